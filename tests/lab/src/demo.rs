@@ -12,14 +12,14 @@ use crate::{Account, Lab, LabError, Options};
 const NAME: &str = "demo";
 const NET: [u8; 2] = [10, 96];
 
-/// The jobs of the demo, as typed after `rlaunch`.
+/// Arguments of rlaunch for the jobs of the demo.
 const JOBS: [&[&str]; 2] = [
     &["-H", "a,b,c", "-np", "3", "hostname"],
     &["-H", "a,b,c", "-np", "3", "--preload", "examples/train/train.py", "python3", "train.py"],
 ];
 
-/// Sets up, builds, makes three hosts and runs the jobs; the hosts stay if `keep`. What only the
-/// second job needs is built once the first has run.
+/// Sets up the machine, builds, starts three hosts and runs the jobs. The hosts stay up if `keep`.
+/// What only the second job needs is built after the first has run.
 pub fn run(keep: bool) -> Result<(), LabError> {
     let mut times = Vec::new();
     step(&mut times, "1/6", "checking what this machine has", || setup::install(PackageSet::Lab))?;
@@ -56,7 +56,7 @@ fn jobs(
     step(times, "6/6", "training on them", || job(lab, rlaunch, second))
 }
 
-/// Announces a step, runs it and notes its time.
+/// Prints the name of a step, runs it and records its time.
 fn step<T>(
     times: &mut Vec<(&'static str, Duration)>,
     number: &str,

@@ -1,4 +1,4 @@
-//! What can go wrong in the lab, and what to do about it.
+//! Errors of the lab, and hints for the user.
 
 use std::io;
 
@@ -10,109 +10,109 @@ pub enum LabError {
     /// A system call or a file operation failed.
     #[error("could not {operation}")]
     Io {
-        /// What was being done.
+        /// Operation that failed, as an infinitive: `read /etc/hosts`.
         operation: String,
-        /// Why it failed.
+        /// Error of the system call.
         source: io::Error,
     },
     /// An external program failed.
     #[error("could not {operation}: {program} ended with {status}{}", tail(.stderr))]
     Tool {
-        /// What was being done.
+        /// Operation that failed, as an infinitive: `read /etc/hosts`.
         operation: String,
-        /// The program that was run.
+        /// Program that was run.
         program: String,
-        /// How it ended.
+        /// Exit status or signal, in words.
         status: String,
-        /// The end of what it wrote to stderr.
+        /// Last lines of its stderr.
         stderr: String,
     },
-    /// A condition did not come true in time.
-    #[error("waited {seconds} s in vain for {what}{}", tail(.detail))]
+    /// A condition did not become true within its time limit.
+    #[error("timed out after {seconds} s waiting for {what}{}", tail(.detail))]
     Deadline {
-        /// The awaited condition.
+        /// Condition, as a noun and an infinitive: `host a to start`.
         what: String,
-        /// How long it was awaited.
+        /// Time limit in seconds.
         seconds: u64,
-        /// What is known about the reason.
+        /// Output that may explain the reason; empty if there is none.
         detail: String,
     },
-    /// The lab is not there.
+    /// No lab of this name is up.
     #[error("no lab named `{name}` is up")]
     NotUp {
-        /// The lab's name.
+        /// Name of the lab.
         name: String,
     },
     /// The lab has no such host.
     #[error("lab `{lab}` has no host `{host}`")]
     NoHost {
-        /// The lab's name.
+        /// Name of the lab.
         lab: String,
-        /// The name asked for.
+        /// Name that was given.
         host: String,
     },
-    /// The host is there but does not run.
+    /// The host exists but has crashed.
     #[error("host {host} is down")]
     HostDown {
-        /// The host.
+        /// Name of the host.
         host: String,
     },
-    /// There are no guests of that lab.
+    /// No guests of a lab of this name are up.
     #[error("no guests of a lab named `{lab}` are up")]
     NoGuests {
-        /// The lab's name.
+        /// Name of the lab.
         lab: String,
     },
     /// The lab has no such guest.
     #[error("lab `{lab}` has no guest `{guest}`")]
     NoGuest {
-        /// The lab's name.
+        /// Name of the lab.
         lab: String,
-        /// The name asked for.
+        /// Name that was given.
         guest: String,
     },
-    /// The guest is there but does not run.
+    /// The guest exists but its QEMU process has ended.
     #[error("guest {guest} is down")]
     GuestDown {
-        /// The guest.
+        /// Name of the guest.
         guest: String,
     },
-    /// An argument makes no sense.
+    /// An argument is invalid.
     #[error("{0}")]
     Usage(String),
-    /// Namespaces need root.
+    /// The operation needs root, since it makes or enters namespaces.
     #[error("the lab needs root: it makes network namespaces")]
     NotRoot,
-    /// Programs are missing and cannot be installed from here.
+    /// Programs are missing and cannot be installed automatically.
     #[error("missing on this machine: {0}")]
     Missing(String),
-    /// A stored file of the lab, or what a tool printed, is not what it should be.
+    /// A file of the lab or the output of a tool is not the JSON that it should be.
     #[error("could not read {what}")]
     Format {
-        /// The text in question.
+        /// File or tool that the text came from.
         what: String,
-        /// What is wrong with it.
+        /// Syntax error.
         source: serde_json::Error,
     },
-    /// A measured or shown program did not do what it should.
+    /// A program misbehaved, or a file has unexpected content.
     #[error("{0}")]
     Unexpected(String),
 }
 
 impl LabError {
-    /// Wraps an I/O error with what was being done.
+    /// Wraps an I/O error with the operation that failed.
     pub(crate) fn io(operation: impl Into<String>) -> impl FnOnce(io::Error) -> LabError {
         let operation = operation.into();
         move |source| LabError::Io { operation, source }
     }
 
-    /// The same for the errors of `nix`.
+    /// Wraps an error of `nix` with the operation that failed.
     pub(crate) fn errno(operation: impl Into<String>) -> impl FnOnce(nix::Error) -> LabError {
         let operation = operation.into();
         move |errno| LabError::Io { operation, source: errno.into() }
     }
 
-    /// What the user can do about it, if anything is known.
+    /// Returns what the user can do about the error, if that is known.
     pub fn hint(&self) -> Option<String> {
         match self {
             LabError::NotUp { .. } => Some("`cargo lab up 3` makes hosts a, b and c".into()),
@@ -123,12 +123,12 @@ impl LabError {
             }
             LabError::NoGuest { .. } => Some("`cargo lab vm status` lists them".into()),
             LabError::GuestDown { guest } => {
-                Some(format!("`cargo lab vm console {guest}` may say why"))
+                Some(format!("`cargo lab vm console {guest}` may show why"))
             }
             LabError::NotRoot => Some("run it as root, or let this account use `sudo -n`".into()),
-            LabError::Missing(_) => Some("`cargo lab setup` installs what it can".into()),
+            LabError::Missing(_) => Some("`cargo lab setup` installs them where apt-get is available".into()),
             LabError::Deadline { .. } => {
-                Some("`cargo lab down` removes whatever is left of the lab".into())
+                Some("`cargo lab down` removes the rest of the lab".into())
             }
             _ => None,
         }

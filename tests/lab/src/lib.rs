@@ -1,10 +1,10 @@
-//! Test hosts on one machine: `cargo lab` as a library.
+//! Hosts for tests on one machine, and everything that runs on them: `cargo lab` as a library.
 //!
-//! A [`Lab`] is N hosts and one launch node, all of them network namespaces. Every host has its
-//! own address, name, process table, home directories and a real sshd on port 22; hosts share
-//! nothing they can write to, unless asked for a shared home. The launch node sits on the same
-//! bridge and is where `rlaunch` runs. Links can be cut, hosts crashed and booted, sshds restarted
-//! with other settings.
+//! A [`Lab`] is N hosts and one launch node, each made of Linux namespaces. Every host has its own
+//! address, name, process table, home directories and a real sshd on port 22. Hosts share no
+//! directory that they can write to, unless the lab is made with a shared home. The launch node is
+//! on the same bridge; `rlaunch` runs there. Links can be cut, hosts crashed and booted, and sshds
+//! restarted with other settings.
 //!
 //! Tests attach to a lab that `cargo lab up` made, or make one of their own:
 //!
@@ -15,6 +15,18 @@
 //! let output = lab.exec(Account::Root).args(["ssh", "a", "hostname"]).output();
 //! # Ok::<(), rlaunch_lab::LabError>(())
 //! ```
+//!
+//! Folders, each of which uses only those above it:
+//!
+//! | folder | what |
+//! |---|---|
+//! | `command/` | running other programs, waiting for conditions |
+//! | `setup/` | packages that this machine needs, root, a Python with torch |
+//! | `dist/` | building rlaunch and laying it out as it ships |
+//! | `netns/`, `vm/` | hosts made of namespaces; hosts made of emulated computers |
+//! | `tidy/` | checks of the sources: folders, sizes, names, English |
+//! | `demo.rs`, `bench/`, `soak/` | the demo; measurements; one thing many times |
+//! | `stages/` | `cargo lab test` |
 
 pub mod bench;
 pub mod command;

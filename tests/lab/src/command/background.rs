@@ -1,4 +1,5 @@
-//! A program that runs beside us: what it prints is collected, and it does not outlive its handle.
+//! Programs that run in the background: their output is collected, and they are killed when their
+//! handle is dropped.
 
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -12,10 +13,10 @@ use nix::unistd::Pid;
 use crate::LabError;
 use crate::command::wait_until;
 
-/// How long the last words of an ended program may take to arrive.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+/// How long output may take to arrive after a program has ended.
+const LAST_OUTPUT: Duration = Duration::from_secs(5);
 
-/// A started program.
+/// Handle of a started program.
 #[derive(Debug)]
 pub(crate) struct Background {
     child: Child,
@@ -24,7 +25,7 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Starts `command` without input.
+    /// Starts a program with no input.
     pub(crate) fn start(mut command: Command) -> Result<Background, LabError> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let operation = format!("start {}", command.get_program().display());
@@ -33,38 +34,40 @@ impl Background {
         Ok(Background { child, stdout: Collected::from(stdout), stderr: Collected::from(stderr) })
     }
 
-    /// How it ended, once it has.
+    /// Returns the exit status if the program has ended.
     pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>, LabError> {
         self.child.try_wait().map_err(LabError::io("look after a child process"))
     }
 
-    /// How it ended, if it does so within `limit`; then all it printed is there.
+    /// Waits until the program ends, and returns its exit status, or nothing if it still runs after
+    /// `limit`. After it has ended, all of its output has been collected, unless another process
+    /// holds its streams open.
     pub(crate) fn wait(&mut self, limit: Duration) -> Result<Option<ExitStatus>, LabError> {
-        // That it runs on is no error here.
+        // A program that still runs is not an error here.
         let _ = wait_until(limit, "a program", || Ok(self.ended()?.is_some()));
         let Some(status) = self.ended()? else { return Ok(None) };
-        // Whoever it left behind may hold its streams open for ever.
+        // A child that it left behind may hold its streams open for ever.
         let complete = || Ok(self.stdout.is_complete() && self.stderr.is_complete());
-        let _ = wait_until(LAST_WORDS, "a program's last words", complete);
+        let _ = wait_until(LAST_OUTPUT, "a program's last output", complete);
         Ok(Some(status))
     }
 
-    /// What it has printed so far.
+    /// Returns what it has printed to stdout so far.
     pub(crate) fn stdout(&self) -> String {
         String::from_utf8_lossy(&self.stdout.read()).into_owned()
     }
 
-    /// The same of its stderr.
+    /// Returns what it has printed to stderr so far.
     pub(crate) fn stderr(&self) -> String {
         String::from_utf8_lossy(&self.stderr.read()).into_owned()
     }
 
-    /// Sends it KILL.
+    /// Sends SIGKILL.
     pub(crate) fn kill(&self) -> Result<(), LabError> {
         self.signal(Signal::SIGKILL)
     }
 
-    /// Sends it a signal.
+    /// Sends a signal.
     pub(crate) fn signal(&self, signal: Signal) -> Result<(), LabError> {
         let pid = Pid::from_raw(self.child.id().cast_signed());
         kill(pid, signal).map_err(LabError::errno("signal a launcher"))
@@ -73,13 +76,13 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        // Both fail for one that has ended.
+        // Both fail if the program has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A stream, read as it comes.
+/// Output of a stream, read by a thread until the stream is closed.
 #[derive(Debug)]
 struct Collected {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -123,7 +126,7 @@ mod tests {
     #[test]
     fn all_it_printed_is_there_at_its_end() {
         let mut child = sh("echo out; echo err >&2; exit 7");
-        let status = child.wait(LAST_WORDS).unwrap().unwrap();
+        let status = child.wait(LAST_OUTPUT).unwrap().unwrap();
         assert_eq!(
             (status.code(), child.stdout(), child.stderr()),
             (Some(7), "out\n".into(), "err\n".into())
@@ -135,6 +138,6 @@ mod tests {
         let mut child = sh("exec sleep 60");
         assert_eq!(child.wait(Duration::from_millis(20)).unwrap(), None);
         child.kill().unwrap();
-        assert!(child.wait(LAST_WORDS).unwrap().is_some());
+        assert!(child.wait(LAST_OUTPUT).unwrap().is_some());
     }
 }

@@ -10,7 +10,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{LabError, Stopwatch};
 
-/// Runs `command`, keeps what it printed, and makes a failure an error that names `operation`.
+/// Runs a program without input and returns its output. A failure is an error that names
+/// `operation` and has the last lines of stderr.
 pub fn run(operation: &str, command: &mut Command) -> Result<Output, LabError> {
     let output = command
         .stdin(Stdio::null())
@@ -19,7 +20,7 @@ pub fn run(operation: &str, command: &mut Command) -> Result<Output, LabError> {
     checked(operation, command, output)
 }
 
-/// Like [`run`], with `input` on the program's stdin.
+/// Runs a program as [`run`] does, with `input` on its stdin.
 pub fn feed(operation: &str, command: &mut Command, input: &str) -> Result<Output, LabError> {
     let start = || LabError::io(format!("{operation}: start {}", program(command)));
     let start_error = start();
@@ -30,14 +31,14 @@ pub fn feed(operation: &str, command: &mut Command, input: &str) -> Result<Outpu
         .spawn()
         .map_err(start_error)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that stops reading says why in its status and stderr.
+        // A program that stops reading early reports the reason by its status and stderr.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output().map_err(LabError::io(operation))?;
     checked(operation, command, output)
 }
 
-/// Runs `command` with its output going where ours goes.
+/// Runs a program that inherits stdin, stdout and stderr.
 pub fn show(operation: &str, command: &mut Command) -> Result<(), LabError> {
     let status = command
         .status()
@@ -53,7 +54,8 @@ pub fn show(operation: &str, command: &mut Command) -> Result<(), LabError> {
     })
 }
 
-/// Polls `condition` until it holds; `what` names it should `limit` pass first.
+/// Polls `condition` every 5 ms until it is true. Fails after `limit` with an error that names
+/// `what`.
 pub fn wait_until(
     limit: Duration,
     what: &str,
@@ -73,7 +75,7 @@ pub fn wait_until(
     Ok(())
 }
 
-/// A spinner with a text and the elapsed time; invisible when stderr is no terminal.
+/// Shows a spinner with a text and the elapsed time, if stderr is a terminal.
 pub fn spinner(text: impl Into<String>) -> ProgressBar {
     let style = ProgressStyle::with_template("{spinner} {msg} ({elapsed})")
         .unwrap_or_else(|_| ProgressStyle::default_spinner());
@@ -82,13 +84,13 @@ pub fn spinner(text: impl Into<String>) -> ProgressBar {
     bar
 }
 
-/// A command as one would type it.
+/// Formats a command as it is typed in a shell.
 pub fn display(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| quote(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
 }
 
-/// A word as a shell takes it for itself.
+/// Quotes a word for the shell, if it needs quotes.
 pub(crate) fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -114,7 +116,7 @@ fn checked(operation: &str, command: &Command, output: Output) -> Result<Output,
     })
 }
 
-/// The last `count` lines of `text`.
+/// Returns the last `count` lines of `text`.
 pub(crate) fn last_lines(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.trim_end().lines().collect();
     lines[lines.len().saturating_sub(count)..].join("\n")

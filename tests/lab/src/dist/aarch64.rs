@@ -1,6 +1,5 @@
-//! What hosts of aarch64 are sent, built on other machines. The agent comes of Rust's own linker and C
-//! library, so that of that architecture nothing has to be installed. What ranks load is linked by
-//! the compiler that Debian has for them.
+//! Files for hosts of aarch64, built on machines of another architecture. The agent needs only
+//! Rust's own linker and C library. Libraries of ranks are linked by Debian's cross compiler.
 
 use super::machine::TargetMachine;
 use super::workspace_build::{self, BuildSet};
@@ -11,25 +10,25 @@ use crate::{LabError, setup};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Rust's name of what the agent is built for. It is static, so hosts' C libraries do not matter.
+/// Target of the agent, which is static and thus independent of the hosts' C library.
 const STATIC: &str = "aarch64-unknown-linux-musl";
-/// Of what ranks load, under which launchers look for all that such hosts are sent.
+/// Target of the libraries of ranks. Launchers look for all files of such hosts under this name.
 const TARGET: &str = "aarch64-unknown-linux-gnu";
-/// What the names of the compiler and its tools begin with.
+/// Prefix of the names of the cross compiler and its tools.
 const TOOLS: &str = "aarch64-linux-gnu-";
-/// What compiles the little C in the agent, and what executes programs of aarch64 here.
+/// Compiler of the C code in the agent, and emulator for programs of aarch64.
 const COMPILER: &str = "clang";
 const EMULATOR: &str = "qemu-aarch64";
-/// Makes a directory with a Python of aarch64. Arguments: directory, packages...
+/// Script that unpacks a Python of aarch64. Arguments: directory, packages.
 const UNPACK: &str = include_str!("aarch64/python.sh");
-/// What is in it, by Debian's names.
+/// Debian packages that the script unpacks.
 const PYTHON: [&str; 2] = ["python3", "libgcc-s1"];
 
 fn machine() -> TargetMachine {
     TargetMachine::other(TARGET, TOOLS)
 }
 
-/// Adds Rust's targets where they are missing and rustup is there.
+/// Adds missing targets by rustup, if rustup is installed.
 pub fn prepare() -> Result<(), LabError> {
     if cfg!(target_arch = "aarch64") || !setup::has("rustup") {
         return Ok(());
@@ -47,19 +46,19 @@ pub fn prepare() -> Result<(), LabError> {
     Ok(())
 }
 
-/// Lists what cannot be built here, and why.
+/// Lists files that cannot be built here, each with the reason.
 pub fn missing() -> Result<Vec<String>, LabError> {
     if cfg!(target_arch = "aarch64") {
-        return Ok(vec!["aarch64 from elsewhere: this machine is of aarch64 itself".into()]);
+        return Ok(vec!["files for aarch64 from another architecture: this machine is of aarch64 itself".into()]);
     }
     let agent = obstacle(STATIC, COMPILER)?;
     let agent = agent.map(|why| format!("the agent for aarch64: {why}"));
     let rest = obstacle(TARGET, &machine().compiler())?;
-    let rest = rest.map(|why| format!("what ranks on aarch64 load: {why}"));
+    let rest = rest.map(|why| format!("libraries of ranks on aarch64: {why}"));
     Ok(agent.into_iter().chain(rest).collect())
 }
 
-/// Builds it and puts it where launchers look; says what cannot be built here, and why.
+/// Builds what can be built and lays it out; returns what cannot be built, each with the reason.
 pub fn build(profile: Profile) -> Result<Vec<String>, LabError> {
     let missing = missing()?;
     if cfg!(target_arch = "aarch64") {
@@ -103,7 +102,7 @@ fn build_the_rest(profile: Profile) -> Result<(), LabError> {
     if setup::builds_verbs() { build_prover_for(&machine) } else { Ok(()) }
 }
 
-/// Why nothing can be built here for this target of Rust's.
+/// Returns why nothing can be built here for a target, if that is so.
 fn obstacle(target: &str, compiler: &str) -> Result<Option<String>, LabError> {
     if !setup::has(compiler) {
         return Ok(Some(format!("{compiler} is not installed")));
@@ -120,8 +119,8 @@ fn has_target(target: &str) -> Result<bool, LabError> {
     Ok(sysroot.join("lib/rustlib").join(target).join("lib").is_dir())
 }
 
-/// A directory with a Python of aarch64, as programs of that architecture see theirs: it is fetched
-/// once, into the cache.
+/// Returns the root directory of a Python of aarch64, as programs of that architecture see it. It
+/// is downloaded once, into the cache.
 pub fn python() -> Result<PathBuf, LabError> {
     let place = setup::cache().join("aarch64-python");
     if !place.exists() {
@@ -134,7 +133,7 @@ pub fn python() -> Result<PathBuf, LabError> {
     Ok(place)
 }
 
-/// Why hosts of the lab cannot execute its programs as if they were of aarch64.
+/// Returns why hosts of the lab cannot execute programs of aarch64, if that is so.
 pub(crate) fn cannot_run() -> Option<String> {
     if !setup::has(EMULATOR) {
         return Some(format!("{EMULATOR} is not installed"));

@@ -1,6 +1,9 @@
-//! Linking what travels so that hosts with older C libraries than this machine's load it as well:
-//! against stand-ins for the C library and its mathematics, in which every symbol has a version that
-//! those have.
+//! Linking files that run on hosts with an older C library than this machine's.
+//!
+//! A program linked against glibc needs the newest version of each symbol that it uses. So files
+//! that travel are linked against stubs of libc and libm, in which each symbol has only one
+//! version, an old one. Nothing ever runs with the stubs: the host's own C library has these
+//! versions as well.
 
 use super::machine::TargetMachine;
 use crate::LabError;
@@ -11,19 +14,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A version of glibc: 2.2.5, or 2.34 and 0.
+/// Version of glibc: 2.2.5, or 2.34 and 0.
 type Version = (u32, u32, u32);
 
-/// Of a symbol's versions, the newest that is not newer than this: what came later did so for what
-/// Rust does not use, and the oldest of all have other layouts.
+/// Preferred limit: a stub has the newest version of a symbol up to this one. Later versions
+/// changed nothing that Rust uses, and the oldest ones have other struct layouts.
 const NEWEST_TAKEN: Version = (2, 17, 0);
-/// What the oldest hosts have.
+/// Version of the oldest hosts.
 const OLDEST_HOST: Version = (2, 28, 0);
 
-/// What stand-ins are made for, as their programs ask for them.
+/// Libraries that stubs are made of, by their names in programs.
 const LIBRARIES: [&str; 2] = ["libc.so.6", "libm.so.6"];
 
-/// Functions that were inline before 2.33.
+/// Functions that were inline functions of the headers before 2.33.
 const STAT_FUNCTIONS: &str = "
 struct stat64;
 int __xstat64(int version, const char *path, struct stat64 *into);
@@ -54,8 +57,9 @@ HIDDEN int fstatat64(int at, const char *path, struct stat64 *into, int flags)
 }
 ";
 
-/// Before 2.34 it was the program that ran its own constructors, by a function that it handed to
-/// the C library; newer ones still call such a function in place of their own.
+/// Start of a program for glibc before 2.34, which expected the program to pass a function that
+/// runs its constructors. Newer versions call such a function instead of running the constructors
+/// themselves.
 const STARTUP: &str = "
 #include <stddef.h>
 #define HIDDEN __attribute__((visibility(\"hidden\")))
@@ -78,26 +82,26 @@ HIDDEN int __wrap___libc_start_main(int (*main)(int, char **, char **), int coun
 }
 ";
 
-/// What is linked.
+/// Kind of file that is linked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BinaryKind {
-    /// What other programs load.
+    /// Shared library.
     Library,
-    /// What is executed.
+    /// Executable.
     Program,
 }
 
-/// The stand-ins, as rustc is told of them.
+/// Link arguments that select the stub libraries.
 #[derive(Debug, Default)]
 pub(super) struct StubLibraries {
-    /// For all.
+    /// Arguments for libraries and programs.
     words: Vec<String>,
-    /// For programs beside those.
+    /// Further arguments for programs.
     start: Vec<String>,
 }
 
 impl StubLibraries {
-    /// Makes them in `directory`, for what `machine` has.
+    /// Makes the stub libraries in `directory`, of the C library that `machine` has.
     pub(super) fn make(
         machine: &TargetMachine,
         directory: &Path,
@@ -105,7 +109,7 @@ impl StubLibraries {
         for library in LIBRARIES {
             make_stub(machine, directory, library)?;
         }
-        // Their own script names the loader, which has a few symbols.
+        // The linker script of libc names the dynamic loader, which exports a few symbols.
         let own = find(machine, "libc.so")?;
         let own =
             fs::read_to_string(&own).map_err(LabError::io(format!("read {}", own.display())))?;
@@ -114,17 +118,17 @@ impl StubLibraries {
         let [c, mathematics] = LIBRARIES.map(|library| directory.join(library));
         write(directory, "libc.so", &format!("GROUP ( {} {loader} )\n", c.display()))?;
         write(directory, "libm.so", &format!("GROUP ( {} )\n", mathematics.display()))?;
-        // There these are libraries of their own; here they are empty.
+        // Older versions have these as separate libraries; newer ones have empty files.
         let apart = "-Wl,--no-as-needed,-l:libpthread.so.0,-l:libdl.so.2,--as-needed";
         let inline = compile(machine, directory, "inline", STAT_FUNCTIONS)?;
         let words = [format!("-L{}", directory.display()), inline, apart.into()];
-        // This machine's libgcc_s wants more of the C library; the host's own will not.
+        // This machine's libgcc_s needs newer symbols; that of the host will not.
         let options = "-Wl,--wrap=__libc_start_main,--allow-shlib-undefined";
         let start = [compile(machine, directory, "start", STARTUP)?, options.into()];
         Ok(StubLibraries { words: words.into(), start: start.into() })
     }
 
-    /// What rustc is told to link with them.
+    /// Returns the arguments of rustc.
     pub(super) fn words(&self, kind: BinaryKind) -> Vec<String> {
         let start = self.start.iter().filter(|_| kind == BinaryKind::Program);
         let words = self.words.iter().chain(start);
@@ -132,7 +136,7 @@ impl StubLibraries {
     }
 }
 
-/// Makes one of them.
+/// Makes the stub of one library.
 fn make_stub(machine: &TargetMachine, directory: &Path, library: &str) -> Result<(), LabError> {
     let exported = |section: &str| !["*UND*", "*ABS*"].contains(&section);
     let exported = symbols(machine, &find(machine, library)?, exported)?;
@@ -143,10 +147,10 @@ fn make_stub(machine: &TargetMachine, directory: &Path, library: &str) -> Result
     cc.args(["-shared", "-nostdlib", &format!("-Wl,-soname,{library}"), "-o"]);
     cc.arg(directory.join(library)).arg(source);
     cc.arg(format!("-Wl,--version-script={}", map.display()));
-    run(&format!("link the stand-in for {library}"), &mut cc).map(drop)
+    run(&format!("link the stub of {library}"), &mut cc).map(drop)
 }
 
-/// Compiles a source of this name; gives the object.
+/// Compiles a C source; returns the path of the object file.
 fn compile(
     machine: &TargetMachine,
     directory: &Path,
@@ -170,7 +174,7 @@ fn write(directory: &Path, name: &str, text: &str) -> Result<PathBuf, LabError> 
     Ok(path)
 }
 
-/// Fails where a library or program needs more than the oldest hosts have.
+/// Fails if a library or program needs a newer version of a symbol than the oldest hosts have.
 pub(super) fn check(machine: &TargetMachine, built: &Path) -> Result<(), LabError> {
     let needed = symbols(machine, built, |section| section == "*UND*")?;
     let needed = needed.into_iter().max_by_key(|(_, version, _)| *version);
@@ -185,17 +189,17 @@ pub(super) fn check(machine: &TargetMachine, built: &Path) -> Result<(), LabErro
     }
 }
 
-/// Where the compiler has a library.
+/// Finds the file that the compiler uses for a library.
 fn find(machine: &TargetMachine, name: &str) -> Result<PathBuf, LabError> {
     let mut cc = Command::new(machine.compiler());
     let found = run("look for the C library", cc.arg(format!("-print-file-name={name}")))?;
     Ok(PathBuf::from(String::from_utf8_lossy(&found.stdout).trim()))
 }
 
-/// A symbol's name and version, and whether it is an object.
+/// Name and version of a symbol, and whether it is an object rather than a function.
 type Symbol = (String, Version, bool);
 
-/// The versioned symbols of a library that are in such sections, as objdump lists them.
+/// Lists the versioned symbols of a library in wanted sections, as `objdump -T` prints them.
 fn symbols(
     machine: &TargetMachine,
     library: &Path,
@@ -207,9 +211,10 @@ fn symbols(
     Ok(listed.lines().filter_map(|line| parse(line, wanted)).collect())
 }
 
-/// `000000000009a8a0 g    DF .text  0000000000000123 (GLIBC_2.2.5) pthread_key_create`
+/// Parses a line such as `000000000009a8a0 g    DF .text  0000000000000123 (GLIBC_2.2.5)
+/// pthread_key_create`.
 fn parse(line: &str, wanted: fn(&str) -> bool) -> Option<Symbol> {
-    // Flags stand in seven columns, some of them empty.
+    // Flags take seven columns, some of them blank.
     let (_, rest) = line.split_once(' ')?;
     let (flags, rest) = rest.split_at_checked(7)?;
     let mut words = rest.split_whitespace();
@@ -228,7 +233,7 @@ fn shown(version: Version) -> String {
     }
 }
 
-/// Each symbol once. Those that only newer hosts have are not among them.
+/// Chooses one version for each symbol. Symbols that only newer hosts have are left out.
 fn chosen(symbols: &[Symbol]) -> BTreeMap<&str, (Version, bool)> {
     let mut chosen: BTreeMap<&str, (Version, bool)> = BTreeMap::new();
     for (name, version, is_object) in symbols.iter().filter(|(_, v, _)| *v <= OLDEST_HOST) {
@@ -243,7 +248,7 @@ fn chosen(symbols: &[Symbol]) -> BTreeMap<&str, (Version, bool)> {
     chosen
 }
 
-/// The stand-in's symbols, which do nothing: nothing is ever run with it.
+/// Returns assembly that defines the symbols of a stub. The functions are never executed.
 fn assembly(symbols: &BTreeMap<&str, (Version, bool)>) -> String {
     let mut text = ".text\n".to_owned();
     for (name, _) in symbols.iter().filter(|(_, (_, is_object))| !is_object) {
@@ -258,7 +263,7 @@ fn assembly(symbols: &BTreeMap<&str, (Version, bool)>) -> String {
     text
 }
 
-/// The linker's script that gives them their versions.
+/// Returns the version script of a stub for the linker.
 fn versions(symbols: &BTreeMap<&str, (Version, bool)>) -> String {
     let mut by_version: BTreeMap<Version, Vec<&str>> = BTreeMap::new();
     for (name, (version, _)) in symbols {

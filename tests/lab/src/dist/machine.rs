@@ -1,4 +1,4 @@
-//! What machines something is built for: such as this one, or of another architecture.
+//! Machines that are built for: like this one, or of another architecture.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,37 +7,37 @@ use super::glibc::{self, StubLibraries};
 use super::{Profile, cargo, dist_in, host_triple, place};
 use crate::LabError;
 
-/// Machines of one architecture and C library, and who compiles for them.
+/// Machines of one architecture and C library, with their toolchain.
 #[derive(Debug)]
 pub(super) struct TargetMachine {
-    /// Rust's name of them, under which launchers look for what they are sent.
+    /// Target triple. Launchers look for the files of such hosts in a directory of this name.
     pub(super) triple: String,
-    /// What the names of their compiler and its tools begin with, where it is not this machine's own.
+    /// Prefix of the names of their compiler and binary tools; none for machines like this one.
     prefix: Option<&'static str>,
 }
 
 impl TargetMachine {
-    /// Such as this one.
+    /// Describes machines like this one.
     pub(super) fn own() -> Result<TargetMachine, LabError> {
         Ok(TargetMachine { triple: host_triple()?, prefix: None })
     }
 
-    /// Others, for whom the tools called `prefix` and a name compile.
+    /// Describes other machines, whose tools have names that begin with `prefix`.
     pub(super) fn other(triple: &str, prefix: &'static str) -> TargetMachine {
         TargetMachine { triple: triple.to_owned(), prefix: Some(prefix) }
     }
 
-    /// What compiles C for them, and links.
+    /// Returns the C compiler, which is also the linker.
     pub(super) fn compiler(&self) -> String {
         self.prefix.map_or_else(|| "cc".to_owned(), |prefix| format!("{prefix}gcc"))
     }
 
-    /// What lists the symbols of their libraries.
+    /// Returns the program that lists symbols of their libraries.
     pub(super) fn objdump(&self) -> String {
         format!("{}objdump", self.prefix.unwrap_or_default())
     }
 
-    /// A cargo that builds for them; what it is to do is still to be said.
+    /// Makes a cargo command that builds for them; the caller appends what to build.
     pub(super) fn cargo<S: AsRef<str>>(&self, words: &[S]) -> Command {
         let mut command = cargo();
         command.args(words.iter().map(AsRef::as_ref));
@@ -49,7 +49,7 @@ impl TargetMachine {
         command
     }
 
-    /// Where such a cargo puts what it builds by a profile of this name.
+    /// Returns where such a cargo writes the files of a profile.
     pub(super) fn built(&self, target: &Path, profile: &str) -> PathBuf {
         match self.prefix {
             Some(_) => target.join(&self.triple).join(profile),
@@ -57,13 +57,13 @@ impl TargetMachine {
         }
     }
 
-    /// Where launchers find what they are sent.
+    /// Returns the directory in which launchers look for the files of such hosts.
     pub(super) fn place(&self, target: &Path, profile: Profile) -> PathBuf {
         dist_in(target, profile).join("lib/rlaunch").join(&self.triple)
     }
 
-    /// What links programs and libraries so that those with older C libraries load them. Without
-    /// glibc they are for such as this one alone.
+    /// Returns the stub libraries for linking files that hosts with older C libraries can load. On
+    /// a machine without glibc there are none, and files run only on machines like it.
     pub(super) fn linking(&self, target: &Path) -> Result<StubLibraries, LabError> {
         let directory = match self.prefix {
             Some(_) => target.join("glibc").join(&self.triple),
@@ -75,7 +75,8 @@ impl TargetMachine {
         }
     }
 
-    /// Copies what was linked so, unless it needs more than older ones have.
+    /// Copies a file that was linked with stub libraries. Fails if it needs a newer C library than
+    /// the oldest hosts have.
     pub(super) fn place_checked(&self, from: &Path, to: &Path) -> Result<(), LabError> {
         if self.has_glibc() {
             glibc::check(self, from)?;

@@ -1,7 +1,15 @@
-//! Building rlaunch, and laying it out as it is shipped: `dist-PROFILE/rlaunch`, and below
-//! `dist-PROFILE/lib/rlaunch/TRIPLE` what travels to hosts: `rlaunch-worker`, `rlaunch-prover`,
-//! `rlaunch-bench`, and for ranks `librlaunch.so` and `python/rlaunch`. For later comparisons there
-//! are `measure` and `init` beside a released `rlaunch`.
+//! Building rlaunch, and laying it out as it ships: `dist-PROFILE/rlaunch`, and in
+//! `dist-PROFILE/lib/rlaunch/TRIPLE` the files that travel to hosts: `rlaunch-worker`,
+//! `rlaunch-prover`, `rlaunch-bench`, and for ranks `librlaunch.so` and `python/rlaunch`. Beside a
+//! released `rlaunch` there are also `measure` and `init`, so that later builds can be compared
+//! with it.
+//!
+//! | file | what |
+//! |---|---|
+//! | `workspace_build` | builds for tests: the whole workspace by one call of cargo |
+//! | `machine` | machines that are built for |
+//! | `glibc` | linking that older C libraries accept |
+//! | `aarch64` | files for hosts of aarch64 |
 
 pub mod aarch64;
 mod glibc;
@@ -26,17 +34,17 @@ use machine::TargetMachine;
 pub(crate) use workspace_build::{Artifact, Built, TEST_FEATURES};
 use workspace_build::{BuildSet, Compiler};
 
-/// How to build.
+/// Profile of cargo, with the layout that belongs to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Profile {
-    /// Quick to build and checked: for tests.
+    /// Builds quickly, with debug assertions, for tests.
     Lab,
-    /// As shipped: for benches.
+    /// Optimised as it ships, for benches.
     Release,
 }
 
 impl Profile {
-    /// The name cargo knows.
+    /// Returns the name of the profile in cargo.
     pub fn name(self) -> &'static str {
         match self {
             Profile::Lab => "lab",
@@ -45,21 +53,21 @@ impl Profile {
     }
 }
 
-/// The agent, as it is shipped.
+/// File name of the agent.
 const AGENT: &str = "rlaunch-worker";
-/// What ranks link, likewise.
+/// File name of the library that ranks link.
 const SHARED: &str = "librlaunch.so";
-/// What ranks import, as cargo calls it.
+/// File name that cargo gives to the Python module.
 const MODULE: &str = "lib_rlaunch.so";
-/// Its place among what hosts are sent.
+/// Path of the Python module among the files for hosts.
 const MODULE_PATH: &str = "python/rlaunch/_rlaunch.abi3.so";
-/// The sources of what ranks import, from the workspace.
+/// Sources of the Python package, from the workspace.
 const PACKAGE: &str = "worker/comm/python/python";
-/// What Python leaves beside sources.
+/// Directory of bytecode that Python leaves beside sources.
 const COMPILED: &str = "__pycache__";
 
-/// Builds launcher, agent and the library for ranks; gives the path of the launcher in its distribution.
-/// In the profile of tests it comes with the prover and the bench, as far as verbs can be built.
+/// Builds launcher, agent and the library for ranks; returns the path of the laid out launcher. The
+/// profile of tests adds the prover and the bench, if the bindings of libibverbs can be built here.
 pub fn build(profile: Profile) -> Result<PathBuf, LabError> {
     match profile {
         Profile::Lab => build_lab(BuildSet::Shipped).map(drop)?,
@@ -73,13 +81,12 @@ pub fn build(profile: Profile) -> Result<PathBuf, LabError> {
     launcher(profile)
 }
 
-/// Builds, by the profile of tests, everything that tests run and the tests themselves.
+/// Builds everything that tests run and the tests themselves, by the profile of tests.
 pub(crate) fn build_everything() -> Result<Built, LabError> {
     build_lab(BuildSet::Everything)
 }
 
-/// Makes a cargo link what it builds by the profile of tests as [`build_everything`] does, so that it
-/// finds that built.
+/// Makes a cargo command link as [`build_everything`] does, so that it reuses what that has built.
 pub(crate) fn link_as_tests_are(cargo: &mut Command) -> Result<(), LabError> {
     let wrapper =
         workspace_build::wrapper(&TargetMachine::own()?, &target_directory()?, Compiler::Clippy)?;
@@ -87,14 +94,14 @@ pub(crate) fn link_as_tests_are(cargo: &mut Command) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Builds launcher and agent by the profile of tests, without what ranks load; gives the path of the
-/// launcher.
+/// Builds launcher and agent by the profile of tests, without the libraries of ranks; returns the
+/// path of the launcher.
 pub(crate) fn build_job() -> Result<PathBuf, LabError> {
     build_lab(BuildSet::Job)?;
     launcher(Profile::Lab)
 }
 
-/// Puts what ranks load beside what [`build_job`] laid out.
+/// Adds the libraries of ranks to what [`build_job`] laid out.
 pub(crate) fn build_for_ranks() -> Result<(), LabError> {
     build_lab(BuildSet::Ranks).map(drop)
 }
@@ -103,7 +110,7 @@ fn build_lab(selection: BuildSet) -> Result<Built, LabError> {
     workspace_build::build(&TargetMachine::own()?, &target_directory()?, selection)
 }
 
-/// The launcher as [`build_everything`] and [`build`] lay it out.
+/// Returns where [`build_everything`] and [`build`] lay out the launcher.
 pub(crate) fn launcher(profile: Profile) -> Result<PathBuf, LabError> {
     Ok(directory(profile)?.join("rlaunch"))
 }
@@ -123,8 +130,9 @@ fn build_agent(target: &Path, machine: &TargetMachine) -> Result<(), LabError> {
     place(&target.join("agent").join(AGENT), &place_of_agent)
 }
 
-/// Builds what ranks link and import, optimised as a whole, and puts it beside the agent. Where verbs
-/// cannot be built, ranks use TCP between hosts.
+/// Builds the libraries that ranks link and import, optimised across crates, and lays them out
+/// beside the agent. Where the bindings of libibverbs cannot be built, ranks will use TCP between
+/// hosts.
 fn build_library(target: &Path, machine: &TargetMachine) -> Result<(), LabError> {
     let built = machine.built(target, "library");
     let linking = machine.linking(target)?.words(BinaryKind::Library);
@@ -133,7 +141,7 @@ fn build_library(target: &Path, machine: &TargetMachine) -> Result<(), LabError>
         if !setup::builds_verbs() {
             library.arg("--no-default-features");
         }
-        show("build what ranks load", library.arg("--").args(&linking))?;
+        show("build the libraries of ranks", library.arg("--").args(&linking))?;
     }
     let place = machine.place(target, Profile::Release);
     machine.place_checked(&built.join(SHARED), &place.join(SHARED))?;
@@ -141,7 +149,7 @@ fn build_library(target: &Path, machine: &TargetMachine) -> Result<(), LabError>
     place_sources(&workspace().join(PACKAGE), &place.join("python"))
 }
 
-/// Copies the files of a directory and of those below it.
+/// Copies a directory without compiled Python.
 fn place_sources(from: &Path, to: &Path) -> Result<(), LabError> {
     let read = LabError::io(format!("read {}", from.display()));
     let entries: Vec<_> = fs::read_dir(from).and_then(Iterator::collect).map_err(read)?;
@@ -152,8 +160,8 @@ fn place_sources(from: &Path, to: &Path) -> Result<(), LabError> {
     })
 }
 
-/// Puts the prover beside the agent, for hosts that have verbs. It needs what [`build`] does not:
-/// cmake and libclang.
+/// Builds the prover and lays it out beside the agent. This needs cmake and libclang, which
+/// [`build`] does not.
 pub fn build_prover(profile: Profile) -> Result<(), LabError> {
     match profile {
         Profile::Lab => build(profile).map(drop),
@@ -161,7 +169,7 @@ pub fn build_prover(profile: Profile) -> Result<(), LabError> {
     }
 }
 
-/// Builds the prover as it is shipped. It is dynamic: it loads rdma-core when it needs it.
+/// Builds the prover as it ships. It is linked dynamically, since it loads rdma-core at run time.
 fn build_prover_for(machine: &TargetMachine) -> Result<(), LabError> {
     let (target, program) = (target_directory()?, "rlaunch-prover");
     let linking = machine.linking(&target)?.words(BinaryKind::Program);
@@ -170,7 +178,8 @@ fn build_prover_for(machine: &TargetMachine) -> Result<(), LabError> {
     machine.place_checked(&built, &machine.place(&target, Profile::Release).join(program))
 }
 
-/// Puts the verbs' examples beside the launcher, as shipped code runs them, for guests that have verbs.
+/// Builds the examples of rlaunch-verbs, optimised, and lays them out beside the launcher for
+/// guests.
 pub(crate) fn build_examples() -> Result<(), LabError> {
     let words = ["build", "-p", "rlaunch-verbs", "--examples", "--release"];
     show("build the verbs' examples", cargo().args(words))?;
@@ -179,7 +188,7 @@ pub(crate) fn build_examples() -> Result<(), LabError> {
     ["loopback", "perf"].iter().try_for_each(|name| place(&built.join(name), &beside.join(name)))
 }
 
-/// Puts what `rlaunch bench` runs beside the agent.
+/// Builds the program of `rlaunch bench` and lays it out beside the agent.
 pub fn build_bench(profile: Profile) -> Result<(), LabError> {
     if profile == Profile::Lab {
         return build(profile).map(drop);
@@ -192,35 +201,35 @@ pub fn build_bench(profile: Profile) -> Result<(), LabError> {
     show("build the bench", bench.args(linking))?;
     let place = machine.place(&target, profile).join(program);
     machine.place_checked(&target.join("release").join(program), &place)?;
-    // A later build measures its communicator beside that of this one.
+    // Later builds compare their communicator with the one in these programs.
     build_measure(profile)
 }
 
-/// Programs that measure a communicator, and how long ranks take until they have one.
+/// Examples of rlaunch-comm that measure a communicator, and how long ranks take to create it.
 const MEASURE: [&str; 2] = ["measure", "init"];
 
-/// Puts what measures a communicator beside the launcher, as programs of ranks.
+/// Builds the programs that measure a communicator, and lays them out beside the launcher.
 pub(crate) fn build_measure(profile: Profile) -> Result<(), LabError> {
     let name = profile.name();
     let mut build = cargo();
     build.args(["build", "-p", "rlaunch-comm", "--profile", name]);
     build.args(MEASURE.iter().flat_map(|program| ["--example", program]));
-    show("build what measures communicators", &mut build)?;
+    show("build the programs that measure communicators", &mut build)?;
     let built = target_directory()?.join(name).join("examples");
     MEASURE.iter().try_for_each(|name| place_beside(profile, &built.join(name), name))
 }
 
-/// Puts a program beside the launcher under this name.
+/// Copies a program to a name beside the launcher.
 pub(crate) fn place_beside(profile: Profile, program: &Path, name: &str) -> Result<(), LabError> {
     place(program, &directory(profile)?.join(name))
 }
 
-/// Says where the agent for this machine is, seen from its launcher.
+/// Returns the path of the agent for this machine, relative to the directory of its launcher.
 pub(crate) fn agent_beside() -> Result<PathBuf, LabError> {
     Ok(Path::new("lib/rlaunch").join(host_triple()?).join(AGENT))
 }
 
-/// Where [`build`] puts what it builds.
+/// Returns the directory in which [`build`] lays out a profile.
 pub fn directory(profile: Profile) -> Result<PathBuf, LabError> {
     Ok(dist_in(&target_directory()?, profile))
 }
@@ -229,19 +238,19 @@ fn dist_in(target: &Path, profile: Profile) -> PathBuf {
     target.join(format!("dist-{}", profile.name()))
 }
 
-/// The checkout this program was built from.
+/// Returns the checkout that this program was built from.
 pub fn workspace() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.ancestors().nth(2).unwrap_or(here).to_path_buf()
 }
 
-/// A cargo for the workspace. Under sudo it runs as the account that called sudo, so that what it
-/// builds stays that account's.
+/// Makes a cargo command for the workspace. Under sudo it runs as the account that called sudo, so
+/// that the files it writes belong to that account.
 pub fn cargo() -> Command {
     as_caller(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// Makes a command that runs as the account that called sudo.
+/// Makes a command that runs as the account that called sudo, in the workspace.
 pub(crate) fn as_caller(program: OsString) -> Command {
     let mut command = match (env::var("SUDO_UID"), env::var("SUDO_GID")) {
         (Ok(uid), Ok(gid)) if geteuid().is_root() && uid != "0" => {
@@ -252,8 +261,9 @@ pub(crate) fn as_caller(program: OsString) -> Command {
         _ => Command::new(program),
     };
     command.current_dir(workspace());
-    // `cargo run`, which has started us, says things about this package that some build scripts take
-    // for a changed setting: whatever was built by hand would be built anew, and the other way round.
+    // `cargo run`, which started this program, sets variables about this package. Some build
+    // scripts depend on them, so that everything built by hand would be built again, and vice
+    // versa.
     let of_package = |name: &str| {
         ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"]
             .iter()
@@ -266,7 +276,7 @@ pub(crate) fn as_caller(program: OsString) -> Command {
     command
 }
 
-/// Where cargo puts what it builds.
+/// Returns the target directory of cargo.
 pub fn target_directory() -> Result<PathBuf, LabError> {
     #[derive(Deserialize)]
     struct Metadata {
@@ -276,8 +286,8 @@ pub fn target_directory() -> Result<PathBuf, LabError> {
     Ok(metadata.target_directory)
 }
 
-/// Reads those parts of cargo's description of the workspace that `T` names. Cargo answers from the
-/// manifests alone.
+/// Reads the parts of `cargo metadata` that `T` names. Cargo answers from the manifests alone,
+/// without network.
 pub(crate) fn metadata<T: DeserializeOwned>(operation: &str) -> Result<T, LabError> {
     let mut metadata = cargo();
     metadata.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]);
@@ -286,16 +296,16 @@ pub(crate) fn metadata<T: DeserializeOwned>(operation: &str) -> Result<T, LabErr
         .map_err(|source| LabError::Format { what: "cargo's metadata".into(), source })
 }
 
-/// What hosts must not see: a job that needs the checkout works only on the machine it was built
-/// on.
+/// Lists directories that hosts must not see: a job that needs the checkout would work only on the
+/// machine that built it.
 pub(crate) fn build_directories() -> Vec<PathBuf> {
     let workspace = workspace();
-    // Without cargo nothing is built here, wherever it would be.
+    // Without cargo there is no target directory.
     let target = target_directory().ok().filter(|target| !target.starts_with(&workspace));
     [workspace].into_iter().chain(target).collect()
 }
 
-/// This machine's target triple.
+/// Returns this machine's target triple.
 pub fn host_triple() -> Result<String, LabError> {
     let output = run("ask rustc for its host", Command::new("rustc").arg("-vV"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -303,7 +313,7 @@ pub fn host_triple() -> Result<String, LabError> {
     host.map(str::to_owned).ok_or_else(|| LabError::Unexpected("rustc -vV names no host".into()))
 }
 
-/// Copies a file in one step: the old one may be running.
+/// Copies a file and replaces the old one atomically: it may be running.
 fn place(from: &Path, to: &Path) -> Result<(), LabError> {
     let operation = format!("copy {} to {}", from.display(), to.display());
     let new = to.with_extension("new");

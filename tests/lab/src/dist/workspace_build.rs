@@ -1,9 +1,9 @@
-//! Everything that tests run, built by one call of cargo.
+//! Builds for tests: everything that tests run, by one call of cargo.
 //!
-//! Cargo resolves the features of a crate for the packages that one call selects, so each further
-//! call for another package compiles shared crates again. Here the whole workspace is one selection.
-//! What each program is linked with, which `cargo rustc -- …` would say for one target only, is said
-//! by a wrapper around rustc.
+//! Cargo resolves the features of a crate for the packages that one call selects, so a further call
+//! for another package would compile shared crates again. Here the whole workspace is selected at
+//! once. Link arguments, which `cargo rustc -- …` could set for only one target, are added by a
+//! wrapper around rustc.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
@@ -20,30 +20,31 @@ use super::{AGENT, MODULE_PATH, PACKAGE, Profile, SHARED, place, place_sources, 
 use crate::command::{display, quote};
 use crate::{LabError, setup};
 
-/// The profile of everything in here.
+/// Profile of all builds in this file.
 const PROFILE: Profile = Profile::Lab;
 
-/// Features that only tests need: the programs of tests that want root, and the fuzzer, whose build
-/// script must be compiled with the same features as those of everything else.
+/// Features that only tests need: programs of tests that need root, and the fuzzer, whose build
+/// script must be compiled with the same features as all other crates.
 pub(crate) const TEST_FEATURES: &str =
     "rlaunch-lab/hosts,rlaunch-tests/hosts,rlaunch-fuzz/libfuzzer";
 
 /// Packages and targets that one call of cargo builds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BuildSet {
-    /// Launcher and agent: what a job needs whose ranks speak to nothing.
+    /// Launcher and agent: enough for jobs whose ranks do not use the communicator.
     Job,
-    /// Libraries that ranks linkage and import, beside those two.
+    /// Libraries that ranks link and import, to go with `Job`.
     Ranks,
-    /// What [`super::build`] lays out, without RDMA where verbs cannot be built.
+    /// Files that [`super::build`] lays out, without RDMA where the bindings of libibverbs cannot
+    /// be built.
     Shipped,
-    /// Files that hosts of another architecture are sent beside the agent, likewise.
+    /// Libraries for hosts of another architecture, without RDMA where it cannot be built.
     Sent,
-    /// All of the workspace, tests included.
+    /// The whole workspace, tests included.
     Everything,
 }
 
-/// Packages of a job, the same for both of its builds, so that both see the same features.
+/// Packages of a job. Both of its builds select the same ones, so that features are the same.
 const JOB_PACKAGES: &[&str] = &["rlaunch", AGENT, "rlaunch-capi", "rlaunch-python"];
 const SHIPPED_PACKAGES: &[&str] =
     &["rlaunch", AGENT, "rlaunch-bench", "rlaunch-capi", "rlaunch-python"];
@@ -75,13 +76,13 @@ impl BuildSet {
         match self {
             BuildSet::Everything => "build the workspace and its tests",
             BuildSet::Job => "build launcher and agent",
-            BuildSet::Shipped => "build launcher, agent and what ranks load",
-            BuildSet::Ranks | BuildSet::Sent => "build what ranks load",
+            BuildSet::Shipped => "build launcher, agent and the libraries of ranks",
+            BuildSet::Ranks | BuildSet::Sent => "build the libraries of ranks",
         }
     }
 }
 
-/// Something that is laid out, by cargo's name and kind of its target.
+/// File that is laid out, with name and kind of its target in cargo.
 struct DistFile {
     target: &'static str,
     kind: &'static str,
@@ -89,26 +90,26 @@ struct DistFile {
     linkage: Linkage,
 }
 
-/// A path in the distribution.
+/// Path in the distribution.
 enum DistPath {
-    /// In its top directory, under the target's name.
+    /// In the top directory, under the name of the target.
     Top,
-    /// Among what hosts are sent.
+    /// Among the files for hosts, under this path.
     Sent(&'static str),
 }
 
-/// How a entry is linked.
+/// Arguments that a file is linked with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Linkage {
-    /// Linked with no argument but cargo's.
+    /// No arguments beyond those of cargo.
     Plain,
-    /// Without symbols: it travels to emulated computers, where they cost minutes.
+    /// No symbols: the file travels to emulated computers, where they would cost minutes.
     Stripped,
-    /// For hosts whose C library is older than this machine's.
+    /// Stub libraries, so that hosts with older C libraries can load the file.
     Portable,
-    /// Portable and without symbols.
+    /// Stub libraries and no symbols.
     PortableStripped,
-    /// With the C library in it, without symbols, and not to be relocated at each start.
+    /// Static C library, no symbols, and no relocation at each start.
     Static,
 }
 
@@ -148,7 +149,7 @@ const DIST_FILES: &[DistFile] = &[
     // Examples of rlaunch-verbs, for guests.
     DistFile { target: "loopback", kind: EXAMPLE, place: DistPath::Top, linkage: Linkage::Plain },
     DistFile { target: "perf", kind: EXAMPLE, place: DistPath::Top, linkage: Linkage::Plain },
-    // A test of rlaunch-prover, run on guests since it needs devices.
+    // Test of rlaunch-prover, which runs on guests since it needs RDMA devices.
     DistFile { target: "two_provers", kind: TEST, place: DistPath::Top, linkage: Linkage::Plain },
 ];
 
@@ -160,13 +161,13 @@ pub(crate) struct Built {
 }
 
 impl Built {
-    /// How many warnings compilers have for the crates of this workspace, clippy's among them where
+    /// Returns the number of warnings for crates of this workspace. They include those of clippy if
     /// everything was built.
     pub(crate) fn warnings(&self) -> usize {
         self.warnings
     }
 
-    /// The test program called `name`.
+    /// Finds the test program called `name`.
     pub(crate) fn test(&self, name: &str) -> Result<PathBuf, LabError> {
         let mut tests = self.tests();
         let found = tests.find(|artifact| artifact.target.name == name && artifact.is(TEST));
@@ -184,12 +185,12 @@ impl Built {
         found.ok_or_else(|| LabError::Unexpected(format!("cargo built no program called {name}")))
     }
 
-    /// All test programs, those inside of crates among them.
+    /// Lists all test programs, including unit tests of crates.
     pub(crate) fn tests(&self) -> impl Iterator<Item = &Artifact> {
         self.artifacts.iter().filter(|artifact| artifact.profile.test)
     }
 
-    /// Finds the file to lay out: the target's own, not its unit tests'.
+    /// Finds the file of a target: the target itself rather than its unit tests.
     fn file(&self, entry: &DistFile) -> Option<&Path> {
         let mut artifacts = self.artifacts.iter();
         let found = artifacts.find(|artifact| {
@@ -206,7 +207,7 @@ impl Built {
     }
 }
 
-/// A line of cargo's JSON messages.
+/// One line of cargo's JSON messages.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Message {
@@ -222,7 +223,7 @@ struct Diagnostic {
     rendered: Option<String>,
 }
 
-/// Something that cargo built, as far as it matters here.
+/// Artifact that cargo built or found built.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Artifact {
     package_id: String,
@@ -238,12 +239,13 @@ impl Artifact {
         self.target.kind.iter().any(|own| own == kind)
     }
 
-    /// The target's name.
+    /// Returns the name of the target.
     pub(crate) fn name(&self) -> &str {
         &self.target.name
     }
 
-    /// The package's name: cargo's id ends with `#NAME@VERSION`, or with a directory of that name.
+    /// Returns the name of the package. Cargo's id ends with `#NAME@VERSION`, or with a directory
+    /// of that name and `#VERSION`.
     pub(crate) fn package(&self) -> &str {
         let end = self.package_id.rsplit(['/', '#']).next().unwrap_or_default();
         let named = end.split('@').next().unwrap_or_default();
@@ -253,12 +255,12 @@ impl Artifact {
         }
     }
 
-    /// The program it is.
+    /// Returns the path, if the artifact is a program.
     pub(crate) fn program(&self) -> Option<&Path> {
         self.executable.as_deref()
     }
 
-    /// Gives the package's directory, in which cargo starts tests.
+    /// Returns the directory of the package, in which cargo starts tests.
     pub(crate) fn directory(&self) -> PathBuf {
         self.manifest_path.parent().unwrap_or(Path::new("/")).to_path_buf()
     }
@@ -275,8 +277,7 @@ struct ArtifactProfile {
     test: bool,
 }
 
-/// Builds a selection for `machine` and lays out the pieces in it below `target`, cargo's own
-/// directory.
+/// Builds a set for `machine`, and lays out its files below cargo's target directory.
 pub(super) fn build(
     machine: &TargetMachine,
     target: &Path,
@@ -294,8 +295,8 @@ pub(super) fn build(
     Ok(built)
 }
 
-/// Runs a cargo that builds, with its progress shown as it comes and what compilers say afterwards;
-/// gives what it built or found built.
+/// Runs a cargo that builds; returns what it built or found built. Its progress is printed at once,
+/// messages of compilers at the end.
 fn artifacts(operation: &str, cargo: &mut Command) -> Result<Built, LabError> {
     cargo.arg("--message-format=json").stderr(Stdio::inherit());
     let output = cargo.output().map_err(LabError::io(format!("start {}", display(cargo))))?;
@@ -308,7 +309,7 @@ fn artifacts(operation: &str, cargo: &mut Command) -> Result<Built, LabError> {
                 built.warnings += 1;
                 eprint!("{}", message.rendered.unwrap_or_default());
             }
-            // Other messages: build scripts, and the end of the build.
+            // Other messages are about build scripts and the end of the build.
             Err(_) => {}
         }
     }
@@ -323,7 +324,7 @@ fn artifacts(operation: &str, cargo: &mut Command) -> Result<Built, LabError> {
     })
 }
 
-/// Runs a cargo that builds one program; gives its path.
+/// Runs a cargo that builds one program; returns the path of the program.
 pub(crate) fn program_of(
     operation: &str,
     cargo: &mut Command,
@@ -339,12 +340,12 @@ pub(crate) fn program_of(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Compiler {
     Rustc,
-    /// Rustc with lints. A run of `cargo clippy` beside the build would check every crate that is
-    /// about to be compiled, those from elsewhere included: two minutes.
+    /// Rustc with lints. A separate `cargo clippy` would check every crate again, those from the
+    /// registry included, which takes two minutes.
     Clippy,
 }
 
-/// Copies what was built to where launchers and guests find it.
+/// Copies the built files to where launchers and guests look for them.
 fn lay_out(machine: &TargetMachine, target: &Path, built: &Built) -> Result<(), LabError> {
     let sent = machine.place(target, PROFILE);
     for entry in DIST_FILES {
@@ -365,8 +366,8 @@ fn lay_out(machine: &TargetMachine, target: &Path, built: &Built) -> Result<(), 
     }
 }
 
-/// Writes the wrapper around rustc that links pieces as they are to be, and says where it is. Cargo
-/// knows it by its path, so that is named by a digest of the content: a changed one builds anew.
+/// Writes the wrapper that adds the link arguments; returns its path. The path contains a digest of
+/// the content: cargo identifies a wrapper by its path, so a changed wrapper causes a new build.
 pub(super) fn wrapper(
     machine: &TargetMachine,
     target: &Path,
@@ -376,7 +377,7 @@ pub(super) fn wrapper(
     write_wrapper(target, &text)
 }
 
-/// Writes a wrapper around rustc below cargo's directory.
+/// Writes a wrapper around rustc below cargo's target directory; returns its path.
 pub(crate) fn write_wrapper(target: &Path, text: &str) -> Result<PathBuf, LabError> {
     let mut digest = DefaultHasher::new();
     text.hash(&mut digest);
@@ -393,7 +394,7 @@ pub(crate) fn write_wrapper(target: &Path, text: &str) -> Result<PathBuf, LabErr
     Ok(path)
 }
 
-/// Crates and what rustc is told beyond cargo's words, as `name/kind` and arguments.
+/// Lists `name/kind` of crates, and the arguments that rustc gets in addition to those of cargo.
 fn rules(machine: &TargetMachine, target: &Path) -> Result<Vec<(String, Vec<String>)>, LabError> {
     let stubs = machine.linking(target)?;
     let strip = || ["-C".into(), "strip=symbols".into()];
@@ -415,8 +416,9 @@ fn rules(machine: &TargetMachine, target: &Path) -> Result<Vec<(String, Vec<Stri
     Ok(DIST_FILES.iter().map(rule).filter(|(_, words)| !words.is_empty()).collect())
 }
 
-/// A script that rustc and its arguments are handed to. A crate's tests are linked as usual. It is one
-/// of bash: dash drops variables such as `CARGO_BIN_EXE_rlaunch-prover` from the environment.
+/// Returns the text of a wrapper, which gets rustc and its arguments as its own arguments. It adds
+/// none for unit tests of a crate. It needs bash: dash drops variables such as
+/// `CARGO_BIN_EXE_rlaunch-prover` from the environment.
 fn script(rules: &[(String, Vec<String>)], compiler: Compiler) -> String {
     let mut text = "\
 #!/usr/bin/env bash
@@ -448,7 +450,7 @@ case $name/$kind in
 mod tests {
     use super::*;
 
-    /// What the wrapper adds to these words, of rules for two crates.
+    /// Returns what the wrapper adds to these arguments by the rules for two crates.
     fn added(words: &[&str]) -> String {
         let rules = [
             ("rlaunch/bin".to_owned(), vec!["-C".to_owned(), "linkage-arg=-L/a b".to_owned()]),

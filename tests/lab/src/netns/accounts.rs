@@ -1,4 +1,4 @@
-//! The two accounts of a lab, its keys, and the files that stand for those in `/etc`.
+//! Accounts and keys of a lab, and the files that replace those in `/etc`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,25 +12,25 @@ use super::state::{LabPaths, LabRecord};
 use crate::LabError;
 use crate::command::run;
 
-/// Where `user` is at home on every node.
+/// Home directory of `user` on every node.
 pub(super) const USER_HOME: &str = "/home/user";
-/// Below the range that distributions give out to people, above the one for services.
+/// User id below the range for people, above the range for services.
 const USER_ID: u32 = 4242;
 
-/// An account on the hosts and on the launch node.
+/// Account on the hosts and on the launch node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Account {
-    /// The superuser.
+    /// Superuser.
     Root,
-    /// An ordinary account that may not touch cgroups.
+    /// Ordinary account, which may not write to cgroups.
     User,
 }
 
 impl Account {
-    /// Both.
+    /// Both accounts.
     pub const ALL: [Account; 2] = [Account::Root, Account::User];
 
-    /// The login name.
+    /// Returns the login name.
     pub fn name(self) -> &'static str {
         match self {
             Account::Root => "root",
@@ -38,7 +38,7 @@ impl Account {
         }
     }
 
-    /// The numeric user and group id.
+    /// Returns the user id, which is also the group id.
     pub fn id(self) -> u32 {
         match self {
             Account::Root => 0,
@@ -46,7 +46,7 @@ impl Account {
         }
     }
 
-    /// The home directory, as the nodes see it.
+    /// Returns the home directory on the nodes.
     pub fn home(self) -> PathBuf {
         let root = || User::from_uid(Uid::from_raw(0)).ok().flatten().map(|user| user.dir);
         match self {
@@ -56,7 +56,7 @@ impl Account {
     }
 }
 
-/// Writes the common files: accounts and name service. `hosts` comes with [`write_names`].
+/// Writes the common files: accounts and name service. [`write_names`] writes `hosts`.
 pub(super) fn write_common(paths: &LabPaths) -> Result<(), LabError> {
     let etc = paths.etc();
     make_dir(&etc, 0o755)?;
@@ -65,7 +65,7 @@ pub(super) fn write_common(paths: &LabPaths) -> Result<(), LabError> {
     write(&etc.join("passwd"), &with_line("/etc/passwd", &passwd)?, 0o644)?;
     let group = format!("user:x:{USER_ID}:");
     write(&etc.join("group"), &with_line("/etc/group", &group)?, 0o644)?;
-    // `*` is no password that anything matches; `!` would lock the account for sshd as well.
+    // `*` matches no password; `!` would also lock the account for sshd.
     let shadow = with_line("/etc/shadow", "user:*:19000:0:99999:7:::")?;
     write(&etc.join("shadow"), &unlock_root(&shadow), 0o640)?;
     write(&etc.join("resolv.conf"), "", 0o644)?;
@@ -73,7 +73,7 @@ pub(super) fn write_common(paths: &LabPaths) -> Result<(), LabError> {
     write(&etc.join("nsswitch.conf"), files, 0o644)
 }
 
-/// Writes `/etc/hosts` in place: it is mounted on every node.
+/// Writes `/etc/hosts` in place, since it is mounted on every node.
 pub(super) fn write_names(paths: &LabPaths, net: [u8; 2], hosts: usize) -> Result<(), LabError> {
     let mut text = format!("127.0.0.1 localhost\n{} launch\n", launch_address(net));
     for number in 1..=hosts {
@@ -82,7 +82,7 @@ pub(super) fn write_names(paths: &LabPaths, net: [u8; 2], hosts: usize) -> Resul
     write(&paths.etc().join("hosts"), &text, 0o644)
 }
 
-/// Makes the key that opens every host, and the launch node's two `.ssh` directories.
+/// Makes the key that is authorised on every host, and the `.ssh` directories of the launch node.
 pub(super) fn create_launch(paths: &LabPaths) -> Result<(), LabError> {
     make_key(&paths.key(), "lab")?;
     make_dir(&paths.launch(), 0o755)?;
@@ -102,7 +102,7 @@ pub(super) fn create_launch(paths: &LabPaths) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Makes the directories of one host: homes, and what its sshd reads.
+/// Makes the directories of one host: homes, and the files of its sshd.
 pub(super) fn create_host(
     paths: &LabPaths,
     record: &LabRecord,
@@ -118,12 +118,12 @@ pub(super) fn create_host(
     write(&dir.join("hostname"), &format!("{host}\n"), 0o644)
 }
 
-/// The directory that holds a host's `root` and `home`.
+/// Returns the directory that contains a host's `root` and `home`.
 pub(super) fn home_root(paths: &LabPaths, record: &LabRecord, host: &str) -> PathBuf {
     if record.shared_home { paths.shared() } else { paths.host(host) }
 }
 
-/// The line of known_hosts for a host's present key.
+/// Returns the line of known_hosts for a host's current key.
 pub(super) fn known_hosts_line(
     paths: &LabPaths,
     net: [u8; 2],
@@ -135,12 +135,12 @@ pub(super) fn known_hosts_line(
     Ok(format!("{host},{} {key}\n", host_address(net, number)))
 }
 
-/// The launch node's known_hosts of `account`, seen from outside.
+/// Returns the launch node's known_hosts of `account`, as a path on this machine.
 pub(super) fn known_hosts(paths: &LabPaths, account: Account) -> PathBuf {
     paths.launch().join(account.name()).join(".ssh/known_hosts")
 }
 
-/// Makes a new ed25519 key pair without a passphrase, unless there is one.
+/// Makes an ed25519 key pair without a passphrase, unless the file exists.
 pub(super) fn make_key(path: &Path, comment: &str) -> Result<(), LabError> {
     if path.exists() {
         return Ok(());
@@ -150,7 +150,7 @@ pub(super) fn make_key(path: &Path, comment: &str) -> Result<(), LabError> {
     run(&format!("make the key {}", path.display()), &mut keygen).map(drop)
 }
 
-/// Gives `path` to `account`.
+/// Makes `account` the owner of `path`.
 pub(super) fn own(path: &Path, account: Account) -> Result<(), LabError> {
     let (uid, gid) = (Uid::from_raw(account.id()), Gid::from_raw(account.id()));
     chown(path, Some(uid), Some(gid)).map_err(LabError::errno(format!(
@@ -160,7 +160,7 @@ pub(super) fn own(path: &Path, account: Account) -> Result<(), LabError> {
     )))
 }
 
-/// Writes a file with `mode`, keeping the inode of one that is there.
+/// Writes a file with `mode`. An existing file keeps its inode.
 pub(super) fn write(path: &Path, text: &str, mode: u32) -> Result<(), LabError> {
     let operation = format!("write {}", path.display());
     let mode = fs::Permissions::from_mode(mode);
@@ -196,7 +196,8 @@ fn read(path: &Path) -> Result<String, LabError> {
     fs::read_to_string(path).map_err(LabError::io(format!("read {}", path.display())))
 }
 
-/// A colon-separated file of the machine with `line` in place of one of the same name.
+/// Returns a colon-separated file of the machine with `line` in place of the entry of the same
+/// name.
 fn with_line(path: &str, line: &str) -> Result<String, LabError> {
     let name = line.split_inclusive(':').next().unwrap_or(line);
     let text = read(Path::new(path))?;
@@ -204,7 +205,7 @@ fn with_line(path: &str, line: &str) -> Result<String, LabError> {
     Ok(others.chain([line]).map(|line| format!("{line}\n")).collect())
 }
 
-/// Root may be locked on the machine (`!`), which sshd would respect.
+/// Unlocks root in the text of `/etc/shadow`: sshd would respect a lock (`!`).
 fn unlock_root(shadow: &str) -> String {
     let line = |line: &str| match line.strip_prefix("root:").and_then(|rest| rest.split_once(':')) {
         Some((_, rest)) => format!("root:*:{rest}\n"),

@@ -1,7 +1,7 @@
-//! Cgroups of a lab: one for the launch node, one per host, all below one that `down` kills.
+//! Cgroups of a lab: one for the launch node, one for each host, all in one that `down` kills.
 //!
-//! Only cgroup v2 is used, in its unified or its hybrid place. No controller is needed:
-//! `cgroup.kill` and the usage in `cpu.stat` work without.
+//! Only cgroup v2 is used, mounted alone or beside v1. No controller is needed: `cgroup.kill` and
+//! the CPU time in `cpu.stat` work without.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::LabError;
 use crate::command::wait_until;
 
-/// The machine's cgroup v2 tree, if it has one we can write to.
+/// Returns the machine's cgroup v2 file system, if it has one.
 fn tree() -> Option<PathBuf> {
     ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
         .into_iter()
@@ -18,19 +18,19 @@ fn tree() -> Option<PathBuf> {
         .find(|path| path.join("cgroup.controllers").exists())
 }
 
-/// Where the lab's cgroup is or would be.
+/// Returns the path of the lab's cgroup, whether or not it exists.
 pub(super) fn path(lab: &str) -> Option<PathBuf> {
     Some(tree()?.join(format!("rlaunch-lab-{lab}")))
 }
 
-/// Makes the lab's cgroup; `None` on a machine that does not let us.
+/// Makes the lab's cgroup. Returns nothing if the machine does not permit it.
 pub(super) fn create(lab: &str) -> Option<PathBuf> {
     let path = path(lab)?;
     fs::create_dir_all(path.join("hosts")).ok()?;
     Some(path)
 }
 
-/// The cgroup of one node, made where missing.
+/// Returns the cgroup of one node, and makes it if it does not exist.
 pub(super) fn node(lab_cgroup: &Path, node: &str) -> Result<PathBuf, LabError> {
     let path = match node {
         super::names::LAUNCH => lab_cgroup.join(node),
@@ -42,11 +42,11 @@ pub(super) fn node(lab_cgroup: &Path, node: &str) -> Result<PathBuf, LabError> {
 
 /// Kills every process in `path` and below.
 pub(super) fn kill(path: &Path) {
-    // Already gone is as good as killed.
+    // Fails if the cgroup is gone already.
     let _ = fs::write(path.join("cgroup.kill"), "1");
 }
 
-/// Removes `path` and everything below, once the killed processes have left it.
+/// Removes `path` and everything below, after waiting for killed processes to leave it.
 pub(super) fn remove(path: &Path) -> Result<(), LabError> {
     wait_until(Duration::from_secs(10), &format!("{} to empty", path.display()), || {
         remove_tree(path);
@@ -63,14 +63,14 @@ fn remove_tree(path: &Path) {
     let _ = fs::remove_dir(path);
 }
 
-/// CPU time that everything in `path` and below has used so far.
+/// Returns the CPU time used so far by `path` and everything below.
 pub(super) fn cpu_usage(path: &Path) -> Option<Duration> {
     let text = fs::read_to_string(path.join("cpu.stat")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
     Some(Duration::from_micros(line.trim().parse().ok()?))
 }
 
-/// Processes in `path` itself and in the cgroups below it.
+/// Lists the processes in `path` and in the cgroups below it.
 pub(super) fn members(path: &Path) -> Vec<i32> {
     let mut pids: Vec<i32> = fs::read_to_string(path.join("cgroup.procs"))
         .unwrap_or_default()

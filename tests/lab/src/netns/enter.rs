@@ -1,4 +1,4 @@
-//! Commands and files inside the lab, from outside of it.
+//! Commands and files inside a lab, from outside.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,24 +9,27 @@ use super::accounts::{self, Account};
 use super::{Lab, cgroup, copy_tree, names};
 use crate::LabError;
 
-/// Moves into a cgroup, then enters the namespaces. Arguments: cgroup.procs or nothing, nsenter's.
+/// Script that moves into a cgroup, then enters namespaces. Arguments: path of cgroup.procs or
+/// nothing, arguments of nsenter.
 const ENTER: &str = r#"[ -z "$1" ] || echo $$ >"$1" || exit 125; shift; exec nsenter "$@""#;
 
-/// Entering a mount namespace leaves one at its root. Arguments: directory, command...
+/// Script that changes to a directory and executes a command: nsenter leaves it in the root
+/// directory. Arguments: directory, command.
 const CHANGE_DIRECTORY: &str = r#"cd "$1" 2>/dev/null || cd /; shift; exec "$@""#;
 
-/// What must not follow a command into the lab: it leads back to the caller's own session.
-const LEAVE_BEHIND: [&str; 3] = ["SSH_AUTH_SOCK", "SSH_AGENT_PID", "XDG_RUNTIME_DIR"];
+/// Environment variables that a command in the lab must not have, since they lead to the caller's
+/// session.
+const SESSION_VARIABLES: [&str; 3] = ["SSH_AUTH_SOCK", "SSH_AGENT_PID", "XDG_RUNTIME_DIR"];
 
 impl Lab {
-    /// A command for the launch node; append the program and its arguments. It runs in the
-    /// present directory if that exists there, and its number is the program's own, so that it
-    /// can be signalled.
+    /// Makes a command for the launch node; the caller appends the program and its arguments. It
+    /// runs in the current directory if the launch node has it. The command executes the program
+    /// without forking, so that signals to its pid reach the program.
     pub fn exec(&self, account: Account) -> Command {
         self.exec_in(account, &std::env::current_dir().unwrap_or_else(|_| "/".into()))
     }
 
-    /// [`Lab::exec`] in `directory`.
+    /// Makes a command as [`Lab::exec`] does, in `directory`.
     pub fn exec_in(&self, account: Account, directory: &Path) -> Command {
         let mut command =
             self.enter(names::LAUNCH, self.launch.pid, &["--net", "--uts", "--mount"]);
@@ -34,7 +37,8 @@ impl Lab {
         command
     }
 
-    /// A command for `host`, entered without ssh; append the program and its arguments.
+    /// Makes a command that runs inside `host`, without ssh; the caller appends the program and its
+    /// arguments.
     pub fn on(&self, host: &str, account: Account) -> Result<Command, LabError> {
         let init = self.init(host)?;
         let namespaces = ["--net", "--uts", "--ipc", "--mount", "--pid"];
@@ -43,7 +47,7 @@ impl Lab {
         Ok(command)
     }
 
-    /// The home directory of `account` on `host`, seen from outside.
+    /// Returns the home directory of `account` on `host`, as a path on this machine.
     pub fn home(&self, host: &str, account: Account) -> Result<PathBuf, LabError> {
         self.number(host)?;
         let homes = accounts::home_root(&self.paths, &self.record, host);
@@ -53,14 +57,14 @@ impl Lab {
         }))
     }
 
-    /// What `host` sees as `path`, seen from outside; the host must be up.
+    /// Returns what `host` sees as `path`, as a path on this machine. The host must be up.
     pub fn path(&self, host: &str, path: &Path) -> Result<PathBuf, LabError> {
         let root = PathBuf::from(format!("/proc/{}/root", self.init(host)?.pid));
         Ok(root.join(path.strip_prefix("/").unwrap_or(path)))
     }
 
-    /// Writes what `host` sees as `path`, and makes the directories above it. Below the user's
-    /// home all of it belongs to the user, elsewhere to root.
+    /// Writes the file that `host` sees as `path`, and makes the directories above it. They belong
+    /// to the user in the user's home, and to root elsewhere.
     pub fn write_file(
         &self,
         host: &str,
@@ -83,8 +87,8 @@ impl Lab {
         own_below(&outside, &home)
     }
 
-    /// Copies a built distribution to where both accounts of the launch node can read it: the
-    /// build directory may be closed to all but its owner. Gives the directory of the copy.
+    /// Copies a built distribution to where both accounts of the launch node can read it, since
+    /// only its owner may be able to read the build directory. Returns the directory of the copy.
     pub fn install(&self, dist: &Path) -> Result<PathBuf, LabError> {
         let to = self.paths.dir.join("dist");
         let operation = || LabError::io(format!("copy {} into the lab", dist.display()));
@@ -100,7 +104,8 @@ impl Lab {
         let mut command = Command::new("sh");
         command.args(["-c", ENTER, "sh"]);
         match &self.record.cgroup {
-            // Without its cgroup the command would not be found again, so the shell gives up.
+            // If the cgroup cannot be entered the script exits: teardown would not find the
+            // command.
             Some(lab) => {
                 let path = cgroup::node(lab, node).unwrap_or_else(|_| lab.clone());
                 command.arg(path.join("cgroup.procs")).arg("--cgroup")
@@ -120,7 +125,7 @@ fn become_account(command: &mut Command, account: Account, directory: &Path) {
         command.args(["--clear-groups", "--"]);
     }
     command.env("HOME", account.home()).env("USER", account.name()).env("LOGNAME", account.name());
-    for name in LEAVE_BEHIND {
+    for name in SESSION_VARIABLES {
         command.env_remove(name);
     }
 }

@@ -1,12 +1,13 @@
-# pid 1 of a lab host. Mounts what is the host's own, shuts off the rest, starts the sshd and
-# then reaps orphans until the host is crashed or the lab goes down.
+# pid 1 of a lab host. Mounts the host's own file systems, hides or protects those of the machine,
+# starts the sshd, and then reaps orphans until the host is crashed or the lab goes down.
 #
 # host-init.sh NAME FILES HOMES ETC ROOT_HOME CGROUP KEEPER PYTHON [HIDDEN...]
 set -eu
 name=$1 files=$2 homes=$3 etc=$4 root_home=$5 cgroup=$6 keeper=$7 python=$8
 shift 8
 
-# What the machine has mounted: read-only further down, except for what is replaced here.
+# Mount points of the machine. They become read-only further down, except those that are replaced
+# here.
 before=$(while read -r _ _ _ _ at _; do echo "$at"; done </proc/self/mountinfo)
 
 mount -t proc proc /proc
@@ -21,7 +22,7 @@ for file in hosts passwd group shadow nsswitch.conf resolv.conf; do
 done
 [ ! -f /etc/hostname ] || mount --bind "$files/hostname" /etc/hostname
 if [ -n "$python" ]; then
-    # It may lie in one of the homes that are replaced now.
+    # Mounted first, since it may be in one of the homes that are replaced next.
     mkdir -p "$files/python"
     mount --bind "$python" "$files/python"
     mount -o remount,bind,ro "$files/python"
@@ -35,7 +36,7 @@ for directory in /tmp /var/tmp /dev/shm; do
     mount -t tmpfs -o mode=1777 "$name" "$directory"
 done
 
-# The lab's own files are under /run: of these a host keeps only what its sshd reads, and Python.
+# The lab's own files are in /run. A host keeps only the files of its sshd, and Python.
 mkdir /tmp/.sshd /tmp/.python
 mount --bind "$files/sshd" /tmp/.sshd
 [ -z "$python" ] || mount --bind -o ro "$files/python" /tmp/.python

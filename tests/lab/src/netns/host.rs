@@ -1,4 +1,4 @@
-//! Starting and stopping nodes: each is an init script inside fresh namespaces.
+//! Starting and killing nodes. Each is an init script inside new namespaces.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -19,14 +19,14 @@ const HOST_INIT: &str = include_str!("host-init.sh");
 const LAUNCH_INIT: &str = include_str!("launch-init.sh");
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Moves into a cgroup, notes its number and becomes the command that follows.
-/// Arguments: cgroup.procs or nothing, file for the number, command...
-const ENTER_AND_NOTE: &str = r#"[ -z "$1" ] || echo $$ >"$1"; echo $$ >"$2"; shift 2; exec "$@""#;
+/// Script that moves into a cgroup, writes its pid to a file and executes the rest of its
+/// arguments. Arguments: path of cgroup.procs or nothing, file for the pid, command.
+const ENTER_CGROUP: &str = r#"[ -z "$1" ] || echo $$ >"$1"; echo $$ >"$2"; shift 2; exec "$@""#;
 
-/// How long a node may take to start on a busy machine.
+/// Time limit for the start of a node on a busy machine.
 const START: Duration = Duration::from_secs(60);
 
-/// Starts `host`; [`wait_for_host`] tells when it is up.
+/// Starts `host`. [`wait_for_host`] waits until it is up.
 pub(super) fn start_host(paths: &LabPaths, record: &LabRecord, host: &str) -> Result<(), LabError> {
     sshd_files(paths, host)?;
     let mut words: Vec<PathBuf> = vec!["-c".into(), HOST_INIT.into(), "host-init".into()];
@@ -43,15 +43,15 @@ pub(super) fn start_host(paths: &LabPaths, record: &LabRecord, host: &str) -> Re
     spawn(paths, record, host, &flags, &words)
 }
 
-/// Waits until the sshd of `host` listens and remembers the host's pid 1.
+/// Waits until the sshd of `host` listens, and records the host's pid 1.
 pub(super) fn wait_for_host(paths: &LabPaths, host: &str) -> Result<(), LabError> {
     let dir = paths.host(host);
     let what = format!("host {host} to start");
     let mut init = None;
     wait_until(START, &what, || {
-        let Some(outer) = noted(&dir)? else { return Ok(false) };
+        let Some(outer) = started_pid(&dir)? else { return Ok(false) };
         init = processes::children(outer).first().copied();
-        // The outer process starts in the machine's network, the inner one is in the host's.
+        // The child is checked, since the outer process is in the machine's network for a moment.
         Ok(init.is_some_and(|init| sshd::listens(init, 22)))
     })
     .map_err(|error| with_log(error, &dir))?;
@@ -60,7 +60,7 @@ pub(super) fn wait_for_host(paths: &LabPaths, host: &str) -> Result<(), LabError
     init.store(&dir.join("init"))
 }
 
-/// Starts the launch node and waits for it.
+/// Starts the launch node and waits until it is up.
 pub(super) fn start_launch(paths: &LabPaths, record: &LabRecord) -> Result<(), LabError> {
     let dir = paths.launch();
     let mut words: Vec<PathBuf> = vec!["-c".into(), LAUNCH_INIT.into(), "launch-init".into()];
@@ -69,7 +69,7 @@ pub(super) fn start_launch(paths: &LabPaths, record: &LabRecord) -> Result<(), L
     spawn(paths, record, LAUNCH, &["--uts", "--mount"], &words)?;
     let mut launch = None;
     wait_until(START, "the launch node to start", || {
-        launch = noted(&dir)?;
+        launch = started_pid(&dir)?;
         Ok(launch.is_some_and(|pid| processes::arguments(pid) == ["sleep", "infinity"]))
     })
     .map_err(|error| with_log(error, &dir))?;
@@ -78,13 +78,13 @@ pub(super) fn start_launch(paths: &LabPaths, record: &LabRecord) -> Result<(), L
     launch.store(&dir.join("init"))
 }
 
-/// Ends every process of `host` at once, as a power loss does.
+/// Kills every process of `host` at once, as a power loss does.
 pub(super) fn kill_host(paths: &LabPaths, record: &LabRecord, host: &str) -> Result<(), LabError> {
     let init = ProcessId::load(&paths.host(host).join("init"));
     if let Some(init) = init.filter(|init| init.is_alive()) {
-        // Its pid namespace goes with it.
+        // All processes of its pid namespace die with it.
         let _ = kill(Pid::from_raw(init.pid), Signal::SIGKILL);
-        let what = format!("host {host} to die");
+        let what = format!("host {host} to end");
         wait_until(Duration::from_secs(10), &what, || Ok(!init.is_alive()))?;
     }
     if let Some(lab) = &record.cgroup {
@@ -96,7 +96,7 @@ pub(super) fn kill_host(paths: &LabPaths, record: &LabRecord, host: &str) -> Res
     Ok(())
 }
 
-/// Runs `sh WORDS...` in new namespaces of the node, detached from us.
+/// Runs `sh WORDS...` detached, in new namespaces of the node.
 fn spawn(
     paths: &LabPaths,
     record: &LabRecord,
@@ -114,7 +114,7 @@ fn spawn(
         None => PathBuf::new(),
     };
     let mut command = Command::new("setsid");
-    command.args(["--fork", "sh", "-c", ENTER_AND_NOTE, "sh"]);
+    command.args(["--fork", "sh", "-c", ENTER_CGROUP, "sh"]);
     command.arg(members).arg(dir.join("pid"));
     command.arg("nsenter").arg(format!("--net={}", network::namespace_file(paths, node)));
     command.arg("unshare").args(flags);
@@ -136,10 +136,11 @@ fn spawn(
     Err(LabError::Tool { operation, program: "setsid".into(), status: status.to_string(), stderr })
 }
 
-/// The process that a node's start noted, once it has; an error when it has died since.
-fn noted(dir: &Path) -> Result<Option<i32>, LabError> {
+/// Returns the pid that the start script has written, or nothing if it has not yet. Fails if that
+/// process has ended.
+fn started_pid(dir: &Path) -> Result<Option<i32>, LabError> {
     let text = fs::read_to_string(dir.join("pid")).unwrap_or_default();
-    // The line may be half written.
+    // The line may not be complete yet.
     let Some(pid) = text.strip_suffix('\n').and_then(|number| number.parse().ok()) else {
         return Ok(None);
     };
@@ -159,7 +160,7 @@ fn log_of(dir: &Path) -> String {
     last_lines(&(read("init.log") + &read("sshd/sshd.log")), 10)
 }
 
-/// A host starts with the lab's own settings, whatever its sshd was last restarted with.
+/// Writes the lab's own sshd settings, whatever settings the sshd was last restarted with.
 fn sshd_files(paths: &LabPaths, host: &str) -> Result<(), LabError> {
     let path = paths.host(host).join("sshd/sshd_config");
     accounts::write(&path, &sshd::config(&[]), 0o644)

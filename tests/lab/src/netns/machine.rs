@@ -1,4 +1,5 @@
-//! The few things a lab changes on the machine itself, put back when the last lab goes.
+//! Changes to the machine itself: a larger neighbour table and directories for mounts. They are
+//! undone when the last lab goes down.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,18 +10,18 @@ use serde::{Deserialize, Serialize};
 use super::state::{LabPaths, lock, read_json, write_json};
 use crate::LabError;
 
-/// Size of the machine's neighbour table. One table serves all namespaces: with the usual 1024
-/// entries, 64 hosts that all talk to each other do not fit.
+/// Sizes of the machine's neighbour table. All namespaces share it: 64 hosts that all talk to each
+/// other do not fit into the usual 1024 entries.
 const NEIGHBOURS: [(&str, u32); 3] =
     [("gc_thresh3", 16384), ("gc_thresh2", 8192), ("gc_thresh1", 4096)];
 
-/// What was changed, and for whom.
+/// Record of the changes, and of the labs that need them.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct MachineChanges {
     labs: BTreeSet<String>,
-    /// Files below /proc/sys and what they said before.
+    /// Changed files in /proc/sys with their previous content.
     sysctls: BTreeMap<PathBuf, String>,
-    /// Empty directories that were missing as mount points.
+    /// Directories that were made as mount points.
     directories: BTreeSet<PathBuf>,
 }
 
@@ -32,14 +33,14 @@ fn lock_machine() -> Result<nix::fcntl::Flock<fs::File>, LabError> {
     lock(&LabPaths::root().join("machine.lock"))
 }
 
-/// Makes the machine ready for `lab`; `mount_points` are made where missing.
+/// Makes the machine ready for `lab`, including the directories `mount_points`.
 pub(super) fn prepare(lab: &str, mount_points: &[PathBuf]) -> Result<(), LabError> {
     let _lock = lock_machine()?;
     let mut machine: MachineChanges = read_json(&record())?.unwrap_or_default();
     machine.labs.insert(lab.into());
     for (name, wanted) in NEIGHBOURS {
         let path = Path::new("/proc/sys/net/ipv4/neigh/default").join(name);
-        // Not every container shows these; labs of a few hosts do without.
+        // Some containers hide these files. Labs with few hosts work without the change.
         let Ok(text) = fs::read_to_string(&path) else { continue };
         if text.trim().parse::<u32>().is_ok_and(|now| now < wanted) {
             machine.sysctls.insert(path, text.trim().into());
@@ -50,8 +51,8 @@ pub(super) fn prepare(lab: &str, mount_points: &[PathBuf]) -> Result<(), LabErro
             machine.directories.insert(directory.clone());
         }
     }
-    // Remembered first, changed second: a crash in between leaves too much to restore, not too
-    // little.
+    // The record is written before the changes, so that a crash in between leaves no change
+    // unrecorded.
     write_json(&record(), &machine)?;
     for (name, wanted) in NEIGHBOURS {
         let path = Path::new("/proc/sys/net/ipv4/neigh/default").join(name);
@@ -66,12 +67,12 @@ pub(super) fn prepare(lab: &str, mount_points: &[PathBuf]) -> Result<(), LabErro
     Ok(())
 }
 
-/// `lab` no longer needs the machine; the last one restores it.
+/// Releases the machine from `lab`; the last lab restores it.
 pub(super) fn release(lab: &str) -> Result<(), LabError> {
     let _lock = lock_machine()?;
     let mut machine: MachineChanges = read_json(&record())?.unwrap_or_default();
     machine.labs.remove(lab);
-    // A lab that crashed with its files may still be in the record.
+    // A lab whose files are gone may still be in the record.
     machine.labs.retain(|name| LabPaths::new(name).dir.exists());
     if !machine.labs.is_empty() {
         return write_json(&record(), &machine);
@@ -80,7 +81,7 @@ pub(super) fn release(lab: &str) -> Result<(), LabError> {
         fs::write(path, value).map_err(LabError::io(format!("restore {}", path.display())))?;
     }
     for directory in &machine.directories {
-        // No longer empty means that somebody uses it now.
+        // Fails if the directory is in use now.
         let _ = fs::remove_dir(directory);
     }
     let _ = fs::remove_file(record());

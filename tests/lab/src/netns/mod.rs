@@ -1,4 +1,17 @@
-//! A lab of hosts: making it, using it, breaking it.
+//! Labs of hosts made of namespaces: making them, using them, breaking them.
+//!
+//! | file | what |
+//! |---|---|
+//! | `names` | names and addresses of hosts |
+//! | `state` | paths and records of a lab, recognisable processes |
+//! | `network` | namespaces, bridge, links, and cutting them |
+//! | `accounts` | accounts, keys, files that replace those in `/etc` |
+//! | `host` | starting and killing nodes |
+//! | `sshd` | the sshd of a host |
+//! | `enter` | commands and files inside a node |
+//! | `processes`, `cgroup` | what runs on hosts, and what it uses |
+//! | `machine` | changes to the machine that all labs share |
+//! | `teardown` | removing a lab, even after a crash |
 
 mod accounts;
 mod cgroup;
@@ -32,30 +45,30 @@ use crate::setup::{self, python};
 use crate::{LabError, dist};
 use state::{LabPaths, LabRecord, ProcessId};
 
-/// The first two octets of a lab's addresses when nobody says otherwise.
+/// Default of the first two octets of a lab's addresses.
 pub const DEFAULT_NET: [u8; 2] = [10, 91];
 
-/// What a lab is to be like.
+/// Options of a lab.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The lab's name; several stand beside each other if names and networks differ.
+    /// Name of the lab. Several labs can exist at once if their names and networks differ.
     pub name: String,
-    /// How many hosts.
+    /// Number of hosts.
     pub hosts: usize,
-    /// The first two octets of its /16.
+    /// First two octets of its /16 network.
     pub net: [u8; 2],
     /// Whether all hosts share their home directories, as over NFS.
     pub shared_home: bool,
 }
 
 impl Options {
-    /// `hosts` hosts with private homes.
+    /// Describes a lab whose hosts have private homes.
     pub fn new(name: &str, hosts: usize) -> Options {
         Options { name: name.into(), hosts, net: DEFAULT_NET, shared_home: false }
     }
 }
 
-/// A lab that is up.
+/// Lab that is up.
 #[derive(Debug)]
 pub struct Lab {
     paths: LabPaths,
@@ -63,36 +76,36 @@ pub struct Lab {
     launch: ProcessId,
 }
 
-/// A host's name and address.
+/// Name, address and state of a host.
 #[derive(Debug, Clone, Serialize)]
 pub struct Host {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its address on the lab's network.
+    /// Address in the lab's network.
     pub address: Ipv4Addr,
     /// Whether it runs, rather than having crashed.
     pub up: bool,
 }
 
-/// A lab in a few words.
+/// Summary of a lab.
 #[derive(Debug, Clone, Serialize)]
 pub struct Status {
-    /// Its name.
+    /// Name.
     pub lab: String,
-    /// Whether it is up.
+    /// Whether the lab is up.
     pub up: bool,
-    /// Its hosts.
+    /// Hosts of the lab.
     pub hosts: Vec<Host>,
-    /// Whether they share their homes.
+    /// Whether the hosts share their home directories.
     pub shared_home: bool,
-    /// Where its files are.
+    /// Directory of the lab's files.
     pub state: PathBuf,
-    /// Its cgroup, if the machine has them.
+    /// Cgroup of the lab, on machines with a writable cgroup v2.
     pub cgroup: Option<PathBuf>,
 }
 
 impl Status {
-    /// The status of a lab that is not up.
+    /// Returns the status of a lab that is not up.
     pub fn down(name: &str) -> Status {
         let paths = LabPaths::new(name);
         let (lab, state) = (paths.name, paths.dir);
@@ -101,7 +114,7 @@ impl Status {
 }
 
 impl Lab {
-    /// Makes a lab, or grows the one of that name; it never shrinks.
+    /// Makes a lab, or grows the lab of that name. A lab never shrinks.
     pub fn up(options: &Options) -> Result<Lab, LabError> {
         setup::require_root()?;
         check(options)?;
@@ -126,7 +139,7 @@ impl Lab {
         Ok(Lab { paths, record, launch })
     }
 
-    /// The lab called `name`, if it is up.
+    /// Attaches to the lab called `name`. Fails if it is not up.
     pub fn attach(name: &str) -> Result<Lab, LabError> {
         let paths = LabPaths::new(name);
         let launch = ProcessId::load(&paths.launch().join("init")).filter(|init| init.is_alive());
@@ -136,8 +149,8 @@ impl Lab {
         }
     }
 
-    /// Removes the lab called `name` and everything that runs in it, whatever state it is in;
-    /// false if there was nothing to remove.
+    /// Removes the lab called `name` and everything that runs in it, in whatever state it is.
+    /// Returns whether there was anything to remove.
     pub fn down(name: &str) -> Result<bool, LabError> {
         setup::require_root()?;
         let paths = LabPaths::new(name);
@@ -149,22 +162,22 @@ impl Lab {
         Ok(found)
     }
 
-    /// The lab's name.
+    /// Returns the name of the lab.
     pub fn name(&self) -> &str {
         &self.paths.name
     }
 
-    /// The names of its hosts.
+    /// Lists the names of its hosts.
     pub fn hosts(&self) -> Vec<String> {
         (1..=self.record.hosts).map(names::host_name).collect()
     }
 
-    /// The address of `host`.
+    /// Returns the address of `host`.
     pub fn address(&self, host: &str) -> Result<Ipv4Addr, LabError> {
         Ok(names::host_address(self.record.net, self.number(host)?))
     }
 
-    /// The lab in a few words.
+    /// Returns a summary of the lab.
     pub fn status(&self) -> Status {
         let host = |name: String| Host {
             address: self.address(&name).unwrap_or(Ipv4Addr::UNSPECIFIED),
@@ -181,7 +194,8 @@ impl Lab {
         }
     }
 
-    /// What runs on `host` beyond its init and its listening sshd; nothing if it is down.
+    /// Lists the processes of `host` except init and the listening sshd. The list is empty if the
+    /// host is down.
     pub fn processes(&self, host: &str) -> Result<Vec<Process>, LabError> {
         match self.init(host) {
             Ok(init) => Ok(processes::visible(&[(host, init.pid)])),
@@ -190,15 +204,15 @@ impl Lab {
         }
     }
 
-    /// The same of all hosts.
+    /// Lists the processes of all hosts as [`Lab::processes`] does.
     pub fn all_processes(&self) -> Vec<Process> {
         let hosts = self.hosts();
         let init = |host| Some((String::as_str(host), self.init(host).ok()?.pid));
         processes::visible(&hosts.iter().filter_map(init).collect::<Vec<_>>())
     }
 
-    /// Waits until nothing runs on any host; an error that lists what still does. An sshd takes
-    /// a moment to leave after its client has.
+    /// Waits until nothing runs on any host. Fails after `limit` with a list of what still runs. An
+    /// sshd takes a moment to end after its client has.
     pub fn wait_until_idle(&self, limit: Duration) -> Result<(), LabError> {
         let mut left = Vec::new();
         let result = wait_until(limit, "the hosts to be idle", || {
@@ -209,7 +223,7 @@ impl Lab {
         result.map_err(|error| sshd::with_detail(error, &left.iter().map(line).collect::<String>()))
     }
 
-    /// Ends everything that runs on the hosts and on the launch node, whoever started it.
+    /// Kills everything that runs on the hosts and on the launch node.
     pub fn clear(&self) -> Result<(), LabError> {
         let own = i32::try_from(std::process::id()).unwrap_or(0);
         let launch = self.paths.netns(names::LAUNCH);
@@ -218,7 +232,7 @@ impl Lab {
             left.extend(network::processes(&launch));
             left.retain(|pid| ![own, self.launch.pid].contains(pid));
             for &pid in &left {
-                // One that ended by itself is no longer there to be killed.
+                // Fails if the process has ended meanwhile.
                 let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             }
             Ok(left.is_empty())
@@ -231,7 +245,7 @@ impl Lab {
         network::cut(&self.paths, host, kind)
     }
 
-    /// Brings the link of `host` back, however it was cut; it carries frames when this returns.
+    /// Restores the link of `host`, however it was cut, and waits until it carries frames.
     pub fn heal(&self, host: &str) -> Result<(), LabError> {
         self.number(host)?;
         network::heal(&self.paths, host)?;
@@ -243,13 +257,14 @@ impl Lab {
         network::forget_neighbours(&self.paths, host, self.address(host)?)
     }
 
-    /// Power loss: the link goes first, so that nobody hears a goodbye, then every process.
+    /// Crashes `host` as a power loss would. The link is cut first, so that no peer receives a FIN
+    /// or RST.
     pub fn crash(&self, host: &str) -> Result<(), LabError> {
         self.cut(host, Cut::Carrier)?;
         host::kill_host(&self.paths, &self.record, host)
     }
 
-    /// Starts a crashed host again and heals its link. Its home directories are as before.
+    /// Starts a crashed host again and restores its link. Its home directories are unchanged.
     pub fn boot(&self, host: &str) -> Result<(), LabError> {
         if self.init(host).is_err() {
             self.number(host)?;
@@ -259,18 +274,18 @@ impl Lab {
         self.heal(host)
     }
 
-    /// The sshd of `host`.
+    /// Returns a handle to the sshd of `host`.
     pub fn sshd<'a>(&'a self, host: &'a str) -> Result<Sshd<'a>, LabError> {
         self.init(host)?;
         Ok(Sshd::new(self, host))
     }
 
-    /// The launch node's `.ssh` directory of `account`, seen from outside.
+    /// Returns the launch node's `.ssh` directory of `account`, as a path on this machine.
     pub fn ssh_dir(&self, account: Account) -> PathBuf {
         self.paths.launch().join(account.name()).join(".ssh")
     }
 
-    /// Replaces what the launch node knows of the hosts' keys by what they are now.
+    /// Rewrites the launch node's known_hosts with the hosts' current keys.
     pub fn refresh_known_hosts(&self) -> Result<(), LabError> {
         let mut text = String::new();
         for number in 1..=self.record.hosts {
@@ -279,7 +294,7 @@ impl Lab {
         self.set_known_hosts(&text)
     }
 
-    /// Replaces the launch node's known_hosts, of both accounts, by `text`.
+    /// Replaces the launch node's known_hosts of both accounts by `text`.
     pub fn set_known_hosts(&self, text: &str) -> Result<(), LabError> {
         for account in Account::ALL {
             let path = accounts::known_hosts(&self.paths, account);
@@ -289,28 +304,28 @@ impl Lab {
         Ok(())
     }
 
-    /// CPU time that the lab's hosts and whatever ran on its launch node have used; `None` on a
-    /// machine without cgroup v2.
+    /// Returns the CPU time used so far by the hosts and by whatever ran on the launch node, or
+    /// nothing on a machine without cgroup v2.
     pub fn cpu_usage(&self) -> Option<Duration> {
         cgroup::cpu_usage(self.record.cgroup.as_deref()?)
     }
 
-    /// Memory of what runs on the launch node now, shared pages counted once, in bytes; `None` on
-    /// a machine without cgroup v2.
+    /// Returns the memory in bytes of the processes on the launch node, shared pages counted once,
+    /// or nothing on a machine without cgroup v2.
     pub fn launch_memory(&self) -> Option<u64> {
         let path = self.record.cgroup.as_deref()?.join(names::LAUNCH);
         let others = cgroup::members(&path).into_iter().filter(|&pid| pid != self.launch.pid);
         Some(others.filter_map(processes::memory).sum())
     }
 
-    /// The number of `host`, if the lab has it.
+    /// Returns the number of `host`. Fails if the lab does not have it.
     fn number(&self, host: &str) -> Result<usize, LabError> {
         names::host_number(host)
             .filter(|&number| number <= self.record.hosts)
             .ok_or_else(|| LabError::NoHost { lab: self.paths.name.clone(), host: host.into() })
     }
 
-    /// The host's pid 1.
+    /// Returns the host's pid 1. Fails if the host is down.
     fn init(&self, host: &str) -> Result<ProcessId, LabError> {
         self.number(host)?;
         ProcessId::load(&self.paths.host(host).join("init"))
@@ -349,7 +364,7 @@ fn create(paths: &LabPaths, options: &Options) -> Result<LabRecord, LabError> {
     Ok(record)
 }
 
-/// Adds the hosts that are missing.
+/// Adds the missing hosts.
 fn grow(paths: &LabPaths, mut record: LabRecord, options: &Options) -> Result<LabRecord, LabError> {
     if options.hosts <= record.hosts {
         return Ok(record);
@@ -378,7 +393,7 @@ fn grow(paths: &LabPaths, mut record: LabRecord, options: &Options) -> Result<La
     Ok(record)
 }
 
-/// Removes what an interrupted `up` left of the hosts that are to be made.
+/// Removes what an interrupted `up` left of hosts that are about to be made.
 fn clear(paths: &LabPaths, record: &LabRecord, new: &[(usize, String)]) -> Result<(), LabError> {
     let existing = network::namespaces(paths);
     let left: Vec<&str> = new.iter().map(|(_, host)| host.as_str()).collect();

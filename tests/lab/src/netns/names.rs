@@ -1,14 +1,14 @@
-//! Names and addresses of hosts: pure arithmetic on a host's number, which starts at 1.
+//! Names and addresses of hosts, computed from their numbers, which start at 1.
 
 use std::net::Ipv4Addr;
 
-/// The most hosts a lab can have: addresses come in rows of 250.
+/// Maximum number of hosts of a lab. The third octet of an address is its number / 250.
 pub const MAX_HOSTS: usize = 4000;
 
-/// The launch node's name.
+/// Name of the launch node.
 pub const LAUNCH: &str = "launch";
 
-/// The name of host `number`: a … z, then h27, h28, …
+/// Returns the name of host `number`: a … z, then h27, h28, …
 pub fn host_name(number: usize) -> String {
     match u8::try_from(number) {
         Ok(letter @ 1..=26) => char::from(b'a' + letter - 1).to_string(),
@@ -16,42 +16,42 @@ pub fn host_name(number: usize) -> String {
     }
 }
 
-/// The number of the host called `name`, if any host can be called that.
+/// Returns the number of the host called `name`, or nothing if no host has that name.
 pub fn host_number(name: &str) -> Option<usize> {
     let number = match (name.as_bytes(), name.strip_prefix('h')) {
         ([letter @ b'a'..=b'z'], _) => usize::from(letter - b'a') + 1,
         (_, Some(digits)) => digits.parse().ok()?,
         _ => return None,
     };
-    // Catches h3 and h030 as well, which are nobody's name.
+    // Rejects h3 and h030, which are not the names of any host.
     ((1..=MAX_HOSTS).contains(&number) && host_name(number) == name).then_some(number)
 }
 
-/// The first `count` names, separated by commas.
+/// Returns the first `count` names, separated by commas.
 pub fn host_list(count: usize) -> String {
     (1..=count).map(host_name).collect::<Vec<_>>().join(",")
 }
 
-/// The address of host `number` in `net`, the first two octets of the lab's /16.
+/// Returns the address of host `number`; `net` is the first two octets of the lab's /16.
 pub fn host_address(net: [u8; 2], number: usize) -> Ipv4Addr {
     let row = u8::try_from(number / 250).unwrap_or(u8::MAX);
     let column = u8::try_from(number % 250 + 1).unwrap_or(u8::MAX);
     Ipv4Addr::new(net[0], net[1], row, column)
 }
 
-/// The launch node's address.
+/// Returns the launch node's address.
 pub fn launch_address(net: [u8; 2]) -> Ipv4Addr {
     Ipv4Addr::new(net[0], net[1], 255, 254)
 }
 
-/// Reads `10.91` as the first two octets of a network.
+/// Parses the first two octets of a network, such as `10.91`.
 pub fn parse_net(text: &str) -> Result<[u8; 2], String> {
     let wrong = || format!("`{text}` is not two octets like 10.91");
     let (first, second) = text.split_once('.').ok_or_else(wrong)?;
     Ok([first.parse().map_err(|_| wrong())?, second.parse().map_err(|_| wrong())?])
 }
 
-/// Whether `name` can name a lab: it becomes part of file and namespace names.
+/// Checks that `name` can name a lab: it becomes part of file and namespace names.
 pub fn check_lab_name(name: &str) -> Result<String, String> {
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     if (1..=12).contains(&name.len()) && name.chars().all(fits) {

@@ -1,7 +1,7 @@
-//! The lab's network: one bridge in the launch node's namespace, one veth pair per host.
+//! The lab's network: a bridge in the launch node's namespace, and a veth pair for each host.
 //!
-//! Nothing outside the lab's own namespaces is addressed, so a lab cannot reach, or be reached
-//! from, the machine's network.
+//! The addresses exist only inside the lab's own namespaces, so a lab cannot reach the machine's
+//! network or be reached from it.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use super::state::LabPaths;
 use crate::LabError;
 use crate::command::{feed, run};
 
-/// How a host's link fails.
+/// Kind of failure of a host's link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
     /// The cable is pulled: both ends lose the carrier.
     Carrier,
-    /// A black hole: frames vanish and nobody is told.
+    /// A black hole: frames are dropped and neither end notices.
     Silent,
 }
 
@@ -32,7 +32,7 @@ pub(super) fn create_launch(paths: &LabPaths, net: [u8; 2]) -> Result<(), LabErr
     batch(Some(&netns), "make the bridge", &lines)
 }
 
-/// Makes namespaces and links for the hosts, given as (number, name).
+/// Makes namespaces and links for hosts, given as (number, name).
 pub(super) fn create_hosts(
     paths: &LabPaths,
     net: [u8; 2],
@@ -61,8 +61,8 @@ pub(super) fn create_hosts(
 
 /// Deletes the namespace and the link of one host.
 pub(super) fn delete_host(paths: &LabPaths, host: &str) -> Result<(), LabError> {
-    // The link by name, as the kernel deletes what is in a namespace only some time later; there
-    // may be none yet.
+    // The link is deleted by name, since the kernel deletes what is in a namespace only some time
+    // later. It may not exist yet.
     let mut ip = Command::new("ip");
     ip.args(["-n", &paths.netns(LAUNCH), "link", "delete", &link(host)]);
     let _ = ip.stderr(Stdio::null()).status();
@@ -83,24 +83,25 @@ pub(super) fn heal(paths: &LabPaths, host: &str) -> Result<(), LabError> {
     set_port(paths, host, "forwarding")
 }
 
-/// Where the kernel describes the bridge's end of a link, seen through the launch node's `/sys`.
+/// Returns the sysfs directory of the bridge's end of a link, seen through the launch node's
+/// `/sys`.
 pub(super) fn bridge_end(launch: i32, host: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{launch}/root/sys/class/net/{}", link(host)))
 }
 
-/// The same of the host's end.
+/// Returns the sysfs directory of the host's end of its link, seen through the host's `/sys`.
 pub(super) fn host_end(init: i32) -> PathBuf {
     PathBuf::from(format!("/proc/{init}/root/sys/class/net/eth0"))
 }
 
-/// Whether an end carries frames. The kernel collects changes of carrier for up to a second, and
-/// until then drops what is sent.
+/// Returns whether an end of a link carries frames. The kernel reports changes of the carrier with
+/// a delay of up to a second, and drops frames until then.
 pub(super) fn is_operational(end: &Path) -> bool {
     std::fs::read_to_string(end.join("operstate")).is_ok_and(|state| state.trim() == "up")
 }
 
-/// Makes every node look for `host` afresh. Whoever tried to reach it during the cut would
-/// otherwise go on believing for some seconds that nobody has its address.
+/// Flushes `host` from the neighbour table of every node. A node that tried to reach it during the
+/// cut would otherwise treat its address as unreachable for some more seconds.
 pub(super) fn forget_neighbours(
     paths: &LabPaths,
     host: &str,
@@ -116,7 +117,8 @@ pub(super) fn forget_neighbours(
     Ok(())
 }
 
-/// The lab's network namespaces, found by name so that a lost record does not hide them.
+/// Lists the lab's network namespaces, by their names, so that they are found even if the record is
+/// lost.
 pub(super) fn namespaces(paths: &LabPaths) -> Vec<String> {
     let prefix = paths.netns_prefix();
     let entries = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
@@ -126,7 +128,7 @@ pub(super) fn namespaces(paths: &LabPaths) -> Vec<String> {
         .collect()
 }
 
-/// Processes in the network namespace `netns`.
+/// Lists the processes in the network namespace `netns`.
 pub(super) fn processes(netns: &str) -> Vec<i32> {
     let Ok(output) = Command::new("ip").args(["netns", "pids", netns]).output() else {
         return Vec::new();
@@ -134,21 +136,21 @@ pub(super) fn processes(netns: &str) -> Vec<i32> {
     String::from_utf8_lossy(&output.stdout).lines().filter_map(|line| line.parse().ok()).collect()
 }
 
-/// Deletes network namespaces; the links between them go with them.
+/// Deletes network namespaces, and with them the links between them.
 pub(crate) fn delete(namespaces: &[String]) -> Result<(), LabError> {
     let lines: String = namespaces.iter().map(|name| format!("netns del {name}\n")).collect();
     batch(None, "delete the lab's networks", &lines)?;
-    // The directory is ours if it was not there before; empty it is of no use to anybody.
+    // Removes the directory if it is empty: then it was made for the lab.
     let _ = std::fs::remove_dir("/run/netns");
     Ok(())
 }
 
-/// The namespace file of a node, for `nsenter`.
+/// Returns the namespace file of a node, for `nsenter`.
 pub(super) fn namespace_file(paths: &LabPaths, node: &str) -> String {
     Path::new("/run/netns").join(paths.netns(node)).display().to_string()
 }
 
-/// The bridge's end of the link to `host`.
+/// Returns the name of the bridge's end of the link to `host`.
 fn link(host: &str) -> String {
     format!("to-{host}")
 }
@@ -166,7 +168,7 @@ fn set_port(paths: &LabPaths, host: &str, state: &str) -> Result<(), LabError> {
     run(&format!("set the bridge port of host {host} to {state}"), &mut bridge).map(drop)
 }
 
-/// One `ip` process for many lines.
+/// Runs many lines of commands by one `ip` process.
 pub(crate) fn batch(netns: Option<&str>, operation: &str, lines: &str) -> Result<(), LabError> {
     let mut ip = Command::new("ip");
     if let Some(netns) = netns {

@@ -1,4 +1,4 @@
-//! What runs on a host, read from the machine's /proc: a host's processes are those in its pid
+//! Processes of hosts, read from the machine's /proc: a host's processes are those in its pid
 //! namespace.
 
 use std::collections::HashMap;
@@ -7,57 +7,59 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-/// What pid 1 of a host sleeps on while it waits for orphans; nobody else sleeps that long.
+/// Number of seconds that pid 1 of a host sleeps while it waits for orphans. No other process
+/// sleeps as long, so the sleeper is recognised by it.
 pub(super) const KEEPER: &str = "2147483647";
 
-/// A process on a host.
+/// Process on a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Process {
-    /// The host it runs on.
+    /// Host that it runs on.
     pub host: String,
-    /// Its number on this machine, for signals sent from outside.
+    /// Pid on this machine, for signals sent from outside the host.
     pub pid: i32,
-    /// Its number on the host.
+    /// Pid on the host.
     pub host_pid: i32,
-    /// Its parent's number on this machine.
+    /// Pid of its parent on this machine.
     pub parent: i32,
-    /// The state letter of ps(1).
+    /// State letter of ps(1).
     pub state: char,
-    /// Its arguments, or its name in brackets if it shows none.
+    /// Arguments, or its name in brackets if it has none.
     pub args: Vec<String>,
 }
 
 impl Process {
-    /// The arguments separated by blanks.
+    /// Returns the arguments, separated by spaces.
     pub fn command_line(&self) -> String {
         self.args.join(" ")
     }
 
-    /// Whether it is an sshd waiting for connections.
+    /// Returns whether it is the sshd that listens for connections.
     pub(super) fn is_listening_sshd(&self) -> bool {
         let line = self.command_line();
         line.starts_with("sshd: ") && line.contains("[listener]")
     }
 
-    /// Whether it is the sshd of one connection.
+    /// Returns whether it is the sshd of one connection.
     pub(super) fn is_ssh_session(&self) -> bool {
         self.command_line().starts_with("sshd") && !self.is_listening_sshd()
     }
 }
 
-/// Everything in the pid namespaces of `hosts`, each a name and the number of its pid 1, in one
-/// walk through /proc.
+/// Lists all processes in the pid namespaces of `hosts`, each given by name and pid 1, in one pass
+/// over /proc.
 pub(super) fn all(hosts: &[(&str, i32)]) -> Vec<Process> {
     let namespace = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
     let named = hosts.iter().filter_map(|&(host, init)| Some((namespace(init)?, host)));
     let named: HashMap<PathBuf, &str> = named.collect();
     numbers(Path::new("/proc"))
-        // Gone between two looks is gone.
+        // A process that ends during the pass is left out.
         .filter_map(|pid| read(named.get(&namespace(pid)?)?, pid))
         .collect()
 }
 
-/// The same without what belongs to the hosts themselves: init, keeper and listening sshd.
+/// Lists the processes of `hosts` without those that belong to the hosts themselves: init, its
+/// sleeper and the listening sshd.
 pub(super) fn visible(hosts: &[(&str, i32)]) -> Vec<Process> {
     let is_init = |pid: i32| hosts.iter().any(|&(_, init)| init == pid);
     let mut processes = all(hosts);
@@ -70,7 +72,7 @@ pub(super) fn visible(hosts: &[(&str, i32)]) -> Vec<Process> {
     processes
 }
 
-/// The children of `pid`.
+/// Lists the children of `pid`.
 pub(super) fn children(pid: i32) -> Vec<i32> {
     fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
         .unwrap_or_default()
@@ -79,21 +81,22 @@ pub(super) fn children(pid: i32) -> Vec<i32> {
         .collect()
 }
 
-/// When `pid` started, in ticks since boot.
+/// Returns the start time of `pid` in ticks since boot, or nothing if it has ended.
 pub(super) fn start_time(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields = Stat::parse(&stat)?;
-    // A zombie still has its entry, but it runs no longer.
+    // A zombie still has an entry, but has ended.
     (fields.state != 'Z').then_some(fields.start)
 }
 
-/// The argument vector of `pid`; empty for zombies and kernel threads.
+/// Returns the argument vector of `pid`, which is empty for zombies and kernel threads.
 pub(super) fn arguments(pid: i32) -> Vec<String> {
     let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     split_arguments(&bytes)
 }
 
-/// Proportional share of memory of `pid` in bytes: pages shared by n processes count 1/n each.
+/// Returns the proportional set size of `pid` in bytes: a page shared by n processes counts 1/n in
+/// each.
 pub(super) fn memory(pid: i32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
@@ -125,7 +128,8 @@ fn numbers(proc: &Path) -> impl Iterator<Item = i32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Arguments end in a NUL each; an sshd overwrites its own with one text and trailing NULs.
+/// Splits arguments, each of which ends with a NUL. An sshd overwrites its own with one text and
+/// trailing NULs.
 fn split_arguments(bytes: &[u8]) -> Vec<String> {
     let end = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
     if end == 0 {
@@ -134,7 +138,7 @@ fn split_arguments(bytes: &[u8]) -> Vec<String> {
     bytes[..end].split(|&byte| byte == 0).map(|arg| String::from_utf8_lossy(arg).into()).collect()
 }
 
-/// The fields of `/proc/PID/stat` that matter here.
+/// Fields of `/proc/PID/stat` that are used here.
 struct Stat<'a> {
     name: &'a str,
     state: char,
@@ -143,7 +147,7 @@ struct Stat<'a> {
 }
 
 impl Stat<'_> {
-    /// The name stands in parentheses and may itself contain blanks and parentheses.
+    /// Parses the file. The name is in parentheses, and may itself contain spaces and parentheses.
     fn parse(text: &str) -> Option<Stat<'_>> {
         let (head, tail) = text.rsplit_once(')')?;
         let (_, name) = head.split_once('(')?;

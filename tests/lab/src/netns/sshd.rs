@@ -13,11 +13,11 @@ use super::{Account, Lab, Process};
 use crate::LabError;
 use crate::command::{last_lines, run, wait_until};
 
-/// Where the sshd's files are on the host.
+/// Directory of the sshd's files on the host.
 const FILES: &str = "/run/rlaunch-lab";
 
-/// What every sshd is told. Authentication must work for both accounts with the lab's key and
-/// nothing may hold back 64 connections at once.
+/// Settings of every sshd. Both accounts can log in with the lab's key, and no limit delays 64
+/// simultaneous connections.
 const DEFAULTS: &[(&str, &str)] = &[
     ("Port", "22"),
     ("AddressFamily", "inet"),
@@ -38,7 +38,7 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("Subsystem", "sftp internal-sftp"),
 ];
 
-/// A host's sshd, to be restarted, reconfigured or killed.
+/// Handle to a host's sshd, which can be restarted, reconfigured or killed.
 #[derive(Debug)]
 pub struct Sshd<'a> {
     lab: &'a Lab,
@@ -50,8 +50,8 @@ impl<'a> Sshd<'a> {
         Sshd { lab, host }
     }
 
-    /// Restarts the listening sshd with the lab's settings, changed and extended by `lines`, for
-    /// example `["MaxStartups 2:50:4", "Port 2222"]`. Connections in use go on.
+    /// Restarts the listening sshd. `lines` replace or extend its settings, for example
+    /// `["MaxStartups 2:50:4", "Port 2222"]`. Open connections continue.
     pub fn restart(&self, lines: &[&str]) -> Result<(), LabError> {
         self.stop()?;
         write(&self.file("sshd_config"), &config(lines), 0o644)?;
@@ -69,8 +69,8 @@ impl<'a> Sshd<'a> {
             .map_err(|error| self.with_log(error))
     }
 
-    /// Gives the host a new key and restarts its sshd. The launch node's known_hosts still hold
-    /// the old one; [`Lab::refresh_known_hosts`] changes that.
+    /// Gives the host a new key and restarts its sshd. The launch node's known_hosts keep the old
+    /// one until [`Lab::refresh_known_hosts`].
     pub fn replace_host_key(&self) -> Result<(), LabError> {
         for name in ["host_key", "host_key.pub"] {
             let path = self.file(name);
@@ -80,17 +80,17 @@ impl<'a> Sshd<'a> {
         self.restart(&[])
     }
 
-    /// Ends the listening sshd: new connections are refused, those in use go on.
+    /// Kills the listening sshd: new connections are refused, open ones continue.
     pub fn stop(&self) -> Result<(), LabError> {
         self.kill(Process::is_listening_sshd)
     }
 
-    /// Kills the sshd of every connection in use, as a crash of these processes would.
+    /// Kills the sshd of every open connection, as a crash of these processes would.
     pub fn kill_sessions(&self) -> Result<(), LabError> {
         self.kill(Process::is_ssh_session)
     }
 
-    /// The sshd's log since the lab went up.
+    /// Returns the sshd's log since the lab came up.
     pub fn log(&self) -> String {
         fs::read_to_string(self.file("sshd.log")).unwrap_or_default()
     }
@@ -100,7 +100,7 @@ impl<'a> Sshd<'a> {
         let of_host = || processes::all(&[(self.host, init.pid)]).into_iter();
         let victims: Vec<i32> = of_host().filter(&chosen).map(|process| process.pid).collect();
         for &pid in &victims {
-            // One that ended by itself is no longer there to be killed.
+            // Fails if the process has ended meanwhile.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
         let what = format!("the sshd of {} to end", self.host);
@@ -118,7 +118,7 @@ impl<'a> Sshd<'a> {
     }
 }
 
-/// Adds the end of a log to a missed deadline.
+/// Adds the last lines of a log to a timeout error.
 pub(crate) fn with_detail(error: LabError, log: &str) -> LabError {
     match error {
         LabError::Deadline { what, seconds, .. } => {
@@ -128,8 +128,9 @@ pub(crate) fn with_detail(error: LabError, log: &str) -> LabError {
     }
 }
 
-/// The configuration with `lines` in place of defaults of the same name: sshd takes the first
-/// value it meets, but listens on every port it meets.
+/// Returns the configuration with `lines` in place of default settings of the same name. Appending
+/// them would not do: sshd uses the first value of a setting, but listens on every port that it
+/// reads.
 pub(super) fn config(lines: &[&str]) -> String {
     let replaced = |name: &str| lines.iter().any(|line| keyword(line).eq_ignore_ascii_case(name));
     let defaults = DEFAULTS.iter().filter(|(name, _)| !replaced(name));
@@ -137,7 +138,8 @@ pub(super) fn config(lines: &[&str]) -> String {
     defaults.chain(lines.iter().map(|line| format!("{line}\n"))).chain(penalties()).collect()
 }
 
-/// Since 9.8 an sshd shuts out addresses that fail often, as tests of failures do.
+/// Returns the setting that disables penalties: since 9.8 sshd refuses addresses that fail often,
+/// as tests of failures do.
 fn penalties() -> Option<String> {
     let output = Command::new("ssh").arg("-V").output().ok()?;
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -160,7 +162,7 @@ fn port(lines: &[&str]) -> u16 {
     line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(22)
 }
 
-/// Whether somebody listens on `port` in the network namespace of `pid`.
+/// Returns whether a process listens on `port` in the network namespace of `pid`.
 pub(super) fn listens(pid: i32, port: u16) -> bool {
     let text = fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap_or_default();
     let listening = format!(":{port:04X} 00000000:0000 0A");

@@ -1,4 +1,4 @@
-//! Where a lab keeps its files, and what it remembers of itself.
+//! Paths of a lab, its record, and processes that can be recognised later.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::LabError;
 
-/// All labs of this machine; gone after a reboot, as the namespaces are.
+/// Directory of all labs. It is on a tmpfs, so that it vanishes at a reboot as the namespaces do.
 const ROOT: &str = "/run/rlaunch-lab";
 
-/// The paths of one lab.
+/// Paths of one lab.
 #[derive(Debug, Clone)]
 pub(crate) struct LabPaths {
     pub(crate) name: String,
@@ -24,7 +24,7 @@ impl LabPaths {
         LabPaths { name: name.into(), dir: Path::new(ROOT).join(name) }
     }
 
-    /// The directory above all labs.
+    /// Returns the directory of all labs.
     pub(crate) fn root() -> &'static Path {
         Path::new(ROOT)
     }
@@ -33,17 +33,18 @@ impl LabPaths {
         self.dir.join("lab.json")
     }
 
-    /// Files that stand for those of the same name in every `/etc`.
+    /// Returns the directory of files that are mounted over those of the same name in every `/etc`.
     pub(crate) fn etc(&self) -> PathBuf {
         self.dir.join("etc")
     }
 
-    /// The key pair that opens every host.
+    /// Returns the private key that is authorised on every host.
     pub(crate) fn key(&self) -> PathBuf {
         self.dir.join("id_ed25519")
     }
 
-    /// The launch node's files: its `.ssh` directories and its user's home.
+    /// Returns the directory of the launch node's files: its `.ssh` directories and its user's
+    /// home.
     pub(crate) fn launch(&self) -> PathBuf {
         self.dir.join(super::names::LAUNCH)
     }
@@ -52,12 +53,12 @@ impl LabPaths {
         self.dir.join("hosts").join(host)
     }
 
-    /// The home directories of all hosts of a lab with a shared home.
+    /// Returns the directory of the home directories of a lab with a shared home.
     pub(crate) fn shared(&self) -> PathBuf {
         self.dir.join("shared")
     }
 
-    /// The name of a node's network namespace.
+    /// Returns the name of a node's network namespace.
     pub(crate) fn netns(&self, node: &str) -> String {
         format!("{}{node}", self.netns_prefix())
     }
@@ -66,15 +67,15 @@ impl LabPaths {
         format!("rlaunch-{}-", self.name)
     }
 
-    /// Keeps other runs of the lab tool out until the lock is dropped.
+    /// Locks the lab, so that other `cargo lab` processes wait until the lock is dropped.
     pub(crate) fn lock(&self) -> Result<Flock<File>, LabError> {
         fs::create_dir_all(ROOT).map_err(LabError::io(format!("make {ROOT}")))?;
         lock(&Path::new(ROOT).join(format!("{}.lock", self.name)))
     }
 }
 
-/// Waits for the lock on `path`. Its holder may delete the file, so a lock counts only while the
-/// name still leads to it.
+/// Waits for the lock on `path`. The holder may delete the file, so a lock is valid only if the
+/// path still names the locked file.
 pub(crate) fn lock(path: &Path) -> Result<Flock<File>, LabError> {
     let operation = format!("lock {}", path.display());
     loop {
@@ -88,17 +89,17 @@ pub(crate) fn lock(path: &Path) -> Result<Flock<File>, LabError> {
     }
 }
 
-/// What `up` decided and everybody else needs to know.
+/// Record of a lab, written by `up` and read by all later commands.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct LabRecord {
     pub(crate) net: [u8; 2],
     pub(crate) hosts: usize,
     pub(crate) shared_home: bool,
-    /// The lab's own cgroup, where the machine allows one.
+    /// Cgroup of the lab, where the machine allows one.
     pub(crate) cgroup: Option<PathBuf>,
     /// Directories that hosts must not see.
     pub(crate) hidden: Vec<PathBuf>,
-    /// The Python with torch that hosts see, if there was one.
+    /// Directory of the Python with torch that hosts see, if it was built.
     pub(crate) python: Option<PathBuf>,
 }
 
@@ -112,7 +113,7 @@ impl LabRecord {
     }
 }
 
-/// Reads a JSON file; `None` when there is none.
+/// Reads a JSON file. Returns nothing if it does not exist.
 pub(crate) fn read_json<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<Option<T>, LabError> {
     let what = path.display().to_string();
     match fs::read(path) {
@@ -125,7 +126,7 @@ pub(crate) fn read_json<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<Optio
     }
 }
 
-/// Replaces a JSON file in one step, so that a crash leaves the old one or the new one.
+/// Replaces a JSON file atomically, so that a crash leaves either the old or the new one.
 pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), LabError> {
     let what = path.display().to_string();
     let text = serde_json::to_vec_pretty(value)
@@ -136,7 +137,8 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), LabE
         .map_err(LabError::io(format!("write {what}")))
 }
 
-/// A process that can be recognised later: numbers are used again, start times are not.
+/// Process that can be recognised later: its pid may be reused, but not together with its start
+/// time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ProcessId {
     pub(crate) pid: i32,
@@ -152,7 +154,7 @@ impl ProcessId {
         super::processes::start_time(self.pid) == Some(self.start)
     }
 
-    /// Reads the `pid start` that [`ProcessId::store`] wrote.
+    /// Reads a file that [`ProcessId::store`] wrote.
     pub(crate) fn load(path: &Path) -> Option<ProcessId> {
         let text = fs::read_to_string(path).ok()?;
         let (pid, start) = text.trim().split_once(' ')?;

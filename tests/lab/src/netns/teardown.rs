@@ -1,5 +1,4 @@
-//! Removing a lab, whole or in pieces: everything is found by name, so that what a crash left
-//! behind goes as well.
+//! Removing a lab, even one that a crash left in pieces: everything is found by name.
 
 use std::fs;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use super::{cgroup, machine, network};
 use crate::LabError;
 use crate::command::wait_until;
 
-/// Removes the lab; true if there was anything to remove. The caller holds the lab's lock.
+/// Removes the lab; returns whether there was anything to remove. The caller holds the lab's lock.
 pub(super) fn remove(paths: &LabPaths) -> Result<bool, LabError> {
     let namespaces = network::namespaces(paths);
     let lab_cgroup = cgroup::path(&paths.name).filter(|path| path.exists());
@@ -34,7 +33,7 @@ pub(super) fn remove(paths: &LabPaths) -> Result<bool, LabError> {
     Ok(found)
 }
 
-/// The inits of all nodes; each host's processes die with its init.
+/// Kills the init of every node; the processes of a host die with it.
 fn kill_nodes(paths: &LabPaths) {
     let hosts = fs::read_dir(paths.dir.join("hosts")).into_iter().flatten().flatten();
     let dirs = hosts.map(|entry| entry.path()).chain([paths.launch()]);
@@ -44,7 +43,7 @@ fn kill_nodes(paths: &LabPaths) {
     }
 }
 
-/// Whatever else still sits in the lab's networks, except for ourselves.
+/// Kills all other processes in the lab's networks, except this one.
 pub(crate) fn kill_members(namespaces: &[String]) -> Result<(), LabError> {
     let own = i32::try_from(std::process::id()).unwrap_or(0);
     for namespace in namespaces {

@@ -1,4 +1,4 @@
-//! What the lab needs of the machine: root, and a few packages.
+//! What the lab needs from the machine: packages and root.
 
 pub mod python;
 
@@ -12,14 +12,16 @@ use nix::unistd::geteuid;
 use crate::LabError;
 use crate::command::{run, spinner};
 
-/// A program, or the path of a file, and the package of Debian and Ubuntu that brings it.
+/// Program that must be installed, and the package of Debian and Ubuntu that has it. For packages
+/// without a program it is the path of one of their files.
 struct Requirement {
     program: &'static str,
     package: &'static str,
 }
 
 const LAB: &[Requirement] = &[
-    // Interpreter of the wrapper around rustc: other shells drop variables whose names they cannot use.
+    // Interpreter of the wrapper around rustc: other shells drop variables whose names are not
+    // identifiers.
     Requirement { program: "bash", package: "bash" },
     Requirement { program: "sshd", package: "openssh-server" },
     Requirement { program: "ssh", package: "openssh-client" },
@@ -37,20 +39,20 @@ const LAB: &[Requirement] = &[
 const PEERS: &[Requirement] = &[
     Requirement { program: "mpiexec.hydra", package: "mpich" },
     Requirement { program: "mpirun.openmpi", package: "openmpi-bin" },
-    // What Python programs of ranks hand to the communicator, and what compiles those in C.
+    // Used by ranks: arrays for Python programs, and the compiler of C programs.
     Requirement { program: "/usr/share/doc/python3-numpy/copyright", package: "python3-numpy" },
     Requirement { program: "/usr/share/doc/python3-venv/copyright", package: "python3-venv" },
     Requirement { program: "cc", package: "gcc" },
-    // Login shells that people have.
+    // Login shells that users have.
     Requirement { program: "fish", package: "fish" },
     Requirement { program: "zsh", package: "zsh" },
     Requirement { program: "csh", package: "tcsh" },
-    // What runs programs of aarch64, and fetches those of others.
+    // Runs programs of aarch64, and downloads those of other architectures.
     Requirement { program: "qemu-aarch64", package: "qemu-user" },
     Requirement { program: "mmdebstrap", package: "mmdebstrap" },
 ];
 
-/// What builds programs of aarch64, which Debian has for such machines.
+/// Cross compiler for aarch64.
 const AARCH64: &[Requirement] = if cfg!(target_arch = "x86_64") {
     &[
         Requirement { program: "aarch64-linux-gnu-gcc", package: "gcc-aarch64-linux-gnu" },
@@ -63,17 +65,17 @@ const AARCH64: &[Requirement] = if cfg!(target_arch = "x86_64") {
     &[]
 };
 
-/// What compiles programs against the peers' libraries.
+/// Packages for compiling programs against the MPI libraries.
 const HEADERS: &[Requirement] = &[
     Requirement { program: "cc", package: "gcc" },
-    // Their compilers come with the launchers, and find nothing without these.
+    // The compiler wrappers come with the launchers, but find nothing without these.
     Requirement { program: "/usr/share/doc/libmpich-dev/copyright", package: "libmpich-dev" },
     Requirement { program: "/usr/share/doc/libopenmpi-dev/copyright", package: "libopenmpi-dev" },
     Requirement { program: "pkg-config", package: "pkg-config" },
     Requirement { program: "/usr/share/doc/libpmix-dev/copyright", package: "libpmix-dev" },
 ];
 
-/// What builds the verbs: they are described by C headers.
+/// Packages for building the bindings of libibverbs from its C headers.
 const VERBS: &[Requirement] = &[
     Requirement { program: "cc", package: "gcc" },
     Requirement { program: "cmake", package: "cmake" },
@@ -83,7 +85,7 @@ const VERBS: &[Requirement] = &[
 
 const FUZZER: &[Requirement] = &[Requirement { program: "c++", package: "g++" }];
 
-/// What builds the guests' image and runs guests.
+/// Packages for building the guests' image and running guests.
 const GUESTS: &[Requirement] = &[
     Requirement { program: "qemu-system-x86_64", package: "qemu-system-x86" },
     Requirement { program: "mmdebstrap", package: "mmdebstrap" },
@@ -93,25 +95,25 @@ const GUESTS: &[Requirement] = &[
     Requirement { program: "gcc", package: "gcc" },
 ];
 
-/// What is to be installed.
+/// Set of packages to install.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PackageSet {
-    /// What hosts need.
+    /// Packages for hosts.
     Lab,
-    /// And what builds everything of rlaunch.
+    /// Packages for hosts, and for building all of rlaunch.
     Verbs,
-    /// The peers, too, with whose launchers benches compare, and whose libraries tests use; and what
-    /// builds everything of rlaunch.
+    /// Packages for hosts, for building all of rlaunch, and the other launchers and MPI libraries
+    /// that benches and tests use.
     Peers,
-    /// All of that, and what compiles against those libraries.
+    /// Everything in `Peers`, and the headers of those MPI libraries.
     Headers,
-    /// What builds a fuzzer, beside what hosts need.
+    /// Packages for hosts, and for building a fuzzer.
     Fuzzer,
-    /// What guests of `cargo lab vm` need, and what builds their image.
+    /// Packages for hosts, for guests of `cargo lab vm`, and for building their image.
     Guests,
 }
 
-/// Installs what is missing; quick when nothing is. Prints what it does.
+/// Installs missing packages and prints which. Returns quickly if none is missing.
 pub fn install(extent: PackageSet) -> Result<(), LabError> {
     let packages = missing(extent);
     if packages.is_empty() {
@@ -120,7 +122,7 @@ pub fn install(extent: PackageSet) -> Result<(), LabError> {
     let list = packages.join(" ");
     if !has("apt-get") {
         return Err(LabError::Missing(format!(
-            "{list} (these are Debian's names; install the like with this system's package tool)"
+            "{list} (these are Debian's names; install the equivalent with this system's package manager)"
         )));
     }
     println!("installing {list} by apt-get");
@@ -134,7 +136,7 @@ pub fn install(extent: PackageSet) -> Result<(), LabError> {
     if still.is_empty() { Ok(()) } else { Err(LabError::Missing(still.join(" "))) }
 }
 
-/// Fails with the names of missing packages; installs nothing.
+/// Fails with the names of missing packages. Installs nothing.
 pub fn require(extent: PackageSet) -> Result<(), LabError> {
     match missing(extent).as_slice() {
         [] => Ok(()),
@@ -142,7 +144,7 @@ pub fn require(extent: PackageSet) -> Result<(), LabError> {
     }
 }
 
-/// Packages of which a program is missing, each once.
+/// Lists the packages of missing programs, each once.
 pub(crate) fn missing(extent: PackageSet) -> Vec<&'static str> {
     let beyond: &[&[Requirement]] = match extent {
         PackageSet::Lab => &[],
@@ -162,31 +164,32 @@ pub(crate) fn missing(extent: PackageSet) -> Vec<&'static str> {
     packages
 }
 
-/// Whether everything that builds the verbs is here.
+/// Returns whether the bindings of libibverbs can be built here.
 pub(crate) fn builds_verbs() -> bool {
     VERBS.iter().all(|need| has(need.program))
 }
 
-/// Whether `program` is installed; an ordinary account's PATH may lack the directories of root's.
+/// Returns whether `program` is installed. Looks in the system directories as well, which the PATH
+/// of an ordinary account may lack.
 pub fn has(program: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     let more = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(Into::into);
     env::split_paths(&path).chain(more).any(|directory| directory.join(program).is_file())
 }
 
-/// Where the lab keeps what is dear to make, from run to run.
+/// Returns the directory in which the lab keeps images and virtual environments from run to run.
 pub(crate) fn cache() -> PathBuf {
     let home = || PathBuf::from(env::var_os("HOME").unwrap_or_default()).join(".cache");
     env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from).join("rlaunch-lab")
 }
 
-/// An error unless we are root.
+/// Fails unless this process is root.
 pub fn require_root() -> Result<(), LabError> {
     if geteuid().is_root() { Ok(()) } else { Err(LabError::NotRoot) }
 }
 
-/// Becomes root by starting this program anew under `sudo -n`; returns at once if we are root.
-/// What builds later on goes back to the calling account, see [`crate::dist`].
+/// Becomes root by starting this program anew under `sudo -n`. Returns at once if it is root
+/// already. Builds then run as the calling account again, see [`crate::dist`].
 pub fn become_root() -> Result<(), LabError> {
     if geteuid().is_root() {
         return Ok(());
@@ -204,7 +207,8 @@ pub fn become_root() -> Result<(), LabError> {
     Err(LabError::io("start sudo")(error))
 }
 
-/// What sudo would drop and the toolchain, the cache and the display need.
+/// Lists the environment variables that sudo would drop, but the toolchain, the cache and the
+/// terminal need.
 fn kept_variables() -> impl Iterator<Item = (String, String)> {
     let kept = |name: &str| {
         ["PATH", "HOME", "TERM", "NO_COLOR"].contains(&name)

@@ -1,5 +1,5 @@
-//! A Python with torch for hosts: a virtual environment of this machine's own Python, built once
-//! from the package index and kept in the cache. Hosts see it where [`PROGRAM`] is.
+//! Python with torch for hosts: a virtual environment of this machine's own Python, built once from
+//! the package index and kept in the cache. Hosts have it at [`PROGRAM`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,28 +12,29 @@ use crate::command::background::Background;
 use crate::command::{run, spinner};
 use crate::{LabError, setup};
 
-/// Its interpreter, as hosts have it.
+/// Path of the interpreter on hosts.
 pub const PROGRAM: &str = "/run/rlaunch-python/bin/python";
 
-/// The Python that it is made of, which hosts have too.
+/// Interpreter that the virtual environment is made of; hosts have it too.
 pub(crate) const BASE: &str = "/usr/bin/python3";
-/// What is in it; torch brings its libraries for GPUs, wherever it is installed.
+/// Packages in the environment. torch depends on libraries for GPUs on every machine.
 const PACKAGES: [&str; 2] = ["torch==2.15.0", "numpy==2.4.6"];
-/// Makes it. Arguments: directory, lock, seconds, Python, packages...
+/// Script that makes the environment. Arguments: directory, lock file, time limit in seconds,
+/// interpreter, packages.
 const SCRIPT: &str = include_str!("venv.sh");
-/// For how long that may go on, in seconds: a minute is usual.
+/// Time limit of the script in seconds; a minute is usual.
 const LIMIT: &str = "900";
-/// What has to be free on the disk, in GiB: what is downloaded, and what is made of it.
-const ROOM: u64 = 12;
-/// How many digits of the digest are in the name.
+/// Free disk space in GiB that the downloads and the environment need together.
+const DISK_SPACE: u64 = 12;
+/// Number of hexadecimal digits of the recipe's digest in the directory's name.
 const DIGITS: usize = 16;
 
-/// The environment of today's recipe, if it has been built.
+/// Returns the directory of the environment, if it has been built from the current recipe.
 pub(crate) fn find() -> Option<PathBuf> {
     Some(place()).filter(|place| place.is_dir())
 }
 
-/// Builds it if need be.
+/// Builds the environment unless it exists. Returns its directory.
 pub(crate) fn build() -> Result<PathBuf, LabError> {
     if let Some(place) = find() {
         return Ok(place);
@@ -46,40 +47,40 @@ pub(crate) fn build() -> Result<PathBuf, LabError> {
     built.map(|_| place())
 }
 
-/// Starts building it beside whatever else is done; [`build`] waits for it then. The handle ends it
-/// when dropped. Nothing where it is built, or cannot be.
+/// Starts building the environment in the background; [`build`] then waits for it. Dropping the
+/// handle ends the build. Returns nothing if the environment exists or cannot be built.
 pub(crate) fn build_beside() -> Option<Background> {
     if find().is_some() {
         return None;
     }
-    // That it fails is found out, and shown, by whoever needs it.
+    // A failure is reported by `build` when the environment is needed.
     Background::start(command().ok()?).ok()
 }
 
 fn command() -> Result<Command, LabError> {
     let (place, cache) = (place(), setup::cache());
     fs::create_dir_all(&cache).map_err(LabError::io(format!("make {}", cache.display())))?;
-    has_room(&cache)?;
+    check_disk_space(&cache)?;
     let mut command = Command::new("sh");
     command.args(["-c", SCRIPT, "venv.sh"]).arg(place).arg(cache.join("python.lock"));
     command.args([LIMIT, BASE]).args(PACKAGES);
     Ok(command)
 }
 
-fn has_room(cache: &Path) -> Result<(), LabError> {
-    let operation = format!("see how much room {} has", cache.display());
+fn check_disk_space(cache: &Path) -> Result<(), LabError> {
+    let operation = format!("read the free space of {}", cache.display());
     let disk = statvfs(cache).map_err(LabError::errno(operation))?;
     let free = (disk.blocks_available() * disk.fragment_size()) >> 30;
-    if free >= ROOM {
+    if free >= DISK_SPACE {
         return Ok(());
     }
     Err(LabError::Unexpected(format!(
-        "a Python with torch wants {ROOM} GiB in {}, where {free} GiB are free",
+        "a Python with torch needs {DISK_SPACE} GiB in {}, where {free} GiB are free",
         cache.display()
     )))
 }
 
-/// Named by a digest of all that decides what it is like.
+/// Returns the directory of the environment. Its name is a digest of the recipe.
 fn place() -> PathBuf {
     setup::cache().join(name(&PACKAGES))
 }
