@@ -126,7 +126,9 @@ impl LabError {
                 Some(format!("`cargo lab vm console {guest}` may show why"))
             }
             LabError::NotRoot => Some("run it as root, or let this account use `sudo -n`".into()),
-            LabError::Missing(_) => Some("`cargo lab setup` installs them where apt-get is available".into()),
+            LabError::Missing(_) => {
+                Some("`cargo lab setup` installs them where apt-get is available".into())
+            }
             LabError::Deadline { .. } => {
                 Some("`cargo lab down` removes the rest of the lab".into())
             }

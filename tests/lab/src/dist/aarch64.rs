@@ -49,7 +49,9 @@ pub fn prepare() -> Result<(), LabError> {
 /// Lists files that cannot be built here, each with the reason.
 pub fn missing() -> Result<Vec<String>, LabError> {
     if cfg!(target_arch = "aarch64") {
-        return Ok(vec!["files for aarch64 from another architecture: this machine is of aarch64 itself".into()]);
+        return Ok(vec![
+            "files for aarch64 from another architecture: this machine is of aarch64 itself".into(),
+        ]);
     }
     let agent = obstacle(STATIC, COMPILER)?;
     let agent = agent.map(|why| format!("the agent for aarch64: {why}"));

@@ -1,5 +1,5 @@
-//! Versions of dependencies, held against those in which their last known faults were mended. It needs
-//! no database and no network; what is known is in a table that people keep.
+//! Versions of dependencies, compared with those in which their last known vulnerability was fixed.
+//! This needs neither a database nor network, only a table that is maintained by hand.
 
 use std::fs;
 
@@ -19,12 +19,12 @@ struct Table {
     crates: Vec<Watched>,
 }
 
-/// A dependency whose faults would be rlaunch's.
+/// Dependency whose vulnerabilities would be rlaunch's.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Watched {
     name: String,
-    /// The oldest version without a known fault.
+    /// Oldest version without a known vulnerability.
     since: Version,
     why: String,
     #[serde(rename = "mended")]
@@ -53,12 +53,12 @@ pub(super) fn check() -> Result<Tally, LabError> {
         println!("{TABLE}: {fault}");
     }
     if faults.is_empty() {
-        println!("{TABLE}: none of its crates has a known fault");
+        println!("{TABLE}: none of its crates has a known vulnerability");
     }
     Ok(Tally::check(faults.is_empty()))
 }
 
-/// Says what is wrong with the versions in `lock`, one sentence each.
+/// Lists what is wrong with the versions in `lock`, one sentence each.
 fn faults(table: &str, lock: &str) -> Vec<String> {
     let table: Table = match toml::from_str(table) {
         Ok(table) => table,
@@ -73,11 +73,11 @@ fn faults(table: &str, lock: &str) -> Vec<String> {
         let versions = lock.package.iter().filter(|locked| locked.name == *name);
         let versions: Vec<&Version> = versions.map(|locked| &locked.version).collect();
         if versions.is_empty() {
-            faults.push(format!("{name} ({why}) is gone from {LOCK}: what does its work now?"));
+            faults.push(format!("{name} ({why}) is not in {LOCK}: watch its replacement, or remove it from the table"));
         }
         let old = versions.into_iter().filter(|version| *version < since);
         faults.extend(old.map(|old| {
-            format!("{name} {old} ({why}) has a known fault: {since} and later have not")
+            format!("{name} {old} ({why}) has a known vulnerability, fixed in {since}")
         }));
     }
     faults
@@ -99,9 +99,9 @@ mod tests {
     fn an_old_version_and_a_crate_that_is_gone_are_said() {
         let sound = row("a", "1.2.3") + &row("b", "0.9.12");
         assert_eq!(faults(&sound, LOCK), [""; 0]);
-        let old = "b 0.9.12+spec-1.1.0 (x) has a known fault: 1.0.0-rc.1 and later have not";
+        let old = "b 0.9.12+spec-1.1.0 (x) has a known vulnerability, fixed in 1.0.0-rc.1";
         assert_eq!(faults(&row("b", "1.0.0-rc.1"), LOCK), [old]);
-        let gone = "c (x) is gone from Cargo.lock: what does its work now?";
+        let gone = "c (x) is not in Cargo.lock: watch its replacement, or remove it from the table";
         assert_eq!(faults(&row("c", "1.0.0"), LOCK), [gone]);
         assert_eq!(faults("[[crate]]\nnom = \"a\"\n", LOCK).len(), 1, "an unknown word");
     }

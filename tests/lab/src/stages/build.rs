@@ -1,4 +1,4 @@
-//! The stages before anything runs on hosts: set-up, lints, the build, tests of crates by themselves.
+//! Stages without hosts: set-up, lints and build, unit tests, simulation, fuzzing.
 
 use super::ledger::{Ledger, Tally};
 use super::run::{self, Echo, TestProgram};
@@ -12,36 +12,37 @@ pub(super) const UNIT: &str = "unit";
 pub(super) const SIM: &str = "sim";
 pub(super) const FUZZ: &str = "fuzz";
 
-/// Test programs that need hosts or guests, which have stages of their own.
+/// Test programs that need hosts or guests: other stages run them.
 const OF_OTHER_STAGES: [&str; 3] = ["lab", "netns", "vm"];
 
-/// Seeds of the test run's simulation: the same ones, and those that the commit draws.
+/// Numbers of seeds that are simulated: fixed ones, and others that depend on the commit.
 const FIXED_SEEDS: &str = "200";
 const FRESH_SEEDS: &str = "50";
 
-/// For how long each decoder is fuzzed whose sources have changed.
+/// Seconds of fuzzing for each decoder whose sources have changed.
 const FUZZ_SECONDS: u64 = 10;
 
 pub(super) fn set_up(_: &TestPlan, _: &Ledger) -> Result<Tally, LabError> {
     setup::install(PackageSet::Peers)?;
     setup::install(PackageSet::Fuzzer)?;
     if let Err(error) = aarch64::prepare() {
-        // What needs it is listed as skipped.
+        // Tests that need them are listed as skipped.
         run::report("adding Rust's targets for aarch64", &error);
     }
     println!("everything the lab needs is installed");
     Ok(Tally::check(true))
 }
 
-/// Checks formatting, dependencies and the order of folders, then lints and builds all that the other stages run, in one
-/// pass. Nothing is left out when something fails, so that one run shows all there is to mend.
+/// Checks formatting, dependencies and the order of folders, then lints and builds everything that
+/// the other stages run, in one pass. All checks run even if one fails, so that one run finds all
+/// there is to fix.
 pub(super) fn build(plan: &TestPlan, _: &Ledger) -> Result<Tally, LabError> {
     let mut tally = Tally::default();
     tally.add(run::check(dist::cargo().args(["fmt", "--all", "--check"])));
     tally.add(check_dependencies(false));
     tally.add(match tidy::check() {
         Ok(is_tidy) => Tally::check(is_tidy),
-        Err(error) => run::failed("the look at folders, sizes and names", &error),
+        Err(error) => run::failed("the check of folders, sizes and names", &error),
     });
     if plan.wants_build() {
         match dist::build_everything() {
@@ -63,8 +64,9 @@ pub(super) fn build(plan: &TestPlan, _: &Ledger) -> Result<Tally, LabError> {
     Ok(tally)
 }
 
-/// Checks licences, sources and duplicates of dependencies, and that none is older than the version
-/// in which its last known fault was mended; with `online`, also against RustSec's database of today.
+/// Checks licences, sources and duplicates of dependencies, and that each is at least the version
+/// in which its last known vulnerability was fixed. With `online`, also checks against RustSec's
+/// current database.
 pub fn check_dependencies(online: bool) -> Tally {
     let mut tally = match deny::command(online) {
         Ok(mut deny) => run::check(&mut deny),
@@ -77,7 +79,8 @@ pub fn check_dependencies(online: bool) -> Tally {
     tally
 }
 
-/// Tests that need neither root nor hosts, one program after the other, then examples in comments.
+/// Runs tests that need neither root nor hosts, one program after the other, then the examples in
+/// doc comments.
 pub(super) fn unit(plan: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError> {
     if ledger.has_failed(super::BUILD) && dist::build_everything().is_err() {
         return Ok(Tally::skip("the build failed"));
@@ -95,7 +98,7 @@ pub(super) fn unit(plan: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError> 
     Ok(tally)
 }
 
-/// The test programs of crates, by name.
+/// Lists test programs of crates, with their names.
 pub(super) fn programs(built: &Built, plan: &TestPlan) -> Vec<(String, TestProgram)> {
     let is_wanted = |package: &str| plan.packages().is_none_or(|names| names.contains(package));
     let tests = built.tests().filter(|test| !OF_OTHER_STAGES.contains(&test.name()));
@@ -110,7 +113,7 @@ pub(super) fn programs(built: &Built, plan: &TestPlan) -> Vec<(String, TestProgr
     tests.filter_map(program).collect()
 }
 
-/// Simulates with fixed seeds, and with some drawn from the commit.
+/// Simulates with fixed seeds, and with some that depend on the commit.
 pub(super) fn simulate(_: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError> {
     if ledger.has_failed(super::BUILD) && dist::build_everything().is_err() {
         return Ok(Tally::skip("the build failed"));
@@ -129,7 +132,7 @@ pub(super) fn simulate(_: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError>
 pub(super) fn fuzz(plan: &TestPlan, _: &Ledger) -> Result<Tally, LabError> {
     let searched = plan.searched_targets()?;
     match searched.as_deref() {
-        None => println!("all targets look for more"),
+        None => println!("all targets search for new inputs"),
         Some([]) => println!("no target's sources have changed"),
         Some(names) => println!("targets whose sources have changed: {}", names.join(" ")),
     }

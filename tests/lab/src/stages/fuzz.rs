@@ -1,9 +1,8 @@
-//! `cargo lab fuzz`: every decoder of what comes from outside, fed by a fuzzer that is led by what
-//! the input reaches.
+//! `cargo lab fuzz`: a coverage-guided fuzzer for every decoder of input from outside.
 //!
 //! The instrumentation is LLVM's own and needs no nightly compiler: the flags are those that
-//! cargo-fuzz passes. Only crates of this workspace are instrumented; all others are those that the
-//! tests are built with.
+//! cargo-fuzz passes. Only crates of this workspace are instrumented; all others are shared with
+//! the build of the tests.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,7 +16,7 @@ use crate::dist::workspace_build::{TEST_FEATURES, program_of, write_wrapper};
 use crate::setup::{self, PackageSet};
 use crate::{LabError, dist};
 
-/// Starts rustc, with instrumentation for what is fuzzed.
+/// Wrapper that starts rustc, with instrumentation for the fuzzed crates.
 const WRAPPER: &str = "\
 #!/usr/bin/env bash
 case \"$*\" in
@@ -32,23 +31,24 @@ case \"$*\" in
 esac
 exec \"$@\"
 ";
-/// The program that the wrapper instruments, as cargo knows it.
+/// Example that contains the fuzzer; the wrapper instruments it.
 const PROGRAM: &str = "fuzzer";
-/// How many targets at once.
+/// Number of targets that are fuzzed at once.
 const AT_ONCE: usize = 2;
-/// The longest input, in bytes: more than any message, less than what takes long.
+/// Maximum length of an input in bytes: longer than any message, but short enough to be decoded
+/// quickly.
 const LONGEST: &str = "8192";
-/// A single input may take this many seconds, and all memory this many MiB.
+/// Limits of a target: seconds for one input, MiB of memory.
 const LIMITS: [&str; 2] = ["-timeout=10", "-rss_limit_mb=2048"];
 
-/// For how long targets are fuzzed after what is known was replayed.
+/// Targets to fuzz, and for how long after their known inputs were replayed.
 #[derive(Debug, Clone)]
 pub struct FuzzOptions {
     /// Only these targets; none for all.
     pub targets: Option<Vec<String>>,
-    /// Seconds for each target.
+    /// Seconds of search for each target.
     pub seconds: u64,
-    /// Targets that are given `seconds`; the others only replay. None for all.
+    /// Targets that search for new inputs; the others only replay known ones. None for all.
     pub searched: Option<Vec<String>>,
 }
 
@@ -60,14 +60,14 @@ impl FuzzOptions {
     }
 }
 
-/// Fuzzes; each target counts as a check.
+/// Fuzzes the targets, and counts each as one check.
 pub fn run(options: &FuzzOptions) -> Result<Tally, LabError> {
     let fuzzer = Fuzzer::build()?;
     let all = fuzzer.targets()?;
     let wanted = options.targets.clone().unwrap_or_else(|| all.clone());
     if let Some(unknown) = wanted.iter().find(|target| !all.contains(target)) {
         let known = all.join(", ");
-        return Err(LabError::Usage(format!("nothing is called {unknown}; there are {known}")));
+        return Err(LabError::Usage(format!("no target is called {unknown}; there are {known}")));
     }
     let queue = Mutex::new(wanted.iter());
     let next = || queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
@@ -99,8 +99,8 @@ struct Fuzzer {
 }
 
 impl Fuzzer {
-    /// Builds it with the features of everything else that tests run, so that crates from elsewhere
-    /// are not compiled again.
+    /// Builds the fuzzer with the features of everything else that tests run, so that crates of the
+    /// registry are not compiled again.
     fn build() -> Result<Fuzzer, LabError> {
         setup::install(PackageSet::Fuzzer)?;
         let target = dist::target_directory()?;
@@ -112,15 +112,15 @@ impl Fuzzer {
         Ok(Fuzzer { program, found: target.join("fuzz/found") })
     }
 
-    /// The names of all targets.
+    /// Lists the names of all targets.
     fn targets(&self) -> Result<Vec<String>, LabError> {
         let mut list = Command::new(&self.program);
         let output = run_command("list what is fuzzed", list.env("RLAUNCH_FUZZ", "list"))?;
         Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
     }
 
-    /// Replays what is known of a target, then looks for more for `seconds`; true if nothing was
-    /// wrong.
+    /// Replays the known inputs of a target, then searches for new ones for `seconds`. Returns
+    /// whether nothing failed.
     fn run(&self, target: &str, seconds: u64) -> Result<bool, LabError> {
         let found = made(self.found.join(target))?;
         let wrong = made(self.found.join("wrong"))?;

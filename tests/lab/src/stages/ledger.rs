@@ -1,36 +1,38 @@
-//! What the stages of a test run came to: counts, times against budgets, and the last line.
+//! Results of the stages of a test run: counts, times against budgets, and the totals as the last
+//! line.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A whole run on two processors takes this long at most.
+/// Budget of a whole run on two processors. Beyond it a warning is printed.
 const BUDGET: Duration = Duration::from_secs(30 * 60);
-/// A run that takes longer than this has failed. Between the two, the machine may have stood still.
+/// Limit of a whole run. Beyond it the run has failed; between the two the machine may have
+/// stalled.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
-/// So many tests that pass at the second attempt only are a failure of the run: one may be bad luck.
+/// Number of tests passing only at the second attempt that fails the run: fewer may be bad luck.
 pub(crate) const FLAKY_LIMIT: usize = 3;
 
 /// Counts of one stage.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Tests and checks that passed.
+    /// Number of tests and checks that passed.
     pub passed: usize,
-    /// Tests and checks that failed.
+    /// Number of tests and checks that failed.
     pub failed: usize,
-    /// What could not run here, with the reason, and how many tests that is.
+    /// Numbers of tests that could not run here, each with the reason.
     pub skipped: Vec<(usize, String)>,
-    /// Tests that passed at the second attempt, and the output of the first.
+    /// Tests that passed at the second attempt, with the output file of the first.
     pub flaky: Vec<(String, PathBuf)>,
 }
 
 impl Tally {
-    /// One check that passed or failed.
+    /// Counts one check as passed or failed.
     pub fn check(passed: bool) -> Tally {
         Tally { passed: usize::from(passed), failed: usize::from(!passed), ..Tally::default() }
     }
 
-    /// One thing that cannot run on this machine.
+    /// Counts one check as skipped.
     pub fn skip(reason: impl Into<String>) -> Tally {
         Tally { skipped: vec![(1, reason.into())], ..Tally::default() }
     }
@@ -43,14 +45,14 @@ impl Tally {
         self.flaky.extend(other.flaky);
     }
 
-    /// Counts a test that failed as one that passed, with the output of its first attempt.
+    /// Counts a failed test as passed, and keeps the output file of its first attempt.
     pub fn passed_on_retry(&mut self, test: String, first: PathBuf) {
         self.failed -= 1;
         self.passed += 1;
         self.flaky.push((test, first));
     }
 
-    /// Adds what a line of a test program's output counts, if it counts anything.
+    /// Adds the counts of a line of a test program's output, if it is a result line.
     pub fn add_libtest_line(&mut self, line: &str) {
         let Some(counts) = line.strip_prefix("test result: ") else { return };
         let count = |what: &str| -> usize {
@@ -66,7 +68,7 @@ impl Tally {
     }
 }
 
-/// One stage's line.
+/// Result of one stage.
 #[derive(Debug)]
 struct Entry {
     stage: &'static str,
@@ -75,24 +77,25 @@ struct Entry {
     tally: Tally,
 }
 
-/// All stages of a run, in order.
+/// Results of all stages of a run, in order.
 #[derive(Debug, Default)]
 pub struct Ledger {
     entries: Vec<Entry>,
 }
 
 impl Ledger {
-    /// Records a stage.
+    /// Adds the result of a stage.
     pub fn record(&mut self, stage: &'static str, took: Duration, budget: Duration, tally: Tally) {
         self.entries.push(Entry { stage, took, budget, tally });
     }
 
-    /// Whether `stage` ran and something in it failed.
+    /// Returns whether `stage` ran and something in it failed.
     pub fn has_failed(&self, stage: &str) -> bool {
         self.entries.iter().any(|entry| entry.stage == stage && entry.tally.failed > 0)
     }
 
-    /// The sum over all stages; what is wrong with the run as a whole counts as a failure each.
+    /// Returns the sum over all stages. A run that took too long or had too many second attempts
+    /// counts as one more failure each.
     pub fn total(&self) -> Tally {
         let mut total = Tally::default();
         for entry in &self.entries {
@@ -103,20 +106,20 @@ impl Ledger {
         total
     }
 
-    /// Whether something passed in every stage: none was skipped whole.
+    /// Returns whether something passed in every stage, so that none was skipped as a whole.
     pub fn ran_all(&self) -> bool {
         self.entries.iter().all(|entry| entry.tally.passed > 0)
     }
 
-    /// The time of all stages.
+    /// Returns the time of all stages together.
     pub fn took(&self) -> Duration {
         self.entries.iter().map(|entry| entry.took).sum()
     }
 }
 
 impl fmt::Display for Ledger {
-    /// A table, what was skipped, what took too long or two attempts, and the totals as the very last
-    /// line.
+    /// Writes a table, what was skipped, what was slow or needed a second attempt, and the totals
+    /// as the last line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,

@@ -1,5 +1,15 @@
-//! `cargo lab test`: every test of the project, from cheap to dear, each stage with a budget on
-//! two cores.
+//! `cargo lab test`: every test of the project in stages, from cheap to expensive. Each stage has a
+//! time budget for a machine with two cores.
+//!
+//! | file | what |
+//! |---|---|
+//! | `build` | stages without hosts: set-up, lints and build, unit tests, simulation, fuzzing |
+//! | `netns`, `vm` | stages with hosts and with guests |
+//! | `run`, `retry`, `repeat` | running test programs; running failed tests again; `--repeat` |
+//! | `reach/` | `--changed`: the tests that a change can affect |
+//! | `deny`, `advisories` | checks of dependencies |
+//! | `fuzz`, `sim` | the fuzzer and the simulation, which are also verbs of their own |
+//! | `ledger` | counts and times of stages |
 
 mod advisories;
 mod build;
@@ -28,12 +38,12 @@ use reach::{Reach, changed_files, fuzz_targets_changed, note_passed};
 pub use build::check_dependencies;
 pub use repeat::repeat;
 
-/// How `cargo lab test` tells the tests of rlaunch which lab is theirs.
+/// Environment variable that gives tests the name of their lab.
 const LAB_VARIABLE: &str = "RLAUNCH_LAB";
-/// How it tells them where the launcher is.
+/// Environment variable that gives tests the path of the launcher.
 const LAUNCHER_VARIABLE: &str = "RLAUNCH_LAB_LAUNCHER";
 
-/// A part of the test run.
+/// Part of the test run.
 struct Stage {
     name: &'static str,
     seconds: u64,
@@ -53,25 +63,26 @@ const STAGES: &[Stage] = &[
     Stage { name: vm::NAME, seconds: 10 * 60, run: vm::test },
 ];
 
-/// What to run.
+/// Selection of tests to run.
 #[derive(Debug, Default)]
 pub struct TestPlan {
-    /// Only this stage.
+    /// Run only this stage.
     pub stage: Option<String>,
-    /// Only tests whose names contain this.
+    /// Run only tests whose names contain this.
     pub filter: Option<String>,
-    /// Only what a change can reach.
+    /// Run only what a change can affect.
     reach: Option<Reach>,
 }
 
 impl TestPlan {
-    /// All that the two leave.
+    /// Selects all tests of a stage, or of all stages, whose names match the filter.
     pub fn new(stage: Option<String>, filter: Option<String>) -> TestPlan {
         TestPlan { stage, filter, reach: None }
     }
 
-    /// Leaves out what the changes since `revision` cannot reach, and prints what that is. None
-    /// stands for the branch that the change is for, or what passed here last.
+    /// Leaves out what the changes since `revision` cannot affect, and prints what that is. Without
+    /// a revision the changes are those since the branch point from origin/main, or since the last
+    /// commit that passed here.
     pub fn changed_since(mut self, revision: Option<&str>) -> Result<TestPlan, LabError> {
         let (base, files) = changed_files(revision, &last_passed()?)?;
         println!("changed since {base}: {} files", files.len());
@@ -81,12 +92,12 @@ impl TestPlan {
         Ok(self)
     }
 
-    /// Packages whose tests run; none for all.
+    /// Returns the packages whose tests run; none for all.
     fn packages(&self) -> Option<&BTreeSet<String>> {
         self.reach.as_ref().map(|reach| &reach.packages)
     }
 
-    /// Whether anything is compiled at all.
+    /// Returns whether anything has to be compiled.
     fn wants_build(&self) -> bool {
         !self.reach.as_ref().is_some_and(|reach| reach.doc_only)
     }
@@ -95,29 +106,29 @@ impl TestPlan {
         self.reach.as_ref().is_none_or(|reach| reach.sim)
     }
 
-    /// Whether the tests of the lab itself and the short soak of stage netns run.
+    /// Returns whether the tests of the lab itself and the short soak run in stage netns.
     fn wants_lab(&self) -> bool {
         self.reach.as_ref().is_none_or(|reach| reach.everything)
     }
 
-    /// Whether a test of stage netns runs, as far as the filter leaves it.
+    /// Returns whether a test of stage netns runs if the filter matches it.
     fn wants_netns(&self, name: &str) -> bool {
         self.reach.as_ref().is_none_or(|reach| reach.netns.includes(name))
     }
 
-    /// Whether a test of stage vm runs, likewise.
+    /// Returns whether a test of stage vm runs if the filter matches it.
     fn wants_vm(&self, name: &str) -> bool {
         self.reach.as_ref().is_none_or(|reach| reach.vm.includes(name))
     }
 
-    /// Targets of the fuzzer that look for more than is known; none if all do. A whole run asks what
-    /// has changed, too.
+    /// Returns the fuzz targets that search for new inputs; none for all. A run of all tests
+    /// searches only in targets whose sources have changed.
     fn searched_targets(&self) -> Result<Option<Vec<String>>, LabError> {
         if let Some(reach) = &self.reach {
             return Ok(Some(reach.fuzz.clone().unwrap_or_default()));
         }
         let Ok((base, files)) = changed_files(None, &last_passed()?) else {
-            println!("git does not say what has changed");
+            println!("git cannot tell what has changed");
             return Ok(None);
         };
         println!("compared with {base}");
@@ -128,7 +139,7 @@ impl TestPlan {
         self.stage.is_none() && self.filter.is_none() && self.reach.is_none()
     }
 
-    /// Whether a stage has anything to do.
+    /// Returns whether a stage has anything to do.
     fn wants(&self, stage: &str) -> bool {
         let Some(reach) = &self.reach else { return true };
         match stage {
@@ -141,14 +152,14 @@ impl TestPlan {
         }
     }
 
-    /// Whether a Python with torch is worth being built before it is known that a test needs it.
+    /// Returns whether to build a Python with torch in advance, since a test is likely to need it.
     fn wants_torch(&self) -> bool {
         let about =
             |filter: &String| ["torch", "training"].iter().any(|name| filter.contains(name));
         self.takes_netns("training") && self.filter.as_ref().is_none_or(about)
     }
 
-    /// Whether what hosts of aarch64 are sent is worth being built.
+    /// Returns whether to build the files for hosts of aarch64.
     fn wants_aarch64(&self) -> bool {
         let is_about = |filter: &String| filter.contains("aarch64");
         self.takes_netns("aarch64") && self.filter.as_ref().is_none_or(is_about)
@@ -159,22 +170,23 @@ impl TestPlan {
     }
 }
 
-/// Gives the file that names the last commit to pass a whole run here.
+/// Returns the file that names the last commit to pass all tests here.
 fn last_passed() -> Result<PathBuf, LabError> {
     Ok(dist::target_directory()?.join("lab-passed"))
 }
 
-/// What a test of rlaunch runs with.
+/// Environment of a test in stage netns.
 #[derive(Debug)]
 pub struct UnderTest {
-    /// Hosts a to h.
+    /// Lab with hosts a to h.
     pub lab: Lab,
-    /// The launcher, where both accounts of the launch node can run it.
+    /// Path of the launcher, which both accounts of the launch node can execute.
     pub rlaunch: PathBuf,
 }
 
 impl UnderTest {
-    /// What `cargo lab test` prepared for the calling test program.
+    /// Returns what `cargo lab test` prepared for this test program. Fails if that did not start
+    /// it.
     pub fn from_env() -> Result<UnderTest, LabError> {
         match (env::var(LAB_VARIABLE), env::var_os(LAUNCHER_VARIABLE)) {
             (Ok(name), Some(rlaunch)) => {
@@ -185,17 +197,18 @@ impl UnderTest {
     }
 }
 
-/// What a test of rlaunch among guests runs with.
+/// Environment of a test in stage vm.
 #[derive(Debug)]
 pub struct VmUnderTest {
-    /// Guests n1 to n3, a triangle.
+    /// Lab with guests n1 to n3.
     pub lab: VmLab,
-    /// The launcher, as n1 sees it.
+    /// Path of the launcher on n1.
     pub rlaunch: String,
 }
 
 impl VmUnderTest {
-    /// What `cargo lab test` prepared for the calling test program.
+    /// Returns what `cargo lab test` prepared for this test program. Fails if that did not start
+    /// it.
     pub fn from_env() -> Result<VmUnderTest, LabError> {
         match (env::var(LAB_VARIABLE), env::var(LAUNCHER_VARIABLE)) {
             (Ok(name), Ok(rlaunch)) => Ok(VmUnderTest { lab: VmLab::find(&name)?, rlaunch }),
@@ -211,12 +224,12 @@ fn not_set(stage: &str) -> LabError {
     ))
 }
 
-/// The names of all stages.
+/// Returns the names of all stages.
 pub fn names() -> Vec<&'static str> {
     STAGES.iter().map(|stage| stage.name).collect()
 }
 
-/// Runs the stages and prints the ledger; true if nothing failed.
+/// Runs the stages and prints the ledger; returns whether nothing failed.
 pub fn test(plan: &TestPlan) -> bool {
     let (mut ledger, begun) = (Ledger::default(), reach::head());
     let wanted = |stage: &&Stage| {
@@ -225,10 +238,10 @@ pub fn test(plan: &TestPlan) -> bool {
     let stages: Vec<&Stage> = STAGES.iter().filter(wanted).collect();
     let has = |name| stages.iter().any(|stage| stage.name == name);
     let (with_guests, with_torch) = (has(vm::NAME), has(netns::NAME) && plan.wants_torch());
-    // They end with this run at the latest.
+    // Builds in the background, which end with this function at the latest.
     let (mut image, mut python) = (None, None);
     for stage in stages {
-        // The first stage installs packages, of which these need some as well.
+        // The first stage installs packages that these need.
         let is_set_up = stage.name != STAGES[0].name;
         if with_guests && image.is_none() && is_set_up {
             image = vm::start_image();
@@ -247,9 +260,9 @@ pub fn test(plan: &TestPlan) -> bool {
     }
     println!("\n{ledger}");
     let passed = ledger.total().failed == 0;
-    // A commit that came meanwhile was not tested, nor one of which a stage was skipped.
+    // Not if the commit has changed meanwhile, or if a stage was skipped.
     if passed && plan.is_whole() && ledger.ran_all() && reach::head() == begun {
-        // Without it a change is compared with an older commit, which tests more.
+        // If this fails a change is compared with an older commit, which runs more tests.
         let _ = last_passed().and_then(|file| note_passed(&file));
     }
     passed

@@ -1,5 +1,5 @@
-//! The stage of hosts that are network namespaces: the lab's own tests, then those of rlaunch, in two
-//! labs side by side, then a short soak.
+//! Stage netns: tests on hosts made of network namespaces. The lab's own tests run first, then
+//! those of rlaunch in two labs at once, then a short soak.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,13 +16,14 @@ use crate::{Lab, LabError, Options, soak};
 
 pub(super) const NAME: &str = "netns";
 
-/// The labs that tests of rlaunch run in: names and addresses that a lab made by hand hardly has.
+/// Labs in which tests of rlaunch run. Their names and addresses are unlikely for labs made by
+/// hand.
 const LABS: [(&str, [u8; 2]); 2] = [("test", [10, 95]), ("test2", [10, 98])];
 const HOSTS: usize = 8;
 
-/// Files whose tests wait for most of their time, for a limit to pass or for a silence to be noticed,
-/// and a few more, so that both labs are done at about the same time. The second lab runs them beside
-/// everything else.
+/// Files of tests that mostly wait, for a time limit or for silence to be noticed, and a few more,
+/// so that both labs finish at about the same time. The second lab runs them while the first runs
+/// the others.
 const WAITING: &[&str] = &[
     "callback",
     "delivery",
@@ -39,9 +40,9 @@ const WAITING: &[&str] = &[
     "unreachable",
 ];
 
-/// What `--filter` calls the soak of this stage.
+/// Name of the soak for `--filter`.
 const SOAK: &str = "soak";
-/// Jobs in the soak, quiet and busy each, and on how many hosts.
+/// Number of jobs of each soak (one on a quiet machine, one on a busy machine), and of hosts.
 const SOAK_LAUNCHES: usize = 40;
 const SOAK_HOSTS: usize = 16;
 
@@ -73,8 +74,7 @@ pub(super) fn test(plan: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError> 
     Ok(tally)
 }
 
-/// Gives the program with the tests that this machine can run, and for those it cannot what their names
-/// have in common, with the reason.
+/// Returns the program with the tests that this machine can run, and the tests that it cannot run.
 pub(super) fn runnable(
     plan: &TestPlan,
     path: &Path,
@@ -86,13 +86,13 @@ pub(super) fn runnable(
     Ok((program, skipped))
 }
 
-/// The tests of the lab itself, which make labs of their own.
+/// Runs the tests of the lab itself, which make labs of their own.
 fn own_tests(program: &TestProgram) -> Result<Tally, LabError> {
     let first = program.run("netns-lab")?;
     retry_failures(vec![first], |test| program.only(&[test.to_owned()]).run("netns-lab-again"))
 }
 
-/// The quick form of `cargo lab soak launch`, on a quiet machine and on a busy one.
+/// Runs the short form of `cargo lab soak launch`, on a quiet machine and on a busy one.
 fn soak(launcher: &Path) -> Tally {
     let mut tally = Tally::default();
     for load in [false, true] {
@@ -105,8 +105,8 @@ fn soak(launcher: &Path) -> Tally {
     tally
 }
 
-/// Runs tests of these names, those of each file one after the other; a second look has the first lab
-/// for itself.
+/// Runs tests of these names, those of each file one after the other. Failed tests are run again in
+/// the first lab, alone.
 fn in_labs(program: &TestProgram, names: &[String]) -> Result<Tally, LabError> {
     let queue = Queue::new(names);
     let count = if queue.has_both() { LABS.len() } else { 1 };
@@ -126,7 +126,7 @@ fn in_labs(program: &TestProgram, names: &[String]) -> Result<Tally, LabError> {
     })
 }
 
-/// Runs what the queue has for a lab.
+/// Runs the files that the queue assigns to a lab.
 fn run_lane(program: &TestProgram, lab: usize, queue: &Queue) -> Result<Vec<Outcome>, LabError> {
     let (_up, program) = hosts(program, lab)?;
     let mut outcomes = Vec::new();
@@ -136,7 +136,7 @@ fn run_lane(program: &TestProgram, lab: usize, queue: &Queue) -> Result<Vec<Outc
     Ok(outcomes)
 }
 
-/// Has a program of this stage run on fresh hosts.
+/// Calls `run` with a program of this stage and fresh hosts.
 pub(super) fn on_hosts(
     program: &TestProgram,
     run: impl FnOnce(&TestProgram) -> Result<(), LabError>,
@@ -145,7 +145,7 @@ pub(super) fn on_hosts(
     run(&program)
 }
 
-/// A lab that goes down with its handle.
+/// Takes a lab down when dropped.
 struct LabGuard(&'static str);
 
 impl Drop for LabGuard {
@@ -156,10 +156,10 @@ impl Drop for LabGuard {
     }
 }
 
-/// Makes fresh hosts in a lab, and tells the program of them.
+/// Makes fresh hosts in a lab, and returns the program with the environment for them.
 fn hosts(program: &TestProgram, lab: usize) -> Result<(LabGuard, TestProgram), LabError> {
     let (name, net) = LABS[lab];
-    // An interrupted run leaves its lab behind, in whatever state.
+    // An interrupted run leaves its lab behind, in any state.
     Lab::down(name)?;
     let lab = Lab::up(&Options { net, ..Options::new(name, HOSTS) })?;
     let up = LabGuard(name);
@@ -168,7 +168,7 @@ fn hosts(program: &TestProgram, lab: usize) -> Result<(LabGuard, TestProgram), L
     Ok((up, TestProgram { environment, ..program.clone() }))
 }
 
-/// Tests by file, in the order of the program; each file is taken once.
+/// Queue of test files with their tests, in the order of the program.
 struct Queue(Mutex<Vec<(String, Vec<String>)>>);
 
 impl Queue {
@@ -190,7 +190,8 @@ impl Queue {
         (1..files.len()).contains(&waiting)
     }
 
-    /// The next file for a lab: the second one has those that wait, the first begins with the others.
+    /// Takes the next file for a lab. The second lab gets files that wait; the first gets the
+    /// others, and then what is left.
     fn next(&self, lab: usize) -> Option<(String, Vec<String>)> {
         let mut files = self.lock();
         let own = files.iter().position(|(file, _)| is_waiting(file) == (lab > 0));
@@ -207,10 +208,10 @@ fn is_waiting(file: &str) -> bool {
     WAITING.contains(&file.split("::").next().unwrap_or(file))
 }
 
-/// Tests that this machine cannot run: what their names have in common, and the reason.
+/// Beginnings of the names of tests that this machine cannot run, each with the reason.
 pub(super) type SkippedTests = Vec<(&'static str, String)>;
 
-/// Finds what this machine lacks for some tests of those called `names`.
+/// Finds which of the tests called `names` this machine cannot run.
 fn skipped(plan: &TestPlan, names: &[String]) -> SkippedTests {
     let is_wanted =
         |part: &str| names.iter().any(|name| name.contains(part) && plan.wants_netns(name));
@@ -224,14 +225,14 @@ fn skipped(plan: &TestPlan, names: &[String]) -> SkippedTests {
     if is_wanted(NUMPY) && !has_numpy() {
         skipped.push((NUMPY, format!("{} has no numpy", python::BASE)));
     }
-    // Hosts see it from their start.
+    // Built before hosts start: they mount it then.
     if is_wanted(TORCH)
         && let Err(error) = python::build()
     {
         skipped.push((TORCH, format!("no Python with torch: {error}")));
     }
     if is_wanted(GPU) && !has_gpu() {
-        skipped.push((GPU, "this machine has no GPU of NVIDIA's".to_owned()));
+        skipped.push((GPU, "this machine has no NVIDIA GPU".to_owned()));
     }
     let shells: Vec<_> = LOGIN_SHELLS.into_iter().filter(|shell| !setup::has(shell)).collect();
     if is_wanted(SHELLS) && !shells.is_empty() {
@@ -240,8 +241,8 @@ fn skipped(plan: &TestPlan, names: &[String]) -> SkippedTests {
     skipped
 }
 
-/// Parts of the names of tests that need numpy, torch, a GPU and mostly torch, hosts of another
-/// architecture, or all these login shells.
+/// Parts of the names of tests that need numpy, torch, an NVIDIA GPU, hosts of another
+/// architecture, or several login shells.
 const NUMPY: &str = "numpy_";
 const TORCH: &str = "torch_";
 const GPU: &str = "gpu::";
@@ -275,7 +276,7 @@ mod tests {
         let file = |lab| queue.next(lab).map(|(file, tests)| (file, tests.len()));
         assert_eq!(file(1), Some(("lost".into(), 1)));
         assert_eq!(file(0), Some(("output".into(), 2)));
-        // The first lab helps when it has nothing else to do.
+        // The first lab takes files that wait when it has nothing else to do.
         assert_eq!(file(0), Some(("teardown::lost".into(), 1)));
         assert_eq!((file(0), file(1)), (None, None));
     }

@@ -1,5 +1,5 @@
-//! `cargo lab test --repeat N --filter NAME`: the same tests many times over, which is how a fragile
-//! one is found, and how it is seen to be mended.
+//! `cargo lab test --repeat N --filter NAME`: the same tests many times, to find a flaky test or to
+//! see that it is fixed.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,22 +8,22 @@ use super::run::{Outcome, TestProgram};
 use super::{TestPlan, build, netns, vm};
 use crate::{LabError, dist, setup};
 
-/// How often each test failed.
+/// Runs and failures of one test.
 #[derive(Debug, Default)]
 struct Count {
     runs: usize,
     failed: usize,
-    /// The output of the first run in which it failed.
+    /// Output of the first run in which it failed.
     first: Option<PathBuf>,
 }
 
-/// Failures by test.
+/// Runs and failures by name of the test.
 #[derive(Debug, Default)]
 struct Counts(BTreeMap<String, Count>);
 
 impl Counts {
-    /// Counts a run of the tests called `names`. A program that crashed has failed all of them, since
-    /// which one it was is not known.
+    /// Counts a run of the tests called `names`. If the program crashed, all of them count as
+    /// failed, since it is not known which test it was.
     fn add(&mut self, names: &[String], outcome: &Outcome) {
         let crashed = outcome.failed.is_empty() && outcome.tally.failed > 0;
         for name in names {
@@ -48,8 +48,8 @@ impl Counts {
     }
 }
 
-/// Runs the tests of a plan so many times, those that need hosts on the same ones; true if none
-/// failed. Tests that this machine cannot run are named instead.
+/// Runs the tests of a plan `times` times, always on the same hosts, and prints how often each
+/// failed. Returns whether none failed. Tests that this machine cannot run are listed.
 pub fn repeat(plan: &TestPlan, times: usize) -> Result<bool, LabError> {
     const STAGES: [&str; 3] = [build::UNIT, netns::NAME, vm::NAME];
     let is_wanted = |stage: &str| plan.stage.as_ref().is_none_or(|name| name == stage);
@@ -81,7 +81,7 @@ pub fn repeat(plan: &TestPlan, times: usize) -> Result<bool, LabError> {
     }
     repeated.print();
     match repeated.counts.0.is_empty() && repeated.skipped.is_empty() {
-        true => Err(LabError::Usage("no test has such a name".into())),
+        true => Err(LabError::Usage("no test has a name that contains this".into())),
         false => Ok(repeated.counts.failures() == 0),
     }
 }
@@ -101,7 +101,7 @@ impl Repetition<'_> {
             return Ok(());
         }
         println!("{what}: {} tests, {times} times", names.len());
-        // The output of another filter's failures stays.
+        // The log names contain the filter, so that logs of other filters are kept.
         let filter = self.plan.filter.as_deref().unwrap_or("all").replace([':', '/'], "-");
         for time in 1..=times {
             let outcome = program.run_quietly(&format!("repeat-{what}-{filter}-{time}"))?;

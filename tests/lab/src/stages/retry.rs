@@ -1,14 +1,13 @@
-//! A second look at tests that failed: on a machine that stands still for a moment, one of a thousand
-//! is unlucky. What is wrong fails again.
+//! Second attempts of failed tests. If the machine stalls for a moment, one test in a thousand
+//! fails without a reason; a test that is really broken fails again.
 
 use super::ledger::{FLAKY_LIMIT, Tally};
 use crate::LabError;
 
 use super::run::Outcome;
 
-/// Runs each test that failed once more, by `again`, which gives each fresh hosts and nothing beside it.
-/// More failures in all programs than luck may explain are left as they are, since the run has failed
-/// either way.
+/// Runs each failed test again by `again`, which runs it alone on fresh hosts. If more tests failed
+/// than bad luck can explain, none is run again, since the run has failed either way.
 pub(super) fn retry_failures(
     outcomes: Vec<Outcome>,
     mut again: impl FnMut(&str) -> Result<Outcome, LabError>,
@@ -28,7 +27,8 @@ pub(super) fn retry_failures(
     Ok(tally)
 }
 
-/// Does so for one program. One that crashed is not run again: which test it was is not known.
+/// Runs the failed tests of one program again. If the program crashed it is not known which test
+/// failed, so none is run.
 fn retry_program(
     outcome: Outcome,
     mut again: impl FnMut(&str) -> Result<Outcome, LabError>,
@@ -57,7 +57,7 @@ mod tests {
         Outcome { tally, failed, log: "/first.log".into() }
     }
 
-    /// A second look at tests that failed, of which those that begin with `u` were unlucky.
+    /// Retries failed tests, of which those that begin with `u` pass.
     fn looked_at(first: Outcome) -> (Tally, Vec<String>) {
         let mut asked = Vec::new();
         let tally = retry_failures(vec![first], |test| {

@@ -1,4 +1,4 @@
-//! Running checks and test programs, with their output shown, kept and counted.
+//! Running checks and test programs: their output is printed, kept in a file and counted.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -9,7 +9,7 @@ use super::ledger::Tally;
 use crate::command::display;
 use crate::{LabError, dist};
 
-/// Runs a check that either passes or fails.
+/// Runs a command as one check.
 pub(super) fn check(command: &mut Command) -> Tally {
     println!("$ {}", display(command));
     match command.status() {
@@ -20,13 +20,13 @@ pub(super) fn check(command: &mut Command) -> Tally {
     }
 }
 
-/// A check that could not even be made.
+/// Counts a check that could not be run as failed, and prints why.
 pub(super) fn failed(what: &str, error: &LabError) -> Tally {
     report(what, error);
     Tally::check(false)
 }
 
-/// Prints why something failed, with its causes.
+/// Prints an error with its causes.
 pub(super) fn report(what: &str, error: &LabError) {
     println!("{what} failed: {error}");
     let mut cause = std::error::Error::source(error);
@@ -38,18 +38,18 @@ pub(super) fn report(what: &str, error: &LabError) {
 
 const ONE_AT_A_TIME: [&str; 2] = ["--test-threads", "1"];
 
-/// Whether the output of a program is shown as it comes.
+/// Whether the output of a program is printed as it arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Echo {
     Yes,
     No,
 }
 
-/// A test program, and how it is called.
+/// Test program, and its arguments and environment.
 #[derive(Debug, Clone)]
 pub(super) struct TestProgram {
     pub(super) path: PathBuf,
-    /// Where it is started.
+    /// Working directory.
     pub(super) directory: PathBuf,
     pub(super) environment: Vec<(&'static str, PathBuf)>,
     /// Whether it runs as the account that called sudo, as cargo does, rather than as root.
@@ -57,17 +57,17 @@ pub(super) struct TestProgram {
     pub(super) tests: Tests,
 }
 
-/// Which of a program's tests run.
+/// Tests of a program that are run.
 #[derive(Debug, Clone)]
 pub(super) enum Tests {
-    /// Those whose names contain the first, if there is one, and none of the others.
+    /// Tests whose names contain the first string, if there is one, and none of the others.
     Matching(Option<String>, Vec<String>),
-    /// Those of these names.
+    /// Tests of exactly these names.
     Named(Vec<String>),
 }
 
 impl TestProgram {
-    /// All tests of a program, or those whose names contain `filter`.
+    /// Selects all tests of a program, or those whose names contain `filter`.
     pub(super) fn new(path: &Path, filter: Option<&String>) -> TestProgram {
         let tests = Tests::Matching(filter.cloned(), Vec::new());
         let directory = dist::workspace();
@@ -75,12 +75,12 @@ impl TestProgram {
         TestProgram { path, directory, environment, is_of_caller: false, tests }
     }
 
-    /// Restricts the program to tests of these names.
+    /// Selects tests of exactly these names.
     pub(super) fn only(&self, tests: &[String]) -> TestProgram {
         TestProgram { tests: Tests::Named(tests.to_vec()), ..self.clone() }
     }
 
-    /// The program as a command.
+    /// Makes the command.
     fn command(&self) -> Command {
         let mut command = match self.is_of_caller {
             true => dist::as_caller(self.path.clone().into()),
@@ -97,22 +97,22 @@ impl TestProgram {
         command
     }
 
-    /// Runs its tests one at a time, and keeps its output in a file called `log`.
+    /// Runs its tests one at a time, prints their output and keeps it in a file called `log`.
     pub(super) fn run(&self, log: &str) -> Result<Outcome, LabError> {
         tests(self.command().args(ONE_AT_A_TIME), log, Echo::Yes)
     }
 
-    /// Runs it likewise, and shows nothing.
+    /// Runs its tests one at a time and keeps their output, without printing it.
     pub(super) fn run_quietly(&self, log: &str) -> Result<Outcome, LabError> {
         tests(self.command().args(ONE_AT_A_TIME), log, Echo::No)
     }
 
-    /// Runs its tests at once, likewise.
+    /// Runs its tests in parallel, prints their output and keeps it.
     pub(super) fn run_at_once(&self, log: &str) -> Result<Outcome, LabError> {
         tests(&mut self.command(), log, Echo::Yes)
     }
 
-    /// The names of the tests that it would run.
+    /// Lists the names of the selected tests.
     pub(super) fn names(&self) -> Result<Vec<String>, LabError> {
         let mut list = self.command();
         let output = crate::command::run("list tests", list.arg("--list"))?;
@@ -125,14 +125,15 @@ impl TestProgram {
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) tally: Tally,
-    /// The names of the tests that failed, as far as the program said them.
+    /// Names of the failed tests, as far as the program printed them.
     pub(super) failed: Vec<String>,
-    /// Where its output is kept.
+    /// File with its output.
     pub(super) log: PathBuf,
 }
 
-/// Runs test programs, keeps what they print and counts their tests. A program that ends badly
-/// without a failed test (it did not build, or crashed) counts as one.
+/// Runs a command that executes test programs, keeps its output in a file and counts the tests. A
+/// command that fails without a failed test (the build failed, or a test crashed) counts as one
+/// failed test.
 pub(super) fn tests(command: &mut Command, log: &str, shown: Echo) -> Result<Outcome, LabError> {
     let log = log_file(log)?;
     let mut kept = File::create(&log).map_err(LabError::io(format!("make {}", log.display())))?;
@@ -148,7 +149,7 @@ pub(super) fn tests(command: &mut Command, log: &str, shown: Echo) -> Result<Out
             if shown == Echo::Yes {
                 let _ = std::io::stdout().write_all(&line);
             }
-            // That the disk is full fails tests soon enough.
+            // A full disk will make tests fail soon enough.
             let _ = kept.write_all(&line);
             reader.read(&String::from_utf8_lossy(&line));
             line.clear();
@@ -156,7 +157,7 @@ pub(super) fn tests(command: &mut Command, log: &str, shown: Echo) -> Result<Out
     }
     let status = child.wait().map_err(wait)?;
     let Reader { mut tally, failed, is_complete, .. } = reader;
-    // Without a result it ended in the middle of a test, whatever its status says.
+    // Without a result line the program ended in the middle of a test, whatever its status is.
     if (!status.success() || !is_complete) && tally.failed == 0 {
         println!("{} ended with {status}", display(command));
         tally.failed = 1;
@@ -164,7 +165,8 @@ pub(super) fn tests(command: &mut Command, log: &str, shown: Echo) -> Result<Out
     Ok(Outcome { tally, failed, log })
 }
 
-/// Where the output of a run called `name` is kept: the last of each name stays.
+/// Returns the file for the output of a run called `name`, which replaces that of the last such
+/// run.
 pub(super) fn log_file(name: &str) -> Result<PathBuf, LabError> {
     let directory = dist::target_directory()?.join("lab-output");
     fs::create_dir_all(&directory)
@@ -173,14 +175,14 @@ pub(super) fn log_file(name: &str) -> Result<PathBuf, LabError> {
     Ok(directory.join(name.chars().map(plain).collect::<String>() + ".log"))
 }
 
-/// Reads the output of libtest line by line.
+/// Parser of the output of libtest, line by line.
 #[derive(Debug, Default)]
 struct Reader {
     tally: Tally,
     failed: Vec<String>,
-    /// Names since the last heading of failures, if they are that list.
+    /// Names since the last heading `failures:`, as long as the lines look like names.
     listed: Option<Vec<String>>,
-    /// Whether a result has been read.
+    /// Whether a result line has been read.
     is_complete: bool,
 }
 
@@ -188,7 +190,8 @@ impl Reader {
     fn read(&mut self, line: &str) {
         let line = line.trim_end();
         if line == "failures:" {
-            // There are two such headings: one before what tests printed, one before their names.
+            // There are two such headings: one above the output of failed tests, one above their
+            // names.
             self.listed = Some(Vec::new());
         } else if let Some(listed) = &mut self.listed {
             match line.strip_prefix("    ") {

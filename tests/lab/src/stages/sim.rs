@@ -1,5 +1,5 @@
-//! `cargo lab sim`: the simulation, which is a program of its own so that the lab builds without
-//! what it simulates.
+//! `cargo lab sim`: the simulation of the agents' tree. It is a separate program, so that the lab
+//! builds without the code that it simulates.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::LabError;
 use crate::command::display;
 use crate::dist;
 
-/// Runs it with `words`; true if nothing was broken.
+/// Builds and runs the simulation with these arguments; returns whether it found nothing wrong.
 pub fn run<S: AsRef<OsStr>>(words: &[S]) -> Result<bool, LabError> {
     let mut cargo = dist::cargo();
     cargo.args(["run", "--quiet", "--profile", "lab", "--package", "rlaunch-sim", "--"]);
@@ -27,7 +27,8 @@ fn run_command(command: &mut Command) -> Result<bool, LabError> {
     Ok(status.success())
 }
 
-/// A number that every commit draws anew, and that can be drawn again from it.
+/// Returns a seed that depends on the commit, so that each commit has new ones that can be
+/// reproduced.
 pub fn fresh_seed() -> u64 {
     let head = Command::new("git").args(["rev-parse", "HEAD"]).output().ok();
     let id = head.and_then(|output| String::from_utf8(output.stdout).ok());

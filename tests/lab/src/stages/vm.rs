@@ -1,4 +1,4 @@
-//! The stage of real verbs: rlaunch in guests of QEMU.
+//! Stage vm: tests of rlaunch on QEMU guests with real verbs.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -16,41 +16,42 @@ use crate::{LabError, setup};
 
 pub(super) const NAME: &str = "vm";
 
-/// A lab of these tests, and how its guests are cabled.
+/// Lab of these tests, and its topology.
 #[derive(Debug)]
 struct TestLab {
     name: &'static str,
     topology: Topology,
 }
 
-/// Tests whose names begin with `star::` have a switch for all, the others a cable for each two. There
-/// are two labs of the latter: emulated computers wait for each other for a third of their time.
+/// Labs of these tests. Tests whose names begin with `star::` run on a star, the others on a
+/// triangle. There are two triangles, since emulated computers spend a third of their time waiting
+/// for each other.
 const STAR_LAB: TestLab = TestLab { name: "teststar", topology: Topology::Star };
 const TRIANGLES: [TestLab; 2] = [
     TestLab { name: "test", topology: Topology::Triangle },
     TestLab { name: "test2", topology: Topology::Triangle },
 ];
 const GUESTS: usize = 3;
-/// What tests on a star are called.
+/// Beginning of the names of tests on a star.
 const STAR: &str = "star::";
 
-/// The launcher as the first guest sees it.
+/// Path of the launcher on the first guest.
 const LAUNCHER: &str = "/share/rlaunch";
 
-/// Starts building the guests' image beside other stages; the stage itself waits for it. Nothing
-/// where there can be no guests.
+/// Starts building the guests' image in the background; the stage then waits for it. Returns
+/// nothing if there can be no guests.
 pub(super) fn start_image() -> Option<Background> {
-    // That it fails is found out, and shown, by the stage itself.
+    // A failure is reported by the stage itself.
     obstacle().is_none().then(|| vm::build_beside().ok()).flatten()
 }
 
-/// Why this machine can have no guests.
+/// Returns why this machine cannot run guests, if that is so.
 fn obstacle() -> Option<String> {
     let not_root = setup::require_root().err().map(|error| error.to_string());
     not_root.or_else(vm::obstacle)
 }
 
-/// Builds what is missing, starts the guests and runs the tests among them.
+/// Builds what is missing, starts the guests and runs the tests on them.
 pub(super) fn test(plan: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError> {
     if let Some(reason) = obstacle() {
         return Ok(Tally::skip(reason));
@@ -63,12 +64,12 @@ pub(super) fn test(plan: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError> 
     names.retain(|name| plan.wants_vm(name));
     let (stars, others): (Vec<String>, Vec<String>) =
         names.into_iter().partition(|name| name.starts_with(STAR));
-    // Once, before two labs want it.
+    // Built once, before two labs need it.
     vm::build()?;
     let queue = Mutex::new(by_file(&others));
     let second = || -> Result<Vec<Outcome>, LabError> {
         let mut outcomes = among(&program, &STAR_LAB, &stars)?;
-        // Half a minute for guests is worth it where more than one file is left.
+        // Starting guests takes half a minute, which pays off if more than one file is left.
         if lock(&queue).len() > 1 {
             outcomes.extend(from_queue(&program, &TRIANGLES[1], || lock(&queue).pop_back())?);
         }
@@ -84,14 +85,14 @@ pub(super) fn test(plan: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError> 
     retry_failures(outcomes, |test| again(&program, test))
 }
 
-/// Runs one test, alone on fresh guests.
+/// Runs one test alone on fresh guests.
 fn again(program: &TestProgram, test: &str) -> Result<Outcome, LabError> {
     let lab = if test.starts_with(STAR) { &STAR_LAB } else { &TRIANGLES[0] };
     let (_up, program) = guests(program, lab)?;
     program.only(&[test.to_owned()]).run(&format!("{NAME}-again-{test}"))
 }
 
-/// Runs tests among guests of their own, if there are any.
+/// Runs tests on guests of their own, if there are any tests.
 fn among(
     program: &TestProgram,
     lab: &'static TestLab,
@@ -101,7 +102,7 @@ fn among(
     from_queue(program, lab, || all.take())
 }
 
-/// Starts guests and runs among them what there is, file by file.
+/// Starts guests and runs files of tests on them until `next` returns none.
 fn from_queue(
     program: &TestProgram,
     lab: &'static TestLab,
@@ -119,7 +120,7 @@ fn from_queue(
     }
 }
 
-/// A file of tests, and the names of those in it.
+/// File of tests, and the names of its tests.
 type File = (String, Vec<String>);
 
 fn by_file(names: &[String]) -> VecDeque<File> {
@@ -138,7 +139,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has a program of this stage run on fresh guests, in each lab that has tests of it.
+/// Calls `run` with a program of this stage and fresh guests, in each lab that has tests of it.
 pub(super) fn on_guests(
     program: &TestProgram,
     mut run: impl FnMut(&TestProgram) -> Result<(), LabError>,
@@ -154,7 +155,7 @@ pub(super) fn on_guests(
     Ok(())
 }
 
-/// Guests that go down with their handle.
+/// Takes guests down when dropped.
 struct GuestsGuard(&'static str);
 
 impl Drop for GuestsGuard {
@@ -165,7 +166,7 @@ impl Drop for GuestsGuard {
     }
 }
 
-/// Starts fresh guests in a lab, and tells the program of them.
+/// Starts fresh guests in a lab, and returns the program with the environment for them.
 fn guests(
     program: &TestProgram,
     lab: &'static TestLab,

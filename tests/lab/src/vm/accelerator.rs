@@ -1,8 +1,8 @@
-//! How the processors of guests come about: by KVM where a guest boots by it, else by emulation.
+//! KVM or emulation: how guests' processors are executed.
 //!
-//! That `/dev/kvm` opens proves nothing: on some virtual machines it does, and no guest boots. So a
-//! guest without a root directory is started once, and the verdict is kept until this machine boots
-//! anew.
+//! That `/dev/kvm` can be opened proves nothing: on some virtual machines it can, and no guest
+//! boots. So a guest without a root directory is started once as a probe, and the result is kept
+//! until this machine reboots.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,32 +14,32 @@ use crate::command::background::Background;
 use crate::command::wait_until;
 use crate::{LabError, setup};
 
-/// How long the probe may take. By KVM it takes a second.
+/// Time limit of the probe. With KVM it takes a second.
 const LIMIT: Duration = Duration::from_secs(10);
-/// What the initial ramdisk prints when it has come as far as it can.
+/// Line that the initial ramdisk prints when it finds no root directory: the kernel has booted.
 const BOOTED: &str = "lab: no root directory";
 
 /// Executor of guests' processors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Accelerator {
-    /// The processor itself.
+    /// This machine's processor.
     Kvm,
     /// QEMU's emulation.
     Tcg,
 }
 
 impl Accelerator {
-    /// What this machine can do: as it was found before, or as a probe finds it.
+    /// Finds out what this machine can do, from the recorded result or by a probe.
     pub(super) fn detect(image: &Image) -> Accelerator {
         let opens = fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
         if !opens {
             return Accelerator::Tcg;
         }
-        // Where neither is known, guests still start: by emulation.
+        // Without a recorded result and after a failed probe, guests are emulated.
         Accelerator::remembered().unwrap_or_else(|| {
             let found = if boots_by_kvm(image) { Accelerator::Kvm } else { Accelerator::Tcg };
             println!("  guests run by {}", found.name());
-            // Without a record the next start probes again.
+            // If recording fails, the next start probes again.
             let _ = found.remember();
             found
         })
@@ -63,7 +63,7 @@ impl Accelerator {
         }
     }
 
-    /// The arguments of QEMU.
+    /// Returns arguments of QEMU.
     pub(super) fn arguments(self) -> &'static str {
         match self {
             Accelerator::Kvm => "-accel kvm -cpu host",

@@ -1,4 +1,4 @@
-//! What goes wrong on guests' links, on purpose.
+//! Faults of guests' links, made on purpose.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use super::{VmLab, guest, monitor, network};
 use crate::command::wait_until;
 use crate::{Cut, LabError};
 
-/// How long a guest may take to notice that its cable was pulled or plugged.
+/// Time limit for a guest to notice that its cable was pulled or plugged.
 const NOTICED: Duration = Duration::from_secs(15);
 
 impl VmLab {
-    /// Cuts the cable of an interface, at both ends if the other is a guest as well. Guests that
-    /// can see it have seen it when this returns.
+    /// Cuts the cable of an interface, at both ends if the other end is a guest as well. Guests
+    /// that can see the cut have seen it when this returns.
     pub fn cut(&self, guest: &str, interface: &str, kind: Cut) -> Result<(), LabError> {
         let (number, index) = self.interface(guest, interface)?;
         match kind {
@@ -21,7 +21,7 @@ impl VmLab {
         }
     }
 
-    /// Brings a cable back, however it was cut; guests have their carrier when this returns.
+    /// Restores a cable, however it was cut. The guests have their carrier when this returns.
     pub fn heal(&self, guest: &str, interface: &str) -> Result<(), LabError> {
         let (number, index) = self.interface(guest, interface)?;
         network::set_tap(&self.paths, number, index, "up")?;
@@ -35,7 +35,7 @@ impl VmLab {
             let dir = self.paths.guest(&guest_name(number));
             monitor::set_link(&guest::monitor(&dir), index, up)?;
         }
-        // A guest that has lost eth0 cannot be asked.
+        // A guest that has lost eth0 cannot be reached by ssh.
         let mut asked = ends.iter().filter(|(_, index)| up || *index > 0);
         asked.try_for_each(|(number, index)| {
             let carrier = if up { "1" } else { "0" };
@@ -43,8 +43,8 @@ impl VmLab {
         })
     }
 
-    /// Drops, delays or mangles what an interface sends, in the words of `tc`: `["loss", "10%"]`.
-    /// No words end it.
+    /// Drops, delays or corrupts what an interface sends, in the words of `tc`: `["loss", "10%"]`.
+    /// Without words it removes such a fault.
     pub fn netem(&self, guest: &str, interface: &str, words: &[&str]) -> Result<(), LabError> {
         self.interface(guest, interface)?;
         let verb: &[&str] = if words.is_empty() { &["del"] } else { &["replace"] };
@@ -56,7 +56,7 @@ impl VmLab {
         self.checked(guest, &line).map(drop)
     }
 
-    /// Changes the largest packet of an interface.
+    /// Sets the MTU of an interface, in bytes.
     pub fn set_mtu(&self, guest: &str, interface: &str, mtu: u32) -> Result<(), LabError> {
         self.fabric_interface(guest, interface)?;
         let mtu = mtu.to_string();
@@ -71,18 +71,19 @@ impl VmLab {
         if up { self.await_carrier(guest, interface, "1") } else { Ok(()) }
     }
 
-    /// Polls what the guest's kernel says of a carrier; one that is down altogether has none.
+    /// Waits until the guest's kernel reports the wanted carrier state. An interface that is down
+    /// has no carrier state.
     fn await_carrier(&self, guest: &str, interface: &str, wanted: &str) -> Result<(), LabError> {
         let file = format!("/sys/class/net/{interface}/carrier");
         let what = format!("{guest} to notice the cable of {interface}");
         wait_until(NOTICED, &what, || {
-            // Right after eth0 is healed the guest may not answer yet.
+            // Right after eth0 was restored the guest may not answer yet.
             let Ok(output) = self.run(guest, &["cat", &file]) else { return Ok(false) };
             Ok(String::from_utf8_lossy(&output.stdout).trim() == wanted)
         })
     }
 
-    /// The numbers of a guest and of one of its interfaces.
+    /// Returns the numbers of a guest and of one of its interfaces.
     fn interface(&self, guest: &str, interface: &str) -> Result<(usize, usize), LabError> {
         self.check(guest)?;
         let number = guest_number(guest).unwrap_or_default();
@@ -96,7 +97,8 @@ impl VmLab {
         }
     }
 
-    /// The same for what must not be done to the interface by which it is done.
+    /// Returns the numbers of a guest and of one of its fabric interfaces. Rejects eth0, over which
+    /// the guest is controlled.
     fn fabric_interface(&self, guest: &str, interface: &str) -> Result<(), LabError> {
         match self.interface(guest, interface)? {
             (_, 0) => Err(LabError::Usage(

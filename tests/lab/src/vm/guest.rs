@@ -14,22 +14,22 @@ use crate::LabError;
 use crate::command::{last_lines, run, wait_until};
 use crate::netns::sshd::with_detail;
 
-/// MiB of memory; what a guest writes to its disk is in there as well.
+/// Memory in MiB. It also holds the files that the guest writes.
 const MEMORY: usize = 1024;
 
-/// How long a guest may take to start on a busy machine.
+/// Time limit for the start of a guest on a busy machine.
 const START: Duration = Duration::from_secs(180);
 
-/// How much of its console is shown when it does not start.
+/// Number of lines of its console that are printed if it does not start.
 const CONSOLE_LINES: usize = 20;
 
-/// What decides how a guest is started.
+/// Guest to be started.
 #[derive(Debug)]
 pub(super) struct Guest<'a> {
     pub(super) number: usize,
     pub(super) record: &'a VmRecord,
     pub(super) accelerator: Accelerator,
-    /// Its files.
+    /// Directory of its files.
     pub(super) dir: PathBuf,
 }
 
@@ -38,18 +38,19 @@ impl Guest<'_> {
         guest_name(self.number)
     }
 
-    /// The RDMA drivers it loads, in order.
+    /// Returns the RDMA drivers that it loads, in order.
     fn rdma(&self) -> &'static str {
-        // In a mixed lab not everybody speaks RoCE.
+        // In a mixed lab the last guest has no RoCE.
         if self.record.mixed && self.number == self.record.guests { "siw" } else { "rxe,siw" }
     }
 
-    /// What it sees as `/share`: others are sent what they need, as by any launcher.
+    /// Returns the directory that it sees as `/share`. Only the first guest has it: to the others
+    /// the launcher sends what they need, as to any host.
     fn share(&self) -> Option<&Path> {
         self.record.share.as_deref().filter(|_| self.number == 1)
     }
 
-    /// The arguments of QEMU.
+    /// Returns the arguments of QEMU.
     fn arguments(&self, image: &Image) -> Vec<String> {
         let mut arguments = words(self.accelerator.arguments());
         arguments.extend(words("-machine q35 -nodefaults"));
@@ -77,7 +78,8 @@ impl Guest<'_> {
         arguments
     }
 
-    /// A network card. Those of the fabric sit behind a PCI Express port each, as real ones do.
+    /// Adds a network card. Each one of the fabric is behind a PCI Express port of its own, as real
+    /// ones are.
     fn interface(&self, arguments: &mut Vec<String>, interface: usize) {
         let (number, i) = (self.number, interface);
         let backend =
@@ -94,14 +96,15 @@ impl Guest<'_> {
         arguments.extend(["-netdev".into(), backend, "-device".into(), card]);
     }
 
-    /// What the kernel and the guest's init are told.
+    /// Returns the kernel's command line, which also has the parameters of the guest's init.
     fn command_line(&self) -> String {
         let hosts: Vec<String> = (1..=self.record.guests)
             .map(|number| format!("{}={}", management_address(number), guest_name(number)))
             .collect();
         let cables = self.record.topology.cables(self.number).into_iter();
         let addresses: Vec<String> = cables.map(|cable| format!("{}/24", cable.address)).collect();
-        // On a busy machine an emulated timer misses the kernel's test of it, which is then fatal.
+        // `no_timer_check`: on a busy machine an emulated timer fails the kernel's test, which
+        // would be fatal.
         format!(
             "console=ttyS0 quiet panic=-1 net.ifnames=0 mitigations=off no_timer_check \
              lab.name={} lab.hosts={} lab.addresses={} lab.mtu={FABRIC_MTU} lab.rdma={}{}",
@@ -117,14 +120,14 @@ impl Guest<'_> {
         )
     }
 
-    /// Starts it; [`wait`] tells when it is up.
+    /// Starts the guest. [`wait`] waits until it is up.
     pub(super) fn start(&self, paths: &VmPaths) -> Result<(), LabError> {
         let name = self.name();
         fs::create_dir_all(&self.dir)
             .map_err(LabError::io(format!("make {}", self.dir.display())))?;
         let mut command = network::enter(paths);
         command.arg("qemu-system-x86_64").args(self.arguments(&self.record.image()));
-        // With -daemonize it returns once the machine is made, or says what is wrong.
+        // With -daemonize QEMU returns when the machine exists, or prints an error.
         run(&format!("start guest {name}"), &mut command)?;
         let file = self.dir.join("pid");
         let text =
@@ -151,19 +154,20 @@ pub(super) fn wait(lab: &VmLab, guest: &str) -> Result<(), LabError> {
         Ok(console().contains(&ready))
     })
     .map_err(shown)?;
-    // Its sshd starts after that line; an attempt that comes too early is refused at once.
+    // Its sshd starts after that line. Earlier connections are refused at once, so they are
+    // retried.
     let mut ssh = lab.ssh(guest)?;
     ssh.arg("true");
     wait_until(START, &what, || Ok(run("try ssh", &mut ssh).is_ok())).map_err(shown)?;
     keep_connection(lab, guest)
 }
 
-/// Opens the connection that later commands share: on an emulated processor each key exchange
-/// takes longer than most commands. Whatever ends it, they connect by themselves.
+/// Opens the connection that later commands share: on an emulated processor a key exchange takes
+/// longer than most commands. If it ends, commands connect by themselves.
 fn keep_connection(lab: &VmLab, guest: &str) -> Result<(), LabError> {
     let mut ssh = lab.ssh(guest)?;
     ssh.args(["-f", "-N", "-o", "ControlMaster=yes"]);
-    // It stays, and would hold any pipe open.
+    // It runs on in the background and would hold pipes open.
     ssh.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let operation = format!("keep a connection to {guest}");
     ssh.status().map_err(LabError::io(operation)).map(drop)
@@ -173,22 +177,22 @@ fn console_end(text: &str) -> String {
     last_lines(&text.replace('\r', ""), CONSOLE_LINES)
 }
 
-/// Whatever the guest's kernel and init print.
+/// Returns the file with the output of the guest's kernel and init.
 pub(super) fn console(dir: &Path) -> PathBuf {
     dir.join("console.log")
 }
 
-/// Where QEMU takes orders.
+/// Returns the socket of QEMU's monitor.
 pub(super) fn monitor(dir: &Path) -> PathBuf {
     dir.join("monitor")
 }
 
-/// A command with the arguments of a guest's own programs, quoted for the shell that ssh starts.
+/// Appends a command line to an ssh command, quoted for the guest's shell.
 pub(super) fn remote(ssh: &mut Command, words: &[&str]) {
     ssh.arg("--").args(words.iter().map(|word| crate::command::quote(word)));
 }
 
-/// Shows a directory of this machine to the guest, under a tag and not to be written to.
+/// Adds a directory of this machine that the guest can mount by a tag, read-only.
 fn directory(arguments: &mut Vec<String>, tag: &str, directory: &Path) {
     let directory = escape(directory);
     arguments.extend([
@@ -207,7 +211,7 @@ fn path(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// A path among QEMU's options, which commas separate.
+/// Escapes a path for QEMU's options, which commas separate.
 fn escape(path: &Path) -> String {
     self::path(path).replace(',', ",,")
 }

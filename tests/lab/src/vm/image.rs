@@ -1,4 +1,5 @@
-//! The image that all guests boot from: built once from Debian's packages and kept in the cache.
+//! The image that all guests boot from. It is built once from Debian's packages and kept in the
+//! cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,31 +14,32 @@ use crate::command::{run, spinner};
 use crate::netns::state::lock;
 use crate::setup::{self, PackageSet};
 
-/// How long one step may take; the slowest needs a minute.
+/// Time limit of one step; the slowest takes a minute.
 const STEP: Duration = Duration::from_secs(900);
 
-/// How the directory of an image ends while it is being built, before a number.
+/// Extension of the directory of an image that is being built, before a pid.
 const UNFINISHED: &str = "new";
 
-/// A whole image.
+/// Complete image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Image {
     dir: PathBuf,
 }
 
 impl Image {
-    /// The image in `dir`, which must be there.
+    /// Refers to the image in `dir`, which must exist.
     pub(super) fn at(dir: impl Into<PathBuf>) -> Image {
         Image { dir: dir.into() }
     }
 
-    /// The image of today's recipe, if it has been built.
+    /// Finds the image of the current recipe, if it has been built.
     pub(super) fn find() -> Result<Option<Image>, LabError> {
         let dir = setup::cache().join(Recipe::new(&suite()?).image_name());
         Ok(dir.exists().then_some(Image { dir }))
     }
 
-    /// The image of today's recipe; builds it if need be, a line for every step.
+    /// Returns the image of the current recipe, and builds it if it does not exist. Prints a line
+    /// for every step.
     pub(super) fn build() -> Result<Image, LabError> {
         if let Some(image) = Image::find()? {
             return Ok(image);
@@ -47,7 +49,7 @@ impl Image {
         fs::create_dir_all(&cache).map_err(LabError::io(format!("make {}", cache.display())))?;
         let waiting = Instant::now();
         let _lock = lock(&cache.join("vm.lock"))?;
-        // Whoever held the lock may have built it.
+        // The previous holder of the lock may have built it.
         if let Some(image) = Image::find()? {
             let waited = waiting.elapsed().as_secs_f64();
             println!("the guests' image was built meanwhile (waited {waited:.0} s)");
@@ -59,7 +61,7 @@ impl Image {
         println!("building the guests' image {} (once, about a minute)", dir.display());
         let start = Instant::now();
         remove_unfinished(&cache)?;
-        // What an interrupted build has started may go on for a while, in a directory of its own.
+        // Processes of an interrupted build may run on for a while, in a directory of their own.
         let unfinished = dir.with_extension(format!("{UNFINISHED}{}", std::process::id()));
         fs::create_dir_all(&unfinished)
             .map_err(LabError::io(format!("make {}", unfinished.display())))?;
@@ -67,7 +69,7 @@ impl Image {
         let built = make(&recipe, &unfinished);
         progress.finish_and_clear();
         if let Err(error) = built {
-            // What failed first counts; the next build tries again to remove this.
+            // The first error is reported; the next build removes what cannot be removed here.
             let _ = remove(&unfinished);
             return Err(error);
         }
@@ -81,7 +83,7 @@ impl Image {
         &self.dir
     }
 
-    /// The root directory; guests share it and write to none of it.
+    /// Returns the root directory. All guests share it, read-only.
     pub(super) fn root(&self) -> PathBuf {
         self.dir.join("root")
     }
@@ -94,7 +96,7 @@ impl Image {
         self.dir.join("initrd.gz")
     }
 
-    /// What opens every guest.
+    /// Returns the private key that is authorised on every guest.
     pub(super) fn key(&self) -> PathBuf {
         self.dir.join("key")
     }
@@ -104,7 +106,7 @@ impl Image {
     }
 }
 
-/// Why no image can be built or started here, if that is plain beforehand.
+/// Returns why no image can be built or booted here, if that is known beforehand.
 pub(crate) fn obstacle() -> Option<String> {
     if let Err(error) = suite() {
         return Some(error.to_string());
@@ -116,7 +118,7 @@ pub(crate) fn obstacle() -> Option<String> {
     (!Path::new("/dev/net/tun").exists()).then(|| "there is no /dev/net/tun".into())
 }
 
-/// Starts building the image beside whatever else is done; the handle ends it when dropped.
+/// Starts building the image in the background. Dropping the handle ends the build.
 pub(crate) fn build_beside() -> Result<Background, LabError> {
     let program = std::env::current_exe().map_err(LabError::io("find this program"))?;
     let mut command = Command::new(program);
@@ -124,19 +126,19 @@ pub(crate) fn build_beside() -> Result<Background, LabError> {
     Background::start(command)
 }
 
-/// The machine's own Debian release: what is built here is to run in the guests.
+/// Returns this machine's Debian release: what is built here runs in the guests.
 fn suite() -> Result<String, LabError> {
     let text =
         fs::read_to_string("/etc/os-release").map_err(LabError::io("read which system this is"))?;
     match (os_release(&text), std::env::consts::ARCH) {
         (Some(suite), "x86_64") => Ok(suite),
         _ => Err(LabError::Unexpected(
-            "guests need a Debian on x86_64: their image is made of its own packages".into(),
+            "guests need Debian on x86_64: their image is made of its packages".into(),
         )),
     }
 }
 
-/// The code name in an os-release file of Debian's.
+/// Returns the code name in an os-release file of Debian.
 fn os_release(text: &str) -> Option<String> {
     let value = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
@@ -145,7 +147,7 @@ fn os_release(text: &str) -> Option<String> {
     value("VERSION_CODENAME").filter(|_| value("ID").as_deref() == Some("debian"))
 }
 
-/// All steps. The root directory is made while the kernel is fetched and its driver built.
+/// Runs all steps. The root directory is made while the kernel is downloaded and its driver built.
 fn make(recipe: &Recipe, dir: &Path) -> Result<(), LabError> {
     step("package lists", "read the package lists", || {
         run("read the package lists", Command::new("apt-get").args(["update", "-q"])).map(drop)
@@ -167,7 +169,7 @@ fn make(recipe: &Recipe, dir: &Path) -> Result<(), LabError> {
 fn script(script: Script, dir: &Path, label: &str, words: &[&str]) -> Result<(), LabError> {
     let operation = format!("make the {label} of the guests' image ({})", script.name);
     let mut command = Command::new("timeout");
-    // In our own process group, so that an interrupt ends it as well.
+    // In this process group, so that an interrupt ends it as well.
     command.arg("--foreground").arg(STEP.as_secs().to_string()).args([
         "sh",
         "-c",
@@ -179,7 +181,7 @@ fn script(script: Script, dir: &Path, label: &str, words: &[&str]) -> Result<(),
     step(label, &operation, || run(&operation, &mut command).map(drop))
 }
 
-/// Runs a step and says how long it took.
+/// Runs a step and prints how long it took.
 fn step(
     label: &str,
     operation: &str,
@@ -191,7 +193,7 @@ fn step(
     Ok(())
 }
 
-/// Removes what interrupted builds left behind.
+/// Removes directories that interrupted builds left.
 fn remove_unfinished(cache: &Path) -> Result<(), LabError> {
     let entries = fs::read_dir(cache).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_unfinished = |path: &PathBuf| {

@@ -1,8 +1,15 @@
-//! Hosts with real verbs and no RDMA hardware: QEMU guests on Debian's own kernel with soft RoCE
-//! (`rxe`) and Soft-iWARP (`siw`) on every fabric interface.
+//! Hosts with real verbs and no RDMA hardware: QEMU guests on Debian's own kernel, with soft RoCE
+//! (`rxe`) and Soft-iWARP (`siw`) on every fabric interface. KVM is used where it works, but not
+//! needed.
 //!
-//! In reading order: the `recipe` of the `image` that all guests boot from, the `topology` of
-//! their cables, one `guest`, and the `faults` of its links. No KVM is needed (`accelerator`).
+//! | file | what |
+//! |---|---|
+//! | `recipe`, `image` | what the guests' image is made of; building it |
+//! | `topology`, `network` | addresses and cables; bridges and taps on this machine |
+//! | `guest`, `accelerator` | one QEMU process; KVM or emulation |
+//! | `monitor`, `faults` | commands to a running QEMU; cutting and disturbing links |
+//! | `state` | paths and record of a lab |
+//! | `pair` | both ends of a measurement between two guests |
 
 mod accelerator;
 mod faults;
@@ -39,35 +46,35 @@ use topology::{guest_name, guest_number, management_address};
 pub(crate) use image::{build_beside, obstacle};
 pub use topology::{MAX_GUESTS, Topology};
 
-/// The most processors of a guest.
+/// Maximum number of processors of a guest.
 const MAX_CPUS: usize = 16;
 
-/// How long a command in a guest may take unless its caller says so.
+/// Default time limit of a command in a guest.
 const COMMAND: Duration = Duration::from_secs(60);
 
-/// What a lab of guests is to be like.
+/// Options of a lab of guests.
 #[derive(Debug, Clone)]
 pub struct VmOptions {
-    /// The lab's name.
+    /// Name of the lab.
     pub name: String,
-    /// How many guests.
+    /// Number of guests.
     pub guests: usize,
-    /// How they are cabled.
+    /// Network topology.
     pub topology: Topology,
-    /// How many processors each guest has. Emulated ones are slow, and more of them than this
-    /// machine has make all of them slower.
+    /// Number of processors of each guest. Emulated processors are slow, and more of them than this
+    /// machine has slow down all of them.
     pub cpus: usize,
-    /// The last guest has Soft-iWARP alone, so that not every node can use RoCE.
+    /// Whether the last guest has only Soft-iWARP, so that not every node can use RoCE.
     pub mixed: bool,
-    /// A directory of this machine that the first guest sees as `/share`, read-only.
+    /// Directory of this machine that the first guest sees as `/share`, read-only.
     pub share: Option<PathBuf>,
-    /// Whether nothing in the share changes while guests run, so that the first one may keep what it
-    /// has read: a job starts in a third of the time.
+    /// Whether the share stays unchanged while guests run. Then the first guest caches it, and jobs
+    /// start in a third of the time.
     pub is_share_fixed: bool,
 }
 
 impl VmOptions {
-    /// Guests that all have the same devices, and no share.
+    /// Describes guests that all have the same devices, and no share.
     pub fn new(name: &str, guests: usize, topology: Topology) -> VmOptions {
         let name = name.into();
         VmOptions {
@@ -82,26 +89,26 @@ impl VmOptions {
     }
 }
 
-/// A lab of guests that is up.
+/// Lab of guests that is up.
 #[derive(Debug)]
 pub struct VmLab {
     paths: VmPaths,
     record: VmRecord,
 }
 
-/// A guest in a few words.
+/// Summary of a guest.
 #[derive(Debug, Clone, Serialize)]
 pub struct GuestStatus {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Whether its process runs.
+    /// Whether its QEMU process runs.
     pub up: bool,
-    /// The addresses of eth0, eth1 and so on.
+    /// Addresses of eth0, eth1 and so on.
     pub addresses: Vec<String>,
 }
 
-/// Builds the image that guests boot from, unless it is there already, and finds out what executes
-/// guests here; gives the image's directory.
+/// Builds the image that guests boot from, unless it exists, and finds out whether KVM works here.
+/// Returns the directory of the image.
 pub fn build() -> Result<PathBuf, LabError> {
     let image = Image::build()?;
     setup::install(PackageSet::Guests)?;
@@ -110,8 +117,8 @@ pub fn build() -> Result<PathBuf, LabError> {
 }
 
 impl VmLab {
-    /// Makes a lab and waits until every guest answers by ssh. Whatever has been started is
-    /// removed if one does not.
+    /// Makes a lab and waits until every guest answers by ssh. If one does not, removes everything
+    /// that was started.
     pub fn up(options: &VmOptions) -> Result<VmLab, LabError> {
         setup::require_root()?;
         names::check_lab_name(&options.name).map_err(LabError::Usage)?;
@@ -134,7 +141,7 @@ impl VmLab {
         record.is_share_fixed = options.is_share_fixed;
         let lab = VmLab { paths, record };
         lab.start().inspect_err(|_| {
-            // Why it did not start matters more than what is left of it.
+            // The reason for the failure is reported; what is left goes with the next start.
             let _ = remove(&lab.paths);
         })?;
         Ok(lab)
@@ -143,7 +150,7 @@ impl VmLab {
     fn start(&self) -> Result<(), LabError> {
         let dir = &self.paths.dir;
         fs::create_dir_all(dir).map_err(LabError::io(format!("make {}", dir.display())))?;
-        // Recorded first: what a crash leaves is then known to be a lab.
+        // Recorded first, so that `down` finds what a crash leaves.
         self.record.store(&self.paths)?;
         self.write_ssh_config()?;
         network::create(&self.paths, &self.record)?;
@@ -155,7 +162,7 @@ impl VmLab {
         self.guests().iter().try_for_each(|name| guest::wait(self, name))
     }
 
-    /// The lab called `name`, if it is up.
+    /// Finds the lab called `name`. Fails if it is not up.
     pub fn find(name: &str) -> Result<VmLab, LabError> {
         let paths = VmPaths::new(name);
         match VmRecord::load(&paths)? {
@@ -164,8 +171,8 @@ impl VmLab {
         }
     }
 
-    /// Ends all guests of the lab called `name` and removes everything but the image, whatever
-    /// state it is in; false if there was nothing to remove.
+    /// Kills all guests of the lab called `name` and removes everything but the image, in whatever
+    /// state it is. Returns whether there was anything to remove.
     pub fn down(name: &str) -> Result<bool, LabError> {
         setup::require_root()?;
         let paths = VmPaths::new(name);
@@ -177,12 +184,12 @@ impl VmLab {
         Ok(found)
     }
 
-    /// The names of its guests.
+    /// Lists the names of its guests.
     pub fn guests(&self) -> Vec<String> {
         (1..=self.record.guests).map(guest_name).collect()
     }
 
-    /// Its guests in a few words.
+    /// Returns a summary of each guest.
     pub fn status(&self) -> Vec<GuestStatus> {
         let guest = |number| {
             let name = guest_name(number);
@@ -196,13 +203,13 @@ impl VmLab {
         (1..=self.record.guests).map(guest).collect()
     }
 
-    /// Runs a program on a guest, each word reaching it as it is, and gives what it printed. It
-    /// has a minute.
+    /// Runs a program on a guest and returns its output. The words reach the program unchanged.
+    /// Fails after a minute.
     pub fn run(&self, guest: &str, words: &[&str]) -> Result<Output, LabError> {
         self.run_within(guest, words, COMMAND)
     }
 
-    /// The same with another limit.
+    /// Runs a program as [`VmLab::run`] does, with another time limit.
     pub fn run_within(
         &self,
         guest: &str,
@@ -225,7 +232,7 @@ impl VmLab {
         }
     }
 
-    /// Runs a program on a guest whose failure is an error; gives its stdout.
+    /// Runs a program on a guest and returns its stdout. Fails if the program fails.
     pub fn checked(&self, guest: &str, words: &[&str]) -> Result<String, LabError> {
         let output = self.run(guest, words)?;
         if output.status.success() {
@@ -239,7 +246,7 @@ impl VmLab {
         })
     }
 
-    /// ssh to a guest, as it is typed on the head; append a command line, or nothing for a shell.
+    /// Makes an ssh command to a guest; the caller appends a command line, or nothing for a shell.
     pub fn ssh(&self, guest: &str) -> Result<Command, LabError> {
         self.check(guest)?;
         if state::process(&self.paths.guest(guest)).is_none() {
@@ -250,13 +257,13 @@ impl VmLab {
         Ok(command)
     }
 
-    /// A command on the head: on this machine, in the network of the guests. Append the program
-    /// and its arguments.
+    /// Makes a command for the head: it runs on this machine, in the network of the guests. The
+    /// caller appends the program and its arguments.
     pub fn exec(&self) -> Command {
         network::enter(&self.paths)
     }
 
-    /// The end of what a guest's kernel and sshd have printed.
+    /// Returns what a guest's kernel and sshd have printed.
     pub fn console(&self, guest: &str) -> Result<String, LabError> {
         self.check(guest)?;
         let file = guest::console(&self.paths.guest(guest));
@@ -264,7 +271,7 @@ impl VmLab {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Whether the lab has this guest.
+    /// Fails if the lab does not have this guest.
     fn check(&self, guest: &str) -> Result<(), LabError> {
         match guest_number(guest).filter(|number| *number <= self.record.guests) {
             Some(_) => Ok(()),
@@ -272,8 +279,8 @@ impl VmLab {
         }
     }
 
-    /// Names, addresses and keys for ssh on the head. It takes the first value that it meets, so
-    /// what is true of one guest comes before what is true of all.
+    /// Writes the ssh configuration of the head. ssh uses the first value of a setting, so settings
+    /// of one guest come before those of all.
     fn write_ssh_config(&self) -> Result<(), LabError> {
         let image = self.record.image();
         let mut text = String::new();
@@ -282,7 +289,7 @@ impl VmLab {
             text += &format!("Host {name}\n  HostName {address}\n");
         }
         text += "Host *\n  User root\n  BatchMode yes\n  ConnectTimeout 5\n  LogLevel ERROR\n";
-        // The connection that is kept must not outlive its guest.
+        // The shared connection must not outlive its guest.
         text += "  ServerAliveInterval 10\n  ServerAliveCountMax 3\n";
         text += &format!("  ControlPath \"{}/%n.ssh\"\n", self.paths.dir.display());
         text += "  StrictHostKeyChecking yes\n  GlobalKnownHostsFile /dev/null\n";
@@ -292,7 +299,7 @@ impl VmLab {
     }
 }
 
-/// The share as QEMU, which leaves this directory, finds it.
+/// Returns an absolute path, since QEMU changes its working directory.
 fn absolute(share: &Path) -> Result<PathBuf, LabError> {
     fs::canonicalize(share).map_err(LabError::io(format!("find {} to share", share.display())))
 }
@@ -303,21 +310,21 @@ fn write(path: &Path, text: &str) -> Result<(), LabError> {
         .map_err(LabError::io(format!("write {}", path.display())))
 }
 
-/// Ends and removes everything by that name; true if there was anything. The caller holds the
-/// lab's lock.
+/// Kills and removes everything of the lab; returns whether there was anything. The caller holds
+/// the lab's lock.
 fn remove(paths: &VmPaths) -> Result<bool, LabError> {
     let found = paths.dir.exists() || paths.netns_file().exists();
     let dirs = fs::read_dir(&paths.dir).into_iter().flatten().flatten();
     let guests: Vec<_> = dirs.filter_map(|entry| state::process(&entry.path())).collect();
     for guest in &guests {
-        // A guest has no disk to be damaged.
+        // A guest has no disk that could be damaged.
         let _ = kill(Pid::from_raw(guest.pid), Signal::SIGKILL);
     }
     wait_until(Duration::from_secs(10), "the guests to end", || {
         Ok(!guests.iter().any(|guest| guest.is_alive()))
     })?;
     if paths.netns_file().exists() {
-        // Guests that were never recorded, and whatever else was started there.
+        // Guests that were not recorded yet, and other programs in their network.
         let netns = [paths.netns()];
         teardown::kill_members(&netns)?;
         namespaces::delete(&netns)?;

@@ -1,4 +1,4 @@
-//! Orders to a running QEMU (QMP): a line of JSON each way.
+//! Commands to a running QEMU by QMP: one line of JSON in each direction.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 
 use crate::LabError;
 
-/// How long QEMU may take to answer.
+/// Time limit of an answer.
 const ANSWER: Duration = Duration::from_secs(10);
 
 /// Plugs or unplugs the cable of a network card, as its guest sees it.
 pub(super) fn set_link(monitor: &Path, interface: usize, up: bool) -> Result<(), LabError> {
-    let order = json!({
+    let command = json!({
         "execute": "set_link",
         "arguments": { "name": format!("net{interface}"), "up": up },
     });
@@ -24,9 +24,9 @@ pub(super) fn set_link(monitor: &Path, interface: usize, up: bool) -> Result<(),
     stream.set_read_timeout(Some(ANSWER)).map_err(io())?;
     let mut writer = stream.try_clone().map_err(io())?;
     let mut lines = BufReader::new(stream).lines();
-    for order in [json!({ "execute": "qmp_capabilities" }), order] {
-        writer.write_all(format!("{order}\n").as_bytes()).map_err(io())?;
-        // The greeting and events come in between.
+    for command in [json!({ "execute": "qmp_capabilities" }), command] {
+        writer.write_all(format!("{command}\n").as_bytes()).map_err(io())?;
+        // QEMU also sends a greeting and events.
         let answer = loop {
             let line =
                 lines.next().unwrap_or_else(|| Err(std::io::ErrorKind::UnexpectedEof.into()));
@@ -39,7 +39,7 @@ pub(super) fn set_link(monitor: &Path, interface: usize, up: bool) -> Result<(),
     Ok(())
 }
 
-/// What a line says of the last order; nothing if it is about something else.
+/// Parses the answer to the last command. Returns nothing if the line is not an answer.
 fn answer(line: &str) -> Option<Result<(), String>> {
     let line: Value = serde_json::from_str(line).ok()?;
     match (line.get("return"), line.get("error")) {

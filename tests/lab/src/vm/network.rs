@@ -34,14 +34,15 @@ pub(super) fn create(paths: &VmPaths, record: &VmRecord) -> Result<(), LabError>
     batch(Some(&netns), "make bridges and cables", &lines)
 }
 
-/// A command in the head's namespace; append the program and its arguments.
+/// Makes a command that runs in the head's namespace; the caller appends the program and its
+/// arguments.
 pub(super) fn enter(paths: &VmPaths) -> Command {
     let mut command = Command::new("nsenter");
     command.arg(format!("--net={}", paths.netns_file().display())).arg("--");
     command
 }
 
-/// Sets the head's end of a cable up or down.
+/// Sets the head's end of a cable `up` or `down`.
 pub(super) fn set_tap(
     paths: &VmPaths,
     guest: usize,

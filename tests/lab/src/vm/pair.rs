@@ -1,4 +1,4 @@
-//! Two guests that run both ends of a measurement: n1 serves, n2 connects.
+//! Measurements between two guests: n1 runs the server, n2 the client.
 
 use std::time::Duration;
 
@@ -7,37 +7,37 @@ use crate::LabError;
 
 const SERVER: &str = "n1";
 const CLIENT: &str = "n2";
-/// Where both find the verbs' example `perf`; the second guest has no `/share`.
+/// Path of the example `perf` of rlaunch-verbs on both guests; the second one has no `/share`.
 const PERF: &str = "/run/perf";
-/// The first TCP port by which ends meet; each meeting has the next.
+/// First TCP port on which the ends connect; each measurement uses the next one.
 const FIRST_PORT: u16 = 18515;
-/// An emulated computer writes 200 MiB within.
+/// Time limit of a measurement, in which an emulated computer can write 200 MiB.
 const LIMIT: Duration = Duration::from_secs(50);
-/// So many messages of a stream are one repetition of it.
+/// Number of messages of a stream that count as one repetition.
 const STREAM: usize = 8;
-/// What measures the communicator between both, as the server's guest sees it.
+/// Command line that measures the communicator between both guests, as n1 sees it.
 const RANKS: &str = "/share/rlaunch -H n1,n2 -np 2 --hca rxe0 --transport rdma --mesh off --no-watch \
                      --preload /share/measure measure";
 
-/// What does the measuring.
+/// Program that measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Program {
     /// `ib_write_bw` and its like.
     Perftest,
     /// The verbs' example `perf`.
     Rlaunch,
-    /// Two ranks and their communicator.
+    /// Two ranks with a communicator.
     Ranks,
 }
 
-/// What is measured.
+/// Quantity that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Benchmark {
-    /// Writes one way, as many at once as fit.
+    /// Bandwidth of RDMA writes in one direction, as many at once as fit.
     WriteBandwidth,
-    /// Writes in turn.
+    /// Latency of RDMA writes, each end in turn.
     WriteLatency,
-    /// Messages in turn, which the peer receives.
+    /// Latency of messages that the peer receives, each end in turn.
     SendLatency,
 }
 
@@ -45,7 +45,7 @@ pub enum Benchmark {
 #[derive(Debug)]
 pub struct Pair<'a> {
     lab: &'a VmLab,
-    /// Of the server, in the fabric.
+    /// Address of the server in the fabric.
     address: String,
     port: u16,
 }
@@ -61,7 +61,7 @@ impl Benchmark {
 }
 
 impl Program {
-    /// The command line of a server on the first fabric interface.
+    /// Returns the command line of a server on the first fabric interface.
     fn line(self, benchmark: Benchmark, size: usize, iterations: usize, port: u16) -> String {
         let benchmark = benchmark.name();
         match self {
@@ -69,8 +69,8 @@ impl Program {
             Program::Perftest => {
                 format!("ib_{benchmark} -d rxe0 -x 1 -F -s {size} -n {iterations} -p {port}")
             }
-            // perftest has requests carry nothing themselves on devices that it does not know, and
-            // soft RoCE is none that it knows.
+            // `--inline 0`, since perftest sends no inline data on devices it does not know, and it
+            // does not know soft RoCE.
             Program::Rlaunch => format!(
                 "{PERF} {benchmark} --size {size} --iterations {iterations} --inline 0 --port {port} \
                  rxe0 1"
@@ -79,7 +79,8 @@ impl Program {
     }
 }
 
-/// What two ranks measure: as many messages in turn, each timed by itself, or in a stream.
+/// Returns the command line of two ranks. For latencies each of `iterations` messages is timed by
+/// itself, for bandwidths they are sent in a stream.
 fn ranks(benchmark: Benchmark, size: usize, iterations: usize) -> String {
     match benchmark {
         Benchmark::WriteBandwidth => {
@@ -92,7 +93,7 @@ fn ranks(benchmark: Benchmark, size: usize, iterations: usize) -> String {
 }
 
 impl Pair<'_> {
-    /// The first two guests of a lab whose share has `perf`.
+    /// Prepares the first two guests of a lab whose share has `perf`.
     pub fn new(lab: &VmLab) -> Result<Pair<'_>, LabError> {
         let server = lab.status().into_iter().find(|guest| guest.name == SERVER);
         let address = server.and_then(|guest| guest.addresses.get(1).cloned());
@@ -103,14 +104,14 @@ impl Pair<'_> {
         Ok(pair)
     }
 
-    /// Copies a program from the server's guest to the client's.
+    /// Copies a program from the server to the client.
     pub fn copy(&self, path: &str) -> Result<(), LabError> {
         let line = format!("ssh {CLIENT} 'cat > {path} && chmod +x {path}' < {path}");
         self.shell(SERVER, &line).map(drop)
     }
 
-    /// Runs both ends of an benchmark, whose environments begin with `environment`; gives what the client
-    /// printed.
+    /// Runs both ends of a benchmark with `environment`, as assignments of a shell, before their
+    /// command lines. Returns what the client printed.
     pub fn run(
         &mut self,
         program: Program,
@@ -123,7 +124,7 @@ impl Pair<'_> {
         }
         self.port += 1;
         let line = program.line(benchmark, size, iterations, self.port);
-        // Listening, in the kernel's words, on any address of either family.
+        // Matches a listening socket on any address, IPv4 or IPv6, in the kernel's list.
         let port = self.port;
         let listens = format!("grep -qE ':{port:04X} 0+:0000 0A' /proc/net/tcp /proc/net/tcp6");
         self.shell(
@@ -140,12 +141,12 @@ impl Pair<'_> {
         ended.map(|_| printed)
     }
 
-    /// The same of a shell line on one guest.
+    /// Runs a shell command line on the server and returns its stdout.
     pub fn on_server(&self, line: &str) -> Result<String, LabError> {
         self.shell(SERVER, line)
     }
 
-    /// And on the other.
+    /// Runs a shell command line on the client and returns its stdout.
     pub fn on_client(&self, line: &str) -> Result<String, LabError> {
         self.shell(CLIENT, line)
     }

@@ -1,20 +1,20 @@
-//! What the guests' image is made of. Its name is a digest of all of it, so that a changed recipe
-//! is another image and an unchanged one is never built twice.
+//! Recipe of the guests' image. The image is named by a digest of the recipe, so that a changed
+//! recipe makes another image and an unchanged one is never built twice.
 
 use std::fmt::Write;
 
 use sha2::{Digest, Sha256};
 
-/// Debian's packages in the image, beside the essential ones.
+/// Debian packages in the image, beside the essential ones.
 const PACKAGES: &[&str] = &[
     "openssh-server",
     "openssh-client",
-    // Verbs: the libraries, their tools, and what measures them.
+    // Verbs: libraries, tools and benchmarks.
     "rdma-core",
     "ibverbs-providers",
     "ibverbs-utils",
     "perftest",
-    // What the unsafe code around them does with memory.
+    // Memory checker for unsafe code around verbs.
     "valgrind",
     // `ip`, `tc` and `rdma`; `lspci`; `ping`.
     "iproute2",
@@ -24,24 +24,24 @@ const PACKAGES: &[&str] = &[
     "procps",
     "hostname",
     "python3-minimal",
-    // Containers inside of guests.
+    // Containers inside guests.
     "podman",
     "crun",
     "netavark",
     "iptables",
 ];
 
-/// A script and the name under which its failure is reported.
+/// Script, and its name in error messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Script {
     pub(super) name: &'static str,
     pub(super) text: &'static str,
 }
 
-/// Fetches Debian's kernel.
+/// Downloads Debian's kernel.
 pub(super) const KERNEL: Script =
     Script { name: "kernel.sh", text: include_str!("image/kernel.sh") };
-/// Builds the Soft-iWARP driver for it.
+/// Builds the Soft-iWARP driver for that kernel.
 pub(super) const SIW: Script = Script { name: "siw.sh", text: include_str!("image/siw.sh") };
 /// Makes the root directory.
 pub(super) const ROOT: Script = Script { name: "root.sh", text: include_str!("image/root.sh") };
@@ -51,37 +51,38 @@ pub(super) const FINISH: Script =
 /// pid 1 of a guest.
 pub(super) const GUEST_INIT: Script =
     Script { name: "guest-init.sh", text: include_str!("image/guest-init.sh") };
-/// pid 1 before that, in the initial ramdisk.
+/// pid 1 before the guest's own, in the initial ramdisk.
 pub(super) const RAMDISK_INIT: Script =
     Script { name: "ramdisk-init.sh", text: include_str!("image/ramdisk-init.sh") };
 
 const SCRIPTS: &[Script] = &[KERNEL, SIW, ROOT, FINISH, GUEST_INIT, RAMDISK_INIT];
 
-/// How many digits of the digest are in the name.
+/// Number of hexadecimal digits of the digest in the name.
 const DIGITS: usize = 16;
 
-/// Everything that decides what the image is like.
+/// Everything that determines the content of the image.
 #[derive(Debug, Clone)]
 pub(super) struct Recipe {
-    /// Debian's release, by code name.
+    /// Code name of Debian's release.
     pub(super) suite: String,
     pub(super) packages: &'static [&'static str],
     scripts: &'static [Script],
 }
 
 impl Recipe {
-    /// The image's recipe upon the release called `suite`.
+    /// Returns the recipe for the release called `suite`.
     pub(super) fn new(suite: &str) -> Recipe {
         Recipe { suite: suite.into(), packages: PACKAGES, scripts: SCRIPTS }
     }
 
-    /// The name of what comes of it.
+    /// Returns the name of the image.
     pub(super) fn image_name(&self) -> String {
         let mut digest = Sha256::new();
         let scripts = self.scripts.iter().flat_map(|script| [script.name, script.text]);
         let parts = [self.suite.as_str()].into_iter().chain(self.packages.iter().copied());
         for part in parts.chain(scripts) {
-            // With its length, so that moving a letter from one part to the next is a change.
+            // The length is included, so that moving a letter from one part to the next changes the
+            // digest.
             digest.update((part.len() as u64).to_le_bytes());
             digest.update(part);
         }

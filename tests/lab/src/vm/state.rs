@@ -1,5 +1,4 @@
-//! Where a lab of guests keeps its files, and what it remembers of itself: enough for `down` to
-//! find everything after a crash.
+//! Paths and record of a lab of guests: enough for `down` to find everything after a crash.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,11 +11,11 @@ use super::topology::Topology;
 use crate::LabError;
 use crate::netns::state::{self, ProcessId, read_json, write_json};
 
-/// The paths of one lab.
+/// Paths of one lab.
 #[derive(Debug, Clone)]
 pub(super) struct VmPaths {
     pub(super) name: String,
-    /// Beside the labs of namespaces, whose names have no hyphen.
+    /// Directory beside those of labs of namespaces, whose names have no hyphen.
     pub(super) dir: PathBuf,
 }
 
@@ -29,18 +28,18 @@ impl VmPaths {
         self.dir.join("lab.json")
     }
 
-    /// How ssh reaches the guests from the head.
+    /// Returns the ssh configuration of the head.
     pub(super) fn ssh_config(&self) -> PathBuf {
         self.dir.join("ssh_config")
     }
 
-    /// The files of one guest.
+    /// Returns the directory of one guest's files.
     pub(super) fn guest(&self, guest: &str) -> PathBuf {
         self.dir.join(guest)
     }
 
-    /// The head's network namespace. It must not look like one of a lab of namespaces, which
-    /// removes whatever begins with its own name.
+    /// Returns the name of the head's network namespace. It must not begin as those of a lab of
+    /// namespaces do, since such a lab removes every namespace with its own prefix.
     pub(super) fn netns(&self) -> String {
         format!("rlaunchvm-{}", self.name)
     }
@@ -49,7 +48,7 @@ impl VmPaths {
         Path::new("/run/netns").join(self.netns())
     }
 
-    /// Keeps other runs of the lab tool out until the lock is dropped.
+    /// Locks the lab, so that other `cargo lab` processes wait until the lock is dropped.
     pub(super) fn lock(&self) -> Result<Flock<File>, LabError> {
         let root = state::LabPaths::root();
         fs::create_dir_all(root).map_err(LabError::io(format!("make {}", root.display())))?;
@@ -61,20 +60,20 @@ impl VmPaths {
     }
 }
 
-/// What `up` decided and everybody else needs to know.
+/// Record of a lab, written by `up` and read by all later commands.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct VmRecord {
     pub(super) guests: usize,
     pub(super) topology: Topology,
-    /// Processors of each guest.
+    /// Number of processors of each guest.
     pub(super) cpus: usize,
-    /// The last guest has no soft RoCE.
+    /// Whether the last guest has no soft RoCE.
     pub(super) mixed: bool,
-    /// The directory of the image: today's recipe may be another.
+    /// Directory of the image; the current recipe may make another one.
     image: PathBuf,
-    /// What the first guest sees as `/share`.
+    /// Directory that the first guest sees as `/share`.
     pub(super) share: Option<PathBuf>,
-    /// Whether nothing in it changes while guests run.
+    /// Whether the share stays unchanged while guests run.
     pub(super) is_share_fixed: bool,
 }
 
@@ -105,13 +104,13 @@ impl VmRecord {
     }
 }
 
-/// Remembers the process that is a guest, known by its number and start time.
+/// Records the QEMU process of a guest, by its pid and start time.
 pub(super) fn store_process(dir: &Path, pid: i32) -> Result<(), LabError> {
-    // One that has ended since is found out by whoever waits for the guest.
+    // If it has ended already, the wait for the guest reports that.
     ProcessId::running(pid).map_or(Ok(()), |process| process.store(&dir.join("process")))
 }
 
-/// The process that is a guest, if it still runs.
+/// Returns the QEMU process of a guest, if it still runs.
 pub(super) fn process(dir: &Path) -> Option<ProcessId> {
     ProcessId::load(&dir.join("process")).filter(|process| process.is_alive())
 }

@@ -1,44 +1,43 @@
-//! How guests are cabled and what their interfaces are called and addressed: pure arithmetic on a
-//! guest's number, which starts at 1.
+//! Cables, interfaces and addresses of guests, computed from their numbers, which start at 1.
 
 use std::net::Ipv4Addr;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// The most guests a lab can have; each is an emulated computer.
+/// Maximum number of guests of a lab; each is an emulated computer.
 pub const MAX_GUESTS: usize = 16;
 
-/// Packets on fabric links: room for an RDMA packet of 4096 bytes.
+/// MTU of fabric links: room for an RDMA packet with 4096 bytes of data.
 pub(super) const FABRIC_MTU: u32 = 4200;
 
-/// The switch that connects every `eth0` and the head.
+/// Bridge that connects every `eth0` and the head.
 pub(super) const MANAGEMENT: &str = "mgmt";
 
-/// How guests are cabled beside their management network.
+/// Topology of the fabric, beside the management network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Topology {
-    /// One switch for all: `eth1` of every guest, 10.88.0.K.
+    /// One switch for all: `eth1` of guest K is 10.88.0.K.
     Star,
-    /// Three guests without a switch: a cable and a /24 for each pair.
+    /// Three guests without a switch: a cable and a /24 network for each pair.
     Triangle,
 }
 
-/// One interface of a guest and where its cable leads.
+/// Interface of a guest, and the other end of its cable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Cable {
-    /// The bridge at the other end; a cable between two guests is a bridge with two ports.
+    /// Bridge at the other end; a cable between two guests is a bridge with two ports.
     pub(super) bridge: &'static str,
     pub(super) address: Ipv4Addr,
 }
 
-/// Both ends of a cable of the triangle: guests, bridge, and the third octet of its network.
+/// Cables of the triangle: both guests, the bridge, and the third octet of the network.
 const TRIANGLE: [([usize; 2], &str, u8); 3] =
     [([1, 2], "l12", 101), ([1, 3], "l13", 100), ([2, 3], "l23", 102)];
 
 impl Topology {
-    /// Whether it can be made of so many guests.
+    /// Checks that a lab of this topology can have this number of guests.
     pub(super) fn check(self, guests: usize) -> Result<(), String> {
         match self {
             Topology::Triangle if guests != 3 => Err("a triangle has 3 guests".into()),
@@ -49,7 +48,7 @@ impl Topology {
         }
     }
 
-    /// The fabric's bridges.
+    /// Lists the fabric's bridges.
     pub(super) fn fabric(self) -> Vec<&'static str> {
         match self {
             Topology::Star => vec!["fabric"],
@@ -57,7 +56,7 @@ impl Topology {
         }
     }
 
-    /// The interfaces of a guest: `eth0` for management, then those of the fabric.
+    /// Lists the interfaces of a guest: `eth0` for management, then those of the fabric.
     pub(super) fn cables(self, guest: usize) -> Vec<Cable> {
         let mut cables = vec![Cable { bridge: MANAGEMENT, address: management_address(guest) }];
         match self {
@@ -78,7 +77,7 @@ impl Topology {
 }
 
 impl Topology {
-    /// Guests and interfaces at both ends of a cable; one where the other is a switch.
+    /// Returns guest and interface at both ends of a cable, or at one end if the other is a switch.
     pub(super) fn ends(self, guest: usize, interface: usize) -> Vec<(usize, usize)> {
         let cables = self.cables(guest);
         let shared = self == Topology::Triangle && interface > 0;
@@ -94,39 +93,39 @@ impl Topology {
     }
 }
 
-/// The name of guest `number`.
+/// Returns the name of guest `number`.
 pub(super) fn guest_name(number: usize) -> String {
     format!("n{number}")
 }
 
-/// The number of the guest called `name`, if any guest can be called that.
+/// Returns the number of the guest called `name`, or nothing if no guest has that name.
 pub(super) fn guest_number(name: &str) -> Option<usize> {
     let number = name.strip_prefix('n')?.parse().ok()?;
     ((1..=MAX_GUESTS).contains(&number) && guest_name(number) == name).then_some(number)
 }
 
-/// The number of the interface called `name`, if any can be called that.
+/// Returns the number of the interface called `name`, or nothing if no interface has that name.
 pub(super) fn interface_number(name: &str) -> Option<usize> {
     let number: usize = name.strip_prefix("eth")?.parse().ok()?;
     (format!("eth{number}") == name).then_some(number)
 }
 
-/// Where `eth0` of a guest is reached from the head and from other guests.
+/// Returns the address of a guest on the management network.
 pub(super) fn management_address(guest: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, octet(guest))
 }
 
-/// The head's own address on the management network.
+/// Returns the head's address on the management network.
 pub(super) fn head_address() -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, 254)
 }
 
-/// The hardware address of an interface, by which it can be told from outside.
+/// Returns the MAC address of an interface, which identifies it from outside.
 pub(super) fn hardware_address(guest: usize, interface: usize) -> String {
     format!("52:54:00:{:02x}:{:02x}:01", octet(guest), octet(interface))
 }
 
-/// The head's end of a cable.
+/// Returns the name of the head's end of a cable.
 pub(super) fn tap(guest: usize, interface: usize) -> String {
     format!("tap{guest}-{interface}")
 }

@@ -1,4 +1,4 @@
-//! The files that have changed, and since when.
+//! Changed files, and the commit that they are compared with.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,14 +9,14 @@ use std::process::Command;
 use crate::command::run;
 use crate::{LabError, dist};
 
-/// The branch that changes are made for.
+/// Branch that changes are merged into.
 const MAIN: &str = "refs/remotes/origin/main";
 
-/// Lists the files that differ between a commit and the working tree, be they committed, staged,
-/// neither, or new and not ignored; a renamed file is there by both of its names. Without `rev` the
-/// commit is the newest at which everything is known to have held: the one at which this branch
-/// left origin/main; else the one that `last_passed` names; else HEAD's parent. The first value says
-/// in words which one it was.
+/// Lists files that differ between a commit and the working tree: committed, staged, unstaged, and
+/// new ones that git does not ignore. A renamed file is listed by both of its names. Without `rev`
+/// the commit is the newest at which all tests are known to have passed: where this branch left
+/// origin/main; else the one that the file `last_passed` names; else the parent of HEAD. The first
+/// value describes the commit.
 pub(crate) fn changed_files(
     rev: Option<&str>,
     last_passed: &Path,
@@ -24,13 +24,13 @@ pub(crate) fn changed_files(
     changed_in(&dist::workspace(), rev, last_passed)
 }
 
-/// Notes in the file `last_passed` that everything held at HEAD; true where it did so. A tree with
-/// changes is not that commit's, so of one nothing is noted.
+/// Writes the id of HEAD to the file `last_passed`, unless the working tree has changes. Returns
+/// whether it was written.
 pub(crate) fn note_passed(last_passed: &Path) -> Result<bool, LabError> {
     note_passed_in(&dist::workspace(), last_passed)
 }
 
-/// The commit of this checkout, unless files differ from it.
+/// Returns the commit of this checkout, unless the working tree has changes.
 pub(crate) fn head() -> Option<String> {
     let checkout = dist::workspace();
     let git = Git(&checkout);
@@ -43,10 +43,10 @@ fn changed_in(
     last_passed: &Path,
 ) -> Result<(String, Vec<PathBuf>), LabError> {
     let git = Git(checkout);
-    git.ask(&["rev-parse", "--is-inside-work-tree"])?;
+    git.output_text(&["rev-parse", "--is-inside-work-tree"])?;
     let (words, tree) = match rev {
         Some(rev) => git.named(rev)?,
-        None => git.held(last_passed)?,
+        None => git.last_good(last_passed)?,
     };
     let differ = ["diff", "--name-only", "--no-renames", "--no-ext-diff", "--relative", "-z"];
     let differ = git.paths(&[&differ[..], &[&tree, "--"]].concat())?;
@@ -63,7 +63,10 @@ fn note_passed_in(checkout: &Path, last_passed: &Path) -> Result<bool, LabError>
     let directory = last_passed.parent().unwrap_or(last_passed);
     fs::create_dir_all(directory)
         .and_then(|()| fs::write(last_passed, format!("{head}\n")))
-        .map_err(LabError::io(format!("note in {} what has passed", last_passed.display())))?;
+        .map_err(LabError::io(format!(
+            "record in {} the commit that passed",
+            last_passed.display()
+        )))?;
     Ok(true)
 }
 
@@ -71,66 +74,70 @@ fn note_passed_in(checkout: &Path, last_passed: &Path) -> Result<bool, LabError>
 struct Git<'a>(&'a Path);
 
 impl Git<'_> {
-    /// Finds the commit that a user names.
+    /// Finds the commit that the user named. Returns its description and its id.
     fn named(&self, rev: &str) -> Result<(String, String), LabError> {
         let unknown = || LabError::Usage(format!("--changed: git knows no commit called `{rev}`"));
         let commit = self.commit(rev).ok_or_else(unknown)?;
         Ok((format!("{rev}: {}", self.subject(&commit)), commit))
     }
 
-    /// Finds the newest commit at which everything is known to have held.
-    fn held(&self, last_passed: &Path) -> Result<(String, String), LabError> {
+    /// Finds the newest commit at which all tests are known to have passed. Returns its description
+    /// and its id.
+    fn last_good(&self, last_passed: &Path) -> Result<(String, String), LabError> {
         let head = self.commit("HEAD");
         if let Some(fork) = self.fork() {
-            // On a main that is published as it is, nothing would differ.
+            // If HEAD is origin/main itself, nothing would differ.
             if Some(&fork) != head.as_ref() || !self.is_clean() {
                 return Ok((format!("origin/main as of {}", self.subject(&fork)), fork));
             }
         }
         if let Some(passed) = self.passed(last_passed) {
-            return Ok((format!("what last passed here: {}", self.subject(&passed)), passed));
+            return Ok((
+                format!("last commit that passed here: {}", self.subject(&passed)),
+                passed,
+            ));
         }
         if let Some(parent) = self.commit("HEAD~1") {
             return Ok((format!("HEAD~1: {}", self.subject(&parent)), parent));
         }
-        let nothing = self.ask(&["hash-object", "-t", "tree", "--stdin"])?;
+        let nothing = self.output_text(&["hash-object", "-t", "tree", "--stdin"])?;
         Ok(("an empty tree, as HEAD has no parent".into(), nothing))
     }
 
-    /// Finds where HEAD's history left that of origin/main.
+    /// Finds the commit where HEAD's history branched off origin/main.
     fn fork(&self) -> Option<String> {
         self.commit(MAIN)?;
-        self.ask(&["merge-base", "HEAD", MAIN]).ok()
+        self.output_text(&["merge-base", "HEAD", MAIN]).ok()
     }
 
-    /// Reads the commit that a file names, if HEAD comes after it.
+    /// Reads the commit that a file names, if it is an ancestor of HEAD.
     fn passed(&self, file: &Path) -> Option<String> {
         let commit = self.commit(fs::read_to_string(file).ok()?.trim())?;
-        self.ask(&["merge-base", "--is-ancestor", &commit, "HEAD"]).ok().map(|_| commit)
+        self.output_text(&["merge-base", "--is-ancestor", &commit, "HEAD"]).ok().map(|_| commit)
     }
 
-    /// Looks for a commit of this name and gives its id.
+    /// Resolves the name of a commit to its id.
     fn commit(&self, name: &str) -> Option<String> {
         let name = format!("{name}^{{commit}}");
-        self.ask(&["rev-parse", "--verify", "--quiet", "--end-of-options", &name]).ok()
+        self.output_text(&["rev-parse", "--verify", "--quiet", "--end-of-options", &name]).ok()
     }
 
-    /// Gives a commit in a few words.
+    /// Returns the short id and the subject of a commit.
     fn subject(&self, commit: &str) -> String {
-        self.ask(&["log", "-1", "--format=%h %s", commit]).unwrap_or_else(|_| commit.into())
+        self.output_text(&["log", "-1", "--format=%h %s", commit]).unwrap_or_else(|_| commit.into())
     }
 
     fn is_clean(&self) -> bool {
-        self.ask(&["status", "--porcelain"]).is_ok_and(|changes| changes.is_empty())
+        self.output_text(&["status", "--porcelain"]).is_ok_and(|changes| changes.is_empty())
     }
 
-    /// Gives what git prints, without the end of its last line.
-    fn ask(&self, words: &[&str]) -> Result<String, LabError> {
+    /// Returns the output of git without its last newline.
+    fn output_text(&self, words: &[&str]) -> Result<String, LabError> {
         let said = self.output(words)?;
         Ok(String::from_utf8_lossy(&said).trim_end().to_owned())
     }
 
-    /// Gives paths that git prints with a zero byte behind each.
+    /// Returns paths that git prints with a NUL after each.
     fn paths(&self, words: &[&str]) -> Result<Vec<PathBuf>, LabError> {
         let said = self.output(words)?;
         let paths = said.split(|byte| *byte == 0).filter(|path| !path.is_empty());
@@ -148,7 +155,7 @@ impl Git<'_> {
 mod tests {
     use super::*;
 
-    /// A repository that one test makes.
+    /// Repository of one test.
     struct Repository(PathBuf);
 
     impl Repository {
@@ -166,7 +173,7 @@ mod tests {
         }
 
         fn git(&self, words: &[&str]) -> String {
-            Git(&self.0).ask(words).unwrap()
+            Git(&self.0).output_text(words).unwrap()
         }
 
         fn write(&self, file: &str, text: &str) {
@@ -175,7 +182,7 @@ mod tests {
             fs::write(path, text).unwrap();
         }
 
-        /// Commits all there is, and gives the commit's id.
+        /// Commits everything and returns the id of the commit.
         fn commit(&self, subject: &str) -> String {
             self.git(&["add", "--all"]);
             self.git(&["commit", "--quiet", "--no-gpg-sign", "--message", subject]);
@@ -186,7 +193,7 @@ mod tests {
             self.0.join("target/lab-passed/last-passed")
         }
 
-        /// Gives what is compared with, and the files that differ, in a line.
+        /// Returns the description of the commit, and the changed files in one line.
         fn changed(&self, rev: Option<&str>) -> (String, String) {
             let (words, files) = changed_in(&self.0, rev, &self.passed()).unwrap();
             let files: Vec<_> = files.iter().map(|file| file.to_str().unwrap()).collect();
@@ -241,7 +248,7 @@ mod tests {
         let third = repository.commit("third");
         let (words, files) = repository.changed(None);
         assert_eq!((words.starts_with("HEAD~1: "), &*files), (true, "third"), "{words}");
-        // A commit that is not there, or not HEAD's past, says nothing.
+        // A commit that does not exist, or is not an ancestor of HEAD, is ignored.
         for wrong in ["", "0123456789012345678901234567890123456789\n", "branch"] {
             repository.write("target/lab-passed/last-passed", wrong);
             assert!(repository.changed(None).0.starts_with("HEAD~1: "), "{wrong}");
@@ -249,12 +256,13 @@ mod tests {
         let first = repository.git(&["rev-parse", "HEAD~2"]);
         repository.write("target/lab-passed/last-passed", &first);
         let (words, files) = repository.changed(None);
-        assert!(words.starts_with("what last passed here: "), "{words}");
+        assert!(words.starts_with("last commit that passed here: "), "{words}");
         assert_eq!(files, "second third");
         repository.git(&["update-ref", MAIN, &second]);
         let (words, files) = repository.changed(None);
         assert_eq!((words.ends_with(" second"), &*files), (true, "third"), "{words}");
-        // A published main differs by what is not committed, or else is compared with what passed.
+        // On origin/main itself, uncommitted files are the change; without any, the last commit
+        // that passed is used.
         repository.git(&["update-ref", MAIN, &third]);
         assert_eq!(repository.changed(None).1, "second third");
         repository.write("new", "");

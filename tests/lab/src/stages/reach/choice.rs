@@ -1,4 +1,4 @@
-//! From changed files to all that is run for them.
+//! From changed files to everything that is run for them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,23 +9,24 @@ use super::selection::{NETNS, TestSelection, VM};
 use super::{fuzz, paths, readers, table};
 use crate::{LabError, dist};
 
-/// Files on which every result depends, and how.
+/// Files on which every result depends, and why.
 const EVERYTHING: &[(&str, &str)] = &[
-    ("Cargo.lock", "all is built with these versions"),
-    ("Cargo.toml", "all is built with these profiles and dependencies"),
-    (".cargo/", "all is built with these flags"),
-    ("tests/lab/", "all is built and tested by it"),
-    (".ci/", "all is tested by it"),
+    ("Cargo.lock", "everything is built with these versions"),
+    ("Cargo.toml", "everything is built with these profiles and dependencies"),
+    (".cargo/", "everything is built with these flags"),
+    ("tests/lab/", "it builds and tests everything"),
+    (".ci/", "it tests everything"),
 ];
 
 /// Settings of clippy, which change no program.
 const LINTS: &str = ".clippy.toml";
 
-/// Files that formatting and `cargo deny` look at for the whole workspace, if anything does.
+/// Files that only formatting and `cargo deny` read, if anything does; both always check the whole
+/// workspace.
 const PLAIN: &[&str] =
     &["LICENSE", ".gitignore", ".rustfmt.toml", ".deny.toml", ".advisories.toml"];
 
-/// Pages that tests read; others are for people alone.
+/// Pages of Markdown that tests read.
 const READ: &[&str] = &["README.md", "worker/comm/README.md", "launcher/help/", "examples/guides/"];
 
 /// Sources of the simulation.
@@ -40,12 +41,12 @@ const SIM: &[&str] = &[
 
 const FUZZ: &str = "rlaunch-fuzz";
 
-/// The folder of all tests: hosts run nothing of a file there that no row names.
+/// Folder of all tests. Files there that no row of the table names do not run on hosts.
 const TESTS: &str = "tests";
-/// The crate of the tests on hosts and guests.
+/// Crate of the tests on hosts and guests.
 const ON_HOSTS: &str = "rlaunch-tests";
 
-/// A choice of all that is run after a change.
+/// Everything that is run after a change.
 #[derive(Debug)]
 pub(crate) struct Reach {
     /// The crates that are linted, and whose unit tests run.
@@ -57,19 +58,19 @@ pub(crate) struct Reach {
     pub(crate) everything: bool,
     /// True if the simulation is made of something that changed.
     pub(crate) sim: bool,
-    /// The fuzzer's targets that are worth their full time; of the others what is known is replayed.
-    /// `None` where nothing that is fuzzed has changed.
+    /// Fuzz targets that search for their full time; the others only replay known inputs. None if
+    /// no fuzzed crate has changed.
     pub(crate) fuzz: Option<Vec<String>>,
-    /// The tests on hosts.
+    /// Tests on hosts.
     pub(crate) netns: TestSelection,
-    /// The tests on guests.
+    /// Tests on guests.
     pub(crate) vm: TestSelection,
-    /// Hints for the user: files that reach everything, files that no row names.
+    /// Notes for the user: files that reach everything, files that no row of the table names.
     pub(crate) notes: Vec<String>,
     described: Vec<String>,
 }
 
-/// The crates and tests there are to choose from.
+/// Crates and tests of the workspace.
 #[derive(Debug)]
 pub(super) struct Workspace {
     pub(super) crates: Crates,
@@ -78,7 +79,7 @@ pub(super) struct Workspace {
 }
 
 impl Workspace {
-    /// Reads the manifests and the lists of tests.
+    /// Reads the manifests and the lists of test modules.
     pub(super) fn read() -> Result<Workspace, LabError> {
         let list = |folder: &str| {
             let file = dist::workspace().join(folder).join("main.rs");
@@ -94,12 +95,12 @@ impl Workspace {
 }
 
 impl Reach {
-    /// Decides what these files of the workspace can reach.
+    /// Decides what is run after these files have changed.
     pub(crate) fn from_files(files: &[PathBuf]) -> Result<Reach, LabError> {
         Ok(Reach::from_workspace(&Workspace::read()?, files))
     }
 
-    /// Decides it by what is known of the workspace.
+    /// Decides it for a given workspace.
     pub(super) fn from_workspace(workspace: &Workspace, files: &[PathBuf]) -> Reach {
         let mut builder = ReachBuilder::new(workspace);
         files.iter().filter(|file| !is_plain(file)).for_each(|file| builder.add(file));
@@ -109,7 +110,7 @@ impl Reach {
         builder.finish(files)
     }
 
-    /// Says line by line what is chosen, what is left out, and why.
+    /// Describes line by line what is chosen, what is left out, and why.
     pub(crate) fn describe(&self) -> String {
         let lines: Vec<&str> =
             self.notes.iter().chain(&self.described).map(String::as_str).collect();
@@ -117,18 +118,18 @@ impl Reach {
     }
 }
 
-/// A choice that is being made, file by file.
+/// Reach that is being collected, file by file.
 struct ReachBuilder<'a> {
     workspace: &'a Workspace,
-    /// Crates of which others are built.
+    /// Crates with changed sources: crates that depend on them are tested as well.
     changed: BTreeSet<String>,
-    /// Crates of which something is read by their own tests alone.
+    /// Crates of which only tests or files that tests read have changed.
     own: BTreeSet<String>,
     everything: bool,
     sim: bool,
     netns: TestSelection,
     vm: TestSelection,
-    /// Sources that have changed, as the table names them.
+    /// Changed sources, by their names in the table.
     from: BTreeSet<String>,
     notes: Vec<String>,
 }
@@ -156,7 +157,7 @@ impl<'a> ReachBuilder<'a> {
             return;
         }
         if file == Path::new(LINTS) {
-            self.notes.push(format!("{LINTS} is for all crates, and for nothing that runs"));
+            self.notes.push(format!("{LINTS} changes the lints of all crates, and no program"));
             self.own.extend(self.workspace.crates.names());
             return;
         }
@@ -172,7 +173,8 @@ impl<'a> ReachBuilder<'a> {
         self.add_on_hosts(file, owner);
     }
 
-    /// Adds what one file reaches on hosts and guests, but for files of these tests themselves.
+    /// Adds what one file reaches on hosts and guests. Files of these tests themselves are handled
+    /// elsewhere.
     fn add_on_hosts(&mut self, file: &Path, owner: Option<(String, bool)>) {
         if let Some((name, row)) = table::row_of(file) {
             self.from.insert(name.to_owned());
@@ -180,10 +182,10 @@ impl<'a> ReachBuilder<'a> {
         }
         self.from.insert(file.display().to_string());
         match owner {
-            // Hosts run nothing of it, or it is known by its place.
+            // Hosts run nothing of it, or its tests are known by its path.
             _ if [NETNS, VM].iter().any(|stage| file.starts_with(stage.folder)) => {}
             Some((name, _)) if name == ON_HOSTS => {
-                self.notes.push(format!("{}: all tests on hosts share it", file.display()));
+                self.notes.push(format!("{}: all tests on hosts use it", file.display()));
                 (self.netns, self.vm) = (TestSelection::All, TestSelection::All);
             }
             Some((_, false)) => {}
@@ -238,7 +240,7 @@ impl<'a> ReachBuilder<'a> {
     }
 }
 
-/// Tells whether no program and no test reads a file.
+/// Returns whether no program and no test reads a file.
 fn is_plain(file: &Path) -> bool {
     let is_page = file.extension().is_some_and(|extension| extension == "md");
     paths::any_names(PLAIN, file) || (is_page && !paths::any_names(READ, file))
@@ -249,39 +251,39 @@ fn describe_packages(packages: &BTreeSet<String>, all: usize) -> String {
         return format!("lints and unit tests: all {all} crates");
     }
     if packages.is_empty() {
-        return "lints and unit tests: nothing but formatting: no crate reads what changed".into();
+        return "lints and unit tests: only formatting: no crate reads what changed".into();
     }
     let named: Vec<&str> = packages.iter().map(String::as_str).collect();
     let named = named.join(", ");
     format!(
-        "lints and unit tests: {named} (of {all} crates); left out: those that are not built from \
-         what changed"
+        "lints and unit tests: {named} (of {all} crates); left out: those that do not \
+         depend on what changed"
     )
 }
 
 fn describe_sim(sim: bool) -> String {
-    let said = if sim { "its seeds" } else { "nothing: it is not made of what changed" };
-    format!("sim: {said}")
+    let chosen = if sim { "its seeds" } else { "nothing: its sources have not changed" };
+    format!("sim: {chosen}")
 }
 
 fn describe_fuzz(targets: &Option<Vec<String>>) -> String {
     let all = fuzz::all().count();
     match targets {
-        None => "fuzz: nothing: no target is built from what changed".into(),
+        None => "fuzz: nothing: no target depends on what changed".into(),
         Some(some) if some.len() == all => format!("fuzz: all {all} targets"),
         Some(some) if some.is_empty() => {
             format!(
-                "fuzz: known inputs of all {all} targets; left out: a search, as none runs what changed"
+                "fuzz: known inputs of all {all} targets; left out: the search, as no target runs what changed"
             )
         }
         Some(some) => format!(
-            "fuzz: {} (of {all} targets); left out: the others, of which known inputs are replayed",
+            "fuzz: {} (of {all} targets); left out: the others, which only replay known inputs",
             some.join(", ")
         ),
     }
 }
 
-/// Gives a few names, and how many more there are.
+/// Joins a few names, and says how many more there are.
 fn shortened(names: &BTreeSet<String>) -> String {
     const SHOWN: usize = 4;
     let shown: Vec<&str> = names.iter().take(SHOWN).map(String::as_str).collect();

@@ -1,4 +1,4 @@
-//! The workspace's crates, and which of them are built from which.
+//! Crates of the workspace, and their dependencies on each other.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::{LabError, dist};
 
-/// The workspace as cargo describes it.
+/// Workspace as `cargo metadata` describes it.
 #[derive(Debug, Deserialize)]
 pub(super) struct Crates {
     packages: Vec<Package>,
@@ -24,9 +24,9 @@ struct Package {
 #[derive(Debug, Deserialize)]
 struct Dependency {
     name: String,
-    /// `dev` or `build`; nothing is said of others.
+    /// `dev` or `build`; none for normal dependencies.
     kind: Option<String>,
-    /// Its directory, unless cargo fetches it.
+    /// Directory of a dependency in the workspace; none for crates of the registry.
     path: Option<PathBuf>,
 }
 
@@ -37,17 +37,17 @@ impl Dependency {
 }
 
 impl Crates {
-    /// Asks cargo.
+    /// Runs `cargo metadata`.
     pub(super) fn from_cargo() -> Result<Crates, LabError> {
         dist::metadata("ask cargo for the workspace's crates")
     }
 
-    /// Gives the names of all crates.
+    /// Returns the names of all crates.
     pub(super) fn names(&self) -> BTreeSet<String> {
         self.packages.iter().map(|package| package.name.clone()).collect()
     }
 
-    /// Finds the crate in whose directory a file is, and the file's path there.
+    /// Finds the crate that contains a file, and the path of the file in it.
     pub(super) fn owner<'a>(&'a self, file: &'a Path) -> Option<(&'a str, &'a Path)> {
         let all = self.packages.iter().filter_map(|package| {
             let directory = self.directory(package)?;
@@ -57,8 +57,8 @@ impl Crates {
         Some((name, inside))
     }
 
-    /// Finds the crates that a change of some can break: those themselves, all that are built from
-    /// them, and those whose tests are.
+    /// Finds the crates that changes of some crates can break: those crates, all that depend on
+    /// them, and those whose tests do.
     pub(super) fn reached(&self, changed: &BTreeSet<String>) -> BTreeSet<String> {
         let mut built = changed.clone();
         loop {
@@ -68,7 +68,8 @@ impl Crates {
             }
             built.extend(more);
         }
-        // A crate does not contain its tests, so crates built from it go on as they were.
+        // Dev-dependencies are followed only one step, since other crates do not depend on the
+        // tests of a crate.
         let tested = self.built_from(&built, Dependency::is_dev);
         built.into_iter().chain(tested).collect()
     }
@@ -91,8 +92,8 @@ impl Crates {
     }
 }
 
-/// Tells whether other crates are built from this file of a crate, or its own tests and examples
-/// alone.
+/// Returns whether a file is part of what other crates depend on, rather than only of the crate's
+/// own tests and examples.
 pub(super) fn is_built_from(inside: &Path) -> bool {
     inside.starts_with("src") || inside == "Cargo.toml" || inside == "build.rs"
 }
@@ -146,10 +147,10 @@ mod tests {
             let reached = crates.reached(&BTreeSet::from([name.to_owned()]));
             reached.into_iter().collect::<Vec<_>>().join(" ")
         };
-        // The tests of `tested` are not what `far` is built from.
+        // `far` does not depend on the tests of `tested`.
         assert_eq!(reached("base"), "base generated middle tested");
         assert_eq!(reached("tested"), "far tested");
-        // A crate of the same name that is fetched is another one.
+        // A dependency of the same name from the registry is another crate.
         assert_eq!(reached("fetched"), "fetched");
     }
 

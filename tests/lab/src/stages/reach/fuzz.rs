@@ -1,13 +1,13 @@
-//! Which of the fuzzer's targets run code that has changed.
+//! Fuzz targets, and the sources that they run.
 
 use std::path::{Path, PathBuf};
 
 use super::paths;
 
-/// Targets that feed the same code.
+/// Fuzz targets that run the same sources.
 struct TargetGroup {
     targets: &'static [&'static str],
-    /// The file that defines the targets, and the code they run.
+    /// File that defines the targets, and the sources that they run.
     sources: &'static [&'static str],
 }
 
@@ -20,7 +20,7 @@ const SHARED: &[&str] = &[
     "tests/fuzz/tests/",
 ];
 
-/// Folders of inputs that once found something, each named as its target.
+/// Folder with a folder for each target of inputs that once failed.
 const CORPUS: &str = "tests/fuzz/corpus";
 
 const GROUPS: &[TargetGroup] = &[
@@ -43,7 +43,7 @@ const GROUPS: &[TargetGroup] = &[
     },
     TargetGroup {
         targets: &["to-prover", "endpoints"],
-        // Frames are read as the agent's are.
+        // Frames are read by the same code as the agent's.
         sources: &[
             "tests/fuzz/src/mesh.rs",
             "tests/fuzz/src/frames.rs",
@@ -194,13 +194,13 @@ const GROUPS: &[TargetGroup] = &[
     },
 ];
 
-/// Finds the targets that are worth their full time after these files changed; for the others it
-/// is enough that their known inputs are replayed.
+/// Finds the targets that should search for new inputs after these files have changed; for the
+/// others it is enough to replay known ones.
 pub(crate) fn fuzz_targets_changed(files: &[PathBuf]) -> Vec<&'static str> {
     all().filter(|target| files.iter().any(|file| feeds(target, file))).collect()
 }
 
-/// Gives the names of all targets.
+/// Lists the names of all targets.
 pub(super) fn all() -> impl Iterator<Item = &'static str> {
     GROUPS.iter().flat_map(|row| row.targets).copied()
 }
@@ -240,7 +240,7 @@ mod tests {
         }
     }
 
-    /// A target's rows name every module that its file imports.
+    /// The groups of a target name every module that its file imports.
     #[test]
     fn what_a_target_imports_is_among_its_sources() {
         for entry in fs::read_dir(dist::workspace().join("tests/fuzz/src")).unwrap() {

@@ -1,9 +1,13 @@
-//! The reach of a change: which crates, and which tests on hosts and guests, are worth being run
-//! after some files changed.
+//! The reach of a change: which crates, and which tests on hosts and guests, are worth running
+//! after some files changed. Nothing here runs anything.
 //!
-//! Nothing here runs anything. In reading order: [`changes`] lists the files, [`crates`] and
-//! [`readers`] say which crates they are compiled into, [`table`] which tests on hosts and guests
-//! are about them, [`fuzz`] which targets feed them.
+//! | file | what |
+//! |---|---|
+//! | `changes` | changed files, from git |
+//! | `crates`, `readers` | crates that files are compiled into, or that read them |
+//! | `table`, `selection` | tests on hosts and guests that cover a file; sets of such tests |
+//! | `fuzz` | fuzz targets that run a file |
+//! | `choice` | all of this together |
 
 mod changes;
 mod choice;

@@ -1,8 +1,8 @@
-//! Paths as tables name them: `a/b/` for all below a folder, `a/b.rs` for one file.
+//! Paths in tables: `a/b/` for everything below a folder, `a/b.rs` for one file.
 
 use std::path::Path;
 
-/// Tells whether `file` is the named one, or is in the named folder.
+/// Returns whether `file` has this path, or is below this folder.
 pub(super) fn names(name: &str, file: &Path) -> bool {
     match name.strip_suffix('/') {
         Some(folder) => file.starts_with(folder) && file != Path::new(folder),
@@ -10,7 +10,7 @@ pub(super) fn names(name: &str, file: &Path) -> bool {
     }
 }
 
-/// Tells whether any of these names has `file`.
+/// Returns whether any of these paths matches `file`.
 pub(super) fn any_names(all: &[&str], file: &Path) -> bool {
     all.iter().any(|name| names(name, file))
 }

@@ -1,15 +1,15 @@
-//! Files that crates read which are not in their own directories: compiled in, or read by tests.
+//! Files that crates compile in or read in tests, though they are outside the crates' directories.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::paths;
 
-/// Files and folders outside, and the crates that read them. Tests on hosts are in
-/// [`super::table`]: what they read has no part in a crate's lints and unit tests.
+/// Files and folders, and the crates outside which read them. Files that tests on hosts read are in
+/// [`super::table`], since they do not affect lints and unit tests.
 const READERS: &[(&str, &[&str])] = &[
     ("bootstrap/rank-table.example.json", &["rlaunch-fuzz"]),
-    // The launcher reads what the agent has read of recorded machines.
+    // Tests of the launcher and the lab use the recorded machines, too.
     ("worker/fixtures/", &["rlaunch", "rlaunch-lab", "rlaunch-tests"]),
     ("examples/hello/", &["rlaunch-comm", "rlaunch-capi", "rlaunch-python"]),
     ("examples/all_reduce/", &["rlaunch-comm", "rlaunch-capi", "rlaunch-python"]),
@@ -19,7 +19,7 @@ const READERS: &[(&str, &[&str])] = &[
     ("README.md", &["rlaunch"]),
 ];
 
-/// Finds the crates that read a file which is not theirs.
+/// Finds the crates that read a file outside their directories.
 pub(super) fn crates_that_read(file: &Path) -> BTreeSet<String> {
     let rows = READERS.iter().filter(|(named, _)| paths::names(named, file));
     rows.flat_map(|(_, crates)| crates.iter().map(|name| (*name).to_owned())).collect()

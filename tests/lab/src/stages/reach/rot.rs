@@ -1,4 +1,4 @@
-//! Tests that the tables name what there is, and that nothing new is left unnamed.
+//! Tests that the tables name existing files and tests, and that no new file is left unnamed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,19 +10,19 @@ use super::table::{LONG, SMOKE, UNREACHED, row_of, rows};
 use super::{paths, readers};
 use crate::dist;
 
-/// The folders of all programs and libraries that hosts run.
+/// Folders of all programs and libraries that run on hosts.
 const PRODUCTS: [&str; 3] = ["bootstrap", "launcher", "worker"];
-/// Folders in which every file has to be named for itself, or a new one would go unnoticed.
+/// Folders in which every file must be named by itself, so that a new one is noticed.
 const OPEN: [&str; 4] = ["launcher/console/src/", "launcher/src/", "worker/src/", "worker/"];
 
-/// Lists the files below a folder of the workspace, from the workspace.
+/// Lists the files below a folder, by their paths from the workspace.
 fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dist::workspace().join(folder)).unwrap() {
         let name = entry.unwrap().file_name();
         let path = folder.join(&name);
         match dist::workspace().join(&path).is_dir() {
-            // Python and cargo leave these.
+            // Python and cargo write these.
             true if name == "__pycache__" || name == "target" => {}
             true => found.extend(files_below(&path)),
             false => found.push(path),
@@ -39,7 +39,7 @@ fn is_source(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "rs")
 }
 
-/// Lists the tests of a stage as libtest names them.
+/// Lists the tests of a stage by the names that libtest prints.
 fn tests_of(stage: &HostStage) -> BTreeSet<String> {
     let folder = Path::new(stage.folder);
     let mut found = BTreeSet::new();
@@ -111,8 +111,8 @@ fn every_source_has_a_row() {
     assert!(left.is_empty(), "no row of the table names {left:?}");
 }
 
-/// Lists the paths in the string literals of a source that lead up and are there, from the
-/// workspace. Some are meant from the source's folder, some from the crate's.
+/// Lists existing paths outside in the string literals of a source, from the workspace. Some
+/// literals are relative to the source's folder, some to the crate's.
 fn paths_up(file: &Path, krate: &Path) -> Vec<PathBuf> {
     let text = read(file);
     let literals = text.split('"').skip(1);
@@ -126,7 +126,7 @@ fn paths_up(file: &Path, krate: &Path) -> Vec<PathBuf> {
     up.filter_map(from).collect()
 }
 
-/// Gives a path without `..`, unless it leads out of the workspace.
+/// Resolves `..` in a path. Returns nothing if it leads out of the workspace.
 fn normal(path: &Path) -> Option<PathBuf> {
     let mut normal = PathBuf::new();
     for part in path.components() {
@@ -139,7 +139,7 @@ fn normal(path: &Path) -> Option<PathBuf> {
     Some(normal).filter(|path| path.components().next().is_some())
 }
 
-/// Tells whether a row leads from a file to the tests in another.
+/// Returns whether the row of a file names the tests in another file.
 fn leads(from: &Path, to: &Path) -> bool {
     let Some((_, row)) = row_of(from).or_else(|| row_of(&from.join("any"))) else { return false };
     let stages = [(&NETNS, row.netns), (&VM, row.vm)];
@@ -149,8 +149,7 @@ fn leads(from: &Path, to: &Path) -> bool {
     })
 }
 
-/// A file or a folder that is read from outside of its crate has a reader, or a row that leads to
-/// the test that reads it.
+/// A file that is read from outside its crate has a reader, or a row with the test that reads it.
 #[test]
 fn every_file_that_is_read_from_elsewhere_has_its_readers() {
     let crates = Workspace::read().unwrap().crates;
@@ -171,7 +170,7 @@ fn every_file_that_is_read_from_elsewhere_has_its_readers() {
                 of_folder || readers::crates_that_read(&path.join("any")).contains(reader)
             };
             let is_built = || {
-                // The manifest says of these.
+                // The manifest names these.
                 let owner =
                     crates.owner(&path).map(|(owner, _)| BTreeSet::from([owner.to_owned()]));
                 owner.is_some_and(|owner| crates.reached(&owner).contains(reader))
@@ -187,7 +186,7 @@ fn every_file_that_is_read_from_elsewhere_has_its_readers() {
     }
 }
 
-/// Tells whether the reader is that of guides, whose rows lead to each test that follows one.
+/// Returns whether the reader is the one of guides, whose rows name each test that follows a guide.
 fn is_guide(path: &Path, reader: &Path) -> bool {
     reader == Path::new("tests/guide.rs") && paths::names("examples/", path)
 }

@@ -1,17 +1,17 @@
-//! Which tests of a stage on hosts or guests are run.
+//! Sets of tests of a stage with hosts or guests.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::table::LONG;
 
-/// A stage whose tests need hosts or guests.
+/// Stage whose tests need hosts or guests.
 #[derive(Debug)]
 pub(super) struct HostStage {
     pub(super) name: &'static str,
-    /// The folder of its tests, a module each, from the workspace.
+    /// Folder of its tests, one module each, from the workspace.
     pub(super) folder: &'static str,
-    /// Modules that hold no test of their own, but what all of them share.
+    /// Modules without tests, which all tests share.
     support: &'static [&'static str],
 }
 
@@ -23,17 +23,18 @@ pub(super) const VM: HostStage = HostStage {
     support: &["background", "guide", "support", "tools"],
 };
 
-/// The file of a stage that lists its modules.
+/// File of a stage that lists its modules.
 const LIST: &str = "main.rs";
 
 impl HostStage {
-    /// Lists the modules with tests that the text of the stage's `main.rs` names.
+    /// Lists the modules with tests that the text of the stage's `main.rs` declares.
     pub(super) fn modules(&self, list: &str) -> Vec<String> {
         let named = list.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'));
         named.filter(|name| !self.support.contains(name)).map(str::to_owned).collect()
     }
 
-    /// Gives the beginning of the names of a file's tests; nothing if all tests run through it.
+    /// Returns the beginning of the names of the tests in a file, or nothing if all tests use the
+    /// file.
     fn tests_in(&self, inside: &Path) -> Option<String> {
         let is_source = inside.extension().is_some_and(|extension| extension == "rs");
         let stem = inside.with_extension("");
@@ -46,13 +47,14 @@ impl HostStage {
         Some(format!("{module}::{}", below.collect::<String>()))
     }
 
-    /// Chooses what is run for changed files, of which any may be the stage's.
+    /// Selects tests for changed files; files of other folders are ignored.
     pub(super) fn changed<'a>(&self, files: impl Iterator<Item = &'a Path>) -> TestSelection {
         let inside = files.filter_map(|file| file.strip_prefix(self.folder).ok());
         let (list, own): (Vec<&Path>, Vec<&Path>) =
             inside.partition(|file| *file == Path::new(LIST));
         let mut selection = TestSelection::Nothing;
-        // A line of the list comes or goes with a file; changed alone, it may be about all of them.
+        // A changed list without changed modules may affect all tests. Adding or removing a module
+        // changes the list, too.
         if own.is_empty() && !list.is_empty() {
             return TestSelection::All;
         }
@@ -69,21 +71,21 @@ impl HostStage {
     }
 }
 
-/// A choice of a stage's tests.
+/// Set of tests of a stage.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum TestSelection {
-    /// None of them, so that no host has to be there.
+    /// No tests, so that no hosts are needed.
     #[default]
     Nothing,
-    /// All of them, the longest as well.
+    /// All tests, including the longest.
     All,
-    /// Those whose names, as libtest prints them, begin with one of these.
+    /// Tests whose names, as libtest prints them, begin with one of these.
     Some(BTreeSet<String>),
 }
 
 impl TestSelection {
-    /// Tells whether a test, by the name that `--list` prints, is chosen. libtest's own filters take
-    /// `teardown::lost::…` for `lost::`.
+    /// Returns whether the set contains a test, given by the name that `--list` prints. The filters
+    /// of libtest cannot be used: `lost::` would match `teardown::lost::…`.
     pub(crate) fn includes(&self, test: &str) -> bool {
         match self {
             TestSelection::Nothing => false,
@@ -93,7 +95,7 @@ impl TestSelection {
         }
     }
 
-    /// Tells whether anything of a module may be chosen.
+    /// Returns whether the set may contain tests of a module.
     pub(crate) fn includes_module(&self, module: &str) -> bool {
         match self {
             TestSelection::Nothing => false,
@@ -102,12 +104,12 @@ impl TestSelection {
         }
     }
 
-    /// Tells whether no test is chosen.
+    /// Returns whether the set is empty.
     pub(crate) fn is_nothing(&self) -> bool {
         *self == TestSelection::Nothing
     }
 
-    /// Adds modules, and beginnings of names in modules.
+    /// Adds modules, or beginnings of names in modules.
     pub(super) fn add<'a>(&mut self, names: impl IntoIterator<Item = &'a str>) {
         let mut names = names.into_iter().map(whole).peekable();
         if names.peek().is_none() {
@@ -120,7 +122,7 @@ impl TestSelection {
         }
     }
 
-    /// Adds another choice.
+    /// Adds another set.
     pub(super) fn join(&mut self, other: &TestSelection) {
         match other {
             TestSelection::Nothing => {}
@@ -129,8 +131,8 @@ impl TestSelection {
         }
     }
 
-    /// Says in a line what is chosen of a stage's modules, what is not, and why; `from` is what has
-    /// changed.
+    /// Describes in a line which of a stage's modules are selected and which are not. `from` names
+    /// the changed files.
     pub(super) fn describe(&self, stage: &HostStage, modules: &[String], from: &str) -> String {
         let (name, all) = (stage.name, modules.len());
         match self {
@@ -140,7 +142,7 @@ impl TestSelection {
             TestSelection::All => format!("{name}: all {all} files"),
             TestSelection::Some(names) => {
                 let taken = modules.iter().filter(|module| self.includes_module(module)).count();
-                // The names of a module that is chosen as a whole say nothing more.
+                // Names in a module that is selected as a whole are not listed.
                 let is_more = |test: &&String| {
                     let module = whole(module_of(test));
                     **test == module || !names.contains(&module)
@@ -164,7 +166,7 @@ impl TestSelection {
     }
 }
 
-/// Turns a name of the table into the beginning of names of tests.
+/// Completes a module's name to the beginning of names of its tests.
 fn whole(name: &str) -> String {
     if name.contains("::") { name.to_owned() } else { format!("{name}::") }
 }
@@ -173,7 +175,7 @@ pub(super) fn module_of(name: &str) -> &str {
     name.split("::").next().unwrap_or(name)
 }
 
-/// Gives the beginning of names as people read it.
+/// Formats the beginning of names for people.
 fn shown(name: &str) -> String {
     match name.strip_suffix("::") {
         Some(module) => module.to_owned(),

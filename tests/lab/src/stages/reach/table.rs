@@ -1,60 +1,60 @@
-//! Sources, and the tests on hosts and guests whose subject they are.
+//! Sources, and the tests on hosts and guests that cover them.
 //!
-//! A row does not list all tests that a source could break, which for most would be every test, but
-//! the few that would say so first. The whole run, without `--changed`, is there for the rest.
+//! A row lists not all tests that a source could break, which for most sources would be every test,
+//! but the few that would fail first. A run without `--changed` covers the rest.
 
 use std::path::Path;
 
 use super::paths;
 
-/// Sources, and what is run of the tests on hosts and on guests when one of them changes.
+/// Sources, and the tests on hosts and guests that run when one of them changes.
 ///
-/// A test is named by its module, or by the beginning of its name after `module::`. Of several rows
-/// that name a file, that with the longest name counts.
+/// A test is named by its module, or by the beginning of its name after `module::`. If several rows
+/// name a file, the row with the longest path counts.
 #[derive(Debug)]
 pub(super) struct Coverage {
-    /// Files, and folders with a slash at their end.
+    /// Files, and folders with a slash at the end.
     pub(super) sources: &'static [&'static str],
     pub(super) netns: &'static [&'static str],
     pub(super) vm: &'static [&'static str],
 }
 
-/// A job from its start to each of its ends: the tests for sources that every job runs, or that no
-/// row names.
+/// Tests for sources that every job runs, or that no row names: a job from its start to each of its
+/// ends.
 pub(super) const SMOKE: Coverage = Coverage {
     sources: &[],
     netns: &["hello", "failing", "ending", "lost", "teardown", "output", "stdin", "local"],
     vm: &["launching"],
 };
 
-/// Tests that take minutes, or hundreds of jobs, whatever they find: they are left to the whole run,
-/// unless their own file has changed.
+/// Tests that take minutes or run hundreds of jobs. They run without `--changed`, or when their own
+/// file has changed.
 pub(super) const LONG: &[&str] = &[
     "communicator::no_message_is_lost_or_wrong_in_twenty_seconds",
     "hello::a_hundred_launches_in_a_row_all_work",
 ];
 
-/// Test modules that no source leads to: their subject is not rlaunch.
+/// Test modules that no row names, since they do not test rlaunch.
 #[cfg(test)]
 pub(super) const UNREACHED: &[&str] = &[
-    // Other launchers, whose manners tests/README.md reports.
-    "peers", // The guests, which are the lab's.
+    // Tests of other launchers, whose behaviour tests/README.md describes.
+    "peers", // Tests of the lab's guests.
     "guests",
 ];
 
-/// Gives all rows.
+/// Lists all rows.
 pub(super) fn rows() -> impl Iterator<Item = &'static Coverage> {
     ROWS.iter()
 }
 
-/// Finds the row of a file, and the name by which it has it.
+/// Finds the row of a file, and the path by which the row names it.
 pub(super) fn row_of(file: &Path) -> Option<(&'static str, &'static Coverage)> {
     let all = rows().flat_map(|row| row.sources.iter().map(move |name| (*name, row)));
     all.filter(|(name, _)| paths::names(name, file)).max_by_key(|(name, _)| name.len())
 }
 
 const ROWS: &[Coverage] = &[
-    // A job from its start to each of its ends.
+    // Every job: from its start to each of its ends.
     Coverage {
         sources: &[
             "launcher/Cargo.toml",
@@ -95,7 +95,7 @@ const ROWS: &[Coverage] = &[
         ],
         ..SMOKE
     },
-    // The end of a job: which rank failed first, what is said of it, and that nothing is left.
+    // The end of a job: which rank failed first, what is reported, and that nothing is left.
     Coverage {
         sources: &[
             "launcher/src/run/supervisor.rs",
@@ -159,7 +159,7 @@ const ROWS: &[Coverage] = &[
         netns: &["words", "dry_run", "missing::a_command_line", "example"],
         vm: &[],
     },
-    // The environment of ranks, whatever has put it together; `-v` shows it, but for secrets.
+    // The environment of ranks, from all of its sources; `-v` prints it without secrets.
     Coverage {
         sources: &[
             "launcher/src/cli/config.rs",
@@ -177,7 +177,8 @@ const ROWS: &[Coverage] = &[
         netns: &["config", "environment", "shells", "abuse::config"],
         vm: &[],
     },
-    // An MPIJob is an allocation, and the command that leads to its pods.
+    // Host lists and allocations. An MPIJob is an allocation that also gives the command for
+    // reaching its pods.
     Coverage {
         sources: &[
             "launcher/src/cli/listing.rs",
@@ -237,7 +238,7 @@ const ROWS: &[Coverage] = &[
         netns: &["horovod", "abuse::services"],
         vm: &[],
     },
-    // The tree of agents comes about, carries what its ranks want, and is torn.
+    // The tree of agents is built, carries messages of ranks, and breaks.
     Coverage {
         sources: &[
             "launcher/src/hosts/addresses.rs",
@@ -294,7 +295,7 @@ const ROWS: &[Coverage] = &[
         netns: &[],
         vm: &["mesh", "mesh_killed", "selection::people"],
     },
-    // Paths that do not work: what follows, and what is said of them.
+    // RDMA paths that do not work: the consequences, and what is reported.
     Coverage {
         sources: &[
             "launcher/src/plan/mesh/advice.rs",
@@ -364,7 +365,7 @@ const ROWS: &[Coverage] = &[
         netns: &["ssh_setup", "abuse::ssh::"],
         vm: &[],
     },
-    // Limits of what is waited for, and what is said meanwhile.
+    // Time limits, and what is printed while waiting.
     Coverage {
         sources: &["launcher/console/src/deadline.rs", "launcher/console/src/progress.rs"],
         netns: &["jump", "unreachable", "lost::who_stands_still", "standstill"],
@@ -388,7 +389,7 @@ const ROWS: &[Coverage] = &[
         ],
         vm: &["containers"],
     },
-    // The agent's place in the cache and what lies there, and limits of open files.
+    // The agent's path in the cache, other files there, and limits of open files.
     Coverage {
         sources: &[
             "launcher/console/src/open_files.rs",
@@ -412,7 +413,7 @@ const ROWS: &[Coverage] = &[
         netns: &["callback", "oob::where_n", "services::strangers", "abuse::services"],
         vm: &[],
     },
-    // A reader that pauses or leaves is the output's as much as the end's.
+    // Output. A reader that pauses or leaves also affects the end of a job.
     Coverage {
         sources: &[
             "launcher/src/run/output.rs",
@@ -476,7 +477,7 @@ const ROWS: &[Coverage] = &[
         netns: &["hello", "communicator"],
         vm: &["verbs", "counts", "communicator::cases_hold_over", "communicator::ranks_fork"],
     },
-    // The suite and ranks that get lost, one program of each language, one measurement.
+    // The communicator: its suite, lost ranks, one program of each language, one measurement.
     Coverage {
         sources: &["worker/comm/", "tests/comm/"],
         netns: &[
@@ -493,7 +494,7 @@ const ROWS: &[Coverage] = &[
         netns: &[],
         vm: &["communicator", "counts"],
     },
-    // Every frame and every number of a job: all that is not about something above.
+    // Shared types and frames of a job: everything that no row above names more specifically.
     Coverage {
         sources: &["bootstrap/"],
         netns: &[
@@ -516,7 +517,7 @@ const ROWS: &[Coverage] = &[
         ],
         vm: &["launching", "mesh::six", "mesh_watch", "selection"],
     },
-    // Sources that unit tests and fuzzers run, and nothing on hosts.
+    // Sources that only unit tests and fuzzers run.
     Coverage {
         sources: &[
             "launcher/src/fuzz.rs",
@@ -541,13 +542,13 @@ const ROWS: &[Coverage] = &[
         netns: &["library::the_examples"],
         vm: &[],
     },
-    // The page holds an example with its output, which a test compares.
+    // The page contains an example with its output, which a test compares.
     Coverage {
         sources: &["examples/notebook/", "worker/comm/README.md"],
         netns: &["library::numpy_arrays"],
         vm: &[],
     },
-    // A unit test bounds its length.
+    // A unit test limits its length.
     Coverage { sources: &["README.md"], netns: &[], vm: &[] },
     Coverage {
         sources: &["examples/train/"],
@@ -559,9 +560,9 @@ const ROWS: &[Coverage] = &[
         netns: &["training"],
         vm: &[],
     },
-    // Recorded machines, which a guide is followed on.
+    // Recorded machines, which a test of a guide uses.
     Coverage { sources: &["worker/fixtures/"], netns: &["guides"], vm: &[] },
-    // Each guide is followed where its machines are; one test reads them all.
+    // Each guide is tested where its machines are; one test reads all guides.
     Coverage {
         sources: &[
             "examples/guides/connectx3/",

@@ -1,4 +1,4 @@
-//! Tests of what made-up changes of this workspace reach.
+//! Tests of what example changes of this workspace reach.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ fn packages(reach: &Reach) -> String {
     reach.packages.iter().map(String::as_str).collect::<Vec<_>>().join(" ")
 }
 
-/// Gives the beginnings of names that are chosen.
+/// Lists the beginnings of names that are selected.
 fn names(selection: &TestSelection) -> String {
     match selection {
         TestSelection::Some(names) => {
@@ -40,18 +40,18 @@ fn a_line_of_the_launchers_output() {
         (false, false, Some([].as_slice()))
     );
     assert!(reach.notes.is_empty(), "{:?}", reach.notes);
-    let said = reach.describe();
+    let described = reach.describe();
     for line in [
         "lints and unit tests: rlaunch, rlaunch-fuzz (of 20 crates); left out: those that are not \
          built from what changed",
-        "fuzz: known inputs of all 29 targets; left out: a search, as none runs what changed",
-        "sim: nothing: it is not made of what changed",
+        "fuzz: known inputs of all 29 targets; left out: the search, as no target runs what changed",
+        "sim: nothing: its sources have not changed",
         "vm: nothing: no row of the table leads there from launcher/src/run/output/",
     ] {
-        assert!(said.lines().any(|said| said == line), "{line}\nis not in\n{said}");
+        assert!(described.lines().any(|described| described == line), "{line}\nis not in\n{described}");
     }
     let line = "netns: output, printing, teardown::reader (of ";
-    assert!(said.contains(line) && said.contains("; left out: "), "{said}");
+    assert!(described.contains(line) && described.contains("; left out: "), "{described}");
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_line_of_the_verbs() {
     for module in ["verbs", "counts", "prover", "mesh", "communicator"] {
         assert!(reach.vm.includes_module(module), "{module}");
     }
-    // Known inputs are replayed, as the communicator's decoders are built with it.
+    // Known inputs are replayed, since the communicator's decoders are built from it.
     assert_eq!((reach.sim, reach.fuzz.as_deref()), (false, Some([].as_slice())));
 }
 
@@ -87,8 +87,8 @@ fn a_readme_is_what_a_test_compares_with() {
     );
     assert_eq!(reach.vm, TestSelection::Nothing);
     assert!(!reach.doc_only && !reach.sim && reach.fuzz.is_none());
-    let said = reach.describe();
-    assert!(said.contains("fuzz: nothing: no target is built from what changed\n"), "{said}");
+    let described = reach.describe();
+    assert!(described.contains("fuzz: nothing: no target depends on what changed\n"), "{described}");
 }
 
 #[test]
