@@ -48,7 +48,10 @@ fn a_line_of_the_launchers_output() {
         "sim: nothing: its sources have not changed",
         "vm: nothing: no row of the table leads there from launcher/src/run/output/",
     ] {
-        assert!(described.lines().any(|described| described == line), "{line}\nis not in\n{described}");
+        assert!(
+            described.lines().any(|described| described == line),
+            "{line}\nis not in\n{described}"
+        );
     }
     let line = "netns: output, printing, teardown::reader (of ";
     assert!(described.contains(line) && described.contains("; left out: "), "{described}");
@@ -88,7 +91,10 @@ fn a_readme_is_what_a_test_compares_with() {
     assert_eq!(reach.vm, TestSelection::Nothing);
     assert!(!reach.doc_only && !reach.sim && reach.fuzz.is_none());
     let described = reach.describe();
-    assert!(described.contains("fuzz: nothing: no target depends on what changed\n"), "{described}");
+    assert!(
+        described.contains("fuzz: nothing: no target depends on what changed\n"),
+        "{described}"
+    );
 }
 
 #[test]
