@@ -1,13 +1,16 @@
-//! Connects queue pairs with their peers: by what both have told of theirs, or by the connection
-//! manager, where the end that dials knocks and the other one knows it by a secret.
+//! Connects queue pairs with their peers, by one of two methods:
 //!
-//! Both wait in the kernel for a peer that is not there, so paths to different peers do not wait
-//! for one another, and a peer that has kept one path waiting is not waited for again.
+//! * out of band: both ends have exchanged their endpoints, and each moves its queue pair to RTS;
+//! * by the RDMA connection manager: the dialling end sends a connect request, with the path's id and the
+//!   listening end's secret as private data; the listening end accepts requests whose secret is right.
+//!
+//! Both methods may block in the kernel if a peer is gone. Therefore paths to different peers are connected
+//! in parallel, and after one path has failed slowly, the others to the same peer fail at once.
 
 use crate::end::End;
 use crate::fault;
-use crate::link::{Link, Remote};
-use crate::workers;
+use crate::link::{Link, RemoteMemory};
+use crate::parallel;
 use rlaunch_bootstrap::deadline::Deadline;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::mesh::{
@@ -24,36 +27,41 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
-/// Peers that are connected with at once.
-const PEERS: usize = 16;
-/// Whoever takes longer to fail has waited for somebody.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// Largest number of peers that are connected in parallel.
+const CONCURRENT_PEERS: usize = 16;
+/// A connection that takes longer than this to fail has waited for its peer.
+const SLOW: Duration = Duration::from_millis(100);
 
 /// A path to be connected.
 pub(crate) struct Job {
-    /// Of the path, in its round.
+    /// Index of the path in its round.
     pub(crate) index: usize,
     pub(crate) path: MeshPath,
-    pub(crate) place: usize,
+    /// Slot of the path in its end's memory.
+    pub(crate) slot: usize,
+    /// `None` if the connection manager creates the queue pair.
     pub(crate) pair: Option<QueuePair<Prepared>>,
+    /// Secret that the peer has to send if it dials by the connection manager.
     pub(crate) secret: u32,
     pub(crate) end: Arc<End>,
-    pub(crate) end_told: EndAdvert,
-    pub(crate) path_told: PathAdvert,
+    /// Data of the peer's end.
+    pub(crate) end_advert: EndAdvert,
+    /// Data of the peer's path.
+    pub(crate) path_advert: PathAdvert,
 }
 
-/// How it went, by [`Job::index`].
+/// Result of a job, with its [`Job::index`].
 type Done = (usize, Result<Link, PathFault>);
 
-/// How all of a round are connected.
+/// Parameters that all connections of a round share.
 #[derive(Clone, Copy)]
-struct Manner {
+struct ConnectParams {
     settings: mesh::QpSettings,
-    /// Each wait has one of its own, which begins anew where this process stood still.
+    /// Deadline to connect. Each waiting thread has a copy, which restarts if this process was suspended.
     deadline: Deadline,
 }
 
-/// Connects all of them. `listeners` are those of the ends that the connection manager serves.
+/// Connects all paths of a round. `listeners` are those of the ends that the connection manager serves.
 pub(crate) fn all(
     jobs: Vec<Job>,
     listeners: Vec<(Arc<End>, &Listener)>,
@@ -61,25 +69,26 @@ pub(crate) fn all(
 ) -> Vec<Done> {
     let within = Duration::from_millis(round.limits.connect_ms.into());
     let deadline = Deadline::after(within, Instant::now());
-    let manner = Manner { settings: round.settings, deadline };
+    let params = ConnectParams { settings: round.settings, deadline };
     let waits = |job: &Job| job.end.local.cm_address.is_some() && !job.path.dials;
     let (waiting, dialling): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(waits);
     let mut waiting = by_end(waiting);
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     thread::scope(|scope| {
         for (end, listener) in listeners {
             let expected = waiting.remove(&(Arc::as_ptr(&end) as usize)).unwrap_or_default();
-            let tell = tell.clone();
-            scope.spawn(move || listen(scope, listener, expected, manner, &tell));
+            let sender = sender.clone();
+            scope.spawn(move || listen(scope, listener, expected, params, &sender));
         }
-        let done = workers::each(by_peer(dialling), PEERS, |jobs| dial_peer(jobs, manner));
+        let done =
+            parallel::map(by_peer(dialling), CONCURRENT_PEERS, |jobs| dial_peer(jobs, params));
         for one in done.into_iter().flatten() {
-            // The other side of the channel is open until the end of this function.
-            let _ = tell.send(one);
+            // Cannot fail: the receiver lives until the end of this function.
+            let _ = sender.send(one);
         }
     });
-    drop(tell);
-    told.into_iter().collect()
+    drop(sender);
+    receiver.into_iter().collect()
 }
 
 fn by_end(jobs: Vec<Job>) -> HashMap<usize, HashMap<u32, Job>> {
@@ -90,13 +99,13 @@ fn by_end(jobs: Vec<Job>) -> HashMap<usize, HashMap<u32, Job>> {
     ends
 }
 
-/// Those of one port to one peer, in as many parts as keep all processors busy.
+/// Groups jobs by local port and peer, and splits the groups if there are fewer of them than processors.
 fn by_peer(jobs: Vec<Job>) -> Vec<Vec<Job>> {
     let mut peers: BTreeMap<(u32, NodeId), Vec<Job>> = BTreeMap::new();
     for job in jobs {
         peers.entry((job.path.end, job.path.peer)).or_default().push(job);
     }
-    let parts = workers::busy().div_ceil(peers.len().max(1));
+    let parts = parallel::cpu_threads().div_ceil(peers.len().max(1));
     let mut divided = Vec::new();
     for mut jobs in peers.into_values() {
         let part = jobs.len().div_ceil(parts).max(1);
@@ -108,45 +117,49 @@ fn by_peer(jobs: Vec<Job>) -> Vec<Vec<Job>> {
     divided
 }
 
-/// Connects with one peer, path by path, as long as that does not keep this end waiting.
-fn dial_peer(jobs: Vec<Job>, mut manner: Manner) -> Vec<Done> {
-    let mut gone: Option<PathFault> = None;
+/// Connects the paths to one peer, one after the other. After one has failed slowly, the rest fail at once,
+/// unless this process was suspended meanwhile.
+fn dial_peer(jobs: Vec<Job>, mut params: ConnectParams) -> Vec<Done> {
+    let mut failed_peer: Option<PathFault> = None;
     let connect = |job: Job| {
         let index = job.index;
-        if let Some(fault) = &gone {
+        if let Some(fault) = &failed_peer {
             return (index, Err(fault.clone()));
         }
-        let (begin, standstills) = (Instant::now(), manner.deadline.restarts());
-        let connected = dial(job, &mut manner);
+        let (begin, restarts) = (Instant::now(), params.deadline.restarts());
+        let connected = dial(job, &mut params);
         if let Err(fault) = &connected
-            && begin.elapsed() > PATIENCE
-            && manner.deadline.restarts() == standstills
+            && begin.elapsed() > SLOW
+            && params.deadline.restarts() == restarts
         {
-            gone = Some(fault.clone());
+            failed_peer = Some(fault.clone());
         }
         (index, connected)
     };
     jobs.into_iter().map(connect).collect()
 }
 
-fn dial(mut job: Job, manner: &mut Manner) -> Result<Link, PathFault> {
-    if manner.deadline.has_expired(Instant::now()) {
-        let cause = format!("no time was left to connect within {}", manner.within());
+fn dial(mut job: Job, params: &mut ConnectParams) -> Result<Link, PathFault> {
+    if params.deadline.has_expired(Instant::now()) {
+        let cause = format!("no time was left to connect within {}", params.within());
         return Err(PathFault { step: ProofStep::Connect, cause, hint: None, awaited_peer: false });
     }
     let connected = match job.pair.take() {
-        Some(pair) => out_of_band(&job, pair, *manner),
+        Some(pair) => out_of_band(&job, pair, *params),
         None => {
-            let settings = manner.settings(Mtu::B4096);
-            unless_late(&mut manner.deadline, |due| by_manager(&job, &settings, due))
+            let settings = params.settings(Mtu::B4096);
+            retry_after_suspension(&mut params.deadline, |due| {
+                by_connection_manager(&job, &settings, due)
+            })
         }
     };
-    let (pair, mtu) = connected.map_err(|error| fault::of(ProofStep::Connect, &error))?;
-    Ok(job.linked(pair, mtu))
+    let (pair, mtu) = connected.map_err(|error| fault::from_verbs(ProofStep::Connect, &error))?;
+    Ok(job.into_link(pair, mtu))
 }
 
-/// Tries until `due`, and once more where this process stood still until long after that.
-fn unless_late<T, E>(
+/// Calls `tries` with the time when the attempt is due. If it fails and the process was suspended until long
+/// after that time, tries again with a new deadline.
+fn retry_after_suspension<T, E>(
     deadline: &mut Deadline,
     mut tries: impl FnMut(Instant) -> Result<T, E>,
 ) -> Result<T, E> {
@@ -163,9 +176,9 @@ fn unless_late<T, E>(
 fn out_of_band(
     job: &Job,
     pair: QueuePair<Prepared>,
-    manner: Manner,
+    params: ConnectParams,
 ) -> Result<(QueuePair<Connected>, Option<u32>), VerbsError> {
-    let (end, path) = (&job.end_told, &job.path_told);
+    let (end, path) = (&job.end_advert, &job.path_advert);
     let theirs = Mtu::up_to(end.mtu).unwrap_or(Mtu::B256);
     let most = job.path.mtu.and_then(Mtu::up_to).unwrap_or(theirs);
     let mtu = most.min(theirs).min(pair.endpoint().mtu);
@@ -177,106 +190,111 @@ fn out_of_band(
         mtu: theirs,
         memory: None,
     };
-    let pair = pair.connect(&peer, &manner.settings(mtu))?;
+    let pair = pair.connect(&peer, &params.settings(mtu))?;
     Ok((pair, Some(mtu.bytes())))
 }
 
-fn by_manager(
+fn by_connection_manager(
     job: &Job,
     settings: &Settings,
     due: Instant,
 ) -> Result<(QueuePair<Connected>, Option<u32>), VerbsError> {
     let from = job.end.local.cm_address.unwrap_or(IpAddr::from([0, 0, 0, 0]));
-    let address = job.end_told.gid.map_or(from, |address| match address.to_ipv4_mapped() {
+    let address = job.end_advert.gid.map_or(from, |address| match address.to_ipv4_mapped() {
         Some(v4) => v4.into(),
         None => address.into(),
     });
-    let to = SocketAddr::new(address, job.end_told.listener.unwrap_or(0));
+    let to = SocketAddr::new(address, job.end_advert.listener.unwrap_or(0));
     let route = Route::resolve(from, to, settings, due)?.require_device(job.end.context.name())?;
-    let saying = said(job.path.id, job.path_told.psn);
-    Ok((route.connect(&job.end.resources, &saying, settings, due)?, None))
+    let private_data = encode_secret(job.path.id, job.path_advert.psn);
+    Ok((route.connect(&job.end.resources, &private_data, settings, due)?, None))
 }
 
-/// Lets those in who show that they were told of it.
+/// Accepts connect requests that have the secret of an expected path, until all have arrived or the deadline
+/// has passed.
 fn listen<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     listener: &'scope Listener,
     mut expected: HashMap<u32, Job>,
-    mut manner: Manner,
-    tell: &Sender<Done>,
+    mut params: ConnectParams,
+    sender: &Sender<Done>,
 ) {
     while !expected.is_empty() {
-        let request = match listener.next_request(manner.deadline.due()) {
+        let request = match listener.next_request(params.deadline.due()) {
             Ok(Some(request)) => request,
-            Ok(None) if manner.deadline.has_expired(Instant::now()) => break,
+            Ok(None) if params.deadline.has_expired(Instant::now()) => break,
             Ok(None) => continue,
             Err(error) => {
-                return refuse_all(expected, &fault::of(ProofStep::Connect, &error), tell);
+                return refuse_all(
+                    expected,
+                    &fault::from_verbs(ProofStep::Connect, &error),
+                    sender,
+                );
             }
         };
-        let Some(job) = whose(request.private_data(), &mut expected) else {
+        let Some(job) = take_expected(request.private_data(), &mut expected) else {
             request.reject();
             continue;
         };
-        let tell = tell.clone();
-        // A peer that stops half way does not keep the others out.
+        let sender = sender.clone();
+        // In a thread of its own, so that a peer that stops responding does not delay the others.
         scope.spawn(move || {
-            // The other side of the channel is open for longer than this thread lives.
-            let _ = tell.send((job.index, accept(job, request, manner)));
+            // Cannot fail: the receiver outlives this thread.
+            let _ = sender.send((job.index, accept(job, request, params)));
         });
     }
-    let cause = format!("the peer did not connect within {}", manner.within());
-    refuse_all(expected, &fault::waited(ProofStep::Connect, cause), tell);
+    let cause = format!("the peer did not connect within {}", params.within());
+    refuse_all(expected, &fault::awaiting_peer(ProofStep::Connect, cause), sender);
 }
 
-fn refuse_all(jobs: HashMap<u32, Job>, fault: &PathFault, tell: &Sender<Done>) {
+fn refuse_all(jobs: HashMap<u32, Job>, fault: &PathFault, sender: &Sender<Done>) {
     for job in jobs.into_values() {
-        // The other side of the channel is open for longer than this thread lives.
-        let _ = tell.send((job.index, Err(fault.clone())));
+        // Cannot fail: the receiver outlives this thread.
+        let _ = sender.send((job.index, Err(fault.clone())));
     }
 }
 
-fn accept(job: Job, request: ConnectRequest, manner: Manner) -> Result<Link, PathFault> {
-    let settings = manner.settings(Mtu::B4096);
+fn accept(job: Job, request: ConnectRequest, params: ConnectParams) -> Result<Link, PathFault> {
+    let settings = params.settings(Mtu::B4096);
     let pair = request
-        .accept(&job.end.resources, &[], &settings, manner.deadline.due())
-        .map_err(|error| fault::of(ProofStep::Connect, &error))?;
-    Ok(job.linked(pair, None))
+        .accept(&job.end.resources, &[], &settings, params.deadline.due())
+        .map_err(|error| fault::from_verbs(ProofStep::Connect, &error))?;
+    Ok(job.into_link(pair, None))
 }
 
-/// What a peer shows when it knocks: the path, and the secret of the end that it knocks at.
-fn said(path: u32, secret: u32) -> [u8; 8] {
+/// Encodes the private data of a connect request: the path's id and the listening end's secret.
+fn encode_secret(path: u32, secret: u32) -> [u8; 8] {
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&path.to_le_bytes());
     bytes[4..].copy_from_slice(&secret.to_le_bytes());
     bytes
 }
 
-/// The path whose peer says this, which is expected no more then.
-fn whose(words: &[u8], expected: &mut HashMap<u32, Job>) -> Option<Job> {
-    // Devices fill up with zeros.
-    let words = words.first_chunk::<8>()?;
-    let path = u32::from_le_bytes(*words.first_chunk()?);
-    if *words != said(path, expected.get(&path)?.secret) {
+/// Finds and removes the expected path that a connect request belongs to, if its secret is right.
+fn take_expected(bytes: &[u8], expected: &mut HashMap<u32, Job>) -> Option<Job> {
+    // InfiniBand and RoCE pad private data with zeros.
+    let bytes = bytes.first_chunk::<8>()?;
+    let path = u32::from_le_bytes(*bytes.first_chunk()?);
+    if *bytes != encode_secret(path, expected.get(&path)?.secret) {
         return None;
     }
     expected.remove(&path)
 }
 
 impl Job {
-    fn linked(self, pair: QueuePair<Connected>, mtu: Option<u32>) -> Link {
-        let remote = Remote::told(&self.end_told, &self.path_told);
-        Link::new(pair, (self.path, self.place), self.end, remote, mtu)
+    fn into_link(self, pair: QueuePair<Connected>, mtu: Option<u32>) -> Link {
+        let remote = RemoteMemory::new(&self.end_advert, &self.path_advert);
+        Link::new(pair, (self.path, self.slot), self.end, remote, mtu)
     }
 }
 
-impl Manner {
+impl ConnectParams {
     fn settings(self, mtu: Mtu) -> Settings {
         let mesh::QpSettings { traffic_class, service_level, timeout, retries } = self.settings;
         Settings { mtu, timeout, retries, service_level, traffic_class }
     }
 
-    /// `1.5 s`.
+    /// Formats the time limit to connect, like `1.5 s`.
     fn within(self) -> String {
         format!("{:.1} s", self.deadline.limit().as_secs_f64())
     }
@@ -289,10 +307,10 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(50);
 
-    /// How often is tried what fails `late` after it was due.
+    /// Counts the attempts if the first fails `late` after it was due.
     fn tries(late: Duration) -> u32 {
         let (mut deadline, mut tries) = (Deadline::after(LIMIT, Instant::now()), 0);
-        let failed: Result<(), ()> = unless_late(&mut deadline, |due| {
+        let failed: Result<(), ()> = retry_after_suspension(&mut deadline, |due| {
             tries += 1;
             if tries == 1 {
                 thread::sleep(due + late - Instant::now());

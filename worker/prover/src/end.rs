@@ -1,7 +1,15 @@
-//! A port that paths begin at, and the memory that is shared with its peers.
+//! A local end of paths: one port, and the registered memory that its peers read and write.
+//!
+//! ```text
+//! control line of slot 0 │ … │ send line of slot 0 │ … │ pad │ block │ read buffer 0 │ …
+//! ```
+//!
+//! Each path has a slot, with two cache lines: peers write tokens and heartbeats to the *control line*, and
+//! own tokens and heartbeats are written from the *send line*. Peers read the *block*; their blocks are
+//! read into the *read buffers*, which the paths share.
 
 use crate::fault;
-use crate::path::Words;
+use crate::machine::Tokens;
 use rlaunch_bootstrap::protocol::mesh::{BLOCK, EndAdvert, LocalPort, PathFault, ProofStep};
 use rlaunch_verbs::{
     CompletionQueue, Context, Depth, Device, Listener, MemoryRegion, MrSlice, PortAttributes,
@@ -10,21 +18,22 @@ use rlaunch_verbs::{
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-/// Blocks that are read at once, at most.
-const PLACES: usize = 4;
-/// Requests of a queue pair at once: two writes and a read; a beat later. Nothing is received, but
-/// some devices make no queue pair without the room.
+/// Largest number of blocks read at once.
+const MAX_READ_BUFFERS: usize = 4;
+/// Capacities of a queue pair. While a path is proved, two writes and a read are outstanding; while it is
+/// watched, a heartbeat. Nothing is received, but some devices reject a queue pair without receives.
 pub(crate) const DEPTH: Depth = Depth { send: 4, receive: 1, inline: 0 };
-/// What a completion takes in its queue, in bytes.
+/// Size of a completion queue entry, in bytes.
 const COMPLETION: u64 = 64;
 const PAGE: usize = 4096;
-/// Of a path's control words, each on a line of its own as processors cache it.
-const LINE: usize = 64;
+/// Size of a control line and of a send line, in bytes.
+const CACHE_LINE: usize = 64;
+/// Offsets in a line, in bytes.
 const TOKEN: usize = 0;
 const ECHO: usize = 8;
 pub(crate) const BEAT: usize = 16;
 
-/// One of a node's ports in use.
+/// A port of this node, opened, with its memory and its completion queue.
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) resources: Resources,
@@ -32,48 +41,46 @@ pub(crate) struct End {
     layout: Layout,
     pub(crate) context: Arc<Context>,
     pub(crate) port: PortAttributes,
-    /// By which peers find it: the port's GID, or the address that the connection manager has.
+    /// Address for peers: the port's GID, or for the connection manager the IP address that it listens at.
     gid: Option<Ipv6Addr>,
     pub(crate) local: LocalPort,
 }
 
-/// Where things are in an end's memory: for each path a line that its peer writes to, for each path
-/// a line that own writes are sent from, the block that peers read, places for theirs.
+/// Offsets in an end's memory, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     paths: usize,
-    pub(crate) places: usize,
+    pub(crate) read_buffers: usize,
 }
 
 impl Layout {
-    pub(crate) fn of(paths: usize) -> Layout {
-        Layout { paths, places: paths.clamp(1, PLACES) }
+    pub(crate) fn new(paths: usize) -> Layout {
+        Layout { paths, read_buffers: paths.clamp(1, MAX_READ_BUFFERS) }
     }
 
-    /// What the peer of a path writes to.
-    pub(crate) fn control(self, place: usize) -> usize {
-        LINE * place
+    pub(crate) fn control_offset(self, slot: usize) -> usize {
+        CACHE_LINE * slot
     }
 
-    fn sending(self, place: usize) -> usize {
-        LINE * (self.paths + place)
+    fn send_offset(self, slot: usize) -> usize {
+        CACHE_LINE * (self.paths + slot)
     }
 
-    pub(crate) fn block(self) -> usize {
-        (2 * LINE * self.paths).next_multiple_of(PAGE)
+    pub(crate) fn block_offset(self) -> usize {
+        (2 * CACHE_LINE * self.paths).next_multiple_of(PAGE)
     }
 
-    fn place(self, index: usize) -> usize {
-        self.block() + BLOCK * (1 + index)
+    fn read_buffer(self, index: usize) -> usize {
+        self.block_offset() + BLOCK * (1 + index)
     }
 
     pub(crate) fn size(self) -> usize {
-        self.place(self.places)
+        self.read_buffer(self.read_buffers)
     }
 }
 
-/// The block, word by word, of the end with this memory: it is nobody else's, and no two of its
-/// words are alike.
+/// Generates the words of the block of the end whose memory has this address and rkey. Different ends have
+/// different blocks, and the words of a block differ from each other.
 fn pattern(address: u64, key: u32) -> impl Iterator<Item = [u8; 8]> {
     let mut word = address ^ (u64::from(key) << 32);
     let next = move || {
@@ -84,34 +91,35 @@ fn pattern(address: u64, key: u32) -> impl Iterator<Item = [u8; 8]> {
 }
 
 impl End {
-    /// Opens the device and makes what `paths` queue pairs of it need. The connection manager
-    /// listens for peers from then on.
+    /// Opens the device, and allocates memory and a completion queue for `paths` queue pairs. If the
+    /// connection manager serves the end, returns a listener as well. `on_device` is the number of queue
+    /// pairs that all ends need on the device.
     pub(crate) fn open(
         local: &LocalPort,
         paths: usize,
         on_device: usize,
     ) -> Result<(End, Option<Listener>), PathFault> {
-        let failed = |error: VerbsError| fault::of(ProofStep::Prepare, &error);
+        let failed = |error: VerbsError| fault::from_verbs(ProofStep::Prepare, &error);
         let (context, listener) =
-            opened(local, paths).map_err(|error| fault::of_opening(&local.device, &error))?;
-        fault::unless_enough(&context, on_device)?;
+            open_device(local, paths).map_err(|error| fault::opening(&local.device, &error))?;
+        fault::check_queue_pairs(&context, on_device)?;
         let port = context.port(local.port).map_err(failed)?;
-        let gid = gid_of(&context, local).map_err(failed)?;
-        let layout = Layout::of(paths);
+        let gid = advertised_gid(&context, local).map_err(failed)?;
+        let layout = Layout::new(paths);
         let domain = ProtectionDomain::allocate(&context).map_err(failed)?;
         let region = MemoryRegion::register(&domain, layout.size())
-            .map_err(|error| fault::of_memory(&error, layout.size()))?;
-        let completions = CompletionQueue::create(&context, completions_of(paths))
-            .map_err(|error| fault::of_memory(&error, layout.size()))?;
+            .map_err(|error| fault::memory(&error, layout.size()))?;
+        let completions = CompletionQueue::create(&context, queue_entries(paths))
+            .map_err(|error| fault::memory(&error, layout.size()))?;
         let resources = Resources { domain, completions, depth: DEPTH };
         let block: Vec<_> = pattern(region.address(), region.rkey()).collect();
-        region.write(layout.block(), block.as_flattened());
+        region.write(layout.block_offset(), block.as_flattened());
         let end = End { resources, region, layout, context, port, gid, local: local.clone() };
         Ok((end, listener))
     }
 
-    /// What peers must know of it.
-    pub(crate) fn told(&self, end: u32, listener: Option<u16>) -> EndAdvert {
+    /// Returns the data that peers need of this end. `end` is its index in the round.
+    pub(crate) fn advert(&self, end: u32, listener: Option<u16>) -> EndAdvert {
         EndAdvert {
             end,
             lid: self.port.lid,
@@ -119,7 +127,7 @@ impl End {
             mtu: self.port.mtu.bytes(),
             address: self.region.address(),
             key: self.region.rkey(),
-            block: u32::try_from(self.layout.block()).unwrap_or(u32::MAX),
+            block: u32::try_from(self.layout.block_offset()).unwrap_or(u32::MAX),
             listener,
         }
     }
@@ -128,9 +136,9 @@ impl End {
         self.layout
     }
 
-    /// Its memory and completion queue, in bytes.
+    /// Returns the size of the memory and of the completion queue, in bytes.
     pub(crate) fn memory(&self) -> u64 {
-        let completions = u64::from(completions_of(self.layout.paths)) * COMPLETION;
+        let completions = u64::from(queue_entries(self.layout.paths)) * COMPLETION;
         self.region.size() as u64 + completions
     }
 
@@ -138,62 +146,69 @@ impl End {
         self.region.read_u64(offset).unwrap_or(0)
     }
 
-    /// What the peer of a path has written.
-    pub(crate) fn seen(&self, place: usize) -> Words {
-        let at = self.layout.control(place);
-        Words { token: self.word(at + TOKEN), echo: self.word(at + ECHO) }
+    /// Returns the tokens that the peer of a path has written.
+    pub(crate) fn tokens_received(&self, slot: usize) -> Tokens {
+        let at = self.layout.control_offset(slot);
+        Tokens { token: self.word(at + TOKEN), echo: self.word(at + ECHO) }
     }
 
-    /// How often the peer of a path has let it know.
-    pub(crate) fn beats_seen(&self, place: usize) -> u64 {
-        self.word(self.layout.control(place) + BEAT)
+    /// Returns the number of the last heartbeat that the peer of a path has written.
+    pub(crate) fn beats_received(&self, slot: usize) -> u64 {
+        self.word(self.layout.control_offset(slot) + BEAT)
     }
 }
 
-/// What own requests are about.
+/// Sources and targets of work requests.
 impl End {
-    /// The words to be written to the peer of a path.
-    pub(crate) fn saying(&self, place: usize, words: Words) -> Result<MrSlice<'_>, VerbsError> {
-        let at = self.layout.sending(place);
-        self.region.write_u64(at + TOKEN, words.token);
-        self.region.write_u64(at + ECHO, words.echo);
+    /// Stores tokens in a path's send line, and returns the range to write to the peer.
+    pub(crate) fn set_tokens(
+        &self,
+        slot: usize,
+        tokens: Tokens,
+    ) -> Result<MrSlice<'_>, VerbsError> {
+        let at = self.layout.send_offset(slot);
+        self.region.write_u64(at + TOKEN, tokens.token);
+        self.region.write_u64(at + ECHO, tokens.echo);
         self.region.slice(at + TOKEN, 16)
     }
 
-    /// The beat to be written to it.
-    pub(crate) fn beating(&self, place: usize, count: u64) -> Result<MrSlice<'_>, VerbsError> {
-        let at = self.layout.sending(place) + BEAT;
+    /// Stores a heartbeat in a path's send line, and returns the range to write to the peer.
+    pub(crate) fn set_beat(&self, slot: usize, count: u64) -> Result<MrSlice<'_>, VerbsError> {
+        let at = self.layout.send_offset(slot) + BEAT;
         self.region.write_u64(at, count);
         self.region.slice(at, 8)
     }
 
-    /// A place for a block, with nothing of an earlier one left in it.
-    pub(crate) fn empty_place(&self, index: usize) -> Result<MrSlice<'_>, VerbsError> {
-        let at = self.layout.place(index);
+    /// Clears a read buffer, so that a block read earlier cannot pass for the next, and returns it.
+    pub(crate) fn clear_read_buffer(&self, index: usize) -> Result<MrSlice<'_>, VerbsError> {
+        let at = self.layout.read_buffer(index);
         self.region.fill(at, BLOCK, 0);
         self.region.slice(at, BLOCK)
     }
 
-    /// Whether a place holds the block of the end with this memory.
+    /// Tells whether a read buffer has the block of the end whose memory has this address and rkey.
     pub(crate) fn holds_block_of(&self, index: usize, address: u64, key: u32) -> bool {
-        let mut came = vec![0; BLOCK];
-        self.region.read(self.layout.place(index), &mut came);
-        came.as_chunks::<8>().0.iter().copied().eq(pattern(address, key))
+        let mut block = vec![0; BLOCK];
+        self.region.read(self.layout.read_buffer(index), &mut block);
+        block.as_chunks::<8>().0.iter().copied().eq(pattern(address, key))
     }
 }
 
-/// The device, and what listens at it where the connection manager serves it.
-fn opened(local: &LocalPort, paths: usize) -> Result<(Arc<Context>, Option<Listener>), VerbsError> {
+/// Opens the device of an end, and a listener if the connection manager serves the end.
+fn open_device(
+    local: &LocalPort,
+    paths: usize,
+) -> Result<(Arc<Context>, Option<Listener>), VerbsError> {
     let Some(address) = local.cm_address else {
         return Ok((Device::by_name(&local.device)?.open()?, None));
     };
-    // iWARP resets those who knock beyond that.
+    // iWARP resets connect requests that exceed the backlog.
     let backlog = u32::try_from(paths).unwrap_or(u32::MAX);
     let listener = Listener::bind(SocketAddr::new(address, 0), backlog)?;
     Ok((listener.context().clone(), Some(listener)))
 }
 
-fn gid_of(context: &Context, local: &LocalPort) -> Result<Option<Ipv6Addr>, VerbsError> {
+fn advertised_gid(context: &Context, local: &LocalPort) -> Result<Option<Ipv6Addr>, VerbsError> {
     match (local.cm_address, local.gid_index) {
         (Some(IpAddr::V4(v4)), _) => Ok(Some(v4.to_ipv6_mapped())),
         (Some(IpAddr::V6(v6)), _) => Ok(Some(v6)),
@@ -202,7 +217,7 @@ fn gid_of(context: &Context, local: &LocalPort) -> Result<Option<Ipv6Addr>, Verb
     }
 }
 
-fn completions_of(paths: usize) -> u32 {
+fn queue_entries(paths: usize) -> u32 {
     let each = DEPTH.send + DEPTH.receive;
     u32::try_from(paths).unwrap_or(u32::MAX).saturating_mul(each)
 }
@@ -214,19 +229,19 @@ mod tests {
     #[test]
     fn nothing_in_the_memory_overlaps() {
         for paths in [1, 3, 32, 128, 4096] {
-            let layout = Layout::of(paths);
+            let layout = Layout::new(paths);
             let mut parts = Vec::new();
-            for place in 0..paths {
-                parts.push((layout.control(place), LINE));
-                parts.push((layout.sending(place), LINE));
+            for slot in 0..paths {
+                parts.push((layout.control_offset(slot), CACHE_LINE));
+                parts.push((layout.send_offset(slot), CACHE_LINE));
             }
-            parts.push((layout.block(), BLOCK));
-            parts.extend((0..layout.places).map(|index| (layout.place(index), BLOCK)));
+            parts.push((layout.block_offset(), BLOCK));
+            parts.extend((0..layout.read_buffers).map(|index| (layout.read_buffer(index), BLOCK)));
             parts.sort_unstable();
             assert!(parts.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0), "{paths}");
             assert!(parts.last().is_some_and(|last| last.0 + last.1 <= layout.size()));
         }
-        assert!(Layout::of(128).size() < 128 * (8 << 10), "leaves room for queue pairs");
+        assert!(Layout::new(128).size() < 128 * (8 << 10), "leaves room for queue pairs");
     }
 
     #[test]

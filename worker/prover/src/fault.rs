@@ -1,4 +1,4 @@
-//! Why something does not work, for whoever reads the launcher's report.
+//! Faults of paths, with causes and hints for the launcher's report.
 
 use rlaunch_bootstrap::protocol::mesh::{PathFault, ProofStep};
 use rlaunch_verbs::{Context, VerbsError};
@@ -7,13 +7,13 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Drivers of cards that have as many queue pairs as their module was told.
+/// Drivers whose module parameter `limits_sel` limits the number of queue pairs.
 const LIMITED_DRIVERS: [&str; 3] = ["irdma", "ice", "i40e"];
 
-/// What went wrong at a step, in the words of verbs and of the system.
-pub(crate) fn of(step: ProofStep, error: &VerbsError) -> PathFault {
+/// Makes the fault of a verb that failed, with the system's reason.
+pub(crate) fn from_verbs(step: ProofStep, error: &VerbsError) -> PathFault {
     let mut cause = error.to_string();
-    // Why a peer refuses is a number of InfiniBand's own, which the system has other words for.
+    // The source of a rejection is an InfiniBand reason code, whose text as an errno would mislead.
     let refused = matches!(error, VerbsError::UnexpectedEvent { event_name, .. } if event_name.ends_with("REJECTED"));
     if let Some(source) = error.source().map(ToString::to_string)
         && !refused
@@ -24,22 +24,23 @@ pub(crate) fn of(step: ProofStep, error: &VerbsError) -> PathFault {
     PathFault { step, cause, hint: error.hint().map(str::to_owned), awaited_peer: false }
 }
 
-/// What this end could not do, because its peer did not do what it was to do.
-pub(crate) fn waited(step: ProofStep, cause: String) -> PathFault {
+/// Makes the fault of a step that failed because the peer did not do its part. The peer's own fault has the
+/// cause, if it reports one.
+pub(crate) fn awaiting_peer(step: ProofStep, cause: String) -> PathFault {
     PathFault { step, cause, hint: None, awaited_peer: true }
 }
 
-/// The same of a device that could not be opened. rdma-core tries several ways, and says why the
-/// last one failed.
-pub(crate) fn of_opening(device: &str, error: &VerbsError) -> PathFault {
-    let mut fault = of(ProofStep::Prepare, error);
-    if let Some(file) = file_of(device)
+/// Makes the fault of a device that cannot be opened. rdma-core tries several methods and reports only the
+/// error of the last, so this opens the device file itself to find the reason.
+pub(crate) fn opening(device: &str, error: &VerbsError) -> PathFault {
+    let mut fault = from_verbs(ProofStep::Prepare, error);
+    if let Some(file) = device_file(device)
         && let Err(error) = File::options().read(true).write(true).open(&file)
     {
         fault.cause = format!("{device}: {}: {error}", file.display());
         fault.hint = match error.kind() {
             ErrorKind::PermissionDenied => Some("give this user read and write access to it"),
-            ErrorKind::NotFound => Some("--device=/dev/infiniband for a container"),
+            ErrorKind::NotFound => Some("start the container with --device=/dev/infiniband"),
             _ => None,
         }
         .map(str::to_owned);
@@ -47,8 +48,8 @@ pub(crate) fn of_opening(device: &str, error: &VerbsError) -> PathFault {
     fault
 }
 
-/// `/dev/infiniband/uverbs0`, of a device that the kernel has.
-fn file_of(device: &str) -> Option<PathBuf> {
+/// Returns the path of a device's file, like `/dev/infiniband/uverbs0`.
+fn device_file(device: &str) -> Option<PathBuf> {
     let class = fs::read_dir("/sys/class/infiniband_verbs").ok()?;
     let is_of = |directory: &Path| {
         fs::read_to_string(directory.join("ibdev")).is_ok_and(|name| name.trim() == device)
@@ -57,9 +58,9 @@ fn file_of(device: &str) -> Option<PathBuf> {
     Some(Path::new("/dev/infiniband").join(directory.file_name()?))
 }
 
-/// The same of memory that had to be locked: how much, and how much may be.
-pub(crate) fn of_memory(error: &VerbsError, needed: usize) -> PathFault {
-    let mut fault = of(ProofStep::Prepare, error);
+/// Makes the fault of memory that could not be locked, with the size needed (bytes) and the limit.
+pub(crate) fn memory(error: &VerbsError, needed: usize) -> PathFault {
+    let mut fault = from_verbs(ProofStep::Prepare, error);
     if let Some(limit) = locked_memory_limit() {
         let (limit, needed) = (limit >> 10, needed.div_ceil(1024));
         fault.cause += &format!(" ({needed} KiB are needed, the limit is {limit} KiB)");
@@ -67,9 +68,9 @@ pub(crate) fn of_memory(error: &VerbsError, needed: usize) -> PathFault {
     fault
 }
 
-/// Whether a device has that many queue pairs.
-pub(crate) fn unless_enough(context: &Context, needed: usize) -> Result<(), PathFault> {
-    let has = context.limits().map_err(|error| of(ProofStep::Prepare, &error))?.queue_pairs;
+/// Fails if a device supports fewer queue pairs than `needed`.
+pub(crate) fn check_queue_pairs(context: &Context, needed: usize) -> Result<(), PathFault> {
+    let has = context.limits().map_err(|error| from_verbs(ProofStep::Prepare, &error))?.queue_pairs;
     if needed <= has as usize {
         return Ok(());
     }
@@ -90,12 +91,12 @@ fn too_few(name: &str, needed: usize, has: u32, driver: Option<&Path>) -> PathFa
     }
 }
 
-/// In bytes; `None` without one.
+/// Returns the soft limit on locked memory in bytes; `None` if it is unlimited or unknown.
 fn locked_memory_limit() -> Option<u64> {
-    limit_of(&fs::read_to_string("/proc/self/limits").ok()?)
+    parse_limit(&fs::read_to_string("/proc/self/limits").ok()?)
 }
 
-fn limit_of(limits: &str) -> Option<u64> {
+fn parse_limit(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
     line.split_whitespace().next()?.parse().ok()
 }
@@ -109,8 +110,8 @@ mod tests {
     fn the_limit_on_locked_memory_is_read() {
         let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
                       Max locked memory         65536                8388608              bytes\n";
-        assert_eq!(limit_of(limits), Some(65536));
-        assert_eq!(limit_of("Max locked memory         unlimited   unlimited   bytes\n"), None);
+        assert_eq!(parse_limit(limits), Some(65536));
+        assert_eq!(parse_limit("Max locked memory         unlimited   unlimited   bytes\n"), None);
     }
 
     #[test]
@@ -125,15 +126,16 @@ mod tests {
     #[test]
     fn the_systems_reason_is_part_of_the_cause() {
         let error = VerbsError::NoDevice { device: "mlx5_9".to_owned() };
-        assert_eq!(of(ProofStep::Prepare, &error).cause, "no device mlx5_9");
+        assert_eq!(from_verbs(ProofStep::Prepare, &error).cause, "no device mlx5_9");
         let source = || std::io::Error::from_raw_os_error(28);
         let (device, verb) = ("siw0".to_owned(), Verb::CreateQp);
-        let full = of(ProofStep::Prepare, &VerbsError::Failed { verb, device, source: source() });
+        let full =
+            from_verbs(ProofStep::Prepare, &VerbsError::Failed { verb, device, source: source() });
         assert!(full.cause.contains("No space left"), "{}", full.cause);
         let (addresses, event_name) = ("a to b".to_owned(), "RDMA_CM_EVENT_REJECTED".to_owned());
         let verb = Verb::Connect;
         let refused = VerbsError::UnexpectedEvent { verb, addresses, event_name, source: source() };
-        let cause = of(ProofStep::Connect, &refused).cause;
+        let cause = from_verbs(ProofStep::Connect, &refused).cause;
         assert_eq!(cause, "a to b: rdma_connect: RDMA_CM_EVENT_REJECTED");
     }
 }

@@ -1,7 +1,7 @@
-//! A path whose queue pair can send.
+//! A path whose queue pair is connected.
 
 use crate::end::{BEAT, End};
-use crate::path::Words;
+use crate::machine::Tokens;
 use rlaunch_bootstrap::protocol::mesh::{EndAdvert, MeshPath, PathAdvert};
 use rlaunch_verbs::{Completion, Connected, QueuePair, RemoteAddr, VerbsError};
 use std::sync::Arc;
@@ -11,27 +11,29 @@ use std::sync::Arc;
 pub(crate) struct Link {
     pair: QueuePair<Connected>,
     pub(crate) path: MeshPath,
-    /// Which of its end's paths it is.
-    pub(crate) place: usize,
-    peer: Remote,
-    /// The largest packet; unknown with the connection manager.
+    /// Slot of the path in its end's memory.
+    pub(crate) slot: usize,
+    peer: RemoteMemory,
+    /// Path MTU in bytes; `None` if the connection manager chose it.
     pub(crate) mtu: Option<u32>,
     pub(crate) end: Arc<End>,
 }
 
-/// The peer's memory.
+/// Memory of the peer's end.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Remote {
+pub(crate) struct RemoteMemory {
     address: u64,
     key: u32,
+    /// Offset of the path's control line, in bytes.
     control: u64,
+    /// Offset of the block, in bytes.
     block: u64,
 }
 
-impl Remote {
-    pub(crate) fn told(end: &EndAdvert, path: &PathAdvert) -> Remote {
+impl RemoteMemory {
+    pub(crate) fn new(end: &EndAdvert, path: &PathAdvert) -> RemoteMemory {
         let (control, block) = (path.control.into(), end.block.into());
-        Remote { address: end.address, key: end.key, control, block }
+        RemoteMemory { address: end.address, key: end.key, control, block }
     }
 
     fn at(self, offset: u64) -> RemoteAddr {
@@ -39,23 +41,23 @@ impl Remote {
     }
 }
 
-/// What a completion belongs to.
+/// Kind of a work request, encoded in its id together with the path's slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    Words,
+    Tokens,
     Read,
     Beat,
 }
 
-const REQUESTS: [Request; 3] = [Request::Words, Request::Read, Request::Beat];
+const REQUESTS: [Request; 3] = [Request::Tokens, Request::Read, Request::Beat];
 
 impl Request {
-    fn id(self, place: usize) -> u64 {
-        place as u64 * REQUESTS.len() as u64 + self as u64
+    fn id(self, slot: usize) -> u64 {
+        slot as u64 * REQUESTS.len() as u64 + self as u64
     }
 
-    /// Which it was, and of which place.
-    pub(crate) fn of(completion: &Completion) -> (usize, Request) {
+    /// Returns the slot and the kind of the work request that has completed.
+    pub(crate) fn from_completion(completion: &Completion) -> (usize, Request) {
         let (id, kinds) = (completion.id(), REQUESTS.len() as u64);
         ((id / kinds) as usize, REQUESTS[(id % kinds) as usize])
     }
@@ -64,35 +66,35 @@ impl Request {
 impl Link {
     pub(crate) fn new(
         pair: QueuePair<Connected>,
-        (path, place): (MeshPath, usize),
+        (path, slot): (MeshPath, usize),
         end: Arc<End>,
-        peer: Remote,
+        peer: RemoteMemory,
         mtu: Option<u32>,
     ) -> Link {
-        Link { pair, path, place, peer, mtu, end }
+        Link { pair, path, slot, peer, mtu, end }
     }
 
-    /// Writes tokens to the peer.
-    pub(crate) fn write(&self, words: Words) -> Result<(), VerbsError> {
-        let from = self.end.saying(self.place, words)?;
-        self.pair.write(Request::Words.id(self.place), from, self.peer.at(self.peer.control))
+    /// Writes tokens to the peer's control line.
+    pub(crate) fn write(&self, tokens: Tokens) -> Result<(), VerbsError> {
+        let from = self.end.set_tokens(self.slot, tokens)?;
+        self.pair.write(Request::Tokens.id(self.slot), from, self.peer.at(self.peer.control))
     }
 
-    /// Reads the peer's block into one of the end's places.
+    /// Reads the peer's block into a read buffer.
     pub(crate) fn read(&self, into: usize) -> Result<(), VerbsError> {
-        let into = self.end.empty_place(into)?;
-        self.pair.read(Request::Read.id(self.place), into, self.peer.at(self.peer.block))
+        let into = self.end.clear_read_buffer(into)?;
+        self.pair.read(Request::Read.id(self.slot), into, self.peer.at(self.peer.block))
     }
 
-    /// Whether it came as it is there.
-    pub(crate) fn is_intact(&self, place: usize) -> bool {
-        self.end.holds_block_of(place, self.peer.address, self.peer.key)
+    /// Tells whether a read buffer has the peer's block unchanged.
+    pub(crate) fn is_intact(&self, buffer: usize) -> bool {
+        self.end.holds_block_of(buffer, self.peer.address, self.peer.key)
     }
 
-    /// Lets the peer know that this end is there.
+    /// Writes a heartbeat to the peer's control line.
     pub(crate) fn beat(&self, count: u64) -> Result<(), VerbsError> {
-        let from = self.end.beating(self.place, count)?;
+        let from = self.end.set_beat(self.slot, count)?;
         let to = self.peer.at(self.peer.control + BEAT as u64);
-        self.pair.write(Request::Beat.id(self.place), from, to)
+        self.pair.write(Request::Beat.id(self.slot), from, to)
     }
 }

@@ -1,33 +1,46 @@
-//! The prover: makes queue pairs to other nodes, proves that they carry, and watches some of them.
+//! The prover: creates RDMA queue pairs to other nodes, proves that they carry data in both directions, and
+//! watches some of them while the job runs.
 //!
-//! An agent starts one per job on its node, as `rlaunch-prover NODE`, with the number that peers
-//! know the node by. They talk over its stdin and stdout as [`rlaunch_bootstrap::protocol::mesh`] says. It
-//! ends with its stdin.
+//! The agent starts one prover per job and node, as `rlaunch-prover NODE` (the node's id), because it cannot
+//! load libibverbs itself. They exchange frames over the prover's stdin and stdout, as described in
+//! [`rlaunch_bootstrap::protocol::mesh`]. The prover exits when its stdin closes.
+//!
+//! A round proves a set of paths, in these steps, between which every node waits for the others:
+//!
+//! 1. `Prove`: opens ports, and creates queue pairs in state INIT ([`round`], [`end`]). Answers `Prepared`, with
+//!    what peers need to connect.
+//! 2. `Connect`: connects the queue pairs with those of the peers, out of band or by the RDMA connection
+//!    manager ([`connect`]). Answers `Connected`.
+//! 3. `Go`: moves a token and then a block in each direction of each path ([`prove`] carries out what
+//!    [`machine`] decides). Answers `RoundDone`, with an outcome for each path.
+//!
+//! After a round, `Watch` names the paths to keep: each end then writes heartbeats to the other, and reports
+//! paths that fail ([`watch`]). All other paths are closed.
 
+mod agent_pipe;
 mod connect;
-mod conversation;
 mod end;
 mod fault;
 mod link;
-mod path;
+mod machine;
+mod parallel;
 mod prove;
+mod read_schedule;
 mod round;
-mod turns;
 mod watch;
-mod workers;
 
-use conversation::{ConversationError, Heard, Inbox, say};
+use agent_pipe::{AgentInput, Input, PipeError, send};
 use link::Link;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::control::FrameError;
 use rlaunch_bootstrap::protocol::mesh::{FromProver, NodeEndpoints, ToProver};
-use round::{Connected, Prepared};
+use round::{ConnectedRound, PreparedRound};
 use std::process::ExitCode;
 use std::time::Duration;
 use watch::Watch;
 
-/// Whoever asks for more would have this do nothing else.
-const SHORTEST_BEAT: Duration = Duration::from_millis(100);
+/// Shortest interval between heartbeats: a shorter one would keep a processor busy.
+const MIN_BEAT: Duration = Duration::from_millis(100);
 
 fn main() -> ExitCode {
     let node = std::env::args().nth(1).and_then(|word| word.parse().ok()).map(NodeId);
@@ -35,10 +48,10 @@ fn main() -> ExitCode {
         eprintln!("rlaunch-prover is started by rlaunch's agent: rlaunch-prover NODE");
         return ExitCode::from(2);
     };
-    // Its few hundred KiB lie scattered, and a huge page for some of them is 2 MiB of every host's.
-    // A system that knows no huge pages gives none.
+    // The process uses a few hundred KiB in scattered pieces; with transparent huge pages each piece could
+    // take 2 MiB on every host. The call fails only on kernels without huge pages.
     let _ = nix::sys::prctl::set_thp_disable(true);
-    match live(node) {
+    match run(node) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("rlaunch-prover: {error}");
@@ -47,70 +60,70 @@ fn main() -> ExitCode {
     }
 }
 
-/// Where a round is.
+/// Stage of the current round.
 enum Stage {
-    /// Between rounds.
+    /// No round is in progress.
     Idle,
-    Prepared(Prepared),
-    Connected(Connected),
+    Prepared(PreparedRound),
+    Connected(ConnectedRound),
 }
 
-/// Round after round, and the watch between and beside them, until stdin ends.
-fn live(node: NodeId) -> Result<(), ConversationError> {
-    let inbox = Inbox::open();
+/// Runs rounds, and watches paths during and between them, until stdin closes.
+fn run(node: NodeId) -> Result<(), PipeError> {
+    let agent = AgentInput::open();
     let (mut stage, mut proven, mut watch) = (Stage::Idle, Vec::<Link>::new(), Watch::default());
     loop {
-        let heard = inbox.next(watch.patience())?;
-        tell_of(&mut watch)?;
-        let frame = match heard {
-            Heard::Frame(frame) => frame,
-            Heard::Nothing => continue,
-            Heard::End => return Ok(()),
+        let input = agent.next(watch.timeout())?;
+        report_events(&mut watch)?;
+        let frame = match input {
+            Input::Frame(frame) => frame,
+            Input::Timeout => continue,
+            Input::Closed => return Ok(()),
         };
         stage = match (frame, stage) {
             (ToProver::Prove(round), Stage::Idle) => {
-                let prepared = Prepared::make(round, node);
-                say(&FromProver::Prepared(encoded(&prepared.told())?))?;
+                let prepared = PreparedRound::new(round, node);
+                send(&FromProver::Prepared(encode_all(&prepared.adverts())?))?;
                 Stage::Prepared(prepared)
             }
-            (ToProver::Connect(told), Stage::Prepared(prepared)) => {
-                let connected = prepared.connect(&decoded(&told)?);
-                say(&FromProver::Connected)?;
+            (ToProver::Connect(adverts), Stage::Prepared(prepared)) => {
+                let connected = prepared.connect(&decode_all(&adverts)?);
+                send(&FromProver::Connected)?;
                 Stage::Connected(connected)
             }
             (ToProver::Go, Stage::Connected(connected)) => {
                 let cost = connected.cost;
-                let (links, outcomes) = connected.prove(|| tell_of(&mut watch))?;
+                let (links, outcomes) = connected.prove(|| report_events(&mut watch))?;
                 proven.extend(links);
-                say(&FromProver::RoundDone { outcomes, cost })?;
+                send(&FromProver::RoundDone { outcomes, cost })?;
                 Stage::Idle
             }
             (ToProver::Watch { ids, beat_ms }, Stage::Idle) => {
-                let beat = Duration::from_millis(beat_ms.into()).max(SHORTEST_BEAT);
-                watch = watch.these(std::mem::take(&mut proven), &ids, beat);
+                let beat = Duration::from_millis(beat_ms.into()).max(MIN_BEAT);
+                watch = watch.replace(std::mem::take(&mut proven), &ids, beat);
                 Stage::Idle
             }
-            (frame, _) => return Err(ConversationError::Order(name(&frame))),
+            (frame, _) => return Err(PipeError::Order(name(&frame))),
         };
     }
 }
 
-/// Tells the agent what has become of watched paths.
-fn tell_of(watch: &mut Watch) -> Result<(), ConversationError> {
-    watch.look().into_iter().try_for_each(|news| say(&FromProver::PathEvent(news)))
+/// Sends the agent the events of watched paths.
+fn report_events(watch: &mut Watch) -> Result<(), PipeError> {
+    watch.poll().into_iter().try_for_each(|event| send(&FromProver::PathEvent(event)))
 }
 
-fn encoded(told: &[NodeEndpoints]) -> Result<Vec<Vec<u8>>, ConversationError> {
-    let parts = told.iter().map(NodeEndpoints::encode);
+fn encode_all(adverts: &[NodeEndpoints]) -> Result<Vec<Vec<u8>>, PipeError> {
+    let parts = adverts.iter().map(NodeEndpoints::encode);
     parts.collect::<Result<_, _>>().map_err(|error| FrameError::Encode(error).into())
 }
 
-fn decoded(told: &[Vec<u8>]) -> Result<Vec<NodeEndpoints>, ConversationError> {
+fn decode_all(adverts: &[Vec<u8>]) -> Result<Vec<NodeEndpoints>, PipeError> {
     let decode = |bytes: &Vec<u8>| {
         let unreadable = |source| FrameError::Unreadable { length: bytes.len(), source };
         NodeEndpoints::decode(bytes).map_err(unreadable)
     };
-    Ok(told.iter().map(decode).collect::<Result<_, _>>()?)
+    Ok(adverts.iter().map(decode).collect::<Result<_, _>>()?)
 }
 
 fn name(frame: &ToProver) -> &'static str {

@@ -1,10 +1,10 @@
-//! Proves the paths of a round: carries out what [`crate::path`] decides, all paths at once.
+//! Proves the paths of a round, all at once, by polling: carries out what [`crate::machine`] decides.
 
 use crate::end::End;
 use crate::fault;
 use crate::link::{Link, Request};
-use crate::path::{Deadlines, Machine, Words};
-use crate::turns::Turns;
+use crate::machine::{Deadlines, Machine, Tokens};
+use crate::read_schedule::ReadSchedule;
 use rlaunch_bootstrap::deadline::SUSPENSION_THRESHOLD;
 use rlaunch_bootstrap::protocol::mesh::{
     PathFault, PathOutcome, PathProof, ProofStep, RoundTimeouts,
@@ -15,21 +15,23 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Who has not answered by then is no card nearby.
-const SOON: Duration = Duration::from_micros(200);
+/// Time without progress after which polls are [`NAP`] apart. A card answers within it, so round-trip times
+/// of cards are exact.
+const SPIN: Duration = Duration::from_micros(200);
 const NAP: Duration = Duration::from_micros(100);
 
-/// Between two looks: a card answers while this looks again and again, but soft RoCE answers by
-/// the same few processors.
-struct Rest {
-    news_at: Instant,
+/// Decides whether to spin or to sleep between polls. Soft RoCE needs the sleep: it runs on the same
+/// processors as this process.
+struct Backoff {
+    progress_at: Instant,
 }
 
-impl Rest {
-    fn take(&mut self, news: bool) {
-        if news {
-            self.news_at = Instant::now();
-        } else if self.news_at.elapsed() > SOON {
+impl Backoff {
+    /// Waits between two polls; `progress` tells whether the last one found anything.
+    fn wait(&mut self, progress: bool) {
+        if progress {
+            self.progress_at = Instant::now();
+        } else if self.progress_at.elapsed() > SPIN {
             thread::sleep(NAP);
             return;
         }
@@ -37,93 +39,94 @@ impl Rest {
     }
 }
 
-/// The time that passes while this process runs. What its peers said while it stood still has come, or
-/// could not come: neither is late.
+/// A clock that does not count the time while this process was suspended, so that a suspension does not make
+/// peers look late.
 #[derive(Debug)]
-struct Clock {
-    looked: Instant,
-    still: Duration,
+struct ActiveClock {
+    last_read: Instant,
+    suspended: Duration,
 }
 
-impl Clock {
-    fn start(now: Instant) -> Clock {
-        Clock { looked: now, still: Duration::ZERO }
+impl ActiveClock {
+    fn start(now: Instant) -> ActiveClock {
+        ActiveClock { last_read: now, suspended: Duration::ZERO }
     }
 
-    /// What it shows at `now`. It is looked at all the time.
-    fn look(&mut self, now: Instant) -> Instant {
-        let since = now.saturating_duration_since(self.looked);
+    /// Returns the clock's time at `now`. Must be called continually, because a gap between calls is taken
+    /// for a suspension.
+    fn read(&mut self, now: Instant) -> Instant {
+        let since = now.saturating_duration_since(self.last_read);
         if since > SUSPENSION_THRESHOLD {
-            self.still += since;
+            self.suspended += since;
         }
-        self.looked = now;
-        now - self.still
+        self.last_read = now;
+        now - self.suspended
     }
 }
 
-/// The paths of one end.
-struct Proofs<'a> {
+/// Proofs of the paths of one end.
+struct EndProofs<'a> {
     end: &'a Arc<End>,
-    turns: Turns,
-    /// By [`Link::place`]; without those that have no queue pair.
+    schedule: ReadSchedule,
+    /// Proofs by [`Link::slot`]; `None` for paths that are not connected.
     proofs: Vec<Option<Proof<'a>>>,
 }
 
 struct Proof<'a> {
     link: &'a Link,
     machine: Machine,
-    /// Where the block goes that is being read.
+    /// Read buffer of the outstanding read.
     reading: Option<usize>,
 }
 
-/// Proves what has connected, and calls `meanwhile` again and again.
+/// Proves the connected paths of a round; returns their outcomes. Calls `meanwhile` in each poll.
 pub(crate) fn prove<E>(
     paths: &[Result<Link, PathFault>],
     limits: &RoundTimeouts,
     mut meanwhile: impl FnMut() -> Result<(), E>,
 ) -> Result<Vec<PathOutcome>, E> {
     let now = Instant::now();
-    let mut ends = begin(paths.iter().flatten(), Deadlines::of(limits, now));
-    let (mut clock, mut rest) = (Clock::start(now), Rest { news_at: now });
+    let mut ends = begin(paths.iter().flatten(), Deadlines::new(limits, now));
+    let (mut clock, mut backoff) = (ActiveClock::start(now), Backoff { progress_at: now });
     loop {
-        let (mut waits, mut news) = (false, false);
+        let (mut waits, mut progress) = (false, false);
         for end in &mut ends {
-            news |= end.complete();
-            waits |= end.advance(clock.look(Instant::now()));
+            progress |= end.complete();
+            waits |= end.advance(clock.read(Instant::now()));
         }
         if !waits {
             break;
         }
         meanwhile()?;
-        rest.take(news);
+        backoff.wait(progress);
     }
-    Ok(ends.iter().flat_map(Proofs::outcomes).collect())
+    Ok(ends.iter().flat_map(EndProofs::outcomes).collect())
 }
 
-fn begin<'a>(links: impl Iterator<Item = &'a Link>, deadlines: Deadlines) -> Vec<Proofs<'a>> {
-    let mut ends: Vec<Proofs<'a>> = Vec::new();
+fn begin<'a>(links: impl Iterator<Item = &'a Link>, deadlines: Deadlines) -> Vec<EndProofs<'a>> {
+    let mut ends: Vec<EndProofs<'a>> = Vec::new();
     let random = RandomState::new();
     for link in links {
         let known = ends.iter().position(|end| Arc::ptr_eq(end.end, &link.end));
         let index = known.unwrap_or_else(|| {
-            let turns = Turns::new(link.end.layout().places);
-            ends.push(Proofs { end: &link.end, turns, proofs: Vec::new() });
+            let schedule = ReadSchedule::new(link.end.layout().read_buffers);
+            ends.push(EndProofs { end: &link.end, schedule, proofs: Vec::new() });
             ends.len() - 1
         });
-        // Zero would be nothing.
+        // A token must not be 0.
         let token = random.hash_one(link.path.id) | 1;
-        let (machine, first) = Machine::begin(link.path.dials, token, deadlines);
+        let (machine, first) = Machine::new(link.path.dials, token, deadlines);
         let mut proof = Proof { link, machine, reading: None };
         proof.write(first);
         let proofs = &mut ends[index].proofs;
-        proofs.resize_with(proofs.len().max(link.place + 1), || None);
-        proofs[link.place] = Some(proof);
+        proofs.resize_with(proofs.len().max(link.slot + 1), || None);
+        proofs[link.slot] = Some(proof);
     }
     ends
 }
 
-impl Proofs<'_> {
-    /// Takes what the device says; whether it says anything.
+impl EndProofs<'_> {
+    /// Polls the completion queue. Returns whether there was any completion.
     fn complete(&mut self) -> bool {
         match self.end.resources.completions.poll() {
             Ok(completions) => {
@@ -142,40 +145,40 @@ impl Proofs<'_> {
     }
 
     fn completed(&mut self, completion: &Completion) {
-        let (place, request) = Request::of(completion);
-        let Some(proof) = self.proofs.get_mut(place).and_then(Option::as_mut) else { return };
+        let (slot, request) = Request::from_completion(completion);
+        let Some(proof) = self.proofs.get_mut(slot).and_then(Option::as_mut) else { return };
         let done = completion.status.is_success();
         if !done {
             proof.machine.fail(completion.status.to_string(), None);
         }
         match (request, proof.reading) {
-            (Request::Words, _) if done => proof.machine.written(),
+            (Request::Tokens, _) if done => proof.machine.write_completed(),
             (Request::Read, Some(into)) => {
                 if done {
-                    proof.machine.came(proof.link.is_intact(into));
+                    proof.machine.read_completed(proof.link.is_intact(into));
                 }
-                proof.leave_place(&mut self.turns, done);
+                proof.release_buffer(&mut self.schedule, done);
             }
             _ => {}
         }
     }
 
-    /// Has all paths do what they can do now; whether any is left.
+    /// Advances all proofs. Returns whether any is still in progress.
     fn advance(&mut self, now: Instant) -> bool {
         let mut left = false;
-        let (turns, end) = (&mut self.turns, self.end);
+        let (schedule, end) = (&mut self.schedule, self.end);
         for proof in self.proofs.iter_mut().flatten().filter(|proof| proof.reading.is_some()) {
             proof.machine.expire(now);
-            if proof.machine.ended().is_some() {
-                proof.leave_place(turns, false);
+            if proof.machine.outcome().is_some() {
+                proof.release_buffer(schedule, false);
             }
         }
         for proof in self.proofs.iter_mut().flatten() {
-            if proof.machine.ended().is_none() {
-                let answer = proof.machine.see(end.seen(proof.link.place), now);
+            if proof.machine.outcome().is_none() {
+                let answer = proof.machine.observe(end.tokens_received(proof.link.slot), now);
                 proof.write(answer);
-                proof.turn(turns, now);
-                left |= proof.machine.ended().is_none();
+                proof.advance(schedule, now);
+                left |= proof.machine.outcome().is_none();
             }
         }
         left
@@ -185,10 +188,10 @@ impl Proofs<'_> {
         self.proofs.iter().flatten().map(|proof| {
             let mtu = proof.link.mtu;
             let proved = |round_trip_ns| PathProof { mtu, round_trip_ns };
-            let result = match proof.machine.ended() {
+            let result = match proof.machine.outcome() {
                 Some(Ok(took)) => Ok(proved(u32::try_from(took.as_nanos()).unwrap_or(u32::MAX))),
                 Some(Err(fault)) => Err(fault.clone()),
-                None => Err(fault::waited(ProofStep::Token, "it was not tried".to_owned())),
+                None => Err(fault::awaiting_peer(ProofStep::Token, "not tried".to_owned())),
             };
             PathOutcome { id: proof.link.path.id, result }
         })
@@ -196,43 +199,43 @@ impl Proofs<'_> {
 }
 
 impl Proof<'_> {
-    fn write(&mut self, words: Option<Words>) {
-        if let Some(Err(error)) = words.map(|words| self.link.write(words)) {
+    fn write(&mut self, tokens: Option<Tokens>) {
+        if let Some(Err(error)) = tokens.map(|tokens| self.link.write(tokens)) {
             self.refused(&error);
         }
     }
 
     fn refused(&mut self, error: &VerbsError) {
-        let PathFault { cause, hint, .. } = fault::of(ProofStep::Token, error);
+        let PathFault { cause, hint, .. } = fault::from_verbs(ProofStep::Token, error);
         self.machine.fail(cause, hint);
     }
 
-    /// Reads the block if it can, or ends what has waited for too long.
-    fn turn(&mut self, turns: &mut Turns, now: Instant) {
+    /// Posts the read of the block if a read buffer is free, or ends the proof if it is late or hopeless.
+    fn advance(&mut self, schedule: &mut ReadSchedule, now: Instant) {
         let peer = self.link.path.peer;
-        if self.machine.awaits_turn()
-            && let Some(fault) = turns.hopeless(peer)
+        if self.machine.wants_to_read()
+            && let Some(fault) = schedule.fault_of(peer)
         {
             return self.machine.fail_like(fault);
         }
         self.machine.expire(now);
-        if self.machine.awaits_turn()
-            && let Some(place) = turns.take(peer)
+        if self.machine.wants_to_read()
+            && let Some(buffer) = schedule.take(peer)
         {
-            self.machine.reads(now);
-            self.reading = Some(place);
-            if let Err(error) = self.link.read(place) {
+            self.machine.read_started(now);
+            self.reading = Some(buffer);
+            if let Err(error) = self.link.read(buffer) {
                 self.refused(&error);
-                self.leave_place(turns, false);
+                self.release_buffer(schedule, false);
             }
         }
     }
 
-    /// Whether the read has ended well or not, the next may use its place.
-    fn leave_place(&mut self, turns: &mut Turns, answered: bool) {
-        let Some(place) = self.reading.take() else { return };
-        let fault = self.machine.ended().and_then(|how| how.as_ref().err());
-        turns.done(self.link.path.peer, place, fault.filter(|_| !answered));
+    /// Frees the read buffer after a read, whose success `answered` tells.
+    fn release_buffer(&mut self, schedule: &mut ReadSchedule, answered: bool) {
+        let Some(buffer) = self.reading.take() else { return };
+        let fault = self.machine.outcome().and_then(|how| how.as_ref().err());
+        schedule.release(self.link.path.peer, buffer, fault.filter(|_| !answered));
     }
 }
 
@@ -246,16 +249,16 @@ mod tests {
     #[test]
     fn a_standstill_of_this_process_is_not_its_peers_silence() {
         let begin = Instant::now();
-        let (mut machine, _) = Machine::begin(true, 1, Deadlines::of(&LIMITS, begin));
-        let mut clock = Clock::start(begin);
+        let (mut machine, _) = Machine::new(true, 1, Deadlines::new(&LIMITS, begin));
+        let mut clock = ActiveClock::start(begin);
         let second = |seconds| begin + Duration::from_secs_f64(seconds);
         for now in [0.4, 0.8, 7.0, 7.1].map(second) {
-            machine.expire(clock.look(now));
-            assert!(machine.ended().is_none(), "{clock:?}");
+            machine.expire(clock.read(now));
+            assert!(machine.outcome().is_none(), "{clock:?}");
         }
-        // The 6.2 s are all that is left out.
-        machine.expire(clock.look(second(7.3)));
-        let fault = machine.ended().and_then(|how| how.clone().err()).unwrap();
+        // Only the gap of 6.2 s is not counted.
+        machine.expire(clock.read(second(7.3)));
+        let fault = machine.outcome().and_then(|how| how.clone().err()).unwrap();
         assert_eq!(fault.cause, "no answer within 1.1 s");
     }
 }

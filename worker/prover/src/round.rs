@@ -1,101 +1,103 @@
-//! A round: its queue pairs are made so that they can receive, told of, connected and proved.
+//! The stages of a round: prepared (queue pairs exist), connected, proved.
 
 use crate::connect::{self, Job};
 use crate::end::End;
 use crate::fault;
 use crate::link::Link;
+use crate::parallel;
 use crate::prove;
-use crate::workers;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::mesh::{
     EndAdvert, LocalPort, MeshPath, NodeEndpoints, PathAdvert, PathFault, PathOutcome, ProofStep,
     Round, RoundCost,
 };
-use rlaunch_verbs::{Listener, Prepared as Receives, QueuePair};
+use rlaunch_verbs::{Listener, Prepared, QueuePair};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Paths of one part of what is told: some 60 KiB.
+/// Paths in one [`NodeEndpoints`], which limits its size to about 60 KiB.
 const PATHS_PER_PART: usize = 2048;
 
-/// A round whose queue pairs can receive.
-pub(crate) struct Prepared {
+/// A round whose queue pairs are created, but not connected.
+pub(crate) struct PreparedRound {
     node: NodeId,
     round: Round,
-    ends: Vec<Result<Opened, PathFault>>,
-    paths: Vec<Result<Ready, PathFault>>,
-    costs: Costs,
+    ends: Vec<Result<OpenEnd, PathFault>>,
+    paths: Vec<Result<PreparedPath, PathFault>>,
+    cost: CostMeter,
 }
 
-/// An end, and what listens at it.
-struct Opened {
+/// An end, and its listener if the connection manager serves it.
+struct OpenEnd {
     end: Arc<End>,
     listener: Option<Listener>,
 }
 
-/// An own path that a peer can be told of.
-struct Ready {
-    /// Which of its end's paths it is.
-    place: usize,
-    /// None yet with the connection manager, which makes it when it connects.
-    pair: Option<QueuePair<Receives>>,
-    /// What a peer has to show to the connection manager.
+/// A path that is ready to be connected.
+struct PreparedPath {
+    /// Slot of the path in its end's memory.
+    slot: usize,
+    /// `None` if the connection manager creates the queue pair when it connects.
+    pair: Option<QueuePair<Prepared>>,
+    /// Secret that the peer has to send in the private data of its connect request.
     secret: u32,
 }
 
-/// A round whose queue pairs can send.
-pub(crate) struct Connected {
+/// A round whose queue pairs are connected, except those that failed.
+pub(crate) struct ConnectedRound {
     round: Round,
-    /// By path, in the round's order.
+    /// Results in the order of the round's paths.
     paths: Vec<Result<Link, PathFault>>,
     pub(crate) cost: RoundCost,
 }
 
-/// What the round has cost so far.
-struct Costs {
-    /// Anonymous memory of the process before, in bytes.
+/// Cost of a round up to the stage prepared.
+struct CostMeter {
+    /// Anonymous memory of the process before the round, in bytes.
     memory_before: u64,
+    /// Time spent in this process, without waiting for other nodes.
     spent: Duration,
-    /// Queue pairs that were made so far.
-    made: usize,
+    /// Number of queue pairs created.
+    created: usize,
 }
 
-impl Prepared {
-    /// Opens devices and makes queue pairs.
-    pub(crate) fn make(round: Round, node: NodeId) -> Prepared {
+impl PreparedRound {
+    /// Opens the round's devices and creates its queue pairs.
+    pub(crate) fn new(round: Round, node: NodeId) -> PreparedRound {
         let (memory_before, begin) = (anonymous_memory(), Instant::now());
-        let places = places(&round);
+        let slots = slots(&round);
         let ends = open_ends(&round);
         let random = RandomState::new();
-        let jobs = round.paths.iter().zip(places).collect();
-        let paths = workers::each(jobs, workers::busy(), |(path, place): (&MeshPath, usize)| {
-            // Nobody guesses it who has not been told.
-            let secret = random.hash_one(path.id) as u32;
-            let opened = ends.get(path.end as usize).ok_or_else(|| no_end(path))?;
-            let opened = opened.as_ref().map_err(Clone::clone)?;
-            let pair = opened.make_pair()?;
-            Ok(Ready { place, pair, secret })
-        });
-        let has_pair = |ready: &&Ready| ready.pair.is_some();
-        let made = paths.iter().flatten().filter(has_pair).count();
-        let costs = Costs { memory_before, spent: begin.elapsed(), made };
-        Prepared { node, round, ends, paths, costs }
+        let jobs = round.paths.iter().zip(slots).collect();
+        let paths =
+            parallel::map(jobs, parallel::cpu_threads(), |(path, slot): (&MeshPath, usize)| {
+                // Random: a process outside the job cannot guess it.
+                let secret = random.hash_one(path.id) as u32;
+                let opened = ends.get(path.end as usize).ok_or_else(|| no_end(path))?;
+                let opened = opened.as_ref().map_err(Clone::clone)?;
+                let pair = opened.prepare_pair()?;
+                Ok(PreparedPath { slot, pair, secret })
+            });
+        let has_pair = |ready: &&PreparedPath| ready.pair.is_some();
+        let created = paths.iter().flatten().filter(has_pair).count();
+        let cost = CostMeter { memory_before, spent: begin.elapsed(), created };
+        PreparedRound { node, round, ends, paths, cost }
     }
 
-    /// What the peers must know.
-    pub(crate) fn told(&self) -> Vec<NodeEndpoints> {
+    /// Returns the data that peers need to connect, in parts of limited size.
+    pub(crate) fn adverts(&self) -> Vec<NodeEndpoints> {
         let paths = self.round.paths.iter().zip(&self.paths).filter_map(|(path, ready)| {
             let ready = ready.as_ref().ok()?;
             let end = self.ends.get(path.end as usize)?.as_ref().ok()?;
-            Some(end.path_told(path, ready))
+            Some(end.path_advert(path, ready))
         });
         let paths: Vec<PathAdvert> = paths.collect();
         let ends = self.ends.iter().zip(0_u32..).filter_map(|(opened, index)| {
             let opened = opened.as_ref().ok()?;
             let listener = opened.listener.as_ref().map(Listener::port);
-            Some(opened.end.told(index, listener))
+            Some(opened.end.advert(index, listener))
         });
         let ends: Vec<EndAdvert> = ends.collect();
         let part = |paths: &[PathAdvert]| NodeEndpoints {
@@ -106,21 +108,23 @@ impl Prepared {
         paths.chunks(PATHS_PER_PART).map(part).collect()
     }
 
-    /// Connects with peers who have told this.
-    pub(crate) fn connect(self, told: &[NodeEndpoints]) -> Connected {
+    /// Connects the round's paths with the peers that sent these adverts.
+    pub(crate) fn connect(self, adverts: &[NodeEndpoints]) -> ConnectedRound {
         let begin = Instant::now();
-        let peers = by_path(told);
+        let peers = adverts_by_path(adverts);
         let (mut paths, mut jobs) = (Vec::new(), Vec::new());
         for (index, (path, ready)) in self.round.paths.iter().zip(self.paths).enumerate() {
             let opened = self.ends.get(path.end as usize).and_then(|opened| opened.as_ref().ok());
             let peer = peers.get(&(path.peer, path.id));
-            // Until it has connected.
+            // The fault of the path unless it connects below.
             paths.push(Err(ready.as_ref().err().cloned().unwrap_or_else(unprepared)));
-            if let (Ok(ready), Some(opened), Some((end_told, path_told))) = (ready, opened, peer) {
-                let Ready { place, pair, secret } = ready;
+            if let (Ok(ready), Some(opened), Some((end_advert, path_advert))) =
+                (ready, opened, peer)
+            {
+                let PreparedPath { slot, pair, secret } = ready;
                 let (end, path) = (opened.end.clone(), *path);
-                let (end_told, path_told) = ((*end_told).clone(), **path_told);
-                jobs.push(Job { index, path, place, pair, secret, end, end_told, path_told });
+                let (end_advert, path_advert) = ((*end_advert).clone(), **path_advert);
+                jobs.push(Job { index, path, slot, pair, secret, end, end_advert, path_advert });
             }
         }
         let opened = self.ends.iter().flatten();
@@ -129,15 +133,15 @@ impl Prepared {
             paths[index] = connected;
         }
         let ends: Vec<_> = self.ends.iter().flatten().map(|opened| opened.end.clone()).collect();
-        let cost = self.costs.after(begin.elapsed(), &ends, &paths);
-        Connected { round: self.round, paths, cost }
+        let cost = self.cost.after(begin.elapsed(), &ends, &paths);
+        ConnectedRound { round: self.round, paths, cost }
     }
 }
 
-impl Costs {
-    /// The costs of a round that was connected in this time. Memory is what the process has grown
-    /// by, without files and what the kernel has mapped; regions and completion queues where memory
-    /// was used again.
+impl CostMeter {
+    /// Returns the cost of a round whose connecting took `connecting`. Its memory is the growth of the
+    /// process's anonymous memory, or the size of regions and completion queues if that is more, because
+    /// memory freed earlier may have been reused.
     fn after(
         &self,
         connecting: Duration,
@@ -145,31 +149,31 @@ impl Costs {
         paths: &[Result<Link, PathFault>],
     ) -> RoundCost {
         let by_manager = |link: &&Link| link.end.local.cm_address.is_some();
-        let made = self.made + paths.iter().flatten().filter(by_manager).count();
+        let created = self.created + paths.iter().flatten().filter(by_manager).count();
         let grown = anonymous_memory().saturating_sub(self.memory_before);
         let spent = self.spent + connecting;
         RoundCost {
-            queue_pairs: u32::try_from(made).unwrap_or(u32::MAX),
+            queue_pairs: u32::try_from(created).unwrap_or(u32::MAX),
             connect_us: u32::try_from(spent.as_micros()).unwrap_or(u32::MAX),
             memory: grown.max(ends.iter().map(|end| end.memory()).sum()),
         }
     }
 }
 
-impl Opened {
-    fn make_pair(&self) -> Result<Option<QueuePair<Receives>>, PathFault> {
+impl OpenEnd {
+    fn prepare_pair(&self) -> Result<Option<QueuePair<Prepared>>, PathFault> {
         let LocalPort { port, gid_index, cm_address, .. } = &self.end.local;
         if cm_address.is_some() {
             return Ok(None);
         }
         QueuePair::prepare(&self.end.resources, *port, *gid_index)
             .map(Some)
-            .map_err(|error| fault::of(ProofStep::Prepare, &error))
+            .map_err(|error| fault::from_verbs(ProofStep::Prepare, &error))
     }
 
-    fn path_told(&self, path: &MeshPath, ready: &Ready) -> PathAdvert {
+    fn path_advert(&self, path: &MeshPath, ready: &PreparedPath) -> PathAdvert {
         let endpoint = ready.pair.as_ref().map(QueuePair::endpoint);
-        let control = self.end.layout().control(ready.place);
+        let control = self.end.layout().control_offset(ready.slot);
         PathAdvert {
             id: path.id,
             end: path.end,
@@ -180,8 +184,9 @@ impl Opened {
     }
 }
 
-impl Connected {
-    /// Moves tokens and blocks; what has connected stays so.
+impl ConnectedRound {
+    /// Proves the connected paths. Calls `meanwhile` regularly. Returns all connected paths, whether or not
+    /// they carry data, and the outcome of every path.
     pub(crate) fn prove<E>(
         self,
         meanwhile: impl FnMut() -> Result<(), E>,
@@ -196,18 +201,18 @@ impl Connected {
     }
 }
 
-/// Of each path, which of its end's paths it is.
-fn places(round: &Round) -> Vec<usize> {
+/// Numbers the paths of each end from 0.
+fn slots(round: &Round) -> Vec<usize> {
     let mut taken: HashMap<u32, usize> = HashMap::new();
-    let place = |path: &MeshPath| {
+    let slot = |path: &MeshPath| {
         let next = taken.entry(path.end).or_default();
         *next += 1;
         *next - 1
     };
-    round.paths.iter().map(place).collect()
+    round.paths.iter().map(slot).collect()
 }
 
-fn open_ends(round: &Round) -> Vec<Result<Opened, PathFault>> {
+fn open_ends(round: &Round) -> Vec<Result<OpenEnd, PathFault>> {
     let mut on_end: BTreeMap<u32, usize> = BTreeMap::new();
     let mut on_device: HashMap<&str, usize> = HashMap::new();
     for path in &round.paths {
@@ -220,15 +225,15 @@ fn open_ends(round: &Round) -> Vec<Result<Opened, PathFault>> {
         let paths = on_end.get(&index).copied().unwrap_or(0);
         let on_device = on_device.get(local.device.as_str()).copied().unwrap_or(0);
         let (end, listener) = End::open(local, paths, on_device)?;
-        Ok(Opened { end: Arc::new(end), listener })
+        Ok(OpenEnd { end: Arc::new(end), listener })
     };
     round.ends.iter().zip(0..).map(open).collect()
 }
 
-/// What has been told of the other end, by its node and the path.
-fn by_path(told: &[NodeEndpoints]) -> HashMap<(NodeId, u32), (&EndAdvert, &PathAdvert)> {
+/// Indexes adverts by the node that sent them and the path's id.
+fn adverts_by_path(adverts: &[NodeEndpoints]) -> HashMap<(NodeId, u32), (&EndAdvert, &PathAdvert)> {
     let mut found = HashMap::new();
-    for endpoints in told {
+    for endpoints in adverts {
         for path in &endpoints.paths {
             if let Some(end) = endpoints.ends.iter().find(|end| end.end == path.end) {
                 found.insert((endpoints.node, path.id), (end, path));
@@ -244,11 +249,10 @@ fn no_end(path: &MeshPath) -> PathFault {
 }
 
 fn unprepared() -> PathFault {
-    fault::waited(ProofStep::Exchange, "the peer has no queue pair".to_owned())
+    fault::awaiting_peer(ProofStep::Exchange, "the peer has no queue pair".to_owned())
 }
 
-/// What of this process is in memory and of no file, in bytes: what devices share with it, and what
-/// libraries keep for them.
+/// Returns the resident anonymous memory of this process (`RssAnon`), in bytes; 0 if it is unknown.
 fn anonymous_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));

@@ -1,5 +1,6 @@
-//! An eye on paths that were proved: each end lets the other know that it is there, and says what
-//! it notices. Between beats it sleeps.
+//! Watch over proved paths: each end writes a heartbeat to the other at a fixed interval, and reports paths
+//! that fail. A path is down if a write fails, no heartbeat arrives for 2.5 intervals, or the device reports
+//! that the port or the device failed. The process sleeps between polls.
 
 use crate::end::End;
 use crate::fault;
@@ -10,94 +11,99 @@ use rlaunch_verbs::{Completion, DeviceEvent, VerbsError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often it looks for what has become of the paths, in a beat.
-const LOOKS: u32 = 4;
-/// No sign of the peer for so many half beats: it is gone.
+/// Polls per heartbeat interval.
+const POLLS_PER_BEAT: u32 = 4;
+/// A peer is lost after this many half intervals without a heartbeat.
 const HALF_BEATS: u32 = 5;
 
-/// The paths that are watched.
+/// Watched paths.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     paths: Vec<WatchedPath>,
     beat: Duration,
-    looked: Option<Instant>,
+    polled_at: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct WatchedPath {
     link: Link,
-    beats: Beats,
+    beats: Heartbeats,
     is_down: bool,
 }
 
-/// What was sent over a path and what was heard: decisions alone.
+/// Heartbeats sent and received over a path. Makes decisions only; the caller posts the writes.
 #[derive(Clone, Copy, Debug)]
-struct Beats {
+struct Heartbeats {
+    /// Number of the last heartbeat sent.
     sent: u64,
     sent_at: Option<Instant>,
-    /// It is on its way.
+    /// The write of the last heartbeat has not completed.
     is_sending: bool,
-    heard: u64,
-    heard_at: Instant,
+    /// Number of the last heartbeat received.
+    received: u64,
+    /// Time when `received` last changed.
+    received_at: Instant,
 }
 
 impl Watch {
-    /// Watches those of these ids, out of all that is open; the others are closed.
-    pub(crate) fn these(self, more: Vec<Link>, ids: &[u32], beat: Duration) -> Watch {
+    /// Returns a watch of the paths with these ids, out of those watched so far and `more`. Other paths are
+    /// closed. `beat` is the heartbeat interval.
+    pub(crate) fn replace(self, more: Vec<Link>, ids: &[u32], beat: Duration) -> Watch {
         let now = Instant::now();
         let more = more.into_iter().map(|link| WatchedPath {
-            beats: Beats::from(now, link.end.beats_seen(link.place)),
+            beats: Heartbeats::new(now, link.end.beats_received(link.slot)),
             link,
             is_down: false,
         });
         let all = self.paths.into_iter().chain(more);
         let mut paths: Vec<_> = all.filter(|path| ids.contains(&path.link.path.id)).collect();
         for path in &mut paths {
-            path.beats.heard_at = now;
+            path.beats.received_at = now;
         }
-        Watch { paths, beat, looked: None }
+        Watch { paths, beat, polled_at: None }
     }
 
-    /// How long nothing has to be looked at; `None` for ever.
-    pub(crate) fn patience(&self) -> Option<Duration> {
+    /// Returns the time until the next poll is due; `None` if no path is watched.
+    pub(crate) fn timeout(&self) -> Option<Duration> {
         if self.paths.is_empty() {
             return None;
         }
-        let since = self.looked.map_or(self.look_every(), |looked| looked.elapsed());
-        Some(self.look_every().saturating_sub(since))
+        let since = self.polled_at.map_or(self.poll_interval(), |polled_at| polled_at.elapsed());
+        Some(self.poll_interval().saturating_sub(since))
     }
 
-    fn look_every(&self) -> Duration {
-        self.beat / LOOKS
+    fn poll_interval(&self) -> Duration {
+        self.beat / POLLS_PER_BEAT
     }
 
-    /// Beats where it is time to, and says what has become of the paths.
-    pub(crate) fn look(&mut self) -> Vec<PathEvent> {
+    /// If a poll is due: sends heartbeats that are due, and returns new events of the paths.
+    pub(crate) fn poll(&mut self) -> Vec<PathEvent> {
         let now = Instant::now();
-        let soon = self.looked.is_some_and(|looked| now - looked < self.look_every());
+        let soon = self.polled_at.is_some_and(|polled_at| now - polled_at < self.poll_interval());
         if soon || self.paths.is_empty() {
             return Vec::new();
         }
-        let is_late = |looked| now - looked > self.look_every() + SUSPENSION_THRESHOLD;
-        if self.looked.is_some_and(is_late) {
-            // What it has not heard while it did not run it could not have heard.
-            self.paths.iter_mut().for_each(|path| path.beats.heard_at = now);
+        let was_suspended =
+            |polled_at| now - polled_at > self.poll_interval() + SUSPENSION_THRESHOLD;
+        if self.polled_at.is_some_and(was_suspended) {
+            // The process was suspended, so heartbeats could not be noticed: restart the silence.
+            self.paths.iter_mut().for_each(|path| path.beats.received_at = now);
         }
-        self.looked = Some(now);
-        let mut news = Vec::new();
+        self.polled_at = Some(now);
+        let mut events = Vec::new();
         for end in self.ends() {
-            self.take_completions(&end, &mut news);
-            self.take_events(&end, &mut news);
+            self.take_completions(&end, &mut events);
+            self.take_events(&end, &mut events);
         }
         for path in self.paths.iter_mut().filter(|path| !path.is_down) {
-            if let Some(how) = path.beat(now, self.beat) {
-                path.down(how, &mut news);
+            if let Some(cause) = path.beat(now, self.beat) {
+                path.mark_down(cause, &mut events);
             }
         }
-        news
+        events
     }
 
-    /// Each once.
+    /// Returns the ends of the watched paths, without duplicates.
     fn ends(&self) -> Vec<Arc<End>> {
         let mut ends: Vec<Arc<End>> = Vec::new();
         for path in &self.paths {
@@ -108,48 +114,48 @@ impl Watch {
         ends
     }
 
-    fn of_end(&mut self, end: &Arc<End>) -> impl Iterator<Item = &mut WatchedPath> {
+    fn paths_of(&mut self, end: &Arc<End>) -> impl Iterator<Item = &mut WatchedPath> {
         self.paths.iter_mut().filter(|path| Arc::ptr_eq(&path.link.end, end))
     }
 
-    fn take_completions(&mut self, end: &Arc<End>, news: &mut Vec<PathEvent>) {
+    fn take_completions(&mut self, end: &Arc<End>, events: &mut Vec<PathEvent>) {
         loop {
             let completions = match end.resources.completions.poll() {
                 Ok(completions) if completions.is_empty() => return,
                 Ok(completions) => completions,
                 Err(error) => {
-                    let how = cause(&error);
-                    self.of_end(end).for_each(|path| path.down(how.clone(), news));
+                    let cause = describe(&error);
+                    self.paths_of(end).for_each(|path| path.mark_down(cause.clone(), events));
                     return;
                 }
             };
             for completion in completions {
-                let (place, request) = Request::of(&completion);
-                if let Some(path) = self.of_end(end).find(|path| path.link.place == place) {
-                    path.completed(request, &completion, news);
+                let (slot, request) = Request::from_completion(&completion);
+                if let Some(path) = self.paths_of(end).find(|path| path.link.slot == slot) {
+                    path.completed(request, &completion, events);
                 }
             }
         }
     }
 
-    /// What the device says of its ports.
-    fn take_events(&mut self, end: &Arc<End>, news: &mut Vec<PathEvent>) {
+    /// Handles the device's asynchronous events.
+    fn take_events(&mut self, end: &Arc<End>, events: &mut Vec<PathEvent>) {
         let (name, own) = (end.context.name(), end.port.number);
         loop {
             match end.context.next_event(Duration::ZERO) {
                 Ok(Some(DeviceEvent::PortError(port))) if port == own => {
-                    let how = format!("{name} port {port}: link down");
-                    self.of_end(end).for_each(|path| path.down(how.clone(), news));
+                    let cause = format!("{name} port {port}: link down");
+                    self.paths_of(end).for_each(|path| path.mark_down(cause.clone(), events));
                 }
                 Ok(Some(DeviceEvent::PortActive(port))) if port == own => {
-                    let up = self.of_end(end).map(|path| path.link.path.id);
-                    news.extend(up.map(|id| PathEvent::PortUp { id }));
+                    let up = self.paths_of(end).map(|path| path.link.path.id);
+                    events.extend(up.map(|id| PathEvent::PortUp { id }));
                 }
                 Ok(Some(DeviceEvent::DeviceFatal)) => {
-                    let how = format!("{name}: the device has failed");
-                    self.of_end(end).for_each(|path| path.down(how.clone(), news));
+                    let cause = format!("{name}: the device has failed");
+                    self.paths_of(end).for_each(|path| path.mark_down(cause.clone(), events));
                 }
-                // A queue pair that fails says so by its completions, or its peer's silence does.
+                // The failure of a queue pair shows in its completions, or as silence at the peer.
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => return,
             }
@@ -158,54 +164,59 @@ impl Watch {
 }
 
 impl WatchedPath {
-    /// Said once.
-    fn down(&mut self, how: String, news: &mut Vec<PathEvent>) {
+    /// Marks the path as down, and reports that the first time.
+    fn mark_down(&mut self, cause: String, events: &mut Vec<PathEvent>) {
         if !std::mem::replace(&mut self.is_down, true) {
-            news.push(PathEvent::Down { id: self.link.path.id, how });
+            events.push(PathEvent::Down { id: self.link.path.id, how: cause });
         }
     }
 
-    fn completed(&mut self, request: Request, completion: &Completion, news: &mut Vec<PathEvent>) {
+    fn completed(
+        &mut self,
+        request: Request,
+        completion: &Completion,
+        events: &mut Vec<PathEvent>,
+    ) {
         let status = completion.status;
         if status.is_retry_exceeded() {
-            self.down(format!("no answer: {status}"), news);
+            self.mark_down(format!("no answer: {status}"), events);
         } else if !status.is_success() {
-            self.down(status.to_string(), news);
+            self.mark_down(status.to_string(), events);
         } else if request == Request::Beat {
             self.beats.is_sending = false;
         }
     }
 
-    /// Sends a beat if it is time to; how the path is dead, if it is.
+    /// Sends a heartbeat if one is due. Returns the cause if the path is dead.
     fn beat(&mut self, now: Instant, beat: Duration) -> Option<String> {
-        self.beats.hear(self.link.end.beats_seen(self.link.place), now);
+        self.beats.receive(self.link.end.beats_received(self.link.slot), now);
         if let Some(silence) = self.beats.silence(now, beat) {
             return Some(format!("no beat for {:.1} s", silence.as_secs_f64()));
         }
         let count = self.beats.send(now, beat)?;
-        self.link.beat(count).err().map(|error| cause(&error))
+        self.link.beat(count).err().map(|error| describe(&error))
     }
 }
 
-impl Beats {
-    fn from(now: Instant, heard: u64) -> Beats {
-        Beats { sent: 0, sent_at: None, is_sending: false, heard, heard_at: now }
+impl Heartbeats {
+    fn new(now: Instant, received: u64) -> Heartbeats {
+        Heartbeats { sent: 0, sent_at: None, is_sending: false, received, received_at: now }
     }
 
-    /// The peer has beaten so often.
-    fn hear(&mut self, count: u64, now: Instant) {
-        if count != self.heard {
-            (self.heard, self.heard_at) = (count, now);
+    /// Takes the number of the peer's last heartbeat.
+    fn receive(&mut self, count: u64, now: Instant) {
+        if count != self.received {
+            (self.received, self.received_at) = (count, now);
         }
     }
 
-    /// How long the peer has not beaten, if that is too long.
+    /// Returns the time since the peer's last heartbeat, if that is too long.
     fn silence(&self, now: Instant, beat: Duration) -> Option<Duration> {
-        let silence = now.saturating_duration_since(self.heard_at);
+        let silence = now.saturating_duration_since(self.received_at);
         (silence >= beat * HALF_BEATS / 2).then_some(silence)
     }
 
-    /// The number of the beat that is to be sent now.
+    /// Returns the number of the heartbeat to send now, if one is due.
     fn send(&mut self, now: Instant, beat: Duration) -> Option<u64> {
         let is_time = self.sent_at.is_none_or(|sent| now - sent >= beat);
         if self.is_sending || !is_time {
@@ -216,8 +227,8 @@ impl Beats {
     }
 }
 
-fn cause(error: &VerbsError) -> String {
-    fault::of(ProofStep::Block, error).cause
+fn describe(error: &VerbsError) -> String {
+    fault::from_verbs(ProofStep::Block, error).cause
 }
 
 #[cfg(test)]
@@ -229,7 +240,7 @@ mod tests {
     #[test]
     fn it_beats_once_a_beat_and_never_twice_at_once() {
         let begin = Instant::now();
-        let mut beats = Beats::from(begin, 0);
+        let mut beats = Heartbeats::new(begin, 0);
         assert_eq!(beats.send(begin, BEAT), Some(1));
         assert_eq!(beats.send(begin + 2 * BEAT, BEAT), None, "the first is on its way");
         beats.is_sending = false;
@@ -240,12 +251,12 @@ mod tests {
     #[test]
     fn silence_is_two_beats_and_a_half_without_a_change() {
         let begin = Instant::now();
-        let mut beats = Beats::from(begin, 7);
-        beats.hear(7, begin + BEAT);
+        let mut beats = Heartbeats::new(begin, 7);
+        beats.receive(7, begin + BEAT);
         assert_eq!(beats.silence(begin + 2 * BEAT, BEAT), None);
         let silence = Some(Duration::from_secs(5));
         assert_eq!(beats.silence(begin + Duration::from_secs(5), BEAT), silence);
-        beats.hear(8, begin + Duration::from_secs(5));
+        beats.receive(8, begin + Duration::from_secs(5));
         assert_eq!(beats.silence(begin + Duration::from_secs(9), BEAT), None);
     }
 }

@@ -1,7 +1,7 @@
-//! Two provers and what goes between them: the agents' part is played by this file.
+//! Tests of two provers. The test plays both agents.
 //!
-//! Without a device it shows what is said then. With one, guests of the lab run it
-//! (`tests/vm/prover.rs`):
+//! Without an RDMA device, the provers' faults are checked. Virtual machines of the lab run the ignored tests
+//! with devices (`tests/vm/prover.rs`):
 //!
 //! ```text
 //! RLAUNCH_PROVER_ENDS=rxe0:1,rxe0:1 two_provers --ignored paths_are
@@ -9,9 +9,9 @@
 //!     RLAUNCH_PROVER_ENDS=siw0@192.168.101.2,siw0@192.168.101.3 two_provers --ignored who_was
 //! ```
 //!
-//! An end is `DEVICE:GID_INDEX`, or `DEVICE@ADDRESS` for the connection manager. `RLAUNCH_PROVER_PATHS`
-//! says how many paths there are, 8 if it is not set; `RLAUNCH_PROVER` is another prover than the one
-//! that was built.
+//! An end is `DEVICE:GID_INDEX`, or `DEVICE@ADDRESS` for the connection manager. `RLAUNCH_PROVER_PATHS` is
+//! the number of paths, by default 8; `RLAUNCH_PROVER` is the path of another prover binary, and
+//! `RLAUNCH_PROVER_PEER` a command that starts the second prover.
 
 #![expect(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
@@ -28,7 +28,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 struct Prover {
     child: Child,
@@ -53,25 +53,25 @@ impl Prover {
             .spawn()
             .unwrap();
         let mut output = child.stdout.take().unwrap();
-        let (tell, frames) = channel();
+        let (sender, frames) = channel();
         thread::spawn(move || {
             let (mut reader, mut chunk) = (FrameReader::default(), [0; 4096]);
             while let Ok(length @ 1..) = output.read(&mut chunk) {
                 reader.push(&chunk[..length]);
                 while let Some(frame) = reader.next_frame().unwrap() {
-                    let _ = tell.send(frame);
+                    let _ = sender.send(frame);
                 }
             }
         });
         Prover { stdin: child.stdin.take(), child, frames }
     }
 
-    fn tell(&mut self, frame: &ToProver) {
+    fn send(&mut self, frame: &ToProver) {
         self.stdin.as_mut().unwrap().write_all(&encode(frame).unwrap()).unwrap();
     }
 
-    fn hear(&self) -> FromProver {
-        self.frames.recv_timeout(PATIENCE).unwrap()
+    fn receive(&self) -> FromProver {
+        self.frames.recv_timeout(TIMEOUT).unwrap()
     }
 
     fn end(mut self) -> Option<i32> {
@@ -80,13 +80,13 @@ impl Prover {
     }
 }
 
-/// Plays both agents for one round.
+/// Runs one round, as both agents.
 fn prove(provers: &mut [Prover; 2], rounds: [Round; 2]) -> [(Vec<PathOutcome>, RoundCost); 2] {
-    prove_telling(provers, rounds, |_| {})
+    prove_with_adverts(provers, rounds, |_| {})
 }
 
-/// The same with something else told than was said.
-fn prove_telling(
+/// Runs one round with adverts that `change` has modified.
+fn prove_with_adverts(
     provers: &mut [Prover; 2],
     rounds: [Round; 2],
     change: impl Fn(&mut NodeEndpoints),
@@ -94,10 +94,10 @@ fn prove_telling(
     let begin = Instant::now();
     let mut told = Vec::new();
     for (prover, round) in provers.iter_mut().zip(rounds) {
-        prover.tell(&ToProver::Prove(round));
+        prover.send(&ToProver::Prove(round));
     }
     for prover in &*provers {
-        let FromProver::Prepared(parts) = prover.hear() else { panic!("prepared") };
+        let FromProver::Prepared(parts) = prover.receive() else { panic!("prepared") };
         for part in parts {
             let mut endpoints = NodeEndpoints::decode(&part).unwrap();
             change(&mut endpoints);
@@ -106,18 +106,18 @@ fn prove_telling(
     }
     let prepared = begin.elapsed();
     for prover in &mut *provers {
-        prover.tell(&ToProver::Connect(told.clone()));
+        prover.send(&ToProver::Connect(told.clone()));
     }
     for prover in &*provers {
-        assert_eq!(prover.hear(), FromProver::Connected);
+        assert_eq!(prover.receive(), FromProver::Connected);
     }
     let connected = begin.elapsed();
     for prover in &mut *provers {
-        prover.tell(&ToProver::Go);
+        prover.send(&ToProver::Go);
     }
     let ended = provers.each_ref().map(|prover| {
         loop {
-            match prover.hear() {
+            match prover.receive() {
                 FromProver::RoundDone { outcomes, cost } => return (outcomes, cost),
                 FromProver::PathEvent(news) => println!("meanwhile: {news:?}"),
                 other => panic!("{other:?}"),
@@ -136,7 +136,7 @@ fn rounds(ends: &[LocalPort; 2], ids: std::ops::Range<u32>) -> [Round; 2] {
             .clone()
             .map(|id| MeshPath { id, end: 0, peer: NodeId(peer), dials: id % 2 == node, mtu: None })
             .collect(),
-        // A guest has one processor, and that is emulated.
+        // More retries than usual: virtual machines have one emulated processor.
         settings: QpSettings { retries: 4, ..QpSettings::default() },
         limits: RoundTimeouts::within(Duration::from_secs(20), Duration::from_secs(20)),
         through_launcher: false,
@@ -200,7 +200,7 @@ fn without_a_device_every_path_says_so() {
         }
     }
     for mut prover in provers {
-        prover.tell(&ToProver::Watch { ids: Vec::new(), beat_ms: 2000 });
+        prover.send(&ToProver::Watch { ids: Vec::new(), beat_ms: 2000 });
         assert_eq!(prover.end(), Some(0), "it ends with its stdin");
     }
 }
@@ -209,7 +209,7 @@ fn without_a_device_every_path_says_so() {
 fn a_frame_out_of_order_ends_it() {
     for frame in [ToProver::Go, ToProver::Connect(Vec::new())] {
         let mut prover = Prover::start(0);
-        prover.tell(&frame);
+        prover.send(&frame);
         assert_eq!(prover.child.wait().unwrap().code(), Some(1));
     }
 }
@@ -224,14 +224,14 @@ fn paths_are_proved_watched_and_proved_again() {
         assert!(outcomes.iter().all(|outcome| outcome.result.is_ok()));
     }
     for prover in &mut provers {
-        prover.tell(&ToProver::Watch { ids: vec![0], beat_ms: 1000 });
+        prover.send(&ToProver::Watch { ids: vec![0], beat_ms: 1000 });
     }
     for (outcomes, cost) in prove(&mut provers, rounds(&ends, 1000..1001)) {
         report(&outcomes, &cost);
         assert!(outcomes.iter().all(|outcome| outcome.result.is_ok()));
     }
     for prover in &mut provers {
-        prover.tell(&ToProver::Watch { ids: vec![0, 1000], beat_ms: 1000 });
+        prover.send(&ToProver::Watch { ids: vec![0, 1000], beat_ms: 1000 });
     }
     let quiet = provers[0].frames.recv_timeout(Duration::from_secs(7));
     assert!(quiet.is_err(), "nothing becomes of paths that carry: {quiet:?}");
@@ -240,7 +240,9 @@ fn paths_are_proved_watched_and_proved_again() {
     assert_eq!(other.end(), Some(0));
     let mut gone = Vec::new();
     while gone.len() < 2 {
-        let FromProver::PathEvent(PathEvent::Down { id, how }) = one.hear() else { panic!("down") };
+        let FromProver::PathEvent(PathEvent::Down { id, how }) = one.receive() else {
+            panic!("down")
+        };
         println!("{:?} after its peer: path {id}: {how}", begin.elapsed());
         gone.push(id);
     }
@@ -266,7 +268,8 @@ fn what_a_peer_cannot_prepare_is_waited_for_by_the_other_end() {
 fn who_was_not_told_the_secret_is_not_let_in() {
     let mut provers = [Prover::start(0), Prover::start(1)];
     let lie = |told: &mut NodeEndpoints| told.paths.iter_mut().for_each(|path| path.psn ^= 1);
-    for (outcomes, cost) in prove_telling(&mut provers, rounds(&ends_of_this_machine(), 0..2), lie)
+    for (outcomes, cost) in
+        prove_with_adverts(&mut provers, rounds(&ends_of_this_machine(), 0..2), lie)
     {
         report(&outcomes, &cost);
         for outcome in outcomes {

@@ -1,10 +1,10 @@
-//! Several threads for work that waits in the kernel, or in a card's firmware.
+//! Threads for work that blocks in the kernel or in a card's firmware.
 
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// Does all jobs on so many threads at most; the results are in the order of the jobs.
-pub(crate) fn each<J: Send, R: Send>(
+/// Runs all jobs on up to `threads` threads, and returns the results in the order of the jobs.
+pub(crate) fn map<J: Send, R: Send>(
     jobs: Vec<J>,
     threads: usize,
     work: impl Fn(J) -> R + Sync,
@@ -31,8 +31,8 @@ pub(crate) fn each<J: Send, R: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// As many as have something to compute at once.
-pub(crate) fn busy() -> usize {
+/// Returns the number of threads for work that also computes: one per processor, up to 4.
+pub(crate) fn cpu_threads() -> usize {
     thread::available_parallelism().map_or(1, usize::from).min(4)
 }
 
@@ -43,7 +43,7 @@ mod tests {
     #[test]
     fn results_are_in_the_order_of_the_jobs() {
         for threads in [0, 1, 3, 64] {
-            let squares = each((0..50).collect(), threads, |number: u32| number * number);
+            let squares = map((0..50).collect(), threads, |number: u32| number * number);
             assert_eq!(squares, (0..50).map(|number| number * number).collect::<Vec<_>>());
         }
     }

@@ -1,4 +1,5 @@
-//! What one end of a path does to prove it: decisions alone, no device and no clock.
+//! State machine of one end of a path that is being proved. It makes decisions only; devices and clocks are
+//! the caller's ([`crate::prove`]).
 //!
 //! ```text
 //! dials                                    waits
@@ -8,28 +9,31 @@
 //!   AwaitsBlock  reads the peer's block, as the other end does
 //! ```
 //!
-//! The end that dials sends first: iWARP counts on it. Each end reads once its own token is back,
-//! and stays open afterwards, because the peer may still be reading.
+//! Each end has a random token. It writes it, together with an echo of the peer's token, to the peer's
+//! memory, and knows by the echo that both directions carry small messages. Then it reads the peer's block,
+//! which takes many packets of full size, so it fails if the MTU is wrong. The dialling end writes first:
+//! iWARP requires it. An end that is done keeps its queue pair, because the peer may still be reading.
 
 use rlaunch_bootstrap::protocol::mesh::{PathFault, ProofStep, RoundTimeouts};
 use std::time::{Duration, Instant};
 
-/// What ends write to each other; zero is nothing.
+/// Tokens that an end writes to its peer; 0 is no token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Words {
-    /// The writer's own.
+pub(crate) struct Tokens {
+    /// Token of the writing end.
     pub(crate) token: u64,
-    /// That of the end that is written to.
+    /// Token that the writing end has received from the other end.
     pub(crate) echo: u64,
 }
 
-/// One end of a path being proved.
+/// State of one end of a path that is being proved.
 #[derive(Debug)]
 pub(crate) struct Machine {
     dials: bool,
+    /// Token of this end.
     token: u64,
     state: State,
-    /// Writes that were posted and have not completed.
+    /// Outstanding writes.
     writes: u32,
     round_trip: Duration,
     deadlines: Deadlines,
@@ -41,10 +45,10 @@ enum State {
     AwaitsEcho { since: Instant },
     AwaitsTurn { since: Instant },
     AwaitsBlock { since: Instant },
-    Ended(Result<Duration, PathFault>),
+    Done(Result<Duration, PathFault>),
 }
 
-/// The latest that the steps may end.
+/// Times when the steps of a proof have to be over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadlines {
     begin: Instant,
@@ -53,8 +57,7 @@ pub(crate) struct Deadlines {
 }
 
 impl Deadlines {
-    /// Counted from now.
-    pub(crate) fn of(limits: &RoundTimeouts, now: Instant) -> Deadlines {
+    pub(crate) fn new(limits: &RoundTimeouts, now: Instant) -> Deadlines {
         let token = now + Duration::from_millis(limits.token_ms.into());
         let block = token + Duration::from_millis(limits.block_ms.into());
         Deadlines { begin: now, token, block }
@@ -62,24 +65,24 @@ impl Deadlines {
 }
 
 impl Machine {
-    /// The end's machine, and what it writes at once if it dials. `token` is not zero.
-    pub(crate) fn begin(dials: bool, token: u64, deadlines: Deadlines) -> (Machine, Option<Words>) {
+    /// Creates the machine; returns also the tokens to write at once if the end dials. `token` must not be 0.
+    pub(crate) fn new(dials: bool, token: u64, deadlines: Deadlines) -> (Machine, Option<Tokens>) {
         let since = deadlines.begin;
         let (state, first, writes) = match dials {
-            true => (State::AwaitsEcho { since }, Some(Words { token, echo: 0 }), 1),
+            true => (State::AwaitsEcho { since }, Some(Tokens { token, echo: 0 }), 1),
             false => (State::AwaitsToken, None, 0),
         };
         (Machine { dials, token, state, writes, round_trip: Duration::ZERO, deadlines }, first)
     }
 
-    /// What the peer has written so far; returns what is to be written to it.
-    pub(crate) fn see(&mut self, words: Words, now: Instant) -> Option<Words> {
-        let answer = Words { token: self.token, echo: words.token };
+    /// Takes the tokens that the peer has written so far; returns the tokens to write to the peer, if any.
+    pub(crate) fn observe(&mut self, tokens: Tokens, now: Instant) -> Option<Tokens> {
+        let answer = Tokens { token: self.token, echo: tokens.token };
         match self.state {
-            State::AwaitsToken if words.token != 0 => {
+            State::AwaitsToken if tokens.token != 0 => {
                 self.state = State::AwaitsEcho { since: now };
             }
-            State::AwaitsEcho { since } if words.echo == self.token && words.token != 0 => {
+            State::AwaitsEcho { since } if tokens.echo == self.token && tokens.token != 0 => {
                 self.round_trip = now.saturating_duration_since(since);
                 self.state = State::AwaitsTurn { since: now };
                 if !self.dials {
@@ -92,43 +95,43 @@ impl Machine {
         Some(answer)
     }
 
-    /// A write has completed.
-    pub(crate) fn written(&mut self) {
+    /// Notes that a write has completed.
+    pub(crate) fn write_completed(&mut self) {
         self.writes = self.writes.saturating_sub(1);
     }
 
-    /// It may read the block, once it gets a place to read it into.
-    pub(crate) fn awaits_turn(&self) -> bool {
+    /// Tells whether the end is ready to read the block and waits for a read buffer.
+    pub(crate) fn wants_to_read(&self) -> bool {
         matches!(self.state, State::AwaitsTurn { .. })
     }
 
-    /// The block is being read.
-    pub(crate) fn reads(&mut self, now: Instant) {
+    /// Notes that the read of the block was posted.
+    pub(crate) fn read_started(&mut self, now: Instant) {
         self.state = State::AwaitsBlock { since: now };
     }
 
-    /// The block has come, and is what the peer has or not.
-    pub(crate) fn came(&mut self, intact: bool) {
+    /// Notes that the read of the block has completed; `intact` tells whether it is the peer's block.
+    pub(crate) fn read_completed(&mut self, intact: bool) {
         if !matches!(self.state, State::AwaitsBlock { .. }) {
             return;
         }
         match intact {
-            true => self.state = State::Ended(Ok(self.round_trip)),
-            false => self.fail("the block came changed".to_owned(), None),
+            true => self.state = State::Done(Ok(self.round_trip)),
+            false => self.fail("the block arrived with wrong contents".to_owned(), None),
         }
     }
 
-    /// The device has said that it does not work.
+    /// Ends the proof because the device has reported a failure.
     pub(crate) fn fail(&mut self, cause: String, hint: Option<String>) {
         self.end(cause, hint, false);
     }
 
-    /// It ends as another path did, with the same ends.
+    /// Ends the proof with the fault of another path to the same peer.
     pub(crate) fn fail_like(&mut self, other: &PathFault) {
         self.end(other.cause.clone(), other.hint.clone(), other.awaited_peer);
     }
 
-    /// Ends what has waited for too long.
+    /// Ends the proof if the deadline of the current step has passed.
     pub(crate) fn expire(&mut self, now: Instant) {
         let deadline = match self.step() {
             Some(ProofStep::Token) => self.deadlines.token,
@@ -138,35 +141,35 @@ impl Machine {
         if now < deadline {
             return;
         }
-        let (what, since, waited) = match self.state {
+        let (what, since, awaited_peer) = match self.state {
             State::AwaitsToken => ("no token from the peer", self.deadlines.begin, true),
-            // Nothing says that the peer has it.
+            // The write has not completed, so the peer may not have received the token.
             State::AwaitsEcho { since } if self.writes > 0 => ("no answer", since, false),
             State::AwaitsEcho { since } => ("the token did not come back", since, true),
             State::AwaitsTurn { since } => ("no turn to read the block", since, false),
             State::AwaitsBlock { since } => ("no answer", since, false),
-            State::Ended(_) => return,
+            State::Done(_) => return,
         };
         let waited_for = now.saturating_duration_since(since).as_secs_f64();
-        self.end(format!("{what} within {waited_for:.1} s"), None, waited);
+        self.end(format!("{what} within {waited_for:.1} s"), None, awaited_peer);
     }
 
-    /// How it ended: the token's round trip, or why it does not carry.
-    pub(crate) fn ended(&self) -> Option<&Result<Duration, PathFault>> {
-        if let State::Ended(how) = &self.state { Some(how) } else { None }
+    /// Returns the round-trip time of the token, or the fault, once the proof has ended.
+    pub(crate) fn outcome(&self) -> Option<&Result<Duration, PathFault>> {
+        if let State::Done(how) = &self.state { Some(how) } else { None }
     }
 
     fn step(&self) -> Option<ProofStep> {
         match self.state {
             State::AwaitsToken | State::AwaitsEcho { .. } => Some(ProofStep::Token),
             State::AwaitsTurn { .. } | State::AwaitsBlock { .. } => Some(ProofStep::Block),
-            State::Ended(_) => None,
+            State::Done(_) => None,
         }
     }
 
-    fn end(&mut self, cause: String, hint: Option<String>, waited: bool) {
+    fn end(&mut self, cause: String, hint: Option<String>, awaited_peer: bool) {
         if let Some(step) = self.step() {
-            self.state = State::Ended(Err(PathFault { step, cause, hint, awaited_peer: waited }));
+            self.state = State::Done(Err(PathFault { step, cause, hint, awaited_peer }));
         }
     }
 }
@@ -179,29 +182,29 @@ mod tests {
     const LIMITS: RoundTimeouts =
         RoundTimeouts { connect_ms: 1500, token_ms: 1000, block_ms: 1000 };
 
-    /// What goes over the wire, and is done or fails in order.
+    /// A work request of the simulated queue pair. They complete or fail in order.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Request {
-        Write(Words),
+        Write(Tokens),
         Read,
     }
 
     struct End {
         machine: Machine,
         requests: VecDeque<Request>,
-        /// What the peer has written here.
-        control: Words,
-        /// Requests that get through before the wire is dead.
+        /// Control line, which the peer writes.
+        control: Tokens,
+        /// Number of requests that succeed before the path fails.
         carries: u32,
     }
 
     impl End {
-        fn post(&mut self, words: Option<Words>) {
+        fn post(&mut self, words: Option<Tokens>) {
             self.requests.extend(words.map(Request::Write));
         }
     }
 
-    /// Two ends, and the time.
+    /// Two ends, and a simulated clock.
     struct World {
         ends: [End; 2],
         now: Instant,
@@ -211,11 +214,11 @@ mod tests {
     impl World {
         fn new(seed: u64, carries: [u32; 2]) -> World {
             let now = Instant::now();
-            let deadlines = Deadlines::of(&LIMITS, now);
+            let deadlines = Deadlines::new(&LIMITS, now);
             let end = |dials, token, carries| {
-                let (machine, first) = Machine::begin(dials, token, deadlines);
+                let (machine, first) = Machine::new(dials, token, deadlines);
                 let mut end =
-                    End { machine, requests: VecDeque::new(), control: Words::default(), carries };
+                    End { machine, requests: VecDeque::new(), control: Tokens::default(), carries };
                 end.post(first);
                 end
             };
@@ -227,7 +230,7 @@ mod tests {
             (self.seed >> 33) % of
         }
 
-        /// One of the two looks, posts, or has a request done.
+        /// Lets a random end observe its tokens, post a read or expire, or complete a request.
         fn step(&mut self) {
             let passed = self.chance(50);
             self.now += Duration::from_micros(passed);
@@ -237,11 +240,11 @@ mod tests {
             let end = &mut self.ends[which];
             match what {
                 0 => {
-                    let words = end.machine.see(end.control, now);
+                    let words = end.machine.observe(end.control, now);
                     end.post(words);
                 }
-                1 if end.machine.awaits_turn() => {
-                    end.machine.reads(now);
+                1 if end.machine.wants_to_read() => {
+                    end.machine.read_started(now);
                     end.requests.push_back(Request::Read);
                 }
                 1 => end.machine.expire(now),
@@ -257,9 +260,9 @@ mod tests {
             };
             end.carries = left;
             match request {
-                Request::Read => end.machine.came(true),
+                Request::Read => end.machine.read_completed(true),
                 Request::Write(words) => {
-                    end.machine.written();
+                    end.machine.write_completed();
                     self.ends[1 - which].control = words;
                 }
             }
@@ -273,7 +276,7 @@ mod tests {
                 end.machine.expire(self.now + Duration::from_secs(1));
                 end.machine.expire(self.now + Duration::from_secs(2));
             }
-            self.ends.map(|end| end.machine.ended().cloned().expect("every machine ends"))
+            self.ends.map(|end| end.machine.outcome().cloned().expect("every machine ends"))
         }
     }
 
@@ -285,7 +288,7 @@ mod tests {
         }
     }
 
-    /// The end that dials posts two writes and a read, the other one a write and a read.
+    // The dialling end posts two writes and a read, the other end a write and a read.
     #[test]
     fn a_loss_is_named_by_the_end_whose_request_it_was() {
         let step = |end: &Result<Duration, PathFault>| end.as_ref().err().map(|fault| fault.step);
@@ -310,29 +313,29 @@ mod tests {
     }
 
     fn cause(machine: &Machine) -> &str {
-        machine.ended().and_then(|how| how.as_ref().err()).map_or("", |fault| &fault.cause)
+        machine.outcome().and_then(|how| how.as_ref().err()).map_or("", |fault| &fault.cause)
     }
 
     #[test]
     fn what_comes_too_late_is_named_by_what_was_awaited() {
         let begin = Instant::now();
-        let deadlines = Deadlines::of(&LIMITS, begin);
+        let deadlines = Deadlines::new(&LIMITS, begin);
         let late = begin + Duration::from_secs(1);
-        let (mut waits, _) = Machine::begin(false, 1, deadlines);
+        let (mut waits, _) = Machine::new(false, 1, deadlines);
         waits.expire(late);
         assert_eq!(cause(&waits), "no token from the peer within 1.0 s");
-        let (mut dials, _) = Machine::begin(true, 1, deadlines);
+        let (mut dials, _) = Machine::new(true, 1, deadlines);
         dials.expire(late - Duration::from_millis(1));
-        assert!(dials.ended().is_none());
+        assert!(dials.outcome().is_none());
         dials.expire(late);
         assert_eq!(cause(&dials), "no answer within 1.0 s");
-        let (mut dials, _) = Machine::begin(true, 1, deadlines);
-        dials.written();
+        let (mut dials, _) = Machine::new(true, 1, deadlines);
+        dials.write_completed();
         dials.expire(late);
         assert_eq!(cause(&dials), "the token did not come back within 1.0 s");
-        let (mut dials, _) = Machine::begin(true, 1, deadlines);
-        assert!(dials.see(Words { token: 2, echo: 1 }, begin).is_some());
-        dials.reads(late);
+        let (mut dials, _) = Machine::new(true, 1, deadlines);
+        assert!(dials.observe(Tokens { token: 2, echo: 1 }, begin).is_some());
+        dials.read_started(late);
         dials.expire(late + Duration::from_secs(1));
         assert_eq!(cause(&dials), "no answer within 1.0 s");
     }
@@ -340,14 +343,18 @@ mod tests {
     #[test]
     fn a_changed_block_is_none() {
         let begin = Instant::now();
-        let (mut dials, _) = Machine::begin(true, 1, Deadlines::of(&LIMITS, begin));
-        dials.came(true);
-        assert!(dials.ended().is_none(), "no block was asked for");
-        assert_eq!(dials.see(Words { token: 2, echo: 7 }, begin), None, "of somebody else");
-        let answer = dials.see(Words { token: 2, echo: 1 }, begin);
-        assert_eq!(answer, Some(Words { token: 1, echo: 2 }));
-        dials.reads(begin);
-        dials.came(false);
-        assert_eq!(cause(&dials), "the block came changed");
+        let (mut dials, _) = Machine::new(true, 1, Deadlines::new(&LIMITS, begin));
+        dials.read_completed(true);
+        assert!(dials.outcome().is_none(), "no block was asked for");
+        assert_eq!(
+            dials.observe(Tokens { token: 2, echo: 7 }, begin),
+            None,
+            "an echo of another token"
+        );
+        let answer = dials.observe(Tokens { token: 2, echo: 1 }, begin);
+        assert_eq!(answer, Some(Tokens { token: 1, echo: 2 }));
+        dials.read_started(begin);
+        dials.read_completed(false);
+        assert_eq!(cause(&dials), "the block arrived with wrong contents");
     }
 }
