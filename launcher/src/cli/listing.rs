@@ -3,8 +3,8 @@
 
 use crate::cli::allocation::{self, AllocationError, Found, MpiJob, MpiJobError};
 use crate::cli::args::{HostArgs, HostfileArgs};
+use crate::connect::connector::RshError;
 use crate::connect::options::ConnectOptions;
-use crate::connect::route::RshError;
 use crate::hosts::hostfile::{self, HostfileError};
 use crate::hosts::{self, Host, HostSet, HostsError, SlotsBy};
 use rlaunch_console::exit::Exit;

@@ -3,11 +3,11 @@
 
 use crate::cli::args::ReachArgs;
 use crate::cli::lower;
-use crate::connect::agent::deliver::Delivery;
-use crate::connect::agent::store::Store;
+use crate::connect::agent::deploy::Deployment;
+use crate::connect::agent::store::AgentStore;
 use crate::connect::callback::Callbacks;
 use crate::connect::channel::Incoming;
-use crate::connect::route::{RemoteCommand, Route, Routes};
+use crate::connect::connector::{Connector, HostConnection, RemoteCommand};
 use crate::hosts::addresses::Choice;
 use crate::hosts::{self, Host};
 use rlaunch_bootstrap::job::PortRange;
@@ -59,8 +59,12 @@ pub(crate) async fn every_host(
     open_files::raise_for(hosts.len());
     let delivery = delivery(reach.agent.clone(), reach.agent_dir.clone())?;
     let progress = Progress::new(hosts.iter().map(Host::to_string), "connecting");
-    let way =
-        Arc::new(Way { routes: Routes::of(&reach)?, delivery, progress, words: words.to_owned() });
+    let way = Arc::new(Way {
+        routes: Connector::new(&reach)?,
+        delivery,
+        progress,
+        words: words.to_owned(),
+    });
     let mut tasks = JoinSet::new();
     for (index, host) in hosts.into_iter().enumerate() {
         let way = way.clone();
@@ -68,13 +72,13 @@ pub(crate) async fn every_host(
     }
     let mut answers = way.progress.report_while(tasks.join_all()).await;
     answers.sort_by_key(|(index, ..)| *index);
-    way.routes.introduce();
+    way.routes.print_new_hosts();
     Ok(answers.into_iter().map(|(_, answer, host)| (host, answer)).collect())
 }
 
-fn delivery(agent: Option<PathBuf>, directory: Option<String>) -> Result<Delivery, Failed> {
+fn delivery(agent: Option<PathBuf>, directory: Option<String>) -> Result<Deployment, Failed> {
     let callbacks = Callbacks::new(Choice::default(), CALLBACK_PORTS);
-    Delivery::new(Store::new(agent), directory, callbacks)
+    Deployment::new(AgentStore::new(agent), directory, callbacks)
         .map_err(|error| Failed::from_error(Exit::AGENT, &error).hint(error.hint()))
 }
 
@@ -89,8 +93,8 @@ pub(crate) async fn this_machine(reach: &ReachArgs, words: &[OsString]) -> Answe
 
 /// What every host's way shares.
 struct Way {
-    routes: Routes,
-    delivery: Delivery,
+    routes: Connector,
+    delivery: Deployment,
     progress: Progress,
     words: String,
 }
@@ -98,7 +102,7 @@ struct Way {
 impl Way {
     async fn answer_of(&self, host: &Host) -> Answer {
         // A login has a deadline of its own, which waits for a passphrase to be typed.
-        let answer = match self.routes.to(host, &self.progress).await {
+        let answer = match self.routes.connect(host, &self.progress).await {
             Ok(route) => tokio::time::timeout(HOST_TIMEOUT, self.answer(host, route)).await,
             Err(error) => Ok(Err(messages::error_chain(&error))),
         };
@@ -108,12 +112,12 @@ impl Way {
         answer.unwrap_or_else(late).map_err(failed)
     }
 
-    async fn answer(&self, host: &Host, route: Route) -> Result<Vec<u8>, String> {
+    async fn answer(&self, host: &Host, route: HostConnection) -> Result<Vec<u8>, String> {
         let text = |error: &dyn std::error::Error| messages::error_chain(error);
         self.progress.set_stage(&host.to_string(), route.stage());
         let placed = self.delivery.place(&route).await;
         let agent = placed.map_err(|error| text(&route.explain(error)))?;
-        let command = RemoteCommand::Become(&agent, &self.words);
+        let command = RemoteCommand::Exec(&agent, &self.words);
         let mut channel = route.exec(&command).await.map_err(|error| text(&error))?;
         let mut answer = Vec::new();
         while let Some(incoming) = channel.next().await {

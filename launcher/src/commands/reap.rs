@@ -3,7 +3,7 @@
 use crate::cli::args::ReapArgs;
 use crate::commands::ask;
 use crate::connect::agent::store::AGENT;
-use crate::connect::route::Container;
+use crate::connect::connector::Container;
 use rlaunch_bootstrap::cleanup_report::CleanupReport;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;

@@ -3,15 +3,15 @@
 //! It opens when the first command line names its addresses, which precedes the start of an agent. That
 //! command line holds no secret: see [`rlaunch_bootstrap::security::callback`].
 
-mod door;
+mod listener;
 #[cfg(test)]
 mod tests;
-mod turns;
+mod transfer_slots;
 
 use crate::connect::agent::store::AgentFile;
 use crate::hosts::addresses::Choice;
-use door::Door;
-pub(crate) use door::{Called, Expected};
+use listener::CallbackListener;
+pub(crate) use listener::{AgentCallback, PendingCallback};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::SockaddrStorage;
@@ -23,9 +23,9 @@ use std::sync::{Arc, OnceLock};
 use tokio::net::{TcpListener, TcpSocket};
 
 /// Upper limit of addresses in a command line.
-const MOST_NAMED: usize = 4;
+const MAX_NAMED: usize = 4;
 /// Upper limit of addresses to listen on.
-const MOST_ADDRESSES: usize = 32;
+const MAX_ADDRESSES: usize = 32;
 /// Backlog of listen(2): agents that connect at the same moment.
 const BACKLOG: u32 = 1024;
 
@@ -34,13 +34,13 @@ pub(crate) struct Callbacks {
     choice: Choice,
     ports: PortRange,
     /// `None` inside if no address can be listened on.
-    door: OnceLock<Option<Door>>,
+    listener: OnceLock<Option<CallbackListener>>,
 }
 
 impl Callbacks {
     /// Prepares a listener on ports of this range and addresses that `choice` allows.
     pub(crate) fn new(choice: Choice, ports: PortRange) -> Callbacks {
-        Callbacks { choice, ports, door: OnceLock::new() }
+        Callbacks { choice, ports, listener: OnceLock::new() }
     }
 
     /// Returns the range of ports.
@@ -55,38 +55,38 @@ impl Callbacks {
     ///
     /// Outside a Tokio runtime.
     pub(crate) fn words(&self, node: NodeId, local: Option<IpAddr>) -> Option<String> {
-        let door = self.door()?;
-        let addresses = named(door.addresses(), local).join(",");
-        (!addresses.is_empty()).then(|| format!("--callback {addresses} {} {node}", door.key()))
+        let listener = self.listener()?;
+        let addresses = named(listener.addresses(), local).join(",");
+        (!addresses.is_empty()).then(|| format!("--callback {addresses} {} {node}", listener.key()))
     }
 
     /// Serves a file to hosts that request its hash; returns the addresses, none if nothing can listen.
-    pub(crate) fn lend(&self, file: &Arc<AgentFile>, local: Option<IpAddr>) -> Vec<String> {
-        let Some(door) = self.door() else { return Vec::new() };
-        door.lend(file);
-        named(door.addresses(), local)
+    pub(crate) fn serve(&self, file: &Arc<AgentFile>, local: Option<IpAddr>) -> Vec<String> {
+        let Some(listener) = self.listener() else { return Vec::new() };
+        listener.serve(file);
+        named(listener.addresses(), local)
     }
 
     /// Accepts a connection from the agent of `node`, which announced this key.
-    pub(crate) fn expect(&self, node: NodeId, key: PublicKey) -> Option<Expected> {
-        Some(self.door()?.expect(node, key))
+    pub(crate) fn expect(&self, node: NodeId, key: PublicKey) -> Option<PendingCallback> {
+        Some(self.listener()?.expect(node, key))
     }
 
-    fn door(&self) -> Option<&Door> {
-        self.door.get_or_init(|| self.open()).as_ref()
+    fn listener(&self) -> Option<&CallbackListener> {
+        self.listener.get_or_init(|| self.open()).as_ref()
     }
 
-    fn open(&self) -> Option<Door> {
+    fn open(&self) -> Option<CallbackListener> {
         let own = KeyPair::generate().inspect_err(|error| tracing::warn!("{error}")).ok()?;
         let allowed = own_addresses().into_iter().filter(|address| self.choice.allows(address));
         let mut listeners: Vec<TcpListener> = Vec::new();
-        for address in allowed.map(|allowed| allowed.address).take(MOST_ADDRESSES) {
+        for address in allowed.map(|allowed| allowed.address).take(MAX_ADDRESSES) {
             match listen(address, self.ports) {
                 Ok(listener) => listeners.push(listener),
                 Err(error) => tracing::info!("cannot listen on {address} for agents: {error}"),
             }
         }
-        (!listeners.is_empty()).then(|| Door::open(own, listeners))
+        (!listeners.is_empty()).then(|| CallbackListener::open(own, listeners))
     }
 }
 
@@ -98,7 +98,7 @@ fn named(listening: &[SocketAddr], local: Option<IpAddr>) -> Vec<String> {
     // On another host loopback would lead to that host itself.
     let elsewhere = |address: &&SocketAddr| !address.ip().is_loopback();
     let others = listening.iter().filter(|address| !is_local(address)).filter(elsewhere);
-    first.chain(others).take(MOST_NAMED).copied().map(address_word).collect()
+    first.chain(others).take(MAX_NAMED).copied().map(address_word).collect()
 }
 
 /// Listens on a free port of the range. The first port to try is random, so that jobs which start at the

@@ -1,7 +1,7 @@
 //! The byte stream to an agent: an SSH channel, the pipes of a process on this machine, or a TCP
 //! connection that the agent made because its stdin carries nothing.
 
-use crate::connect::callback::Called;
+use crate::connect::callback::AgentCallback;
 use bytes::{Bytes, BytesMut};
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::socket::{Shutdown, shutdown};
@@ -24,7 +24,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 
 /// Time limit for a local process to write its last diagnostics, and to exit, after its stdout ended.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Bytes from the remote command.
 #[derive(Debug)]
@@ -36,20 +36,20 @@ pub(crate) enum Incoming {
 
 /// Both directions of the byte stream to an agent.
 pub(crate) struct AgentChannel {
-    pub(crate) reader: Reader,
-    pub(crate) writer: Writer,
+    pub(crate) reader: AgentReader,
+    pub(crate) writer: AgentWriter,
 }
 
 /// Incoming direction of an [`AgentChannel`].
-pub(crate) enum Reader {
-    Ssh(ChannelReadHalf, Ending),
+pub(crate) enum AgentReader {
+    Ssh(ChannelReadHalf, CommandStatus),
     Local(Box<LocalAgent>),
-    Call(Box<CallReader>),
+    Callback(Box<CallbackReader>),
 }
 
 /// Reader of a callback connection, and of the command that started the agent, whose standard error and
 /// end still matter.
-pub(crate) struct CallReader {
+pub(crate) struct CallbackReader {
     /// `None` once the connection has ended.
     tcp: Option<OwnedReadHalf>,
     conversation: SharedStream,
@@ -57,7 +57,7 @@ pub(crate) struct CallReader {
     received: BytesMut,
     /// Decrypted bytes to return first.
     heard: Vec<u8>,
-    command: Reader,
+    command: AgentReader,
     command_ended: bool,
 }
 
@@ -67,29 +67,29 @@ pub(crate) struct LocalAgent {
     stdout: Option<ChildStdout>,
     stderr: Option<ChildStderr>,
     /// Exit status of an `--rsh` command; `None` for a local agent.
-    ending: Option<Ending>,
+    ending: Option<CommandStatus>,
 }
 
 /// Outgoing direction of an [`AgentChannel`].
-pub(crate) enum Writer {
+pub(crate) enum AgentWriter {
     Ssh(ChannelWriteHalf<Msg>),
     Local(Option<ChildStdin>),
-    Call(Box<CallWriter>),
+    Callback(Box<CallbackWriter>),
 }
 
 /// Writer of a callback connection.
-pub(crate) struct CallWriter {
+pub(crate) struct CallbackWriter {
     tcp: OwnedWriteHalf,
     conversation: SharedStream,
     /// Stdin of the command that started the agent. Nothing reads it, but its end would end the agent.
-    command: Writer,
+    command: AgentWriter,
 }
 
 /// Exit status of the remote command, once it is known; clones share it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ending(Arc<Mutex<Option<ExitStatus>>>);
+pub(crate) struct CommandStatus(Arc<Mutex<Option<ExitStatus>>>);
 
-impl Ending {
+impl CommandStatus {
     pub(crate) fn get(&self) -> Option<ExitStatus> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -101,9 +101,9 @@ impl Ending {
 
 impl AgentChannel {
     /// Wraps an SSH channel whose command was accepted.
-    pub(crate) fn over_ssh(channel: Channel<Msg>, ending: Ending) -> AgentChannel {
+    pub(crate) fn over_ssh(channel: Channel<Msg>, ending: CommandStatus) -> AgentChannel {
         let (reader, writer) = channel.split();
-        AgentChannel { reader: Reader::Ssh(reader, ending), writer: Writer::Ssh(writer) }
+        AgentChannel { reader: AgentReader::Ssh(reader, ending), writer: AgentWriter::Ssh(writer) }
     }
 
     /// Starts the agent at `path` on this machine. With `bare` it gets only those variables of this
@@ -120,11 +120,11 @@ impl AgentChannel {
     }
 
     /// Starts an `--rsh` command. Dropping the reader ends it and its process group.
-    pub(crate) fn over_child(command: Command, ending: Ending) -> io::Result<AgentChannel> {
+    pub(crate) fn over_child(command: Command, ending: CommandStatus) -> io::Result<AgentChannel> {
         AgentChannel::start(command, Some(ending))
     }
 
-    fn start(mut command: Command, ending: Option<Ending>) -> io::Result<AgentChannel> {
+    fn start(mut command: Command, ending: Option<CommandStatus>) -> io::Result<AgentChannel> {
         open_files::restore(command.as_std_mut());
         let mut child = command
             .stdin(Stdio::piped())
@@ -138,16 +138,16 @@ impl AgentChannel {
         let stdout = Some(child.stdout.take().ok_or_else(missing)?);
         let stderr = child.stderr.take();
         Ok(AgentChannel {
-            reader: Reader::Local(Box::new(LocalAgent { child, stdout, stderr, ending })),
-            writer: Writer::Local(Some(stdin)),
+            reader: AgentReader::Local(Box::new(LocalAgent { child, stdout, stderr, ending })),
+            writer: AgentWriter::Local(Some(stdin)),
         })
     }
 
     /// Replaces the stream by the connection that the agent made.
-    pub(crate) fn over_call(self, called: Called) -> AgentChannel {
-        let Called { tcp, conversation, heard } = called;
+    pub(crate) fn over_callback(self, called: AgentCallback) -> AgentChannel {
+        let AgentCallback { tcp, conversation, heard } = called;
         let (reading, writing) = tcp.into_split();
-        let reader = CallReader {
+        let reader = CallbackReader {
             tcp: Some(reading),
             conversation: conversation.clone(),
             received: BytesMut::new(),
@@ -155,10 +155,10 @@ impl AgentChannel {
             command: self.reader,
             command_ended: false,
         };
-        let writer = CallWriter { tcp: writing, conversation, command: self.writer };
+        let writer = CallbackWriter { tcp: writing, conversation, command: self.writer };
         AgentChannel {
-            reader: Reader::Call(Box::new(reader)),
-            writer: Writer::Call(Box::new(writer)),
+            reader: AgentReader::Callback(Box::new(reader)),
+            writer: AgentWriter::Callback(Box::new(writer)),
         }
     }
 
@@ -167,32 +167,32 @@ impl AgentChannel {
     }
 }
 
-impl Reader {
+impl AgentReader {
     /// Returns the next bytes; `None` at the end of the channel. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Option<Incoming> {
         match self {
-            Reader::Ssh(channel, ending) => next_of_ssh(channel, ending).await,
-            Reader::Local(agent) => agent.next().await,
+            AgentReader::Ssh(channel, ending) => next_of_ssh(channel, ending).await,
+            AgentReader::Local(agent) => agent.next().await,
             // Boxed, since the future contains that of another reader.
-            Reader::Call(call) => Box::pin(call.next()).await,
+            AgentReader::Callback(call) => Box::pin(call.next()).await,
         }
     }
 
     /// Waits until a local process has exited; a remote one ended with its channel.
     pub(crate) async fn reap(self) {
         match self {
-            Reader::Ssh(..) => {}
-            Reader::Local(mut agent) => match agent.ending {
+            AgentReader::Ssh(..) => {}
+            AgentReader::Local(mut agent) => match agent.ending {
                 None => drop(agent.child.wait().await),
                 // A process that lingers is killed on drop.
-                Some(_) => drop(tokio::time::timeout(LAST_WORDS, agent.child.wait()).await),
+                Some(_) => drop(tokio::time::timeout(EXIT_TIMEOUT, agent.child.wait()).await),
             },
-            Reader::Call(call) => Box::pin(call.command.reap()).await,
+            AgentReader::Callback(call) => Box::pin(call.command.reap()).await,
         }
     }
 }
 
-impl CallReader {
+impl CallbackReader {
     /// Returns the next bytes; `None` once both the connection and the command that started the agent
     /// have ended. Cancel-safe.
     async fn next(&mut self) -> Option<Incoming> {
@@ -239,7 +239,7 @@ async fn read_packets(tcp: Option<&mut OwnedReadHalf>, buffer: &mut BytesMut) ->
     }
 }
 
-async fn next_of_ssh(channel: &mut ChannelReadHalf, ending: &Ending) -> Option<Incoming> {
+async fn next_of_ssh(channel: &mut ChannelReadHalf, ending: &CommandStatus) -> Option<Incoming> {
     loop {
         match channel.wait().await? {
             ChannelMsg::Data { data } => return Some(Incoming::Data(data)),
@@ -278,12 +278,12 @@ impl LocalAgent {
         while self.stderr.is_some() {
             let mut words = BytesMut::with_capacity(4 << 10);
             let read = read_some(&mut self.stderr, &mut words);
-            if tokio::time::timeout(LAST_WORDS, read).await.unwrap_or(0) > 0 {
+            if tokio::time::timeout(EXIT_TIMEOUT, read).await.unwrap_or(0) > 0 {
                 return Some(Incoming::Diagnostics(words.freeze()));
             }
             self.stderr = None;
         }
-        if let Ok(Ok(status)) = tokio::time::timeout(LAST_WORDS, self.child.wait()).await {
+        if let Ok(Ok(status)) = tokio::time::timeout(EXIT_TIMEOUT, self.child.wait()).await {
             let by_signal = status.signal().map(ExitStatus::Signal);
             ending.set(by_signal.unwrap_or(ExitStatus::Code(status.code().unwrap_or(-1))));
         }
@@ -309,13 +309,13 @@ async fn read_some(stderr: &mut Option<ChildStderr>, buffer: &mut BytesMut) -> u
     }
 }
 
-impl Writer {
+impl AgentWriter {
     pub(crate) async fn send(&mut self, bytes: Bytes) -> io::Result<()> {
         match self {
-            Writer::Ssh(channel) => channel.data_bytes(bytes).await.map_err(io::Error::other),
-            Writer::Local(Some(stdin)) => stdin.write_all(&bytes).await,
-            Writer::Local(None) => Err(io::ErrorKind::BrokenPipe.into()),
-            Writer::Call(call) => {
+            AgentWriter::Ssh(channel) => channel.data_bytes(bytes).await.map_err(io::Error::other),
+            AgentWriter::Local(Some(stdin)) => stdin.write_all(&bytes).await,
+            AgentWriter::Local(None) => Err(io::ErrorKind::BrokenPipe.into()),
+            AgentWriter::Callback(call) => {
                 let sealed = call.conversation.seal(&bytes).map_err(io::Error::other)?;
                 call.tcp.write_all(&sealed).await
             }
@@ -324,12 +324,12 @@ impl Writer {
 
     pub(crate) async fn end(&mut self) -> io::Result<()> {
         match self {
-            Writer::Ssh(channel) => channel.eof().await.map_err(io::Error::other),
-            Writer::Local(stdin) => {
+            AgentWriter::Ssh(channel) => channel.eof().await.map_err(io::Error::other),
+            AgentWriter::Local(stdin) => {
                 *stdin = None;
                 Ok(())
             }
-            Writer::Call(call) => {
+            AgentWriter::Callback(call) => {
                 let ended = call.tcp.shutdown().await;
                 let _ = Box::pin(call.command.end()).await;
                 ended

@@ -12,7 +12,7 @@
 pub(crate) mod agent;
 pub(crate) mod callback;
 pub(crate) mod channel;
+pub(crate) mod connector;
+pub(crate) mod lost_agent;
 pub(crate) mod options;
 pub(crate) mod outbox;
-pub(crate) mod rescue;
-pub(crate) mod route;

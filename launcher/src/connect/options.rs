@@ -1,6 +1,6 @@
 //! The user's choices for reaching hosts.
 
-use crate::connect::route::{Container, Rsh};
+use crate::connect::connector::{Container, Rsh};
 use crate::hosts::host_table::HostTable;
 use crate::hosts::{self, Host};
 use rlaunch_ssh::config::StrictHostKeyChecking;

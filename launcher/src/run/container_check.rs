@@ -1,7 +1,7 @@
 //! Where agents have landed, and what is missing there: a container gives its programs less than
 //! its host has, and for each lack there is a flag.
 
-use crate::connect::route::Container;
+use crate::connect::connector::Container;
 use crate::hosts::Host;
 use crate::run::preflight_report::by_finding;
 use rlaunch_bootstrap::inventory::rdma::{LinkLayer, RdmaDevice, Uverbs};
@@ -59,7 +59,7 @@ pub(crate) fn check(
     let Some(container) = wanted else { return Ok(()) };
     let is_in = |inventory: &Inventory| inventory.system.container.is_some();
     let wrong = nodes.iter().map(|(host, inventory)| {
-        let checked = container.check_landing(is_in(inventory));
+        let checked = container.check_inside(is_in(inventory));
         checked.map_err(|error| (format!("{host}: {error}"), error.hint(&host.name)))
     });
     let mut wrong = wrong.filter_map(Result::err);

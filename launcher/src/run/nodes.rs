@@ -18,7 +18,7 @@ pub(crate) use connect::prepare_sessions;
 pub(crate) use prepare::Prepared;
 pub(crate) use stdio::PendingStdio;
 
-use crate::connect::agent::library::Libraries;
+use crate::connect::agent::library::RankLibraries;
 use crate::connect::outbox::{Outbox, Reserved};
 use crate::hosts::Host;
 use crate::run::session::NodeEvent;
@@ -40,7 +40,7 @@ pub(crate) struct Nodes {
     /// By [`NodeId`].
     pub(crate) reached: Vec<ReachedNode>,
     pub(crate) events: NodeEvents,
-    libraries: Libraries,
+    libraries: RankLibraries,
     sessions: Vec<JoinHandle<()>>,
 }
 

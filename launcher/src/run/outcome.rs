@@ -1,6 +1,6 @@
 //! The outcome of a job: why it ended, as a sentence and an exit code.
 
-use crate::connect::rescue::Reaped;
+use crate::connect::lost_agent::CleanupOutcome;
 use crate::plan::nccl;
 use crate::plan::setup::Options;
 use crate::run::first_failure::{FirstFailure, RankExit};
@@ -41,7 +41,7 @@ pub(crate) enum NodeEnd {
     /// Its agent verified that nothing is left, or what is.
     Done(CleanupReceipt),
     /// Its agent was lost, and a second channel tried to end what it left.
-    Lost(Reaped),
+    Lost(CleanupOutcome),
 }
 
 /// Everything that the end of a job is judged by.
@@ -184,16 +184,16 @@ fn receipts<'a>(ends: impl Iterator<Item = (&'a str, &'a Option<NodeEnd>)>) -> V
 fn describe(end: Option<&NodeEnd>) -> String {
     match end {
         None => "no word of the end; `rlaunch reap` ends what may be left".to_owned(),
-        Some(NodeEnd::Lost(Reaped::Clean(words))) => {
+        Some(NodeEnd::Lost(CleanupOutcome::Clean(words))) => {
             format!("agent lost, nothing more found ({words})")
         }
-        Some(NodeEnd::Lost(Reaped::Left(processes))) => {
+        Some(NodeEnd::Lost(CleanupOutcome::Left(processes))) => {
             format!("agent lost, could not end {processes}")
         }
-        Some(NodeEnd::Lost(Reaped::Unclear(words))) => format!(
+        Some(NodeEnd::Lost(CleanupOutcome::Unclear(words))) => format!(
             "agent lost, and what is left was not learnt ({words:?}); `rlaunch reap` ends it"
         ),
-        Some(NodeEnd::Lost(Reaped::Unreachable)) => {
+        Some(NodeEnd::Lost(CleanupOutcome::Unreachable)) => {
             "lost; its ranks end there by themselves, which was not verified".to_owned()
         }
         Some(NodeEnd::Done(receipt)) => describe_receipt(receipt),
@@ -232,11 +232,13 @@ mod tests {
     #[test]
     fn a_lost_node_is_clean_only_if_it_says_so() {
         let said = |reaped| describe(Some(&NodeEnd::Lost(reaped)));
-        let clean = said(Reaped::Clean("2 ended, 0 segments removed".to_owned()));
+        let clean = said(CleanupOutcome::Clean("2 ended, 0 segments removed".to_owned()));
         assert_eq!(clean, "agent lost, nothing more found (2 ended, 0 segments removed)");
-        let left = said(Reaped::Left("7 python3 (state D)".to_owned()));
+        let left = said(CleanupOutcome::Left("7 python3 (state D)".to_owned()));
         assert_eq!(left, "agent lost, could not end 7 python3 (state D)");
-        for unsure in [Reaped::Unclear("Bye\x1b[2J".to_owned()), Reaped::Unreachable] {
+        for unsure in
+            [CleanupOutcome::Unclear("Bye\x1b[2J".to_owned()), CleanupOutcome::Unreachable]
+        {
             let said = said(unsure);
             assert!(!said.contains("nothing") && !said.contains('\x1b'), "{said}");
         }

@@ -3,13 +3,13 @@
 //!
 //! A session reports [`NodeEvent`]s until its channel ends. If that is not after
 //! [`FromAgent::Done`], it reports [`NodeEventKind::Lost`], tries to end what the agent left over a
-//! second channel, and reports the result as [`NodeEventKind::Reaped`].
+//! second channel, and reports the result as [`NodeEventKind::CleanupOutcome`].
 
-use crate::connect::agent::greet::Greeted;
-use crate::connect::channel::{Incoming, Reader, Writer};
+use crate::connect::agent::hello::StartedAgent;
+use crate::connect::channel::{AgentReader, AgentWriter, Incoming};
+use crate::connect::connector::HostConnection;
+use crate::connect::lost_agent::{CleanupOutcome, LostAgent};
 use crate::connect::outbox::{Credit, OutboxReceiver, Reserved, UnreadCommands};
-use crate::connect::rescue::{Reaped, Rescue};
-use crate::connect::route::Route;
 use crate::run::output::OutputSender;
 use crate::run::stdin::Feed;
 use bytes::Bytes;
@@ -46,7 +46,7 @@ pub(crate) enum NodeEventKind {
     /// The channel ended without a [`FromAgent::Done`].
     Lost(String),
     /// Follows [`NodeEventKind::Lost`]: result of ending what the agent left.
-    Reaped(Reaped),
+    Reaped(CleanupOutcome),
 }
 
 /// Everything that a session needs besides its channel.
@@ -65,7 +65,12 @@ pub(crate) struct SessionSlot {
 }
 
 /// Serves an agent that has said hello, until its channel ends; then closes its route.
-pub(crate) async fn serve(greeted: Greeted, route: Option<Route>, slot: SessionSlot, job: JobId) {
+pub(crate) async fn serve(
+    greeted: StartedAgent,
+    route: Option<HostConnection>,
+    slot: SessionSlot,
+    job: JobId,
+) {
     let _open = slot.open;
     let (agent, processes) = (greeted.agent, [greeted.facts.pid, greeted.facts.guardian]);
     let (credit, unread) = (slot.commands.credit.clone(), slot.commands.unread.clone());
@@ -97,11 +102,11 @@ pub(crate) async fn serve(greeted: Greeted, route: Option<Route>, slot: SessionS
     if !session.done {
         // The agent may hang although its host is well, so its silence must not count for the host.
         let (grace, is_silent) = (slot.kill_after, session.silent);
-        let rescue =
-            Rescue { route: route.as_ref(), agent: &agent, job, processes, grace, is_silent };
-        // An error means that the outbox is gone: nothing can hurry the rescue any more.
+        let lost_agent =
+            LostAgent { route: route.as_ref(), agent: &agent, job, processes, grace, is_silent };
+        // An error means that the outbox is gone: nothing can hurry the lost_agent any more.
         let at_once = async { drop(at_once.wait_for(|now| *now).await) };
-        session.report(NodeEventKind::Reaped(rescue.attempt(at_once).await), None);
+        session.report(NodeEventKind::Reaped(lost_agent.clean_up(at_once).await), None);
     }
     if let Some(route) = route {
         route.close().await;
@@ -138,7 +143,7 @@ struct Session {
 
 impl Session {
     /// Reads until the channel ends or is given up; returns why.
-    async fn read(&mut self, reader: &mut Reader) -> String {
+    async fn read(&mut self, reader: &mut AgentReader) -> String {
         loop {
             if let Err(error) = self.take_frames().await {
                 return error.to_string();
@@ -224,7 +229,7 @@ impl Session {
 
 /// Writes commands as they come and a beat at every interval; ends the channel's input when the last
 /// outbox is dropped.
-async fn write_commands(mut writer: Writer, mut commands: OutboxReceiver) {
+async fn write_commands(mut writer: AgentWriter, mut commands: OutboxReceiver) {
     let beat = control::encode(&ToAgent::Beat).map(Bytes::from).unwrap_or_default();
     let mut ticks = interval_at(tokio::time::Instant::now() + BEAT, BEAT);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

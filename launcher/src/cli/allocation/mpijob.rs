@@ -1,7 +1,7 @@
 //! The variables by which Kubernetes' mpi-operator and others configure mpirun and mpiexec, so that
 //! rlaunch takes their place in a job as it is.
 
-use crate::connect::route::{Rsh, RshError};
+use crate::connect::connector::{Rsh, RshError};
 use crate::hosts::Host;
 use crate::hosts::hostfile::{self, HostfileError};
 use rlaunch_console::text;

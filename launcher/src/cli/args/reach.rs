@@ -1,8 +1,8 @@
 //! Hosts and the way to them.
 
 use super::ConfigArgs;
+use crate::connect::connector::Container;
 use crate::connect::options::NewHostsRule;
-use crate::connect::route::Container;
 use std::path::PathBuf;
 
 /// Hosts and the way to them.

@@ -8,8 +8,8 @@ use crate::cli::args::{
 };
 use crate::cli::config::{ConfigError, Found};
 use crate::cli::listing::{self, ListingError};
+use crate::connect::connector::{Container, ContainerOptionError, Rsh, RshError};
 use crate::connect::options::ConnectOptions;
-use crate::connect::route::{BadContainer, Container, Rsh, RshError};
 use crate::hosts::Host;
 use crate::hosts::addresses;
 use crate::job::apps::{AppError, AppSpec};
@@ -207,7 +207,7 @@ pub(crate) fn connect_options(args: ReachArgs) -> Result<ConnectOptions, JobErro
         ssh_fanout: fanout,
     } = args;
     if let Some(directory) = &agent_dir {
-        crate::connect::agent::deliver::check_directory(directory).map_err(JobError::AgentDir)?;
+        crate::connect::agent::deploy::check_directory(directory).map_err(JobError::AgentDir)?;
     }
     let rsh = rsh.map(|text| Rsh::parse("--rsh", &text)).transpose()?;
     let container = Container::from_args(container, container_exec)?;
@@ -349,7 +349,7 @@ pub(crate) enum JobError {
     #[error(transparent)]
     Rsh(#[from] RshError),
     #[error(transparent)]
-    Container(#[from] BadContainer),
+    Container(#[from] ContainerOptionError),
     #[error("cannot tell the working directory")]
     WorkingDir(#[source] io::Error),
     #[error(transparent)]

@@ -5,11 +5,11 @@
 //! read the agent's hash and size, `present`, `want gzip`, `want raw` or `failed CAUSE`, and after the
 //! transfer `installed`. `fetch.sh` prints `present`, `installed` or `failed`.
 
-use super::deliver::{DeliverError, MAX_ANSWER, check_directory};
-use super::store::{AgentFile, Store};
+use super::deploy::{DeployError, MAX_ANSWER, check_directory};
+use super::store::{AgentFile, AgentStore};
 use crate::connect::callback::Callbacks;
-use crate::connect::channel::{AgentChannel, Incoming, Reader};
-use crate::connect::route::{Program, RemoteCommand, Route};
+use crate::connect::channel::{AgentChannel, AgentReader, Incoming};
+use crate::connect::connector::{AgentLocation, HostConnection, RemoteCommand};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,76 +23,79 @@ const FETCH: &str = include_str!("fetch.sh");
 /// Time limit of an installation.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time limit for the installer's reply to the hash. Without stdin it would wait forever.
-const FIRST_ANSWER: Duration = Duration::from_secs(8);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(8);
 /// Time limit for a shell to exit after its stdin was closed.
-const FAREWELL: Duration = Duration::from_secs(1);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Agent installed on a host.
-pub(super) struct Placed {
-    pub(super) program: Program,
+pub(super) struct InstalledAgent {
+    pub(super) program: AgentLocation,
     /// Bytes that were transferred, if any.
     pub(super) sent: Option<usize>,
 }
 
 /// Parameters of installations.
 pub(super) struct Installer<'a> {
-    pub(super) store: &'a Store,
+    pub(super) store: &'a AgentStore,
     /// Cache directory on the hosts, in shell syntax.
     pub(super) directory: &'a str,
     /// Whether another directory may be used if this one cannot be written.
-    pub(super) or_another: bool,
+    pub(super) allow_other: bool,
     pub(super) callbacks: &'a Callbacks,
 }
 
 /// Result of an installation through stdin.
-enum ByStdin {
-    Placed(Placed),
+enum StdinInstall {
+    Installed(InstalledAgent),
     /// The shell's stdin carries nothing.
     Silent(Arc<AgentFile>),
 }
 
 impl Installer<'_> {
     /// Installs the agent for the host's architecture, unless the host has it.
-    pub(super) async fn install(&self, route: &Route) -> Result<Placed, DeliverError> {
+    pub(super) async fn install(
+        &self,
+        connection: &HostConnection,
+    ) -> Result<InstalledAgent, DeployError> {
         let installing = async {
-            match self.by_stdin(route).await? {
-                ByStdin::Placed(placed) => Ok(placed),
-                ByStdin::Silent(file) => self.by_fetching(route, &file).await,
+            match self.by_stdin(connection).await? {
+                StdinInstall::Installed(placed) => Ok(placed),
+                StdinInstall::Silent(file) => self.by_fetching(connection, &file).await,
             }
         };
-        let late = |_| DeliverError::Install {
+        let late = |_| DeployError::Install {
             cause: format!("not done within {} s", INSTALL_TIMEOUT.as_secs()),
         };
         timeout(INSTALL_TIMEOUT, installing).await.map_err(late)?
     }
 
-    async fn by_stdin(&self, route: &Route) -> Result<ByStdin, DeliverError> {
+    async fn by_stdin(&self, connection: &HostConnection) -> Result<StdinInstall, DeployError> {
         let (script, words) = (script(INSTALL), [self.directory, self.scope()]);
-        let channel = route.exec(&RemoteCommand::Script(&script, &words)).await?;
+        let channel = connection.exec(&RemoteCommand::Script(&script, &words)).await?;
         let AgentChannel { reader, mut writer } = channel;
-        let mut answers = Answers::of(reader);
+        let mut answers = InstallerReplies::new(reader);
         let file = match self.file_for(answers.next().await?) {
             Ok(file) => file,
             Err(error) => {
                 // The shell exits at the end of its stdin; waiting avoids a leftover process.
                 let ends =
                     async { while writer.end().await.is_ok() && answers.next().await.is_ok() {} };
-                let _ = timeout(FAREWELL, ends).await;
+                let _ = timeout(EXIT_TIMEOUT, ends).await;
                 return Err(error);
             }
         };
         let size = file.size;
         let asked = writer.send(format!("{} {size}\n", file.hash).into()).await;
         let answer = match asked {
-            Ok(()) => timeout(FIRST_ANSWER, answers.next()).await.ok(),
+            Ok(()) => timeout(REPLY_TIMEOUT, answers.next()).await.ok(),
             Err(_) => None,
         };
         let mut answer = match answer {
             Some(Ok(answer)) => answer,
             // The installer printed its first line, but reads nothing.
-            Some(Err(DeliverError::Shell(_))) | None => {
+            Some(Err(DeployError::Shell(_))) | None => {
                 let _ = writer.end().await;
-                return Ok(ByStdin::Silent(file));
+                return Ok(StdinInstall::Silent(file));
             }
             Some(Err(error)) => return Err(error),
         };
@@ -101,7 +104,7 @@ impl Installer<'_> {
             match answer.split_once(' ').unwrap_or((&answer, "")) {
                 ("present" | "installed", place) => {
                     let program = self.program(&file, place);
-                    return Ok(ByStdin::Placed(Placed { program, sent }));
+                    return Ok(StdinInstall::Installed(InstalledAgent { program, sent }));
                 }
                 ("want", how) => {
                     let payload = file.payload(how == "gzip")?;
@@ -117,9 +120,9 @@ impl Installer<'_> {
                     };
                 }
                 ("failed", cause) => {
-                    return Err(DeliverError::Install { cause: cause.to_owned() });
+                    return Err(DeployError::Install { cause: cause.to_owned() });
                 }
-                _ => return Err(DeliverError::Shell(answer)),
+                _ => return Err(DeployError::Shell(answer)),
             }
         }
     }
@@ -127,44 +130,44 @@ impl Installer<'_> {
     /// Has the host fetch the agent, or use the file at the path of `--agent` if it has that.
     async fn by_fetching(
         &self,
-        route: &Route,
+        connection: &HostConnection,
         file: &Arc<AgentFile>,
-    ) -> Result<Placed, DeliverError> {
-        let addresses = route.addresses();
-        let at = self.callbacks.lend(file, addresses.map(|(local, _)| local)).join(" ");
+    ) -> Result<InstalledAgent, DeployError> {
+        let addresses = connection.addresses();
+        let at = self.callbacks.serve(file, addresses.map(|(local, _)| local)).join(" ");
         let script = script(FETCH);
         let (size, given) = (file.size.to_string(), self.on_host());
         let words = [self.directory, self.scope(), &file.hash, &file.sha256, &size, given, &at];
-        let channel = route.exec(&RemoteCommand::Script(&script, &words)).await?;
-        let mut answers = Answers::of(channel.reader);
+        let channel = connection.exec(&RemoteCommand::Script(&script, &words)).await?;
+        let mut answers = InstallerReplies::new(channel.reader);
         let answer = answers.next().await?;
         let at = |place| self.program(file, place);
         match answer.split_once(' ').unwrap_or((&answer, "")) {
-            ("present", place) => Ok(Placed { program: at(place), sent: None }),
+            ("present", place) => Ok(InstalledAgent { program: at(place), sent: None }),
             ("installed", place) => {
-                Ok(Placed { program: at(place), sent: usize::try_from(file.size).ok() })
+                Ok(InstalledAgent { program: at(place), sent: usize::try_from(file.size).ok() })
             }
             ("failed", cause) => Err(self.no_fetch(cause, addresses.map(|(_, host)| host))),
-            _ => Err(DeliverError::Shell(answer)),
+            _ => Err(DeployError::Shell(answer)),
         }
     }
 
-    fn no_fetch(&self, cause: &str, from: Option<IpAddr>) -> DeliverError {
-        DeliverError::NoFetch { cause: cause.to_owned(), from, ports: self.callbacks.ports() }
+    fn no_fetch(&self, cause: &str, from: Option<IpAddr>) -> DeployError {
+        DeployError::NoFetch { cause: cause.to_owned(), from, ports: self.callbacks.ports() }
     }
 
     /// Returns the agent for a host whose installer printed `host SYSTEM MACHINE`.
-    fn file_for(&self, answer: String) -> Result<Arc<AgentFile>, DeliverError> {
+    fn file_for(&self, answer: String) -> Result<Arc<AgentFile>, DeployError> {
         match answer.split_ascii_whitespace().collect::<Vec<_>>()[..] {
             ["host", "Linux", arch] => Ok(self.store.for_arch(arch)?),
-            ["host", system, ..] => Err(DeliverError::System { system: system.to_owned() }),
-            _ => Err(DeliverError::Shell(answer)),
+            ["host", system, ..] => Err(DeployError::System { system: system.to_owned() }),
+            _ => Err(DeployError::Shell(answer)),
         }
     }
 
     /// Returns the scripts' word for whether another directory may be used.
     fn scope(&self) -> &'static str {
-        if self.or_another { "any" } else { "only" }
+        if self.allow_other { "any" } else { "only" }
     }
 
     /// Returns the path of `--agent`, which may exist on the host too, or `-`.
@@ -176,42 +179,43 @@ impl Installer<'_> {
     /// Parses the location that the host printed: `in DIRECTORY`, `in .rlaunch-UID` below the named
     /// directory, `at PATH`, or nothing for the expected place. The owner of a cached agent is checked again
     /// when it starts, since the host's answer may be outdated by then.
-    fn program(&self, file: &AgentFile, place: &str) -> Program {
+    fn program(&self, file: &AgentFile, place: &str) -> AgentLocation {
         let is_plain = |path: &&str| check_directory(path).is_ok();
         let is_own = |name: &&str| {
             let number = name.strip_prefix(".rlaunch-");
             number.is_some_and(|uid| uid.parse::<u32>().is_ok_and(|n| n.to_string() == uid))
         };
         match place.split_once(' ') {
-            Some(("in", own)) if is_own(&own) => {
-                Program::InShared { directory: self.directory.to_owned(), build: file.hash.clone() }
-            }
+            Some(("in", own)) if is_own(&own) => AgentLocation::InShared {
+                directory: self.directory.to_owned(),
+                build: file.hash.clone(),
+            },
             Some(("in", directory)) if is_plain(&directory) => cached(directory, file),
-            Some(("at", path)) if is_plain(&path) => Program::At(path.to_owned()),
+            Some(("at", path)) if is_plain(&path) => AgentLocation::At(path.to_owned()),
             _ => cached(self.directory, file),
         }
     }
 }
 
-fn cached(cache: &str, file: &AgentFile) -> Program {
-    Program::InCache { cache: cache.to_owned(), build: file.hash.clone() }
+fn cached(cache: &str, file: &AgentFile) -> AgentLocation {
+    AgentLocation::InCache { cache: cache.to_owned(), build: file.hash.clone() }
 }
 
 /// Reader of the installer's lines, which skips other output of the shell.
-struct Answers {
-    reader: Reader,
+struct InstallerReplies {
+    reader: AgentReader,
     text: String,
     /// Other output of the shell, which explains why the installer does not answer.
     noise: String,
 }
 
-impl Answers {
-    fn of(reader: Reader) -> Answers {
-        Answers { reader, text: String::new(), noise: String::new() }
+impl InstallerReplies {
+    fn new(reader: AgentReader) -> InstallerReplies {
+        InstallerReplies { reader, text: String::new(), noise: String::new() }
     }
 
     /// Returns the installer's next line. Cancel-safe.
-    async fn next(&mut self) -> Result<String, DeliverError> {
+    async fn next(&mut self) -> Result<String, DeployError> {
         const MARK: &str = "rlaunch-install ";
         loop {
             while let Some((line, rest)) = self.text.split_once('\n') {
@@ -239,7 +243,7 @@ impl Answers {
                 }
                 _ => {
                     let words = std::mem::take(&mut self.noise) + &std::mem::take(&mut self.text);
-                    return Err(DeliverError::Shell(words));
+                    return Err(DeployError::Shell(words));
                 }
             }
         }
@@ -349,24 +353,25 @@ mod tests {
     #[test]
     fn a_host_says_where_its_agent_is() {
         let exe = std::env::current_exe().unwrap();
-        let store = Store::new(Some(exe));
+        let store = AgentStore::new(Some(exe));
         let file = store.native().unwrap();
         let callbacks = Callbacks::new(
             crate::hosts::addresses::Choice::default(),
             rlaunch_bootstrap::job::PortRange { first: 21000, last: 21511 },
         );
         let installer =
-            Installer { store: &store, directory: "~/x", or_another: true, callbacks: &callbacks };
+            Installer { store: &store, directory: "~/x", allow_other: true, callbacks: &callbacks };
         let build = || file.hash.clone();
-        let in_cache = |cache: &str| Program::InCache { cache: cache.to_owned(), build: build() };
+        let in_cache =
+            |cache: &str| AgentLocation::InCache { cache: cache.to_owned(), build: build() };
         let usual = in_cache("~/x");
         for (place, expected) in [
             ("", usual.clone()),
-            ("in .rlaunch-7", Program::InShared { directory: "~/x".into(), build: build() }),
+            ("in .rlaunch-7", AgentLocation::InShared { directory: "~/x".into(), build: build() }),
             ("in .rlaunch-7;reboot", usual.clone()),
             ("in .rlaunch-+7", usual.clone()),
             ("in /tmp/.rlaunch-0", in_cache("/tmp/.rlaunch-0")),
-            ("at /usr/bin/rlaunch-worker", Program::At("/usr/bin/rlaunch-worker".into())),
+            ("at /usr/bin/rlaunch-worker", AgentLocation::At("/usr/bin/rlaunch-worker".into())),
             // A host cannot inject text into a command.
             ("at /bin/x;reboot", usual.clone()),
             ("in $(reboot)", usual),

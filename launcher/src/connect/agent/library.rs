@@ -29,36 +29,36 @@ const PACKAGE: &str = "rlaunch";
 const ENTRY_POINT: [&str; 3] =
     ["rlaunch_torch.py", "rlaunch.dist-info/METADATA", "rlaunch.dist-info/entry_points.txt"];
 /// Extensions of the package's files to send, which leaves out Python's caches.
-const OF_PACKAGES: &[&str] = &["py", "pyi", "so", "typed"];
+const PACKAGE_EXTENSIONS: &[&str] = &["py", "pyi", "so", "typed"];
 
 /// Libraries of this launcher, by architecture as in `uname -m`.
-pub(crate) struct Libraries {
+pub(crate) struct RankLibraries {
     /// Agent named by `--agent`, whose directory is searched.
     given: Option<PathBuf>,
     /// Whether ranks run on this machine and use the library in place.
     is_local: bool,
-    found: BTreeMap<String, Option<Found>>,
+    found: BTreeMap<String, Option<RankLibrary>>,
     /// Search for this machine's library, whose files are being hashed.
-    native: Option<JoinHandle<Option<Found>>>,
+    native: Option<JoinHandle<Option<RankLibrary>>>,
 }
 
 /// Library of one architecture.
 #[derive(Clone, Debug)]
-struct Found {
+struct RankLibrary {
     directory: PathBuf,
     /// Paths relative to `directory`.
     files: Vec<String>,
     name: LibraryName,
 }
 
-impl Libraries {
+impl RankLibraries {
     /// Starts the search for this machine's library, which most hosts need. It takes a few milliseconds
     /// in the background, less than the connections take.
-    pub(crate) fn look(given: Option<PathBuf>, is_local: bool) -> Libraries {
+    pub(crate) fn look(given: Option<PathBuf>, is_local: bool) -> RankLibraries {
         let beside = given.clone();
         let look = move || find(beside.as_deref(), std::env::consts::ARCH, is_local);
         let native = Some(tokio::task::spawn_blocking(look));
-        Libraries { given, is_local, found: BTreeMap::new(), native }
+        RankLibraries { given, is_local, found: BTreeMap::new(), native }
     }
 
     /// Returns where a node of this architecture finds its library; `None` if there is none.
@@ -98,7 +98,7 @@ impl Libraries {
     }
 }
 
-impl Found {
+impl RankLibrary {
     fn send(&self, nodes: &[(Host, Outbox)]) {
         let packed = self.pack().inspect_err(|error| {
             messages::warn(&format!("cannot read the library for ranks: {error}"));
@@ -135,7 +135,7 @@ fn frames(packed: &[u8]) -> io::Result<Vec<Bytes>> {
 }
 
 /// Finds the first directory with files for this architecture.
-fn find(given: Option<&Path>, arch: &str, is_local: bool) -> Option<Found> {
+fn find(given: Option<&Path>, arch: &str, is_local: bool) -> Option<RankLibrary> {
     let looked = store::library_directories(given, arch);
     let found = looked.iter().find_map(|directory| {
         let files = files_in(directory, arch);
@@ -150,7 +150,7 @@ fn find(given: Option<&Path>, arch: &str, is_local: bool) -> Option<Found> {
     // A library that is used in place needs no name.
     let name = if is_local { Ok(LibraryName([0; 32])) } else { name(directory, &files) };
     match name {
-        Ok(name) => Some(Found { directory: directory.clone(), files, name }),
+        Ok(name) => Some(RankLibrary { directory: directory.clone(), files, name }),
         Err(error) => {
             messages::warn(&format!("cannot read the library for ranks: {error}"));
             None
@@ -172,7 +172,7 @@ fn files_in(directory: &Path, arch: &str) -> Vec<String> {
     for entry in entries {
         let path = entry.path();
         let extension = path.extension().and_then(|extension| extension.to_str());
-        let travels = extension.is_some_and(|extension| OF_PACKAGES.contains(&extension));
+        let travels = extension.is_some_and(|extension| PACKAGE_EXTENSIONS.contains(&extension));
         if travels && path.is_file() && (extension != Some("so") || is_for_it(&path)) {
             files.push(format!("{package}/{}", entry.file_name().to_string_lossy()));
         }

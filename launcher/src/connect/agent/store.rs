@@ -21,7 +21,7 @@ const HASH_DIGITS: usize = 32;
 
 /// Reason why there is no executable to send.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum StoreError {
+pub(crate) enum AgentStoreError {
     #[error("no agent for {arch} among {}", list(looked))]
     Missing { arch: String, looked: Vec<PathBuf> },
     #[error("no {PROVER} for {arch} among {}", list(looked))]
@@ -39,11 +39,11 @@ fn list(paths: &[PathBuf]) -> String {
     paths.join(", ")
 }
 
-impl StoreError {
+impl AgentStoreError {
     /// Returns advice for the user.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
-            StoreError::Missing { arch, .. } => {
+            AgentStoreError::Missing { arch, .. } => {
                 // The alias `cargo agent-aarch64` cross-compiles on any machine.
                 let is_built_elsewhere = arch == "aarch64" && std::env::consts::ARCH != "aarch64";
                 let how = if is_built_elsewhere { "-aarch64`" } else { &format!("` on {arch}") };
@@ -52,16 +52,16 @@ impl StoreError {
                      lib/rlaunch/{arch}-unknown-linux-gnu/{AGENT} beside rlaunch"
                 ))
             }
-            StoreError::NoProver { .. } => Some(
+            AgentStoreError::NoProver { .. } => Some(
                 "build it with `cargo prover` and put it beside the agent, or give --mesh off"
                     .to_owned(),
             ),
-            StoreError::NoBench { .. } => Some(
+            AgentStoreError::NoBench { .. } => Some(
                 "build it with `cargo build --release -p rlaunch-bench` and put it beside the agent"
                     .to_owned(),
             ),
-            StoreError::Read { .. } => None,
-            StoreError::Wrong { .. } => {
+            AgentStoreError::Read { .. } => None,
+            AgentStoreError::Wrong { .. } => {
                 Some(format!("--agent takes an {AGENT} built for the hosts' architecture"))
             }
         }
@@ -83,11 +83,11 @@ pub(crate) struct AgentFile {
 impl AgentFile {
     /// Returns the file's content, compressed if `gzip`. It is read on each uncompressed request, since
     /// few hosts lack the agent.
-    pub(crate) fn payload(&self, gzip: bool) -> Result<Bytes, StoreError> {
+    pub(crate) fn payload(&self, gzip: bool) -> Result<Bytes, AgentStoreError> {
         if let Some(compressed) = self.compressed.get().filter(|_| gzip) {
             return Ok(compressed.clone());
         }
-        let failed = |source| StoreError::Read { path: self.path.clone(), source };
+        let failed = |source| AgentStoreError::Read { path: self.path.clone(), source };
         let bytes = std::fs::read(&self.path).map_err(failed)?;
         if !gzip {
             return Ok(bytes.into());
@@ -104,15 +104,15 @@ fn compress(bytes: &[u8]) -> Bytes {
 }
 
 /// Agents by architecture, found on first use.
-pub(crate) struct Store {
+pub(crate) struct AgentStore {
     /// Agent named by `--agent`, used for every host.
     given: Option<PathBuf>,
     found: Mutex<Vec<(String, Arc<AgentFile>)>>,
 }
 
-impl Store {
-    pub(crate) fn new(given: Option<PathBuf>) -> Store {
-        Store { given, found: Mutex::default() }
+impl AgentStore {
+    pub(crate) fn new(given: Option<PathBuf>) -> AgentStore {
+        AgentStore { given, found: Mutex::default() }
     }
 
     /// Returns the path of `--agent`.
@@ -121,14 +121,14 @@ impl Store {
     }
 
     /// Returns the agent for this machine's architecture.
-    pub(crate) fn native(&self) -> Result<Arc<AgentFile>, StoreError> {
+    pub(crate) fn native(&self) -> Result<Arc<AgentFile>, AgentStoreError> {
         match &self.given {
             // Its architecture may differ from this machine's; a host that cannot run it reports that.
             Some(path) => match architecture_of(path)? {
                 Ok(arch) => self.for_arch(arch),
                 Err(found) => {
                     let (path, arch) = (path.clone(), std::env::consts::ARCH.to_owned());
-                    Err(StoreError::Wrong { path, arch, found })
+                    Err(AgentStoreError::Wrong { path, arch, found })
                 }
             },
             None => self.for_arch(std::env::consts::ARCH),
@@ -136,7 +136,7 @@ impl Store {
     }
 
     /// Returns the agent for an architecture as in `uname -m`.
-    pub(crate) fn for_arch(&self, arch: &str) -> Result<Arc<AgentFile>, StoreError> {
+    pub(crate) fn for_arch(&self, arch: &str) -> Result<Arc<AgentFile>, AgentStoreError> {
         let arch = if arch == "arm64" { "aarch64" } else { arch };
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, file)) = found.iter().find(|(a, _)| a == arch) {
@@ -148,7 +148,7 @@ impl Store {
         Ok(file)
     }
 
-    fn load(&self, arch: &str) -> Result<AgentFile, StoreError> {
+    fn load(&self, arch: &str) -> Result<AgentFile, AgentStoreError> {
         if let Some(path) = &self.given {
             return match architecture_of(path)? {
                 Ok(found) if found == arch => read(path),
@@ -162,7 +162,7 @@ impl Store {
                 return read(path);
             }
         }
-        Err(StoreError::Missing { arch: arch.to_owned(), looked })
+        Err(AgentStoreError::Missing { arch: arch.to_owned(), looked })
     }
 }
 
@@ -173,16 +173,16 @@ pub(super) fn library_directories(given: Option<&Path>, arch: &str) -> Vec<PathB
 }
 
 /// Finds the prover for an architecture, beside the agent of `--agent` or where agents are searched.
-pub(crate) fn prover(given: Option<&Path>, arch: &str) -> Result<PathBuf, StoreError> {
+pub(crate) fn prover(given: Option<&Path>, arch: &str) -> Result<PathBuf, AgentStoreError> {
     let found = beside_agent(given, arch, PROVER)?;
-    found.map_err(|looked| StoreError::NoProver { arch: arch.to_owned(), looked })
+    found.map_err(|looked| AgentStoreError::NoProver { arch: arch.to_owned(), looked })
 }
 
 /// Finds the program of `rlaunch bench` for this machine's architecture.
-pub(crate) fn bench(given: Option<&Path>) -> Result<PathBuf, StoreError> {
+pub(crate) fn bench(given: Option<&Path>) -> Result<PathBuf, AgentStoreError> {
     let arch = std::env::consts::ARCH;
     let found = beside_agent(given, arch, BENCH)?;
-    found.map_err(|looked| StoreError::NoBench { arch: arch.to_owned(), looked })
+    found.map_err(|looked| AgentStoreError::NoBench { arch: arch.to_owned(), looked })
 }
 
 /// Finds a program beside the agent; the inner error lists the paths that were searched.
@@ -190,7 +190,7 @@ fn beside_agent(
     given: Option<&Path>,
     arch: &str,
     name: &str,
-) -> Result<Result<PathBuf, Vec<PathBuf>>, StoreError> {
+) -> Result<Result<PathBuf, Vec<PathBuf>>, AgentStoreError> {
     let agents = given.map_or_else(|| candidates(arch), |path| vec![path.to_owned()]);
     let looked: Vec<PathBuf> = agents.iter().map(|agent| agent.with_file_name(name)).collect();
     for path in looked.iter().filter(|path| path.is_file()) {
@@ -201,9 +201,9 @@ fn beside_agent(
     Ok(Err(looked))
 }
 
-fn wrong(path: &Path, arch: &str, found: &str) -> StoreError {
+fn wrong(path: &Path, arch: &str, found: &str) -> AgentStoreError {
     let (path, arch, found) = (path.to_owned(), arch.to_owned(), found.to_owned());
-    StoreError::Wrong { path, arch, found }
+    AgentStoreError::Wrong { path, arch, found }
 }
 
 /// Lists the paths to search: beside rlaunch, in `lib/rlaunch/` below its directory, in the `lib` beside
@@ -219,8 +219,8 @@ fn candidates(arch: &str) -> Vec<PathBuf> {
     paths
 }
 
-fn read(path: &Path) -> Result<AgentFile, StoreError> {
-    let failed = |source| StoreError::Read { path: path.to_owned(), source };
+fn read(path: &Path) -> Result<AgentFile, AgentStoreError> {
+    let failed = |source| AgentStoreError::Read { path: path.to_owned(), source };
     let mut file = std::fs::File::open(path).map_err(failed)?;
     let mut hasher = Sha256::new();
     let mut size = 0;
@@ -242,8 +242,10 @@ fn read(path: &Path) -> Result<AgentFile, StoreError> {
 }
 
 /// Returns the architecture of an ELF executable; the inner error describes a file that is not one.
-pub(super) fn architecture_of(path: &Path) -> Result<Result<&'static str, String>, StoreError> {
-    let failed = |source| StoreError::Read { path: path.to_owned(), source };
+pub(super) fn architecture_of(
+    path: &Path,
+) -> Result<Result<&'static str, String>, AgentStoreError> {
+    let failed = |source| AgentStoreError::Read { path: path.to_owned(), source };
     let mut header = Vec::new();
     let file = std::fs::File::open(path).map_err(failed)?;
     file.take(20).read_to_end(&mut header).map_err(failed)?;
@@ -279,13 +281,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("agent");
         std::fs::write(&path, "#!/bin/sh\n").unwrap();
-        assert!(matches!(Store::new(Some(path)).native(), Err(StoreError::Wrong { .. })));
+        assert!(matches!(AgentStore::new(Some(path)).native(), Err(AgentStoreError::Wrong { .. })));
     }
 
     #[test]
     fn who_lacks_an_agent_is_told_how_to_build_it() {
         let hint = |arch: &str| {
-            let missing = StoreError::Missing { arch: arch.to_owned(), looked: Vec::new() };
+            let missing = AgentStoreError::Missing { arch: arch.to_owned(), looked: Vec::new() };
             missing.hint().unwrap()
         };
         assert!(hint("riscv64").contains("`cargo agent` on riscv64, "), "{}", hint("riscv64"));

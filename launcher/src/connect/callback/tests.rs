@@ -1,6 +1,6 @@
-use super::door::Door;
+use super::listener::CallbackListener;
 use super::*;
-use crate::connect::agent::store::Store;
+use crate::connect::agent::store::AgentStore;
 use rlaunch_bootstrap::security::callback::{CallbackDialer, HANDSHAKE, parse_address_word};
 use rlaunch_bootstrap::security::handshake::SecureStream;
 use std::time::Duration;
@@ -10,29 +10,29 @@ use tokio::time::timeout;
 
 const NODE: NodeId = NodeId(2);
 /// For tests in which it passes.
-const PATIENCE: Duration = Duration::from_secs(1);
+const AUTH_TIMEOUT: Duration = Duration::from_secs(1);
 /// Limit for what must come. It is wide, since a machine may stand still for seconds.
 const BOUND: Duration = Duration::from_secs(60);
 
-async fn door(patience: Duration) -> Door {
+async fn listener(auth_timeout: Duration) -> CallbackListener {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    Door::patient(KeyPair::generate().unwrap(), vec![listener], patience)
+    CallbackListener::with_timeout(KeyPair::generate().unwrap(), vec![listener], auth_timeout)
 }
 
-/// Says something, and gives everything that is said back until the door is shut.
-async fn told(door: &Door, said: &[u8]) -> Vec<u8> {
-    let mut tcp = TcpStream::connect(door.addresses()[0]).await.unwrap();
+/// Sends bytes, and returns everything that comes back until the connection is closed.
+async fn exchange(listener: &CallbackListener, said: &[u8]) -> Vec<u8> {
+    let mut tcp = TcpStream::connect(listener.addresses()[0]).await.unwrap();
     tcp.write_all(said).await.unwrap();
     let mut answer = Vec::new();
-    // A door that is shut before all was read resets the connection.
+    // A peer that closes before it has read everything resets the connection.
     let _ = timeout(BOUND, tcp.read_to_end(&mut answer)).await.expect("it is left open");
     answer
 }
 
 /// An agent up to its first packet, which is sealed and not yet sent; and all that it has sent.
-async fn call(door: &Door, key: &KeyPair) -> (TcpStream, SecureStream, Vec<u8>) {
-    let (caller, first) = CallbackDialer::start(key, &door.key(), NODE).unwrap();
-    let mut tcp = TcpStream::connect(door.addresses()[0]).await.unwrap();
+async fn call(listener: &CallbackListener, key: &KeyPair) -> (TcpStream, SecureStream, Vec<u8>) {
+    let (caller, first) = CallbackDialer::start(key, &listener.key(), NODE).unwrap();
+    let mut tcp = TcpStream::connect(listener.addresses()[0]).await.unwrap();
     tcp.write_all(&first).await.unwrap();
     let mut answer = [0; HANDSHAKE];
     timeout(BOUND, tcp.read_exact(&mut answer)).await.expect("no answer").unwrap();
@@ -48,10 +48,10 @@ async fn say(tcp: &mut TcpStream, stream: &mut SecureStream, words: &[u8]) -> Ve
 
 #[tokio::test]
 async fn an_agent_that_announced_itself_comes_in() {
-    let door = door(BOUND).await;
+    let listener = listener(BOUND).await;
     let key = KeyPair::generate().unwrap();
-    let mut expected = door.expect(NODE, key.public());
-    let (mut tcp, mut stream, _) = call(&door, &key).await;
+    let mut expected = listener.expect(NODE, key.public());
+    let (mut tcp, mut stream, _) = call(&listener, &key).await;
     say(&mut tcp, &mut stream, b"hello").await;
     let mut called = timeout(BOUND, expected.called()).await.unwrap().unwrap();
     assert_eq!(called.heard, b"hello");
@@ -67,29 +67,29 @@ async fn an_agent_that_announced_itself_comes_in() {
 
 #[tokio::test]
 async fn an_agent_may_be_quicker_than_its_announcement() {
-    let door = door(BOUND).await;
+    let listener = listener(BOUND).await;
     let key = KeyPair::generate().unwrap();
     let announced = async {
         // By now the call waits: nobody answers it.
-        let mut early = TcpStream::connect(door.addresses()[0]).await.unwrap();
-        assert!(timeout(PATIENCE / 8, early.read(&mut [0])).await.is_err());
-        door.expect(NODE, key.public())
+        let mut early = TcpStream::connect(listener.addresses()[0]).await.unwrap();
+        assert!(timeout(AUTH_TIMEOUT / 8, early.read(&mut [0])).await.is_err());
+        listener.expect(NODE, key.public())
     };
-    let ((mut tcp, mut stream, _), mut expected) = tokio::join!(call(&door, &key), announced);
+    let ((mut tcp, mut stream, _), mut expected) = tokio::join!(call(&listener, &key), announced);
     say(&mut tcp, &mut stream, b"x").await;
     assert!(timeout(BOUND, expected.called()).await.unwrap().is_some());
 }
 
 #[tokio::test]
 async fn strangers_hear_nothing_and_the_agent_comes_in_all_the_same() {
-    let door = door(PATIENCE).await;
+    let listener = listener(AUTH_TIMEOUT).await;
     let (key, thief) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
-    let mut expected = door.expect(NODE, key.public());
+    let mut expected = listener.expect(NODE, key.public());
     // Whoever has the command line has everything but the key that was announced.
-    let (_, by_thief) = CallbackDialer::start(&thief, &door.key(), NODE).unwrap();
-    let (_, mut old) = CallbackDialer::start(&key, &door.key(), NODE).unwrap();
+    let (_, by_thief) = CallbackDialer::start(&thief, &listener.key(), NODE).unwrap();
+    let (_, mut old) = CallbackDialer::start(&key, &listener.key(), NODE).unwrap();
     old[12] = 9;
-    let (_, of_nobody) = CallbackDialer::start(&key, &door.key(), NodeId(9)).unwrap();
+    let (_, of_nobody) = CallbackDialer::start(&key, &listener.key(), NodeId(9)).unwrap();
     let oversized = [b"GET /".as_slice(), &[b'a'; 4096]].concat();
     let cases: [(&str, &[u8]); 7] = [
         ("garbage", b"\x16\x03\x01\x02\x00\x01"),
@@ -101,26 +101,26 @@ async fn strangers_hear_nothing_and_the_agent_comes_in_all_the_same() {
         ("half a message", &by_thief[..30]),
     ];
     for (case, said) in cases {
-        assert_eq!(told(&door, said).await, b"", "{case}");
+        assert_eq!(exchange(&listener, said).await, b"", "{case}");
     }
-    assert_eq!(told(&door, b"FETCH /etc/passwd\n").await, b"");
-    let (mut tcp, mut stream, _) = call(&door, &key).await;
+    assert_eq!(exchange(&listener, b"FETCH /etc/passwd\n").await, b"");
+    let (mut tcp, mut stream, _) = call(&listener, &key).await;
     say(&mut tcp, &mut stream, b"me").await;
     assert_eq!(timeout(BOUND, expected.called()).await.unwrap().unwrap().heard, b"me");
 }
 
 #[tokio::test]
 async fn slow_bytes_have_an_end() {
-    let door = door(PATIENCE).await;
+    let listener = listener(AUTH_TIMEOUT).await;
     let key = KeyPair::generate().unwrap();
-    let (_, first) = CallbackDialer::start(&key, &door.key(), NODE).unwrap();
-    let mut slow = TcpStream::connect(door.addresses()[0]).await.unwrap();
+    let (_, first) = CallbackDialer::start(&key, &listener.key(), NODE).unwrap();
+    let mut slow = TcpStream::connect(listener.addresses()[0]).await.unwrap();
     for byte in &first {
         if slow.write_all(&[*byte]).await.is_err() {
             return;
         }
         // The pace of the test itself: a byte each time that nothing has been said back.
-        if let Ok(read) = timeout(PATIENCE / 16, slow.read(&mut [0])).await {
+        if let Ok(read) = timeout(AUTH_TIMEOUT / 16, slow.read(&mut [0])).await {
             assert_eq!(read.unwrap_or(0), 0);
             return;
         }
@@ -131,26 +131,26 @@ async fn slow_bytes_have_an_end() {
 #[tokio::test]
 async fn slow_bytes_hold_nobody_up() {
     // They have no end here that others could wait for.
-    let door = door(10 * BOUND).await;
+    let listener = listener(10 * BOUND).await;
     let key = KeyPair::generate().unwrap();
-    let mut expected = door.expect(NODE, key.public());
-    let (_, first) = CallbackDialer::start(&key, &door.key(), NODE).unwrap();
-    let mut slow = TcpStream::connect(door.addresses()[0]).await.unwrap();
+    let mut expected = listener.expect(NODE, key.public());
+    let (_, first) = CallbackDialer::start(&key, &listener.key(), NODE).unwrap();
+    let mut slow = TcpStream::connect(listener.addresses()[0]).await.unwrap();
     slow.write_all(&first[..first.len() / 2]).await.unwrap();
-    let (mut tcp, mut stream, _) = call(&door, &key).await;
+    let (mut tcp, mut stream, _) = call(&listener, &key).await;
     say(&mut tcp, &mut stream, b"me").await;
     assert!(timeout(BOUND, expected.called()).await.unwrap().is_some());
 }
 
 #[tokio::test]
 async fn a_replay_neither_comes_in_nor_keeps_the_agent_out() {
-    let door = door(PATIENCE).await;
+    let listener = listener(AUTH_TIMEOUT).await;
     let key = KeyPair::generate().unwrap();
-    let mut expected = door.expect(NODE, key.public());
+    let mut expected = listener.expect(NODE, key.public());
     // Recorded of a connection that came to nothing.
-    let (mut tcp, mut stream, first) = call(&door, &key).await;
+    let (mut tcp, mut stream, first) = call(&listener, &key).await;
     let mut recorded = first;
-    let mut replay = TcpStream::connect(door.addresses()[0]).await.unwrap();
+    let mut replay = TcpStream::connect(listener.addresses()[0]).await.unwrap();
     replay.write_all(&recorded).await.unwrap();
     let mut answer = [0; HANDSHAKE];
     timeout(BOUND, replay.read_exact(&mut answer)).await.unwrap().unwrap();
@@ -162,70 +162,70 @@ async fn a_replay_neither_comes_in_nor_keeps_the_agent_out() {
     assert_eq!(called.heard, b"me");
     // Nor does it help when the agent is in: nobody waits for it any more.
     recorded.extend_from_slice(&sealed);
-    assert_eq!(told(&door, &recorded).await, b"");
+    assert_eq!(exchange(&listener, &recorded).await, b"");
 }
 
 #[tokio::test]
 async fn hosts_get_what_is_lent_and_nothing_else() {
     let exe = std::env::current_exe().unwrap();
-    let file = Store::new(Some(exe.clone())).native().unwrap();
-    let door = door(PATIENCE).await;
+    let file = AgentStore::new(Some(exe.clone())).native().unwrap();
+    let listener = listener(AUTH_TIMEOUT).await;
     let line = format!("FETCH {}\n", file.sha256);
-    assert_eq!(told(&door, line.as_bytes()).await, b"");
-    door.lend(&file);
+    assert_eq!(exchange(&listener, line.as_bytes()).await, b"");
+    listener.serve(&file);
     let content = std::fs::read(&exe).unwrap();
-    assert!(fetched(&door, &line).await == content);
+    assert!(fetched(&listener, &line).await == content);
     let get = format!("GET /{} HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n", file.sha256);
     let head = format!("HTTP/1.0 200 OK\r\nContent-Length: {}\r\n\r\n", content.len());
-    let answer = fetched(&door, &get).await;
+    let answer = fetched(&listener, &get).await;
     assert!(answer.strip_prefix(head.as_bytes()) == Some(&content));
-    assert_eq!(told(&door, format!("FETCH {}\n", "0".repeat(64)).as_bytes()).await, b"");
+    assert_eq!(exchange(&listener, format!("FETCH {}\n", "0".repeat(64)).as_bytes()).await, b"");
 }
 
 /// 127.0.0.2 asks for the file as often as it can and reads nothing; 127.0.0.1 gets it all the same.
 #[tokio::test]
 async fn a_host_that_reads_nothing_keeps_no_other_waiting() {
     let exe = std::env::current_exe().unwrap();
-    let file = Store::new(Some(exe.clone())).native().unwrap();
-    let door = door(BOUND).await;
-    door.lend(&file);
+    let file = AgentStore::new(Some(exe.clone())).native().unwrap();
+    let listener = listener(BOUND).await;
+    listener.serve(&file);
     let line = format!("FETCH {}\n", file.sha256);
     let mut greedy = Vec::new();
     for _ in 0..80 {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
-        let mut tcp = socket.connect(door.addresses()[0]).await.unwrap();
+        let mut tcp = socket.connect(listener.addresses()[0]).await.unwrap();
         tcp.write_all(line.as_bytes()).await.unwrap();
         greedy.push(tcp);
     }
     let size = std::fs::metadata(&exe).unwrap().len();
-    let own = timeout(BOUND, fetched(&door, &line)).await.expect("it waits for the others");
+    let own = timeout(BOUND, fetched(&listener, &line)).await.expect("it waits for the others");
     assert_eq!(own.len() as u64, size);
 }
 
-/// More strangers than there is room for, all from 127.0.0.2, and an agent that came before them.
+/// More unauthenticated peers than the limit, all from 127.0.0.2, and an agent that came before them.
 #[tokio::test]
 async fn a_flood_from_one_address_pushes_out_no_other() {
-    let door = door(BOUND).await;
+    let listener = listener(BOUND).await;
     let key = KeyPair::generate().unwrap();
-    let (caller, first) = CallbackDialer::start(&key, &door.key(), NODE).unwrap();
-    let mut tcp = TcpStream::connect(door.addresses()[0]).await.unwrap();
+    let (caller, first) = CallbackDialer::start(&key, &listener.key(), NODE).unwrap();
+    let mut tcp = TcpStream::connect(listener.addresses()[0]).await.unwrap();
     tcp.write_all(&first).await.unwrap();
     let mut flood = Vec::new();
     for _ in 0..600 {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
-        flood.push(socket.connect(door.addresses()[0]).await.unwrap());
+        flood.push(socket.connect(listener.addresses()[0]).await.unwrap());
     }
-    let mut expected = door.expect(NODE, key.public());
+    let mut expected = listener.expect(NODE, key.public());
     let mut answer = [0; HANDSHAKE];
     timeout(BOUND, tcp.read_exact(&mut answer)).await.expect("no answer").unwrap();
     say(&mut tcp, &mut caller.finish(&answer).unwrap(), b"me").await;
     assert!(timeout(BOUND, expected.called()).await.unwrap().is_some());
 }
 
-async fn fetched(door: &Door, request: &str) -> Vec<u8> {
-    let mut tcp = TcpStream::connect(door.addresses()[0]).await.unwrap();
+async fn fetched(listener: &CallbackListener, request: &str) -> Vec<u8> {
+    let mut tcp = TcpStream::connect(listener.addresses()[0]).await.unwrap();
     tcp.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     tcp.read_to_end(&mut answer).await.unwrap();

@@ -5,14 +5,14 @@
 //! hands every agent that has said hello to its session.
 
 use super::{NodeEvents, Nodes, PendingStdio, ReachedNode};
-use crate::connect::agent::deliver::{DeliverError, Delivery};
-use crate::connect::agent::greet;
-use crate::connect::agent::library::Libraries;
-use crate::connect::agent::store::Store;
+use crate::connect::agent::deploy::{DeployError, Deployment};
+use crate::connect::agent::hello;
+use crate::connect::agent::library::RankLibraries;
+use crate::connect::agent::store::AgentStore;
 use crate::connect::callback::Callbacks;
 use crate::connect::channel::AgentChannel;
+use crate::connect::connector::{ConnectError, Connector};
 use crate::connect::outbox::Outbox;
-use crate::connect::route::{RouteError, Routes};
 use crate::hosts::Host;
 use crate::job::JobSpec;
 use crate::plan::map::{MappedNode, RankMap};
@@ -101,9 +101,9 @@ type StartResult = (NodeId, Result<StartedAgent, NodeError>);
 #[derive(Debug, thiserror::Error)]
 enum NodeError {
     #[error(transparent)]
-    Route(#[from] RouteError),
+    Connect(#[from] ConnectError),
     #[error(transparent)]
-    Deliver(#[from] DeliverError),
+    Deliver(#[from] DeployError),
     #[error("cannot start the agent on this machine")]
     Local(#[source] std::io::Error),
 }
@@ -111,8 +111,8 @@ enum NodeError {
 impl NodeError {
     fn exit(&self) -> Exit {
         match self {
-            NodeError::Route(_) | NodeError::Deliver(DeliverError::Route(_)) => Exit::HOST,
-            NodeError::Deliver(DeliverError::NoCallback { .. }) => Exit::RENDEZVOUS,
+            NodeError::Connect(_) | NodeError::Deliver(DeployError::Connect(_)) => Exit::HOST,
+            NodeError::Deliver(DeployError::NoCallback { .. }) => Exit::RENDEZVOUS,
             NodeError::Deliver(_) | NodeError::Local(_) => Exit::AGENT,
         }
     }
@@ -120,7 +120,7 @@ impl NodeError {
     fn hint(&self, host: &str) -> Option<String> {
         // Running out of open files causes any of these errors; its hint is the only cure.
         open_files::hint(&messages::error_chain(self)).or_else(|| match self {
-            NodeError::Route(error) => error.hint(host),
+            NodeError::Connect(error) => error.hint(host),
             NodeError::Deliver(error) => error.hint(host),
             NodeError::Local(_) => None,
         })
@@ -131,14 +131,14 @@ impl Connecting {
     /// Reaches every host at once and starts its agent. Waits for all of them even if one fails, so
     /// that all failures are reported together.
     pub(crate) async fn reach(self, job: &JobRun, map: &RankMap) -> Result<Nodes, Failed> {
-        let libraries = Libraries::look(job.reach.agent.clone(), job.local);
-        let store = Store::new(job.reach.agent.clone());
+        let libraries = RankLibraries::look(job.reach.agent.clone(), job.local);
+        let store = AgentStore::new(job.reach.agent.clone());
         let callbacks = Callbacks::new(job.oob.clone(), job.port_range);
-        let delivery = Delivery::new(store, job.reach.agent_dir.clone(), callbacks)
+        let delivery = Deployment::new(store, job.reach.agent_dir.clone(), callbacks)
             .map_err(|e| Failed::from_error(Exit::AGENT, &e).hint(e.hint()))?;
         let routes = match job.local {
             true => None,
-            false => Some(Routes::of(&job.reach)?.for_job(job.id)),
+            false => Some(Connector::new(&job.reach)?.for_job(job.id)),
         };
         let names = map.nodes.iter().map(|node| node.host.to_string());
         let progress = Progress::new(names, "connecting");
@@ -152,7 +152,7 @@ impl Connecting {
         }
         let mut results: Vec<StartResult> = starter.progress.report_while(tasks.join_all()).await;
         results.sort_by_key(|(node, _)| *node);
-        starter.routes.iter().for_each(Routes::introduce);
+        starter.routes.iter().for_each(Connector::print_new_hosts);
         collect(results, self.outboxes, (self.events, libraries), map).await
     }
 }
@@ -160,8 +160,8 @@ impl Connecting {
 /// Whatever it takes to start an agent, shared by the tasks of all hosts.
 struct AgentStarter {
     /// `None` if the only host is this machine.
-    routes: Option<Routes>,
-    delivery: Delivery,
+    routes: Option<Connector>,
+    delivery: Deployment,
     progress: Progress,
     job: JobId,
     /// Whether a local agent starts without this shell's environment.
@@ -182,10 +182,10 @@ impl AgentStarter {
             None => {
                 let path = &self.delivery.native().path;
                 let channel = AgentChannel::local(path, self.no_env).map_err(NodeError::Local)?;
-                (greet::greet_here(channel, path.display().to_string()).await?, None)
+                (hello::local_hello(channel, path.display().to_string()).await?, None)
             }
             Some(routes) => {
-                let route = routes.to(host, &self.progress).await?;
+                let route = routes.connect(host, &self.progress).await?;
                 self.progress.set_stage(&host.to_string(), route.stage());
                 self.events.emit(&Event::HostReached { host: host.to_string() });
                 let greeted = self.delivery.start(&route, slot.node).await;
@@ -210,7 +210,7 @@ impl AgentStarter {
 async fn collect(
     results: Vec<StartResult>,
     outboxes: Vec<Outbox>,
-    (events, libraries): (NodeEvents, Libraries),
+    (events, libraries): (NodeEvents, RankLibraries),
     map: &RankMap,
 ) -> Result<Nodes, Failed> {
     let mut nodes = Nodes { reached: Vec::new(), events, libraries, sessions: Vec::new() };

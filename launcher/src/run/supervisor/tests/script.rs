@@ -305,12 +305,12 @@ fn receipt(left: &str) -> Option<CleanupReceipt> {
     }
 }
 
-fn reaped(words: &str) -> crate::connect::rescue::Reaped {
-    use crate::connect::rescue::Reaped;
+fn reaped(words: &str) -> crate::connect::lost_agent::CleanupOutcome {
+    use crate::connect::lost_agent::CleanupOutcome;
 
     match words {
-        "unreachable" => Reaped::Unreachable,
-        words => Reaped::Clean(words.to_owned()),
+        "unreachable" => CleanupOutcome::Unreachable,
+        words => CleanupOutcome::Clean(words.to_owned()),
     }
 }
 

@@ -105,7 +105,7 @@ const ROWS: &[Coverage] = &[
             "launcher/src/run/outcome.rs",
             "launcher/src/run/signals.rs",
             "launcher/src/commands/reap.rs",
-            "launcher/src/connect/rescue.rs",
+            "launcher/src/connect/lost_agent.rs",
             "bootstrap/src/cleanup_report.rs",
             "worker/src/cleanup/cgroup.rs",
             "worker/src/cleanup/guardian.rs",
@@ -372,12 +372,12 @@ const ROWS: &[Coverage] = &[
         vm: &[],
     },
     Coverage {
-        sources: &["launcher/src/connect/route/", "launcher/src/run/container_check.rs"],
+        sources: &["launcher/src/connect/connector/", "launcher/src/run/container_check.rs"],
         netns: &["rsh"],
         vm: &["containers"],
     },
     Coverage {
-        sources: &["launcher/src/connect/agent/", "launcher/src/connect/route/command.rs"],
+        sources: &["launcher/src/connect/agent/", "launcher/src/connect/connector/command.rs"],
         netns: &[
             "abuse::cache",
             "delivery",

@@ -8,17 +8,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Upper limit of simultaneous transfers.
-const MOST: usize = 32;
+const MAX_TRANSFERS: usize = 32;
 /// Upper limit of simultaneous transfers to one address; hosts behind a NAT router share an address.
-const MOST_OF_ONE: usize = 4;
+const MAX_PER_ADDRESS: usize = 4;
 /// Upper limit of connections with a transfer or in the queue.
-const MOST_WAITING: usize = 512;
+const MAX_QUEUED: usize = 512;
 /// Upper limit of connections from one address with a transfer or in the queue.
-const MOST_WAITING_OF_ONE: usize = 64;
+const MAX_QUEUED_PER_ADDRESS: usize = 64;
 
 /// Transfers and their queue; clones share them.
 #[derive(Clone)]
-pub(super) struct Turns {
+pub(super) struct TransferSlots {
     total: Arc<Semaphore>,
     origins: Arc<Mutex<HashMap<IpAddr, Origin>>>,
 }
@@ -26,48 +26,49 @@ pub(super) struct Turns {
 /// Connections and slots of one address.
 struct Origin {
     connections: usize,
-    turns: Arc<Semaphore>,
+    transfers: Arc<Semaphore>,
 }
 
 /// Place of a connection in the queue.
-pub(super) struct Guest {
-    of: Turns,
+pub(super) struct QueuedTransfer {
+    of: TransferSlots,
     from: IpAddr,
-    turns: Arc<Semaphore>,
+    transfers: Arc<Semaphore>,
 }
 
-impl Turns {
-    pub(super) fn new() -> Turns {
-        Turns { total: Arc::new(Semaphore::new(MOST)), origins: Arc::default() }
+impl TransferSlots {
+    pub(super) fn new() -> TransferSlots {
+        TransferSlots { total: Arc::new(Semaphore::new(MAX_TRANSFERS)), origins: Arc::default() }
     }
 
     /// Adds a connection to the queue; `None` if the queue is full.
-    pub(super) fn enter(&self, address: IpAddr) -> Option<Guest> {
+    pub(super) fn enter(&self, address: IpAddr) -> Option<QueuedTransfer> {
         let from = source_network(address);
         let mut origins = self.origins.lock().unwrap_or_else(PoisonError::into_inner);
         let total: usize = origins.values().map(|origin| origin.connections).sum();
         let own = origins.get(&from).map_or(0, |origin| origin.connections);
-        if total >= MOST_WAITING || own >= MOST_WAITING_OF_ONE {
+        if total >= MAX_QUEUED || own >= MAX_QUEUED_PER_ADDRESS {
             return None;
         }
-        let fresh = || Origin { connections: 0, turns: Arc::new(Semaphore::new(MOST_OF_ONE)) };
+        let fresh =
+            || Origin { connections: 0, transfers: Arc::new(Semaphore::new(MAX_PER_ADDRESS)) };
         let entry = origins.entry(from).or_insert_with(fresh);
         entry.connections += 1;
-        Some(Guest { of: self.clone(), from, turns: entry.turns.clone() })
+        Some(QueuedTransfer { of: self.clone(), from, transfers: entry.transfers.clone() })
     }
 }
 
-impl Guest {
+impl QueuedTransfer {
     /// Waits for a slot, which is held until the returned permits are dropped.
-    pub(super) async fn turn(&self) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
+    pub(super) async fn acquire(&self) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
         // The slot of the address comes first, so that no address has more than a few waiters for a
         // slot of the total.
-        let own = self.turns.clone().acquire_owned().await.ok()?;
+        let own = self.transfers.clone().acquire_owned().await.ok()?;
         Some((own, self.of.total.clone().acquire_owned().await.ok()?))
     }
 }
 
-impl Drop for Guest {
+impl Drop for QueuedTransfer {
     fn drop(&mut self) {
         let mut origins = self.of.origins.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(origin) = origins.get_mut(&self.from) {
@@ -91,37 +92,40 @@ mod tests {
     }
 
     /// Returns the slot if there is one right away; paused-clock tests wait in virtual time.
-    async fn has_turn(guest: &Guest) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
-        timeout(Duration::from_secs(1), guest.turn()).await.ok().flatten()
+    async fn has_turn(
+        transfer: &QueuedTransfer,
+    ) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
+        timeout(Duration::from_secs(1), transfer.acquire()).await.ok().flatten()
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_address_keeps_no_other_waiting() {
-        let turns = Turns::new();
-        let greedy: Vec<Guest> = (0..MOST).filter_map(|_| turns.enter(host(1))).collect();
+        let transfers = TransferSlots::new();
+        let greedy: Vec<QueuedTransfer> =
+            (0..MAX_TRANSFERS).filter_map(|_| transfers.enter(host(1))).collect();
         let mut held = Vec::new();
-        for guest in &greedy {
-            held.extend(has_turn(guest).await);
+        for transfer in &greedy {
+            held.extend(has_turn(transfer).await);
         }
-        assert_eq!(held.len(), MOST_OF_ONE);
-        let other = turns.enter(host(2)).unwrap();
+        assert_eq!(held.len(), MAX_PER_ADDRESS);
+        let other = transfers.enter(host(2)).unwrap();
         assert!(has_turn(&other).await.is_some());
         // The next transfer to the greedy address starts when one of its own ends.
         held.pop();
-        assert!(has_turn(&greedy[MOST_OF_ONE]).await.is_some());
+        assert!(has_turn(&greedy[MAX_PER_ADDRESS]).await.is_some());
     }
 
     #[tokio::test]
     async fn connections_that_wait_are_bounded() {
-        let turns = Turns::new();
-        let mut guests: Vec<Guest> =
-            (0..=MOST_WAITING_OF_ONE).map_while(|_| turns.enter(host(1))).collect();
-        assert_eq!(guests.len(), MOST_WAITING_OF_ONE);
-        guests.extend((2..).map_while(|number| turns.enter(host(number))));
-        assert_eq!(guests.len(), MOST_WAITING);
-        assert!(turns.enter(host(1)).is_none());
-        drop(guests);
-        assert!(turns.enter(host(1)).is_some());
-        assert!(turns.origins.lock().unwrap().is_empty(), "the guest has gone as well");
+        let transfers = TransferSlots::new();
+        let mut queued: Vec<QueuedTransfer> =
+            (0..=MAX_QUEUED_PER_ADDRESS).map_while(|_| transfers.enter(host(1))).collect();
+        assert_eq!(queued.len(), MAX_QUEUED_PER_ADDRESS);
+        queued.extend((2..).map_while(|number| transfers.enter(host(number))));
+        assert_eq!(queued.len(), MAX_QUEUED);
+        assert!(transfers.enter(host(1)).is_none());
+        drop(queued);
+        assert!(transfers.enter(host(1)).is_some());
+        assert!(transfers.origins.lock().unwrap().is_empty(), "the transfer has gone as well");
     }
 }

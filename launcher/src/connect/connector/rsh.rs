@@ -1,7 +1,7 @@
 //! `--rsh`: a command that runs a line on a host, with the contract of mpirun's rsh agents: `COMMAND
 //! [OPTIONS] HOST LINE`, where a shell on HOST reads LINE.
 
-use crate::connect::channel::{AgentChannel, Ending};
+use crate::connect::channel::{AgentChannel, CommandStatus};
 use crate::hosts::Host;
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::job::ExitStatus;
@@ -100,7 +100,7 @@ impl Rsh {
         &self,
         host: &Host,
         line: &str,
-        ending: Ending,
+        ending: CommandStatus,
     ) -> Result<AgentChannel, RshError> {
         let words = self.words_for(host);
         let program = words.first().cloned().unwrap_or_default();

@@ -8,17 +8,17 @@ mod container;
 mod image;
 mod rsh;
 
-pub(crate) use command::{Program, RemoteCommand};
-pub(crate) use container::{BadContainer, Container, ContainerError};
+pub(crate) use command::{AgentLocation, RemoteCommand};
+pub(crate) use container::{Container, ContainerError, ContainerOptionError};
 pub(crate) use image::GONE as CONTAINER_GONE;
 pub(crate) use rsh::{Rsh, RshError, last_words};
 
-use crate::connect::agent::deliver::{DeliverError, HELLO_TIMEOUT};
-use crate::connect::channel::{AgentChannel, Ending};
+use crate::connect::agent::deploy::{DeployError, HELLO_TIMEOUT};
+use crate::connect::channel::{AgentChannel, CommandStatus};
 use crate::connect::options::{ConnectOptions, destination};
 use crate::hosts::Host;
 use crate::hosts::host_table::HostTable;
-use container::Entry;
+use container::ContainerEntry;
 use image::container_name;
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_console::messages::Failed;
@@ -33,38 +33,38 @@ use std::time::Duration;
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Connector to the hosts of a job.
-pub(crate) struct Routes {
-    by: By,
+pub(crate) struct Connector {
+    by: RemoteShell,
     book: HostTable,
     container: Option<Container>,
     /// Prefix of the names of started containers.
     label: String,
 }
 
-enum By {
+enum RemoteShell {
     Ssh(Box<Ssh>),
     Rsh(Rsh),
 }
 
 /// Connection to a host. With `--rsh`, the first command shows whether the host can be reached.
-pub(crate) struct Route {
-    to: To,
+pub(crate) struct HostConnection {
+    login: Login,
     container: Option<Container>,
     /// Names of the containers that were started; each begins with `label`.
     started: Mutex<Vec<String>>,
     label: String,
     /// Exit status of the last command.
-    ending: Mutex<Ending>,
+    ending: Mutex<CommandStatus>,
 }
 
-enum To {
+enum Login {
     Ssh(Connection),
     Rsh(Rsh, Host),
 }
 
 /// Reason why a host was not reached, or did not run a command.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum RouteError {
+pub(crate) enum ConnectError {
     #[error(transparent)]
     Ssh(#[from] SshError),
     #[error(transparent)]
@@ -73,71 +73,77 @@ pub(crate) enum RouteError {
     Container(#[from] ContainerError),
 }
 
-impl RouteError {
+impl ConnectError {
     /// Returns advice for the user.
     pub(crate) fn hint(&self, host: &str) -> Option<String> {
         match self {
-            RouteError::Ssh(error) => error.hint(host),
-            RouteError::Rsh(error) => error.hint(),
-            RouteError::Container(error) => error.hint(host),
+            ConnectError::Ssh(error) => error.hint(host),
+            ConnectError::Rsh(error) => error.hint(),
+            ConnectError::Container(error) => error.hint(host),
         }
     }
 }
 
-impl Routes {
+impl Connector {
     /// Creates the connector that the options ask for.
-    pub(crate) fn of(reach: &ConnectOptions) -> Result<Routes, Failed> {
+    pub(crate) fn new(reach: &ConnectOptions) -> Result<Connector, Failed> {
         let by = match &reach.rsh {
-            _ if reach.here => By::Rsh(Rsh::here()),
-            Some(rsh) => By::Rsh(rsh.clone()),
-            None => By::Ssh(Box::new(Ssh::of(&reach.ssh())?)),
+            _ if reach.here => RemoteShell::Rsh(Rsh::here()),
+            Some(rsh) => RemoteShell::Rsh(rsh.clone()),
+            None => RemoteShell::Ssh(Box::new(Ssh::of(&reach.ssh())?)),
         };
         let label = format!("rlaunch-{}", uuid::Uuid::new_v4().simple());
         let (book, container) = (reach.book.clone(), reach.container.clone());
-        Ok(Routes { by, book, container, label })
+        Ok(Connector { by, book, container, label })
     }
 
     /// Puts the job's id in the names of started containers.
-    pub(crate) fn for_job(self, job: JobId) -> Routes {
-        Routes { label: format!("rlaunch-{job}"), ..self }
+    pub(crate) fn for_job(self, job: JobId) -> Connector {
+        Connector { label: format!("rlaunch-{job}"), ..self }
     }
 
     /// Prints the hosts whose keys were recorded for the first time, unless already printed.
-    pub(crate) fn introduce(&self) {
+    pub(crate) fn print_new_hosts(&self) {
         match &self.by {
-            By::Ssh(ssh) => ssh.introduce(),
-            By::Rsh(_) => {}
+            RemoteShell::Ssh(ssh) => ssh.introduce(),
+            RemoteShell::Rsh(_) => {}
         }
     }
 
     /// Connects to a host, and reports each stage to `progress`. An `--rsh` command starts only with the
     /// first command for the host.
-    pub(crate) async fn to(&self, host: &Host, progress: &Progress) -> Result<Route, RouteError> {
+    pub(crate) async fn connect(
+        &self,
+        host: &Host,
+        progress: &Progress,
+    ) -> Result<HostConnection, ConnectError> {
         let tell = |stage| progress.set_stage(&host.to_string(), stage);
         let (dialled, port) = self.book.target_of(host);
-        let to = match &self.by {
-            By::Ssh(ssh) => To::Ssh(ssh.connect(destination(&dialled, port), &tell).await?),
-            By::Rsh(rsh) => To::Rsh(rsh.clone(), dialled),
+        let login = match &self.by {
+            RemoteShell::Ssh(ssh) => {
+                Login::Ssh(ssh.connect(destination(&dialled, port), &tell).await?)
+            }
+            RemoteShell::Rsh(rsh) => Login::Rsh(rsh.clone(), dialled),
         };
         let label = container_name(&format!("{}-{host}", self.label));
         let (container, ending) = (self.container.clone(), Mutex::default());
-        Ok(Route { to, container, started: Mutex::default(), label, ending })
+        Ok(HostConnection { login, container, started: Mutex::default(), label, ending })
     }
 }
 
-impl Route {
+impl HostConnection {
     /// Runs a command in the host's container, or on the host if there is none. With an image, scripts run
     /// on the host, and each program in a new container.
     pub(crate) async fn exec(
         &self,
         command: &RemoteCommand<'_>,
-    ) -> Result<AgentChannel, RouteError> {
+    ) -> Result<AgentChannel, ConnectError> {
         let line = match (self.entry(), command) {
-            (Entry::Behind(enter), _) => command.line_behind(&enter),
-            (Entry::Run(image), RemoteCommand::Become(agent, words)) => {
+            (ContainerEntry::Exec(enter), _) => command.line_inside(&enter),
+            (ContainerEntry::Run(image), RemoteCommand::Exec(agent, words)) => {
                 image.line(&self.next_name(), agent, words)
             }
-            (Entry::Login | Entry::Run(_), _) => command.line(),
+            (ContainerEntry::Login | ContainerEntry::Run(_), _) => command.line(),
         };
         self.run(line).await
     }
@@ -146,15 +152,15 @@ impl Route {
     pub(crate) async fn clean_up(
         &self,
         reap: &RemoteCommand<'_>,
-    ) -> Result<AgentChannel, RouteError> {
-        let Entry::Run(image) = self.entry() else { return self.exec(reap).await };
+    ) -> Result<AgentChannel, ConnectError> {
+        let ContainerEntry::Run(image) = self.entry() else { return self.exec(reap).await };
         let names = self.started.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         self.run(RemoteCommand::Script(&image.removal(), &names).line()).await
     }
 
-    fn entry(&self) -> Entry<'_> {
-        self.container.as_ref().map_or(Entry::Login, Container::entry)
+    fn entry(&self) -> ContainerEntry<'_> {
+        self.container.as_ref().map_or(ContainerEntry::Login, Container::entry)
     }
 
     /// Returns a name for the next container. It is not reused, since the engine may still be removing the
@@ -169,52 +175,52 @@ impl Route {
         name
     }
 
-    async fn run(&self, line: String) -> Result<AgentChannel, RouteError> {
-        let ending = Ending::default();
+    async fn run(&self, line: String) -> Result<AgentChannel, ConnectError> {
+        let ending = CommandStatus::default();
         *self.ending.lock().unwrap_or_else(PoisonError::into_inner) = ending.clone();
-        match &self.to {
-            To::Ssh(connection) => {
+        match &self.login {
+            Login::Ssh(connection) => {
                 Ok(AgentChannel::over_ssh(connection.exec(&line).await?, ending))
             }
-            To::Rsh(rsh, host) => Ok(rsh.exec(host, &line, ending)?),
+            Login::Rsh(rsh, host) => Ok(rsh.exec(host, &line, ending)?),
         }
     }
 
     /// Returns this machine's address and the host's if the connection is direct.
     pub(crate) fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
-        match &self.to {
-            To::Ssh(connection) => connection.addresses(),
-            To::Rsh(..) => None,
+        match &self.login {
+            Login::Ssh(connection) => connection.addresses(),
+            Login::Rsh(..) => None,
         }
     }
 
     /// Describes the stage of the connection for progress messages.
     pub(crate) fn stage(&self) -> &'static str {
-        match self.to {
-            To::Ssh(_) => "ssh authenticated, agent not started",
-            To::Rsh(..) => "its command started, no agent yet",
+        match self.login {
+            Login::Ssh(_) => "ssh authenticated, agent not started",
+            Login::Rsh(..) => "its command started, no agent yet",
         }
     }
 
     /// Returns the time limit for an agent's hello.
-    pub(crate) fn patience(&self) -> Duration {
+    pub(crate) fn hello_timeout(&self) -> Duration {
         match self.entry() {
-            Entry::Run(_) => START_TIMEOUT,
-            Entry::Login | Entry::Behind(_) => HELLO_TIMEOUT,
+            ContainerEntry::Run(_) => START_TIMEOUT,
+            ContainerEntry::Login | ContainerEntry::Exec(_) => HELLO_TIMEOUT,
         }
     }
 
     /// Replaces an error by a more precise one of the container engine or of `--rsh`, if there is one.
-    pub(crate) fn explain(&self, error: DeliverError) -> DeliverError {
+    pub(crate) fn explain(&self, error: DeployError) -> DeployError {
         let Some(said) = error.said() else { return error };
         let ended = self.ending.lock().unwrap_or_else(PoisonError::into_inner).get();
         let by_container = self.container.as_ref().and_then(|c| c.explain(ended, said));
         if let Some(known) = by_container {
-            return DeliverError::Route(known.into());
+            return DeployError::Connect(known.into());
         }
-        match (&self.to, &error) {
-            (To::Rsh(rsh, host), DeliverError::Shell(said)) => {
-                DeliverError::Route(rsh.no_agent(host, ended, said).into())
+        match (&self.login, &error) {
+            (Login::Rsh(rsh, host), DeployError::Shell(said)) => {
+                DeployError::Connect(rsh.no_agent(host, ended, said).into())
             }
             _ => error,
         }
@@ -222,23 +228,23 @@ impl Route {
 
     /// Tells whether a container is started for each agent.
     pub(crate) fn starts_containers(&self) -> bool {
-        matches!(self.entry(), Entry::Run(_))
+        matches!(self.entry(), ContainerEntry::Run(_))
     }
 
     /// Tells whether the connection is open as far as is known.
     pub(crate) fn is_open(&self) -> bool {
-        match &self.to {
-            To::Ssh(connection) => connection.is_open(),
-            To::Rsh(..) => true,
+        match &self.login {
+            Login::Ssh(connection) => connection.is_open(),
+            Login::Rsh(..) => true,
         }
     }
 
     /// Closes the connection.
     pub(crate) async fn close(self) {
-        match self.to {
-            To::Ssh(connection) => connection.close().await,
+        match self.login {
+            Login::Ssh(connection) => connection.close().await,
             // Each `--rsh` command ends on its own.
-            To::Rsh(..) => {}
+            Login::Rsh(..) => {}
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Waiting for an agent's hello, or for its announcement that it dials the launcher because its stdin
 //! carries nothing.
 
-use super::deliver::{DeliverError, HELLO_TIMEOUT, MAX_ANSWER};
-use crate::connect::callback::{Callbacks, Called};
+use super::deploy::{DeployError, HELLO_TIMEOUT, MAX_ANSWER};
+use crate::connect::callback::{AgentCallback, Callbacks};
 use crate::connect::channel::{AgentChannel, Incoming};
-use crate::connect::route::Program;
+use crate::connect::connector::AgentLocation;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::NodeFacts;
 use rlaunch_bootstrap::protocol::control::{
@@ -19,18 +19,18 @@ use std::time::Duration;
 const CALL_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Running agent that has sent its hello.
-pub(crate) struct Greeted {
+pub(crate) struct StartedAgent {
     pub(crate) channel: AgentChannel,
     pub(crate) frames: FrameReader,
     pub(crate) facts: NodeFacts,
     /// Location of the agent's executable.
-    pub(crate) agent: Program,
+    pub(crate) agent: AgentLocation,
     /// Bytes that were transferred if the agent had to be installed.
     pub(crate) sent: Option<usize>,
 }
 
 /// Listener to which an agent may connect.
-pub(super) struct Calling<'a> {
+pub(super) struct CallbackContext<'a> {
     pub(super) callbacks: &'a Callbacks,
     pub(super) node: NodeId,
     /// Address of the host, if known.
@@ -38,53 +38,55 @@ pub(super) struct Calling<'a> {
 }
 
 /// Waits for the hello of an agent on this machine.
-pub(crate) async fn greet_here(
+pub(crate) async fn local_hello(
     channel: AgentChannel,
     agent: String,
-) -> Result<Greeted, DeliverError> {
-    greet(channel, (Program::At(agent), None), None, HELLO_TIMEOUT).await
+) -> Result<StartedAgent, DeployError> {
+    await_hello(channel, (AgentLocation::At(agent), None), None, HELLO_TIMEOUT).await
 }
 
 /// Waits for an agent's hello within `patience`. `agent` is its location and the bytes that were
 /// transferred to install it.
-pub(super) async fn greet(
+pub(super) async fn await_hello(
     mut channel: AgentChannel,
-    (agent, sent): (Program, Option<usize>),
-    calling: Option<Calling<'_>>,
+    (agent, sent): (AgentLocation, Option<usize>),
+    callback: Option<CallbackContext<'_>>,
     patience: Duration,
-) -> Result<Greeted, DeliverError> {
-    if calling.is_some() {
+) -> Result<StartedAgent, DeployError> {
+    if callback.is_some() {
         // A first frame shows the agent that its stdin works. A failure to send it needs no handling:
         // the channel ends, or has no stdin and the agent connects.
         let beat = control::encode(&ToAgent::Beat)?;
         let _ = channel.writer.send(beat.into()).await;
     }
-    let mut voice = Voice::default();
-    let silent = |voice: &Voice, waited| DeliverError::Silent { words: voice.words(), waited };
-    let first = deadline::within(patience, voice.first_words(&mut channel)).await;
+    let mut output = HelloReader::default();
+    let silent =
+        |output: &HelloReader, waited| DeployError::Silent { words: output.words(), waited };
+    let first = deadline::within(patience, output.greeting(&mut channel)).await;
     let (channel, hello) = match first {
-        None => return Err(silent(&voice, patience)),
-        Some(words) => match (words?, calling) {
-            (FirstWords::Hello(hello), _) => (channel, hello),
-            (FirstWords::Announced(announcement), Some(calling)) => {
-                let called = calling.take_call(&mut channel, announcement, &mut voice).await?;
-                let mut channel = channel.over_call(called);
-                let hello = deadline::within(HELLO_TIMEOUT, hello_of_call(&mut channel)).await;
-                match hello.ok_or_else(|| silent(&voice, HELLO_TIMEOUT))?? {
+        None => return Err(silent(&output, patience)),
+        Some(words) => match (words?, callback) {
+            (Greeting::Hello(hello), _) => (channel, hello),
+            (Greeting::Announced(announcement), Some(callback)) => {
+                let called =
+                    callback.accept_callback(&mut channel, announcement, &mut output).await?;
+                let mut channel = channel.over_callback(called);
+                let hello = deadline::within(HELLO_TIMEOUT, callback_hello(&mut channel)).await;
+                match hello.ok_or_else(|| silent(&output, HELLO_TIMEOUT))?? {
                     Some(hello) => (channel, hello),
-                    None => return Err(DeliverError::NoStart(voice.words())),
+                    None => return Err(DeployError::NoStart(output.words())),
                 }
             }
-            (FirstWords::Announced(_) | FirstWords::None, _) => {
-                return Err(DeliverError::NoStart(voice.words()));
+            (Greeting::Announced(_) | Greeting::None, _) => {
+                return Err(DeployError::NoStart(output.words()));
             }
         },
     };
     let Hello { frames, version, facts } = hello;
     if version != PROTOCOL_VERSION {
-        return Err(DeliverError::Version { theirs: version });
+        return Err(DeployError::Version { theirs: version });
     }
-    Ok(Greeted { channel, frames, facts, agent, sent })
+    Ok(StartedAgent { channel, frames, facts, agent, sent })
 }
 
 struct Hello {
@@ -93,7 +95,7 @@ struct Hello {
     facts: NodeFacts,
 }
 
-enum FirstWords {
+enum Greeting {
     Hello(Hello),
     Announced(Announcement),
     /// The channel ended first.
@@ -102,18 +104,15 @@ enum FirstWords {
 
 /// Output of the remote command outside its frames.
 #[derive(Default)]
-struct Voice {
+struct HelloReader {
     scanner: HelloScanner,
     announcements: AnnouncementScanner,
     diagnostics: Vec<u8>,
 }
 
-impl Voice {
+impl HelloReader {
     /// Reads until the hello, an announcement, or the end of the channel.
-    async fn first_words(
-        &mut self,
-        channel: &mut AgentChannel,
-    ) -> Result<FirstWords, DeliverError> {
+    async fn greeting(&mut self, channel: &mut AgentChannel) -> Result<Greeting, DeployError> {
         let mut frames = FrameReader::default();
         let mut speaking = false;
         while let Some(incoming) = channel.next().await {
@@ -124,16 +123,16 @@ impl Voice {
                         speaking = true;
                         frames.push(&rest);
                     } else if let Some(announced) = self.announcements.push(&bytes).pop() {
-                        return Ok(FirstWords::Announced(announced));
+                        return Ok(Greeting::Announced(announced));
                     }
                 }
                 Incoming::Diagnostics(bytes) => self.diagnose(&bytes),
             }
             if let Some(FromAgent::Hello { version, facts }) = frames.next_frame()? {
-                return Ok(FirstWords::Hello(Hello { frames, version, facts }));
+                return Ok(Greeting::Hello(Hello { frames, version, facts }));
             }
         }
-        Ok(FirstWords::None)
+        Ok(Greeting::None)
     }
 
     /// Reads until an agent that announced a connection reports why it failed; `None` if it ended without
@@ -162,46 +161,46 @@ impl Voice {
     }
 }
 
-impl Calling<'_> {
+impl CallbackContext<'_> {
     /// Waits for the connection that an agent announced.
-    async fn take_call(
+    async fn accept_callback(
         &self,
         channel: &mut AgentChannel,
         announcement: Announcement,
-        voice: &mut Voice,
-    ) -> Result<Called, DeliverError> {
+        output: &mut HelloReader,
+    ) -> Result<AgentCallback, DeployError> {
         let key = match announcement {
             Announcement::Dialing { version: PROTOCOL_VERSION, key } => key,
             Announcement::Dialing { version, .. } => {
-                return Err(DeliverError::Version { theirs: version });
+                return Err(DeployError::Version { theirs: version });
             }
             Announcement::Failed(tried) => return Err(self.no_callback(tried)),
         };
         let Some(mut expected) = self.callbacks.expect(self.node, key) else {
-            return Err(DeliverError::NoStart(voice.words()));
+            return Err(DeployError::NoStart(output.words()));
         };
         let called = async {
             tokio::select! {
                 Some(called) = expected.called() => Ok(called),
-                why = voice.failure(channel) => Err(why),
+                why = output.failure(channel) => Err(why),
             }
         };
         match deadline::within(CALL_TIMEOUT, called).await {
             Some(Ok(called)) => Ok(called),
             Some(Err(Some(tried))) => Err(self.no_callback(tried)),
             // The agent ended before it connected.
-            Some(Err(None)) => Err(DeliverError::NoStart(voice.words())),
-            None => Err(DeliverError::Silent { words: voice.words(), waited: CALL_TIMEOUT }),
+            Some(Err(None)) => Err(DeployError::NoStart(output.words())),
+            None => Err(DeployError::Silent { words: output.words(), waited: CALL_TIMEOUT }),
         }
     }
 
-    fn no_callback(&self, tried: String) -> DeliverError {
-        DeliverError::NoCallback { tried, from: self.from, ports: self.callbacks.ports() }
+    fn no_callback(&self, tried: String) -> DeployError {
+        DeployError::NoCallback { tried, from: self.from, ports: self.callbacks.ports() }
     }
 }
 
 /// Reads the hello from a callback connection; `None` if the connection ended first.
-async fn hello_of_call(channel: &mut AgentChannel) -> Result<Option<Hello>, DeliverError> {
+async fn callback_hello(channel: &mut AgentChannel) -> Result<Option<Hello>, DeployError> {
     let mut frames = FrameReader::default();
     while let Some(incoming) = channel.next().await {
         if let Incoming::Data(bytes) = incoming {

@@ -19,7 +19,7 @@ const ENTER_SHARED: &str = "d=$1; case $d in \"~/\"*) d=\"$HOME/${d#??}\";; esac
 
 /// Location of an agent on a host, in shell syntax.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Program {
+pub(crate) enum AgentLocation {
     /// Path that only the account or root can change, including the directories above it. It was checked
     /// just before, or is on this machine.
     At(String),
@@ -29,17 +29,17 @@ pub(crate) enum Program {
     InShared { directory: String, build: String },
 }
 
-impl Program {
+impl AgentLocation {
     /// Returns shell code that executes the agent, and fails if it is missing or not owned by the
     /// account. `-O` is a builtin in most shells.
-    fn becoming(&self, words: &str) -> String {
+    fn exec_line(&self, words: &str) -> String {
         match self {
-            Program::At(path) => format!("exec {path} {words}"),
-            Program::InCache { cache, build } => {
+            AgentLocation::At(path) => format!("exec {path} {words}"),
+            AgentLocation::InCache { cache, build } => {
                 let file = format!("{cache}/{build}/rlaunch-worker");
                 format!("[ -O {cache} -a -O {cache}/{build} -a -O {file} ] && exec {file} {words}")
             }
-            Program::InShared { directory, build } => {
+            AgentLocation::InShared { directory, build } => {
                 format!("exec sh -c '{ENTER_SHARED}' sh {directory} {build} {words}")
             }
         }
@@ -50,7 +50,7 @@ impl Program {
 /// forced commands, so none may contain a quote, a backslash, an exclamation mark or a line break.
 pub(crate) enum RemoteCommand<'a> {
     /// Executes a program with these arguments.
-    Become(&'a Program, &'a str),
+    Exec(&'a AgentLocation, &'a str),
     /// Runs a script in sh(1) with these arguments. A `~/` at the beginning of one may arrive unexpanded.
     Script(&'a str, &'a [&'a str]),
 }
@@ -59,7 +59,7 @@ impl RemoteCommand<'_> {
     /// Returns the line for the host's login shell.
     pub(crate) fn line(&self) -> String {
         match self {
-            RemoteCommand::Become(program, words) => program.becoming(words),
+            RemoteCommand::Exec(program, words) => program.exec_line(words),
             RemoteCommand::Script(script, words) => {
                 format!("exec sh -c '{script}' sh {}", words.join(" "))
             }
@@ -68,15 +68,15 @@ impl RemoteCommand<'_> {
 
     /// Returns the line that runs the command inside the container entered by `enter`. It is quoted for
     /// the host's shell, so that `~` expands in the container.
-    pub(crate) fn line_behind(&self, enter: &str) -> String {
+    pub(crate) fn line_inside(&self, enter: &str) -> String {
         match self {
-            RemoteCommand::Become(Program::InShared { directory, build }, words) => {
+            RemoteCommand::Exec(AgentLocation::InShared { directory, build }, words) => {
                 format!(
                     "exec {enter} sh -c '{HOME} {ENTER_SHARED}' sh '{directory}' {build} {words}"
                 )
             }
-            RemoteCommand::Become(program, words) => {
-                format!("exec {enter} sh -c '{HOME} {}'", program.becoming(words))
+            RemoteCommand::Exec(program, words) => {
+                format!("exec {enter} sh -c '{HOME} {}'", program.exec_line(words))
             }
             RemoteCommand::Script(script, words) => {
                 let words: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
@@ -114,11 +114,11 @@ mod tests {
         let enter = format!("env {home}");
         let script = RemoteCommand::Script("echo $1 ~;", &["~/x"]);
         let expected = format!("~/x {}\n", inside.path().display());
-        assert_eq!(printed(&["HOME=/nowhere"], &script.line_behind(&enter)), expected);
-        let echo = Program::At("echo".into());
-        let program = RemoteCommand::Become(&echo, "~");
+        assert_eq!(printed(&["HOME=/nowhere"], &script.line_inside(&enter)), expected);
+        let echo = AgentLocation::At("echo".into());
+        let program = RemoteCommand::Exec(&echo, "~");
         let expected = format!("{}\n", inside.path().display());
-        assert_eq!(printed(&["HOME=/nowhere"], &program.line_behind(&enter)), expected);
+        assert_eq!(printed(&["HOME=/nowhere"], &program.line_inside(&enter)), expected);
         // On the host, its login shell expands the tilde.
         assert_eq!(printed(&["HOME=/h"], &program.line()), "/h\n");
         assert_eq!(printed(&["HOME=/h"], &script.line()), "/h/x /h\n");
@@ -126,16 +126,16 @@ mod tests {
 
     #[test]
     fn there_is_a_home_where_none_is_said() {
-        let sh = Program::At("sh".into());
-        let program = RemoteCommand::Become(&sh, "-c \"[ -w ~ ] && echo ~\"");
+        let sh = AgentLocation::At("sh".into());
+        let program = RemoteCommand::Exec(&sh, "-c \"[ -w ~ ] && echo ~\"");
         for home in [&["HOME=/nonexistent"][..], &["HOME=/"], &[]] {
-            let found = printed(home, &program.line_behind("env"));
+            let found = printed(home, &program.line_inside("env"));
             assert!(found.len() > 2 && !found.contains("nonexistent"), "{home:?}: {found}");
         }
     }
 
     /// Creates a build `0f` in a home and in a shared directory.
-    fn lay_out(home: &std::path::Path) -> [Program; 2] {
+    fn lay_out(home: &std::path::Path) -> [AgentLocation; 2] {
         let own = format!(".rlaunch-{}", nix::unistd::Uid::effective());
         for cache in ["cache".to_owned(), format!("shared/{own}")] {
             let build = home.join(cache).join("0f");
@@ -147,8 +147,8 @@ mod tests {
         }
         let build = || "0f".to_owned();
         [
-            Program::InCache { cache: "~/cache".into(), build: build() },
-            Program::InShared { directory: "~/shared".into(), build: build() },
+            AgentLocation::InCache { cache: "~/cache".into(), build: build() },
+            AgentLocation::InShared { directory: "~/shared".into(), build: build() },
         ]
     }
 
@@ -157,8 +157,8 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let variable = format!("HOME={}", home.path().display());
         for program in lay_out(home.path()) {
-            let become_it = RemoteCommand::Become(&program, "agent --callback x");
-            for line in [become_it.line(), become_it.line_behind("env")] {
+            let become_it = RemoteCommand::Exec(&program, "agent --callback x");
+            for line in [become_it.line(), become_it.line_inside("env")] {
                 let said = printed(&[&variable], &line);
                 assert!(said.starts_with("agent --callback x "), "{line}: {said}");
             }
@@ -176,13 +176,13 @@ mod tests {
             let variable = format!("HOME={}", home.path().display());
             for program in lay_out(home.path()) {
                 let cache = match program {
-                    Program::InShared { .. } => "shared/.rlaunch-0",
+                    AgentLocation::InShared { .. } => "shared/.rlaunch-0",
                     _ => "cache",
                 };
                 let path = home.path().join(cache).join(["", "0f", "0f/rlaunch-worker"][level]);
                 std::os::unix::fs::chown(path, Some(65534), None).unwrap();
-                let become_it = RemoteCommand::Become(&program, "agent");
-                for line in [become_it.line(), become_it.line_behind("env")] {
+                let become_it = RemoteCommand::Exec(&program, "agent");
+                for line in [become_it.line(), become_it.line_inside("env")] {
                     let mut command = Command::new("env");
                     command.args(["-i", "PATH=/usr/bin:/bin", &variable, "sh", "-c", &line]);
                     let output = command.output().unwrap();

@@ -5,7 +5,7 @@
 //! at a time; the file is not secret. All other peers are disconnected without an answer, and a flood
 //! from one address does not displace peers from others.
 
-use super::turns::{Guest, Turns};
+use super::transfer_slots::{QueuedTransfer, TransferSlots};
 use crate::connect::agent::store::AgentFile;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::security::admission::AdmissionQueue;
@@ -27,17 +27,17 @@ use tokio::time::timeout;
 
 /// Time limit for a peer to authenticate. It includes the wait for the agent's announcement, which
 /// travels by SSH and may arrive after the connection.
-const PATIENCE: Duration = Duration::from_secs(5);
+const AUTH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Upper limit of unauthenticated connections per listening address.
-const MOST_STRANGERS: usize = 256;
+const MAX_UNAUTHENTICATED: usize = 256;
 /// Time limit for a transfer to wait for its turn, and again for the transfer itself.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause after a failed accept(2), as when no file descriptor is left.
-const NO_ROOM: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// Authenticated connection from an agent.
 #[derive(Debug)]
-pub(crate) struct Called {
+pub(crate) struct AgentCallback {
     pub(crate) tcp: TcpStream,
     pub(crate) conversation: SharedStream,
     /// Bytes that the agent sent during authentication.
@@ -45,7 +45,7 @@ pub(crate) struct Called {
 }
 
 /// Listening sockets with their tasks, which end on drop.
-pub(super) struct Door {
+pub(super) struct CallbackListener {
     shared: Arc<Shared>,
     addresses: Vec<SocketAddr>,
     listening: Vec<AbortHandle>,
@@ -53,45 +53,49 @@ pub(super) struct Door {
 
 struct Shared {
     own: KeyPair,
-    patience: Duration,
-    expected: Mutex<HashMap<NodeId, Slot>>,
+    auth_timeout: Duration,
+    expected: Mutex<HashMap<NodeId, ExpectedAgent>>,
     /// Notified when an agent is added to `expected`.
     news: watch::Sender<()>,
-    lent: Mutex<Vec<Arc<AgentFile>>>,
-    turns: Turns,
+    served: Mutex<Vec<Arc<AgentFile>>>,
+    transfers: TransferSlots,
 }
 
 /// Announced agent that has not connected yet.
-struct Slot {
+struct ExpectedAgent {
     key: PublicKey,
-    to: oneshot::Sender<Called>,
+    to: oneshot::Sender<AgentCallback>,
 }
 
-impl Door {
+impl CallbackListener {
     /// Starts accepting connections.
     ///
     /// # Panics
     ///
     /// Outside a Tokio runtime.
-    pub(super) fn open(own: KeyPair, listeners: Vec<TcpListener>) -> Door {
-        Door::patient(own, listeners, PATIENCE)
+    pub(super) fn open(own: KeyPair, listeners: Vec<TcpListener>) -> CallbackListener {
+        CallbackListener::with_timeout(own, listeners, AUTH_TIMEOUT)
     }
 
-    pub(super) fn patient(own: KeyPair, listeners: Vec<TcpListener>, patience: Duration) -> Door {
+    pub(super) fn with_timeout(
+        own: KeyPair,
+        listeners: Vec<TcpListener>,
+        auth_timeout: Duration,
+    ) -> CallbackListener {
         let addresses = listeners.iter().filter_map(|listener| listener.local_addr().ok());
         let addresses = addresses.collect();
         let shared = Arc::new(Shared {
             own,
-            patience,
+            auth_timeout,
             expected: Mutex::default(),
             news: watch::Sender::new(()),
-            lent: Mutex::default(),
-            turns: Turns::new(),
+            served: Mutex::default(),
+            transfers: TransferSlots::new(),
         });
         let listening = listeners.into_iter();
         let listening = listening.map(|l| tokio::spawn(accept(l, shared.clone())).abort_handle());
         let listening = listening.collect();
-        Door { shared, addresses, listening }
+        CallbackListener { shared, addresses, listening }
     }
 
     /// Returns the launcher's public key.
@@ -104,43 +108,43 @@ impl Door {
     }
 
     /// Serves a file to peers that request its hash.
-    pub(super) fn lend(&self, file: &Arc<AgentFile>) {
-        let mut lent = self.shared.lent.lock().unwrap_or_else(PoisonError::into_inner);
-        if !lent.iter().any(|other| other.sha256 == file.sha256) {
-            lent.push(file.clone());
+    pub(super) fn serve(&self, file: &Arc<AgentFile>) {
+        let mut served = self.shared.served.lock().unwrap_or_else(PoisonError::into_inner);
+        if !served.iter().any(|other| other.sha256 == file.sha256) {
+            served.push(file.clone());
         }
     }
 
     /// Accepts the agent of `node` until the returned value is dropped.
-    pub(super) fn expect(&self, node: NodeId, key: PublicKey) -> Expected {
+    pub(super) fn expect(&self, node: NodeId, key: PublicKey) -> PendingCallback {
         let (to, called) = oneshot::channel();
-        self.shared.expected().insert(node, Slot { key, to });
+        self.shared.expected().insert(node, ExpectedAgent { key, to });
         self.shared.news.send_replace(());
-        Expected { shared: self.shared.clone(), node, called }
+        PendingCallback { shared: self.shared.clone(), node, called }
     }
 }
 
-impl Drop for Door {
+impl Drop for CallbackListener {
     fn drop(&mut self) {
         self.listening.iter().for_each(AbortHandle::abort);
     }
 }
 
 /// Wait for an agent's connection; dropping it ends the wait and the permission to connect.
-pub(crate) struct Expected {
+pub(crate) struct PendingCallback {
     shared: Arc<Shared>,
     node: NodeId,
-    called: oneshot::Receiver<Called>,
+    called: oneshot::Receiver<AgentCallback>,
 }
 
-impl Expected {
+impl PendingCallback {
     /// Waits for the agent's connection. Cancel-safe.
-    pub(crate) async fn called(&mut self) -> Option<Called> {
+    pub(crate) async fn called(&mut self) -> Option<AgentCallback> {
         (&mut self.called).await.ok()
     }
 }
 
-impl Drop for Expected {
+impl Drop for PendingCallback {
     fn drop(&mut self) {
         self.shared.expected().remove(&self.node);
     }
@@ -160,58 +164,59 @@ enum Refusal {
     #[error("there is no file {0}")]
     NoFile(String),
     #[error("too many wait for a file")]
-    Crowded,
+    Busy,
 }
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
-    let mut strangers = JoinSet::new();
-    let mut crowd: AdmissionQueue<AbortHandle> = AdmissionQueue::new(MOST_STRANGERS);
+    let mut unauthenticated = JoinSet::new();
+    let mut admission: AdmissionQueue<AbortHandle> = AdmissionQueue::new(MAX_UNAUTHENTICATED);
     loop {
         let (tcp, address) = tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::debug!("cannot accept: {error}");
-                    tokio::time::sleep(NO_ROOM).await;
+                    tokio::time::sleep(ACCEPT_RETRY).await;
                     continue;
                 }
             },
-            Some(_) = strangers.join_next() => continue,
+            Some(_) = unauthenticated.join_next() => continue,
         };
         let shared = shared.clone();
-        let stranger = strangers.spawn(async move {
+        let peer = unauthenticated.spawn(async move {
             if let Err(refusal) = shared.receive(tcp, address.ip()).await {
                 tracing::debug!(%address, "refused: {refusal}");
             }
         });
-        crowd.retain(|stranger| !stranger.is_finished());
-        if let Some(stranger) = crowd.admit(address.ip(), stranger) {
-            stranger.abort();
+        admission.retain(|peer| !peer.is_finished());
+        if let Some(peer) = admission.admit(address.ip(), peer) {
+            peer.abort();
         }
     }
 }
 
 impl Shared {
     async fn receive(self: Arc<Self>, mut tcp: TcpStream, from: IpAddr) -> Result<(), Refusal> {
-        let mut deadline = Deadline::after(self.patience);
+        let mut deadline = Deadline::after(self.auth_timeout);
         let late = || Refusal::Io(io::ErrorKind::TimedOut.into());
         let opening = deadline.run(opening(&mut tcp)).await.ok_or_else(late)??;
         match opening {
             FirstMessage::Callback(call) => {
-                deadline.run(self.let_in(tcp, &call)).await.ok_or_else(late)?
+                deadline.run(self.authenticate(tcp, &call)).await.ok_or_else(late)?
             }
             FirstMessage::Fetch(fetch) => {
-                let file = self.lent(&fetch.digest).ok_or(Refusal::NoFile(fetch.digest.clone()))?;
-                let guest = self.turns.enter(from).ok_or(Refusal::Crowded)?;
+                let file =
+                    self.served(&fetch.digest).ok_or(Refusal::NoFile(fetch.digest.clone()))?;
+                let transfer = self.transfers.enter(from).ok_or(Refusal::Busy)?;
                 // A task of its own: a transfer takes longer than an unauthenticated peer may.
-                tokio::spawn(async move { send(tcp, &file, &fetch, guest).await });
+                tokio::spawn(async move { send(tcp, &file, &fetch, transfer).await });
                 Ok(())
             }
         }
     }
 
     /// Completes the handshake with an agent and hands its connection over.
-    async fn let_in(&self, mut tcp: TcpStream, call: &CallbackHello) -> Result<(), Refusal> {
+    async fn authenticate(&self, mut tcp: TcpStream, call: &CallbackHello) -> Result<(), Refusal> {
         tcp.set_nodelay(true)?;
         let key = self.key_of(call.node).await;
         let (answer, stream) = call.answer(&self.own, &key)?;
@@ -233,7 +238,7 @@ impl Shared {
                 _ => None,
             }
         };
-        let called = Called { tcp, conversation, heard };
+        let called = AgentCallback { tcp, conversation, heard };
         let again = Refusal::Again(call.node);
         slot.and_then(|slot| slot.to.send(called).ok()).ok_or(again)
     }
@@ -250,19 +255,24 @@ impl Shared {
         }
     }
 
-    fn lent(&self, digest: &str) -> Option<Arc<AgentFile>> {
-        let lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
-        lent.iter().find(|file| file.sha256.eq_ignore_ascii_case(digest)).cloned()
+    fn served(&self, digest: &str) -> Option<Arc<AgentFile>> {
+        let served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        served.iter().find(|file| file.sha256.eq_ignore_ascii_case(digest)).cloned()
     }
 
-    fn expected(&self) -> std::sync::MutexGuard<'_, HashMap<NodeId, Slot>> {
+    fn expected(&self) -> std::sync::MutexGuard<'_, HashMap<NodeId, ExpectedAgent>> {
         self.expected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Sends a file once the transfer has its slot.
-async fn send(mut tcp: TcpStream, file: &AgentFile, fetch: &FetchRequest, guest: Guest) {
-    let Ok(Some(_turn)) = timeout(SEND_TIMEOUT, guest.turn()).await else {
+async fn send(
+    mut tcp: TcpStream,
+    file: &AgentFile,
+    fetch: &FetchRequest,
+    transfer: QueuedTransfer,
+) {
+    let Ok(Some(_turn)) = timeout(SEND_TIMEOUT, transfer.acquire()).await else {
         return tracing::debug!("cannot send the agent: too many are sent it");
     };
     let sending = async {

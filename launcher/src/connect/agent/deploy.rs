@@ -3,11 +3,11 @@
 //! A warm start is a single command that executes the agent in the cache, named by its hash, provided that
 //! the account owns it. If no agent answers, it is installed ([`super::install`]) and started again.
 
-use super::greet::{Calling, Greeted, greet};
-use super::install::{Installer, Placed};
-use super::store::{AgentFile, Store, StoreError};
+use super::hello::{CallbackContext, StartedAgent, await_hello};
+use super::install::{InstalledAgent, Installer};
+use super::store::{AgentFile, AgentStore, AgentStoreError};
 use crate::connect::callback::Callbacks;
-use crate::connect::route::{self, Program, RemoteCommand, Route, RouteError};
+use crate::connect::connector::{self, AgentLocation, ConnectError, HostConnection, RemoteCommand};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::protocol::control::{FrameError, PROTOCOL_VERSION};
@@ -23,11 +23,11 @@ pub(super) const MAX_ANSWER: usize = 64 << 10;
 
 /// Reason why no agent runs on a host.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum DeliverError {
+pub(crate) enum DeployError {
     #[error(transparent)]
-    Route(#[from] RouteError),
+    Connect(#[from] ConnectError),
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] AgentStoreError),
     #[error("the host runs {system}, and the agent needs Linux")]
     System { system: String },
     #[error("cannot keep the agent there: {cause}")]
@@ -36,11 +36,11 @@ pub(crate) enum DeliverError {
     NoFetch { cause: String, from: Option<IpAddr>, ports: PortRange },
     #[error("cannot reach the launcher at {tried}, and its shell gives no stdin")]
     NoCallback { tried: String, from: Option<IpAddr>, ports: PortRange },
-    #[error("no agent speaks within {} s{}", waited.as_secs(), said(words))]
+    #[error("no agent speaks within {} s{}", waited.as_secs(), quoted_output(words))]
     Silent { words: String, waited: Duration },
-    #[error("the agent is there and does not start{}", said(.0))]
+    #[error("the agent is there and does not start{}", quoted_output(.0))]
     NoStart(String),
-    #[error("its shell runs no commands{}", said(.0))]
+    #[error("its shell runs no commands{}", quoted_output(.0))]
     Shell(String),
     #[error("the agent speaks another protocol: version {theirs}, this is {PROTOCOL_VERSION}")]
     Version { theirs: u16 },
@@ -48,18 +48,18 @@ pub(crate) enum DeliverError {
     Wire(#[from] FrameError),
 }
 
-fn said(words: &str) -> String {
-    let words = route::last_words(words);
+fn quoted_output(words: &str) -> String {
+    let words = connector::last_words(words);
     if words.is_empty() { String::new() } else { format!("; what came back: {words}") }
 }
 
-impl DeliverError {
+impl DeployError {
     /// Returns the output that came in place of a hello, for errors that have any.
     pub(crate) fn said(&self) -> Option<&str> {
         match self {
-            DeliverError::Silent { words, .. }
-            | DeliverError::NoStart(words)
-            | DeliverError::Shell(words) => Some(words),
+            DeployError::Silent { words, .. }
+            | DeployError::NoStart(words)
+            | DeployError::Shell(words) => Some(words),
             _ => None,
         }
     }
@@ -67,31 +67,31 @@ impl DeliverError {
     /// Returns advice for the user.
     pub(crate) fn hint(&self, host: &str) -> Option<String> {
         match self {
-            DeliverError::Route(error) => error.hint(host),
-            DeliverError::Store(error) => error.hint(),
-            DeliverError::Install { cause } if cause.starts_with("others may change") => Some(
+            DeployError::Connect(error) => error.hint(host),
+            DeployError::Store(error) => error.hint(),
+            DeployError::Install { cause } if cause.starts_with("others may change") => Some(
                 "an account that can rename the directory can replace the agent: chmod go-w takes that \
                  right away; or --agent-dir DIR names another directory on the hosts"
                     .into(),
             ),
-            DeliverError::Install { .. } => Some(
+            DeployError::Install { .. } => Some(
                 "--agent-dir DIR names another directory on the hosts, one that can be written \
                  and executed from"
                     .into(),
             ),
-            DeliverError::NoFetch { from, ports, .. } => Some(format!(
+            DeployError::NoFetch { from, ports, .. } => Some(format!(
                 "put rlaunch-worker of this build into its image, on PATH, or name it there by \
                  --agent; or {}",
                 firewall_hint(host, *from, *ports)
             )),
-            DeliverError::NoCallback { from, ports, .. } => Some(format!(
+            DeployError::NoCallback { from, ports, .. } => Some(format!(
                 "{}; or give its shell stdin (docker exec -i)",
                 firewall_hint(host, *from, *ports)
             )),
-            DeliverError::NoStart(words) if words.contains("GLIBC") => {
+            DeployError::NoStart(words) if words.contains("GLIBC") => {
                 Some("build the agent with `cargo agent`: it needs no libc on the host".into())
             }
-            DeliverError::Shell(words) | DeliverError::NoStart(words)
+            DeployError::Shell(words) | DeployError::NoStart(words)
                 if words.contains("account is currently not available") =>
             {
                 Some(format!(
@@ -99,15 +99,15 @@ impl DeliverError {
                      or take another account: -H ACCOUNT@{host}"
                 ))
             }
-            DeliverError::Silent { .. } => Some(format!(
+            DeployError::Silent { .. } => Some(format!(
                 "`ssh {host} echo hello` should print just that, and end; a start-up file there, as \
                  ~/.bashrc, that starts another shell or waits for something keeps it from that"
             )),
-            DeliverError::NoStart(_) | DeliverError::Shell(_) => {
+            DeployError::NoStart(_) | DeployError::Shell(_) => {
                 Some(format!("`ssh {host} echo hello` should print just that"))
             }
-            DeliverError::Version { .. } => Some("--agent names an agent of another build".into()),
-            DeliverError::System { .. } | DeliverError::Wire(_) => None,
+            DeployError::Version { .. } => Some("--agent names an agent of another build".into()),
+            DeployError::System { .. } | DeployError::Wire(_) => None,
         }
     }
 }
@@ -130,8 +130,8 @@ fn firewall_hint(host: &str, from: Option<IpAddr>, ports: PortRange) -> String {
 }
 
 /// State shared by the deployments to all hosts of a job.
-pub(crate) struct Delivery {
-    store: Store,
+pub(crate) struct Deployment {
+    store: AgentStore,
     native: Arc<AgentFile>,
     /// Cache directory on the hosts, in shell syntax.
     directory: String,
@@ -144,17 +144,17 @@ pub(crate) struct Delivery {
     first: OnceCell<()>,
 }
 
-impl Delivery {
+impl Deployment {
     /// Creates the state. `directory` must have passed [`check_directory`].
     pub(crate) fn new(
-        store: Store,
+        store: AgentStore,
         directory: Option<String>,
         callbacks: Callbacks,
-    ) -> Result<Delivery, StoreError> {
+    ) -> Result<Deployment, AgentStoreError> {
         let native = store.native()?;
         let is_named = directory.is_some();
         let directory = directory.unwrap_or_else(|| "~/.cache/rlaunch".to_owned());
-        Ok(Delivery { store, native, directory, is_named, callbacks, first: OnceCell::new() })
+        Ok(Deployment { store, native, directory, is_named, callbacks, first: OnceCell::new() })
     }
 
     /// Returns the agent for this machine.
@@ -163,60 +163,69 @@ impl Delivery {
     }
 
     /// Starts the agent of `node` on a host, and installs it first if need be.
-    pub(crate) async fn start(&self, route: &Route, node: NodeId) -> Result<Greeted, DeliverError> {
-        let program = self.perhaps_cached();
-        match self.execute(route, node, Placed { program, sent: None }).await {
-            Err(DeliverError::NoStart(_)) => {}
+    pub(crate) async fn start(
+        &self,
+        connection: &HostConnection,
+        node: NodeId,
+    ) -> Result<StartedAgent, DeployError> {
+        let program = self.expected_location();
+        match self.execute(connection, node, InstalledAgent { program, sent: None }).await {
+            Err(DeployError::NoStart(_)) => {}
             started => return started,
         }
         let mut mine = None;
-        self.first.get_or_init(async || mine = Some(self.install(route).await)).await;
+        self.first.get_or_init(async || mine = Some(self.install(connection).await)).await;
         let placed = match mine {
             Some(installed) => installed?,
-            None => self.install(route).await?,
+            None => self.install(connection).await?,
         };
-        self.execute(route, node, placed).await
+        self.execute(connection, node, placed).await
     }
 
     /// Installs the agent on a host if need be, and returns its location.
-    pub(crate) async fn place(&self, route: &Route) -> Result<Program, DeliverError> {
-        Ok(self.install(route).await?.program)
+    pub(crate) async fn place(
+        &self,
+        connection: &HostConnection,
+    ) -> Result<AgentLocation, DeployError> {
+        Ok(self.install(connection).await?.program)
     }
 
     /// Returns the location of an agent that was installed by an earlier job. A directory that the user
     /// named may be shared by several accounts.
-    fn perhaps_cached(&self) -> Program {
+    fn expected_location(&self) -> AgentLocation {
         let (directory, build) = (self.directory.clone(), self.native.hash.clone());
         match self.is_named {
-            true => Program::InShared { directory, build },
-            false => Program::InCache { cache: directory, build },
+            true => AgentLocation::InShared { directory, build },
+            false => AgentLocation::InCache { cache: directory, build },
         }
     }
 
     /// Runs the one command that executes the agent, and waits for its hello.
     async fn execute(
         &self,
-        route: &Route,
+        connection: &HostConnection,
         node: NodeId,
-        agent: Placed,
-    ) -> Result<Greeted, DeliverError> {
-        let addresses = route.addresses();
+        agent: InstalledAgent,
+    ) -> Result<StartedAgent, DeployError> {
+        let addresses = connection.addresses();
         let words = self.callbacks.words(node, addresses.map(|(local, _)| local));
         let from = addresses.map(|(_, host)| host);
-        let calling = words.is_some().then_some(Calling { callbacks: &self.callbacks, node, from });
+        let callback =
+            words.is_some().then_some(CallbackContext { callbacks: &self.callbacks, node, from });
         let words = words.map_or_else(|| "agent".to_owned(), |words| format!("agent {words}"));
-        let channel = route.exec(&RemoteCommand::Become(&agent.program, &words)).await?;
-        greet(channel, (agent.program, agent.sent), calling, route.patience()).await
+        let channel = connection.exec(&RemoteCommand::Exec(&agent.program, &words)).await?;
+        await_hello(channel, (agent.program, agent.sent), callback, connection.hello_timeout())
+            .await
     }
 
-    async fn install(&self, route: &Route) -> Result<Placed, DeliverError> {
+    async fn install(&self, connection: &HostConnection) -> Result<InstalledAgent, DeployError> {
         let installer = Installer {
             store: &self.store,
             directory: &self.directory,
-            or_another: !self.is_named,
+            allow_other: !self.is_named,
             callbacks: &self.callbacks,
         };
-        installer.install(route).await
+        installer.install(connection).await
     }
 }
 
@@ -243,7 +252,7 @@ mod tests {
         let from = "10.1.0.2".parse().ok();
         let ports = PortRange { first: 21000, last: 21511 };
         let error =
-            DeliverError::NoCallback { tried: "10.1.0.1:21003 (no answer)".into(), from, ports };
+            DeployError::NoCallback { tried: "10.1.0.1:21003 (no answer)".into(), from, ports };
         assert!(
             error
                 .to_string()
@@ -259,7 +268,7 @@ mod tests {
         );
         assert!(hint.contains("--port-range") && hint.contains("--oob-if"), "{hint}");
         // Without a host, the hint is the same for all hosts and printed once.
-        let other = DeliverError::NoCallback { tried: String::new(), from: None, ports };
+        let other = DeployError::NoCallback { tried: String::new(), from: None, ports };
         assert_eq!(error.hint(""), other.hint(""));
     }
 

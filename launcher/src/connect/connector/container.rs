@@ -7,9 +7,9 @@ use rlaunch_bootstrap::job::ExitStatus;
 use std::str::FromStr;
 
 /// Placeholder in `--container-exec`: the container's name, or the arguments that name the image.
-pub(super) const NAME: &str = "{name}";
+pub(super) const PLACEHOLDER: &str = "{name}";
 /// Characters that tell an image (registry, tag or digest) from a container's name.
-const OF_IMAGES: [char; 3] = ['/', ':', '@'];
+const IMAGE_CHARACTERS: [char; 3] = ['/', ':', '@'];
 
 /// Parts of engines' messages, in lower case, for an image that the host lacks.
 const NO_IMAGE: &[&str] = &[
@@ -31,11 +31,11 @@ pub(crate) struct Container {
 
 /// Method by which an agent gets into a container.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Entry<'a> {
+pub(super) enum ContainerEntry<'a> {
     /// The login ends in the container.
     Login,
     /// A shell on the host runs this command in front of the agent's.
-    Behind(String),
+    Exec(String),
     /// A container is started for the agent.
     Run(Image<'a>),
 }
@@ -64,7 +64,7 @@ const ENGINES: &[(&str, Engine)] = &[
 
 /// Error in `--container` or `--container-exec`.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum BadContainer {
+pub(crate) enum ContainerOptionError {
     #[error("--container other:{0} needs --container-exec, the command that enters it")]
     NoCommand(String),
     #[error("--container forced:{0} is entered by the login: --container-exec has no use")]
@@ -72,10 +72,10 @@ pub(crate) enum BadContainer {
     #[error("--container-exec is for --container")]
     NoContainer,
     #[error(
-        "--container-exec `{0}`: words of letters, digits and /._-+@=,:% for any shell, and {NAME}"
+        "--container-exec `{0}`: words of letters, digits and /._-+@=,:% for any shell, and {PLACEHOLDER}"
     )]
     Command(String),
-    #[error("--container-exec `{0}` starts no image: it needs `run` and {NAME}")]
+    #[error("--container-exec `{0}` starts no image: it needs `run` and {PLACEHOLDER}")]
     NoRun(String),
 }
 
@@ -100,7 +100,7 @@ pub(crate) enum ContainerError {
         "the login ends on the host and not in the container {name}: there is neither /.dockerenv \
          nor /run/.containerenv"
     )]
-    Landing { name: String, forced: bool },
+    NotInside { name: String, forced: bool },
 }
 
 impl ContainerError {
@@ -109,14 +109,14 @@ impl ContainerError {
         match self {
             ContainerError::Socket { tool } => Some(format!(
                 "on {host}: sudo usermod -aG {tool} $USER; or --container-exec 'sudo {tool} exec \
-                 -i {NAME}'"
+                 -i {PLACEHOLDER}'"
             )),
             ContainerError::Daemon { tool } => {
                 Some(format!("on {host}: sudo systemctl start {tool}"))
             }
             ContainerError::Unknown { tool, .. } => Some(format!(
                 "`{tool} ps -a` on {host} lists them; root's own are seen by `sudo {tool} ps -a` \
-                 and entered by --container-exec 'sudo {tool} exec -i {NAME}'"
+                 and entered by --container-exec 'sudo {tool} exec -i {PLACEHOLDER}'"
             )),
             ContainerError::Stopped { tool, name } => {
                 Some(format!("on {host}: {tool} start {name}"))
@@ -128,14 +128,14 @@ impl ContainerError {
             ContainerError::NoShell { .. } => Some("its image needs a shell".into()),
             ContainerError::NoImage { tool, name } => Some(format!(
                 "on {host}: {tool} pull {name}; root's own images are used by --container-exec \
-                 'sudo {tool} run --rm -i --network host --ipc host {NAME}'"
+                 'sudo {tool} run --rm -i --network host --ipc host {PLACEHOLDER}'"
             )),
-            ContainerError::Landing { name, forced: true } => Some(format!(
+            ContainerError::NotInside { name, forced: true } => Some(format!(
                 "before the key in ~/.ssh/authorized_keys of {host}: command=\"docker exec {name} \
                  /bin/sh -c \\\"$SSH_ORIGINAL_COMMAND\\\"\",no-port-forwarding,no-agent-forwarding,\
                  no-X11-forwarding"
             )),
-            ContainerError::Landing { .. } => None,
+            ContainerError::NotInside { .. } => None,
         }
     }
 }
@@ -152,8 +152,9 @@ impl FromStr for Container {
             let kinds: Vec<&str> = ENGINES.iter().map(|(kind, _)| *kind).collect();
             format!("a KIND among {}", kinds.join(", "))
         })?;
-        let plain =
-            |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c) || OF_IMAGES.contains(&c);
+        let plain = |c: char| {
+            c.is_ascii_alphanumeric() || "_.-".contains(c) || IMAGE_CHARACTERS.contains(&c)
+        };
         if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(plain) {
             return Err(
                 "a NAME of letters, digits and _.-, or an IMAGE with / or : or @".to_owned()
@@ -173,42 +174,42 @@ impl Container {
     pub(crate) fn from_args(
         container: Option<Container>,
         enter: Option<String>,
-    ) -> Result<Option<Container>, BadContainer> {
+    ) -> Result<Option<Container>, ContainerOptionError> {
         let Some(container) = container else {
-            return if enter.is_none() { Ok(None) } else { Err(BadContainer::NoContainer) };
+            return if enter.is_none() { Ok(None) } else { Err(ContainerOptionError::NoContainer) };
         };
         let name = container.name.clone();
         match (container.engine, &enter) {
-            (Engine::Other, None) => return Err(BadContainer::NoCommand(name)),
-            (Engine::Forced, Some(_)) => return Err(BadContainer::Forced(name)),
+            (Engine::Other, None) => return Err(ContainerOptionError::NoCommand(name)),
+            (Engine::Forced, Some(_)) => return Err(ContainerOptionError::Forced(name)),
             (_, Some(command)) => check_command(command)?,
             (_, None) => {}
         }
-        let starts = |command: &String| command.contains(" run ") && command.contains(NAME);
+        let starts = |command: &String| command.contains(" run ") && command.contains(PLACEHOLDER);
         if container.is_image()
             && let Some(command) = enter.as_ref().filter(|command| !starts(command))
         {
-            return Err(BadContainer::NoRun(redacted(command)));
+            return Err(ContainerOptionError::NoRun(redacted(command)));
         }
         Ok(Some(Container { enter, ..container }))
     }
 
     /// Tells whether this is an image.
     pub(crate) fn is_image(&self) -> bool {
-        self.name.contains(OF_IMAGES)
+        self.name.contains(IMAGE_CHARACTERS)
     }
 
     /// Returns how an agent gets into the container.
-    pub(super) fn entry(&self) -> Entry<'_> {
+    pub(super) fn entry(&self) -> ContainerEntry<'_> {
         let name = &self.name;
         match (&self.enter, self.engine) {
             (run, _) if self.is_image() => {
-                Entry::Run(Image { tool: self.tool(), name, run: run.as_deref() })
+                ContainerEntry::Run(Image { tool: self.tool(), name, run: run.as_deref() })
             }
-            (Some(command), _) => Entry::Behind(command.replace(NAME, name)),
-            (None, Engine::Toolbox) => Entry::Behind(format!("toolbox run -c {name}")),
-            (None, Engine::Forced | Engine::Other) => Entry::Login,
-            (None, _) => Entry::Behind(format!("{} exec -i {name}", self.tool())),
+            (Some(command), _) => ContainerEntry::Exec(command.replace(PLACEHOLDER, name)),
+            (None, Engine::Toolbox) => ContainerEntry::Exec(format!("toolbox run -c {name}")),
+            (None, Engine::Forced | Engine::Other) => ContainerEntry::Login,
+            (None, _) => ContainerEntry::Exec(format!("{} exec -i {name}", self.tool())),
         }
     }
 
@@ -225,9 +226,9 @@ impl Container {
     /// Recognises an engine's error in the output of a command that ended without an agent.
     pub(crate) fn explain(&self, ended: Option<ExitStatus>, said: &str) -> Option<ContainerError> {
         let command = match self.entry() {
-            Entry::Login => return None,
-            Entry::Behind(enter) => enter,
-            Entry::Run(image) => image.run.unwrap_or(image.tool).to_owned(),
+            ContainerEntry::Login => return None,
+            ContainerEntry::Exec(enter) => enter,
+            ContainerEntry::Run(image) => image.run.unwrap_or(image.tool).to_owned(),
         };
         let (tool, name) = (self.tool(), self.name.clone());
         let said = said.to_lowercase();
@@ -259,7 +260,7 @@ impl Container {
     }
 
     /// Tells whether containers of this engine have a marker file by which an agent recognises them.
-    fn shows(&self) -> bool {
+    fn has_marker(&self) -> bool {
         let own = self.enter.is_none();
         own && matches!(
             self.engine,
@@ -272,21 +273,21 @@ impl Container {
     /// # Errors
     ///
     /// The agent runs on the host itself.
-    pub(crate) fn check_landing(&self, is_in_container: bool) -> Result<(), ContainerError> {
-        if is_in_container || !self.shows() {
+    pub(crate) fn check_inside(&self, is_in_container: bool) -> Result<(), ContainerError> {
+        if is_in_container || !self.has_marker() {
             return Ok(());
         }
         let forced = self.engine == Engine::Forced;
-        Err(ContainerError::Landing { name: self.name.clone(), forced })
+        Err(ContainerError::NotInside { name: self.name.clone(), forced })
     }
 }
 
 /// Checks that all shells read a command alike.
-fn check_command(command: &str) -> Result<(), BadContainer> {
+fn check_command(command: &str) -> Result<(), ContainerOptionError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || " /._-+@=,:%".contains(c);
-    let bare = command.replace(NAME, "");
+    let bare = command.replace(PLACEHOLDER, "");
     let usable = !command.trim().is_empty() && bare.chars().all(plain);
-    if usable { Ok(()) } else { Err(BadContainer::Command(redacted(command))) }
+    if usable { Ok(()) } else { Err(ContainerOptionError::Command(redacted(command))) }
 }
 
 #[cfg(test)]
@@ -301,9 +302,9 @@ mod tests {
     /// Describes how a container is entered.
     fn enters(text: &str, own: Option<&str>) -> String {
         match container(text, own).entry() {
-            Entry::Behind(command) => command,
-            Entry::Login => String::new(),
-            Entry::Run(image) => format!("{} starts {}", image.tool, image.name),
+            ContainerEntry::Exec(command) => command,
+            ContainerEntry::Login => String::new(),
+            ContainerEntry::Run(image) => format!("{} starts {}", image.tool, image.name),
         }
     }
 
@@ -324,7 +325,7 @@ mod tests {
         }
         let own = container("docker:a/b", Some("sudo docker run -i {name}"));
         let image = Image { tool: "docker", name: "a/b", run: Some("sudo docker run -i {name}") };
-        assert_eq!(own.entry(), Entry::Run(image));
+        assert_eq!(own.entry(), ContainerEntry::Run(image));
     }
 
     #[test]
@@ -338,14 +339,20 @@ mod tests {
         let from = |text: &str, enter: Option<&str>| {
             Container::from_args(text.parse().ok(), enter.map(str::to_owned))
         };
-        assert_eq!(from("other:x", None), Err(BadContainer::NoCommand("x".into())));
-        assert_eq!(from("", Some("x")), Err(BadContainer::NoContainer));
-        assert!(matches!(from("forced:x", Some("x")), Err(BadContainer::Forced(_))));
+        assert_eq!(from("other:x", None), Err(ContainerOptionError::NoCommand("x".into())));
+        assert_eq!(from("", Some("x")), Err(ContainerOptionError::NoContainer));
+        assert!(matches!(from("forced:x", Some("x")), Err(ContainerOptionError::Forced(_))));
         for bad in ["docker exec -i {name}", "docker run -i a/b"] {
-            assert!(matches!(from("docker:a/b", Some(bad)), Err(BadContainer::NoRun(_))), "{bad}");
+            assert!(
+                matches!(from("docker:a/b", Some(bad)), Err(ContainerOptionError::NoRun(_))),
+                "{bad}"
+            );
         }
         for bad in ["", "a; b", "a `b`", "a 'b'", "a $b", "a {other}", "a\nb"] {
-            assert!(matches!(from("docker:x", Some(bad)), Err(BadContainer::Command(_))), "{bad}");
+            assert!(
+                matches!(from("docker:x", Some(bad)), Err(ContainerOptionError::Command(_))),
+                "{bad}"
+            );
         }
     }
 
@@ -410,14 +417,14 @@ mod tests {
 
     #[test]
     fn whoever_lands_on_the_host_is_told_what_leads_further() {
-        let error = container("forced:mpi", None).check_landing(false).unwrap_err();
+        let error = container("forced:mpi", None).check_inside(false).unwrap_err();
         assert!(error.to_string().contains("not in the container mpi"), "{error}");
         let hint = error.hint("c").unwrap();
         assert!(hint.contains("authorized_keys of c: command=\"docker exec mpi"), "{hint}");
         assert!(hint.contains("no-port-forwarding"), "{hint}");
         for (text, lands) in [("docker:mpi", false), ("docker:a/b", false), ("nerdctl:mpi", true)] {
-            assert_eq!(container(text, None).check_landing(false).is_ok(), lands, "{text}");
-            assert!(container(text, None).check_landing(true).is_ok(), "{text}");
+            assert_eq!(container(text, None).check_inside(false).is_ok(), lands, "{text}");
+            assert!(container(text, None).check_inside(true).is_ok(), "{text}");
         }
     }
 }

@@ -3,7 +3,7 @@
 //! The agent is cached on the host and mounted read-only into the container. A script in the container
 //! copies it to a writable directory first, because the library for ranks is stored beside it.
 
-use super::command::{HOME, Program};
+use super::command::{AgentLocation, HOME};
 
 /// Mount point of the host's agent in the container.
 const MOUNT: &str = "/opt/rlaunch";
@@ -31,27 +31,27 @@ pub(super) struct Image<'a> {
     /// Engine with docker's command line.
     pub(super) tool: &'a str,
     pub(super) name: &'a str,
-    /// `--container-exec`, with the placeholder [`super::container::NAME`].
+    /// `--container-exec`, with the placeholder [`super::container::PLACEHOLDER`].
     pub(super) run: Option<&'a str>,
 }
 
 impl Image<'_> {
     /// Returns the line for a host's login shell that starts the container `container` and executes the
     /// agent in it with the arguments `words`.
-    pub(super) fn line(&self, container: &str, agent: &Program, words: &str) -> String {
+    pub(super) fn line(&self, container: &str, agent: &AgentLocation, words: &str) -> String {
         let (path, own) = match agent {
-            Program::At(path) => (path.clone(), String::new()),
-            Program::InCache { cache, build } => {
+            AgentLocation::At(path) => (path.clone(), String::new()),
+            AgentLocation::InCache { cache, build } => {
                 (format!("{cache}/{build}/rlaunch-worker"), OWN.to_owned())
             }
-            Program::InShared { directory, build } => {
+            AgentLocation::InShared { directory, build } => {
                 (format!("{directory}/{build}/rlaunch-worker"), format!("{SHARED} {OWN}"))
             }
         };
         let image = self.name;
         let placed = format!("--name {container} -v \"$a:{MOUNT}:ro\" {image}");
         let start = match self.run {
-            Some(run) => format!("exec {}", run.replace(super::container::NAME, &placed)),
+            Some(run) => format!("exec {}", run.replace(super::container::PLACEHOLDER, &placed)),
             None => self.usual(&placed),
         };
         let inside = format!("{HOME} {INSIDE}");
@@ -153,8 +153,8 @@ mod tests {
         Image { tool, name: "some/image:1", run }
     }
 
-    fn agent() -> Program {
-        Program::InCache { cache: "~/.cache/rlaunch".into(), build: "0f".into() }
+    fn agent() -> AgentLocation {
+        AgentLocation::InCache { cache: "~/.cache/rlaunch".into(), build: "0f".into() }
     }
 
     #[test]

@@ -1,0 +1,145 @@
+//! Cleanup on a host whose agent was lost: `rlaunch-worker reap`, run over a second channel of the same
+//! connection, ends the ranks, and a hanging agent as well.
+
+use crate::connect::channel::{AgentChannel, CommandStatus, Incoming};
+use crate::connect::connector::{AgentLocation, CONTAINER_GONE, HostConnection, RemoteCommand};
+use rlaunch_bootstrap::cleanup_report;
+use rlaunch_bootstrap::id::JobId;
+use rlaunch_console::deadline;
+use std::time::Duration;
+use tokio::process::Command;
+
+/// Time limit of the cleanup, beyond the grace of the ranks.
+const REAP_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time limit for the first output from a host that fell silent; without any, the host is lost as well.
+const FIRST_OUTPUT_TIMEOUT: Duration = Duration::from_millis(1500);
+/// Time that a hanging agent gets to end its ranks itself, beyond their grace.
+const AGENT_SLACK: Duration = Duration::from_millis(300);
+
+/// Outcome of the cleanup on a host.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum CleanupOutcome {
+    /// All remains of the job were removed; the text is the report of the host.
+    Clean(String),
+    /// The listed processes could not be ended.
+    Left(String),
+    /// The host's last line of output was not a report.
+    Unclear(String),
+    /// The host did not answer.
+    Unreachable,
+}
+
+/// A lost agent, with what its cleanup needs.
+pub(crate) struct LostAgent<'a> {
+    /// Connection to the host; `None` for this machine.
+    pub(crate) route: Option<&'a HostConnection>,
+    /// Location of the agent's executable on the host.
+    pub(crate) agent: &'a AgentLocation,
+    pub(crate) job: JobId,
+    /// Process ids of the agent and of its guardian, which may be cleaning up already.
+    pub(crate) processes: [u32; 2],
+    /// Grace of the ranks between TERM and KILL.
+    pub(crate) grace: Duration,
+    /// Whether the agent fell silent while its channel stayed open.
+    pub(crate) is_silent: bool,
+}
+
+impl LostAgent<'_> {
+    /// Ends the remains of the job on the host, with the ranks' grace until `at_once` resolves and
+    /// without it from then on.
+    pub(crate) async fn clean_up(&self, at_once: impl Future<Output = ()>) -> CleanupOutcome {
+        if self.route.is_some_and(|route| !route.is_open()) {
+            return CleanupOutcome::Unreachable;
+        }
+        let grace = self.grace + AGENT_SLACK;
+        let [agent, guardian] = self.processes;
+        let reap =
+            |grace: Duration| format!("reap {} {agent} {guardian} {}", self.job, grace.as_millis());
+        let mut output = String::new();
+        let command = reap(grace);
+        let graceful = deadline::within(REAP_TIMEOUT + grace, self.run(&command, &mut output));
+        let must_kill = tokio::select! {
+            _ = graceful => false,
+            () = at_once => true,
+        };
+        if must_kill {
+            output.clear();
+            let command = reap(Duration::ZERO);
+            let _ = deadline::within(REAP_TIMEOUT, self.run(&command, &mut output)).await;
+        }
+        parse_outcome(&output)
+    }
+
+    /// Runs a cleanup command and collects its output in `output`; `None` if it could not be run.
+    async fn run(&self, reap: &str, output: &mut String) -> Option<()> {
+        let first_word = if self.is_silent { FIRST_OUTPUT_TIMEOUT } else { REAP_TIMEOUT };
+        let mut channel = deadline::within(first_word, self.open(reap)).await??;
+        // A container engine prints nothing until the container is gone.
+        let prints_at_once = self.route.is_none_or(|route| !route.starts_containers());
+        let mut next = match prints_at_once {
+            true => deadline::within(first_word, next_output(&mut channel)).await?,
+            false => next_output(&mut channel).await,
+        };
+        while let Some(more) = next {
+            output.push_str(&more);
+            next = next_output(&mut channel).await;
+        }
+        Some(())
+    }
+
+    async fn open(&self, reap: &str) -> Option<AgentChannel> {
+        match self.route {
+            Some(route) => route.clean_up(&RemoteCommand::Exec(self.agent, reap)).await.ok(),
+            None => {
+                let AgentLocation::At(agent) = self.agent else { return None };
+                let mut command = Command::new(agent);
+                command.args(reap.split(' '));
+                AgentChannel::over_child(command, CommandStatus::default()).ok()
+            }
+        }
+    }
+}
+
+async fn next_output(channel: &mut AgentChannel) -> Option<String> {
+    loop {
+        if let Incoming::Data(bytes) = channel.next().await? {
+            return Some(String::from_utf8_lossy(&bytes).into_owned());
+        }
+    }
+}
+
+/// Parses the last line of a cleanup's output; earlier lines may be login banners.
+fn parse_outcome(output: &str) -> CleanupOutcome {
+    let Some(last) = output.lines().last() else { return CleanupOutcome::Unreachable };
+    match last.parse() {
+        Ok(clean @ cleanup_report::CleanupReport::Clean { .. }) => {
+            CleanupOutcome::Clean(clean.to_string())
+        }
+        Ok(cleanup_report::CleanupReport::Remaining(processes)) => CleanupOutcome::Left(processes),
+        Err(_) if last == CONTAINER_GONE => CleanupOutcome::Clean(last.to_owned()),
+        Err(_) => CleanupOutcome::Unclear(last.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_right_words_say_that_nothing_is_left() {
+        let clean = CleanupOutcome::Clean("2 ended, 1 segments removed".to_owned());
+        assert_eq!(parse_outcome("Welcome!\nlooking\n2 ended, 1 segments removed\n"), clean);
+        assert_eq!(
+            parse_outcome("left: 7 x (state D)\n"),
+            CleanupOutcome::Left("7 x (state D)".to_owned())
+        );
+        assert_eq!(
+            parse_outcome("its container is gone\n"),
+            CleanupOutcome::Clean(CONTAINER_GONE.to_owned())
+        );
+        for unclear in ["looking", "sh: 1: rlaunch-worker: not found", "This account is closed."] {
+            assert_eq!(parse_outcome(unclear), CleanupOutcome::Unclear(unclear.to_owned()));
+        }
+        assert_eq!(parse_outcome(""), CleanupOutcome::Unreachable);
+    }
+}
