@@ -254,7 +254,7 @@ impl Agent {
             ports: prepared.reserved_ports.iter().map(|reserved| reserved.port).collect(),
             listeners: prepared.listening_at(),
             inventory: Box::new(prepared.inventory(job)),
-            library: library.place(),
+            library: library.location(),
         });
         Some((prepared, services))
     }
@@ -473,10 +473,10 @@ impl Agent {
                 Some(Input::Message(message)) if is_mesh_message(&message) => {
                     mesh_message(mesh, message);
                 }
-                Some(Input::Message(ToAgent::JobEvent(news))) => tree.tell_ranks(&news),
+                Some(Input::Message(ToAgent::JobEvent(news))) => tree.notify_ranks(&news),
                 Some(input) => {
                     if let Some(why) = end_reason(&input) {
-                        tree.tell_ranks(&client::events::JobEvent::JobEnding { why });
+                        tree.notify_ranks(&client::events::JobEvent::JobEnding { why });
                     }
                     self.handle_input(input, ranks);
                 }

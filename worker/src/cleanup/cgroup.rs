@@ -211,7 +211,7 @@ mod tests {
         let job = "fedcba98765432100123456789abcdef";
         let tag = format!("{}-1", std::process::id());
         let Some(cgroup) = Cgroup::create(job, &tag) else { return };
-        assert!(Cgroup::create(job, &tag).is_none(), "another's is not taken over");
+        assert!(Cgroup::create(job, &tag).is_none(), "another agent's cgroup was taken over");
         assert!(!cgroup.is_populated());
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         fs::create_dir(cgroup.path.join("below")).unwrap();

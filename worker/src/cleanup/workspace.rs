@@ -208,9 +208,9 @@ mod tests {
         fs::write(path.join("x"), "x").unwrap();
         let (place, name) = (path.parent().unwrap(), path.file_name().unwrap());
         let again = create_locked(place, name.to_str().unwrap());
-        assert!(again.is_err(), "an existing directory is not taken over");
+        assert!(again.is_err(), "an existing directory was taken over");
         sweep();
-        assert!(path.exists(), "one in use is not swept");
+        assert!(path.exists(), "a directory in use was swept");
         workspace.remove();
         assert!(!path.exists());
         workspace.remove();

@@ -116,7 +116,7 @@ impl Channel {
         let Channel { outbox, mut writer, mut events, is_callback } = self;
         drop(outbox);
         let peer_closed = async {
-            closed(&mut events).await;
+            wait_closed(&mut events).await;
             tokio::time::sleep(DRAIN_TIMEOUT).await;
         };
         tokio::select! {
@@ -126,13 +126,13 @@ impl Channel {
         }
         if is_callback {
             // The launcher closes the connection once it has read everything.
-            let _ = timeout(DRAIN_TIMEOUT, closed(&mut events)).await;
+            let _ = timeout(DRAIN_TIMEOUT, wait_closed(&mut events)).await;
         }
     }
 }
 
 /// Waits until the channel is closed. May be called again afterwards.
-async fn closed(events: &mut mpsc::Receiver<FrameEvent<ToAgent>>) {
+async fn wait_closed(events: &mut mpsc::Receiver<FrameEvent<ToAgent>>) {
     while let Some(event) = events.recv().await {
         if matches!(event, FrameEvent::Closed(_)) {
             return;

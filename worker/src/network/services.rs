@@ -206,7 +206,7 @@ impl Services {
     }
 
     /// Sends news to all clients, connected and future. Repeated news are not sent again.
-    pub(crate) fn tell(&mut self, news: &JobEvent) {
+    pub(crate) fn send_news(&mut self, news: &JobEvent) {
         if let JobEvent::RanksFinished { ranks } = news {
             lock(&self.departed).extend(ranks);
             self.clients.retain(|_, client| client.send_departures(&self.departed));
@@ -502,8 +502,9 @@ mod tests {
                 let _ = timeout(Duration::from_millis(1), services.next()).await;
             }
             for rank in 0..LEFT {
-                services
-                    .tell(&JobEvent::RanksFinished { ranks: [Rank(rank)].into_iter().collect() });
+                services.send_news(&JobEvent::RanksFinished {
+                    ranks: [Rank(rank)].into_iter().collect(),
+                });
             }
             assert_eq!(services.clients.len(), 1);
             told.send(()).unwrap();

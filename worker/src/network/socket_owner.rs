@@ -147,7 +147,7 @@ mod tests {
             0 0 1 0000000000000000 20 4 30 10 -1\n";
         let end = |port| SocketAddrV4::new([127, 0, 0, 1].into(), port);
         assert_eq!(look_up(table, end(0x5208), end(0xd2f0)), Some(1000));
-        assert_eq!(look_up(table, end(0x5209), end(0xd2f0)), None, "it is closed");
+        assert_eq!(look_up(table, end(0x5209), end(0xd2f0)), None, "the socket is closed");
         assert_eq!(look_up(table, end(0xd2f0), end(0x5208)), None);
         assert_eq!(look_up("", end(1), end(2)), None);
     }

@@ -278,12 +278,16 @@ mod tests {
             used(cache.path(), name, Duration::from_hours(hours), SIZE_LIMIT / 4 - 1024);
         }
         trim(cache.path(), |name| name.starts_with('b'), &own);
-        assert_eq!(left(cache.path()), "b0 b1 b2 b3 own", "until there is room");
+        assert_eq!(
+            left(cache.path()),
+            "b0 b1 b2 b3 own",
+            "removed until the size is below the limit"
+        );
         for name in ["b5", "b6", "b7"] {
             used(cache.path(), name, Duration::from_secs(60), SIZE_LIMIT);
         }
         trim(cache.path(), |name| name.starts_with('b'), &own);
-        assert_eq!(left(cache.path()), "b0 b5 b6 b7 own", "those of this hour stay");
+        assert_eq!(left(cache.path()), "b0 b5 b6 b7 own", "builds used within the hour are kept");
     }
 
     #[test]

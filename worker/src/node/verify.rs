@@ -126,7 +126,7 @@ mod tests {
         put(&new, &path, &expected).unwrap();
         write(&new, content, 0o700);
         put(&new, &path, &expected).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().ino(), first, "a whole copy is replaced");
+        assert_eq!(fs::metadata(&path).unwrap().ino(), first, "a complete copy was replaced");
         for (bytes, mode) in [(&b"age"[..], 0o700), (content, 0o600)] {
             write(&path, bytes, mode);
             let second = write(&new, content, 0o700);
@@ -134,6 +134,6 @@ mod tests {
             assert_eq!(fs::metadata(&path).unwrap().ino(), second, "{bytes:?}, {mode:o}");
         }
         let names = fs::read_dir(directory.path()).unwrap().count();
-        assert_eq!(names, 1, "a new copy is left");
+        assert_eq!(names, 1, "the temporary copy was not removed");
     }
 }

@@ -72,7 +72,7 @@ mod tests {
             let port = AwaitedPort { id: 7, hosts, port: address.port() };
             let mut ports = AwaitedPorts::start(&[port]);
             let early = timeout(RETRY_INTERVAL * 2, ports.next_open()).await;
-            assert!(early.is_err(), "nobody listens yet");
+            assert!(early.is_err(), "nothing listens at the port yet");
             let _listener = TcpListener::bind(address).unwrap();
             let found = timeout(Duration::from_secs(10), ports.next_open()).await;
             assert_eq!(found, Ok(7));

@@ -40,8 +40,8 @@ pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
         );
         return ExitCode::from(2);
     };
-    let arranged = arrange(parent).and_then(|()| bind(&setup));
-    if let Err(error) = arranged.and_then(|()| open_files::restore(&files)) {
+    let set_up = set_up_process(parent).and_then(|()| bind(&setup));
+    if let Err(error) = set_up.and_then(|()| open_files::restore(&files)) {
         errln!("rlaunch: cannot set up the rank: {error}");
         return ExitCode::from(126);
     }
@@ -53,7 +53,7 @@ pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let error = match machine {
         // An emulator may be registered for the other machine (binfmt_misc). Without one, execvp(3)
         // would run the binary as a shell script and report a syntax error.
-        Some(_) => exec_as_it_is(&program, argv0, args),
+        Some(_) => exec_binary(&program, argv0, args),
         None => Command::new(&program).arg0(argv0).args(args).exec(),
     };
     let program = program.display();
@@ -68,7 +68,7 @@ pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
-fn exec_as_it_is(
+fn exec_binary(
     program: &OsStr,
     argv0: OsString,
     args: impl Iterator<Item = OsString>,
@@ -123,7 +123,7 @@ fn bind(setup: &RankSetup) -> io::Result<()> {
 /// Makes the process lead a group, and receive TERM when the agent dies. The guardian, or whichever
 /// process finds the ranks after both have died, then gives them their grace period; see
 /// [`term`](crate::cleanup::processes::term).
-fn arrange(parent: Pid) -> io::Result<()> {
+fn set_up_process(parent: Pid) -> io::Result<()> {
     setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
     prctl::set_pdeathsig(Signal::SIGTERM)?;
     // The agent may have died before prctl(2) took effect.

@@ -46,7 +46,7 @@ impl RankLibrary {
     }
 
     /// Returns what the launcher needs to know: the path, and whether the library has to be sent.
-    pub(crate) fn place(&self) -> Option<NodeLibrary> {
+    pub(crate) fn location(&self) -> Option<NodeLibrary> {
         match self {
             RankLibrary::Absent => None,
             RankLibrary::Ready(path) => Some(NodeLibrary { path: path.clone(), is_present: true }),
@@ -257,7 +257,7 @@ mod tests {
             assert!(received.unwrap_err().contains("damaged"));
             assert!(matches!(library, RankLibrary::Absent));
         }
-        assert_eq!(fs::read_dir(beside.path()).unwrap().count(), 1, "half a library is left");
+        assert_eq!(fs::read_dir(beside.path()).unwrap().count(), 1, "part of a library was left");
     }
 
     #[test]

@@ -153,7 +153,7 @@ fn reserve_ports(job: &Job) -> Result<(Vec<ReservedPort>, Vec<TcpListener>), Pro
     let addresses: &[IpAddr] = if alone { &[] } else { &plan.addresses };
     // Ranks listen on all addresses of their node, and Horovod's ranks find their store on
     // loopback.
-    let loopback: &[IpAddr] = if ports::is_here(LOOPBACK) { &[LOOPBACK] } else { &[] };
+    let loopback: &[IpAddr] = if ports::has_address(LOOPBACK) { &[LOOPBACK] } else { &[] };
     let all = [addresses, loopback].concat();
     let hold = |_| ReservedPort::reserve(plan.ports, job.id, &all);
     let master = job.master_port.map(|port| ReservedPort::reserve_port(port, &all)).transpose()?;

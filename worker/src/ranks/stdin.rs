@@ -33,7 +33,7 @@ impl Stdin {
         if let Some(pipe) = pipe {
             let (queue, chunks) = mpsc::unbounded_channel();
             self.queues.push(queue);
-            self.readers.spawn(pass_on(pipe, chunks, open.clone()));
+            self.readers.spawn(write_chunks(pipe, chunks, open.clone()));
         }
     }
 
@@ -85,7 +85,7 @@ impl Drop for OpenReaders {
 }
 
 /// Writes until the end of the input, or until the rank stops reading.
-async fn pass_on(
+async fn write_chunks(
     mut pipe: pipe::Sender,
     mut chunks: mpsc::UnboundedReceiver<Arc<Chunk>>,
     _open: Arc<OpenReaders>,
@@ -116,7 +116,7 @@ mod tests {
         (reader, pipe::Sender::from_owned_fd(OwnedFd::from(writer)).unwrap())
     }
 
-    async fn said(queue: &mut Queue) -> FromAgent {
+    async fn next_frame(queue: &mut Queue) -> FromAgent {
         let frame = tokio::time::timeout(BOUND, queue.next_control()).await.unwrap().unwrap();
         let mut reader = FrameReader::default();
         reader.push(&frame);
@@ -131,7 +131,7 @@ mod tests {
         stdin.add(Some(quick_end));
         stdin.add(Some(slow_end));
         stdin.begin();
-        assert_eq!(said(&mut queue).await, FromAgent::StdinCredit(STDIN_WINDOW));
+        assert_eq!(next_frame(&mut queue).await, FromAgent::StdinCredit(STDIN_WINDOW));
         // More than half of a pipe's capacity, so that the second chunk waits for the slow reader.
         let chunk = vec![b'x'; 48 << 10];
         let reader = std::thread::spawn(move || {
@@ -141,16 +141,16 @@ mod tests {
         stdin.push(chunk.clone());
         stdin.push(chunk.clone());
         let length = u32::try_from(chunk.len()).unwrap();
-        assert_eq!(said(&mut queue).await, FromAgent::StdinCredit(length));
+        assert_eq!(next_frame(&mut queue).await, FromAgent::StdinCredit(length));
         let early = tokio::time::timeout(Duration::from_millis(50), queue.next_control()).await;
-        assert!(early.is_err(), "credit for what nobody has taken");
+        assert!(early.is_err(), "credit was returned for data that no rank has taken");
         let slow = std::thread::spawn(move || {
             let mut all = Vec::new();
             slow.read_to_end(&mut all).map(|_| all)
         });
-        assert_eq!(said(&mut queue).await, FromAgent::StdinCredit(length));
+        assert_eq!(next_frame(&mut queue).await, FromAgent::StdinCredit(length));
         stdin.push(Vec::new());
-        assert_eq!(said(&mut queue).await, FromAgent::StdinClosed);
+        assert_eq!(next_frame(&mut queue).await, FromAgent::StdinClosed);
         let expected = chunk.repeat(2);
         assert!(reader.join().unwrap().unwrap() == expected);
         assert!(slow.join().unwrap().unwrap() == expected);
@@ -166,14 +166,14 @@ mod tests {
         drop(reader);
         let chunk = vec![b'x'; MAX_STDIN];
         stdin.push(chunk.clone());
-        let first = said(&mut queue).await;
+        let first = next_frame(&mut queue).await;
         assert_eq!(first, FromAgent::StdinCredit(STDIN_WINDOW));
         let length = u32::try_from(chunk.len()).unwrap();
-        let mut rest = [said(&mut queue).await, said(&mut queue).await];
+        let mut rest = [next_frame(&mut queue).await, next_frame(&mut queue).await];
         rest.sort_by_key(|frame| *frame == FromAgent::StdinClosed);
         assert_eq!(rest, [FromAgent::StdinCredit(length), FromAgent::StdinClosed]);
         stdin.push(chunk);
-        assert_eq!(said(&mut queue).await, FromAgent::StdinCredit(length));
+        assert_eq!(next_frame(&mut queue).await, FromAgent::StdinCredit(length));
     }
 
     #[tokio::test]
@@ -183,9 +183,9 @@ mod tests {
         let (_reader, end) = pipe();
         stdin.add(Some(end));
         stdin.begin();
-        assert_eq!(said(&mut queue).await, FromAgent::StdinCredit(STDIN_WINDOW));
+        assert_eq!(next_frame(&mut queue).await, FromAgent::StdinCredit(STDIN_WINDOW));
         stdin.push(b"x".to_vec());
-        assert_eq!(said(&mut queue).await, FromAgent::StdinCredit(1 << 10));
+        assert_eq!(next_frame(&mut queue).await, FromAgent::StdinCredit(1 << 10));
     }
 
     #[tokio::test]
@@ -194,6 +194,6 @@ mod tests {
         let mut stdin = Stdin::new(&outbox);
         stdin.add(None);
         stdin.begin();
-        assert_eq!(said(&mut queue).await, FromAgent::StdinClosed);
+        assert_eq!(next_frame(&mut queue).await, FromAgent::StdinClosed);
     }
 }

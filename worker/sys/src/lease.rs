@@ -45,7 +45,7 @@ mod tests {
         let other = File::options().write(true).open(&path).unwrap();
         assert_eq!(while_unused(&file, || 7), None);
         drop(other);
-        assert_eq!(while_unused(&file, || 7), unused, "a lease was not given back");
+        assert_eq!(while_unused(&file, || 7), unused, "a lease was not released");
         std::fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -374,7 +374,7 @@ mod tests {
         assert!(memory.claim(4195..5000).is_none());
         assert!(memory.clone().claim(4096..4097).is_none());
         let beside = memory.claim(4196..5000).unwrap();
-        assert!(other.claim(4096..8192).is_some(), "that is another process's view");
+        assert!(other.claim(4096..8192).is_some(), "the other mapping stands for another process");
         drop(range);
         assert!(memory.claim(4096..4196).is_some());
         assert!(memory.claim(4100..4200).is_none());

@@ -17,6 +17,7 @@ pub(super) const GIVEN_UP: &[Vocabulary] = &[
     Vocabulary { crates: &["launcher"], words: LAUNCHER_RUN },
     Vocabulary { crates: &["worker"], words: WORKER },
     Vocabulary { crates: &["worker/sys"], words: WORKER_SYS },
+    Vocabulary { crates: &["worker/lock", "worker/comm"], words: WORKER_LOCK },
     Vocabulary { crates: &["worker/verbs"], words: WORKER_VERBS },
     Vocabulary { crates: &["worker/prover", "worker/horovod"], words: PROVER_HOROVOD },
     Vocabulary { crates: &["worker/comm"], words: COMM },
@@ -58,11 +59,54 @@ const LAUNCHER_RUN: &[GivenUp] = &[
 /// `worker`: the agent.
 const WORKER: &[GivenUp] = &[
     // One entry on a line.
+    word("Arrival", "FrameEvent"),
+    word("Arriving", "LibraryDownload, ProverDownload"),
+    word("Backroom", "HorovodStore"),
+    word("Backs", "ReturnConnections"),
+    word("Dialling", "EdgeContext"),
+    word("Door", "HorovodProxy, a listener"),
+    word("Early", "StartupParts"),
+    word("FromEdge", "EdgeEvent"),
+    word("Greeted", "AuthenticatedChild"),
+    word("Guest", "ExpectedHello"),
+    word("Hearing", "SealedReader"),
+    word("HeldPort", "ReservedPort"),
+    word("Kills", "OomKillCount"),
+    word("Lost", "LostAgent"),
+    word("Meeting", "AgentCollective"),
+    word("OfRanks", "RankLibrary"),
+    word("Pen", "WriterTurn"),
+    word("Said", "ToClient"),
+    word("Strangers", "Unauthenticated"),
+    word("Talk", "Negotiation"),
+    word("Telling", "SealedWriter"),
+    word("Way", "ChannelKind"),
+    word("Word", "SetupMessage"),
+    word("see_out", "run_to_completion"),
+    word("spared", "except, prover"),
 ];
 
 /// `worker/sys`.
 const WORKER_SYS: &[GivenUp] = &[
     // One entry on a line.
+    word("Birth", "ForkGeneration"),
+    word("Lane", "OwnedBytes"),
+    word("Silence", "PeerSilence"),
+    word("Start", "SpawnArgs"),
+];
+
+/// `worker/lock`, and `worker/comm`, which uses it.
+const WORKER_LOCK: &[GivenUp] = &[
+    // One entry on a line.
+    word("Desk", "EngineLock"),
+    word("Drawer", "Inner"),
+    word("Held", "PinnedBuffer"),
+    word("Lease", "RegionId"),
+    word("LeasedPages", "RegionPages"),
+    word("Loan", "BufferId"),
+    word("Loans", "BufferTable"),
+    word("Sitting", "EngineGuard"),
+    word("sitting", "guard"),
 ];
 
 /// `worker/verbs`.

@@ -187,7 +187,7 @@ impl Mesh {
                 let blobs = blobs.inspect_err(|error| errln!("rlaunch-worker: mesh: {error}"));
                 self.connect(blobs.unwrap_or_default().iter().map(|blob| blob.to_vec()).collect());
             }
-            (RoundPhase::Waiting, Answer::Done) => self.go(),
+            (RoundPhase::Waiting, Answer::Done) => self.start_proving(),
             (RoundPhase::Gathering | RoundPhase::Waiting, other) => {
                 self.fail(
                     ProofStep::Exchange,
@@ -227,7 +227,7 @@ impl Mesh {
     pub(crate) fn on_peer_ready(&mut self, blobs: Vec<Vec<u8>>) {
         match self.phase {
             RoundPhase::Gathering => self.connect(blobs),
-            RoundPhase::Waiting => self.go(),
+            RoundPhase::Waiting => self.start_proving(),
             _ => {}
         }
     }
@@ -246,7 +246,7 @@ impl Mesh {
         }
     }
 
-    fn go(&mut self) {
+    fn start_proving(&mut self) {
         let Some(round) = &self.round else { return };
         let limits = round.limits;
         self.deadline = Some(within(limits.token_ms + limits.block_ms));

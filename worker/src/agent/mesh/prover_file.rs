@@ -105,7 +105,7 @@ mod tests {
         let receive = |bytes: &[u8]| {
             let Located::Missing(mut download) = ProverDownload::locate(wanted.clone()).unwrap()
             else {
-                panic!("it is here already");
+                panic!("it is in the cache already");
             };
             for part in bytes.chunks(5) {
                 assert_eq!(download.receive(part), Ok(None));

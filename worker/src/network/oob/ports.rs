@@ -38,7 +38,7 @@ fn bind(address: IpAddr, port: u16) -> io::Result<TcpSocket> {
 }
 
 /// Whether this host has the address.
-pub(crate) fn is_here(address: IpAddr) -> bool {
+pub(crate) fn has_address(address: IpAddr) -> bool {
     bind(address, 0).is_ok()
 }
 
@@ -229,7 +229,7 @@ mod tests {
         let (called, _) = first[0].accept().await.unwrap();
         drop(called);
         drop((caller, first));
-        assert!(bind(HERE, address.port()).is_err(), "nothing lingers");
+        assert!(bind(HERE, address.port()).is_err(), "no connection is in TIME_WAIT");
         let one = PortRange { first: address.port(), last: address.port() };
         assert_eq!(ReservedPort::reserve(one, JobId(16), &[HERE]).unwrap().port, address.port());
     }

@@ -44,10 +44,10 @@ struct Member {
 
 impl Member {
     fn new(me: NodeId, addresses: &[u8], children: &[NodeId]) -> Member {
-        Member::patient(me, addresses, children, AUTH_TIMEOUT)
+        Member::with_auth_timeout(me, addresses, children, AUTH_TIMEOUT)
     }
 
-    fn patient(
+    fn with_auth_timeout(
         me: NodeId,
         addresses: &[u8],
         children: &[NodeId],
@@ -103,11 +103,11 @@ async fn closed() -> SocketAddr {
 }
 
 /// Waits until the other end disconnects, and returns how long that took.
-async fn let_go(mut tcp: TcpStream) -> Duration {
+async fn until_disconnected(mut tcp: TcpStream) -> Duration {
     let (mut heard, began) = (Vec::new(), Instant::now());
     // A reset ends the connection as well.
     let _ = timeout(LONG, tcp.read_to_end(&mut heard)).await.unwrap();
-    assert!(heard.is_empty(), "a stranger is told nothing");
+    assert!(heard.is_empty(), "an unauthenticated peer received data");
     began.elapsed()
 }
 
@@ -228,7 +228,7 @@ async fn a_node_that_is_no_child_gets_no_edge() {
 
 /// Returns messages that a peer can send who knows the job but not its secret, cut off at various
 /// places.
-fn strangers_words() -> Vec<Vec<u8>> {
+fn unauthenticated_messages() -> Vec<Vec<u8>> {
     let parties = Parties { job: JOB, from: CHILD, to: ROOT };
     let (_, known) = Dialer::start(&secret(), parties).unwrap();
     let (_, unknown) = Dialer::start(&Secret::from_bytes([9; 32]), parties).unwrap();
@@ -248,34 +248,34 @@ fn strangers_words() -> Vec<Vec<u8>> {
 #[tokio::test(start_paused = true)]
 async fn strangers_are_let_go_in_time_and_told_nothing() {
     let mut root = Member::new(ROOT, &[1], &[CHILD]);
-    let mut knocking = JoinSet::new();
-    for words in strangers_words() {
+    let mut connections = JoinSet::new();
+    for words in unauthenticated_messages() {
         let mut tcp = TcpStream::connect(root.at(0)).await.unwrap();
         // The peer may have been disconnected before all is written.
         let _ = tcp.write_all(&words).await;
-        knocking.spawn(let_go(tcp));
+        connections.spawn(until_disconnected(tcp));
     }
-    while let Some(took) = knocking.join_next().await {
+    while let Some(took) = connections.join_next().await {
         assert!(took.unwrap() < Duration::from_millis(2500));
     }
     assert!(root.proved.try_recv().is_err());
     assert_eq!(root.accepting.len(), 1);
-    assert!(root.accepting.try_join_next().is_none(), "the door is still open");
+    assert!(root.accepting.try_join_next().is_none(), "the listener was closed");
 }
 
 #[tokio::test]
 async fn strangers_leave_nothing_behind_at_a_port() {
     // A loopback address that no other test uses.
-    let root = Member::patient(ROOT, &[77], &[CHILD], Duration::from_millis(1));
+    let root = Member::with_auth_timeout(ROOT, &[77], &[CHILD], Duration::from_millis(1));
     let address = root.at(0);
     for _ in 0..3 {
-        let_go(TcpStream::connect(address).await.unwrap()).await;
+        until_disconnected(TcpStream::connect(address).await.unwrap()).await;
     }
     drop(root);
     // None of its tasks holds the listener any more.
     let deadline = Instant::now() + LONG;
     while tokio::net::TcpSocket::new_v4().unwrap().bind(address).is_err() {
-        assert!(Instant::now() < deadline, "connections linger at {address}");
+        assert!(Instant::now() < deadline, "connections are left in TIME_WAIT at {address}");
         tokio::task::yield_now().await;
     }
 }
@@ -284,7 +284,7 @@ async fn strangers_leave_nothing_behind_at_a_port() {
 /// limit.
 #[tokio::test]
 async fn a_replayed_handshake_is_let_go() {
-    let mut root = Member::patient(ROOT, &[1], &[CHILD], 2 * LONG);
+    let mut root = Member::with_auth_timeout(ROOT, &[1], &[CHILD], 2 * LONG);
     let parties = Parties { job: JOB, from: CHILD, to: ROOT };
     let (_, recorded) = Dialer::start(&secret(), parties).unwrap();
     let mut tcp = TcpStream::connect(root.at(0)).await.unwrap();
@@ -310,7 +310,7 @@ async fn a_crowd_of_silent_strangers_keeps_no_child_out() {
 }
 
 /// Runs the parent's side of the handshake up to the child's first message.
-async fn hear_offer(listener: &TcpListener) -> (Negotiation, SocketAddr, Nonce) {
+async fn receive_offer(listener: &TcpListener) -> (Negotiation, SocketAddr, Nonce) {
     let (mut tcp, _) = listener.accept().await.unwrap();
     let mut waiting = Listener::new(secret(), JOB, ROOT);
     let mut buffer = [0; 4096];
@@ -341,7 +341,7 @@ async fn of_two_pairs_proved_at_once_one_is_taken() {
         let mut talks = Vec::new();
         let mut returns = Vec::new();
         for parent in &parents {
-            let (negotiation, listener, nonce) = hear_offer(parent).await;
+            let (negotiation, listener, nonce) = receive_offer(parent).await;
             let mut back = TcpStream::connect(listener).await.unwrap();
             back.write_all(RETURN_MAGIC).await.unwrap();
             talks.push(negotiation);

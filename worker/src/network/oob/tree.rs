@@ -212,8 +212,8 @@ impl Tree {
     }
 
     /// Sends news to this node's ranks.
-    pub(crate) fn tell_ranks(&mut self, news: &events::JobEvent) {
-        self.services.tell(news);
+    pub(crate) fn notify_ranks(&mut self, news: &events::JobEvent) {
+        self.services.send_news(news);
     }
 
     /// Tells the state machine that a rank was started.

@@ -166,7 +166,7 @@ mod tests {
             assert!(catch_unwind(AssertUnwindSafe(stores)).is_err());
             assert_eq!(range.with(4097, 2, <[u8]>::to_vec), b"bc");
             let nested = catch_unwind(AssertUnwindSafe(|| range.write(4096, b"x")));
-            assert!(nested.is_err(), "the outer look goes on");
+            assert!(nested.is_err(), "the outer loan continues");
             range.store(0, 7, Ordering::Relaxed);
             assert_eq!(bytes, b"abc");
         });

@@ -133,7 +133,7 @@ fn a_machine_without_rdma_has_its_limits() {
         ("docker0", Bridge, false),
     ];
     assert_eq!(kinds, wanted);
-    assert_eq!(inventory.netdevs[2].speed, None, "-1 is no speed");
+    assert_eq!(inventory.netdevs[2].speed, None, "-1 is not a speed");
     assert!(inventory.cpus.cores.is_empty() && !inventory.system.iommu);
 }
 
