@@ -2,8 +2,10 @@
 
 use crate::cli::args::{Args, BenchArgs, Invocation};
 use crate::cli::config::Found;
-use crate::cli::{help, listing, lower, manual};
-use crate::commands::{bench, capture, reap, ssh_config, ssh_setup, topo, trust, verdict};
+use crate::cli::{host_selection, lower};
+use crate::commands::{
+    bench, capture, help, man, reap, report, ssh_config, ssh_setup, topo, trust,
+};
 use crate::job::options::DryRun;
 use crate::run::dry_run;
 use rlaunch_bootstrap::client::command;
@@ -50,11 +52,11 @@ pub fn main() -> ExitCode {
         Invocation::Capture(args) => runtime.block_on(capture::capture(args)),
         Invocation::Bench(args) => runtime.block_on(measure(*args)),
         Invocation::Train(args) => runtime.block_on(bench::train::train(*args)),
-        Invocation::Report(args) => verdict::report(&args),
-        Invocation::Hostfile(args) => listing::print(&args),
+        Invocation::Report(args) => report::report(&args),
+        Invocation::Hostfile(args) => host_selection::print(&args),
         Invocation::SshConfig(args) => ssh_config::ssh_config(&args),
-        Invocation::Completions(args) => manual::completions(&args),
-        Invocation::Man(args) => manual::man(&args),
+        Invocation::Completions(args) => man::completions(&args),
+        Invocation::Man(args) => man::man(&args),
         Invocation::Trust(args) => trust::trust(&args),
         Invocation::Help(args) => help::help(&args),
         Invocation::SshSetup(args) => runtime.block_on(ssh_setup::ssh_setup(args)),

@@ -4,7 +4,7 @@
 //! kernel says of devices, and of the agent's own process no more than its limits.
 
 use crate::cli::args::CaptureArgs;
-use crate::commands::ask;
+use crate::commands::agent_query;
 use rlaunch_bootstrap::inventory::recording::{RecordedEntry, Recording, relative};
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
@@ -21,11 +21,11 @@ const LARGEST: u64 = 1 << 30;
 /// Asks every host at once and writes the archive. A host that does not answer is left out, and is
 /// an error.
 pub(crate) async fn capture(args: CaptureArgs) -> Result<Exit, Failed> {
-    let answers = ask::every_host(&args.hosts, args.reach, "capture").await?;
+    let answers = agent_query::every_host(&args.hosts, args.reach, "capture").await?;
     let (mut recordings, mut failures) = (Vec::new(), Vec::new());
     for (host, answer) in answers {
         let host = host.to_string();
-        match answer.and_then(|answer| ask::decode(&answer, &host)) {
+        match answer.and_then(|answer| agent_query::decode(&answer, &host)) {
             Ok(recording) => recordings.push((host, recording)),
             Err(failed) => failures.push(failed),
         }
@@ -37,7 +37,7 @@ pub(crate) async fn capture(args: CaptureArgs) -> Result<Exit, Failed> {
         let hosts: Vec<&String> = recordings.iter().map(|(host, _)| host).collect();
         messages::info(&format!("recorded {} in {name}", text::list(&hosts)));
     }
-    ask::conclude(failures)
+    agent_query::conclude(failures)
 }
 
 /// The archive gets its name when it is whole.

@@ -1,7 +1,7 @@
 //! `rlaunch reap`: ends by hand what a job left on its hosts.
 
 use crate::cli::args::ReapArgs;
-use crate::commands::ask;
+use crate::commands::agent_query;
 use crate::connect::agent::store::AGENT;
 use crate::connect::connector::Container;
 use rlaunch_bootstrap::cleanup_report::CleanupReport;
@@ -17,7 +17,7 @@ pub(crate) async fn reap(args: ReapArgs) -> Result<Exit, Failed> {
         return Err(Failed::new(Exit::USAGE, message).hint(Some(hint)));
     }
     let job = args.job.unwrap_or_else(|| "all".to_owned());
-    let answers = ask::every_host(&args.hosts, args.reach, &format!("reap {job}")).await?;
+    let answers = agent_query::every_host(&args.hosts, args.reach, &format!("reap {job}")).await?;
     let mut failures = Vec::new();
     for (host, answer) in answers {
         match answer.and_then(|answer| what_was_done(&answer, &host.to_string())) {
@@ -25,7 +25,7 @@ pub(crate) async fn reap(args: ReapArgs) -> Result<Exit, Failed> {
             Err(failed) => failures.push(failed),
         }
     }
-    ask::conclude(failures)
+    agent_query::conclude(failures)
 }
 
 /// The last line that the agent prints. Any other says nothing about what is left.

@@ -3,8 +3,9 @@
 use super::{
     AnotherArgs, Args, BenchArgs, CaptureArgs, CompletionsArgs, ConfigArgs, HelpArgs, HostfileArgs,
     ManArgs, ReapArgs, ReportArgs, SetupArgs, SshConfigArgs, TopoArgs, TrainArgs, TrustArgs,
-    application, spelling,
+    program,
 };
+use crate::cli::compat::translate;
 use crate::cli::config::{self, ConfigError, Found};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, ValueHint};
@@ -191,9 +192,9 @@ impl Invocation {
         if command::VERBS.contains(&first) {
             return Ok(Invocation::OfRank(typed.split_off(1)));
         }
-        let parts = application::split(&typed);
+        let parts = program::split(&typed);
         let (first, others) = parts.split_first().map_or((&[][..], &[][..]), |(f, o)| (&f[..], o));
-        let spelled = spelling::respell(first.to_vec())?;
+        let spelled = translate::respell(first.to_vec())?;
         let args = configured(spelled.clone(), |args: &mut Args| &mut args.reach.config)
             .map_err(|misread| misread.with_verbs(spelled))?;
         let others: Result<_, _> = others.iter().map(|words| AnotherArgs::parse(words)).collect();
@@ -221,7 +222,7 @@ fn read_capture(typed: Vec<OsString>) -> Result<Invocation, Misread> {
 fn read_bench(mut typed: Vec<OsString>) -> Result<Invocation, Misread> {
     if typed.get(1).is_some_and(|what| what == "train") {
         typed.remove(1);
-        let spelled = spelling::respell_for(TrainArgs::command(), typed)?;
+        let spelled = translate::respell_for(TrainArgs::command(), typed)?;
         let (all, around) = (Args::command(), ProcessEnv::current());
         let (words, found) = config::with_defaults(all, TrainArgs::command(), spelled, &around)?;
         let mut args = TrainArgs::parse(words)?;

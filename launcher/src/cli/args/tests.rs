@@ -1,6 +1,6 @@
-use super::spelling::respell;
 use super::values::{parse_master_port, parse_port_range, parse_ranks, parse_seconds};
 use super::*;
+use crate::cli::compat::translate::respell;
 use crate::job::options::DryRun;
 use crate::job::stdin::StdinArg;
 use crate::job::tag_pattern::Pattern;

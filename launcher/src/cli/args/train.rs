@@ -2,8 +2,9 @@
 
 use super::{
     Args, CommandArgs, EndArgs, ForeignArgs, HostArgs, NetworkArgs, OutputArgs, PlacingArgs,
-    ProgramArgs, ReachArgs, spelling, values,
+    ProgramArgs, ReachArgs, values,
 };
+use crate::cli::compat::translate;
 use crate::job::tag_pattern::Pattern;
 use clap::{ArgAction, CommandFactory, Parser};
 use std::ffi::OsString;
@@ -88,7 +89,7 @@ pub(crate) struct TrainArgs {
 impl TrainArgs {
     /// From the words behind `rlaunch bench train`, preceded by the command's name.
     pub(super) fn parse(typed: Vec<OsString>) -> Result<TrainArgs, clap::Error> {
-        let spelled = spelling::respell_for(TrainArgs::command(), typed)?;
+        let spelled = translate::respell_for(TrainArgs::command(), typed)?;
         let args = TrainArgs::try_parse_from(&spelled)?;
         let options = &spelled[1..spelled.len() - args.command.argv.len()];
         let options = of_each_job(options);

@@ -2,7 +2,7 @@
 
 use super::JobError;
 use crate::cli::args::{AnotherArgs, ApplicationArgs};
-use crate::cli::listing::ListingError;
+use crate::cli::host_selection::ListingError;
 use crate::hosts::{self, Host, HostSet, SlotsBy};
 use crate::job::apps::template::{self, TemplateFile};
 use crate::job::apps::{AppError, AppSpec, Title, after};

@@ -7,7 +7,7 @@ use crate::cli::args::{
     ReachArgs,
 };
 use crate::cli::config::{ConfigError, Found};
-use crate::cli::listing::{self, ListingError};
+use crate::cli::host_selection::{self, ListingError};
 use crate::connect::connector::{Container, ContainerOptionError, Rsh, RshError};
 use crate::connect::options::ConnectOptions;
 use crate::hosts::Host;
@@ -182,7 +182,7 @@ fn hosts_of_job(
     found: &Found,
     reach: &mut ConnectOptions,
 ) -> Result<(Vec<Host>, bool), JobError> {
-    let mut hosts = listing::hosts(named, reach)?;
+    let mut hosts = host_selection::hosts(named, reach)?;
     let local = reach.settle(&apps::all_hosts(&hosts, others)?);
     if hosts.is_empty() {
         found.check_no_hosts()?;

@@ -2,8 +2,8 @@
 
 use crate::cli::args::{ForeignArgs, TrainArgs};
 use crate::cli::lower::specify;
-use crate::commands::figures::KNOWN;
-use crate::commands::verdict::{Remark, Run, Scaling, Verdict, scaling_table};
+use crate::commands::report::log_metrics::KNOWN;
+use crate::commands::report::{Remark, Run, Scaling, Verdict, scaling_table};
 use crate::run::job_run::JobRun;
 use crate::run::record::JobRecord;
 use crate::run::run_attempt;

@@ -146,12 +146,11 @@ const ROWS: &[Coverage] = &[
     Coverage { sources: &["launcher/src/run/restart.rs"], netns: &["restarts"], vm: &[] },
     Coverage {
         sources: &[
-            "launcher/src/cli/args.rs",
+            "launcher/src/cli/compat/",
             "launcher/src/cli/args/",
-            "launcher/src/cli/help.rs",
-            "launcher/src/cli/help/",
+            "launcher/src/commands/help/",
             "launcher/help/",
-            "launcher/src/cli/manual.rs",
+            "launcher/src/commands/man.rs",
             "launcher/console/src/shell.rs",
             "launcher/src/run/dry_run.rs",
             "launcher/src/run/dry_run/",
@@ -162,7 +161,6 @@ const ROWS: &[Coverage] = &[
     // The environment of ranks, from all of its sources; `-v` prints it without secrets.
     Coverage {
         sources: &[
-            "launcher/src/cli/config.rs",
             "launcher/src/cli/config/",
             "launcher/src/commands/trust.rs",
             "launcher/src/plan/rank_env.rs",
@@ -181,7 +179,7 @@ const ROWS: &[Coverage] = &[
     // reaching its pods.
     Coverage {
         sources: &[
-            "launcher/src/cli/listing.rs",
+            "launcher/src/cli/host_selection.rs",
             "launcher/src/hosts/host_table.rs",
             "launcher/src/hosts/list/",
             "launcher/src/cli/allocation/",
@@ -331,10 +329,9 @@ const ROWS: &[Coverage] = &[
     },
     Coverage {
         sources: &[
-            "launcher/src/commands/topo.rs",
             "launcher/src/commands/topo/",
             "launcher/src/commands/capture.rs",
-            "launcher/src/commands/ask.rs",
+            "launcher/src/commands/agent_query.rs",
             "worker/src/node/inventory/",
             "bootstrap/src/inventory/",
         ],
@@ -358,7 +355,6 @@ const ROWS: &[Coverage] = &[
     },
     Coverage {
         sources: &[
-            "launcher/src/commands/ssh_setup.rs",
             "launcher/src/commands/ssh_setup/",
             "launcher/ssh/src/password.rs",
         ],
@@ -440,17 +436,14 @@ const ROWS: &[Coverage] = &[
             "launcher/src/run/record.rs",
             "launcher/console/src/redact.rs",
             "launcher/src/run/record/",
-            "launcher/src/commands/figures.rs",
-            "launcher/src/commands/figures/",
-            "launcher/src/commands/verdict.rs",
-            "launcher/src/commands/verdict/",
+            "launcher/src/commands/report/",
             "launcher/src/commands/bench/train.rs",
         ],
         netns: &["report", "network::what_nccl"],
         vm: &[],
     },
     Coverage {
-        sources: &["launcher/src/commands/bench.rs", "worker/comm/bench/"],
+        sources: &["launcher/src/commands/bench/mod.rs", "worker/comm/bench/"],
         netns: &["bench"],
         vm: &[],
     },

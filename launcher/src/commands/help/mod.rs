@@ -1,6 +1,6 @@
 //! `rlaunch help`: pages on topics, and what `--help` says of each verb.
 
-mod man;
+mod man_page;
 mod pager;
 
 use crate::cli::args::{self, HelpArgs};
@@ -15,7 +15,7 @@ type Topic = (&'static str, &'static str, &'static str);
 
 macro_rules! topics {
     ($($word:literal: $about:literal,)*) => {
-        &[$(($word, $about, include_str!(concat!("../../help/", $word, ".md")))),*]
+        &[$(($word, $about, include_str!(concat!("../../../help/", $word, ".md")))),*]
     };
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn help(args: &HelpArgs) -> Result<Exit, Failed> {
 /// Renders a topic as a manual page.
 pub(crate) fn manual_page(word: &str) -> Option<String> {
     let (word, about, text) = topic(word)?;
-    Some(man::render(word, about, &without_comments(text)))
+    Some(man_page::render(word, about, &without_comments(text)))
 }
 
 fn topic(word: &str) -> Option<&'static Topic> {
@@ -184,7 +184,7 @@ mod tests {
     /// The front page is read in five minutes; what is longer belongs into a topic.
     #[test]
     fn the_readme_is_short_and_names_every_topic() {
-        let readme = include_str!("../../../README.md");
+        let readme = include_str!("../../../../README.md");
         assert!(readme.len() <= 10_240, "README.md has {} bytes", readme.len());
         for (word, ..) in TOPICS {
             assert!(readme.contains(&format!("`rlaunch help {word}`")), "{word}");

@@ -1,7 +1,11 @@
-use super::*;
-use clap::Parser;
+use super::mca;
+use super::translate::{long_option, translate};
+use super::words::{Meaning, WORDS};
+use crate::cli::args::Args;
+use clap::{CommandFactory, Parser};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 
 fn words(line: &str) -> Vec<OsString> {
     line.split_whitespace().map(OsString::from).collect()

@@ -1,7 +1,7 @@
 //! Tables of nccl-tests: were results right, and is the average that of the table?
 
 use super::{Kind, Remark, agree};
-use crate::commands::figures::collective::Collective;
+use crate::commands::report::log_metrics::collective::Collective;
 
 pub(super) fn remarks(collective: &Collective) -> Vec<Remark> {
     wrong_values(collective).into_iter().chain(average_differs(collective)).collect()

@@ -1,7 +1,7 @@
 //! Images per second: of each rank, of all, and whether the two fit.
 
 use super::{Kind, Remark, agree};
-use crate::commands::figures::throughput::{Printed, Style, Throughput, Total, Value};
+use crate::commands::report::log_metrics::throughput::{Printed, Style, Throughput, Total, Value};
 use serde::Serialize;
 
 /// So many of the last values stand for a rank.

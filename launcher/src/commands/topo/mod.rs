@@ -5,7 +5,7 @@ mod gids;
 mod tree;
 
 use crate::cli::args::{ReachArgs, TopoArgs};
-use crate::commands::ask;
+use crate::commands::agent_query;
 use crate::commands::capture;
 use crate::hosts::Host;
 use crate::plan::selection::{self, Addressing};
@@ -42,12 +42,12 @@ pub(crate) async fn topo(args: TopoArgs) -> Result<Exit, Failed> {
     };
     let answers = match &args.from {
         Some(archive) => of_recording(archive, args.reach).await?,
-        None => ask::every_host(&args.hosts, args.reach, "inventory").await?,
+        None => agent_query::every_host(&args.hosts, args.reach, "inventory").await?,
     };
     let (mut nodes, mut failures) = (Vec::new(), Vec::new());
     for (host, answer) in answers {
         let host = host.to_string();
-        match answer.and_then(|answer| ask::decode(&answer, &host)) {
+        match answer.and_then(|answer| agent_query::decode(&answer, &host)) {
             Ok(inventory) => nodes.push((host, inventory)),
             Err(failed) => failures.push(failed),
         }
@@ -57,19 +57,19 @@ pub(crate) async fn topo(args: TopoArgs) -> Result<Exit, Failed> {
         false => nodes.iter().map(|(host, inventory)| print(host, inventory)).collect(),
     };
     stdout::print(&text);
-    ask::conclude(failures)
+    agent_query::conclude(failures)
 }
 
 /// The same from the files that `rlaunch capture` has recorded, read by this machine's agent.
 async fn of_recording(
     archive: &Path,
     reach: ReachArgs,
-) -> Result<Vec<(Host, ask::Answer)>, Failed> {
+) -> Result<Vec<(Host, agent_query::Answer)>, Failed> {
     let (directory, names) = capture::unpack(archive)?;
     let mut answers = Vec::new();
     for name in names {
         let words = [OsString::from("inventory"), directory.path().join(&name).into()];
-        let answer = ask::this_machine(&reach, &words).await;
+        let answer = agent_query::this_machine(&reach, &words).await;
         answers.push((Host { name, ..Host::this_machine() }, answer));
     }
     Ok(answers)

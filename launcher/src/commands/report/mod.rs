@@ -1,8 +1,9 @@
 //! `rlaunch report`: whether a run was fast, whether its figures add up, and which network it used.
 //!
-//! Figures are read by [`crate::commands::figures`]; here they are compared with each other, with what is
+//! Figures are read by [`crate::commands::report::log_metrics`]; here they are compared with each other, with what is
 //! known of the job, and with smaller runs. What does not fit is a [`Remark`].
 
+pub(crate) mod log_metrics;
 mod networks;
 mod scaling;
 mod source;
@@ -15,8 +16,8 @@ pub(crate) use speed::Speed;
 pub(crate) use text::table as scaling_table;
 
 use crate::cli::args::ReportArgs;
-use crate::commands::figures::Figures;
-use crate::commands::figures::collective::Collective;
+use crate::commands::report::log_metrics::Figures;
+use crate::commands::report::log_metrics::collective::Collective;
 use crate::run::record::JobRecord;
 use crate::run::record::store::RecordStore;
 use networks::RankNetwork;

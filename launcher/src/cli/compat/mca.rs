@@ -3,7 +3,8 @@
 //! Their names are those of releases 1.8 to 5, where an older one has become another. What rlaunch
 //! has no use for (which of its own transports Open MPI takes, above all) is named and left.
 
-use super::{Meant, values};
+use super::translate::Meant;
+use super::values;
 use crate::cli::allocation::mpijob;
 use crate::hosts::addresses::Preference;
 

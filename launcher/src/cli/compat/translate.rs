@@ -1,24 +1,18 @@
 //! Command lines as people type them, before clap reads them: the words of mpirun, mpiexec, torchrun
 //! and horovodrun become options of rlaunch.
 
-mod mca;
-#[cfg(test)]
-mod tests;
-mod values;
-mod words;
-
-use super::Args;
+use super::mca::{self, Parameter};
+use super::words::{self, Dashes, Meaning, WORDS, Word};
+use crate::cli::args::Args;
 use clap::error::ErrorKind;
 use clap::{ArgAction, CommandFactory};
-use mca::Parameter;
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_console::text::nearest_by;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use words::{Dashes, Meaning, WORDS, Word};
 
 /// Turns other launchers' words into clap's, for a job; the verb `run` as the first word is dropped.
-pub(super) fn respell(mut typed: Vec<OsString>) -> Result<Vec<OsString>, clap::Error> {
+pub(crate) fn respell(mut typed: Vec<OsString>) -> Result<Vec<OsString>, clap::Error> {
     if typed.get(1).is_some_and(|verb| verb == "run") {
         typed.remove(1);
     }
@@ -26,7 +20,7 @@ pub(super) fn respell(mut typed: Vec<OsString>) -> Result<Vec<OsString>, clap::E
 }
 
 /// The same for any command that ends in a program; the first word is the command's name.
-pub(super) fn respell_for(
+pub(crate) fn respell_for(
     mut command: clap::Command,
     typed: Vec<OsString>,
 ) -> Result<Vec<OsString>, clap::Error> {
@@ -62,28 +56,28 @@ pub(super) fn translate(
 
 /// An option of rlaunch that a word of another launcher stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Meant {
+pub(super) struct Meant {
     /// Its long name, without dashes.
-    option: &'static str,
-    value: Option<OsString>,
+    pub(super) option: &'static str,
+    pub(super) value: Option<OsString>,
 }
 
 impl Meant {
-    fn flag(option: &'static str) -> Meant {
+    pub(super) fn flag(option: &'static str) -> Meant {
         Meant { option, value: None }
     }
 
-    fn with(option: &'static str, value: impl Into<OsString>) -> Meant {
+    pub(super) fn with(option: &'static str, value: impl Into<OsString>) -> Meant {
         Meant { option, value: Some(value.into()) }
     }
 
     /// Names what changes nothing here.
-    fn ignored(words: impl Into<OsString>) -> Meant {
+    pub(super) fn ignored(words: impl Into<OsString>) -> Meant {
         Meant::with("ignored", words)
     }
 
     /// Something that the user should know of a word.
-    fn remark(sentence: String) -> Meant {
+    pub(super) fn remark(sentence: String) -> Meant {
         Meant::with("remark", sentence)
     }
 }
@@ -314,7 +308,7 @@ impl Typed<'_> {
     }
 }
 
-fn long_option<'a>(command: &'a clap::Command, name: &str) -> Option<&'a clap::Arg> {
+pub(super) fn long_option<'a>(command: &'a clap::Command, name: &str) -> Option<&'a clap::Arg> {
     command.get_arguments().find(|arg| {
         let aliases = arg.get_all_aliases().unwrap_or_default();
         arg.get_long() == Some(name) || aliases.contains(&name)

@@ -1,12 +1,10 @@
 //! Arguments as they were typed. [`crate::cli::lower`] turns them into a job, after which nothing reads them
 //! again.
 
-mod application;
 mod bench;
-mod between;
+mod compat;
 mod config;
-mod end;
-mod foreign;
+mod environment;
 mod hosts;
 mod invocation;
 mod manual;
@@ -16,30 +14,31 @@ mod output;
 mod placing;
 mod program;
 mod reach;
+mod rendezvous;
 mod setup;
-mod spelling;
+mod termination;
 mod train;
 mod trust;
 mod values;
 mod verbs;
 
-pub(crate) use application::{AnotherArgs, ApplicationArgs};
 pub(crate) use bench::{BenchArgs, What as BenchWhat};
-pub(crate) use between::BetweenArgs;
+pub(crate) use compat::{ForeignArgs, OtherNodes};
 pub(crate) use config::ConfigArgs;
-pub(crate) use end::EndArgs;
-pub(crate) use foreign::{ForeignArgs, OtherNodes};
+pub(crate) use environment::{CommandArgs, ProgramArgs};
 pub(crate) use hosts::{HostArgs, HostfileArgs};
 pub(crate) use invocation::{Invocation, definition};
 pub(crate) use manual::{CompletionsArgs, HelpArgs, ManArgs, Shell};
 pub(crate) use network::NetworkArgs;
 pub(crate) use output::OutputArgs;
 pub(crate) use placing::PlacingArgs;
-pub(crate) use program::{CommandArgs, ProgramArgs};
+pub(crate) use program::{AnotherArgs, ApplicationArgs};
 pub(crate) use reach::ReachArgs;
+pub(crate) use rendezvous::BetweenArgs;
 #[cfg(test)]
 pub(crate) use setup::Engine;
 pub(crate) use setup::{NamedContainer, SetupArgs};
+pub(crate) use termination::EndArgs;
 pub(crate) use train::TrainArgs;
 pub(crate) use trust::TrustArgs;
 pub(crate) use verbs::{CaptureArgs, ReapArgs, ReportArgs, SshConfigArgs, TopoArgs};

@@ -1,5 +1,5 @@
 //! What benchmarks print of their speed, and NCCL of its network, read from a job's output line by
-//! line. What it amounts to is for [`crate::commands::verdict`] to say.
+//! line. What it amounts to is for [`crate::commands::report`] to say.
 
 pub(crate) mod collective;
 mod line;

@@ -1,6 +1,7 @@
 //! Words of other launchers, and what each stands for here.
 
-use super::{Meant, values};
+use super::translate::Meant;
+use super::values;
 
 /// A word of another launcher.
 pub(super) struct Word {

@@ -1,7 +1,7 @@
 //! Which network NCCL used in each rank.
 
 use super::{Kind, Remark};
-use crate::commands::figures::network::{Networks, ProcessUse};
+use crate::commands::report::log_metrics::network::{Networks, ProcessUse};
 use crate::plan::nccl::{Use, Version};
 use rlaunch_console::text;
 use serde::Serialize;

@@ -2,7 +2,7 @@
 //! are read.
 
 use crate::cli::args::{self, CompletionsArgs, ManArgs, Shell};
-use crate::cli::help;
+use crate::commands::help;
 use clap_complete::Shell as Known;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;

@@ -1,5 +1,5 @@
 //! What words of other launchers have become that no option of rlaunch's own says: hidden, since
-//! [`super::spelling`] writes them and nobody types them.
+//! [`crate::cli::compat`] writes them and nobody types them.
 
 use crate::hosts::Host;
 use crate::hosts::addresses::Preference;

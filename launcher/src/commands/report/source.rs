@@ -1,7 +1,7 @@
 //! Where figures come from: a file, standard input, or a job's record.
 
 use super::{Kind, Remark};
-use crate::commands::figures::{Figures, KNOWN};
+use crate::commands::report::log_metrics::{Figures, KNOWN};
 use crate::run::record::JobRecord;
 use crate::run::record::store::{self, RecordStore, RecordStoreError};
 use serde::Serialize;

@@ -1,6 +1,6 @@
 //! Values of other launchers' words: the options that they stand for here, or why they mean nothing.
 
-use super::Meant;
+use super::translate::Meant;
 
 /// `--bind-to core:overload-allowed`
 pub(super) fn bind_to(text: &str) -> Result<Vec<Meant>, String> {
