@@ -354,10 +354,7 @@ const ROWS: &[Coverage] = &[
         vm: &[],
     },
     Coverage {
-        sources: &[
-            "launcher/src/commands/ssh_setup/",
-            "launcher/ssh/src/password.rs",
-        ],
+        sources: &["launcher/src/commands/ssh_setup/", "launcher/ssh/src/password.rs"],
         netns: &["ssh_setup", "abuse::ssh::"],
         vm: &[],
     },
