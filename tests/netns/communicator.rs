@@ -112,7 +112,7 @@ fn a_rank_that_ends_well_but_without_a_goodbye_is_missed_by_the_others() {
     let lives_on = STUBBORN.replace("exec", "");
     let script = format!("{leaves} 1 LEAVE 1; {lives_on} 1 LEAVE 1; code=$?; sleep 2; exit $code");
     let ran = loses_by(&field, "a:2,b", &script).run();
-    say(&ran, 2, "rank 1 on a is lost: it has ended without a word");
+    say(&ran, 2, "rank 1 on a is lost: it closed the connection without saying goodbye");
     ran.ended_with(1).took_less_than(15);
 }
 
@@ -122,7 +122,7 @@ fn a_rank_that_stands_still_is_named_after_the_timeout() {
     for elements in ELEMENTS {
         let ran = loses(&field, "a:2,b", "1 STOP", elements).env("RLAUNCH_COMM_TIMEOUT", "5");
         let ran = ran.run();
-        ran.ended_with(1).says(&["error: all_reduce: not within 5 s: waiting for rank 1 on a"]);
+        ran.ended_with(1).says(&["error: all_reduce: timed out after 5 s: waiting for rank 1 on a"]);
         ran.took_less_than(15);
     }
 }

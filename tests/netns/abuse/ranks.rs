@@ -19,7 +19,7 @@ fn a_message_whose_sender_gave_up_is_not_read_from_its_memory() {
     let field = Field::new();
     for hosts in ["a:2", "a,b"] {
         let ran = suite(&field, hosts, 2, "give-up").run();
-        let said = "rank 1: receive from rank 0 (tag 7): rank 0 on a gave up the message before it \
+        let said = "rank 1: receive from rank 0 (tag 7): rank 0 on a cancelled the message before it \
                     was received";
         assert!(ran.succeeded().out().contains(said), "{ran}");
         assert!(ran.out().contains("rank 0: send to rank 1 (tag 7): interrupted"), "{ran}");
@@ -31,7 +31,7 @@ fn ranks_of_a_collective_that_one_of_them_gave_up_are_told() {
     let field = Field::new();
     for elements in ["1", "500000"] {
         let ran = suite(&field, "a:2,b:2", 4, &format!("give-up-all {elements}")).run();
-        let told = "all_reduce: rank 2 on b gave up all_reduce on this communicator";
+        let told = "all_reduce: rank 2 on b cancelled all_reduce, so the ranks of this communicator";
         let out = ran.succeeded().out();
         // A rank that has all it needs of rank 2 already notices at its next call.
         for rank in 0..4 {

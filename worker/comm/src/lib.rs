@@ -1,16 +1,17 @@
-//! What the ranks of a job say to each other.
+//! Messages and collectives between the ranks of a job, over shared memory, TCP and RDMA.
 //!
-//! The README beside this crate says what it offers. Its folders, each of which uses only those above it:
+//! `README.md` describes what the library offers. Each folder uses only folders above it in this
+//! table:
 //!
-//! | folder | subject |
+//! | folder | contents |
 //! |---|---|
-//! | `types` | elements, operations and errors |
-//! | `transport` | packets between two ranks: shared memory, TCP, RDMA, simulation |
-//! | `collectives` | algorithms as data, the choice between them, vectorised reductions |
-//! | `progress` | which request waits for what, what is sent next, and how a process waits |
-//! | `connect` | how ranks of different hosts find each other and connect |
-//! | `api` | the calls |
-//! | `testing` | ranks as threads of one seed, and entry points for fuzzers |
+//! | `types` | elements, reduction operations, errors |
+//! | `transport` | links, which carry packets between two ranks: shared memory, TCP, RDMA, simulation |
+//! | `collectives` | collective algorithms as data, the choice between them, vectorised reductions |
+//! | `progress` | the engine that matches messages and runs collectives, and how a process waits for it |
+//! | `connect` | how ranks on different nodes authenticate each other and connect |
+//! | `api` | the public calls |
+//! | `testing` | simulated jobs with a seeded schedule, and entry points for fuzzers |
 
 mod api;
 mod collectives;

@@ -119,7 +119,7 @@ fn the_example_says_why_it_cannot_start() {
     assert_eq!(ended.status.code(), Some(1));
     let said = String::from_utf8(ended.stderr).unwrap();
     assert!(said.contains("RL_START") && said.contains("WORLD_SIZE is 4"), "{said}");
-    assert!(said.contains("hint: start it by rlaunch"), "{said}");
+    assert!(said.contains("hint: start it with: rlaunch"), "{said}");
 }
 
 #[test]

@@ -68,7 +68,7 @@ static void senseless(rl_comm *comm)
     INVALID(rl_all_reduce(comm, data, data + 1, 2, RL_F32, RL_SUM), "overlap");
     INVALID(rl_sendrecv(comm, data, 1, 0, 0, data, 1, 0, 0, RL_F32, NULL), "overlap");
     FAILS(rl_abort(comm, "no data"), RL_ABORTED, "abort: no data");
-    FAILS(rl_send(comm, data, 1, RL_F32, 1, 0), RL_NO_SUCH_RANK, "no rank 1 among 1");
+    FAILS(rl_send(comm, data, 1, RL_F32, 1, 0), RL_NO_SUCH_RANK, "no rank 1 in a communicator of 1");
     FAILS(rl_recv(comm, data, 1, RL_F32, 1, 0, NULL), RL_NO_SUCH_RANK, "no rank 1");
     FAILS(rl_irecv(comm, data, 1, RL_F32, 1, 0, &request), RL_NO_SUCH_RANK, "no rank 1");
     FAILS(rl_broadcast(comm, data, 1, RL_F32, 3), RL_NO_SUCH_RANK, "no rank 3");

@@ -96,12 +96,12 @@ class Alone(unittest.TestCase):
         for call, sentence in [
             (
                 lambda: comm.send(numbers(1), 3),
-                "send to rank 3 (tag 0): there is no rank 3 among 1",
+                "send to rank 3 (tag 0): there is no rank 3 in a communicator of 1",
             ),
-            (lambda: comm.broadcast(numbers(1), 1), "broadcast: there is no rank 1 among 1"),
+            (lambda: comm.broadcast(numbers(1), 1), "broadcast: there is no rank 1 in a communicator of 1"),
             (
                 lambda: comm.all_reduce(numbers(1, 2), out=numbers(1)),
-                "all_reduce: output has 1 elements, and should have 2",
+                "all_reduce: output has 1 elements but should have 2",
             ),
         ]:
             with self.assertRaises(rlaunch.Error) as raised:
@@ -114,7 +114,7 @@ class Alone(unittest.TestCase):
 
     def test_messages_that_are_too_long_or_no_whole_number(self):
         comm.send(numbers(1, 2), 0, tag=3)
-        with self.assertRaisesRegex(rlaunch.Error, "8 bytes from rank 0, and room for 4"):
+        with self.assertRaisesRegex(rlaunch.Error, "8 bytes from rank 0 does not fit into a buffer of 4"):
             comm.recv(numbers(0), 0, tag=3)
         comm.send(b"abc", 0, tag=4)
         with self.assertRaisesRegex(rlaunch.Error, "3 bytes, which is no whole number of float32"):
@@ -196,9 +196,9 @@ class Alone(unittest.TestCase):
         receives = comm.irecv(bytearray(1), 0, tag=23)
         comm.send(b"123", 0, tag=23)
         for _ in range(2):
-            with self.assertRaisesRegex(rlaunch.Error, "3 bytes from rank 0, and room for 1"):
+            with self.assertRaisesRegex(rlaunch.Error, "3 bytes from rank 0 does not fit into a buffer of 1"):
                 receives.wait()
-        with self.assertRaisesRegex(rlaunch.Error, "there is no rank 1 among 1"):
+        with self.assertRaisesRegex(rlaunch.Error, "there is no rank 1 in a communicator of 1"):
             comm.isend(b"", 1)
 
     def test_abort_says_why(self):
@@ -314,7 +314,7 @@ class Alone(unittest.TestCase):
         self.assertEqual(
             said.stdout.strip(),
             "WORLD_SIZE is 2, but this process was not started by rlaunch; "
-            "start it by rlaunch -H HOST,... PROGRAM",
+            "start it with: rlaunch -H HOST,... PROGRAM",
         )
 
 

@@ -1,4 +1,4 @@
-//! Collectives as the program calls them: whether the buffers fit, and which schedule they take.
+//! Collectives as the program calls them: buffer checks, the schedule cache, and dispatch.
 
 use crate::api::communicator::Communicator;
 use crate::api::scope::{Request, Scope};
@@ -15,11 +15,11 @@ use crate::types::error::{Cause, CommError, Operation};
 use rlaunch_lock::{BufferTable, Memory};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What is asked for: one schedule does for all that are equal.
+/// Properties that determine a schedule within a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ScheduleKey {
     kind: CollectiveKind,
-    /// Elements of a block, as the schedule counts them.
+    /// Elements per block; what a block is depends on the collective.
     count: usize,
     element: ElementType,
     in_place: bool,
@@ -61,7 +61,7 @@ impl ScheduleKey {
     }
 }
 
-/// Schedules that were made, the latest last: programs ask for the same ones again and again.
+/// Recently used schedules, the newest last. Programs repeat the same few collectives.
 #[derive(Debug)]
 pub(crate) struct ScheduleCache {
     topology: Topology,
@@ -69,7 +69,7 @@ pub(crate) struct ScheduleCache {
 }
 
 impl ScheduleCache {
-    /// So many are kept.
+    /// Maximum number of cached schedules.
     const KEPT: usize = 32;
 
     pub(crate) fn new(topology: Topology) -> ScheduleCache {
@@ -90,23 +90,23 @@ impl ScheduleCache {
     }
 }
 
-/// A collective that is about to begin.
+/// Collective that is about to begin.
 #[derive(Debug)]
 pub(crate) struct PreparedCollective {
     pub(crate) operation: Operation,
     pub(crate) schedule: Arc<Schedule>,
-    /// The context and the tag of its messages.
+    /// Context, and sequence number in the place of the tag.
     pub(crate) number: (u32, u32),
     pub(crate) element: ElementType,
     pub(crate) op: Op,
 }
 
-/// The program's memory.
+/// Input and output of a collective.
 #[derive(Debug)]
 pub enum CollectiveBuffers<'a, T> {
-    /// Two buffers. What a rank neither gives nor gets may be empty.
+    /// Separate input and output. A buffer that this rank does not use may be empty.
     Separate(&'a [T], &'a mut [T]),
-    /// One that is both.
+    /// One buffer that is both.
     InPlace(&'a mut [T]),
 }
 
@@ -125,9 +125,9 @@ impl<'a, T: Element> CollectiveBuffers<'a, T> {
 }
 
 impl CollectiveBuffers<'_, u8> {
-    /// In elements.
+    /// Returns the lengths of input and output in elements, and whether both are one buffer.
     fn lengths(&self, element: ElementType) -> (usize, usize, bool) {
-        // Sizes are powers of two.
+        // Element sizes are powers of two.
         let shift = element.size().trailing_zeros();
         match self {
             CollectiveBuffers::Separate(input, output) => {
@@ -139,7 +139,7 @@ impl CollectiveBuffers<'_, u8> {
 }
 
 impl Communicator {
-    /// What a collective on these buffers is; fails where they do not fit together.
+    /// Checks that the buffers fit the collective and returns the key of its schedule.
     #[inline]
     pub(crate) fn schedule_key(
         &self,
@@ -201,7 +201,7 @@ impl Communicator {
                 blocks("input", input)?
             }
         };
-        // Who is no root has nothing that is both.
+        // Only the root uses its buffer as input and output at once.
         let in_place = in_place && kind.root().is_none_or(|_| is_root);
         Ok(ScheduleKey { kind, count, element, in_place })
     }
@@ -237,7 +237,7 @@ impl Communicator {
         self.collective_bytes(kind, (T::TYPE, op), given.bytes())
     }
 
-    /// The same for elements that are named at run time.
+    /// Runs a collective whose element type is given at run time.
     pub(crate) fn collective_bytes(
         &self,
         kind: CollectiveKind,
@@ -248,7 +248,7 @@ impl Communicator {
         let key = self
             .schedule_key(kind, element, &given)
             .map_err(|cause| CommError { operation, cause })?;
-        // One buffer of a rank that is no root is what it gives and gets.
+        // On ranks other than the root, a single buffer is either input or output.
         let is_one = matches!(given, CollectiveBuffers::InPlace(_));
         let (input, output): (&[u8], &mut [u8]) = match given {
             CollectiveBuffers::Separate(input, output) => (input, output),
@@ -323,7 +323,7 @@ impl Engine {
     }
 }
 
-/// The same calls twice: those that wait, and those that are waited for.
+/// Defines each collective twice: blocking on [`Communicator`], nonblocking on [`Scope`].
 macro_rules! collectives {
     ($(
         $(#[$doc:meta])*
@@ -361,57 +361,66 @@ macro_rules! collectives {
 }
 
 collectives! {
-    /// Gives everyone what `root` has in `data`; all ranks' are equally long.
+    /// Copies `data` of rank `root` to `data` of all ranks. All buffers have the same length.
     broadcast, ibroadcast(data: &mut [T]; root: usize)
         = CollectiveKind::Broadcast { root }, Op::Sum, CollectiveBuffers::Separate(&[], data);
-    /// Reduces what all have to `output` of `root`; the others' may be empty.
+    /// Reduces the `input` of all ranks element by element into `output` of `root`. All inputs and
+    /// the root's output have the same length; `output` of other ranks is unused.
     reduce, ireduce(input: &[T], output: &mut [T]; op: Op, root: usize)
         = CollectiveKind::Reduce { root }, op, CollectiveBuffers::Separate(input, output);
-    /// Reduces what all have in `data` to that of `root`; the others' stays.
+    /// Reduces `data` of all ranks into `data` of `root`; other ranks keep theirs.
     reduce_in_place, ireduce_in_place(data: &mut [T]; op: Op, root: usize)
         = CollectiveKind::Reduce { root }, op, CollectiveBuffers::InPlace(data);
-    /// Reduces what all have, for all. The results are equal to the bit.
+    /// Reduces the `input` of all ranks into `output` of every rank. All buffers have the same
+    /// length, and all ranks get bitwise equal results.
     all_reduce, iall_reduce(input: &[T], output: &mut [T]; op: Op)
         = CollectiveKind::AllReduce, op, CollectiveBuffers::Separate(input, output);
-    /// Reduces what all have in `data`, for all.
+    /// Reduces `data` of all ranks into `data` of every rank.
     all_reduce_in_place, iall_reduce_in_place(data: &mut [T]; op: Op)
         = CollectiveKind::AllReduce, op, CollectiveBuffers::InPlace(data);
-    /// Puts what all have, by rank, to `output` of `root`; the others' may be empty.
+    /// Concatenates the `input` of all ranks, in rank order, in `output` of `root`. All inputs have
+    /// the same length; `output` of other ranks is unused.
     gather, igather(input: &[T], output: &mut [T]; root: usize)
         = CollectiveKind::Gather { root }, Op::Sum, CollectiveBuffers::Separate(input, output);
-    /// The same, where `data` of `root` has its own part in place already, and is long enough for
-    /// all. That of the others is their part.
+    /// Gathers into `data` of `root`, which holds one block for each rank, its own already in place.
+    /// `data` of other ranks is their block.
     gather_in_place, igather_in_place(data: &mut [T]; root: usize)
         = CollectiveKind::Gather { root }, Op::Sum, CollectiveBuffers::InPlace(data);
-    /// Gives each rank its part of what `root` has; the others' `input` may be empty.
+    /// Splits `input` of `root` into one block for each rank, in rank order, and copies each block to
+    /// `output` of its rank. `input` of other ranks is unused.
     scatter, iscatter(input: &[T], output: &mut [T]; root: usize)
         = CollectiveKind::Scatter { root }, Op::Sum, CollectiveBuffers::Separate(input, output);
-    /// The same, where `data` of `root` has the parts of all and keeps its own where it is. That of
-    /// the others is for their part.
+    /// Scatters from `data` of `root`, which holds one block for each rank and keeps its own. `data`
+    /// of other ranks receives their block.
     scatter_in_place, iscatter_in_place(data: &mut [T]; root: usize)
         = CollectiveKind::Scatter { root }, Op::Sum, CollectiveBuffers::InPlace(data);
-    /// Puts what all have, by rank, to everyone's `output`.
+    /// Concatenates the `input` of all ranks, in rank order, in `output` of every rank. All inputs
+    /// have the same length.
     all_gather, iall_gather(input: &[T], output: &mut [T])
         = CollectiveKind::AllGather, Op::Sum, CollectiveBuffers::Separate(input, output);
-    /// The same, where each rank's own part is in its place already.
+    /// Gathers into `data` of every rank, which holds one block for each rank, the own one already in
+    /// place.
     all_gather_in_place, iall_gather_in_place(data: &mut [T])
         = CollectiveKind::AllGather, Op::Sum, CollectiveBuffers::InPlace(data);
-    /// Reduces what all have, and gives each rank its part, by rank.
+    /// Reduces the `input` of all ranks, which holds one block for each rank, and leaves each rank its
+    /// own block of the result in `output`.
     reduce_scatter, ireduce_scatter(input: &[T], output: &mut [T]; op: Op)
         = CollectiveKind::ReduceScatter, op, CollectiveBuffers::Separate(input, output);
-    /// The same, with the part at the front of `data` afterwards, and anything behind it.
+    /// Reduces `data` of all ranks and leaves each rank its own block at the front of `data`. The rest
+    /// of `data` is undefined afterwards.
     reduce_scatter_in_place, ireduce_scatter_in_place(data: &mut [T]; op: Op)
         = CollectiveKind::ReduceScatter, op, CollectiveBuffers::InPlace(data);
-    /// Sends a part of `input` to each rank, and gets a part from each, by rank.
+    /// Sends block `i` of `input` to rank `i`, and receives the block from rank `i` as block `i` of
+    /// `output`. Both hold one block for each rank.
     all_to_all, iall_to_all(input: &[T], output: &mut [T])
         = CollectiveKind::AllToAll, Op::Sum, CollectiveBuffers::Separate(input, output);
-    /// The same, where what comes takes the place of what goes.
+    /// Exchanges blocks within `data`: the block received from a rank replaces the one sent to it.
     all_to_all_in_place, iall_to_all_in_place(data: &mut [T])
         = CollectiveKind::AllToAll, Op::Sum, CollectiveBuffers::InPlace(data);
 }
 
 impl Communicator {
-    /// Returns when every rank has called it.
+    /// Waits until every rank has called it.
     pub fn barrier(&self) -> Result<(), CommError> {
         self.collective::<u8>(
             CollectiveKind::Barrier,

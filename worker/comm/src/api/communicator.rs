@@ -1,4 +1,4 @@
-//! The ranks that talk to each other, as one of them sees them.
+//! [`Communicator`]: blocking messages, splitting, and what all other calls share.
 
 use crate::api::collectives::{PreparedCollective, ScheduleCache};
 use crate::api::group::Group;
@@ -15,47 +15,49 @@ use rlaunch_lock::{BufferTable, EngineGuard, Memory};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What a receive has got.
+/// Result of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Who sent it.
+    /// Rank of the sender in the communicator.
     pub from: usize,
-    /// How many elements; not more than there was room for.
+    /// Number of elements received; at most the length of the buffer.
     pub length: usize,
 }
 
-/// One bit of a context says that a collective speaks.
+/// Number of context ids. One of the [`CONTEXT`] bits distinguishes collectives from messages.
 const MOST_CONTEXTS: u32 = 1 << (CONTEXT - 1);
 
-/// The ranks of a job, or some of them. Calls may come from several threads; those of collectives
-/// must come in the same order in every rank.
+/// Group of ranks that exchange messages and run collectives.
+///
+/// Several threads may call into one communicator at the same time. Collectives must be called in
+/// the same order by all of its ranks.
 #[derive(Debug)]
 pub struct Communicator {
     pub(crate) progress: Arc<Progress>,
     pub(crate) group: Group,
-    /// Its number; the same in every rank.
+    /// Id of the communicator, the same in all its ranks.
     pub(crate) context: u32,
     contexts: Arc<ContextIds>,
-    /// How many collectives there were.
+    /// Number of collectives begun so far.
     collectives: AtomicU32,
     pub(crate) schedules: ScheduleCache,
 }
 
-/// Numbers for communicators. The first rank of a communicator numbers those that are split from it,
-/// and no two ranks of the job have a number in common: whichever threads of whichever ranks split at
-/// once, no number is given out twice.
+/// Allocator of context ids, shared by all communicators of the process. Rank 0 of a communicator
+/// allocates the ids of communicators split from it. Each rank of the job hands out its own residue
+/// class modulo the world size, so concurrent splits in different ranks never get the same id.
 #[derive(Debug)]
 struct ContextIds {
-    /// How many this rank has given out.
+    /// Number of ids this rank has handed out.
     given: AtomicU32,
-    /// This rank's number in the job, and how many ranks that has.
+    /// Rank in the job.
     me: usize,
+    /// World size.
     ranks: usize,
 }
 
 impl ContextIds {
-    /// A number that no communicator of the job has; [`MOST_CONTEXTS`] where there is none left. The
-    /// world is 0.
+    /// Returns an unused id, or [`MOST_CONTEXTS`] if none is left. Id 0 is the world.
     fn allocate(&self) -> u32 {
         let given = self.given.fetch_add(1, Ordering::Relaxed) as usize;
         let number = given.saturating_mul(self.ranks).saturating_add(self.me + 1);
@@ -81,53 +83,59 @@ impl Communicator {
         }
     }
 
-    /// This process's number, from 0.
+    /// Returns the rank of this process, from 0.
     pub fn rank(&self) -> usize {
         self.group.me
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     pub fn size(&self) -> usize {
         self.group.size()
     }
 
-    /// This process's number among the ranks of its node.
+    /// Returns the rank of this process among the communicator's ranks on its node.
     pub fn local_rank(&self) -> usize {
         self.group.local().0
     }
 
-    /// How many ranks its node has.
+    /// Returns the number of the communicator's ranks on this node.
     pub fn local_size(&self) -> usize {
         self.group.local().1
     }
 
-    /// Has `interrupted` asked after each sleep of a wait, once a second at least: where it says
-    /// `true`, the wait fails with [`Cause::Interrupted`]. A message to be sent then arrives whole or
-    /// not at all, one to be received waits for the next receive, and the communicator of a collective
-    /// is of no more use for collectives, at any of its ranks. What a device copies just then takes the
-    /// peer along. The first to be given is asked, for all communicators of this process.
+    /// Sets a callback that can interrupt waits of this process, on any communicator.
+    ///
+    /// The callback runs after each sleep of a wait, at least once a second. When it returns `true`
+    /// the wait fails with [`Cause::Interrupted`]. An interrupted send is then delivered whole or
+    /// not at all; the message of an interrupted receive stays for the next receive; an interrupted
+    /// collective leaves the communicator unusable for collectives on all its ranks. If a device is
+    /// copying from or to the buffer and does not finish in time, the peer counts as lost. Only the
+    /// first callback is used; later calls have no effect.
     pub fn set_interrupt_check(&self, interrupted: fn() -> bool) {
-        // Who comes second has the same wish.
         let _ = self.progress.interrupted.set(interrupted);
     }
 
-    /// Ends the job, and says why: rlaunch ends all ranks, this one included. What is returned is
-    /// for the caller to return as well, since the end takes a moment. Alone, it is the only effect.
+    /// Asks rlaunch to end all ranks of the job, this one included, for the reason `why`.
+    ///
+    /// The job takes a moment to end, so the caller should return the error it gets here. In a
+    /// process that rlaunch did not start, the call only returns the error.
     pub fn abort(&self, why: &str) -> CommError {
         if let Err(cause) = self.check_not_forked() {
             return CommError { operation: Operation::Abort, cause };
         }
         let told = self.progress.with_agent(|agent| agent.abort(why));
         let cause = match told {
-            Some(Err(error)) => format!("{why} (and the agent was not told: {error})"),
+            Some(Err(error)) => format!("{why} (and the agent could not be notified: {error})"),
             Some(Ok(())) | None => why.to_owned(),
         };
         CommError { operation: Operation::Abort, cause: Cause::Aborted(cause.into()) }
     }
 
-    /// Sends a message to rank `to`; returns when `data` may be used again. Messages between two
-    /// ranks with one tag arrive in the order in which they were sent. A long message waits until
-    /// it is received.
+    /// Sends a message to rank `to` and returns once `data` can be reused.
+    ///
+    /// Messages between two ranks with the same tag arrive in the order in which they were sent. A
+    /// short message is buffered; a long one waits for its receive. Fails if the rank does not
+    /// exist, has left or is lost, or on timeout.
     pub fn send<T: Element>(&self, data: &[T], to: usize, tag: u32) -> Result<(), CommError> {
         let operation = Operation::Send { to, tag };
         let bytes = bytemuck::cast_slice(data);
@@ -141,7 +149,7 @@ impl Communicator {
         let mut guard = self.progress.engine.lock();
         match guard.parts().0.send_short(&to, bytes) {
             SendOutcome::Sent => return Ok(()),
-            SendOutcome::QueuedPacket => return self.flush(&mut guard, to.peer, operation),
+            SendOutcome::Queued => return self.flush(&mut guard, to.peer, operation),
             SendOutcome::Failed => return Err(guard.parts().0.failure(to.peer)),
             SendOutcome::TooLong => {}
         }
@@ -155,7 +163,7 @@ impl Communicator {
         })
     }
 
-    /// Waits until all that was to be sent to a peer has gone.
+    /// Waits until everything queued for a peer has been sent.
     pub(crate) fn flush(
         &self,
         guard: &mut EngineGuard<'_, Engine>,
@@ -170,7 +178,7 @@ impl Communicator {
                 return Ok(());
             }
             if progress {
-                pause.end();
+                pause.reset();
             } else {
                 let missing = |engine: &mut Engine| (Some(operation), engine.name(peer));
                 self.progress.pause(&mut pause, guard, missing)?;
@@ -178,7 +186,8 @@ impl Communicator {
         }
     }
 
-    /// Receives a message of rank `from`, which may be shorter than `data`.
+    /// Receives a message from rank `from`, which may be shorter than `data`. Fails with
+    /// [`Cause::Truncated`] if it is longer.
     pub fn recv<T: Element>(
         &self,
         data: &mut [T],
@@ -188,7 +197,7 @@ impl Communicator {
         self.receive(data, Some(from), tag)
     }
 
-    /// Receives a message of whichever rank sends one with this tag first.
+    /// Receives the first message with this tag from any rank.
     pub fn recv_any<T: Element>(&self, data: &mut [T], tag: u32) -> Result<Received, CommError> {
         self.receive(data, None, tag)
     }
@@ -209,7 +218,6 @@ impl Communicator {
         self.received(came, operation, T::TYPE.size())
     }
 
-    /// Waits for a message of one rank.
     fn receive_bytes(
         &self,
         from: Envelope,
@@ -235,7 +243,8 @@ impl Communicator {
         Ok(Status { from: from.peer, length })
     }
 
-    /// Waits for a short message, and says `false` if it is a long one.
+    /// Waits for a message and hands a short one to `take`. Returns `false` if the message is long
+    /// and has to be received with [`Engine::receive`].
     #[inline]
     pub(crate) fn await_message(
         &self,
@@ -251,7 +260,7 @@ impl Communicator {
                 ReceiveOutcome::Message => return Ok(true),
                 ReceiveOutcome::Rts => return Ok(false),
                 ReceiveOutcome::Progress => {
-                    pause.end();
+                    pause.reset();
                     continue;
                 }
                 ReceiveOutcome::Failed => return Err(engine.failure(from.peer)),
@@ -260,10 +269,10 @@ impl Communicator {
             if let Some(cause) = engine.matching.out_of_step(from.context, from.tag) {
                 return Err(cause);
             }
-            // Now the others have their turn. What comes of that may be the message: who slept on it
-            // would not hear of it again.
+            // Poll the other peers too. That can bring this very message, after which its link
+            // raises no further event, so look again before sleeping.
             if self.progress.is_about_to_yield(&pause) && engine.progress(buffers) {
-                pause.end();
+                pause.reset();
                 continue;
             }
             let missing = |engine: &mut Engine| (Some(operation), engine.name(from.peer));
@@ -302,7 +311,8 @@ impl Communicator {
         }
     }
 
-    /// What came, in elements of `size` bytes.
+    /// Converts the status of a receive to elements of `size` bytes and to ranks of this
+    /// communicator.
     pub(crate) fn received(
         &self,
         came: Result<Status, Cause>,
@@ -318,8 +328,8 @@ impl Communicator {
         Ok(Received { from, length: came.length / size })
     }
 
-    /// Sends one message and receives another at the same time, so that two ranks may do it with
-    /// each other.
+    /// Sends one message and receives another concurrently, so that two ranks can exchange
+    /// messages.
     pub fn sendrecv<T: Element>(
         &self,
         data: &[T],
@@ -336,8 +346,8 @@ impl Communicator {
         })
     }
 
-    /// Makes a communicator of those ranks that give the same `colour`, ordered by `key` and then
-    /// by their rank here. Every rank has to call it.
+    /// Creates a communicator of the ranks that pass the same `colour`, ordered by `key` and then
+    /// by rank. Collective: every rank must call it.
     pub fn split(&self, colour: u32, key: i64) -> Result<Communicator, CommError> {
         let context = if self.rank() == 0 { self.contexts.allocate() } else { 0 };
         let own = [u64::from(colour), key as u64, u64::from(context)];
@@ -346,7 +356,7 @@ impl Communicator {
         let (rows, _) = all.as_chunks::<3>();
         let context = rows[0][2] as u32;
         if context >= MOST_CONTEXTS {
-            let cause = Cause::Start("there are too many communicators".into());
+            let cause = Cause::Start("too many communicators were created".into());
             return Err(CommError { operation: Operation::Collective("split"), cause });
         }
         let colours: Vec<(u32, i64)> =
@@ -362,19 +372,19 @@ impl Communicator {
         })
     }
 
-    /// Fails in a process that was forked: connections and device memory are its parent's.
+    /// Fails in a forked child: connections and device memory belong to its parent.
     #[inline]
     pub(crate) fn check_not_forked(&self) -> Result<(), Cause> {
         if self.progress.engine.is_inherited() { Err(Cause::Forked) } else { Ok(()) }
     }
 
-    /// A message from a rank, or `None` for one from any.
+    /// Returns the envelope of a message from a rank, or `None` for a message from any rank.
     pub(crate) fn source(&self, from: Option<usize>, tag: u32) -> Result<Option<Envelope>, Cause> {
         self.check_not_forked()?;
         from.map(|from| self.envelope(from, tag)).transpose()
     }
 
-    /// A message to or from a rank.
+    /// Returns the envelope of a message to or from a rank.
     pub(crate) fn envelope(&self, rank: usize, tag: u32) -> Result<Envelope, Cause> {
         self.check_not_forked()?;
         let size = self.size();
@@ -382,12 +392,12 @@ impl Communicator {
         Ok(Envelope { peer, context: self.context << 1, tag })
     }
 
-    /// The context and the number of the next collective.
+    /// Returns the context and the sequence number of the next collective.
     pub(crate) fn next_collective(&self) -> (u32, u32) {
         (self.context << 1 | 1, self.collectives.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Gives up a collective that this thread runs itself.
+    /// Cancels a collective that runs on the caller's stack.
     #[cold]
     pub(crate) fn cancel_collective(&self, collective: &PreparedCollective, cause: &Cause) {
         let PreparedCollective { number: (context, number), operation, .. } = *collective;
@@ -400,7 +410,7 @@ impl Communicator {
         );
     }
 
-    /// Begins something and waits for its end.
+    /// Begins a request and waits for it.
     #[inline]
     pub(crate) fn run_request(
         &self,

@@ -1,21 +1,21 @@
-//! Which ranks of the job a communicator has, and on which nodes they are.
+//! Membership of a communicator: its ranks as ranks of the job, and their nodes.
 
 use crate::collectives::choice::Topology;
 use std::sync::Arc;
 
-/// The ranks of a communicator.
+/// Ranks of a communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
-    /// By rank of the communicator, ranks of the job.
+    /// Rank in the job of each rank of the communicator.
     pub(crate) ranks: Arc<[usize]>,
-    /// By rank of the communicator, which node it is on.
+    /// Node of each rank of the communicator.
     pub(crate) nodes: Arc<[u32]>,
-    /// This rank's place.
+    /// This process's rank in the communicator.
     pub(crate) me: usize,
 }
 
 impl Group {
-    /// All ranks of a job; `nodes` by rank.
+    /// Creates the group of all ranks of a job, given the node of each.
     pub(crate) fn world(me: usize, nodes: Arc<[u32]>) -> Group {
         Group { ranks: (0..nodes.len()).collect(), nodes, me }
     }
@@ -24,30 +24,29 @@ impl Group {
         self.ranks.len()
     }
 
-    /// This rank's place among those of its node, and how many they are.
+    /// Returns this process's rank among the members on its node, and their number.
     pub(crate) fn local(&self) -> (usize, usize) {
         let own = self.nodes[self.me];
         let before = self.nodes[..self.me].iter().filter(|node| **node == own).count();
         (before, self.nodes.iter().filter(|node| **node == own).count())
     }
 
-    /// As the choice of algorithms sees it.
     pub(crate) fn topology(&self) -> Topology {
         let nodes: Vec<usize> = self.nodes.iter().map(|node| *node as usize).collect();
         Topology::new(self.me, &nodes)
     }
 
-    /// The place of a rank of the job.
+    /// Finds the rank in the communicator of a rank of the job.
     pub(crate) fn rank_of(&self, rank: usize) -> Option<usize> {
-        // Worlds are in order, and most groups are worlds.
+        // In the world both are equal, and most groups are the world.
         if self.ranks.get(rank) == Some(&rank) {
             return Some(rank);
         }
         self.ranks.iter().position(|of_job| *of_job == rank)
     }
 
-    /// The group of those with this rank's colour, by key and then by rank here; `colours` has
-    /// each rank's colour and key.
+    /// Returns the group of the ranks that have this rank's colour, ordered by key and then by
+    /// rank; `colours` holds the colour and the key of each rank.
     pub(crate) fn split(&self, colours: &[(u32, i64)]) -> Group {
         let own = colours[self.me].0;
         let mut places: Vec<usize> =

@@ -1,4 +1,4 @@
-//! How quick a communicator is: messages and collectives, repeated until a clock can tell.
+//! Benchmarks of messages and collectives, repeated until the clock resolution does not matter.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,27 +6,28 @@ use std::time::{Duration, Instant};
 
 use crate::{CommError, Communicator, Op};
 
-/// How many messages of a stream are on their way together; an empty one answers them.
+/// Number of messages of the bandwidth benchmark in flight; the receiver acknowledges each window
+/// with an empty message.
 const WINDOW: usize = 8;
 const TAG: u32 = 1;
-/// A batch that was too short is followed by one that should be this much longer than asked for, so
-/// that few are too short again: of batches close to the limit only slow ones would count.
+/// Factor by which the batch after a too short one exceeds the requested time. A batch sized
+/// exactly would often be too short again, and only slow batches would count.
 const AMPLE: f64 = 1.6;
-/// The most by which a batch grows at once; the first one may be all start-up.
+/// Maximum growth of a batch, since the first batch may consist of start-up costs.
 const GROWTH: f64 = 100.0;
 
-/// What is repeated.
+/// Operation that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Benchmark {
-    /// A message to a partner and one back; the time is that of one way. Ranks act in pairs, 0 with
-    /// 1, 2 with 3; one left over only waits.
+    /// Ping-pong between pairs of ranks, 0 with 1, 2 with 3; the time is half a round trip. A rank
+    /// without a partner only takes part in barriers.
     Latency,
-    /// Messages from one of a pair to the other, several on their way at a time; the time is that of
-    /// one message.
+    /// Stream of messages from one rank of a pair to the other, several in flight; the time is that
+    /// of one message.
     Bandwidth,
     /// A barrier.
     Barrier,
-    /// The sum of vectors of f32, at every rank.
+    /// All-reduce of f32 vectors with [`Op::Sum`].
     AllReduce,
 }
 
@@ -58,60 +59,61 @@ impl FromStr for Benchmark {
     }
 }
 
-/// How to measure an act.
+/// Parameters of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// What.
+    /// Operation to measure.
     pub benchmark: Benchmark,
-    /// Of each message or vector; a barrier has none.
+    /// Size of each message or vector; ignored for barriers.
     pub bytes: usize,
-    /// The least time of a batch. Short acts say nothing alone. Where it is zero, batches follow each
-    /// other without a pause, as perftest's iterations do: nothing is said in between.
+    /// Minimum duration of a batch. If it is zero, batches follow each other without a barrier or
+    /// any other message in between, like the iterations of perftest.
     pub at_least: Duration,
-    /// How many batches are timed after one to warm up; at least one.
+    /// Number of timed batches after one warm-up batch; at least one.
     pub batches: usize,
-    /// How many repetitions a batch begins with, if that is known; more are added as needed.
+    /// Initial number of repetitions per batch; it grows until batches take `at_least`.
     pub count: u64,
 }
 
-/// What a rank measured.
+/// Result of a measurement at one rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// Seconds of one act: the median of the batches.
+    /// Seconds per operation: the median over the batches.
     pub seconds: f64,
-    /// The same of the quickest batch.
+    /// Seconds per operation of the fastest batch.
     pub least: f64,
     /// Repetitions in each batch.
     pub count: u64,
 }
 
-/// Why nothing was measured.
+/// Reason why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
     /// The communicator failed.
     #[error(transparent)]
     Communicator(#[from] CommError),
-    /// What arrived is not what was sent.
-    #[error("{0} of {1} bytes brought wrong data")]
+    /// The received data differ from what was sent.
+    #[error("{0} of {1} bytes received wrong data")]
     WrongData(Benchmark, usize),
-    /// A message needs two ranks.
-    #[error("{0} is between two ranks, and there is only one")]
+    /// A message benchmark needs at least two ranks.
+    #[error("{0} needs two ranks, but there is only one")]
     Alone(Benchmark),
-    /// No act has this name.
-    #[error("no such act: there are latency, bandwidth, barrier and allreduce")]
+    /// No benchmark has this name.
+    #[error("no such benchmark; use latency, bandwidth, barrier or allreduce")]
     UnknownBenchmark,
 }
 
-/// Measures an act; all ranks call this with the same plan. Rank 0's clock says when a batch is long
-/// enough.
+/// Measures an operation. Collective: all ranks must call it with the same plan. Rank 0 decides
+/// when batches are long enough.
 ///
 /// # Errors
 ///
-/// When the communicator fails, when data is wrong, or when there is nobody to send to.
+/// Fails if the communicator fails, if received data are wrong, or if a message benchmark runs on
+/// one rank.
 pub fn measure(comm: &Communicator, plan: &Plan) -> Result<Measured, MeasureError> {
     let mut bench = Bench::new(comm, plan)?;
     let mut count = plan.count.max(1);
-    // The first only warms up.
+    // The first batch is a warm-up.
     let wanted = plan.batches.max(1) + 1;
     let mut times = Vec::with_capacity(wanted);
     let is_one_run = plan.at_least.is_zero();
@@ -130,20 +132,20 @@ pub fn measure(comm: &Communicator, plan: &Plan) -> Result<Measured, MeasureErro
         count = next;
     }
     bench.check()?;
-    // Exact: nothing is repeated 2^53 times.
+    // Exact, since counts stay far below 2^53.
     let operations = count as f64 * bench.operations_per_repetition();
     let seconds = median(&mut times[1..]) / operations;
     let least = times[1..].iter().copied().fold(f64::INFINITY, f64::min) / operations;
     Ok(Measured { seconds, least, count })
 }
 
-/// How many repetitions the next batch has: as many as this one unless this was too short.
+/// Returns the repetitions of the next batch: `count` if this one took long enough.
 fn longer(count: u64, time: Duration, at_least: Duration) -> u64 {
     if time >= at_least {
         return count;
     }
     let wanted = AMPLE * at_least.as_secs_f64() / time.as_secs_f64().max(1e-9);
-    // Rounded down, and one more so that it grows.
+    // Rounded down, plus one so that it grows.
     (count as f64 * wanted.min(GROWTH)) as u64 + 1
 }
 
@@ -153,16 +155,16 @@ fn median(times: &mut [f64]) -> f64 {
     f64::midpoint(middle(times.len() / 2), middle(times.len().saturating_sub(1) / 2))
 }
 
-/// An act with its memory.
+/// Benchmark and its buffers.
 struct Bench<'a> {
     comm: &'a Communicator,
     benchmark: Benchmark,
     bytes: usize,
     partner: Option<usize>,
-    /// Messages, or empty.
+    /// Messages; empty for collectives.
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
-    /// Vectors, or empty.
+    /// Vectors; empty for messages.
     summands: Vec<f32>,
     sums: Vec<f32>,
 }
@@ -179,7 +181,7 @@ impl<'a> Bench<'a> {
         if messages > 0 && comm.size() < 2 {
             return Err(MeasureError::Alone(benchmark));
         }
-        // Zeroed memory comes from the system and is touched here, so that no batch has to.
+        // Freshly mapped zero pages are touched here, so that no batch pays for page faults.
         let mut bench = Bench {
             comm,
             benchmark,
@@ -192,7 +194,7 @@ impl<'a> Bench<'a> {
         };
         bench.outgoing.iter_mut().enumerate().for_each(|(i, byte)| *byte = pattern(i));
         bench.incoming.fill(0xff);
-        // Exact: small whole numbers.
+        // Small integers are exact in f32.
         let summand = |i: usize| (rank + i % 7) as f32;
         bench.summands.iter_mut().enumerate().for_each(|(i, one)| *one = summand(i));
         bench.sums.fill(f32::NAN);

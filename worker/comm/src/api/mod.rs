@@ -1,4 +1,15 @@
-//! The calls of a communicator, and how a process gets one.
+//! Public calls of the library.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `start` | [`Communicator::from_env`](crate::Communicator::from_env): from the environment to a communicator |
+//! | `communicator` | blocking sends and receives, splitting |
+//! | `collectives`, `short` | collectives; those that are short enough to run on the caller's stack |
+//! | `scope` | nonblocking operations on borrowed memory |
+//! | `raw` | the same calls for C and Python: element types at run time, requests without lifetimes |
+//! | `registered` | memory that is registered with RDMA devices once |
+//! | `group` | the ranks of a communicator and their nodes |
+//! | `measure` | benchmarks of messages and collectives |
 
 pub(crate) mod collectives;
 pub(crate) mod communicator;

@@ -1,5 +1,5 @@
-//! The same calls for other languages: elements are named at run time, and what was begun is held
-//! by a value instead of a scope. Memory is bytes; lengths are whole elements.
+//! Calls for other languages: element types are run-time values, and a [`Pending`] request replaces
+//! the scope. Buffers are bytes; results count elements.
 
 use crate::api::communicator::{Communicator, Received};
 use crate::progress::engine::target::Target;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub use crate::api::collectives::CollectiveBuffers;
 pub use crate::collectives::kind::CollectiveKind;
 
-/// [`Communicator::recv`], or [`Communicator::recv_any`] where no rank is named.
+/// Runs [`Communicator::recv`], or [`Communicator::recv_any`] if no rank is given.
 pub fn receive(
     comm: &Communicator,
     (bytes, element): (&mut [u8], ElementType),
@@ -26,7 +26,7 @@ pub fn receive(
     in_elements(received, element, Operation::Receive { from, tag })
 }
 
-/// [`Communicator::sendrecv`]; a rank and a tag each.
+/// Runs [`Communicator::sendrecv`]; `to` and the last argument are a rank and a tag each.
 pub fn exchange(
     comm: &Communicator,
     data: &[u8],
@@ -38,7 +38,7 @@ pub fn exchange(
     in_elements(received, element, Operation::Receive { from: Some(from), tag })
 }
 
-/// Any of the collectives.
+/// Runs any of the collectives.
 pub fn collective(
     comm: &Communicator,
     kind: CollectiveKind,
@@ -48,7 +48,7 @@ pub fn collective(
     comm.collective_bytes(kind, what, given)
 }
 
-/// From bytes to elements.
+/// Converts the received length from bytes to elements.
 fn in_elements(
     received: Received,
     element: ElementType,
@@ -61,15 +61,15 @@ fn in_elements(
     Ok(Received { length: length / size, ..received })
 }
 
-/// Something that goes on. Given up when it is dropped, as by an
-/// [interrupted](Communicator::end_waits_by) wait.
+/// Nonblocking operation. Dropping it cancels the operation if it is still pending, as by an
+/// [interrupted](Communicator::set_interrupt_check) wait.
 #[derive(Debug)]
-#[must_use = "it is given up when it is dropped"]
+#[must_use = "dropping it cancels the operation"]
 pub struct Pending {
     comm: Arc<Communicator>,
     key: SlabKey,
     operation: Operation,
-    /// Of an element, in bytes.
+    /// Element size in bytes.
     size: usize,
     is_over: bool,
     buffers: [Option<BufferId>; 2],
@@ -79,7 +79,7 @@ pub struct Pending {
 ///
 /// # Safety
 ///
-/// `data` can be read, and nobody writes to it, until the request is dropped.
+/// `data` must stay readable, and nothing may write to it, until the request is dropped.
 #[expect(unsafe_code, reason = "only the caller knows how long the memory is there")]
 pub unsafe fn isend(
     comm: &Arc<Communicator>,
@@ -88,7 +88,7 @@ pub unsafe fn isend(
 ) -> Result<Pending, CommError> {
     let operation = Operation::Send { to, tag };
     let message = comm.envelope(to, tag).map_err(|cause| CommError { operation, cause })?;
-    // SAFETY: `data` stays until the request is dropped, which takes it back.
+    // SAFETY: `data` stays readable until the request is dropped, which takes it back.
     let buffer = unsafe { lend(comm, data.as_ptr().cast_mut(), data.len(), false) };
     let from = LocalSlice::all(buffer, data.len());
     Ok(Pending::begin(comm, (operation, 1), [Some(buffer), None], |engine, buffers| {
@@ -102,7 +102,7 @@ pub unsafe fn isend(
 ///
 /// # Safety
 ///
-/// Nobody else touches `bytes` until the request is dropped.
+/// Nothing else may access `bytes` until the request is dropped.
 #[expect(unsafe_code, reason = "only the caller knows how long the memory is there")]
 pub unsafe fn ireceive(
     comm: &Arc<Communicator>,
@@ -112,7 +112,7 @@ pub unsafe fn ireceive(
     let operation = Operation::Receive { from, tag };
     let source = comm.source(from, tag);
     let source = source.map_err(|cause| CommError { operation, cause })?;
-    // SAFETY: `bytes` is nobody else's until the request is dropped, which takes it back.
+    // SAFETY: nothing else accesses `bytes` until the request is dropped, which takes it back.
     let buffer = unsafe { lend(comm, bytes.as_mut_ptr(), bytes.len(), true) };
     let target = Target { into: LocalSlice::all(buffer, bytes.len()), fold: None };
     Ok(Pending::begin(
@@ -131,8 +131,8 @@ pub unsafe fn ireceive(
 ///
 /// # Safety
 ///
-/// Of what is given, nobody writes to the input, and nobody else touches the output, until the
-/// request is dropped.
+/// Until the request is dropped, nothing may write to the input and nothing else may access the
+/// output.
 #[expect(unsafe_code, reason = "only the caller knows how long the memory is there")]
 pub unsafe fn icollective(
     comm: &Arc<Communicator>,
@@ -147,11 +147,11 @@ pub unsafe fn icollective(
         CollectiveBuffers::Separate(input, output) => (Some(input), output),
         CollectiveBuffers::InPlace(data) => (None, data),
     };
-    // SAFETY: the output is nobody else's until the request is dropped, which takes it back.
+    // SAFETY: nothing else accesses the output until the request is dropped, which takes it back.
     let buffer = unsafe { lend(comm, output.as_mut_ptr(), output.len(), true) };
     let output = LocalSlice::all(buffer, output.len());
     let read = input.map(|input| {
-        // SAFETY: the input stays until the request is dropped, which takes it back.
+        // SAFETY: nothing writes to the input until the request is dropped, which takes it back.
         let buffer = unsafe { lend(comm, input.as_ptr().cast_mut(), input.len(), false) };
         (buffer, LocalSlice::all(buffer, input.len()))
     });
@@ -163,21 +163,22 @@ pub unsafe fn icollective(
     }))
 }
 
-/// Memory of the program's that devices were told of once: messages from and to any part of it need
-/// no more of that. Devices forget it when this is dropped; a message that is still on its way then
-/// fails, and takes the peer along.
+/// Registration of the program's memory with all devices, so that messages from and to any part of
+/// it skip registration. Dropping it unregisters the memory; a message that a device is still
+/// copying then fails, and its peer counts as lost.
 #[derive(Debug)]
 pub struct Registration {
     comm: Arc<Communicator>,
     region: Option<RegionId>,
 }
 
-/// Tells all devices of memory.
+/// Registers memory with all devices.
 ///
 /// # Safety
 ///
-/// The bytes at `first` are mapped until the registration is dropped, and may be written to if
-/// `writable`. While no message is sent from or received into them, they are the caller's.
+/// The `length` bytes at `first` must stay mapped, and writable if `writable`, until the
+/// registration is dropped. The caller owns them whenever no message is sent from or received into
+/// them.
 #[expect(unsafe_code, reason = "only the caller knows how long the memory is there")]
 pub unsafe fn register(
     comm: &Arc<Communicator>,
@@ -186,13 +187,13 @@ pub unsafe fn register(
     comm.check_not_forked().map_err(|cause| CommError { operation: Operation::Register, cause })?;
     let register =
         |engine: &mut Engine, buffers: &BufferTable, region| engine.register(region, buffers);
-    // SAFETY: the bytes stay until the registration is dropped, which unregisters the region.
+    // SAFETY: the bytes stay mapped until the registration is dropped, which unregisters them.
     let region = unsafe { comm.progress.engine.register_raw((first, length, writable), register) };
     Ok(Registration { comm: comm.clone(), region: Some(region) })
 }
 
 impl Registration {
-    /// Has devices forget the memory; `false`, and nothing is changed, while a message is sent from or
+    /// Unregisters the memory. Returns `false` without any effect while a message is sent from or
     /// received into it.
     pub fn end(&mut self) -> bool {
         let lock = &self.comm.progress.engine;
@@ -216,10 +217,11 @@ impl Drop for Registration {
 ///
 /// # Safety
 ///
-/// As of [`rlaunch_lock::EngineLock::lend_raw`], until the buffer is taken back.
+/// The requirements of [`rlaunch_lock::EngineLock::lend_raw`] must hold until the buffer is taken
+/// back.
 #[expect(unsafe_code, reason = "only the caller knows how long the memory is there")]
 unsafe fn lend(comm: &Communicator, first: *mut u8, length: usize, writable: bool) -> BufferId {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller guarantees the same.
     unsafe { comm.progress.engine.lend_raw(first, length, writable) }
 }
 
@@ -241,7 +243,7 @@ impl Pending {
         self.comm.check_not_forked().map_err(|cause| CommError { operation, cause })
     }
 
-    /// Waits until it is done. Of a send, what it says is to whom.
+    /// Waits for the operation. The result of a send names its destination.
     pub fn wait(mut self) -> Result<Received, CommError> {
         self.check_not_forked()?;
         let progress = &self.comm.progress;
@@ -250,8 +252,8 @@ impl Pending {
         self.comm.received(came, self.operation, self.size)
     }
 
-    /// Goes on with everything, and says whether this is done, and what came of it; after that it
-    /// is good for nothing but to be dropped.
+    /// Makes progress on all operations and returns the result of this one if it has completed.
+    /// Afterwards the request can only be dropped.
     pub fn test(&mut self) -> Option<Result<Received, CommError>> {
         if let Err(error) = self.check_not_forked() {
             return Some(Err(error));

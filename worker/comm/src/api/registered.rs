@@ -1,15 +1,15 @@
-//! Memory that is registered once.
+//! Memory that is registered with RDMA devices once.
 //!
-//! A device that reads or writes a long message by itself has to be told of its memory first, which
-//! pins its pages: 50 to 100 microseconds and more for each MiB. Without more ado that is done for each
-//! call. Memory that a program uses again and again is registered once: [`Communicator::buffer`] hands
-//! it out; Python and C register their own ([`crate::api::raw::register`]), as they do with NCCL.
+//! Before a device reads or writes memory by itself, the memory must be registered, which pins its
+//! pages and takes 50 to 100 µs plus time per MiB. By default long messages register their buffers
+//! on every call. Memory that a program reuses can be registered once: [`Communicator::buffer`]
+//! allocates such memory, and Python and C register their own ([`crate::raw::register`]), as with
+//! NCCL.
 //!
-//! It is not found out by itself which memory is used again. A cache that goes by addresses must learn of
-//! every way by which memory can go away and other memory come to lie there, or it sends what is
-//! there no more: UCX and libfabric patch `munmap` and its kin in the running process for that, or
-//! use `userfaultfd`, which many containers forbid. Here memory is known for as long as its owner
-//! has promised that it stays, and no longer.
+//! There is no automatic registration cache. A cache keyed by address must notice every unmapping
+//! and remapping of memory, or it sends stale pages; UCX and libfabric patch `munmap` and its
+//! relatives in the running process for that, or use `userfaultfd`, which many containers forbid.
+//! Here a registration lasts exactly as long as its owner promised to keep the memory mapped.
 
 use crate::api::communicator::Communicator;
 use crate::progress::wait::Progress;
@@ -22,19 +22,20 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// Elements in memory that all devices know: messages from and to any part of it cost no
-/// registration. See [`Communicator::buffer`].
+/// Elements in memory that is registered with all devices, so that messages from and to any part of
+/// it skip registration. See [`Communicator::buffer`].
 pub struct Registered<T: Element> {
     progress: Arc<Progress>,
-    /// RegionId of the memory; `None` only while this is being dropped.
+    /// `None` only while `drop` runs.
     pages: Option<RegionPages>,
     elements: PhantomData<T>,
 }
 
 impl Communicator {
-    /// So many elements, zeros at first, in memory that all devices are told of now.
+    /// Allocates `length` elements, initially zero, and registers them with all devices.
     ///
-    /// On Linux before 5.12 with RDMA, a forked process has no part in it: it dies of touching it.
+    /// On Linux before 5.12 with RDMA, the memory is absent in forked children, which are killed
+    /// when they touch it.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -50,7 +51,7 @@ impl Communicator {
         let failed = |cause| CommError { operation: Operation::Register, cause };
         self.check_not_forked().map_err(failed)?;
         let pages = length.checked_mul(T::TYPE.size()).and_then(Pages::zeroed);
-        let none = || failed(Cause::Start(format!("no memory has {length} elements").into()));
+        let none = || failed(Cause::Start(format!("cannot allocate {length} elements").into()));
         let pages = pages.ok_or_else(none)?;
         let progress = self.progress.clone();
         let pages = progress

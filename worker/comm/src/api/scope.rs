@@ -1,4 +1,4 @@
-//! Messages and collectives that go on while the program does something else.
+//! Nonblocking messages and collectives on borrowed memory.
 
 use crate::api::communicator::{Communicator, Received};
 use crate::progress::engine::target::Target;
@@ -9,17 +9,18 @@ use crate::types::error::{Cause, CommError, Operation};
 use rlaunch_lock::{BufferTable, LendingScope, Memory};
 use std::cell::RefCell;
 
-/// Something that was begun in a [`Scope`].
+/// Nonblocking operation that was begun in a [`Scope`].
 #[derive(Debug)]
-#[must_use = "it is waited for at the end of the scope, at the latest"]
+#[must_use = "the scope waits for it at its end at the latest"]
 pub struct Request {
     key: SlabKey,
     operation: Operation,
-    /// Of an element, in bytes.
+    /// Element size in bytes.
     size: usize,
 }
 
-/// Where operations are begun, and by whose end all of them are done.
+/// Scope of nonblocking operations. All of them have completed when the scope ends, so they may
+/// borrow memory that outlives it.
 #[derive(Debug)]
 pub struct Scope<'scope, 'env> {
     pub(crate) comm: &'env Communicator,
@@ -28,9 +29,11 @@ pub struct Scope<'scope, 'env> {
 }
 
 impl Communicator {
-    /// Runs `works`, which begins operations on memory that was borrowed outside; they are all done
-    /// when this returns. Where `works` fails they are given up, as by an
-    /// [interrupted](Communicator::end_waits_by) wait.
+    /// Runs `works`, which begins operations on memory borrowed from outside, and waits for all of
+    /// them.
+    ///
+    /// If `works` fails, the operations still pending are cancelled, as by an
+    /// [interrupted](Communicator::set_interrupt_check) wait.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -136,7 +139,7 @@ impl<'env> Scope<'_, 'env> {
         Request { key, operation, size: T::TYPE.size() }
     }
 
-    /// Waits for an operation. Of a send, what it says is to whom and how much.
+    /// Waits for an operation. The result of a send names its destination and length.
     #[expect(clippy::needless_pass_by_value, reason = "it is waited for once")]
     pub fn wait(&self, request: Request) -> Result<Received, CommError> {
         let Request { key, operation, size } = request;
@@ -148,7 +151,8 @@ impl<'env> Scope<'_, 'env> {
         self.comm.received(came, operation, size)
     }
 
-    /// Goes on with everything, and says whether this operation is done, and what came of it.
+    /// Makes progress on all operations and returns the result of this one, or the request if it is
+    /// still pending.
     pub fn test(&self, request: Request) -> Result<Result<Received, Request>, CommError> {
         let operation = request.operation;
         self.comm.check_not_forked().map_err(|cause| CommError { operation, cause })?;
@@ -173,7 +177,7 @@ impl<'env> Scope<'_, 'env> {
     }
 }
 
-/// What is left when the program gave up.
+/// Cancels what is still pending after `works` failed or panicked.
 impl Drop for Scope<'_, '_> {
     fn drop(&mut self) {
         let begun = self.begun.get_mut();

@@ -1,5 +1,5 @@
-//! Collectives of few bytes, step by step in the caller's own frame: nothing is lent, queued or
-//! looked up, for that would take longer than the messages.
+//! Collectives of up to [`SHORT`] bytes, executed step by step on the caller's stack. Lending
+//! buffers, queueing and looking up requests would take longer than the messages.
 
 use crate::api::collectives::PreparedCollective;
 use crate::api::communicator::Communicator;
@@ -13,9 +13,9 @@ use crate::types::error::{Cause, Operation};
 use rlaunch_lock::EngineGuard;
 use std::ops::Range;
 
-/// The memory of a collective.
+/// Buffers of a collective.
 struct ShortBuffers<'a> {
-    /// Where it is not the output.
+    /// `None` if the output is also the input.
     input: Option<&'a [u8]>,
     output: &'a mut [u8],
     scratch: &'a mut [u8],
@@ -48,7 +48,7 @@ impl ShortBuffers<'_> {
         }
     }
 
-    /// `None` where a span lies outside.
+    /// Copies a span. Returns `None` if a span is out of bounds.
     fn copy(&mut self, from: Span, to: Span) -> Option<()> {
         if let (Buffer::Input, Some(input), Buffer::Output) = (from.place, self.input, to.place) {
             let (from, to) = (self.range(from), self.range(to));
@@ -62,7 +62,7 @@ impl ShortBuffers<'_> {
         self.put(to, None, bytes)
     }
 
-    /// Puts a message where it goes, reduced with what is at `with` if anything is.
+    /// Writes received bytes to `to`, reduced with the contents of `with` if there is one.
     #[inline]
     fn put(&mut self, to: Span, with: Option<Span>, bytes: &[u8]) -> Option<()> {
         let (element, op) = (self.element, self.op);
@@ -93,14 +93,14 @@ impl ShortBuffers<'_> {
 }
 
 impl Communicator {
-    /// Runs a collective of at most [`SHORT`] bytes of each kind of memory.
+    /// Runs a collective whose input, output and scratch memory have at most [`SHORT`] bytes each.
     pub(crate) fn run_short(
         &self,
         collective: &PreparedCollective,
         (input, output): (Option<&[u8]>, &mut [u8]),
     ) -> Result<(), Cause> {
         let PreparedCollective { element, op, .. } = *collective;
-        // Few need any, and zeros take time.
+        // Few schedules need scratch memory, and zeroing it takes time.
         let (mut none, mut all);
         let scratch: &mut [u8] = if collective.schedule.scratch == 0 {
             none = [];

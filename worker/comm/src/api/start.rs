@@ -1,5 +1,7 @@
-//! From a process that rlaunch started to a communicator: everything was decided before, so that
-//! little is left to do.
+//! Creation of the world communicator in a process that rlaunch started.
+//!
+//! The launcher decided everything beforehand (ranks, hosts, which transport each pair uses) and
+//! put it into the rank table; this module reads the table and connects.
 
 use crate::api::communicator::Communicator;
 use crate::api::group::Group;
@@ -27,71 +29,72 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use std::{fs, io, thread};
 
-/// How long ranks may take to come; they may be reading gigabytes before they ask.
+/// Default time for all ranks to arrive. It is long because a rank may read gigabytes of data
+/// before it creates its communicator.
 const INIT_TIMEOUT: Duration = Duration::from_secs(300);
-/// In jobs of more ranks than this, those of different nodes are connected when they first speak: few of
-/// so many pairs ever do.
+/// World size up to which all pairs connect at start. Larger jobs connect a pair when it first
+/// communicates, because few of the many pairs ever do.
 const EAGER_RANKS: u32 = 256;
 
-/// How often this process has become a rank.
+/// Number of communicators this process has created; it keeps their shared-memory names apart.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// Why a process has no communicator.
+/// Reason why a process has no communicator.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Another launcher has started several ranks.
+    /// `WORLD_SIZE` is above 1, but the process was started by another launcher.
     #[error("WORLD_SIZE is {0}, but this process was not started by rlaunch")]
     NotLaunched(String),
     /// The agent does not answer, or not as it should.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// A variable that rlaunch sets.
-    #[error("{name} is {value:?}, which is no {wanted}")]
+    /// An environment variable that rlaunch sets has an invalid value.
+    #[error("{name} is {value:?}; expected {wanted}")]
     BadVariable {
-        /// Its name.
+        /// Name of the variable.
         name: &'static str,
         /// Its value.
         value: String,
-        /// What it should be.
+        /// Valid values.
         wanted: &'static str,
     },
     /// The rank table cannot be read.
     #[error("cannot read the rank table {}", path.display())]
     Table {
-        /// Where it should be.
+        /// Path of the rank table.
         path: PathBuf,
-        /// Why not.
+        /// Error that the system returned.
         source: io::Error,
     },
-    /// This rank has no part in its node's memory.
+    /// The shared memory of the node cannot be used.
     #[error(transparent)]
     SharedMemory(#[from] AttachError),
-    /// Ranks of different nodes do not meet.
+    /// Ranks of different nodes cannot connect.
     #[error(transparent)]
     WireUp(#[from] WireUpError),
-    /// There is no way to a rank of the same node.
-    #[error("no way to {peer}: {source}")]
+    /// A rank on the same node cannot be reached.
+    #[error("cannot connect to {peer}: {source}")]
     Link {
-        /// Which.
+        /// The unreachable rank.
         peer: PeerName,
-        /// Why.
+        /// Why it cannot be reached.
         source: LinkError,
     },
-    /// The system refuses what every rank needs.
+    /// The system refuses a resource that every rank needs.
     #[error(transparent)]
     System(#[from] LinkError),
 }
 
 impl StartError {
-    /// What to do about it.
+    /// Returns advice on how to fix the problem, if there is any.
     pub fn hint(&self) -> Option<String> {
         match self {
             StartError::NotLaunched(_) => {
-                Some("start it by rlaunch -H HOST,... PROGRAM".to_owned())
+                Some("start it with: rlaunch -H HOST,... PROGRAM".to_owned())
             }
-            StartError::SharedMemory(AttachError::Taken { .. }) => {
-                Some("a rank is one process: it may have one communicator, and split it".to_owned())
-            }
+            StartError::SharedMemory(AttachError::Taken { .. }) => Some(
+                "a rank is one process and creates one communicator; split it for more".to_owned(),
+            ),
             StartError::WireUp(error) => error.hint(),
             _ => None,
         }
@@ -99,9 +102,11 @@ impl StartError {
 }
 
 impl Communicator {
-    /// All ranks of the job that this process is one of; of itself alone where nobody launched it.
-    /// Waits until all ranks have called it, [`RLAUNCH_INIT_TIMEOUT`](env::RLAUNCH_INIT_TIMEOUT)
-    /// seconds at most.
+    /// Creates the communicator of all ranks of the job, or of this process alone if no launcher
+    /// started it.
+    ///
+    /// Waits until all ranks have called it, at most
+    /// [`RLAUNCH_INIT_TIMEOUT`](env::RLAUNCH_INIT_TIMEOUT) seconds (300 by default).
     pub fn from_env() -> Result<Communicator, StartError> {
         if std::env::var_os(env::RLAUNCH_SOCKET).is_some() {
             return start(Credentials::from_env()?);
@@ -136,7 +141,8 @@ fn start(credentials: Credentials) -> Result<Communicator, StartError> {
     let node = match locals.len() {
         1 => None,
         size => {
-            // Ranks are siblings, and some kernels let only parents read.
+            // Some kernels let a process read only its descendants' memory by default, and ranks
+            // are siblings.
             let_siblings_read(&client);
             let name = format!("rlaunch-{job}-{}.{generation}", row.node);
             Some(ShmNode::attach(&name, row.local_rank.index(), size, size > cpus, timeout)?)
@@ -149,7 +155,9 @@ fn start(credentials: Credentials) -> Result<Communicator, StartError> {
     let mut links: Vec<Box<dyn Link>> = Vec::with_capacity(names.len());
     for rank in (0..table.world_size()).map(Rank) {
         let failed = |source| StartError::Link { peer: names[rank.index()].clone(), source };
-        let absent = LinkError::Protocol("it says that it is there, and is not");
+        let absent = LinkError::Protocol(
+            "it reported that it was ready, but has not attached to the shared memory",
+        );
         links.push(if rank == me {
             Box::new(SelfLink::default())
         } else if let Some(link) = by_rank.remove(&rank) {
@@ -165,7 +173,8 @@ fn start(credentials: Credentials) -> Result<Communicator, StartError> {
     let spin_policy = match spins()? {
         Some(false) => SpinPolicy::none(),
         Some(true) => SpinPolicy::new(engine.wake_latency(), false),
-        // Where looks are system calls, one more is nothing, and hosts may share processors unseen.
+        // Yield the processor where ranks share it. Where each poll is a system call anyway, a
+        // yield costs little, and virtual machines may share processors without showing it.
         None => {
             SpinPolicy::new(engine.wake_latency(), locals.len() > cpus || engine.poll_is_syscall())
         }
@@ -176,7 +185,8 @@ fn start(credentials: Credentials) -> Result<Communicator, StartError> {
     Ok(Communicator::new(Arc::new(progress), group))
 }
 
-/// Lets the other ranks of the agent read this one's memory; without it they only take longer.
+/// Lets the agent's other descendants read this process's memory. If the kernel refuses, long
+/// messages are copied through the rings, which is slower.
 fn let_siblings_read(client: &Client) {
     let agent = getsockopt(client, PeerCredentials).map(|peer| peer.pid());
     let _ = agent.ok().and_then(|pid| u32::try_from(pid).ok()).map(let_descendants_read);
@@ -191,7 +201,7 @@ fn names(table: &RankTable) -> Arc<[PeerName]> {
     table.ranks().iter().map(name).collect()
 }
 
-/// How many CPUs the ranks of this node have together.
+/// Counts the CPUs that the ranks of this node may use together.
 fn cpus(table: &RankTable, locals: &[Rank]) -> usize {
     let own = |rank: &Rank| {
         let cpus = table.ranks()[rank.index()].cpus.as_deref()?;
@@ -211,7 +221,7 @@ fn read_table() -> Result<RankTable, StartError> {
     read.map_err(|source| StartError::Table { path, source })
 }
 
-/// What a variable says, as `reads` understands it.
+/// Parses an environment variable with `reads`; unset and empty are `None`.
 fn variable<T>(
     name: &'static str,
     wanted: &'static str,
@@ -231,7 +241,7 @@ fn init_timeout() -> Result<Duration, StartError> {
         let seconds = value.parse().ok().filter(|seconds| *seconds > 0.0)?;
         Duration::try_from_secs_f64(seconds).ok()
     };
-    let timeout = variable(env::RLAUNCH_INIT_TIMEOUT, "number of seconds above 0", seconds)?;
+    let timeout = variable(env::RLAUNCH_INIT_TIMEOUT, "a number of seconds above 0", seconds)?;
     Ok(timeout.unwrap_or(INIT_TIMEOUT))
 }
 
@@ -246,5 +256,5 @@ fn spins() -> Result<Option<bool>, StartError> {
 
 fn eager_ranks() -> Result<u32, StartError> {
     let ranks = |value: &str| value.parse().ok();
-    Ok(variable(env::RLAUNCH_EAGER_RANKS, "number of ranks", ranks)?.unwrap_or(EAGER_RANKS))
+    Ok(variable(env::RLAUNCH_EAGER_RANKS, "a number of ranks", ranks)?.unwrap_or(EAGER_RANKS))
 }

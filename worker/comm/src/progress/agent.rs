@@ -1,7 +1,7 @@
-//! This rank's agent: asked for things, and listened to while the rank waits for others.
+//! Connection of a rank to its rlaunch agent.
 //!
-//! A peer that dies may take a connection with it, or may only fall silent; who failed first, and
-//! how, the launcher knows. Agents tell it unasked ([`JobEvent`]).
+//! When a peer dies its connections may close, or may only fall silent. The launcher knows which
+//! rank failed first and how, and agents report that unasked ([`JobEvent`]).
 
 use rlaunch_bootstrap::client::Client;
 use rlaunch_bootstrap::client::events::JobEvent;
@@ -10,25 +10,25 @@ use std::os::fd::AsFd;
 use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// How long a rank that has lost another waits to be told why. The news go from the other's agent
-/// over the launcher, and take milliseconds.
+/// How long a rank that has lost another waits for the launcher's explanation, which takes
+/// milliseconds: it travels from the lost rank's agent through the launcher to this agent.
 const EXPLANATION: Duration = Duration::from_secs(2);
 
-/// What the agent has said.
+/// Unasked report of the agent.
 #[derive(Debug)]
 pub(crate) enum AgentEvent {
     Job(JobEvent),
-    /// It is not there any more.
+    /// The agent has ended.
     Gone,
 }
 
-/// See the module.
+/// Client of the agent, shared by all threads of the process.
 #[derive(Debug)]
 pub(crate) struct Agent {
     client: Mutex<Client>,
-    /// By rank of the job.
+    /// Node of each rank of the job.
     pub(crate) nodes: Vec<NodeId>,
-    /// When a call failed for the first time.
+    /// Time of the first failed call.
     failed_at: OnceLock<Instant>,
 }
 
@@ -37,12 +37,13 @@ impl Agent {
         Agent { client: Mutex::new(client), nodes, failed_at: OnceLock::new() }
     }
 
-    /// Asks for something, and waits for the answer.
+    /// Runs `asks` on the client. Blocks while another thread uses the client.
     pub(crate) fn ask<R>(&self, asks: impl FnOnce(&mut Client) -> R) -> R {
         asks(&mut self.client.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What it has said unasked, if it has; nothing while another thread asks something.
+    /// Returns a report that has arrived. Returns `None` while another thread uses the client,
+    /// which receives reports too.
     pub(crate) fn poll_event(&self) -> Option<AgentEvent> {
         match self.client.try_lock() {
             Ok(mut client) => news(&mut client, None),
@@ -51,7 +52,8 @@ impl Agent {
         }
     }
 
-    /// The same after a call has failed, when there is time to wait for it.
+    /// Waits for a report after a call has failed. All such waits together take at most
+    /// [`EXPLANATION`].
     pub(crate) fn wait_for_event(&self) -> Option<AgentEvent> {
         let begin = *self.failed_at.get_or_init(Instant::now);
         let left = EXPLANATION.saturating_sub(begin.elapsed());
@@ -61,12 +63,12 @@ impl Agent {
         }
     }
 
-    /// Whether it is worth while to ask for an [`Agent::wait_for_event`] once more.
+    /// Tells whether [`Agent::wait_for_event`] still waits.
     pub(crate) fn may_still_explain(&self) -> bool {
         self.failed_at.get().is_none_or(|begin| begin.elapsed() < EXPLANATION)
     }
 
-    /// What becomes readable when it says something.
+    /// Runs `uses` on the socket, which is readable when the agent has sent something.
     pub(crate) fn with_fd<R>(&self, uses: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> R) -> R {
         self.ask(|client| uses(client.as_fd()))
     }

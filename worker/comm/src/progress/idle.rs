@@ -1,4 +1,4 @@
-//! How a rank sleeps, and what wakes it.
+//! Sleeping until a link or the agent has something to receive.
 
 use crate::transport::WatchedFd;
 use crate::transport::wake_fd::WakeFd;
@@ -10,34 +10,33 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The longest sleep: what is forgotten is found then.
+/// Longest sleep. It bounds the delay that a missed wake-up causes.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// What a rank does while it waits, and what time it is.
+/// Clock and sleep of a rank. Simulations implement it with virtual time.
 pub(crate) trait Idle: Send + Sync + std::fmt::Debug {
-    /// Since some moment.
+    /// Returns the time since a fixed moment.
     fn now(&self) -> Duration;
-    /// Lets others run once.
+    /// Yields the processor once.
     fn yield_now(&self);
-    /// Sleeps until something happens at the links, `longest` at most. Says whether the agent has
-    /// something to tell.
+    /// Sleeps until a watched descriptor is ready, at most `longest`. Returns whether the agent's
+    /// socket is readable.
     fn sleep(&self, longest: Duration) -> bool;
-    /// Has [`Idle::sleep`] end when this is ready, for the link with this number.
+    /// Makes [`Idle::sleep`] end when the descriptor is ready, on behalf of link number `link`.
     fn watch(&self, link: usize, watched: WatchedFd<'_>) -> Result<(), LinkError>;
-    /// The link with this number waits for nothing any more, and least of all for what becomes of
-    /// this, that it has had watched.
+    /// Stops watching for link number `link`, which has watched `fd`.
     fn unwatch(&self, link: usize, fd: BorrowedFd<'_>);
-    /// The same for the agent's socket.
+    /// Makes [`Idle::sleep`] end when the agent's socket is readable.
     fn watch_agent(&self, socket: BorrowedFd<'_>) -> Result<(), LinkError>;
-    /// Ends the [`Idle::sleep`] of another thread, or else the next one.
+    /// Ends the [`Idle::sleep`] of another thread, or else the next sleep.
     fn wake(&self);
 }
 
-/// What epoll calls the agent and the bell; links are 0.
+/// Epoll tokens of the agent's socket and of the wake-up descriptor; links have token 0.
 const AGENT: u64 = 1;
 const BELL: u64 = 2;
 
-/// The real thing.
+/// Real clock, and sleep in epoll(7).
 #[derive(Debug)]
 pub(crate) struct EpollIdle {
     begin: Instant,
@@ -46,17 +45,18 @@ pub(crate) struct EpollIdle {
     watches: Mutex<Watches>,
 }
 
-/// Files that are watched for links. Links may share one: it is watched until the last of them has left.
+/// Descriptors watched for links. Several links may share one, which is watched until the last of
+/// them stops.
 #[derive(Debug, Default)]
 struct Watches {
-    /// Each link's descriptor that was watched last and whether for room as well.
+    /// For each link, the descriptor it watches and whether for writability too.
     links: Vec<Option<(RawFd, bool)>>,
-    /// How many links watch it, and whether for room as well.
+    /// For each descriptor, the number of links that watch it and whether for writability too.
     files: BTreeMap<RawFd, (usize, bool)>,
 }
 
 impl Watches {
-    /// A link watches this from here on, or nothing; returns what it was watching until then.
+    /// Sets what a link watches, and returns what it watched before.
     fn replace(&mut self, link: usize, next: Option<(RawFd, bool)>) -> Option<(RawFd, bool)> {
         if link >= self.links.len() {
             self.links.resize(link + 1, None);
@@ -84,18 +84,18 @@ impl EpollIdle {
 }
 
 impl EpollIdle {
-    /// Whether nothing ends a sleep now.
+    /// Tells whether a sleep would not end immediately.
     #[cfg(test)]
     pub(crate) fn is_quiet(&self) -> bool {
         self.epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO) == Ok(0)
     }
 
-    /// Watches this no more if no link does.
+    /// Removes a descriptor from epoll if no link watches it any more.
     fn remove_unused(&self, watches: &mut Watches, fd: BorrowedFd<'_>) {
         let file = fd.as_raw_fd();
         if watches.files.get(&file).is_some_and(|(links, _)| *links == 0) {
             watches.files.remove(&file);
-            // It fails where the file was closed, and is watched no more then.
+            // Fails if the descriptor was closed, which removed it from epoll already.
             let _ = self.epoll.delete(fd);
         }
     }
@@ -118,7 +118,7 @@ impl Idle for EpollIdle {
         let mut events = [EpollEvent::empty(); 16];
         let longest =
             EpollTimeout::try_from(longest.min(LONGEST_SLEEP)).unwrap_or(EpollTimeout::ZERO);
-        // An interrupted sleep is a short one.
+        // An interrupted sleep counts as a short one.
         let count = self.epoll.wait(&mut events, longest).unwrap_or(0);
         let events = &events[..count];
         if events.iter().any(|event| event.data() == BELL) {

@@ -1,8 +1,11 @@
-//! Waiting: what a process does until its messages have come.
+//! Waiting for requests: spinning, sleeping, timeouts and cancellation.
 //!
-//! It looks again and again for about as long as it takes to be woken, since most answers are there
-//! within a microsecond; then it sleeps on its links. So a wait takes twice as long as it must, at
-//! worst, whatever a look costs, and who is waited for is not kept from its processor.
+//! A wait first polls for about one wake-up latency, since most answers arrive within microseconds,
+//! and then sleeps. It therefore takes at most about twice as long as necessary, whatever a poll
+//! costs, and it does not keep a processor from the peer that it waits for.
+//!
+//! Several threads may wait at once. One of them sleeps on the links; the others wait for that
+//! thread ([`Threads`](super::engine)), which wakes them when it returns.
 
 use crate::progress::agent::{Agent, AgentEvent};
 use crate::progress::engine::{Engine, SlabKey, Status};
@@ -13,56 +16,57 @@ use rlaunch_lock::{EngineGuard, EngineLock};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// A wait that has lasted so long says whom it waits for.
+/// Time after which a wait prints which ranks it waits for.
 const NOTICE: Duration = Duration::from_secs(10);
-/// How long the last words may take: a peer that does not read them has other worries.
+/// Time limit for sending goodbye packets. A peer that does not read them may be stuck.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// How long devices may take that copy from or to memory of a request that was given up.
+/// Time limit for devices that copy from or to memory of a cancelled request.
 const DEVICES: Duration = Duration::from_secs(2);
 
-/// Longest buffer of a collective that may run in its caller's frame, in bytes.
+/// Maximum length in bytes of the input, output and scratch memory of a collective that runs on its
+/// caller's stack.
 pub(crate) const SHORT: usize = 1 << 10;
 
-/// How long a rank looks before it sleeps.
+/// How long a rank polls before it sleeps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SpinPolicy {
-    /// Fruitless looks in a row before it looks at the clock as well.
-    looks: u32,
-    /// For so long it goes on with that.
+    /// Consecutive empty polls after which it reads the clock.
+    polls: u32,
+    /// Duration of polling.
     spin: Duration,
-    /// It lets others run meanwhile: who could answer may be waiting for this processor.
+    /// Whether it yields the processor between polls, since the awaited peer may need the same one.
     yields: bool,
 }
 
 impl SpinPolicy {
-    /// A clock costs as much as a look at a few links.
-    const LOOKS: u32 = 8;
+    /// Reading the clock costs as much as polling a few links.
+    const POLLS: u32 = 8;
 
-    /// For as long as it takes to be woken; `yields` where ranks may share processors.
+    /// Polls for `wake_latency`; `yields` where ranks may share processors.
     pub(crate) fn new(wake_latency: Duration, yields: bool) -> SpinPolicy {
-        SpinPolicy { looks: SpinPolicy::LOOKS, spin: wake_latency, yields }
+        SpinPolicy { polls: SpinPolicy::POLLS, spin: wake_latency, yields }
     }
 
-    /// Sleeps almost at once.
+    /// Sleeps almost immediately.
     pub(crate) fn none() -> SpinPolicy {
         SpinPolicy::new(Duration::ZERO, false)
     }
 }
 
-/// The engine of a process, and how it waits.
+/// Engine of a process behind its lock, and the means to wait for it.
 #[derive(Debug)]
 pub(crate) struct Progress {
     pub(crate) engine: EngineLock<Engine>,
     pub(crate) idle: Arc<dyn Idle>,
-    /// Collectives of so many bytes run in their callers' frames.
+    /// Maximum length in bytes of buffers of collectives that run on their caller's stack.
     pub(crate) short: usize,
     spin_policy: SpinPolicy,
-    /// How long a wait may take; for ever when `None`.
+    /// Time limit of a wait; none if `None`.
     timeout: Option<Duration>,
-    /// Asked after each sleep, by a thread that has released the engine lock: whether the wait is to end.
+    /// Callback after each sleep, run without the engine lock: `true` ends the wait.
     pub(crate) interrupted: OnceLock<fn() -> bool>,
-    /// Where rlaunch started this process.
+    /// Absent in a process that rlaunch did not start.
     agent: OnceLock<Agent>,
 }
 
@@ -80,15 +84,15 @@ impl Progress {
         Progress { engine, idle, short, spin_policy, timeout, interrupted, agent }
     }
 
-    /// Asks the agent for something, if there is one.
-    pub(crate) fn with_agent<R>(&self, tells: impl FnOnce(&mut Client) -> R) -> Option<R> {
-        let told = self.agent.get().map(|agent| agent.ask(tells));
-        // What it said meanwhile does not make its socket readable again.
+    /// Runs `uses` on the agent's client, if there is an agent.
+    pub(crate) fn with_agent<R>(&self, uses: impl FnOnce(&mut Client) -> R) -> Option<R> {
+        let answer = self.agent.get().map(|agent| agent.ask(uses));
+        // Reports that arrived together with an answer do not make the socket readable again.
         self.take_agent_events(&mut self.engine.lock());
-        told
+        answer
     }
 
-    /// From now on the agent is asked, and listened to.
+    /// Sets the agent and begins to watch its socket.
     pub(crate) fn set_agent(&self, agent: Agent) -> Result<(), LinkError> {
         agent.with_fd(|socket| self.idle.watch_agent(socket))?;
         let _ = self.agent.set(agent);
@@ -96,7 +100,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Takes in what the agent has said.
+    /// Applies the reports that have arrived from the agent.
     fn take_agent_events(&self, guard: &mut EngineGuard<'_, Engine>) {
         let Some(agent) = self.agent.get() else { return };
         while let Some(event) = agent.poll_event() {
@@ -109,8 +113,9 @@ impl Progress {
         }
     }
 
-    /// Why a call failed, as well as anybody knows. Who has lost a rank sees an effect, and maybe
-    /// that of an effect; the launcher is about to tell the cause.
+    /// Turns the cause of a failed call into its error. A lost rank is often only a consequence,
+    /// perhaps of another rank's failure, so this waits briefly for the launcher to report the
+    /// original cause.
     #[cold]
     pub(crate) fn explain(&self, operation: Operation, cause: Cause) -> CommError {
         let lost = matches!(cause, Cause::Lost { .. } | Cause::Left(_));
@@ -118,8 +123,8 @@ impl Progress {
             loop {
                 let mut guard = self.engine.lock();
                 let (engine, _) = guard.parts();
-                if let Some(verdict) = engine.launcher_cause() {
-                    return CommError { operation, cause: verdict.clone() };
+                if let Some(original) = engine.launcher_cause() {
+                    return CommError { operation, cause: original.clone() };
                 }
                 drop(guard);
                 if !agent.may_still_explain() {
@@ -133,7 +138,7 @@ impl Progress {
         CommError { operation, cause }
     }
 
-    /// Goes on with everything until this request has ended.
+    /// Makes progress until a request completes. If the wait fails, the request is cancelled.
     pub(crate) fn wait(
         &self,
         guard: &mut EngineGuard<'_, Engine>,
@@ -147,7 +152,7 @@ impl Progress {
                 return ended;
             }
             if progress {
-                pause.end();
+                pause.reset();
                 continue;
             }
             let missing = |engine: &mut Engine| (engine.operation(key), engine.missing(key));
@@ -158,8 +163,9 @@ impl Progress {
         }
     }
 
-    /// Gives up a request, and waits until no device uses its memory: one that has begun to copy goes
-    /// on on its own, or as soon as the peer looks. After a while such a peer is lost.
+    /// Cancels a request and waits until no device uses its memory. A device that has begun to copy
+    /// finishes on its own, or when the peer next polls; if that takes longer than [`DEVICES`], the
+    /// peer counts as lost.
     pub(crate) fn cancel(&self, guard: &mut EngineGuard<'_, Engine>, key: SlabKey, cause: &Cause) {
         let (engine, buffers) = guard.parts();
         let Some(owner) = engine.cancel(key, cause, buffers) else { return };
@@ -178,8 +184,8 @@ impl Progress {
         }
     }
 
-    /// After a look that found nothing: rests, the longer the more there were. Fails when that takes
-    /// too long; `missing` says what is being done, and whom it waits for.
+    /// Pauses after an empty poll: spins at first, later yields or sleeps. Fails when the wait has
+    /// timed out or is interrupted; `missing` then names the operation and the awaited ranks.
     #[inline]
     pub(crate) fn pause(
         &self,
@@ -187,18 +193,18 @@ impl Progress {
         guard: &mut EngineGuard<'_, Engine>,
         missing: impl FnOnce(&mut Engine) -> (Option<Operation>, Vec<PeerName>),
     ) -> Result<(), Cause> {
-        pause.fruitless += 1;
-        if pause.fruitless < self.spin_policy.looks {
+        pause.empty_polls += 1;
+        if pause.empty_polls < self.spin_policy.polls {
             std::hint::spin_loop();
             return Ok(());
         }
         self.sleep_or_fail(pause, guard, missing)
     }
 
-    /// Whether the next pause is more than a moment.
+    /// Tells whether the next pause does more than spin.
     #[inline]
     pub(crate) fn is_about_to_yield(&self, pause: &WaitState) -> bool {
-        pause.fruitless + 1 >= self.spin_policy.looks
+        pause.empty_polls + 1 >= self.spin_policy.polls
     }
 
     fn sleep_or_fail(
@@ -210,11 +216,11 @@ impl Progress {
         let now = self.idle.now();
         let clock = pause.clock.get_or_insert_with(|| WaitClock::start(now, self.timeout));
         let since = *pause.since.get_or_insert(now);
-        // Whoever looks is in the way of the other threads.
+        // A thread that polls keeps the others from the engine lock.
         let is_alone = !guard.is_contended() && guard.parts().0.threads.waiting_threads == 0;
-        match clock.look(now) {
+        match clock.read(now) {
             Tick::Wait(_) if is_alone && now.saturating_sub(since) < self.spin_policy.spin => {
-                pause.fruitless = 0;
+                pause.empty_polls = 0;
                 if self.spin_policy.yields {
                     guard.unlocked(|| self.idle.yield_now());
                 }
@@ -241,7 +247,7 @@ impl Progress {
         Ok(())
     }
 
-    /// One thread sleeps on the links, the others on it.
+    /// Sleeps on the links, or, if another thread does so already, waits for that thread.
     fn sleep(&self, guard: &mut EngineGuard<'_, Engine>, longest: Duration) {
         let (engine, _) = guard.parts();
         if engine.threads.has_sleeper() {
@@ -268,10 +274,10 @@ impl Progress {
     }
 }
 
-/// Peers learn that this rank has left, and that they are not to wait for it.
+/// Sends goodbyes, so that peers do not take the end of this process for a failure.
 impl Drop for Progress {
     fn drop(&mut self) {
-        // A forked process would take leave in its parent's place.
+        // A forked child must not say goodbye on behalf of its parent.
         if self.engine.is_inherited() {
             return;
         }
@@ -291,26 +297,26 @@ impl Drop for Progress {
     }
 }
 
-/// How long somebody has waited.
+/// Progress of one wait through spinning and sleeping.
 #[derive(Debug, Default)]
 pub(crate) struct WaitState {
-    /// Looks in a row that found nothing, since the clock was looked at.
-    pub(crate) fruitless: u32,
-    /// When the first of them was followed by a look at the clock.
+    /// Consecutive empty polls since the clock was last read.
+    pub(crate) empty_polls: u32,
+    /// First clock reading since something last arrived.
     since: Option<Duration>,
     clock: Option<WaitClock>,
 }
 
 impl WaitState {
-    /// Something has come: patience begins anew.
+    /// Restarts spinning after something has arrived.
     #[inline]
-    pub(crate) fn end(&mut self) {
-        self.fruitless = 0;
+    pub(crate) fn reset(&mut self) {
+        self.empty_polls = 0;
         self.since = None;
     }
 }
 
-/// How long a wait has lasted.
+/// Time limits of one wait.
 #[derive(Debug)]
 struct WaitClock {
     begin: Duration,
@@ -318,12 +324,13 @@ struct WaitClock {
     timeout: Option<Duration>,
 }
 
+/// Result of a clock reading.
 enum Tick {
-    /// For so long at most.
+    /// May sleep for at most this long.
     Wait(Duration),
-    /// It is time to say who is missing.
+    /// It is time to print which ranks are missing.
     Notice(Duration),
-    /// It has taken too long.
+    /// The timeout has passed.
     Over(Duration),
 }
 
@@ -332,7 +339,7 @@ impl WaitClock {
         WaitClock { begin: now, noticed: false, timeout }
     }
 
-    fn look(&mut self, now: Duration) -> Tick {
+    fn read(&mut self, now: Duration) -> Tick {
         let lasted = now.saturating_sub(self.begin);
         if let Some(timeout) = self.timeout
             && lasted >= timeout
@@ -351,7 +358,7 @@ impl WaitClock {
 fn waiting(operation: Operation, after: Duration, missing: &[PeerName]) -> String {
     let names: Vec<String> = missing.iter().map(ToString::to_string).collect();
     let names = if names.is_empty() { "a message".to_owned() } else { names.join(", ") };
-    format!("{operation}: waiting {} s for {names}", after.as_secs())
+    format!("{operation}: still waiting after {} s for {names}", after.as_secs())
 }
 
 #[cfg(test)]

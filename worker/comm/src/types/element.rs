@@ -1,32 +1,32 @@
-//! What messages and reductions are made of.
+//! Element types of messages and operations of reductions.
 
 use half::{bf16, f16};
 use std::fmt;
 
-/// The type of an element as it is named at run time: by C, by Python, on the wire.
+/// Element type as a run-time value, for callers in C and Python.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ElementType {
     /// IEEE 754 half precision.
     F16 = 0,
-    /// The upper half of an [`ElementType::F32`].
+    /// bfloat16: the upper 16 bits of an [`ElementType::F32`].
     Bf16 = 1,
     /// IEEE 754 single precision.
     F32 = 2,
     /// IEEE 754 double precision.
     F64 = 3,
-    /// Signed, 32 bits.
+    /// Signed 32-bit integer.
     I32 = 4,
-    /// Signed, 64 bits.
+    /// Signed 64-bit integer.
     I64 = 5,
-    /// Unsigned, 8 bits: also plain bytes.
+    /// Unsigned 8-bit integer, also used for raw bytes.
     U8 = 6,
-    /// Unsigned, 64 bits.
+    /// Unsigned 64-bit integer.
     U64 = 7,
 }
 
 impl ElementType {
-    /// All of them, by number.
+    /// All element types, each at the index of its discriminant.
     pub const ALL: [ElementType; 8] = [
         ElementType::F16,
         ElementType::Bf16,
@@ -38,7 +38,7 @@ impl ElementType {
         ElementType::U64,
     ];
 
-    /// In bytes.
+    /// Returns the size of an element in bytes.
     pub fn size(self) -> usize {
         match self {
             ElementType::U8 => 1,
@@ -48,7 +48,7 @@ impl ElementType {
         }
     }
 
-    /// `f32`, as Rust, numpy and torch know it.
+    /// Returns the name that Rust, numpy and torch use, such as `f32`.
     pub fn name(self) -> &'static str {
         match self {
             ElementType::F16 => "f16",
@@ -69,7 +69,7 @@ impl fmt::Display for ElementType {
     }
 }
 
-/// How elements are reduced to one. All are commutative; integers wrap around.
+/// Reduction operation. All operations are commutative, and integers wrap around on overflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Op {
@@ -77,17 +77,17 @@ pub enum Op {
     Sum = 0,
     /// a · b
     Product = 1,
-    /// The lesser; not a number when either is none.
+    /// Minimum; NaN if either operand is NaN.
     Min = 2,
-    /// The greater; not a number when either is none.
+    /// Maximum; NaN if either operand is NaN.
     Max = 3,
 }
 
 impl Op {
-    /// All of them, by number.
+    /// All operations, each at the index of its discriminant.
     pub const ALL: [Op; 4] = [Op::Sum, Op::Product, Op::Min, Op::Max];
 
-    /// `sum`, as Python names it.
+    /// Returns the name that the Python interface uses, such as `sum`.
     pub fn name(self) -> &'static str {
         match self {
             Op::Sum => "sum",
@@ -108,9 +108,9 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A type that messages are made of.
+/// Rust type whose values messages carry.
 pub trait Element: sealed::Sealed + bytemuck::Pod + Send + Sync + 'static {
-    /// Its name at run time.
+    /// The matching run-time type.
     const TYPE: ElementType;
 }
 

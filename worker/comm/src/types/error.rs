@@ -1,4 +1,4 @@
-//! Why something did not work, each in a sentence that names the peer.
+//! Errors of links and of communicator calls. Each message names the peer that it concerns.
 
 use rlaunch_bootstrap::job::ExitStatus;
 use std::fmt;
@@ -6,58 +6,58 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What goes wrong on a link to one other rank.
+/// Failure of the link to one other rank.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// The peer's process has ended, or its end of the link.
-    #[error("it has ended without a word")]
+    /// The peer's process or its end of the connection ended without a goodbye packet.
+    #[error("it closed the connection without saying goodbye")]
     Gone,
-    /// The system's reason.
+    /// A system call failed.
     #[error("{operation}: {source}")]
     System {
-        /// What was tried.
+        /// Attempted operation.
         operation: &'static str,
-        /// Why it failed.
+        /// Error that the system returned.
         source: io::Error,
     },
-    /// What the device said, which is named.
+    /// An RDMA operation failed; the text names the device.
     #[error("{0}")]
     Rdma(String),
-    /// Bytes that no rlaunch has sent.
+    /// A packet header has a kind that rlaunch does not define.
     #[error("it sent a packet of unknown kind {0}")]
     UnknownPacket(u8),
-    /// Packets that make no sense after each other.
-    #[error("it sent a packet out of turn: {0}")]
+    /// A packet violates the protocol.
+    #[error("it broke the protocol: {0}")]
     Protocol(&'static str),
-    /// It was not met when it was needed.
+    /// The peer could not be connected when it was first needed; the text is the reason.
     #[error("{0}")]
     NotConnected(Arc<str>),
-    /// Another rank has lost it.
-    #[error("rank {0} has lost it")]
+    /// The given rank left because it had lost this peer.
+    #[error("rank {0} reported it lost")]
     ReportedLost(usize),
-    /// The launcher has seen how it ended.
+    /// The launcher reported how the peer's process ended.
     #[error("it {0}")]
     Exited(ExitStatus),
-    /// The launcher hears nothing of its node any more.
+    /// The launcher lost contact with the peer's node.
     #[error("its node is lost: {0}")]
     NodeLost(String),
-    /// The fabric watch found the RDMA to its node dead.
+    /// The launcher's fabric watch found the RDMA path to the peer's node broken.
     #[error("{0}")]
     LinkDown(String),
-    /// What was sent to it is not acknowledged, not even by its kernel.
-    #[error("its host has not answered for {} s: the network between is cut, or it is down", .0.as_secs())]
+    /// The peer's kernel has acknowledged no data for this long.
+    #[error("its host has not answered for {} s: it is down, or the network to it is cut", .0.as_secs())]
     Silent(Duration),
-    /// This rank gave up a message of which a part was sent.
-    #[error("a message to it was given up when half of it was sent")]
+    /// This rank cancelled a message of which a part had already been sent.
+    #[error("a message to it was cancelled after part of it had been sent")]
     PartlySent,
 }
 
-/// A rank, and where it runs.
+/// Rank and host as errors print them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerName {
-    /// Its number in the job.
+    /// Rank in the job.
     pub rank: u32,
-    /// Its host as the user typed it; empty in a world of one.
+    /// Host as the user typed it; empty if the process was started without rlaunch.
     pub host: Arc<str>,
 }
 
@@ -70,30 +70,30 @@ impl fmt::Display for PeerName {
     }
 }
 
-/// What was being done.
+/// Operation that failed or is waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Sending to a rank, with a tag.
+    /// Send to a rank.
     Send {
-        /// In the communicator.
+        /// Destination rank in the communicator.
         to: usize,
-        /// The message's.
+        /// Message tag.
         tag: u32,
     },
-    /// Receiving, from any rank where none is named.
+    /// Receive from one rank, or from any.
     Receive {
-        /// In the communicator.
+        /// Source rank in the communicator; any rank if `None`.
         from: Option<usize>,
-        /// The message's.
+        /// Message tag.
         tag: u32,
     },
-    /// A collective.
+    /// Collective with this name.
     Collective(&'static str),
-    /// Becoming ready.
+    /// Creation of the communicator.
     Start,
-    /// Ending the job.
+    /// Abort of the job.
     Abort,
-    /// Telling devices of memory.
+    /// Registration of memory with devices.
     Register,
 }
 
@@ -115,122 +115,124 @@ impl fmt::Display for Operation {
     }
 }
 
-/// Why a call of the communicator failed.
+/// Failure of a communicator call.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{operation}: {cause}")]
 pub struct CommError {
-    /// What was being done.
+    /// Operation that failed.
     pub operation: Operation,
     /// Why it failed.
     pub cause: Cause,
 }
 
-/// Why.
+/// Reason why a communicator call failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Cause {
-    /// A rank is dead, or the way to it is.
+    /// A rank has died, or its link has failed.
     #[error("{peer} is lost: {why}")]
     Lost {
-        /// Which.
+        /// The lost rank.
         peer: PeerName,
-        /// What was seen of it.
+        /// What this rank or the launcher observed.
         why: Arc<LinkError>,
     },
-    /// A rank has given up its communicator, and will never answer.
+    /// A rank has dropped its communicator and sends nothing more.
     #[error("{0} has left")]
     Left(PeerName),
-    /// The job is at its end.
+    /// The job is ending.
     #[error("{0}")]
     Aborted(Arc<str>),
-    /// `RLAUNCH_COMM_TIMEOUT` has passed.
-    #[error("not within {} s: {}", after.as_secs_f64(), missing(.waiting_for))]
+    /// The wait exceeded `RLAUNCH_COMM_TIMEOUT`.
+    #[error("timed out after {} s: {}", after.as_secs_f64(), missing(.waiting_for))]
     TimedOut {
-        /// How long it was.
+        /// The timeout.
         after: Duration,
-        /// Who has not answered, as far as that is known.
+        /// Ranks that have not answered, as far as known.
         waiting_for: Vec<PeerName>,
     },
-    /// The message is longer than the memory for it.
-    #[error("a message of {length} bytes from {peer}, and room for {room}")]
+    /// The message is longer than the receive buffer.
+    #[error("a message of {length} bytes from {peer} does not fit into a buffer of {room}")]
     Truncated {
-        /// Who sent it.
+        /// Sender of the message.
         peer: PeerName,
-        /// Of the message.
+        /// Length of the message in bytes.
         length: u64,
-        /// In bytes.
+        /// Length of the buffer in bytes.
         room: usize,
     },
-    /// Ranks have called a collective with different counts.
+    /// Ranks called a collective with different element counts.
     #[error(
-        "{peer} has called it with another count: its message has {length} bytes, and {expected} \
+        "{peer} called it with a different count: its message has {length} bytes, but {expected} \
          were expected"
     )]
     CountMismatch {
-        /// Which.
+        /// Rank with the different count.
         peer: PeerName,
-        /// Of its message, in bytes.
+        /// Length of its message in bytes.
         length: u64,
-        /// In bytes.
+        /// Expected length in bytes.
         expected: usize,
     },
-    /// No such rank.
-    #[error("there is no rank {rank} among {size}")]
+    /// The communicator has no such rank.
+    #[error("there is no rank {rank} in a communicator of {size}")]
     NoSuchRank {
-        /// As it was given.
+        /// Rank that the caller gave.
         rank: usize,
-        /// Of the communicator.
+        /// Number of ranks in the communicator.
         size: usize,
     },
-    /// A buffer that does not fit.
-    #[error("{what} has {length} elements, and should have {expected}")]
+    /// A buffer has the wrong length for the collective.
+    #[error("{what} has {length} elements but should have {expected}")]
     BufferLength {
-        /// `input` or `output`.
+        /// `input`, `output` or `data`.
         what: &'static str,
-        /// In elements.
+        /// Length in elements.
         length: usize,
-        /// In elements.
+        /// Required length in elements.
         expected: usize,
     },
-    /// The sender gave up the message while this rank waited for it, or before.
-    #[error("{0} gave up the message before it was received")]
+    /// The sender cancelled the message before it arrived.
+    #[error("{0} cancelled the message before it was received")]
     Withdrawn(PeerName),
-    /// A rank gave up a collective of the communicator, so that its ranks wait for each other in
-    /// vain from there on.
+    /// A rank cancelled a collective. Its communicator cannot run further collectives, because the
+    /// ranks no longer agree on which call is next.
     #[error(
-        "{by} gave up {collective} on this communicator, whose ranks are at different calls since: \
-         use another"
+        "{by} cancelled {collective}, so the ranks of this communicator are at different calls: use \
+         another communicator"
     )]
     OutOfStep {
-        /// The rank.
+        /// Rank that cancelled.
         by: PeerName,
-        /// The collective.
+        /// Name of the cancelled collective.
         collective: &'static str,
     },
-    /// A message that is no whole number of the elements that were wanted.
-    #[error("a message of {length} bytes, which is no whole number of elements of {size}")]
+    /// The message length is not a multiple of the element size.
+    #[error("a message of {length} bytes is not a whole number of {size}-byte elements")]
     PartialElement {
-        /// In bytes.
+        /// Message length in bytes.
         length: usize,
-        /// Of an element, in bytes.
+        /// Element size in bytes.
         size: usize,
     },
-    /// What [`Communicator::set_interrupt_check`](crate::Communicator::end_waits_by) was given said so.
+    /// The callback of
+    /// [`Communicator::set_interrupt_check`](crate::Communicator::set_interrupt_check) returned
+    /// `true`.
     #[error("interrupted")]
     Interrupted,
-    /// The request was given up before it was done.
-    #[error("given up")]
+    /// The request was cancelled before it completed.
+    #[error("cancelled")]
     Cancelled,
-    /// A process was forked, and called into its parent's communicator.
+    /// A forked child called into its parent's communicator.
     #[error("the communicator belongs to the process that forked this one")]
     Forked,
-    /// The process could not join the others.
+    /// A communicator or buffer could not be created.
     #[error("{0}")]
     Start(Arc<str>),
 }
 
 fn missing(ranks: &[PeerName]) -> String {
     if ranks.is_empty() {
-        return "nobody in particular is missing".to_owned();
+        return "no particular rank is missing".to_owned();
     }
     let names: Vec<String> = ranks.iter().take(8).map(ToString::to_string).collect();
     let more = ranks.len() - names.len();

@@ -1,4 +1,4 @@
-//! Types that every part of the communicator uses: elements, operations and errors.
+//! Types that all other folders use: elements, reduction operations and errors.
 
 pub(crate) mod element;
 pub(crate) mod error;

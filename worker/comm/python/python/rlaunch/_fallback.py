@@ -407,11 +407,11 @@ class Communicator:
             if name == whole and not is_root and not in_place:
                 continue
             if length is not None and length != wanted:
-                raise Error(f"{call}: {what} has {length} elements, and should have {wanted}")
+                raise Error(f"{call}: {what} has {length} elements but should have {wanted}")
         missing = whole and is_root and not in_place and lengths[whole] is None
         if missing and part:
-            raise Error(f"{call}: {'input' if whole == 'x' else 'output'} has 0 elements, "
-                        f"and should have {part * size}")
+            raise Error(f"{call}: {'input' if whole == 'x' else 'output'} has 0 elements "
+                        f"but should have {part * size}")
         return part
 
     def _collective(self, call, *arguments, **named):

@@ -21,7 +21,7 @@ pub(crate) enum SendOutcome {
     /// The link has it.
     Sent,
     /// There was no room; a copy of it waits.
-    QueuedPacket,
+    Queued,
     /// It has to be offered first.
     TooLong,
     /// Nothing goes to this peer any more: see [`Engine::failure`].
@@ -58,7 +58,7 @@ impl Engine {
         if !peer.outbox.is_empty() {
             peer.outbox.push_copy(header, bytes, false);
             self.has_queued(to.peer);
-            return SendOutcome::QueuedPacket;
+            return SendOutcome::Queued;
         }
         match peer.link.send(header, bytes) {
             Ok(true) => {
@@ -70,7 +70,7 @@ impl Engine {
             Ok(false) => {
                 peer.outbox.push_copy(header, bytes, true);
                 self.has_queued(to.peer);
-                SendOutcome::QueuedPacket
+                SendOutcome::Queued
             }
             Err(error) => {
                 self.lose(to.peer, error);

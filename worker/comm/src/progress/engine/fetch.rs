@@ -1,4 +1,5 @@
-//! Long messages that this rank fetches itself, or lets their senders write.
+//! Zero-copy transfer of long messages: this rank fetches them from their sender, or exposes memory
+//! for the sender to write.
 
 use super::inbox::Fetch;
 use super::matching::Status;
@@ -8,23 +9,23 @@ use crate::transport::packet::PacketKind;
 use crate::types::error::LinkError;
 use rlaunch_lock::BufferTable;
 
-/// What is fetched at once, in bytes, before others get their turn.
+/// Bytes fetched at once before other links get their turn.
 const FETCHED: usize = 4 << 20;
-/// What is fetched at once to be reduced: it is still in the cache then. Little in tests, whose messages
-/// are short and come in parts as well.
+/// Bytes fetched at once for a reduction, so that they are still in the cache when they are
+/// reduced. Small in tests, so that their short messages are fetched in parts as well.
 const FETCHED_FOLD: usize = if cfg!(test) { 2 << 10 } else { 128 << 10 };
 
-/// Outcome of a fetch.
+/// Result of a fetch.
 enum Fetched {
     All,
-    /// This rank may not.
+    /// The kernel does not permit this rank to read the peer's memory.
     Forbidden,
-    /// The peer has given up a message, and this may be it.
+    /// The peer has cancelled a message, possibly this one.
     Revoked,
 }
 
 impl Engine {
-    /// Fetches what the peer has let this rank fetch, and lets it write what it may.
+    /// Processes the messages of peer `at` that wait to be fetched or exposed.
     pub(super) fn fetch(&mut self, at: usize, buffers: &BufferTable) {
         while let Some(mut fetch) = self.peers[at].inbox.fetches.pop_front() {
             if fetch.address == 0 {
@@ -56,7 +57,7 @@ impl Engine {
                     Ok(()) => drop(self.pump(at, buffers)),
                     Err(error) => return self.lose(at, error),
                 },
-                // Which message it is comes as a packet, and then the others are fetched.
+                // A packet tells which message was cancelled; then the others are fetched.
                 Ok(Fetched::Revoked) => return self.peers[at].inbox.fetches.push_front(fetch),
                 Err(error) => {
                     let cause = self.lost(at, error);
@@ -93,7 +94,7 @@ impl Engine {
                 let into = target.into.part(fetch.fetched, part);
                 into.write(buffers, |memory| link.fetch(from, memory)).unwrap_or(Ok(true))
             };
-            // What was fetched, or not found, may be something else than what was offered.
+            // The bytes just read, or the failure to read them, may stem from memory that was reused.
             if link.has_revoked(known) {
                 return Ok(Fetched::Revoked);
             }

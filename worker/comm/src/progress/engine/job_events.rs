@@ -1,4 +1,4 @@
-//! What the agent knows of other ranks, and what follows from it for everything that waits.
+//! Reports of the agent about other ranks, and their consequences for pending calls.
 
 use super::Engine;
 use crate::progress::agent::AgentEvent;
@@ -7,12 +7,13 @@ use rlaunch_bootstrap::client::events::JobEvent;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 
 impl Engine {
-    /// Why all calls fail, where the agent has said so.
+    /// Returns why all calls fail, if the agent has reported it.
     pub(crate) fn launcher_cause(&self) -> Option<&Cause> {
         self.matching.fault.as_ref().filter(|_| self.has_launcher_cause)
     }
 
-    /// The agent has said something; ranks are on these nodes. What it said first holds.
+    /// Applies a report of the agent. `nodes` holds the node of each rank. The first report that
+    /// ends the job wins; later ones are ignored.
     pub(crate) fn apply_event(&mut self, event: AgentEvent, nodes: &[NodeId]) {
         if self.has_launcher_cause {
             return;
@@ -26,7 +27,7 @@ impl Engine {
             }
             AgentEvent::Job(JobEvent::RankFailed { rank, status, ends }) => {
                 let at = rank.index();
-                // One that has left in order is missed by nobody, unless the job ends.
+                // The end of a rank that said goodbye matters only if it ends the job.
                 let is_missed = self.peers.get(at).is_some_and(|peer| !peer.inbox.has_left);
                 if at < self.peers.len() && at != self.me && (ends || is_missed) {
                     self.lose_ranks(&[at], LinkError::Exited(status));
@@ -59,7 +60,7 @@ impl Engine {
         }
     }
 
-    /// These ranks are lost, and with them everything that waits.
+    /// Marks ranks as lost and fails everything pending.
     fn lose_ranks(&mut self, ranks: &[usize], error: LinkError) {
         let Some(&first) = ranks.first() else { return };
         for &at in ranks {

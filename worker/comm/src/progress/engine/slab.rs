@@ -1,6 +1,6 @@
-//! Things that come and go, by keys that are never mistaken for each other.
+//! Slab of entries with keys that are never reused.
 
-/// Names an entry; it may outlive it.
+/// Key of an entry. It stays distinct from all other keys after the entry is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SlabKey {
     slot: u32,
@@ -27,7 +27,7 @@ impl<T> Slab<T> {
             return SlabKey { slot, generation: *generation };
         }
         self.entries.push((0, Some(value)));
-        // Memory for 2^32 entries is more than there is.
+        // 2^32 entries do not fit into memory.
         SlabKey { slot: self.entries.len() as u32 - 1, generation: 0 }
     }
 

@@ -1,29 +1,30 @@
-//! Where bytes come from and go to.
+//! Destination of received bytes: a plain copy, or a reduction.
 
 use crate::collectives::reduce;
 use crate::transport::LocalSlice;
 use crate::types::element::{ElementType, Op};
 use rlaunch_lock::BufferTable;
 
-/// What is done with what comes.
+/// Reduction of received bytes with local ones.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fold {
     pub(crate) op: Op,
     pub(crate) element: ElementType,
-    /// What it is reduced with; the target itself where it is `None`. As long as the target.
+    /// Operand, as long as the target; the target itself if `None`.
     pub(crate) with: Option<LocalSlice>,
 }
 
-/// Where a message goes.
+/// Destination of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     pub(crate) into: LocalSlice,
-    /// Copied where it is `None`.
+    /// Reduction to apply; the bytes are copied if `None`.
     pub(crate) fold: Option<Fold>,
 }
 
 impl Target {
-    /// Like [`Target::put`], without those of the bytes that are before `wanted`.
+    /// Writes like [`Target::put`], but skips bytes of the message before offset `wanted`, which
+    /// were already reduced.
     #[inline]
     pub(crate) fn put_from(
         &self,
@@ -38,8 +39,8 @@ impl Target {
         }
     }
 
-    /// Puts `bytes` to `offset`, which are whole elements where they are reduced. `None` where the
-    /// memory is not lent any more.
+    /// Writes `bytes` at `offset`, as whole elements if they are reduced. Returns `None` if the
+    /// buffer is no longer lent.
     #[inline]
     pub(crate) fn put(&self, buffers: &BufferTable, offset: usize, bytes: &[u8]) -> Option<()> {
         let into = self.into.part(offset, bytes.len());

@@ -1,26 +1,26 @@
-//! What threads of one rank leave each other to know. One sleeps on the links, and others wait for
-//! that one; whoever looks meanwhile may find what is theirs.
+//! Coordination of the threads that wait in one process. One thread sleeps on the links and the
+//! others wait for it; a thread that polls in between may receive messages for any of them.
 
 use crate::progress::idle::Idle;
 use std::sync::Arc;
 
-/// The thread that sleeps on the links.
+/// State of the thread that sleeps on the links.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Sleeper {
     #[default]
     None,
     Asleep,
-    /// It has been woken, and is not back.
+    /// It has been woken but does not hold the engine lock yet.
     Woken,
 }
 
-/// Read and written under the engine lock.
+/// State that the holder of the engine lock reads and writes.
 #[derive(Debug, Default)]
 pub(crate) struct Threads {
     sleeper: Sleeper,
-    /// So many wait for the sleeper.
+    /// Number of threads that wait for the sleeper.
     pub(crate) waiting_threads: u32,
-    /// Something has happened that who waits does not know of.
+    /// Something has happened that the sleeper does not know about.
     has_changed: bool,
     /// Wakes the sleeper.
     waker: Option<Arc<dyn Idle>>,
@@ -31,12 +31,12 @@ impl Threads {
         self.waker = Some(waker);
     }
 
-    /// Whether a thread sleeps on the links.
+    /// Tells whether a thread sleeps on the links.
     pub(crate) fn has_sleeper(&self) -> bool {
         self.sleeper != Sleeper::None
     }
 
-    /// This thread is about to. It has looked at everything.
+    /// Marks the calling thread as the sleeper. It must have polled everything.
     pub(crate) fn begin_sleep(&mut self) {
         self.sleeper = Sleeper::Asleep;
         self.has_changed = false;
@@ -46,13 +46,13 @@ impl Threads {
         self.sleeper = Sleeper::None;
     }
 
-    /// Something has come, has failed or is to be sent.
+    /// Notes that something was received, has failed or waits to be sent.
     #[inline]
     pub(crate) fn note_change(&mut self) {
         self.has_changed = true;
     }
 
-    /// A thread releases the engine lock.
+    /// Wakes the sleeper if something has changed. Runs whenever a thread releases the engine lock.
     #[inline]
     pub(crate) fn on_unlock(&mut self) {
         if std::mem::take(&mut self.has_changed) && self.sleeper == Sleeper::Asleep {

@@ -143,7 +143,7 @@ fn a_message_too_long_is_said_and_the_next_one_comes() {
             }
             let error = comm.recv(&mut [0_u8; 10], 0, 0).unwrap_err();
             let expected = format!(
-                "receive from rank 0 (tag 0): a message of {length} bytes from rank 0 on n0, and room for 10"
+                "receive from rank 0 (tag 0): a message of {length} bytes from rank 0 on n0 does not fit into a buffer of 10"
             );
             assert_eq!(error.to_string(), expected);
             let mut next = [0_u8];
@@ -199,7 +199,7 @@ fn a_wait_that_takes_too_long_says_for_whom() {
     let is_told = |(rank, said): (usize, &String)| {
         let peer = 1 - rank;
         let of_peer = format!("receive from rank {peer} (tag 7)");
-        *said == format!("{of_peer}: not within 60 s: waiting for rank {peer} on n0")
+        *said == format!("{of_peer}: timed out after 60 s: waiting for rank {peer} on n0")
     };
     assert!(said.iter().enumerate().any(is_told), "{said:?}");
 }
@@ -306,9 +306,9 @@ fn collectives_go_on_beside_each_other() {
 fn buffers_that_do_not_fit_are_said() {
     run(&settings(1, 2), |comm| {
         let error = comm.all_reduce(&[1.0_f32], &mut [0.0; 2], Op::Sum).unwrap_err();
-        assert_eq!(error.to_string(), "all_reduce: output has 2 elements, and should have 1");
+        assert_eq!(error.to_string(), "all_reduce: output has 2 elements but should have 1");
         let error = comm.broadcast(&mut [0_u8], 2).unwrap_err();
-        assert_eq!(error.to_string(), "broadcast: there is no rank 2 among 2");
+        assert_eq!(error.to_string(), "broadcast: there is no rank 2 in a communicator of 2");
     });
 }
 
@@ -363,7 +363,7 @@ fn a_message_that_was_given_up_is_not_received() {
                 _ => {
                     for_a_while(comm);
                     let given_up = comm.recv(&mut data, 0, 5).unwrap_err().to_string();
-                    let words = "rank 0 on n0 gave up the message before it was received";
+                    let words = "rank 0 on n0 cancelled the message before it was received";
                     assert!(given_up.ends_with(words), "seed {seed}: {given_up}");
                     comm.recv(&mut data, 0, 5).unwrap();
                     assert_eq!(data, next, "seed {seed}");
@@ -450,7 +450,7 @@ fn a_collective_that_has_begun_and_is_dropped_is_given_up() {
                 dropped.unwrap_err();
             }
             let failed = comm.all_reduce(&own, &mut sum, Op::Sum).unwrap_err().to_string();
-            assert!(failed.contains("rank 1 on n0 gave up all_reduce"), "seed {seed}: {failed}");
+            assert!(failed.contains("rank 1 on n0 cancelled all_reduce"), "seed {seed}: {failed}");
         });
     }
 }

@@ -150,11 +150,11 @@ fn garbled(first_words: &[u64]) -> String {
 
 #[test]
 fn a_garbled_ring_is_an_error() {
-    let leaves = "it sent a packet out of turn: a record that leaves the ring";
+    let leaves = "it broke the protocol: a record that leaves the ring";
     assert_eq!(garbled(&[words(PLACE.payload() + 1)[0]]), leaves);
     assert_eq!(garbled(&[words(u32::MAX as usize)[0]]), leaves);
     assert_eq!(garbled(&[u64::MAX]), leaves);
-    assert_eq!(garbled(&[0xff << 32]), "it sent a packet out of turn: nothing behind a pad");
+    assert_eq!(garbled(&[0xff << 32]), "it broke the protocol: nothing behind a pad");
 }
 
 #[test]
