@@ -122,7 +122,8 @@ fn a_rank_that_stands_still_is_named_after_the_timeout() {
     for elements in ELEMENTS {
         let ran = loses(&field, "a:2,b", "1 STOP", elements).env("RLAUNCH_COMM_TIMEOUT", "5");
         let ran = ran.run();
-        ran.ended_with(1).says(&["error: all_reduce: timed out after 5 s: waiting for rank 1 on a"]);
+        ran.ended_with(1)
+            .says(&["error: all_reduce: timed out after 5 s: waiting for rank 1 on a"]);
         ran.took_less_than(15);
     }
 }

@@ -31,7 +31,8 @@ fn ranks_of_a_collective_that_one_of_them_gave_up_are_told() {
     let field = Field::new();
     for elements in ["1", "500000"] {
         let ran = suite(&field, "a:2,b:2", 4, &format!("give-up-all {elements}")).run();
-        let told = "all_reduce: rank 2 on b cancelled all_reduce, so the ranks of this communicator";
+        let told =
+            "all_reduce: rank 2 on b cancelled all_reduce, so the ranks of this communicator";
         let out = ran.succeeded().out();
         // A rank that has all it needs of rank 2 already notices at its next call.
         for rank in 0..4 {
