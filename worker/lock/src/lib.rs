@@ -18,7 +18,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `lock.rs` | [`EngineLock`], its guard, scopes and regions |
-//! | `buffers.rs` | [`BufferTable`]: lent buffers, the engine's own, and who may access them |
+//! | `buffers.rs` | [`BufferTable`]: lent buffers, the engine's own, and the rules for accessing them |
 //! | `attachment.rs` | device registrations made outside the lock |
 //! | `memory.rs`, `pinned.rs` | memory as callers lend it, and as a device receives it |
 

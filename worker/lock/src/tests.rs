@@ -238,8 +238,8 @@ fn a_maker_that_panics_has_made_nothing() {
             guard.parts().1.with_attachment(buffer, 1, makes, |(), _| ()),
             Attached::Pending
         );
-        let tells = std::panic::AssertUnwindSafe(|| guard.parts().1.length(buffer));
-        assert!(std::panic::catch_unwind(tells).is_err());
+        let runs_jobs = std::panic::AssertUnwindSafe(|| guard.parts().1.length(buffer));
+        assert!(std::panic::catch_unwind(runs_jobs).is_err());
         let result = guard.parts().1.with_attachment(buffer, 1, |_| Some(()), |(), _| ());
         assert_eq!(result, Attached::Unavailable);
     });

@@ -353,8 +353,8 @@ impl Agent {
             {
                 return Some(StartConfig { released, ..start });
             }
-            while let Some(news) = tree.poll_event() {
-                match news {
+            while let Some(event) = tree.poll_event() {
+                match event {
                     TreeEvent::Table(table) => self.write_rank_table(&table, workspace),
                     TreeEvent::Met(answer) => mesh.on_collective_done(answer),
                 }
@@ -473,7 +473,7 @@ impl Agent {
                 Some(Input::Message(message)) if is_mesh_message(&message) => {
                     mesh_message(mesh, message);
                 }
-                Some(Input::Message(ToAgent::JobEvent(news))) => tree.notify_ranks(&news),
+                Some(Input::Message(ToAgent::JobEvent(event))) => tree.notify_ranks(&event),
                 Some(input) => {
                     if let Some(why) = end_reason(&input) {
                         tree.notify_ranks(&client::events::JobEvent::JobEnding { why });

@@ -368,11 +368,11 @@ mod tests {
             drop(shell);
             child.wait().unwrap();
             let ended = end_processes(&job);
-            let mut said = String::new();
-            io::Read::read_to_string(&mut pipe, &mut said).unwrap();
+            let mut output = String::new();
+            io::Read::read_to_string(&mut pipe, &mut output).unwrap();
             assert!(
-                matches!(ended, Ok(1..)) && said.is_empty(),
-                "chain {number}: {ended:?} {said}"
+                matches!(ended, Ok(1..)) && output.is_empty(),
+                "chain {number}: {ended:?} {output}"
             );
         }
     }

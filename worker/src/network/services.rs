@@ -59,40 +59,40 @@ struct ExpectedHello {
 
 /// Message from the task of a connection.
 enum ClientEvent {
-    /// The client has authenticated itself; answers and news are sent through this queue.
+    /// The client has authenticated itself; answers and job events are sent through this queue.
     Ready(ClientId, mpsc::Sender<ToClient>),
-    NodeInput(NodeInput),
+    Input(NodeInput),
 }
 
 /// Message to the task of a connection.
 enum ToClient {
     Answer(u64, Reply, Payload),
     JobEvent(JobEvent),
-    /// Ranks have left. The task sends all that have left by the time it handles this message.
-    Left(Arc<AtomicBool>, DepartedRanks),
+    /// Ranks have finished. The task sends all that have by the time it handles this message.
+    RanksFinished(Arc<AtomicBool>, FinishedRanks),
 }
 
 /// Ranks whose processes have exited with success.
-type DepartedRanks = Arc<Mutex<RankSet>>;
+type FinishedRanks = Arc<Mutex<RankSet>>;
 
 /// Connected client.
 struct Client {
     answers: mpsc::Sender<ToClient>,
-    /// Whether a [`ToClient::Left`] is queued. One is enough, so that a client which reads nothing
+    /// Whether a [`ToClient::RanksFinished`] is queued. One is enough, so that a client which reads nothing
     /// cannot fill its queue with them.
-    is_departure_queued: Arc<AtomicBool>,
+    is_finished_queued: Arc<AtomicBool>,
 }
 
 impl Client {
     fn new(answers: mpsc::Sender<ToClient>) -> Client {
-        Client { answers, is_departure_queued: Arc::default() }
+        Client { answers, is_finished_queued: Arc::default() }
     }
 
-    /// Notifies the client of departed ranks. Returns false if its queue is full.
-    fn send_departures(&self, departed: &DepartedRanks) -> bool {
-        let is_queued = &self.is_departure_queued;
-        let left = || ToClient::Left(is_queued.clone(), departed.clone());
-        is_queued.swap(true, Ordering::Relaxed) || self.answers.try_send(left()).is_ok()
+    /// Notifies the client of finished ranks. Returns false if its queue is full.
+    fn send_finished(&self, finished: &FinishedRanks) -> bool {
+        let is_queued = &self.is_finished_queued;
+        let message = || ToClient::RanksFinished(is_queued.clone(), finished.clone());
+        is_queued.swap(true, Ordering::Relaxed) || self.answers.try_send(message()).is_ok()
     }
 }
 
@@ -102,9 +102,9 @@ pub(crate) struct Services {
     path: Option<PathBuf>,
     events: mpsc::Receiver<ClientEvent>,
     clients: BTreeMap<ClientId, Client>,
-    /// News sent to all clients, kept for those that connect later.
-    news: Vec<JobEvent>,
-    departed: DepartedRanks,
+    /// Job events sent to all clients, kept for those that connect later.
+    job_events: Vec<JobEvent>,
+    finished: FinishedRanks,
     accept_task: JoinHandle<()>,
 }
 
@@ -122,13 +122,13 @@ impl Services {
 
     fn absent() -> Services {
         let (_, events) = mpsc::channel(1);
-        let (clients, news, departed) = Default::default();
+        let (clients, job_events, finished) = Default::default();
         Services {
             path: None,
             events,
             clients,
-            news,
-            departed,
+            job_events,
+            finished,
             accept_task: tokio::spawn(async {}),
         }
     }
@@ -165,8 +165,8 @@ impl Services {
         let expected = Arc::new(ExpectedHello { job, token, world_size, ranks });
         let (sender, events) = mpsc::channel(64);
         let accept_task = tokio::spawn(accept_all(listener, expected, sender));
-        let (clients, news, departed) = Default::default();
-        Ok(Services { path: Some(path), events, clients, news, departed, accept_task })
+        let (clients, job_events, finished) = Default::default();
+        Ok(Services { path: Some(path), events, clients, job_events, finished, accept_task })
     }
 
     /// Waits for the next call, or the end of a client. Cancel-safe.
@@ -175,16 +175,16 @@ impl Services {
             match self.events.recv().await {
                 Some(ClientEvent::Ready(id, answers)) => {
                     // The queue is empty and has room: nothing was sent to this client yet.
-                    for news in &self.news {
-                        let _ = answers.try_send(ToClient::JobEvent(news.clone()));
+                    for event in &self.job_events {
+                        let _ = answers.try_send(ToClient::JobEvent(event.clone()));
                     }
                     let client = Client::new(answers);
-                    if !lock(&self.departed).is_empty() {
-                        client.send_departures(&self.departed);
+                    if !lock(&self.finished).is_empty() {
+                        client.send_finished(&self.finished);
                     }
                     self.clients.insert(id, client);
                 }
-                Some(ClientEvent::NodeInput(input)) => {
+                Some(ClientEvent::Input(input)) => {
                     if let NodeInput::ClientGone(id) = &input {
                         self.clients.remove(id);
                     }
@@ -205,19 +205,20 @@ impl Services {
         }
     }
 
-    /// Sends news to all clients, connected and future. Repeated news are not sent again.
-    pub(crate) fn send_news(&mut self, news: &JobEvent) {
-        if let JobEvent::RanksFinished { ranks } = news {
-            lock(&self.departed).extend(ranks);
-            self.clients.retain(|_, client| client.send_departures(&self.departed));
+    /// Sends a job event to all clients, connected and future. An event that was sent before is not
+    /// sent again.
+    pub(crate) fn send_job_event(&mut self, event: &JobEvent) {
+        if let JobEvent::RanksFinished { ranks } = event {
+            lock(&self.finished).extend(ranks);
+            self.clients.retain(|_, client| client.send_finished(&self.finished));
             return;
         }
-        if self.news.len() == MAX_EVENTS || self.news.contains(news) {
+        if self.job_events.len() == MAX_EVENTS || self.job_events.contains(event) {
             return;
         }
-        self.news.push(news.clone());
-        let told = |client: &mut Client| client.answers.try_send(ToClient::JobEvent(news.clone()));
-        self.clients.retain(|_, client| told(client).is_ok());
+        self.job_events.push(event.clone());
+        let sent = |client: &mut Client| client.answers.try_send(ToClient::JobEvent(event.clone()));
+        self.clients.retain(|_, client| sent(client).is_ok());
     }
 
     /// Closes the socket, and waits shortly for the clients to read what was sent.
@@ -235,8 +236,8 @@ impl Services {
     }
 }
 
-fn lock(departed: &DepartedRanks) -> MutexGuard<'_, RankSet> {
-    departed.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(finished: &FinishedRanks) -> MutexGuard<'_, RankSet> {
+    finished.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn accept_all(
@@ -297,7 +298,7 @@ async fn serve(
         () = write_answers(writing, queue) => {}
     }
     // The receiver is dropped when the agent leaves.
-    let _ = events.send(ClientEvent::NodeInput(NodeInput::ClientGone(id))).await;
+    let _ = events.send(ClientEvent::Input(NodeInput::ClientGone(id))).await;
 }
 
 /// Whether the client runs as this user, which the ranks do, or as root.
@@ -350,7 +351,7 @@ impl ClientReader {
     ) {
         while let Some(FromRank::Call { request, call }) = self.next().await {
             let id = CallId { client, request };
-            if events.send(ClientEvent::NodeInput(NodeInput::Call(rank, id, call))).await.is_err() {
+            if events.send(ClientEvent::Input(NodeInput::Call(rank, id, call))).await.is_err() {
                 return;
             }
         }
@@ -358,15 +359,15 @@ impl ClientReader {
 }
 
 async fn write_answers(mut writing: OwnedWriteHalf, mut queue: mpsc::Receiver<ToClient>) {
-    while let Some(said) = queue.recv().await {
-        let (frame, payload) = match said {
+    while let Some(message) = queue.recv().await {
+        let (frame, payload) = match message {
             ToClient::Answer(request, reply, payload) => {
                 (ToRank::Reply { request, reply }, payload)
             }
-            ToClient::JobEvent(news) => (ToRank::JobEvent(news), Payload::empty()),
-            ToClient::Left(is_queued, departed) => {
+            ToClient::JobEvent(event) => (ToRank::JobEvent(event), Payload::empty()),
+            ToClient::RanksFinished(is_queued, finished) => {
                 is_queued.store(false, Ordering::Relaxed);
-                let ranks = lock(&departed).clone();
+                let ranks = lock(&finished).clone();
                 (ToRank::JobEvent(JobEvent::RanksFinished { ranks }), Payload::empty())
             }
         };
@@ -481,7 +482,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let agent = Agent { directory };
         let credentials = agent.credentials(0);
-        let (told, is_told) = std::sync::mpsc::channel();
+        let (sent, is_sent) = std::sync::mpsc::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.unwrap().block_on(async {
             let ranks = (0..3).map(Rank).collect();
@@ -489,7 +490,7 @@ mod tests {
             let mut services = Services::open(path, (JobId(1), TOKEN), 3, ranks).unwrap();
             let client = thread::spawn(move || {
                 let mut client = Client::connect(credentials).unwrap();
-                is_told.recv().unwrap();
+                is_sent.recv().unwrap();
                 let mut left = RankSet::new();
                 while left.len() < LEFT {
                     match client.job_event(Some(Duration::from_secs(10))).unwrap() {
@@ -502,12 +503,12 @@ mod tests {
                 let _ = timeout(Duration::from_millis(1), services.next()).await;
             }
             for rank in 0..LEFT {
-                services.send_news(&JobEvent::RanksFinished {
+                services.send_job_event(&JobEvent::RanksFinished {
                     ranks: [Rank(rank)].into_iter().collect(),
                 });
             }
             assert_eq!(services.clients.len(), 1);
-            told.send(()).unwrap();
+            sent.send(()).unwrap();
             while !client.is_finished() {
                 let _ = timeout(Duration::from_millis(1), services.next()).await;
             }

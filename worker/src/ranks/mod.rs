@@ -213,8 +213,8 @@ impl Ranks {
         let rank = spec.rank;
         let own = self.setup.ranks.get(spec.local_rank.index()).cloned().unwrap_or_default();
         let Some(program) = self.prepared.programs.get(spec.application as usize) else { return };
-        let told = self.setup.env.iter().chain(&spec.env);
-        let mut env = environment::for_rank(&program.env, told, &own.defaults);
+        let variables = self.setup.env.iter().chain(&spec.env);
+        let mut env = environment::for_rank(&program.env, variables, &own.defaults);
         env.extend(own.env.iter().cloned());
         let streams = Streams { stdin: spec.stdin, merged: self.merged };
         let written = self.files.write(&own.files, &program.directory);

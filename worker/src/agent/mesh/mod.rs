@@ -139,9 +139,9 @@ impl Mesh {
         self.phase = RoundPhase::Preparing;
         self.deadline = Some(within(round.limits.connect_ms));
         let nothing_to_do = round.paths.is_empty();
-        let asked = !nothing_to_do && self.send(&ToProver::Prove(round.clone()));
+        let is_proving = !nothing_to_do && self.send(&ToProver::Prove(round.clone()));
         self.round = Some(round);
-        if !asked {
+        if !is_proving {
             self.gather(Vec::new());
         }
     }
@@ -233,15 +233,15 @@ impl Mesh {
     }
 
     /// Passes the peers' endpoints to the prover.
-    fn connect(&mut self, mut told: Vec<Vec<u8>>) {
+    fn connect(&mut self, mut blobs: Vec<Vec<u8>>) {
         let Some(round) = &self.round else { return };
         let peers: BTreeSet<NodeId> = round.paths.iter().map(|path| path.peer).collect();
-        told.retain(|blob| {
+        blobs.retain(|blob| {
             NodeEndpoints::decode(blob).is_ok_and(|endpoints| peers.contains(&endpoints.node))
         });
         self.deadline = Some(within(round.limits.connect_ms));
         self.phase = RoundPhase::Connecting;
-        if peers.is_empty() || !self.send(&ToProver::Connect(told)) {
+        if peers.is_empty() || !self.send(&ToProver::Connect(blobs)) {
             self.wait();
         }
     }

@@ -104,10 +104,10 @@ async fn closed() -> SocketAddr {
 
 /// Waits until the other end disconnects, and returns how long that took.
 async fn until_disconnected(mut tcp: TcpStream) -> Duration {
-    let (mut heard, began) = (Vec::new(), Instant::now());
+    let (mut received, began) = (Vec::new(), Instant::now());
     // A reset ends the connection as well.
-    let _ = timeout(LONG, tcp.read_to_end(&mut heard)).await.unwrap();
-    assert!(heard.is_empty(), "an unauthenticated peer received data");
+    let _ = timeout(LONG, tcp.read_to_end(&mut received)).await.unwrap();
+    assert!(received.is_empty(), "an unauthenticated peer received data");
     began.elapsed()
 }
 
@@ -226,7 +226,7 @@ async fn a_node_that_is_no_child_gets_no_edge() {
     assert!(root.proved.try_recv().is_err());
 }
 
-/// Returns messages that a peer can send who knows the job but not its secret, cut off at various
+/// Returns messages that a peer which knows the job but not its secret can send, cut off at various
 /// places.
 fn unauthenticated_messages() -> Vec<Vec<u8>> {
     let parties = Parties { job: JOB, from: CHILD, to: ROOT };

@@ -157,7 +157,7 @@ impl Tree {
             }
         };
         tokio::select! {
-            Some((peer, what)) = self.from_edges.recv() => match what {
+            Some((peer, event)) = self.from_edges.recv() => match event {
                 EdgeEvent::Frame(frame) => self.take_frame(peer, frame),
                 EdgeEvent::Broke(how) => self.on_broken(peer, &how),
             },
@@ -211,9 +211,9 @@ impl Tree {
         self.flush_outputs();
     }
 
-    /// Sends news to this node's ranks.
-    pub(crate) fn notify_ranks(&mut self, news: &events::JobEvent) {
-        self.services.send_news(news);
+    /// Sends a job event to this node's ranks.
+    pub(crate) fn notify_ranks(&mut self, event: &events::JobEvent) {
+        self.services.send_job_event(event);
     }
 
     /// Tells the state machine that a rank was started.
@@ -387,12 +387,12 @@ impl Tree {
                     self.horovod.answer(request, answer);
                 }
                 NodeOutput::Answer(id, answer) => self.services.answer(id, answer),
-                NodeOutput::RootRequest(request, question) => {
-                    let answer = self.store.answer(&question);
-                    self.handle_input(NodeInput::RootReply(request, answer));
+                NodeOutput::RootRequest(id, request) => {
+                    let answer = self.store.answer(&request);
+                    self.handle_input(NodeInput::RootReply(id, answer));
                 }
                 NodeOutput::Table(table) => self.events.push_back(TreeEvent::Table(table)),
-                NodeOutput::Report(tidings) => self.outbox.send(&frame_for(tidings)),
+                NodeOutput::Report(report) => self.outbox.send(&frame_for(report)),
             }
         }
         for (&peer, neighbour) in &mut self.neighbours {
@@ -419,8 +419,8 @@ fn send_relayed(outbox: &Outbox, to: NodeId, frame: &Frame) {
     }
 }
 
-fn frame_for(tidings: NodeReport) -> FromAgent {
-    match tidings {
+fn frame_for(report: NodeReport) -> FromAgent {
+    match report {
         NodeReport::TableEverywhere => FromAgent::TableEverywhere,
         NodeReport::Aborted { by, text } => FromAgent::Aborted { by, text },
         NodeReport::Waiting { operation, waited, missing } => {
