@@ -162,7 +162,7 @@ fn ranks_that_call_with_different_counts_are_told() {
             comm.all_reduce_in_place(&mut elements, Op::Sum).map_err(|error| error.to_string())
         });
         let is_told = |said: &Result<(), String>| {
-            said.as_ref().is_err_and(|error| error.contains("has called it with another count"))
+            said.as_ref().is_err_and(|error| error.contains("called it with a different count"))
         };
         assert!(said.iter().any(is_told), "{counts:?}: {said:?}");
         assert!(said.iter().all(Result::is_err), "{counts:?}: {said:?}");
@@ -405,8 +405,8 @@ fn a_receive_that_is_given_up_leaves_the_message_for_the_next() {
 
 #[test]
 fn all_ranks_are_told_of_a_collective_that_was_given_up() {
-    let words = "rank 2 on n1 gave up all_reduce on this communicator, whose ranks are at \
-                 different calls since: use another";
+    let words = "rank 2 on n1 cancelled all_reduce, so the ranks of this communicator are at \
+                 different calls: use another communicator";
     for (seed, count) in (0..60).zip([1, 100, 3000].into_iter().cycle()) {
         let said = run(&settings(seed, 4), |comm| {
             let other = comm.split(0, comm.rank() as i64).unwrap();
