@@ -1,5 +1,5 @@
-//! The lab does what it says. Each test makes a lab of its own, so this needs root;
-//! `cargo lab test` runs it before the tests of rlaunch itself.
+//! Tests of the lab itself. Each makes a lab of its own, which needs root; `cargo lab test` runs
+//! them before the tests of rlaunch.
 
 #![expect(
     clippy::unwrap_used,
@@ -19,7 +19,7 @@ use rlaunch_lab::{Account, Cut, Lab, LabError, Options, Process};
 const NAME: &str = "selftest";
 const SOON: Duration = Duration::from_secs(10);
 
-/// A lab that goes down with the test.
+/// Lab that goes down with the test.
 struct Own(Lab);
 
 impl Own {
@@ -46,7 +46,7 @@ impl Drop for Own {
     }
 }
 
-/// Runs a command and gives its stdout; a failure shows its stderr.
+/// Runs a command and returns its stdout. If it fails, panics with its stderr.
 fn stdout(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -249,7 +249,7 @@ fn down_leaves_nothing_behind() {
     let before = threshold();
     let lab = Own::up(2);
     let status = lab.status();
-    // What an interrupted run would leave: a process without a record, a host without init.
+    // Leftovers of an interrupted run: a process without a record, a host without its init file.
     let mut orphan = lab.exec(Account::Root).args(["sleep", "1000"]).spawn().unwrap();
     let members = status.cgroup.as_ref().map(|path| path.join("launch/cgroup.procs"));
     wait_until(SOON, "the orphan to be in the lab", || {

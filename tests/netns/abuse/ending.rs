@@ -41,7 +41,7 @@ fn left(field: &Field) -> Vec<String> {
     let directories = field.job_directories().into_iter().map(|path| path.display().to_string());
     let mut left: Vec<String> = processes.chain(directories).collect();
     for host in field.lab.hosts() {
-        if soak::hostile_lives(&field.lab, &host).unwrap() {
+        if soak::hostile_runs(&field.lab, &host).unwrap() {
             left.push(format!("{host}: a process that holds the helpers' lock"));
         }
         let line = "ls -d /dev/shm/* $(find /sys/fs/cgroup -name 'rlaunch-*') 2>/dev/null || :";

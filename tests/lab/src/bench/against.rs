@@ -1,5 +1,5 @@
-//! `--against DIR` of benches: this build of rlaunch beside an earlier one, in turn on the same hosts
-//! in one run, since whatever the machine does meanwhile disturbs both.
+//! `--against DIR` of benches: this build of rlaunch beside an earlier one, in turn on the same
+//! hosts in one run, so that disturbances of the machine affect both.
 
 mod earlier;
 mod row;
@@ -17,7 +17,7 @@ pub(super) use row::{ComparisonRow, print};
 
 const NAME: &str = "bench";
 const NET: [u8; 2] = [10, 97];
-/// How many rounds there should be: with fewer an interval spans nearly all of them.
+/// Recommended number of rounds: with fewer an interval spans nearly all of them.
 const USUAL_ROUNDS: usize = 15;
 
 /// Builds that are compared.
@@ -45,25 +45,27 @@ pub(super) struct Builds {
 }
 
 impl Builds {
-    /// Says how much `rounds` rounds can tell, and builds what the earlier build is compared with.
+    /// Builds this build, after a warning if there are too few rounds to compare it with the
+    /// earlier one.
     pub(super) fn make(earlier: &EarlierBuild, rounds: usize) -> Result<Builds, LabError> {
         if let Some(warning) = warning(rounds) {
             eprintln!("warning: {warning}");
         }
-        // Peers are not needed; without what builds verbs, this build would lack what the earlier has.
+        // Peers are not needed. The packages for verbs are, or this build would lack what the
+        // earlier one has.
         setup::install(PackageSet::Verbs)?;
         let builds =
             Builds { this: dist::build(Profile::Release)?, earlier: earlier.rlaunch().into() };
         println!("this build beside {}", builds.earlier.display());
         if builds.are_the_same()? {
             println!(
-                "both are the same, byte by byte: the ratios are what this machine makes of 1.00"
+                "both builds are identical: the ratios show how much this machine deviates from 1.00"
             );
         }
         Ok(builds)
     }
 
-    /// Says whether launcher and agent of both have the same content.
+    /// Returns whether launcher and agent of both builds have the same content.
     fn are_the_same(&self) -> Result<bool, LabError> {
         let content = |path: PathBuf| {
             fs::read(&path).map_err(LabError::io(format!("read {}", path.display())))
@@ -79,12 +81,12 @@ impl Builds {
     }
 }
 
-/// Says what so few rounds cannot tell, if there is such a thing.
+/// Returns a warning if there are too few rounds.
 fn warning(rounds: usize) -> Option<String> {
     if rounds < interval::FEWEST {
         let fewest = interval::FEWEST;
         return Some(format!(
-            "no 90 % interval exists below {fewest} rounds, so {rounds} of them cannot say whether a \
+            "no 90 % interval exists below {fewest} rounds, so {rounds} rounds cannot show whether a \
              row is slower; {USUAL_ROUNDS} are usual"
         ));
     }
@@ -95,7 +97,7 @@ fn warning(rounds: usize) -> Option<String> {
     })
 }
 
-/// Hosts of a lab, on which both builds run.
+/// Hosts of one lab, with each of both builds.
 pub(super) struct Testbeds {
     this: Testbed,
     earlier: Testbed,
@@ -109,13 +111,13 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Says whether it is more than a warm-up, in which hosts are sent what the build needs there.
+    /// Returns whether it is not the warm-up, in which hosts receive the files of the build.
     pub(super) fn counts(&self) -> bool {
         self.round > 0
     }
 }
 
-/// `round 3: earlier`, as the beginning of a line.
+/// Formats the beginning of a line: `round 3: earlier`.
 impl std::fmt::Display for Turn<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "round {}: {:<10}", self.round, self.build.name())
@@ -130,7 +132,7 @@ impl Testbeds {
         }
     }
 
-    /// Has each build take a turn in each round, after a round to warm up.
+    /// Calls `act` for each build in each round, after a warm-up round.
     pub(super) fn for_each_turn(
         &self,
         rounds: usize,
@@ -145,21 +147,22 @@ impl Testbeds {
     }
 }
 
-/// Orders the builds of a round: what the first leaves behind disturbs each of them as often.
+/// Returns the order of the builds in a round. It alternates, so that what the first leaves behind
+/// disturbs both equally often.
 fn order(round: usize) -> [Build; 2] {
     let mut order = Build::ALL;
     order.rotate_left(round % 2);
     order
 }
 
-/// Starts hosts, and has `measure` measure on them.
+/// Starts hosts and calls `measure` with them.
 pub(super) fn on_hosts<T>(
     hosts: usize,
     builds: Builds,
     measure: impl FnOnce(&Testbeds) -> Result<T, LabError>,
 ) -> Result<T, LabError> {
     println!("starting {hosts} hosts");
-    // An interrupted run leaves its lab behind, in whatever state.
+    // An interrupted run leaves its lab behind, in any state.
     Lab::down(NAME)?;
     let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, hosts) })?;
     let measured = testbeds(lab, builds).and_then(|testbeds| measure(&testbeds));
@@ -170,7 +173,7 @@ pub(super) fn on_hosts<T>(
 fn testbeds(lab: Lab, builds: Builds) -> Result<Testbeds, LabError> {
     if lab.cpu_usage().is_none() {
         return Err(LabError::Unexpected(
-            "this machine has no cgroup v2, without which nothing says what CPU time a build takes"
+            "this machine has no cgroup v2, which is needed to measure the CPU time of a build"
                 .into(),
         ));
     }
@@ -181,9 +184,11 @@ fn testbeds(lab: Lab, builds: Builds) -> Result<Testbeds, LabError> {
     })
 }
 
-/// Gives the CPU time of a run, which every run on [`Testbeds`] has.
+/// Returns the CPU time of a run, which every run on [`Testbeds`] has.
 pub(super) fn required(cpu: Option<f64>) -> Result<f64, LabError> {
-    cpu.ok_or_else(|| LabError::Unexpected("the lab's cgroup no longer says its CPU time".into()))
+    cpu.ok_or_else(|| {
+        LabError::Unexpected("the lab's cgroup no longer reports its CPU time".into())
+    })
 }
 
 #[cfg(test)]

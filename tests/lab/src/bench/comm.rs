@@ -1,11 +1,11 @@
 //! `cargo lab bench comm`: messages and collectives of rlaunch's communicator beside those of MPICH
 //! and Open MPI, on the same hosts in the same run.
 //!
-//! In each round each of the three is started once and measures every row; who begins changes from
-//! round to round. A row holds if rlaunch's time, divided by that of the better peer in the same
-//! round, has a median of at most 1.10, and that median's 90 % interval, by order statistics, begins
-//! at 1.0 or below. How long ranks take until they can speak is measured beside `MPI_Init`, with a
-//! bar in milliseconds.
+//! In each round each of the three is started once and measures every row; which one begins
+//! rotates. A row meets its bar if rlaunch's time, divided by that of the better peer in the same
+//! round, has a median of at most 1.10, and the 90 % interval of that median, by order statistics,
+//! begins at 1.0 or below. The time until ranks can communicate is measured beside `MPI_Init`, with
+//! a bar in milliseconds.
 
 mod against;
 mod init;
@@ -31,41 +31,41 @@ use setting::{Contender, Setting};
 
 const NAME: &str = "bench";
 const NET: [u8; 2] = [10, 97];
-/// Where hosts find the programs.
+/// Directory of the programs on hosts.
 const ON_HOST: &str = "/tmp/bench";
 const IDLE: Duration = Duration::from_secs(30);
 const PEER: (&str, &str) = ("peer.c", include_str!("comm/peer.c"));
-/// The least seconds of one batch of acts.
+/// Minimum duration of a batch of operations in seconds.
 const SECONDS: &str = "0.02";
-/// How many batches of a row a program times each time it is started; it reports their median.
+/// Number of batches of a row that a program times at each start; it reports their median.
 const BATCHES: &str = "3";
 
-/// Starts a rank so that whatever else runs on this machine gets out of its way: priorities are
-/// first those of sessions.
+/// Command that starts a rank with high priority. The kernel compares sessions first, then
+/// processes.
 const HIGH_PRIORITY: [&str; 4] =
     ["sh", "-c", r#"echo -20 2>/dev/null >/proc/self/autogroup; exec nice -n -20 "$@""#, "sh"];
 
-/// How to measure.
+/// Options of the bench.
 #[derive(Debug, Clone)]
 pub struct CommOptions {
-    /// How often each program is started, after once to warm up.
+    /// Number of timed rounds, after a warm-up round.
     pub rounds: usize,
-    /// Only rows whose names contain this.
+    /// Measure only rows whose names contain this.
     pub row: Option<String>,
-    /// Only over this.
+    /// Measure only over this transport.
     pub only: Option<Transport>,
-    /// Peers also in ways that few people start them in.
+    /// Whether peers are measured in less usual configurations as well.
     pub variants: bool,
 }
 
 impl CommOptions {
-    /// Whether it is measured how long ranks take to be ready.
+    /// Returns whether the time until ranks are ready is measured.
     fn wants_init(&self) -> bool {
         self.row.as_ref().map_or(self.only.is_none(), |row| init::NAME.contains(row.as_str()))
     }
 }
 
-/// Selects what a options measures: rows, and where.
+/// Selects rows and settings.
 fn selected(options: &CommOptions) -> Result<(Vec<CommRow>, Vec<Setting>), LabError> {
     let rows = CommRow::with_name(options.row.as_deref().unwrap_or(""));
     if rows.is_empty() && !options.wants_init() {
@@ -79,7 +79,7 @@ fn selected(options: &CommOptions) -> Result<(Vec<CommRow>, Vec<Setting>), LabEr
     Ok((rows, settings))
 }
 
-/// Measures and prints; true if every row with a bar holds.
+/// Measures and prints; returns whether every row with a bar meets it.
 pub fn run(options: &CommOptions) -> Result<bool, LabError> {
     let (rows, settings) = selected(options)?;
     setup::install(PackageSet::Headers)?;
@@ -92,11 +92,11 @@ pub fn run(options: &CommOptions) -> Result<bool, LabError> {
     let _ = fs::remove_dir_all(&scratch);
     let held = held?;
     let count = held.iter().filter(|held| **held).count();
-    println!("\nrows that hold: {count} of {}", held.len());
+    println!("\nrows that meet their bar: {count} of {}", held.len());
     Ok(count == held.len())
 }
 
-/// Builds what ranks run under each launcher.
+/// Builds the programs of ranks for each launcher.
 fn compile(scratch: &Path) -> Result<Vec<PathBuf>, LabError> {
     dist::build_measure(Profile::Release)?;
     let examples = dist::directory(Profile::Release)?;
@@ -120,15 +120,15 @@ fn compile(scratch: &Path) -> Result<Vec<PathBuf>, LabError> {
     Ok(programs)
 }
 
-/// What a launcher's program is called.
+/// Function that returns the name of a launcher's program.
 type Name = fn(Launcher) -> String;
 
-/// The name of what ranks run.
+/// Returns the name of the program that measures under a launcher.
 fn program(launcher: Launcher) -> String {
     format!("measure-{}", launcher.name())
 }
 
-/// Of each row with a bar, whether it holds.
+/// Starts hosts and measures; returns for each row with a bar whether it is met.
 fn with_lab(
     options: &CommOptions,
     settings: &[Setting],
@@ -138,7 +138,7 @@ fn with_lab(
 ) -> Result<Vec<bool>, LabError> {
     let hosts = settings.iter().map(|setting| setting.hosts).max().unwrap_or(1).max(init::HOSTS);
     println!("starting {hosts} hosts");
-    // An interrupted run leaves its lab behind, in whatever state.
+    // An interrupted run leaves its lab behind, in any state.
     Lab::down(NAME)?;
     let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, hosts) })?;
     let testbed = Testbed { hosts: lab.hosts(), lab, rlaunch };
@@ -171,12 +171,13 @@ fn place_as(testbed: &Testbed, program: &Path, name: &str) -> Result<(), LabErro
     testbed.hosts.iter().try_for_each(|host| testbed.lab.write_file(host, &to, &bytes, 0o755))
 }
 
-/// Gives the path of a program on hosts.
+/// Returns the path of a program on hosts.
 fn on_host(name: &str) -> String {
     format!("{ON_HOST}/{name}")
 }
 
-/// A round to warm up, in which the programs find how many acts a batch needs, then the timed ones.
+/// Runs a warm-up round, in which programs find how many operations a batch needs, then the timed
+/// ones.
 fn measure(
     testbed: &Testbed,
     setting: &Setting,
@@ -221,16 +222,16 @@ fn measure(
 
 /// Measurements that a program is asked for.
 struct MeasureRequest<'a> {
-    /// Its path on hosts.
+    /// Path of the program on hosts.
     program: &'a str,
     rows: &'a [CommRow],
-    /// How many acts a batch of each row has at least.
+    /// Minimum number of operations in a batch of each row.
     counts: &'a [u64],
-    /// How long it takes at least.
+    /// Minimum duration of a batch in seconds.
     seconds: &'a str,
 }
 
-/// Starts a program once.
+/// Starts a program once and reads what it measured.
 fn measure_one(
     testbed: &Testbed,
     setting: &Setting,
@@ -259,7 +260,7 @@ fn in_words(rows: &[CommRow], measured: &[RowTime]) -> String {
     rows.iter().zip(measured).map(word).collect::<Vec<_>>().join("  ")
 }
 
-/// Prints a setting's table; of each row with a bar, whether it holds.
+/// Prints the table of a setting; returns for each row with a bar whether it is met.
 fn print(
     setting: &Setting,
     contenders: &[Contender],

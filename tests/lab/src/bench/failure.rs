@@ -1,8 +1,8 @@
-//! `cargo lab bench failure`: what is left, and for how long, when something of a job fails, by
-//! rlaunch, Hydra and Open MPI in turn.
+//! `cargo lab bench failure`: what is left of a job and for how long, when a part of it fails,
+//! under rlaunch, Hydra and Open MPI in turn.
 
+mod job;
 mod table;
-mod trial;
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,8 +12,8 @@ use super::launchers::{Launcher, Testbed};
 use crate::dist::{self, Profile};
 use crate::setup::{self, PackageSet};
 use crate::{Lab, LabError, Options};
+use job::FailingJob;
 use table::FailureRow;
-use trial::FailingJob;
 
 const NAME: &str = "failure";
 const NET: [u8; 2] = [10, 94];
@@ -22,19 +22,19 @@ const PER_HOST: usize = 2;
 
 const LAUNCHERS: [Launcher; 3] = [Launcher::Rlaunch, Launcher::Hydra, Launcher::OpenMpi];
 
-/// How long a launcher may take to deal with a failure that somebody saw.
+/// Time limit for a launcher to deal with a failure that a process can observe at once.
 const SHORT: Duration = Duration::from_secs(5);
-/// The same where nobody is told.
+/// Time limit for a host that falls silent, which only shows by time.
 const LONG: Duration = Duration::from_secs(15);
 
-/// How to measure.
+/// Options of the bench.
 #[derive(Debug, Clone)]
 pub struct FailureOptions {
-    /// How often.
+    /// Number of timed rounds.
     pub rounds: usize,
 }
 
-/// What fails.
+/// Part of a job that fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Failure {
     /// One rank exits with 3.
@@ -50,7 +50,7 @@ enum Failure {
 impl Failure {
     const ALL: [Failure; 4] = [Failure::Rank, Failure::Launcher, Failure::Agent, Failure::Host];
 
-    /// What is measured, and the most seconds it may take rlaunch.
+    /// Returns the names of what is measured, each with the maximum in seconds for rlaunch.
     fn rows(self) -> &'static [(&'static str, f64)] {
         match self {
             Failure::Rank => &[("one rank of 8 exits with 3: launcher returned", 0.15)],
@@ -70,7 +70,8 @@ impl Failure {
         if self == Failure::Host { LONG } else { SHORT }
     }
 
-    /// Peers wait in vain for a silent host: once is enough to see it.
+    /// Returns the number of rounds. Peers do not notice a silent host, so one round is enough for
+    /// them.
     fn rounds(self, launcher: Launcher, rounds: usize) -> usize {
         match (self, launcher) {
             (Failure::Host, Launcher::Hydra | Launcher::OpenMpi) => 1,
@@ -79,11 +80,11 @@ impl Failure {
     }
 }
 
-/// Measures and prints; true if every bar is met.
+/// Measures and prints; returns whether every bar is met.
 pub fn run(options: &FailureOptions) -> Result<bool, LabError> {
     setup::install(PackageSet::Peers)?;
     let rlaunch = dist::build(Profile::Release)?;
-    // An interrupted run leaves its lab behind, in whatever state.
+    // An interrupted run leaves its lab behind, in any state.
     Lab::down(NAME)?;
     let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, HOSTS) })?;
     let testbed = Testbed { hosts: lab.hosts(), lab, rlaunch };
@@ -98,7 +99,7 @@ pub fn run(options: &FailureOptions) -> Result<bool, LabError> {
     Ok(table::print(&LAUNCHERS.map(Launcher::name), &rows))
 }
 
-/// A warm-up, then every case, the launchers in turn.
+/// Runs a warm-up, then every failure, with launchers in turn.
 fn measure(
     testbed: &Testbed,
     scratch: &Scratch,
@@ -108,29 +109,29 @@ fn measure(
         FailingJob::start(testbed, scratch, launcher)?.end()?;
     }
     let mut rows = Vec::new();
-    for case in Failure::ALL {
-        let new = |&(what, bar)| FailureRow::new(what, bar, case.limit(), LAUNCHERS.len());
-        let mut of_case: Vec<FailureRow> = case.rows().iter().map(new).collect();
+    for failure in Failure::ALL {
+        let new = |&(what, bar)| FailureRow::new(what, bar, failure.limit(), LAUNCHERS.len());
+        let mut of_failure: Vec<FailureRow> = failure.rows().iter().map(new).collect();
         for round in 1..=rounds {
             for (column, launcher) in LAUNCHERS.into_iter().enumerate() {
-                if round > case.rounds(launcher, rounds) {
+                if round > failure.rounds(launcher, rounds) {
                     continue;
                 }
-                let mut trial = FailingJob::start(testbed, scratch, launcher)?;
-                let seen = trial.fail(case)?;
-                trial.end()?;
-                println!("round {round}: {case:?}, {}: {seen}", launcher.name());
-                for (row, time) in of_case.iter_mut().zip(seen.times) {
-                    row.cells[column].push(time, seen.left);
+                let mut job = FailingJob::start(testbed, scratch, launcher)?;
+                let observed = job.fail(failure)?;
+                job.end()?;
+                println!("round {round}: {failure:?}, {}: {observed}", launcher.name());
+                for (row, time) in of_failure.iter_mut().zip(observed.times) {
+                    row.cells[column].push(time, observed.left);
                 }
             }
         }
-        rows.append(&mut of_case);
+        rows.append(&mut of_failure);
     }
     Ok(rows)
 }
 
-/// Where launchers keep their temporary files: the launch node's `/tmp` is the machine's own.
+/// Directory for the launchers' temporary files: the launch node's `/tmp` is the machine's own.
 struct Scratch(PathBuf);
 
 impl Scratch {

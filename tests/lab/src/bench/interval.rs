@@ -1,14 +1,14 @@
-//! Where a true median lies, by order statistics: whatever the values of a series are like, each of
-//! them is below their true median in half of all cases, and above it in the other half.
+//! Confidence interval of a median by order statistics. It makes no assumption on the distribution:
+//! each value is below the true median with probability 1/2.
 
 use super::Series;
 
-/// How likely the true median may lie below a 90 % interval, and how likely above.
+/// Maximum probability that the true median is below a 90 % interval, and that it is above.
 const BEYOND: f64 = 0.05;
-/// The fewest values that have such an interval.
+/// Minimum number of values for such an interval.
 pub(super) const FEWEST: usize = 5;
 
-/// Ends of the 90 % interval of a median, each of them a value of the series.
+/// 90 % interval of a median; each end is a value of the series.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Interval {
     pub(super) lower: f64,
@@ -16,7 +16,7 @@ pub(super) struct Interval {
 }
 
 impl Interval {
-    /// Picks the ends; none with too few values for them.
+    /// Returns the interval; none with too few values.
     pub(super) fn from_series(series: &Series) -> Option<Interval> {
         let mut sorted = series.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -26,9 +26,9 @@ impl Interval {
     }
 }
 
-/// Counts how many of `count` values lie below the lower end, and how many above the upper one: the most of
-/// which so many or fewer are on that side of the true median with a probability of at most
-/// [`BEYOND`]; none if none at all is likelier.
+/// Returns how many of `count` values are below the lower end, and how many above the upper one. It
+/// is the largest k for which k or fewer values are on one side of the true median with a
+/// probability of at most [`BEYOND`]; none if even k = 0 is likelier.
 fn values_beyond(count: usize) -> Option<usize> {
     let mut chance = 0.5_f64.powi(i32::try_from(count).ok()?);
     let mut total = 0.0;
@@ -39,7 +39,7 @@ fn values_beyond(count: usize) -> Option<usize> {
             break;
         }
         most = Some(k);
-        // The next binomial chance, k + 1 of `count`, follows from this one.
+        // The binomial probability of k + 1 of `count` follows from that of k.
         chance *= (count - k) as f64 / (k + 1) as f64;
     }
     most
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn the_interval_begins_where_tables_say() {
-        // The usual tables of the sign test, one-sided at 5 %: ranks from 1.
+        // Tables of the sign test, one-sided at 5 %; ranks start at 1.
         for (count, rank) in [(5, 1), (7, 1), (8, 2), (10, 2), (11, 3), (15, 4), (20, 6), (30, 11)]
         {
             assert_eq!(values_beyond(count).map(|beyond| beyond + 1), Some(rank), "{count}");
@@ -70,7 +70,8 @@ mod tests {
     fn both_ends_have_as_many_values_beyond_them() {
         assert_eq!(interval(&[5.0, 4.0, 3.0, 2.0, 1.0]), Some((1.0, 5.0)));
         assert_eq!(interval(&[1.0; 4]), None);
-        // Of 15, three lie below the fourth and three above the twelfth, in whatever order they came.
+        // Three of 15 values are below the fourth and three above the twelfth, in whatever order
+        // they came.
         let values: Vec<f64> = (0..15).map(|at| f64::from(at * 7 % 15 + 1)).collect();
         assert_eq!(interval(&values), Some((4.0, 12.0)));
         let mirrored: Vec<f64> = values.iter().map(|value| -value).collect();

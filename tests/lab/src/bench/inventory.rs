@@ -1,5 +1,5 @@
-//! `cargo lab bench inventory`: how long an agent takes to read what a large server has, beside a
-//! program that does nothing.
+//! `cargo lab bench inventory`: time that an agent takes to read the hardware of a large server,
+//! beside a program that does nothing.
 
 use std::fs;
 use std::path::Path;
@@ -13,19 +13,19 @@ use crate::{LabError, command};
 #[path = "../../../../worker/fixtures/tree.rs"]
 mod tree;
 
-/// Two sockets, eight GPUs, eight NICs, 224 processors.
+/// Recorded machine: two sockets, eight GPUs, eight NICs, 224 processors.
 const MACHINE: &str = include_str!("../../../../worker/fixtures/dgx.tree");
-/// The most milliseconds for a reading.
+/// Maximum time of a reading in milliseconds.
 const BAR: f64 = 30.0;
 
-/// How to measure.
+/// Options of the bench.
 #[derive(Debug, Clone)]
 pub struct InventoryOptions {
-    /// How many readings.
+    /// Number of timed readings.
     pub rounds: usize,
 }
 
-/// Measures and prints; true if the bar is met.
+/// Measures and prints; returns whether the bar is met.
 pub fn run(options: &InventoryOptions) -> Result<bool, LabError> {
     dist::build(Profile::Release)?;
     let agent = dist::directory(Profile::Release)?.join("lib/rlaunch");
@@ -35,10 +35,10 @@ pub fn run(options: &InventoryOptions) -> Result<bool, LabError> {
     let measured = tree::lay_out_below(&root, MACHINE)
         .map_err(LabError::io("lay out a recorded machine"))
         .and_then(|()| measure(options, &agent, &root));
-    // What is left behind is small, and in memory.
+    // If this fails, what is left is small, and in memory.
     let _ = fs::remove_dir_all(&root);
     let (reading, nothing) = measured?;
-    println!("a server of 2 sockets, 8 GPUs and 8 NICs, milliseconds, median (least–most)");
+    println!("a server of 2 sockets, 8 GPUs and 8 NICs, milliseconds, median (min–max)");
     println!("inventory     {}", reading.summary());
     println!("the program's start alone  {}", nothing.summary());
     let median = reading.median().unwrap_or(f64::INFINITY);
@@ -47,7 +47,7 @@ pub fn run(options: &InventoryOptions) -> Result<bool, LabError> {
     Ok(met)
 }
 
-/// Milliseconds of a reading, and of a start that reads nothing.
+/// Measures milliseconds of readings, and of starts that read nothing.
 fn measure(
     options: &InventoryOptions,
     agent: &Path,
@@ -56,12 +56,12 @@ fn measure(
     let (mut reading, mut nothing) = (Series::default(), Series::default());
     for round in 0..=options.rounds {
         let mut inventory = Command::new(agent);
-        // Without a search path there is no other program to ask.
+        // Without a search path the agent starts no other program.
         inventory.arg("inventory").arg(root).env_clear();
         let mut version = Command::new(agent);
         version.arg("--version").env_clear();
         let (one, other) = (time(inventory)?, time(version)?);
-        // The first one warms up.
+        // The first round is a warm-up.
         if round > 0 {
             reading.push(one);
             nothing.push(other);

@@ -1,5 +1,5 @@
-//! `cargo lab bench launch`: how long, and at what cost, each launcher takes to run `hostname` on
-//! every host of a lab.
+//! `cargo lab bench launch`: time and resources that each launcher takes to run `hostname` on every
+//! host of a lab.
 
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
@@ -16,15 +16,15 @@ use crate::{Lab, LabError, Options};
 
 const NAME: &str = "bench";
 const NET: [u8; 2] = [10, 97];
-/// What every host runs, and how the lab checks that it did.
+/// Program that every host runs; its output tells that the host has run it.
 const PROGRAM: &str = "hostname";
-/// How long hosts may go on after a launcher has returned.
+/// Time limit for hosts to become idle after a launcher has returned.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// How often the memory of two builds is looked at: it varies less than time.
+/// Number of runs for the memory of two builds, which varies less than time.
 const MEMORY_ROUNDS: usize = 5;
 
-/// The most that rlaunch may take of this one's time and CPU.
+/// Maximum ratio of rlaunch's time and CPU time to those of a peer.
 fn bar(peer: Launcher) -> Option<f64> {
     match peer {
         Launcher::Rlaunch => None,
@@ -34,28 +34,28 @@ fn bar(peer: Launcher) -> Option<f64> {
     }
 }
 
-/// The most that rlaunch may take of this one's memory.
+/// Maximum ratio of rlaunch's memory to that of a peer.
 fn memory_bar(peer: Launcher) -> Option<f64> {
     (peer == Launcher::OpenMpi).then_some(0.5)
 }
 
-/// The names that `--skip` takes.
+/// Returns the names that `--skip` takes.
 pub fn launcher_names() -> Vec<&'static str> {
     Launcher::ALL.map(Launcher::name).to_vec()
 }
 
-/// How to measure.
+/// Options of the bench.
 #[derive(Debug, Clone)]
 pub struct LaunchOptions {
-    /// On how many hosts.
+    /// Number of hosts.
     pub hosts: usize,
-    /// How often.
+    /// Number of timed rounds.
     pub rounds: usize,
-    /// Launchers to leave out.
+    /// Names of launchers to leave out.
     pub skip: Vec<String>,
 }
 
-/// What was measured of one launcher.
+/// Results of one launcher.
 struct LauncherResults {
     launcher: Launcher,
     wall: Series,
@@ -64,7 +64,7 @@ struct LauncherResults {
     memory: Series,
 }
 
-/// Measures and prints; true if every bar is met.
+/// Measures and prints; returns whether every bar is met.
 pub fn run(options: &LaunchOptions) -> Result<bool, LabError> {
     setup::install(PackageSet::Peers)?;
     let wanted = |launcher: &Launcher| !options.skip.iter().any(|name| name == launcher.name());
@@ -74,7 +74,7 @@ pub fn run(options: &LaunchOptions) -> Result<bool, LabError> {
         false => PathBuf::new(),
     };
     println!("starting {} hosts", options.hosts);
-    // An interrupted run leaves its lab behind, in whatever state.
+    // An interrupted run leaves its lab behind, in any state.
     Lab::down(NAME)?;
     let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, options.hosts) })?;
     let testbed = Testbed { hosts: lab.hosts(), lab, rlaunch };
@@ -89,7 +89,7 @@ pub fn run(options: &LaunchOptions) -> Result<bool, LabError> {
     Ok(print_ratios(&results))
 }
 
-/// Measures this build beside an earlier one and prints; true if it is slower by no row.
+/// Compares this build with an earlier one and prints; returns whether it is slower in no row.
 pub fn run_against(options: &LaunchOptions, earlier: &EarlierBuild) -> Result<bool, LabError> {
     let builds = Builds::make(earlier, options.rounds)?;
     let rows =
@@ -101,7 +101,7 @@ pub fn run_against(options: &LaunchOptions, earlier: &EarlierBuild) -> Result<bo
     Ok(against::print(&rows))
 }
 
-/// The timed rounds, then a few for memory.
+/// Runs the timed rounds, then a few for memory.
 fn compare(testbeds: &Testbeds, rounds: usize) -> Result<Vec<ComparisonRow>, LabError> {
     let (mut wall, mut cpu) = (ComparisonRow::new("wall", "s"), ComparisonRow::new("CPU", "s"));
     testbeds.for_each_turn(rounds, |turn| {
@@ -121,7 +121,7 @@ fn compare(testbeds: &Testbeds, rounds: usize) -> Result<Vec<ComparisonRow>, Lab
     Ok(vec![wall, cpu, peak])
 }
 
-/// A warm-up, the timed rounds in turn, and one more round for memory.
+/// Runs a warm-up round, the timed rounds, and one round for memory; launchers take turns.
 fn measure(
     testbed: &Testbed,
     launchers: &[Launcher],
@@ -150,8 +150,8 @@ fn measure(
     Ok(results)
 }
 
-/// Wall time of one run in seconds, and the CPU time it took on all nodes together, with what the
-/// hosts still did after it had returned.
+/// Returns wall time and CPU time of one run in seconds. CPU time is that of all nodes together
+/// until the hosts are idle.
 fn time(testbed: &Testbed, launcher: Launcher) -> Result<(f64, Option<f64>), LabError> {
     testbed.with_cpu(|| {
         let start = Instant::now();
@@ -162,8 +162,8 @@ fn time(testbed: &Testbed, launcher: Launcher) -> Result<(f64, Option<f64>), Lab
     })
 }
 
-/// Peak memory of the launcher's processes on the launch node in MiB. Sampling costs time, so
-/// this run is not timed.
+/// Returns the peak memory of the launcher's processes on the launch node in MiB. Sampling costs
+/// time, so this run is not timed.
 fn memory(testbed: &Testbed, launcher: Launcher) -> Result<f64, LabError> {
     let (output, peak) = thread::scope(|scope| {
         let run = scope.spawn(|| complete(testbed, launcher));
@@ -174,8 +174,9 @@ fn memory(testbed: &Testbed, launcher: Launcher) -> Result<f64, LabError> {
         }
         (run.join(), peak)
     });
-    // The thread has nothing to panic over; a lost run would be caught by the check.
-    let lost = |_| Err(LabError::Unexpected(format!("lost sight of {}", launcher.name())));
+    // The thread does not panic.
+    let lost =
+        |_| Err(LabError::Unexpected(format!("the thread that runs {} panicked", launcher.name())));
     check(testbed, launcher, &output.unwrap_or_else(lost)?)?;
     testbed.lab.wait_until_idle(IDLE)?;
     // Exact: no launcher takes 2^53 bytes.
@@ -187,18 +188,18 @@ fn complete(testbed: &Testbed, launcher: Launcher) -> Result<Output, LabError> {
     command.stdin(Stdio::null()).output().map_err(LabError::io(format!("run {}", launcher.name())))
 }
 
-/// Every host must have been heard once.
+/// Checks that every host printed its name once.
 fn check(testbed: &Testbed, launcher: Launcher, output: &Output) -> Result<(), LabError> {
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
-    let mut heard: Vec<&str> = stdout.lines().collect();
-    heard.sort_unstable();
+    let mut printed: Vec<&str> = stdout.lines().collect();
+    printed.sort_unstable();
     let mut wanted: Vec<&str> = testbed.hosts.iter().map(String::as_str).collect();
     wanted.sort_unstable();
-    if output.status.success() && heard == wanted {
+    if output.status.success() && printed == wanted {
         return Ok(());
     }
     let stderr = last_lines(&String::from_utf8_lossy(&output.stderr), 10);
-    let (name, status, lines) = (launcher.name(), output.status, heard.len());
+    let (name, status, lines) = (launcher.name(), output.status, printed.len());
     Err(LabError::Unexpected(format!(
         "{name} ended with {status} and printed {lines} lines where {} hosts should print their \
          names once each\n{stderr}",
@@ -215,7 +216,7 @@ fn print_table(results: &[LauncherResults]) {
     }
 }
 
-/// Prints rlaunch's part of each peer beside the bar; true if every bar is met.
+/// Prints the ratio of rlaunch to each peer beside its bar; returns whether every bar is met.
 fn print_ratios(results: &[LauncherResults]) -> bool {
     let (own, peers): (Vec<_>, Vec<_>) =
         results.iter().partition(|result| result.launcher == Launcher::Rlaunch);

@@ -1,4 +1,4 @@
-//! rlaunch and its peers, and how each is told to start a program on every host.
+//! Command lines of rlaunch and its peers for starting a program on every host.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use crate::{Account, Lab, LabError};
 
-/// How long hosts may go on after a launcher has returned.
+/// Time limit for hosts to become idle after a launcher has returned.
 const IDLE: Duration = Duration::from_secs(30);
-/// Plain ssh at its quickest: the newer default key exchanges cost three times as much.
-/// Arguments: program, hosts...
+/// Script that starts a program by plain ssh, with its fastest key exchange: newer defaults take
+/// three times as long. Arguments: program, hosts.
 const PLAIN_SSH: &str = r#"program=$1; shift
     for host; do ssh -o KexAlgorithms=curve25519-sha256 $host "$program" & done; wait"#;
 
-/// Something that starts a program on many hosts.
+/// Program that starts another one on many hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Launcher {
     Rlaunch,
@@ -35,13 +35,14 @@ impl Launcher {
         }
     }
 
-    /// The command for `per_host` ranks of `program` on every host. It is run from `/`: Hydra and
-    /// Open MPI need the present directory on every host. Its process is the launcher's own.
+    /// Makes the command for `per_host` ranks of `program` on every host. It runs in `/`, since
+    /// Hydra and Open MPI need the current directory on every host. Its process becomes the
+    /// launcher.
     pub(super) fn command(self, testbed: &Testbed, per_host: usize, program: &[&str]) -> Command {
         self.command_with(&[], testbed, per_host, program)
     }
 
-    /// The same with options of this launcher; plain ssh takes none.
+    /// Makes the command with options of this launcher; plain ssh takes none.
     pub(super) fn command_with(
         self,
         options: &[&str],
@@ -52,7 +53,7 @@ impl Launcher {
         self.command_on(&testbed.hosts, options, testbed, per_host, program)
     }
 
-    /// The same on these hosts only.
+    /// Makes the command for these hosts only.
     pub(super) fn command_on(
         self,
         hosts: &[String],
@@ -88,7 +89,7 @@ impl Launcher {
     }
 }
 
-/// Where the launchers run.
+/// Hosts of a lab, and the launcher that is measured there.
 pub(super) struct Testbed {
     pub(super) lab: Lab,
     pub(super) hosts: Vec<String>,
@@ -96,8 +97,8 @@ pub(super) struct Testbed {
 }
 
 impl Testbed {
-    /// Does `act`, and gives beside what it gave the seconds of CPU that it took on all nodes
-    /// together, with what hosts still did after it had returned; none on a machine without cgroup v2.
+    /// Calls `act`; returns its result and the seconds of CPU time used on all nodes together until
+    /// the hosts are idle; none on a machine without cgroup v2.
     pub(super) fn with_cpu<T>(
         &self,
         act: impl FnOnce() -> Result<T, LabError>,

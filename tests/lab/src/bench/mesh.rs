@@ -1,5 +1,6 @@
-//! `cargo lab bench mesh`: what proving the mesh adds to a job's start, on three guests; and what a
-//! queue pair costs in a mesh of 24 ranks. `cargo lab soak mesh` proves it again and again.
+//! `cargo lab bench mesh`: time that proving the RDMA mesh adds to a job's start on three guests,
+//! and the cost of a queue pair in a mesh of 24 ranks. `cargo lab soak mesh` proves the mesh
+//! repeatedly.
 
 use super::Series;
 use crate::LabError;
@@ -11,21 +12,22 @@ use std::time::{Duration, Instant};
 const LAB: &str = "mesh";
 const GUESTS: usize = 3;
 const RLAUNCH: &str = "/share/rlaunch";
-/// Emulated computers are slow.
+/// Time limit of a job; emulated computers are slow.
 const BOUND: Duration = Duration::from_secs(120);
-/// With the mesh, and without it.
-const WAYS: [&str; 2] = ["--transport rdma", "--transport tcp"];
-/// 192 pairs of ranks, each with a queue pair at both ends.
+/// Options with and without the mesh.
+const TRANSPORTS: [&str; 2] = ["--transport rdma", "--transport tcp"];
+/// Arguments of a job with 192 pairs of ranks on different nodes, each with a queue pair at both
+/// ends.
 const MANY: &str = "-H n1:8,n2:8,n3:8 -np 24 --transport rdma --mesh-timeout 20 -v hostname";
 
-/// How to measure.
+/// Options of the bench.
 #[derive(Debug, Clone)]
 pub struct MeshOptions {
-    /// How often each way, in turn, after a round to warm up.
+    /// Number of timed rounds with and without the mesh, after a warm-up round.
     pub rounds: usize,
 }
 
-/// Three guests cabled to each other, with rlaunch built in this way.
+/// Starts three guests cabled to each other, with rlaunch built by this profile.
 fn guests(profile: Profile) -> Result<VmLab, LabError> {
     setup::install(PackageSet::Verbs)?;
     dist::build(profile)?;
@@ -38,16 +40,16 @@ fn guests(profile: Profile) -> Result<VmLab, LabError> {
     VmLab::up(&VmOptions { share, ..VmOptions::new(LAB, GUESTS, Topology::Triangle) })
 }
 
-/// `cargo lab soak mesh`: the same job again and again, in which both directions connect at once.
-/// True if every path of every job was up and no queue pair was left.
+/// Runs the same job repeatedly (`cargo lab soak mesh`); both directions of a path connect at once.
+/// Fails if a path of a job is not up, or if a queue pair is left.
 pub fn soak(launches: usize) -> Result<bool, LabError> {
     let lab = guests(Profile::Lab)?;
     let soaked = (0..launches).try_for_each(|launch| {
         let started = Instant::now();
-        let said = job(&lab, "-H n1,n2,n3 --hca rxe --mesh-timeout 20 --transport rdma true")?;
-        let summary = said.lines().find(|line| line.contains("6/6 paths up"));
+        let stderr = job(&lab, "-H n1,n2,n3 --hca rxe --mesh-timeout 20 --transport rdma true")?;
+        let summary = stderr.lines().find(|line| line.contains("6/6 paths up"));
         let summary =
-            summary.ok_or_else(|| LabError::Unexpected(format!("not all are up:\n{said}")))?;
+            summary.ok_or_else(|| LabError::Unexpected(format!("not all are up:\n{stderr}")))?;
         for guest in ["n1", "n2", "n3"] {
             let left = lab.run(guest, &["rdma", "resource", "show", "qp"])?;
             let left = String::from_utf8_lossy(&left.stdout).into_owned();
@@ -64,10 +66,10 @@ pub fn soak(launches: usize) -> Result<bool, LabError> {
     Ok(true)
 }
 
-/// Measures and prints. There is no bar but the mesh's own budget, which fails the job.
+/// Measures and prints. The only bar is the mesh's own time budget, beyond which the job fails.
 pub fn run(options: &MeshOptions) -> Result<bool, LabError> {
     let lab = guests(Profile::Release)?;
-    let measured = measure(&lab, options.rounds).and_then(|ways| Ok((ways, many(&lab)?)));
+    let measured = measure(&lab, options.rounds).and_then(|series| Ok((series, many(&lab)?)));
     VmLab::down(LAB)?;
     let ([with, without], many) = measured?;
     let added = with.minus(&without);
@@ -81,12 +83,12 @@ pub fn run(options: &MeshOptions) -> Result<bool, LabError> {
 }
 
 fn measure(lab: &VmLab, rounds: usize) -> Result<[Series; 2], LabError> {
-    let mut ways = [Series::default(), Series::default()];
+    let mut series = [Series::default(), Series::default()];
     for round in 0..=rounds {
         let mut words = Vec::new();
-        for (way, series) in WAYS.iter().zip(&mut ways) {
+        for (transport, series) in TRANSPORTS.iter().zip(&mut series) {
             let started = Instant::now();
-            job(lab, &format!("-H n1,n2,n3 --mesh-timeout 20 {way} hostname"))?;
+            job(lab, &format!("-H n1,n2,n3 --mesh-timeout 20 {transport} hostname"))?;
             let seconds = started.elapsed().as_secs_f64();
             words.push(format!("{seconds:.2}"));
             if round > 0 {
@@ -95,23 +97,25 @@ fn measure(lab: &VmLab, rounds: usize) -> Result<[Series; 2], LabError> {
         }
         println!("round {round}: {} s", words.join(" "));
     }
-    Ok(ways)
+    Ok(series)
 }
 
-/// What rlaunch says of its mesh.
+/// Returns the lines that rlaunch prints about the mesh of 24 ranks.
 fn many(lab: &VmLab) -> Result<Vec<String>, LabError> {
-    let said = job(lab, MANY)?;
-    let of_mesh = said.lines().filter_map(|line| Some(line[line.find("mesh: ")?..].to_owned()));
+    let stderr = job(lab, MANY)?;
+    let of_mesh = stderr.lines().filter_map(|line| Some(line[line.find("mesh: ")?..].to_owned()));
     Ok(of_mesh.collect())
 }
 
-/// Runs a job from the first guest; what it says on stderr.
+/// Runs a job from the first guest; returns its stderr.
 fn job(lab: &VmLab, words: &str) -> Result<String, LabError> {
     let line: Vec<&str> = std::iter::once(RLAUNCH).chain(words.split(' ')).collect();
     let output = lab.run_within("n1", &line, BOUND)?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     match output.status.success() {
-        true => Ok(said),
-        false => Err(LabError::Unexpected(format!("rlaunch {words}: {}:\n{said}", output.status))),
+        true => Ok(stderr),
+        false => {
+            Err(LabError::Unexpected(format!("rlaunch {words}: {}:\n{stderr}", output.status)))
+        }
     }
 }

@@ -1,5 +1,15 @@
-//! Measurements of rlaunch beside its peers, in one run on one machine: what is reported are
-//! ratios, since times alone say more about the machine.
+//! Measurements of rlaunch beside its peers, in one run on one machine. Ratios are reported, since
+//! times alone depend on the machine.
+//!
+//! | file | what |
+//! |---|---|
+//! | `launch`, `rendezvous`, `output`, `failure` | launchers beside `mpirun` and `mpiexec.hydra` |
+//! | `comm`, `train` | the communicator beside MPI libraries; training beside gloo |
+//! | `verbs`, `mesh` | RDMA on guests: beside perftest; cost of proving the mesh |
+//! | `inventory` | an agent reading a server's hardware |
+//! | `against` | `--against`: this build beside an earlier one |
+//! | `launchers` | how each launcher is started |
+//! | `rounds`, `interval` | rounds of a row and its bar; intervals of medians |
 
 pub mod against;
 pub mod comm;
@@ -24,23 +34,23 @@ impl Series {
         self.0.push(value);
     }
 
-    /// The same values in another unit.
+    /// Multiplies all values, to convert their unit.
     pub(crate) fn scaled(&self, factor: f64) -> Series {
         Series(self.0.iter().map(|value| value * factor).collect())
     }
 
-    /// How many values there are.
+    /// Returns the number of values.
     pub(crate) fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// The middle value, or the mean of the middle two; none without values.
+    /// Returns the median: the middle value, or the mean of the middle two; none without values.
     pub(crate) fn median(&self) -> Option<f64> {
         self.quantile(0.5)
     }
 
-    /// The value below which `part` of them are, from 0 for the least to 1 for the most, between two
-    /// values by their distance; none without values.
+    /// Returns the quantile `part` between 0 (minimum) and 1 (maximum), interpolated between two
+    /// values; none without values.
     pub(crate) fn quantile(&self, part: f64) -> Option<f64> {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -51,12 +61,12 @@ impl Series {
         Some(lower + (upper - lower) * place.fract())
     }
 
-    /// `median (min–max)`, with two digits after the point.
+    /// Formats `median (min–max)` with two decimal places.
     pub(crate) fn summary(&self) -> String {
         self.summary_to(2)
     }
 
-    /// The same with `digits` of them.
+    /// Formats `median (min–max)` with `digits` decimal places.
     pub(crate) fn summary_to(&self, digits: usize) -> String {
         let least = self.0.iter().copied().reduce(f64::min);
         let most = self.0.iter().copied().reduce(f64::max);
@@ -68,17 +78,19 @@ impl Series {
         }
     }
 
-    /// The same with as many of them as a value of that size is worth.
+    /// Formats `median (min–max)` with three decimal places for small values, and one for large
+    /// ones.
     fn summary_by_size(&self) -> String {
         self.summary_to(if self.median().is_some_and(|value| value < 20.0) { 3 } else { 1 })
     }
 
-    /// The median of the ratios to `other`, round by round: what disturbs a round disturbs both.
+    /// Returns the median of the ratios to `other` of each round. What disturbs a round disturbs
+    /// both.
     fn ratio_to(&self, other: &Series) -> Option<f64> {
         self.ratios_to(other).median()
     }
 
-    /// What this is more than `other`, round by round.
+    /// Returns the difference to `other` of each round.
     fn minus(&self, other: &Series) -> Series {
         Series(self.0.iter().zip(&other.0).map(|(own, other)| own - other).collect())
     }

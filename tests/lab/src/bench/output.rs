@@ -1,9 +1,9 @@
-//! `cargo lab bench output`: how quickly, how whole and at what cost in memory each launcher brings
-//! what ranks print to one reader.
+//! `cargo lab bench output`: speed, completeness and memory with which each launcher forwards the
+//! output of ranks to one reader.
 //!
-//! Every host has a file of lines of 100 bytes that say where they come from, and prints it. What
-//! arrives is kept and looked at afterwards, so that looking costs no time: lines that are none, lines
-//! that are missing, and whether those of each host are the file again.
+//! Every host prints a file with lines of 100 bytes that contain the rank and the line number. The
+//! received bytes are stored and checked afterwards, so that checking takes no time: for lines that
+//! no rank printed, missing lines, and whether the lines of each host are its file.
 
 use std::env;
 use std::fs;
@@ -30,36 +30,36 @@ use check::{Damage, LINE, lines_of};
 
 const NAME: &str = "bench";
 const NET: [u8; 2] = [10, 97];
-/// Where every host has its lines.
+/// Path of the lines on every host.
 const ON_HOST: &str = "/tmp/bench-lines";
-/// No launcher may take longer for one job.
+/// Time limit of a job.
 const LIMIT: Duration = Duration::from_secs(300);
 const LAUNCHERS: [Launcher; 3] = [Launcher::Rlaunch, Launcher::Hydra, Launcher::OpenMpi];
-/// How much faster than Hydra rlaunch must be with tags, and how much slower it may be without.
+/// Minimum ratio of rlaunch's speed to Hydra's, with tags and without.
 const TAGGED_BAR: f64 = 2.0;
 const PLAIN_BAR: f64 = 0.7;
-/// The most memory rlaunch may ever have taken, in MiB.
+/// Maximum memory of rlaunch in MiB.
 const MEMORY_BAR: f64 = 16.0;
-/// What the slow reader takes, in bytes per second, and how much of it there is for each host.
+/// Speed of the slow reader in bytes per second, and number of lines that each host prints for it.
 const SLOW: f64 = 5e6;
 const SLOW_LINES: usize = 160_000;
-/// Read at once.
+/// Bytes that are read at once.
 const CHUNK: usize = 256 << 10;
-/// How often the launcher's memory is looked at while nothing comes, in milliseconds.
-const LOOK: u8 = 2;
+/// Interval in milliseconds at which the launcher's memory is sampled while there is no output.
+const SAMPLE_INTERVAL: u8 = 2;
 
-/// How to measure.
+/// Options of the bench.
 #[derive(Debug, Clone)]
 pub struct OutputOptions {
-    /// On how many hosts, with one rank each.
+    /// Number of hosts, with one rank each.
     pub hosts: usize,
-    /// MiB of lines of each.
+    /// MiB of lines of each host.
     pub mebibytes: usize,
-    /// How often, after once to warm up.
+    /// Number of timed rounds, after a warm-up round.
     pub rounds: usize,
 }
 
-/// One tagging to bring output home.
+/// Whether lines are tagged with their rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tagging {
     Plain,
@@ -84,7 +84,7 @@ impl Tagging {
         }
     }
 
-    /// What stands in front of a line of rank `rank` on `host`.
+    /// Returns the tag of lines of rank `rank` on `host`.
     fn tag(self, launcher: Launcher, rank: usize, host: &str) -> String {
         match (self, launcher) {
             (Tagging::Plain, _) | (_, Launcher::PlainSsh) => String::new(),
@@ -95,14 +95,14 @@ impl Tagging {
     }
 }
 
-/// What was measured of one launcher and one tagging.
+/// Results of one launcher, with or without tags.
 struct OutputRow {
     launcher: Launcher,
     tagging: Tagging,
-    /// In MB of lines per second, tags not counted.
+    /// MB of lines per second, without tags.
     speed: Series,
     damage: Damage,
-    /// The most memory of the launcher's own process in MiB.
+    /// Peak memory of the launcher's own process in MiB.
     memory: f64,
 }
 
@@ -118,39 +118,39 @@ impl OutputRow {
     }
 }
 
-/// A run that is over.
+/// Completed run.
 struct JobRun {
     seconds: f64,
-    /// The most memory of the launcher's own process in MiB.
+    /// Peak memory of the launcher's own process in MiB.
     memory: f64,
 }
 
-/// Result of a run.
+/// Completed run, with CPU time and damage of the output.
 struct MeasuredJob {
     ran: JobRun,
-    /// Seconds on all nodes together.
+    /// CPU seconds on all nodes together; none on a machine without cgroup v2.
     cpu: Option<f64>,
     damage: Damage,
 }
 
-/// Output that a launcher is to bring home.
+/// Output that a launcher has to forward.
 struct OutputTask<'a> {
     launcher: Launcher,
     tagging: Tagging,
-    /// What every rank runs.
+    /// Program of every rank.
     program: &'a [&'a str],
-    /// How many lines that prints.
+    /// Number of lines that it prints.
     lines: usize,
-    /// How many bytes per second are read at most.
+    /// Maximum bytes per second that are read.
     pace: Option<f64>,
 }
 
-/// Measures and prints; true if every bar is met.
+/// Measures and prints; returns whether every bar is met.
 pub fn run(options: &OutputOptions) -> Result<bool, LabError> {
     setup::install(PackageSet::Peers)?;
     let rlaunch = dist::build(Profile::Release)?;
     println!("starting {} hosts", options.hosts);
-    // An interrupted run leaves its lab behind, in whatever state.
+    // An interrupted run leaves its lab behind, in any state.
     Lab::down(NAME)?;
     let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, options.hosts) })?;
     let testbed = Testbed { hosts: lab.hosts(), lab, rlaunch };
@@ -170,7 +170,7 @@ fn with_lines(
     options: &OutputOptions,
 ) -> Result<(Vec<OutputRow>, OutputRow), LabError> {
     let lines = place_lines(testbed, options)?;
-    let mut arrived = room(options, lines);
+    let mut arrived = output_buffer(options, lines);
     let mut rows = Vec::new();
     for tagging in Tagging::ALL {
         rows.extend(LAUNCHERS.map(|launcher| OutputRow::new(launcher, tagging)));
@@ -179,7 +179,7 @@ fn with_lines(
         for row in &mut rows {
             measure(testbed, row, lines, (&["cat", ON_HOST], None), &mut arrived)?;
             if round == 0 {
-                // Hosts were sent their agents meanwhile.
+                // The warm-up round, in which hosts receive their agents, does not count.
                 (row.speed, row.memory) = (Series::default(), 0.0);
             }
         }
@@ -193,7 +193,7 @@ fn with_lines(
     Ok((rows, slow))
 }
 
-/// Gives every host its lines, and says how many they are.
+/// Writes the lines of every host; returns their number.
 fn place_lines(testbed: &Testbed, options: &OutputOptions) -> Result<usize, LabError> {
     let lines = (options.mebibytes << 20) / LINE;
     for (rank, host) in testbed.hosts.iter().enumerate() {
@@ -202,13 +202,13 @@ fn place_lines(testbed: &Testbed, options: &OutputOptions) -> Result<usize, LabE
     Ok(lines)
 }
 
-/// Makes room for what arrives. It is used again, so that its pages are there before a launcher is
-/// waited for.
-fn room(options: &OutputOptions, lines: usize) -> Vec<u8> {
+/// Allocates a buffer for the output. All runs share it, so that its pages are mapped before a
+/// launcher is timed.
+fn output_buffer(options: &OutputOptions, lines: usize) -> Vec<u8> {
     Vec::with_capacity((lines * options.hosts) * (LINE + 32))
 }
 
-/// One job; what it was worth is added to `row`.
+/// Runs one job and adds its results to `row`.
 fn measure(
     testbed: &Testbed,
     row: &mut OutputRow,
@@ -228,7 +228,7 @@ fn measure(
     Ok(())
 }
 
-/// Runs one job, and looks at what arrived.
+/// Runs one job and checks its output.
 fn attempt(
     testbed: &Testbed,
     task: &OutputTask<'_>,
@@ -236,8 +236,8 @@ fn attempt(
 ) -> Result<MeasuredJob, LabError> {
     let errors = env::temp_dir().join(format!("rlaunch-bench-{}-stderr", std::process::id()));
     let with_stderr = |error| {
-        let said = fs::read_to_string(&errors).unwrap_or_default();
-        LabError::Unexpected(format!("{error}\n{}", last_lines(&said, 10)))
+        let stderr_text = fs::read_to_string(&errors).unwrap_or_default();
+        LabError::Unexpected(format!("{error}\n{}", last_lines(&stderr_text, 10)))
     };
     let ran = testbed.with_cpu(|| complete(testbed, task, &errors, arrived).map_err(with_stderr));
     let _ = fs::remove_file(&errors);
@@ -278,21 +278,23 @@ fn complete(
     }
 }
 
-/// Everything on stdout, no faster than `pace` bytes per second, and the most memory that the process
-/// has taken until it has ended, in MiB.
+/// Reads stdout to its end, no faster than `pace` bytes per second; returns the peak memory of the
+/// process in MiB.
 fn read_all(child: &mut Child, pace: Option<f64>, arrived: &mut Vec<u8>) -> std::io::Result<f64> {
     arrived.clear();
     let Some(mut stdout) = child.stdout.take() else { return Ok(0.0) };
     let (mut chunk, mut memory, started) = (vec![0; CHUNK], 0.0_f64, Instant::now());
-    let mut looked = 0;
+    let mut sampled_at = 0;
     loop {
-        // The most it has had only grows, so few looks do while there is something to read. At the
-        // end, when it reads no more, every moment may be its last.
-        let is_idle =
-            poll(&mut [PollFd::new(stdout.as_fd(), PollFlags::POLLIN)], PollTimeout::from(LOOK))?
-                == 0;
-        if is_idle || arrived.len() >= looked {
-            looked = arrived.len() + (2 << 20);
+        // The kernel's peak value only grows, so few samples are enough while there is output. At
+        // the end, when the launcher prints no more, it may exit at any moment, so each idle
+        // interval takes a sample.
+        let is_idle = poll(
+            &mut [PollFd::new(stdout.as_fd(), PollFlags::POLLIN)],
+            PollTimeout::from(SAMPLE_INTERVAL),
+        )? == 0;
+        if is_idle || arrived.len() >= sampled_at {
+            sampled_at = arrived.len() + (2 << 20);
             memory = memory.max(peak_memory(child.id()).unwrap_or(0.0));
         }
         if is_idle {
@@ -310,7 +312,7 @@ fn read_all(child: &mut Child, pace: Option<f64>, arrived: &mut Vec<u8>) -> std:
     }
 }
 
-/// In MiB; `None` once the process has ended.
+/// Returns the peak memory of a process in MiB, or nothing if it has ended.
 fn peak_memory(pid: u32) -> Option<f64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let value = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -327,7 +329,7 @@ fn print_table(rows: &[OutputRow]) {
     }
 }
 
-/// Prints what rlaunch must meet; true if it does.
+/// Prints the bars; returns whether rlaunch meets all of them.
 fn print_bars(rows: &[OutputRow], slow: &OutputRow) -> bool {
     let row = |launcher, tagging| {
         rows.iter().find(|row| (row.launcher, row.tagging) == (launcher, tagging))
@@ -354,6 +356,11 @@ fn print_bars(rows: &[OutputRow], slow: &OutputRow) -> bool {
         let what = format!("rlaunch MiB, {reader}");
         bar(&what, format!("{memory:.1}"), format!("{MEMORY_BAR:.0} or less"), met);
     }
-    bar("a slow reader gets all", slow.damage.to_string(), "nothing".into(), slow.damage.is_none());
+    bar(
+        "a slow reader gets everything",
+        slow.damage.to_string(),
+        "nothing".into(),
+        slow.damage.is_none(),
+    );
     all_met
 }

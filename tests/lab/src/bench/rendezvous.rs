@@ -1,10 +1,10 @@
-//! `cargo lab bench rendezvous`: how long ranks take to find each other, under rlaunch and under
-//! what MPI libraries ask the same of: PMI-1 of Hydra, PMIx of Open MPI.
+//! `cargo lab bench rendezvous`: time that ranks take to find each other, under rlaunch and under
+//! the services that MPI libraries use for this: PMI-1 of Hydra, PMIx of Open MPI.
 //!
-//! `ready` is, for rlaunch, the time from the last agent's hello until the rank table is
-//! everywhere; for its peers it is MPI_Init of the slowest rank, which uses the exchange and does
-//! more. The other rows are the same act for all: what a rank waits for in a barrier, and in an
-//! all-gather of so many bytes.
+//! `ready` is, for rlaunch, the time from the last agent's hello until every agent has the rank
+//! table. For its peers it is MPI_Init of the slowest rank, which uses that exchange and does more.
+//! The other rows are the same operation for all: the time that a rank spends in a barrier, and in
+//! an all-gather of N bytes from each rank.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -25,12 +25,12 @@ use crate::{Lab, LabError, Options};
 const NAME: &str = "bench";
 const NET: [u8; 2] = [10, 97];
 const PER_HOST: usize = 2;
-/// How often each act is repeated in a job.
+/// Number of repetitions of each operation in a job.
 const REPEATED: &str = "10";
-/// Where hosts find the programs.
+/// Directory of the programs on hosts.
 const ON_HOST: &str = "/tmp/bench";
 const IDLE: Duration = Duration::from_secs(30);
-/// The most seconds until the table is everywhere.
+/// Maximum seconds until every agent has the rank table.
 const READY_BAR: f64 = 0.25;
 const LAUNCHERS: [Launcher; 3] = [Launcher::Rlaunch, Launcher::Hydra, Launcher::OpenMpi];
 const ROWS: [&str; 4] = ["ready", "barrier", "gather-64", "gather-4096"];
@@ -39,19 +39,19 @@ const PMIX: (&str, &str) = ("pmix.c", include_str!("rendezvous/pmix.c"));
 const INIT: (&str, &str) = ("init.c", include_str!("rendezvous/init.c"));
 const MEET: (&str, &str) = ("meet.h", include_str!("rendezvous/meet.h"));
 
-/// How to measure.
+/// Options of the bench.
 #[derive(Debug, Clone)]
 pub struct RendezvousOptions {
-    /// On how many hosts, with two ranks each.
+    /// Number of hosts, with two ranks each.
     pub hosts: usize,
-    /// How many jobs of each launcher.
+    /// Number of timed jobs of each launcher.
     pub rounds: usize,
 }
 
 /// Measured seconds by row, then by launcher.
 type RowTimes = BTreeMap<&'static str, [Series; 3]>;
 
-/// Measures and prints; true if the bar is met.
+/// Measures and prints; returns whether the bar is met.
 pub fn run(options: &RendezvousOptions) -> Result<bool, LabError> {
     setup::install(PackageSet::Headers)?;
     let rlaunch = dist::build(Profile::Release)?;
@@ -76,7 +76,7 @@ fn with_programs(
 ) -> Result<RowTimes, LabError> {
     let programs = compile(scratch)?;
     println!("starting {} hosts", options.hosts);
-    // An interrupted run leaves its lab behind, in whatever state.
+    // An interrupted run leaves its lab behind, in any state.
     Lab::down(NAME)?;
     let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, options.hosts) })?;
     let testbed = Testbed { hosts: lab.hosts(), lab, rlaunch };
@@ -126,7 +126,7 @@ fn place(testbed: &Testbed, programs: &[PathBuf]) -> Result<(), LabError> {
     Ok(())
 }
 
-/// A round to warm up, then the timed rounds in turn.
+/// Runs a warm-up round, then the timed rounds; launchers take turns.
 fn measure(testbed: &Testbed, rounds: usize) -> Result<RowTimes, LabError> {
     let mut results = RowTimes::new();
     for round in 0..=rounds {
@@ -146,7 +146,7 @@ fn measure(testbed: &Testbed, rounds: usize) -> Result<RowTimes, LabError> {
     Ok(results)
 }
 
-/// Seconds, in the order of [`ROWS`].
+/// Measures one launcher once; returns seconds in the order of [`ROWS`].
 fn measure_one(testbed: &Testbed, launcher: Launcher) -> Result<Vec<f64>, LabError> {
     let program = |name: &str| format!("{ON_HOST}/{name}");
     let (mut measured, meet, options) = match launcher {
@@ -179,8 +179,8 @@ fn complete(
     Ok(output)
 }
 
-/// The first number, in microseconds, that a program prints after each row's name, in seconds; of
-/// several lines for a row the most counts.
+/// Reads the times of `rows` from lines `NAME MICROSECONDS …`, in seconds. If a row has several
+/// lines the maximum counts.
 fn times(stdout: &[u8], rows: &[&str]) -> Result<Vec<f64>, LabError> {
     let stdout = String::from_utf8_lossy(stdout);
     let value = |line: &str, row: &str| {
@@ -197,7 +197,8 @@ fn times(stdout: &[u8], rows: &[&str]) -> Result<Vec<f64>, LabError> {
     rows.iter().map(time).collect()
 }
 
-/// Seconds from the last agent's hello until the rank table was everywhere.
+/// Returns the seconds from the last agent's hello until every agent had the rank table, from the
+/// events of a job.
 fn phases(events: &[u8]) -> f64 {
     #[derive(Deserialize)]
     struct Phase {
@@ -209,7 +210,7 @@ fn phases(events: &[u8]) -> f64 {
     phases.filter(|phase| ["prepare", "join"].contains(&&*phase.name)).map(|p| p.seconds).sum()
 }
 
-/// Prints the table; true if rlaunch meets its bar.
+/// Prints the table; returns whether rlaunch meets its bar.
 fn print(results: &RowTimes) -> bool {
     let names = LAUNCHERS.map(Launcher::name);
     println!("{:<12}{:>26}{:>26}{:>26}", "", names[0], names[1], names[2]);
@@ -228,6 +229,6 @@ fn print(results: &RowTimes) -> bool {
     let ready = results.get("ready").and_then(|[own, ..]| own.median());
     let met = ready.is_some_and(|ready| ready > 0.0 && ready <= READY_BAR);
     let verdict = if met { "met" } else { "MISSED" };
-    println!("rank table everywhere (bar {:.0} ms: {verdict})", READY_BAR * 1e3);
+    println!("rank table on every agent (bar {:.0} ms: {verdict})", READY_BAR * 1e3);
     met
 }

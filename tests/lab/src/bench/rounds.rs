@@ -1,26 +1,26 @@
-//! What the rounds of a row say, and whether the row holds: whether rlaunch is as quick as the better
-//! of its peers.
+//! Rounds of a row, and whether the row meets its bar: rlaunch is as fast as the better of its
+//! peers.
 
 use super::Series;
 use super::interval::Interval;
 
-/// Largest median ratio that is allowed.
+/// Maximum of the median ratio.
 const MEDIAN_BAR: f64 = 1.10;
-/// Where the interval of the median ratio has to begin at the latest.
+/// Maximum of the lower end of the interval of the median ratio.
 const LOWER_BAR: f64 = 1.0;
 
-/// Seconds of a row by round, of each contender, rlaunch first.
+/// Seconds of a row in each round, for each contender, rlaunch first.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Rounds(pub(super) Vec<Series>);
 
-/// rlaunch beside the better of its peers.
+/// Comparison of rlaunch with the better of its peers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct PeerComparison {
-    /// The place of the better peer among the contenders.
+    /// Index of the better peer among the contenders.
     pub(super) better: usize,
-    /// The median of the ratios of the rounds.
+    /// Median of the ratios of the rounds.
     pub(super) median: f64,
-    /// Where the 90 % interval of that median begins; none with too few rounds for it.
+    /// Lower end of the 90 % interval of that median; none with too few rounds.
     pub(super) lower: Option<f64>,
 }
 
@@ -35,15 +35,15 @@ impl Rounds {
         Rounds(vec![Series::default(); contenders])
     }
 
-    /// None without rounds. The better peer is the one whose median of all rounds is less: the
-    /// better one of each round would be the luckier one.
+    /// Compares rlaunch with the better peer; none without rounds. The better peer is the one with
+    /// the smaller median over all rounds: choosing one in each round would choose the luckier one.
     pub(super) fn comparison(&self) -> Option<PeerComparison> {
         let (own, peers) = self.0.split_first()?;
         let peers = peers.iter().enumerate();
         let medians = peers.filter_map(|(at, peer)| Some((at + 1, peer, peer.median()?)));
         let (better, peer, least) = medians.min_by(|a, b| a.2.total_cmp(&b.2))?;
         if peer.count() != own.count() {
-            // A round in which one of them failed: what is left are no pairs.
+            // One of them failed in some round, so values cannot be paired.
             return Some(PeerComparison { better, median: own.median()? / least, lower: None });
         }
         let ratios = own.ratios_to(peer);
@@ -51,7 +51,7 @@ impl Rounds {
         Some(PeerComparison { better, median: ratios.median()?, lower })
     }
 
-    /// Prints the row under its name, with seconds as `shown` has them in `unit`.
+    /// Prints the row with its name and unit; `shown` converts seconds to that unit.
     pub(super) fn print(
         &self,
         (name, unit): (&str, &str),

@@ -1,8 +1,9 @@
-//! `cargo lab bench train`: a training by torch on three hosts, over rlaunch's backend and over gloo
-//! in turn, started by rlaunch in the same way.
+//! `cargo lab bench train`: training with torch on three hosts, over rlaunch's backend and over
+//! gloo in turn, started by rlaunch in both cases.
 //!
-//! A network holds if the time of an image over rlaunch, divided by that over gloo in the same round,
-//! has a median of at most 1.10, and that median's 90 % interval begins at 1.0 or below.
+//! A network meets its bar if the time of an image over rlaunch, divided by that over gloo in the
+//! same round, has a median of at most 1.10, and the 90 % interval of that median begins at 1.0 or
+//! below.
 
 use std::fs;
 use std::path::Path;
@@ -18,43 +19,43 @@ use crate::{Lab, LabError, Options};
 const NAME: &str = "benchtrain";
 const NET: [u8; 2] = [10, 98];
 const HOSTS: usize = 3;
-/// Where hosts find the script.
+/// Directory of the script on hosts.
 const ON_HOST: &str = "/tmp/train";
-/// The script and what it imports, below `examples/`.
+/// Script and the file that it imports, in `examples/`.
 const FILES: [&str; 2] = ["torch_ddp/train.py", "resnet/nets.py"];
 const IDLE: Duration = Duration::from_secs(30);
-/// After how many seconds a training is given up.
+/// Time limit of a training in seconds.
 const LIMIT: &str = "300";
-/// Whose backends are compared, rlaunch's first.
+/// Backends that are compared, rlaunch first.
 const BACKENDS: [&str; 2] = ["rlaunch", "gloo"];
-/// What is trained, and by what its steps are fewer, as each takes longer: how many numbers travel in
-/// a step differs by a factor of 500.
+/// Options of each network, and the divisor of its number of steps, as steps of larger networks
+/// take longer. The numbers exchanged in a step differ by a factor of 500.
 const MODELS: [(&[&str], u64); 2] =
     [(&["--model", "tiny"], 1), (&["--model", "resnet18", "--batch-size", "4"], 4)];
-/// What a rank says whose gloo was still letting go of tensors while Python ended: torch's own race
+/// Message of a rank that aborted at exit because gloo was still releasing tensors: a race in torch
 /// (pytorch#179291), after the training.
 const ABORTED: &str = "terminate called without an active exception";
-/// How often in a row that may be.
-const ABORTS: usize = 3;
-/// What stands before the images of a second.
+/// Maximum number of attempts if that happens.
+const ATTEMPTS: usize = 3;
+/// Beginning of the line with the number of images per second.
 const RATE: &str = "total images/sec:";
 
-/// How to measure.
+/// Options of the bench.
 #[derive(Debug, Clone)]
 pub struct TrainOptions {
-    /// How often each backend is measured, after once to warm up.
+    /// Number of timed rounds, after a warm-up round.
     pub rounds: usize,
-    /// Steps of a training of the smallest model.
+    /// Number of steps of a training of the smallest network.
     pub steps: u64,
 }
 
-/// Measures and prints; true if every network holds.
+/// Measures and prints; returns whether every network meets its bar.
 pub fn run(options: &TrainOptions) -> Result<bool, LabError> {
     setup::install(PackageSet::Peers)?;
     python::build()?;
     let rlaunch = dist::build(Profile::Release)?;
     println!("starting {HOSTS} hosts");
-    // An interrupted run leaves its lab behind, in whatever state.
+    // An interrupted run leaves its lab behind, in any state.
     Lab::down(NAME)?;
     let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, HOSTS) })?;
     let testbed = Testbed { hosts: lab.hosts(), lab, rlaunch };
@@ -83,7 +84,7 @@ fn place(testbed: &Testbed, file: &str) -> Result<(), LabError> {
     testbed.hosts.iter().try_for_each(|host| testbed.lab.write_file(host, &to, &bytes, 0o644))
 }
 
-/// A round to warm up, then the timed ones; who begins changes from round to round.
+/// Runs a warm-up round, then the timed ones; which backend begins alternates.
 fn measure(
     testbed: &Testbed,
     model: &[&str],
@@ -93,7 +94,7 @@ fn measure(
     for round in 0..=count {
         for turn in 0..BACKENDS.len() {
             let index = (round + turn) % BACKENDS.len();
-            let rate = train_in_the_end(testbed, model, BACKENDS[index], steps)?;
+            let rate = train_with_retries(testbed, model, BACKENDS[index], steps)?;
             println!("round {round}: {:<8} {rate:.1} images/sec", BACKENDS[index]);
             if round > 0 {
                 rounds.0[index].push(1.0 / rate);
@@ -103,17 +104,17 @@ fn measure(
     Ok(rounds)
 }
 
-/// [`train`], again where gloo aborted.
-fn train_in_the_end(
+/// Trains by [`train`], and repeats it if gloo aborted.
+fn train_with_retries(
     testbed: &Testbed,
     model: &[&str],
     backend: &str,
     steps: u64,
 ) -> Result<f64, LabError> {
-    for _ in 1..ABORTS {
+    for _ in 1..ATTEMPTS {
         match train(testbed, model, backend, steps) {
             Err(error) if backend == "gloo" && error.to_string().contains(ABORTED) => {
-                println!("gloo aborted while it ended; once more");
+                println!("gloo aborted at exit; trying again");
             }
             trained => return trained,
         }
@@ -121,7 +122,7 @@ fn train_in_the_end(
     train(testbed, model, backend, steps)
 }
 
-/// Trains once; images per second on all hosts.
+/// Trains once; returns images per second on all hosts.
 fn train(testbed: &Testbed, model: &[&str], backend: &str, steps: u64) -> Result<f64, LabError> {
     let (script, steps) = (format!("{ON_HOST}/train.py"), steps.to_string());
     let words = [python::PROGRAM, &script, "--backend", backend, "--steps", &steps];
@@ -137,11 +138,11 @@ fn train(testbed: &Testbed, model: &[&str], backend: &str, steps: u64) -> Result
     })
 }
 
-/// Images per second, as the script prints them at its end.
+/// Reads the images per second that the script prints at its end.
 fn rate(printed: &str) -> Option<f64> {
     let rate: f64 =
         printed.lines().find_map(|line| line.strip_prefix(RATE))?.trim().parse().ok()?;
-    // Anything else would make a ratio of nothing.
+    // Anything else would make ratios meaningless.
     (rate.is_finite() && rate > 0.0).then_some(rate)
 }
 

@@ -1,9 +1,9 @@
-//! `cargo lab bench verbs`: RDMA writes by rlaunch's verbs, and messages of its communicator, beside
-//! perftest's, on two guests.
+//! `cargo lab bench verbs`: RDMA writes by rlaunch's verbs, and messages of its communicator,
+//! beside perftest's, on two guests.
 //!
-//! Emulated processors are noisy: perftest beside itself spreads by a factor of two. So each round
-//! is perftest, rlaunch, perftest, and what rlaunch makes of the first perftest is compared with what
-//! the second makes of it.
+//! Emulated processors are noisy: perftest compared with itself varies by a factor of two. So each
+//! round is perftest, rlaunch, perftest. The ratio of rlaunch to the first perftest is compared
+//! with the ratio of the second perftest to the first.
 
 use super::Series;
 use crate::LabError;
@@ -14,29 +14,30 @@ use crate::vm::{self, Topology, VmLab, VmOptions};
 
 const LAB: &str = "verbs";
 const GUESTS: usize = 2;
-/// The part of perftest beside itself that rlaunch's median has to lie in.
+/// Quantiles of the ratio of perftest to itself, between which the median ratio of rlaunch has to
+/// be.
 const BAND: (f64, f64) = (0.1, 0.9);
-/// The most that rlaunch's least latency may be of perftest's.
+/// Maximum ratio of rlaunch's minimum latency to perftest's.
 const LEAST_BAR: f64 = 1.10;
 
-/// How to measure.
+/// Options of the bench.
 #[derive(Debug, Clone)]
 pub struct VerbsOptions {
-    /// How often perftest, rlaunch, perftest, after a round to warm up.
+    /// Number of timed rounds of perftest, rlaunch, perftest, after a warm-up round.
     pub rounds: usize,
-    /// Only rows whose names contain this.
+    /// Measure only rows whose names contain this.
     pub row: Option<String>,
 }
 
-/// A row of the report.
+/// Row of the report.
 #[derive(Debug, Clone, Copy)]
 struct VerbsCase {
     name: &'static str,
     unit: &'static str,
     benchmark: Benchmark,
-    /// Beside perftest.
+    /// Program that is compared with perftest.
     program: Program,
-    /// Of a message, in bytes.
+    /// Size of a message in bytes.
     size: usize,
     iterations: usize,
 }
@@ -90,23 +91,23 @@ const CASES: [VerbsCase; 5] = [
     },
 ];
 
-/// What one run says.
+/// Result of one run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct VerbsMeasurement {
     /// Mean bandwidth or median latency.
     typical: f64,
-    /// The least latency.
+    /// Minimum latency; none for bandwidths.
     least: Option<f64>,
 }
 
-/// Of a case, by place in a round.
+/// Results of a row, by position in a round.
 #[derive(Debug, Default)]
 struct CaseResults {
     typical: [Series; 3],
     least: [Series; 3],
 }
 
-/// Measures and prints; true if the bars are met.
+/// Measures and prints; returns whether all bars are met.
 pub fn run(options: &VerbsOptions) -> Result<bool, LabError> {
     let wanted = |case: &&VerbsCase| options.row.as_ref().is_none_or(|row| case.name.contains(row));
     let cases: Vec<VerbsCase> = CASES.iter().filter(wanted).copied().collect();
@@ -154,9 +155,9 @@ fn measure(lab: &VmLab, cases: &[VerbsCase], rounds: usize) -> Result<Vec<CaseRe
     Ok(results)
 }
 
-/// The line of the table that begins with the size. perftest's columns are size, iterations, and
-/// either peak and mean bandwidth or least, largest and median latency; ours are without a peak. Of
-/// ranks name, seconds, repetitions and least seconds.
+/// Reads the line of the output that begins with the size. perftest's columns are size, iterations,
+/// and either peak and mean bandwidth or minimum, maximum and median latency; those of `perf` are
+/// the same without the peak. Ranks print name, seconds, repetitions and minimum seconds.
 fn read(program: Program, case: &VerbsCase, printed: &str) -> Result<VerbsMeasurement, LabError> {
     let name = match (program, case.benchmark) {
         (Program::Ranks, Benchmark::WriteBandwidth) => format!("bandwidth/{}", case.size),
@@ -183,7 +184,7 @@ fn read(program: Program, case: &VerbsCase, printed: &str) -> Result<VerbsMeasur
     Ok(VerbsMeasurement { typical, least })
 }
 
-/// Prints a case; true if its bars are met.
+/// Prints a row; returns whether its bars are met.
 fn print(case: &VerbsCase, of: &CaseResults) -> bool {
     let [first, own, second] = &of.typical;
     println!("{}, {}", case.name, case.unit);
@@ -194,7 +195,7 @@ fn print(case: &VerbsCase, of: &CaseResults) -> bool {
     let band = theirs.quantile(BAND.0).zip(theirs.quantile(BAND.1));
     let (Some(median), Some((low, high))) = (ours.median(), band) else { return false };
     let is_inside = (low..=high).contains(&median);
-    // Less time, or more data, is no failure.
+    // Less time, or more bandwidth, is not a failure.
     let is_better =
         if case.benchmark == Benchmark::WriteBandwidth { median > high } else { median < low };
     let verdict = match (is_inside, is_better) {
@@ -208,13 +209,13 @@ fn print(case: &VerbsCase, of: &CaseResults) -> bool {
     (is_inside || is_better) & print_least(of)
 }
 
-/// The least latencies of all rounds.
+/// Prints the minimum latencies of all rounds; returns whether their bar is met.
 fn print_least(of: &CaseResults) -> bool {
     let [first, own, _] = &of.least;
     let (Some(own), Some(first)) = (own.quantile(0.0), first.quantile(0.0)) else { return true };
     let ratio = own / first;
     let verdict = if ratio <= LEAST_BAR { "met" } else { "MISSED" };
-    println!("    least {own:.2} beside {first:.2}: {ratio:.3} (bar {LEAST_BAR:.2}: {verdict})");
+    println!("    minimum {own:.2} beside {first:.2}: {ratio:.3} (bar {LEAST_BAR:.2}: {verdict})");
     ratio <= LEAST_BAR
 }
 

@@ -1,9 +1,9 @@
 //! `cargo lab soak comm`: random messages between 8 ranks on two hosts, for an hour.
 //!
-//! Contents, lengths and order are known to both ends, so that a wrong, a lost or an early message
-//! is one that is not what it should be; and every minute all ranks compare what they have in memory
-//! with what it was when their buffers had grown. For the second half of the time ranks give up some
-//! of their calls, by a signal at a random moment or by dropping them, and go on with what is left.
+//! Both ends know contents, lengths and order of the messages, so a wrong, lost or early message is
+//! detected as one that differs from the expected one. Every minute all ranks compare their memory
+//! with what it was when their buffers had grown. In the second half of the time ranks abandon some
+//! of their calls, by a signal at a random moment or by dropping them, and go on with the others.
 
 use std::path::Path;
 
@@ -12,43 +12,44 @@ use crate::dist::{self, Profile};
 use crate::setup::{self, PackageSet};
 use crate::{Account, Lab, LabError, Options};
 
-/// Beside the other soaks, which may run meanwhile.
+/// A lab of its own: other soaks may run meanwhile.
 const NAME: &str = "soakcomm";
 const NET: [u8; 2] = [10, 92];
 const RANKS: &str = "a:4,b:4";
-/// What a round of messages never takes, however busy the machine: who waits so long waits for a
-/// message that was lost.
+/// Timeout of a message in seconds. A round of messages never takes as long, however busy the
+/// machine is, so a rank that waits longer waits for a lost message.
 const MESSAGE_TIMEOUT: &str = "120";
-/// What may be left to do after the last second.
+/// Seconds that the job may take beyond the soak.
 const EXTRA_SECONDS: u64 = 180;
-/// Ranks give way to everybody else: an hour is long. Priorities are first those of sessions, and that
-/// of the ranks is the agent's, which has to be heard in time.
+/// Script that starts a rank with low priority, since an hour is long. The kernel compares sessions
+/// first. A rank is in the session of its agent, which must not be starved, so it starts one of its
+/// own.
 const LOW_PRIORITY: &str = r#"exec setsid --wait sh -c 'echo 19 2>/dev/null >/proc/self/autogroup
     exec nice -n 19 "$RLAUNCH_PRELOAD_DIR"/comm-suite "$@"' sh "$@""#;
-/// Decides what is given up, and when.
+/// Seed of the choice which calls are abandoned, and when.
 const SEED: u64 = 1;
 
-/// Sends messages for so many seconds; true, as all else is an error.
+/// Sends messages for `seconds`; returns true, as everything else is an error.
 pub fn run(seconds: u64) -> Result<bool, LabError> {
     setup::install(PackageSet::Verbs)?;
     setup::install(PackageSet::Fuzzer)?;
     dist::build_everything()?;
     let rlaunch = dist::launcher(Profile::Lab)?;
-    // An interrupted run leaves its lab behind, in whatever state.
+    // An interrupted run leaves its lab behind, in any state.
     Lab::down(NAME)?;
     let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, 2) })?;
     let soaked = soak(&lab, &rlaunch, seconds);
     Lab::down(NAME)?;
     soaked?;
     println!(
-        "{seconds} s: nothing was lost, out of order or wrong, no rank has grown, and calls that were \
-         given up left the others whole"
+        "{seconds} s: no message was lost, out of order or wrong, no rank's memory has grown, and \
+         abandoned calls did not affect the others"
     );
     Ok(true)
 }
 
 fn soak(lab: &Lab, rlaunch: &Path, seconds: u64) -> Result<(), LabError> {
-    // Copies, so that whoever builds meanwhile changes nothing.
+    // Uses copies, so that a build meanwhile changes nothing.
     let dist = lab.install(rlaunch.parent().unwrap_or(rlaunch))?;
     let (first, second) = (seconds.div_ceil(2), seconds / 2);
     let traffic = ["traffic".to_owned(), first.to_string()];

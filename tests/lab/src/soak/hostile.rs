@@ -1,4 +1,4 @@
-//! The program whose helpers do not want to end with it.
+//! Program of a rank whose helper processes try to outlive it.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::{Lab, LabError};
 
 const SOURCE: &str = include_str!("hostile.c");
 
-/// Compiles it into a directory; gives its path.
+/// Compiles the program into a directory; returns its path.
 pub fn build(directory: &Path) -> Result<PathBuf, LabError> {
     let (source, program) = (directory.join("hostile.c"), directory.join("hostile"));
     let operation = "compile the hostile rank";
@@ -18,9 +18,9 @@ pub fn build(directory: &Path) -> Result<PathBuf, LabError> {
     Ok(program)
 }
 
-/// Whether any process that it has started on a host lives, however briefly: the kernel says so, by a
-/// lock that all of them hold.
-pub fn lives(lab: &Lab, host: &str) -> Result<bool, LabError> {
+/// Returns whether any process that the program started runs on a host, however briefly. All of
+/// them hold a lock, so the kernel knows.
+pub fn is_running(lab: &Lab, host: &str) -> Result<bool, LabError> {
     let tmp = lab.path(host, Path::new("/tmp"))?;
     let entries = fs::read_dir(&tmp).map_err(LabError::io(format!("read {}", tmp.display())))?;
     let locks = entries

@@ -1,5 +1,5 @@
-//! `cargo lab soak`: the same thing many times over, since what goes wrong once in a hundred times
-//! is not seen in one.
+//! `cargo lab soak`: one thing many times over, to find failures that occur once in a hundred
+//! times.
 
 mod comm;
 mod hostile;
@@ -19,38 +19,38 @@ use crate::setup::{self, PackageSet};
 use crate::{Account, Lab, LabError, Options};
 
 pub use comm::run as comm;
-pub use hostile::{build as hostile, lives as hostile_lives};
+pub use hostile::{build as hostile, is_running as hostile_runs};
 pub use teardown::run as teardown;
 
 const NAME: &str = "soak";
 const NET: [u8; 2] = [10, 94];
-/// Ranks on every host.
+/// Number of ranks on every host.
 const PER_HOST: usize = 2;
-/// A launch that takes longer than this hangs, load or not.
+/// Time limit of a launch, on a busy machine as well. A launch that exceeds it hangs.
 const BOUND: Duration = Duration::from_secs(30);
-/// How long an sshd may take to leave after its client has.
+/// Time limit for an sshd to end after its client has.
 const IDLE: Duration = Duration::from_secs(10);
-/// Every rank says where it is.
+/// Program of every rank, which prints its rank and host.
 const PROGRAM: &str = "echo $RANK $(hostname)";
-/// After this many failures there is nothing more to learn.
+/// Number of failures after which the soak stops.
 const MAX_FAILURES: usize = 5;
 
-/// How often, where and under what load.
+/// Options of `cargo lab soak launch`.
 #[derive(Debug, Clone, Copy)]
 pub struct SoakOptions {
-    /// How many jobs, one after the other.
+    /// Number of jobs, one after the other.
     pub launches: usize,
-    /// On how many hosts each.
+    /// Number of hosts of each job.
     pub hosts: usize,
-    /// Whether the machine is kept busy meanwhile.
+    /// Whether the machine's processors are kept busy meanwhile.
     pub load: bool,
 }
 
-/// Launches jobs of `rlaunch` on hosts of their own and prints how that went; true if none hung,
-/// failed or left anything behind.
+/// Launches jobs by `rlaunch` on hosts of their own and prints a summary; returns whether none
+/// hung, failed or left anything behind.
 pub fn launch(options: &SoakOptions, rlaunch: &Path) -> Result<bool, LabError> {
     setup::install(PackageSet::Lab)?;
-    // An interrupted run leaves its lab behind, in whatever state.
+    // An interrupted run leaves its lab behind, in any state.
     Lab::down(NAME)?;
     let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, options.hosts) })?;
     let soaked = soak(options, &lab, rlaunch);
@@ -67,7 +67,7 @@ pub fn launch(options: &SoakOptions, rlaunch: &Path) -> Result<bool, LabError> {
 }
 
 struct SoakResult {
-    /// Of those that went well.
+    /// Seconds of launches that succeeded.
     times: Series,
     failed: usize,
 }
@@ -76,7 +76,7 @@ fn soak(options: &SoakOptions, lab: &Lab, rlaunch: &Path) -> Result<SoakResult, 
     let rlaunch = lab.install(rlaunch.parent().unwrap_or(rlaunch))?.join("rlaunch");
     let _load = options.load.then(Load::start);
     let mut soaked = SoakResult { times: Series::default(), failed: 0 };
-    // One more, to send the agent.
+    // The first launch is not counted: it sends the agent.
     for number in 0..=options.launches {
         match once(lab, &rlaunch) {
             Ok(time) if number > 0 => soaked.times.push(time.as_secs_f64()),
@@ -95,7 +95,7 @@ fn soak(options: &SoakOptions, lab: &Lab, rlaunch: &Path) -> Result<SoakResult, 
     Ok(soaked)
 }
 
-/// One job: all ranks have run where they should, and nothing is left of them.
+/// Runs one job. Fails if a rank ran on the wrong host or not at all, or if anything is left.
 fn once(lab: &Lab, rlaunch: &Path) -> Result<Duration, LabError> {
     let hosts = lab.hosts();
     let slots: Vec<String> = hosts.iter().map(|host| format!("{host}:{PER_HOST}")).collect();
@@ -105,15 +105,15 @@ fn once(lab: &Lab, rlaunch: &Path) -> Result<Duration, LabError> {
     let mut job = Background::start(command)?;
     let status = job.wait(BOUND)?;
     let time = start.elapsed();
-    let said = last_lines(&job.stderr(), 10);
+    let stderr = last_lines(&job.stderr(), 10);
     let Some(status) = status else {
         let left: Vec<String> = lab.all_processes().iter().map(|p| p.host.clone()).collect();
-        return Err(LabError::Unexpected(format!("hangs, with processes on {left:?}\n{said}")));
+        return Err(LabError::Unexpected(format!("hangs, with processes on {left:?}\n{stderr}")));
     };
     let left = left_by_a_job(lab);
     if !left.is_empty() {
         return Err(LabError::Unexpected(format!(
-            "ended with {status} and left {left:#?}\n{said}"
+            "ended with {status} and left {left:#?}\n{stderr}"
         )));
     }
     let stdout = job.stdout();
@@ -124,13 +124,14 @@ fn once(lab: &Lab, rlaunch: &Path) -> Result<Duration, LabError> {
     let mut wanted: Vec<String> = ranks.map(|rank| format!("{rank} {}", host_of(rank))).collect();
     wanted.sort_unstable();
     if !status.success() || lines != wanted {
-        return Err(LabError::Unexpected(format!("ended with {status}\n{stdout}\n{said}")));
+        return Err(LabError::Unexpected(format!("ended with {status}\n{stdout}\n{stderr}")));
     }
     lab.wait_until_idle(IDLE)?;
     Ok(time)
 }
 
-/// Processes and temporary files of a job, on any host. An sshd leaves a moment after its client.
+/// Lists processes and temporary files that a job left on any host. An sshd may still run for a
+/// moment after its client.
 fn left_by_a_job(lab: &Lab) -> Vec<String> {
     let processes = lab.all_processes().into_iter().filter(|process| {
         let program = process.args.first().map_or("", String::as_str);
@@ -147,7 +148,7 @@ fn left_by_a_job(lab: &Lab) -> Vec<String> {
     left
 }
 
-/// Two busy loops for every processor, until it goes.
+/// Two busy loops for every processor, until dropped.
 struct Load {
     over: Arc<AtomicBool>,
     loops: Vec<JoinHandle<()>>,

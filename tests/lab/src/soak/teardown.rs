@@ -1,5 +1,5 @@
-//! `cargo lab soak teardown`: jobs whose helpers do not want to end with them, ended in every way that
-//! there is; whatever they tried, nothing of them is left.
+//! `cargo lab soak teardown`: jobs whose helper processes try to outlive them, ended in every
+//! possible way. Whatever the helpers tried, no process or file may be left.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{hostile, hostile_lives};
+use super::{hostile, hostile_runs};
 use crate::bench::Series;
 use crate::command::background::Background;
 use crate::command::{last_lines, wait_until};
@@ -20,27 +20,28 @@ use crate::{Account, Lab, LabError, Options, Process};
 
 const NAME: &str = "soakend";
 const NET: [u8; 2] = [10, 88];
-/// Jobs at once, each on a host of its own.
+/// Number of concurrent jobs, each on a host of its own.
 const CONCURRENT: usize = 4;
 const PROGRAM: &str = "/tmp/hostile";
 const GRACE: &str = "0.3";
-/// A job that takes longer than this hangs.
+/// Time limit of a job. A job that exceeds it hangs.
 const BOUND: Duration = Duration::from_secs(30);
-/// How long a host may take to end a job that nobody waits for, beyond the grace.
+/// Time limit for a host to end a job after its launcher has gone, in addition to the grace period.
 const UNATTENDED: Duration = Duration::from_secs(5);
-/// How long an sshd may take to leave after its client has.
+/// Time limit for an sshd to end after its client has.
 const IDLE: Duration = Duration::from_secs(10);
-/// After this many failures there is nothing more to learn.
+/// Number of failures after which the soak stops.
 const MAX_FAILURES: usize = 5;
-/// Between two lines that say how it goes.
+/// Number of jobs between two lines of progress.
 const PROGRESS_EVERY: usize = 100;
 
-/// Kinds of helpers (hostile.c), some of several kinds; the dear ones stand here once.
+/// Kinds of helpers (see hostile.c); some entries combine several kinds. Expensive kinds occur
+/// once.
 const HELPERS: [&str; 16] = [
     "c", "s", "cc", "ss", "cs", "d", "dd", "t", "p", "h", "f", "e", "cdtphfe", "sdtphfe", "b", "m",
 ];
 
-/// How a job ends.
+/// Cause of the end of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum JobEnd {
     RankExits,
@@ -73,7 +74,7 @@ impl fmt::Display for JobEnd {
 }
 
 impl JobEnd {
-    /// The rank's own deed.
+    /// Returns what the rank itself does, as an argument of hostile.c.
     fn rank_action(self) -> &'static str {
         match self {
             JobEnd::RankExits => "exit",
@@ -82,7 +83,7 @@ impl JobEnd {
         }
     }
 
-    /// The launcher's exit code; `None` where a signal kills it.
+    /// Returns the launcher's expected exit code, or nothing if a signal kills it.
     fn code(self) -> Option<i32> {
         match self {
             JobEnd::RankExits => Some(0),
@@ -93,17 +94,17 @@ impl JobEnd {
         }
     }
 
-    /// Whether the launcher returns only when all is gone.
+    /// Returns whether the launcher waits until everything of the job has gone.
     fn is_waited_for(self) -> bool {
         !matches!(self, JobEnd::LauncherGets(Signal::SIGKILL) | JobEnd::ChannelIsCut)
     }
 }
 
-/// Runs that many jobs of `rlaunch` on hosts of their own, and prints how that went; true if none hung
-/// or left anything behind.
+/// Runs `jobs` jobs by `rlaunch` on hosts of their own and prints a summary; returns whether none
+/// hung or left anything behind.
 pub fn run(jobs: usize, rlaunch: &Path) -> Result<bool, LabError> {
     setup::install(PackageSet::Lab)?;
-    // An interrupted run leaves its lab behind, in whatever state.
+    // An interrupted run leaves its lab behind, in any state.
     Lab::down(NAME)?;
     let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, CONCURRENT) })?;
     let soaked = soak(&lab, rlaunch, jobs);
@@ -173,7 +174,7 @@ fn soak(lab: &Lab, rlaunch: &Path, jobs: usize) -> Result<bool, LabError> {
     Ok(failed == 0)
 }
 
-/// One job.
+/// Job of the soak.
 struct Job<'a> {
     host: &'a str,
     account: Account,
@@ -195,14 +196,14 @@ impl fmt::Display for Job<'_> {
 }
 
 impl Job<'_> {
-    /// That of a number: every pair of helpers and end comes, as each account.
+    /// Returns the job of a number. Every combination of helpers and end occurs, as each account.
     fn numbered(number: usize, host: &str) -> Job<'_> {
         let (pair, account) = (number / 2, Account::ALL[number % 2]);
         let (helpers, end) = (HELPERS[pair % HELPERS.len()], ENDS[pair % ENDS.len()]);
         Job { host, account, helpers, end }
     }
 
-    /// Runs it to its end; gives what passed from the cause of its end until nothing was left.
+    /// Runs the job; returns the time from the cause of its end until nothing was left.
     fn run(&self, lab: &Lab, rlaunch: &Path) -> Result<Duration, LabError> {
         let mut command = lab.exec_in(self.account, Path::new("/"));
         command.arg(rlaunch).args(["--kill-after", GRACE, "-H", self.host]);
@@ -221,14 +222,14 @@ impl Job<'_> {
         }
         let status = launcher.wait(BOUND)?;
         let mut left = left_on(lab, self.host)?;
-        let said = last_lines(&launcher.stderr(), 10);
+        let stderr = last_lines(&launcher.stderr(), 10);
         let Some(status) = status else {
-            return Err(LabError::Unexpected(format!("hangs, with {left:#?}\n{said}")));
+            return Err(LabError::Unexpected(format!("hangs, with {left:#?}\n{stderr}")));
         };
-        let claims = said.contains("nothing left") || said.contains("nothing more found");
+        let claims = stderr.contains("nothing left") || stderr.contains("nothing more found");
         if !left.is_empty() && (claims || self.end.is_waited_for()) {
             return Err(LabError::Unexpected(format!(
-                "ended with {status} and left {left:#?}\n{said}"
+                "ended with {status} and left {left:#?}\n{stderr}"
             )));
         }
         let gone = wait_until(UNATTENDED, "the host to end it", || {
@@ -238,7 +239,7 @@ impl Job<'_> {
         let took = cause.elapsed();
         if gone.is_err() || status.code() != self.end.code() {
             return Err(LabError::Unexpected(format!(
-                "ended with {status}; left: {left:#?}\n{said}"
+                "ended with {status}; left: {left:#?}\n{stderr}"
             )));
         }
         let idle = || Ok(lab.processes(self.host)?.is_empty());
@@ -246,7 +247,7 @@ impl Job<'_> {
         Ok(took)
     }
 
-    /// The child of the two.
+    /// Finds the agent, which is the child of the two processes `rlaunch-worker`.
     fn agent(&self, lab: &Lab) -> Result<Pid, LabError> {
         let mut found = lab.processes(self.host)?;
         found.retain(|process| process.args[0].ends_with("rlaunch-worker"));
@@ -259,7 +260,7 @@ impl Job<'_> {
 /// Lists what jobs have left on a host: processes, directories, shared memory and cgroups.
 fn left_on(lab: &Lab, host: &str) -> Result<Vec<String>, LabError> {
     let mut left: Vec<String> = Vec::new();
-    if hostile_lives(lab, host)? {
+    if hostile_runs(lab, host)? {
         left.push("a process that holds the helpers' lock".to_owned());
     }
     for process in lab.processes(host)? {
@@ -281,11 +282,11 @@ fn left_on(lab: &Lab, host: &str) -> Result<Vec<String>, LabError> {
     Ok(left)
 }
 
-/// Ends and removes what a failed job has left, so that the next one starts on a quiet host.
+/// Kills and removes what a failed job has left, so that the next one starts on a clean host.
 fn clear(lab: &Lab, host: &str) -> Result<(), LabError> {
     wait_until(IDLE, "the host to be clear", || {
         for process in lab.processes(host)? {
-            // One that ended by itself is no longer there to be killed.
+            // Fails if the process has ended meanwhile.
             let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
         }
         for directory in ["/tmp", "/dev/shm", "/sys/fs/cgroup"] {
@@ -293,7 +294,7 @@ fn clear(lab: &Lab, host: &str) -> Result<(), LabError> {
             for entry in std::fs::read_dir(outside).into_iter().flatten().flatten() {
                 if entry.file_name().to_string_lossy().starts_with("rlaunch-") {
                     let path = entry.path();
-                    // A cgroup is removed as an empty directory, whatever it shows.
+                    // A cgroup is removed like an empty directory, although it contains files.
                     let _ = std::fs::remove_dir(&path)
                         .or_else(|_| std::fs::remove_dir_all(&path))
                         .or_else(|_| std::fs::remove_file(&path));

@@ -8,34 +8,37 @@ use crate::LabError;
 use crate::command::last_lines;
 use crate::dist::{self, Profile};
 
-/// The launcher's name in its distribution.
+/// Name of the launcher in its distribution.
 const LAUNCHER: &str = "rlaunch";
 
-/// EarlierBuild build that can run.
+/// Earlier build that can run here.
 #[derive(Debug, Clone)]
 pub struct EarlierBuild {
     rlaunch: PathBuf,
 }
 
 impl EarlierBuild {
-    /// Finds the build at `path`: the directory of its `rlaunch`, or that program itself.
+    /// Finds the build at `path`, which is the directory of its `rlaunch` or that program itself.
+    /// Fails if it cannot run here.
     pub fn find(path: &Path) -> Result<EarlierBuild, LabError> {
         let own = dist::directory(Profile::Release)?;
         EarlierBuild::find_beside(&own, path)
     }
 
-    /// Finds it, unless it is where this build goes.
+    /// Finds it, unless it is in the directory of this build.
     fn find_beside(own: &Path, path: &Path) -> Result<EarlierBuild, LabError> {
         let refused =
             |why: String| Err(LabError::Usage(format!("--against {}: {why}", path.display())));
-        // Launchers are run from `/`, and a link may come to point elsewhere.
+        // The path is resolved, since launchers run in `/`, and a link may change.
         let rlaunch = match find_launcher(path) {
             Ok(rlaunch) => rlaunch,
             Err(error) => return refused(format!("no {LAUNCHER} there: {error}")),
         };
         let place = rlaunch.parent().unwrap_or(&rlaunch);
         if own.canonicalize().is_ok_and(|own| own == place) {
-            return refused("this build would take the place of the earlier one; copy that".into());
+            return refused(
+                "this build would overwrite the earlier one; copy the earlier one first".into(),
+            );
         }
         if let Err(why) = try_running(&rlaunch) {
             return refused(format!("{} {why}", rlaunch.display()));
@@ -50,12 +53,12 @@ impl EarlierBuild {
         Ok(EarlierBuild { rlaunch })
     }
 
-    /// Gives its launcher, by a path that holds anywhere.
+    /// Returns the absolute path of its launcher.
     pub(super) fn rlaunch(&self) -> &Path {
         &self.rlaunch
     }
 
-    /// Finds its own one of the programs that measure a communicator.
+    /// Finds one of its programs that measure a communicator.
     pub(in crate::bench) fn program(&self, name: &str) -> Result<PathBuf, LabError> {
         let program = self.rlaunch.with_file_name(name);
         if program.is_file() {
@@ -80,7 +83,7 @@ fn find_launcher(path: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// Tries to run a launcher; says why it does not run.
+/// Runs `rlaunch --version`; on failure returns why it does not run.
 fn try_running(rlaunch: &Path) -> Result<(), String> {
     let mut command = Command::new(rlaunch);
     let output = command.arg("--version").stdin(Stdio::null()).output();
@@ -98,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    /// An earlier build that is only made up.
+    /// Directory with a fake earlier build.
     struct Scratch(TempDir);
 
     impl Scratch {
@@ -110,8 +113,8 @@ mod tests {
             self.0.path().canonicalize().unwrap()
         }
 
-        /// Has another process write a program: what this one has open for writing, children of
-        /// other tests have for a moment, and meanwhile it cannot be run.
+        /// Writes a program by another process. If this one wrote it, children of other tests might
+        /// have it open for writing for a moment, and it could not be executed.
         fn program(&self, name: &str, text: &str) {
             let script = r#"mkdir -p "$(dirname "$1")" && printf %s "$2" >"$1" && chmod +x "$1""#;
             let mut shell = Command::new("sh");
@@ -140,7 +143,7 @@ mod tests {
         let earlier = EarlierBuild::find_beside(Path::new("/nonexistent"), &rlaunch).unwrap();
         assert_eq!(earlier.program("measure").unwrap(), scratch.path().join("measure"));
         let error = EarlierBuild::find_beside(&scratch.path(), &rlaunch).unwrap_err().to_string();
-        assert!(error.contains("would take the place"), "{error}");
+        assert!(error.contains("would overwrite"), "{error}");
     }
 
     #[test]

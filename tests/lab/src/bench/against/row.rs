@@ -1,4 +1,4 @@
-//! Measurements of both builds, and their verdict: faster, no slower, or slower.
+//! Measurements of both builds, and the verdict: faster, no slower, or slower.
 
 use std::fmt;
 
@@ -6,30 +6,30 @@ use super::{Build, Turn};
 use crate::bench::Series;
 use crate::bench::interval::Interval;
 
-/// Value that the 90 % interval of the ratio has to reach.
+/// Ratio that the 90 % interval has to contain or be below.
 const REACHED: f64 = 1.00;
-/// Largest median ratio that is allowed.
+/// Maximum of the median ratio.
 const MEDIAN_BAR: f64 = 1.05;
 
-/// Measurements of one kind of both builds, by round.
+/// Measurements of one kind of both builds, one per round.
 #[derive(Debug)]
 pub(in crate::bench) struct ComparisonRow {
     name: String,
     unit: &'static str,
     this: Series,
     earlier: Series,
-    /// Whether the build must be no slower by it.
+    /// Whether this build must not be slower in this row.
     has_bar: bool,
 }
 
 impl ComparisonRow {
-    /// Begins a row by which this build must be no slower.
+    /// Makes a row in which this build must not be slower.
     pub(in crate::bench) fn new(name: impl Into<String>, unit: &'static str) -> ComparisonRow {
         let (this, earlier) = (Series::default(), Series::default());
         ComparisonRow { name: name.into(), unit, this, earlier, has_bar: true }
     }
 
-    /// Begins a row that is only printed.
+    /// Makes a row that is printed without a verdict.
     pub(in crate::bench) fn without_bar(
         name: impl Into<String>,
         unit: &'static str,
@@ -37,7 +37,7 @@ impl ComparisonRow {
         ComparisonRow { has_bar: false, ..ComparisonRow::new(name, unit) }
     }
 
-    /// Adds what a turn brought, unless it only warmed up.
+    /// Adds the value of a turn, unless it is a warm-up.
     pub(in crate::bench) fn note(&mut self, turn: &Turn<'_>, value: f64) {
         if turn.counts() {
             self.push(turn.build, value);
@@ -55,7 +55,7 @@ impl ComparisonRow {
         Comparison::from_ratios(&self.this.ratios_to(&self.earlier))
     }
 
-    /// Says whether a run with this row is a success.
+    /// Returns whether the row has no bar or meets it.
     fn holds(&self) -> bool {
         let no_slower =
             |one: Comparison| matches!(one.verdict(), Verdict::Faster | Verdict::NoSlower);
@@ -63,7 +63,7 @@ impl ComparisonRow {
     }
 }
 
-/// `name unit this earlier ratio interval verdict`, in columns.
+/// Formats `name unit this earlier ratio interval verdict` in columns.
 impl fmt::Display for ComparisonRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (this, earlier) = (self.this.summary_by_size(), self.earlier.summary_by_size());
@@ -76,7 +76,7 @@ impl fmt::Display for ComparisonRow {
     }
 }
 
-/// Prints a table of rows; true if each that has a bar shows that this build is no slower.
+/// Prints a table of rows; returns whether this build is not slower in any row with a bar.
 pub(in crate::bench) fn print(rows: &[ComparisonRow]) -> bool {
     println!("{:<35}{:>26}{:>26}{:>9}  90 % interval", "", "this build", "earlier", "ratio");
     rows.iter().for_each(|row| println!("{}", format!("{row}").trim_end()));
@@ -89,9 +89,9 @@ pub(in crate::bench) fn print(rows: &[ComparisonRow]) -> bool {
 /// Ratio of this build to the earlier one in a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Comparison {
-    /// The median of the ratios of the rounds.
+    /// Median of the ratios of the rounds.
     median: f64,
-    /// None with too few rounds for it.
+    /// 90 % interval of the median; none with too few rounds.
     interval: Option<Interval>,
 }
 
@@ -115,12 +115,12 @@ impl Verdict {
 }
 
 impl Comparison {
-    /// Sums up ratios of rounds; none without rounds.
+    /// Summarises the ratios of rounds; none without rounds.
     fn from_ratios(ratios: &Series) -> Option<Comparison> {
         Some(Comparison { median: ratios.median()?, interval: Interval::from_series(ratios) })
     }
 
-    /// Judges; a ratio that is not a number is slower.
+    /// Returns the verdict. A ratio that is not a number counts as slower.
     fn verdict(&self) -> Verdict {
         let Some(Interval { lower, upper }) = self.interval else { return Verdict::TooFewRounds };
         if upper < REACHED {
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn ratios_are_of_this_build_to_the_earlier_one_round_by_round() {
-        // Every other round the machine is ten times as slow.
+        // The machine is ten times slower in every other round.
         let row = row(&[1.1, 11.0, 1.1, 11.0, 1.1], &[1.0, 10.0, 1.0, 10.0, 1.0]);
         let comparison = row.comparison().unwrap();
         let interval = comparison.interval.unwrap();

@@ -1,8 +1,8 @@
 //! The communicator beside that of an earlier build.
 //!
-//! Programs of ranks have it linked in, so each build brings its own, and its own launcher starts
-//! them. Where more ranks than processors take turns nothing is measured: what the kernel makes of
-//! that differs by more from run to run than builds do.
+//! The communicator is linked into the programs of ranks, so each build has its own programs,
+//! started by its own launcher. Settings with more ranks than processors are not measured: there
+//! the kernel's scheduling varies more from run to run than builds differ.
 
 use super::row::{CommRow, RowTime};
 use super::setting::{RLAUNCH, Setting};
@@ -13,12 +13,12 @@ use crate::LabError;
 use crate::bench::against::{self, Builds, ComparisonRow, EarlierBuild, Testbeds, Turn};
 use crate::dist::{self, Profile};
 
-/// What measures acts, in a distribution.
+/// Program of a distribution that measures operations.
 const MEASURE: &str = "measure";
-/// The least seconds of a batch of which the number of acts is known: no batch is as short as that.
+/// Minimum duration of a batch whose number of operations is given: no batch is that short.
 const NO_SECONDS: &str = "0.000001";
 
-/// Measures this build beside an earlier one and prints; true if it is slower by no row.
+/// Compares this build with an earlier one and prints; returns whether it is slower in no row.
 pub fn run_against(options: &CommOptions, earlier: &EarlierBuild) -> Result<bool, LabError> {
     let (rows, mut settings) = selected(options)?;
     settings.retain(|setting| setting.has_bar);
@@ -50,17 +50,17 @@ pub fn run_against(options: &CommOptions, earlier: &EarlierBuild) -> Result<bool
     Ok(against::print(&compared))
 }
 
-/// Gives hosts the program of the build whose turn it is, and its path there. It is the same for both
-/// builds and written anew each time: where the pages of a program lie makes acts quicker or slower by
-/// some percent, which must not stay with one build for all rounds.
+/// Copies the program of the current build to hosts; returns its path there. The path is the same
+/// for both builds, and the file is written anew each time: where its pages are in memory changes
+/// the speed by some percent, which must not stay with one build for all rounds.
 fn place_program(turn: &Turn<'_>, name: &str) -> Result<String, LabError> {
     place_as(turn.testbed, &turn.testbed.rlaunch.with_file_name(name), name)?;
     Ok(on_host(name))
 }
 
-/// Measures acts where ranks are as `setting` has them. In the round to warm up, both programs find
-/// how many acts a batch of their own needs; from then on both do as many as the quicker one needs, so
-/// that a run of either is as much work and takes CPU time that can be compared.
+/// Measures operations in a setting. In the warm-up round both programs find how many operations a
+/// batch of their own needs. From then on both use the larger number, so that runs do the same work
+/// and their CPU times can be compared.
 fn compare(
     testbeds: &Testbeds,
     setting: &Setting,
@@ -89,7 +89,7 @@ fn compare(
     Ok(walls)
 }
 
-/// Runs the program once; gives what it measured, and the CPU time it took.
+/// Runs the program once; returns its measurements and CPU time in seconds.
 fn measure_turn(
     turn: &Turn<'_>,
     setting: &Setting,
@@ -105,7 +105,7 @@ fn measure_turn(
     Ok((measured, cpu))
 }
 
-/// Measures how long ranks take until they can speak.
+/// Measures the time until ranks can communicate.
 fn compare_init(testbeds: &Testbeds, rounds: usize) -> Result<Vec<ComparisonRow>, LabError> {
     println!("\n{}", init::describe());
     let named = |what| format!("{} {what}", init::NAME);

@@ -1,7 +1,7 @@
-//! How long 8 ranks on two hosts take until they can speak to each other, beside `MPI_Init`.
+//! Time that 8 ranks on two hosts take until they can communicate, beside `MPI_Init`.
 //!
-//! All ranks begin at one moment, when all of them run: how long it takes until they do is the
-//! launcher's affair, and measured by `cargo lab bench launch`.
+//! All ranks begin at the same moment, when all of them run. The time until they run depends on the
+//! launcher, and is measured by `cargo lab bench launch`.
 
 use super::setting::{Contender, Setting, Transport};
 use super::{IDLE, on_host};
@@ -11,28 +11,29 @@ use crate::bench::launchers::{Launcher, Testbed};
 use crate::command::run as run_command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// As `--row` names it.
+/// Name of the row for `--row`.
 pub(super) const NAME: &str = "init";
-/// The peers' program.
+/// Source of the peers' program.
 pub(super) const PEER: (&str, &str) = ("init.c", include_str!("../rendezvous/init.c"));
-/// The most milliseconds that the slowest rank may take, as the median of all rounds.
+/// Maximum of the median over all rounds of the slowest rank's time, in milliseconds.
 const BAR: f64 = 10.0;
 
-/// So long after a launcher is started ranks begin: any of them has started them by then.
+/// Time from the start of a launcher until ranks begin. Every launcher has started all ranks by
+/// then.
 const LEAD: Duration = Duration::from_secs(3);
 
 const SETTING: Setting =
     Setting { transport: Transport::Tcp, hosts: 2, per_host: 4, has_bar: false };
 
-/// Hosts that it takes.
+/// Number of hosts that it needs.
 pub(super) const HOSTS: usize = SETTING.hosts;
 
-/// What ranks run under a launcher.
+/// Returns the name of the program of ranks under a launcher.
 pub(super) fn program(launcher: Launcher) -> String {
     format!("init-{}", launcher.name())
 }
 
-/// Measures in turn, after a round to warm up; whether the bar is met.
+/// Measures in turn, after a warm-up round; returns whether the bar is met.
 pub(super) fn run(testbed: &Testbed, rounds: usize) -> Result<bool, LabError> {
     let contenders = SETTING.contenders(false);
     let mut times = vec![Series::default(); contenders.len()];
@@ -58,13 +59,13 @@ pub(super) fn run(testbed: &Testbed, rounds: usize) -> Result<bool, LabError> {
     Ok(met)
 }
 
-/// Says in words what is measured.
+/// Describes what is measured.
 pub(super) fn describe() -> String {
     let ranks = HOSTS * SETTING.per_host;
     format!("{ranks} ranks on {HOSTS} hosts, from one moment until the slowest is ready")
 }
 
-/// Milliseconds of the slowest rank.
+/// Returns the time of the slowest rank in milliseconds.
 pub(super) fn once(
     testbed: &Testbed,
     contender: &Contender,

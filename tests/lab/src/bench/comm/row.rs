@@ -1,22 +1,22 @@
-//! The rows of the report: how a program is asked for one, and what it prints.
+//! Rows of the report: how a program is asked for one, and how it reports one.
 
 use std::fmt;
 
 use crate::LabError;
 
-/// What is measured.
+/// Operation that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Operation {
-    /// A message to a partner and one back.
+    /// Message to a partner and one back.
     Latency,
-    /// Messages to a partner, several on their way at a time.
+    /// Messages to a partner, several at a time.
     Bandwidth,
     Barrier,
-    /// The sum of vectors of f32, at every rank.
+    /// Sum of vectors of f32, at every rank.
     AllReduce,
 }
 
-/// What is measured, with so many bytes.
+/// Operation with a number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CommRow {
     pub(super) kind: Operation,
@@ -33,17 +33,17 @@ impl CommRow {
         CommRow { kind: Operation::AllReduce, bytes: 16 << 20 },
     ];
 
-    /// Those whose names contain `part`.
+    /// Lists the rows whose names contain `part`.
     pub(super) fn with_name(part: &str) -> Vec<CommRow> {
         CommRow::ALL.into_iter().filter(|row| row.to_string().contains(part)).collect()
     }
 
-    /// What seconds of this row are shown as.
+    /// Returns the unit in which the row is printed.
     pub(super) fn unit(self) -> &'static str {
         if self.kind == Operation::Bandwidth { "GB/s" } else { "µs" }
     }
 
-    /// Seconds in that unit.
+    /// Converts seconds to that unit.
     pub(super) fn shown(self, seconds: f64) -> f64 {
         match self.kind {
             // Exact: no message has 2^53 bytes.
@@ -53,7 +53,7 @@ impl CommRow {
     }
 }
 
-/// As programs are asked for it, and as they name it.
+/// Formats the row as in the arguments and in the output of programs.
 impl fmt::Display for CommRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
@@ -66,16 +66,16 @@ impl fmt::Display for CommRow {
     }
 }
 
-/// What a program says of a row.
+/// Result of a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct RowTime {
-    /// Of one act.
+    /// Seconds of one operation.
     pub(super) seconds: f64,
-    /// How many acts it timed together.
+    /// Number of operations in a batch.
     pub(super) count: u64,
 }
 
-/// What `printed` says of `rows`, in their order: a line of name, seconds and count each.
+/// Reads the results of `rows`, in their order, from lines of name, seconds and count.
 pub(super) fn read(printed: &str, rows: &[CommRow]) -> Result<Vec<RowTime>, LabError> {
     let of_row = |row: &CommRow| {
         let line = printed.lines().find_map(|line| parse(line, *row));
@@ -89,7 +89,7 @@ fn parse(line: &str, row: CommRow) -> Option<RowTime> {
     words.next().filter(|name| *name == row.to_string())?;
     let seconds: f64 = words.next()?.parse().ok()?;
     let count = words.next()?.parse().ok()?;
-    // Anything else would make a ratio of nothing.
+    // Anything else would make ratios meaningless.
     (seconds.is_finite() && seconds > 0.0 && count > 0).then_some(RowTime { seconds, count })
 }
 

@@ -1,10 +1,10 @@
-//! Where ranks are, and how each launcher starts its program there.
+//! Placement of ranks, and how each launcher starts its program there.
 
 use clap::ValueEnum;
 
 use crate::bench::launchers::Launcher;
 
-/// What ranks talk over.
+/// Transport between ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Transport {
     /// Shared memory of one host.
@@ -14,7 +14,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Gives the transport's name in rows.
+    /// Returns the name of the transport in rows.
     pub(super) fn name(self) -> &'static str {
         match self {
             Transport::Shm => "shm",
@@ -23,14 +23,14 @@ impl Transport {
     }
 }
 
-/// Where ranks are.
+/// Placement of ranks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Setting {
     pub(super) transport: Transport,
     pub(super) hosts: usize,
     pub(super) per_host: usize,
-    /// Whether rlaunch has to keep up here; elsewhere more ranks than processors take turns, and
-    /// what is measured is for the most part the kernel's choice of who is next.
+    /// Whether rows here have a bar. Where there are more ranks than processors they have none,
+    /// since the results depend mostly on the kernel's scheduling.
     pub(super) has_bar: bool,
 }
 
@@ -42,7 +42,7 @@ impl Setting {
         Setting { transport: Transport::Tcp, hosts: 4, per_host: 1, has_bar: false },
     ];
 
-    /// In words.
+    /// Describes the setting.
     pub(super) fn describe(&self) -> String {
         let ranks = self.hosts * self.per_host;
         match self.transport {
@@ -51,8 +51,8 @@ impl Setting {
         }
     }
 
-    /// Who is measured here, rlaunch first; with `variants`, peers also in ways that few people
-    /// start them in.
+    /// Lists the contenders, rlaunch first. With `variants` peers are measured in less usual
+    /// configurations as well.
     pub(super) fn contenders(&self, variants: bool) -> Vec<Contender> {
         let all = match (self.transport, self.has_bar) {
             (Transport::Shm, true) => SHM,
@@ -64,30 +64,30 @@ impl Setting {
         [RLAUNCH].iter().chain(all).filter(wanted).copied().collect()
     }
 
-    /// How many of `rounds` rounds are made here: for what is only printed few will do.
+    /// Returns the number of rounds: few are enough for rows that have no bar.
     pub(super) fn rounds(&self, rounds: usize) -> usize {
         if self.has_bar { rounds } else { rounds.min(5) }
     }
 
-    /// After how many seconds a launcher gives a program up. Without a bar ranks that spin may keep
-    /// the one from the processor that they wait for, and need minutes.
+    /// Returns the time limit of a program in seconds, as an option of launchers. Without a bar,
+    /// spinning ranks may keep the processor from the rank that they wait for, and take minutes.
     pub(super) fn limit(&self) -> &'static str {
         if self.has_bar { "120" } else { "30" }
     }
 }
 
-/// A launcher, and what makes it do its best in a setting.
+/// Launcher with the options that make it fastest in a setting.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Contender {
     pub(super) name: &'static str,
     pub(super) launcher: Launcher,
-    /// On a command line, without quotes.
+    /// Options as on a command line, without quotes.
     options: &'static str,
     is_variant: bool,
 }
 
 impl Contender {
-    /// Of its launcher, one word each.
+    /// Returns the options of its launcher, one word each.
     pub(super) fn options(&self) -> impl Iterator<Item = &'static str> {
         self.options.split_whitespace()
     }
@@ -125,15 +125,16 @@ const TCP_CROWDED: &[Contender] = &[
 ];
 
 const OB1_SHM: &str = "--mca pml ob1 --mca btl self,vader --bind-to core";
-/// Copies through shared memory, where the above has the kernel copy.
+/// Copies through shared memory; by default the kernel copies.
 const COPY_SHM: &str = "--mca pml ob1 --mca btl self,vader --bind-to core --mca btl_vader_single_copy_mechanism \
      none";
 const UCX_SHM: &str =
     "--mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any --bind-to core";
-/// Ranks that wait have to give way.
+/// Waiting ranks have to yield.
 const OB1_SHM_CROWDED: &str =
     "--mca pml ob1 --mca btl self,vader --bind-to none --mca mpi_yield_when_idle 1";
-/// Left to itself each host would bind its rank to the first core, which is the same one.
+/// Without `--bind-to none` each host would bind its rank to the first core, and all hosts have the
+/// same one.
 const OB1_TCP: &str =
     "--mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include eth0 --bind-to none";
 const UCX_TCP: &str = "--mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any --bind-to none -x \

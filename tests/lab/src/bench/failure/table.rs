@@ -1,15 +1,15 @@
-//! The table of a failure bench: one row for each thing measured, one column for each launcher.
+//! Table of the failure bench: one row for each quantity, one column for each launcher.
 
 use std::time::Duration;
 
 use crate::bench::Series;
 
-/// One thing that was measured of every launcher.
+/// Quantity that was measured for every launcher.
 pub(super) struct FailureRow {
     what: &'static str,
-    /// The most seconds that the first launcher's median may be.
+    /// Maximum of the first launcher's median in seconds.
     bar: f64,
-    /// By launcher.
+    /// Results by launcher.
     pub(super) cells: Vec<Cell>,
 }
 
@@ -31,12 +31,12 @@ impl FailureRow {
     }
 }
 
-/// What was measured of one launcher, round by round.
+/// Results of one launcher.
 pub(super) struct Cell {
     times: Series,
-    /// Rounds in which it took longer than the limit.
+    /// Number of rounds in which it took longer than the limit.
     late: usize,
-    /// The most ranks that were left in any of those.
+    /// Maximum number of ranks left in those rounds.
     left: usize,
     limit: Duration,
 }
@@ -52,7 +52,8 @@ impl Cell {
         }
     }
 
-    /// `0.030 (0.021–0.052)`, or how often it took too long and what was left.
+    /// Formats `0.030 (0.021–0.052)`, or how often the limit was exceeded and how many ranks were
+    /// left.
     fn summary(&self) -> String {
         let limit = self.limit.as_secs();
         let left = if self.left > 0 { format!(", {} left", self.left) } else { String::new() };
@@ -70,7 +71,7 @@ impl Cell {
     }
 }
 
-/// Prints the table; true if every bar is met.
+/// Prints the table; returns whether every bar is met.
 pub(super) fn print(launchers: &[&str], rows: &[FailureRow]) -> bool {
     print!("{:<46}", "");
     launchers.iter().for_each(|name| print!("{name:>24}"));

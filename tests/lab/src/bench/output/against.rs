@@ -1,13 +1,14 @@
 //! Output beside that of an earlier build.
 
 use super::{
-    LINE, MeasuredJob, ON_HOST, OutputOptions, OutputTask, Tagging, attempt, place_lines, room,
+    LINE, MeasuredJob, ON_HOST, OutputOptions, OutputTask, Tagging, attempt, output_buffer,
+    place_lines,
 };
 use crate::LabError;
 use crate::bench::against::{self, Build, Builds, ComparisonRow, EarlierBuild, Testbeds};
 use crate::bench::launchers::Launcher;
 
-/// Measures this build beside an earlier one and prints; true if it is slower by no row.
+/// Compares this build with an earlier one and prints; returns whether it is slower in no row.
 pub fn run_against(options: &OutputOptions, earlier: &EarlierBuild) -> Result<bool, LabError> {
     let builds = Builds::make(earlier, options.rounds)?;
     let rows = against::on_hosts(options.hosts, builds, |testbeds| compare(testbeds, options))?;
@@ -18,7 +19,7 @@ pub fn run_against(options: &OutputOptions, earlier: &EarlierBuild) -> Result<bo
     Ok(against::print(&rows))
 }
 
-/// Rows of one tagging.
+/// Rows with or without tags.
 struct Rows {
     wall: ComparisonRow,
     cpu: ComparisonRow,
@@ -38,7 +39,7 @@ impl Rows {
 
 fn compare(testbeds: &Testbeds, options: &OutputOptions) -> Result<Vec<ComparisonRow>, LabError> {
     let lines = place_lines(testbeds.testbed(Build::This), options)?;
-    let mut arrived = room(options, lines);
+    let mut arrived = output_buffer(options, lines);
     let mut taggings = Tagging::ALL.map(|tagging| (tagging, Rows::new(tagging)));
     testbeds.for_each_turn(options.rounds, |turn| {
         for (tagging, rows) in &mut taggings {
@@ -49,7 +50,7 @@ fn compare(testbeds: &Testbeds, options: &OutputOptions) -> Result<Vec<Compariso
             let (cpu, tagging) = (against::required(cpu)?, tagging.name());
             println!("{turn} {tagging:<9} {:.2} s, {cpu:.2} s of CPU, {damage}", ran.seconds);
             if !damage.is_none() {
-                // What is lost costs no time.
+                // Lost output takes no time, so its run is not a measurement.
                 let build = turn.build.name();
                 return Err(LabError::Unexpected(format!(
                     "output of {build}, {tagging}: {damage}"

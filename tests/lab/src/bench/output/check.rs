@@ -1,14 +1,14 @@
-//! What became of lines on their way.
+//! Damage of lines on their way to the reader.
 
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// The length of a line with its end, in bytes.
+/// Length of a line in bytes, with its newline.
 pub(super) const LINE: usize = 100;
-/// `RR NNNNNNNN ` in front of what fills a line.
+/// Length of `RR NNNNNNNN `, rank and number, before the dots that fill a line.
 const HEAD: usize = 12;
 
-/// The lines of one rank, as its host prints them.
+/// Returns the lines of one rank, as its host prints them.
 pub(super) fn lines_of(rank: usize, lines: usize) -> Vec<u8> {
     let mut all = Vec::with_capacity(lines * LINE);
     for number in 0..lines {
@@ -19,14 +19,14 @@ pub(super) fn lines_of(rank: usize, lines: usize) -> Vec<u8> {
     all
 }
 
-/// What was wrong with what arrived.
+/// Damage of the received output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Damage {
-    /// Lines that no rank has printed.
+    /// Number of lines that no rank printed.
     torn: usize,
-    /// Lines that did not arrive whole.
+    /// Number of lines that did not arrive whole.
     lost: usize,
-    /// Ranks of which the whole lines are not what they printed, in that order.
+    /// Number of ranks whose whole lines differ from what they printed, in content or order.
     disordered: usize,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for Damage {
     }
 }
 
-/// Looks at all that arrived from ranks whose lines begin with these tags and are so many each.
+/// Checks the output of ranks that printed `lines` lines each, tagged with these tags.
 pub(super) fn check(arrived: &[u8], tags: &[String], lines: usize) -> Damage {
     let mut damage = Damage::default();
     let mut hashes: Vec<Sha256> = tags.iter().map(|_| Sha256::new()).collect();
@@ -74,7 +74,7 @@ pub(super) fn check(arrived: &[u8], tags: &[String], lines: usize) -> Damage {
     damage
 }
 
-/// Which rank has printed a line, and the line without its tag.
+/// Returns the rank that printed a line, and the line without its tag.
 fn source<'a>(line: &'a [u8], tags: &[String]) -> Option<(usize, &'a [u8])> {
     let begins = |(_, tag): &(usize, &String)| line.starts_with(tag.as_bytes());
     tags.iter().enumerate().filter(begins).find_map(|(rank, tag)| {
@@ -97,7 +97,7 @@ mod tests {
 
     const COUNT: usize = 20;
 
-    /// Two ranks' lines by turns.
+    /// Lines of two ranks in turn.
     fn mixed(tags: &[String]) -> Vec<Vec<u8>> {
         let ranks: Vec<Vec<u8>> = (0..2).map(|rank| lines_of(rank, COUNT)).collect();
         let line = |number: usize, rank: usize| {

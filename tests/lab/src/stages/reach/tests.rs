@@ -42,16 +42,13 @@ fn a_line_of_the_launchers_output() {
     assert!(reach.notes.is_empty(), "{:?}", reach.notes);
     let described = reach.describe();
     for line in [
-        "lints and unit tests: rlaunch, rlaunch-fuzz (of 20 crates); left out: those that are not \
-         built from what changed",
+        "lints and unit tests: rlaunch, rlaunch-fuzz (of 20 crates); left out: those that do not \
+         depend on what changed",
         "fuzz: known inputs of all 29 targets; left out: the search, as no target runs what changed",
         "sim: nothing: its sources have not changed",
         "vm: nothing: no row of the table leads there from launcher/src/run/output/",
     ] {
-        assert!(
-            described.lines().any(|described| described == line),
-            "{line}\nis not in\n{described}"
-        );
+        assert!(described.lines().any(|one| one == line), "{line}\nis not in\n{described}");
     }
     let line = "netns: output, printing, teardown::reader (of ";
     assert!(described.contains(line) && described.contains("; left out: "), "{described}");

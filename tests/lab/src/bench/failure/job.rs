@@ -1,4 +1,4 @@
-//! One job, and something in it that fails at a known moment.
+//! A job, a part of which fails at a known moment.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -16,30 +16,30 @@ use crate::command::background::Background;
 use crate::command::{last_lines, run, wait_until};
 use crate::{Account, Cut, LabError, Process};
 
-/// How long a job may take to start.
+/// Time limit for the start of a job.
 const START: Duration = Duration::from_secs(30);
-/// The host that something happens to, with the ranks 4 and 5.
+/// Host that is affected, with ranks 4 and 5.
 const HOST: &str = "c";
-/// Rank 5 waits at this pipe of its host.
+/// Named pipe of that host, which rank 5 reads.
 const PIPE: &str = "/tmp/fail";
-/// What every rank runs. Nothing else sleeps that long, so ranks are known by it.
+/// Program of every rank. No other process sleeps as long, so ranks are recognised by it.
 const PROGRAM: &str = "rank=${RANK:-${PMI_RANK:-$OMPI_COMM_WORLD_RANK}}; echo ready
     [ $rank = 5 ] || exec sleep 31536000
     read -r _ </tmp/fail; exit 3";
 const MARK: &str = "31536000";
 
-/// A running job.
+/// Running job.
 pub(super) struct FailingJob<'a> {
     testbed: &'a Testbed,
     launcher: Launcher,
     job: Background,
     ranks: Vec<Process>,
-    /// The writing end of rank 5's pipe.
+    /// Writing end of rank 5's pipe.
     pipe: fs::File,
 }
 
-/// What was seen after a failure: when each thing that was waited for had come true, if it had,
-/// and how many ranks were left in the end.
+/// Observations after a failure: when each awaited condition became true, if it did, and how many
+/// ranks were left at the end.
 pub(super) struct Observed {
     pub(super) times: Vec<Option<Duration>>,
     pub(super) left: usize,
@@ -58,7 +58,7 @@ impl fmt::Display for Observed {
 }
 
 impl<'a> FailingJob<'a> {
-    /// Starts eight ranks and waits until all are up and one of them at its pipe.
+    /// Starts eight ranks and waits until all are up and rank 5 reads its pipe.
     pub(super) fn start(
         testbed: &'a Testbed,
         scratch: &Scratch,
@@ -79,17 +79,17 @@ impl<'a> FailingJob<'a> {
             let stderr = last_lines(&job.stderr(), 10);
             return Err(LabError::Unexpected(format!("{}: {error}\n{stderr}", launcher.name())));
         }
-        // Waits for the reader.
+        // Blocks until rank 5 has opened the pipe.
         let pipe = OpenOptions::new().write(true).open(outside(testbed, PIPE)?);
         let pipe = pipe.map_err(LabError::io(format!("open {PIPE}")))?;
         Ok(FailingJob { testbed, launcher, job, ranks, pipe })
     }
 
-    /// Makes something fail and sees what becomes of the job.
-    pub(super) fn fail(&mut self, case: Failure) -> Result<Observed, LabError> {
+    /// Makes a part of the job fail and observes the job.
+    pub(super) fn fail(&mut self, failure: Failure) -> Result<Observed, LabError> {
         let agent = self.agent()?;
         let began = Instant::now();
-        match case {
+        match failure {
             Failure::Rank => writeln!(self.pipe).map_err(LabError::io("write to a pipe"))?,
             Failure::Launcher => self.job.kill()?,
             Failure::Agent => {
@@ -97,27 +97,27 @@ impl<'a> FailingJob<'a> {
             }
             Failure::Host => self.testbed.lab.cut(HOST, Cut::Silent)?,
         }
-        let seen = self.watch(case, began);
-        if case == Failure::Host {
+        let observed = self.watch(failure, began);
+        if failure == Failure::Host {
             self.testbed.lab.heal(HOST)?;
         }
-        let seen = seen?;
-        self.check(case, &seen)?;
-        Ok(seen)
+        let observed = observed?;
+        self.check(failure, &observed)?;
+        Ok(observed)
     }
 
-    /// Waits for what the case measures, up to its limit.
-    fn watch(&mut self, case: Failure, began: Instant) -> Result<Observed, LabError> {
+    /// Waits for the conditions of this failure, up to its time limit.
+    fn watch(&mut self, failure: Failure, began: Instant) -> Result<Observed, LabError> {
         let mut returned = None;
         let mut gone = None;
-        while began.elapsed() < case.limit() {
+        while began.elapsed() < failure.limit() {
             if returned.is_none() && self.job.ended()?.is_some() {
                 returned = Some(began.elapsed());
             }
-            if gone.is_none() && !self.ranks_in(case).any(lives) {
+            if gone.is_none() && !self.ranks_in(failure).any(is_running) {
                 gone = Some(began.elapsed());
             }
-            let done = match case {
+            let done = match failure {
                 Failure::Rank => returned.is_some(),
                 Failure::Launcher => gone.is_some(),
                 Failure::Agent | Failure::Host => returned.is_some() && gone.is_some(),
@@ -127,28 +127,28 @@ impl<'a> FailingJob<'a> {
             }
             thread::sleep(Duration::from_millis(1));
         }
-        let times = match case {
+        let times = match failure {
             Failure::Rank => vec![returned],
             Failure::Launcher => vec![gone],
             Failure::Agent | Failure::Host => vec![returned, gone],
         };
-        Ok(Observed { times, left: self.ranks_in(case).filter(|rank| lives(rank)).count() })
+        Ok(Observed { times, left: self.ranks_in(failure).filter(|rank| is_running(rank)).count() })
     }
 
-    /// The ranks that a case is about: those of one host, or all.
-    fn ranks_in(&self, case: Failure) -> impl Iterator<Item = &Process> {
-        let one_host = matches!(case, Failure::Agent | Failure::Host);
+    /// Returns the ranks that the failure affects: those of one host, or all.
+    fn ranks_in(&self, failure: Failure) -> impl Iterator<Item = &Process> {
+        let one_host = matches!(failure, Failure::Agent | Failure::Host);
         self.ranks.iter().filter(move |rank| !one_host || rank.host == HOST)
     }
 
-    /// rlaunch's word is part of what is measured.
-    fn check(&mut self, case: Failure, seen: &Observed) -> Result<(), LabError> {
-        let wanted = match case {
+    /// Checks rlaunch's exit code and error message.
+    fn check(&mut self, failure: Failure, observed: &Observed) -> Result<(), LabError> {
+        let wanted = match failure {
             Failure::Rank => (3, "error: rank 5 on c "),
             Failure::Agent | Failure::Host => (206, "error: node c is lost: "),
             Failure::Launcher => return Ok(()),
         };
-        if self.launcher != Launcher::Rlaunch || seen.times[0].is_none() {
+        if self.launcher != Launcher::Rlaunch || observed.times[0].is_none() {
             return Ok(());
         }
         let code = self.job.wait(START)?.and_then(|status| status.code());
@@ -157,11 +157,11 @@ impl<'a> FailingJob<'a> {
             return Ok(());
         }
         Err(LabError::Unexpected(format!(
-            "{case:?}: rlaunch ended with {code:?} and said\n{stderr}"
+            "{failure:?}: rlaunch ended with {code:?} and printed\n{stderr}"
         )))
     }
 
-    /// The process that watches over the ranks of [`HOST`].
+    /// Finds the process that manages the ranks of [`HOST`].
     fn agent(&self) -> Result<Pid, LabError> {
         let name = match self.launcher {
             Launcher::Rlaunch => "rlaunch-worker",
@@ -180,7 +180,7 @@ impl<'a> FailingJob<'a> {
         agent.map(|agent| Pid::from_raw(agent.pid)).ok_or_else(missing)
     }
 
-    /// Ends whatever is left, anywhere.
+    /// Kills and removes whatever is left on any host.
     pub(super) fn end(self) -> Result<(), LabError> {
         let FailingJob { testbed, job, pipe, .. } = self;
         drop((job, pipe));
@@ -192,7 +192,7 @@ impl<'a> FailingJob<'a> {
     }
 }
 
-/// What is seen as `path` on [`HOST`], from outside.
+/// Returns what [`HOST`] sees as `path`, as a path on this machine.
 fn outside(testbed: &Testbed, path: &str) -> Result<PathBuf, LabError> {
     testbed.lab.path(HOST, Path::new(path))
 }
@@ -206,8 +206,8 @@ fn all_ranks(testbed: &Testbed) -> Vec<Process> {
     processes
 }
 
-/// Whether a process still runs; one that only waits to be collected does not.
-fn lives(process: &Process) -> bool {
+/// Returns whether a process still runs, rather than being a zombie.
+fn is_running(process: &Process) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", process.pid)).unwrap_or_default();
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
     state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
