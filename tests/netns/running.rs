@@ -121,7 +121,7 @@ impl<'a> Running<'a> {
         if ended.is_err() {
             let _ = self.child.kill();
         }
-        let (took, took_awake) = (self.started.in_all(), self.started.elapsed());
+        let (took, took_awake) = (self.started.total_elapsed(), self.started.elapsed());
         let status = self.child.wait().unwrap();
         let code = status.code().unwrap_or_else(|| -status.signal().unwrap_or_default());
         let (stdout, stderr) = (self.stdout.take(), self.stderr.take());

@@ -15,7 +15,7 @@ const PATIENT: &str = "-H a,b --node-timeout 60";
 fn stop_for(field: &Field, pids: &[Pid], pause: Duration) {
     pids.iter().for_each(|pid| kill(*pid, Signal::SIGSTOP).unwrap());
     let stopped = Stopwatch::start();
-    field.wait_for("a long pause", || stopped.in_all() > pause);
+    field.wait_for("a long pause", || stopped.total_elapsed() > pause);
     pids.iter().for_each(|pid| kill(*pid, Signal::SIGCONT).unwrap());
 }
 

@@ -29,7 +29,7 @@ fn a_reader_pauses() {
         let began = Stopwatch::start();
         wait_until(PAUSE + BOUND, "the pause to end", || {
             assert!(child.try_wait().unwrap().is_none(), "ended during the pause");
-            Ok(began.in_all() >= PAUSE)
+            Ok(began.total_elapsed() >= PAUSE)
         })
         .unwrap();
         assert!(field.ranks().len() >= 4, "the ranks did not wait: {:#?}", field.ranks());
@@ -66,7 +66,7 @@ fn outcome(mut child: Child, stdout: Vec<u8>, since: Stopwatch) -> Outcome {
     let mut stderr = Vec::new();
     child.stderr.take().unwrap().read_to_end(&mut stderr).unwrap();
     let code = child.wait().unwrap().code().unwrap();
-    Outcome { code, stdout, stderr, took: since.in_all(), took_awake: since.elapsed() }
+    Outcome { code, stdout, stderr, took: since.total_elapsed(), took_awake: since.elapsed() }
 }
 
 /// `rlaunch … | head`.

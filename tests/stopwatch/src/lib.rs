@@ -32,7 +32,7 @@ impl Stopwatch {
     }
 
     /// Returns the time since the start, stalls included: for what must not happen too early.
-    pub fn in_all(&self) -> Duration {
+    pub fn total_elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 }
@@ -94,7 +94,7 @@ mod tests {
     fn a_machine_that_runs_is_measured_as_by_any_clock() {
         let stopwatch = Stopwatch::start();
         thread::sleep(INTERVAL * 3);
-        let (elapsed, in_all) = (stopwatch.elapsed(), stopwatch.in_all());
-        assert!(elapsed <= in_all && in_all >= INTERVAL * 3, "{elapsed:?} {in_all:?}");
+        let (elapsed, total) = (stopwatch.elapsed(), stopwatch.total_elapsed());
+        assert!(elapsed <= total && total >= INTERVAL * 3, "{elapsed:?} {total:?}");
     }
 }
