@@ -9,8 +9,8 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
 
-/// Limits of the engine's own buffers that are freed but kept, with their attachments, for the next
-/// allocation of the same length: how many, and how many bytes in all.
+/// Buffers of the engine's own that are kept when freed, with their attachments, for the next
+/// allocation of the same length: at most this many, and at most [`MAX_SPARE_BYTES`] in all.
 const MAX_SPARE: usize = 8;
 const MAX_SPARE_BYTES: usize = 32 << 20;
 /// Regions that devices have registered at the same time. Beyond it, the idle region that was used

@@ -72,8 +72,8 @@ impl<T> EngineLock<T> {
         self.wakes.notify_all();
     }
 
-    /// Ignores poison: an engine in which a call has panicked is sound, and reports what it left
-    /// unfinished.
+    /// Ignores poison: an engine in which a call has panicked is sound, it only has an operation
+    /// that does not end.
     #[inline]
     fn acquire(&self) -> MutexGuard<'_, Inner<T>> {
         assert!(!self.is_inherited(), "this lock belongs to the parent of this process");

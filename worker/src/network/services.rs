@@ -78,8 +78,8 @@ type FinishedRanks = Arc<Mutex<RankSet>>;
 /// Connected client.
 struct Client {
     answers: mpsc::Sender<ToClient>,
-    /// Whether a [`ToClient::RanksFinished`] is queued. One is enough, so that a client which reads nothing
-    /// cannot fill its queue with them.
+    /// Whether a [`ToClient::RanksFinished`] is queued. One is enough, so that a client which reads
+    /// nothing cannot fill its queue with them.
     is_finished_queued: Arc<AtomicBool>,
 }
 

@@ -17,7 +17,7 @@ use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-/// Name of the locked file in a directory.
+/// Name of the file that is locked while its directory is in use.
 const IN_USE: &str = ".in-use";
 /// Length of a build directory's name, in hexadecimal digits.
 const DIGITS: usize = 32;

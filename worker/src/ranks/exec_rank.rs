@@ -102,7 +102,7 @@ fn cpu_numbers(cpus: &rlaunch_bootstrap::inventory::CpuSet) -> impl Iterator<Ite
 }
 
 /// Binds the process to its CPUs and prefers its NUMA node. Errors of the latter are ignored: many
-/// containers forbid it, and it only costs speed.
+/// containers forbid it, and memory elsewhere is only slower.
 fn bind(setup: &RankSetup) -> io::Result<()> {
     // A set of the C library has 1024 CPUs; on a larger machine the rank is not bound.
     let fits = |cpus: &&_| cpu_numbers(cpus).all(|cpu| cpu < CpuSet::count());

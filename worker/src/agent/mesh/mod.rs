@@ -35,8 +35,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Time beyond a step's limit until the prover is given up. The prover enforces the limit itself
-/// and reports a better cause. The slack is longer than any suspension that the prover's clock
-/// leaves out and this process's does not.
+/// and reports a better cause. The slack also covers a suspension that the prover does not count
+/// as time, if this process does.
 const STEP_SLACK: Duration = Duration::from_secs(1);
 /// Interval at which the deadline of a step is checked; short, so that suspensions which the prover
 /// notices are noticed here as well.
