@@ -32,7 +32,7 @@ fn names(selection: &TestSelection) -> String {
 #[test]
 fn a_line_of_the_launchers_output() {
     let reach = reach(&["launcher/src/run/output/line_arbiter.rs"]);
-    assert_eq!(packages(&reach), "rlaunch");
+    assert_eq!(packages(&reach), "rlaunch rlaunch-fuzz");
     assert_eq!(names(&reach.netns), "output:: printing:: teardown::reader::");
     assert_eq!(reach.vm, TestSelection::Nothing);
     assert_eq!(
