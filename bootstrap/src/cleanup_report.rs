@@ -1,28 +1,29 @@
-//! The last line of `rlaunch-worker reap`, as it is written and read.
+//! The last line that `rlaunch-worker reap` prints: what was cleaned up on a host.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Words before processes that could not be looked into.
+/// Text before the names of processes that could not be inspected.
 const HIDDEN: &str = "; could not look into ";
 
-/// Outcome of a reap: what became of a job's remains on a host.
+/// Outcome of cleaning up after a job on one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CleanupReport {
-    /// Nothing of it is found any more.
+    /// Nothing of the job is left.
     Clean {
-        /// How many processes were ended.
+        /// Number of processes that were ended.
         ended: usize,
-        /// How many shared-memory files were removed.
+        /// Number of shared-memory files that were removed.
         segments: u32,
-        /// Names of the user's processes that may be the job's, which cannot be told; often empty.
+        /// Processes of the user that could not be inspected and may belong to the job; often
+        /// empty.
         hidden: String,
     },
-    /// Processes that could not be ended.
+    /// Names of processes that could not be ended.
     Remaining(String),
 }
 
-/// Error for a line that is not a [`CleanupReport`].
+/// Error of parsing a line that is not a [`CleanupReport`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the line does not say what was done")]
 pub struct CleanupReportError;

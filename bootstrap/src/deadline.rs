@@ -1,23 +1,28 @@
-//! Time limits that count only while the process that waits runs: no clock of their own.
+//! Time limits that restart when the waiting process itself was suspended.
+//!
+//! A process that was stopped (Ctrl-Z, a frozen container, a paused VM) or starved of CPU time
+//! finds its timers expired when it runs again, although the answer it waits for may already be in
+//! a socket buffer. [`Deadline`] recognises this by a check that happens late. It has no clock of
+//! its own: callers pass the current time.
 
 use std::time::{Duration, Instant};
 
-/// Delay of a timer that shows its process to have been suspended or starved of CPU time: what the
-/// process waits for may have arrived meanwhile without being read.
+/// Delay of a timer that shows its process to have been suspended or starved of CPU time.
 pub const SUSPENSION_THRESHOLD: Duration = Duration::from_millis(500);
 
-/// How often a limit begins anew at most. A machine that is late all the time would wait for ever.
+/// Most restarts of one deadline. Without this bound, a host whose timers are always late would
+/// wait for ever.
 const MAX_RESTARTS: u32 = 3;
 
-/// Between two looks at a limit that a standstill in its middle must not use up.
+/// Usual interval between checks, for [`Deadline::checked_every`].
 pub const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A limit that begins anew where its process is found to have stood still: what is waited for may
-/// have come without being read yet, or have stood still as well.
+/// Time limit that restarts when a check happens more than [`SUSPENSION_THRESHOLD`] late: the
+/// awaited event may have arrived unread, or its sender may have been suspended as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
     limit: Duration,
-    /// Between two looks.
+    /// Time between two checks.
     interval: Duration,
     due: Instant,
     next_check: Instant,
@@ -25,52 +30,53 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// A limit that is looked at when it is due, and not before.
+    /// Makes a deadline that is checked only when it is due.
     pub fn after(limit: Duration, now: Instant) -> Deadline {
         let due = now + limit;
         Deadline { limit, interval: limit, due, next_check: due, restarts: 0 }
     }
 
-    /// The same, looked at in between as well: a standstill that ends before it is due shortens it
-    /// by `every` and [`SUSPENSION_THRESHOLD`] at most.
+    /// Adds a check every `interval`, so that suspensions that end before the deadline are noticed
+    /// too. An unnoticed one shortens the wait by `interval` plus [`SUSPENSION_THRESHOLD`] at most.
     pub fn checked_every(self, interval: Duration) -> Deadline {
         let begin = self.due - self.limit;
         Deadline { interval, next_check: self.due.min(begin + interval), ..self }
     }
 
-    /// The time for all that is waited for.
+    /// Returns the full length of the time limit.
     pub fn limit(&self) -> Duration {
         self.limit
     }
 
-    /// When it is over, as far as can be told.
+    /// Returns when the limit expires, unless it is restarted before.
     pub fn due(&self) -> Instant {
         self.due
     }
 
-    /// When [`Deadline::is_over`] is to be asked: a process that asks later stood still.
+    /// Returns when to call [`Deadline::has_expired`] next. A process that calls it much later was
+    /// suspended.
     pub fn next_check(&self) -> Instant {
         self.next_check
     }
 
-    /// How often it has begun anew because its process stood still, since it was last renewed.
+    /// Returns how many suspensions have restarted the limit since [`Deadline::restart`].
     pub fn restarts(&self) -> u32 {
         self.restarts
     }
 
-    /// Does not count the time that has passed until `now` since `since`.
+    /// Excludes the time from `since` to `now`, when the awaited event could not happen.
     pub fn exclude(&mut self, since: Instant, now: Instant) {
         let passed = now.saturating_duration_since(since);
         self.due += passed;
         self.next_check += passed;
     }
 
-    /// Begins anew, as if it never had.
+    /// Starts the full time limit again, with a fresh count of restarts.
     pub fn restart(&mut self, now: Instant) {
         *self = Deadline::after(self.limit, now).checked_every(self.interval);
     }
 
-    /// Whether it is over at `now`. Where this is asked late, it begins anew.
+    /// Tells whether the limit has expired at `now`. A late check restarts it instead.
     pub fn has_expired(&mut self, now: Instant) -> bool {
         if now > self.next_check + SUSPENSION_THRESHOLD && self.restarts < MAX_RESTARTS {
             let restarts = self.restarts + 1;
@@ -127,7 +133,7 @@ mod tests {
             assert!(!deadline.has_expired(now));
         }
         assert_eq!((deadline.due(), deadline.restarts()), (begin + LIMIT, 0));
-        // Its last moment is all that would be left.
+        // Without a restart only the last moment of the limit would be left.
         let awake = begin + LIMIT;
         assert!(!deadline.has_expired(awake));
         assert_eq!((deadline.due(), deadline.next_check()), (awake + LIMIT, awake + EVERY));

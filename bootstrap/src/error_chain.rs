@@ -1,8 +1,9 @@
-//! Errors in one sentence.
+//! Errors with their causes as one line of text.
 
 use std::error::Error;
 
-/// An error and its causes, `what: why: why`; a cause that is in the text already is not repeated.
+/// Formats an error and its sources as `error: cause: cause`. A cause whose text is already
+/// contained in the line is left out.
 pub fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

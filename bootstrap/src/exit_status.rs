@@ -1,19 +1,19 @@
-//! How a process ended.
+//! Exit status of a process.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How a rank ended.
+/// Exit status of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExitStatus {
-    /// It exited with this code.
+    /// Exit code.
     Code(i32),
-    /// This signal killed it.
+    /// Number of the signal that killed the rank.
     Signal(i32),
 }
 
 impl ExitStatus {
-    /// Whether the rank succeeded.
+    /// Tells whether the rank exited with code 0.
     pub fn success(self) -> bool {
         self == ExitStatus::Code(0)
     }

@@ -1,37 +1,37 @@
-//! Frames: messages with their length before them, in a byte stream.
+//! Framing of postcard messages in a byte stream: a 4-byte little-endian length, then the message.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The longest frame either side accepts, in bytes. A job with a full environment fits.
+/// Longest frame that either side accepts, in bytes. It has room for a job with a full environment.
 pub const MAX_FRAME: usize = 8 << 20;
 
-/// The most noise that is skipped before the hello, in bytes.
+/// Longest output of a login shell that is skipped before the agent's hello, in bytes.
 pub const MAX_NOISE: usize = 256 << 10;
 
-/// The other end broke the protocol.
+/// Error of encoding or decoding a frame.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    /// A length beyond [`MAX_FRAME`].
+    /// The announced length is above [`MAX_FRAME`].
     #[error("frame of {0} bytes, {MAX_FRAME} at most")]
     TooLong(usize),
-    /// A body that is no message.
+    /// The body does not decode as a message.
     #[error("unreadable frame of {length} bytes")]
     Unreadable {
-        /// Length of the body in bytes.
+        /// Length of the body, in bytes.
         length: usize,
         /// Error of the decoder.
         source: postcard::Error,
     },
-    /// A message that does not fit a frame.
+    /// The message cannot be serialised.
     #[error("cannot encode a message")]
     Encode(#[source] postcard::Error),
-    /// No hello within [`MAX_NOISE`] bytes.
+    /// No hello arrived within [`MAX_NOISE`] bytes.
     #[error("no hello within the first {MAX_NOISE} bytes")]
     NoHello,
 }
 
-/// A message as one frame, ready to be written.
+/// Encodes a message as one frame. Fails if it is longer than [`MAX_FRAME`].
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
     let mut frame = postcard::to_extend(message, vec![0; 4]).map_err(FrameError::Encode)?;
     let length = frame.len() - 4;
@@ -41,16 +41,16 @@ pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
     Ok(frame)
 }
 
-/// Turns a byte stream, however it is cut, back into messages.
+/// Decoder that turns a byte stream, however it is split, back into messages.
 #[derive(Debug, Default)]
 pub struct FrameReader {
     buffer: Vec<u8>,
-    /// How much of `buffer` has been taken.
+    /// Length of the part of `buffer` that has been decoded.
     taken: usize,
 }
 
 impl FrameReader {
-    /// Adds what was read.
+    /// Appends bytes that were received.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.taken > 0 {
             self.buffer.drain(..self.taken);
@@ -59,12 +59,13 @@ impl FrameReader {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next message, once all of it has arrived.
+    /// Returns the next message, or `None` until all of it has been received.
     pub fn next_frame<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         Ok(self.next_sized()?.map(|(message, _)| message))
     }
 
-    /// The next message with its encoded length, once all of it has arrived.
+    /// Returns the next message and its encoded length in bytes, or `None` until all of it has been
+    /// received.
     pub fn next_sized<T: DeserializeOwned>(&mut self) -> Result<Option<(T, usize)>, FrameError> {
         let Some((prefix, rest)) = self.buffer[self.taken..].split_first_chunk::<4>() else {
             return Ok(None);
@@ -84,7 +85,7 @@ impl FrameReader {
 }
 
 impl FrameReader {
-    /// Returns bytes that were read and not taken: they belong to the next reader.
+    /// Returns the received bytes that are not decoded yet, for another decoder to go on with.
     pub fn into_unread(mut self) -> Vec<u8> {
         self.buffer.split_off(self.taken)
     }

@@ -1,4 +1,4 @@
-//! Who is who in a job: numbers that cannot be mistaken for one another.
+//! Numbers of ranks, nodes and jobs, as types that cannot be confused with each other.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -10,7 +10,7 @@ macro_rules! id_type {
         pub struct $name(pub u32);
 
         impl $name {
-            /// This number as an index into a table ordered by it.
+            /// Returns the number as an index into a table that is ordered by it.
             pub fn index(self) -> usize {
                 self.0 as usize
             }
@@ -25,20 +25,21 @@ macro_rules! id_type {
 }
 
 id_type! {
-    /// A process of the job, `0..world size`, in the order of slots over hosts.
+    /// Number of a process in the job, `0..world size`, in the order in which slots of hosts are
+    /// filled.
     Rank
 }
 id_type! {
-    /// A rank's place among the ranks of its node, from 0.
+    /// Number of a rank among the ranks of its node, from 0.
     LocalRank
 }
 id_type! {
-    /// A host taken into the job, numbered in the order the hosts were given.
+    /// Number of a host in the job, in the order in which the hosts were given.
     NodeId
 }
 
-/// One run of rlaunch. Unique for ever on every host, because shared-memory names and directories
-/// are derived from it and outlive a crash.
+/// Identifier of one run of rlaunch. It is random, so that names of shared memory and directories
+/// derived from it never collide, not even with leftovers of a crashed job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct JobId(pub u128);
 

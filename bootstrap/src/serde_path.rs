@@ -1,5 +1,5 @@
-//! Paths as they are, for `#[serde(with = "…")]`: serde's own form refuses a path that is not UTF-8.
-//! For one that is, both are the same bytes on the wire.
+//! Serialisation of paths for `#[serde(with = "…")]`. serde itself refuses paths that are not
+//! UTF-8; for those that are, both forms are the same bytes on the wire.
 
 use serde::{Deserialize, Deserializer, Serializer};
 use serde_bytes::ByteBuf;
@@ -19,7 +19,7 @@ fn path_of(bytes: ByteBuf) -> PathBuf {
     OsString::from_vec(bytes.into_vec()).into()
 }
 
-/// Optional paths.
+/// Serialisation of `Option<PathBuf>`.
 pub(crate) mod optional {
     use super::path_of;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -1,34 +1,36 @@
-//! Names of hosts and users, which may become part of a command.
+//! Validation of host and user names, which may become part of a shell command.
 //!
-//! Configurations of SSH put them into commands (`%h` and `%r` of `ProxyCommand` and `Match exec`),
-//! and people put them into `--rsh`; whoever wrote the command thought of names. So a name that a
-//! shell would read as more than that is refused wherever one is read, as ssh does since OpenSSH 9.6
-//! (CVE-2023-51385).
+//! SSH configurations insert names into commands (`%h` and `%r` in `ProxyCommand` and `Match
+//! exec`), and users insert them into `--rsh`. A name with shell syntax in it would run as a
+//! command (CVE-2023-51385), so such names are refused wherever one is read, as OpenSSH does since
+//! 9.6.
 
-/// Characters that a shell takes for more than a part of a word.
+/// Characters with a meaning of their own in a shell.
 const SHELL_CHARACTERS: &str = "'`\"$\\;&<>|(){}";
-/// Accounts of a Windows domain, `DOMAIN\me` and `machine$`, have these and run nothing by them.
+/// Shell characters that user names may have: Windows accounts are written `DOMAIN\me` and
+/// `machine$`, and neither character can start a command there.
 const ALLOWED_IN_USERS: &str = "$\\";
 
-/// Whether this can be the name of a host: an address or whatever SSH's configuration calls it.
+/// Tells whether a text is acceptable as a host: an address, a DNS name or an alias of the SSH
+/// configuration.
 pub fn is_host_name(name: &str) -> bool {
     is_word(name) && !name.contains(|c| SHELL_CHARACTERS.contains(c))
 }
 
-/// Whether this can be the name of a user.
+/// Tells whether a text is acceptable as a user name.
 pub fn is_user_name(name: &str) -> bool {
     let is_bad = |c| SHELL_CHARACTERS.contains(c) && !ALLOWED_IN_USERS.contains(c);
     is_word(name) && !name.contains(is_bad) && !name.ends_with('\\')
 }
 
-/// Whether this is one word, and no option.
+/// Tells whether a name is one visible word that cannot be taken for an option.
 fn is_word(name: &str) -> bool {
     let is_odd = |c: char| c.is_whitespace() || is_invisible(c);
     !name.is_empty() && !name.starts_with('-') && !name.contains(is_odd)
 }
 
-/// Whether a character has no shape of its own, so that a reader does not see that it is there: control
-/// characters, those that change the direction of others, that join or part them, and tags.
+/// Tells whether a character is invisible in a terminal: control characters, joiners, tags, and
+/// those that change the direction of text.
 pub fn is_invisible(c: char) -> bool {
     c.is_control()
         || matches!(

@@ -1,6 +1,6 @@
-//! State machines as tables that can be read, followed and printed.
+//! State machines written as transition tables.
 
-/// Gives a state enum its transitions: `after` follows them, `graph` prints them.
+/// Implements `after` (the next state) and `graph` (the table as text) for a state enum.
 ///
 /// ```
 /// #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,13 +24,13 @@ macro_rules! transitions {
             const TRANSITIONS: &[($state, $event, $state)] =
                 &[$(($state::$from, $event::$on, $state::$to),)*];
 
-            /// The state that follows; `None` when this cannot happen here.
+            /// Returns the next state, or `None` if the event is not allowed in this state.
             pub fn after(self, event: $event) -> Option<$state> {
                 let found = Self::TRANSITIONS.iter().find(|(from, on, _)| (*from, *on) == (self, event));
                 found.map(|&(_, _, to)| to)
             }
 
-            /// Every transition, a line each.
+            /// Formats every transition, one per line.
             pub fn graph() -> String {
                 let line = |(from, on, to): &($state, $event, $state)| {
                     format!("{from:?} -- {on:?} -> {to:?}\n")

@@ -1,7 +1,6 @@
-//! The same calls as futures, on tokio.
+//! Calls of a rank as futures, on tokio.
 //!
-//! A call may be dropped before it is answered. It counts as made: a rank that gave up a barrier
-//! has arrived at it.
+//! Dropping a future does not undo its call: a rank that drops a barrier has arrived at it.
 
 use super::request::{self, Answered, ClockOffset, Request};
 use super::session::{READ, Session, WELCOME_TIMEOUT};
@@ -13,22 +12,22 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-/// A rank's connection to its agent. A process may have several.
+/// Connection of a rank to its agent. A process may have several.
 #[derive(Debug)]
 pub struct AsyncClient {
     socket: UnixStream,
     session: Session,
-    /// What is to be written before anything else; a dropped call may leave some of it.
+    /// Bytes that must be written first, left over by dropped calls.
     unsent: Vec<u8>,
 }
 
 impl AsyncClient {
-    /// Connects to the agent that the environment names.
+    /// Connects to the agent given by this process's environment.
     pub async fn from_env() -> Result<AsyncClient, ClientError> {
         AsyncClient::connect(Credentials::from_env()?).await
     }
 
-    /// Connects and says hello.
+    /// Connects and authenticates to an agent.
     pub async fn connect(credentials: Credentials) -> Result<AsyncClient, ClientError> {
         let (session, unsent) = Session::start(&credentials)?;
         let path = credentials.socket;
@@ -48,29 +47,29 @@ impl AsyncClient {
         Ok(())
     }
 
-    /// How many ranks the job has.
+    /// Returns the number of ranks in the job.
     pub fn world_size(&self) -> u32 {
         self.session.world_size()
     }
 
-    /// Waits may take this long from here on, in place of what RLAUNCH_COMM_TIMEOUT says.
+    /// Sets the timeout of later waits, in place of RLAUNCH_COMM_TIMEOUT; `None` waits for ever.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.session.timeout = timeout;
     }
 
-    /// Waits until every rank has called this as often as this one.
+    /// Waits until every rank has called the barrier of this name equally often.
     pub async fn barrier(&mut self, name: &str) -> Result<(), ClientError> {
         self.call(Request::barrier(name, self.session.timeout)).await.map(drop)
     }
 
-    /// Gives `blob`, at most 64 KiB, and gets what every rank gave, by rank.
+    /// Sends `blob`, at most 64 KiB, to all ranks. Returns the blobs of all ranks, by rank.
     pub async fn all_gather(&mut self, name: &str, blob: &[u8]) -> Result<Vec<Bytes>, ClientError> {
         let request = Request::all_gather(name, blob, self.session.timeout);
         let answered = self.call(request).await?;
         request::gathered(answered, self.world_size())
     }
 
-    /// Keeps `value`, at most 64 KiB, for every rank to read.
+    /// Stores `value`, at most 64 KiB, under a key for all ranks to read.
     pub async fn put(
         &mut self,
         namespace: &str,
@@ -80,28 +79,28 @@ impl AsyncClient {
         self.call(Request::put(namespace, key, value)).await.map(drop)
     }
 
-    /// Reads what is kept under a key, if anything is.
+    /// Returns the value of a key, or `None` if there is none.
     pub async fn get(&mut self, namespace: &str, key: &str) -> Result<Option<Bytes>, ClientError> {
         self.call(Request::get(namespace, key)).await.map(request::value)
     }
 
-    /// Reads what is kept under a key, once something is.
+    /// Returns the value of a key, once there is one.
     pub async fn wait(&mut self, namespace: &str, key: &str) -> Result<Bytes, ClientError> {
         let request = Request::wait(namespace, key, self.session.timeout);
         self.call(request).await.map(|(_, value)| value)
     }
 
-    /// Ends the job; every rank's calls end with `text`.
+    /// Aborts the job. Pending calls of all ranks fail with `text`.
     pub async fn abort(&mut self, text: &str) -> Result<(), ClientError> {
         self.call(Request::abort(text)).await.map(drop)
     }
 
-    /// How this machine's clock stands to that of rank 0's node.
+    /// Measures the offset between this host's clock and that of rank 0's host.
     pub async fn clock(&mut self) -> Result<ClockOffset, ClientError> {
         request::offset(&self.call(Request::clock()).await?)
     }
 
-    /// Puts `text` into the job's events.
+    /// Adds `text` to the job's event log.
     pub async fn event(&mut self, text: &str) -> Result<(), ClientError> {
         self.call(Request::event(text)).await.map(drop)
     }

@@ -1,4 +1,4 @@
-//! Calls that return when they are answered.
+//! Calls of a rank that block until the agent replies.
 
 use super::events::JobEvent;
 use super::request::{self, Answered, ClockOffset, Request};
@@ -10,14 +10,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// A rank's connection to its agent. A process may have several.
+/// Connection of a rank to its agent. A process may have several.
 #[derive(Debug)]
 pub struct Client {
     socket: UnixStream,
     session: Session,
 }
 
-/// The socket, to be asked who is at its other end.
+/// Gives access to the socket, for `poll` and for the credentials of its peer.
 impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -25,12 +25,12 @@ impl AsFd for Client {
 }
 
 impl Client {
-    /// Connects to the agent that the environment names.
+    /// Connects to the agent given by this process's environment.
     pub fn from_env() -> Result<Client, ClientError> {
         Client::connect(Credentials::from_env()?)
     }
 
-    /// Connects and says hello.
+    /// Connects and authenticates to an agent.
     pub fn connect(credentials: Credentials) -> Result<Client, ClientError> {
         let (session, hello) = Session::start(&credentials)?;
         let path = credentials.socket;
@@ -46,61 +46,61 @@ impl Client {
         Ok(client)
     }
 
-    /// How many ranks the job has.
+    /// Returns the number of ranks in the job.
     pub fn world_size(&self) -> u32 {
         self.session.world_size()
     }
 
-    /// Waits may take this long from here on, in place of what RLAUNCH_COMM_TIMEOUT says.
+    /// Sets the timeout of later waits, in place of RLAUNCH_COMM_TIMEOUT; `None` waits for ever.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.session.timeout = timeout;
     }
 
-    /// Waits until every rank has called this as often as this one.
+    /// Waits until every rank has called the barrier of this name equally often.
     pub fn barrier(&mut self, name: &str) -> Result<(), ClientError> {
         self.call(Request::barrier(name, self.session.timeout)).map(drop)
     }
 
-    /// Gives `blob`, at most 64 KiB, and gets what every rank gave, by rank.
+    /// Sends `blob`, at most 64 KiB, to all ranks. Returns the blobs of all ranks, by rank.
     pub fn all_gather(&mut self, name: &str, blob: &[u8]) -> Result<Vec<Bytes>, ClientError> {
         let answered = self.call(Request::all_gather(name, blob, self.session.timeout))?;
         request::gathered(answered, self.world_size())
     }
 
-    /// Keeps `value`, at most 64 KiB, for every rank to read.
+    /// Stores `value`, at most 64 KiB, under a key for all ranks to read.
     pub fn put(&mut self, namespace: &str, key: &str, value: &[u8]) -> Result<(), ClientError> {
         self.call(Request::put(namespace, key, value)).map(drop)
     }
 
-    /// Reads what is kept under a key, if anything is.
+    /// Returns the value of a key, or `None` if there is none.
     pub fn get(&mut self, namespace: &str, key: &str) -> Result<Option<Bytes>, ClientError> {
         self.call(Request::get(namespace, key)).map(request::value)
     }
 
-    /// Reads what is kept under a key, once something is.
+    /// Returns the value of a key, once there is one.
     pub fn wait(&mut self, namespace: &str, key: &str) -> Result<Bytes, ClientError> {
         let request = Request::wait(namespace, key, self.session.timeout);
         self.call(request).map(|(_, value)| value)
     }
 
-    /// Ends the job; every rank's calls end with `text`.
+    /// Aborts the job. Pending calls of all ranks fail with `text`.
     pub fn abort(&mut self, text: &str) -> Result<(), ClientError> {
         self.call(Request::abort(text)).map(drop)
     }
 
-    /// How this machine's clock stands to that of rank 0's node.
+    /// Measures the offset between this host's clock and that of rank 0's host.
     pub fn clock(&mut self) -> Result<ClockOffset, ClientError> {
         request::offset(&self.call(Request::clock())?)
     }
 
-    /// Puts `text` into the job's events.
+    /// Adds `text` to the job's event log.
     pub fn event(&mut self, text: &str) -> Result<(), ClientError> {
         self.call(Request::event(text)).map(drop)
     }
 
-    /// What the agent tells unasked: why other ranks will not answer any more. Waits for it so long
-    /// at most, and not at all without. To be asked when the socket is readable; calls do not lose
-    /// any.
+    /// Returns the next event that the agent reported unasked, waiting up to `timeout`, or not at
+    /// all if that is `None`. Call it when the socket is readable; other calls keep events that
+    /// arrive meanwhile.
     pub fn job_event(
         &mut self,
         timeout: Option<Duration>,

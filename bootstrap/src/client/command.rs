@@ -1,4 +1,4 @@
-//! The calls as commands, so that shell scripts in ranks can coordinate.
+//! Calls of a rank as commands, for shell scripts.
 
 use super::{Client, ClientError, parse_seconds};
 use crate::error_chain;
@@ -6,21 +6,21 @@ use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
 
-/// How the commands are used.
+/// Help text of the commands.
 pub const USAGE: &str = "\
-Inside a rank that rlaunch started, scripts of the job coordinate by these commands:
+Commands for scripts inside a rank that rlaunch started:
 
-  rlaunch barrier [NAME] [--timeout S]    wait until every rank has called it as often
-  rlaunch kv put KEY VALUE                keep VALUE for every rank; `-` reads it from stdin
-  rlaunch kv get KEY                      print it; exit code 1 when there is none
-  rlaunch kv wait KEY [--timeout S]       print it once there is one
-  rlaunch abort TEXT                      end the job
-  rlaunch event TEXT                      write TEXT to the job's --events
-  rlaunch clock                           what to add to this host's monotonic clock to have
-                                          that of rank 0's host, and how far it may be off, in ns
+  rlaunch barrier [NAME] [--timeout S]    wait until every rank has called it equally often
+  rlaunch kv put KEY VALUE                store VALUE for every rank; `-` reads it from stdin
+  rlaunch kv get KEY                      print the value; exit with 1 if there is none
+  rlaunch kv wait KEY [--timeout S]       print the value once there is one
+  rlaunch abort TEXT                      abort the job with TEXT as the reason
+  rlaunch event TEXT                      add TEXT to the log that --events writes
+  rlaunch clock                           print the offset to add to this host's monotonic clock to
+                                          get that of rank 0's host, and its largest error, in ns
 
-Keys of different --namespace NAME never meet. Waits take as long as it takes, unless --timeout or
-RLAUNCH_COMM_TIMEOUT says how many seconds: then they end with exit code 124.
+Keys in different namespaces (--namespace NAME) are independent. barrier and kv wait have no time
+limit unless --timeout or RLAUNCH_COMM_TIMEOUT gives one in seconds; then they exit with 124.
 
   rlaunch -H a,b bash -c 'test $RANK = 0 && rlaunch kv put ready yes; rlaunch kv wait ready'
 ";
@@ -30,10 +30,10 @@ const TIMED_OUT: u8 = 124;
 const USAGE_ERROR: u8 = 200;
 const FAILED: u8 = 204;
 
-/// The words that [`run`] understands as the first one.
+/// First words that [`run`] accepts.
 pub const VERBS: &[&str] = &["abort", "barrier", "clock", "event", "kv"];
 
-/// What was typed.
+/// Parsed command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Command {
     words: Vec<String>,
@@ -41,7 +41,7 @@ struct Command {
     timeout: Option<std::time::Duration>,
 }
 
-/// Runs the command `words`, the verb first; says what is wrong on stderr.
+/// Runs a command, given by its verb and arguments. Prints errors on stderr.
 pub fn run(words: impl Iterator<Item = OsString>) -> ExitCode {
     let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
     if words.iter().any(|word| word == "--help" || word == "-h") {
@@ -79,7 +79,7 @@ fn parse(words: &[String]) -> Result<Command, String> {
                 command.timeout = Some(value.ok_or("--timeout needs a number of seconds above 0")?);
             }
             "--" => command.words.extend(words.by_ref().cloned()),
-            option if option.starts_with("--") => return Err(format!("there is no {option}")),
+            option if option.starts_with("--") => return Err(format!("unknown option {option}")),
             _ => command.words.push(word.clone()),
         }
     }
@@ -91,11 +91,11 @@ fn parse(words: &[String]) -> Result<Command, String> {
         | ["abort" | "event", _]
         | ["kv", "put", _, _]
         | ["kv", "get" | "wait", _] => Ok(command),
-        _ => Err(format!("`rlaunch {}` is no command of a rank", words.join(" "))),
+        _ => Err(format!("unknown command `rlaunch {}`", words.join(" "))),
     }
 }
 
-/// What to print; `None` when there is no such key.
+/// Runs the command. Returns its output, or `None` if the key has no value.
 fn execute(command: &Command) -> Result<Option<Vec<u8>>, ClientError> {
     let mut client = Client::from_env()?;
     if command.timeout.is_some() {
@@ -133,7 +133,7 @@ fn print(bytes: &[u8]) -> ExitCode {
 }
 
 fn print_error(text: &str) {
-    // Who has closed stderr does not want to know.
+    // There is nothing left to report to if stderr is closed.
     let _ = write!(io::stderr(), "rlaunch: {text}");
 }
 

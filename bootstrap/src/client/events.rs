@@ -1,53 +1,52 @@
-//! What agents tell their ranks unasked: why others will not answer any more.
+//! Events that agents report to their ranks unasked: why other ranks will not answer any more.
 //!
-//! It comes from the launcher, which knows first what was first. Ranks that wait for each other by
-//! ways of their own may have no other sign: a peer that dies takes a shared memory or a TCP
-//! connection with it, but a queue pair only falls silent.
+//! They come from the launcher, which knows which failure was the first. For ranks that communicate
+//! directly they may be the only sign: the death of a peer closes its TCP connections, but its
+//! queue pairs just stop answering.
 
 use crate::exit_status::ExitStatus;
 use crate::id::{NodeId, Rank};
 use crate::rendezvous::rank_set::RankSet;
 use serde::{Deserialize, Serialize};
 
-/// News that are told and kept, beside [`JobEvent::RanksFinished`]; later ones would find no rank that still
-/// waits.
+/// Most events that are kept for a rank, not counting [`JobEvent::RanksFinished`]. After that many,
+/// no rank still waits.
 pub const MAX_EVENTS: usize = 16;
 
-/// What happened.
+/// Event of the job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobEvent {
-    /// A rank has failed.
+    /// A rank failed.
     RankFailed {
-        /// The ranks.
+        /// Rank that failed.
         rank: Rank,
-        /// How.
+        /// Exit status.
         status: ExitStatus,
-        /// The job ends because of it: it is the first.
+        /// Whether the job ends because of it.
         ends: bool,
     },
-    /// Nobody hears of a node any more; its ranks end.
+    /// The connection to a node's agent was lost. Its ranks are ended.
     NodeLost {
-        /// The ranks.
+        /// Node that was lost.
         node: NodeId,
-        /// How that was noticed, at most [`crate::rendezvous::message::MAX_TEXT`] bytes.
+        /// Symptom, at most [`crate::rendezvous::message::MAX_TEXT`] bytes.
         how: String,
     },
-    /// RDMA between these nodes has failed.
+    /// RDMA between two nodes failed.
     LinkDown {
-        /// Its ends.
+        /// Nodes at the ends of the link.
         nodes: [NodeId; 2],
-        /// The link and how it was noticed, at most [`crate::rendezvous::message::MAX_TEXT`] bytes.
+        /// Link and symptom, at most [`crate::rendezvous::message::MAX_TEXT`] bytes.
         what: String,
     },
-    /// The job ends.
+    /// The job is being ended.
     JobEnding {
-        /// Why, at most [`crate::rendezvous::message::MAX_TEXT`] bytes.
+        /// Reason, at most [`crate::rendezvous::message::MAX_TEXT`] bytes.
         why: String,
     },
-    /// The processes of these ranks have ended well. Told together with those that were told before,
-    /// where that is simpler.
+    /// Ranks exited with code 0. Ranks that were reported before may be included again.
     RanksFinished {
-        /// The ranks.
+        /// Ranks that exited.
         ranks: RankSet,
     },
 }

@@ -1,4 +1,4 @@
-//! A rank's side of the conversation, without the socket.
+//! A rank's side of the client protocol as a state machine, without the socket.
 
 use super::events::JobEvent;
 use super::messages::{CLIENT_VERSION, FromRank, HelloRefusal, Reply, ToRank, Token};
@@ -7,26 +7,26 @@ use crate::rendezvous::node::Call;
 use bytes::Bytes;
 use std::collections::BTreeSet;
 
-/// Where the conversation is, named for what it awaits.
+/// State of a client's connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientPhase {
     /// The hello was sent.
     #[default]
     AwaitWelcome,
-    /// Calls are answered.
+    /// The agent accepted the rank; calls are answered.
     Ready,
-    /// Nothing comes any more.
+    /// The connection has ended.
     Closed,
 }
 
-/// What moves the conversation on.
+/// Event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientPhaseEvent {
-    /// The agent welcomes.
+    /// The agent accepted the rank.
     Welcome,
-    /// The agent refuses.
+    /// The agent rejected the rank.
     Refusal,
-    /// The socket ended.
+    /// The socket was closed.
     End,
 }
 
@@ -39,31 +39,31 @@ crate::transitions! {
     }
 }
 
-/// Something a rank should know.
+/// Result of a message from the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientEvent {
-    /// Calls can be made; the job has so many ranks.
+    /// The rank was accepted. The number is the job's world size.
     Ready(u32),
-    /// The agent does not know this rank.
+    /// The rank was rejected.
     Refused(HelloRefusal),
-    /// A call is answered.
+    /// Reply to a call: its request number, the reply and the payload.
     Answered(u64, Reply, Bytes),
-    /// Something happened elsewhere.
+    /// Event of the job.
     JobEvent(JobEvent),
 }
 
-/// The agent said what it must not.
+/// Violation of the protocol by the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientViolation {
-    /// Not in this state.
-    #[error("the agent spoke out of turn, in state {0:?}")]
+    /// The message is not allowed in this state.
+    #[error("unexpected message from the agent in state {0:?}")]
     OutOfPhase(ClientPhase),
-    /// There is no such call, or it was answered before.
-    #[error("the agent answered call {0}, which is not open")]
+    /// The call does not exist, or was answered before.
+    #[error("the agent answered call {0}, which is not pending")]
     NoSuchCall(u64),
 }
 
-/// The machine.
+/// State machine of one connection.
 #[derive(Debug, Default)]
 pub struct ClientMachine {
     phase: ClientPhase,
@@ -72,23 +72,23 @@ pub struct ClientMachine {
 }
 
 impl ClientMachine {
-    /// Begins; the frame is to be sent.
+    /// Starts a connection. Returns the hello to send.
     pub fn hello(job: JobId, rank: Rank, token: Token) -> (ClientMachine, FromRank) {
         let hello = FromRank::Hello { version: CLIENT_VERSION, job, rank, token };
         (ClientMachine::default(), hello)
     }
 
-    /// Where the conversation is.
+    /// Returns the state of the connection.
     pub fn phase(&self) -> ClientPhase {
         self.phase
     }
 
-    /// Calls that are not answered.
+    /// Returns the request numbers of pending calls.
     pub fn open(&self) -> impl Iterator<Item = u64> {
         self.open.iter().copied()
     }
 
-    /// A call and its number; the frame is to be sent.
+    /// Starts a call. Returns its request number and the message to send.
     pub fn call(&mut self, call: Call) -> (u64, FromRank) {
         let request = self.next;
         self.next += 1;
@@ -96,7 +96,7 @@ impl ClientMachine {
         (request, FromRank::Call { request, call })
     }
 
-    /// A frame came.
+    /// Handles a message from the agent.
     pub fn handle(
         &mut self,
         message: ToRank,
@@ -122,7 +122,7 @@ impl ClientMachine {
         }
     }
 
-    /// The socket ended: open calls are never answered.
+    /// Handles the end of the socket. Pending calls will not be answered.
     pub fn end(&mut self) {
         self.phase = self.phase.after(ClientPhaseEvent::End).unwrap_or(self.phase);
         self.open.clear();

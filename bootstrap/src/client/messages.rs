@@ -1,16 +1,16 @@
-//! What a rank and its agent say to each other, over the agent's Unix socket.
+//! Messages between a rank and its agent on the agent's Unix socket.
 //!
 //! ```text
 //! rank                            agent
 //!   Hello{job, rank, token} ────▶
 //!                           ◀────   Welcome{world size}, or Refused and the end
 //!   Call{request, …}        ────▶
-//!                           ◀────   Reply{request, …} when it is answered, in any order
-//!                           ◀────   News, unasked
+//!                           ◀────   Reply{request, …}, in any order
+//!                           ◀────   JobEvent, at any time
 //! ```
 //!
-//! Frames are [`crate::rendezvous::codec`]'s. What a rank gives is in the head; what it gets may be
-//! large and is the payload.
+//! They are framed by [`crate::rendezvous::codec`]. Data from the rank is part of the message; data
+//! for the rank may be large and is the payload.
 
 pub use crate::security::handshake::Token;
 
@@ -21,72 +21,72 @@ use crate::rendezvous::message::MAX_BLOB;
 use crate::rendezvous::node::{Answer, Call};
 use serde::{Deserialize, Serialize};
 
-/// Changes whenever a frame changes. A rank's library may be older than the agent.
+/// Version of the messages, which changes with every change of them. A rank's library may be older
+/// than the agent.
 pub const CLIENT_VERSION: u16 = 3;
 
-/// The longest head of a rank, in bytes: what it keeps or gives at once, and some names.
+/// Longest message of a rank without the framing, in bytes: one value or blob, and names.
 pub const MAX_CALL: usize = 2 * MAX_BLOB;
 
-/// From a rank to its agent.
+/// Message from a rank to its agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromRank {
-    /// The first frame.
+    /// First message.
     Hello {
-        /// [`CLIENT_VERSION`] of the library.
+        /// Version of the library ([`CLIENT_VERSION`]).
         version: u16,
-        /// The job it believes to be in.
+        /// Job that the rank belongs to.
         job: JobId,
-        /// Which rank it is.
+        /// Number of the rank.
         rank: Rank,
-        /// The job's token on this node.
+        /// Token of the job on this node.
         token: Token,
     },
-    /// A call.
+    /// Call of the rank.
     Call {
-        /// Chosen by the rank, repeated in the reply.
+        /// Request number chosen by the rank, which the reply repeats.
         request: u64,
-        /// What it asks for.
+        /// Operation and its arguments.
         call: Call,
     },
 }
 
-/// From an agent to a rank.
+/// Message from an agent to a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToRank {
-    /// The hello is right.
+    /// The rank is accepted.
     Welcome {
-        /// How many ranks the job has.
+        /// Number of ranks in the job.
         world_size: u32,
     },
-    /// It is not; nothing follows.
+    /// The rank is rejected. The agent closes the connection.
     Refused(HelloRefusal),
-    /// The answer to a call.
+    /// Reply to a call.
     Reply {
-        /// Of the [`FromRank::Call`].
+        /// Request number of the call.
         request: u64,
-        /// What it is; a gather's or a value's bytes are the payload.
+        /// Result of the call. The data of a gather or a value is the payload.
         reply: Reply,
     },
-    /// What happened elsewhere in the job, for those who wait for other ranks. A connection that
-    /// is made later is told all of it.
+    /// Event of the job. New connections receive all events so far.
     JobEvent(JobEvent),
 }
 
-/// What is wrong with a hello.
+/// Reason to reject a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum HelloRefusal {
-    /// The agent speaks another version.
-    #[error("the agent speaks version {0}, this library {CLIENT_VERSION}")]
+    /// The agent uses this other version.
+    #[error("the agent uses protocol version {0}, this library uses {CLIENT_VERSION}")]
     Version(u16),
-    /// Another job, another token, or a rank that is not on this node.
+    /// The job or the token is a different one, or the rank is not on this node.
     #[error("this process is not a rank of the agent's job")]
     WrongJob,
 }
 
-/// An answer without its bytes.
+/// Answer to a call without its data.
 pub type Reply = Answer<()>;
 
-/// The most that a reply's payload can be, in bytes.
+/// Returns the longest payload of a reply, in bytes.
 pub fn payload_limit(world_size: u32) -> usize {
     (world_size as usize).saturating_mul(MAX_BLOB + RECORD_HEADER).min(u32::MAX as usize)
 }

@@ -1,8 +1,14 @@
-//! How a rank talks to its agent: barriers, gathers, keys, aborts, the root's clock.
+//! Client of an agent's services for ranks: barriers, gathers, a key-value store, aborts, clock
+//! offsets, events.
 //!
-//! In reading order: what crosses the socket ([`messages`], [`events`]), the rank's side of it without a socket
-//! ([`machine`]), the calls over a blocking socket ([`Client`]) or on tokio ([`AsyncClient`], with
-//! the feature `tokio`), and as commands for shell scripts ([`command`]).
+//! | module | contents |
+//! |---|---|
+//! | [`messages`], [`events`] | messages on the agent's Unix socket |
+//! | [`machine`] | the rank's side as a state machine |
+//! | `session`, `request` | encoding of calls and decoding of replies, shared by both clients |
+//! | `blocking` | [`Client`], with calls that block |
+//! | `asynchronous` | `AsyncClient`, with calls that are futures (feature `tokio`) |
+//! | [`command`] | the calls as commands for shell scripts |
 
 #[cfg(feature = "tokio")]
 mod asynchronous;
@@ -30,76 +36,76 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why a call did not do what it should.
+/// Error of a call.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No rank of rlaunch's.
+    /// The variable is missing, so the process is not a rank of an rlaunch job.
     #[error("{0} is not set: this runs only inside a rank that rlaunch started")]
     NotARank(&'static str),
-    /// A variable that rlaunch or the user set is not what it should be.
-    #[error("{name} is {value:?}, which is no {wanted}")]
+    /// A variable has an invalid value.
+    #[error("{name} is {value:?}, which is not a {wanted}")]
     BadVariable {
-        /// Its name.
+        /// Name of the variable.
         name: &'static str,
-        /// Its value.
+        /// Value of the variable.
         value: String,
-        /// What it should be.
+        /// Description of a valid value.
         wanted: &'static str,
     },
-    /// The socket cannot be reached.
+    /// The agent's socket cannot be connected.
     #[error("cannot reach the agent at {}", path.display())]
     Connect {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// The system's reason.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The socket broke.
+    /// The socket failed.
     #[error("cannot talk to the agent")]
     Socket(#[source] io::Error),
-    /// The agent is gone, and with it the job.
+    /// The agent closed the connection, because the job has ended.
     #[error("the agent is gone: the job is over")]
     AgentGone,
-    /// The agent does not know this rank.
+    /// The agent rejected the rank.
     #[error(transparent)]
     NotWelcome(#[from] HelloRefusal),
-    /// The agent broke the protocol.
+    /// The agent violated the protocol.
     #[error(transparent)]
     Violation(#[from] machine::ClientViolation),
-    /// The agent sent bytes that are no frame.
+    /// The agent sent a malformed frame.
     #[error(transparent)]
     Codec(#[from] CodecError),
-    /// A gather that is not one blob of every rank.
-    #[error("the gather is damaged")]
+    /// The reply to a gather does not have exactly one blob of each rank.
+    #[error("the agent's reply to the gather is malformed")]
     Damaged(#[from] GatherError),
-    /// The wait was longer than allowed.
+    /// The call was not complete within its timeout.
     #[error("{}", timed_out(.what, .after, .missing))]
     TimedOut {
-        /// What was waited for.
+        /// Operation, such as `barrier "x"`.
         what: String,
-        /// How long.
+        /// Timeout.
         after: Duration,
-        /// Who was missing, as far as that is known.
+        /// Ranks that had not arrived, as far as known.
         missing: MissingRanks,
     },
-    /// It can never end well.
+    /// The call can never complete.
     #[error("{what}: {why}")]
     CollectiveFailed {
-        /// What was waited for.
+        /// Operation, such as `barrier "x"`.
         what: String,
-        /// Why.
+        /// Reason.
         why: CollectiveFailure,
     },
     /// The job is being aborted.
     #[error("aborted by {}: {text}", by.map_or("rlaunch".to_owned(), |rank| format!("rank {rank}")))]
     Aborted {
-        /// Who asked for it, unless rlaunch itself did.
+        /// Rank that asked for it; `None` if rlaunch itself did.
         by: Option<Rank>,
-        /// Why.
+        /// Reason given by the rank.
         text: String,
     },
-    /// The call cannot be met.
-    #[error("the agent refuses: {}", refused(*.0))]
+    /// The agent refused the call.
+    #[error("the agent refused the call: {}", refused(*.0))]
     Refused(Refusal),
 }
 
@@ -121,23 +127,23 @@ fn refused(refusal: Refusal) -> &'static str {
     }
 }
 
-/// What a rank's environment says of its agent.
+/// Address of the agent and identity of the rank, from the rank's environment.
 #[derive(Clone, Debug)]
 pub struct Credentials {
-    /// The agent's socket.
+    /// Path of the agent's socket.
     pub socket: PathBuf,
-    /// The job.
+    /// Identifier of the job.
     pub job: JobId,
-    /// The rank.
+    /// Number of the rank.
     pub rank: Rank,
-    /// Shows that the process belongs to the job.
+    /// Proof that the process belongs to the job.
     pub token: Token,
-    /// How long waits may take; for ever when `None`.
+    /// Timeout of waits; `None` waits for ever.
     pub timeout: Option<Duration>,
 }
 
 impl Credentials {
-    /// Reads this process's environment.
+    /// Reads the environment of this process.
     pub fn from_env() -> Result<Credentials, ClientError> {
         Credentials::read(|name| std::env::var_os(name).map(|v| v.to_string_lossy().into_owned()))
     }
@@ -168,7 +174,7 @@ impl Credentials {
     }
 }
 
-/// A number of seconds above 0, fractions allowed.
+/// Parses a number of seconds above 0, with or without a fraction.
 pub(crate) fn parse_seconds(text: &str) -> Option<Duration> {
     let seconds = text.trim().parse().ok()?;
     Duration::try_from_secs_f64(seconds).ok().filter(|duration| !duration.is_zero())

@@ -1,4 +1,4 @@
-//! The calls that a rank can make, each with how its answer is read; the same for every client.
+//! Calls of a rank and the decoding of their replies, shared by both clients.
 
 use super::ClientError;
 use super::messages::Reply;
@@ -8,25 +8,25 @@ use crate::rendezvous::node::Call;
 use bytes::Bytes;
 use std::time::Duration;
 
-/// What to add to this machine's `CLOCK_MONOTONIC` to have that of rank 0's node.
+/// Offset to add to this host's `CLOCK_MONOTONIC` to get that of rank 0's host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockOffset {
-    /// In nanoseconds.
+    /// Offset, in nanoseconds.
     pub nanoseconds: i64,
-    /// How far that may be off, in nanoseconds.
+    /// Largest error of the offset, in nanoseconds.
     pub error: u64,
 }
 
-/// A call on its way.
+/// Call to be sent.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) call: Call,
-    /// What errors call it.
+    /// Name of the operation in errors.
     pub(super) description: String,
     pub(super) timeout: Option<Duration>,
 }
 
-/// What came back, with its bytes.
+/// Reply to a call, with its payload.
 pub(super) type Answered = (Reply, Bytes);
 
 impl Request {
@@ -78,12 +78,12 @@ impl Request {
     }
 }
 
-/// What every rank of `world_size` gave.
+/// Decodes the blobs of a gather among `world_size` ranks.
 pub(super) fn gathered(answered: Answered, world_size: u32) -> Result<Vec<Bytes>, ClientError> {
     Ok(Gathered(answered.1.into()).by_rank(world_size)?)
 }
 
-/// The value, if there is one.
+/// Returns the value of a key, if it has one.
 pub(super) fn value((reply, bytes): Answered) -> Option<Bytes> {
     (reply == Reply::Value(())).then_some(bytes)
 }

@@ -1,4 +1,4 @@
-//! A rank's side of its socket, whoever reads and writes it: bytes in and out, calls and answers.
+//! A rank's connection without the socket: encodes calls, decodes replies and keeps events.
 
 use super::events::{JobEvent, MAX_EVENTS};
 use super::machine::{ClientEvent, ClientMachine, ClientViolation};
@@ -11,24 +11,24 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
-/// How long the agent may take to welcome a rank.
+/// Time within which the agent must accept or reject a rank.
 pub(super) const WELCOME_TIMEOUT: Duration = Duration::from_secs(5);
-/// What is read at once, in bytes.
+/// Size of a read, in bytes.
 pub(super) const READ: usize = 16 << 10;
 
-/// What was said and what is waited for.
+/// Protocol state of a connection.
 #[derive(Debug)]
 pub(super) struct Session {
     machine: ClientMachine,
     decoder: Decoder<ToRank>,
     world_size: u32,
     pub(super) timeout: Option<Duration>,
-    /// What nobody has asked for yet.
+    /// Events that the caller has not taken yet.
     events: VecDeque<JobEvent>,
     finished: RankSet,
 }
 
-/// A call that was sent.
+/// Call whose reply is awaited.
 #[derive(Debug)]
 pub(super) struct Sent {
     request: u64,
@@ -37,7 +37,7 @@ pub(super) struct Sent {
 }
 
 impl Session {
-    /// Begins; the bytes are the hello.
+    /// Starts a session. Returns the encoded hello to send.
     pub(super) fn start(credentials: &Credentials) -> Result<(Session, Vec<u8>), ClientError> {
         let &Credentials { job, rank, token, timeout, .. } = credentials;
         let (machine, hello) = ClientMachine::hello(job, rank, token);
@@ -47,7 +47,7 @@ impl Session {
         Ok((session, encode_head(&hello, 0)?))
     }
 
-    /// Whether the agent's welcome has come, and nothing else.
+    /// Tells whether the agent has accepted the rank. Fails if it has rejected it.
     pub(super) fn is_welcomed(&mut self) -> Result<bool, ClientError> {
         match self.next_event()? {
             None => Ok(false),
@@ -70,20 +70,20 @@ impl Session {
         self.world_size
     }
 
-    /// The bytes of a call.
+    /// Encodes a call to be sent.
     pub(super) fn encode_call(&mut self, request: Request) -> Result<(Sent, Vec<u8>), ClientError> {
         let Request { call, description, timeout } = request;
         let (request, frame) = self.machine.call(call);
         Ok((Sent { request, description, timeout }, encode_head(&frame, 0)?))
     }
 
-    /// Bytes of the agent.
+    /// Appends received bytes.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.decoder.push(bytes);
     }
 
-    /// What the agent answered, if it has. Answers that nobody waits for any more are passed over;
-    /// one that says no becomes an error.
+    /// Returns the reply to a call if it has arrived. Replies to other calls, which were dropped,
+    /// are ignored. A reply that reports a failure becomes an error.
     pub(super) fn reply_to(&mut self, sent: &Sent) -> Result<Option<Answered>, ClientError> {
         while let Some(event) = self.next_event()? {
             match event {
@@ -97,7 +97,7 @@ impl Session {
         Ok(None)
     }
 
-    /// What the agent has told unasked, if it has.
+    /// Returns the next event of the job, if one has arrived.
     pub(super) fn next_job_event(&mut self) -> Result<Option<JobEvent>, ClientError> {
         while let Some(event) = self.next_event()? {
             if let ClientEvent::JobEvent(event) = event {
@@ -125,7 +125,7 @@ impl Session {
         Ok(Some(self.machine.handle(message, payload)?))
     }
 
-    /// The socket ended, in order or not.
+    /// Ends the session after the socket was closed or failed.
     pub(super) fn closed(&mut self, error: Option<io::Error>) -> ClientError {
         use io::ErrorKind::{BrokenPipe, ConnectionReset};
         self.machine.end();

@@ -1,34 +1,34 @@
-//! Variables by which Horovod's ranks find each other when they use Gloo. It takes any of them for a
-//! sign that all are there, so either all are set or none.
+//! Variables through which the ranks of a Horovod program find each other with Gloo. Horovod
+//! expects either all of them or none.
 
-/// The process's number in the job.
+/// Number of the process in the job.
 pub const RANK: &str = "HOROVOD_RANK";
-/// How many ranks the job has.
+/// Number of ranks in the job.
 pub const SIZE: &str = "HOROVOD_SIZE";
-/// The rank's number on its node.
+/// Number of the rank on its node.
 pub const LOCAL_RANK: &str = "HOROVOD_LOCAL_RANK";
-/// How many ranks its node has.
+/// Number of ranks on the node.
 pub const LOCAL_SIZE: &str = "HOROVOD_LOCAL_SIZE";
-/// The rank's number among those with the same number on their nodes.
+/// Number of the rank among the ranks with the same local rank.
 pub const CROSS_RANK: &str = "HOROVOD_CROSS_RANK";
-/// How many nodes have a rank of this local number.
+/// Number of nodes that have this local rank.
 pub const CROSS_SIZE: &str = "HOROVOD_CROSS_SIZE";
-/// A name that all ranks of a node, and no others, have in common.
+/// Name that all ranks of a node share and no other rank has.
 pub const HOSTNAME: &str = "HOROVOD_HOSTNAME";
-/// The address of the store.
+/// Address of the rendezvous store.
 pub const RENDEZVOUS_ADDR: &str = "HOROVOD_GLOO_RENDEZVOUS_ADDR";
-/// The port of the store.
+/// Port of the rendezvous store.
 pub const RENDEZVOUS_PORT: &str = "HOROVOD_GLOO_RENDEZVOUS_PORT";
-/// Who coordinates: `gloo` or `mpi`.
+/// Library that coordinates the ranks: `gloo` or `mpi`.
 pub const CONTROLLER: &str = "HOROVOD_CONTROLLER";
-/// Who reduces on processors: `gloo`, `mpi` or `ccl`.
+/// Library for reductions on CPUs: `gloo`, `mpi` or `ccl`.
 pub const CPU_OPERATIONS: &str = "HOROVOD_CPU_OPERATIONS";
-/// The network interface by which ranks of other nodes reach this one.
+/// Network interface through which ranks of other nodes reach this one.
 pub const IFACE: &str = "HOROVOD_GLOO_IFACE";
-/// How long ranks wait for each other, in seconds.
+/// Time that ranks wait for each other, in seconds.
 pub const TIMEOUT: &str = "HOROVOD_GLOO_TIMEOUT_SECONDS";
 
-/// Those that mean something in one launch only.
+/// Variables that are valid for one launch only.
 pub const PER_LAUNCH: &[&str] = &[
     RANK,
     SIZE,

@@ -1,4 +1,5 @@
-//! Every environment variable a rank can rely on, and which of the launching shell's go with it.
+//! Environment variables: those that ranks can rely on, and those of the launching shell that are
+//! not forwarded.
 
 pub mod horovod;
 mod secrets;
@@ -8,35 +9,35 @@ pub use secrets::{is_secret, redacted, redacted_value};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// What names of rlaunch's own begin with. A launcher's options can be given so, too, but never by a
-/// name that [`is_rank_variable`].
+/// Prefix of rlaunch's own variables. Options of the launcher can also be set through variables
+/// with this prefix, except the names that [`is_rank_variable`] reserves.
 pub const RLAUNCH_PREFIX: &str = "RLAUNCH_";
 
-/// The process's number in the job, `0..WORLD_SIZE`.
+/// Number of the process in the job, `0..WORLD_SIZE`.
 pub const RANK: &str = "RANK";
-/// How many ranks the job has.
+/// Number of ranks in the job.
 pub const WORLD_SIZE: &str = "WORLD_SIZE";
-/// The rank's number on its node, from 0.
+/// Number of the rank on its node, from 0.
 pub const LOCAL_RANK: &str = "LOCAL_RANK";
-/// How many ranks this node has.
+/// Number of ranks on this node.
 pub const LOCAL_WORLD_SIZE: &str = "LOCAL_WORLD_SIZE";
-/// The node's number, as torchrun names it.
+/// Number of the node, by torchrun's name.
 pub const GROUP_RANK: &str = "GROUP_RANK";
-/// The node's number.
+/// Number of the node.
 pub const NODE_RANK: &str = "NODE_RANK";
-/// A literal address of rank 0's node that every node can reach; never a name.
+/// IP address of rank 0's node that every other node has reached; never a host name.
 pub const MASTER_ADDR: &str = "MASTER_ADDR";
-/// A TCP port that was free on rank 0's node when the ranks started.
+/// TCP port that was free on rank 0's node when the ranks started.
 pub const MASTER_PORT: &str = "MASTER_PORT";
-/// [`MASTER_ADDR`] and [`MASTER_PORT`] as JAX takes them.
+/// [`MASTER_ADDR`] and [`MASTER_PORT`] joined by a colon, for JAX.
 pub const JAX_COORDINATOR_ADDRESS: &str = "JAX_COORDINATOR_ADDRESS";
-/// How many nodes there are, as torchrun names it.
+/// Number of nodes, by torchrun's name.
 pub const GROUP_WORLD_SIZE: &str = "GROUP_WORLD_SIZE";
-/// [`LOCAL_WORLD_SIZE`], as DeepSpeed names it.
+/// [`LOCAL_WORLD_SIZE`], by DeepSpeed's name.
 pub const LOCAL_SIZE: &str = "LOCAL_SIZE";
-/// [`NODE_RANK`], as DeepSpeed names it.
+/// [`NODE_RANK`], by DeepSpeed's name.
 pub const CROSS_RANK: &str = "CROSS_RANK";
-/// How many nodes there are, as DeepSpeed names it.
+/// Number of nodes, by DeepSpeed's name.
 pub const CROSS_SIZE: &str = "CROSS_SIZE";
 
 /// [`RANK`], for programs that expect Open MPI's `mpirun`.
@@ -47,59 +48,66 @@ pub const OMPI_SIZE: &str = "OMPI_COMM_WORLD_SIZE";
 pub const OMPI_LOCAL_RANK: &str = "OMPI_COMM_WORLD_LOCAL_RANK";
 /// [`LOCAL_WORLD_SIZE`], for programs that expect Open MPI's `mpirun`.
 pub const OMPI_LOCAL_SIZE: &str = "OMPI_COMM_WORLD_LOCAL_SIZE";
-/// The rank's number among the ranks of its node, as Open MPI names it.
+/// [`LOCAL_RANK`], by a second name that Open MPI's `mpirun` sets.
 pub const OMPI_NODE_RANK: &str = "OMPI_COMM_WORLD_NODE_RANK";
 
-/// The job's id: 32 hexadecimal digits, unique for ever.
+/// Identifier of the job: 32 hexadecimal digits, never used twice.
 pub const RLAUNCH_JOB_ID: &str = "RLAUNCH_JOB_ID";
-/// The host as it was given to rlaunch.
+/// Host name as it was given to rlaunch.
 pub const RLAUNCH_HOST: &str = "RLAUNCH_HOST";
-/// How many nodes the job has.
+/// Number of nodes in the job.
 pub const RLAUNCH_NODES: &str = "RLAUNCH_NODES";
-/// How often the job has begun again, 0 the first time; set where it may.
+/// Number of restarts of the job so far, from 0. Set only with `--max-restarts`.
 pub const RLAUNCH_RESTART_COUNT: &str = "RLAUNCH_RESTART_COUNT";
-/// [`RLAUNCH_RESTART_COUNT`], as torchrun names it.
+/// [`RLAUNCH_RESTART_COUNT`], by torchrun's name.
 pub const TORCHELASTIC_RESTART_COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
-/// How often the job may begin again, as torchrun names it.
+/// Most restarts of the job, by torchrun's name.
 pub const TORCHELASTIC_MAX_RESTARTS: &str = "TORCHELASTIC_MAX_RESTARTS";
-/// The rank's number in the job, under a name that nobody else sets.
+/// [`RANK`], under a name that no other launcher sets.
 pub const RLAUNCH_RANK: &str = "RLAUNCH_RANK";
-/// The Unix socket of this node's agent.
+/// Path of the Unix socket of this node's agent.
 pub const RLAUNCH_SOCKET: &str = "RLAUNCH_SOCKET";
-/// Shows the agent that a process belongs to the job: 32 hexadecimal digits.
+/// Secret with which a process proves to the agent that it belongs to the job: 32 hexadecimal
+/// digits.
 pub const RLAUNCH_TOKEN: &str = "RLAUNCH_TOKEN";
-/// A file with the rank table as JSON, which this node's ranks can read.
+/// Path of the rank table as JSON, readable by this node's ranks.
 pub const RLAUNCH_RANK_TABLE: &str = "RLAUNCH_RANK_TABLE";
-/// Set by the user: how long barriers, gathers and waits may take, in seconds; for ever without.
+/// Timeout of barriers, gathers and waits for keys, in seconds, set by the user. Without it they
+/// wait for ever.
 pub const RLAUNCH_COMM_TIMEOUT: &str = "RLAUNCH_COMM_TIMEOUT";
-/// Set by the user: how long a communicator waits for all ranks to ask for it, in seconds; 300.
+/// Time within which all ranks must join a communicator, in seconds, set by the user. The default
+/// is 300.
 pub const RLAUNCH_INIT_TIMEOUT: &str = "RLAUNCH_INIT_TIMEOUT";
-/// Set by the user: 0 lets waits of a communicator sleep almost at once, as where a program's own
-/// threads compute meanwhile; 1 lets them look for a while first, whoever shares the processors.
+/// Spinning of a communicator's waits, set by the user. With 0 a wait sleeps almost at once, which
+/// leaves the CPU to computing threads; with 1 it spins first even if other processes share the
+/// CPUs.
 pub const RLAUNCH_SPIN: &str = "RLAUNCH_SPIN";
-/// In jobs of more ranks than this, ranks of different nodes are connected when they first speak; 256
-/// when unset.
+/// Number of ranks, set by the user, above which ranks of different nodes connect only when they
+/// first communicate. The default is 256.
 pub const RLAUNCH_EAGER_RANKS: &str = "RLAUNCH_EAGER_RANKS";
-/// Where this node has `librlaunch.so`, and below it, in `python`, the package for Python.
+/// Directory with `librlaunch.so` on this node. Its subdirectory `python` contains the Python
+/// package.
 pub const RLAUNCH_LIB: &str = "RLAUNCH_LIB";
-/// Where this node's copies of `--preload` files are; set when there are any.
+/// Directory with this node's copies of `--preload` files. Set only if there are any.
 pub const RLAUNCH_PRELOAD_DIR: &str = "RLAUNCH_PRELOAD_DIR";
 
-/// A private directory of the job on this node, gone when the job is; unless the user set it.
+/// Private directory of the job on this node, removed when the job ends. A value of the user's is
+/// kept.
 pub const TMPDIR: &str = "TMPDIR";
 
-/// Set to 1 unless the user set it: Python prints a line when it is written.
+/// Set to 1 unless the user sets it, so that Python prints each line immediately.
 pub const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";
-/// Where the dynamic loader looks first; the library for ranks comes behind all else.
+/// Search path of the dynamic loader. The directory of `librlaunch.so` is its last entry.
 pub const LD_LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
-/// Python's search path: the node's own first, then the launching shell's, then the package for
-/// ranks.
+/// Search path of Python: the node's own entries, then those of the launching shell, then rlaunch's
+/// package.
 pub const PYTHONPATH: &str = "PYTHONPATH";
-/// The search path: the launching shell's first, then the node's own.
+/// Search path of programs: the entries of the launching shell, then the node's own.
 pub const PATH: &str = "PATH";
 
-/// Names that belong to another launch (an `srun` or `mpirun` around this one, or an outer
-/// rlaunch). They would make a program believe in ranks that do not exist, so they reach no rank.
+/// Tells whether a variable belongs to another launch: to an `srun` or `mpirun` around this one, or
+/// to an outer rlaunch. Such variables are not forwarded, because programs would take the numbers
+/// in them for their own.
 pub fn is_foreign_launch(name: &str) -> bool {
     const EXACT: &[&str] = &[
         RANK,
@@ -163,8 +171,8 @@ pub fn is_foreign_launch(name: &str) -> bool {
         || PREFIX.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Whether ranks are told something by this name, or read it for themselves: it stands for no option
-/// of a launcher, which may itself run in a rank.
+/// Tells whether a variable is set for ranks or read by them. Such a name never sets an option of
+/// the launcher, because a launcher may itself run inside a rank.
 pub fn is_rank_variable(name: &str) -> bool {
     const NAMES: &[&str] = &[
         RLAUNCH_JOB_ID,
@@ -185,13 +193,13 @@ pub fn is_rank_variable(name: &str) -> bool {
     NAMES.contains(&name)
 }
 
-/// Whether a host has a variable of this name by itself, whichever program is started there.
+/// Tells whether every host sets this variable by itself, whichever program is started there.
 pub fn is_host_variable(name: &OsStr) -> bool {
     name == PATH || name == "LANG" || is_node_specific(&name.to_string_lossy())
 }
 
-/// Names whose value only means something on the node that set it, so the launching shell's are
-/// not forwarded and the node keeps its own.
+/// Tells whether the value of a variable is meaningful only on the node that set it. Such variables
+/// are not forwarded; each node keeps its own.
 pub fn is_node_specific(name: &str) -> bool {
     const EXACT: &[&str] = &[
         "HOME",
@@ -216,8 +224,8 @@ pub fn is_node_specific(name: &str) -> bool {
     EXACT.contains(&name) || PREFIX.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// `first` followed by those entries of `then` that are not in it. Empty entries are dropped: they
-/// would mean the working directory.
+/// Joins two search paths and drops duplicates. Empty entries are dropped too, because they would
+/// mean the working directory.
 pub fn join_search_path(first: &OsStr, then: &OsStr) -> OsString {
     let mut entries: Vec<&[u8]> = Vec::new();
     let all =

@@ -1,22 +1,22 @@
-//! Secrets among variables and command lines: which names have one, and how a text is shown without
-//! it.
+//! Redaction of secrets in variables and command lines.
 //!
-//! Names decide for `NAME=VALUE`, whatever the value is; in any other text a password is known by its
-//! place in a URL. When in doubt a value is hidden: a record is read by more people than its job.
+//! In `NAME=VALUE` the name decides whether the value is a secret. In other text, a password is
+//! recognised by its position in a URL. In doubt a value is hidden, because records of a job are
+//! read by more people than the job's owner.
 
 use std::ops::Range;
 
-/// Parts of names that say that a value is a secret, in upper case.
+/// Parts of names that mark the value as a secret, in upper case.
 const STEMS: &[&str] = &[
     "KEY", "SECRET", "PASS", "CRED", "COOKIE", "WEBHOOK", "BEARER", "JWT", "TOKEN", "AUTH", "PWD",
 ];
-/// Words that mark a secret only where they stand alone: GITHUB_PAT is a personal access
-/// token, PATH is not.
+/// Words that mark a secret only as whole words: GITHUB_PAT is a personal access token, PATH is
+/// not.
 const WORDS: &[&str] = &["PAT", "DSN"];
-/// The working directory, and the one before it.
+/// Names that contain PWD but are directories.
 const DIRECTORIES: &[&str] = &["PWD", "OLDPWD"];
 
-/// Tells whether a variable's or an option's name says that its value is a secret, which is then never
+/// Tells whether the name of a variable or option marks its value as a secret, which must never be
 /// printed.
 pub fn is_secret(name: &str) -> bool {
     let upper = name.to_ascii_uppercase();
@@ -27,7 +27,7 @@ pub fn is_secret(name: &str) -> bool {
     STEMS.iter().any(has) || words(name).any(|word| WORDS.contains(&word.as_str()))
 }
 
-/// Tells whether a stem is only the beginning of another word: AUTHOR, AUTHORITY, TOKENIZER.
+/// Tells whether a stem is only the beginning of an unrelated word, such as AUTHOR or TOKENIZER.
 fn is_other(stem: &str, from: &str) -> bool {
     let rest = from.strip_prefix(stem).unwrap_or_default();
     match stem {
@@ -37,7 +37,7 @@ fn is_other(stem: &str, from: &str) -> bool {
     }
 }
 
-/// Splits a name into words, in upper case: `githubPat` and `github-pat` have PAT.
+/// Splits a name into words in upper case: `githubPat` and `github-pat` both contain PAT.
 fn words(name: &str) -> impl Iterator<Item = String> {
     let mut spaced = String::with_capacity(name.len());
     let mut was_lower = false;
@@ -53,17 +53,17 @@ fn words(name: &str) -> impl Iterator<Item = String> {
     words.into_iter()
 }
 
-/// Shows a variable's value as it may be printed, logged or recorded.
+/// Redacts the value of a variable for printing, logs and records.
 pub fn redacted_value(name: &str, value: &str) -> String {
     if is_secret(name) { hidden(value) } else { redacted(value) }
 }
 
-/// Shows a text as it may be printed, logged or recorded: without what follows the `=` behind a secret's
-/// name, up to the end, and without passwords of URLs.
+/// Redacts a text for printing, logs and records: hides everything after the `=` that follows the
+/// name of a secret, and the passwords in URLs.
 pub fn redacted(text: &str) -> String {
     let passwords = passwords(text);
     let mut end = secret_value(text).unwrap_or(text.len());
-    // A password may look like a secret's name, and is hidden from its beginning.
+    // Hide a password from its beginning if the name of a secret seems to occur inside it.
     let torn = passwords.iter().find(|password| password.start < end && end < password.end);
     end = torn.map_or(end, |password| password.start);
     let mut shown = String::with_capacity(text.len());
@@ -84,7 +84,8 @@ fn hidden(secret: &str) -> String {
     format!("(set, {} chars)", secret.chars().count())
 }
 
-/// Finds where the value of the first secret begins that a text names, as `NAME=` or as JSON's `"NAME":`.
+/// Finds the start of the value behind the first secret's name, written as `NAME=` or as `"NAME":`
+/// in JSON.
 fn secret_value(text: &str) -> Option<usize> {
     let is_named = |(at, sign): &(usize, &str)| {
         let before = text[..*at].trim_end();
@@ -117,8 +118,8 @@ fn passwords(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// Finds the password of a URL in what follows its `://`. For HTTP a user name alone is one: tokens
-/// are given so.
+/// Finds the password in the part of a URL after `://`. For HTTP a user name without a password
+/// counts as one, because tokens are passed like this.
 fn password(scheme: &str, url: &str) -> Option<Range<usize>> {
     let authority = &url[..url.find(['/', '?', '#']).unwrap_or(url.len())];
     let colon = authority.find(':').filter(|_| !authority.starts_with('['));
@@ -129,7 +130,8 @@ fn password(scheme: &str, url: &str) -> Option<Range<usize>> {
             let scheme = scheme.rsplit(|c: char| !c.is_ascii_alphanumeric()).next();
             0..scheme.filter(|scheme| matches!(*scheme, "http" | "https")).map(|_| at)?
         }
-        // A password may have characters that it should not have, but a path may have an `@`, too.
+        // A password may contain characters that should have been escaped, but a path may contain
+        // `@` too.
         (Some(colon), None) if !is_port(&authority[colon + 1..]) => colon + 1..url.rfind('@')?,
         (_, None) => return None,
     };
@@ -252,7 +254,7 @@ mod tests {
         fn no_password_of_a_url_is_shown(
             name in "[A-Z]{0,4}",
             user in "[a-z]{0,4}",
-            // Digits and a slash would be a port and a path.
+            // Leading digits or a slash would make it a port or a path.
             secret in "[a-z!@#$%^&*()/?:]{1}[!-.0-9;-~]{0,6}hunter2[!-.0-9;-~]{0,4}",
             behind in "[ a-z/:.]{0,8}",
         ) {

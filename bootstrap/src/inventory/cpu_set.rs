@@ -1,45 +1,45 @@
-//! Sets of processors, written as the kernel writes them.
+//! Sets of CPUs, in the kernel's list format.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-/// The highest number that is believed; the kernel's own limit is 8192.
+/// Highest CPU number that is accepted. The kernel's own limit is 8192.
 const LAST_CPU: u32 = 65_535;
 
-/// Processors by number: `0-3,8`.
+/// Set of CPU numbers, written as `0-3,8`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CpuSet(BTreeSet<u32>);
 
-/// Text that lists no processors.
+/// Error of parsing a text that is not a list of CPUs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no list of processors like 0-3,8")]
+#[error("{0:?} is not a list of CPUs like 0-3,8")]
 pub struct CpuListError(String);
 
 impl CpuSet {
-    /// How many there are.
+    /// Returns the number of CPUs.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Tells whether the set has no CPUs.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether `cpu` is one of them.
+    /// Tells whether `cpu` is in the set.
     pub fn contains(&self, cpu: u32) -> bool {
         self.0.contains(&cpu)
     }
 
-    /// Those that are in both.
+    /// Returns the CPUs that are in both sets.
     pub fn intersection(&self, other: &CpuSet) -> CpuSet {
         CpuSet(self.0.intersection(&other.0).copied().collect())
     }
 
-    /// Their numbers, in order.
+    /// Returns the CPU numbers in ascending order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = u32> {
         self.0.iter().copied()
     }

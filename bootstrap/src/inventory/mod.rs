@@ -1,9 +1,17 @@
-//! What a node has: processors, memory, PCI devices, RDMA ports, network interfaces, GPUs.
+//! Hardware and system software of a node: CPUs, memory, PCI devices, RDMA ports, network
+//! interfaces, GPUs.
 //!
-//! The agent reads it from the kernel's files, the launcher decides by it. `None` and empty lists
-//! stand for what the kernel does not say; nothing here is guessed. In reading order:
-//! [`CpuSet`], the [`pci`] paths of devices and what limits them, [`rdma`] devices with their
-//! ports, [`net`] interfaces; and the [`recording`] of the files that all of it was read from.
+//! The agent reads all of it from files of the kernel; the launcher uses it for placement and for
+//! the choice of NICs. Anything that the kernel does not report is `None` or an empty list, never a
+//! guess.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `cpu_set` | [`CpuSet`] |
+//! | [`pci`] | PCI devices, the links above them, distances between devices |
+//! | [`rdma`] | RDMA devices, their ports and GID tables |
+//! | [`net`] | network interfaces and routes |
+//! | [`recording`] | copies of the files that an inventory was read from |
 
 mod cpu_set;
 pub mod net;
@@ -20,141 +28,142 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::IpAddr;
 
-/// Everything that is known of a node.
+/// Hardware and system software of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
-    /// Its processors.
+    /// CPUs of the node.
     pub cpus: Cpus,
-    /// Its memory, by NUMA node in order of their numbers.
+    /// NUMA nodes with their memory, in order of their numbers.
     pub numa_nodes: Vec<NumaNode>,
-    /// What processes of this user may take.
+    /// Resource limits of this user's processes.
     pub limits: ResourceLimits,
-    /// In order of their PCI addresses.
+    /// GPUs, in order of their PCI addresses.
     pub gpus: Vec<Gpu>,
-    /// In order of their names.
+    /// RDMA devices, in order of their names.
     pub rdma: Vec<RdmaDevice>,
-    /// In order of their indices.
+    /// Network interfaces, in order of their indices.
     pub netdevs: Vec<Netdev>,
-    /// Of interfaces that could belong to an RDMA port, in the kernel's order.
+    /// Routes through interfaces that may belong to an RDMA port, in the kernel's order.
     pub routes: Vec<Route>,
-    /// What runs there.
+    /// Kernel, drivers and libraries.
     pub system: System,
 }
 
 impl Inventory {
-    /// The network interface that has this address.
+    /// Returns the network interface that has this IP address.
     pub fn netdev_with_address(&self, address: IpAddr) -> Option<&Netdev> {
         let has_it = |netdev: &&Netdev| netdev.addresses.iter().any(|(own, _)| *own == address);
         self.netdevs.iter().find(has_it)
     }
 }
 
-/// Processors of a node.
+/// CPUs of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cpus {
-    /// Those that are there and on.
+    /// CPUs that are present and online.
     pub online: CpuSet,
-    /// Those that ranks may run on: what the agent itself is allowed.
+    /// CPUs that the agent, and with it the ranks, may run on.
     pub allowed: CpuSet,
-    /// Which of them are threads of one core, core by core in order of their first; empty where the
-    /// kernel does not say, or was not asked.
+    /// Hardware threads of each core, ordered by the first thread. Empty if the kernel does not
+    /// report them or the job did not ask for them.
     pub cores: Vec<CpuSet>,
-    /// How much processor time the control group grants, in thousandths of a processor; `None`
-    /// without a limit.
+    /// CPU time granted by the control group, in thousandths of a CPU; `None` without a limit.
     pub quota: Option<u32>,
 }
 
 impl Cpus {
-    /// How many processors ranks can keep busy: at least one.
+    /// Returns how many CPUs the ranks can keep busy, at least 1.
     pub fn usable(&self) -> usize {
         let allowed = self.allowed.len().max(1);
-        // Half a processor is still one that a rank runs on.
+        // A rank can run on half a CPU, too.
         let granted = self.quota.map(|quota| quota.div_ceil(1000).max(1) as usize);
         granted.map_or(allowed, |granted| granted.min(allowed))
     }
 }
 
-/// A NUMA node.
+/// NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NumaNode {
-    /// Its number.
+    /// Number of the NUMA node.
     pub number: u32,
-    /// Its processors.
+    /// CPUs of the NUMA node.
     pub cpus: CpuSet,
-    /// Its memory in bytes.
+    /// Memory, in bytes.
     pub memory: Option<u64>,
-    /// How far other nodes are, as the firmware says: 10 is here. In order of their numbers.
+    /// Distances to all NUMA nodes in order of their numbers, from the firmware. The distance to
+    /// itself is 10.
     pub distances: Vec<u32>,
 }
 
-/// What processes may take.
+/// Resource limits of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceLimits {
-    /// Bytes that may be locked in memory, which RDMA needs; `None` without a limit.
+    /// Memory that may be locked, in bytes, as RDMA requires; `None` without a limit.
     pub locked_memory: Option<u64>,
-    /// Open files.
+    /// Number of open files; `None` without a limit.
     pub open_files: Option<u64>,
-    /// Bytes of memory that the control group grants; `None` without a limit.
+    /// Memory granted by the control group, in bytes; `None` without a limit.
     pub memory: Option<u64>,
-    /// Bytes of `/dev/shm`; `None` when it cannot be seen.
+    /// Size of `/dev/shm`, in bytes; `None` if it cannot be read.
     pub shared_memory: Option<u64>,
 }
 
-/// A graphics or compute processor.
+/// Graphics or compute processor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// Who makes it.
+    /// Manufacturer.
     pub vendor: GpuVendor,
-    /// `NVIDIA A100-SXM4-40GB`, where the driver says so.
+    /// Model, such as `NVIDIA A100-SXM4-40GB`, if the driver reports it.
     pub model: Option<String>,
-    /// Where it is.
+    /// PCI device of the GPU.
     pub pci: PciDevice,
 }
 
-/// Who makes a GPU.
+/// Manufacturer of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuVendor {
-    /// PCI vendor 10de.
+    /// NVIDIA, PCI vendor 10de.
     Nvidia,
-    /// PCI vendor 1002.
+    /// AMD, PCI vendor 1002.
     Amd,
 }
 
-/// What runs on a node.
+/// Kernel, drivers and libraries of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct System {
-    /// `6.1.0-25-amd64`.
+    /// Version of the kernel, such as `6.1.0-25-amd64`.
     pub kernel: Option<String>,
-    /// `Debian GNU/Linux 12 (bookworm)`.
+    /// Distribution, such as `Debian GNU/Linux 12 (bookworm)`.
     pub distribution: Option<String>,
-    /// Drivers that say their version, by name: `mlx5_core`, `nvidia`.
+    /// Names and versions of drivers that report a version, such as `mlx5_core` and `nvidia`.
     pub drivers: Vec<(String, String)>,
-    /// Libraries that programs would load, and their versions: `libibverbs`, `libcuda`.
+    /// Names and versions of libraries that programs would load, such as `libibverbs` and
+    /// `libcuda`.
     pub libraries: Vec<(String, String)>,
-    /// A driver lets NICs read and write the memory of GPUs (`nvidia_peermem`).
+    /// Whether a driver (`nvidia_peermem`) lets NICs access the memory of GPUs.
     pub peer_memory: bool,
-    /// An IOMMU is at work: devices may see addresses that it translates.
+    /// Whether an IOMMU is enabled, so that devices may use translated addresses.
     pub iommu: bool,
-    /// The NCCL that the job's program would load.
+    /// NCCL library that the job's program would load.
     pub nccl: Option<InstalledLibrary>,
-    /// The container that this is, where it shows.
+    /// Kind of container that the agent runs in, if that is recognisable.
     #[serde(default)]
     pub container: Option<ContainerKind>,
-    /// What libibverbs finds to drive RDMA devices by, in order of their names: `mlx5`, `rxe`.
+    /// Names of the libibverbs drivers that are installed, such as `mlx5` and `rxe`, in order.
     #[serde(default)]
     pub providers: Vec<String>,
 }
 
-/// What has made a container.
+/// Software that created a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ContainerKind {
-    /// Docker (`/.dockerenv`).
+    /// Docker, recognised by `/.dockerenv`.
     Docker,
-    /// Podman, and toolbox by it (`/run/.containerenv`).
+    /// Podman or toolbox, recognised by `/run/.containerenv`.
     Podman,
-    /// Kubernetes, whatever it runs its pods by.
+    /// Kubernetes, with any container runtime.
     Kubernetes,
 }
 
@@ -168,11 +177,11 @@ impl fmt::Display for ContainerKind {
     }
 }
 
-/// A library and its version.
+/// Version and location of a library on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstalledLibrary {
-    /// `2.30.7`.
+    /// Version, such as `2.30.7`.
     pub version: String,
-    /// Where it is, or what says so.
+    /// Path of the library, or of the file that its version was read from.
     pub path: String,
 }

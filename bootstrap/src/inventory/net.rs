@@ -1,74 +1,74 @@
-//! Network interfaces.
+//! Network interfaces and routes.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// A network interface.
+/// Network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Netdev {
-    /// `eth0`.
+    /// Name, such as `eth0`.
     pub name: String,
-    /// The kernel's number for it.
+    /// Index of the interface in the kernel.
     pub index: u32,
-    /// What is behind it.
+    /// Kind of device behind the interface.
     pub kind: NetdevKind,
-    /// The largest packet, in bytes.
+    /// Largest packet, in bytes.
     pub mtu: u32,
-    /// In Mb/s; `None` where the driver does not know, or there is no carrier.
+    /// Speed in Mb/s; `None` if the driver does not report it or the link is down.
     pub speed: Option<u32>,
-    /// Whether it can carry data now: up and with a carrier.
+    /// Whether the interface is up and has a carrier.
     pub running: bool,
-    /// The hardware address as the kernel writes it, 6 bytes or 20 for IPoIB.
+    /// Hardware address as the kernel prints it: 6 bytes, or 20 for IPoIB.
     pub hardware_address: Option<String>,
-    /// The PCI address of its device.
+    /// PCI address of the device.
     pub pci: Option<String>,
-    /// Which port of that device it is, from 0.
+    /// Port of the device that the interface belongs to, from 0.
     pub device_port: Option<u16>,
-    /// What its driver calls the port, `p0`; interfaces of one port have one name.
+    /// Name of that port in the driver, such as `p0`. Interfaces of one port share it.
     pub port_name: Option<String>,
-    /// Its addresses and the leading bits that name their networks.
+    /// IP addresses with the length of their network prefixes.
     pub addresses: Vec<(IpAddr, u8)>,
 }
 
-/// What is behind a network interface.
+/// Kind of device behind a network interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NetdevKind {
-    /// A device of its own.
+    /// Network device.
     Physical,
-    /// A cable between two computers: Thunderbolt, USB4.
+    /// Cable between two computers: Thunderbolt, USB4.
     Thunderbolt,
     /// IP over InfiniBand.
     Ipoib,
-    /// Several interfaces as one.
+    /// Several interfaces bonded into one.
     Bond,
-    /// A bridge, as container engines and hypervisors make them.
+    /// Bridge, as container engines and hypervisors create them.
     Bridge,
-    /// The machine itself.
+    /// Loopback interface.
     Loopback,
-    /// A VLAN or another interface upon one.
+    /// VLAN or another interface on top of one.
     Upper,
-    /// Made of software alone: veth, tun, dummy.
+    /// Software device: veth, tun, dummy.
     #[default]
     Virtual,
 }
 
-/// Addresses that an interface leads to.
+/// Route to a network through an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
-    /// The interface.
+    /// Name of the interface.
     pub netdev: String,
-    /// The network's address; that of everything is all zeros.
+    /// Address of the network; all zeros for the default route.
     pub destination: IpAddr,
-    /// Its leading bits.
+    /// Length of the network prefix, in bits.
     pub prefix: u8,
-    /// Whom packets are handed to; without one, all of the network is on the wire.
+    /// Router that receives the packets; `None` if the network is directly connected.
     pub gateway: Option<IpAddr>,
 }
 
-/// As `ip route` has it: `eth3 10.3.0.0/16 via 10.3.7.0`.
+/// Formats a route like `ip route`: `eth3 10.3.0.0/16 via 10.3.7.0`.
 impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}/{}", self.netdev, self.destination, self.prefix)?;
@@ -76,7 +76,7 @@ impl fmt::Display for Route {
     }
 }
 
-/// A text that is no route.
+/// Error of parsing a text that is not a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a route like `eth3 10.3.0.0/16 via 10.3.7.0`")]
 pub struct RouteParseError;

@@ -1,58 +1,59 @@
-//! PCI devices, the bridges above them, and what their links can carry.
+//! PCI devices, the bridges above them, and the rates of their links.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A device and the way up to its host bridge.
+/// PCI device with its links up to the host bridge.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PciDevice {
-    /// `0000:c3:00.0`.
+    /// Address, such as `0000:c3:00.0`.
     pub address: String,
-    /// As hexadecimal digits.
+    /// PCI vendor id.
     pub vendor: Option<u16>,
-    /// As hexadecimal digits.
+    /// PCI device id.
     pub device: Option<u16>,
-    /// The driver that is bound to it.
+    /// Driver that is bound to the device.
     pub driver: Option<String>,
-    /// `None` where there is but one node, or the firmware does not say.
+    /// NUMA node of the device; `None` if there is only one, or the firmware does not report it.
     pub numa_node: Option<u32>,
-    /// Whether it asks the IOMMU for translations itself and keeps them (ATS); `None` where that
-    /// cannot be read, which takes root, or was not asked.
+    /// Whether the device caches translations of the IOMMU (ATS). `None` if the register could not
+    /// be read, which requires root, or was not read.
     pub ats: Option<bool>,
-    /// The function that a virtual one (SR-IOV) is a part of.
+    /// PCI address of the physical function, for a virtual function (SR-IOV).
     pub physical_function: Option<String>,
-    /// `pci0000:00`.
+    /// Host bridge above the device, such as `pci0000:00`.
     pub host_bridge: Option<String>,
-    /// The device and every bridge above it, the device first.
+    /// Links of the device and of every bridge above it, starting with the device.
     pub links: Vec<PciLink>,
 }
 
-/// The upper side of a device or a bridge.
+/// Upstream link of a device or bridge.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PciLink {
-    /// Whose it is.
+    /// PCI address of the device or bridge.
     pub address: String,
-    /// What it runs at; `None` where it has no link of its own.
+    /// Current rate; `None` if the device has no link of its own.
     pub current: Option<LinkRate>,
-    /// What it could run at.
-    pub most: Option<LinkRate>,
-    /// Of a bridge: whether it sends what one device writes to another up to the host bridge first
-    /// (ACS), which is slow; `None` as with [`PciDevice::ats`].
+    /// Highest rate that the device supports.
+    #[serde(rename = "most")]
+    pub max: Option<LinkRate>,
+    /// Whether a bridge sends peer-to-peer writes up to the host bridge first (ACS), which is slow.
+    /// `None` under the conditions of [`PciDevice::ats`].
     pub acs: Option<bool>,
 }
 
-/// Speed and width of a link.
+/// Speed and width of a PCI link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkRate {
-    /// Tenths of a gigatransfer per second and lane: 80 is 8.0 GT/s.
+    /// Speed per lane in tenths of GT/s: 80 is 8.0 GT/s.
     pub speed: u16,
-    /// Lanes.
+    /// Number of lanes.
     pub width: u8,
 }
 
 impl LinkRate {
-    /// From `current_link_speed` (`8.0 GT/s PCIe`) and `current_link_width` (`4`); `None` when the
-    /// kernel does not know either.
+    /// Parses `current_link_speed` (`8.0 GT/s PCIe`) and `current_link_width` (`4`). Returns `None`
+    /// if the kernel reports neither.
     pub fn parse(speed: &str, width: &str) -> Option<LinkRate> {
         let (whole, tenths) = speed.split_whitespace().next()?.split_once('.')?;
         let speed =
@@ -61,14 +62,15 @@ impl LinkRate {
         (lane(speed) > 0).then_some(LinkRate { speed, width })
     }
 
-    /// What it carries in Mb/s, computed from the kernel's own integers
-    /// (`PCIE_SPEED2MBS_ENC`, drivers/pci/pci.h), so that figures agree with `dmesg`.
+    /// Returns the data rate in Mb/s, computed with the integers of the kernel
+    /// (`PCIE_SPEED2MBS_ENC`, drivers/pci/pci.h), so that the result agrees with `dmesg`.
     pub fn megabits(self) -> u32 {
         lane(self.speed) * u32::from(self.width)
     }
 }
 
-/// Mb/s of a lane after its encoding; 0 for a speed that no standard has.
+/// Returns the data rate of one lane in Mb/s after encoding, or 0 for a speed that is not in a
+/// standard.
 fn lane(speed: u16) -> u32 {
     match speed {
         25 => 2_500 * 8 / 10,
@@ -81,29 +83,30 @@ fn lane(speed: u16) -> u32 {
     }
 }
 
-/// `8.0 GT/s PCIe x4`.
+/// Formats a rate as `8.0 GT/s PCIe x4`.
 impl fmt::Display for LinkRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{} GT/s PCIe x{}", self.speed / 10, self.speed % 10, self.width)
     }
 }
 
-/// Mb/s as the kernel prints them: `31.504`.
+/// Formats Mb/s as Gb/s with three decimals, like the kernel: `31.504`.
 pub fn gigabits(megabits: u32) -> String {
     format!("{}.{:03}", megabits / 1000, megabits % 1000)
 }
 
-/// The link that a device's traffic is limited by.
+/// Slowest link between a device and its host bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bottleneck<'a> {
-    /// Whose link it is.
+    /// PCI address of the device or bridge whose upstream link it is.
     pub address: &'a str,
-    /// What it runs at.
+    /// Current rate of the link.
     pub rate: LinkRate,
 }
 
 impl PciDevice {
-    /// The slowest link on the way up; of equals the highest, as `pcie_bandwidth_available` has it.
+    /// Returns the slowest link between the device and its host bridge; among equals the one
+    /// nearest to the host bridge, like `pcie_bandwidth_available` in the kernel.
     pub fn bottleneck(&self) -> Option<Bottleneck<'_>> {
         let links = self.links.iter().filter_map(|link| Some((link, link.current?)));
         let slowest =
@@ -115,12 +118,12 @@ impl PciDevice {
         slowest.map(|(link, rate)| Bottleneck { address: &link.address, rate })
     }
 
-    /// What the device itself could do.
+    /// Returns the highest rate that the device itself supports.
     pub fn max_rate(&self) -> Option<LinkRate> {
-        self.links.first()?.most
+        self.links.first()?.max
     }
 
-    /// How far `other` is, by what data would have to pass.
+    /// Returns the distance to `other`, by the bridges that data between the two must pass.
     pub fn distance(&self, other: &PciDevice) -> Distance {
         if self.address == other.address {
             return Distance::Same;
@@ -136,26 +139,27 @@ impl PciDevice {
         match (same_bridge, shared) {
             (true, 0) | (false, _) if same_bridge || same_node => Distance::HostBridge,
             (false, _) => Distance::System,
-            // Both hang at the switch that they share last.
+            // Both are connected to the last switch that they share.
             (true, _) if own.len() - shared <= 1 && others.len() - shared <= 1 => Distance::Switch,
             (true, _) => Distance::Switches,
         }
     }
 }
 
-/// How far two devices are, nearest first; in brackets what `nvidia-smi topo -m` calls it.
+/// Distance between two PCI devices, nearest first. The names in brackets are those of `nvidia-smi
+/// topo -m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Distance {
-    /// It is the same device.
+    /// Same device.
     Same,
-    /// One switch lies between (PIX).
+    /// Devices below one switch (PIX).
     Switch,
-    /// Several switches, and no host bridge (PXB).
+    /// Several switches between them, but no host bridge (PXB).
     Switches,
-    /// A host bridge, or two of one NUMA node (PHB, NODE).
+    /// One host bridge between them, or two of one NUMA node (PHB, NODE).
     HostBridge,
-    /// Another NUMA node (SYS).
+    /// Devices of different NUMA nodes (SYS).
     System,
 }
 
@@ -179,7 +183,7 @@ mod tests {
         LinkRate { speed, width }
     }
 
-    /// A device below these bridges, the highest first.
+    /// Makes a device below these bridges, the highest first.
     fn device(host_bridge: &str, numa_node: u32, way: &[&str]) -> PciDevice {
         let link = |address: &&str| PciLink { address: (*address).into(), ..PciLink::default() };
         PciDevice {
@@ -211,7 +215,7 @@ mod tests {
         let mut card = device("pci0000:00", 0, &["0000:00:02.5", "0000:c3:00.0"]);
         card.links[0] = PciLink {
             current: Some(rate(80, 4)),
-            most: Some(rate(80, 8)),
+            max: Some(rate(80, 8)),
             ..card.links[0].clone()
         };
         card.links[1].current = Some(rate(80, 4));

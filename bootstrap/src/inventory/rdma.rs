@@ -6,105 +6,108 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// An RDMA device.
+/// RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaDevice {
-    /// `mlx5_0`.
+    /// Name, such as `mlx5_0`.
     pub name: String,
-    /// What kind of transport it is built for.
+    /// Kind of transport that the device is made for.
     pub node_type: NodeType,
-    /// `mlx5`; the software devices are told by what they are made of.
+    /// Driver, such as `mlx5`. For software devices it is derived from the device's name and
+    /// parent.
     pub driver: Option<String>,
-    /// `20.31.1014`.
+    /// Firmware version, such as `20.31.1014`.
     pub firmware: Option<String>,
-    /// Equal for the functions of one card.
+    /// Node GUID, which the functions of one card share.
     pub node_guid: Option<String>,
-    /// Equal for everything on one card, whatever slots it takes.
+    /// System image GUID, which all devices of one card share, even if the card occupies several
+    /// slots.
     pub image_guid: Option<String>,
-    /// `None` for a software device.
+    /// PCI device; `None` for a software device.
     pub pci: Option<PciDevice>,
-    /// `None` where there is but one node, or the kernel does not say.
+    /// NUMA node; `None` if there is only one, or the kernel does not report it.
     pub numa_node: Option<u32>,
-    /// The processors near it.
+    /// CPUs near the device.
     pub cpus: Option<CpuSet>,
-    /// How programs reach it.
+    /// Device file of the device, and whether this user can open it.
     pub uverbs: Uverbs,
-    /// In order of their numbers.
+    /// Ports, in order of their numbers.
     pub ports: Vec<Port>,
 }
 
-/// What kind of device it is (`node_type`).
+/// Kind of an RDMA device (`node_type` in sysfs).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeType {
-    /// A channel adapter: InfiniBand or RoCE.
+    /// Channel adapter for InfiniBand or RoCE.
     ChannelAdapter,
-    /// iWARP, and what behaves like it: RDMA_CM only.
+    /// iWARP adapter, or one that needs the RDMA connection manager like iWARP.
     Rnic,
     /// Neither: a switch, usNIC, or not said.
     #[default]
     Other,
 }
 
-/// The file through which programs use a device.
+/// Device file `/dev/infiniband/uverbsN` of an RDMA device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Uverbs {
-    /// This one can be opened.
+    /// Name of a file that this user can open.
     Usable(String),
-    /// This one is there and may not be opened by this user.
+    /// Name of a file that this user is not permitted to open.
     Denied(String),
-    /// It is not there: not passed to this container, or `ib_uverbs` is not loaded.
+    /// No such file: it is not passed into this container, or `ib_uverbs` is not loaded.
     #[default]
     Missing,
 }
 
-/// A port of an RDMA device.
+/// Port of an RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Port {
-    /// From 1.
+    /// Number, from 1.
     pub number: u8,
-    /// What its link is fit for.
+    /// State of the logical link.
     pub state: PortState,
-    /// The kernel's words, `LinkUp`.
+    /// State of the physical link in the kernel's words, such as `LinkUp`.
     pub physical_state: Option<String>,
-    /// What it carries.
+    /// Link layer.
     pub link_layer: LinkLayer,
-    /// Its local identifier; `None` or 0 without a subnet manager.
+    /// Local identifier; `None` or 0 without a subnet manager.
     pub lid: Option<u16>,
-    /// The subnet manager's.
+    /// Local identifier of the subnet manager.
     pub sm_lid: Option<u16>,
-    /// The kernel's words, `56 Gb/sec (4X FDR)`. Software devices and eRDMA say anything.
+    /// Rate in the kernel's words, such as `56 Gb/sec (4X FDR)`. Software devices and eRDMA report
+    /// arbitrary values.
     pub rate: Option<String>,
-    /// The largest packet, in bytes, where that follows from the interface's MTU.
+    /// Largest packet, in bytes, if it follows from the MTU of the network interface.
     pub mtu: Option<u32>,
-    /// Its network interface.
+    /// Network interface of the port.
     pub netdev: Option<String>,
-    /// How long the GID table is.
+    /// Size of the GID table.
     pub gid_table_length: usize,
-    /// The entries that are filled.
+    /// Used entries of the GID table.
     pub gids: Vec<Gid>,
 }
 
-/// What a port's link is fit for.
+/// State of a port's logical link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PortState {
     /// No carrier.
     Down,
-    /// The link is up, and no subnet manager has configured it.
+    /// Link up, but not configured by a subnet manager.
     Init,
-    /// A subnet manager is about to finish.
+    /// Configured by a subnet manager, but not active yet.
     Armed,
-    /// Data flows.
+    /// Data can be transferred.
     Active,
-    /// Something else.
+    /// State that the kernel does not report or that is unknown to this build.
     #[default]
     Unknown,
 }
 
 impl PortState {
-    /// From `4: ACTIVE`.
+    /// Parses the kernel's text, such as `4: ACTIVE`.
     pub fn parse(text: &str) -> PortState {
         match text.split(':').next().map(str::trim) {
             Some("1") => PortState::Down,
@@ -116,7 +119,7 @@ impl PortState {
     }
 }
 
-/// As `ibstat` and people write it.
+/// Formats a state in capitals, like `ibstat`.
 impl fmt::Display for PortState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -129,47 +132,48 @@ impl fmt::Display for PortState {
     }
 }
 
-/// What a port carries.
+/// Link layer of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkLayer {
-    /// InfiniBand: addressed by LID.
+    /// InfiniBand, addressed by LID.
     InfiniBand,
-    /// Ethernet: RoCE or iWARP, addressed by GID or IP.
+    /// Ethernet with RoCE or iWARP, addressed by GID or IP address.
     Ethernet,
-    /// The kernel does not say.
+    /// Not reported by the kernel.
     #[default]
     Unknown,
 }
 
-/// An entry of a GID table.
+/// Entry of a GID table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gid {
-    /// Its place in the table.
+    /// Index in the table.
     pub index: u16,
-    /// The 16 bytes, which look like an IPv6 address.
+    /// GID: 16 bytes in the format of an IPv6 address.
     pub value: Ipv6Addr,
-    /// What packets with it look like.
+    /// Packet format that the GID selects.
     pub kind: GidKind,
-    /// The interface it stems from; `None` also where the one of that name here is another.
+    /// Network interface of the GID; `None` also if the interface of that name in this network
+    /// namespace is a different one.
     pub netdev: Option<String>,
 }
 
-/// What packets of a GID look like (`gid_attrs/types`).
+/// Packet format that a GID selects (`gid_attrs/types` in sysfs).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GidKind {
-    /// InfiniBand, or RoCE inside an Ethernet segment.
+    /// InfiniBand, or RoCE v1, which stays within an Ethernet segment.
     IbOrRoceV1,
-    /// RoCE over UDP.
+    /// RoCE v2, over UDP.
     RoceV2,
-    /// The kernel does not say: iWARP, or an old one.
+    /// Not reported by the kernel: iWARP, or an old kernel.
     #[default]
     Unknown,
 }
 
 impl GidKind {
-    /// From `RoCE v2`.
+    /// Parses the kernel's text, such as `RoCE v2`.
     pub fn parse(text: &str) -> GidKind {
         match text.trim() {
             "IB/RoCE v1" => GidKind::IbOrRoceV1,
@@ -180,7 +184,8 @@ impl GidKind {
 }
 
 impl Gid {
-    /// The IP address that the GID is made of, if it is: `::ffff:a.b.c.d`, or any IPv6 address.
+    /// Returns the IP address in the GID: an IPv4 address for `::ffff:a.b.c.d`, otherwise an IPv6
+    /// address.
     pub fn ip(&self) -> IpAddr {
         match self.value.to_ipv4_mapped() {
             Some(v4) => IpAddr::V4(v4),
@@ -188,13 +193,14 @@ impl Gid {
         }
     }
 
-    /// The upper half, by which InfiniBand subnets are told apart.
+    /// Returns the upper 64 bits, which identify an InfiniBand subnet.
     pub fn subnet_prefix(&self) -> u64 {
         // The upper 64 of 128 bits fit.
         (self.value.to_bits() >> 64) as u64
     }
 
-    /// A MAC address and zeros, which is what iWARP devices put there: no address of anything.
+    /// Tells whether the GID is a MAC address followed by zeros, as on iWARP devices. It is not an
+    /// IP address then.
     pub fn is_mac(&self) -> bool {
         let octets = self.value.octets();
         octets[6..].iter().all(|byte| *byte == 0) && octets[..6].iter().any(|byte| *byte != 0)

@@ -1,26 +1,28 @@
-//! The files that an inventory was read from, to read it again elsewhere.
+//! Copies of the files that an inventory was read from, so that it can be read again on another
+//! machine.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Something that was read.
+/// File, directory or symbolic link that was read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RecordedEntry {
-    /// A directory whose names were listed, or that was looked for.
+    /// Directory that was listed or looked up.
     Directory,
-    /// A file's bytes.
+    /// Content of a file.
     File(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// A link to this path of the machine.
+    /// Absolute target of a symbolic link.
     Link(String),
 }
 
-/// Entries by their paths, `/sys/class/net/eth0/mtu`. No entry is below a link.
+/// Entries by their absolute paths, such as `/sys/class/net/eth0/mtu`. No path leads through a
+/// symbolic link.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recording(BTreeMap<String, RecordedEntry>);
 
 impl Recording {
-    /// Of paths as they were asked for, which may have led through links that were seen as well, and
-    /// of the paths that were `listed`, whether or not anything was read there.
+    /// Makes a recording of the entries that were read. Their paths may lead through symbolic
+    /// links, which must be among the entries. Paths that were only `listed` become empty files.
     pub fn from_entries(
         seen: &BTreeMap<String, RecordedEntry>,
         listed: &BTreeSet<String>,
@@ -38,20 +40,20 @@ impl Recording {
         Recording(entries)
     }
 
-    /// Paths and what is there, directories before what is in them.
+    /// Returns the paths and entries, each directory before its contents.
     pub fn entries(&self) -> impl Iterator<Item = (&str, &RecordedEntry)> {
         self.0.iter().map(|(path, entry)| (path.as_str(), entry))
     }
 }
 
-/// The path without the links above its last component.
+/// Resolves the symbolic links in a path, except in its last component.
 fn resolve(path: &str, seen: &BTreeMap<String, RecordedEntry>) -> String {
     let (mut asked, mut real) = (String::new(), String::new());
     let mut components = path.split('/').filter(|part| !part.is_empty()).peekable();
     while let Some(component) = components.next() {
         asked = format!("{asked}/{component}");
         real = match seen.get(&asked) {
-            // It leads to a real path, so one step is enough.
+            // The target is a resolved path already, so one step is enough.
             Some(RecordedEntry::Link(target)) if components.peek().is_some() => target.clone(),
             _ => format!("{real}/{component}"),
         };
@@ -59,7 +61,8 @@ fn resolve(path: &str, seen: &BTreeMap<String, RecordedEntry>) -> String {
     real
 }
 
-/// The way from the directory of `path` to `target`, so that a link works wherever the tree is.
+/// Returns `target` relative to the directory of `path`, so that the link works wherever the tree
+/// is copied to.
 pub fn relative(path: &str, target: &str) -> String {
     let depth = path.split('/').filter(|part| !part.is_empty()).count().saturating_sub(1);
     format!("{}{}", "../".repeat(depth), target.trim_start_matches('/'))

@@ -1,68 +1,69 @@
-//! What ranks link and import: `librlaunch.so`, and below `python/` the package `rlaunch`.
+//! Files that ranks link and import: `librlaunch.so`, and the Python package `rlaunch` below
+//! `python/`.
 //!
-//! A node keeps it beside its agent, in a directory that is named by its content. What travels, once
-//! to each node, is an [`LibraryArchive`], compressed by zlib and cut into parts.
+//! A node keeps them beside its agent, in a directory named after their content. They are sent once
+//! to each node, as a [`LibraryArchive`] that is compressed with zlib and split into chunks.
 
 use crate::frame::FrameError;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::path::{Component, Path, PathBuf};
 
-/// The directory for Python's search path, below the library's own.
+/// Directory of the Python package, below the library's own.
 pub const PYTHON: &str = "python";
-/// The largest archive that a node takes, in bytes before compression.
+/// Largest archive that a node accepts, in bytes before compression.
 pub const MAX_ARCHIVE: usize = 64 << 20;
 
-/// Where a node's ranks find it.
+/// Location of the library for a node's ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LibrarySource {
-    /// In this directory: the node is the launcher's own machine.
+    /// Directory on the launcher's own machine, which is the node.
     Directory(#[serde(with = "crate::serde_path")] PathBuf),
-    /// Beside the agent, once it has been there.
+    /// Directory in the cache beside the agent.
     Cached(LibraryName),
 }
 
-/// A library by its content: SHA-256, as [`LibraryDigest`] has it.
+/// Name of a library: the SHA-256 that [`LibraryDigest`] computes of its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LibraryName(pub [u8; 32]);
 
 impl LibraryName {
-    /// The directory's name: `library-` and 32 hexadecimal digits.
+    /// Returns the name of its directory: `library-` and 32 hexadecimal digits.
     pub fn directory(&self) -> String {
         let digits = self.0[..16].iter().map(|byte| format!("{byte:02x}"));
         digits.fold(LIBRARY_PREFIX.to_owned(), |name, byte| name + &byte)
     }
 }
 
-/// How the names of libraries' directories begin.
+/// Prefix of the names of libraries' directories.
 pub const LIBRARY_PREFIX: &str = "library-";
 
-/// What a node says of its library.
+/// Location of the library on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeLibrary {
-    /// The directory.
+    /// Path of the library's directory.
     #[serde(with = "crate::serde_path")]
     pub path: PathBuf,
-    /// Otherwise it has to be sent.
+    /// Whether the library is there already; otherwise it must be sent.
     pub is_present: bool,
 }
 
-/// The files of a library, in the order in which they are counted by [`LibraryDigest`].
+/// Files of a library, in the order in which [`LibraryDigest`] hashes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LibraryArchive(pub Vec<ArchivedFile>);
 
-/// One of them.
+/// File of a [`LibraryArchive`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArchivedFile {
-    /// Below the library's directory.
+    /// Path relative to the library's directory.
     pub path: String,
-    /// All of it.
+    /// Content of the file.
     #[serde(with = "serde_bytes")]
     pub content: Vec<u8>,
 }
 
 impl ArchivedFile {
-    /// Whether the path stays below the directory.
+    /// Tells whether the path stays inside the library's directory.
     pub fn is_inside(&self) -> bool {
         let mut parts = Path::new(&self.path).components();
         !self.path.is_empty() && parts.all(|part| matches!(part, Component::Normal(_)))
@@ -70,18 +71,18 @@ impl ArchivedFile {
 }
 
 impl LibraryArchive {
-    /// As bytes.
+    /// Encodes the archive with postcard.
     pub fn encode(&self) -> Result<Vec<u8>, FrameError> {
         postcard::to_stdvec(self).map_err(FrameError::Encode)
     }
 
-    /// From bytes.
+    /// Decodes an archive. Fails if the bytes are not one.
     pub fn decode(bytes: &[u8]) -> Result<LibraryArchive, FrameError> {
         let unreadable = |source| FrameError::Unreadable { length: bytes.len(), source };
         postcard::from_bytes(bytes).map_err(unreadable)
     }
 
-    /// What it is called.
+    /// Computes the name of the library.
     pub fn name(&self) -> LibraryName {
         let mut digest = LibraryDigest::default();
         for file in &self.0 {
@@ -92,24 +93,24 @@ impl LibraryArchive {
     }
 }
 
-/// Finds the name of a library, a file after the other, without having it in memory.
+/// Incremental hash of a library's files, which never holds more than one chunk in memory.
 #[derive(Clone, Debug, Default)]
 pub struct LibraryDigest(Sha256);
 
 impl LibraryDigest {
-    /// The next file, and its size in bytes.
+    /// Begins the next file, of `size` bytes.
     pub fn begin(&mut self, path: &str, size: u64) {
         self.0.update((path.len() as u64).to_le_bytes());
         self.0.update(path);
         self.0.update(size.to_le_bytes());
     }
 
-    /// More of its content.
+    /// Adds a chunk of the file's content.
     pub fn update(&mut self, content: &[u8]) {
         self.0.update(content);
     }
 
-    /// The name.
+    /// Returns the name of the library.
     pub fn finish(self) -> LibraryName {
         LibraryName(self.0.finalize().into())
     }

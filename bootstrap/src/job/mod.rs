@@ -1,5 +1,5 @@
-//! What a job is to one node: the program, its environment, the node's ranks, and what must be
-//! true there before anything starts.
+//! Description of a job for one node: programs, environment, ranks, and conditions to check before
+//! anything starts; and the node's answers.
 
 pub mod library;
 
@@ -17,235 +17,236 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Everything an agent needs to prepare and start its ranks. Travels inside the control channel,
-/// never on a command line.
+/// Everything that an agent needs to prepare and start its ranks. It travels inside the control
+/// channel, never on a command line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// The job's id.
+    /// Identifier of the job.
     pub id: JobId,
-    /// This node.
+    /// Number of the node that receives this.
     pub node: NodeId,
-    /// The host as the user typed it, for tags and messages.
+    /// Host as the user typed it, for tags and messages.
     pub host: String,
-    /// The node's own environment is what a login shell of the user's has there.
+    /// Whether the node's own environment is read from the user's login shell there.
     pub login: bool,
-    /// The programs that ranks of this node run, at least one.
+    /// Programs that ranks of this node run, at least one.
     pub applications: Vec<Application>,
-    /// The ranks of this node, by local rank.
+    /// Ranks of this node, by local rank.
     pub ranks: Vec<RankSpec>,
     /// Files that follow as [`crate::protocol::control::ToAgent::File`] frames.
     pub preload: Vec<PreloadFile>,
-    /// How long ranks may take between TERM and KILL, in milliseconds.
+    /// Time between SIGTERM and SIGKILL when ranks are ended, in milliseconds.
     pub kill_after_ms: u32,
-    /// An end of a connection that is silent for this long is gone, in milliseconds.
+    /// Silence after which the other end of a connection is considered lost, in milliseconds.
     pub silence_ms: u32,
-    /// Bytes of output the agent may send before the launcher grants more.
+    /// Output that the agent may send before the launcher grants credit, in bytes.
     pub output_window: u32,
-    /// Output says when it was read.
+    /// Whether output carries the time at which the agent read it.
     pub stamp_output: bool,
-    /// Ranks' stderr goes where their stdout goes, in the order in which they wrote.
+    /// Whether stderr of ranks is merged into their stdout, in the order of the writes.
     pub merge_stderr: bool,
-    /// How many ranks the job has on all nodes.
+    /// Number of ranks in the job, on all nodes.
     pub world_size: u32,
-    /// What to do about ranks that run MPI.
+    /// Reaction to ranks that run MPI without a process manager.
     pub singleton: SingletonPolicy,
-    /// To be told which processors are threads of one core.
+    /// Whether the inventory must list the hardware threads of each core.
     pub wants_cores: bool,
-    /// NCCL's network plugin, which has to be there.
+    /// NCCL network plugin that must exist on the node.
     #[serde(with = "crate::serde_path::optional")]
     pub nccl_net_plugin: Option<PathBuf>,
-    /// What ranks link and import; `None` where the launcher has none.
+    /// Library for ranks; `None` if the launcher has none.
     pub library: Option<LibrarySource>,
-    /// So many free ports the node holds until just before the start, and one more, if there is any,
-    /// where it has GPUs: NCCL answers questions about a job there.
+    /// Number of free TCP ports that the node holds until just before ranks start. A node with GPUs
+    /// tries to hold one more, for NCCL's status service.
     pub held_ports: u32,
-    /// MASTER_PORT as the user chose it, on the node of rank 0: the first of those that it holds.
+    /// MASTER_PORT as the user chose it, only on rank 0's node. It is the first of the held ports.
     pub master_port: Option<u16>,
-    /// This node's place in the tree of agents.
+    /// The node's configuration in the tree of agents.
     pub oob: OobConfig,
-    /// By which this node's ranks show that they belong to the job.
+    /// Secret with which this node's ranks authenticate to the agent.
     pub token: Token,
 }
 
 impl Job {
-    /// How long an end of a connection may be silent before it is given up.
+    /// Returns the silence after which the other end of a connection is considered lost.
     pub fn silence(&self) -> Duration {
         Duration::from_millis(self.silence_ms.into())
     }
 }
 
-/// One of the job's programs, and what its ranks have in common.
+/// Program of the job, with what its ranks have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Application {
-    /// Its number in the job, from 0.
+    /// Number of the program in the job, from 0.
     pub index: u32,
-    /// The program and its arguments, at least one.
+    /// Program and arguments, at least one element.
     pub argv: Vec<OsString>,
-    /// Where its ranks run.
+    /// Working directory of its ranks.
     pub wdir: WorkingDir,
-    /// Variables forwarded from the launching shell, or set by `-x`, and PATH and PYTHONPATH.
+    /// Variables forwarded from the launching shell or set by `-x`, and PATH and PYTHONPATH.
     pub env: Vec<EnvVar>,
-    /// A script the program will read, to be looked for before any rank starts.
+    /// Script that the program will read, whose presence is checked before any rank starts.
     pub script: Option<ScriptCheck>,
-    /// Which of [`Job::preload`] its arguments may name.
+    /// Indices into [`Job::preload`] of the files that its arguments may name.
     pub preload: Vec<u32>,
-    /// Its ranks start when [`crate::protocol::control::ToAgent::StartApplication`] says so.
+    /// Whether its ranks start only with [`crate::protocol::control::ToAgent::StartApplication`].
     pub waits: bool,
 }
 
-/// What happens when several ranks run MPI and nobody serves it, so that each would take itself for
+/// Reaction to several ranks that run MPI without a process manager, so that each believes to be
 /// rank 0 of 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SingletonPolicy {
-    /// The job ends when the program itself is linked with MPI; a library that was loaded later is
-    /// warned of.
+    /// End the job if the program itself is linked with MPI; warn if an MPI library was loaded
+    /// later.
     #[default]
     Error,
-    /// A warning.
+    /// Warn.
     Warn,
-    /// Nobody looks.
+    /// Do not look for MPI.
     Ignore,
 }
 
-/// Where ranks run.
+/// Working directory of ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WorkingDir {
-    /// The launcher's directory where the node has it, else the user's home there.
+    /// The launcher's directory if the node has it, otherwise the user's home directory.
     SameAsLauncher(#[serde(with = "crate::serde_path")] PathBuf),
-    /// Asked for by name: it must be there.
+    /// Directory that the user asked for. It must exist.
     Required(#[serde(with = "crate::serde_path")] PathBuf),
 }
 
-/// One variable of the ranks' environment and how it meets what the node already has.
+/// Environment variable of ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnvVar {
-    /// The variable's name.
+    /// Name of the variable.
     pub name: OsString,
-    /// Its value.
+    /// Value of the variable.
     pub value: OsString,
-    /// How it is applied.
+    /// Rule for combining it with the node's own value.
     pub rule: EnvRule,
 }
 
-/// How a variable meets the node's own.
+/// Rule for combining a variable with the node's own value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EnvRule {
-    /// Replaces the node's value.
+    /// Replace the node's value.
     Set,
-    /// A search path: these entries first, then the node's own that are not among them.
+    /// Search path: put these entries before the node's own.
     PathBefore,
-    /// A search path: the node's own entries first, then these.
+    /// Search path: put these entries after the node's own.
     PathAfter,
-    /// Only where the node has none.
+    /// Set the variable only if the node has no value.
     Default,
 }
 
-/// One rank and what only it is told.
+/// Rank, with the parts of its description that differ from rank to rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankSpec {
-    /// The rank.
+    /// Number of the rank.
     pub rank: Rank,
-    /// Its place on this node.
+    /// Number of the rank on this node.
     pub local_rank: LocalRank,
-    /// What it runs: which of [`Job::applications`].
+    /// Index of its program in [`Job::applications`].
     pub application: u32,
-    /// Its own variables. A name that the user set by `-x` is not among them.
+    /// Variables of this rank only, without names that the user set by `-x`.
     pub env: Vec<(String, String)>,
-    /// It reads standard input; otherwise there is nothing to read.
+    /// Whether it reads standard input; otherwise its stdin is empty.
     pub stdin: bool,
 }
 
-/// What a rank is given when it starts, once every node's inventory is known.
+/// Settings of a rank that are decided only after every node has reported its inventory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankSetup {
-    /// The processors it may use; `None` leaves it those of the agent.
+    /// CPUs that the rank may use; `None` for those of the agent.
     pub cpus: Option<CpuSet>,
-    /// The NUMA node whose memory it takes as long as there is any.
+    /// NUMA node whose memory the rank prefers.
     pub memory_node: Option<u32>,
-    /// Variables that it gets unless the user or the host has set them.
+    /// Variables that the rank gets unless the user or the host has set them.
     pub defaults: Vec<(String, String)>,
-    /// Words of its command line that were known only now, and which ones: 0 is the program.
+    /// Arguments that were unknown before, with their indices; 0 is the program.
     pub words: Vec<(u32, OsString)>,
-    /// Variables of the user's that were known only now; they replace all others.
+    /// Variables set by the user whose values were unknown before. They replace all others.
     pub env: Vec<(OsString, OsString)>,
-    /// Files that it finds when it starts.
+    /// Files to create before the rank starts.
     pub files: Vec<RankFile>,
 }
 
-/// A file that is made for ranks of this node, and goes when the job is over.
+/// File that is created for ranks of this node and removed when the job ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankFile {
-    /// Where; what is relative is below the working directory of the rank.
+    /// Path of the file, relative to the rank's working directory unless it is absolute.
     #[serde(with = "crate::serde_path")]
     pub path: PathBuf,
-    /// What is in it.
+    /// Content of the file.
     #[serde(with = "serde_bytes")]
     pub content: Vec<u8>,
 }
 
-/// A TCP port that has to accept a connection before an application may start.
+/// TCP port that must accept a connection before an application may start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AwaitedPort {
-    /// By which the launcher knows it.
+    /// Identifier chosen by the launcher.
     pub id: u32,
-    /// Names or addresses of the host; any of them will do.
+    /// Names or addresses of one host. The first that accepts a connection counts.
     pub hosts: Vec<String>,
-    /// The port.
+    /// Port number.
     pub port: u16,
 }
 
-/// The first non-option argument of an interpreter, when the launcher's directory has that file.
+/// First argument of an interpreter that is not an option, if the launcher has a file of that name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScriptCheck {
-    /// As typed, relative to the working directory.
+    /// Path as typed, relative to the working directory.
     #[serde(with = "crate::serde_path")]
     pub path: PathBuf,
-    /// SHA-256 of the launcher's copy, when it is at most 1 MiB.
+    /// SHA-256 of the launcher's copy, if that is at most 1 MiB.
     pub sha256: Option<[u8; 32]>,
 }
 
-/// A file that is copied to the node for this job. An argument equal to `name` or to `typed`
-/// becomes the path of the copy.
+/// File that is copied to the node for this job. Arguments equal to `name` or `typed` are replaced
+/// with the path of the copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreloadFile {
-    /// The path as the user typed it.
+    /// Path as the user typed it.
     #[serde(with = "crate::serde_path")]
     pub typed: PathBuf,
-    /// The file name of the copy, without a directory.
+    /// File name of the copy, without a directory.
     pub name: OsString,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Permission bits, `0o777` at most.
+    /// Permission bits, at most `0o777`.
     pub mode: u32,
 }
 
-/// What an agent says of its node when it starts.
+/// Description of a node that its agent sends first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFacts {
-    /// The kernel's name for this host.
+    /// Host name in the kernel.
     pub hostname: String,
-    /// The machine's architecture, `x86_64` or `aarch64`.
+    /// Architecture, `x86_64` or `aarch64`.
     pub arch: String,
-    /// The agent's process id.
+    /// Process id of the agent.
     pub pid: u32,
-    /// Its parent's, which clears up after it.
+    /// Process id of the guardian, the agent's parent, which cleans up if the agent dies.
     pub guardian: u32,
-    /// The effective user id ranks will run with.
+    /// Effective user id of the ranks.
     pub uid: u32,
-    /// Addresses of interfaces that are up, loopback and link-local left out.
+    /// Addresses of interfaces that are up, without loopback and link-local ones.
     pub addresses: Vec<InterfaceAddress>,
-    /// The address of this node that the SSH connection arrived at, when it came by SSH.
+    /// Address of this node to which the SSH connection was made; `None` if it was not started by
+    /// SSH.
     pub ssh_address: Option<IpAddr>,
-    /// How many GPUs there are that programs can use.
+    /// Number of GPUs that programs can use.
     pub gpus: u32,
-    /// Identity of this boot of the kernel and of this part of the machine: equal for two agents of
-    /// one host, and different for containers of one. Empty where the system does not say.
+    /// Identity of this boot of the kernel and of the container. It is equal for two agents of one
+    /// host, and different for two containers on one. Empty if the system does not provide it.
     pub machine: String,
 }
 
 impl NodeFacts {
-    /// Whether the two were read on one host. Machines that were copied while they ran have one boot,
-    /// but not one name and the same addresses.
+    /// Tells whether two descriptions are of the same host. Virtual machines that were cloned while
+    /// running share the boot identity, so host names and addresses are compared, too.
     pub fn is_same_host(&self, other: &NodeFacts) -> bool {
         let has = |a: &NodeFacts, b: &NodeFacts| {
             a.addresses.iter().all(|own| b.addresses.iter().any(|other| other == own))
@@ -257,19 +258,19 @@ impl NodeFacts {
     }
 }
 
-/// An address and the network it is in.
+/// Address of an interface, with its network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterfaceAddress {
-    /// The interface, `eth0`.
+    /// Name of the interface, such as `eth0`.
     pub interface: String,
-    /// The address.
+    /// IP address.
     pub address: IpAddr,
-    /// Leading bits that name the network, `0..=32` or `0..=128`.
+    /// Length of the network prefix, at most 32 for IPv4 and 128 for IPv6.
     pub prefix: u8,
 }
 
 impl InterfaceAddress {
-    /// Whether `other` is in this address's network.
+    /// Tells whether `other` is in the network of this address.
     pub fn same_network(&self, other: IpAddr) -> bool {
         let prefix = u32::from(self.prefix);
         match (self.address, other) {
@@ -286,96 +287,96 @@ impl InterfaceAddress {
     }
 }
 
-/// Why a node cannot run the job. Each is found before any rank starts.
+/// Reason why a node cannot run the job. All of them are found before any rank starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Problem {
-    /// The program is not on the node's search path, or not at its path.
+    /// The program is not on the node's search path, or its path does not exist.
     NoProgram {
-        /// As typed.
+        /// Program as typed.
         program: OsString,
-        /// A program of nearly that name which is there (`python3` for `python`).
+        /// Existing program with a similar name, such as `python3` for `python`.
         instead: Option<String>,
     },
-    /// The program is there and may not be executed.
+    /// The program exists but is not executable.
     NotExecutable {
-        /// Its path.
+        /// Path of the program.
         #[serde(with = "crate::serde_path")]
         program: PathBuf,
     },
-    /// The script an interpreter was given is not there.
+    /// The script that an interpreter is to run does not exist.
     NoScript {
-        /// As typed.
+        /// Script as typed.
         #[serde(with = "crate::serde_path")]
         script: PathBuf,
     },
-    /// The directory of `--wdir` is not there.
+    /// The directory given by `--wdir` does not exist.
     NoDirectory {
-        /// As typed.
+        /// Directory as typed.
         #[serde(with = "crate::serde_path")]
         directory: PathBuf,
     },
-    /// A file that an option names is not there.
+    /// A file given to an option does not exist.
     NoFile {
-        /// The option.
+        /// Option, with its dashes.
         option: String,
-        /// As typed.
+        /// Path as typed.
         #[serde(with = "crate::serde_path")]
         path: PathBuf,
     },
-    /// A preloaded file could not be kept.
+    /// A preloaded file could not be stored.
     Preload {
-        /// What was tried, on which path.
+        /// Operation that failed, with its path.
         operation: String,
-        /// The system's reason.
+        /// Error of the operating system.
         cause: String,
     },
     /// No port of the range is free.
     NoPort {
-        /// The range.
+        /// Range of ports.
         range: PortRange,
     },
-    /// The port that the user chose for MASTER_PORT is not free.
+    /// The port that the user chose for MASTER_PORT is in use.
     PortTaken {
-        /// The port.
+        /// Port number.
         port: u16,
     },
-    /// The program needs MPI, which nobody serves.
+    /// The program is linked with MPI, and there is no process manager for it.
     Singleton {
-        /// The program's path.
+        /// Path of the program.
         #[serde(with = "crate::serde_path")]
         program: PathBuf,
-        /// The library, and what it needs: `libmpi.so.40`, `PMIx`.
+        /// File name of the MPI library, such as `libmpi.so.40`.
         library: String,
-        /// What the library needs to be served.
+        /// Process management interface that the library needs: `PMI` or `PMIx`.
         needs: String,
     },
-    /// The system refused something else the job needs.
+    /// The operating system refused something else that the job needs.
     System {
-        /// What was tried.
+        /// Operation that failed.
         operation: String,
-        /// The system's reason.
+        /// Error of the operating system.
         cause: String,
     },
 }
 
-/// Something the user should know that stops nothing.
+/// Something that the user should know, but that does not prevent the job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Notice {
-    /// The launcher's directory is not there; the ranks run in the user's home.
+    /// The launcher's directory does not exist on the node; ranks run in the user's home directory.
     RunsInHome {
-        /// That home.
+        /// Home directory.
         #[serde(with = "crate::serde_path")]
         home: PathBuf,
     },
     /// The node's copy of the script differs from the launcher's.
     ScriptDiffers {
-        /// As typed.
+        /// Script as typed.
         #[serde(with = "crate::serde_path")]
         script: PathBuf,
     },
-    /// There is no place for the job's own directory, and the ranks do without what is in it.
+    /// The job's own directory could not be created; ranks run without the files in it.
     NoWorkspace {
-        /// The places that were tried, and the system's reasons.
+        /// Directories that were tried, with the errors of the operating system.
         cause: String,
     },
 }

@@ -1,45 +1,42 @@
-//! What crosses a control channel, and how it is framed.
+//! Messages between the launcher and an agent on their control channel.
 //!
-//! A channel is a byte stream in each direction: the SSH channel's own stdin and stdout. The agent
-//! speaks first. Whatever its shell printed before (banners, `echo` in a profile) is skipped up to
-//! [`HELLO_MAGIC`]; from there on both directions carry frames:
+//! The channel is a byte stream in each direction, usually stdin and stdout of an SSH session. The
+//! agent sends first. Anything that its login shell printed before (banners, `echo` in a profile)
+//! is skipped up to [`HELLO_MAGIC`]; after that, both directions carry frames of [`crate::frame`].
 //!
-//! ```text
-//! length: u32, little endian, at most MAX_FRAME    body: `length` bytes of postcard
-//! ```
-//!
-//! The first frame is [`FromAgent::Hello`] with the protocol version. The life of a channel:
+//! The first frame is [`FromAgent::Hello`] with the protocol version. A job goes through these
+//! steps:
 //!
 //! ```text
 //! agent                         launcher
 //!   Hello             ──────▶
 //!                     ◀──────   Job, File…
-//!   Prepared | Refused ─────▶                       every node has answered before any goes on
-//!                     ◀──────   Prover              where it has RDMA
-//!   WantsProver       ──────▶   ◀── ProverPart…     where that file is not there yet
-//!                     ◀──────   Join                the tree of agents, see [`crate::rendezvous`]
-//!                     ◀──────   LibraryPart…        where it is not there yet, see [`crate::job::library`]
+//!   Prepared | Refused ─────▶                     the launcher waits for every node
+//!                     ◀──────   Prover            nodes with RDMA
+//!   NeedsProver       ──────▶   ◀── ProverPart…   if the node has no copy of the prover
+//!                     ◀──────   Join              join the tree of agents ([`crate::rendezvous`])
+//!                     ◀──────   LibraryPart…      if the node has no copy ([`crate::job::library`])
 //!   Edge              ──────▶
-//!                     ◀──────   Prove               those with RDMA, see [`crate::protocol::mesh`]
-//!   Proved            ──────▶
-//!                     ◀──────   Table               to the root, which passes it down the tree
-//!   TableEverywhere   ──────▶                       from the root
+//!                     ◀──────   Prove             nodes with RDMA ([`crate::protocol::mesh`])
+//!   RoundDone         ──────▶
+//!                     ◀──────   Table             to the root, which sends it down the tree
+//!   TableEverywhere   ──────▶                     from the root
 //!                     ◀──────   Start
 //!   Started, Output…  ──────▶   ◀── Credit, Signal
-//!   StdinCredit       ──────▶   ◀── Stdin…        where ranks of the node read standard input
-//!   PortOpen          ──────▶                       an application waits for it
-//!                     ◀──────   StartApplication    one whose ranks have waited
+//!   StdinCredit       ──────▶   ◀── Stdin…        if ranks of the node read standard input
+//!   PortOpen          ──────▶                     if an application waits for the port
+//!                     ◀──────   StartApplication  for an application that has waited
 //!   Exited            ──────▶
-//!                     ◀──────   News                for the ranks: who failed, which link is down
-//!                     ◀──────   End                 when a rank failed or the user asked
-//!   Done              ──────▶                       nothing of the job is left on the node
-//!                     ◀──────   End                 nor on any other: who still carries the tree leaves
+//!                     ◀──────   JobEvent          failures of ranks, nodes and links, for the ranks
+//!                     ◀──────   End               after a failure, or when the user asks for it
+//!   Done              ──────▶                     nothing of the job is left on the node
+//!                     ◀──────   End               nor on any other: agents that relay may exit
 //! ```
 //!
-//! `Relay` goes both ways whenever an edge of the tree has to go through the launcher.
+//! `Relay` is used in both directions for edges of the tree that go through the launcher.
 //!
-//! Output needs credit ([`Job::output_window`], [`ToAgent::Credit`]), and so does standard input
-//! ([`FromAgent::StdinCredit`]); nothing else does, and everything else goes first.
+//! Output requires credit ([`Job::output_window`], [`ToAgent::Credit`]), and so does standard input
+//! ([`FromAgent::StdinCredit`]). All other messages require none and are sent before them.
 
 pub use crate::frame::{FrameError, FrameReader, MAX_FRAME, MAX_NOISE, encode};
 
@@ -55,324 +52,331 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Changes whenever a frame changes. Launcher and agent travel together, so they always match
-/// unless someone points `--agent` at another build.
+/// Version of the messages, which changes with every change of a message. Launcher and agent are
+/// normally of one build; they differ only if `--agent` names another.
 pub const PROTOCOL_VERSION: u16 = 12;
 
-/// Ends the noise a login shell may print. No shell prints this by accident.
+/// Bytes that precede the agent's first frame and end the output of its login shell. No shell
+/// prints them by accident.
 pub const HELLO_MAGIC: &[u8] = b"\n\x02rlaunch-agent-speaks\x03\n";
 
-/// The most output one frame carries, in bytes: a control frame never waits for more than this.
+/// Most output in one frame, in bytes. A control frame never waits for more than this.
 pub const MAX_OUTPUT: usize = 32 << 10;
 
-/// The most standard input one frame carries, in bytes.
+/// Most standard input in one frame, in bytes.
 pub const MAX_STDIN: usize = 32 << 10;
 
-/// How much standard input may be on its way to a node and inside its agent, in bytes.
+/// Most standard input on its way to a node or buffered in its agent, in bytes.
 pub const STDIN_WINDOW: u32 = 256 << 10;
 
-/// What so many bytes of standard input take of [`STDIN_WINDOW`]: many small parts cost more memory
-/// than they have bytes.
+/// Returns how much of [`STDIN_WINDOW`] a frame with `length` bytes of standard input uses: at
+/// least 1 KiB, because a small frame costs more memory than its bytes.
 pub fn stdin_cost(length: usize) -> u32 {
     const LEAST: usize = 1 << 10;
     u32::try_from(length.max(LEAST)).unwrap_or(u32::MAX)
 }
 
-/// The most of a file one frame carries, in bytes.
+/// Longest part of a file in one frame, in bytes.
 pub const MAX_FILE_CHUNK: usize = 256 << 10;
 
-/// Both ends say something at least this often.
+/// Longest time between two frames from either end.
 pub const BEAT: Duration = Duration::from_secs(2);
 
-/// Silence for this long means the other end is gone, where the user has not said otherwise: three
-/// missed beats.
+/// Default silence after which the other end is considered lost: three beats.
 pub const BEATS_LOST: Duration = Duration::from_secs(6);
 
-/// From the launcher to an agent.
+/// Message from the launcher to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToAgent {
-    /// What this node is to run.
+    /// Job to prepare.
     Job(Box<Job>),
-    /// The next part of a preloaded file; an empty part ends it.
+    /// Next part of a preloaded file; an empty part ends the file.
     File {
-        /// Which of [`Job::preload`].
+        /// Index into [`Job::preload`].
         index: u32,
-        /// At most [`MAX_FILE_CHUNK`] bytes.
+        /// Content, at most [`MAX_FILE_CHUNK`] bytes.
         #[serde(with = "serde_bytes")]
         data: Vec<u8>,
     },
-    /// The node has RDMA and will need this to prove it.
+    /// Hash and size of the prover. Sent to nodes with RDMA.
     Prover(ProverFile),
-    /// The next part of that file, where it was asked for; an empty part ends it.
+    /// Next part of the prover, in response to [`FromAgent::NeedsProver`]; an empty part ends the
+    /// file.
     ProverPart(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// The next part of the library for ranks, where the node lacks it; an empty part ends it.
+    /// Next part of the library for ranks, if the node lacks it; an empty part ends the archive.
     LibraryPart(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// Every node is prepared: join the tree.
+    /// Request to join the tree of agents. Sent when every node is prepared.
     Join {
-        /// `None` for the root.
+        /// Parent in the tree; `None` for the root.
         parent: Option<ParentPeer>,
     },
-    /// Every node has joined: prove these paths, together with every other node.
+    /// Request to prove these paths together with the other nodes. Sent when every node has joined.
     Prove(Round),
-    /// Nothing more will be proved: close the queue pairs but for those of these paths, and report
-    /// what becomes of them.
+    /// Request to close all queue pairs except those of these paths, and to report failures of
+    /// these. Sent after the last round.
     WatchPaths {
-        /// [`crate::protocol::mesh::MeshPath::id`], of the last round.
+        /// Identifiers of the paths in the last round ([`crate::protocol::mesh::MeshPath::id`]).
         ids: Vec<u32>,
-        /// How often each end lets the other know, in milliseconds.
+        /// Interval between beats on each path, in milliseconds.
         beat_ms: u32,
     },
-    /// The other end of a path that is proved anew has come as far as this one: what it gives.
+    /// Endpoints of the peer of a path that is proved again, once the peer has come as far as this
+    /// end.
     PeerEndpoints(Vec<Vec<u8>>),
-    /// To the root: the rank table, for every node.
+    /// Rank table, encoded. Sent to the root, for all nodes.
     Table(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// Part of what a neighbour in the tree has to say, where the two have no edge.
+    /// Bytes from a neighbour in the tree with which this node has no TCP connection.
     Relay {
-        /// The neighbour.
+        /// Neighbour that sent them.
         from: NodeId,
-        /// At most [`MAX_FILE_CHUNK`] bytes.
+        /// Bytes, at most [`MAX_FILE_CHUNK`].
         #[serde(with = "serde_bytes")]
         data: Vec<u8>,
     },
-    /// Every node has the rank table: start the ranks.
+    /// Request to start the ranks. Sent when every node has the rank table.
     Start {
-        /// Variables that were known only now, MASTER_ADDR and MASTER_PORT, for every rank.
+        /// Variables for every rank that were unknown before: MASTER_ADDR and MASTER_PORT.
         env: Vec<(String, String)>,
-        /// What each rank of the node is given, by local rank.
+        /// Settings of the node's ranks, by local rank.
         ranks: Vec<RankSetup>,
-        /// Let Horovod's ranks reach their store at this port of loopback.
+        /// Port of the loopback interface at which Horovod's ranks reach their store.
         horovod: Option<u16>,
-        /// To look for until they accept connections.
+        /// Ports to try until they accept connections.
         ports: Vec<AwaitedPort>,
     },
-    /// What an application has waited for is there: start its ranks.
+    /// Request to start the ranks of an application that has waited for other applications.
     StartApplication {
-        /// [`crate::job::Application::index`].
+        /// Number of the application ([`crate::job::Application::index`]).
         index: u32,
     },
-    /// This many more bytes of output may be sent.
+    /// Credit for this many more bytes of output.
     Credit(u32),
-    /// The next part of standard input, at most [`MAX_STDIN`] bytes, for every rank of the node that
+    /// Next part of standard input, at most [`MAX_STDIN`] bytes, for every rank of the node that
     /// reads it; an empty part ends it.
     Stdin(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// Tell the ranks, who may wait for what will not come.
+    /// Event to pass on to the ranks, which may be waiting for ranks that are gone.
     JobEvent(JobEvent),
-    /// Pass this signal on to every rank.
+    /// Number of a signal to send to every rank.
     Signal(i32),
-    /// End every rank: TERM and KILL after the grace, or KILL at once.
+    /// Request to end every rank: with SIGTERM first and SIGKILL after the grace period, or with
+    /// SIGKILL.
     End {
-        /// Do not wait for the grace.
+        /// Whether to send SIGKILL immediately.
         now: bool,
     },
-    /// The launcher is about to be stopped: stop the ranks, and expect no beats.
+    /// Request to stop the ranks because the launcher is about to be stopped. No beats follow.
     Suspend,
-    /// The launcher runs again.
+    /// Request to continue the ranks because the launcher runs again.
     Resume,
-    /// The launcher is alive.
+    /// Sign of life.
     Beat,
 }
 
-/// From an agent to the launcher.
+/// Message from an agent to the launcher.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromAgent {
-    /// The first frame.
+    /// First message.
     Hello {
-        /// [`PROTOCOL_VERSION`] of the agent.
+        /// Version of the agent's messages ([`PROTOCOL_VERSION`]).
         version: u16,
-        /// What the node is.
+        /// Description of the node.
         facts: NodeFacts,
     },
-    /// Everything the job needs is here.
+    /// Preparation is complete; every condition of the job holds on this node.
     Prepared {
-        /// What the user should know.
+        /// Notices for the user.
         notices: Vec<Notice>,
-        /// The ports it holds, as many as it was asked to.
+        /// Ports that the node holds, as many as the job asked for.
         ports: Vec<u16>,
-        /// Where its children in the tree can find it.
+        /// Addresses at which the node's children in the tree can connect.
         listeners: Vec<SocketAddr>,
-        /// What the node has.
+        /// Hardware and system software of the node.
         inventory: Box<Inventory>,
-        /// Where its ranks will find the library that was named.
+        /// Location of the library for ranks on this node.
         library: Option<NodeLibrary>,
     },
-    /// The library did not come to its place; ranks run without it.
+    /// The library could not be installed; ranks run without it.
     NoLibrary {
-        /// Why.
+        /// Reason.
         cause: String,
     },
-    /// The node has an edge to its parent, or has to have it relayed.
+    /// Result of connecting to the parent in the tree: an edge, or the reasons why it must be
+    /// relayed.
     Edge(EdgeReport),
-    /// The edge to a neighbour broke; what it carried is relayed from now on.
+    /// The edge to a neighbour broke; from now on it is relayed.
     EdgeBroke {
-        /// The neighbour.
+        /// Neighbour at the other end.
         peer: NodeId,
-        /// How that was noticed.
+        /// Symptom, such as the error of the socket.
         how: String,
     },
-    /// The file that [`ToAgent::Prover`] names is not here.
+    /// The node has no copy of the prover that [`ToAgent::Prover`] describes.
     NeedsProver,
-    /// How a round ended here.
+    /// Results of a round of proofs on this node.
     RoundDone {
-        /// [`Round::number`].
+        /// Number of the round ([`Round::number`]).
         round: u32,
-        /// Of every path of the node.
+        /// Outcome of each of the node's paths.
         outcomes: Vec<PathOutcome>,
-        /// What it took.
+        /// Resources that the round used.
         cost: RoundCost,
     },
-    /// Of a path that is proved anew: this end has come so far, and gives this to the other.
+    /// Endpoints of this end of a path that is proved again, for its peer.
     PathEndpoints {
-        /// [`Round::number`].
+        /// Number of the round ([`Round::number`]).
         round: u32,
-        /// Its endpoints, encoded; nothing once it has connected.
+        /// Endpoints, encoded; empty once this end has connected.
         given: Vec<Vec<u8>>,
     },
-    /// What became of a watched path.
+    /// Event on a watched path.
     PathEvent(PathEvent),
-    /// From the root: every node has the rank table.
+    /// Every node has the rank table. Sent by the root.
     TableEverywhere,
-    /// Part of what is to be said to a neighbour in the tree with whom there is no edge.
+    /// Bytes for a neighbour in the tree with which this node has no TCP connection.
     Relay {
-        /// The neighbour.
+        /// Neighbour to send them to.
         to: NodeId,
-        /// At most [`MAX_FILE_CHUNK`] bytes.
+        /// Bytes, at most [`MAX_FILE_CHUNK`].
         #[serde(with = "serde_bytes")]
         data: Vec<u8>,
     },
-    /// From the root: ranks wait for others, and have for a while.
+    /// Ranks have been waiting for others for a while. Sent by the root.
     Waiting {
-        /// `barrier "x"`.
+        /// Description of the operation, such as `barrier "x"`.
         what: String,
-        /// How long, in milliseconds.
+        /// Time that the first rank has waited, in milliseconds.
         waited_ms: u64,
-        /// For whom.
+        /// Ranks that have not arrived.
         missing: MissingRanks,
     },
-    /// From the root: ranks wait for a key that nobody has put.
+    /// Ranks have been waiting for a key that no rank has put. Sent by the root.
     WaitingForKey {
-        /// The key, as it is shown.
+        /// Key, formatted for people.
         key: String,
-        /// How long, in milliseconds.
+        /// Time that the first rank has waited, in milliseconds.
         waited_ms: u64,
     },
-    /// A rank wants the job to end.
+    /// A rank aborts the job.
     Aborted {
-        /// The rank.
+        /// Rank that asked for it; `None` if rlaunch itself did.
         by: Option<Rank>,
-        /// Why.
+        /// Reason given by the rank.
         text: String,
     },
-    /// A rank has something for the events.
+    /// A rank adds a text to the job's event log.
     RankEvent {
-        /// The rank.
+        /// Rank that sent it.
         rank: Rank,
-        /// What.
+        /// Text of the event.
         text: String,
     },
-    /// The job cannot run here. No rank was started.
+    /// The job cannot run on this node. No rank was started.
     Refused {
-        /// All that was found, at least one.
+        /// All problems that were found, at least one.
         problems: Vec<Problem>,
     },
-    /// A rank's stub was spawned.
+    /// The process of a rank was created.
     Started {
-        /// The rank.
+        /// Rank that was started.
         rank: Rank,
-        /// Its process id on the node.
+        /// Process id on the node.
         pid: u32,
     },
-    /// A port that was to be looked for accepts connections.
+    /// An awaited port accepts connections.
     PortOpen {
-        /// [`AwaitedPort::id`].
+        /// Identifier of the port ([`AwaitedPort::id`]).
         id: u32,
     },
-    /// What a rank wrote; empty data ends the stream. Ends at the end of a line, unless the line
-    /// is longer than a frame, has been left unfinished by a rank that ended, or stands unfinished
-    /// for a while.
+    /// Output of a rank; empty data ends the stream. It ends with a line break unless the line is
+    /// longer than a frame, the rank ended in the middle of it, or it has remained incomplete for a
+    /// while.
     Output {
-        /// The rank.
+        /// Rank that wrote it.
         rank: Rank,
-        /// Where it wrote.
+        /// Stream it was written to.
         stream: Stream,
-        /// When the agent read it, where [`Job::stamp_output`] asks for that: microseconds since
-        /// 1970, by the node's clock.
+        /// Time at which the agent read it, in microseconds since 1970 by the node's clock, if
+        /// [`Job::stamp_output`] is set.
         stamp: Option<u64>,
-        /// At most [`MAX_OUTPUT`] bytes.
+        /// Bytes that were written, at most [`MAX_OUTPUT`].
         #[serde(with = "serde_bytes")]
         data: Vec<u8>,
     },
-    /// This much more standard input may be sent, as [`stdin_cost`] has it. The first is sent when
-    /// the ranks that read it have started, and is [`STDIN_WINDOW`].
+    /// Credit for more standard input, in the units of [`stdin_cost`]. The first, [`STDIN_WINDOW`],
+    /// is sent when the ranks that read it have started.
     StdinCredit(u32),
-    /// None of the node's ranks reads standard input any more.
+    /// No rank of the node reads standard input any more.
     StdinClosed,
-    /// The ranks are stopped and no beats are expected.
+    /// The ranks are stopped. No beats follow.
     Suspended,
-    /// The node stood still while its ranks were ending: their grace begins anew.
+    /// The node was suspended while its ranks were ending, so their grace period has been
+    /// restarted.
     GraceRestarted,
     /// A rank ended.
     Exited {
-        /// The rank.
+        /// Rank that ended.
         rank: Rank,
-        /// Its process id.
+        /// Process id of the rank.
         pid: u32,
-        /// How.
+        /// Exit status.
         status: ExitStatus,
-        /// It was killed while the kernel's out-of-memory killer was at work on the node.
+        /// Whether the rank was killed while the kernel's out-of-memory killer was active on the
+        /// node.
         out_of_memory: bool,
-        /// Microseconds from the agent's hello to the end of the rank, by the agent's clock.
+        /// Time from the agent's hello to the end of the rank, in microseconds by the agent's
+        /// clock.
         at_us: u64,
     },
-    /// A rank runs MPI that nobody serves: see [`crate::job::SingletonPolicy`].
+    /// A rank runs MPI without a process manager; see [`crate::job::SingletonPolicy`].
     UnservedMpi {
-        /// The process, a rank or started by one.
+        /// Process id of the rank or of a process that it started.
         pid: u32,
-        /// What it runs.
+        /// MPI library that the process uses.
         what: UnservedMpi,
     },
-    /// Every rank of this node has ended and its output is sent; the agent leaves.
+    /// Every rank of this node has ended, its output is sent, and the agent exits.
     Done(CleanupReceipt),
-    /// The agent is alive.
+    /// Sign of life.
     Beat,
-    /// The agent cannot go on.
+    /// The agent cannot continue.
     Failed {
-        /// What it tried.
+        /// Operation that failed.
         operation: String,
-        /// The system's reason.
+        /// Error of the operating system.
         cause: String,
     },
-    /// Nothing came from the launcher for a while: the ranks are told to end.
+    /// No message arrived from the launcher for too long, so the ranks are being ended.
     LauncherSilent {
-        /// How long, in seconds.
+        /// Duration of the silence, in seconds.
         for_s: u32,
     },
 }
 
-/// An MPI library that found nobody to wire it up.
+/// MPI library that found no process manager.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnservedMpi {
-    /// The library's file name, `libmpi.so.40`.
+    /// File name of the library, such as `libmpi.so.40`.
     pub library: String,
-    /// What it needs to be served: `PMI` or `PMIx`.
+    /// Process management interface that the library needs: `PMI` or `PMIx`.
     pub needs: String,
-    /// The program's own file asks for the library, so it is certainly an MPI program.
+    /// Whether the program's own file links the library, which makes it an MPI program for certain.
     pub linked: bool,
 }
 
-/// What an agent verified when the job had ended on its node.
+/// Result of the clean-up on a node after the job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CleanupReceipt {
-    /// Processes that outlived their rank and were ended (helpers, daemons).
+    /// Number of processes that outlived their rank (helpers, daemons) and were ended.
     pub leftovers_ended: u32,
-    /// Processes that could not be ended, `pid name state`.
+    /// Processes that could not be ended, each as `pid name state`.
     pub left: Vec<String>,
-    /// Shared-memory files of dead processes that were removed.
+    /// Number of shared-memory files of dead processes that were removed.
     pub segments_removed: u32,
-    /// Shared-memory files of a known kind, made during the job, that name no process.
+    /// Shared-memory files of a known kind that were created during the job but name no process.
     pub segments_unclaimed: Vec<String>,
 }
 
-/// Which of a rank's two streams.
+/// Output stream of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Stream {
     /// Standard output.
@@ -381,14 +385,15 @@ pub enum Stream {
     Stderr,
 }
 
-/// Skips what a login shell prints before the agent speaks.
+/// Scanner that skips the output of a login shell before the agent's hello.
 #[derive(Debug, Default)]
 pub struct HelloScanner {
     seen: Vec<u8>,
 }
 
 impl HelloScanner {
-    /// Adds what was read; once the hello is found, returns the bytes behind it.
+    /// Appends received bytes. Returns the bytes after the hello once it is found. Fails after
+    /// [`MAX_NOISE`] bytes without a hello.
     pub fn push(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, FrameError> {
         let from = self.seen.len().saturating_sub(HELLO_MAGIC.len() - 1);
         self.seen.extend_from_slice(bytes);
@@ -401,7 +406,7 @@ impl HelloScanner {
         if self.seen.len() > MAX_NOISE { Err(FrameError::NoHello) } else { Ok(None) }
     }
 
-    /// What came before the hello, or instead of it.
+    /// Returns the output before the hello, or all output if there was no hello.
     pub fn noise(&self) -> String {
         String::from_utf8_lossy(&self.seen).trim().to_owned()
     }

@@ -1,23 +1,24 @@
-//! The mesh: queue pairs between ranks of different nodes, proved before the program starts.
+//! Proofs of the mesh: queue pairs between nodes are made and tested before the program starts.
 //!
-//! The launcher decides which paths are proved and tells each node its own ends in a [`Round`]; the
-//! nodes do it together and answer. On a node the work is done by a process of its own, the
-//! *prover*: it loads libibverbs, which the agent cannot. They speak [`ToProver`] and [`FromProver`]
-//! over the prover's stdin and stdout, framed as [`crate::protocol::control`] frames:
+//! The launcher decides which paths are proved and sends each node its own ends as a [`Round`]. On
+//! a node a separate process, the *prover*, does the work, because it loads libibverbs, which the
+//! agent does not. Agent and prover exchange [`ToProver`] and [`FromProver`] over the prover's
+//! stdin and stdout, in frames of [`crate::frame`]:
 //!
 //! ```text
-//! launcher      agent                         prover
-//!   Prove ───────▶  Prove ──────────────────────▶  makes queue pairs, which can receive
-//!                   ◀─────────────────── Prepared  what each peer must know of them
-//!               gather: every node gives and gets
-//!                   Connect ────────────────────▶  they can send, too
-//!                   ◀────────────────── Connected
-//!               barrier: nothing is sent before every node has connected
-//!                   Go ─────────────────────────▶  a token each way and back, then a block each way
-//!                   ◀───────────────────── Proved
-//!   ◀────── Proved
-//!   Watch ───────▶  Watch ──────────────────────▶  closes all but these, and has an eye on them
-//!                   ◀─────────────────── Watching  what becomes of them
+//! launcher       agent                         prover
+//!   Prove ────────▶  Prove ──────────────────────▶  makes queue pairs that can receive
+//!                    ◀─────────────────── Prepared  endpoints, for the peers
+//!                  all-gather of the endpoints
+//!                    Connect ────────────────────▶  makes them able to send
+//!                    ◀────────────────── Connected
+//!                  barrier: every node has connected
+//!                    Go ─────────────────────────▶  sends a token, then a block, each way
+//!                    ◀────────────────── RoundDone
+//!   ◀───── RoundDone
+//!   WatchPaths ───▶  Watch ──────────────────────▶  keeps these queue pairs and sends beats
+//!                    ◀────────────────── PathEvent
+//!   ◀───── PathEvent
 //! ```
 
 use crate::id::NodeId;
@@ -26,90 +27,93 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-/// Bytes of the block that is moved each way.
+/// Size of the block that is moved each way, in bytes.
 pub const BLOCK: usize = 64 << 10;
 
-/// What of a node's paths is proved at once.
+/// Paths of one node that are proved at the same time, in step with the other nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Round {
-    /// From 0: each round of a job has its own.
+    /// Number of the round in the job, from 0.
     pub number: u32,
-    /// The node's ports that paths begin at.
+    /// Ports of this node at which the paths end.
     pub ends: Vec<LocalPort>,
-    /// The node's paths.
+    /// Paths of this node.
     pub paths: Vec<MeshPath>,
-    /// How queue pairs behave.
+    /// Settings of the queue pairs.
     pub settings: QpSettings,
-    /// How long it may take.
+    /// Time limits of the steps.
     pub limits: RoundTimeouts,
-    /// Only the two ends of one path take part, and meet through the launcher: the job runs already.
+    /// Whether only the two nodes of one path take part and exchange endpoints through the
+    /// launcher, because the job is running already.
     pub through_launcher: bool,
 }
 
-/// A port of this node, and an address of it.
+/// RDMA port of this node, with one of its addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalPort {
-    /// `mlx5_0`.
+    /// Name of the device, such as `mlx5_0`.
     pub device: String,
-    /// From 1.
+    /// Number of the port, from 1.
     pub port: u8,
-    /// Which entry of the GID table; none where packets are addressed by LID alone.
+    /// Index into the GID table; `None` if packets are addressed by LID alone.
     pub gid_index: Option<u16>,
-    /// The address by which the connection manager finds it; `None` where peers are told of queue
-    /// pairs out of band.
+    /// Address at which the RDMA connection manager listens; `None` if endpoints are exchanged out
+    /// of band.
     pub cm_address: Option<IpAddr>,
 }
 
-/// A path as one of its ends sees it. Both directions are proved over one queue pair.
+/// Path as seen from one of its ends. One queue pair proves both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeshPath {
-    /// The same at both ends.
+    /// Identifier, equal at both ends.
     pub id: u32,
-    /// Which of [`Round::ends`].
+    /// Index of this end in [`Round::ends`].
     pub end: u32,
-    /// The node at the other end.
+    /// Node at the other end.
     pub peer: NodeId,
-    /// This end connects and sends first; the other waits for it.
+    /// Whether this end connects and sends first.
     pub dials: bool,
-    /// The largest packet, in bytes: less than the ports would carry after a block got lost.
+    /// Largest packet, in bytes, if it must be smaller than the ports allow because a block was
+    /// lost.
     pub mtu: Option<u32>,
 }
 
-/// How queue pairs behave.
+/// Settings of queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpSettings {
-    /// Of IP with RoCE, the TOS byte; of the global header with InfiniBand.
+    /// Traffic class: the TOS byte of IP with RoCE, or the field of the global header with
+    /// InfiniBand.
     pub traffic_class: u8,
-    /// InfiniBand's virtual lane, 0 to 15.
+    /// Service level of InfiniBand, 0 to 15.
     pub service_level: u8,
-    /// An answer is waited for 4.096 µs · 2^timeout, 1 to 31.
+    /// Exponent of the time to wait for an acknowledgement, 4.096 µs · 2^timeout, 1 to 31.
     pub timeout: u8,
-    /// How often a packet is sent again without an answer, 0 to 7.
+    /// Number of retransmissions without an acknowledgement, 0 to 7.
     pub retries: u8,
 }
 
-/// An answer within 0.27 s, at the second try: a path that is dead is known to be within a second.
+/// Detects a dead path within a second: it waits 0.27 s for an acknowledgement, twice.
 impl Default for QpSettings {
     fn default() -> QpSettings {
         QpSettings { traffic_class: 0, service_level: 0, timeout: 16, retries: 1 }
     }
 }
 
-/// How long the steps of a round may take, in milliseconds.
+/// Time limits of the steps of a round, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundTimeouts {
     /// Until every queue pair can send.
     pub connect_ms: u32,
-    /// Until the token is back.
+    /// Until the token has returned.
     pub token_ms: u32,
-    /// Until the block has come.
+    /// Until the block has arrived.
     pub block_ms: u32,
 }
 
 impl RoundTimeouts {
-    /// What is left of a budget for all rounds: of the whole, three tenths to connect and two tenths
-    /// each for token and block, so that as much again is there for a second round; in the same
-    /// proportions what is left, when that is less.
+    /// Divides a time budget that has to suffice for two rounds: 3/10 of it to connect, 2/10 for
+    /// the token, 2/10 for the block. If only `left` remains and that is less, it is divided in the
+    /// same proportions.
     pub fn within(budget: Duration, left: Duration) -> RoundTimeouts {
         let all = (budget * 7 / 10).min(left);
         let share =
@@ -117,7 +121,7 @@ impl RoundTimeouts {
         RoundTimeouts { connect_ms: share(3), token_ms: share(2), block_ms: share(2) }
     }
 
-    /// All steps together.
+    /// Returns the sum of all limits.
     pub fn total(&self) -> Duration {
         Duration::from_millis(
             u64::from(self.connect_ms) + u64::from(self.token_ms) + u64::from(self.block_ms),
@@ -125,50 +129,51 @@ impl RoundTimeouts {
     }
 }
 
-/// How a path came out at one end.
+/// Outcome of a path at one end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathOutcome {
-    /// [`MeshPath::id`].
+    /// Identifier of the path ([`MeshPath::id`]).
     pub id: u32,
-    /// It carries, or not.
+    /// Measurements of a path that carries data, or the fault of one that does not.
     pub result: Result<PathProof, PathFault>,
 }
 
-/// A path that carries.
+/// Measurements of a path that carries data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathProof {
-    /// The largest packet, in bytes; unknown where the connection manager decides it.
+    /// Largest packet, in bytes; `None` if the connection manager decides it.
     pub mtu: Option<u32>,
-    /// From the token's departure to its return, in nanoseconds.
+    /// Round trip of the token, in nanoseconds.
     pub round_trip_ns: u32,
 }
 
-/// A path that does not carry.
+/// Fault of a path that does not carry data.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PathFault {
-    /// How far it came.
+    /// Step that failed.
     pub step: ProofStep,
-    /// `ibv_modify_qp to RTR: no route …`, `transport retry counter exceeded (status 12)`.
+    /// Cause, such as `ibv_modify_qp to RTR: no route …` or `transport retry counter exceeded
+    /// (status 12)`.
     pub cause: String,
-    /// What the end that says so can tell to do about it.
+    /// Remedy, as far as this end knows one.
     pub hint: Option<String>,
-    /// It waited for its peer, which knows more.
+    /// Whether this end only waited for its peer, whose own report is more precise.
     pub awaited_peer: bool,
 }
 
-/// What is done to prove a path, in this order.
+/// Steps of the proof of a path, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProofStep {
-    /// A queue pair that can receive.
+    /// Make a queue pair that can receive.
     Prepare,
-    /// Every node tells of its queue pairs.
+    /// Exchange endpoints with the peer.
     Exchange,
-    /// The queue pair can send, too.
+    /// Make the queue pair able to send.
     Connect,
-    /// A few bytes there and back, each way.
+    /// Send a few bytes to the peer and receive them back, each way.
     Token,
-    /// A block of the largest packets, each way.
+    /// Send a block in packets of the largest size, each way.
     Block,
 }
 
@@ -184,136 +189,137 @@ impl fmt::Display for ProofStep {
     }
 }
 
-/// What a round cost one node.
+/// Resources that a round used on one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundCost {
-    /// Queue pairs that were made.
+    /// Number of queue pairs that were made.
     pub queue_pairs: u32,
-    /// Making and connecting them, in microseconds.
+    /// Time to make and connect them, in microseconds.
     pub connect_us: u32,
-    /// Memory of the prover for them, in bytes, without the kernel's.
+    /// Memory of the prover for them, in bytes, without memory of the kernel.
     pub memory: u64,
 }
 
-/// What becomes of a path that is watched.
+/// Event on a watched path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PathEvent {
-    /// It carries no more, and how that was noticed.
+    /// The path does not carry data any more.
     Down {
-        /// [`MeshPath::id`].
+        /// Identifier of the path ([`MeshPath::id`]).
         id: u32,
-        /// `no answer (status 12)`, `rxe0 port 1: link down`, `no beat for 5 s`.
+        /// Symptom, such as `no answer (status 12)`, `rxe0 port 1: link down` or `no beat for 5 s`.
         how: String,
     },
-    /// The port that it begins at is up again: it can be proved anew.
+    /// The path's local port is up again, so the path can be proved again.
     PortUp {
-        /// [`MeshPath::id`].
+        /// Identifier of the path ([`MeshPath::id`]).
         id: u32,
     },
 }
 
-/// From the agent to its prover.
+/// Message from the agent to its prover.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToProver {
     /// Make queue pairs for these paths.
     Prove(Round),
-    /// What the other ends have said: one [`NodeEndpoints`] each, encoded.
+    /// Endpoints of the other nodes, each an encoded [`NodeEndpoints`].
     Connect(Vec<Vec<u8>>),
     /// Every node has connected.
     Go,
-    /// Close all queue pairs but those of these paths, and watch them; that of each beats so often.
+    /// Close all queue pairs except those of these paths, and watch these.
     Watch {
-        /// [`MeshPath::id`], of the last round.
+        /// Identifiers of the paths in the last round ([`MeshPath::id`]).
         ids: Vec<u32>,
-        /// In milliseconds.
+        /// Interval between beats on each path, in milliseconds.
         beat_ms: u32,
     },
 }
 
-/// From the prover to its agent.
+/// Message from the prover to its agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromProver {
-    /// Queue pairs can receive; what peers must know, as many parts as there are ranks at most.
+    /// Queue pairs can receive. The encoded endpoints are split into at most as many parts as the
+    /// node has ranks.
     Prepared(Vec<Vec<u8>>),
-    /// Queue pairs can send, those that failed excepted.
+    /// Queue pairs can send, except those that failed.
     Connected,
-    /// The end of a round.
+    /// The round is complete.
     RoundDone {
-        /// Of every path.
+        /// Outcome of every path.
         outcomes: Vec<PathOutcome>,
-        /// What it took.
+        /// Resources that the round used.
         cost: RoundCost,
     },
-    /// Something became of a watched path.
+    /// Event on a watched path.
     PathEvent(PathEvent),
 }
 
-/// What one node tells the others of its queue pairs.
+/// Endpoints of one node, for its peers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeEndpoints {
-    /// Who.
+    /// Number of the node.
     pub node: NodeId,
-    /// Of each of its ends that could be opened.
+    /// Ports that could be opened.
     pub ends: Vec<EndAdvert>,
-    /// Of paths whose queue pairs could be made.
+    /// Paths whose queue pairs could be made.
     pub paths: Vec<PathAdvert>,
 }
 
 impl NodeEndpoints {
-    /// As they travel.
+    /// Encodes the endpoints with postcard.
     pub fn encode(&self) -> Result<Vec<u8>, postcard::Error> {
         postcard::to_extend(self, Vec::new())
     }
 
-    /// As they came; fails for what is none.
+    /// Decodes endpoints. Fails if the bytes are none.
     pub fn decode(bytes: &[u8]) -> Result<NodeEndpoints, postcard::Error> {
         postcard::from_bytes(bytes)
     }
 }
 
-/// What peers must know of a port.
+/// Description of a port, for peers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndAdvert {
-    /// Which of [`Round::ends`].
+    /// Index of the port in [`Round::ends`].
     pub end: u32,
-    /// Its local identifier; 0 on Ethernet.
+    /// Local identifier; 0 on Ethernet.
     pub lid: u16,
-    /// Its GID; with the connection manager the address that it listens at.
+    /// GID; with the connection manager, the address at which it listens.
     pub gid: Option<Ipv6Addr>,
-    /// The largest packet, in bytes.
+    /// Largest packet, in bytes.
     pub mtu: u32,
-    /// Where its memory begins.
+    /// Virtual address of the port's memory, as peers name it in RDMA reads and writes.
     pub address: u64,
-    /// By which peers may write to it and read from it.
+    /// Remote key of that memory.
     pub key: u32,
-    /// Where the block is that peers read, from the beginning.
+    /// Offset in that memory of the block that peers read, in bytes.
     pub block: u32,
-    /// Where the connection manager listens.
+    /// TCP port of the connection manager's listener.
     pub listener: Option<u16>,
 }
 
-/// What the peer must know of a path's end.
+/// Description of one end of a path, for the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathAdvert {
-    /// [`MeshPath::id`].
+    /// Identifier of the path ([`MeshPath::id`]).
     pub id: u32,
-    /// Which of [`NodeEndpoints::ends`].
+    /// Index of the port in [`NodeEndpoints::ends`].
     pub end: u32,
     /// Queue pair number, 24 bits; 0 if the connection manager makes the queue pair.
     pub qpn: u32,
     /// Packet sequence number of the first packet, 24 bits. If the connection manager makes the queue
     /// pair: the secret that the dialling end shows in its private data.
     pub psn: u32,
-    /// Where its control words are, from the beginning of the memory.
+    /// Offset of the path's control words in the port's memory, in bytes.
     pub control: u32,
 }
 
-/// A file that a node needs and may not have.
+/// Hash and size of the prover, which a node may have in its cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProverFile {
-    /// SHA-256 of its content.
+    /// SHA-256 of the file.
     pub sha256: [u8; 32],
-    /// In bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 

@@ -1,5 +1,7 @@
-//! Messages between the processes of a job, beside those of ranks ([`crate::client`]) and of neighbouring
-//! agents ([`crate::rendezvous`]).
+//! Messages between launcher, agents and provers.
+//!
+//! Ranks talk to their agent in the messages of [`crate::client`], neighbouring agents in those of
+//! [`crate::rendezvous`].
 
 pub mod control;
 pub mod mesh;

@@ -1,8 +1,10 @@
-//! The rank table: who is where, and by what any two ranks reach each other.
+//! The rank table: where each rank runs, and how any two ranks reach each other.
 //!
-//! The launcher builds it once, from what all nodes have said, and every node gets it. It has a row
-//! for each node and each rank and, instead of one for each pair, a rule: [`RankTable::pair`] is a
-//! function of the table alone, so both ends of a pair conclude the same.
+//! The launcher builds it once, from the reports of all nodes, and every node receives it. It has
+//! one row for each node and each rank. For pairs of ranks there are no rows, because they would
+//! grow quadratically; [`RankTable::pair`] computes the connection of a pair from the table alone,
+//! so both ends come to the same result. As JSON it is described by `rank-table.schema.json` and
+//! `rank-table.example.json`.
 
 mod pair;
 
@@ -14,91 +16,93 @@ use crate::job::InterfaceAddress;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// Changes whenever a field changes its meaning or goes.
+/// Version of the table, which changes when a field is removed or changes its meaning.
 pub const TABLE_VERSION: u32 = 4;
 
-/// A table without a hole and without a duplicate: there is no other.
+/// Rank table that is consistent: without gaps, duplicates or references to rows that do not exist.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "UncheckedTable", into = "UncheckedTable")]
 pub struct RankTable {
     rows: UncheckedTable,
 }
 
-/// The table's rows, not yet checked.
+/// Rank table before the check for consistency.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UncheckedTable {
-    /// [`TABLE_VERSION`].
+    /// Version of the table ([`TABLE_VERSION`]).
     pub version: u32,
-    /// The job's id, 32 hexadecimal digits.
+    /// Identifier of the job, 32 hexadecimal digits.
     pub job: String,
-    /// How many ranks there are.
+    /// Number of ranks.
     pub world_size: u32,
-    /// By node.
+    /// Nodes, in order of their numbers.
     pub nodes: Vec<NodeRow>,
-    /// By rank.
+    /// Ranks, in order of their numbers.
     pub ranks: Vec<RankRow>,
-    /// By what pairs reach each other, but for [`UncheckedTable::exceptions`].
+    /// Rule for pairs of ranks.
     pub rule: PairRule,
-    /// How packets of RDMA are marked.
+    /// Marks of RDMA packets.
     pub marks: PacketMarks,
-    /// Pairs of NICs for which the rule does not hold, that of the lower node first, in order.
+    /// Pairs of NICs for which the rule does not hold, sorted, each with the NIC of the lower node
+    /// first.
     pub exceptions: Vec<PairException>,
 }
 
-/// A node of the job.
+/// Row of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRow {
-    /// Its number.
+    /// Number of the node.
     pub node: NodeId,
-    /// As the user typed it.
+    /// Host as the user typed it.
     pub host: String,
-    /// What its kernel calls it.
+    /// Host name in the node's kernel.
     pub hostname: String,
-    /// `x86_64` or `aarch64`.
+    /// Architecture, `x86_64` or `aarch64`.
     pub arch: String,
-    /// By which the other nodes reach it, out of band.
+    /// Address at which other nodes reach it out of band, over TCP.
     pub address: IpAddr,
-    /// Every address of its interfaces that are up.
+    /// Addresses of its interfaces that are up.
     pub addresses: Vec<InterfaceAddress>,
-    /// Its RDMA ports, in the order of rails; a port with several addresses is here once for each,
+    /// RDMA ports in the order of their rails. A port with several addresses occurs once for each,
     /// the preferred one first.
     pub nics: Vec<Nic>,
 }
 
-/// A port of an RDMA device, and an address of it.
+/// RDMA port with one of its addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nic {
-    /// `mlx5_0`.
+    /// Name of the device, such as `mlx5_0`.
     pub device: String,
-    /// From 1.
+    /// Number of the port, from 1.
     pub port: u8,
-    /// Which of its node's ports it is, in the order of PCI addresses. Clusters are cabled so that
-    /// equal numbers meet at one switch.
+    /// Number of the port among those of its node, in the order of PCI addresses. In usual
+    /// clusters, ports of the same rail are connected to the same switch.
     pub rail: u32,
-    /// What it speaks.
+    /// Transport protocol.
     pub transport: Transport,
-    /// Whether a processor does its work.
+    /// Whether the device is software that runs on the CPU.
     pub software: bool,
-    /// Whether its queue pairs are made by the RDMA connection manager: always with iWARP.
+    /// Whether queue pairs are made by the RDMA connection manager, as is always the case with
+    /// iWARP.
     pub by_manager: bool,
-    /// Which entry of the GID table is used.
+    /// Index of the GID in use.
     pub gid_index: Option<u16>,
-    /// That entry, as the kernel prints it.
+    /// GID in use, as the kernel prints it.
     pub gid: Option<String>,
-    /// The network interface of the port.
+    /// Network interface of the port.
     pub netdev: Option<String>,
-    /// Its address.
+    /// IP address of the port.
     pub address: Option<IpAddr>,
-    /// What it can reach, itself included: `192.168.100.0/24` of its interface's addresses and
-    /// routes, or `ib fe80000000000000`, InfiniBand's subnet prefix.
+    /// Networks that the port can reach, including its own: `192.168.100.0/24` from addresses and
+    /// routes of its interface, or `ib fe80000000000000` from InfiniBand's subnet prefix.
     pub networks: Vec<String>,
-    /// The active MTU of the path, in bytes.
+    /// Active path MTU, in bytes.
     pub mtu: Option<u32>,
-    /// In megabits per second; `None` where the driver does not know.
+    /// Rate in Mb/s; `None` if the driver does not report it.
     pub rate_mbps: Option<u32>,
 }
 
-/// What a port speaks.
+/// Transport protocol of an RDMA port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transport {
@@ -106,73 +110,73 @@ pub enum Transport {
     Infiniband,
     /// RoCE v2, addressed by GID.
     Roce,
-    /// iWARP, and what behaves like it: addressed by IP through the RDMA connection manager.
+    /// iWARP and similar protocols, addressed by IP through the RDMA connection manager.
     Iwarp,
 }
 
-/// A rank of the job.
+/// Row of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankRow {
-    /// Its number.
+    /// Number of the rank.
     pub rank: Rank,
-    /// Where it runs.
+    /// Node on which it runs.
     pub node: NodeId,
-    /// Its place there.
+    /// Number of the rank on its node.
     pub local_rank: LocalRank,
-    /// The address of its node.
+    /// Address of its node.
     pub address: IpAddr,
-    /// The GPU that is its own, by PCI address.
+    /// PCI address of the rank's own GPU.
     pub gpu: Option<String>,
-    /// The NUMA node that it is bound to.
+    /// NUMA node to which the rank is bound.
     pub numa_node: Option<u32>,
-    /// The CPUs that it may use, as the kernel lists them: `0-3,8`.
+    /// CPUs that the rank may use, in the kernel's list format: `0-3,8`.
     pub cpus: Option<String>,
-    /// Its NICs, nearest first.
+    /// NICs of the rank, nearest first.
     pub nics: Vec<RankNic>,
 }
 
-/// A NIC as a rank sees it.
+/// NIC that a rank may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankNic {
-    /// Its index among its node's.
+    /// Index of the NIC in [`NodeRow::nics`].
     pub nic: u32,
-    /// From the rank's GPU, or else from its NUMA node.
+    /// Distance from the rank's GPU or, without a GPU, from its NUMA node.
     pub distance: Distance,
 }
 
-/// How pairs of ranks reach each other.
+/// Rule for the connection between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PairRule {
-    /// Ranks of one node by shared memory, ranks of different nodes by TCP between their nodes'
-    /// addresses.
+    /// Shared memory on one node, TCP between nodes.
     SharedMemoryThenTcp,
-    /// The same, but by RDMA between nodes wherever two of their NICs speak the same and have a
-    /// network in common.
+    /// Shared memory on one node; between nodes RDMA if two NICs have the same transport and a
+    /// common network, otherwise TCP.
     SharedMemoryThenRdmaThenTcp,
 }
 
-/// What networks tell packets of RDMA apart by.
+/// Marks of RDMA packets, which networks use to assign priorities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PacketMarks {
-    /// Of IP with RoCE, the TOS byte; of the global header with InfiniBand.
+    /// Traffic class: the TOS byte of IP with RoCE, or the field of the global header with
+    /// InfiniBand.
     pub traffic_class: u8,
-    /// InfiniBand's, 0 to 15.
+    /// Service level of InfiniBand, 0 to 15.
     pub service_level: u8,
 }
 
-/// By what pairs of ranks reach each other.
+/// Rule for connections between ranks, with its exceptions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connectivity {
-    /// As a rule.
+    /// Rule for all pairs of NICs that are not excepted.
     pub rule: PairRule,
-    /// Where they do it by RDMA.
+    /// Marks of RDMA packets.
     pub marks: PacketMarks,
-    /// In order.
+    /// Exceptions, sorted.
     pub exceptions: Vec<PairException>,
 }
 
-/// As if there were no RDMA.
+/// Connects ranks of different nodes by TCP only.
 impl Default for Connectivity {
     fn default() -> Connectivity {
         let (marks, exceptions) = (PacketMarks::default(), Vec::new());
@@ -180,76 +184,77 @@ impl Default for Connectivity {
     }
 }
 
-/// Two NICs that are at odds with the rule.
+/// Pair of NICs for which the rule does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PairException {
-    /// On the lower node.
+    /// NIC of the lower node.
     pub a: NicId,
-    /// On the higher.
+    /// NIC of the higher node.
     pub b: NicId,
-    /// Whether they reach each other.
+    /// Whether the two reach each other.
     pub reach: bool,
-    /// The largest packet between them, in bytes, where what lies between carries less than they do.
+    /// Largest packet between them, in bytes, if the network between them carries less than the
+    /// NICs.
     pub mtu: Option<u32>,
 }
 
-/// A NIC of the job.
+/// Reference to a NIC of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct NicId {
-    /// Whose.
+    /// Node of the NIC.
     pub node: NodeId,
-    /// Its index among its node's.
+    /// Index of the NIC in [`NodeRow::nics`].
     pub nic: u32,
 }
 
-/// Rows that make no table.
+/// Inconsistency of a rank table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
-    /// Made by another build.
-    #[error("a rank table of version {0}, {TABLE_VERSION} is understood")]
+    /// The table was made by another version of rlaunch.
+    #[error("rank table version {0} is not supported; this build reads version {TABLE_VERSION}")]
     Version(u32),
-    /// A row is missing, double or out of order.
-    #[error("row {index} of the {what}s is that of {what} {found}")]
+    /// A row is missing, duplicate or out of order.
+    #[error("row {index} of the {what}s belongs to {what} {found}")]
     OutOfOrder {
-        /// `node` or `rank`.
+        /// Kind of row: `node` or `rank`.
         what: &'static str,
-        /// The row.
+        /// Index of the row.
         index: usize,
-        /// Whose it is.
+        /// Number that the row has.
         found: u32,
     },
-    /// The job has no name that its variables and files could have.
+    /// The job's identifier is not 32 hexadecimal digits.
     #[error("the job's id is not 32 hexadecimal digits")]
     Job,
-    /// Nobody to have a table.
-    #[error("a rank table without ranks")]
+    /// The table has no ranks.
+    #[error("the rank table has no ranks")]
     Empty,
-    /// More or fewer ranks than there should be.
-    #[error("{found} ranks where there should be {expected}")]
+    /// The number of rows differs from the number of ranks.
+    #[error("{found} rows of ranks, expected {expected}")]
     WorldSize {
-        /// Rows.
+        /// Number of rows.
         found: usize,
-        /// [`UncheckedTable::world_size`].
+        /// Number of ranks ([`UncheckedTable::world_size`]).
         expected: u32,
     },
-    /// A rank on a node that is not there, or with a NIC that its node has not.
-    #[error("rank {0} has a node or a NIC that is not there")]
+    /// A rank refers to a node, or to a NIC of its node, that does not exist.
+    #[error("rank {0} refers to a node or NIC that does not exist")]
     UnknownNodeOrNic(Rank),
-    /// A rank whose address is not that of its node.
-    #[error("rank {0} has another address than its node")]
+    /// The address of a rank is not that of its node.
+    #[error("the address of rank {0} is not that of its node")]
     Address(Rank),
-    /// A rank with one NIC twice.
-    #[error("rank {0} has a NIC twice")]
+    /// A rank lists a NIC twice.
+    #[error("rank {0} lists a NIC twice")]
     RankNics(Rank),
-    /// A port of a device with the same address in two rows.
-    #[error("node {0} has a NIC twice")]
+    /// A node lists a port with the same address twice.
+    #[error("node {0} lists a NIC twice")]
     NodeNics(NodeId),
-    /// Two ranks with one place, or a place left out.
-    #[error("the local ranks of node {0} have a hole or a duplicate")]
+    /// Local ranks of a node are not numbered 0, 1, 2 and so on.
+    #[error("the local ranks of node {0} have a gap or a duplicate")]
     LocalRanks(NodeId),
-    /// An exception for NICs that are not there, out of order, double, of NICs that cannot meet, or
-    /// that says what the rule says.
-    #[error("an exception for nodes {0} and {1} that makes no sense")]
+    /// An exception refers to NICs that do not exist or have different transports, is out of order
+    /// or duplicate, or agrees with the rule.
+    #[error("the exception for nodes {0} and {1} is invalid")]
     Exception(NodeId, NodeId),
 }
 
@@ -291,7 +296,7 @@ impl UncheckedTable {
         self.check_exceptions()
     }
 
-    /// Every rank has a node, and the ranks of a node are numbered without a hole.
+    /// Checks that every rank has a node and that the ranks of a node are numbered without gaps.
     fn check_ranks(&self) -> Result<(), TableError> {
         let mut locals: Vec<Vec<u32>> = vec![Vec::new(); self.nodes.len()];
         for row in &self.ranks {
@@ -371,8 +376,8 @@ fn check_order(what: &'static str, numbers: impl Iterator<Item = u32>) -> Result
 }
 
 impl RankTable {
-    /// A table of `world_size` ranks, `nodes`, `ranks` and `exceptions` each in order. Fails where
-    /// a row is missing, double or at odds with another.
+    /// Makes a table. `nodes`, `ranks` and `exceptions` must be in order. Fails if rows are
+    /// missing, duplicate or inconsistent.
     pub fn new(
         job: JobId,
         world_size: u32,
@@ -385,22 +390,22 @@ impl RankTable {
             .try_into()
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     pub fn world_size(&self) -> u32 {
         self.rows.world_size
     }
 
-    /// By node.
+    /// Returns the rows of nodes, by node.
     pub fn nodes(&self) -> &[NodeRow] {
         &self.rows.nodes
     }
 
-    /// By rank.
+    /// Returns the rows of ranks, by rank.
     pub fn ranks(&self) -> &[RankRow] {
         &self.rows.ranks
     }
 
-    /// How packets of RDMA are marked.
+    /// Returns the marks of RDMA packets.
     pub fn marks(&self) -> PacketMarks {
         self.rows.marks
     }

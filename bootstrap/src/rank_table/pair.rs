@@ -1,4 +1,5 @@
-//! How two ranks reach each other: a function of the table, by which both ends conclude the same.
+//! Connection of two ranks, computed from the table alone, so that both ends come to the same
+//! result.
 
 use super::{Nic, NicId, PairException, PairRule, RankNic, RankRow, RankTable};
 use crate::id::Rank;
@@ -6,43 +7,42 @@ use crate::inventory::pci::Distance;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 
-/// By what two ranks reach each other.
+/// Means of communication between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PairTransport {
-    /// Memory that both have mapped.
+    /// Memory mapped by both processes.
     SharedMemory,
     /// TCP between the addresses of their nodes.
     Tcp,
-    /// An RDMA queue pair whose endpoints are exchanged out of band.
+    /// RDMA queue pair whose endpoints are exchanged out of band.
     Rdma,
-    /// An RDMA queue pair made by the RDMA connection manager.
+    /// RDMA queue pair made by the RDMA connection manager.
     RdmaCm,
 }
 
-/// How one rank reaches another.
+/// Connection between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pair {
-    /// One rank.
+    /// First rank.
     pub a: Rank,
-    /// The other.
+    /// Second rank.
     pub b: Rank,
-    /// `a`'s NIC, as an index into its node's.
+    /// Index of the NIC of `a` in [`super::NodeRow::nics`]; `None` without RDMA.
     pub nic_a: Option<u32>,
-    /// `b`'s NIC.
+    /// Index of the NIC of `b` in [`super::NodeRow::nics`]; `None` without RDMA.
     pub nic_b: Option<u32>,
-    /// By what.
+    /// Means of communication.
     pub connect: PairTransport,
-    /// The smaller of the two NICs' MTUs, in bytes.
+    /// Largest packet between the two NICs, in bytes.
     pub mtu: Option<u32>,
 }
 
-/// What speaks against two NICs; the least is taken.
+/// Cost of a pair of NICs; the pair with the lowest is taken.
 type PairCost = (bool, Distance, Distance, Reverse<u32>, bool, usize, usize);
 
 impl Nic {
-    /// Whether the rule lets them reach each other: they speak the same and have a network in
-    /// common.
+    /// Tells whether the rule connects two NICs: they have the same transport and a common network.
     pub fn can_reach(&self, other: &Nic) -> bool {
         let common = || self.networks.iter().any(|network| other.networks.contains(network));
         self.transport == other.transport && common()
@@ -50,15 +50,15 @@ impl Nic {
 }
 
 impl RankTable {
-    /// How `a` and `b` reach each other; `None` when the job has not both. A rank reaches itself
-    /// by shared memory.
+    /// Returns the connection between `a` and `b`, or `None` if the job lacks one of them. A rank
+    /// reaches itself through shared memory.
     pub fn pair(&self, a: Rank, b: Rank) -> Option<Pair> {
         let (row_a, row_b) = (self.ranks().get(a.index())?, self.ranks().get(b.index())?);
         let by = |connect| Pair { a, b, nic_a: None, nic_b: None, connect, mtu: None };
         if row_a.node == row_b.node {
             return Some(by(PairTransport::SharedMemory));
         }
-        // Both ends look from the lower rank.
+        // Both ends compute from the lower rank's side.
         let (low, high) = if a < b { (row_a, row_b) } else { (row_b, row_a) };
         let Some((nic_low, nic_high)) = self.best_nics(low, high) else {
             return Some(by(PairTransport::Tcp));
@@ -76,7 +76,7 @@ impl RankTable {
         Some(Pair { nic_a: Some(nic_a), nic_b: Some(nic_b), mtu, ..by(connect) })
     }
 
-    /// Whether two NICs of different nodes reach each other.
+    /// Tells whether two NICs of different nodes reach each other, by an exception or by the rule.
     pub fn can_reach(&self, one: NicId, other: NicId) -> bool {
         let (low, high) = if one.node < other.node { (one, other) } else { (other, one) };
         match self.exception(low, high) {
@@ -94,9 +94,9 @@ impl RankTable {
         exceptions.get(at)
     }
 
-    /// The NICs of two ranks that suit them best, if any reach each other: hardware before
-    /// software, then the nearest, the fastest, those of one rail; of equals the first of the lower
-    /// rank, so that ranks of one node use NICs of their own.
+    /// Returns the best NICs for two ranks, or `None` if no two reach each other. Hardware is
+    /// better than software, then near, fast, and on the same rail. Among equals the first NIC of
+    /// the lower rank is taken, so that ranks of one node use their own NICs.
     fn best_nics(&self, low: &RankRow, high: &RankRow) -> Option<(u32, u32)> {
         if self.rows.rule == PairRule::SharedMemoryThenTcp {
             return None;

@@ -90,8 +90,8 @@ impl fmt::Display for EdgeFailure {
             EdgeFailure::Refused => write!(f, "refused"),
             EdgeFailure::NoAnswer => write!(f, "no answer"),
             EdgeFailure::NoRoute => write!(f, "no route"),
-            EdgeFailure::NoReturnPath(listener) => write!(f, "no way back to {listener}"),
-            EdgeFailure::WrongPeer(what) => write!(f, "somebody else answered: {what}"),
+            EdgeFailure::NoReturnPath(listener) => write!(f, "cannot connect back to {listener}"),
+            EdgeFailure::WrongPeer(what) => write!(f, "another program answered: {what}"),
             EdgeFailure::System(cause) => write!(f, "{cause}"),
         }
     }

@@ -1,13 +1,15 @@
-//! Connections that have not proved anything yet, a bounded number of them. Where there are too many,
-//! the address that most of them come from loses its oldest, so that a flood pushes out its own.
+//! Bounded queue of connections that have not authenticated yet.
+//!
+//! When the queue is full, the network with the most connections in it loses its oldest one, so a
+//! flood from one network evicts its own connections.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Bits of an IPv6 address that name a network; a host has all addresses of one.
+/// Length of an IPv6 network prefix: a host can use every address of its network.
 const NETWORK_BITS: u32 = 64;
 
-/// Unproved connections in order of arrival, oldest first, each with the host that it comes from.
+/// Unauthenticated connections in order of arrival, each with its source network.
 #[derive(Debug)]
 pub struct AdmissionQueue<T> {
     capacity: usize,
@@ -15,17 +17,17 @@ pub struct AdmissionQueue<T> {
 }
 
 impl<T> AdmissionQueue<T> {
-    /// Makes a crowd with room for `most` members, and for one at least.
+    /// Makes a queue for `capacity` connections, at least one.
     pub fn new(capacity: usize) -> AdmissionQueue<T> {
         AdmissionQueue { capacity: capacity.max(1), connections: VecDeque::new() }
     }
 
-    /// Forgets the members for which this is `false`.
+    /// Removes the connections for which `keep` returns false, such as those that are closed.
     pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
         self.connections.retain(|(_, connection)| keep(connection));
     }
 
-    /// Adds a member that comes from this address, and gives the one that has to go for it.
+    /// Adds a connection. Returns the connection to close if the queue was full.
     pub fn admit(&mut self, from: IpAddr, connection: T) -> Option<T> {
         self.connections.push_back((source_network(from), connection));
         if self.connections.len() <= self.capacity {
@@ -42,7 +44,8 @@ impl<T> AdmissionQueue<T> {
     }
 }
 
-/// Names the host of an address: the address itself, or the network of an IPv6 one.
+/// Returns the network that an address is counted under: the address itself for IPv4, its /64 for
+/// IPv6.
 pub fn source_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => {
@@ -68,7 +71,7 @@ mod tests {
         let pushed: Vec<Option<i32>> =
             (1..8).map(|connection| crowd.admit(v4(1), connection)).collect();
         assert_eq!(pushed, [None, None, None, Some(1), Some(2), Some(3), Some(4)]);
-        // A newcomer from elsewhere has room as well.
+        // A connection from another network is still admitted.
         assert_eq!(crowd.admit(v4(2), 8), Some(5));
     }
 

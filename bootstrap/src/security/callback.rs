@@ -1,24 +1,25 @@
-//! How an agent whose shell gives no stdin reaches its launcher.
+//! Callback: connection from an agent to its launcher over TCP, used if the agent's shell passes it
+//! no stdin.
 //!
-//! Its command line carries what anybody may know: where the launcher listens, the launcher's public
-//! key, which is made for this job alone, and the number of its node. The agent makes a key of its
-//! own and prints it, [`Announcement`], on its stdout, which SSH vouches for; then it dials. Both ends
-//! now know each other's key, and prove it by the Noise handshake `KK` (noiseprotocol.org, revision
-//! 34), whose other keys are fresh for every connection:
+//! The agent's command line holds only public data: the launcher's address, a public key that the
+//! launcher made for this job, and the number of the node. The agent makes a key pair and prints
+//! the public key on stdout ([`Announcement`]), which SSH authenticates. Then it connects. Both
+//! ends now know each other's public key and prove possession of the private keys by the Noise
+//! handshake `KK` (noiseprotocol.org, revision 34), with fresh session keys for every connection:
 //!
 //! ```text
 //! agent                                          launcher
-//!   magic, version, node         ──────────▶       in the clear, and the handshake's prologue
-//!   e, es, ss                    ──────────▶       only who has the announced key can make it
+//!   magic, version, node         ──────────▶  in clear text; the prologue of the handshake
+//!   e, es, ss                    ──────────▶  requires the agent's private key
 //!                                ◀──────────  e, ee, se
-//!   first packet                 ──────────▶       only now the launcher knows that this is no replay
+//!   first packet                 ──────────▶  proves that the message above is not a replay
 //! ```
 //!
-//! Then both directions carry frames of [`crate::protocol::control`] inside packets, as an edge of the tree does:
-//! see [`SecureStream`]. Who dials without the announced key is told nothing.
+//! After that both directions carry the frames of [`crate::protocol::control`] in the packets of
+//! [`SecureStream`]. A peer without the announced key gets no answer.
 //!
-//! At the same port hosts without an agent get theirs, see [`FetchRequest`]. It is no secret, and who gets it
-//! checks its hash.
+//! Hosts without an agent download it from the same port ([`FetchRequest`]). It is not secret, and
+//! the host checks its hash.
 
 use crate::id::NodeId;
 use crate::security::handshake::{SecureError, SecureStream};
@@ -30,38 +31,38 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 const PATTERN: &str = "Noise_KK_25519_ChaChaPoly_BLAKE2s";
 const MAGIC: &[u8; 12] = b"rlaunch-call";
-/// Changes whenever the handshake changes.
+/// Version of the handshake, which changes with every change of it.
 pub const CALLBACK_VERSION: u16 = 1;
 
 const PREAMBLE: usize = MAGIC.len() + 2 + 4;
-/// `e` and the tag of an empty payload: the length of either message, in bytes.
+/// Length of either handshake message, in bytes: `e` and the tag of an empty payload.
 pub const HANDSHAKE: usize = 32 + 16;
-/// The longest thing that anybody says first, in bytes.
+/// Longest first message of any kind, in bytes.
 pub const MAX_FIRST_MESSAGE: usize = 512;
-/// Hexadecimal digits of a SHA-256.
+/// Length of a SHA-256 in hexadecimal digits.
 const DIGEST: usize = 64;
 
-/// Why there is no conversation.
+/// Failure of a callback connection.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum CallbackError {
-    /// It speaks something else.
-    #[error("it is no agent of rlaunch")]
+    /// The peer uses another protocol.
+    #[error("it is not an rlaunch agent")]
     NotRlaunch,
-    /// It is another build.
-    #[error("it speaks version {0}, this end {CALLBACK_VERSION}")]
+    /// The peer is of another version.
+    #[error("it uses protocol version {0}, this end uses {CALLBACK_VERSION}")]
     Version(u16),
-    /// It has not the key that was announced, or somebody has changed what it said.
-    #[error("it has not the key that it should have")]
+    /// The peer does not have the expected key, or the message was altered on its way.
+    #[error("it does not have the expected key")]
     WrongKey,
-    /// The library refuses.
+    /// The Noise library failed.
     #[error("cannot encrypt")]
     Noise(#[source] snow::Error),
-    /// It follows the handshake and breaks what comes behind.
+    /// The peer violates the protocol after the handshake.
     #[error(transparent)]
     Secure(#[from] SecureError),
 }
 
-/// By which one end is known to the other. Written as hexadecimal digits.
+/// Public key, written as hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublicKey([u8; 32]);
 
@@ -89,7 +90,7 @@ impl FromStr for PublicKey {
     }
 }
 
-/// A key of one's own. Its private half is never printed.
+/// Key pair of one end. The private key is never printed.
 pub struct KeyPair {
     private: Vec<u8>,
     public: PublicKey,
@@ -102,7 +103,7 @@ impl fmt::Debug for KeyPair {
 }
 
 impl KeyPair {
-    /// A fresh one.
+    /// Makes a new key pair.
     pub fn generate() -> Result<KeyPair, CallbackError> {
         let Keypair { private, public } =
             Builder::new(pattern()?).generate_keypair().map_err(CallbackError::Noise)?;
@@ -110,7 +111,7 @@ impl KeyPair {
         Ok(KeyPair { private, public: PublicKey(public) })
     }
 
-    /// What the other end may know.
+    /// Returns the public key.
     pub fn public(&self) -> PublicKey {
         self.public
     }
@@ -140,12 +141,12 @@ fn preamble(node: NodeId) -> Vec<u8> {
     bytes
 }
 
-/// The agent's end until the launcher has answered.
+/// Agent's side of the handshake, until the launcher's answer.
 #[derive(Debug)]
 pub struct CallbackDialer(Box<HandshakeState>);
 
 impl CallbackDialer {
-    /// Begins; the bytes are to be sent.
+    /// Starts the handshake. Returns the bytes to send.
     pub fn start(
         own: &KeyPair,
         launcher: &PublicKey,
@@ -160,42 +161,42 @@ impl CallbackDialer {
         Ok((CallbackDialer(noise), send))
     }
 
-    /// The answer came.
+    /// Completes the handshake with the launcher's answer.
     pub fn finish(mut self, answer: &[u8; HANDSHAKE]) -> Result<SecureStream, CallbackError> {
         self.0.read_message(answer, &mut []).map_err(|_| CallbackError::WrongKey)?;
         Ok(SecureStream::new(*self.0, &[])?)
     }
 }
 
-/// What somebody said first.
+/// First message of a connection to the launcher.
 #[derive(Debug, PartialEq)]
 pub enum FirstMessage {
-    /// An agent calls, or somebody who wants to be taken for one.
+    /// Handshake message of an agent, not authenticated yet.
     Callback(CallbackHello),
-    /// A host gets its agent.
+    /// Request for the agent's file.
     Fetch(FetchRequest),
 }
 
-/// The first message of a call.
+/// First message of the handshake.
 #[derive(Debug, PartialEq)]
 pub struct CallbackHello {
-    /// Which node it claims to be.
+    /// Node that the sender claims to be.
     pub node: NodeId,
     preamble: [u8; PREAMBLE],
     first: [u8; HANDSHAKE],
 }
 
-/// `FETCH DIGEST`, or the same as a program of the web says it, `GET /DIGEST HTTP/1.1` and headers.
+/// Request for a file by its hash: `FETCH DIGEST`, or `GET /DIGEST HTTP/1.1` with headers.
 #[derive(Debug, PartialEq)]
 pub struct FetchRequest {
-    /// The SHA-256 of what is wanted, in hexadecimal digits.
+    /// SHA-256 of the file, in hexadecimal digits.
     pub digest: String,
-    /// The answer is to have the head of HTTP.
+    /// Whether the answer must begin with an HTTP header.
     pub http: bool,
 }
 
 impl FirstMessage {
-    /// Reads what has come so far; `None` while more must come. Never takes more than
+    /// Parses the bytes received so far. Returns `None` if more are needed, and fails beyond
     /// [`MAX_FIRST_MESSAGE`].
     pub fn read(bytes: &[u8]) -> Result<Option<FirstMessage>, CallbackError> {
         let begins = |with: &[u8]| {
@@ -228,15 +229,16 @@ impl CallbackHello {
         }
         let Some((first, rest)) = rest.split_first_chunk::<HANDSHAKE>() else { return Ok(None) };
         if !rest.is_empty() {
-            // An agent has nothing to say before it is answered.
+            // Agents send nothing more before the answer.
             return Err(CallbackError::NotRlaunch);
         }
         let node = NodeId(u32::from_le_bytes([n0, n1, n2, n3]));
         Ok(Some(CallbackHello { node, preamble: *preamble, first: *first }))
     }
 
-    /// What to send, and both directions, if it comes from who has announced this key. It may still
-    /// be a replay: only a first packet that can be opened shows that it is not.
+    /// Checks that the message was made with the agent's announced key. Returns the bytes to send
+    /// and the encrypted stream. The message may still be a replay; only a first packet that
+    /// decrypts proves that it is not.
     pub fn answer(
         &self,
         own: &KeyPair,
@@ -273,49 +275,50 @@ impl FetchRequest {
     }
 }
 
-/// Both directions of a connection, for one who reads and one who writes. Clones share it.
+/// Encrypted connection that a reading and a writing task share. Clones refer to the same
+/// connection.
 #[derive(Clone, Debug)]
 pub struct SharedStream(Arc<Mutex<SecureStream>>);
 
 impl SharedStream {
-    /// Behind a handshake.
+    /// Shares a stream.
     pub fn new(stream: SecureStream) -> SharedStream {
         SharedStream(Arc::new(Mutex::new(stream)))
     }
 
-    /// What to send for these bytes.
+    /// Encrypts bytes. Returns the packets to send.
     pub fn seal(&self, plain: &[u8]) -> Result<Vec<u8>, SecureError> {
         let mut sealed = Vec::with_capacity(plain.len() + 64);
         self.0.lock().unwrap_or_else(PoisonError::into_inner).seal(plain, &mut sealed)?;
         Ok(sealed)
     }
 
-    /// Adds what these bytes say to `plain`, as far as packets are whole.
+    /// Decrypts received bytes and appends the content of complete packets to `plain`.
     pub fn open(&self, received: &[u8], plain: &mut Vec<u8>) -> Result<(), SecureError> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).open(received, plain)
     }
 }
 
-/// What an agent without stdin prints, each on a line of its own.
+/// Line that an agent without stdin prints on stdout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Announcement {
-    /// It dials now.
+    /// The agent is connecting to the launcher.
     Dialing {
-        /// [`crate::protocol::control::PROTOCOL_VERSION`] of the agent.
+        /// Version of its messages ([`crate::protocol::control::PROTOCOL_VERSION`]).
         version: u16,
-        /// By which it will be known.
+        /// Public key of the agent.
         key: PublicKey,
     },
-    /// It has dialled in vain: by which ways, and what became of each.
+    /// The agent could not connect. The text lists the addresses that it tried and the errors.
     Failed(String),
 }
 
 const MARK: &str = "rlaunch-callback ";
 const FAILED: &str = "failed ";
-/// The longest line that can be one, in bytes.
-const LONGEST_LINE: usize = 4096;
-/// How much of a failure is kept, in characters.
-const LONGEST_WHY: usize = 900;
+/// Longest announcement, in bytes.
+const MAX_LINE: usize = 4096;
+/// Longest failure text that is kept, in characters.
+const MAX_FAILURE_TEXT: usize = 900;
 
 impl fmt::Display for Announcement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -327,11 +330,11 @@ impl fmt::Display for Announcement {
 }
 
 impl Announcement {
-    /// Of a line without its end; `None` if it is any other line.
+    /// Parses a line without its line break. Returns `None` if it is not an announcement.
     pub fn parse(line: &str) -> Option<Announcement> {
         let words = line.trim_end().strip_prefix(MARK)?;
         if let Some(why) = words.strip_prefix(FAILED) {
-            let why: String = why.chars().filter(|c| !c.is_control()).take(LONGEST_WHY).collect();
+            let why: String = why.chars().filter(|c| !c.is_control()).take(MAX_FAILURE_TEXT).collect();
             return Some(Announcement::Failed(why.trim().to_owned()));
         }
         let (version, key) = words.split_once(' ')?;
@@ -339,21 +342,21 @@ impl Announcement {
     }
 }
 
-/// Finds announcements among whatever else comes on stdout, however it is cut.
+/// Scanner that finds announcements in the agent's stdout, however it is split.
 #[derive(Debug, Default)]
 pub struct AnnouncementScanner {
     line: Vec<u8>,
-    /// The line is too long to be one; the rest of it is skipped.
+    /// Whether the rest of an overlong line is being skipped.
     skips: bool,
 }
 
 impl AnnouncementScanner {
-    /// Adds what was read; gives what was announced in it.
+    /// Appends received bytes. Returns the announcements that they complete.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<Announcement> {
         let mut found = Vec::new();
         for part in bytes.split_inclusive(|&byte| byte == b'\n') {
             let (text, ends) = part.strip_suffix(b"\n").map_or((part, false), |text| (text, true));
-            self.skips |= self.line.len() + text.len() > LONGEST_LINE;
+            self.skips |= self.line.len() + text.len() > MAX_LINE;
             if !self.skips {
                 self.line.extend_from_slice(text);
             }
@@ -369,12 +372,12 @@ impl AnnouncementScanner {
     }
 }
 
-/// An address as it stands on a command line: no shell takes offence, as none would at `[`.
+/// Formats an address as a word that every shell leaves unchanged: without brackets around IPv6.
 pub fn address_word(address: SocketAddr) -> String {
     format!("{}:{}", address.ip(), address.port())
 }
 
-/// The address of such a word.
+/// Parses a word made by [`address_word`].
 pub fn parse_address_word(word: &str) -> Option<SocketAddr> {
     let (ip, port) = word.rsplit_once(':')?;
     Some(SocketAddr::new(ip.parse::<IpAddr>().ok()?, port.parse().ok()?))
@@ -386,7 +389,7 @@ mod tests {
 
     const NODE: NodeId = NodeId(3);
 
-    /// Keys of an agent and its launcher.
+    /// Makes the key pairs of an agent and its launcher.
     fn keys() -> (KeyPair, KeyPair) {
         (KeyPair::generate().unwrap(), KeyPair::generate().unwrap())
     }
@@ -419,7 +422,7 @@ mod tests {
     #[test]
     fn the_command_line_is_not_enough() {
         let (agent, launcher) = keys();
-        // Everything but the agent's private key is known.
+        // The attacker knows everything except the agent's private key.
         let thief = KeyPair::generate().unwrap();
         let (_, first) = CallbackDialer::start(&thief, &launcher.public(), NODE).unwrap();
         let refused = call(&first).answer(&launcher, &agent.public());

@@ -1,39 +1,39 @@
-//! Who is at the other end of a socket, and that nobody listens in.
+//! Mutual authentication and encryption of TCP connections between agents.
 //!
-//! All agents of a job hold its secret, which reached them through their control channels. Two that
-//! meet over TCP prove it to each other by the Noise handshake `NNpsk0` (noiseprotocol.org,
-//! revision 34), whose keys are fresh for every connection:
+//! All agents of a job share a secret, which they received on their control channels. Two agents
+//! that connect prove it to each other by the Noise handshake `NNpsk0` (noiseprotocol.org, revision
+//! 34), with fresh session keys for every connection:
 //!
 //! ```text
-//! dialler                                              listener
-//!   magic, version, job, from, to      ──────────▶       in the clear, and the handshake's prologue
-//!   psk, e                             ──────────▶       only who has the secret can make it
-//!                                      ◀──────────  e, ee
-//!   first packet                       ──────────▶       only now the listener knows that this is
-//!                                                        no replay
+//! dialer                                          listener
+//!   magic, version, job, from, to  ──────────▶  in clear text; the prologue of the handshake
+//!   psk, e                         ──────────▶  requires the secret
+//!                                  ◀──────────  e, ee
+//!   first packet                   ──────────▶  proves that the message above is not a replay
 //! ```
 //!
-//! Then both directions carry packets, each at most 65,535 bytes behind a `u16` length, little
-//! endian. Whoever sends anything else is refused with a [`SecureError`].
+//! After that both directions carry packets: a `u16` length, little endian, and at most 65,535
+//! bytes. Anything else ends the connection with a [`SecureError`].
 
 use crate::id::{JobId, NodeId};
 use serde::{Deserialize, Serialize};
 use snow::{Builder, HandshakeState, TransportState};
 use std::fmt;
 
-/// Shows that a process belongs to the job. It travels in the ranks' environment.
+/// Secret of a job's ranks on one node, which processes show to the agent. It is passed in their
+/// environment.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Token(pub [u8; 16]);
 
 impl Token {
-    /// From the hexadecimal digits that [`fmt::Display`] makes.
+    /// Parses 32 hexadecimal digits, as [`Token::reveal`] formats them.
     pub fn parse(text: &str) -> Option<Token> {
         let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         let number = digits.then(|| u128::from_str_radix(text, 16).ok()).flatten()?;
         Some(Token(number.to_be_bytes()))
     }
 
-    /// Writes the token as the environment has it.
+    /// Formats the token for the environment of ranks.
     pub fn reveal(&self) -> String {
         format!("{:032x}", u128::from_be_bytes(self.0))
     }
@@ -45,26 +45,26 @@ impl fmt::Debug for Token {
     }
 }
 
-/// The handshake and what it is made of.
+/// Noise pattern with its algorithms.
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 const MAGIC: &[u8; 12] = b"rlaunch-edge";
-/// Changes whenever what crosses an edge changes.
+/// Version of the handshake and the packets, which changes with every change of them.
 pub const EDGE_VERSION: u16 = 1;
 
 const PREAMBLE: usize = MAGIC.len() + 2 + 16 + 4 + 4;
-/// `e` and the tag of an empty payload.
+/// Length of either handshake message, in bytes: `e` and the tag of an empty payload.
 const HANDSHAKE: usize = 32 + 16;
 const TAG: usize = 16;
 const LENGTH: usize = 2;
-/// The most that one packet carries, in bytes.
+/// Most content of one packet, in bytes.
 pub const MAX_PLAIN: usize = u16::MAX as usize - TAG;
 
-/// What the agents of one job share. It is never printed.
+/// Secret that the agents of one job share. It is never printed.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Secret([u8; 32]);
 
 impl Secret {
-    /// From random bytes.
+    /// Makes a secret of random bytes.
     pub fn from_bytes(bytes: [u8; 32]) -> Secret {
         Secret(bytes)
     }
@@ -76,37 +76,37 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Why the other end is not who it should be.
+/// Reason to reject the other end of a connection.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum SecureError {
-    /// It speaks something else.
-    #[error("it is no agent of rlaunch")]
+    /// The peer uses another protocol.
+    #[error("it is not an rlaunch agent")]
     NotRlaunch,
-    /// It is another build.
-    #[error("it speaks version {0}, this agent {EDGE_VERSION}")]
+    /// The peer is of another version.
+    #[error("it uses protocol version {0}, this agent uses {EDGE_VERSION}")]
     Version(u16),
-    /// It belongs to another job.
+    /// The peer belongs to another job.
     #[error("it belongs to job {0}")]
     WrongJob(JobId),
-    /// It looks for another node.
-    #[error("it looks for node {0}")]
+    /// The peer tries to reach another node.
+    #[error("it expects node {0} at this address")]
     WrongNode(NodeId),
-    /// It has not the job's secret, or somebody has changed what it said.
-    #[error("it has not the secret of the job")]
+    /// The peer does not have the job's secret, or the message was altered on its way.
+    #[error("it does not have the job's secret")]
     WrongSecret,
-    /// The library refuses.
+    /// The Noise library failed.
     #[error("cannot encrypt")]
     Noise(#[source] snow::Error),
 }
 
-/// Who talks to whom in which job.
+/// Job and nodes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parties {
-    /// The job.
+    /// Identifier of the job.
     pub job: JobId,
-    /// Who dials.
+    /// Node that connects.
     pub from: NodeId,
-    /// Who is dialled.
+    /// Node that listens.
     pub to: NodeId,
 }
 
@@ -121,7 +121,7 @@ impl Parties {
         bytes
     }
 
-    /// `bytes` are a whole preamble.
+    /// Parses a complete preamble.
     fn read(bytes: &[u8]) -> Result<Parties, SecureError> {
         let rest = bytes.strip_prefix(MAGIC).ok_or(SecureError::NotRlaunch)?;
         let (version, rest) = rest.split_first_chunk().ok_or(SecureError::NotRlaunch)?;
@@ -146,27 +146,28 @@ impl Parties {
     }
 }
 
-/// Whether a handshake needs more bytes or is over.
+/// Result of a step of the handshake.
 #[derive(Debug)]
 pub enum HandshakeStep<T> {
-    /// Read on.
+    /// More bytes are needed.
     More(T),
-    /// The other end follows the protocol.
+    /// The handshake is complete.
     Done(Established),
 }
 
-/// A handshake that is over.
+/// Completed handshake.
 #[derive(Debug)]
 pub struct Established {
-    /// Who is at the ends. The listener believes `from` once a packet has come.
+    /// Job and nodes of the connection. The listener must not trust `from` before a packet
+    /// decrypts.
     pub parties: Parties,
-    /// What to send before anything else; may be empty.
+    /// Bytes to send before anything else; may be empty.
     pub send: Vec<u8>,
-    /// Both directions.
+    /// Encrypted connection.
     pub stream: SecureStream,
 }
 
-/// The dialling end until the handshake is over.
+/// Connecting side of the handshake.
 #[derive(Debug)]
 pub struct Dialer {
     noise: Box<HandshakeState>,
@@ -175,7 +176,7 @@ pub struct Dialer {
 }
 
 impl Dialer {
-    /// Begins; the bytes are to be sent.
+    /// Starts the handshake. Returns the bytes to send.
     pub fn start(secret: &Secret, parties: Parties) -> Result<(Dialer, Vec<u8>), SecureError> {
         let mut send = parties.preamble();
         let builder = Parties::builder(&send, secret)?;
@@ -186,7 +187,7 @@ impl Dialer {
         Ok((Dialer { noise, parties, received: Vec::new() }, send))
     }
 
-    /// Bytes came.
+    /// Continues with received bytes.
     pub fn receive(mut self, bytes: &[u8]) -> Result<HandshakeStep<Dialer>, SecureError> {
         self.received.extend_from_slice(bytes);
         let Some((answer, rest)) = self.received.split_at_checked(HANDSHAKE) else {
@@ -198,7 +199,7 @@ impl Dialer {
     }
 }
 
-/// The listening end until the handshake is over.
+/// Listening side of the handshake.
 #[derive(Debug)]
 pub struct Listener {
     secret: Secret,
@@ -208,12 +209,12 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Waits for a dialler.
+    /// Makes a listener that accepts connections to node `me` of the job.
     pub fn new(secret: Secret, job: JobId, me: NodeId) -> Listener {
         Listener { secret, job, me, received: Vec::new() }
     }
 
-    /// Bytes came.
+    /// Continues with received bytes.
     pub fn receive(mut self, bytes: &[u8]) -> Result<HandshakeStep<Listener>, SecureError> {
         self.received.extend_from_slice(bytes);
         let begins = self.received.len().min(MAGIC.len());
@@ -244,7 +245,7 @@ impl Listener {
     }
 }
 
-/// Both directions of an encrypted connection.
+/// Encrypted connection, in both directions.
 #[derive(Debug)]
 pub struct SecureStream {
     noise: Box<TransportState>,
@@ -252,13 +253,13 @@ pub struct SecureStream {
 }
 
 impl SecureStream {
-    /// `rest` is what came behind the handshake.
+    /// Makes a stream from a completed handshake. `rest` are received bytes behind it.
     pub(crate) fn new(noise: HandshakeState, rest: &[u8]) -> Result<SecureStream, SecureError> {
         let noise = noise.into_transport_mode().map_err(SecureError::Noise)?;
         Ok(SecureStream { noise: Box::new(noise), received: rest.to_vec() })
     }
 
-    /// Adds `plain` to `out` as packets.
+    /// Encrypts `plain` and appends the packets to `out`.
     pub fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), SecureError> {
         for part in plain.chunks(MAX_PLAIN) {
             let sealed = part.len() + TAG;
@@ -271,8 +272,8 @@ impl SecureStream {
         Ok(())
     }
 
-    /// Adds what was received; what it says is added to `plain` as far as packets are whole. After
-    /// an error the connection is of no use any more.
+    /// Decrypts received bytes and appends the content of complete packets to `plain`. After an
+    /// error the connection must be closed.
     pub fn open(&mut self, received: &[u8], plain: &mut Vec<u8>) -> Result<(), SecureError> {
         self.received.extend_from_slice(received);
         let mut taken = 0;
@@ -309,7 +310,7 @@ mod tests {
         Listener::new(secret(1), JobId(7), NodeId(1))
     }
 
-    /// A listener is fed `bytes` in parts of `size`.
+    /// Feeds `bytes` to a listener in parts of `size`.
     fn feed(bytes: &[u8], size: usize) -> Result<HandshakeStep<Listener>, SecureError> {
         let mut step = HandshakeStep::More(listener());
         for part in bytes.chunks(size) {
@@ -388,7 +389,7 @@ mod tests {
         let Ok(HandshakeStep::Done(mut mine)) = dialler.receive(&original.send) else { panic!() };
         let mut sealed = Vec::new();
         mine.stream.seal(b"hello", &mut sealed).unwrap();
-        // Whoever recorded both messages cannot speak in the second connection.
+        // A replay of both messages does not give the attacker the session keys.
         let opened = replayed.stream.open(&sealed, &mut Vec::new());
         assert_eq!(opened, Err(SecureError::WrongSecret));
     }
@@ -457,14 +458,14 @@ mod tests {
         longest.resize(LENGTH + usize::from(u16::MAX) - 1, 0);
         assert_eq!(listener.open(&longest, &mut Vec::new()), Ok(()));
         assert!(listener.received.len() < LENGTH + usize::from(u16::MAX));
-        // The next byte makes it whole, and it is no packet.
+        // The next byte completes the packet, which is not valid.
         assert_eq!(listener.open(&[0], &mut Vec::new()), Err(SecureError::WrongSecret));
     }
 
     #[test]
     fn the_preamble_is_part_of_what_is_proved() {
         let (_, first) = Dialer::start(&secret(1), PARTIES).unwrap();
-        // Another sender in the clear part, which nothing but the handshake covers.
+        // Change the sender in the preamble, which only the prologue protects.
         let sender = MAGIC.len() + 2 + 16;
         let mut changed = first.clone();
         changed[sender] ^= 1;

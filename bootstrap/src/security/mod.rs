@@ -1,5 +1,4 @@
-//! Authentication and encryption of connections, and admission of those that have not authenticated
-//! yet.
+//! Authentication and encryption of connections, and admission of unauthenticated ones.
 
 pub mod admission;
 pub mod callback;

@@ -39,8 +39,8 @@ fn link(root: &Root, address: &str, directory: &str) -> PciLink {
         let width = root.text(&format!("{directory}/{which}_link_width"))?;
         LinkRate::parse(&speed, &width)
     };
-    let (current, most) = (rate("current"), rate("max"));
-    PciLink { address: address.to_owned(), current, most, acs: None }
+    let (current, max) = (rate("current"), rate("max"));
+    PciLink { address: address.to_owned(), current, max, acs: None }
 }
 
 /// Extended capabilities that decide which path data takes between two devices: ACS of bridges and
