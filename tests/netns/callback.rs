@@ -222,7 +222,7 @@ fn a_client_with_the_command_line_that_dials_first_learns_nothing() {
     let heard: Vec<String> = heard.collect();
     assert!(heard.iter().all(String::is_empty), "{heard:?}");
     agent.wait_with_output().unwrap();
-    let failed = format!("rlaunch-callback failed {address} (another program answered: the ");
+    let failed = format!("rlaunch-callback failed {address} (unexpected answer: the ");
     assert!(said().contains(&failed), "{}", said());
     field.wait_for("the strangers to end", || field.started().is_empty());
 }

@@ -214,7 +214,10 @@ mod tests {
         let outside =
             "RLAUNCH_SOCKET is not set: this runs only inside a rank that rlaunch started";
         assert_eq!(error(env::RLAUNCH_SOCKET, None), outside);
-        assert_eq!(error(env::RLAUNCH_RANK, Some("x")), "RLAUNCH_RANK is \"x\", which is no rank");
+        assert_eq!(
+            error(env::RLAUNCH_RANK, Some("x")),
+            "RLAUNCH_RANK is \"x\", which is not a rank"
+        );
         assert!(!error(env::RLAUNCH_TOKEN, Some("secret")).contains("secret"));
         for bad in ["0", "-1", "soon", "nan"] {
             assert!(error(env::RLAUNCH_COMM_TIMEOUT, Some(bad)).contains("RLAUNCH_COMM_TIMEOUT"));

@@ -213,11 +213,8 @@ mod tests {
     #[test]
     fn of_equal_links_the_highest_is_the_limit() {
         let mut card = device("pci0000:00", 0, &["0000:00:02.5", "0000:c3:00.0"]);
-        card.links[0] = PciLink {
-            current: Some(rate(80, 4)),
-            max: Some(rate(80, 8)),
-            ..card.links[0].clone()
-        };
+        card.links[0] =
+            PciLink { current: Some(rate(80, 4)), max: Some(rate(80, 8)), ..card.links[0].clone() };
         card.links[1].current = Some(rate(80, 4));
         let limit = card.bottleneck().unwrap();
         assert_eq!(

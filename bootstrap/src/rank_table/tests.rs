@@ -171,7 +171,7 @@ fn there_is_no_table_with_a_hole_or_a_duplicate() {
     let missing = TableError::WorldSize { found: 4, expected: 5 };
     assert_eq!(error(|rows| drop(rows.ranks.pop())), missing);
     let double = TableError::OutOfOrder { what: "rank", index: 4, found: 3 };
-    assert_eq!(double.to_string(), "row 4 of the ranks is that of rank 3");
+    assert_eq!(double.to_string(), "row 4 of the ranks belongs to rank 3");
     assert_eq!(error(|rows| rows.ranks[4].rank = Rank(3)), double);
     let swapped = TableError::OutOfOrder { what: "node", index: 0, found: 1 };
     assert_eq!(error(|rows| rows.nodes.swap(0, 1)), swapped);
@@ -232,7 +232,7 @@ fn an_exception_is_one() {
     let double = |rows: &mut UncheckedTable| rows.exceptions.push(rows.exceptions[0]);
     assert_eq!(error(double), TableError::Exception(NodeId(1), NodeId(2)));
     let unordered = |rows: &mut UncheckedTable| {
-        rows.exceptions.push(PairException { a: end(0, 0), ..rows.exceptions[0] })
+        rows.exceptions.push(PairException { a: end(0, 0), ..rows.exceptions[0] });
     };
     assert_eq!(error(unordered), TableError::Exception(NodeId(0), NodeId(2)));
 }
@@ -361,7 +361,7 @@ fn reading_a_table_checks_it() {
     rows.ranks[1].local_rank = LocalRank(0);
     let text = serde_json::to_string(&rows).unwrap();
     let refused = serde_json::from_str::<RankTable>(&text).unwrap_err().to_string();
-    assert!(refused.contains("the local ranks of node 0 have a hole or a duplicate"), "{refused}");
+    assert!(refused.contains("the local ranks of node 0 have a gap or a duplicate"), "{refused}");
     assert!(postcard::from_bytes::<RankTable>(&postcard::to_allocvec(&rows).unwrap()).is_err());
 }
 

@@ -1,9 +1,11 @@
-//! Messages with large payloads as bytes: frames of an edge, and what ranks and their agent say.
+//! Framing of messages with large payloads, used between neighbouring agents and between a rank and
+//! its agent.
 //!
 //! ```text
-//! head: u32, little endian, length of the head, at most MAX_HEAD
-//! payload: u32, little endian, length of the payload, bounded by what the job can have
-//! head, postcard        payload, as it is
+//! head length: u32, little endian, at most MAX_HEAD
+//! payload length: u32, little endian, bounded by the size of the job
+//! head, encoded with postcard
+//! payload
 //! ```
 
 use bytes::{Bytes, BytesMut};
@@ -11,44 +13,44 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::marker::PhantomData;
 
-/// The longest head, in bytes: the call_counts that ended ranks had taken are the most it holds.
+/// Longest head, in bytes. The largest are the call counts of many ranks that ended together.
 pub const MAX_HEAD: usize = 1 << 20;
 
 const PREFIX: usize = 8;
 
-/// Bytes that are no frame.
+/// Error of encoding or decoding a frame.
 #[derive(Debug, thiserror::Error)]
 pub enum CodecError {
-    /// A head beyond its limit.
+    /// The head is longer than its limit.
     #[error("head of {length} bytes, {limit} at most")]
     HeadTooLong {
-        /// In bytes.
+        /// Length of the head, in bytes.
         length: usize,
-        /// In bytes.
+        /// Limit, in bytes.
         limit: usize,
     },
-    /// A payload beyond what was agreed.
+    /// The payload is longer than its limit.
     #[error("payload of {length} bytes, {limit} at most")]
     PayloadTooLong {
-        /// What was announced.
+        /// Announced length, in bytes.
         length: usize,
-        /// What was agreed.
+        /// Limit, in bytes.
         limit: usize,
     },
-    /// A head that is none.
+    /// The head does not decode.
     #[error("unreadable head of {length} bytes")]
     Unreadable {
-        /// Its length.
+        /// Length of the head, in bytes.
         length: usize,
         /// Error of the decoder.
         source: postcard::Error,
     },
-    /// A head that cannot be written.
+    /// The head cannot be serialised.
     #[error("cannot encode a head")]
     Encode(#[source] postcard::Error),
 }
 
-/// The prefix and `head` of a frame; its payload of `length` bytes follows as it is.
+/// Encodes the lengths and the head of a frame. The caller appends the payload of `length` bytes.
 pub fn encode_head<T: Serialize>(head: &T, length: usize) -> Result<Vec<u8>, CodecError> {
     let mut bytes = postcard::to_extend(head, vec![0; PREFIX]).map_err(CodecError::Encode)?;
     let head = bytes.len() - PREFIX;
@@ -63,8 +65,8 @@ pub fn encode_head<T: Serialize>(head: &T, length: usize) -> Result<Vec<u8>, Cod
     Ok(bytes)
 }
 
-/// Turns a byte stream, however it is cut, back into frames. Memory is taken as bytes arrive, not
-/// as they are announced.
+/// Decoder that turns a byte stream, however it is split, back into frames. It allocates memory for
+/// received bytes only, not for announced ones.
 #[derive(Debug)]
 pub struct Decoder<T> {
     buffer: BytesMut,
@@ -74,28 +76,28 @@ pub struct Decoder<T> {
 }
 
 impl<T: DeserializeOwned> Decoder<T> {
-    /// Accepts payloads of at most `payload_limit` bytes.
+    /// Makes a decoder that accepts payloads of at most `payload_limit` bytes.
     pub fn new(payload_limit: usize) -> Decoder<T> {
         let (buffer, head_limit) = (BytesMut::new(), MAX_HEAD);
         Decoder { buffer, head_limit, payload_limit, head: PhantomData }
     }
 
-    /// Accepts heads of at most this many bytes, in place of [`MAX_HEAD`].
+    /// Sets the limit of heads in bytes, in place of [`MAX_HEAD`].
     pub fn with_head_limit(self, head_limit: usize) -> Decoder<T> {
         Decoder { head_limit, ..self }
     }
 
-    /// Accepts payloads of at most this many bytes from here on.
+    /// Sets the limit of later payloads, in bytes.
     pub fn set_payload_limit(&mut self, payload_limit: usize) {
         self.payload_limit = payload_limit;
     }
 
-    /// Adds what was read.
+    /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next head and payload, once all of both have arrived.
+    /// Returns the next head and payload, or `None` until all of both have been received.
     pub fn next_frame(&mut self) -> Result<Option<(T, Bytes)>, CodecError> {
         let Some((prefix, _)) = self.buffer.split_first_chunk::<PREFIX>() else { return Ok(None) };
         let [a, b, c, d, e, f, g, h] = *prefix;

@@ -1,15 +1,15 @@
-//! The rendezvous as the launcher sees it: which edges have come about, and whether the rank table
-//! is everywhere.
+//! The launcher's view of the rendezvous: which edges of the tree exist, and whether every node has
+//! the rank table.
 //!
 //! ```text
-//! AwaitEdges ──every child has reported──▶ AwaitTable ──the root says so──▶ Running
+//! AwaitEdges ──every child has reported its edge──▶ AwaitTable ──root: every node has it──▶ Running
 //! ```
 //!
-//! The launcher gives the root the table when the last edge was reported, so no word of the root
-//! can be quicker than that.
+//! The launcher sends the table to the root only after the last report, so the root's confirmation
+//! always arrives after all reports.
 //!
-//! Edges that could not be made are relayed: the server knows which, and lets nothing else
-//! through.
+//! Edges that could not be made are relayed through the launcher. The coordinator keeps track of
+//! them and rejects relayed bytes between nodes that share no edge.
 
 use super::Time;
 use super::shape::TreeShape;
@@ -17,31 +17,32 @@ use crate::id::NodeId;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// How long nodes may take to join after they were told whom.
+/// Time within which nodes must join their parents, and within which the table must reach every
+/// node.
 pub const JOIN_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// Where the rendezvous is, named for what it awaits.
+/// State of the rendezvous.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CoordinatorPhase {
-    /// Nodes are joining their parents.
+    /// Nodes are connecting to their parents.
     #[default]
     AwaitEdges,
-    /// The rank table is on its way down the tree.
+    /// The rank table is being sent down the tree.
     AwaitTable,
-    /// Every node has it.
+    /// Every node has the rank table.
     Running,
-    /// It took too long.
+    /// A time limit has expired.
     Failed,
 }
 
-/// What moves the rendezvous on.
+/// Event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoordinatorPhaseEvent {
     /// The last edge was reported.
     LastEdge,
-    /// The root says that the table is everywhere.
+    /// The root confirmed that every node has the table.
     Table,
-    /// The deadline has passed.
+    /// The time limit expired.
     Deadline,
 }
 
@@ -54,99 +55,99 @@ crate::transitions! {
     }
 }
 
-/// What happens to the rendezvous.
+/// Input of the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoordinatorInput {
-    /// A node has an edge to its parent.
+    /// A node reported its edge to its parent.
     Joined {
-        /// The node.
+        /// Node that reported.
         node: NodeId,
-        /// It goes through the launcher.
+        /// Whether the edge must be relayed through the launcher.
         relayed: bool,
     },
-    /// The root says that every node has the rank table.
+    /// A node reported that every node has the rank table.
     TableEverywhere {
-        /// Who says so.
+        /// Node that reported; only the root may.
         node: NodeId,
     },
-    /// An edge broke and goes on through the launcher.
+    /// An edge broke and is relayed from now on.
     Broke {
-        /// Who noticed.
+        /// Node that reported it.
         node: NodeId,
-        /// The other end.
+        /// Node at the other end.
         peer: NodeId,
     },
-    /// A node wants bytes carried to another.
+    /// A node sent bytes to be relayed.
     Relay {
-        /// The sender.
+        /// Sender.
         from: NodeId,
-        /// The receiver.
+        /// Receiver.
         to: NodeId,
     },
 }
 
-/// What is to be done.
+/// Action for the launcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoordinatorOutput {
-    /// Every rank may start.
+    /// Start the ranks.
     Ready,
-    /// The edge between these, parent and child, goes through the launcher from now on. Said once.
+    /// Note that an edge is relayed from now on. Emitted once for each edge.
     Relayed {
-        /// The end nearer to the root.
+        /// Parent.
         parent: NodeId,
-        /// The other end.
+        /// Child.
         child: NodeId,
-        /// It had been made and broke.
+        /// Whether the edge existed before and broke.
         broke: bool,
     },
-    /// Carry the bytes.
+    /// Forward the relayed bytes.
     Carry {
-        /// To this node.
+        /// Receiver.
         to: NodeId,
     },
-    /// The deadline has passed.
+    /// Give up, because a time limit expired.
     Failed,
 }
 
-/// A node said what it must not.
+/// Violation of the protocol by a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CoordinatorViolation {
-    /// The job has no such node, or it is the root, which joins nobody.
+    /// The node does not exist, or is the root, which has no parent.
     #[error("node {0} has no parent to join")]
     NoSuchEdge(NodeId),
-    /// A second time what comes once.
+    /// The node has reported before.
     #[error("node {0} reported for the second time")]
     Duplicate(NodeId),
-    /// Only the root can know.
-    #[error("node {0} speaks for the root")]
+    /// Only the root may report this.
+    #[error("node {0} sent a report that only the root may send")]
     NotTheRoot(NodeId),
-    /// These two have no edge.
+    /// The two nodes share no edge.
     #[error("nodes {0} and {1} share no edge")]
     NotNeighbours(NodeId, NodeId),
-    /// Not in this state.
+    /// The report is not allowed in this state.
     #[error("node {node} reported in state {phase:?}")]
     OutOfPhase {
-        /// Who.
+        /// Node that reported.
         node: NodeId,
-        /// The state.
+        /// State of the rendezvous.
         phase: CoordinatorPhase,
     },
 }
 
-/// The machine.
+/// State machine of the rendezvous.
 #[derive(Debug)]
 pub struct Coordinator {
     shape: TreeShape,
     phase: CoordinatorPhase,
     absent: BTreeSet<NodeId>,
-    /// By child: the edges that go through the launcher.
+    /// Children whose edge to their parent is relayed.
     relayed: BTreeSet<NodeId>,
     deadline: Time,
     outputs: VecDeque<CoordinatorOutput>,
 }
 
 impl Coordinator {
-    /// Begins to wait for `shape`'s nodes to join.
+    /// Makes a coordinator that waits for the nodes of `shape` to join.
     pub fn new(shape: TreeShape, now: Time) -> Coordinator {
         let absent: BTreeSet<NodeId> = (1..shape.nodes()).map(NodeId).collect();
         let mut server = Coordinator {
@@ -161,17 +162,17 @@ impl Coordinator {
         server
     }
 
-    /// Where the rendezvous is.
+    /// Returns the state of the rendezvous.
     pub fn phase(&self) -> CoordinatorPhase {
         self.phase
     }
 
-    /// Nodes that have not reported their edge.
+    /// Returns the nodes that have not reported their edge.
     pub fn absent(&self) -> impl Iterator<Item = NodeId> {
         self.absent.iter().copied()
     }
 
-    /// Something happened. After a violation the server is as it was before.
+    /// Handles an input. A violation leaves the state unchanged.
     pub fn handle(&mut self, input: CoordinatorInput) -> Result<(), CoordinatorViolation> {
         match input {
             CoordinatorInput::Joined { node, relayed } => self.on_joined(node, relayed),
@@ -183,7 +184,8 @@ impl Coordinator {
             }
             CoordinatorInput::Relay { from, to } => {
                 let child = self.child_of_edge(from, to)?;
-                // What one end relays shows that the edge is; the other end may learn it by this.
+                // A relayed edge counts as reported by one end; the other end may notice it only
+                // through these bytes.
                 self.relay(child, !self.absent.contains(&child));
                 self.outputs.push_back(CoordinatorOutput::Carry { to });
                 Ok(())
@@ -191,7 +193,7 @@ impl Coordinator {
         }
     }
 
-    /// The time has come that [`Coordinator::poll_timeout`] named.
+    /// Handles the expiry of the time limit. Does nothing before [`Coordinator::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Time) {
         if self.poll_timeout().is_some_and(|at| at <= now) {
             self.advance(CoordinatorPhaseEvent::Deadline);
@@ -199,18 +201,18 @@ impl Coordinator {
         }
     }
 
-    /// Everybody has joined, and the table is about to be sent: it has as long as joining had.
+    /// Restarts the time limit, for sending the table.
     pub fn begin_table(&mut self, now: Time) {
         self.deadline = now + JOIN_TIMEOUT;
     }
 
-    /// When [`Coordinator::handle_timeout`] is due next.
+    /// Returns when to call [`Coordinator::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Time> {
         matches!(self.phase, CoordinatorPhase::AwaitEdges | CoordinatorPhase::AwaitTable)
             .then_some(self.deadline)
     }
 
-    /// The next thing to do.
+    /// Returns the next action.
     pub fn poll_output(&mut self) -> Option<CoordinatorOutput> {
         self.outputs.pop_front()
     }
@@ -250,7 +252,7 @@ impl Coordinator {
         }
     }
 
-    /// Whether this could happen.
+    /// Changes the state if the event is allowed. Returns whether it is.
     fn advance(&mut self, event: CoordinatorPhaseEvent) -> bool {
         let next = self.phase.after(event);
         self.phase = next.unwrap_or(self.phase);
@@ -285,7 +287,7 @@ mod tests {
         std::iter::from_fn(|| server.poll_output()).collect()
     }
 
-    /// Three nodes in a row, of which these have joined.
+    /// Makes a coordinator for a chain of three nodes, of which `nodes` have joined.
     fn server(nodes: impl IntoIterator<Item = u32>) -> Coordinator {
         let mut server = Coordinator::new(TreeShape::new(3, 1), Time(0));
         nodes.into_iter().for_each(|node| server.handle(joined(node)).unwrap());
@@ -336,7 +338,7 @@ mod tests {
             server.handle(CoordinatorInput::Broke { node, peer }).unwrap();
             assert_eq!(outputs(&mut server), [relayed]);
         }
-        // The other end may hear of it by what is relayed to it.
+        // The other end may notice it only through the relayed bytes.
         let mut server = server([1, 2]);
         server.handle(CoordinatorInput::Relay { from: parent, to: child }).unwrap();
         assert_eq!(outputs(&mut server), [relayed, CoordinatorOutput::Carry { to: child }]);

@@ -1,6 +1,4 @@
-//! What ranks gave to a gather, on its way and when it has arrived.
-//!
-//! A gather's payload is one record for each rank, in any order:
+//! Data of a gather: one record for each rank, in any order.
 //!
 //! ```text
 //! rank: u32, little endian    length: u32, little endian    blob: `length` bytes
@@ -10,10 +8,10 @@ use super::payload::Payload;
 use crate::id::Rank;
 use bytes::{Buf, Bytes};
 
-/// Bytes of a record before its blob.
+/// Length of a record without its blob, in bytes.
 pub const RECORD_HEADER: usize = 8;
 
-/// What one rank gives.
+/// Encodes the record of one rank.
 pub fn gather_record(rank: Rank, blob: &[u8]) -> Payload {
     let length = u32::try_from(blob.len()).unwrap_or(u32::MAX);
     let mut record = Vec::with_capacity(RECORD_HEADER + blob.len());
@@ -23,26 +21,27 @@ pub fn gather_record(rank: Rank, blob: &[u8]) -> Payload {
     record.into()
 }
 
-/// What every rank gave.
+/// Encoded records of all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gathered(pub Payload);
 
-/// Records that are not one of every rank.
+/// Error of decoding the records of a gather.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GatherError {
-    /// The last record is cut off.
-    #[error("a record is cut off")]
+    /// The last record is incomplete.
+    #[error("the last record is incomplete")]
     CutOff,
-    /// A rank that the job does not have, or twice.
-    #[error("rank {0} does not belong here")]
+    /// The rank does not exist or has two records.
+    #[error("unexpected record of rank {0}")]
     Unexpected(Rank),
-    /// Nothing from this rank.
-    #[error("nothing from rank {0}")]
+    /// The rank has no record.
+    #[error("no record of rank {0}")]
     Missing(Rank),
 }
 
 impl Gathered {
-    /// The blobs by rank, for a job of `world_size` ranks.
+    /// Returns the blobs of all `world_size` ranks, by rank. Fails unless each has exactly one
+    /// record.
     pub fn by_rank(&self, world_size: u32) -> Result<Vec<Bytes>, GatherError> {
         let mut blobs: Vec<Option<Bytes>> = vec![None; world_size as usize];
         let mut rest = RecordReader { chunks: self.0.chunks(), chunk: Bytes::new() };
@@ -64,7 +63,8 @@ struct RecordReader<'a> {
 }
 
 impl RecordReader<'_> {
-    /// The next `length` bytes, copied only where they are in several pieces; `None` at the end.
+    /// Returns the next `length` bytes, or `None` at the end. Copies only if they span several
+    /// pieces.
     fn take(&mut self, length: usize) -> Result<Option<Bytes>, GatherError> {
         while self.chunk.is_empty() {
             match self.chunks.next() {

@@ -1,15 +1,14 @@
-//! One edge of the tree, whatever carries it.
+//! Reliable link over one edge of the tree, which survives a change of the connection below it.
 //!
-//! An edge begins on a TCP connection and may go on through the launcher, when the connection
-//! breaks or never came about. What was on its way when the carrier changed may have arrived or
-//! not, so packets are numbered and kept until the other end has confirmed them:
+//! The *carrier* of an edge is a TCP connection or, if that breaks or cannot be made, a relay
+//! through the launcher. Frames in transit during a change may or may not have arrived, so packets
+//! are numbered and kept until the other end confirms them:
 //!
 //! ```text
-//! carrier up     ──▶  first carrier: packets flow at once
-//!                     any later one: Resume{next}, and packets flow from where the other end's
-//!                     Resume says
-//! Packet{number} ──▶  numbers from 0; one seen before is dropped, one skipped is a violation
-//! Confirm{next}  ◀──  now and then, so that what was sent can be forgotten
+//! first carrier    packets are sent immediately
+//! later carrier    Resume{next} is sent; packets continue from the other end's Resume
+//! Packet{number}   numbers from 0; duplicates are dropped, a gap is a violation
+//! Confirm{next}    sent occasionally, so that the other end can drop confirmed packets
 //! ```
 
 use super::message::{Message, Packet};
@@ -17,43 +16,43 @@ use super::payload::Payload;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// Unconfirmed packets before the other end is owed a [`Head::Confirm`].
+/// Number of unconfirmed packets after which a [`Head::Confirm`] is sent.
 const CONFIRM_AFTER: u64 = 32;
-/// Unconfirmed bytes before it is.
+/// Number of unconfirmed bytes after which a [`Head::Confirm`] is sent.
 const CONFIRM_AFTER_BYTES: usize = 256 << 10;
 
-/// What crosses a carrier, but for a packet's payload.
+/// Frame without the payload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Head {
-    /// The next message.
+    /// Message between nodes.
     Packet {
-        /// Its number, from 0.
+        /// Number of the packet, from 0.
         number: u64,
-        /// The message.
+        /// Message without its payload.
         message: Message,
     },
-    /// Every packet before this number has arrived.
+    /// Confirmation of all packets before a number.
     Confirm {
-        /// The number expected next.
+        /// Number of the next expected packet.
         next: u64,
     },
-    /// The first frame on a carrier that is not the edge's first.
+    /// First frame on every carrier except the first.
     Resume {
-        /// The number expected next.
+        /// Number of the next expected packet.
         next: u64,
     },
-    /// Nothing to say, but alive.
+    /// Sign of life.
     Beat,
-    /// The sender leaves in order: nothing follows, and nothing is read.
+    /// Orderly end: the sender sends nothing more and reads nothing more.
     Leaving,
 }
 
-/// A head and its payload.
+/// Head and payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// What it is.
+    /// Head.
     pub head: Head,
-    /// A packet's payload.
+    /// Payload of a packet; otherwise empty.
     pub payload: Payload,
 }
 
@@ -63,59 +62,59 @@ impl From<Head> for Frame {
     }
 }
 
-/// The other end of an edge broke the rules.
+/// Violation of the protocol by the other end of an edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkViolation {
-    /// A packet was skipped.
-    #[error("packet {got} where {expected} was due")]
+    /// A packet is missing.
+    #[error("packet {got} instead of {expected}")]
     Skipped {
-        /// What came.
+        /// Number that was received.
         got: u64,
-        /// What was due.
+        /// Number that was expected.
         expected: u64,
     },
     /// A packet was confirmed that was never sent.
     #[error("packet {confirmed} confirmed of {sent} sent")]
     ConfirmedUnsent {
-        /// The number that was said to be expected next.
+        /// Number that the other end expects next.
         confirmed: u64,
-        /// How many were sent.
+        /// Number of packets sent.
         sent: u64,
     },
-    /// Packets were asked for again that had been confirmed.
-    #[error("packet {asked} asked for again, {confirmed} were confirmed")]
+    /// The other end wants to resume at a packet that it has confirmed before.
+    #[error("resumption requested at packet {asked}, but {confirmed} were confirmed")]
     AlreadyConfirmed {
-        /// The number asked for.
+        /// Number that the other end expects next.
         asked: u64,
-        /// What had been confirmed.
+        /// Number of confirmed packets.
         confirmed: u64,
     },
 }
 
-/// What an edge has to carry it, named for what it awaits.
+/// State of the carrier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Carrier {
-    /// There has never been a carrier.
+    /// There has been no carrier yet.
     #[default]
     AwaitFirst,
-    /// Packets flow.
+    /// Packets are sent.
     Flowing,
     /// The carrier broke.
     AwaitNext,
-    /// There is another carrier, and the other end has not said yet where to go on.
+    /// There is a new carrier, and the other end's Resume is awaited.
     AwaitResume,
 }
 
-/// What can happen to a carrier.
+/// Event that changes the state of the carrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CarrierEvent {
-    /// There is one.
+    /// A carrier became available.
     Up,
-    /// It broke.
+    /// The carrier broke.
     Down,
-    /// There is another in its place.
+    /// Another carrier replaced it.
     Replaced,
-    /// The other end has said where to go on.
+    /// The other end's Resume arrived.
     Resumed,
 }
 
@@ -135,21 +134,21 @@ crate::transitions! {
 #[derive(Debug, Default)]
 pub struct ReliableLink {
     carrier: Carrier,
-    /// Sent and not yet confirmed, the first of them numbered `confirmed`.
+    /// Packets that are sent or waiting, but not confirmed. The first has the number `confirmed`.
     unconfirmed: VecDeque<Packet>,
     confirmed: u64,
-    /// The number due next from the other end.
+    /// Number of the next packet from the other end.
     expected: u64,
-    /// What the other end was last told.
+    /// Number that was last confirmed to the other end.
     confirmed_to_peer: u64,
     received_bytes: usize,
-    /// The other end was told, on this carrier, where to go on.
+    /// Whether a Resume was sent on this carrier.
     resume_sent: bool,
     outgoing: VecDeque<Frame>,
 }
 
 impl ReliableLink {
-    /// Sends a packet, or keeps it until there is something to carry it.
+    /// Sends a packet, or keeps it until there is a carrier.
     pub fn send(&mut self, packet: Packet) {
         if self.carrier == Carrier::Flowing {
             let number = self.confirmed + self.unconfirmed.len() as u64;
@@ -159,7 +158,7 @@ impl ReliableLink {
         self.unconfirmed.push_back(packet);
     }
 
-    /// There is a carrier, or another than before. Frames for the one before are void.
+    /// Starts using a new carrier. Frames that were queued for the previous one are dropped.
     pub fn carrier_up(&mut self) {
         let first = self.carrier == Carrier::AwaitFirst;
         let replaced = matches!(self.carrier, Carrier::Flowing | Carrier::AwaitResume);
@@ -167,7 +166,7 @@ impl ReliableLink {
         self.outgoing.clear();
         self.resume_sent = false;
         if first && self.unconfirmed.is_empty() {
-            // The other end of a relayed edge hears of it only by what comes over it.
+            // The other end of a relayed edge notices it only when a frame arrives.
             self.outgoing.push_back(Head::Beat.into());
         } else if first {
             self.send_unconfirmed();
@@ -182,18 +181,18 @@ impl ReliableLink {
         self.outgoing.push_back(Head::Resume { next: self.expected }.into());
     }
 
-    /// The carrier broke.
+    /// Stops using a carrier that broke.
     pub fn carrier_down(&mut self) {
         self.apply(CarrierEvent::Down);
         self.outgoing.clear();
     }
 
-    /// Whether something carries the edge.
+    /// Tells whether the edge has a carrier.
     pub fn is_carried(&self) -> bool {
         !matches!(self.carrier, Carrier::AwaitFirst | Carrier::AwaitNext)
     }
 
-    /// A frame came by the present carrier; returns the packet in it unless it was seen before.
+    /// Handles a frame from the current carrier. Returns the packet in it unless it is a duplicate.
     pub fn receive(&mut self, frame: Frame) -> Result<Option<Packet>, LinkViolation> {
         match frame.head {
             Head::Beat | Head::Leaving => Ok(None),
@@ -204,7 +203,7 @@ impl ReliableLink {
                     return Err(LinkViolation::AlreadyConfirmed { asked: next, confirmed });
                 }
                 self.forget_before(next)?;
-                // What is this end's first carrier may be the other end's second.
+                // The first carrier of this end may be a later one of the other end.
                 if !self.resume_sent {
                     self.send_resume();
                 }
@@ -230,12 +229,12 @@ impl ReliableLink {
         }
     }
 
-    /// The next frame for the present carrier.
+    /// Returns the next frame to send on the current carrier.
     pub fn poll_frame(&mut self) -> Option<Frame> {
         self.outgoing.pop_front()
     }
 
-    /// Keeps an idle edge alive; also confirms what has come.
+    /// Sends a sign of life, or a confirmation if one is due.
     pub fn beat(&mut self) {
         if self.carrier == Carrier::Flowing {
             let head =
@@ -244,13 +243,13 @@ impl ReliableLink {
         }
     }
 
-    /// How many packets are kept for the other end.
+    /// Returns the number of packets that are not confirmed.
     pub fn unconfirmed(&self) -> usize {
         self.unconfirmed.len()
     }
 
     fn apply(&mut self, event: CarrierEvent) {
-        // What is not in the table changes nothing: a carrier that breaks twice is broken.
+        // Events that are not in the table are ignored, such as a second failure of a carrier.
         if let Some(next) = self.carrier.after(event) {
             self.carrier = next;
         }
@@ -268,7 +267,7 @@ impl ReliableLink {
         if next > sent {
             return Err(LinkViolation::ConfirmedUnsent { confirmed: next, sent });
         }
-        // An old confirmation tells nothing new.
+        // An outdated confirmation has no effect.
         while self.confirmed < next {
             self.unconfirmed.pop_front();
             self.confirmed += 1;
@@ -304,7 +303,7 @@ mod tests {
         sent
     }
 
-    /// Carries up to `limit` frames each way; what is left is lost with the carrier.
+    /// Delivers up to `limit` frames each way; the rest is lost with the carrier.
     fn carry(a: &mut ReliableLink, b: &mut ReliableLink, limit: usize) -> (Vec<u64>, Vec<u64>) {
         let (mut at_a, mut at_b) = (Vec::new(), Vec::new());
         for _ in 0..limit {

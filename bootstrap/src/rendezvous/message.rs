@@ -1,4 +1,4 @@
-//! What neighbours in the tree tell each other.
+//! Messages between neighbouring nodes of the tree.
 
 use super::payload::Payload;
 use super::rank_set::RankSet;
@@ -8,33 +8,33 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
-/// The longest name of a barrier, a gather, a namespace or a key, in bytes.
+/// Longest name of a barrier, gather, namespace or key, in bytes.
 pub const MAX_NAME: usize = 255;
-/// The most that one rank gives to a gather, or that a key holds, in bytes.
+/// Longest blob of a gather and longest value of a key, in bytes.
 pub const MAX_BLOB: usize = 64 << 10;
-/// The longest text of an abort or an event, in bytes.
+/// Longest text of an abort or an event, in bytes.
 pub const MAX_TEXT: usize = 4 << 10;
-/// Ranks that a census describes one by one; of the others it gives the numbers.
+/// Number of missing ranks that are described individually.
 pub const MAX_DESCRIBED: usize = 8;
 
-/// What ranks do together.
+/// Kind of a collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum CollectiveKind {
-    /// Nobody goes on before everybody has arrived.
+    /// Wait until every rank has arrived.
     Barrier,
-    /// Everybody gets what everybody gave.
+    /// Give every rank the blobs of all ranks.
     Gather,
 }
 
-/// One barrier or gather: the `sequence`-th of its name. Every rank counts its own call_counts, so ranks
-/// that call the same name equally often meet.
+/// Identity of a barrier or gather. Every rank counts its calls of each kind and name, and calls
+/// with the same count belong together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CollectiveId {
-    /// What is done.
+    /// Kind of the operation.
     pub kind: CollectiveKind,
-    /// At most [`MAX_NAME`] bytes.
+    /// Name of the operation, at most [`MAX_NAME`] bytes.
     pub name: Arc<str>,
-    /// From 0.
+    /// Number of earlier calls of this kind and name, from 0.
     pub sequence: u64,
 }
 
@@ -49,12 +49,13 @@ impl fmt::Display for CollectiveId {
     }
 }
 
-/// A key of the job's store.
+/// Key in the job's key-value store.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Key {
-    /// Keys of different namespaces never meet. At most [`MAX_NAME`] bytes.
+    /// Namespace, at most [`MAX_NAME`] bytes. Equal names in different namespaces are different
+    /// keys.
     pub namespace: Arc<str>,
-    /// At most [`MAX_NAME`] bytes.
+    /// Name, at most [`MAX_NAME`] bytes.
     pub name: Arc<str>,
 }
 
@@ -67,24 +68,24 @@ impl fmt::Display for Key {
     }
 }
 
-/// Who has not arrived somewhere, and what is known of them.
+/// Ranks that have not arrived at a collective operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MissingRanks {
-    /// All of them.
+    /// All of these ranks.
     pub ranks: RankSet,
-    /// What was seen of the first [`MAX_DESCRIBED`] of them.
+    /// States of the first [`MAX_DESCRIBED`] of them.
     pub states: Vec<(Rank, RankState)>,
 }
 
 impl MissingRanks {
-    /// Adds those that `other` misses.
+    /// Adds the ranks of `other`.
     pub fn extend(&mut self, other: MissingRanks) {
         self.ranks.extend(&other.ranks);
         let room = MAX_DESCRIBED.saturating_sub(self.states.len());
         self.states.extend(other.states.into_iter().take(room));
     }
 
-    /// Adds ranks of which the same was seen. There may be any number of them.
+    /// Adds ranks that share one state, however many there are.
     pub fn add_all(&mut self, ranks: &RankSet, state: RankState) {
         self.ranks.extend(ranks);
         let room = MAX_DESCRIBED.saturating_sub(self.states.len());
@@ -100,24 +101,24 @@ impl MissingRanks {
     }
 }
 
-/// What an agent has seen of a rank that others wait for.
+/// State of a missing rank, as its agent knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RankState {
-    /// It runs and has never spoken to its agent.
+    /// Running, but has never called its agent.
     NeverCalled {
-        /// Its process id.
+        /// Process id.
         pid: u32,
     },
-    /// It runs and has spoken, but not arrived where others are.
+    /// Running, has called its agent, but has not arrived at this operation.
     NotArrived {
-        /// Its process id.
+        /// Process id.
         pid: u32,
     },
-    /// It has ended.
+    /// Ended.
     Ended(ExitStatus),
-    /// Its agent has not started it.
+    /// Not started yet.
     NotStarted,
-    /// Its agent did not answer.
+    /// Unknown, because its agent did not answer.
     AgentSilent,
 }
 
@@ -133,7 +134,7 @@ impl fmt::Display for RankState {
     }
 }
 
-/// `rank 3 (pid 17, running, has not arrived), ranks 5-8`
+/// Formats missing ranks as `rank 3 (pid 17, running, has not arrived), ranks 5-8`.
 impl fmt::Display for MissingRanks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut others = self.ranks.clone();
@@ -153,14 +154,14 @@ impl fmt::Display for MissingRanks {
     }
 }
 
-/// Why a barrier or gather cannot end well.
+/// Reason why a barrier or gather can never complete.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CollectiveFailure {
     /// A rank ended without arriving.
     RankEnded {
-        /// The rank.
+        /// Rank that ended.
         rank: Rank,
-        /// How.
+        /// Exit status.
         status: ExitStatus,
     },
 }
@@ -175,112 +176,114 @@ impl fmt::Display for CollectiveFailure {
     }
 }
 
-/// How many call_counts of each name a rank had taken when it ended.
+/// Calls of each kind and name that a rank had made when it ended.
 pub type CallCounts = Vec<(CollectiveKind, Arc<str>, u64)>;
 
-/// From a neighbour. *Up* is towards the root.
+/// Message between neighbours. *Up* is towards the root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
-    /// Down, with the rank table as payload.
+    /// Down: the rank table, as payload.
     Table,
-    /// Up: every node of the sender's subtree has the table.
+    /// Up: every node of the sender's subtree has the rank table.
     TableReceived {
-        /// The ranks of that subtree.
+        /// Ranks of the subtree.
         ranks: RankSet,
     },
-    /// Up: every rank of the subtree has arrived; a gather's payload is what they gave.
+    /// Up: every rank of the sender's subtree has arrived. The payload of a gather is their
+    /// records.
     Arrived(CollectiveId),
-    /// Down: everybody has arrived; a gather's payload is what the ranks outside the receiver's
-    /// subtree gave, so that no byte crosses an edge twice.
+    /// Down: every rank has arrived. The payload of a gather is the records of ranks outside the
+    /// receiver's subtree, so that none crosses an edge twice.
     Released(CollectiveId),
-    /// Up: it can never end well.
+    /// Up: the operation can never complete.
     ReportFailure(CollectiveId, CollectiveFailure),
-    /// Down: it never will.
+    /// Down: the operation can never complete.
     Failed(CollectiveId, CollectiveFailure),
-    /// Up: these ranks have ended.
+    /// Up: ranks of the sender's subtree have ended.
     Ended(Vec<(Rank, ExitStatus, CallCounts)>),
-    /// Up: somebody has waited long; who is missing?
+    /// Up: a rank has waited long; request to search for the missing ranks.
     QueryMissing {
-        /// Where it waits.
+        /// Operation that the rank waits in.
         operation: CollectiveId,
-        /// How long, in milliseconds.
+        /// Time it has waited, in milliseconds.
         waited_ms: u64,
     },
-    /// Down: who of your subtree is missing?
+    /// Down: request to report the missing ranks of the receiver's subtree.
     CountMissing(CollectiveId),
-    /// Up: these of my subtree.
+    /// Up: missing ranks of the sender's subtree.
     MissingCounted(CollectiveId, MissingRanks),
-    /// Down: this was found.
+    /// Down: missing ranks of the whole job, for timeout errors.
     Missing(CollectiveId, MissingRanks),
-    /// Up: keep the payload under this key.
+    /// Up: store the payload under a key.
     Put {
-        /// Chosen by the sender, repeated in the answer.
+        /// Request number chosen by the sender.
         request: u64,
-        /// Where to keep it.
+        /// Key to store it under.
         key: Key,
     },
-    /// Down: it is kept, or there is no room.
+    /// Down: reply to [`Message::Put`].
     Kept {
-        /// Of the [`Message::Put`].
+        /// Request number.
         request: u64,
-        /// Whether it is.
+        /// Whether the value was stored; there may be no room.
         kept: bool,
     },
-    /// Up: what is under this key now?
+    /// Up: read the value of a key.
     Get {
-        /// Chosen by the sender, repeated in the answer.
+        /// Request number chosen by the sender.
         request: u64,
-        /// The key.
+        /// Key to read.
         key: Key,
     },
-    /// Down: the payload, or nothing.
+    /// Down: reply to [`Message::Get`], with the value as payload.
     Got {
-        /// Of the [`Message::Get`].
+        /// Request number.
         request: u64,
-        /// Whether there was anything.
+        /// Whether the key has a value.
         found: bool,
     },
-    /// Up: tell me once something is under this key. A node asks once for all who wait below it.
+    /// Up: send the value of a key once it has one. A node sends this once for all ranks below it.
     Await(Key),
-    /// Down: the payload is.
+    /// Down: the key has a value, the payload.
     Appeared(Key),
-    /// Up: the payload is a question for the root's agent.
+    /// Up: request to the root's agent, as payload.
     RootRequest {
-        /// Chosen by the sender, repeated in the answer.
+        /// Request number chosen by the sender.
         request: u64,
     },
-    /// Down: the payload is the answer.
+    /// Down: reply to [`Message::RootRequest`], as payload.
     RootReply {
-        /// Number of the [`Message::RootRequest`].
+        /// Request number.
         request: u64,
     },
-    /// Both ways: every rank's calls end here.
+    /// Up and down: the job is aborted, and pending calls of all ranks fail.
     Abort {
-        /// Who asked, unless rlaunch itself did.
+        /// Rank that asked for it; `None` if rlaunch itself did.
         by: Option<Rank>,
-        /// At most [`MAX_TEXT`] bytes.
+        /// Reason, at most [`MAX_TEXT`] bytes.
         text: String,
     },
-    /// Up: what time is it?
+    /// Up: request for the receiver's clock.
     Ping {
-        /// The sender's clock, in nanoseconds.
+        /// Sender's clock, in nanoseconds.
         sent: u64,
     },
-    /// Down: the answer to a ping.
+    /// Down: reply to [`Message::Ping`].
     Pong {
-        /// Of the [`Message::Ping`].
+        /// Copy of [`Message::Ping`]'s `sent`.
         sent: u64,
-        /// The answering node's clock when it answered, in nanoseconds.
+        /// Clock of the answering node, in nanoseconds.
         at: u64,
-        /// What the answering node adds to its clock to have the root's, in nanoseconds.
+        /// Offset from the answering node's clock to the root's, in nanoseconds.
         offset: i64,
-        /// How far that may be off, in nanoseconds.
+        /// Largest error of the offset, in nanoseconds; `u64::MAX` if it is not known yet.
         error: u64,
     },
 }
 
 impl Message {
-    /// Whether a parent may send this before the rank table: agents meet without it.
+    /// Tells whether a parent may send this before the rank table. Agents use collectives before
+    /// ranks do.
     pub(super) fn may_precede_table(&self) -> bool {
         matches!(
             self,
@@ -294,7 +297,7 @@ impl Message {
         )
     }
 
-    /// The message's name, for violations and traces.
+    /// Returns the name of the message for errors and traces.
     pub fn name(&self) -> &'static str {
         match self {
             Message::Table => "table",
@@ -323,12 +326,12 @@ impl Message {
     }
 }
 
-/// A message and the bytes that go with it.
+/// Message with its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// What is said.
+    /// Message.
     pub message: Message,
-    /// Empty for most.
+    /// Payload; empty for most messages.
     pub payload: Payload,
 }
 

@@ -1,13 +1,20 @@
-//! The tree of agents: how nodes rendezvous, and what ranks do through it.
+//! The tree of agents: how nodes join it, and the services for ranks that run over it.
 //!
-//! Everything here is *sans-io*: machines that are told what happened and what time it is, and say
-//! what is to be done. They own no socket and no clock, so that ten thousand of them run in one
-//! test. In reading order: the tree's [`shape`], the [`message`]s of neighbours and their
-//! [`payload`]s, the [`link`] that makes an edge of whatever carries it, the [`node`] that every
-//! agent is, and the [`coordinator`] in the launcher that sees the tree come about.
+//! All of it is *sans-io*: state machines that take inputs and the current time, and return
+//! actions. They own no sockets and no clock, so that ten thousand of them run in one test.
 //!
-//! All machines have the same verbs: `handle` what happened, `handle_timeout` when the time
-//! `poll_timeout` named has come, and `poll_output` until there is none.
+//! | module | contents |
+//! |---|---|
+//! | [`shape`] | parents and children, computed from node numbers |
+//! | [`oob`] | an agent's configuration in the tree, and its report about the edge to its parent |
+//! | [`link`] | reliable link between neighbours over changing connections |
+//! | [`message`], [`payload`], [`codec`] | messages between neighbours, shared payloads, framing |
+//! | [`node`] | an agent's part: collectives, store, clock, aborts |
+//! | [`coordinator`] | the launcher's part: which edges exist, and whether every node has the rank table |
+//! | [`gathered`], [`rank_set`] | data of a gather; sets of ranks |
+//!
+//! Every machine is driven alike: call `handle` with each input, `handle_timeout` at the time that
+//! `poll_timeout` returns, and `poll_output` until it returns `None`.
 
 pub mod codec;
 pub mod coordinator;
@@ -20,7 +27,7 @@ pub mod payload;
 pub mod rank_set;
 pub mod shape;
 
-/// A clock's reading: nanoseconds since a moment that only this machine knows.
+/// Reading of a monotonic clock, in nanoseconds since a moment that differs from host to host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub u64);
 
@@ -33,7 +40,7 @@ impl std::ops::Add<std::time::Duration> for Time {
 }
 
 impl Time {
-    /// How long after `earlier` this is; nothing when it is not.
+    /// Returns the time since `earlier`, or zero if `earlier` is later.
     pub fn since(self, earlier: Time) -> std::time::Duration {
         std::time::Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

@@ -1,5 +1,5 @@
-//! The out-of-band network: what an agent is told of its place in the tree, and what it reports of
-//! its way there.
+//! Configuration of an agent in the out-of-band network, which is TCP between agents, and its
+//! report about the edge to its parent.
 
 use crate::id::{JobId, NodeId};
 use crate::security::handshake::Secret;
@@ -7,80 +7,80 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-/// An inclusive range of TCP ports.
+/// Inclusive range of TCP ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortRange {
-    /// The first port that may be used.
+    /// First port.
     pub first: u16,
-    /// The last port that may be used.
+    /// Last port.
     pub last: u16,
 }
 
 impl PortRange {
-    /// How many ports it has, one or more.
+    /// Returns the number of ports, at least 1.
     pub fn count(self) -> u32 {
         u32::from(self.last.saturating_sub(self.first)) + 1
     }
 
-    /// How many ports from the first on a job begins to look for free ones: it differs from job to
-    /// job.
+    /// Returns the offset in the range at which a job starts to look for free ports. It depends on
+    /// the job, so that simultaneous jobs rarely compete.
     pub fn start_offset(self, job: JobId) -> u32 {
         (job.0 % u128::from(self.count())) as u32
     }
 }
 
-/// How long a node tries to reach its parent before the edge is relayed.
+/// Time in which a node must reach its parent before the edge is relayed.
 pub const EDGE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(3);
 
-/// What every agent is told with its job.
+/// Configuration of an agent in the tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OobConfig {
-    /// What all agents of the job share.
+    /// Secret that all agents of the job share.
     pub secret: Secret,
-    /// How many nodes the tree has.
+    /// Number of nodes in the tree.
     pub nodes: u32,
-    /// The most children a node has.
+    /// Most children of a node.
     pub radix: u32,
-    /// This node's addresses to listen on, best first.
+    /// Addresses of this node to listen at, best first.
     pub addresses: Vec<IpAddr>,
-    /// Where every port comes from.
+    /// Range from which all listening ports are taken.
     pub ports: PortRange,
 }
 
-/// A node's parent and the ways to it.
+/// Parent of a node and the addresses to connect with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ParentPeer {
-    /// The parent.
+    /// Number of the parent.
     pub node: NodeId,
-    /// Own address and the parent's listener, best first.
+    /// Pairs of a local address and an address of the parent's listener, best first.
     pub pairs: Vec<(IpAddr, SocketAddr)>,
 }
 
-/// What became of one way to the parent.
+/// Failed attempt to connect to the parent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EdgeAttempt {
-    /// Own address.
+    /// Local address.
     pub local: IpAddr,
-    /// The parent's listener.
+    /// Address of the parent's listener.
     pub remote: SocketAddr,
-    /// What happened.
+    /// Failure.
     pub outcome: EdgeFailure,
 }
 
-/// How a try ended without an edge.
+/// Failure of an attempt to make an edge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EdgeFailure {
-    /// The host is there, and nobody listens or a firewall says no.
+    /// The connection was refused: no listener, or a firewall.
     Refused,
-    /// Nothing came back in time.
+    /// There was no answer in time.
     NoAnswer,
-    /// The kernel knows no way.
+    /// The host has no route to the address.
     NoRoute,
-    /// The parent was reached and could not connect back to this listener.
+    /// The parent was reached, but could not connect back to this listener.
     NoReturnPath(SocketAddr),
-    /// Somebody else answered.
+    /// A peer answered that is not the parent, with the error that it caused.
     WrongPeer(String),
-    /// Anything else the system said.
+    /// Other error of the operating system.
     System(String),
 }
 
@@ -91,17 +91,17 @@ impl fmt::Display for EdgeFailure {
             EdgeFailure::NoAnswer => write!(f, "no answer"),
             EdgeFailure::NoRoute => write!(f, "no route"),
             EdgeFailure::NoReturnPath(listener) => write!(f, "cannot connect back to {listener}"),
-            EdgeFailure::WrongPeer(what) => write!(f, "another program answered: {what}"),
+            EdgeFailure::WrongPeer(what) => write!(f, "unexpected answer: {what}"),
             EdgeFailure::System(cause) => write!(f, "{cause}"),
         }
     }
 }
 
-/// How a node got on with its parent.
+/// Report of a node about the edge to its parent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EdgeReport {
-    /// The addresses of the edge, own and the parent's; `None` when it has to be relayed.
+    /// Local and remote address of the edge; `None` if it must be relayed.
     pub edge: Option<(SocketAddr, SocketAddr)>,
-    /// Ways that did not lead there.
+    /// Attempts that failed.
     pub failed: Vec<EdgeAttempt>,
 }

@@ -1,17 +1,17 @@
-//! Bytes that many messages share.
+//! Byte strings that share memory.
 //!
-//! What a node gathers goes to its parent, to each child and to its own ranks, each time in other
-//! company. A payload is put together from others without copying either, so a gather costs a node
-//! as many pointers as it has neighbours, however large it is.
+//! A node sends gathered data to its parent, its children and its ranks, each time combined with
+//! other data. Payloads are concatenated without copying, so a gather of any size costs a node only
+//! a few pointers per neighbour.
 
 use bytes::Bytes;
 use std::fmt;
 use std::sync::Arc;
 
-/// Below this many pieces a joined payload keeps them in one list.
+/// Number of pieces up to which concatenation copies the list of pieces instead of sharing it.
 const FLAT: usize = 64;
 
-/// A string of bytes in shared pieces.
+/// Byte string that consists of shared pieces.
 #[derive(Clone, Default)]
 pub struct Payload {
     pieces: Vec<Piece>,
@@ -25,22 +25,22 @@ enum Piece {
 }
 
 impl Payload {
-    /// No bytes.
+    /// Makes an empty payload.
     pub fn empty() -> Payload {
         Payload::default()
     }
 
-    /// How many bytes it has.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether it has none.
+    /// Tells whether the payload is empty.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// One behind the other.
+    /// Concatenates payloads.
     pub fn join<'a>(parts: impl IntoIterator<Item = &'a Payload>) -> Payload {
         let mut joined = Payload::empty();
         for part in parts {
@@ -54,7 +54,7 @@ impl Payload {
         joined
     }
 
-    /// Makes copies of it cost one pointer.
+    /// Makes clones cost one pointer, whatever the number of pieces.
     #[must_use]
     pub fn shared(self) -> Payload {
         if self.pieces.len() < 2 {
@@ -64,12 +64,12 @@ impl Payload {
         Payload { pieces: vec![Piece::Shared(Arc::new(self))], length }
     }
 
-    /// Its pieces in order.
+    /// Iterates over the pieces in order.
     pub fn chunks(&self) -> Chunks<'_> {
         Chunks { left: vec![self.pieces.iter()] }
     }
 
-    /// All of it in one place.
+    /// Copies all pieces into one vector.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.length);
         for chunk in self.chunks() {
@@ -79,7 +79,7 @@ impl Payload {
     }
 }
 
-/// The pieces of a [`Payload`].
+/// Iterator over the pieces of a [`Payload`].
 pub struct Chunks<'a> {
     left: Vec<std::slice::Iter<'a, Piece>>,
 }

@@ -1,18 +1,18 @@
-//! A set of ranks, as short as its gaps are few.
+//! Sets of ranks that are compact if the ranks are contiguous.
 
 use crate::id::Rank;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Ranks as sorted ranges that neither touch nor overlap.
+/// Set of ranks, as sorted ranges that neither touch nor overlap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Vec<(u32, u32)>", into = "Vec<(u32, u32)>")]
 pub struct RankSet {
-    /// `first..end`, none of them empty.
+    /// Ranges `first..end` that are not empty.
     ranges: Vec<(u32, u32)>,
 }
 
-/// Ranges that are empty, out of order or touch.
+/// Error for ranges that are empty, out of order, or touch.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("ranges of ranks are out of order")]
 pub struct InvalidRanges;
@@ -34,29 +34,29 @@ impl From<RankSet> for Vec<(u32, u32)> {
 }
 
 impl RankSet {
-    /// No rank.
+    /// Makes an empty set.
     pub fn new() -> RankSet {
         RankSet::default()
     }
 
-    /// Whether no rank is in it.
+    /// Tells whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// How many ranks are in it.
+    /// Returns the number of ranks.
     pub fn len(&self) -> u32 {
         self.ranges.iter().map(|(first, end)| end - first).sum()
     }
 
-    /// Whether `rank` is in it.
+    /// Tells whether `rank` is in the set.
     pub fn contains(&self, rank: Rank) -> bool {
         let at = self.ranges.partition_point(|&(_, end)| end <= rank.0);
         self.ranges.get(at).is_some_and(|&(first, _)| first <= rank.0)
     }
 
-    /// Adds a rank; whether it was not there yet. The number `u32::MAX` is no rank's: there are
-    /// never more than that many.
+    /// Adds a rank. Returns whether it was missing. The number `u32::MAX` is never added, because
+    /// no job has that many ranks.
     pub fn insert(&mut self, rank: Rank) -> bool {
         let Some(end) = rank.0.checked_add(1).filter(|_| !self.contains(rank)) else {
             return false;
@@ -65,7 +65,7 @@ impl RankSet {
         true
     }
 
-    /// Takes a rank out, if it is there.
+    /// Removes a rank.
     pub fn remove(&mut self, rank: Rank) {
         if !self.contains(rank) {
             return;
@@ -93,7 +93,7 @@ impl RankSet {
         self.ranges.splice(from..to, [(first, end)]);
     }
 
-    /// Every rank in it, in order.
+    /// Returns the ranks in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = Rank> {
         self.ranges.iter().flat_map(|&(first, end)| first..end).map(Rank)
     }
@@ -109,7 +109,7 @@ impl FromIterator<Rank> for RankSet {
     }
 }
 
-/// `0-3, 7`
+/// Formats the ranks as `0-3, 7`.
 impl fmt::Display for RankSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (first, end)) in self.ranges.iter().enumerate() {

@@ -1,13 +1,14 @@
-//! The shape of the tree: who is whose parent, by arithmetic alone.
+//! Shape of the tree: parents and children, computed from node numbers.
 
 use crate::id::NodeId;
 use std::ops::Range;
 
-/// Above this many children a node costs its parent more than another level would.
+/// Most children of a node. Beyond it, serving the children takes longer than another level of the
+/// tree.
 const MAX_CHILDREN: u32 = 32;
 
-/// A complete tree over nodes `0..nodes`, filled level by level: node 0 is the root and node `n`'s
-/// parent is `(n - 1) / radix`.
+/// Complete tree of the nodes `0..nodes`, filled level by level. Node 0 is the root, and the parent
+/// of node `n` is `(n - 1) / radix`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeShape {
     nodes: u32,
@@ -15,13 +16,13 @@ pub struct TreeShape {
 }
 
 impl TreeShape {
-    /// A tree of `nodes` nodes, at least one, of which each has at most `radix` children, at
-    /// least one.
+    /// Makes a tree in which each node has at most `radix` children. Both numbers are at least 1.
     pub fn new(nodes: u32, radix: u32) -> TreeShape {
         TreeShape { nodes: nodes.max(1), radix: radix.max(1) }
     }
 
-    /// The shallowest tree in which nobody has more than 32 children, and of those the narrowest.
+    /// Returns the tree of least depth with at most 32 children per node; among these, the one with
+    /// the fewest children per node.
     pub fn for_nodes(nodes: u32) -> TreeShape {
         let depth = TreeShape::new(nodes, MAX_CHILDREN).depth();
         let narrowest =
@@ -29,22 +30,22 @@ impl TreeShape {
         TreeShape::new(nodes, narrowest.unwrap_or(MAX_CHILDREN))
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     pub fn nodes(self) -> u32 {
         self.nodes
     }
 
-    /// The most children a node has.
+    /// Returns the most children that a node has.
     pub fn radix(self) -> u32 {
         self.radix
     }
 
-    /// `None` for the root.
+    /// Returns the parent of a node, or `None` for the root.
     pub fn parent(self, node: NodeId) -> Option<NodeId> {
         node.0.checked_sub(1).map(|above| NodeId(above / self.radix))
     }
 
-    /// The nodes whose parent this is.
+    /// Returns the children of a node.
     pub fn children(self, node: NodeId) -> impl ExactSizeIterator<Item = NodeId> + use<> {
         let range = self.child_range(node);
         range.map(NodeId)
@@ -57,20 +58,20 @@ impl TreeShape {
         within(first)..within(end)
     }
 
-    /// Whether both ends of an edge are these two.
+    /// Tells whether two nodes are parent and child.
     pub fn is_edge(self, a: NodeId, b: NodeId) -> bool {
         let exist = a.0 < self.nodes && b.0 < self.nodes;
         exist && (self.parent(a) == Some(b) || self.parent(b) == Some(a))
     }
 
-    /// Edges from the root to the farthest node.
+    /// Returns the number of edges from the root to the farthest node.
     pub fn depth(self) -> u32 {
         self.depth_of(NodeId(self.nodes - 1))
     }
 
-    /// Edges from the root to `node`.
+    /// Returns the number of edges from the root to a node.
     pub fn depth_of(self, node: NodeId) -> u32 {
-        // A chain is as deep as it is long; the loop below would be as long.
+        // The loop below would take as many steps as the chain is long.
         if self.radix == 1 {
             return node.0;
         }
@@ -83,7 +84,7 @@ impl TreeShape {
         depth
     }
 
-    /// Levels below `node`, along its first descendants, which are the deepest.
+    /// Returns the number of levels below a node. The path of first children is the longest.
     pub fn height_of(self, node: NodeId) -> u32 {
         if self.radix == 1 {
             return self.nodes - 1 - node.0.min(self.nodes - 1);

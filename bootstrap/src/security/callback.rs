@@ -334,7 +334,8 @@ impl Announcement {
     pub fn parse(line: &str) -> Option<Announcement> {
         let words = line.trim_end().strip_prefix(MARK)?;
         if let Some(why) = words.strip_prefix(FAILED) {
-            let why: String = why.chars().filter(|c| !c.is_control()).take(MAX_FAILURE_TEXT).collect();
+            let why: String =
+                why.chars().filter(|c| !c.is_control()).take(MAX_FAILURE_TEXT).collect();
             return Some(Announcement::Failed(why.trim().to_owned()));
         }
         let (version, key) = words.split_once(' ')?;

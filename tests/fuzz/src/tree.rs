@@ -158,7 +158,7 @@ fn take_outputs(node: &mut Node, shape: TreeShape, calls: &mut Calls) {
         match output {
             NodeOutput::Send(to, _) => assert!(shape.is_edge(ME, to), "sent to {to:?}"),
             NodeOutput::Answer(id, _) => {
-                assert!(calls.open.remove(&id), "{id:?} is answered unasked")
+                assert!(calls.open.remove(&id), "{id:?} is answered unasked");
             }
             NodeOutput::Table(_) | NodeOutput::Report(_) => {}
             NodeOutput::RootRequest(..) => panic!("{ME} is not the root"),
@@ -268,7 +268,7 @@ pub(crate) fn server(data: &[u8]) {
             match output {
                 coordinator::CoordinatorOutput::Ready => ready += 1,
                 coordinator::CoordinatorOutput::Relayed { child, .. } => {
-                    assert!(relayed.insert(child))
+                    assert!(relayed.insert(child));
                 }
                 coordinator::CoordinatorOutput::Carry { to } => assert!(to.0 < nodes),
                 coordinator::CoordinatorOutput::Failed => {}

@@ -88,7 +88,7 @@ impl<'a> Checker<'a> {
                 self.may_break(step, open.turn, why)?;
             }
             (Step::Barrier(name), Answer::Done) => {
-                self.all_came(CollectiveKind::Barrier, name, open.turn)?
+                self.all_came(CollectiveKind::Barrier, name, open.turn)?;
             }
             (Step::Gather(name, length), Answer::Gathered(gathered)) => {
                 self.all_came(CollectiveKind::Gather, name, open.turn)?;

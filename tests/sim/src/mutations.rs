@@ -87,8 +87,8 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation(
         "the parent never hears that ranks ended",
         "node/mod.rs",
-        "self.report_at.get_or_insert(now + ENDED_TOGETHER);",
-        "let _ = now + ENDED_TOGETHER;",
+        "self.report_at.get_or_insert(now + REPORT_DELAY);",
+        "let _ = now + REPORT_DELAY;",
     ),
     mutation(
         "broken operations are not told to children",

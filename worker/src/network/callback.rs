@@ -250,7 +250,7 @@ mod tests {
         let (own, key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap().public());
         let target = CallbackTarget { addresses: vec![closed, hangs_up], key, node: NodeId(0) };
         let why = target.dial_all(Arc::new(own)).await.map(drop).unwrap_err();
-        let expected = format!("{closed} (refused), {hangs_up} (another program answered: ");
+        let expected = format!("{closed} (refused), {hangs_up} (unexpected answer: ");
         assert!(why.starts_with(&expected), "{why}");
     }
 }

@@ -1,4 +1,4 @@
-//! What a rank can ask of its node, and what it is answered.
+//! Calls of ranks to their node, and the answers.
 
 use super::super::message::{
     CollectiveFailure, CollectiveKind, Key, MAX_BLOB, MAX_NAME, MAX_TEXT, MissingRanks,
@@ -9,94 +9,94 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A connection of a rank to its agent.
+/// Connection of a rank to its agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
-/// A call and whom to answer.
+/// Call of a rank: connection and request number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId {
-    /// The connection.
+    /// Connection that the answer goes to.
     pub client: ClientId,
-    /// The client's own number for the call.
+    /// Request number chosen by the client.
     pub request: u64,
 }
 
-/// What a rank can ask for.
+/// Call of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
-    /// Arrive at a barrier or give to a gather.
+    /// Arrive at a barrier or gather.
     Collective {
-        /// Which.
+        /// Kind of the operation.
         kind: CollectiveKind,
-        /// Its name.
+        /// Name of the operation, at most [`MAX_NAME`] bytes.
         name: Arc<str>,
-        /// What this rank gives; empty for a barrier.
+        /// Blob of this rank, at most [`MAX_BLOB`] bytes; empty for a barrier.
         #[serde(with = "serde_bytes")]
         blob: Vec<u8>,
-        /// How long to wait; for ever when `None`.
+        /// Timeout; `None` waits for ever.
         timeout: Option<Duration>,
     },
-    /// Keep a value.
+    /// Store a value.
     Put {
-        /// Under this key.
+        /// Key to store it under.
         key: Key,
-        /// At most [`MAX_BLOB`] bytes.
+        /// Value, at most [`MAX_BLOB`] bytes.
         #[serde(with = "serde_bytes")]
         value: Vec<u8>,
     },
-    /// Read a value, if there is one.
+    /// Read the value of a key, if it has one.
     Get(Key),
-    /// Read a value once there is one.
+    /// Read the value of a key once it has one.
     Await {
-        /// Of this key.
+        /// Key to read.
         key: Key,
-        /// How long to wait; for ever when `None`.
+        /// Timeout; `None` waits for ever.
         timeout: Option<Duration>,
     },
-    /// End every rank's calls, and the job.
+    /// Abort the job for this reason, at most [`MAX_TEXT`] bytes.
     Abort(String),
-    /// Learn the root's clock.
+    /// Measure the offset to the root's clock.
     Clock,
-    /// Tell the launcher.
+    /// Add a text to the job's event log, at most [`MAX_TEXT`] bytes.
     Event(String),
 }
 
-/// The answer to a [`Call`]. On its way to the rank, its bytes travel beside it.
+/// Answer to a [`Call`]. On the rank's socket, the data is the payload beside it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer<Bytes = Payload> {
-    /// Done: a barrier passed, a value kept, an event told.
+    /// The operation is complete and has no data.
     Done,
-    /// Of a gather: what every rank gave, as [`crate::rendezvous::gathered::Gathered`] reads it.
+    /// Records of all ranks, to be decoded by [`crate::rendezvous::gathered::Gathered`].
     Gathered(Bytes),
-    /// The value.
+    /// Value of a key.
     Value(Bytes),
-    /// There is no such key.
+    /// The key has no value.
     NoValue,
-    /// What to add to this machine's clock to have the root's.
+    /// Offset from this host's clock to the root's.
     Clock {
-        /// In nanoseconds.
+        /// Offset, in nanoseconds.
         offset: i64,
-        /// How far that may be off, in nanoseconds.
+        /// Largest error of the offset, in nanoseconds.
         error: u64,
     },
-    /// The wait was longer than allowed; who was missing when it was last asked.
+    /// The timeout expired. The ranks are those that were missing at the last search.
     TimedOut(MissingRanks),
-    /// It can never end well.
+    /// The operation can never complete.
     Failed(CollectiveFailure),
     /// The job is being aborted.
     Aborted {
-        /// Who asked for it, unless rlaunch itself did.
+        /// Rank that asked for it; `None` if rlaunch itself did.
         by: Option<Rank>,
-        /// Why.
+        /// Reason.
         text: String,
     },
-    /// The call cannot be met.
+    /// The call is not possible.
     Refused(Refusal),
 }
 
 impl Answer {
-    /// The answer without its bytes, and these.
+    /// Separates the answer from its data.
     pub fn split(self) -> (Answer<()>, Payload) {
         let bare = |answer| (answer, Payload::empty());
         match self {
@@ -113,21 +113,21 @@ impl Answer {
     }
 }
 
-/// Why a call is refused.
+/// Reason to refuse a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
-    /// A name, a value or a text is too long.
+    /// A name, value or text is too long.
     TooLong,
-    /// Too many names or too many calls.
+    /// There are too many names or pending calls.
     TooMany,
-    /// The store is full.
+    /// The key-value store is full.
     Full,
-    /// The rank is not one of this node, or has ended.
+    /// The rank is not on this node, or has ended.
     NotARank,
 }
 
 impl Call {
-    /// What is too long in it.
+    /// Returns a refusal if a name, value or text of the call is too long.
     pub(super) fn excess(&self) -> Option<Refusal> {
         let key_fits = |key: &Key| key.namespace.len() <= MAX_NAME && key.name.len() <= MAX_NAME;
         let fits = match self {

@@ -1,8 +1,9 @@
-//! The root's clock, as far as it can be known from here.
+//! Offset of the root's clock.
 //!
-//! A node asks its parent a few times and believes the quickest answer: the parent read its clock
-//! somewhere between question and answer, so half the round trip is what it may be off (Cristian's
-//! algorithm). Offsets add up along the way to the root. Nobody asks before a rank wants to know.
+//! A node asks its parent several times and uses the fastest answer. The parent read its clock
+//! between request and answer, so the error is at most half the round trip (Cristian's algorithm).
+//! Offsets and errors add up on the path to the root. No requests are sent until a rank asks for
+//! the offset.
 
 use super::{Answer, CallId, ClientId, Node, NodeViolation};
 use crate::id::NodeId;
@@ -10,13 +11,13 @@ use crate::rendezvous::Time;
 use crate::rendezvous::message::Message;
 use std::time::Duration;
 
-/// Questions, of which the quickest answer counts.
+/// Number of requests, of which the fastest answer is used.
 const ROUNDS: u32 = 4;
-/// An answer is good for this long: clocks drift apart by some 10 µs in a second.
+/// Time for which an offset is valid. Clocks drift by about 10 µs per second.
 const FRESH: Duration = Duration::from_secs(10);
-/// When the parent does not know yet, it is asked again after this.
+/// Delay before the next request if the parent does not know its own offset yet.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
-/// An error that says: not known yet.
+/// Error value of an offset that is not known yet.
 const UNKNOWN: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +26,7 @@ struct OffsetEstimate {
     error: u64,
 }
 
-/// What a node knows of the root's clock.
+/// State of the clock measurement.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
     is_root: bool,
@@ -62,7 +63,7 @@ impl Clock {
         self.known.filter(|(_, at)| now.since(*at) < FRESH).map(|(estimate, _)| estimate)
     }
 
-    /// Begins to ask, unless it does already.
+    /// Starts a series of requests unless one is in progress.
     fn start_rounds(&mut self, now: Time) {
         if self.rounds_left == 0 {
             self.rounds_left = ROUNDS;
@@ -76,7 +77,7 @@ impl Node {
     pub(super) fn answer_clock(&mut self, now: Time, id: CallId) {
         match self.clock.estimate(now) {
             Some(OffsetEstimate { offset, error }) => {
-                self.answer(id, Answer::Clock { offset, error })
+                self.answer(id, Answer::Clock { offset, error });
             }
             None => {
                 self.clock.waiting.push(id);

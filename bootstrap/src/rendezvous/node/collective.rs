@@ -1,7 +1,8 @@
 //! Barriers and gathers.
 //!
-//! What a subtree's ranks gave goes up once all of them have arrived. At the root everybody has;
-//! then each child gets what came from outside its own subtree and has the rest already.
+//! When all ranks of a subtree have arrived, their records are sent up. When all children and ranks
+//! of the root have arrived, each child is sent the records from outside its subtree; it has kept
+//! the others.
 
 use super::{Answer, CallId, ClientId, MAX_NAMES, MAX_WAITING, Node, NodeViolation, Refusal};
 use crate::exit_status::ExitStatus;
@@ -17,14 +18,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// After this long it is asked who is missing.
+/// Time after which a waiting rank causes a search for missing ranks.
 const QUERY_AFTER: Duration = Duration::from_secs(10);
-/// And again after this long.
+/// Time between two such searches.
 const QUERY_INTERVAL: Duration = Duration::from_secs(60);
 
 type CollectiveName = (CollectiveKind, Arc<str>);
 
-/// A rank that ended, and how far it had come.
+/// Rank that ended, with the collectives that it had called before.
 #[derive(Debug)]
 pub(super) struct EndedRank {
     status: ExitStatus,
@@ -50,7 +51,7 @@ impl CollectiveId {
     }
 }
 
-/// A call that waits for everybody.
+/// Call that waits for a collective.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CollectiveWaiter {
     id: CallId,
@@ -63,34 +64,34 @@ impl CollectiveWaiter {
         CollectiveWaiter { id, since: now, until: timeout.map(|timeout| now + timeout) }
     }
 
-    /// Early enough for an answer before the wait is over.
+    /// Returns when to search for missing ranks: early enough for an answer before the timeout.
     fn query_at(&self) -> Time {
         let half = self.until.map_or(QUERY_AFTER, |until| until.since(self.since) / 2);
         self.since + half.min(QUERY_AFTER)
     }
 }
 
-/// An operation that has begun and not ended.
+/// Collective that some ranks of the subtree have called.
 #[derive(Debug, Default)]
 struct PendingCollective {
     arrived: RankSet,
     blobs: Vec<Payload>,
-    /// Of each child whose subtree has arrived, what it gave.
+    /// Records of each child whose subtree has arrived.
     children: BTreeMap<NodeId, Payload>,
-    /// The parent has been told.
+    /// Whether the arrival of this subtree was sent to the parent.
     sent: bool,
     waiters: Vec<CollectiveWaiter>,
     query_at: Option<Time>,
     missing: MissingRanks,
 }
 
-/// What every rank of the node takes part in.
+/// Collectives of the ranks of this node.
 #[derive(Debug, Default)]
 pub(super) struct Collectives {
     open: BTreeMap<CollectiveId, PendingCollective>,
-    /// Turns before this one have ended.
+    /// For each name, the sequence number below which all collectives are complete.
     finished: BTreeMap<CollectiveName, u64>,
-    /// From this sequence on nothing of the name can end well.
+    /// For each name, the sequence number from which on no collective can complete, and why.
     failed: BTreeMap<CollectiveName, (u64, CollectiveFailure)>,
     waiting: usize,
 }
@@ -108,14 +109,14 @@ impl Collectives {
         self.open.values().filter_map(due_of).min()
     }
 
-    /// Every call that waits.
+    /// Forgets all collectives. Returns the calls that wait.
     pub(super) fn abandon(&mut self) -> Vec<CallId> {
         let open = std::mem::take(&mut self.open);
         self.waiting = 0;
         open.into_values().flat_map(|open| open.waiters).map(|waiter| waiter.id).collect()
     }
 
-    /// The client's ranks have arrived all the same; only nobody waits for the answer.
+    /// Drops the calls of a client that disconnected. Its ranks still count as arrived.
     pub(super) fn forget(&mut self, client: ClientId) {
         for open in self.open.values_mut() {
             open.waiters.retain(|waiter| waiter.id.client != client);
@@ -134,7 +135,8 @@ impl Collectives {
         (operation.sequence >= *sequence).then_some(why)
     }
 
-    /// Ranks of this node that have arrived; `None` when the operation has ended here.
+    /// Returns the ranks of this node that have arrived, or `None` if the collective is complete or
+    /// failed.
     pub(super) fn arrived(&self, operation: &CollectiveId) -> Option<RankSet> {
         if self.is_finished(operation) || self.failure_of(operation).is_some() {
             return None;
@@ -154,7 +156,7 @@ impl Collectives {
 }
 
 impl Node {
-    /// A rank arrives and waits.
+    /// Handles a call: the rank arrives and waits.
     pub(super) fn arrive(
         &mut self,
         now: Time,
@@ -187,7 +189,7 @@ impl Node {
         self.advance_collective(&operation);
     }
 
-    /// A child's whole subtree has arrived.
+    /// Handles the arrival of a child's subtree.
     pub(super) fn on_arrived(
         &mut self,
         from: NodeId,
@@ -196,7 +198,7 @@ impl Node {
     ) -> Result<(), NodeViolation> {
         let message = "arrived";
         if self.collectives.failure_of(operation).is_some() || self.aborted.is_some() {
-            return Ok(()); // It was on its way when the news was.
+            return Ok(()); // Sent before the child knew of the failure.
         }
         if self.collectives.is_finished(operation)
             || self.collectives.child_has_arrived(operation, from)
@@ -212,7 +214,8 @@ impl Node {
         Ok(())
     }
 
-    /// Goes on once everybody below has arrived, or gives up when somebody never will.
+    /// Sends the arrival up once the subtree is complete, or fails the collective once it never
+    /// will be.
     fn advance_collective(&mut self, operation: &CollectiveId) {
         let Some(open) = self.collectives.open.get_mut(operation) else { return };
         let complete = open.arrived.len() as usize == self.locals.len()
@@ -234,7 +237,7 @@ impl Node {
         }
     }
 
-    /// Everybody has arrived; this came from above.
+    /// Handles the release from the parent.
     pub(super) fn on_released(
         &mut self,
         from: NodeId,
@@ -287,7 +290,7 @@ impl Node {
         }
     }
 
-    /// The operation can never end well: the root is told, and tells everybody.
+    /// Reports to the root that a collective can never complete; the root notifies every node.
     pub(super) fn fail_collective(&mut self, operation: &CollectiveId, why: CollectiveFailure) {
         if self.collectives.failure_of(operation).is_some() || self.aborted.is_some() {
             return;
@@ -298,7 +301,7 @@ impl Node {
         }
     }
 
-    /// Everybody is told that it never ends well.
+    /// Fails a collective and all later ones of its name, here and below.
     pub(super) fn on_failed(&mut self, operation: &CollectiveId, why: &CollectiveFailure) {
         if self.collectives.failure_of(operation).is_some() {
             return;
@@ -307,7 +310,7 @@ impl Node {
             .failed
             .insert(operation.collective_name(), (operation.sequence, why.clone()));
         self.send_down(&Message::Failed(operation.clone(), why.clone()).into());
-        // What comes after a sequence that never ends does not end either.
+        // Later collectives of the name cannot complete either, because ranks call them in order.
         let of_name = |open: &&CollectiveId| {
             open.collective_name() == operation.collective_name()
                 && open.sequence >= operation.sequence
@@ -323,7 +326,7 @@ impl Node {
         }
     }
 
-    /// Ends waits that were long enough and asks who is missing where they are long.
+    /// Ends calls whose timeout has expired, and starts searches for missing ranks.
     pub(super) fn expire_collectives(&mut self, now: Time) {
         let mut ask = Vec::new();
         let mut expired = Vec::new();

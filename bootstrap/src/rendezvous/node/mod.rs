@@ -1,12 +1,13 @@
-//! A node of the tree: what an agent does for its ranks together with its neighbours.
+//! An agent's part in the tree: services for its ranks, together with its neighbours.
 //!
 //! ```text
-//! AwaitTable ──table from above──▶ AwaitSubtree ──every child has it──▶ Running ──abort──▶ Aborted
+//! AwaitTable ──table from the parent──▶ AwaitSubtree ──all children have it──▶ Running ──▶ Aborted
 //! ```
 //!
-//! Ranks may call as soon as they run; before that, agents meet in their ranks' names. Calls of ranks and packets of neighbours go through
-//! [`Node::handle`]; the parts are in [`collective`] (barriers and gathers), [`stragglers`] (who is
-//! missing), [`store`] (keys), [`root_requests`] (questions to the root's agent) and [`clock`].
+//! Ranks may call as soon as they run; before that, the agents themselves use collectives in the
+//! name of their ranks. All inputs go through [`Node::handle`]. The services are in [`collective`]
+//! (barriers and gathers), [`stragglers`] (search for missing ranks), [`store`] (key-value store),
+//! [`root_requests`] (requests to the root's agent) and [`clock`] (clock offsets).
 
 mod call;
 mod clock;
@@ -29,138 +30,138 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most names that a rank's call_counts are counted for.
+/// Most names of collectives per rank.
 const MAX_NAMES: usize = 4096;
-/// The most calls that may wait on a node at once.
+/// Most pending calls on a node.
 const MAX_WAITING: usize = 65_536;
-/// Ranks that ended are reported together if they end within this time.
-const ENDED_TOGETHER: Duration = Duration::from_millis(20);
+/// Delay before ended ranks are reported to the parent, so that several are reported together.
+const REPORT_DELAY: Duration = Duration::from_millis(20);
 
-/// What happens to a node.
+/// Input of a node.
 #[derive(Clone, Debug)]
 pub enum NodeInput {
-    /// A neighbour sent this.
+    /// Packet from a neighbour.
     Packet(NodeId, Packet),
-    /// The launcher sent the rank table; only to the root.
+    /// Rank table from the launcher; only at the root.
     Table(Payload),
-    /// A rank was started.
+    /// Start of a rank, with its process id.
     RankStarted(Rank, u32),
-    /// A rank ended.
+    /// End of a rank.
     RankEnded(Rank, ExitStatus),
-    /// A rank calls.
+    /// Call of a rank.
     Call(Rank, CallId, Call),
-    /// This agent asks the root's agent; the answer is an [`Answer::Value`].
+    /// Request of this agent to the root's agent. The answer is an [`Answer::Value`].
     AskRoot(CallId, Payload),
-    /// The root's own agent has answered this [`NodeOutput::RootRequest`].
+    /// Reply of the root's agent to [`NodeOutput::RootRequest`]; only at the root.
     RootReply(u64, Payload),
-    /// A connection of a rank is gone; its calls need no answer.
+    /// End of a rank's connection. Its calls need no answer.
     ClientGone(ClientId),
 }
 
-/// What a node wants done.
+/// Action for the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeOutput {
-    /// Send this to a neighbour.
+    /// Send a packet to a neighbour.
     Send(NodeId, Packet),
     /// Answer a call.
     Answer(CallId, Answer),
-    /// At the root: answer this question, with [`NodeInput::RootReply`] and this number.
+    /// Process a request and reply with [`NodeInput::RootReply`] and this number; only at the root.
     RootRequest(u64, Payload),
-    /// The rank table has come.
+    /// Pass the rank table to the ranks.
     Table(Payload),
-    /// Tell the launcher.
+    /// Report to the launcher.
     Report(NodeReport),
 }
 
-/// What the launcher is told.
+/// Report of a node to the launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeReport {
-    /// From the root: every node has the rank table.
+    /// Every node has the rank table. Sent by the root.
     TableEverywhere,
-    /// A rank wants the job to end.
+    /// The job is aborted.
     Aborted {
-        /// The rank.
+        /// Rank that asked for it; `None` if rlaunch itself did.
         by: Option<Rank>,
-        /// Why.
+        /// Reason.
         text: String,
     },
-    /// From the root: an operation is waited for.
+    /// Ranks have waited long for others. Sent by the root.
     Waiting {
-        /// Which.
+        /// Operation that they wait in.
         operation: CollectiveId,
-        /// Since then, on this node.
+        /// Time that the first of them has waited.
         waited: Duration,
-        /// Who has not arrived.
+        /// Ranks that have not arrived.
         missing: MissingRanks,
     },
-    /// From the root: a key is waited for, and nobody has put it.
+    /// Ranks have waited long for a key without a value. Sent by the root.
     WaitingForKey {
-        /// Which.
+        /// Key that they wait for.
         key: Key,
-        /// Since then.
+        /// Time that the first of them has waited.
         waited: Duration,
     },
-    /// A rank has something for the log.
+    /// A rank adds a text to the job's event log.
     Event {
-        /// The rank.
+        /// Rank that sent it.
         rank: Rank,
-        /// What.
+        /// Text of the event.
         text: String,
     },
 }
 
-/// A neighbour did what it must not.
+/// Violation of the protocol by a neighbour.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NodeViolation {
-    /// Who sent it shares no edge with this node.
-    #[error("node {0} is no neighbour")]
+    /// The sender is not a neighbour.
+    #[error("node {0} is not a neighbour")]
     NotANeighbour(NodeId),
-    /// The message goes the other way.
+    /// The message was sent in the wrong direction.
     #[error("{message:?} from {from}, in the wrong direction")]
     WrongDirection {
-        /// The sender.
+        /// Sender.
         from: NodeId,
-        /// The message's name.
+        /// Name of the message.
         message: &'static str,
     },
-    /// A second time what comes once.
+    /// The message may be sent only once.
     #[error("{message:?} from {from} for the second time")]
     Duplicate {
-        /// The sender.
+        /// Sender.
         from: NodeId,
-        /// The message's name.
+        /// Name of the message.
         message: &'static str,
     },
-    /// About something this node knows nothing of.
+    /// The message refers to a request or collective that does not exist.
     #[error("{message:?} from {from} about something unknown")]
     Unknown {
-        /// The sender.
+        /// Sender.
         from: NodeId,
-        /// The message's name.
+        /// Name of the message.
         message: &'static str,
     },
-    /// Not in this state.
+    /// The message is not allowed in this state.
     #[error("{message:?} from {from} in state {phase:?}")]
     OutOfPhase {
-        /// The sender.
+        /// Sender.
         from: NodeId,
-        /// The message's name.
+        /// Name of the message.
         message: &'static str,
-        /// The state.
+        /// State of the node.
         phase: NodePhase,
     },
-    /// More of them than any job needs.
+    /// There are more of these messages than any job needs.
     #[error("too many of {message:?} from {from}")]
     TooMany {
-        /// The sender.
+        /// Sender.
         from: NodeId,
-        /// The message's name.
+        /// Name of the message.
         message: &'static str,
     },
 }
 
 impl NodeViolation {
-    /// Who broke the rules.
+    /// Returns the node that violated the protocol.
     pub fn from(&self) -> NodeId {
         match self {
             NodeViolation::NotANeighbour(from)
@@ -173,28 +174,28 @@ impl NodeViolation {
     }
 }
 
-/// Where a node is, named for what it awaits.
+/// State of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NodePhase {
-    /// The rank table is on its way.
+    /// The rank table has not arrived.
     #[default]
     AwaitTable,
-    /// The table is here and not yet everywhere below.
+    /// The rank table has arrived, but not everywhere in the subtree.
     AwaitSubtree,
-    /// It is everywhere below.
+    /// The rank table is everywhere in the subtree.
     Running,
-    /// No call is met any more.
+    /// The job is aborted; every call fails.
     Aborted,
 }
 
-/// What moves a node on.
+/// Event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodePhaseEvent {
-    /// The table came.
+    /// The rank table arrived.
     Table,
-    /// Every child has confirmed it.
+    /// Every child has confirmed the rank table.
     Subtree,
-    /// Somebody aborts.
+    /// The job is aborted.
     Abort,
 }
 
@@ -208,7 +209,7 @@ crate::transitions! {
     }
 }
 
-/// A rank of this node.
+/// Rank of this node.
 #[derive(Debug)]
 struct HostedRank {
     pid: Option<u32>,
@@ -231,11 +232,11 @@ impl HostedRank {
 #[derive(Debug)]
 struct Child {
     id: NodeId,
-    /// The ranks of its subtree, once it has confirmed the table.
+    /// Ranks of the child's subtree, once it has confirmed the rank table.
     ranks: Option<RankSet>,
 }
 
-/// The machine.
+/// State machine of an agent in the tree.
 #[derive(Debug)]
 pub struct Node {
     id: NodeId,
@@ -250,7 +251,7 @@ pub struct Node {
     stragglers: stragglers::StragglerQueries,
     store: store::Store,
     clock: clock::Clock,
-    /// Ranks of this subtree that ended: at once for this node, soon for the parent.
+    /// Ranks of this subtree that ended.
     ended_ranks: BTreeMap<Rank, collective::EndedRank>,
     unreported: Vec<(Rank, ExitStatus, CallCounts)>,
     report_at: Option<Time>,
@@ -258,7 +259,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node of the tree with these ranks.
+    /// Makes a node with these ranks.
     pub fn new(id: NodeId, shape: TreeShape, ranks: impl IntoIterator<Item = Rank>) -> Node {
         let local = |rank| {
             let call_counts = BTreeMap::new();
@@ -285,12 +286,12 @@ impl Node {
         }
     }
 
-    /// Where the node is.
+    /// Returns the state of the node.
     pub fn phase(&self) -> NodePhase {
         self.phase
     }
 
-    /// Something happened. After a violation the node is as it was before.
+    /// Handles an input. A violation leaves the state unchanged.
     pub fn handle(&mut self, now: Time, input: NodeInput) -> Result<(), NodeViolation> {
         match input {
             NodeInput::Packet(from, packet) => self.on_packet(now, from, packet)?,
@@ -309,7 +310,7 @@ impl Node {
         Ok(())
     }
 
-    /// The time has come that [`Node::poll_timeout`] named.
+    /// Handles expired timers. Does nothing before [`Node::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Time) {
         if self.report_at.is_some_and(|at| at <= now) {
             self.report_ended();
@@ -320,7 +321,7 @@ impl Node {
         self.ping_if_due(now);
     }
 
-    /// When [`Node::handle_timeout`] is due next.
+    /// Returns when to call [`Node::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Time> {
         let due = [
             self.report_at,
@@ -332,7 +333,7 @@ impl Node {
         due.into_iter().flatten().min()
     }
 
-    /// The next thing to do.
+    /// Returns the next action.
     pub fn poll_output(&mut self) -> Option<NodeOutput> {
         self.outputs.pop_front()
     }
@@ -361,7 +362,7 @@ impl Node {
             }
             Message::CountMissing(operation) => self.on_count(now, &operation),
             Message::MissingCounted(operation, missing) => {
-                self.on_counted(from, &operation, missing)
+                self.on_counted(from, &operation, missing);
             }
             Message::Missing(operation, missing) => self.on_missing(&operation, &missing),
             Message::Put { request, key } => self.put(now, (from, request).into(), key, payload),
@@ -407,7 +408,7 @@ impl Node {
         }
     }
 
-    /// Hands the table on, also when an abort was quicker than it.
+    /// Passes the table on, even if an abort arrived before it.
     fn on_table(&mut self, table: Payload) {
         if std::mem::replace(&mut self.has_table, true) {
             return;
@@ -434,7 +435,7 @@ impl Node {
         Ok(())
     }
 
-    /// Reports that the whole subtree has the table, once it has.
+    /// Reports to the parent, or to the launcher, once the whole subtree has the table.
     fn report_subtree(&mut self) {
         if self.children.iter().any(|child| child.ranks.is_none()) {
             return;
@@ -485,7 +486,7 @@ impl Node {
                 );
             }
             Call::Put { key, value } => {
-                self.put(now, store::RequestOrigin::Call(id), key, value.into())
+                self.put(now, store::RequestOrigin::Call(id), key, value.into());
             }
             Call::Get(key) => self.get(store::RequestOrigin::Call(id), key),
             Call::Await { key, timeout } => {
@@ -517,7 +518,7 @@ impl Node {
         self.on_ended(now, vec![(rank, status, call_counts)]);
     }
 
-    /// Ranks of the subtree have ended: what still waits for one of them waits in vain.
+    /// Handles the end of ranks in this subtree: fails collectives that they will never arrive at.
     fn on_ended(&mut self, now: Time, ranks: Vec<(Rank, ExitStatus, CallCounts)>) {
         for (rank, status, call_counts) in &ranks {
             self.ended_ranks.insert(*rank, collective::EndedRank::new(*status, call_counts));
@@ -525,7 +526,7 @@ impl Node {
         self.fail_collectives_of_ended_ranks();
         if self.parent.is_some() {
             self.unreported.extend(ranks);
-            self.report_at.get_or_insert(now + ENDED_TOGETHER);
+            self.report_at.get_or_insert(now + REPORT_DELAY);
         }
     }
 
@@ -537,7 +538,7 @@ impl Node {
         }
     }
 
-    /// Ends every call, here and everywhere the news has not come from.
+    /// Fails every call, and notifies all neighbours except the one that sent the abort.
     fn abort(&mut self, by: Option<Rank>, text: &str, from: Option<NodeId>) {
         if !self.advance(NodePhaseEvent::Abort) {
             return;
@@ -561,7 +562,7 @@ impl Node {
         self.stragglers.abandon();
     }
 
-    /// Ends every call because this node leaves; its parent is told what it must know of the ranks.
+    /// Leaves the tree: fails every call, and reports ended ranks to the parent.
     pub fn abandon(&mut self, text: &str) {
         self.report_ended();
         self.parent = None;

@@ -1,5 +1,5 @@
-//! Questions to the agent of the root's node, for services that this machine carries and does not
-//! know: the question goes up, the root's driver answers it, the answer comes down.
+//! Requests to the root's agent, for services that this machine transports without knowing them. A
+//! request is sent up, the root's driver replies, and the reply is sent down.
 
 use super::store::RequestOrigin;
 use super::{Answer, CallId, Node, NodeOutput, NodeViolation};
@@ -19,7 +19,7 @@ impl Node {
         if self.aborted.is_some() {
             return;
         }
-        // If too much waits already, the refusal is that of a store without room.
+        // With too many pending requests, the child receives the reply of a full store.
         let Some(request) = self.register_request(origin) else { return };
         match self.parent {
             Some(parent) => self.send_with(parent, Message::RootRequest { request }, question),
@@ -27,7 +27,7 @@ impl Node {
         }
     }
 
-    /// Passes on what the root's own agent has answered. After an abort its question is forgotten.
+    /// Handles a reply of the root's own agent. After an abort its request does not exist any more.
     pub(super) fn on_agent_reply(&mut self, request: u64, answer: Payload) {
         if let Some(origin) = self.take_origin(request) {
             self.deliver_root_reply(origin, answer);

@@ -1,7 +1,7 @@
-//! Keys and values. The root keeps them; reads and writes go up to it and answers come down.
+//! Key-value store. The root keeps all values; requests are sent up to it and replies down.
 //!
-//! A read sees every write that its rank knows of through rlaunch: its own, and those before a
-//! barrier. Edges keep their order, so an answer never overtakes the confirmation of a later write.
+//! A read sees the writes that its rank knows of through rlaunch: its own, and those before a
+//! barrier. Edges preserve order, so a reply never overtakes the confirmation of a later write.
 
 use super::{
     Answer, CallId, ClientId, MAX_WAITING, Node, NodeOutput, NodeReport, NodeViolation, Refusal,
@@ -13,16 +13,16 @@ use crate::rendezvous::payload::Payload;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The most that the store holds, keys included, in bytes.
+/// Most memory of the store including keys, in bytes.
 const CAPACITY: usize = 64 << 20;
-/// What a key costs beyond its text and value, in bytes.
+/// Memory of an entry beyond its key and value, in bytes.
 const OVERHEAD: usize = 128;
-/// After this long the user is told that a key is waited for.
+/// Time after which the user is told that ranks wait for a key.
 const REPORT_AFTER: Duration = Duration::from_secs(10);
-/// And again after this long.
+/// Time between two such reports.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Where a request came from.
+/// Sender of a request: a local call, or a child with its request number.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RequestOrigin {
     Call(CallId),
@@ -35,12 +35,12 @@ impl From<(NodeId, u64)> for RequestOrigin {
     }
 }
 
-/// Who waits for a key.
+/// Call or child that waits for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeyWaiter {
-    /// A call, until then.
+    /// Local call, with the time at which it expires.
     Call(CallId, Option<Time>),
-    /// Whoever waits below this child.
+    /// Child, on behalf of all ranks below it.
     Child(NodeId),
 }
 
@@ -51,7 +51,7 @@ struct AwaitedKey {
     report_at: Time,
 }
 
-/// The root's values, and everywhere what is on its way.
+/// Values, only at the root, and pending requests.
 #[derive(Debug, Default)]
 pub(super) struct Store {
     values: BTreeMap<Key, Payload>,
@@ -96,10 +96,10 @@ impl Store {
                 .waiters
                 .retain(|waiter| !matches!(waiter, KeyWaiter::Call(id, _) if id.client == client));
         }
-        // A pending request keeps its place until its answer comes; nobody is there to read it.
+        // A pending request keeps its entry until the reply arrives; the reply is dropped then.
     }
 
-    /// `false` when there is no room.
+    /// Stores a value. Returns `false` if there is no room.
     fn keep(&mut self, key: &Key, value: Payload) -> bool {
         let cost = |value: &Payload| key.namespace.len() + key.name.len() + value.len() + OVERHEAD;
         let before = self.values.get(key).map_or(0, cost);
@@ -135,7 +135,7 @@ impl Node {
         self.answer_get(origin, value);
     }
 
-    /// Remembers who asked, under a number of this node's own.
+    /// Records the sender of a request under a new request number.
     pub(super) fn register_request(&mut self, origin: RequestOrigin) -> Option<u64> {
         if self.waiting() >= MAX_WAITING {
             match origin {
@@ -220,7 +220,7 @@ impl Node {
         Ok(())
     }
 
-    /// Returns the origin of the request of this number, once.
+    /// Removes and returns the sender of a request.
     pub(super) fn take_origin(&mut self, request: u64) -> Option<RequestOrigin> {
         self.store.pending.remove(&request)
     }
@@ -230,7 +230,7 @@ impl Node {
         match origin {
             RequestOrigin::Call(id) => self.answer(id, answer),
             RequestOrigin::Child(child, request) => {
-                self.send(child, Message::Kept { request, kept })
+                self.send(child, Message::Kept { request, kept });
             }
         }
     }
@@ -264,7 +264,7 @@ impl Node {
         }
     }
 
-    /// Ends waits that were long enough; the root says what is waited for.
+    /// Ends waits whose timeout has expired. The root reports keys that are waited for long.
     pub(super) fn expire_awaits(&mut self, now: Time) {
         let mut expired = Vec::new();
         for (key, awaited) in &mut self.store.awaited {

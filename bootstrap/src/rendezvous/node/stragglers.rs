@@ -1,5 +1,6 @@
-//! Who is missing where others wait: asked by whoever has waited long, counted from the root down
-//! to where somebody has not arrived, and told to everybody.
+//! Search for missing ranks. A node whose ranks have waited long sends a query up to the root; the
+//! root counts down the tree to the subtrees that have not arrived, and sends the result to every
+//! node.
 
 use super::{Node, NodeOutput, NodeReport};
 use crate::id::NodeId;
@@ -8,10 +9,10 @@ use crate::rendezvous::message::{CollectiveId, Message, MissingRanks, RankState}
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A question is passed on once in this time, however many ask it.
-const ASKED_TOGETHER: Duration = Duration::from_secs(1);
-/// What a level of the tree below may take to count.
-const COUNT_LEVEL: Duration = Duration::from_millis(250);
+/// Time in which equal queries are sent on only once.
+const QUERY_MERGE: Duration = Duration::from_secs(1);
+/// Time that each level of the subtree has for its answer.
+const TIME_PER_LEVEL: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 struct Count {
@@ -20,7 +21,7 @@ struct Count {
     until: Time,
 }
 
-/// Questions on their way.
+/// Queries and counts in progress.
 #[derive(Debug, Default)]
 pub(super) struct StragglerQueries {
     asked: BTreeMap<CollectiveId, (Time, Duration)>,
@@ -39,12 +40,12 @@ impl StragglerQueries {
 }
 
 impl Node {
-    /// Somebody here or below has waited this long.
+    /// Starts or forwards a query for the missing ranks of a collective.
     pub(super) fn query_missing(&mut self, now: Time, operation: CollectiveId, waited: Duration) {
         if self.aborted.is_some() {
             return;
         }
-        self.stragglers.asked.retain(|_, (asked, _)| now.since(*asked) < ASKED_TOGETHER);
+        self.stragglers.asked.retain(|_, (asked, _)| now.since(*asked) < QUERY_MERGE);
         if self.stragglers.asked.contains_key(&operation) {
             return;
         }
@@ -58,7 +59,7 @@ impl Node {
         }
     }
 
-    /// Counts the missing of this subtree.
+    /// Counts the missing ranks of this subtree.
     pub(super) fn on_count(&mut self, now: Time, operation: &CollectiveId) {
         if self.stragglers.counts.contains_key(operation) || self.aborted.is_some() {
             return;
@@ -81,19 +82,19 @@ impl Node {
                 Message::CountMissing(operation.clone()).into(),
             ));
         }
-        let until = now + COUNT_LEVEL * self.shape.height_of(self.id);
+        let until = now + TIME_PER_LEVEL * self.shape.height_of(self.id);
         self.stragglers.counts.insert(operation.clone(), Count { awaited, missing, until });
         self.conclude_if_counted(operation);
     }
 
-    /// A child has counted its subtree.
+    /// Handles the count of a child.
     pub(super) fn on_counted(
         &mut self,
         from: NodeId,
         operation: &CollectiveId,
         missing: MissingRanks,
     ) {
-        // Later than it may be, it counts no more.
+        // The count has ended without this child.
         let Some(count) = self.stragglers.counts.get_mut(operation) else { return };
         if count.awaited.contains(&from) {
             count.awaited.retain(|&id| id != from);
@@ -147,7 +148,7 @@ impl Node {
         }
     }
 
-    /// The root has found out.
+    /// Distributes the result, which the root has found.
     pub(super) fn on_missing(&mut self, operation: &CollectiveId, missing: &MissingRanks) {
         self.collectives.note_missing(operation, missing);
         self.send_down(&Message::Missing(operation.clone(), missing.clone()).into());

@@ -7,7 +7,7 @@ const LEFT: NodeId = NodeId(3);
 const RIGHT: NodeId = NodeId(4);
 const NOW: Time = Time(0);
 
-/// A node in the middle of a tree, with rank 2; below it are ranks 4 and 5.
+/// Makes a node in the middle of a tree, with rank 2; ranks 4 and 5 are below it.
 fn new() -> Node {
     Node::new(ME, TreeShape::new(7, 2), [Rank(2)])
 }
@@ -50,7 +50,7 @@ fn tell(node: &mut Node, inputs: impl IntoIterator<Item = NodeInput>) -> Vec<Nod
     outputs(node)
 }
 
-/// The same with the table everywhere below.
+/// Makes a node in whose subtree the table is everywhere.
 fn running() -> Node {
     let mut node = new();
     let story = [packet(PARENT, Message::Table), packet(LEFT, here(4)), packet(RIGHT, here(5))];
@@ -251,7 +251,7 @@ fn the_root_has_its_agent_answer() {
     assert_eq!(asked, [NodeOutput::RootRequest(0, b"child".to_vec().into())]);
     let told = tell(&mut root, [NodeInput::RootReply(0, b"yes".to_vec().into())]);
     assert_eq!(told, [NodeOutput::Send(child, answered(5, "yes"))]);
-    // An answer counts once, and after an abort nothing is asked any more.
+    // A reply counts once, and after an abort no request is sent.
     assert_eq!(tell(&mut root, [NodeInput::RootReply(0, b"yes".to_vec().into())]), []);
     tell(&mut root, [packet(child, Message::Abort { by: None, text: "enough".into() })]);
     let told = tell(&mut root, [NodeInput::AskRoot(id(), Payload::empty())]);

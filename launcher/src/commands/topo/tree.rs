@@ -102,7 +102,9 @@ fn place_of<'a>(root: &'a mut Branch, pci: &PciDevice, nodes: &[NumaNode]) -> &'
 
 /// `, 504.112 Gb/s (32.0 GT/s PCIe x16)`, and what it could be.
 fn link(link: Option<&PciLink>) -> String {
-    let Some(PciLink { current: Some(current), max: most, .. }) = link else { return String::new() };
+    let Some(PciLink { current: Some(current), max: most, .. }) = link else {
+        return String::new();
+    };
     let slower = most.filter(|most| most.megabits() > current.megabits());
     let most = slower.map(|most| format!(" of {}", gigabits(most.megabits()))).unwrap_or_default();
     format!(", {}{most} Gb/s ({current})", gigabits(current.megabits()))
