@@ -1,4 +1,5 @@
-//! Programs remember the library by its name, not by where it was when they were linked.
+//! Sets the library's soname, so that programs find it by name and not by the path where it was
+//! linked.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -43,13 +43,14 @@ pub(crate) enum Input {
 }
 
 impl AgentInput {
-    /// Starts the reading thread. When stdin closes, that thread ends the process after [`GRACE`], even if
-    /// the main thread is blocked in a verb; the kernel then destroys the queue pairs.
+    /// Starts the reading thread. When stdin closes, that thread ends the process after [`GRACE`],
+    /// even if the main thread is blocked in a verb; the kernel then destroys the queue pairs.
     pub(crate) fn open() -> AgentInput {
         let (sender, receiver) = channel();
         thread::spawn(move || {
             let result = read_frames(|frame| sender.send(Ok(Input::Frame(frame))).is_ok());
-            // Fails only if the main thread has dropped the receiver because the process is exiting.
+            // Fails only if the main thread has dropped the receiver because the process is
+            // exiting.
             let _ = sender.send(result.map(|()| Input::Closed));
             thread::sleep(GRACE);
             process::exit(0);

@@ -1,11 +1,13 @@
 //! Connects queue pairs with their peers, by one of two methods:
 //!
 //! * out of band: both ends have exchanged their endpoints, and each moves its queue pair to RTS;
-//! * by the RDMA connection manager: the dialling end sends a connect request, with the path's id and the
-//!   listening end's secret as private data; the listening end accepts requests whose secret is right.
+//! * by the RDMA connection manager: the dialling end sends a connect request, with the path's id
+//!   and the listening end's secret as private data; the listening end accepts requests whose
+//!   secret is right.
 //!
-//! Both methods may block in the kernel if a peer is gone. Therefore paths to different peers are connected
-//! in parallel, and after one path has failed slowly, the others to the same peer fail at once.
+//! Both methods may block in the kernel if a peer is gone. Therefore paths to different peers are
+//! connected in parallel, and after one path has failed slowly, the others to the same peer fail at
+//! once.
 
 use crate::end::End;
 use crate::fault;
@@ -57,11 +59,13 @@ type Done = (usize, Result<Link, PathFault>);
 #[derive(Clone, Copy)]
 struct ConnectParams {
     settings: mesh::QpSettings,
-    /// Deadline to connect. Each waiting thread has a copy, which restarts if this process was suspended.
+    /// Deadline to connect. Each waiting thread has a copy, which restarts if this process was
+    /// suspended.
     deadline: Deadline,
 }
 
-/// Connects all paths of a round. `listeners` are those of the ends that the connection manager serves.
+/// Connects all paths of a round. `listeners` are those of the ends that the connection manager
+/// serves.
 pub(crate) fn all(
     jobs: Vec<Job>,
     listeners: Vec<(Arc<End>, &Listener)>,
@@ -99,7 +103,8 @@ fn by_end(jobs: Vec<Job>) -> HashMap<usize, HashMap<u32, Job>> {
     ends
 }
 
-/// Groups jobs by local port and peer, and splits the groups if there are fewer of them than processors.
+/// Groups jobs by local port and peer, and splits the groups if there are fewer of them than
+/// processors.
 fn by_peer(jobs: Vec<Job>) -> Vec<Vec<Job>> {
     let mut peers: BTreeMap<(u32, NodeId), Vec<Job>> = BTreeMap::new();
     for job in jobs {
@@ -117,8 +122,8 @@ fn by_peer(jobs: Vec<Job>) -> Vec<Vec<Job>> {
     divided
 }
 
-/// Connects the paths to one peer, one after the other. After one has failed slowly, the rest fail at once,
-/// unless this process was suspended meanwhile.
+/// Connects the paths to one peer, one after the other. After one has failed slowly, the rest fail
+/// at once, unless this process was suspended meanwhile.
 fn dial_peer(jobs: Vec<Job>, mut params: ConnectParams) -> Vec<Done> {
     let mut failed_peer: Option<PathFault> = None;
     let connect = |job: Job| {
@@ -157,8 +162,8 @@ fn dial(mut job: Job, params: &mut ConnectParams) -> Result<Link, PathFault> {
     Ok(job.into_link(pair, mtu))
 }
 
-/// Calls `tries` with the time when the attempt is due. If it fails and the process was suspended until long
-/// after that time, tries again with a new deadline.
+/// Calls `tries` with the time when the attempt is due. If it fails and the process was suspended
+/// until long after that time, tries again with a new deadline.
 fn retry_after_suspension<T, E>(
     deadline: &mut Deadline,
     mut tries: impl FnMut(Instant) -> Result<T, E>,
@@ -210,8 +215,8 @@ fn by_connection_manager(
     Ok((route.connect(&job.end.resources, &private_data, settings, due)?, None))
 }
 
-/// Accepts connect requests that have the secret of an expected path, until all have arrived or the deadline
-/// has passed.
+/// Accepts connect requests that have the secret of an expected path, until all have arrived or the
+/// deadline has passed.
 fn listen<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     listener: &'scope Listener,

@@ -4,9 +4,9 @@
 //! control line of slot 0 │ … │ send line of slot 0 │ … │ pad │ block │ read buffer 0 │ …
 //! ```
 //!
-//! Each path has a slot, with two cache lines: peers write tokens and heartbeats to the *control line*, and
-//! own tokens and heartbeats are written from the *send line*. Peers read the *block*; their blocks are
-//! read into the *read buffers*, which the paths share.
+//! Each path has a slot, with two cache lines: peers write tokens and heartbeats to the *control
+//! line*, and own tokens and heartbeats are written from the *send line*. Peers read the *block*;
+//! their blocks are read into the *read buffers*, which the paths share.
 
 use crate::fault;
 use crate::machine::Tokens;
@@ -20,8 +20,9 @@ use std::sync::Arc;
 
 /// Largest number of blocks read at once.
 const MAX_READ_BUFFERS: usize = 4;
-/// Capacities of a queue pair. While a path is proved, two writes and a read are outstanding; while it is
-/// watched, a heartbeat. Nothing is received, but some devices reject a queue pair without receives.
+/// Capacities of a queue pair. While a path is proved, two writes and a read are outstanding; while
+/// it is watched, a heartbeat. Nothing is received, but some devices reject a queue pair without
+/// receives.
 pub(crate) const DEPTH: Depth = Depth { send: 4, receive: 1, inline: 0 };
 /// Size of a completion queue entry, in bytes.
 const COMPLETION: u64 = 64;
@@ -41,7 +42,8 @@ pub(crate) struct End {
     layout: Layout,
     pub(crate) context: Arc<Context>,
     pub(crate) port: PortAttributes,
-    /// Address for peers: the port's GID, or for the connection manager the IP address that it listens at.
+    /// Address for peers: the port's GID, or for the connection manager the IP address that it
+    /// listens at.
     gid: Option<Ipv6Addr>,
     pub(crate) local: LocalPort,
 }
@@ -79,8 +81,8 @@ impl Layout {
     }
 }
 
-/// Generates the words of the block of the end whose memory has this address and rkey. Different ends have
-/// different blocks, and the words of a block differ from each other.
+/// Generates the words of the block of the end whose memory has this address and rkey. Different
+/// ends have different blocks, and the words of a block differ from each other.
 fn pattern(address: u64, key: u32) -> impl Iterator<Item = [u8; 8]> {
     let mut word = address ^ (u64::from(key) << 32);
     let next = move || {
@@ -91,9 +93,9 @@ fn pattern(address: u64, key: u32) -> impl Iterator<Item = [u8; 8]> {
 }
 
 impl End {
-    /// Opens the device, and allocates memory and a completion queue for `paths` queue pairs. If the
-    /// connection manager serves the end, returns a listener as well. `on_device` is the number of queue
-    /// pairs that all ends need on the device.
+    /// Opens the device, and allocates memory and a completion queue for `paths` queue pairs. If
+    /// the connection manager serves the end, returns a listener as well. `on_device` is the number
+    /// of queue pairs that all ends need on the device.
     pub(crate) fn open(
         local: &LocalPort,
         paths: usize,

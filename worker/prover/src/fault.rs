@@ -24,14 +24,14 @@ pub(crate) fn from_verbs(step: ProofStep, error: &VerbsError) -> PathFault {
     PathFault { step, cause, hint: error.hint().map(str::to_owned), awaited_peer: false }
 }
 
-/// Makes the fault of a step that failed because the peer did not do its part. The peer's own fault has the
-/// cause, if it reports one.
+/// Makes the fault of a step that failed because the peer did not do its part. The peer's own fault
+/// has the cause, if it reports one.
 pub(crate) fn awaiting_peer(step: ProofStep, cause: String) -> PathFault {
     PathFault { step, cause, hint: None, awaited_peer: true }
 }
 
-/// Makes the fault of a device that cannot be opened. rdma-core tries several methods and reports only the
-/// error of the last, so this opens the device file itself to find the reason.
+/// Makes the fault of a device that cannot be opened. rdma-core tries several methods and reports
+/// only the error of the last, so this opens the device file itself to find the reason.
 pub(crate) fn opening(device: &str, error: &VerbsError) -> PathFault {
     let mut fault = from_verbs(ProofStep::Prepare, error);
     if let Some(file) = device_file(device)

@@ -1,5 +1,5 @@
-//! State machine of one end of a path that is being proved. It makes decisions only; devices and clocks are
-//! the caller's ([`crate::prove`]).
+//! State machine of one end of a path that is being proved. It makes decisions only; devices and
+//! clocks are the caller's ([`crate::prove`]).
 //!
 //! ```text
 //! dials                                    waits
@@ -9,10 +9,11 @@
 //!   AwaitsBlock  reads the peer's block, as the other end does
 //! ```
 //!
-//! Each end has a random token. It writes it, together with an echo of the peer's token, to the peer's
-//! memory, and knows by the echo that both directions carry small messages. Then it reads the peer's block,
-//! which takes many packets of full size, so it fails if the MTU is wrong. The dialling end writes first:
-//! iWARP requires it. An end that is done keeps its queue pair, because the peer may still be reading.
+//! Each end has a random token. It writes it, together with an echo of the peer's token, to the
+//! peer's memory, and knows by the echo that both directions carry small messages. Then it reads
+//! the peer's block, which takes many packets of full size, so it fails if the MTU is wrong. The
+//! dialling end writes first: iWARP requires it. An end that is done keeps its queue pair, because
+//! the peer may still be reading.
 
 use rlaunch_bootstrap::protocol::mesh::{PathFault, ProofStep, RoundTimeouts};
 use std::time::{Duration, Instant};
@@ -65,7 +66,8 @@ impl Deadlines {
 }
 
 impl Machine {
-    /// Creates the machine; returns also the tokens to write at once if the end dials. `token` must not be 0.
+    /// Creates the machine; returns also the tokens to write at once if the end dials. `token` must
+    /// not be 0.
     pub(crate) fn new(dials: bool, token: u64, deadlines: Deadlines) -> (Machine, Option<Tokens>) {
         let since = deadlines.begin;
         let (state, first, writes) = match dials {
@@ -75,7 +77,8 @@ impl Machine {
         (Machine { dials, token, state, writes, round_trip: Duration::ZERO, deadlines }, first)
     }
 
-    /// Takes the tokens that the peer has written so far; returns the tokens to write to the peer, if any.
+    /// Takes the tokens that the peer has written so far; returns the tokens to write to the peer,
+    /// if any.
     pub(crate) fn observe(&mut self, tokens: Tokens, now: Instant) -> Option<Tokens> {
         let answer = Tokens { token: self.token, echo: tokens.token };
         match self.state {
@@ -110,7 +113,8 @@ impl Machine {
         self.state = State::AwaitsBlock { since: now };
     }
 
-    /// Notes that the read of the block has completed; `intact` tells whether it is the peer's block.
+    /// Notes that the read of the block has completed; `intact` tells whether it is the peer's
+    /// block.
     pub(crate) fn read_completed(&mut self, intact: bool) {
         if !matches!(self.state, State::AwaitsBlock { .. }) {
             return;

@@ -1,21 +1,21 @@
-//! The prover: creates RDMA queue pairs to other nodes, proves that they carry data in both directions, and
-//! watches some of them while the job runs.
+//! The prover: creates RDMA queue pairs to other nodes, proves that they carry data in both
+//! directions, and watches some of them while the job runs.
 //!
-//! The agent starts one prover per job and node, as `rlaunch-prover NODE` (the node's id), because it cannot
-//! load libibverbs itself. They exchange frames over the prover's stdin and stdout, as described in
-//! [`rlaunch_bootstrap::protocol::mesh`]. The prover exits when its stdin closes.
+//! The agent starts one prover per job and node, as `rlaunch-prover NODE` (the node's id), because
+//! it cannot load libibverbs itself. They exchange frames over the prover's stdin and stdout, as
+//! described in [`rlaunch_bootstrap::protocol::mesh`]. The prover exits when its stdin closes.
 //!
 //! A round proves a set of paths, in these steps, between which every node waits for the others:
 //!
-//! 1. `Prove`: opens ports, and creates queue pairs in state INIT ([`round`], [`end`]). Answers `Prepared`, with
-//!    what peers need to connect.
-//! 2. `Connect`: connects the queue pairs with those of the peers, out of band or by the RDMA connection
-//!    manager ([`connect`]). Answers `Connected`.
-//! 3. `Go`: moves a token and then a block in each direction of each path ([`prove`] carries out what
-//!    [`machine`] decides). Answers `RoundDone`, with an outcome for each path.
+//! 1. `Prove`: opens ports, and creates queue pairs in state INIT ([`round`], [`end`]). Answers
+//!    `Prepared`, with what peers need to connect.
+//! 2. `Connect`: connects the queue pairs with those of the peers, out of band or by the RDMA
+//!    connection manager ([`connect`]). Answers `Connected`.
+//! 3. `Go`: moves a token and then a block in each direction of each path ([`prove`] carries out
+//!    what [`machine`] decides). Answers `RoundDone`, with an outcome for each path.
 //!
-//! After a round, `Watch` names the paths to keep: each end then writes heartbeats to the other, and reports
-//! paths that fail ([`watch`]). All other paths are closed.
+//! After a round, `Watch` names the paths to keep: each end then writes heartbeats to the other,
+//! and reports paths that fail ([`watch`]). All other paths are closed.
 
 mod agent_pipe;
 mod connect;
@@ -48,8 +48,8 @@ fn main() -> ExitCode {
         eprintln!("rlaunch-prover is started by rlaunch's agent: rlaunch-prover NODE");
         return ExitCode::from(2);
     };
-    // The process uses a few hundred KiB in scattered pieces; with transparent huge pages each piece could
-    // take 2 MiB on every host. The call fails only on kernels without huge pages.
+    // The process uses a few hundred KiB in scattered pieces; with transparent huge pages each
+    // piece could take 2 MiB on every host. The call fails only on kernels without huge pages.
     let _ = nix::sys::prctl::set_thp_disable(true);
     match run(node) {
         Ok(()) => ExitCode::SUCCESS,

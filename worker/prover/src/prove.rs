@@ -1,4 +1,5 @@
-//! Proves the paths of a round, all at once, by polling: carries out what [`crate::machine`] decides.
+//! Proves the paths of a round, all at once, by polling: carries out what [`crate::machine`]
+//! decides.
 
 use crate::end::End;
 use crate::fault;
@@ -15,13 +16,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time without progress after which polls are [`NAP`] apart. A card answers within it, so round-trip times
-/// of cards are exact.
+/// Time without progress after which polls are [`NAP`] apart. A card answers within it, so
+/// round-trip times of cards are exact.
 const SPIN: Duration = Duration::from_micros(200);
 const NAP: Duration = Duration::from_micros(100);
 
-/// Decides whether to spin or to sleep between polls. Soft RoCE needs the sleep: it runs on the same
-/// processors as this process.
+/// Decides whether to spin or to sleep between polls. Soft RoCE needs the sleep: it runs on the
+/// same processors as this process.
 struct Backoff {
     progress_at: Instant,
 }
@@ -39,8 +40,8 @@ impl Backoff {
     }
 }
 
-/// A clock that does not count the time while this process was suspended, so that a suspension does not make
-/// peers look late.
+/// A clock that does not count the time while this process was suspended, so that a suspension does
+/// not make peers look late.
 #[derive(Debug)]
 struct ActiveClock {
     last_read: Instant,
@@ -52,8 +53,8 @@ impl ActiveClock {
         ActiveClock { last_read: now, suspended: Duration::ZERO }
     }
 
-    /// Returns the clock's time at `now`. Must be called continually, because a gap between calls is taken
-    /// for a suspension.
+    /// Returns the clock's time at `now`. Must be called continually, because a gap between calls
+    /// is taken for a suspension.
     fn read(&mut self, now: Instant) -> Instant {
         let since = now.saturating_duration_since(self.last_read);
         if since > SUSPENSION_THRESHOLD {
@@ -210,7 +211,8 @@ impl Proof<'_> {
         self.machine.fail(cause, hint);
     }
 
-    /// Posts the read of the block if a read buffer is free, or ends the proof if it is late or hopeless.
+    /// Posts the read of the block if a read buffer is free, or ends the proof if it is late or
+    /// hopeless.
     fn advance(&mut self, schedule: &mut ReadSchedule, now: Instant) {
         let peer = self.link.path.peer;
         if self.machine.wants_to_read()

@@ -1,7 +1,8 @@
 //! Order in which the paths of an end read their blocks into its few read buffers.
 //!
-//! At first one path of each peer reads. If that fails, the other paths to the peer end with its fault
-//! without being tried: each would hold a read buffer until its timeout, and delay paths to other peers.
+//! At first one path of each peer reads. If that fails, the other paths to the peer end with its
+//! fault without being tried: each would hold a read buffer until its timeout, and delay paths to
+//! other peers.
 
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::mesh::PathFault;

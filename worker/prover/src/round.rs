@@ -139,9 +139,9 @@ impl PreparedRound {
 }
 
 impl CostMeter {
-    /// Returns the cost of a round whose connecting took `connecting`. Its memory is the growth of the
-    /// process's anonymous memory, or the size of regions and completion queues if that is more, because
-    /// memory freed earlier may have been reused.
+    /// Returns the cost of a round whose connecting took `connecting`. Its memory is the growth of
+    /// the process's anonymous memory, or the size of regions and completion queues if that is
+    /// more, because memory freed earlier may have been reused.
     fn after(
         &self,
         connecting: Duration,
@@ -185,8 +185,8 @@ impl OpenEnd {
 }
 
 impl ConnectedRound {
-    /// Proves the connected paths. Calls `meanwhile` regularly. Returns all connected paths, whether or not
-    /// they carry data, and the outcome of every path.
+    /// Proves the connected paths. Calls `meanwhile` regularly. Returns all connected paths,
+    /// whether or not they carry data, and the outcome of every path.
     pub(crate) fn prove<E>(
         self,
         meanwhile: impl FnMut() -> Result<(), E>,

@@ -1,6 +1,7 @@
-//! Watch over proved paths: each end writes a heartbeat to the other at a fixed interval, and reports paths
-//! that fail. A path is down if a write fails, no heartbeat arrives for 2.5 intervals, or the device reports
-//! that the port or the device failed. The process sleeps between polls.
+//! Watch over proved paths: each end writes a heartbeat to the other at a fixed interval, and
+//! reports paths that fail. A path is down if a write fails, no heartbeat arrives for 2.5
+//! intervals, or the device reports that the port or the device failed. The process sleeps between
+//! polls.
 
 use crate::end::End;
 use crate::fault;
@@ -46,8 +47,8 @@ struct Heartbeats {
 }
 
 impl Watch {
-    /// Returns a watch of the paths with these ids, out of those watched so far and `more`. Other paths are
-    /// closed. `beat` is the heartbeat interval.
+    /// Returns a watch of the paths with these ids, out of those watched so far and `more`. Other
+    /// paths are closed. `beat` is the heartbeat interval.
     pub(crate) fn replace(self, more: Vec<Link>, ids: &[u32], beat: Duration) -> Watch {
         let now = Instant::now();
         let more = more.into_iter().map(|link| WatchedPath {

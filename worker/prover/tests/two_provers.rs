@@ -1,7 +1,7 @@
 //! Tests of two provers. The test plays both agents.
 //!
-//! Without an RDMA device, the provers' faults are checked. Virtual machines of the lab run the ignored tests
-//! with devices (`tests/vm/prover.rs`):
+//! Without an RDMA device, the provers' faults are checked. Virtual machines of the lab run the
+//! ignored tests with devices (`tests/vm/prover.rs`):
 //!
 //! ```text
 //! RLAUNCH_PROVER_ENDS=rxe0:1,rxe0:1 two_provers --ignored paths_are
@@ -9,9 +9,9 @@
 //!     RLAUNCH_PROVER_ENDS=siw0@192.168.101.2,siw0@192.168.101.3 two_provers --ignored who_was
 //! ```
 //!
-//! An end is `DEVICE:GID_INDEX`, or `DEVICE@ADDRESS` for the connection manager. `RLAUNCH_PROVER_PATHS` is
-//! the number of paths, by default 8; `RLAUNCH_PROVER` is the path of another prover binary, and
-//! `RLAUNCH_PROVER_PEER` a command that starts the second prover.
+//! An end is `DEVICE:GID_INDEX`, or `DEVICE@ADDRESS` for the connection manager.
+//! `RLAUNCH_PROVER_PATHS` is the number of paths, by default 8; `RLAUNCH_PROVER` is the path of
+//! another prover binary, and `RLAUNCH_PROVER_PEER` a command that starts the second prover.
 
 #![expect(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 

@@ -1,11 +1,11 @@
 //! Moves a token in one direction and a block in the other by RDMA writes, and checks both:
 //!
-//! * `loopback DEVICE GID_INDEX [MTU]`: between two queue pairs of port 1, whose endpoints are exchanged in
-//!   the process; the block is read by RDMA, too;
-//! * `loopback listen ADDRESS:PORT` on one host and `loopback connect FROM TO:PORT [TRAFFIC_CLASS]` on
-//!   another: connected by the RDMA connection manager;
-//! * `loopback refuse ADDRESS:PORT`: rejects two connect requests, the first explicitly, the second by
-//!   dropping it;
+//! * `loopback DEVICE GID_INDEX [MTU]`: between two queue pairs of port 1, whose endpoints are
+//!   exchanged in the process; the block is read by RDMA, too;
+//! * `loopback listen ADDRESS:PORT` on one host and `loopback connect FROM TO:PORT [TRAFFIC_CLASS]`
+//!   on another: connected by the RDMA connection manager;
+//! * `loopback refuse ADDRESS:PORT`: rejects two connect requests, the first explicitly, the second
+//!   by dropping it;
 //! * `loopback events DEVICE SECONDS`: prints the device's asynchronous events meanwhile.
 //!
 //! Prints errors with their hint.
@@ -45,7 +45,8 @@ impl End {
         Ok(End { resources: Resources::new(&domain, &completions), region, channel })
     }
 
-    /// Encodes where the peer finds the memory: address (8 bytes) and rkey (4 bytes), little-endian.
+    /// Encodes where the peer finds the memory: address (8 bytes) and rkey (4 bytes),
+    /// little-endian.
     fn encode_memory(&self) -> Vec<u8> {
         let key = self.region.rkey().to_le_bytes();
         self.region.address().to_le_bytes().into_iter().chain(key).collect()
@@ -211,8 +212,8 @@ fn out_of_band(device: &str, gid_index: &str, mtu: &str) -> Result<String, Failu
     Ok(format!("{device}: token and block, MTU {mtu}, {} us", round_trip.as_micros()))
 }
 
-/// Reads the block from `other` into `one`, signals that by an inline write, and checks that a write with a
-/// wrong rkey fails.
+/// Reads the block from `other` into `one`, signals that by an inline write, and checks that a
+/// write with a wrong rkey fails.
 fn read_and_flag(
     (one, first): (&End, &QueuePair<Connected>),
     (other, second): (&End, &QueuePair<Connected>),

@@ -1,12 +1,12 @@
 //! Send and receive buffers of a queue pair: registered memory cut into buffers of equal size.
 //!
-//! Receive buffers cycle between the device and the program: [`BounceBuffers::new`] posts all of them;
-//! a completion hands one to the program as a [`FilledBuffer`], which the program reads in place
-//! ([`BounceBuffers::message`]) and hands back ([`BounceBuffers::repost`]). Send buffers form a ring: one
-//! is free again once the send that used it is known to have completed.
+//! Receive buffers cycle between the device and the program: [`BounceBuffers::new`] posts all of
+//! them; a completion hands one to the program as a [`FilledBuffer`], which the program reads in
+//! place ([`BounceBuffers::message`]) and hands back ([`BounceBuffers::repost`]). Send buffers form
+//! a ring: one is free again once the send that used it is known to have completed.
 //!
-//! A work request id has, from the top, the tag of its `BounceBuffers` (20 bits), a bit that is set for
-//! receives, and a sequence number (43 bits) that counts sends and receives separately.
+//! A work request id has, from the top, the tag of its `BounceBuffers` (20 bits), a bit that is set
+//! for receives, and a sequence number (43 bits) that counts sends and receives separately.
 
 use crate::error::VerbsError;
 use crate::memory::{MemoryRegion, MrSlice, ProtectionDomain};
@@ -23,8 +23,8 @@ const TAG_SHIFT: u32 = SEQUENCE_BITS + 1;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
-/// A connected queue pair together with its send and receive buffers. It owns the queue pair: no other
-/// work requests may be posted to it.
+/// A connected queue pair together with its send and receive buffers. It owns the queue pair: no
+/// other work requests may be posted to it.
 #[derive(Debug)]
 pub struct BounceBuffers {
     // Drop order matters: the device may write to the region until the queue pair is destroyed.
@@ -51,8 +51,8 @@ struct Layout {
     size: usize,
 }
 
-/// A receive buffer that holds a message. The device cannot reuse the buffer before it is handed back
-/// to [`BounceBuffers::repost`]; one that is dropped is lost to the queue pair.
+/// A receive buffer that holds a message. The device cannot reuse the buffer before it is handed
+/// back to [`BounceBuffers::repost`]; one that is dropped is lost to the queue pair.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FilledBuffer {
     /// [`BounceBuffers::id`] of the buffers that it belongs to.
@@ -68,8 +68,8 @@ pub enum BufferEvent {
     Received(FilledBuffer),
     /// One or more sends or writes completed: [`BounceBuffers::completed`] has the new count.
     Sent,
-    /// A work request failed. The queue pair is in the error state, and all other work requests on it fail
-    /// as well.
+    /// A work request failed. The queue pair is in the error state, and all other work requests on
+    /// it fail as well.
     Failed(WcStatus),
 }
 
@@ -94,7 +94,8 @@ impl SendQueue {
     }
 
     /// Tells whether the next request must be signalled. A completion implies those of all requests
-    /// before it, so one signalled request for each quarter of the queue is enough to free the queue.
+    /// before it, so one signalled request for each quarter of the queue is enough to free the
+    /// queue.
     fn needs_signal(self) -> bool {
         self.posted + 1 - self.signalled >= (self.capacity / 4).max(1)
     }
@@ -141,8 +142,8 @@ impl BounceBuffers {
         Layout { receive, send, size }.total_size()
     }
 
-    /// Allocates and registers buffers for messages of up to `size` bytes, one for each work request that
-    /// the queue pair holds ([`crate::Depth`]), and posts all receive buffers.
+    /// Allocates and registers buffers for messages of up to `size` bytes, one for each work
+    /// request that the queue pair holds ([`crate::Depth`]), and posts all receive buffers.
     pub fn new(pair: QueuePair<Connected>, size: usize) -> Result<BounceBuffers, VerbsError> {
         let depth = pair.resources().depth;
         let layout = Layout { receive: depth.receive, send: depth.send.max(1), size: size.max(1) };
@@ -157,8 +158,9 @@ impl BounceBuffers {
         Ok(buffers)
     }
 
-    /// Returns the tag by which the user of a shared completion queue finds the completions of these
-    /// buffers: [`BounceBuffers::tag_of`] of each of them equals it. Tags repeat after 2^20 objects.
+    /// Returns the tag by which the user of a shared completion queue finds the completions of
+    /// these buffers: [`BounceBuffers::tag_of`] of each of them equals it. Tags repeat after 2^20
+    /// objects.
     pub fn tag(&self) -> u64 {
         self.id & (u64::MAX >> TAG_SHIFT)
     }
@@ -173,8 +175,8 @@ impl BounceBuffers {
         self.sends.posted
     }
 
-    /// Returns how many of the posted sends and writes are known to have completed. Unsignalled requests
-    /// count once a later signalled one has completed.
+    /// Returns how many of the posted sends and writes are known to have completed. Unsignalled
+    /// requests count once a later signalled one has completed.
     pub fn completed(&self) -> u64 {
         self.sends.completed
     }
@@ -184,9 +186,9 @@ impl BounceBuffers {
         self.sends.available()
     }
 
-    /// Copies `parts` into a send buffer, one after the other, and sends them as one message. A message
-    /// that fits into the work request ([`QueuePair::max_inline`]) is sent inline. Unless it is
-    /// `signalled`, its completion may be reported only with that of a later request.
+    /// Copies `parts` into a send buffer, one after the other, and sends them as one message. A
+    /// message that fits into the work request ([`QueuePair::max_inline`]) is sent inline. Unless
+    /// it is `signalled`, its completion may be reported only with that of a later request.
     ///
     /// # Errors
     ///
@@ -205,8 +207,9 @@ impl BounceBuffers {
         }
         let mut offset = at;
         for part in parts {
-            // SAFETY: this object alone has the buffer: the request that used it last has completed,
-            // since `available` is not 0, and no reference to a send buffer outlives this function.
+            // SAFETY: this object alone has the buffer: the request that used it last has
+            // completed, since `available` is not 0, and no reference to a send buffer outlives
+            // this function.
             unsafe { self.region.memory().copy_from(offset, part) };
             offset += part.len();
         }
@@ -238,8 +241,8 @@ impl BounceBuffers {
         Ok(())
     }
 
-    /// Interprets a completion and updates the counts. Returns `None` if the completion belongs to another
-    /// queue pair.
+    /// Interprets a completion and updates the counts. Returns `None` if the completion belongs to
+    /// another queue pair.
     pub fn process(&mut self, completion: Completion) -> Option<BufferEvent> {
         let queue = self.pair.resources().completions.as_ptr();
         let is_own = completion.is_from(self.pair.qpn(), queue);
@@ -269,14 +272,14 @@ impl BounceBuffers {
             return &[];
         }
         let at = self.layout.receive_offset(buffer.index);
-        // SAFETY: the device gave the buffer up with the completion that `process` made `buffer` from,
-        // and gets it back only by `repost`, which consumes `buffer`. Only the device writes to receive
-        // buffers.
+        // SAFETY: the device gave the buffer up with the completion that `process` made `buffer`
+        // from, and gets it back only by `repost`, which consumes `buffer`. Only the device writes
+        // to receive buffers.
         unsafe { self.region.memory().bytes(at, buffer.length) }.unwrap_or_default()
     }
 
-    /// Hands a receive buffer back to the device, for another message. A buffer of another queue pair is
-    /// ignored.
+    /// Hands a receive buffer back to the device, for another message. A buffer of another queue
+    /// pair is ignored.
     pub fn repost(&mut self, buffer: FilledBuffer) -> Result<(), VerbsError> {
         if buffer.owner == self.id { self.post(buffer.index) } else { Ok(()) }
     }

@@ -1,6 +1,6 @@
-//! Connections by the RDMA connection manager (librdmacm, rdma_cm(7)): peers are named by IP address and
-//! port, and the manager moves queue pairs through their states itself. iWARP devices support no other
-//! method.
+//! Connections by the RDMA connection manager (librdmacm, rdma_cm(7)): peers are named by IP
+//! address and port, and the manager moves queue pairs through their states itself. iWARP devices
+//! support no other method.
 //!
 //! | listening end | connecting end |
 //! |---|---|
@@ -21,9 +21,9 @@ use std::ptr::null;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Timeout of one attempt to resolve an address, in milliseconds; attempts repeat until the deadline. Short,
-/// because the kernel has a race: if the neighbour's ARP reply arrives just before it starts to wait, it
-/// notices only when the attempt times out (`addr_resolve` and `queue_req` in
+/// Timeout of one attempt to resolve an address, in milliseconds; attempts repeat until the
+/// deadline. Short, because the kernel has a race: if the neighbour's ARP reply arrives just before
+/// it starts to wait, it notices only when the attempt times out (`addr_resolve` and `queue_req` in
 /// drivers/infiniband/core/addr.c).
 const ADDRESS_TIMEOUT_MS: i32 = 300;
 
@@ -35,20 +35,21 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at an IP address of an RDMA device. Port 0 chooses a free port. At most `backlog` connect
-    /// requests wait to be taken; iWARP resets further ones.
+    /// Listens at an IP address of an RDMA device. Port 0 chooses a free port. At most `backlog`
+    /// connect requests wait to be taken; iWARP resets further ones.
     ///
-    /// If two devices have the address, such as soft RoCE and Soft-iWARP on one interface, the kernel
-    /// chooses the one that was added first, at both ends of a connection. If the two hosts added their
-    /// devices in different order, the kernel of the listening host rejects the connect request.
+    /// If two devices have the address, such as soft RoCE and Soft-iWARP on one interface, the
+    /// kernel chooses the one that was added first, at both ends of a connection. If the two hosts
+    /// added their devices in different order, the kernel of the listening host rejects the connect
+    /// request.
     pub fn bind(address: SocketAddr, backlog: u32) -> Result<Listener, VerbsError> {
         let id = CmId::listening(address.to_string(), address, backlog)?;
         let context = id.context()?;
         Ok(Listener { id, context })
     }
 
-    /// Returns the device that has the address. The [`Resources`] passed to [`ConnectRequest::accept`] must
-    /// be made from this context.
+    /// Returns the device that has the address. The [`Resources`] passed to
+    /// [`ConnectRequest::accept`] must be made from this context.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
@@ -58,8 +59,8 @@ impl Listener {
         self.id.port()
     }
 
-    /// Waits for the next connect request; `None` if none arrives before the deadline. With a deadline in
-    /// the past it only looks.
+    /// Waits for the next connect request; `None` if none arrives before the deadline. With a
+    /// deadline in the past it only looks.
     pub fn next_request(&self, deadline: Instant) -> Result<Option<ConnectRequest>, VerbsError> {
         let expected = event_type::RDMA_CM_EVENT_CONNECT_REQUEST;
         let Some(event) = self.id.next(expected, Verb::Accept, deadline)? else { return Ok(None) };
@@ -80,8 +81,8 @@ impl AsFd for Listener {
     }
 }
 
-/// A connect request of a peer. Dropping it rejects the request: the kernel rejects requests whose id is
-/// destroyed.
+/// A connect request of a peer. Dropping it rejects the request: the kernel rejects requests whose
+/// id is destroyed.
 #[derive(Debug)]
 pub struct ConnectRequest {
     id: CmId,
@@ -89,8 +90,8 @@ pub struct ConnectRequest {
 }
 
 impl ConnectRequest {
-    /// Returns the private data of the request, up to [`MAX_PRIVATE_DATA`] bytes. InfiniBand and RoCE pad it
-    /// with zeros, so the length says nothing.
+    /// Returns the private data of the request, up to [`MAX_PRIVATE_DATA`] bytes. InfiniBand and
+    /// RoCE pad it with zeros, so the length says nothing.
     pub fn private_data(&self) -> &[u8] {
         &self.peer_data
     }
@@ -113,8 +114,8 @@ impl ConnectRequest {
         let mut parameters = conn_params(private_data, settings, Verb::Accept, id.addresses())?;
         id.set_type_of_service(settings.traffic_class)?;
         let max_inline = create_pair(&id, resources)?;
-        // SAFETY: the id is alive and has a queue pair; the parameters and the private data live until the
-        // call returns.
+        // SAFETY: the id is alive and has a queue pair; the parameters and the private data live
+        // until the call returns.
         let code = unsafe { rdma_sys::rdma_accept(id.as_ptr(), &raw mut parameters) };
         id.check(Verb::Accept, code)?;
         id.expect(event_type::RDMA_CM_EVENT_ESTABLISHED, Verb::Accept, deadline)?;
@@ -140,8 +141,8 @@ pub struct Route {
 }
 
 impl Route {
-    /// Resolves the route from the local address `from`, which an RDMA device must have, to the listener at
-    /// `to`. Only the traffic class of `settings` is used.
+    /// Resolves the route from the local address `from`, which an RDMA device must have, to the
+    /// listener at `to`. Only the traffic class of `settings` is used.
     pub fn resolve(
         from: IpAddr,
         to: SocketAddr,
@@ -160,8 +161,8 @@ impl Route {
         Ok(Route { id, context })
     }
 
-    /// Fails with [`VerbsError::WrongDevice`] unless the route uses the device with this name. The kernel
-    /// may choose another device that has the same address.
+    /// Fails with [`VerbsError::WrongDevice`] unless the route uses the device with this name. The
+    /// kernel may choose another device that has the same address.
     pub fn require_device(self, device: &str) -> Result<Route, VerbsError> {
         match self.context.name() {
             found if found == device => Ok(self),
@@ -173,14 +174,14 @@ impl Route {
         }
     }
 
-    /// Returns the device that the route uses. The [`Resources`] passed to [`Route::connect`] must be made
-    /// from this context.
+    /// Returns the device that the route uses. The [`Resources`] passed to [`Route::connect`] must
+    /// be made from this context.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// Connects and waits until the connection is established. `private_data`, at most [`MAX_PRIVATE_DATA`]
-    /// bytes, goes to the peer. This end has to send the first message.
+    /// Connects and waits until the connection is established. `private_data`, at most
+    /// [`MAX_PRIVATE_DATA`] bytes, goes to the peer. This end has to send the first message.
     ///
     /// # Errors
     ///
@@ -197,8 +198,8 @@ impl Route {
         let Route { id, context: _context } = self;
         let mut parameters = conn_params(private_data, settings, Verb::Connect, id.addresses())?;
         let max_inline = create_pair(&id, resources)?;
-        // SAFETY: the id is alive, has a queue pair and a route; the parameters and the private data live
-        // until the call returns.
+        // SAFETY: the id is alive, has a queue pair and a route; the parameters and the private
+        // data live until the call returns.
         let code = unsafe { rdma_sys::rdma_connect(id.as_ptr(), &raw mut parameters) };
         id.check(Verb::Connect, code)?;
         let established = event_type::RDMA_CM_EVENT_ESTABLISHED;
@@ -222,8 +223,8 @@ impl CmId {
         Ok(id)
     }
 
-    /// Tries once to resolve the device, and the next hop, from one address to another. Returns false if
-    /// the attempt timed out.
+    /// Tries once to resolve the device, and the next hop, from one address to another. Returns
+    /// false if the attempt timed out.
     fn try_resolve_address(
         &self,
         from: IpAddr,
@@ -256,8 +257,9 @@ fn create_pair(id: &CmId, resources: &Resources) -> Result<u32, VerbsError> {
     let attr = resources.init_attr(id.verbs())?;
     let domain = resources.domain.as_ptr();
     let ((), max_inline) = attr.create_with_inline_fallback(|attr| {
-        // SAFETY: `init_attr` has checked that the domain and the completion queue are of the id's device.
-        // The handle of the queue pair will own both. The attributes live until the call returns.
+        // SAFETY: `init_attr` has checked that the domain and the completion queue are of the id's
+        // device. The handle of the queue pair will own both. The attributes live until the call
+        // returns.
         let code = unsafe { rdma_sys::rdma_create_qp(id.as_ptr(), domain, attr) };
         id.check(Verb::CreateQp, code)
     })?;
@@ -276,8 +278,8 @@ fn connected(
     }
 }
 
-/// Returns the milliseconds until the deadline. Less than 1 ms is an error: the kernel rejects a timeout
-/// of 0.
+/// Returns the milliseconds until the deadline. Less than 1 ms is an error: the kernel rejects a
+/// timeout of 0.
 fn remaining_ms(deadline: Instant, verb: Verb, addresses: &str) -> Result<i32, VerbsError> {
     let left = deadline.saturating_duration_since(Instant::now());
     match i32::try_from(left.as_millis()).unwrap_or(i32::MAX) {

@@ -164,8 +164,8 @@ pub enum VerbsError {
         /// Largest length that the connection manager carries, in bytes.
         max: usize,
     },
-    /// The handle was opened before this process was forked from the one that opened it. Only the parent
-    /// can use it.
+    /// The handle was opened before this process was forked from the one that opened it. Only the
+    /// parent can use it.
     #[error("{device}: opened by the parent process before fork(), and not usable in the child")]
     Inherited {
         /// Name of the device, like `mlx5_0`.

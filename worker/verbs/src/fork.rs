@@ -1,19 +1,19 @@
 //! Protection of registered memory against fork(2).
 //!
 //! After a fork, parent and child share each page until one of them writes to it; the writer gets a
-//! copy. Before Linux 5.12 the writer could be the parent: its registered memory is then a new page,
-//! while the device still uses the old one, so it sends stale data, and received data never appears.
-//! libibverbs prevents this if `ibv_fork_init` is called before the first registration: it withholds
-//! registered pages from children (`MADV_DONTFORK`). Since Linux 5.12 the kernel copies such pages at the
-//! fork, and no protection is needed.
+//! copy. Before Linux 5.12 the writer could be the parent: its registered memory is then a new
+//! page, while the device still uses the old one, so it sends stale data, and received data never
+//! appears. libibverbs prevents this if `ibv_fork_init` is called before the first registration: it
+//! withholds registered pages from children (`MADV_DONTFORK`). Since Linux 5.12 the kernel copies
+//! such pages at the fork, and no protection is needed.
 //!
-//! A child that touches a withheld page is killed (SIGSEGV). Memory that this crate allocates is on pages
-//! of its own; application memory ([`crate::UserMr`]) shares its first and last page with its neighbours
-//! while it is registered. Pages of hugetlbfs can be withheld only as a whole: libibverbs
-//! determines their size if `RDMAV_HUGEPAGES_SAFE` is set, by reading all of /proc/self/smaps at each
-//! registration. That choice is left to the user; without the variable, registering such memory fails with
-//! EINVAL on kernels that need protection, and messages from it are copied. Transparent huge pages are
-//! split by the kernel as needed.
+//! A child that touches a withheld page is killed (SIGSEGV). Memory that this crate allocates is on
+//! pages of its own; application memory ([`crate::UserMr`]) shares its first and last page with its
+//! neighbours while it is registered. Pages of hugetlbfs can be withheld only as a whole:
+//! libibverbs determines their size if `RDMAV_HUGEPAGES_SAFE` is set, by reading all of
+//! /proc/self/smaps at each registration. That choice is left to the user; without the variable,
+//! registering such memory fails with EINVAL on kernels that need protection, and messages from it
+//! are copied. Transparent huge pages are split by the kernel as needed.
 
 use rdma_sys::{IBV_FORK_ENABLED, IBV_FORK_UNNEEDED};
 use std::io;
@@ -34,15 +34,15 @@ pub enum ForkSafety {
 
 static SAFETY: OnceLock<ForkSafety> = OnceLock::new();
 
-/// Tells whether this process may fork. The first call enables the protection of libibverbs if it is
-/// needed and no memory has been registered yet.
+/// Tells whether this process may fork. The first call enables the protection of libibverbs if it
+/// is needed and no memory has been registered yet.
 pub fn fork_safety() -> ForkSafety {
     *SAFETY.get_or_init(|| {
-        // SAFETY: ibv_fork_init(3) has no precondition: it returns an error if memory was registered
-        // before.
+        // SAFETY: ibv_fork_init(3) has no precondition: it returns an error if memory was
+        // registered before.
         let code = unsafe { rdma_sys::ibv_fork_init() };
-        // SAFETY: ibv_is_fork_initialized(3) has no precondition; for a library that lacks it (rdma-core
-        // before 35) the bindings return IBV_FORK_DISABLED.
+        // SAFETY: ibv_is_fork_initialized(3) has no precondition; for a library that lacks it
+        // (rdma-core before 35) the bindings return IBV_FORK_DISABLED.
         let safety = classify(code, unsafe { rdma_sys::ibv_is_fork_initialized() });
         if safety == ForkSafety::Disabled {
             let reason = io::Error::from_raw_os_error(code);

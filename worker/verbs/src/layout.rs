@@ -1,5 +1,6 @@
-//! Test: the structures that this crate passes to rdma-core have the layout of rdma-core's headers. A C
-//! program that prints sizes and offsets is compiled and run, and its output compared with the bindings.
+//! Test: the structures that this crate passes to rdma-core have the layout of rdma-core's headers.
+//! A C program that prints sizes and offsets is compiled and run, and its output compared with the
+//! bindings.
 
 use rdma_sys::*;
 use std::fmt::Write as _;
@@ -89,8 +90,8 @@ fn rust() -> Vec<(String, usize)> {
     }
 }
 
-/// Tells whether the Rust structure may be larger than the C one: these structures grow with versions of
-/// rdma-core, and libibverbs is passed the size that is reserved.
+/// Tells whether the Rust structure may be larger than the C one: these structures grow with
+/// versions of rdma-core, and libibverbs is passed the size that is reserved.
 fn may_be_larger(expression: &str) -> bool {
     expression == "sizeof(struct ibv_port_attr)" || expression == "sizeof(struct ibv_device_attr)"
 }

@@ -38,12 +38,12 @@
 //!
 //! # Ownership, threads, forks
 //!
-//! Every handle holds an `Arc` of the object that it was made from, so objects are destroyed in the right
-//! order. `Drop` destroys the object, logs failures and never panics. libibverbs may be called from any
-//! thread (ibv_open_device(3): "fully thread safe"), so handles are `Send` and `Sync`. Memory that peers
-//! write to is accessed only through raw pointers: no Rust reference to it ever exists. A forked child
-//! has copies of its parent's handles, but every call on one fails with [`VerbsError::Inherited`], and
-//! dropping one destroys nothing.
+//! Every handle holds an `Arc` of the object that it was made from, so objects are destroyed in the
+//! right order. `Drop` destroys the object, logs failures and never panics. libibverbs may be
+//! called from any thread (ibv_open_device(3): "fully thread safe"), so handles are `Send` and
+//! `Sync`. Memory that peers write to is accessed only through raw pointers: no Rust reference to
+//! it ever exists. A forked child has copies of its parent's handles, but every call on one fails
+//! with [`VerbsError::Inherited`], and dropping one destroys nothing.
 
 mod bounce_buffers;
 mod cm_id;

@@ -1,5 +1,5 @@
-//! The first call of a process into rdma-core is `ibv_fork_init`, no matter which library it uses first.
-//! Stub libraries take rdma-core's place and record the calls.
+//! The first call of a process into rdma-core is `ibv_fork_init`, no matter which library it uses
+//! first. Stub libraries take rdma-core's place and record the calls.
 
 #![expect(
     clippy::unwrap_used,
@@ -47,7 +47,8 @@ fn compile(directory: &Path, name: &str, parts: &[&str]) {
     assert!(cc.status().unwrap().success());
 }
 
-/// Runs a process that uses the library `begins` first; returns its calls in order, and its [`ForkSafety`].
+/// Runs a process that uses the library `begins` first; returns its calls in order, and its
+/// [`ForkSafety`].
 fn calls(begins: &str, ibverbs: &[&str]) -> (Vec<String>, String) {
     let name = format!("rlaunch-fork-{}-{begins}-{}", std::process::id(), ibverbs.len());
     let directory = std::env::temp_dir().join(name);

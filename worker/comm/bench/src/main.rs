@@ -1,7 +1,7 @@
 //! What `rlaunch bench` runs on the hosts: `rlaunch-bench WHAT SIZES TYPE OP BATCHES table|json`.
 //!
-//! The launcher has checked what was typed; `BATCHES` 0 means as many as a second has, within bounds.
-//! Rank 0 prints.
+//! The launcher has checked what was typed; `BATCHES` 0 means as many as a second has, within
+//! bounds. Rank 0 prints.
 
 mod act;
 mod memory;
@@ -145,7 +145,8 @@ fn time(comm: &Communicator, memory: &mut Memory<'_>, count: u64) -> Result<f64,
     Ok(begin.elapsed().as_secs_f64())
 }
 
-/// Warms up; how many repetitions make a batch, and how many batches there are. Rank 0's clock says.
+/// Warms up; how many repetitions make a batch, and how many batches there are. Rank 0's clock
+/// says.
 fn settle(
     comm: &Communicator,
     memory: &mut Memory<'_>,

@@ -2,16 +2,27 @@
 //
 //     rlaunch -H a,b,c ./program
 //
-// Every function says how it ended; rl_error() says it in words. Counts are elements. A buffer of
-// no elements may be NULL; no other pointer may, but where it is said. Functions may be called by
-// several threads at once; collectives must be called in the same order in every rank. `count` of a
-// collective is the same in every rank. Buffers do not overlap.
+// Results: every function but rl_error and rl_result_name returns RL_OK or the kind of error, and
+// rl_error() returns its text.
 //
-// What rl_i... begins goes on until rl_wait or rl_test says that it is over. Until then nobody else
-// writes to its input or touches its output. rl_wait, rl_test once it is over, and rl_cancel free a
-// request; it belongs to one thread at a time.
+// Buffers: counts are numbers of elements, not bytes. Input and output buffers must not overlap
+// (but see RL_IN_PLACE). A buffer of 0 elements may be NULL. Other pointers must not be NULL unless
+// stated.
 //
-// This file is written from the functions of worker/comm/capi and compared with them in a test.
+// Collectives (rl_barrier to rl_all_to_all, their rl_i... forms, rl_split): all ranks of the
+// communicator have to call them, in the same order, with the same count, type, operation and root.
+// `size` below is the number of ranks.
+//
+// Nonblocking operations: the functions rl_i... start an operation and return a request. Until the
+// request completes, its input buffer must not be modified and its output buffer must not be
+// accessed. A request is freed by rl_wait, by rl_test when it has completed, or by rl_cancel.
+// Operations make progress only during calls into the library.
+//
+// Threads: all functions may be called from several threads at the same time, but a request may be
+// used by only one thread at a time. A forked child cannot use its parent's communicators
+// (RL_START).
+//
+// This file is generated from worker/comm/capi.
 
 
 #ifndef RLAUNCH_H
@@ -20,84 +31,93 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// As the input of a collective: the output has the input in it, and the result takes its place. A
-// rank that gives or gets the parts of all has them all in the output, each in its place; any other
-// has its own part there.
+// In-place operation, like MPI_IN_PLACE: passed as the input of a collective, it means that
+// `output` holds the input and is overwritten by the result. `output` then has
+//
+// - size * count elements at every rank for rl_all_gather (with the rank's own part at its place),
+//   rl_reduce_scatter and rl_all_to_all, and at the root for rl_gather (with the root's own part at
+//   its place) and rl_scatter (which leaves the root's part where it is);
+// - count elements otherwise: the rank's own input for rl_reduce, rl_all_reduce and rl_gather, or
+//   the part that rl_scatter delivers.
 #define RL_IN_PLACE ((const void *)(intptr_t)-1)
 
 
-// The ranks of a job, or some of them.
+// A communicator: a group of ranks that exchange messages. Messages of different communicators
+// never match.
 typedef struct rl_comm rl_comm;
 
-// Memory that devices were told of.
+// Memory that is registered with the RDMA devices of a communicator.
 typedef struct rl_registration rl_registration;
 
-// Something that goes on.
+// A nonblocking operation in progress. Freed by rl_wait, rl_cancel, or rl_test when it has
+// completed.
 typedef struct rl_request rl_request;
 
-// How a call ended: RL_OK, or why it failed.
+// Result of a call: RL_OK, or the kind of error. rl_error() returns the text of the error.
 typedef int32_t rl_result;
 
-// What elements are.
+// Type of elements.
 typedef int32_t rl_type;
 
-// What a receive has got.
+// Source and length of a received message.
 typedef struct {
-  // The rank that sent it.
+  // Rank that sent the message.
   size_t from;
-  // How many elements it has.
+  // Length of the message, in elements of the receive's type.
   size_t length;
 } rl_received;
 
-// How elements are reduced to one. Integers wrap around.
+// Reduction operation. Integers wrap around on overflow.
 typedef int32_t rl_op;
 
-// It did what it says.
+// Success.
 #define RL_OK 0
 
-// An argument that makes no sense, as NULL where something is wanted.
+// An argument is invalid: NULL, an unknown type or operation, overlapping buffers, a request that
+// has completed already.
 #define RL_INVALID 1
 
-// The communicator has no such rank.
+// A rank is not less than the size of the communicator.
 #define RL_NO_SUCH_RANK 2
 
-// Buffers that do not fit to each other, in this rank or among the ranks.
+// Counts differ between the ranks of a collective, or a message is not a whole number of elements.
 #define RL_LENGTH 3
 
-// A message that is longer than the buffer.
+// A message is longer than the receive buffer.
 #define RL_TRUNCATED 4
 
-// A rank is dead, or the way to it is.
+// A rank has died, or the connection to it has failed.
 #define RL_LOST 16
 
-// A rank has finalized its communicator.
+// A rank has finalized its communicator, so it will not answer.
 #define RL_LEFT 17
 
-// RLAUNCH_COMM_TIMEOUT has passed.
+// The call has waited for RLAUNCH_COMM_TIMEOUT seconds.
 #define RL_TIMED_OUT 18
 
-// The job is at its end.
+// The job is ending.
 #define RL_ABORTED 19
 
-// The request was given up before it was done, here or by another rank.
+// The operation was cancelled before it completed: by this process, by the rank that sent the
+// message, or because another rank has cancelled a collective of the communicator.
 #define RL_GIVEN_UP 20
 
-// This process could not join the others.
+// This process could not join the job, or was forked from a process that has.
 #define RL_START 32
 
-// A mistake in rlaunch itself.
+// A bug in rlaunch.
 #define RL_INTERNAL 64
 
-// IEEE 754 half precision.
+// IEEE 754 half precision, 2 bytes.
 #define RL_F16 0
 
-// The upper half of RL_F32.
+// bfloat16, 2 bytes: the upper half of an RL_F32.
 #define RL_BF16 1
 
-// float
+// float, 4 bytes.
 #define RL_F32 2
 
-// double
+// double, 8 bytes.
 #define RL_F64 3
 
 // int32_t
@@ -106,92 +126,101 @@ typedef int32_t rl_op;
 // int64_t
 #define RL_I64 5
 
-// uint8_t, and plain bytes.
+// uint8_t; also for plain bytes.
 #define RL_U8 6
 
 // uint64_t
 #define RL_U64 7
 
-// a + b
+// Sum.
 #define RL_SUM 0
 
-// a * b
+// Product.
 #define RL_PROD 1
 
-// The lesser; not a number if either is none.
+// Minimum; NaN if any operand is NaN.
 #define RL_MIN 2
 
-// The greater; not a number if either is none.
+// Maximum; NaN if any operand is NaN.
 #define RL_MAX 3
 
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
 
-// What went wrong in this thread's latest call that failed, in a sentence, and in a second line
-// what to do about it, if that is known; "" if none has failed. It stays until the thread's next
-// call that fails.
+// Returns the error text of the calling thread's latest failed call, in UTF-8: one line, followed
+// by a line "hint: ..." if there is a usual remedy; "" if no call has failed in this thread. The
+// text is valid until the next call of this thread that fails, and must not be freed.
 const char *rl_error(void);
 
-// The name of a result, as "RL_OK"; "RL_UNKNOWN" if there is none.
+// Returns the name of a result, like "RL_OK"; "RL_UNKNOWN" for other numbers. The string is
+// static.
 const char *rl_result_name(rl_result result);
 
-// Makes a communicator of all ranks of the job, or of this process alone if nobody launched it.
-// Waits until all ranks have called it.
+// Creates the communicator of all ranks of the job, and waits until all ranks have called it. In a
+// process that rlaunch has not started, the communicator has one rank. On failure *comm is NULL.
 rl_result rl_init(rl_comm **comm);
 
-// Gives the communicator up, and with it what was begun and is not over. Its requests, which rl_wait
-// still takes, end with RL_GIVEN_UP. No other thread may use the communicator meanwhile.
+// Frees a communicator and cancels its requests in progress: rl_wait, rl_test and rl_cancel still
+// accept their handles, and rl_wait and rl_test return RL_GIVEN_UP for them. No other thread may
+// use the communicator during or after the call.
 rl_result rl_finalize(rl_comm *comm);
 
-// Ends the job: rlaunch says `why`, in UTF-8, and ends all ranks, this one included. The end takes
-// a moment, so it returns: RL_ABORTED.
+// Ends the job: rlaunch prints `why` (UTF-8) as the cause, and terminates all ranks, this one
+// included. The call returns RL_ABORTED, because the termination takes a moment.
 rl_result rl_abort(const rl_comm *comm, const char *why);
 
-// Makes a communicator of those ranks that give the same colour, ordered by key and then by their
-// rank here. Every rank has to call it. It is finalized like the first.
+// Creates a communicator of the ranks that pass the same `colour`, like MPI_Comm_split. Its ranks
+// are ordered by `key`, and among equal keys by their rank in `comm`. Collective over `comm`. The
+// new communicator has to be freed by rl_finalize; on failure *part is NULL.
 rl_result rl_split(const rl_comm *comm, uint32_t colour, int64_t key, rl_comm **part);
 
-// This process's number, from 0.
+// Stores the rank of this process, from 0 to size - 1.
 rl_result rl_rank(const rl_comm *comm, size_t *rank);
 
-// How many ranks there are.
+// Stores the number of ranks.
 rl_result rl_size(const rl_comm *comm, size_t *size);
 
-// This process's number among the ranks of its node.
+// Stores the rank of this process among the communicator's ranks on its node, from 0.
 rl_result rl_local_rank(const rl_comm *comm, size_t *rank);
 
-// How many ranks its node has.
+// Stores the number of the communicator's ranks on the node of this process.
 rl_result rl_local_size(const rl_comm *comm, size_t *size);
 
-// Sends to a rank; returns when the data may be used again. Messages between two ranks with one tag
-// arrive in the order in which they were sent. A long message waits until it is received.
+// Sends `count` elements to rank `to`, like MPI_Send; returns when `data` may be reused. The tag
+// may be any number. Messages with the same tag from one rank to another are received in the order
+// in which they were sent. Short messages are buffered; a long one blocks until the receiver has
+// posted a matching receive.
 rl_result rl_send(const rl_comm *comm,
                   const void *data,
                   size_t count,
-                  rl_type type_of,
+                  rl_type datatype,
                   size_t to,
                   uint32_t tag);
 
-// Receives a message of a rank, which may be shorter than there is room for. `received` may be NULL.
+// Receives a message with this tag from rank `from`, of up to `count` elements, like MPI_Recv.
+// Fails with RL_TRUNCATED if the message is longer. `received` may be NULL.
 rl_result rl_recv(const rl_comm *comm,
                   void *data,
                   size_t count,
-                  rl_type type_of,
+                  rl_type datatype,
                   size_t from,
                   uint32_t tag,
                   rl_received *received);
 
-// Receives a message of whichever rank sends one with this tag first. `received` may be NULL.
+// Receives a message with this tag from any rank, of up to `count` elements. `received` may be
+// NULL.
 rl_result rl_recv_any(const rl_comm *comm,
                       void *data,
                       size_t count,
-                      rl_type type_of,
+                      rl_type datatype,
                       uint32_t tag,
                       rl_received *received);
 
-// Sends one message and receives another at the same time, so that two ranks may do it with each
-// other. `received` may be NULL.
+// Sends one message and receives another at the same time, like MPI_Sendrecv, so that ranks can
+// exchange messages without deadlock: sends `count` elements of `data` to rank `to` with `tag`,
+// and receives up to `room` elements into `into` from rank `from` with `from_tag`. Both have the
+// same element type. `received` may be NULL.
 rl_result rl_sendrecv(const rl_comm *comm,
                       const void *data,
                       size_t count,
@@ -201,197 +230,212 @@ rl_result rl_sendrecv(const rl_comm *comm,
                       size_t room,
                       size_t from,
                       uint32_t from_tag,
-                      rl_type type_of,
+                      rl_type datatype,
                       rl_received *received);
 
-// Begins rl_send.
+// Starts rl_send. `data` must not be modified before the request completes.
 rl_result rl_isend(const rl_comm *comm,
                    const void *data,
                    size_t count,
-                   rl_type type_of,
+                   rl_type datatype,
                    size_t to,
                    uint32_t tag,
                    rl_request **request);
 
-// Begins rl_recv.
+// Starts rl_recv. `data` must not be accessed before the request completes.
 rl_result rl_irecv(const rl_comm *comm,
                    void *data,
                    size_t count,
-                   rl_type type_of,
+                   rl_type datatype,
                    size_t from,
                    uint32_t tag,
                    rl_request **request);
 
-// Begins rl_recv_any.
+// Starts rl_recv_any. `data` must not be accessed before the request completes.
 rl_result rl_irecv_any(const rl_comm *comm,
                        void *data,
                        size_t count,
-                       rl_type type_of,
+                       rl_type datatype,
                        uint32_t tag,
                        rl_request **request);
 
-// Returns when every rank has called it.
+// Returns once every rank has called it.
 rl_result rl_barrier(const rl_comm *comm);
 
-// Gives every rank what `root` has in `data`, `count` elements.
-rl_result rl_broadcast(const rl_comm *comm, void *data, size_t count, rl_type type_of, size_t root);
+// Copies `count` elements of `data` from rank `root` to `data` of all ranks.
+rl_result rl_broadcast(const rl_comm *comm,
+                       void *data,
+                       size_t count,
+                       rl_type datatype,
+                       size_t root);
 
-// Reduces `count` elements of each rank to `output` of `root`; the others' may be NULL.
+// Reduces `count` elements of `input` of all ranks, element by element, into `output` of rank
+// `root`. `output` of the other ranks may be NULL.
 rl_result rl_reduce(const rl_comm *comm,
                     const void *input,
                     void *output,
                     size_t count,
-                    rl_type type_of,
+                    rl_type datatype,
                     rl_op op,
                     size_t root);
 
-// Reduces `count` elements of each rank, for all. The results are equal to the bit.
+// Reduces `count` elements of `input` of all ranks, element by element, into `output` of every
+// rank. All ranks get bitwise equal results.
 rl_result rl_all_reduce(const rl_comm *comm,
                         const void *input,
                         void *output,
                         size_t count,
-                        rl_type type_of,
+                        rl_type datatype,
                         rl_op op);
 
-// Puts `count` elements of each rank, by rank, to `output` of `root`; the others' may be NULL.
+// Concatenates the `count` elements of `input` of all ranks, in rank order, into the size * count
+// elements of `output` of rank `root`. `output` of the other ranks may be NULL.
 rl_result rl_gather(const rl_comm *comm,
                     const void *input,
                     void *output,
                     size_t count,
-                    rl_type type_of,
+                    rl_type datatype,
                     size_t root);
 
-// Gives each rank its `count` elements of what `root` has, by rank; the others' `input` may be
-// NULL.
+// Splits the size * count elements of `input` of rank `root` into parts of `count`, in rank order,
+// and copies each rank's part to its `output`. `input` of the other ranks may be NULL.
 rl_result rl_scatter(const rl_comm *comm,
                      const void *input,
                      void *output,
                      size_t count,
-                     rl_type type_of,
+                     rl_type datatype,
                      size_t root);
 
-// Puts `count` elements of each rank, by rank, to everyone's `output`.
+// Concatenates the `count` elements of `input` of all ranks, in rank order, into the size * count
+// elements of `output` of every rank.
 rl_result rl_all_gather(const rl_comm *comm,
                         const void *input,
                         void *output,
                         size_t count,
-                        rl_type type_of);
+                        rl_type datatype);
 
-// Reduces `count` elements for each rank from each rank, and gives each its part, by rank. In
-// place, the part is at the front of `output` afterwards, and anything behind it.
+// Reduces the size * count elements of `input` of all ranks, element by element, and gives each
+// rank its part of `count`, in rank order, in `output`. In place, `output` has size * count
+// elements; its first `count` are the result, and the rest is undefined.
 rl_result rl_reduce_scatter(const rl_comm *comm,
                             const void *input,
                             void *output,
                             size_t count,
-                            rl_type type_of,
+                            rl_type datatype,
                             rl_op op);
 
-// Sends `count` elements of `input` to each rank and gets as many from each, by rank.
+// Sends `count` elements of `input` to each rank and receives as many from each: part j of `input`
+// of rank i becomes part i of `output` of rank j. `input` and `output` have size * count elements.
 rl_result rl_all_to_all(const rl_comm *comm,
                         const void *input,
                         void *output,
                         size_t count,
-                        rl_type type_of);
+                        rl_type datatype);
 
-// Begins rl_barrier.
+// Starts rl_barrier.
 rl_result rl_ibarrier(const rl_comm *comm, rl_request **request);
 
-// Begins rl_broadcast.
+// Starts rl_broadcast.
 rl_result rl_ibroadcast(const rl_comm *comm,
                         void *data,
                         size_t count,
-                        rl_type type_of,
+                        rl_type datatype,
                         size_t root,
                         rl_request **request);
 
-// Begins rl_reduce.
+// Starts rl_reduce.
 rl_result rl_ireduce(const rl_comm *comm,
                      const void *input,
                      void *output,
                      size_t count,
-                     rl_type type_of,
+                     rl_type datatype,
                      rl_op op,
                      size_t root,
                      rl_request **request);
 
-// Begins rl_all_reduce.
+// Starts rl_all_reduce.
 rl_result rl_iall_reduce(const rl_comm *comm,
                          const void *input,
                          void *output,
                          size_t count,
-                         rl_type type_of,
+                         rl_type datatype,
                          rl_op op,
                          rl_request **request);
 
-// Begins rl_gather.
+// Starts rl_gather.
 rl_result rl_igather(const rl_comm *comm,
                      const void *input,
                      void *output,
                      size_t count,
-                     rl_type type_of,
+                     rl_type datatype,
                      size_t root,
                      rl_request **request);
 
-// Begins rl_scatter.
+// Starts rl_scatter.
 rl_result rl_iscatter(const rl_comm *comm,
                       const void *input,
                       void *output,
                       size_t count,
-                      rl_type type_of,
+                      rl_type datatype,
                       size_t root,
                       rl_request **request);
 
-// Begins rl_all_gather.
+// Starts rl_all_gather.
 rl_result rl_iall_gather(const rl_comm *comm,
                          const void *input,
                          void *output,
                          size_t count,
-                         rl_type type_of,
+                         rl_type datatype,
                          rl_request **request);
 
-// Begins rl_reduce_scatter.
+// Starts rl_reduce_scatter.
 rl_result rl_ireduce_scatter(const rl_comm *comm,
                              const void *input,
                              void *output,
                              size_t count,
-                             rl_type type_of,
+                             rl_type datatype,
                              rl_op op,
                              rl_request **request);
 
-// Begins rl_all_to_all.
+// Starts rl_all_to_all.
 rl_result rl_iall_to_all(const rl_comm *comm,
                          const void *input,
                          void *output,
                          size_t count,
-                         rl_type type_of,
+                         rl_type datatype,
                          rl_request **request);
 
-// Waits until the request is over, and sets it to NULL, however it ends. `received` may be NULL;
-// it says what a receive has got, and of anything else nothing that means anything.
+// Waits until the request completes, like MPI_Wait. Frees the request and sets *request to NULL,
+// whether or not it succeeds. `received` may be NULL; it is meaningful only for receives.
 rl_result rl_wait(rl_request **request, rl_received *received);
 
-// Goes on with everything, and says whether the request is over; `done` is 1 then and the request
-// NULL, however it ended. `received` may be NULL, and is written to when it is over.
+// Tests whether the request has completed, without waiting, like MPI_Test. If it has, *done is 1,
+// the request is freed and *request is NULL, whether or not it succeeded; else *done is 0. The
+// call also makes progress on all other operations of this process. `received` may be NULL; it is
+// meaningful only for receives that have completed.
 rl_result rl_test(rl_request **request, int *done, rl_received *received);
 
-// Gives the request up and sets it to NULL: its memory is not touched any more. A message to be sent
-// arrives whole or not at all, one to be received waits for the next receive, and the communicator of
-// a collective is of no more use for collectives, at any of its ranks.
+// Cancels the request, frees it and sets *request to NULL; its buffers are not accessed any more.
+// A message that was being sent arrives whole or not at all. A message that was being received
+// goes to the next matching receive. After a collective is cancelled, no rank can use its
+// communicator for collectives any more.
 rl_result rl_cancel(rl_request **request);
 
-// Tells all RDMA devices of memory that will be sent from and received into again and again, so that
-// they need not be told for each long message. The memory may be read and written, and is not freed
-// or mapped anew before rl_unregister. It is as fast as before where there is no RDMA.
+// Registers `bytes` bytes at `data` with all RDMA devices of `comm`. This speeds up long messages
+// from and to any part of the memory, which otherwise register it for each message. It has no
+// effect without RDMA. The memory must be readable and writable, and must not be freed or remapped
+// before rl_unregister. On failure *registration is NULL.
 //
-// On Linux before 5.12, forked processes do not have the pages that the memory lies on, not even
-// parts of them that are not registered: there it should begin and end at pages.
+// On Linux before 5.12, the whole pages that contain the memory are missing in forked children, so
+// the memory should begin and end at page boundaries.
 rl_result rl_register(const rl_comm *comm,
                       void *data,
                       size_t bytes,
                       rl_registration **registration);
 
-// Has devices forget the memory, which may be freed then, and sets the registration to NULL. Fails with
-// RL_INVALID, and changes nothing, while something that was begun sends from or receives into it.
+// Deregisters the memory, which may be freed afterwards, frees the registration, and sets
+// *registration to NULL. Fails with RL_INVALID, without any effect, while a request in progress
+// uses the memory.
 rl_result rl_unregister(rl_registration **registration);
 
 #ifdef __cplusplus

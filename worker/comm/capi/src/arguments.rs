@@ -1,4 +1,4 @@
-//! Arguments of C's calls, checked and converted.
+//! Checks and conversions of arguments that C passes.
 
 use crate::errors::Failure;
 use crate::types::{rl_op, rl_type};
@@ -14,7 +14,7 @@ pub(crate) fn op(number: rl_op) -> Result<Op, Failure> {
     known.copied().ok_or_else(|| Failure::argument(format!("there is no rl_op {number}")))
 }
 
-/// What a pointer is to, if it is to anything.
+/// Fails with RL_INVALID if a pointer is NULL. `name` is the name of the parameter.
 pub(crate) fn given<T>(pointer: Option<T>, name: &str) -> Result<T, Failure> {
     pointer.ok_or_else(|| Failure::argument(format!("{name} is NULL")))
 }

@@ -1,4 +1,4 @@
-//! Collectives that return when they are done. Safety: see the crate.
+//! Blocking collectives. See the crate for safety.
 
 use crate::arguments::{given, op};
 use crate::errors::call;
@@ -11,7 +11,7 @@ use std::ptr;
 
 /// # Safety
 ///
-/// C's promise for the buffers, for the time of the call.
+/// The buffers must be valid as the header demands, during the call.
 unsafe fn run(
     comm: Option<&rl_comm>,
     kind: CollectiveKind,
@@ -21,134 +21,140 @@ unsafe fn run(
     call(|| {
         let comm = given(comm, "comm")?;
         let op = op(number)?;
-        // SAFETY: the caller's promise.
-        let (element, given) = unsafe { buffers.given(kind, comm.place()) }?;
+        // SAFETY: the caller guarantees it.
+        let (element, given) = unsafe { buffers.given(kind, comm.rank_and_size()) }?;
         Ok(raw::collective(&comm.comm, kind, (element, op), given)?)
     })
 }
 
-/// Returns when every rank has called it.
+/// Returns once every rank has called it.
 #[unsafe(no_mangle)]
 pub extern "C" fn rl_barrier(comm: Option<&rl_comm>) -> rl_result {
     call(|| Ok(given(comm, "comm")?.comm.barrier()?))
 }
 
-/// Gives every rank what `root` has in `data`, `count` elements.
+/// Copies `count` elements of `data` from rank `root` to `data` of all ranks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rl_broadcast(
     comm: Option<&rl_comm>,
     data: *mut c_void,
     count: usize,
-    type_of: rl_type,
+    datatype: rl_type,
     root: usize,
 ) -> rl_result {
-    let buffers = Buffers { input: ptr::null(), output: data, count, element: type_of };
-    // SAFETY: C's promise, for the time of the call.
+    let buffers = Buffers { input: ptr::null(), output: data, count, element: datatype };
+    // SAFETY: C guarantees it, during the call.
     unsafe { run(comm, CollectiveKind::Broadcast { root }, RL_SUM, buffers) }
 }
 
-/// Reduces `count` elements of each rank to `output` of `root`; the others' may be NULL.
+/// Reduces `count` elements of `input` of all ranks, element by element, into `output` of rank
+/// `root`. `output` of the other ranks may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rl_reduce(
     comm: Option<&rl_comm>,
     input: *const c_void,
     output: *mut c_void,
     count: usize,
-    type_of: rl_type,
+    datatype: rl_type,
     op: rl_op,
     root: usize,
 ) -> rl_result {
-    let buffers = Buffers { input, output, count, element: type_of };
-    // SAFETY: C's promise, for the time of the call.
+    let buffers = Buffers { input, output, count, element: datatype };
+    // SAFETY: C guarantees it, during the call.
     unsafe { run(comm, CollectiveKind::Reduce { root }, op, buffers) }
 }
 
-/// Reduces `count` elements of each rank, for all. The results are equal to the bit.
+/// Reduces `count` elements of `input` of all ranks, element by element, into `output` of every
+/// rank. All ranks get bitwise equal results.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rl_all_reduce(
     comm: Option<&rl_comm>,
     input: *const c_void,
     output: *mut c_void,
     count: usize,
-    type_of: rl_type,
+    datatype: rl_type,
     op: rl_op,
 ) -> rl_result {
-    let buffers = Buffers { input, output, count, element: type_of };
-    // SAFETY: C's promise, for the time of the call.
+    let buffers = Buffers { input, output, count, element: datatype };
+    // SAFETY: C guarantees it, during the call.
     unsafe { run(comm, CollectiveKind::AllReduce, op, buffers) }
 }
 
-/// Puts `count` elements of each rank, by rank, to `output` of `root`; the others' may be NULL.
+/// Concatenates the `count` elements of `input` of all ranks, in rank order, into the size * count
+/// elements of `output` of rank `root`. `output` of the other ranks may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rl_gather(
     comm: Option<&rl_comm>,
     input: *const c_void,
     output: *mut c_void,
     count: usize,
-    type_of: rl_type,
+    datatype: rl_type,
     root: usize,
 ) -> rl_result {
-    let buffers = Buffers { input, output, count, element: type_of };
-    // SAFETY: C's promise, for the time of the call.
+    let buffers = Buffers { input, output, count, element: datatype };
+    // SAFETY: C guarantees it, during the call.
     unsafe { run(comm, CollectiveKind::Gather { root }, RL_SUM, buffers) }
 }
 
-/// Gives each rank its `count` elements of what `root` has, by rank; the others' `input` may be
-/// NULL.
+/// Splits the size * count elements of `input` of rank `root` into parts of `count`, in rank order,
+/// and copies each rank's part to its `output`. `input` of the other ranks may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rl_scatter(
     comm: Option<&rl_comm>,
     input: *const c_void,
     output: *mut c_void,
     count: usize,
-    type_of: rl_type,
+    datatype: rl_type,
     root: usize,
 ) -> rl_result {
-    let buffers = Buffers { input, output, count, element: type_of };
-    // SAFETY: C's promise, for the time of the call.
+    let buffers = Buffers { input, output, count, element: datatype };
+    // SAFETY: C guarantees it, during the call.
     unsafe { run(comm, CollectiveKind::Scatter { root }, RL_SUM, buffers) }
 }
 
-/// Puts `count` elements of each rank, by rank, to everyone's `output`.
+/// Concatenates the `count` elements of `input` of all ranks, in rank order, into the size * count
+/// elements of `output` of every rank.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rl_all_gather(
     comm: Option<&rl_comm>,
     input: *const c_void,
     output: *mut c_void,
     count: usize,
-    type_of: rl_type,
+    datatype: rl_type,
 ) -> rl_result {
-    let buffers = Buffers { input, output, count, element: type_of };
-    // SAFETY: C's promise, for the time of the call.
+    let buffers = Buffers { input, output, count, element: datatype };
+    // SAFETY: C guarantees it, during the call.
     unsafe { run(comm, CollectiveKind::AllGather, RL_SUM, buffers) }
 }
 
-/// Reduces `count` elements for each rank from each rank, and gives each its part, by rank. In
-/// place, the part is at the front of `output` afterwards, and anything behind it.
+/// Reduces the size * count elements of `input` of all ranks, element by element, and gives each
+/// rank its part of `count`, in rank order, in `output`. In place, `output` has size * count
+/// elements; its first `count` are the result, and the rest is undefined.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rl_reduce_scatter(
     comm: Option<&rl_comm>,
     input: *const c_void,
     output: *mut c_void,
     count: usize,
-    type_of: rl_type,
+    datatype: rl_type,
     op: rl_op,
 ) -> rl_result {
-    let buffers = Buffers { input, output, count, element: type_of };
-    // SAFETY: C's promise, for the time of the call.
+    let buffers = Buffers { input, output, count, element: datatype };
+    // SAFETY: C guarantees it, during the call.
     unsafe { run(comm, CollectiveKind::ReduceScatter, op, buffers) }
 }
 
-/// Sends `count` elements of `input` to each rank and gets as many from each, by rank.
+/// Sends `count` elements of `input` to each rank and receives as many from each: part j of `input`
+/// of rank i becomes part i of `output` of rank j. `input` and `output` have size * count elements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rl_all_to_all(
     comm: Option<&rl_comm>,
     input: *const c_void,
     output: *mut c_void,
     count: usize,
-    type_of: rl_type,
+    datatype: rl_type,
 ) -> rl_result {
-    let buffers = Buffers { input, output, count, element: type_of };
-    // SAFETY: C's promise, for the time of the call.
+    let buffers = Buffers { input, output, count, element: datatype };
+    // SAFETY: C guarantees it, during the call.
     unsafe { run(comm, CollectiveKind::AllToAll, RL_SUM, buffers) }
 }

@@ -1,4 +1,4 @@
-//! Why calls failed: as a number, and in words that stay until the thread's next failure.
+//! Errors of calls: a number, and a text that each thread keeps until its next failure.
 
 use crate::types::*;
 use rlaunch_comm::{Cause, CommError, StartError, error_chain};
@@ -7,18 +7,18 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{self, AssertUnwindSafe};
 
-/// Why a call failed.
+/// Error of a call.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// An argument makes no sense.
+    /// An argument is invalid.
     Argument(String),
-    /// The communicator's reason.
+    /// The communicator failed.
     Comm(CommError),
-    /// There is no communicator.
+    /// The process could not join the job.
     Start(StartError),
-    /// The communicator was finalized before the request was done.
+    /// The communicator was finalized before the request completed.
     GivenUp,
-    /// What a panic said.
+    /// Panic message: a bug in rlaunch.
     Panic(String),
 }
 
@@ -46,9 +46,9 @@ impl Failure {
                 None => error_chain(error),
             },
             Failure::GivenUp => {
-                "the request was given up when its communicator was finalized".to_owned()
+                "the request was cancelled when its communicator was finalized".to_owned()
             }
-            Failure::Panic(text) => format!("a mistake in rlaunch: {text}"),
+            Failure::Panic(text) => format!("bug in rlaunch: {text}"),
         }
     }
 }
@@ -70,11 +70,11 @@ fn code(cause: &Cause) -> rl_result {
         Cause::BufferLength { .. } | Cause::PartialElement { .. } | Cause::CountMismatch { .. } => {
             RL_LENGTH
         }
-        // Nothing in C asks for an interruption.
+        // Interruptions are requested only by the Python module.
         Cause::Cancelled | Cause::Interrupted | Cause::Withdrawn(_) | Cause::OutOfStep { .. } => {
             RL_GIVEN_UP
         }
-        // A forked process has to begin for itself.
+        // A forked child has to call rl_init itself.
         Cause::Start(_) | Cause::Forked => RL_START,
     }
 }
@@ -83,33 +83,36 @@ thread_local! {
     static LATEST: RefCell<CString> = RefCell::default();
 }
 
-/// Runs what a function does. A panic must not reach C, which cannot unwind.
+/// Runs the body of an exported function. Catches panics, because unwinding into C is undefined
+/// behaviour.
 pub(crate) fn call(works: impl FnOnce() -> Result<(), Failure>) -> rl_result {
     let ended = panic::catch_unwind(AssertUnwindSafe(works));
-    let Err(failure) = ended.unwrap_or_else(|panic| Err(Failure::Panic(said(&*panic)))) else {
+    let Err(failure) = ended.unwrap_or_else(|panic| Err(Failure::Panic(panic_message(&*panic))))
+    else {
         return RL_OK;
     };
     let text: Vec<u8> = failure.text().bytes().filter(|byte| *byte != 0).collect();
-    // A thread at its end has no more use for words.
+    // Fails only in destructors of an ending thread, which cannot read the text any more.
     let _ = LATEST.try_with(|latest| latest.replace(CString::new(text).unwrap_or_default()));
     failure.code()
 }
 
-fn said(panic: &(dyn Any + Send)) -> String {
+fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("no words").to_owned()
+    text.unwrap_or("panic without a message").to_owned()
 }
 
-/// What went wrong in this thread's latest call that failed, in a sentence, and in a second line
-/// what to do about it, if that is known; "" if none has failed. It stays until the thread's next
-/// call that fails.
+/// Returns the error text of the calling thread's latest failed call, in UTF-8: one line, followed
+/// by a line "hint: ..." if there is a usual remedy; "" if no call has failed in this thread. The
+/// text is valid until the next call of this thread that fails, and must not be freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn rl_error() -> *const c_char {
     LATEST.try_with(|latest| latest.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// The name of a result, as "RL_OK"; "RL_UNKNOWN" if there is none.
+/// Returns the name of a result, like "RL_OK"; "RL_UNKNOWN" for other numbers. The string is
+/// static.
 #[unsafe(no_mangle)]
 pub extern "C" fn rl_result_name(result: rl_result) -> *const c_char {
     name(result).as_ptr()
@@ -144,7 +147,7 @@ mod tests {
     #[test]
     fn a_panic_ends_the_call_and_says_what_it_was() {
         assert_eq!(call(|| panic!("on {}", "purpose")), RL_INTERNAL);
-        assert_eq!(latest(), "a mistake in rlaunch: on purpose");
+        assert_eq!(latest(), "bug in rlaunch: on purpose");
     }
 
     #[test]
@@ -154,7 +157,7 @@ mod tests {
         assert_eq!(latest(), "one");
         assert_eq!(std::thread::spawn(latest).join().unwrap(), "");
         assert_eq!(call(|| Err(Failure::GivenUp)), RL_GIVEN_UP);
-        assert!(latest().contains("given up"));
+        assert!(latest().contains("cancelled"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Communicators and requests, as C holds them.
+//! Handles of communicators and requests, and the functions of communicators.
 #![expect(non_camel_case_types, reason = "they are C's")]
 
 use crate::arguments::given;
@@ -10,25 +10,27 @@ use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// The ranks of a job, or some of them.
+/// A communicator: a group of ranks that exchange messages. Messages of different communicators
+/// never match.
 #[derive(Debug)]
 pub struct rl_comm {
     pub(crate) comm: Arc<Communicator>,
-    begun: Mutex<Begun>,
+    open: Mutex<OpenRequests>,
 }
 
-/// Requests that may be under way when their communicator is finalized.
+/// Requests of a communicator, to be cancelled when it is finalized.
 #[derive(Debug, Default)]
-struct Begun {
+struct OpenRequests {
     requests: Vec<Weak<rl_request>>,
-    /// At so many, those that are over are forgotten.
+    /// Length at which requests that no longer exist are removed.
     full: usize,
 }
 
-/// Something that goes on.
+/// A nonblocking operation in progress. Freed by rl_wait, rl_cancel, or rl_test when it has
+/// completed.
 #[derive(Debug)]
 pub struct rl_request {
-    /// `None` after its communicator was finalized.
+    /// `None` after the communicator was finalized.
     pending: Mutex<Option<Pending>>,
 }
 
@@ -38,46 +40,46 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl rl_comm {
     fn new(comm: Communicator) -> *mut rl_comm {
-        Box::into_raw(Box::new(rl_comm { comm: Arc::new(comm), begun: Mutex::default() }))
+        Box::into_raw(Box::new(rl_comm { comm: Arc::new(comm), open: Mutex::default() }))
     }
 
-    /// The rank and how many there are.
-    pub(crate) fn place(&self) -> (usize, usize) {
+    /// Returns the rank and the size.
+    pub(crate) fn rank_and_size(&self) -> (usize, usize) {
         (self.comm.rank(), self.comm.size())
     }
 
-    /// A handle for what was begun.
-    pub(crate) fn hand_out(&self, pending: Pending) -> *mut rl_request {
+    /// Makes a handle for a started operation, which [`crate::requests`] takes back.
+    pub(crate) fn new_request(&self, pending: Pending) -> *mut rl_request {
         let request = Arc::new(rl_request { pending: Mutex::new(Some(pending)) });
-        let mut begun = lock(&self.begun);
-        if begun.requests.len() >= begun.full {
-            begun.requests.retain(|request| request.strong_count() > 0);
-            begun.full = (2 * begun.requests.len()).max(16);
+        let mut open = lock(&self.open);
+        if open.requests.len() >= open.full {
+            open.requests.retain(|request| request.strong_count() > 0);
+            open.full = (2 * open.requests.len()).max(16);
         }
-        begun.requests.push(Arc::downgrade(&request));
+        open.requests.push(Arc::downgrade(&request));
         Arc::into_raw(request).cast_mut()
     }
 }
 
 impl rl_request {
-    /// What goes on, unless it was given up.
+    /// Locks the operation; `None` if the communicator was finalized.
     pub(crate) fn pending(&self) -> MutexGuard<'_, Option<Pending>> {
         lock(&self.pending)
     }
 }
 
-/// Gives up what was begun and has not ended: nobody waits for it any more.
+/// Cancels all requests in progress, so that their buffers are not used after rl_finalize.
 impl Drop for rl_comm {
     fn drop(&mut self) {
-        let begun = self.begun.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for request in begun.requests.iter().filter_map(Weak::upgrade) {
+        let open = self.open.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for request in open.requests.iter().filter_map(Weak::upgrade) {
             drop(request.pending().take());
         }
     }
 }
 
-/// Makes a communicator of all ranks of the job, or of this process alone if nobody launched it.
-/// Waits until all ranks have called it.
+/// Creates the communicator of all ranks of the job, and waits until all ranks have called it. In a
+/// process that rlaunch has not started, the communicator has one rank. On failure *comm is NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn rl_init(comm: Option<&mut MaybeUninit<*mut rl_comm>>) -> rl_result {
     call(|| {
@@ -88,36 +90,38 @@ pub extern "C" fn rl_init(comm: Option<&mut MaybeUninit<*mut rl_comm>>) -> rl_re
     })
 }
 
-/// Gives the communicator up, and with it what was begun and is not over. Its requests, which rl_wait
-/// still takes, end with RL_GIVEN_UP. No other thread may use the communicator meanwhile.
+/// Frees a communicator and cancels its requests in progress: rl_wait, rl_test and rl_cancel still
+/// accept their handles, and rl_wait and rl_test return RL_GIVEN_UP for them. No other thread may
+/// use the communicator during or after the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rl_finalize(comm: *mut rl_comm) -> rl_result {
     call(|| {
         if comm.is_null() {
             return Err(Failure::argument("comm is NULL"));
         }
-        // SAFETY: C got it from `rl_comm::new` and does not use it any more.
+        // SAFETY: the handle comes from `rl_comm::new`, and C does not use it any more.
         drop(unsafe { Box::from_raw(comm) });
         Ok(())
     })
 }
 
-/// Ends the job: rlaunch says `why`, in UTF-8, and ends all ranks, this one included. The end takes
-/// a moment, so it returns: RL_ABORTED.
+/// Ends the job: rlaunch prints `why` (UTF-8) as the cause, and terminates all ranks, this one
+/// included. The call returns RL_ABORTED, because the termination takes a moment.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rl_abort(comm: Option<&rl_comm>, why: *const c_char) -> rl_result {
     call(|| {
         if why.is_null() {
             return Err(Failure::argument("why is NULL"));
         }
-        // SAFETY: C gives a string that ends with a zero, and keeps it for the call.
+        // SAFETY: C passes a string that ends with a zero and stays valid during the call.
         let why = unsafe { CStr::from_ptr(why) };
         Err(given(comm, "comm")?.comm.abort(&why.to_string_lossy()).into())
     })
 }
 
-/// Makes a communicator of those ranks that give the same colour, ordered by key and then by their
-/// rank here. Every rank has to call it. It is finalized like the first.
+/// Creates a communicator of the ranks that pass the same `colour`, like MPI_Comm_split. Its ranks
+/// are ordered by `key`, and among equal keys by their rank in `comm`. Collective over `comm`. The
+/// new communicator has to be freed by rl_finalize; on failure *part is NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn rl_split(
     comm: Option<&rl_comm>,
@@ -144,7 +148,7 @@ fn number(
     })
 }
 
-/// This process's number, from 0.
+/// Stores the rank of this process, from 0 to size - 1.
 #[unsafe(no_mangle)]
 pub extern "C" fn rl_rank(
     comm: Option<&rl_comm>,
@@ -153,7 +157,7 @@ pub extern "C" fn rl_rank(
     number(comm, (rank, "rank"), Communicator::rank)
 }
 
-/// How many ranks there are.
+/// Stores the number of ranks.
 #[unsafe(no_mangle)]
 pub extern "C" fn rl_size(
     comm: Option<&rl_comm>,
@@ -162,7 +166,7 @@ pub extern "C" fn rl_size(
     number(comm, (size, "size"), Communicator::size)
 }
 
-/// This process's number among the ranks of its node.
+/// Stores the rank of this process among the communicator's ranks on its node, from 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn rl_local_rank(
     comm: Option<&rl_comm>,
@@ -171,7 +175,7 @@ pub extern "C" fn rl_local_rank(
     number(comm, (rank, "rank"), Communicator::local_rank)
 }
 
-/// How many ranks its node has.
+/// Stores the number of the communicator's ranks on the node of this process.
 #[unsafe(no_mangle)]
 pub extern "C" fn rl_local_size(
     comm: Option<&rl_comm>,

@@ -1,7 +1,7 @@
-//! rlaunch's communicator for C, and for whatever calls C.
+//! C library of rlaunch's communicator, also for other languages that call C.
 //!
-//! `include/rlaunch.h` is written from these functions and checked against them in a test. Installed,
-//! the library is
+//! `include/rlaunch.h` is generated from these functions by cbindgen, and compared with them in a
+//! test (`tests/header.rs`); it has the documentation for users. Installed, the library is
 //!
 //! ```text
 //! lib/librlaunch.so
@@ -9,17 +9,24 @@
 //! include/rlaunch.h
 //! ```
 //!
-//! below any one folder, which may be moved: `cc main.c $(pkg-config --cflags --libs rlaunch)`.
+//! below one folder, which may be moved: `cc main.c $(pkg-config --cflags --libs rlaunch)`.
 //!
-//! What is shipped is built with `cargo rustc --release -p rlaunch-capi --lib --crate-type cdylib`:
-//! beside an rlib, which the tests need, nothing is optimised across crates.
+//! The shipped library is built with `cargo rustc --release -p rlaunch-capi --lib --crate-type
+//! cdylib`, because link-time optimisation does not work together with the rlib that the tests
+//! need.
+//!
+//! # Layers
+//!
+//! `types` (constants and structures) ← `errors` ← `arguments` (checks and conversions) ←
+//! `handles`, `memory` ← `messages`, `collectives`, `nonblocking_collectives`, `requests`,
+//! `registrations` (the functions).
 //!
 //! # Safety
 //!
-//! C promises what the header says: a pointer is NULL, or points to what its type says, to as many
-//! elements as counted; handles are those that this library gave out, and are not used after they
-//! were given back; the memory of what was begun stays until that is over. All else is checked. A
-//! panic ends the call, not the program.
+//! The functions rely on what the header demands of the caller: a pointer is NULL, or points to the
+//! stated number of valid elements; handles come from this library and are not used after they were
+//! freed; buffers of a request stay valid until it is complete. Everything else is checked. A panic
+//! fails the call with RL_INTERNAL; it does not unwind into C.
 
 mod arguments;
 mod collectives;

@@ -1,4 +1,4 @@
-//! C's buffers as slices, as far as can be seen that they are any.
+//! Conversion of C's buffers to slices, with the checks that are possible.
 
 use crate::arguments::element;
 use crate::errors::Failure;
@@ -8,11 +8,11 @@ use rlaunch_comm::raw::{CollectiveBuffers, CollectiveKind};
 use std::ffi::c_void;
 use std::slice;
 
-/// So many elements, in bytes.
+/// Returns the size of `count` elements in bytes; fails if no memory can be that large.
 pub(crate) fn bytes(element: ElementType, count: usize) -> Result<usize, Failure> {
-    // No memory is longer than that.
+    // Slices cannot be longer than isize::MAX.
     let bytes = count.checked_mul(element.size()).filter(|bytes| isize::try_from(*bytes).is_ok());
-    bytes.ok_or_else(|| Failure::argument(format!("{count} elements are more than memory has")))
+    bytes.ok_or_else(|| Failure::argument(format!("{count} elements exceed the address space")))
 }
 
 fn check(first: *const c_void, length: usize, name: &str) -> Result<(), Failure> {
@@ -20,16 +20,17 @@ fn check(first: *const c_void, length: usize, name: &str) -> Result<(), Failure>
         return Err(Failure::argument(format!("{name} is NULL")));
     }
     if is_in_place(first) || first.addr().checked_add(length).is_none() {
-        return Err(Failure::argument(format!("{name} is no address of {length} bytes")));
+        return Err(Failure::argument(format!("{name} is not a valid address of {length} bytes")));
     }
     Ok(())
 }
 
-/// Memory to be read.
+/// Makes a slice of an input buffer. `name` is the name of the parameter, for errors.
 ///
 /// # Safety
 ///
-/// C's promise for `length` bytes at `first`, for as long as `'a`.
+/// Unless the checks fail, `length` bytes at `first` must be valid for reads, and not be written,
+/// during `'a`.
 pub(crate) unsafe fn input<'a>(
     first: *const c_void,
     length: usize,
@@ -39,15 +40,17 @@ pub(crate) unsafe fn input<'a>(
         return Ok(&[]);
     }
     check(first, length, name)?;
-    // SAFETY: the caller vouches for the bytes; they are not NULL and fit an isize.
+    // SAFETY: the caller guarantees the bytes; the address is not NULL and the length fits an
+    // isize.
     Ok(unsafe { slice::from_raw_parts(first.cast(), length) })
 }
 
-/// Memory to be written.
+/// Makes a slice of an output buffer. `name` is the name of the parameter, for errors.
 ///
 /// # Safety
 ///
-/// C's promise for `length` bytes at `first`, for as long as `'a`.
+/// Unless the checks fail, `length` bytes at `first` must be valid for writes, and not be accessed
+/// otherwise, during `'a`.
 pub(crate) unsafe fn output<'a>(
     first: *mut c_void,
     length: usize,
@@ -57,11 +60,13 @@ pub(crate) unsafe fn output<'a>(
         return Ok(&mut []);
     }
     check(first, length, name)?;
-    // SAFETY: the caller vouches for the bytes; they are not NULL and fit an isize.
+    // SAFETY: the caller guarantees the bytes; the address is not NULL and the length fits an
+    // isize.
     Ok(unsafe { slice::from_raw_parts_mut(first.cast(), length) })
 }
 
-/// Two buffers that may be one by mistake: that must be seen before they are slices.
+/// Fails if two buffers overlap. Must precede making slices of them, because overlapping slices are
+/// undefined behaviour.
 pub(crate) fn are_apart(
     (one, length): (*const c_void, usize),
     (other, other_length): (*const c_void, usize),
@@ -78,22 +83,23 @@ pub(crate) fn are_apart(
     }
 }
 
-/// The buffers of a collective as C gives them.
+/// Buffers of a collective, as C passes them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Buffers {
     pub(crate) input: *const c_void,
     pub(crate) output: *mut c_void,
-    /// Elements of one rank's part.
+    /// Number of elements in one rank's part.
     pub(crate) count: usize,
     pub(crate) element: rl_type,
 }
 
 impl Buffers {
-    /// As the collective takes them, for a rank of so many.
+    /// Converts the buffers for this rank of a communicator of `size` ranks.
     ///
     /// # Safety
     ///
-    /// C's promise for both, for as long as `'a`.
+    /// Both buffers must be valid as the header demands, for the lengths of [`lengths`], during
+    /// `'a`.
     pub(crate) unsafe fn given<'a>(
         self,
         kind: CollectiveKind,
@@ -105,20 +111,21 @@ impl Buffers {
         let in_place = is_in_place(self.input);
         let (reads, writes) = lengths(kind, kind.root() == Some(rank), in_place, (part, all));
         if in_place {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             let data = unsafe { output(self.output, writes, "output") }?;
             return Ok((element, CollectiveBuffers::InPlace(data)));
         }
         are_apart((self.input, reads), (self.output, writes))?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let input = unsafe { input(self.input, reads, "input") }?;
-        // SAFETY: the caller's promise; it does not overlap the input.
+        // SAFETY: the caller guarantees it; the buffers do not overlap.
         let output = unsafe { output(self.output, writes, "output") }?;
         Ok((element, CollectiveBuffers::Separate(input, output)))
     }
 }
 
-/// Of input and output, where a rank's part and all of them have so many bytes.
+/// Returns the lengths of input and output in bytes. `part` is the length of one rank's part, `all`
+/// that of all parts.
 fn lengths(
     kind: CollectiveKind,
     is_root: bool,

@@ -1,4 +1,4 @@
-//! Messages from rank to rank. Safety: see the crate.
+//! Messages from rank to rank (point-to-point). See the crate for safety.
 
 use crate::arguments::{element, given};
 use crate::errors::{Failure, call};
@@ -10,67 +10,71 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Sends to a rank; returns when the data may be used again. Messages between two ranks with one tag
-/// arrive in the order in which they were sent. A long message waits until it is received.
+/// Sends `count` elements to rank `to`, like MPI_Send; returns when `data` may be reused. The tag
+/// may be any number. Messages with the same tag from one rank to another are received in the order
+/// in which they were sent. Short messages are buffered; a long one blocks until the receiver has
+/// posted a matching receive.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rl_send(
     comm: Option<&rl_comm>,
     data: *const c_void,
     count: usize,
-    type_of: rl_type,
+    datatype: rl_type,
     to: usize,
     tag: u32,
 ) -> rl_result {
     call(|| {
         let comm = given(comm, "comm")?;
-        let length = bytes(element(type_of)?, count)?;
-        // SAFETY: C's promise, for the time of the call.
+        let length = bytes(element(datatype)?, count)?;
+        // SAFETY: C guarantees it, during the call.
         let data = unsafe { input(data, length, "data") }?;
         Ok(comm.comm.send(data, to, tag)?)
     })
 }
 
-/// Receives a message of a rank, which may be shorter than there is room for. `received` may be NULL.
+/// Receives a message with this tag from rank `from`, of up to `count` elements, like MPI_Recv.
+/// Fails with RL_TRUNCATED if the message is longer. `received` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rl_recv(
     comm: Option<&rl_comm>,
     data: *mut c_void,
     count: usize,
-    type_of: rl_type,
+    datatype: rl_type,
     from: usize,
     tag: u32,
     received: Option<&mut MaybeUninit<rl_received>>,
 ) -> rl_result {
-    // SAFETY: C's promise, for the time of the call.
-    call(|| unsafe { receive(comm, (data, count, type_of), (Some(from), tag), received) })
+    // SAFETY: C guarantees it, during the call.
+    call(|| unsafe { receive(comm, (data, count, datatype), (Some(from), tag), received) })
 }
 
-/// Receives a message of whichever rank sends one with this tag first. `received` may be NULL.
+/// Receives a message with this tag from any rank, of up to `count` elements. `received` may be
+/// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rl_recv_any(
     comm: Option<&rl_comm>,
     data: *mut c_void,
     count: usize,
-    type_of: rl_type,
+    datatype: rl_type,
     tag: u32,
     received: Option<&mut MaybeUninit<rl_received>>,
 ) -> rl_result {
-    // SAFETY: C's promise, for the time of the call.
-    call(|| unsafe { receive(comm, (data, count, type_of), (None, tag), received) })
+    // SAFETY: C guarantees it, during the call.
+    call(|| unsafe { receive(comm, (data, count, datatype), (None, tag), received) })
 }
 
 /// # Safety
 ///
-/// C's promise for the data, for the time of the call.
+/// `data` must be valid as the header demands, during the call.
 unsafe fn receive(
     comm: Option<&rl_comm>,
-    (data, count, type_of): (*mut c_void, usize, rl_type),
+    (data, count, datatype): (*mut c_void, usize, rl_type),
     source: (Option<usize>, u32),
     received: Option<&mut MaybeUninit<rl_received>>,
 ) -> Result<(), Failure> {
     let comm = given(comm, "comm")?;
-    let element = element(type_of)?;
-    // SAFETY: the caller's promise.
+    let element = element(datatype)?;
+    // SAFETY: the caller guarantees it.
     let data = unsafe { output(data, bytes(element, count)?, "data") }?;
     let got = raw::receive(&comm.comm, (data, element), source)?;
     if let Some(received) = received {
@@ -79,8 +83,10 @@ unsafe fn receive(
     Ok(())
 }
 
-/// Sends one message and receives another at the same time, so that two ranks may do it with each
-/// other. `received` may be NULL.
+/// Sends one message and receives another at the same time, like MPI_Sendrecv, so that ranks can
+/// exchange messages without deadlock: sends `count` elements of `data` to rank `to` with `tag`,
+/// and receives up to `room` elements into `into` from rank `from` with `from_tag`. Both have the
+/// same element type. `received` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rl_sendrecv(
     comm: Option<&rl_comm>,
@@ -92,17 +98,17 @@ pub unsafe extern "C" fn rl_sendrecv(
     room: usize,
     from: usize,
     from_tag: u32,
-    type_of: rl_type,
+    datatype: rl_type,
     received: Option<&mut MaybeUninit<rl_received>>,
 ) -> rl_result {
     call(|| {
         let comm = given(comm, "comm")?;
-        let element = element(type_of)?;
+        let element = element(datatype)?;
         let (reads, writes) = (bytes(element, count)?, bytes(element, room)?);
         are_apart((data, reads), (into, writes))?;
-        // SAFETY: C's promise, for the time of the call.
+        // SAFETY: C guarantees it, during the call.
         let data = unsafe { input(data, reads, "data") }?;
-        // SAFETY: C's promise, for the time of the call; it does not overlap the data.
+        // SAFETY: C guarantees it, during the call; it does not overlap the data.
         let into = unsafe { output(into, writes, "into") }?;
         let source = (from, from_tag);
         let got = raw::exchange(&comm.comm, data, (to, tag), (into, element), source)?;
@@ -113,13 +119,13 @@ pub unsafe extern "C" fn rl_sendrecv(
     })
 }
 
-/// Begins rl_send.
+/// Starts rl_send. `data` must not be modified before the request completes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rl_isend(
     comm: Option<&rl_comm>,
     data: *const c_void,
     count: usize,
-    type_of: rl_type,
+    datatype: rl_type,
     to: usize,
     tag: u32,
     request: Option<&mut MaybeUninit<*mut rl_request>>,
@@ -128,62 +134,62 @@ pub unsafe extern "C" fn rl_isend(
         let request = given(request, "request")?;
         request.write(ptr::null_mut());
         let comm = given(comm, "comm")?;
-        let length = bytes(element(type_of)?, count)?;
-        // SAFETY: C's promise, until the request is over.
+        let length = bytes(element(datatype)?, count)?;
+        // SAFETY: C guarantees it, until the request completes.
         let data = unsafe { input(data, length, "data") }?;
-        // SAFETY: the data stays until the request is over, and it is dropped then.
+        // SAFETY: the data stays valid until the request is freed, which drops `pending`.
         let pending = unsafe { raw::isend(&comm.comm, data, (to, tag)) }?;
-        request.write(comm.hand_out(pending));
+        request.write(comm.new_request(pending));
         Ok(())
     })
 }
 
-/// Begins rl_recv.
+/// Starts rl_recv. `data` must not be accessed before the request completes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rl_irecv(
     comm: Option<&rl_comm>,
     data: *mut c_void,
     count: usize,
-    type_of: rl_type,
+    datatype: rl_type,
     from: usize,
     tag: u32,
     request: Option<&mut MaybeUninit<*mut rl_request>>,
 ) -> rl_result {
-    // SAFETY: C's promise, until the request is over.
-    call(|| unsafe { ireceive(comm, (data, count, type_of), (Some(from), tag), request) })
+    // SAFETY: C guarantees it, until the request completes.
+    call(|| unsafe { ireceive(comm, (data, count, datatype), (Some(from), tag), request) })
 }
 
-/// Begins rl_recv_any.
+/// Starts rl_recv_any. `data` must not be accessed before the request completes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rl_irecv_any(
     comm: Option<&rl_comm>,
     data: *mut c_void,
     count: usize,
-    type_of: rl_type,
+    datatype: rl_type,
     tag: u32,
     request: Option<&mut MaybeUninit<*mut rl_request>>,
 ) -> rl_result {
-    // SAFETY: C's promise, until the request is over.
-    call(|| unsafe { ireceive(comm, (data, count, type_of), (None, tag), request) })
+    // SAFETY: C guarantees it, until the request completes.
+    call(|| unsafe { ireceive(comm, (data, count, datatype), (None, tag), request) })
 }
 
 /// # Safety
 ///
-/// C's promise for the data, until the request is over.
+/// `data` must be valid as the header demands, until the request completes.
 unsafe fn ireceive(
     comm: Option<&rl_comm>,
-    (data, count, type_of): (*mut c_void, usize, rl_type),
+    (data, count, datatype): (*mut c_void, usize, rl_type),
     source: (Option<usize>, u32),
     request: Option<&mut MaybeUninit<*mut rl_request>>,
 ) -> Result<(), Failure> {
     let request = given(request, "request")?;
     request.write(ptr::null_mut());
     let comm = given(comm, "comm")?;
-    let element = element(type_of)?;
-    // SAFETY: the caller's promise.
+    let element = element(datatype)?;
+    // SAFETY: the caller guarantees it.
     let data = unsafe { output(data, bytes(element, count)?, "data") }?;
-    // SAFETY: the data is nobody else's until the request is over, and it is dropped then.
+    // SAFETY: only the request uses the data until it is freed, which drops `pending`.
     let pending = unsafe { raw::ireceive(&comm.comm, (data, element), source) }?;
-    request.write(comm.hand_out(pending));
+    request.write(comm.new_request(pending));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Memory that devices are told of once. Safety: see the crate.
+//! Registration of memory with RDMA devices. See the crate for safety.
 #![expect(non_camel_case_types, reason = "they are C's")]
 
 use crate::arguments::given;
@@ -11,18 +11,19 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Memory that devices were told of.
+/// Memory that is registered with the RDMA devices of a communicator.
 #[derive(Debug)]
 pub struct rl_registration {
     registration: Registration,
 }
 
-/// Tells all RDMA devices of memory that will be sent from and received into again and again, so that
-/// they need not be told for each long message. The memory may be read and written, and is not freed
-/// or mapped anew before rl_unregister. It is as fast as before where there is no RDMA.
+/// Registers `bytes` bytes at `data` with all RDMA devices of `comm`. This speeds up long messages
+/// from and to any part of the memory, which otherwise register it for each message. It has no
+/// effect without RDMA. The memory must be readable and writable, and must not be freed or remapped
+/// before rl_unregister. On failure *registration is NULL.
 ///
-/// On Linux before 5.12, forked processes do not have the pages that the memory lies on, not even
-/// parts of them that are not registered: there it should begin and end at pages.
+/// On Linux before 5.12, the whole pages that contain the memory are missing in forked children, so
+/// the memory should begin and end at page boundaries.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rl_register(
     comm: Option<&rl_comm>,
@@ -34,17 +35,18 @@ pub unsafe extern "C" fn rl_register(
         let registration = given(registration, "registration")?;
         registration.write(ptr::null_mut());
         let comm = given(comm, "comm")?;
-        // SAFETY: C's promise. The slice is gone at once.
+        // SAFETY: C guarantees it. The slice is dropped at once.
         let first = unsafe { output(data, bytes, "data") }?.as_mut_ptr();
-        // SAFETY: the memory stays until the registration is given back, and dropped by that.
+        // SAFETY: the memory stays valid until rl_unregister, which drops the registration.
         let made = unsafe { raw::register(&comm.comm, (first, bytes, true)) }?;
         registration.write(Box::into_raw(Box::new(rl_registration { registration: made })));
         Ok(())
     })
 }
 
-/// Has devices forget the memory, which may be freed then, and sets the registration to NULL. Fails with
-/// RL_INVALID, and changes nothing, while something that was begun sends from or receives into it.
+/// Deregisters the memory, which may be freed afterwards, frees the registration, and sets
+/// *registration to NULL. Fails with RL_INVALID, without any effect, while a request in progress
+/// uses the memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rl_unregister(
     registration: Option<&mut *mut rl_registration>,
@@ -52,15 +54,17 @@ pub unsafe extern "C" fn rl_unregister(
     call(|| {
         let handle = given(registration, "registration")?;
         if handle.is_null() {
-            return Err(Failure::argument("the registration was given back already"));
+            return Err(Failure::argument("the memory was unregistered already"));
         }
-        // SAFETY: C got it from `rl_register`, and has not given it back.
+        // SAFETY: the handle comes from `rl_register`, and was not freed yet.
         let made = unsafe { &mut **handle };
         if !made.registration.end() {
-            return Err(Failure::argument("the memory is in use: a request on it is not over"));
+            return Err(Failure::argument(
+                "the memory is in use: a request on it has not completed",
+            ));
         }
         let handle = std::mem::replace(handle, ptr::null_mut());
-        // SAFETY: as above, and C has NULL now.
+        // SAFETY: as above, and C's variable is NULL now.
         drop(unsafe { Box::from_raw(handle) });
         Ok(())
     })

@@ -1,4 +1,4 @@
-//! The end of what was begun.
+//! Completion and cancellation of requests.
 
 use crate::arguments::given;
 use crate::errors::{Failure, call};
@@ -9,29 +9,30 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
 
-/// The handle itself; C's is NULL from here on.
+/// Takes the handle back and sets C's variable to NULL.
 ///
 /// # Safety
 ///
-/// It is NULL or was given out, and was not taken before.
+/// The handle must be NULL, or come from [`crate::handles::rl_comm::new_request`] and not have been
+/// taken.
 unsafe fn take(request: Option<&mut *mut rl_request>) -> Result<Arc<rl_request>, Failure> {
     let handle = std::mem::replace(given(request, "request")?, ptr::null_mut());
     if handle.is_null() {
-        return Err(Failure::argument("the request is over already, or never began"));
+        return Err(Failure::argument("the request has completed already, or was never started"));
     }
-    // SAFETY: `hand_out` has made it of an `Arc`, whose count it holds.
+    // SAFETY: `new_request` has made the handle from an `Arc`, whose reference count it holds.
     Ok(unsafe { Arc::from_raw(handle) })
 }
 
-/// Waits until the request is over, and sets it to NULL, however it ends. `received` may be NULL;
-/// it says what a receive has got, and of anything else nothing that means anything.
+/// Waits until the request completes, like MPI_Wait. Frees the request and sets *request to NULL,
+/// whether or not it succeeds. `received` may be NULL; it is meaningful only for receives.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rl_wait(
     request: Option<&mut *mut rl_request>,
     received: Option<&mut MaybeUninit<rl_received>>,
 ) -> rl_result {
     call(|| {
-        // SAFETY: C's promise.
+        // SAFETY: C guarantees it.
         let handle = unsafe { take(request) }?;
         let pending = handle.pending().take().ok_or(Failure::GivenUp)?;
         let got = pending.wait()?;
@@ -42,8 +43,10 @@ pub unsafe extern "C" fn rl_wait(
     })
 }
 
-/// Goes on with everything, and says whether the request is over; `done` is 1 then and the request
-/// NULL, however it ended. `received` may be NULL, and is written to when it is over.
+/// Tests whether the request has completed, without waiting, like MPI_Test. If it has, *done is 1,
+/// the request is freed and *request is NULL, whether or not it succeeded; else *done is 0. The
+/// call also makes progress on all other operations of this process. `received` may be NULL; it is
+/// meaningful only for receives that have completed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rl_test(
     request: Option<&mut *mut rl_request>,
@@ -53,7 +56,7 @@ pub unsafe extern "C" fn rl_test(
     call(|| {
         let (request, done) = (given(request, "request")?, given(done, "done")?);
         done.write(1);
-        // SAFETY: C's promise.
+        // SAFETY: C guarantees it.
         let handle = unsafe { take(Some(&mut *request)) }?;
         let mut slot = handle.pending();
         let pending = slot.as_mut().ok_or(Failure::GivenUp)?;
@@ -63,7 +66,7 @@ pub unsafe extern "C" fn rl_test(
             *request = Arc::into_raw(handle).cast_mut();
             return Ok(());
         };
-        // The memory is C's again before C is told.
+        // Release the buffers before the call returns.
         *slot = None;
         let got = got?;
         if let Some(received) = received {
@@ -73,13 +76,14 @@ pub unsafe extern "C" fn rl_test(
     })
 }
 
-/// Gives the request up and sets it to NULL: its memory is not touched any more. A message to be sent
-/// arrives whole or not at all, one to be received waits for the next receive, and the communicator of
-/// a collective is of no more use for collectives, at any of its ranks.
+/// Cancels the request, frees it and sets *request to NULL; its buffers are not accessed any more.
+/// A message that was being sent arrives whole or not at all. A message that was being received
+/// goes to the next matching receive. After a collective is cancelled, no rank can use its
+/// communicator for collectives any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rl_cancel(request: Option<&mut *mut rl_request>) -> rl_result {
     call(|| {
-        // SAFETY: C's promise.
+        // SAFETY: C guarantees it.
         let handle = unsafe { take(request) }?;
         drop(handle.pending().take());
         Ok(())

@@ -1,76 +1,79 @@
-//! Names and numbers that C and Rust agree on. C may pass any number, so none of them is an `enum`.
+//! Types and constants of the C API. C may pass any integer, so they are integers and not Rust
+//! enums.
 #![expect(non_camel_case_types, reason = "they are C's")]
 
 use rlaunch_comm::Received;
 use std::ffi::c_void;
 
-/// How a call ended: RL_OK, or why it failed.
+/// Result of a call: RL_OK, or the kind of error. rl_error() returns the text of the error.
 pub type rl_result = i32;
 
-/// It did what it says.
+/// Success.
 pub const RL_OK: rl_result = 0;
-/// An argument that makes no sense, as NULL where something is wanted.
+/// An argument is invalid: NULL, an unknown type or operation, overlapping buffers, a request that
+/// has completed already.
 pub const RL_INVALID: rl_result = 1;
-/// The communicator has no such rank.
+/// A rank is not less than the size of the communicator.
 pub const RL_NO_SUCH_RANK: rl_result = 2;
-/// Buffers that do not fit to each other, in this rank or among the ranks.
+/// Counts differ between the ranks of a collective, or a message is not a whole number of elements.
 pub const RL_LENGTH: rl_result = 3;
-/// A message that is longer than the buffer.
+/// A message is longer than the receive buffer.
 pub const RL_TRUNCATED: rl_result = 4;
-/// A rank is dead, or the way to it is.
+/// A rank has died, or the connection to it has failed.
 pub const RL_LOST: rl_result = 16;
-/// A rank has finalized its communicator.
+/// A rank has finalized its communicator, so it will not answer.
 pub const RL_LEFT: rl_result = 17;
-/// RLAUNCH_COMM_TIMEOUT has passed.
+/// The call has waited for RLAUNCH_COMM_TIMEOUT seconds.
 pub const RL_TIMED_OUT: rl_result = 18;
-/// The job is at its end.
+/// The job is ending.
 pub const RL_ABORTED: rl_result = 19;
-/// The request was given up before it was done, here or by another rank.
+/// The operation was cancelled before it completed: by this process, by the rank that sent the
+/// message, or because another rank has cancelled a collective of the communicator.
 pub const RL_GIVEN_UP: rl_result = 20;
-/// This process could not join the others.
+/// This process could not join the job, or was forked from a process that has.
 pub const RL_START: rl_result = 32;
-/// A mistake in rlaunch itself.
+/// A bug in rlaunch.
 pub const RL_INTERNAL: rl_result = 64;
 
-/// What elements are.
+/// Type of elements.
 pub type rl_type = i32;
 
-/// IEEE 754 half precision.
+/// IEEE 754 half precision, 2 bytes.
 pub const RL_F16: rl_type = 0;
-/// The upper half of RL_F32.
+/// bfloat16, 2 bytes: the upper half of an RL_F32.
 pub const RL_BF16: rl_type = 1;
-/// float
+/// float, 4 bytes.
 pub const RL_F32: rl_type = 2;
-/// double
+/// double, 8 bytes.
 pub const RL_F64: rl_type = 3;
 /// int32_t
 pub const RL_I32: rl_type = 4;
 /// int64_t
 pub const RL_I64: rl_type = 5;
-/// uint8_t, and plain bytes.
+/// uint8_t; also for plain bytes.
 pub const RL_U8: rl_type = 6;
 /// uint64_t
 pub const RL_U64: rl_type = 7;
 
-/// How elements are reduced to one. Integers wrap around.
+/// Reduction operation. Integers wrap around on overflow.
 pub type rl_op = i32;
 
-/// a + b
+/// Sum.
 pub const RL_SUM: rl_op = 0;
-/// a * b
+/// Product.
 pub const RL_PROD: rl_op = 1;
-/// The lesser; not a number if either is none.
+/// Minimum; NaN if any operand is NaN.
 pub const RL_MIN: rl_op = 2;
-/// The greater; not a number if either is none.
+/// Maximum; NaN if any operand is NaN.
 pub const RL_MAX: rl_op = 3;
 
-/// What a receive has got.
+/// Source and length of a received message.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct rl_received {
-    /// The rank that sent it.
+    /// Rank that sent the message.
     pub from: usize,
-    /// How many elements it has.
+    /// Length of the message, in elements of the receive's type.
     pub length: usize,
 }
 
@@ -80,7 +83,7 @@ impl From<Received> for rl_received {
     }
 }
 
-/// C's `RL_IN_PLACE`.
+/// Tells whether a pointer is C's `RL_IN_PLACE`.
 pub(crate) fn is_in_place(input: *const c_void) -> bool {
     input.addr() == usize::MAX
 }

@@ -1,4 +1,4 @@
-//! C programs, built as a user builds them, in a world of one.
+//! C programs, built as users build them, and run as a job of one rank.
 
 #![expect(
     clippy::unwrap_used,
@@ -16,7 +16,7 @@ fn here() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The library as it is installed, in a folder of its own.
+/// Installs library, header and package file in a folder.
 fn install() -> TempDir {
     let folder = TempDir::new().unwrap();
     let put = |from: &Path, to: &str| {
@@ -24,7 +24,7 @@ fn install() -> TempDir {
         fs::create_dir_all(to.parent().unwrap()).unwrap();
         fs::copy(from, to).unwrap();
     };
-    // Beside this test, where it was built with it.
+    // Cargo builds the library into the folder of the test executable.
     let library = env::current_exe().unwrap().with_file_name("librlaunch.so");
     put(&library, "lib/librlaunch.so");
     put(&here().join("rlaunch.pc"), "lib/pkgconfig/rlaunch.pc");
@@ -39,7 +39,7 @@ fn succeeds(command: &mut Command) -> String {
     stdout.into_owned()
 }
 
-/// Builds a program; `compiler` with what it needs to take C for its language.
+/// Builds a program; `compiler` is the command with its language options.
 fn build(compiler: &[&str], source: &Path, installed: &Path, flags: &[&str]) -> PathBuf {
     let program = installed.join("program");
     let mut command = Command::new(compiler[0]);
@@ -53,7 +53,7 @@ fn flags(installed: &Path) -> [String; 3] {
     [format!("-I{at}/include"), format!("-L{at}/lib"), "-lrlaunch".to_owned()]
 }
 
-/// Outside of any job.
+/// Makes a command that runs a program outside any job.
 fn alone(program: &Path, installed: &Path) -> Command {
     let mut command = Command::new(program);
     command.env("LD_LIBRARY_PATH", installed.join("lib"));
@@ -91,7 +91,7 @@ fn arguments_that_make_no_sense_are_refused_in_a_sentence() {
     assert_eq!(run(C, "tests/refuses.c"), "ok\n");
 }
 
-// Of one rank here; `rlaunch -H localhost:4 -np 4` runs it in earnest.
+// One rank here; `rlaunch -H localhost:4 -np 4` runs it with several.
 #[test]
 fn every_call_does_what_it_says_among_ranks() {
     assert_eq!(run(C, "tests/ranks.c"), "1 ranks: all as it should be\n");

@@ -1,4 +1,4 @@
-/* Every function of the library once, in a world of one; also C++. */
+/* Calls every function of the library once, in a job of one rank. Compiles as C and as C++. */
 #include "rlaunch.h"
 
 #include <stdio.h>
@@ -25,7 +25,7 @@ static int is_ones(const float *data)
     return memcmp(data, ones, sizeof ones) == 0;
 }
 
-static void places(rl_comm *comm)
+static void ranks_and_sizes(rl_comm *comm)
 {
     size_t rank = 9, size = 9, local_rank = 9, local_size = 9;
     OK(rl_rank(comm, &rank));
@@ -75,7 +75,7 @@ static void messages(rl_comm *comm)
     CHECK(received.length == 0);
 }
 
-static void later(rl_comm *comm)
+static void nonblocking_messages(rl_comm *comm)
 {
     unsigned char *data = (unsigned char *)malloc(LONG), *into = (unsigned char *)calloc(LONG, 1);
     rl_request *sends, *receives, *other;
@@ -139,7 +139,7 @@ static void collectives(rl_comm *comm)
 #undef IN_PLACE
 }
 
-static void later_collectives(rl_comm *comm)
+static void nonblocking_collectives(rl_comm *comm)
 {
     float out[N] = {0};
     float data[N];
@@ -173,8 +173,8 @@ static void later_collectives(rl_comm *comm)
     IN_PLACE(rl_iall_to_all(comm, RL_IN_PLACE, data, N, RL_F32, &request));
 }
 
-/* Memory of what was not waited for is the program's own once the communicator is gone. */
-static void given_up(void)
+/* rl_finalize cancels requests: their buffers are not written any more, and waiting fails. */
+static void cancelled_requests(void)
 {
     rl_comm *comm;
     rl_request *requests[40];
@@ -189,7 +189,7 @@ static void given_up(void)
         CHECK(rl_wait(&requests[i], NULL) == RL_GIVEN_UP);
         CHECK(requests[i] == NULL);
     }
-    CHECK(strstr(rl_error(), "given up") != NULL);
+    CHECK(strstr(rl_error(), "cancelled") != NULL);
     CHECK(into == 1);
 }
 
@@ -198,19 +198,19 @@ int main(void)
     rl_comm *comm, *part;
     CHECK(strcmp(rl_error(), "") == 0);
     OK(rl_init(&comm));
-    places(comm);
+    ranks_and_sizes(comm);
     messages(comm);
     registrations(comm);
-    later(comm);
+    nonblocking_messages(comm);
     collectives(comm);
-    later_collectives(comm);
+    nonblocking_collectives(comm);
     OK(rl_split(comm, 1, -1, &part));
     OK(rl_finalize(comm));
-    places(part);
+    ranks_and_sizes(part);
     messages(part);
     collectives(part);
     OK(rl_finalize(part));
-    given_up();
+    cancelled_requests();
     CHECK(strcmp(rl_result_name(RL_OK), "RL_OK") == 0);
     puts("ok");
     return 0;

@@ -1,4 +1,5 @@
-//! The committed header says what the functions are, and the library has what the header says.
+//! The committed header matches the functions, and the library exports exactly the header's
+//! functions.
 
 #![expect(
     clippy::unwrap_used,
@@ -10,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 use std::{env, fs};
 
-/// In the order of the header.
+/// Source files in the order of the header.
 const SOURCES: [&str; 8] = [
     "types",
     "errors",
@@ -56,7 +57,7 @@ fn the_committed_header_is_that_of_the_functions() {
 #[test]
 fn the_library_exports_what_the_header_has_and_nothing_else() {
     let header = fs::read_to_string(here().join("include/rlaunch.h")).unwrap();
-    // Comments are followed by no parenthesis but for rl_error(), which is there as well.
+    // A name followed by a parenthesis is a declaration, or rl_error() in a comment.
     let names = header.match_indices("rl_").filter_map(|(at, _)| {
         let rest = &header[at..];
         let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_')?;

@@ -1,12 +1,12 @@
-/* Every call among as many ranks as there are, with values that show who gave them and where they
- * belong: rlaunch -H localhost:4 -np 4 ./ranks */
+/* Calls every function among all ranks of a job, with values that show their source and their place:
+ * rlaunch -H localhost:4 -np 4 ./ranks */
 #include "rlaunch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Of one part: short enough for one packet, and too long for that. */
+/* Elements in one part: one packet, and more than one packet. */
 static const size_t counts[] = {3, 100000};
 
 static size_t me, size;
@@ -21,13 +21,13 @@ static void fail(int line, const char *what)
 #define CHECK(condition) do { if (!(condition)) fail(__LINE__, #condition); } while (0)
 #define OK(call) CHECK((call) == RL_OK)
 
-/* What a rank has for another one. */
+/* Returns element i of the part that rank `from` has for rank `to`. */
 static int64_t value(size_t from, size_t to, size_t i)
 {
     return (int64_t)(1000000000000 * (from + 1) + 1000000 * to + i);
 }
 
-/* The sum of what all have for a rank. */
+/* Returns the sum over all ranks of element i of the part for rank `to`. */
 static int64_t sum(size_t to, size_t i)
 {
     int64_t all = 0;
@@ -45,7 +45,7 @@ static int64_t *memory(size_t count)
     return data;
 }
 
-/* What this rank has for all, part by part. */
+/* Fills in this rank's parts for all ranks. */
 static void fill(int64_t *data, size_t count)
 {
     size_t to, i;
@@ -78,8 +78,8 @@ static void messages(size_t count)
     for (i = 0; i < count; i++)
         CHECK(into[i] == value(left, me, i));
     if (me == 0) {
-        size_t came;
-        for (came = 1; came < size; came++) {
+        size_t received_count;
+        for (received_count = 1; received_count < size; received_count++) {
             OK(rl_recv_any(comm, into, count, RL_I64, 3, &received));
             for (i = 0; i < count; i++)
                 CHECK(into[i] == value(received.from, 0, i));
@@ -91,10 +91,10 @@ static void messages(size_t count)
     free(into);
 }
 
-/* A collective as it is called, at once or later. */
-#define RUN(later, name, ...) \
+/* Calls a collective, blocking or nonblocking. */
+#define RUN(nonblocking, name, ...) \
     do { \
-        if (later) { \
+        if (nonblocking) { \
             rl_request *request; \
             OK(rl_i##name(comm, __VA_ARGS__, &request)); \
             OK(rl_wait(&request, NULL)); \
@@ -103,56 +103,56 @@ static void messages(size_t count)
         } \
     } while (0)
 
-static void reductions(size_t count, size_t root, int later)
+static void reductions(size_t count, size_t root, int nonblocking)
 {
     size_t all = count * size, i;
     int64_t *in = memory(all), *out = memory(all);
     fill(in, count);
-    RUN(later, all_reduce, in, out, count, RL_I64, RL_SUM);
+    RUN(nonblocking, all_reduce, in, out, count, RL_I64, RL_SUM);
     for (i = 0; i < count; i++)
         CHECK(out[i] == sum(0, i));
-    RUN(later, reduce, in, me == root ? out : NULL, count, RL_I64, RL_MAX, root);
+    RUN(nonblocking, reduce, in, me == root ? out : NULL, count, RL_I64, RL_MAX, root);
     for (i = 0; i < count && me == root; i++)
         CHECK(out[i] == value(size - 1, 0, i));
-    RUN(later, reduce_scatter, in, out, count, RL_I64, RL_SUM);
+    RUN(nonblocking, reduce_scatter, in, out, count, RL_I64, RL_SUM);
     for (i = 0; i < count; i++)
         CHECK(out[i] == sum(me, i));
-    RUN(later, reduce_scatter, RL_IN_PLACE, in, count, RL_I64, RL_SUM);
+    RUN(nonblocking, reduce_scatter, RL_IN_PLACE, in, count, RL_I64, RL_SUM);
     for (i = 0; i < count; i++)
         CHECK(in[i] == sum(me, i));
     fill(in, count);
-    RUN(later, reduce, RL_IN_PLACE, in, count, RL_I64, RL_MIN, root);
+    RUN(nonblocking, reduce, RL_IN_PLACE, in, count, RL_I64, RL_MIN, root);
     for (i = 0; i < count; i++)
         CHECK(in[i] == (me == root ? value(0, 0, i) : value(me, 0, i)));
     fill(in, count);
-    RUN(later, all_reduce, RL_IN_PLACE, in, count, RL_I64, RL_SUM);
+    RUN(nonblocking, all_reduce, RL_IN_PLACE, in, count, RL_I64, RL_SUM);
     for (i = 0; i < count; i++)
         CHECK(in[i] == sum(0, i));
     free(in);
     free(out);
 }
 
-static void moves(size_t count, size_t root, int later)
+static void moves(size_t count, size_t root, int nonblocking)
 {
     size_t all = count * size, from, i;
     int64_t *in = memory(all), *out = memory(all);
     fill(in, count);
     memcpy(out, in, count * sizeof *in);
-    RUN(later, broadcast, out, count, RL_I64, root);
+    RUN(nonblocking, broadcast, out, count, RL_I64, root);
     for (i = 0; i < count; i++)
         CHECK(out[i] == value(root, 0, i));
-    RUN(later, gather, in, me == root ? out : NULL, count, RL_I64, root);
+    RUN(nonblocking, gather, in, me == root ? out : NULL, count, RL_I64, root);
     for (from = 0; from < size && me == root; from++)
         for (i = 0; i < count; i++)
             CHECK(out[from * count + i] == value(from, 0, i));
-    RUN(later, scatter, me == root ? in : NULL, out, count, RL_I64, root);
+    RUN(nonblocking, scatter, me == root ? in : NULL, out, count, RL_I64, root);
     for (i = 0; i < count; i++)
         CHECK(out[i] == value(root, me, i));
-    RUN(later, all_gather, in, out, count, RL_I64);
+    RUN(nonblocking, all_gather, in, out, count, RL_I64);
     for (from = 0; from < size; from++)
         for (i = 0; i < count; i++)
             CHECK(out[from * count + i] == value(from, 0, i));
-    RUN(later, all_to_all, in, out, count, RL_I64);
+    RUN(nonblocking, all_to_all, in, out, count, RL_I64);
     for (from = 0; from < size; from++)
         for (i = 0; i < count; i++)
             CHECK(out[from * count + i] == value(from, me, i));
@@ -160,29 +160,29 @@ static void moves(size_t count, size_t root, int later)
     free(out);
 }
 
-static void moves_in_place(size_t count, size_t root, int later)
+static void moves_in_place(size_t count, size_t root, int nonblocking)
 {
     size_t all = count * size, from, i;
     int64_t *data = memory(all);
     int64_t *own = me == root ? data + root * count : data;
     for (i = 0; i < count; i++)
         own[i] = value(me, 0, i);
-    RUN(later, gather, RL_IN_PLACE, data, count, RL_I64, root);
+    RUN(nonblocking, gather, RL_IN_PLACE, data, count, RL_I64, root);
     for (from = 0; from < size && me == root; from++)
         for (i = 0; i < count; i++)
             CHECK(data[from * count + i] == value(from, 0, i));
     fill(data, count);
-    RUN(later, scatter, RL_IN_PLACE, data, count, RL_I64, root);
+    RUN(nonblocking, scatter, RL_IN_PLACE, data, count, RL_I64, root);
     for (i = 0; i < count; i++)
         CHECK(own[i] == value(root, me, i));
     for (i = 0; i < count; i++)
         data[me * count + i] = value(me, 0, i);
-    RUN(later, all_gather, RL_IN_PLACE, data, count, RL_I64);
+    RUN(nonblocking, all_gather, RL_IN_PLACE, data, count, RL_I64);
     for (from = 0; from < size; from++)
         for (i = 0; i < count; i++)
             CHECK(data[from * count + i] == value(from, 0, i));
     fill(data, count);
-    RUN(later, all_to_all, RL_IN_PLACE, data, count, RL_I64);
+    RUN(nonblocking, all_to_all, RL_IN_PLACE, data, count, RL_I64);
     for (from = 0; from < size; from++)
         for (i = 0; i < count; i++)
             CHECK(data[from * count + i] == value(from, me, i));
@@ -192,16 +192,16 @@ static void moves_in_place(size_t count, size_t root, int later)
 static void everything(void)
 {
     size_t c, root;
-    int later;
+    int nonblocking;
     OK(rl_rank(comm, &me));
     OK(rl_size(comm, &size));
     for (c = 0; c < sizeof counts / sizeof *counts; c++) {
         messages(counts[c]);
-        for (later = 0; later < 2; later++) {
+        for (nonblocking = 0; nonblocking < 2; nonblocking++) {
             for (root = 0; root < size; root++) {
-                reductions(counts[c], root, later);
-                moves(counts[c], root, later);
-                moves_in_place(counts[c], root, later);
+                reductions(counts[c], root, nonblocking);
+                moves(counts[c], root, nonblocking);
+                moves_in_place(counts[c], root, nonblocking);
             }
         }
     }
@@ -216,7 +216,7 @@ int main(void)
     comm = world;
     everything();
     rank = me;
-    /* Halves, backwards. */
+    /* Even and odd ranks, in reverse order. */
     OK(rl_split(world, (uint32_t)(rank % 2), -(int64_t)rank, &part));
     comm = part;
     everything();

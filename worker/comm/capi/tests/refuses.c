@@ -1,4 +1,4 @@
-/* What cannot be right is refused, and said in words. */
+/* Invalid arguments are refused with an error text. */
 #include "rlaunch.h"
 
 #include <stdio.h>
@@ -9,7 +9,7 @@ static void check(int line, rl_result got, rl_result wanted, const char *word)
 {
     if (got == wanted && strstr(rl_error(), word) != NULL)
         return;
-    fprintf(stderr, "line %d: %s instead of %s, in words: %s\n", line, rl_result_name(got),
+    fprintf(stderr, "line %d: %s instead of %s, text: %s\n", line, rl_result_name(got),
             rl_result_name(wanted), rl_error());
     exit(1);
 }
@@ -44,10 +44,10 @@ static void null(rl_comm *comm)
     INVALID(rl_abort(comm, NULL), "why is NULL");
     INVALID(rl_abort(NULL, "no data"), "comm is NULL");
     INVALID(rl_wait(NULL, NULL), "request is NULL");
-    INVALID(rl_wait(&request, NULL), "over already");
-    INVALID(rl_test(&request, &done, NULL), "over already");
+    INVALID(rl_wait(&request, NULL), "completed already");
+    INVALID(rl_test(&request, &done, NULL), "completed already");
     INVALID(rl_test(&request, NULL, NULL), "done is NULL");
-    INVALID(rl_cancel(&request), "over already");
+    INVALID(rl_cancel(&request), "completed already");
     INVALID(rl_broadcast(comm, NULL, 1, RL_F32, 0), "output is NULL");
     INVALID(rl_all_reduce(comm, NULL, data, 1, RL_F32, RL_SUM), "input is NULL");
     INVALID(rl_all_reduce(comm, RL_IN_PLACE, NULL, 1, RL_F32, RL_SUM), "output is NULL");
@@ -62,8 +62,8 @@ static void senseless(rl_comm *comm)
     INVALID(rl_send(comm, data, 1, 8, 0, 0), "rl_type 8");
     INVALID(rl_send(comm, data, 1, -1, 0, 0), "rl_type -1");
     INVALID(rl_all_reduce(comm, data, out, 1, RL_F32, 4), "rl_op 4");
-    INVALID(rl_send(comm, data, (size_t)-1 / 2, RL_F32, 0, 0), "more than memory has");
-    INVALID(rl_send(comm, RL_IN_PLACE, 1, RL_F32, 0, 0), "no address");
+    INVALID(rl_send(comm, data, (size_t)-1 / 2, RL_F32, 0, 0), "exceed the address space");
+    INVALID(rl_send(comm, RL_IN_PLACE, 1, RL_F32, 0, 0), "not a valid address");
     INVALID(rl_all_reduce(comm, data, data, 4, RL_F32, RL_SUM), "RL_IN_PLACE");
     INVALID(rl_all_reduce(comm, data, data + 1, 2, RL_F32, RL_SUM), "overlap");
     INVALID(rl_sendrecv(comm, data, 1, 0, 0, data, 1, 0, 0, RL_F32, NULL), "overlap");

@@ -127,8 +127,8 @@ fn exchange(
 
 #[pymethods]
 impl Communicator {
-    /// Tells RDMA devices of x's memory, until what is returned is released: for memory that is sent
-    /// from and received into again and again. x may be read-only, and is only sent then.
+    /// Tells RDMA devices of x's memory, until what is returned is released: for memory that is
+    /// sent from and received into again and again. x may be read-only, and is only sent then.
     fn register(&self, py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Registration> {
         let buffer = Buffer::of(x, "register", Access::Read)?;
         let place = buffer.place();

@@ -1,8 +1,9 @@
 //! The communicator for Python.
 //!
 //! Every rank makes its calls on memory that Python's objects lend: arrays, `bytearray`s, numpy's
-//! and torch's. Nothing is copied, and other threads of the interpreter run meanwhile. Where an interpreter
-//! cannot load this extension, `_fallback.py` makes the calls by ctypes; `torch.py` is a backend of torch.
+//! and torch's. Nothing is copied, and other threads of the interpreter run meanwhile. Where an
+//! interpreter cannot load this extension, `_fallback.py` makes the calls by ctypes; `torch.py` is
+//! a backend of torch.
 
 mod buffer;
 mod collective;

@@ -62,17 +62,16 @@ impl Memory {
     /// As bytes: what is read and what is written.
     pub(crate) fn bytes(&mut self) -> (&[u8], &mut [u8]) {
         #[expect(unsafe_code, reason = "what Python's threads do is for Python to say")]
-        // SAFETY: what `read` and `write` want has three parts.
-        // The bytes are there: the buffers are held by `self`, which is borrowed.
-        // No slice of this module overlaps one that is written: `apart` has compared the two of this
-        // call; a request keeps addresses, no slices (`raw::isend` and its kin), and so only calls
-        // that block in another thread have any.
+        // SAFETY: what `read` and `write` want has three parts. The bytes are there: the buffers
+        // are held by `self`, which is borrowed. No slice of this module overlaps one that is
+        // written: `apart` has compared the two of this call; a request keeps addresses, no slices
+        // (`raw::isend` and its kin), and so only calls that block in another thread have any.
         // Nothing else writes to, or reads, the bytes for as long: that is not checked, and cannot
         // be, since Python's memory has no owner who could be asked; other threads run while a call
         // waits. The module's documentation asks it of the program, as numpy does for what it works
         // on without the interpreter, and NCCL and MPI for their buffers. A program that breaks it
-        // has a data race of its own making: what is torn is bytes, of which any value is valid, and
-        // which nothing here takes for an address, a length or a type.
+        // has a data race of its own making: what is torn is bytes, of which any value is valid,
+        // and which nothing here takes for an address, a length or a type.
         let input = self.input.as_ref().map_or(&[][..], |input| unsafe { input.read() });
         #[expect(unsafe_code, reason = "what Python's threads do is for Python to say")]
         // SAFETY: as above.

@@ -1,4 +1,5 @@
-//! Control connection between both ends, over TCP: they exchange endpoints, and wait for each other.
+//! Control connection between both ends, over TCP: they exchange endpoints, and wait for each
+//! other.
 
 use crate::Failure;
 use rlaunch_verbs::{Endpoint, Mtu};

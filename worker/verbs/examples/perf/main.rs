@@ -1,12 +1,12 @@
-//! Benchmark of RDMA writes that does what perftest's `ib_write_bw` and `ib_write_lat` do, to be compared
-//! with them:
+//! Benchmark of RDMA writes that does what perftest's `ib_write_bw` and `ib_write_lat` do, to be
+//! compared with them:
 //!
 //! * `perf write_bw|write_lat [--size BYTES] [--iterations N] [--inline BYTES] [--port TCP]
 //!   DEVICE GID_INDEX` serves one client;
 //! * the same with the server's address appended is the client.
 //!
-//! `write_bw` prints `BYTES N MiB/s` at the client. `write_lat` prints `BYTES N MIN MAX MEDIAN MEAN` at
-//! both ends: half of the round-trip time, in microseconds.
+//! `write_bw` prints `BYTES N MiB/s` at the client. `write_lat` prints `BYTES N MIN MAX MEDIAN
+//! MEAN` at both ends: half of the round-trip time, in microseconds.
 
 mod control;
 mod streams;

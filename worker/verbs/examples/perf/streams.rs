@@ -1,13 +1,13 @@
-//! The two measured patterns: a stream of writes, and writes in turn. Both post one request for each
-//! message, and copy nothing but inline data.
+//! The two measured patterns: a stream of writes, and writes in turn. Both post one request for
+//! each message, and copy nothing but inline data.
 
 use crate::ticks::Ticks;
 use crate::{End, Failure, Plan};
 use rlaunch_verbs::{Completion, CompletionBatch};
 use std::time::{Duration, Instant};
 
-/// Interval of signalled requests, for messages up to [`SMALL`] bytes; larger ones are all signalled. Both
-/// values are perftest's.
+/// Interval of signalled requests, for messages up to [`SMALL`] bytes; larger ones are all
+/// signalled. Both values are perftest's.
 const SIGNALLED_EVERY: usize = 100;
 const SMALL: usize = 8192;
 /// Time without progress after which the benchmark fails.
@@ -16,8 +16,8 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const POLLS: u32 = 1 << 20;
 
 impl End {
-    /// Writes all messages, as many at once as the queue pair holds; returns the seconds from the first
-    /// post to the last completion.
+    /// Writes all messages, as many at once as the queue pair holds; returns the seconds from the
+    /// first post to the last completion.
     pub(crate) fn stream(&self) -> Result<f64, Failure> {
         let Plan { size, iterations, .. } = self.plan;
         let every = if size > SMALL { 1 } else { SIGNALLED_EVERY.min(self.depth) };
@@ -42,8 +42,8 @@ impl End {
         Ok(started.elapsed().as_secs_f64())
     }
 
-    /// Writes in turn with the peer, which answers each message; the client begins. Returns half of each
-    /// round-trip time in microseconds, one value less than messages.
+    /// Writes in turn with the peer, which answers each message; the client begins. Returns half of
+    /// each round-trip time in microseconds, one value less than messages.
     pub(crate) fn echo(&self) -> Result<Vec<f64>, Failure> {
         let Plan { size, iterations, .. } = self.plan;
         let from = self.region.slice(0, size)?;
@@ -105,8 +105,8 @@ fn checked(done: Completion) -> Result<Completion, Failure> {
     }
 }
 
-/// Detects that the peer makes no progress. Reads the clock only every [`POLLS`] polls, because that takes
-/// microseconds on emulated hosts.
+/// Detects that the peer makes no progress. Reads the clock only every [`POLLS`] polls, because
+/// that takes microseconds on emulated hosts.
 struct StallTimer {
     polls_left: u32,
     since: Option<Instant>,

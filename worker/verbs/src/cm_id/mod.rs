@@ -1,5 +1,6 @@
-//! Ids of the connection manager (`rdma_cm_id`): one for each listener, connect request and connection.
-//! Each has an event channel of its own, so that threads can wait for different connections.
+//! Ids of the connection manager (`rdma_cm_id`): one for each listener, connect request and
+//! connection. Each has an event channel of its own, so that threads can wait for different
+//! connections.
 
 mod socket_address;
 
@@ -21,7 +22,8 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// `RDMA_OPTION_ID`, and below it `RDMA_OPTION_ID_TOS`: values of anonymous enums, which the bindings lack.
+/// `RDMA_OPTION_ID`, and below it `RDMA_OPTION_ID_TOS`: values of anonymous enums, which the
+/// bindings lack.
 const OPTION_ID: i32 = 0;
 const OPTION_ID_TOS: i32 = 0;
 
@@ -66,8 +68,8 @@ impl Channel {
         unsafe { self.0.as_ref() }.fd
     }
 
-    /// Waits for the next event, which the caller has to acknowledge; `None` if none arrives before the
-    /// deadline.
+    /// Waits for the next event, which the caller has to acknowledge; `None` if none arrives before
+    /// the deadline.
     fn next(&self, deadline: Instant) -> io::Result<Option<NonNull<rdma_cm_event>>> {
         while is_readable(self.fd(), deadline)? {
             let mut event = null_mut();
@@ -91,7 +93,8 @@ impl Drop for Channel {
         if self.1.is_inherited() {
             return;
         }
-        // SAFETY: the channel was created once and is destroyed only here, after the id that used it.
+        // SAFETY: the channel was created once and is destroyed only here, after the id that used
+        // it.
         unsafe { rdma_sys::rdma_destroy_event_channel(self.0.as_ptr()) }
     }
 }
@@ -170,8 +173,8 @@ impl CmId {
     pub(crate) fn port(&self) -> u16 {
         // SAFETY: the id is alive and bound, so its local address does not change any more.
         let id = unsafe { self.id.as_ref() };
-        // SAFETY: IPv4 and IPv6 addresses have the port at the same offset; in other addresses it is
-        // plain bytes.
+        // SAFETY: IPv4 and IPv6 addresses have the port at the same offset; in other addresses it
+        // is plain bytes.
         u16::from_be(unsafe { id.route.addr.src_addr_union.src_sin.sin_port })
     }
 
@@ -187,8 +190,8 @@ impl CmId {
         self.check(Verb::SetOption, code)
     }
 
-    /// Waits for an event, which must be of type `wanted`. `verb` is the call that caused it, for errors.
-    /// Fails with [`VerbsError::TimedOut`] at the deadline.
+    /// Waits for an event, which must be of type `wanted`. `verb` is the call that caused it, for
+    /// errors. Fails with [`VerbsError::TimedOut`] at the deadline.
     pub(crate) fn expect(
         &self,
         wanted: event_type::Type,
@@ -199,7 +202,8 @@ impl CmId {
         self.next(wanted, verb, deadline)?.ok_or_else(late)
     }
 
-    /// Waits for an event, which must be of type `wanted`; `None` if none arrives before the deadline.
+    /// Waits for an event, which must be of type `wanted`; `None` if none arrives before the
+    /// deadline.
     pub(crate) fn next(
         &self,
         wanted: event_type::Type,
@@ -210,8 +214,8 @@ impl CmId {
         let next = next.map_err(|source| VerbsError::from_io(verb, &self.addresses, source))?;
         let Some(event) = next else { return Ok(None) };
         let taken = self.read(event, wanted, verb);
-        // SAFETY: the event came from rdma_get_cm_event and is acknowledged once; no pointer into it is
-        // kept.
+        // SAFETY: the event came from rdma_get_cm_event and is acknowledged once; no pointer into
+        // it is kept.
         unsafe { rdma_sys::rdma_ack_cm_event(event.as_ptr()) };
         taken.map(Some)
     }
@@ -235,7 +239,8 @@ impl CmId {
                 source,
             });
         }
-        // SAFETY: every event of RDMA_PS_TCP has connection parameters, which are zeros if there are none.
+        // SAFETY: every event of RDMA_PS_TCP has connection parameters, which are zeros if there
+        // are none.
         let parameters = unsafe { event.param.conn };
         let mut peer_data = Vec::new();
         if let Some(first) = NonNull::new(parameters.private_data.cast_mut().cast::<u8>()) {
@@ -247,9 +252,9 @@ impl CmId {
     }
 }
 
-/// Converts the status of an event. It is an error number, negated by some devices. Only a rejection on
-/// InfiniBand or RoCE has a positive status that is a reason code (table "REJ Reason Codes" of the
-/// InfiniBand specification); iWARP rejections have an error number.
+/// Converts the status of an event. It is an error number, negated by some devices. Only a
+/// rejection on InfiniBand or RoCE has a positive status that is a reason code (table "REJ Reason
+/// Codes" of the InfiniBand specification); iWARP rejections have an error number.
 fn cause(event: event_type::Type, status: i32) -> io::Error {
     const NO_SUCH_SERVICE: i32 = 8;
     const CONSUMER_REJECT: i32 = 28;
@@ -292,7 +297,8 @@ impl Drop for CmId {
             // SAFETY: the queue pair was created by rdma_create_qp and is destroyed only here.
             unsafe { rdma_sys::rdma_destroy_qp(self.as_ptr()) };
         }
-        // SAFETY: the id was created once and is destroyed only here; all its events are acknowledged.
+        // SAFETY: the id was created once and is destroyed only here; all its events are
+        // acknowledged.
         if unsafe { rdma_sys::rdma_destroy_id(self.as_ptr()) } != 0 {
             tracing::warn!(addresses = self.addresses, "rdma_destroy_id failed");
         }

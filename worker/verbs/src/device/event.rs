@@ -26,8 +26,8 @@ pub enum DeviceEvent {
 }
 
 impl Context {
-    /// Waits for the next event of the device; `None` if none arrives before the timeout. A timeout of
-    /// zero only looks. Several threads may wait; each event goes to one of them.
+    /// Waits for the next event of the device; `None` if none arrives before the timeout. A timeout
+    /// of zero only looks. Several threads may wait; each event goes to one of them.
     pub fn next_event(&self, timeout: Duration) -> Result<Option<DeviceEvent>, VerbsError> {
         let failed = || VerbsError::last_os_error(Verb::GetAsyncEvent, self.name());
         self.check_not_inherited()?;
@@ -57,8 +57,8 @@ impl Context {
     }
 }
 
-/// Parses an event. The type is read as an integer: newer kernels report types that the Rust enum of the
-/// bindings does not have, and such a value in an enum would be undefined behaviour.
+/// Parses an event. The type is read as an integer: newer kernels report types that the Rust enum
+/// of the bindings does not have, and such a value in an enum would be undefined behaviour.
 fn parse(event: &MaybeUninit<ibv_async_event>) -> DeviceEvent {
     let event = event.as_ptr();
     // SAFETY: the pointer is to the whole structure; no reference to the field is made.
@@ -67,7 +67,8 @@ fn parse(event: &MaybeUninit<ibv_async_event>) -> DeviceEvent {
     let kind = unsafe { kind.cast::<u32>().read() };
     // SAFETY: as above, of the union.
     let port = unsafe { &raw const (*event).element.port_num };
-    // SAFETY: the event was zeroed, so the field is initialised whichever field of the union was written.
+    // SAFETY: the event was zeroed, so the field is initialised whichever field of the union was
+    // written.
     let port = unsafe { port.read() };
     classify(kind, u8::try_from(port).unwrap_or(0))
 }

@@ -114,8 +114,8 @@ impl Device {
         unsafe { Device::name_of(self.device.as_ptr()) }
     }
 
-    /// Tells whether the device is iWARP, or claims to be: its queue pairs can be connected only by the
-    /// RDMA connection manager ([`crate::Listener`], [`crate::Route`]).
+    /// Tells whether the device is iWARP, or claims to be: its queue pairs can be connected only by
+    /// the RDMA connection manager ([`crate::Listener`], [`crate::Route`]).
     pub fn is_iwarp(&self) -> bool {
         // SAFETY: the device is alive, and these fields are written when it is made.
         let device = unsafe { self.device.as_ref() };
@@ -139,8 +139,8 @@ impl Device {
         unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
     }
 
-    /// Opens the device for this process (`/dev/infiniband/uverbs*`). Children that the process forks
-    /// cannot use the context.
+    /// Opens the device for this process (`/dev/infiniband/uverbs*`). Children that the process
+    /// forks cannot use the context.
     pub fn open(&self) -> Result<Arc<Context>, VerbsError> {
         // SAFETY: the device is alive: `self._list` keeps the list that it is part of.
         let context = unsafe { rdma_sys::ibv_open_device(self.device.as_ptr()) };
@@ -194,7 +194,8 @@ pub struct Limits {
     pub completions: u32,
     /// Largest number of RDMA reads and atomics that a queue pair serves at once, as their target.
     pub reads_as_responder: u8,
-    /// Largest number of RDMA reads and atomics that a queue pair has outstanding, as their initiator.
+    /// Largest number of RDMA reads and atomics that a queue pair has outstanding, as their
+    /// initiator.
     pub reads_as_initiator: u8,
 }
 
@@ -218,8 +219,8 @@ impl Context {
         }
     }
 
-    /// Tells whether a parent process opened the device before it forked this process: no call may be
-    /// made on it then.
+    /// Tells whether a parent process opened the device before it forked this process: no call may
+    /// be made on it then.
     pub(crate) fn is_inherited(&self) -> bool {
         self.created_in.is_inherited()
     }
@@ -304,8 +305,8 @@ impl Drop for Context {
         if self.is_inherited() || !matches!(self.opened_by, OpenedBy::Handle(_)) {
             return;
         }
-        // SAFETY: the device was opened once and is closed only here. Objects made from the context hold
-        // an `Arc` of it, so they are gone.
+        // SAFETY: the device was opened once and is closed only here. Objects made from the context
+        // hold an `Arc` of it, so they are gone.
         if unsafe { rdma_sys::ibv_close_device(self.as_ptr()) } != 0 {
             tracing::warn!(device = self.name, "ibv_close_device failed");
         }

@@ -8,9 +8,10 @@ use rlaunch_sys::ForkGeneration;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Reference to all devices that librdmacm has opened so far. While one exists, librdmacm closes none of
-/// them, not even a device that was unplugged (rdma_get_devices(3)). An id holds only its own device, and
-/// only until it is destroyed, which is too short: completion queues and memory outlive ids.
+/// Reference to all devices that librdmacm has opened so far. While one exists, librdmacm closes
+/// none of them, not even a device that was unplugged (rdma_get_devices(3)). An id holds only its
+/// own device, and only until it is destroyed, which is too short: completion queues and memory
+/// outlive ids.
 #[derive(Debug)]
 pub(crate) struct ManagerDevices {
     list: NonNull<*mut ibv_context>,
@@ -45,8 +46,8 @@ impl ManagerDevices {
         })
     }
 
-    /// Returns the context of an id, which must be alive and hold it during the call. `addresses` names
-    /// the connection in errors.
+    /// Returns the context of an id, which must be alive and hold it during the call. `addresses`
+    /// names the connection in errors.
     pub(crate) fn context_of(
         context: NonNull<ibv_context>,
         addresses: &str,

@@ -100,7 +100,8 @@ impl PortAttributes {
 pub struct GidEntry {
     /// Index in the GID table, from 0.
     pub index: u16,
-    /// The GID. For RoCE the IPv6 address of the interface, or its IPv4 address as `::ffff:a.b.c.d`.
+    /// The GID. For RoCE the IPv6 address of the interface, or its IPv4 address as
+    /// `::ffff:a.b.c.d`.
     pub value: Ipv6Addr,
     /// The entry is of RoCE v2 (over UDP).
     pub is_roce_v2: bool,

@@ -10,9 +10,9 @@ const PAGE: usize = 4096;
 /// Unit of copies, in bytes.
 const WORD: usize = size_of::<u64>();
 
-/// Zeroed memory that is accessed by volatile copies only: in words of 8 bytes where they are aligned, in
-/// bytes elsewhere. A copy that races with a write of a device, or of another thread, may see some of its
-/// words and bytes and miss others.
+/// Zeroed memory that is accessed by volatile copies only: in words of 8 bytes where they are
+/// aligned, in bytes elsewhere. A copy that races with a write of a device, or of another thread,
+/// may see some of its words and bytes and miss others.
 #[derive(Debug)]
 pub(crate) struct VolatileBuffer {
     first: NonNull<u8>,
@@ -23,7 +23,8 @@ pub(crate) struct VolatileBuffer {
 
 // SAFETY: the buffer owns the memory, and accesses it only by copies through raw pointers.
 unsafe impl Send for VolatileBuffer {}
-// SAFETY: as above; concurrent copies may be torn, which callers have to expect from devices anyway.
+// SAFETY: as above; concurrent copies may be torn, which callers have to expect from devices
+// anyway.
 unsafe impl Sync for VolatileBuffer {}
 
 impl VolatileBuffer {
@@ -65,8 +66,8 @@ impl VolatileBuffer {
         length
     }
 
-    /// Copies from the buffer at `offset` into `bytes`, as many as there are; the rest of `bytes` stays
-    /// unchanged. Returns how many were copied.
+    /// Copies from the buffer at `offset` into `bytes`, as many as there are; the rest of `bytes`
+    /// stays unchanged. Returns how many were copied.
     pub(crate) fn read(&self, offset: usize, bytes: &mut [u8]) -> usize {
         let length = self.clamp_length(offset, bytes.len());
         let (head, rest) = bytes[..length].split_at_mut(head_length(offset, length));
@@ -138,18 +139,18 @@ impl VolatileBuffer {
         }
         // SAFETY: the range is inside the buffer, as checked above.
         let first = unsafe { self.first.add(offset) };
-        // SAFETY: the bytes are initialised, because the allocation was zeroed; the caller guarantees the
-        // rest.
+        // SAFETY: the bytes are initialised, because the allocation was zeroed; the caller
+        // guarantees the rest.
         Some(unsafe { std::slice::from_raw_parts(first.as_ptr(), length) })
     }
 
-    /// Copies `bytes` into the buffer at `offset` by memcpy, which is faster than volatile copies. Returns
-    /// false, and copies nothing, if they do not fit.
+    /// Copies `bytes` into the buffer at `offset` by memcpy, which is faster than volatile copies.
+    /// Returns false, and copies nothing, if they do not fit.
     ///
     /// # Safety
     ///
-    /// No other thread may access the range meanwhile, no device may write to it, and no reference to it
-    /// may exist.
+    /// No other thread may access the range meanwhile, no device may write to it, and no reference
+    /// to it may exist.
     pub(crate) unsafe fn copy_from(&self, offset: usize, bytes: &[u8]) -> bool {
         if self.clamp_length(offset, bytes.len()) < bytes.len() {
             return false;

@@ -45,8 +45,8 @@ impl Drop for ProtectionDomain {
         if self.context.is_inherited() {
             return;
         }
-        // SAFETY: the domain was allocated once and is freed only here. Objects made from it hold an
-        // `Arc` of it, so they are gone.
+        // SAFETY: the domain was allocated once and is freed only here. Objects made from it hold
+        // an `Arc` of it, so they are gone.
         if unsafe { rdma_sys::ibv_dealloc_pd(self.as_ptr()) } != 0 {
             tracing::warn!(device = self.context.name(), "ibv_dealloc_pd failed");
         }

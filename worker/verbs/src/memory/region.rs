@@ -9,16 +9,16 @@ use std::sync::Arc;
 
 /// Page-aligned, zeroed memory that is registered with a device until the value is dropped.
 ///
-/// A peer may write to the memory at any time, so no references to it exist: [`MemoryRegion::read`] and
-/// [`MemoryRegion::write`] copy, in aligned words of 8 bytes where possible. A copy that races with a
-/// peer's write may see part of it; words are never torn.
+/// A peer may write to the memory at any time, so no references to it exist: [`MemoryRegion::read`]
+/// and [`MemoryRegion::write`] copy, in aligned words of 8 bytes where possible. A copy that races
+/// with a peer's write may see part of it; words are never torn.
 #[derive(Debug)]
 pub struct MemoryRegion(Registration<VolatileBuffer>);
 
 impl MemoryRegion {
-    /// Allocates `size` bytes, at least 1, and registers them for local use and for RDMA reads and writes
-    /// of peers. Fails with EINVAL if `size` exceeds the address space, and with ENOMEM if it exceeds the
-    /// limit on locked memory (`ulimit -l`).
+    /// Allocates `size` bytes, at least 1, and registers them for local use and for RDMA reads and
+    /// writes of peers. Fails with EINVAL if `size` exceeds the address space, and with ENOMEM if
+    /// it exceeds the limit on locked memory (`ulimit -l`).
     pub fn register(
         domain: &Arc<ProtectionDomain>,
         size: usize,
@@ -29,8 +29,8 @@ impl MemoryRegion {
         MemoryRegion::with_access(domain, size, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | remote)
     }
 
-    /// Allocates `size` bytes, at least 1, and registers them for local use only: as the source of sends
-    /// and the target of receives.
+    /// Allocates `size` bytes, at least 1, and registers them for local use only: as the source of
+    /// sends and the target of receives.
     pub(crate) fn register_local(
         domain: &Arc<ProtectionDomain>,
         size: usize,
@@ -68,8 +68,8 @@ impl MemoryRegion {
         self.0.rkey()
     }
 
-    /// Returns a range of the region, for work requests; [`VerbsError::OutOfBounds`] if it exceeds the
-    /// region or 4 GiB.
+    /// Returns a range of the region, for work requests; [`VerbsError::OutOfBounds`] if it exceeds
+    /// the region or 4 GiB.
     pub fn slice(&self, offset: usize, length: usize) -> Result<MrSlice<'_>, VerbsError> {
         self.0.slice(offset, length)
     }
@@ -79,8 +79,8 @@ impl MemoryRegion {
         self.memory().write(offset, bytes)
     }
 
-    /// Copies from the region at `offset` into `bytes`, as many as there are; the rest of `bytes` stays
-    /// unchanged. Returns how many were copied.
+    /// Copies from the region at `offset` into `bytes`, as many as there are; the rest of `bytes`
+    /// stays unchanged. Returns how many were copied.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> usize {
         self.memory().read(offset, bytes)
     }
@@ -90,15 +90,16 @@ impl MemoryRegion {
         self.memory().fill(offset, length, byte)
     }
 
-    /// Reads the word at `offset` in one access, in native byte order, with acquire ordering: if the word
-    /// is a flag that a peer wrote last, later reads see the data that the peer wrote before it. Returns
-    /// `None` unless `offset` is a multiple of 8 and the word is in the region.
+    /// Reads the word at `offset` in one access, in native byte order, with acquire ordering: if
+    /// the word is a flag that a peer wrote last, later reads see the data that the peer wrote
+    /// before it. Returns `None` unless `offset` is a multiple of 8 and the word is in the region.
     pub fn read_u64(&self, offset: usize) -> Option<u64> {
         self.memory().read_u64(offset)
     }
 
-    /// Writes the word at `offset` in one access, in native byte order, with release ordering. Returns
-    /// false, and writes nothing, unless `offset` is a multiple of 8 and the word is in the region.
+    /// Writes the word at `offset` in one access, in native byte order, with release ordering.
+    /// Returns false, and writes nothing, unless `offset` is a multiple of 8 and the word is in the
+    /// region.
     pub fn write_u64(&self, offset: usize, value: u64) -> bool {
         self.memory().write_u64(offset, value)
     }

@@ -15,11 +15,11 @@ use std::sync::Arc;
 ///
 /// # Safety
 ///
-/// The bytes must neither move nor be freed until the value is dropped, and this process must not make a
-/// reference to bytes while a device may write to them. A device writes in two cases: a work request of
-/// this process receives or reads into the bytes, or a peer that has the rkey writes to them. Peers are
-/// ranks of the same job and trusted to write only to the ranges they were given, and only while the
-/// owner waits for them.
+/// The bytes must neither move nor be freed until the value is dropped, and this process must not
+/// make a reference to bytes while a device may write to them. A device writes in two cases: a work
+/// request of this process receives or reads into the bytes, or a peer that has the rkey writes to
+/// them. Peers are ranks of the same job and trusted to write only to the ranges they were given,
+/// and only while the owner waits for them.
 pub(crate) unsafe trait Registrable {
     /// Returns the address of the first byte.
     fn base(&self) -> *mut u8;
@@ -46,13 +46,14 @@ unsafe impl Registrable for VolatileBuffer {
     }
 }
 
-// SAFETY: the application's memory stays in place until the `PinnedBuffer` is dropped: `Attachment::end` of
-// rlaunch-lock waits for the drop before the memory goes back to the application, and aborts the process
-// if it does not happen. References to the memory are made only by `BufferTable::read`, `write` and
-// `read_write`. These refuse bytes between `BufferTable::expose`, which precedes the message that lets a
-// peer write to them, and `BufferTable::conceal`, which follows the peer's message that it has written.
-// The owner of a registered region may read it only while no buffer in it is exposed, because lending a
-// buffer borrows the region.
+// SAFETY: the application's memory stays in place until the `PinnedBuffer` is dropped:
+// `Attachment::end` of rlaunch-lock waits for the drop before the memory goes back to the
+// application, and aborts the process if it does not happen. References to the memory are made only
+// by `BufferTable::read`, `write` and `read_write`. These refuse bytes between
+// `BufferTable::expose`, which precedes the message that lets a peer write to them, and
+// `BufferTable::conceal`, which follows the peer's message that it has written. The owner of a
+// registered region may read it only while no buffer in it is exposed, because lending a buffer
+// borrows the region.
 unsafe impl Registrable for PinnedBuffer {
     fn base(&self) -> *mut u8 {
         self.as_ptr()
@@ -76,9 +77,9 @@ pub(crate) struct Registration<M> {
     domain: Arc<ProtectionDomain>,
 }
 
-/// Range of a registered region, as work requests name it. The lifetime ensures that the region exists
-/// when a request is posted. If the region is dropped before the request completes, the device finds the
-/// key invalid and the queue pair fails; no other memory is accessed.
+/// Range of a registered region, as work requests name it. The lifetime ensures that the region
+/// exists when a request is posted. If the region is dropped before the request completes, the
+/// device finds the key invalid and the queue pair fails; no other memory is accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MrSlice<'r> {
     pub(crate) address: u64,
@@ -103,8 +104,9 @@ impl<M: Registrable> Registration<M> {
         let access = if memory.is_writable() { access } else { ibv_access_flags(0) };
         let access = i32::try_from(access.0).unwrap_or(0);
         let (first, length) = (memory.base().cast(), memory.length());
-        // SAFETY: `Registrable` guarantees that the bytes stay in place until `memory` is dropped, which
-        // happens after the region is deregistered. Devices get write access only to writable memory.
+        // SAFETY: `Registrable` guarantees that the bytes stay in place until `memory` is dropped,
+        // which happens after the region is deregistered. Devices get write access only to writable
+        // memory.
         let region = unsafe { rdma_sys::ibv_reg_mr(domain.as_ptr(), first, length, access) };
         match NonNull::new(region) {
             Some(region) => {
@@ -130,7 +132,8 @@ impl<M: Registrable> Registration<M> {
         unsafe { self.region.as_ref() }.rkey
     }
 
-    /// Returns a range of the region; [`VerbsError::OutOfBounds`] if it exceeds the region or 4 GiB.
+    /// Returns a range of the region; [`VerbsError::OutOfBounds`] if it exceeds the region or 4
+    /// GiB.
     pub(crate) fn slice(&self, offset: usize, length: usize) -> Result<MrSlice<'_>, VerbsError> {
         let size = self.memory.length();
         let outside = || VerbsError::OutOfBounds { offset, length, size };
@@ -150,8 +153,8 @@ impl<M> Drop for Registration<M> {
         if self.domain.context().is_inherited() {
             return;
         }
-        // SAFETY: the region was registered once and is deregistered only here. Afterwards no device
-        // accesses the memory.
+        // SAFETY: the region was registered once and is deregistered only here. Afterwards no
+        // device accesses the memory.
         let code = unsafe { rdma_sys::ibv_dereg_mr(self.region.as_ptr()) };
         if code != 0 {
             // A device may still write to the memory, so it must not be reused: leak it. If the

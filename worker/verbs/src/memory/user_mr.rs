@@ -7,14 +7,14 @@ use rdma_sys::ibv_access_flags;
 use rlaunch_lock::PinnedBuffer;
 use std::sync::Arc;
 
-/// Registered memory of the application. It is deregistered, and goes back to the application, when the
-/// value is dropped.
+/// Registered memory of the application. It is deregistered, and goes back to the application, when
+/// the value is dropped.
 #[derive(Debug)]
 pub struct UserMr(Registration<PinnedBuffer>);
 
 impl UserMr {
-    /// Registers all of `buffer`: if it is writable, for local use and RDMA writes of peers, else for local
-    /// reads only (as the source of sends and writes). Fails with EINVAL if it is empty.
+    /// Registers all of `buffer`: if it is writable, for local use and RDMA writes of peers, else
+    /// for local reads only (as the source of sends and writes). Fails with EINVAL if it is empty.
     pub fn register(
         domain: &Arc<ProtectionDomain>,
         buffer: PinnedBuffer,
@@ -43,8 +43,8 @@ impl UserMr {
         self.0.memory().is_writable()
     }
 
-    /// Returns a range of the memory, for work requests; [`VerbsError::OutOfBounds`] if it exceeds the
-    /// memory or 4 GiB.
+    /// Returns a range of the memory, for work requests; [`VerbsError::OutOfBounds`] if it exceeds
+    /// the memory or 4 GiB.
     pub fn slice(&self, offset: usize, length: usize) -> Result<MrSlice<'_>, VerbsError> {
         self.0.slice(offset, length)
     }

@@ -1,5 +1,5 @@
-//! Address vectors: the path of a queue pair's packets to its peer, computed from the addresses of both
-//! ports.
+//! Address vectors: the path of a queue pair's packets to its peer, computed from the addresses of
+//! both ports.
 
 use super::queue_pair::Endpoint;
 use crate::device::{LinkLayer, PortAttributes};
@@ -56,9 +56,9 @@ pub struct GlobalRoute {
 }
 
 impl AddressVector {
-    /// Computes the path from a local port to a peer. On InfiniBand the peer is addressed by LID, with a
-    /// global route header if the port requires one or the peer is in another subnet; on Ethernet by GID
-    /// only.
+    /// Computes the path from a local port to a peer. On InfiniBand the peer is addressed by LID,
+    /// with a global route header if the port requires one or the peer is in another subnet; on
+    /// Ethernet by GID only.
     pub fn between(
         local: &LocalPort,
         peer: &Endpoint,

@@ -1,7 +1,8 @@
 //! Completion channels: waiting for completions without polling.
 //!
-//! Arm the queues ([`crate::CompletionQueue::arm`]), poll each once more, then wait on the channel. A
-//! completion that precedes the arming raises no event, and an event stands for any number of completions.
+//! Arm the queues ([`crate::CompletionQueue::arm`]), poll each once more, then wait on the channel.
+//! A completion that precedes the arming raises no event, and an event stands for any number of
+//! completions.
 
 use crate::device::Context;
 use crate::error::{Verb, VerbsError};
@@ -13,16 +14,17 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A completion channel (`ibv_comp_channel`): a file descriptor that becomes readable when a completion
-/// arrives in an armed completion queue that was created on it. An armed queue raises one event, and has to
-/// be armed again for the next.
+/// A completion channel (`ibv_comp_channel`): a file descriptor that becomes readable when a
+/// completion arrives in an armed completion queue that was created on it. An armed queue raises
+/// one event, and has to be armed again for the next.
 #[derive(Debug)]
 pub struct CompletionChannel {
     channel: NonNull<ibv_comp_channel>,
     context: Arc<Context>,
 }
 
-// SAFETY: libibverbs is thread safe (see `Context`), and the channel is destroyed by its last owner.
+// SAFETY: libibverbs is thread safe (see `Context`), and the channel is destroyed by its last
+// owner.
 unsafe impl Send for CompletionChannel {}
 // SAFETY: as above.
 unsafe impl Sync for CompletionChannel {}
@@ -54,15 +56,15 @@ impl CompletionChannel {
         unsafe { self.channel.as_ref() }.fd
     }
 
-    /// Returns the file descriptor, for an event loop: readable when [`CompletionChannel::wait`] would
-    /// return at once.
+    /// Returns the file descriptor, for an event loop: readable when [`CompletionChannel::wait`]
+    /// would return at once.
     pub fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is alive for as long as it is borrowed, and the descriptor with it.
         unsafe { BorrowedFd::borrow_raw(self.raw_fd()) }
     }
 
-    /// Waits for an event and takes all events that have arrived. Returns false if none arrives before the
-    /// timeout. Afterwards the queues have to be armed again and then polled.
+    /// Waits for an event and takes all events that have arrived. Returns false if none arrives
+    /// before the timeout. Afterwards the queues have to be armed again and then polled.
     pub fn wait(&self, timeout: Duration) -> Result<bool, VerbsError> {
         match is_readable(self.raw_fd(), Instant::now() + timeout) {
             Ok(true) => {}
@@ -95,8 +97,8 @@ impl CompletionChannel {
                 _ => Err(self.failed()),
             };
         }
-        // SAFETY: the queue is alive, because ibv_destroy_cq waits until all events that were taken are
-        // acknowledged. Each event is acknowledged once.
+        // SAFETY: the queue is alive, because ibv_destroy_cq waits until all events that were taken
+        // are acknowledged. Each event is acknowledged once.
         unsafe { rdma_sys::ibv_ack_cq_events(queue, 1) };
         Ok(true)
     }
@@ -118,8 +120,8 @@ impl Drop for CompletionChannel {
         if self.context.is_inherited() {
             return;
         }
-        // SAFETY: the channel was created once and is destroyed only here. Queues on it hold an `Arc` of
-        // it, so they are gone.
+        // SAFETY: the channel was created once and is destroyed only here. Queues on it hold an
+        // `Arc` of it, so they are gone.
         let code = unsafe { rdma_sys::ibv_destroy_comp_channel(self.as_ptr()) };
         if code != 0 {
             tracing::warn!(device = self.context.name(), code, "ibv_destroy_comp_channel failed");

@@ -38,14 +38,15 @@ impl WcStatus {
         self.0 == ibv_wc_status::IBV_WC_SUCCESS
     }
 
-    /// Tells whether the peer did not acknowledge a packet in spite of all retries: the peer is dead or has
-    /// destroyed its queue pair, or packets are lost (wrong address, or an MTU that is too large).
+    /// Tells whether the peer did not acknowledge a packet in spite of all retries: the peer is
+    /// dead or has destroyed its queue pair, or packets are lost (wrong address, or an MTU that is
+    /// too large).
     pub fn is_retry_exceeded(self) -> bool {
         self.0 == ibv_wc_status::IBV_WC_RETRY_EXC_ERR
     }
 
-    /// Tells whether the work request was flushed: the queue pair was in the error state already. The
-    /// completion that failed first has the cause.
+    /// Tells whether the work request was flushed: the queue pair was in the error state already.
+    /// The completion that failed first has the cause.
     pub fn is_flushed(self) -> bool {
         self.0 == ibv_wc_status::IBV_WC_WR_FLUSH_ERR
     }
@@ -70,8 +71,9 @@ impl fmt::Display for WcStatus {
     }
 }
 
-/// A work completion. It proves that its work request is over and the device no longer uses the request's
-/// memory: completions can be neither constructed nor cloned, and each comes from the device once.
+/// A work completion. It proves that its work request is over and the device no longer uses the
+/// request's memory: completions can be neither constructed nor cloned, and each comes from the
+/// device once.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Completion {
     id: u64,
@@ -92,16 +94,16 @@ impl Completion {
         self.id
     }
 
-    /// Tells whether the completion is of the queue pair with number `qpn`, which must exist, and was
-    /// polled from `queue`.
+    /// Tells whether the completion is of the queue pair with number `qpn`, which must exist, and
+    /// was polled from `queue`.
     pub(crate) fn is_from(&self, qpn: u32, queue: *const ibv_cq) -> bool {
         self.qpn == qpn && self.queue == queue as usize
     }
 }
 
 impl CompletionQueue {
-    /// Creates a queue with room for at least `entries` completions. If more are outstanding, the queue
-    /// overruns and fails.
+    /// Creates a queue with room for at least `entries` completions. If more are outstanding, the
+    /// queue overruns and fails.
     pub fn create(
         context: &Arc<Context>,
         entries: u32,
@@ -109,8 +111,8 @@ impl CompletionQueue {
         CompletionQueue::new(context, entries, None)
     }
 
-    /// Creates a queue that raises an event on `channel` when it is armed and a completion arrives. Fails
-    /// with EINVAL if the channel belongs to another opened device.
+    /// Creates a queue that raises an event on `channel` when it is armed and a completion arrives.
+    /// Fails with EINVAL if the channel belongs to another opened device.
     pub fn create_on(
         context: &Arc<Context>,
         entries: u32,
@@ -131,8 +133,8 @@ impl CompletionQueue {
         let entries = i32::try_from(entries.max(1)).unwrap_or(i32::MAX);
         let none = null_mut::<ibv_comp_channel>();
         let on = channel.as_ref().map_or(none, |channel| channel.as_ptr());
-        // SAFETY: the context is open, and the channel, if any, is alive and belongs to the context; the
-        // queue will own both.
+        // SAFETY: the context is open, and the channel, if any, is alive and belongs to the
+        // context; the queue will own both.
         let queue =
             unsafe { rdma_sys::ibv_create_cq(context.as_ptr(), entries, null_mut(), on, 0) };
         let Some(queue) = NonNull::new(queue) else {
@@ -151,8 +153,8 @@ impl CompletionQueue {
     /// afterwards, because completions that precede the call raise none.
     pub fn arm(&self) -> Result<(), VerbsError> {
         self.context.check_not_inherited()?;
-        // SAFETY: the queue is alive. 0 asks for an event for every completion, not only for solicited
-        // ones.
+        // SAFETY: the queue is alive. 0 asks for an event for every completion, not only for
+        // solicited ones.
         let code = unsafe { rdma_sys::ibv_req_notify_cq(self.as_ptr(), 0) };
         match code {
             0 => Ok(()),
@@ -169,8 +171,8 @@ impl CompletionQueue {
         Ok(self.poll_into(&mut <CompletionBatch>::default())?.collect())
     }
 
-    /// Takes up to `N` completions, without waiting, by way of a batch that the caller reuses: an empty
-    /// poll costs only the call of `ibv_poll_cq`.
+    /// Takes up to `N` completions, without waiting, by way of a batch that the caller reuses: an
+    /// empty poll costs only the call of `ibv_poll_cq`.
     pub fn poll_into<'b, const N: usize>(
         &self,
         batch: &'b mut CompletionBatch<N>,
@@ -201,8 +203,8 @@ impl<const N: usize> Default for CompletionBatch<N> {
 impl<const N: usize> CompletionBatch<N> {
     fn take(slot: &mut MaybeUninit<ibv_wc>, queue: usize) -> Completion {
         let done = std::mem::replace(slot, MaybeUninit::zeroed());
-        // SAFETY: the structure consists of integers, and was zeroed: fields that a provider does not
-        // write, such as most fields of a failed request, are 0.
+        // SAFETY: the structure consists of integers, and was zeroed: fields that a provider does
+        // not write, such as most fields of a failed request, are 0.
         let done = unsafe { done.assume_init() };
         Completion {
             id: done.wr_id,
@@ -220,8 +222,8 @@ impl Drop for CompletionQueue {
         if self.context.is_inherited() {
             return;
         }
-        // SAFETY: the queue was created once and is destroyed only here. Queue pairs that use it hold an
-        // `Arc` of it, so they are gone.
+        // SAFETY: the queue was created once and is destroyed only here. Queue pairs that use it
+        // hold an `Arc` of it, so they are gone.
         if unsafe { rdma_sys::ibv_destroy_cq(self.as_ptr()) } != 0 {
             tracing::warn!(device = self.context.name(), "ibv_destroy_cq failed");
         }

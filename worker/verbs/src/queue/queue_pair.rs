@@ -3,11 +3,11 @@
 //! 1. [`QueuePair::prepare`] creates a queue pair in state INIT: receives can be posted, and its
 //!    [`Endpoint`] is known.
 //! 2. The program exchanges endpoints with the peer.
-//! 3. [`QueuePair::connect`] moves it through RTR to RTS: it can receive and send. The first send has to wait
-//!    until the peer is in RTR as well.
+//! 3. [`QueuePair::connect`] moves it through RTR to RTS: it can receive and send. The first send
+//!    has to wait until the peer is in RTR as well.
 //!
-//! The connection manager ([`crate::Listener`], [`crate::Route`]) does all of that itself, and returns
-//! connected queue pairs.
+//! The connection manager ([`crate::Listener`], [`crate::Route`]) does all of that itself, and
+//! returns connected queue pairs.
 
 use super::address_vector::{AddressVector, LocalPort};
 use super::resources::Resources;
@@ -26,8 +26,8 @@ use std::mem::MaybeUninit;
 use std::net::Ipv6Addr;
 use std::ptr::{NonNull, null_mut};
 
-/// Outstanding RDMA reads and atomics of a queue pair, as initiator and as responder. Further ones wait in
-/// the send queue.
+/// Outstanding RDMA reads and atomics of a queue pair, as initiator and as responder. Further ones
+/// wait in the send queue.
 pub(crate) const MAX_READS: u8 = 1;
 
 /// State of a queue pair that is not connected yet.
@@ -44,8 +44,8 @@ pub struct Connected {
     peer_data: Vec<u8>,
 }
 
-/// A queue pair of a reliable connection (`ibv_qp`), [`Prepared`] or [`Connected`]. It is destroyed when it
-/// is dropped.
+/// A queue pair of a reliable connection (`ibv_qp`), [`Prepared`] or [`Connected`]. It is destroyed
+/// when it is dropped.
 #[derive(Debug)]
 pub struct QueuePair<State> {
     handle: Handle,
@@ -75,7 +75,8 @@ enum CreatedBy {
     },
 }
 
-// SAFETY: libibverbs is thread safe (see `Context`), and the queue pair is destroyed by its only owner.
+// SAFETY: libibverbs is thread safe (see `Context`), and the queue pair is destroyed by its only
+// owner.
 unsafe impl Send for Handle {}
 // SAFETY: as above; the provider locks the queue pair to post.
 unsafe impl Sync for Handle {}
@@ -85,8 +86,8 @@ unsafe impl Sync for Handle {}
 pub struct Endpoint {
     /// Queue pair number, 24 bits.
     pub qpn: u32,
-    /// Packet sequence number of the first packet, 24 bits. Random, so that a late packet of an earlier
-    /// queue pair with the same number is not taken for one of this connection.
+    /// Packet sequence number of the first packet, 24 bits. Random, so that a late packet of an
+    /// earlier queue pair with the same number is not taken for one of this connection.
     pub psn: u32,
     /// Local identifier of the port; 0 on Ethernet.
     pub lid: u16,
@@ -119,8 +120,8 @@ impl RemoteAddr {
 }
 
 impl Endpoint {
-    /// Returns the address `offset` bytes into [`Endpoint::memory`], or address `offset` with rkey 0 if there
-    /// is no memory.
+    /// Returns the address `offset` bytes into [`Endpoint::memory`], or address `offset` with rkey
+    /// 0 if there is no memory.
     pub fn remote_addr(&self, offset: u64) -> RemoteAddr {
         let (address, rkey) = self.memory.unwrap_or_default();
         RemoteAddr { address: address.wrapping_add(offset), rkey }
@@ -156,8 +157,9 @@ impl Default for Settings {
 }
 
 impl QueuePair<Prepared> {
-    /// Creates a queue pair on a port, numbered from 1, and moves it to INIT. `gid_index` is the entry of the
-    /// port's GID table that packets are sent from; RoCE requires one ([`PortAttributes::needs_gid`]).
+    /// Creates a queue pair on a port, numbered from 1, and moves it to INIT. `gid_index` is the
+    /// entry of the port's GID table that packets are sent from; RoCE requires one
+    /// ([`PortAttributes::needs_gid`]).
     pub fn prepare(
         resources: &Resources,
         port: u8,
@@ -187,8 +189,8 @@ impl QueuePair<Prepared> {
         &self.endpoint
     }
 
-    /// Connects to a peer, which has to connect to this queue pair likewise. Nothing may be sent before the
-    /// peer has: the end that sends first has to wait for a message out of band.
+    /// Connects to a peer, which has to connect to this queue pair likewise. Nothing may be sent
+    /// before the peer has: the end that sends first has to wait for a message out of band.
     pub fn connect(
         self,
         peer: &Endpoint,
@@ -222,21 +224,22 @@ impl QueuePair<Connected> {
         QueuePair { handle, endpoint, state: Connected { peer_data } }
     }
 
-    /// Returns the private data that the peer sent with the connection, up to [`crate::MAX_PRIVATE_DATA`]
-    /// bytes; InfiniBand and RoCE pad it with zeros. Empty unless the connection manager has made the
-    /// connection.
+    /// Returns the private data that the peer sent with the connection, up to
+    /// [`crate::MAX_PRIVATE_DATA`] bytes; InfiniBand and RoCE pad it with zeros. Empty unless the
+    /// connection manager has made the connection.
     pub fn private_data(&self) -> &[u8] {
         &self.state.peer_data
     }
 
-    /// Posts an RDMA write of `from`, whose region must be of the queue pair's domain, to the peer's memory.
-    /// A completion with `id` reports its end; the data should not change before.
+    /// Posts an RDMA write of `from`, whose region must be of the queue pair's domain, to the
+    /// peer's memory. A completion with `id` reports its end; the data should not change before.
     pub fn write(&self, id: u64, from: MrSlice<'_>, to: RemoteAddr) -> Result<(), VerbsError> {
         self.write_with(id, from, to, true)
     }
 
-    /// Posts an RDMA write, like [`QueuePair::write`]. Unless it is `signalled`, its success is not reported,
-    /// and its entry in the send queue is free only once a later signalled request has completed.
+    /// Posts an RDMA write, like [`QueuePair::write`]. Unless it is `signalled`, its success is not
+    /// reported, and its entry in the send queue is free only once a later signalled request has
+    /// completed.
     pub fn write_with(
         &self,
         id: u64,
@@ -259,14 +262,14 @@ impl QueuePair<Connected> {
         self.post(id, ibv_wr_opcode::IBV_WR_RDMA_WRITE, self.inline_segment(bytes)?, to, signalled)
     }
 
-    /// Posts an RDMA read of the peer's memory into all of `into`, whose region must be of the queue pair's
-    /// domain. A completion with `id` reports its end.
+    /// Posts an RDMA read of the peer's memory into all of `into`, whose region must be of the
+    /// queue pair's domain. A completion with `id` reports its end.
     pub fn read(&self, id: u64, into: MrSlice<'_>, from: RemoteAddr) -> Result<(), VerbsError> {
         self.post(id, ibv_wr_opcode::IBV_WR_RDMA_READ, Segment::from_slice(into), from, true)
     }
 
-    /// Posts a send of `from`, whose region must be of the queue pair's domain. It consumes the oldest receive
-    /// that the peer has posted. See [`QueuePair::write_with`] for `signalled`.
+    /// Posts a send of `from`, whose region must be of the queue pair's domain. It consumes the
+    /// oldest receive that the peer has posted. See [`QueuePair::write_with`] for `signalled`.
     pub fn send(&self, id: u64, from: MrSlice<'_>, signalled: bool) -> Result<(), VerbsError> {
         let nowhere = RemoteAddr::new(0, 0);
         self.post(id, ibv_wr_opcode::IBV_WR_SEND, Segment::from_slice(from), nowhere, signalled)
@@ -295,8 +298,8 @@ impl QueuePair<Connected> {
         let flag = |is_set: bool, flag: ibv_send_flags| if is_set { flag.0 } else { 0 };
         let mut sge = here.sge;
         let mut request = MaybeUninit::<ibv_send_wr>::zeroed();
-        // SAFETY: the structure consists of integers, pointers and unions of them, for which zeros are
-        // valid.
+        // SAFETY: the structure consists of integers, pointers and unions of them, for which zeros
+        // are valid.
         let request = unsafe { request.assume_init_mut() };
         request.wr_id = id;
         request.sg_list = &raw mut sge;
@@ -307,10 +310,10 @@ impl QueuePair<Connected> {
         request.wr.rdma.remote_addr = there.address;
         request.wr.rdma.rkey = there.rkey;
         let mut refused = null_mut();
-        // SAFETY: the queue pair is alive and in RTS; the call copies request and sge. Inline data is
-        // read during the call, without a check of any key, and is borrowed until the call returns. Other
-        // memory is accessed by the device later, which checks the region's lkey: the region exists
-        // now, and its key becomes invalid when it is deregistered.
+        // SAFETY: the queue pair is alive and in RTS; the call copies request and sge. Inline data
+        // is read during the call, without a check of any key, and is borrowed until the call
+        // returns. Other memory is accessed by the device later, which checks the region's lkey:
+        // the region exists now, and its key becomes invalid when it is deregistered.
         let code = unsafe {
             rdma_sys::ibv_post_send(self.handle.as_ptr(), &raw mut *request, &raw mut refused)
         };
@@ -352,22 +355,23 @@ impl<State> QueuePair<State> {
         &self.handle.resources
     }
 
-    /// Returns the inline capacity in bytes: [`Depth::inline`](crate::Depth::inline), or 0 if the device does
-    /// not support as many.
+    /// Returns the inline capacity in bytes: [`Depth::inline`](crate::Depth::inline), or 0 if the
+    /// device does not support as many.
     pub fn max_inline(&self) -> u32 {
         self.handle.max_inline
     }
 
-    /// Posts a receive into `into`, whose region must be of the queue pair's domain. Receives are filled in
-    /// the order in which they were posted; a completion with `id` reports the length of the message.
+    /// Posts a receive into `into`, whose region must be of the queue pair's domain. Receives are
+    /// filled in the order in which they were posted; a completion with `id` reports the length of
+    /// the message.
     pub fn receive(&self, id: u64, into: MrSlice<'_>) -> Result<(), VerbsError> {
         self.handle.check_not_inherited()?;
         let mut sge = Segment::from_slice(into).sge;
         let mut request =
             ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: &raw mut sge, num_sge: 1 };
         let mut refused = null_mut();
-        // SAFETY: the queue pair is alive; the call copies request and sge. The device checks the memory
-        // against the region's lkey.
+        // SAFETY: the queue pair is alive; the call copies request and sge. The device checks the
+        // memory against the region's lkey.
         let code = unsafe {
             rdma_sys::ibv_post_recv(self.handle.as_ptr(), &raw mut request, &raw mut refused)
         };
@@ -380,8 +384,8 @@ impl Handle {
         let context = resources.domain.context();
         let (pair, max_inline) =
             resources.init_attr(context.as_ptr())?.create_with_inline_fallback(|attr| {
-                // SAFETY: the domain and the completion queue are alive, of the same device, and will be
-                // owned by the handle; the attributes live until the call returns.
+                // SAFETY: the domain and the completion queue are alive, of the same device, and
+                // will be owned by the handle; the attributes live until the call returns.
                 let pair = unsafe { rdma_sys::ibv_create_qp(resources.domain.as_ptr(), attr) };
                 NonNull::new(pair)
                     .ok_or_else(|| VerbsError::last_os_error(Verb::CreateQp, context.name()))
@@ -520,8 +524,8 @@ fn random_24_bits() -> u32 {
 }
 
 impl PortAttributes {
-    /// Tells whether [`QueuePair::prepare`] requires a GID index on this port: Ethernet ports are addressed
-    /// by GID only.
+    /// Tells whether [`QueuePair::prepare`] requires a GID index on this port: Ethernet ports are
+    /// addressed by GID only.
     pub fn needs_gid(&self) -> bool {
         self.link_layer == LinkLayer::Ethernet
     }

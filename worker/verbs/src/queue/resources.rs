@@ -7,8 +7,8 @@ use rdma_sys::{ibv_context, ibv_qp_init_attr, ibv_qp_type};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-/// Objects and capacities that a queue pair is created with. Queue pairs may share them. The domain and
-/// the completion queue must belong to the same opened device.
+/// Objects and capacities that a queue pair is created with. Queue pairs may share them. The domain
+/// and the completion queue must belong to the same opened device.
 #[derive(Clone, Debug)]
 pub struct Resources {
     /// Domain whose memory the queue pair may access.
@@ -26,14 +26,15 @@ pub struct Depth {
     pub send: u32,
     /// Outstanding receives.
     pub receive: u32,
-    /// Bytes of inline data: data that is copied into the work request, so that the device need not fetch
-    /// it from memory. If the device does not support as many, the queue pair has no inline data at all:
-    /// see [`crate::QueuePair::max_inline`].
+    /// Bytes of inline data: data that is copied into the work request, so that the device need not
+    /// fetch it from memory. If the device does not support as many, the queue pair has no inline
+    /// data at all: see [`crate::QueuePair::max_inline`].
     pub inline: u32,
 }
 
-/// Small queues, for programs with many peers: a work request takes 64 to 256 bytes, depending on the
-/// device, so a queue pair takes about 4 KiB. No inline data, because not every device supports it.
+/// Small queues, for programs with many peers: a work request takes 64 to 256 bytes, depending on
+/// the device, so a queue pair takes about 4 KiB. No inline data, because not every device supports
+/// it.
 impl Default for Depth {
     fn default() -> Depth {
         Depth { send: 16, receive: 1, inline: 0 }
@@ -47,8 +48,8 @@ impl Resources {
         Resources { domain, completions, depth: Depth::default() }
     }
 
-    /// Returns the attributes to create a reliable connection (RC) on this opened device. Fails with EINVAL
-    /// if the domain or the completion queue belongs to another one.
+    /// Returns the attributes to create a reliable connection (RC) on this opened device. Fails
+    /// with EINVAL if the domain or the completion queue belongs to another one.
     pub(crate) fn init_attr(&self, context: *mut ibv_context) -> Result<InitAttr, VerbsError> {
         let own = self.domain.context();
         if own.as_ptr() != context || self.completions.context().as_ptr() != context {
@@ -73,8 +74,8 @@ impl Resources {
 pub(crate) struct InitAttr(ibv_qp_init_attr);
 
 impl InitAttr {
-    /// Calls `create` with the attributes, and again without inline data if that fails. Returns what was
-    /// created, and its inline capacity in bytes.
+    /// Calls `create` with the attributes, and again without inline data if that fails. Returns
+    /// what was created, and its inline capacity in bytes.
     pub(crate) fn create_with_inline_fallback<T>(
         mut self,
         create: impl Fn(*mut ibv_qp_init_attr) -> Result<T, VerbsError>,
