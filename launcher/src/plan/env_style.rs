@@ -1,5 +1,5 @@
-//! `--env-style`: variables by which programs find each other that expect another launcher. Only on
-//! request, since whoever sees them believes that launcher to be there.
+//! `--env-style`: variables of other launchers, for programs that expect them. They are set only on
+//! request, since a program that sees them behaves as if that launcher were running.
 
 use crate::plan::setup::{Seen, Variable};
 use rlaunch_bootstrap::id::Rank;
@@ -7,18 +7,18 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-/// Whose variables.
+/// Launcher or framework whose variables are set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum EnvStyle {
     /// TF_CONFIG, with a port for each rank's server
     Tensorflow,
-    /// SLURM_*, of which JAX and others read ranks
+    /// SLURM_*, from which JAX and others read ranks
     Slurm,
     /// OMPI_MCA_orte_hnp_uri, by which JAX finds rank 0
     Openmpi,
 }
 
-/// One rank, as far as these variables tell of it.
+/// Position of a rank in the job and on its node.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) rank: Rank,
@@ -26,7 +26,8 @@ pub(crate) struct Place {
     pub(crate) local_rank: usize,
 }
 
-/// What a rank is told in this style. `servers` are by rank: where each would listen.
+/// Returns a rank's variables in this style. `servers` has, by rank, the address on which each rank's
+/// server would listen.
 pub(crate) fn variables(
     style: EnvStyle,
     seen: &Seen<'_>,
@@ -40,7 +41,7 @@ pub(crate) fn variables(
     }
 }
 
-/// tf.distribute.cluster_resolver.TFConfigClusterResolver.
+/// Value of TF_CONFIG as TensorFlow's `TFConfigClusterResolver` reads it.
 #[derive(Serialize)]
 struct TfConfig {
     cluster: BTreeMap<&'static str, Vec<String>>,
@@ -91,7 +92,8 @@ fn slurm(seen: &Seen<'_>, place: Place) -> Vec<Variable> {
     ]
 }
 
-/// JAX takes the number before the first dot for the job's, and derives a port from it.
+/// Returns Open MPI's variables. JAX takes the number before the first dot as the job's id and derives a
+/// port from it.
 fn openmpi(addresses: &[IpAddr]) -> Vec<Variable> {
     let Some(address) = addresses.first() else { return Vec::new() };
     let scheme = if address.is_ipv4() { "tcp" } else { "tcp6" };

@@ -1,4 +1,4 @@
-//! What the ports are for that a node holds until its ranks start.
+//! Uses of the ports that each node reserves until its ranks start.
 
 use crate::plan::env_style::EnvStyle;
 use crate::plan::horovod;
@@ -6,19 +6,19 @@ use crate::plan::map::{MappedNode, RankMap};
 use crate::plan::setup::Options;
 use rlaunch_bootstrap::id::NodeId;
 
-/// How many of each kind a node holds, in this order.
+/// Numbers of ports that a node reserves for each use, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
     /// MASTER_PORT, on the node of rank 0.
     master: u32,
-    /// For the door to the store of Horovod's ranks.
+    /// Listener for the store of Horovod's ranks.
     store: u32,
-    /// For TensorFlow, one for each rank.
+    /// TensorFlow servers, one for each rank.
     servers: u32,
 }
 
 impl Held {
-    /// What this node holds.
+    /// Counts the ports that a node reserves.
     pub(crate) fn of(options: &Options, map: &RankMap, node: &MappedNode) -> Held {
         let serves = options.env_styles.contains(&EnvStyle::Tensorflow);
         let ranks = u32::try_from(node.ranks.len()).unwrap_or(u32::MAX);
@@ -34,23 +34,23 @@ impl Held {
         (self.master + self.store).saturating_add(self.servers)
     }
 
-    /// MASTER_PORT among the ports that the nodes hold.
+    /// Picks MASTER_PORT from the reserved ports of all nodes.
     pub(crate) fn master(ports: &[Vec<u16>]) -> u16 {
         ports.first().and_then(|ports| ports.first()).copied().unwrap_or_default()
     }
 
-    /// For the door to Horovod's store, among the ports of a node.
+    /// Picks the port for Horovod's store from a node's ports.
     pub(crate) fn store(self, ports: &[u16]) -> Option<u16> {
         ports.get(self.master as usize).copied().filter(|_| self.store > 0)
     }
 
-    /// For NCCL's service for questions about a job, among the ports of a node: one more, where
-    /// there are GPUs.
+    /// Picks the port for NCCL's RAS service (`ncclras`) from a node's ports; nodes with GPUs reserve one
+    /// port more for it.
     pub(crate) fn ras(self, ports: &[u16]) -> Option<u16> {
         ports.get(self.count() as usize).copied()
     }
 
-    /// For a rank's own server, among the ports of its node.
+    /// Picks the port for a rank's TensorFlow server from its node's ports.
     pub(crate) fn server(self, ports: &[u16], local_rank: usize) -> Option<u16> {
         ports.get((self.master + self.store) as usize + local_rank).copied()
     }

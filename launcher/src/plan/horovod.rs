@@ -1,5 +1,5 @@
-//! What Horovod's ranks are told so that they meet by Gloo: everything or nothing. With a part of it
-//! some releases take themselves for rank 0 of 1, others look for MPI.
+//! Variables by which Horovod's ranks connect over Gloo: all or none. With some of them missing, some
+//! releases of Horovod run as rank 0 of 1, others look for MPI.
 
 use crate::plan::env_style::Place;
 use crate::plan::held_ports::Held;
@@ -10,11 +10,11 @@ use rlaunch_bootstrap::job::EnvVar;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-/// How long Horovod waits for its ranks unless the user says so: hosts read data sets before that,
-/// and not all are equally quick. Its own default is 30 s.
+/// Horovod's wait for its ranks unless the user sets one. Ranks may read data sets first, at different
+/// speeds, so Horovod's default of 30 s is too short.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Whether the user's environment leaves it to rlaunch how Horovod's ranks meet.
+/// Tells whether the user's environment leaves Horovod's variables to rlaunch.
 pub(crate) fn is_left_to_us(env: &[EnvVar]) -> bool {
     let chosen = env.iter().find(|var| {
         let name = var.name.to_string_lossy();
@@ -27,24 +27,24 @@ pub(crate) fn is_left_to_us(env: &[EnvVar]) -> bool {
     chosen.is_none()
 }
 
-/// Whether nodes hold a port for the door to the store.
+/// Tells whether nodes reserve a port for the store.
 pub(crate) fn is_served(options: &Options, map: &RankMap) -> bool {
     options.horovod && map.world_size > 1
 }
 
-/// Where ranks meet, and by which interfaces.
+/// Store through which Horovod's ranks connect, and the interfaces that they use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Meeting {
-    /// Each node's port at which its agent takes requests to the store, on loopback.
+    /// Port on loopback, by node, at which the agent accepts requests to the store.
     pub(crate) ports: Vec<u16>,
-    /// By node.
+    /// Interface of each node, by node.
     interfaces: Vec<String>,
     patience: Duration,
 }
 
 impl Meeting {
-    /// Nothing where it is not served, or where Horovod could not use it: every node must have an
-    /// interface by which the others reach it.
+    /// Returns the store, or `None` if it is not wanted or if a node has no interface by which the others
+    /// reach it, without which Horovod cannot use the store.
     pub(crate) fn of(options: &Options, seen: &Seen<'_>, ports: &[Vec<u16>]) -> Option<Meeting> {
         let doors = seen
             .map
@@ -64,10 +64,10 @@ impl Meeting {
         })
     }
 
-    /// All that a rank is told.
+    /// Returns all of a rank's variables.
     pub(crate) fn variables(&self, seen: &Seen<'_>, place: Place) -> Vec<Variable> {
         let Some(node) = seen.map.nodes.get(place.node) else { return Vec::new() };
-        // Like RANK, a place needs no reason.
+        // Like RANK, these need no reason.
         let own = |name, value: String| Variable::new(name, value, "");
         let with_it = |other: usize| seen.map.nodes[other].ranks.len() > place.local_rank;
         let cross_rank = (0..place.node).filter(|&other| with_it(other)).count();
@@ -97,7 +97,7 @@ impl Meeting {
     }
 }
 
-/// Whole seconds, which is all that Horovod reads.
+/// Writes whole seconds; Horovod reads no fractions.
 fn seconds(time: Duration) -> String {
     time.as_secs_f64().ceil().to_string()
 }
@@ -120,7 +120,7 @@ mod tests {
         Inventory { netdevs: vec![netdev], ..Inventory::default() }
     }
 
-    /// Of the job `a:2,b`, what this rank is told.
+    /// Returns the variables of one rank of the job `a:2,b`.
     fn told(options: &Options, addresses: &[IpAddr], place: (u32, usize, usize)) -> Vec<String> {
         let hosts = crate::hosts::parse(&["a:2,b".into()]).unwrap();
         let map = RankMap::by_slot(&hosts, None, false).unwrap();
@@ -163,7 +163,7 @@ mod tests {
         ];
         assert_eq!(told((2, 1, 0)), wanted);
         assert!(told((0, 0, 0)).contains(&"HOROVOD_GLOO_RENDEZVOUS_PORT=21001".to_owned()));
-        // Nobody else is second on its node.
+        // No other node has a second rank.
         let alone = ["HOROVOD_CROSS_RANK=0", "HOROVOD_CROSS_SIZE=1"];
         let second = told((1, 0, 1));
         assert!(alone.iter().all(|wanted| second.contains(&(*wanted).to_owned())), "{second:?}");

@@ -1,4 +1,4 @@
-//! Ranks onto nodes: the first host's slots first, or one for each host in turn, or so many on each.
+//! Mapping of ranks to nodes: host by host, round-robin over the hosts, or a fixed number per host.
 
 use crate::hosts::{Host, SlotsBy};
 use rlaunch_bootstrap::id::{LocalRank, NodeId, Rank};
@@ -6,22 +6,22 @@ use rlaunch_console::text;
 use std::fmt;
 use std::str::FromStr;
 
-/// The most ranks of a job.
+/// Upper limit of ranks in a job.
 const MOST_RANKS: u32 = 1 << 20;
 
-/// The order in which ranks fill the hosts' slots, as `--map-by` has it.
+/// `--map-by`: the order in which ranks fill the hosts' slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum MapBy {
-    /// All of a host's, then those of the next.
+    /// All slots of a host before those of the next.
     #[default]
     Slot,
-    /// One of each host, then one more.
+    /// One slot of each host in turn.
     Node,
-    /// So many on each host.
+    /// This number of ranks on each host.
     Ppr(u32),
-    /// As by slot; on its host, a rank goes to the next of its NUMA nodes.
+    /// Like `Slot`; on a host, ranks go to its NUMA nodes in turn.
     Numa,
-    /// As by slot; on its host, a rank has a GPU of its own.
+    /// Like `Slot`; on a host, each rank has a GPU of its own.
     Gpu,
 }
 
@@ -55,21 +55,21 @@ impl fmt::Display for MapBy {
     }
 }
 
-/// How ranks are numbered, wherever they are.
+/// `--rank-by`: the order in which placed ranks are numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum RankBy {
     /// Host by host.
     Slot,
-    /// One of each host in turn.
+    /// Round-robin over the hosts.
     Node,
 }
 
-/// `--npernode` beside a `--map-by` that says another number.
+/// Conflict of `--npernode` with the number in `--map-by`.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("--npernode {0} and --map-by ppr:{1}:node are two numbers of ranks on each host")]
 pub(crate) struct TwoNumbers(u32, u32);
 
-/// What `--map-by`, `--npernode` and `--rank-by` mean together.
+/// Combines `--map-by`, `--npernode` and `--rank-by`.
 pub(crate) fn order(
     map_by: MapBy,
     per_node: Option<u32>,
@@ -78,34 +78,34 @@ pub(crate) fn order(
     match (per_node, map_by) {
         (None, map_by) => Ok((map_by, rank_by)),
         (Some(each), MapBy::Ppr(other)) if each != other => Err(TwoNumbers(each, other)),
-        // So many of each host, and one of each in turn.
+        // A fixed number per host, numbered round-robin.
         (Some(each), MapBy::Node) => Ok((MapBy::Ppr(each), rank_by.or(Some(RankBy::Node)))),
         (Some(each), _) => Ok((MapBy::Ppr(each), rank_by)),
     }
 }
 
-/// A host taken into the job and the ranks it runs.
+/// Host that takes part in the job, with its ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MappedNode {
     pub(crate) id: NodeId,
     pub(crate) host: Host,
-    /// By local rank.
+    /// Ranks in the order of local ranks.
     pub(crate) ranks: Vec<Rank>,
 }
 
-/// Where every rank runs.
+/// Assignment of all ranks to nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RankMap {
     pub(crate) nodes: Vec<MappedNode>,
     pub(crate) world_size: u32,
-    /// Listed hosts that get no rank; of one list they are its last.
+    /// Hosts without a rank. In a single list these are the last ones.
     pub(crate) unused: Vec<Host>,
     by_rank: Vec<(NodeId, LocalRank)>,
-    /// The first rank of every program but the first, in their order.
+    /// First rank of each program except the first, in the programs' order.
     firsts: Vec<Rank>,
 }
 
-/// Ranks that do not fit the hosts.
+/// Reason why the ranks do not fit the hosts.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum MapError {
     #[error("{}", describe(*.ranks, .hosts))]
@@ -120,7 +120,7 @@ pub(crate) enum MapError {
     Ranks { ranks: u64 },
 }
 
-/// `4 ranks asked, 3 slots (a 1, b 1, c 1): use a:2 or --oversubscribe`.
+/// Writes `4 ranks asked, 3 slots (a 1, b 1, c 1): use a:2 or --oversubscribe`.
 fn describe(ranks: u32, hosts: &[Host]) -> String {
     const SHOWN: usize = 8;
     let slots = slots_of(hosts);
@@ -149,7 +149,7 @@ fn each_of(each: u32, hosts: usize) -> u64 {
 }
 
 impl RankMap {
-    /// [`RankMap::by`] slot.
+    /// Maps ranks by slot.
     #[cfg(test)]
     pub(crate) fn by_slot(
         hosts: &[Host],
@@ -159,8 +159,12 @@ impl RankMap {
         RankMap::by(MapBy::Slot, hosts, ranks, oversubscribe)
     }
 
-    /// Fills the slots in this order; `ranks` defaults to all of them. What is beyond the slots,
-    /// where that is allowed, is dealt out evenly.
+    /// Maps ranks to the hosts' slots in this order; without `ranks`, one to every slot. Ranks beyond the
+    /// slots, if allowed, are spread evenly.
+    ///
+    /// # Errors
+    ///
+    /// There are more ranks than slots without `--oversubscribe`, or more than 2^20.
     pub(crate) fn by(
         order: MapBy,
         hosts: &[Host],
@@ -185,8 +189,8 @@ impl RankMap {
         Ok(RankMap::of(hosts.iter().cloned().zip(ranks).collect(), Vec::new()))
     }
 
-    /// Out of the ranks of each host, in the order in which hosts become nodes. `firsts` are the
-    /// first ranks of the programs behind the first.
+    /// Makes the map from the ranks of each host, whose order becomes that of the nodes. `firsts` has the
+    /// first rank of each program except the first.
     pub(crate) fn of(hosts: Vec<(Host, Vec<Rank>)>, firsts: Vec<Rank>) -> RankMap {
         let ranks: usize = hosts.iter().map(|(_, ranks)| ranks.len()).sum();
         let world_size = u32::try_from(ranks).unwrap_or(u32::MAX);
@@ -198,12 +202,12 @@ impl RankMap {
         map
     }
 
-    /// Which of the job's programs a rank runs, from 0.
+    /// Returns the index of the program that a rank runs.
     pub(crate) fn application_of(&self, rank: Rank) -> usize {
         self.firsts.partition_point(|first| *first <= rank)
     }
 
-    /// All of these hosts and no rank: whom to reach before it is known where ranks run.
+    /// Returns a map of all hosts without ranks, for reaching the hosts before their slots are known.
     pub(crate) fn unsettled(hosts: &[Host]) -> RankMap {
         let node = |(id, host): (u32, &Host)| MappedNode {
             id: NodeId(id),
@@ -214,12 +218,12 @@ impl RankMap {
         RankMap { nodes, world_size: 0, unused: vec![], by_rank: vec![], firsts: vec![] }
     }
 
-    /// The same places with other numbers, where a way to number them was asked for.
+    /// Renumbers the ranks by `--rank-by`, if given.
     pub(crate) fn numbered(self, order: MapBy, by: Option<RankBy>) -> RankMap {
         let counts: Vec<u32> =
             self.nodes.iter().map(|node| u32::try_from(node.ranks.len()).unwrap_or(0)).collect();
         let ranks = match (by, order) {
-            // As they are already.
+            // Already numbered like that.
             (None, _) | (Some(RankBy::Node), MapBy::Node) => return self,
             (Some(RankBy::Slot), _) => in_a_row(&counts),
             (Some(RankBy::Node), _) => one_of_each(&counts),
@@ -243,14 +247,14 @@ impl RankMap {
         self.nodes.push(MappedNode { id, host: host.clone(), ranks });
     }
 
-    /// The node a rank runs on.
+    /// Returns the node on which a rank runs.
     pub(crate) fn node_of(&self, rank: Rank) -> Option<&MappedNode> {
         let (node, _) = self.by_rank.get(rank.index())?;
         self.nodes.get(node.index())
     }
 }
 
-/// How many ranks each host runs.
+/// Counts the ranks of each host.
 fn counts(hosts: &[Host], world_size: u32) -> Vec<u32> {
     let mut left = world_size;
     let mut counts: Vec<u32> = hosts
@@ -268,8 +272,7 @@ fn counts(hosts: &[Host], world_size: u32) -> Vec<u32> {
     counts
 }
 
-/// So many on each host, as long as there are ranks. Slots that were given are kept to; where none
-/// were, the number is how many there are.
+/// Puts a number of ranks on each host, as long as there are ranks. Slots that were given are a limit.
 fn each_in_turn(
     each: u32,
     hosts: &[Host],
@@ -293,7 +296,7 @@ fn each_in_turn(
     hosts.iter().map(count).collect()
 }
 
-/// Each host's ranks, one host's after the other's.
+/// Numbers ranks host by host.
 fn in_a_row(counts: &[u32]) -> Vec<Vec<Rank>> {
     let mut next = 0;
     let of_host = |&count: &u32| {
@@ -304,7 +307,7 @@ fn in_a_row(counts: &[u32]) -> Vec<Vec<Rank>> {
     counts.iter().map(of_host).collect()
 }
 
-/// Each host's ranks, one of each host in turn as long as it has more.
+/// Numbers ranks round-robin over the hosts.
 fn one_of_each(counts: &[u32]) -> Vec<Vec<Rank>> {
     let mut ranks: Vec<Vec<Rank>> = vec![Vec::new(); counts.len()];
     let mut next = 0;
@@ -317,7 +320,7 @@ fn one_of_each(counts: &[u32]) -> Vec<Vec<Rank>> {
     ranks
 }
 
-/// Each host's ranks, dealt to every host in turn while it has a slot, and to all of them beyond.
+/// Deals ranks round-robin to hosts with free slots, and to all hosts once no slot is free.
 fn in_turn(hosts: &[Host], world_size: u32) -> Vec<Vec<Rank>> {
     let most = hosts.iter().map(|host| host.slots).max().unwrap_or(0);
     let mut ranks: Vec<Vec<Rank>> = vec![Vec::new(); hosts.len()];

@@ -1,13 +1,14 @@
-//! The plan of a job on its hosts: pure functions of what the hosts have.
+//! Planning: pure functions from the hosts' inventories and the user's options to the placement of ranks,
+//! their NICs, the paths to prove and every rank's environment.
 //!
 //! | files | subject |
 //! |---|---|
-//! | `map`, `placement_line` | ranks onto nodes; `placement: a 0-1 · b 2` |
-//! | `selection`, `rdma_check` | which RDMA ports and GIDs, and which of them meet; what is said where none do |
-//! | `mesh` | which paths are proved, what follows, `--show mesh` |
-//! | `placement`, `setup`, `held_ports` | processors, GPU and NICs of each rank; what each rank is given; ports for it |
-//! | `rank_env`, `env_style`, `horovod` | variables from this shell and `--env-file`; other launchers' variables; Horovod's |
-//! | `nccl` | what NCCL is told, its version, its log |
+//! | `map`, `placement_line` | mapping of ranks to nodes; the line `placement: a 0-1 · b 2` |
+//! | `selection`, `rdma_check` | choice of RDMA ports and GIDs, and which ports reach each other; messages where none do |
+//! | `mesh` | paths to prove, conclusions from the results, `--show mesh` |
+//! | `placement`, `rank_config`, `reserved_ports` | CPUs, GPU and NICs of each rank; a rank's variables; ports reserved for it |
+//! | `rank_env`, `env_style`, `horovod` | variables from this shell and `--env-file`; variables of other launchers and of Horovod |
+//! | `nccl` | NCCL's variables, version and log |
 //! | `table` | the rank table |
 
 pub(crate) mod env_style;

@@ -1,7 +1,7 @@
-//! How NCCL finds the network that was planned; RCCL reads the same variables.
+//! Variables by which NCCL uses the planned network; RCCL reads the same ones.
 //!
-//! NCCL takes either verbs or TCP, for all ranks alike, and knows no RDMA connection manager. What
-//! its variables mean: docs/userguide/source/env.rst of its source.
+//! NCCL uses either verbs or TCP for all ranks, and cannot use the RDMA connection manager. Its variables
+//! are documented in docs/userguide/source/env.rst of its source.
 
 mod log;
 mod version;
@@ -20,42 +20,42 @@ use rlaunch_bootstrap::rank_table::Transport as Speaks;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 
-/// eRDMA as it comes takes RDMA_CM only; the switch drops every connection of the host's.
+/// Hint for eRDMA, whose default mode needs RDMA_CM. Changing the mode drops all of a host's connections.
 const ERDMA_COMPAT: &str = "eRDMA works with NCCL in compat mode, to be set on each host: \
     echo 'options erdma compat_mode=Y' | sudo tee /etc/modprobe.d/erdma.conf; sudo rmmod erdma; \
     sudo modprobe erdma compat_mode=Y";
-/// The prefix length by which NCCL tells subnets apart when it is not told.
+/// NCCL's default prefix length for telling subnets apart.
 const NCCL_PREFIX: u8 = 24;
-/// Queue pairs of a connection, so that both ports of a bond carry data.
+/// Queue pairs per connection, so that both ports of a bond carry data.
 const QPS_ON_BOND: &str = "4";
 
-/// What NCCL can use; it cannot mix.
+/// Network that NCCL uses for all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Network {
     /// Verbs on every node.
     Verbs(Shape),
-    /// TCP, for this reason.
+    /// TCP, with the reason.
     Tcp(String),
 }
 
-/// How the ports of the nodes are connected.
+/// Topology of the nodes' ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// Every port reaches every other.
     Flat,
-    /// Every port reaches those of its own rail on all nodes.
+    /// Every port reaches the ports of its own rail on all nodes.
     Rails,
-    /// Which ports meet depends on the two nodes: a cable for each pair.
+    /// The ports that reach each other depend on the two nodes, as with one cable per pair.
     Mesh,
 }
 
-/// The job's ports as NCCL sees them.
+/// Ports of a job as NCCL sees them.
 pub(crate) struct Fabric<'a> {
     pub(crate) network: Network,
     inventories: &'a [Inventory],
-    /// By node.
+    /// Ports that NCCL may use, by node.
     ports: Vec<Vec<&'a Reachable>>,
-    /// What all nodes are told alike, when it is verbs.
+    /// Variables that are the same on all nodes, if NCCL uses verbs.
     alike: Vec<Variable>,
 }
 
@@ -96,7 +96,7 @@ impl<'a> Fabric<'a> {
         Fabric { network, inventories, ports, alike }
     }
 
-    /// What every rank of one node is told of the network.
+    /// Returns the network variables of a node's ranks.
     pub(crate) fn variables(&self, node: usize) -> Vec<Variable> {
         if let Network::Tcp(why) = &self.network {
             return vec![Variable::new("NCCL_IB_DISABLE", "1", why)];
@@ -117,21 +117,21 @@ impl<'a> Fabric<'a> {
         set
     }
 
-    /// What a plugin for meshes of cables reads (its README), where one value fits.
+    /// Returns the subnet variable that plugins for point-to-point cabling read, if one value fits.
     pub(crate) fn for_plugin(&self, node: usize) -> Option<Variable> {
         gid_index("NCCL_MESH_GID_INDEX", &self.ports[node])
     }
 }
 
-/// Ports that work without the RDMA connection manager; those of software only where there are no
-/// others.
+/// Selects the ports that work without the RDMA connection manager; software devices only if there are
+/// no others.
 fn by_address(ports: &[Reachable]) -> Vec<&Reachable> {
     let by_address = ports.iter().filter(|port| port.nic.transport != Speaks::Iwarp);
     let (software, hardware): (Vec<_>, Vec<_>) = by_address.partition(|port| port.nic.software);
     if hardware.is_empty() { software } else { hardware }
 }
 
-/// Of a node's ports those that reach any of another node; all of them where none does.
+/// Returns the node's ports that reach another node, or all if none do.
 fn used<'a>(able: &[Vec<&'a Reachable>], node: usize) -> Vec<&'a Reachable> {
     let others = || able.iter().enumerate().filter(|(other, _)| *other != node);
     let is_used =
@@ -140,12 +140,12 @@ fn used<'a>(able: &[Vec<&'a Reachable>], node: usize) -> Vec<&'a Reachable> {
     if reaching.is_empty() { able[node].clone() } else { reaching }
 }
 
-/// Of each port the address that NCCL takes.
+/// Reduces each port to the address that NCCL uses.
 fn preferred<'a>(ports: &[Vec<&'a Reachable>]) -> Vec<Vec<&'a Reachable>> {
     ports.iter().map(|ports| first_of_each(ports).collect()).collect()
 }
 
-/// How these ports are connected, or two nodes that are not.
+/// Determines the topology; the error names two nodes that are not connected.
 fn shape(ports: &[Vec<&Reachable>]) -> Result<Shape, (usize, usize)> {
     let common = |ports: &mut dyn Iterator<Item = &&Reachable>| {
         let Some(first) = ports.next() else { return true };
@@ -153,7 +153,7 @@ fn shape(ports: &[Vec<&Reachable>]) -> Result<Shape, (usize, usize)> {
         ports.for_each(|port| networks.retain(|network| port.nic.networks.contains(network)));
         !networks.is_empty()
     };
-    // Nearly all clusters are told by their networks alone, whatever their size.
+    // For nearly all clusters the networks decide, whatever the number of nodes.
     let all_work = ports.iter().flatten().all(|port| port.cut_off.is_empty());
     if all_work && common(&mut ports.iter().flatten()) {
         return Ok(Shape::Flat);
@@ -190,7 +190,7 @@ fn shape(ports: &[Vec<&Reachable>]) -> Result<Shape, (usize, usize)> {
     })
 }
 
-/// What both ends of a connection have to be told alike.
+/// Returns the variables that must be equal at both ends of a connection.
 fn alike(shape: Shape, inventories: &[Inventory], ports: &[Vec<&Reachable>]) -> Vec<Variable> {
     let mut set = family(ports);
     set.extend(routing(shape, ports));
@@ -203,7 +203,7 @@ fn alike(shape: Shape, inventories: &[Inventory], ports: &[Vec<&Reachable>]) -> 
     set
 }
 
-/// What keeps jobs on one host apart.
+/// Returns the variables that keep jobs on the same host apart.
 pub(crate) fn of_job(short_id: u64, ras: Option<u16>) -> Vec<Variable> {
     let mut set = vec![Variable::new(
         "NCCL_SOCKET_MAGIC",
@@ -217,7 +217,7 @@ pub(crate) fn of_job(short_id: u64, ras: Option<u16>) -> Vec<Variable> {
     set
 }
 
-/// How packets are marked, where the user has said so.
+/// Returns the variables for the user's traffic class and service level.
 pub(crate) fn of_packets(traffic_class: Option<u8>, service_level: Option<u8>) -> Vec<Variable> {
     let set = |name, value: u8, why| Variable::new(name, value.to_string(), why);
     let class = traffic_class.into_iter().flat_map(|class| {
@@ -229,19 +229,19 @@ pub(crate) fn of_packets(traffic_class: Option<u8>, service_level: Option<u8>) -
     class.chain(level).collect()
 }
 
-/// What makes NCCL take a rank for one that is alone on its host, and so on its GPU: it refuses ranks
-/// of which both the host's hash and the GPU are the same (src/init.cc).
+/// Returns the variable that makes NCCL treat a rank as alone on its host. NCCL refuses two ranks with the
+/// same host hash and the same GPU (src/init.cc).
 pub(crate) fn own_host(host: &str, rank: Rank) -> Variable {
     Variable::new("NCCL_HOSTID", format!("{host}-{rank}"), "--nccl-share-gpu")
 }
 
-/// What NCCL has to log for [`Log`].
+/// Returns the variables that make NCCL log what [`Log`] reads.
 pub(crate) fn for_verify() -> Vec<Variable> {
     let set = |name, value| Variable::new(name, value, "--nccl-verify");
     vec![set("NCCL_DEBUG", "INFO"), set("NCCL_DEBUG_SUBSYS", "INIT,NET")]
 }
 
-/// Says which network NCCL has used in each rank. An error where that had to be RDMA.
+/// Prints the network that NCCL used in each rank; returns an error if it had to be RDMA and was not.
 pub(crate) fn verify(log: &Log, ranks: &[(Rank, String)], options: &Options) -> Option<Failed> {
     let uses: Vec<_> = ranks.iter().map(|(rank, host)| (rank, host, log.of(*rank))).collect();
     for (rank, host, used) in &uses {
@@ -252,7 +252,7 @@ pub(crate) fn verify(log: &Log, ranks: &[(Rank, String)], options: &Options) -> 
     options.require_rdma.then(|| Failed::new(Exit::MESH, line))
 }
 
-/// `mlx5_0:1,mlx5_1:1`
+/// Writes ports as `mlx5_0:1,mlx5_1:1`.
 fn listed(ports: &[&Reachable]) -> String {
     let mut names: Vec<String> =
         ports.iter().map(|port| format!("{}:{}", port.nic.device, port.nic.port)).collect();
@@ -260,7 +260,7 @@ fn listed(ports: &[&Reachable]) -> String {
     names.join(",")
 }
 
-/// The variable is one number for all ports of a process.
+/// Returns the GID index if all ports share one, since the variable holds a single number.
 fn gid_index(name: &'static str, ports: &[&Reachable]) -> Option<Variable> {
     let roce = first_of_each(ports).filter(|port| port.nic.transport == Speaks::Roce);
     let mut indices: Vec<u16> = roce.filter_map(|port| port.nic.gid_index).collect();
@@ -269,7 +269,7 @@ fn gid_index(name: &'static str, ports: &[&Reachable]) -> Option<Variable> {
     Some(Variable::new(name, index.to_string(), "this entry is right for every port listed"))
 }
 
-/// Of each port the address that is preferred.
+/// Returns each port's preferred address.
 fn first_of_each<'a>(ports: &[&'a Reachable]) -> impl Iterator<Item = &'a Reachable> {
     let before = move |at: usize| at.checked_sub(1).and_then(|at| ports.get(at));
     let is_first = move |(at, port): &(usize, &&Reachable)| {
@@ -278,7 +278,7 @@ fn first_of_each<'a>(ports: &[&'a Reachable]) -> impl Iterator<Item = &'a Reacha
     ports.iter().enumerate().filter(is_first).map(|(_, port)| *port)
 }
 
-/// NCCL looks for IPv4 unless it is told.
+/// Returns the address family if it is not IPv4, NCCL's default.
 fn family(all: &[Vec<&Reachable>]) -> Vec<Variable> {
     let best = all.iter().flat_map(|ports| first_of_each(ports));
     let mut roce = best.filter(|port| port.nic.transport == Speaks::Roce).peekable();
@@ -293,7 +293,7 @@ fn family(all: &[Vec<&Reachable>]) -> Vec<Variable> {
     ]
 }
 
-/// Where not every port reaches every other, NCCL has to choose by subnet.
+/// Returns the variables by which NCCL chooses ports by subnet, for topologies that need it.
 fn routing(shape: Shape, all: &[Vec<&Reachable>]) -> Vec<Variable> {
     let (cross, reason) = match shape {
         Shape::Flat => return Vec::new(),
@@ -317,7 +317,7 @@ fn routing(shape: Shape, all: &[Vec<&Reachable>]) -> Vec<Variable> {
     set
 }
 
-/// NCCL would make one device of two ports of a card.
+/// Tells whether two ports belong to one card, which NCCL would merge into one device.
 fn shares_card(inventory: &Inventory, ports: &[&Reachable]) -> bool {
     let card = |port: &Reachable| {
         let device = inventory.rdma.iter().find(|device| device.name == port.nic.device)?;
@@ -331,14 +331,14 @@ fn shares_card(inventory: &Inventory, ports: &[&Reachable]) -> bool {
     })
 }
 
-/// A bond among the interfaces of these ports.
+/// Returns a bond among the interfaces of these ports.
 fn bond<'a>(inventory: &'a Inventory, ports: &[&Reachable]) -> Option<&'a str> {
     let is_used = |name: &str| ports.iter().any(|port| port.nic.netdev.as_deref() == Some(name));
     let bonds = inventory.netdevs.iter().filter(|netdev| netdev.kind == NetdevKind::Bond);
     bonds.map(|netdev| netdev.name.as_str()).find(|name| is_used(name))
 }
 
-/// Why a node has no port for NCCL.
+/// Writes why a node has no port for NCCL.
 pub(crate) fn why(inventory: &Inventory, wishes: &PortWishes) -> String {
     let devices = inventory.rdma.iter();
     let ports = devices.flat_map(|device| device.ports.iter().map(move |port| (device, port)));
@@ -356,7 +356,7 @@ pub(crate) fn why(inventory: &Inventory, wishes: &PortWishes) -> String {
     if reasons.is_empty() { "no RDMA device".to_owned() } else { reasons.join(", ") }
 }
 
-/// What is known to help a job whose hosts have these devices.
+/// Returns a known remedy for the devices of a job's hosts.
 pub(crate) fn cure(map: &RankMap, inventories: &[Inventory]) -> Option<String> {
     let erdma = |inventory: &Inventory, node_type: NodeType| {
         let mut devices = inventory.rdma.iter();
@@ -380,8 +380,7 @@ pub(crate) fn cure(map: &RankMap, inventories: &[Inventory]) -> Option<String> {
     }
 }
 
-/// What to say of an NCCL that does not know how to use a mesh of cables, and what could be done;
-/// nothing when all is well.
+/// Returns a warning and a hint for an NCCL version that cannot use point-to-point cabling.
 pub(crate) fn too_old(
     map: &RankMap,
     inventories: &[Inventory],

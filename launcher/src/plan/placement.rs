@@ -1,5 +1,4 @@
-//! Which processors, which GPU and which NUMA node each rank of a node gets: a pure function of the
-//! node's inventory.
+//! CPUs, GPU and NUMA node of each rank on a node: a pure function of the node's inventory.
 
 use crate::plan::map::MapBy;
 use rlaunch_bootstrap::inventory::rdma::PortState;
@@ -7,19 +6,19 @@ use rlaunch_bootstrap::inventory::{CpuSet, Inventory, NumaNode};
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
-/// How ranks are bound to processors.
+/// `--bind`: binding of ranks to CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Bind {
-    /// To the NUMA node nearest to the rank's GPU or NIC, shared with other ranks there.
+    /// The NUMA node nearest to the rank's GPU or NIC, shared with other ranks there.
     #[default]
     Numa,
-    /// To the NUMA node nearest to the rank's GPU, however small.
+    /// The NUMA node nearest to the rank's GPU, however small.
     Gpu,
-    /// To processors that no other rank has, so many or as many as there are for each.
+    /// CPUs of the rank's own: this number, or an equal share.
     Core(Option<u32>),
-    /// To these.
+    /// The CPUs of this list.
     List(CpuSet),
-    /// Not at all.
+    /// No binding.
     None,
 }
 
@@ -41,34 +40,34 @@ impl FromStr for Bind {
     }
 }
 
-/// Where a rank belongs.
+/// Placement of a rank on its node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Placement {
-    /// `None` leaves it those of the agent.
+    /// CPUs of the rank; `None` for those of the agent.
     pub(crate) cpus: Option<CpuSet>,
     pub(crate) numa_node: Option<u32>,
-    /// Which of the node's GPUs.
+    /// Index of the GPU in the node's inventory.
     pub(crate) gpu: Option<usize>,
-    /// For people.
+    /// Reason for the placement, for display.
     pub(crate) reason: String,
 }
 
-/// Ranks that cannot be bound as asked.
+/// Reason why ranks cannot be bound as requested.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unplaceable {
-    /// Processors of a list that the node's ranks may not use.
+    /// None of the listed CPUs may be used by this job.
     #[error("none of the CPUs {wanted} may be used: this job is allowed {allowed}")]
     NotAllowed { wanted: CpuSet, allowed: CpuSet },
-    /// `--cpus-per-rank` asks for more than there are.
+    /// `--cpus-per-rank` asks for more CPUs than the node has.
     #[error("{ranks} ranks of {each} CPUs each are more than the {allowed} that may be used")]
     TooFew { ranks: usize, each: u32, allowed: usize },
-    /// `--bind gpu` where no GPU has a place.
+    /// `--bind gpu` without a GPU whose NUMA node is known.
     #[error("rank {0} of this host has no GPU whose NUMA node is known, as --bind gpu needs")]
     NoGpu(usize),
 }
 
-/// Places `ranks` ranks; one placement for each, by local rank. No rank gets a processor that the
-/// node does not allow.
+/// Places `ranks` ranks; returns their placements by local rank. Only CPUs that the node allows are
+/// used.
 pub(crate) fn place(
     inventory: &Inventory,
     ranks: usize,
@@ -113,11 +112,11 @@ pub(crate) fn place(
     Ok(placements)
 }
 
-/// The NUMA node that a rank belongs to, and why.
+/// NUMA node of a rank, with the reason.
 struct Home<'a> {
     node: Option<&'a NumaNode>,
     gpu: Option<usize>,
-    /// It is the GPU that the rank belongs to this node for.
+    /// Whether the rank's GPU is the reason.
     at_gpu: bool,
     reason: String,
 }
@@ -139,7 +138,7 @@ impl<'a> Home<'a> {
         }
         match nodes[..] {
             [] => home(None, "no NUMA node is known".to_owned()),
-            // The only place there is: what the firmware does not say matters little.
+            // With one NUMA node, missing information in the firmware does not matter.
             [only] => {
                 Home { at_gpu: gpu.is_some(), ..home(Some(only), "the only NUMA node".into()) }
             }
@@ -153,8 +152,8 @@ impl<'a> Home<'a> {
         }
     }
 
-    /// The next NUMA node for each rank, whatever is near. Its GPU is the one that programs take by
-    /// its local rank.
+    /// Assigns NUMA nodes in turn, without regard to devices. The rank's GPU is the one with the index of its
+    /// local rank, which is what programs choose.
     fn in_turn(inventory: &'a Inventory, rank: usize, ranks: usize) -> Home<'a> {
         let nodes = with_processors(inventory);
         let near = Home::of(inventory, rank, ranks);
@@ -176,14 +175,14 @@ impl<'a> Home<'a> {
     }
 }
 
-/// The nodes on which ranks may run at all.
+/// Lists the NUMA nodes that have allowed CPUs.
 fn with_processors(inventory: &Inventory) -> Vec<&NumaNode> {
     let allowed = &inventory.cpus.allowed;
     let has_some = |node: &&NumaNode| !node.cpus.intersection(allowed).is_empty();
     inventory.numa_nodes.iter().filter(has_some).collect()
 }
 
-/// The NUMA node of a device with an active port, by turns.
+/// Returns the NUMA node of a NIC with an active port, taking NICs in turn.
 fn nearest_nic(inventory: &Inventory, rank: usize) -> Option<(u32, &str)> {
     let active = inventory
         .rdma
@@ -193,7 +192,7 @@ fn nearest_nic(inventory: &Inventory, rank: usize) -> Option<(u32, &str)> {
     known.get(rank % known.len().max(1)).copied()
 }
 
-/// All of the node's processors, unless that were less than the rank's part of all.
+/// Binds a rank to all CPUs of its NUMA node, unless that is less than an equal share of all CPUs.
 fn share_node(home: &Home<'_>, placement: &mut Placement, allowed: &CpuSet, ranks: usize) {
     let cpus = home.cpus(allowed);
     if cpus.len() * ranks >= allowed.len() && !cpus.is_empty() {
@@ -207,8 +206,8 @@ fn share_node(home: &Home<'_>, placement: &mut Placement, allowed: &CpuSet, rank
     }
 }
 
-/// Equal numbers of processors for all, of the rank's own node as long as it has any; whole cores
-/// where each can have one.
+/// Gives every rank the same number of CPUs, from its own NUMA node while that has any; whole cores if
+/// there is one for each rank.
 fn take_turns(
     inventory: &Inventory,
     homes: &[Home<'_>],
@@ -226,7 +225,7 @@ fn take_turns(
         let (own, other): (Vec<u32>, Vec<u32>) = free.iter().partition(|cpu| near.contains(**cpu));
         let cpus: CpuSet = own.into_iter().chain(other).take(each).collect();
         if cpus.is_empty() {
-            // More ranks than processors: they share.
+            // More ranks than CPUs: they share.
             placement.reason = "no processor is left: shares all".to_owned();
             placement.cpus = (!allowed.is_empty()).then(|| allowed.clone());
             continue;
@@ -236,7 +235,7 @@ fn take_turns(
     }
 }
 
-/// The processors that may be used, those of a core side by side.
+/// Lists the allowed CPUs, hyper-threads of a core next to each other.
 fn core_by_core(inventory: &Inventory) -> Vec<u32> {
     let allowed = &inventory.cpus.allowed;
     let of_cores = inventory.cpus.cores.iter().flat_map(CpuSet::iter);
@@ -256,7 +255,8 @@ mod tests {
     use rlaunch_bootstrap::inventory::pci::PciDevice;
     use rlaunch_bootstrap::inventory::{Gpu, GpuVendor};
 
-    /// Nodes with these processors, of which `allowed` may be used; a GPU at each of `gpus`.
+    /// Creates an inventory of NUMA nodes with these CPUs, of which `allowed` may be used, and a GPU at each
+    /// NUMA node in `gpus`.
     fn inventory(nodes: &[&str], allowed: &str, gpus: &[u32]) -> Inventory {
         let node = |(number, cpus): (u32, &&str)| NumaNode {
             number,
@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(nodes, wanted);
         assert_eq!(placements[2].cpus.as_ref().unwrap().to_string(), "16-31");
         assert_eq!(placements[2].reason, "nearest to GPU 0000:02:00.0");
-        // One rank of its own is not given half of the machine for its GPU's sake.
+        // A single rank is not confined to half of the machine because of its GPU.
         assert_eq!(cpus(&inventory, 1, &Bind::Numa), ["0-31"]);
     }
 
@@ -335,7 +335,7 @@ mod tests {
         inventory.cpus.cores = (0..8).map(core).collect();
         let wanted = ["0-1,8-9", "2-3,10-11", "4-5,12-13", "6-7,14-15"];
         assert_eq!(cpus(&inventory, 4, &Bind::Core(None)), wanted);
-        // Five CPUs for each would be two cores and a half.
+        // Five CPUs each would be two and a half cores.
         assert_eq!(cpus(&inventory, 3, &Bind::Core(None)), ["0-1,8-9", "2-3,10-11", "4-5,12-13"]);
         assert_eq!(cpus(&inventory, 2, &Bind::Core(Some(3))), ["0-1,8", "4-5,12"]);
         let error = place(&inventory, 4, MapBy::Slot, &Bind::Core(Some(5))).unwrap_err();

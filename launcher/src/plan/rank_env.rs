@@ -1,4 +1,4 @@
-//! Environment as data: what goes along from the launching shell, and what each rank is told.
+//! Environment of ranks: variables forwarded from the launching shell, and those that rlaunch sets.
 
 pub(crate) mod env_file;
 
@@ -13,20 +13,20 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// What is asked for of ranks' environment.
+/// The user's options for the environment of ranks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wanted {
-    /// `NAME=VALUE`; `NAME`, with its value here; or a pattern of names that are set here.
+    /// `-x`: `NAME=VALUE`; `NAME`, with its value in this shell; or a pattern of names set in this shell.
     pub(crate) named: Vec<OsString>,
-    /// Files of lines `NAME=VALUE`, which count less than what is named.
+    /// `--env-file`: files that `-x` overrides.
     pub(crate) files: Vec<PathBuf>,
-    /// The rest of this shell's environment stays here.
+    /// Forward no other variables of this shell.
     pub(crate) nothing_else: bool,
-    /// What a login on a host sets there counts before this shell's.
+    /// Let variables that a login on the host sets override this shell's.
     pub(crate) login: bool,
 }
 
-/// A `-x` or an `--env-file` that cannot be meant.
+/// Error in `-x` or `--env-file`.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EnvError {
     #[error("-x: a variable's name is missing before the `=`, or altogether")]
@@ -35,7 +35,7 @@ pub(crate) enum EnvError {
     Unset(String),
     #[error("`-x {0}`: a pattern takes no value")]
     Pattern(
-        /// Without the value.
+        /// The option without the value, which may be secret.
         String,
     ),
     #[error(transparent)]
@@ -56,8 +56,8 @@ impl EnvError {
     }
 }
 
-/// What every rank gets from here: `own` without what belongs to one host or another launch, then
-/// what is asked for by name. Also returns the names that were asked for.
+/// Returns the variables that every rank gets from this shell: `own` without those that belong to a host
+/// or to another launcher, then those of `-x` and `--env-file`. Also returns the names in these options.
 pub(crate) fn forwarded(
     own: impl Iterator<Item = (OsString, OsString)>,
     wanted: &Wanted,
@@ -95,8 +95,8 @@ pub(crate) fn forwarded(
     Ok((env, explicit))
 }
 
-/// The same for another program, which gets what the first does (`env`, and of it `explicit` by
-/// `-x`), and what its own `-x` ask for.
+/// Returns the variables of a further program: those of the first (`env`, with `explicit` the names
+/// set by `-x`), and those of its own `-x`.
 pub(crate) fn extended(
     (mut env, mut explicit): (Vec<EnvVar>, Vec<String>),
     own: impl Iterator<Item = (OsString, OsString)>,
@@ -107,7 +107,7 @@ pub(crate) fn extended(
     Ok((env, explicit))
 }
 
-/// Adds what `-x` ask for.
+/// Adds the variables of `-x`.
 fn ask(
     env: &mut Vec<EnvVar>,
     explicit: &mut Vec<String>,
@@ -123,7 +123,7 @@ fn ask(
     Ok(())
 }
 
-/// Whether this shell's value means something elsewhere.
+/// Tells whether a variable's value is meaningful on other hosts.
 fn may_go_along(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     !names::is_node_specific(&name) && !names::is_foreign_launch(&name)
@@ -138,8 +138,8 @@ fn value_of(own: &[(OsString, OsString)], name: &OsStr) -> Option<OsString> {
     own.iter().find(|(own, _)| own == name).map(|(_, value)| value.clone())
 }
 
-/// `NAME=VALUE`; `NAME` with the value it has here; or every name that a pattern fits, but for those
-/// that mean something on one host or to another launch: these are named in full, or stay here.
+/// Parses a `-x`: `NAME=VALUE`; `NAME` with its value in this shell; or a pattern, which leaves out
+/// variables that belong to a host or to another launcher.
 fn named(
     asked: &OsStr,
     own: &[(OsString, OsString)],
@@ -164,7 +164,7 @@ fn named(
     Ok(vec![(name.to_owned(), value)])
 }
 
-/// What only this rank is told, but for what `-x` has set.
+/// Returns a rank's own variables, without those that `-x` sets.
 pub(crate) fn of_rank(
     job: JobId,
     map: &RankMap,
@@ -202,12 +202,12 @@ pub(crate) fn of_rank(
     without(explicit, all.into_iter().map(|(name, value)| (name.to_owned(), value.clone())))
 }
 
-/// Where rank 0 can be met, but for what `-x` has set.
+/// Returns the variables for the address of rank 0, without those that `-x` sets.
 pub(crate) fn of_master(address: IpAddr, port: u16, explicit: &[String]) -> Vec<(String, String)> {
     let all = [
         (names::MASTER_ADDR, address.to_string()),
         (names::MASTER_PORT, port.to_string()),
-        // Of what a job uses, only one listens there.
+        // A job uses either PyTorch or JAX, so the port can be the same.
         (names::JAX_COORDINATOR_ADDRESS, SocketAddr::new(address, port).to_string()),
     ];
     without(explicit, all.into_iter().map(|(name, value)| (name.to_owned(), value)))
@@ -288,7 +288,7 @@ mod tests {
             forwarded(shell().into_iter(), &wanted).unwrap_err().to_string()
         };
         assert_eq!(ask("NOPE"), "`-x NOPE`: NOPE is not set here");
-        // A value may be a secret.
+        // The value may be secret.
         let nameless = "-x: a variable's name is missing before the `=`, or altogether";
         assert_eq!((ask("=1"), ask("")), (nameless.to_owned(), nameless.to_owned()));
         assert_eq!(ask("A*=1"), "`-x A*`: a pattern takes no value");

@@ -1,4 +1,4 @@
-//! Hosts that RDMA does not connect: said before the ranks start, and an error for those who insist.
+//! Report on hosts that RDMA does not connect, before ranks start; an error under `--transport rdma`.
 
 use crate::plan::map::RankMap;
 use crate::plan::nccl::{self, Network};
@@ -9,10 +9,14 @@ use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::text;
 
-/// Lines about hosts without RDMA between them; the others are counted.
+/// Upper limit of lines about unconnected hosts; further ones are counted.
 const MOST_LINES: usize = 8;
 
-/// Says what the user should know of the network, or refuses to go on without RDMA.
+/// Prints what the user should know about the network.
+///
+/// # Errors
+///
+/// RDMA is required and does not connect all hosts.
 pub(crate) fn check(
     wishes: &Wishes<'_>,
     map: &RankMap,
@@ -34,7 +38,7 @@ pub(crate) fn check(
         let line = format!("NCCL would use TCP on every host ({why})");
         return Err(refuse(vec![line], nccl::cure(map, inventories)));
     }
-    // Where no host has RDMA, nobody expects it.
+    // If no host has RDMA, its absence is not worth a message.
     let expected = plan.ports.iter().any(|ports| !ports.is_empty());
     for line in missing.iter().take(MOST_LINES).filter(|_| expected) {
         messages::info(&format!("{line}: TCP is used"));
@@ -61,7 +65,8 @@ fn refuse(lines: Vec<String>, cure: Option<String>) -> Failed {
     failed.hint(cure).hint(Some(otherwise))
 }
 
-/// A line for each cause why hosts have no port, and for each pair of hosts whose ports do not meet.
+/// Writes a line for each reason why hosts have no port, and for each pair of hosts whose ports do not
+/// reach each other.
 fn missing(
     wishes: &Wishes<'_>,
     map: &RankMap,

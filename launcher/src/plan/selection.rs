@@ -1,6 +1,6 @@
-//! Which RDMA ports a job can use, how each is addressed, and which of them reach each other: a pure
-//! function of what the agents have found. In reading order: [`examine`] says of a port whether it
-//! can be used, [`network`] where it leads, [`Plan`] which ports of a job meet.
+//! Selection of the RDMA ports that a job can use, their addresses, and which of them reach each other: a
+//! pure function of the nodes' inventories. In reading order: [`examine`] decides whether a port can be
+//! used, [`network`] which networks it reaches, [`Plan`] which ports of a job reach each other.
 
 mod gid;
 mod hca;
@@ -24,47 +24,47 @@ use rlaunch_bootstrap::rank_table::{Nic, Transport};
 use std::fmt;
 use std::net::IpAddr;
 
-/// How queue pairs of a port find each other.
+/// Addressing of a port's queue pairs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Addressing {
-    /// InfiniBand: by LID, and by this GID across routers.
+    /// InfiniBand: the LID, and this GID across routers.
     Lid { gid: Option<Gid> },
-    /// RoCE: by this GID, chosen for this reason; in networks that it is not in, by others.
+    /// RoCE: this GID, with the reason for the choice; others for networks that it is not in.
     Gid { gid: Gid, reason: String, others: Vec<Gid> },
-    /// iWARP, and what behaves like it: by these IP addresses, through the RDMA connection manager.
+    /// iWARP and similar devices: these IP addresses, through the RDMA connection manager.
     ConnectionManager(Vec<IpAddr>),
 }
 
-/// Why a port is not used.
+/// Reason why a port is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Rejection {
-    /// Its device cannot be opened: it was not passed to this container.
+    /// The device was not passed to this container.
     NotPassed,
-    /// Its device may not be opened by this user.
+    /// The user has no permission to open the device.
     Denied(String),
-    /// No carrier.
+    /// The link has no carrier.
     Down,
-    /// The link is up, and nobody has configured it.
+    /// The link is up, but no subnet manager configured it.
     NoSubnetManager,
-    /// A virtual function whose link is up, and that the subnet manager leaves alone.
+    /// The port belongs to a virtual function that the subnet manager ignores.
     NoVirtualPort,
-    /// A subnet manager is at it, or the kernel says something else.
+    /// The port is in another state, as while a subnet manager configures it.
     NotActive(PortState),
-    /// Neither InfiniBand nor Ethernet.
+    /// The link layer is neither InfiniBand nor Ethernet.
     UnknownLayer,
-    /// RoCE needs an address on the port's interface.
+    /// The port's interface has no address, which RoCE needs.
     NoGid,
-    /// The port says that it is active, and its interface knows better: Soft-iWARP.
+    /// The port is active, but its interface has no carrier, as with Soft-iWARP.
     NoCarrier(String),
-    /// What the port's addresses are for is in another network namespace.
+    /// The port's interface is in another network namespace.
     InterfaceElsewhere,
-    /// `--hca` leaves it out.
+    /// `--hca` excludes the port.
     LeftOut,
-    /// `--connect oob`, and it knows the connection manager alone.
+    /// `--connect oob` was given, but the device supports only RDMA_CM.
     ManagerOnly,
-    /// `--gid-index` names an entry that is empty.
+    /// `--gid-index` names an empty entry.
     EmptyGid(u16),
-    /// Packets of RoCE v1 do not leave their segment, and many switches drop them.
+    /// The port has only RoCE v1, whose packets are not routed and which many switches drop.
     OnlyRoceV1,
 }
 
@@ -98,11 +98,11 @@ impl fmt::Display for Rejection {
     }
 }
 
-/// Drivers that say the same rate whatever they run on.
+/// Drivers that report a constant rate, whatever interface they use.
 const RATE_UNKNOWN: &[&str] = &["rxe", "siw", "erdma"];
 
-/// What a port's rate is worth, in the kernel's words: nothing while it is not active, `unknown`
-/// where the driver says anything.
+/// Returns a port's rate as the kernel writes it; empty if the port is not active, `unknown` if the
+/// driver's rate is meaningless.
 pub(crate) fn rate<'a>(device: &RdmaDevice, port: &'a Port) -> &'a str {
     let driver = device.driver.as_deref().unwrap_or_default();
     match port.state {
@@ -112,34 +112,34 @@ pub(crate) fn rate<'a>(device: &RdmaDevice, port: &'a Port) -> &'a str {
     }
 }
 
-/// What the user wants of RDMA ports.
+/// The user's options for RDMA ports.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PortWishes {
-    /// Which may be used.
+    /// `--hca`: ports that may be used.
     pub(crate) hca: Option<HcaFilter>,
-    /// Which entry of every RoCE port's GID table.
+    /// `--gid-index`: entry to use in every RoCE port's GID table.
     pub(crate) gid_index: Option<u16>,
     pub(crate) connect: ConnectBy,
 }
 
-/// How queue pairs find each other.
+/// `--connect`: method of connecting queue pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum ConnectBy {
-    /// As each device takes it
+    /// As each device supports it
     #[default]
     Auto,
-    /// Out of band: what each has to know of the other goes over TCP
+    /// Out of band: endpoints are exchanged over TCP
     Oob,
     /// By the RDMA connection manager
     #[value(name = "rdma_cm")]
     RdmaCm,
 }
 
-/// Drivers whose devices are made of software.
+/// Drivers of software devices.
 const SOFTWARE: &[&str] = &["rxe", "siw"];
 
-/// The ports of a node that can be used, one entry for each address of a port. Their order
-/// is that of rails, software behind hardware, whatever the order of the inventory.
+/// Lists a node's usable ports, one entry for each address of a port. The order is that of rails, with
+/// software devices last; it does not depend on the inventory's order.
 pub(crate) fn usable(inventory: &Inventory, wishes: &PortWishes) -> Vec<Reachable> {
     let ports = in_order(inventory).into_iter().zip(0..);
     let usable = ports.filter_map(|((device, port), rail)| {
@@ -147,14 +147,15 @@ pub(crate) fn usable(inventory: &Inventory, wishes: &PortWishes) -> Vec<Reachabl
         Some(ends(inventory, (device, port), rail, &how, wishes.connect))
     });
     let mut usable: Vec<Reachable> = usable.flatten().collect();
-    // Whether two link-local addresses are on one wire nobody can tell: they are for want of others.
+    // Link-local addresses do not show whether two ports share a network: use them only if there are
+    // no others.
     if usable.iter().any(|port| !port.is_link_local()) {
         usable.retain(|port| !port.is_link_local());
     }
     usable
 }
 
-/// Every port: hardware by PCI address, then software by name.
+/// Lists all ports: hardware by PCI address, then software by name.
 fn in_order(inventory: &Inventory) -> Vec<(&RdmaDevice, &Port)> {
     let ports = inventory.rdma.iter().flat_map(|d| d.ports.iter().map(move |port| (d, port)));
     let mut ports: Vec<_> = ports.collect();
@@ -169,7 +170,7 @@ fn is_software(device: &RdmaDevice) -> bool {
     device.driver.as_deref().is_some_and(|driver| SOFTWARE.contains(&driver))
 }
 
-/// A port as the rank table has it: once for each address, the preferred one first.
+/// Makes a port's entries for the rank table: one for each address, the preferred one first.
 fn ends(
     inventory: &Inventory,
     (device, port): (&RdmaDevice, &Port),
@@ -181,7 +182,7 @@ fn ends(
         let netdev = gid.and_then(|gid| gid.netdev.as_ref()).or(port.netdev.as_ref());
         let leads = match (transport, address, netdev) {
             (Transport::Infiniband, ..) => {
-                // The prefix that a subnet manager gives where nobody has set another.
+                // The default subnet prefix of InfiniBand.
                 let prefix = gid.map_or(0xfe80_0000_0000_0000, Gid::subnet_prefix);
                 Leads::Subnet(prefix)
             }
@@ -207,7 +208,7 @@ fn ends(
     };
     match how {
         Addressing::Lid { gid } => {
-            // InfiniBand's GID is made of a GUID; an address, if any, is IPoIB's.
+            // A GID of InfiniBand is made from a GUID; an IP address, if any, is that of IPoIB.
             let netdev = inventory.netdevs.iter().find(|n| Some(&n.name) == port.netdev.as_ref());
             let address = netdev.and_then(|netdev| Some(netdev.addresses.first()?.0));
             vec![end(Transport::Infiniband, gid.as_ref(), address)]
@@ -222,7 +223,7 @@ fn ends(
     }
 }
 
-/// How far a device is from a rank's GPU, or else from its NUMA node.
+/// Returns the distance of a device from a rank's GPU, or from its NUMA node if it has no GPU.
 pub(crate) fn distance(
     device: &RdmaDevice,
     gpu: Option<&PciDevice>,
@@ -235,7 +236,7 @@ pub(crate) fn distance(
     }
 }
 
-/// Mb/s of `56 Gb/sec (4X FDR)`.
+/// Parses a rate such as `56 Gb/sec (4X FDR)` into Mb/s.
 fn megabits(rate: &str) -> Option<u32> {
     let (number, _) = rate.split_once(" Gb/sec")?;
     let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
@@ -243,7 +244,7 @@ fn megabits(rate: &str) -> Option<u32> {
     whole.checked_add(tenths.get(..1)?.parse::<u32>().ok()? * 100)
 }
 
-/// Whether a port can be used and may be, and how.
+/// Determines a port's addressing, or why it cannot be used or may not be.
 pub(crate) fn examine_wanted(
     device: &RdmaDevice,
     port: &Port,
@@ -266,7 +267,7 @@ pub(crate) fn examine_wanted(
     }
 }
 
-/// Whether a port can be used, and how.
+/// Determines a port's addressing, or why it cannot be used.
 pub(crate) fn examine(
     device: &RdmaDevice,
     port: &Port,
@@ -309,7 +310,7 @@ pub(crate) fn examine(
     }
 }
 
-/// The addresses by which the connection manager finds a port.
+/// Lists the addresses by which the RDMA connection manager finds a port.
 fn addresses_of(port: &Port, netdevs: &[Netdev]) -> Result<Vec<IpAddr>, Rejection> {
     let netdev = netdevs.iter().find(|netdev| Some(&netdev.name) == port.netdev.as_ref());
     let addresses = &netdev.ok_or(Rejection::InterfaceElsewhere)?.addresses;

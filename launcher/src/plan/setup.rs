@@ -1,5 +1,5 @@
-//! What each rank is given once every node's inventory is known: its place, and variables by which
-//! libraries find their network. None of these overrides what the user or the host has set.
+//! Configuration of each rank, computed from all nodes' inventories: placement, NICs, and variables by
+//! which libraries find their network. Variables that the user or the host set are never overridden.
 
 use crate::plan::env_style::{self, EnvStyle, Place};
 use crate::plan::held_ports::Held;
@@ -24,15 +24,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Who has set any of these has chosen a network, and is left alone.
+/// Prefixes of variables that choose a network. If the user sets any of these, rlaunch leaves the network
+/// to them.
 const NETWORK: &[&str] = &["NCCL_IB_", "NCCL_NET", "UCX_"];
 
-/// A variable, and why it has this value.
+/// Environment variable with the reason for its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Variable {
     pub(crate) name: &'static str,
     pub(crate) value: String,
-    /// Empty where none is needed.
+    /// Reason, or empty if none is needed.
     pub(crate) reason: String,
 }
 
@@ -42,19 +43,19 @@ impl Variable {
     }
 }
 
-/// What one rank is given.
+/// Configuration of a rank.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) placement: Placement,
-    /// Its GPU, by PCI address.
+    /// PCI address of the rank's GPU.
     pub(crate) gpu: Option<String>,
-    /// Its NICs, nearest first.
+    /// NICs of the rank, nearest first.
     pub(crate) nics: Vec<RankNic>,
     pub(crate) defaults: Vec<Variable>,
 }
 
 impl Setup {
-    /// As its agent is told.
+    /// Converts the configuration into the form that is sent to the agent.
     pub(crate) fn told(&self) -> RankSetup {
         let pair = |default: &Variable| (default.name.to_owned(), default.value.clone());
         RankSetup {
@@ -66,75 +67,76 @@ impl Setup {
     }
 }
 
-/// Lowers the options for ranks' places and networks.
+/// The user's options for placement and networks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
-    /// How ranks are dealt to the NUMA nodes of their host.
+    /// Mapping of ranks to the NUMA nodes of their host.
     pub(crate) map_by: MapBy,
     pub(crate) bind: Bind,
-    /// Each rank sees its own GPU alone.
+    /// Restrict each rank to its own GPU.
     pub(crate) gpu_mask: bool,
     pub(crate) transport: Transport,
-    /// NCCL has to use RDMA as well.
+    /// Require NCCL to use RDMA as well.
     pub(crate) require_rdma: bool,
     pub(crate) ports: PortWishes,
-    /// NCCL's network plugin, on every host.
+    /// Path of NCCL's network plugin on every host.
     pub(crate) nccl_net_plugin: Option<PathBuf>,
-    /// To say which network NCCL has used.
+    /// Report the network that NCCL used.
     pub(crate) nccl_verify: bool,
-    /// Ranks on one GPU are hosts of their own for NCCL.
+    /// Let ranks share a GPU by presenting each to NCCL as a host of its own.
     pub(crate) nccl_share_gpu: bool,
     pub(crate) env_styles: Vec<EnvStyle>,
-    /// Horovod's ranks are told where they meet.
+    /// Set Horovod's variables.
     pub(crate) horovod: bool,
     pub(crate) mesh: MeshOptions,
-    /// Of RoCE's packets: the TOS byte of IP.
+    /// Traffic class of RoCE packets: the IP TOS byte.
     pub(crate) traffic_class: Option<u8>,
-    /// Of InfiniBand's packets.
+    /// Service level of InfiniBand packets.
     pub(crate) service_level: Option<u8>,
-    /// How long a communicator waits for all ranks.
+    /// Time limit for all ranks to create a communicator.
     pub(crate) init_timeout: Option<Duration>,
 }
 
-/// How ranks of different nodes reach each other.
+/// `--transport`: transport between ranks of different nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Transport {
-    /// By RDMA where it connects two hosts, by TCP otherwise
+    /// RDMA where it connects two hosts, TCP otherwise
     #[default]
     Auto,
-    /// By RDMA; an error where it does not connect two hosts
+    /// RDMA; an error where it does not connect two hosts
     Rdma,
-    /// By TCP
+    /// TCP
     Tcp,
 }
 
-/// What the user has asked for.
+/// The user's choices that affect the configuration of ranks.
 #[derive(Clone, Copy)]
 pub(crate) struct Wishes<'a> {
     pub(crate) options: &'a Options,
-    /// What every rank gets from the launching shell.
+    /// Variables that every rank gets from the launching shell.
     pub(crate) env: &'a [EnvVar],
 }
 
-/// What is known of all nodes; what comes in slices is by node.
+/// Read-only view of a job and its nodes; slices are indexed by node.
 #[derive(Clone, Copy)]
 pub(crate) struct Seen<'a> {
     pub(crate) id: JobId,
     pub(crate) map: &'a RankMap,
     pub(crate) inventories: &'a [Inventory],
     pub(crate) plan: &'a Plan,
-    /// By which the others reach it.
+    /// Address by which other nodes reach each node.
     pub(crate) addresses: &'a [IpAddr],
 }
 
 impl Seen<'_> {
-    /// A number that other jobs hardly have, positive and of 63 bits at most.
+    /// Returns a number that is unlikely to be another job's, positive and of at most 63 bits.
     pub(crate) fn short_id(&self) -> u64 {
         (self.id.0 & u128::from(u64::MAX >> 1)) as u64
     }
 }
 
-/// By node and local rank; `ports` are by node, those that its agent holds.
+/// Computes the configuration of all ranks, by node and local rank. `ports` has the ports that each node's
+/// agent reserved.
 pub(crate) fn decide(
     wishes: &Wishes<'_>,
     seen: &Seen<'_>,
@@ -166,7 +168,7 @@ pub(crate) fn decide(
     decided.collect()
 }
 
-/// Notes where ranks have less than a processor each.
+/// Logs nodes with fewer CPUs than ranks.
 pub(crate) fn log_crowded(map: &RankMap, inventories: &[Inventory]) {
     for (node, inventory) in map.nodes.iter().zip(inventories) {
         let (ranks, usable) = (node.ranks.len(), inventory.cpus.usable());
@@ -176,7 +178,7 @@ pub(crate) fn log_crowded(map: &RankMap, inventories: &[Inventory]) {
     }
 }
 
-/// By rank: where its own server would listen.
+/// Lists, by rank, the address on which each rank's server would listen.
 fn servers(seen: &Seen<'_>, held: &[Held], ports: &[Vec<u16>]) -> Vec<SocketAddr> {
     let nodes = seen.map.nodes.iter().zip(seen.addresses).zip(held.iter().zip(ports));
     let mut servers: Vec<(Rank, SocketAddr)> = Vec::new();
@@ -190,7 +192,7 @@ fn servers(seen: &Seen<'_>, held: &[Held], ports: &[Vec<u16>]) -> Vec<SocketAddr
     servers.into_iter().map(|(_, address)| address).collect()
 }
 
-/// What all ranks of a node are told alike.
+/// Returns the variables that are the same for all ranks of a node.
 fn of_node(
     wishes: &Wishes<'_>,
     seen: &Seen<'_>,
@@ -251,8 +253,8 @@ fn of_rank(
     Setup { gpu: pci.map(|pci| pci.address.clone()), placement, nics, defaults }
 }
 
-/// A rank's NICs: hardware before software, then near before far, then fast before slow; equals by
-/// turns, so that ranks that share a switch do not share its first NIC.
+/// Sorts a rank's NICs: hardware before software, then by distance, then by speed. Equal NICs rotate with
+/// the local rank, so that ranks at one PCIe switch do not all use its first NIC.
 fn nearest_first(
     inventory: &Inventory,
     ports: &[Reachable],
@@ -272,14 +274,15 @@ fn nearest_first(
         let mut rails: Vec<u32> = equal.iter().map(|(_, rail, _)| *rail).collect();
         rails.dedup();
         let first = rails[local_rank % rails.len()];
-        // Those from the first on, then those before it.
+        // Rotate: NICs from `first` on precede the others.
         equal.sort_by_key(|(_, rail, nic)| (*rail < first, *rail, *nic));
     }
     let row = |((_, distance, _), _, nic)| RankNic { nic, distance };
     nics.into_iter().map(row).collect()
 }
 
-/// Shows a rank its GPU alone. What counts GPUs otherwise than by PCI address would mask another.
+/// Returns the variables that restrict a rank to its GPU. They make libraries number GPUs by PCI address,
+/// without which the index could mean another GPU.
 fn masked(inventory: &Inventory, gpu: &Gpu, index: usize) -> Vec<Variable> {
     let of_vendor = inventory.gpus[..index].iter().filter(|other| other.vendor == gpu.vendor);
     let number = of_vendor.count().to_string();
@@ -293,15 +296,15 @@ fn masked(inventory: &Inventory, gpu: &Gpu, index: usize) -> Vec<Variable> {
     }
 }
 
-/// Whether the user has said which network to use.
+/// Tells whether the user chose a network.
 fn has_chosen(env: &[EnvVar]) -> bool {
     let starts_with =
         |name: &OsStr, prefix: &str| name.as_encoded_bytes().starts_with(prefix.as_bytes());
     env.iter().any(|var| NETWORK.iter().any(|prefix| starts_with(&var.name, prefix)))
 }
 
-/// What to say of a job whose GPUs, on several nodes, will not meet by RDMA or may hang when they
-/// try, and what could be done; nothing when all is well, or when the user has chosen a network.
+/// Returns a warning and a hint for a job whose GPUs on several nodes will not use RDMA, or may hang when
+/// they try; `None` if all is well or if the user chose a network.
 pub(crate) fn slow_network(
     wishes: &Wishes<'_>,
     map: &RankMap,
@@ -325,7 +328,8 @@ pub(crate) fn slow_network(
     }
 }
 
-/// OpenMP would give every rank a thread for each processor, of others' share as well.
+/// Limits OpenMP's threads to the rank's share of CPUs; by default every rank would start one for each CPU
+/// of the node.
 fn threads(inventory: &Inventory, ranks: usize, bound: Option<&CpuSet>) -> Variable {
     let usable = inventory.cpus.usable();
     let share = (usable / ranks.max(1)).max(1);
@@ -337,8 +341,8 @@ fn threads(inventory: &Inventory, ranks: usize, bound: Option<&CpuSet>) -> Varia
     Variable::new("OMP_NUM_THREADS", own.unwrap_or(share).to_string(), &reason)
 }
 
-/// The interface by which other nodes reach this one; names differ from host to host. NCCL takes
-/// `=` for an exact name, where it would take `eth1` for the beginning of `eth10` as well.
+/// Returns the variables that name the interface by which other nodes reach this one. For NCCL, `=` marks
+/// an exact name; without it `eth1` would match `eth10` too.
 fn sockets(inventory: &Inventory, address: IpAddr) -> Vec<Variable> {
     let netdev = inventory.netdev_with_address(address).filter(|_| !address.is_loopback());
     let Some(netdev) = netdev else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! The rank table out of what the nodes have said, and how it is shown.
+//! Building the rank table from the nodes' reports, and printing it.
 
 use crate::plan::setup::{Options, Seen, Setup, Transport};
 use rlaunch_bootstrap::id::LocalRank;
@@ -9,7 +9,7 @@ use rlaunch_bootstrap::rank_table::{
 };
 use rlaunch_console::columns;
 
-/// Puts the table together. All that comes in slices is by node; fails where a node's is missing.
+/// Builds the table. Slices are indexed by node; returns an error if a node's entry is missing.
 pub(crate) fn build(
     options: &Options,
     seen: &Seen<'_>,
@@ -47,14 +47,14 @@ pub(crate) fn build(
         Transport::Auto | Transport::Rdma => PairRule::SharedMemoryThenRdmaThenTcp,
         Transport::Tcp => PairRule::SharedMemoryThenTcp,
     };
-    // As the proof's.
+    // The settings with which the mesh was proved.
     let QpSettings { traffic_class, service_level, .. } = options.mesh.settings;
     let marks = PacketMarks { traffic_class, service_level };
     let rules = Connectivity { rule, marks, exceptions: seen.plan.exceptions.clone() };
     RankTable::new(seen.id, map.world_size, nodes, ranks, rules)
 }
 
-/// For people: a line for each rank, with the columns that have anything in them.
+/// Writes a line for each rank, leaving out empty columns.
 pub(crate) fn for_people(table: &RankTable) -> String {
     let mut rows = vec![columns::row([
         "rank", "host", "hostname", "local", "address", "cpus", "numa", "gpu", "nics",

@@ -17,7 +17,7 @@ fn counts(list: &[(&str, u32)]) -> Result<Vec<(String, u32)>, String> {
     Ok(list.iter().map(|(n, c)| ((*n).to_owned(), *c)).collect())
 }
 
-/// By node.
+/// Maps ranks and lists those of each node.
 fn dealt(
     order: &str,
     by: Option<RankBy>,
@@ -104,8 +104,8 @@ fn oversubscription_is_dealt_out() {
 }
 
 proptest! {
-    /// Nodes have the numbers of their hosts in the list, which [`crate::run::crew`] relies on where
-    /// hosts are reached before ranks are mapped.
+    /// A node's number is its host's position in the list, on which jobs rely that reach their hosts before
+    /// ranks are mapped.
     #[test]
     fn every_rank_has_a_place_and_hosts_without_are_the_last(
         slots in prop::collection::vec(1..5u32, 1..7),
@@ -118,7 +118,7 @@ proptest! {
         let hosts = crate::hosts::parse(&[list]).unwrap();
         let order: MapBy = order.parse().unwrap();
         let Ok(map) = RankMap::by(order, &hosts, ranks, true) else {
-            // Only what does not fit any number of ranks on each host.
+            // An error is right only if no equal number of ranks per host fits.
             prop_assert!(ranks.is_some_and(|ranks| ranks as usize > 2 * hosts.len()));
             return Ok(());
         };

@@ -1,4 +1,4 @@
-//! What to do about a path that does not work, by how far it came and what the system said.
+//! Advice for a path that does not work, from the step at which it failed and the system's error.
 
 use super::paths::Proof;
 use super::show::Side;
@@ -6,10 +6,10 @@ use super::verdict::Failure;
 use rlaunch_bootstrap::protocol::mesh::ProofStep;
 use rlaunch_bootstrap::rank_table::{Nic, RankTable, Transport};
 
-/// The port that RoCE v2 packets go to, UDP.
+/// UDP destination port of RoCE v2 packets.
 const ROCE_PORT: u16 = 4791;
 
-/// The likely cause and its cure; none where nothing is known to help.
+/// Returns the likely cause and its remedy, if one is known.
 pub(crate) fn of(table: &RankTable, proof: &Proof, failure: &Failure) -> Option<String> {
     let (one, other) = (Side::of_end(table, proof.from)?, Side::of_end(table, proof.to)?);
     let (from, to) = (one.nic?, other.nic?);
@@ -32,13 +32,13 @@ pub(crate) fn of(table: &RankTable, proof: &Proof, failure: &Failure) -> Option<
     }
 }
 
-/// The host's C library is older than that of the machine that built the prover.
+/// Hint for a host whose C library is older than that of the machine on which the prover was built.
 const OLD_LIBRARIES: &str =
     "build rlaunch-prover (`cargo prover`) on a system as old as that host, or give --mesh off";
 
 type HostNic<'a> = (&'a str, &'a Nic);
 
-/// Small packets arrive, large ones do not.
+/// Advises for the case that small packets arrive and large ones do not.
 fn of_size(proof: &Proof, (host, from): HostNic<'_>, (peer, to): HostNic<'_>) -> String {
     let carried = proof.mtu.or_else(|| from.mtu.into_iter().chain(to.mtu).min()).unwrap_or(4096);
     let interface = |nic: &Nic| nic.netdev.clone().unwrap_or_else(|| nic.device.clone());
@@ -56,7 +56,7 @@ fn of_size(proof: &Proof, (host, from): HostNic<'_>, (peer, to): HostNic<'_>) ->
     )
 }
 
-/// Nothing arrives at all.
+/// Advises for the case that no packet arrives.
 fn of_silence((host, from): HostNic<'_>, (_, to): HostNic<'_>) -> String {
     let test = match (&from.netdev, to.address) {
         (Some(netdev), Some(address)) => {
@@ -81,7 +81,7 @@ fn of_silence((host, from): HostNic<'_>, (_, to): HostNic<'_>) -> String {
     }
 }
 
-/// The kernel does not find the peer.
+/// Advises for the case that the kernel cannot resolve the peer's address.
 fn of_address((host, from): HostNic<'_>, (_, to): HostNic<'_>) -> String {
     match (&from.netdev, to.address) {
         (Some(netdev), Some(address)) => {

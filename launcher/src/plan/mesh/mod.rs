@@ -1,6 +1,8 @@
-//! The mesh: which paths RDMA has between ranks, proved before any rank starts. In reading order:
-//! [`paths`] says what is to be proved, [`round`] what each node is told of it, [`verdict`] what
-//! follows from the answers, [`words`] and [`show`] what the user reads.
+//! The mesh: the RDMA paths between ranks, which are proved before any rank starts.
+//!
+//! A proof takes one or more rounds: [`paths`] chooses the paths to prove, [`round`] makes each node's part,
+//! [`outcome`] evaluates the nodes' reports and chooses remedies for the next round. [`messages`] and
+//! [`show`] write what the user reads.
 
 mod advice;
 pub(crate) mod paths;
@@ -24,16 +26,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use verdict::{Failure, Remedy, Verdict};
 
-/// What was asked for of the mesh.
+/// The user's options for the mesh.
 #[derive(Clone, Debug)]
 pub(crate) struct MeshOptions {
     pub(crate) mode: Mode,
-    /// For all rounds together.
+    /// Time limit for all rounds together.
     pub(crate) timeout: Duration,
     pub(crate) settings: QpSettings,
-    /// Keep an eye on the paths while the job runs.
+    /// Watch the paths while the job runs.
     pub(crate) watch: bool,
-    /// End the job when one of them goes down.
+    /// End the job when a watched path goes down.
     pub(crate) abort_on_link_down: bool,
 }
 
@@ -45,51 +47,52 @@ impl Default for MeshOptions {
     }
 }
 
-/// A proof and how it came out.
+/// A proof with its outcome.
 #[derive(Clone, Debug)]
 pub(crate) struct Tried {
-    /// By which the nodes know it.
+    /// Id of the proof in messages of the nodes.
     pub(crate) id: u32,
     pub(crate) proof: Proof,
     pub(crate) verdict: Verdict,
 }
 
-/// The proved mesh.
+/// Results of all proofs of a job.
 #[derive(Debug, Default)]
 pub(crate) struct Mesh {
-    /// In the order in which they were tried.
+    /// Proofs in the order in which they ran.
     pub(crate) tried: Vec<Tried>,
-    /// Pairs of NICs for which packets had to be made smaller.
+    /// Pairs of NICs whose MTU was lowered.
     pub(crate) lowered: BTreeSet<(NicId, NicId)>,
-    /// Those that were given a second chance.
+    /// Pairs of NICs whose proof was repeated.
     pub(crate) repeated: BTreeSet<(NicId, NicId)>,
-    /// All rounds together.
+    /// Duration of all rounds.
     pub(crate) took: Duration,
-    /// Rounds that there were.
+    /// Number of rounds.
     pub(crate) rounds: u32,
-    /// By node, of all rounds.
+    /// Costs of all rounds, by node.
     pub(crate) costs: BTreeMap<NodeId, RoundCost>,
 }
 
-/// Whether a job has anything to prove, or to fall back from.
+/// Tells whether a job has paths to prove, or may have to fall back to TCP.
 pub(crate) fn is_wanted(options: &Options, plan: &Plan) -> bool {
     let with_ports = plan.ports.iter().filter(|ports| !ports.is_empty()).count();
     options.transport != Transport::Tcp && options.mesh.mode != Mode::Off && with_ports > 1
 }
 
 impl Mesh {
-    /// Of these what has not been found to work.
+    /// Returns the paths not yet proved.
     pub(crate) fn unproved(&self, wanted: Vec<Proof>) -> Vec<Proof> {
         let up: BTreeSet<&Proof> = self.up().map(|tried| &tried.proof).collect();
         wanted.into_iter().filter(|proof| !up.contains(proof)).collect()
     }
 
-    /// What works.
+    /// Lists the paths that work.
     pub(crate) fn up(&self) -> impl Iterator<Item = &Tried> {
         self.tried.iter().filter(|tried| matches!(tried.verdict, Verdict::Up(_)))
     }
 
-    /// What works and is what ranks use: of NICs between which another path failed nothing is.
+    /// Lists the paths that work and are used by ranks. NICs with a failed path between them are not used at
+    /// all.
     pub(crate) fn in_use(&self, table: &RankTable) -> impl Iterator<Item = &Tried> {
         let is_current = |tried: &&Tried| {
             let pair = table.pair(tried.proof.a, tried.proof.b);
@@ -98,7 +101,7 @@ impl Mesh {
         self.up().filter(is_current)
     }
 
-    /// Everything that was tried has a number of its own.
+    /// Returns an id that no earlier proof has.
     pub(crate) fn next_id(&self) -> u32 {
         u32::try_from(self.tried.len()).unwrap_or(u32::MAX)
     }
@@ -110,7 +113,7 @@ impl Mesh {
         all.memory = all.memory.max(cost.memory);
     }
 
-    /// There is no time left for these.
+    /// Records paths for which no time is left as failed.
     pub(crate) fn give_up(&mut self, todo: &[Proof], timeout: Duration) {
         for proof in todo {
             let verdict = verdict::out_of_time(proof, timeout);
@@ -118,8 +121,8 @@ impl Mesh {
         }
     }
 
-    /// Takes out of the plan what has failed since `from`, or makes its packets smaller. Whether the
-    /// plan is another one now.
+    /// Removes paths that failed since index `from` from the plan, or lowers their MTU. Returns whether the
+    /// plan has changed.
     pub(crate) fn take_out(&mut self, plan: &mut Plan, table: &RankTable, from: usize) -> bool {
         let failed = self.tried[from..].iter().filter_map(|tried| match &tried.verdict {
             Verdict::Failed(failure) => Some((&tried.proof, failure)),
@@ -147,7 +150,7 @@ impl Mesh {
         changes
     }
 
-    /// One path of each pair of nodes that has any.
+    /// Chooses one working path for each pair of nodes, to be watched.
     pub(crate) fn watched(&self, table: &RankTable) -> Vec<&Tried> {
         let mut seen = BTreeSet::new();
         let nodes = |proof: &Proof| {
@@ -157,14 +160,14 @@ impl Mesh {
         self.in_use(table).filter(|tried| seen.insert(nodes(&tried.proof))).collect()
     }
 
-    /// What is known of a pair of ranks: the path that it uses, by its own proof or that of its NICs.
+    /// Returns the proof that covers a pair of ranks: its own, or that of its NICs.
     pub(crate) fn of(&self, (a, b): (Rank, Rank), nics: (NicId, NicId)) -> Option<&Tried> {
         let between = || self.up().filter(|tried| tried.proof.nics() == nics);
         let own = between().find(|tried| (tried.proof.a, tried.proof.b) == (a, b));
         own.or_else(|| between().next())
     }
 
-    /// Every failure of two nodes' NICs that did not pass, once for each pair of NICs and MTU.
+    /// Lists the lasting failures, one for each pair of NICs and MTU.
     pub(crate) fn failures(&self) -> Vec<(&Tried, &Failure)> {
         let up: BTreeSet<&Proof> = self.up().map(|tried| &tried.proof).collect();
         let mut seen = BTreeSet::new();
@@ -177,7 +180,7 @@ impl Mesh {
     }
 }
 
-/// Whether a pair goes by RDMA.
+/// Tells whether a pair uses RDMA.
 fn is_rdma(connect: PairTransport) -> bool {
     matches!(connect, PairTransport::Rdma | PairTransport::RdmaCm)
 }

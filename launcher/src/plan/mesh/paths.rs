@@ -1,26 +1,26 @@
-//! Which paths are proved: a pure function of the rank table.
+//! Choice of the paths to prove: a pure function of the rank table.
 
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::rank_table::{NicId, Pair, PairTransport, RankTable};
 use std::collections::BTreeSet;
 
-/// Up to so many ranks `--mesh auto` proves each pair of them.
+/// Number of ranks up to which `--mesh auto` proves every pair of ranks.
 const EACH_PAIR_UP_TO: u32 = 64;
 
 /// `--mesh`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Mode {
-    /// Each pair of ranks in jobs of up to 64, each pair of ports in larger ones
+    /// Every pair of ranks in jobs of up to 64, every pair of ports in larger ones
     #[default]
     Auto,
-    /// Each pair of ranks
+    /// Every pair of ranks
     Full,
-    /// Nothing is proved
+    /// No proof
     Off,
 }
 
 impl Mode {
-    /// Whether each pair of ranks is proved, and not only each pair of ports.
+    /// Tells whether every pair of ranks is proved, rather than every pair of ports.
     pub(crate) fn is_full(self, world_size: u32) -> bool {
         match self {
             Mode::Auto => world_size <= EACH_PAIR_UP_TO,
@@ -30,33 +30,33 @@ impl Mode {
     }
 }
 
-/// Two ranks of different nodes and the NICs between which they are proved, both directions at once.
+/// Proof of both directions between two ranks of different nodes, over one NIC of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Proof {
     pub(crate) a: Rank,
     pub(crate) b: Rank,
-    /// That of `a`, which dials.
+    /// NIC of rank `a`, which connects.
     pub(crate) from: NicId,
-    /// That of `b`.
+    /// NIC of rank `b`.
     pub(crate) to: NicId,
-    /// The largest packet, when less than the NICs would carry.
+    /// MTU in bytes, if lower than the NICs'.
     pub(crate) mtu: Option<u32>,
     pub(crate) by_manager: bool,
 }
 
 impl Proof {
-    /// Its two nodes.
+    /// Returns the two nodes.
     pub(crate) fn nodes(&self) -> [NodeId; 2] {
         [self.from.node, self.to.node]
     }
 
-    /// Its two NICs, that of the lower node first.
+    /// Returns the two NICs, that of the lower node first.
     pub(crate) fn nics(&self) -> (NicId, NicId) {
         (self.from.min(self.to), self.from.max(self.to))
     }
 }
 
-/// Everything that `mode` wants proved of a table.
+/// Lists the paths that `mode` requires to be proved.
 pub(crate) fn wanted(table: &RankTable, mode: Mode) -> Vec<Proof> {
     if mode == Mode::Off {
         return Vec::new();
@@ -69,7 +69,7 @@ pub(crate) fn wanted(table: &RankTable, mode: Mode) -> Vec<Proof> {
     all.filter(|proof| seen.insert((proof.nics(), proof.mtu))).collect()
 }
 
-/// That of a pair that RDMA connects.
+/// Returns the proof for a pair, if the table connects it by RDMA.
 pub(crate) fn proof(table: &RankTable, pair: &Pair) -> Option<Proof> {
     let Pair { a, b, nic_a, nic_b, connect, mtu } = *pair;
     let by_manager = match connect {

@@ -1,4 +1,4 @@
-//! What each node is told of a round.
+//! Each node's part in a round of proofs.
 
 use super::paths::Proof;
 use rlaunch_bootstrap::id::NodeId;
@@ -6,8 +6,8 @@ use rlaunch_bootstrap::protocol::mesh::{LocalPort, MeshPath, QpSettings, Round, 
 use rlaunch_bootstrap::rank_table::{NicId, RankTable};
 use std::collections::BTreeMap;
 
-/// By node: the ends of `proofs` that are its own, numbered from `first`. Nodes that have none take
-/// part all the same, since all of them meet.
+/// Makes the nodes' parts of `proofs`, which are numbered from `first`. Nodes without a path get an empty
+/// part, since all nodes take part in the round's barrier.
 pub(crate) fn of_nodes(
     table: &RankTable,
     proofs: &[Proof],
@@ -35,11 +35,11 @@ pub(crate) fn of_nodes(
     nodes.into_iter().map(round).collect()
 }
 
-/// One node's part.
+/// A node's part under construction.
 #[derive(Default)]
 struct Building {
     ends: Vec<LocalPort>,
-    /// Where each of its NICs is among them.
+    /// Index in the part of each NIC of the node.
     known: BTreeMap<(u32, bool), u32>,
     paths: Vec<MeshPath>,
 }
@@ -64,7 +64,7 @@ fn local(table: &RankTable, NicId { node, nic }: NicId, by_manager: bool) -> Opt
     })
 }
 
-/// One path alone, proved again by its two nodes while the job runs.
+/// Makes the parts of two nodes that prove a single path again while the job runs.
 pub(crate) fn again(
     table: &RankTable,
     proof: &Proof,

@@ -1,4 +1,4 @@
-//! `--show mesh`: by what any two ranks of different hosts reach each other, and how it was proved.
+//! `--show mesh`: the connection between every two ranks of different hosts, and how it was proved.
 
 use super::verdict::{Failure, Verdict};
 use super::{Mesh, Tried, is_rdma};
@@ -8,7 +8,7 @@ use rlaunch_bootstrap::rank_table::{Nic, NicId, Pair, PairTransport, RankTable, 
 use rlaunch_console::columns;
 use serde::Serialize;
 
-/// Every pair of ranks of different nodes, the lower rank first.
+/// Lists every pair of ranks of different nodes, the lower rank first.
 pub(crate) fn pairs(table: &RankTable) -> impl Iterator<Item = Pair> {
     let ranks = table.world_size();
     let all = (0..ranks).flat_map(move |a| (a + 1..ranks).map(move |b| (Rank(a), Rank(b))));
@@ -16,7 +16,7 @@ pub(crate) fn pairs(table: &RankTable) -> impl Iterator<Item = Pair> {
     pairs.filter(|pair| pair.connect != PairTransport::SharedMemory)
 }
 
-/// For people: a line for each pair.
+/// Writes a line for each pair.
 pub(crate) fn for_people(table: &RankTable, mesh: &Mesh) -> String {
     let header = ["ranks", "hosts", "by", "from", "to", "mtu", "round trip"];
     let mut rows = vec![columns::row(header)];
@@ -42,7 +42,7 @@ pub(crate) fn for_people(table: &RankTable, mesh: &Mesh) -> String {
     }
 }
 
-/// `41 us`, or that nobody has looked.
+/// Writes a measured round trip such as `41 us`, or that the pair was not measured.
 fn round_trip(mesh: &Mesh, pair: &Pair, one: &Side<'_>, other: &Side<'_>) -> String {
     if !is_rdma(pair.connect) || mesh.rounds == 0 {
         return String::new();
@@ -62,7 +62,7 @@ fn proof(mesh: &Mesh, pair: &Pair, one: &Side<'_>, other: &Side<'_>) -> Option<P
     }
 }
 
-/// `RoCE v2 oob`, `iWARP rdma_cm (NCCL cannot use it)`, `TCP`.
+/// Writes a connection: `RoCE v2 oob`, `iWARP rdma_cm (NCCL cannot use it)` or `TCP`.
 fn by(connect: PairTransport, nic: Option<&Nic>) -> String {
     let speaks = nic.map_or("", |nic| speaks(nic.transport));
     match connect {
@@ -70,14 +70,14 @@ fn by(connect: PairTransport, nic: Option<&Nic>) -> String {
         PairTransport::Tcp => "TCP".to_owned(),
         PairTransport::Rdma => format!("{speaks} oob"),
         PairTransport::RdmaCm => match nic {
-            // Only how rlaunch's own queue pairs are made; NCCL makes others.
+            // This concerns rlaunch's queue pairs only; NCCL creates its own.
             Some(nic) if nic.transport != Transport::Iwarp => format!("{speaks} rdma_cm"),
             _ => format!("{speaks} rdma_cm (NCCL cannot use it)"),
         },
     }
 }
 
-/// As people know it.
+/// Returns the common name of a transport.
 pub(crate) fn speaks(transport: Transport) -> &'static str {
     match transport {
         Transport::Infiniband => "InfiniBand",
@@ -86,12 +86,12 @@ pub(crate) fn speaks(transport: Transport) -> &'static str {
     }
 }
 
-/// One side of a pair.
+/// One end of a pair.
 pub(crate) struct Side<'a> {
     pub(crate) host: &'a str,
     pub(crate) nic: Option<&'a Nic>,
     end: Option<NicId>,
-    /// Of its node.
+    /// Address of the node.
     address: std::net::IpAddr,
 }
 
@@ -104,14 +104,14 @@ impl<'a> Side<'a> {
         Some(Side { host: &row.host, nic, end, address: row.address })
     }
 
-    /// A NIC of the job.
+    /// Returns the end at a NIC of the job.
     pub(crate) fn of_end(table: &'a RankTable, end: NicId) -> Option<Side<'a>> {
         let row = table.nodes().get(end.node.index())?;
         let nic = Some(row.nics.get(end.nic as usize)?);
         Some(Side { host: &row.host, nic, end: Some(end), address: row.address })
     }
 
-    /// `mlx5_0/1 GID 3 10.0.0.1`, or the address of the node.
+    /// Writes `mlx5_0/1 GID 3 10.0.0.1`, or the node's address without a NIC.
     pub(crate) fn text(&self) -> String {
         let Some(nic) = self.nic else { return self.address.to_string() };
         let mut words = vec![format!("{}/{}", nic.device, nic.port)];
@@ -121,22 +121,22 @@ impl<'a> Side<'a> {
     }
 }
 
-/// For programs: a pair and what is known of it.
+/// A pair of ranks in the JSON output.
 #[derive(Debug, Serialize)]
 pub(crate) struct PairShown<'a> {
     #[serde(flatten)]
     pair: Pair,
     host_a: &'a str,
     host_b: &'a str,
-    /// `mlx5_0`
+    /// Device of rank `a`, such as `mlx5_0`.
     device_a: Option<&'a str>,
     device_b: Option<&'a str>,
     gid_a: Option<&'a str>,
     gid_b: Option<&'a str>,
-    /// Both ends said that it carries; null where nobody tried.
+    /// Whether both ends proved the path; null if it was not tried.
     proved: Option<bool>,
     round_trip_us: Option<f64>,
-    /// NICs between which it was tried in vain.
+    /// Failed proofs between NICs of the two nodes.
     failed: Vec<FailureShown<'a>>,
 }
 
@@ -145,13 +145,13 @@ struct FailureShown<'a> {
     device_a: Option<&'a str>,
     device_b: Option<&'a str>,
     mtu: Option<u32>,
-    /// The end that says so.
+    /// Host that reported the failure.
     host: &'a str,
     step: ProofStep,
     cause: &'a str,
 }
 
-/// Every pair of ranks of different hosts.
+/// Lists every pair of ranks of different hosts for the JSON output.
 pub(crate) fn for_programs<'a>(table: &'a RankTable, mesh: &'a Mesh) -> Vec<PairShown<'a>> {
     let shown = |pair: Pair| {
         let (one, other) =
@@ -176,7 +176,7 @@ pub(crate) fn for_programs<'a>(table: &'a RankTable, mesh: &'a Mesh) -> Vec<Pair
     pairs(table).filter_map(shown).collect()
 }
 
-/// What was tried in vain between the nodes of a pair.
+/// Lists the failed proofs between the nodes of a pair.
 fn failures<'a>(table: &'a RankTable, mesh: &'a Mesh, pair: &Pair) -> Vec<FailureShown<'a>> {
     let node = |rank: Rank| table.ranks().get(rank.index()).map(|row| row.node);
     let (Some(a), Some(b)) = (node(pair.a), node(pair.b)) else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! Jobs on recorded machines whose paths work, or do not.
+//! Proofs of jobs on recorded machines, with faults on chosen paths.
 
 use super::*;
 use crate::goldens::{table_of, triangle};
@@ -9,7 +9,7 @@ use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::protocol::mesh::{PathEvent, PathFault, PathProof, ProofStep};
 use std::time::Instant;
 
-/// A job, and what is found to be wrong with paths.
+/// A job with its proofs.
 struct Job {
     machines: Vec<Inventory>,
     ranks: usize,
@@ -27,7 +27,7 @@ impl Job {
         table_of(&self.machines, self.ranks, &self.plan)
     }
 
-    /// Round after round, each path being as `fault` says; returns the table that comes of it.
+    /// Runs rounds in which paths fail as `fault` says; returns the resulting table.
     fn prove(&mut self, mode: Mode, fault: impl Fn(&Proof) -> Option<ProofStep>) -> RankTable {
         loop {
             let table = self.table();
@@ -55,7 +55,7 @@ fn verdict_of(proof: &Proof, step: Option<ProofStep>) -> Verdict {
     Verdict::Failed(Failure { node: proof.to.node, fault, other: None })
 }
 
-/// Between `a` and `b`.
+/// Tells whether a path is between `a` and `b`.
 fn is_first_cable(proof: &Proof) -> bool {
     (proof.a, proof.b) == (Rank(0), Rank(1))
 }

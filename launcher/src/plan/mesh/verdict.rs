@@ -1,4 +1,4 @@
-//! What became of the paths, and what follows from it: a smaller MTU, other NICs, or none.
+//! Outcomes of proofs, and the remedies that follow: a retry, a smaller MTU, or giving up a pair of NICs.
 
 use super::paths::Proof;
 use rlaunch_bootstrap::id::NodeId;
@@ -7,31 +7,31 @@ use rlaunch_bootstrap::rank_table::NicId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// What any Ethernet carries, in bytes of payload.
+/// RDMA MTU, in bytes, that fits the standard Ethernet MTU of 1500.
 const ETHERNET: u32 = 1024;
 
-/// How a proof came out.
+/// Outcome of a proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Up(PathProof),
     Failed(Failure),
 }
 
-/// Why a path does not carry.
+/// Failure of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
-    /// The end that knows best.
+    /// Node whose report names the cause.
     pub(crate) node: NodeId,
     pub(crate) fault: PathFault,
-    /// What the other end says, when it says something.
+    /// Report of the other end, if there is one.
     pub(crate) other: Option<PathFault>,
 }
 
-/// By path id: what both its ends have said.
+/// Reports of both ends, by the path's id.
 #[derive(Debug, Default)]
 pub(crate) struct Said(BTreeMap<u32, Vec<OfEnd>>);
 
-/// What the end on this node says.
+/// Report of the end on a node.
 type OfEnd = (NodeId, Result<PathProof, PathFault>);
 
 impl Said {
@@ -41,8 +41,8 @@ impl Said {
         }
     }
 
-    /// A path is up when both of its ends say so; of two faults that of an end that did not merely
-    /// wait for the other says more, and then the earlier one.
+    /// Evaluates a path: it is up if both ends report so. Of two faults the one of an end that did more than
+    /// wait for the other is the cause, else the earlier one.
     pub(crate) fn verdict(&self, id: u32, proof: &Proof, silent: &str) -> Verdict {
         let said = self.0.get(&id).map_or(&[][..], Vec::as_slice);
         let of = |node: NodeId| {
@@ -78,42 +78,42 @@ fn silence(cause: &str) -> PathFault {
     PathFault { step: ProofStep::Prepare, cause: cause.to_owned(), hint: None, awaited_peer: true }
 }
 
-/// Nobody came to prove this one.
+/// Returns the outcome of a path for which no time was left.
 pub(crate) fn out_of_time(proof: &Proof, timeout: Duration) -> Verdict {
     let cause = format!("not tried within {} s (--mesh-timeout)", timeout.as_secs_f64());
     Verdict::Failed(Failure { node: proof.from.node, fault: silence(&cause), other: None })
 }
 
 impl Failure {
-    /// Small packets arrive and large ones do not.
+    /// Tells whether small packets arrived and large ones did not.
     pub(crate) fn is_of_size(&self) -> bool {
         let by_size = |fault: &PathFault| fault.step == ProofStep::Block;
         by_size(&self.fault) && self.other.as_ref().is_none_or(by_size)
     }
 }
 
-/// What to do about two NICs between which a path failed.
+/// Remedy for two NICs with a failed path between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Remedy {
-    /// The same once more: a host that was busy for a moment is no broken link.
+    /// Retry unchanged; the host may just have been busy.
     Again,
-    /// Packets of at most so many bytes.
+    /// Retry with this MTU in bytes.
     Smaller(u32),
-    /// They do not reach each other.
+    /// Treat the NICs as not reaching each other.
     Cut,
 }
 
-/// What pairs of NICs have been tried with already.
+/// Remedies that were applied to pairs of NICs already.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Had<'a> {
-    /// Smaller packets.
+    /// Pairs with a lowered MTU.
     pub(crate) lowered: &'a BTreeSet<(NicId, NicId)>,
-    /// The same once more.
+    /// Pairs that were retried.
     pub(crate) repeated: &'a BTreeSet<(NicId, NicId)>,
 }
 
-/// Of each pair of NICs with a failed path, what is tried next. `carried` is what the two carry by
-/// themselves, in bytes.
+/// Chooses the remedy for each pair of NICs with a failed path. `carried` is the MTU, in bytes, that a
+/// pair uses by default.
 pub(crate) fn remedies<'a>(
     failed: impl Iterator<Item = (&'a Proof, &'a Failure)>,
     carried: impl Fn((NicId, NicId)) -> Option<u32>,
@@ -130,14 +130,14 @@ pub(crate) fn remedies<'a>(
         } else {
             Remedy::Cut
         };
-        // What cures one path has to cure all of them: the strongest is taken.
+        // The strongest remedy of a pair's paths applies to all of them.
         let known = remedies.entry(nics).or_insert(remedy);
         *known = (*known).max(remedy);
     }
     remedies
 }
 
-/// The MTU to be tried after this one: what any Ethernet carries, or the next one below that.
+/// Returns the next MTU to try: that of standard Ethernet, or below that the next smaller one.
 fn smaller(mtu: u32) -> Option<u32> {
     match mtu {
         0..=256 => None,

@@ -1,5 +1,4 @@
-//! What the user reads of the mesh: one line when it works, a line for each two NICs between which
-//! it does not.
+//! Messages about the mesh: one line if it works, and one for each pair of NICs between which it does not.
 
 use super::advice;
 use super::paths::{Mode, Proof};
@@ -14,12 +13,15 @@ use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::text;
 use std::collections::BTreeSet;
 
-/// Lines about paths that do not work; the others are counted.
+/// Upper limit of lines about failed paths; further ones are counted.
 const MOST_LINES: usize = 8;
 
 impl Mesh {
-    /// Says how the mesh came out, `table` being what follows from it. Refuses to go on without RDMA
-    /// where the user insists on it.
+    /// Prints the result of the proofs; `table` is the rank table that follows from it.
+    ///
+    /// # Errors
+    ///
+    /// RDMA is required and does not connect all pairs.
     pub(crate) fn conclude(
         &self,
         table: &RankTable,
@@ -55,15 +57,15 @@ impl Mesh {
         }
     }
 
-    /// Whether all ranks that were to use these NICs have RDMA all the same.
+    /// Tells whether all ranks that were to use these NICs have RDMA over others.
     fn is_replaced(&self, table: &RankTable, failed: &Proof) -> bool {
         let of_nics = self.tried.iter().filter(|tried| tried.proof.nics() == failed.nics());
         let mut pairs = of_nics.map(|tried| (tried.proof.a, tried.proof.b));
         pairs.all(|(a, b)| table.pair(a, b).is_some_and(|pair| is_rdma(pair.connect)))
     }
 
-    /// `no RDMA between a rxe0/1 … and b rxe1/1 …: token: b: transport retry counter exceeded
-    /// (status 12)`, what is done instead, and what could be done about it.
+    /// Writes a failure, `no RDMA between a rxe0/1 … and b rxe1/1 …: token: b: transport retry counter
+    /// exceeded (status 12)`, with what is used instead, and a hint.
     pub(crate) fn line(
         &self,
         table: &RankTable,
@@ -94,7 +96,7 @@ impl Mesh {
         (line, advice::of(table, &tried.proof, failure))
     }
 
-    /// `0 and 4`, of the first pair, and how many there are beside it.
+    /// Writes the first affected pair of ranks, `0 and 4`, and the count of others.
     fn ranks_of(&self, proof: &Proof) -> String {
         let of_nics = self.tried.iter().filter(|tried| tried.proof.nics() == proof.nics());
         let pairs: BTreeSet<(Rank, Rank)> =
@@ -107,18 +109,18 @@ impl Mesh {
         format!("{} and {}{more}", proof.a, proof.b)
     }
 
-    /// The MTU by which the pair goes now, where only larger packets got lost.
+    /// Returns the MTU that the pair uses now, if only larger packets were lost.
     fn smaller(&self, table: &RankTable, tried: &Tried, failure: &Failure) -> Option<u32> {
         let pair = table.pair(tried.proof.a, tried.proof.b)?;
         let lowered = failure.is_of_size() && self.lowered.contains(&tried.proof.nics());
         pair.mtu.filter(|_| lowered && is_rdma(pair.connect))
     }
 
-    /// `mesh: 6/6 paths up, RoCE v2, 3 subnets, proved in 41 ms`
+    /// Writes `mesh: 6/6 paths up, RoCE v2, 3 subnets, proved in 41 ms`.
     pub(crate) fn summary(&self, table: &RankTable, mode: Mode) -> String {
         let up: Vec<&Proof> = self.in_use(table).map(|tried| &tried.proof).collect();
         let pairs = |proofs: &mut dyn Iterator<Item = &Proof>| {
-            // Above 64 ranks a pair of NICs stands for all ranks that use it.
+            // In larger jobs a pair of NICs was proved for all ranks that use it.
             let full = mode.is_full(table.world_size());
             let key =
                 |p: &Proof| if full { (Some((p.a, p.b)), None) } else { (None, Some(p.nics())) };
@@ -135,7 +137,7 @@ impl Mesh {
     }
 }
 
-/// By what the pair of a failed proof goes now.
+/// Returns the name of the transport that replaces a failed path.
 fn instead(table: &RankTable, failed: &Proof) -> &'static str {
     match table.pair(failed.a, failed.b) {
         Some(pair) if is_rdma(pair.connect) => "other ports are used",
@@ -143,7 +145,7 @@ fn instead(table: &RankTable, failed: &Proof) -> &'static str {
     }
 }
 
-/// What they speak, `RoCE v2` or `RoCE v2 and iWARP by RDMA_CM`.
+/// Writes the transports of the working paths: `RoCE v2` or `RoCE v2 and iWARP by RDMA_CM`.
 fn spoken(table: &RankTable, up: &[&Proof]) -> Option<String> {
     let of = |proof: &&Proof| {
         let nic = Side::of_end(table, proof.from)?.nic?;
@@ -164,7 +166,7 @@ fn subnets(table: &RankTable, up: &[&Proof]) -> Option<String> {
     }
 }
 
-/// Warns of what does not work, each hint once.
+/// Prints warnings for failures, each hint once.
 fn say(lines: &[(String, Option<String>)]) {
     let mut hints = BTreeSet::new();
     for (line, hint) in lines.iter().take(MOST_LINES) {

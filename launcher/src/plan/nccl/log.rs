@@ -1,52 +1,52 @@
-//! What NCCL logs about its network (NCCL_DEBUG=INFO), read for `--nccl-verify` and for `rlaunch
-//! report`: which network each rank really used.
+//! Parser of NCCL's log (NCCL_DEBUG=INFO), which shows the network that each rank used. Serves
+//! `--nccl-verify` and `rlaunch report`.
 
 use rlaunch_bootstrap::id::Rank;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// By what each line of NCCL's is known.
+/// Marker in each line of NCCL's log.
 const MARK: &str = " NCCL INFO ";
 
-/// What all ranks have said.
+/// Networks of all ranks, as far as logged.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
-    /// Whether the user has asked for the lines and is to see them.
+    /// Whether the user asked for NCCL's log, whose lines are then shown.
     shown: bool,
     ranks: BTreeMap<Rank, Use>,
 }
 
-/// What one rank uses.
+/// Network of one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Use {
-    /// `IB`, `Socket`, or a plugin's name; `None` until NCCL has said.
+    /// `IB`, `Socket` or a plugin's name; `None` until it is logged.
     network: Option<String>,
-    /// `rocep26s0:1 RoCE`.
+    /// Ports such as `rocep26s0:1 RoCE`.
     ports: Vec<String>,
-    /// The interface by which its processes find each other, `eth0`.
+    /// Interface of NCCL's bootstrap, such as `eth0`.
     out_of_band: Option<String>,
-    /// NICs read and write the GPU's memory.
+    /// Whether NICs access the GPU's memory directly (GPUDirect).
     direct: bool,
 }
 
 impl Use {
-    /// Whether data goes by RDMA.
+    /// Tells whether data is transferred by RDMA.
     pub(crate) fn is_rdma(&self) -> bool {
         self.network.as_deref().is_some_and(|network| network != "Socket")
     }
 
-    /// Whether NCCL has said which network that is.
+    /// Tells whether the network was logged.
     pub(crate) fn is_known(&self) -> bool {
         self.network.is_some()
     }
 
-    /// The interface by which processes find each other.
+    /// Returns the interface of NCCL's bootstrap.
     pub(crate) fn out_of_band(&self) -> Option<&str> {
         self.out_of_band.as_deref()
     }
 
-    /// Reads a line, from behind `NCCL INFO` on.
+    /// Parses the part of a line after `NCCL INFO`.
     pub(crate) fn read(&mut self, words: &str) {
         if let Some(network) = words.strip_prefix("Using network ") {
             self.network = Some(network.trim().to_owned());
@@ -59,7 +59,7 @@ impl Use {
     }
 }
 
-/// `[0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>`
+/// Parses the ports of `[0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>`.
 fn ports_of(text: &str) -> Vec<String> {
     let ports = text.split(';').next().unwrap_or_default();
     let numbered = ports.split_whitespace().filter_map(|word| {
@@ -70,13 +70,13 @@ fn ports_of(text: &str) -> Vec<String> {
     numbered.collect()
 }
 
-/// `eth0` of `…; OOB eth0:10.0.0.1<0>`.
+/// Parses the interface `eth0` of `…; OOB eth0:10.0.0.1<0>`.
 fn interface_of(text: &str) -> Option<String> {
     let (_, address) = text.split_once("; OOB ")?;
     address.split_once(':').map(|(name, _)| name.to_owned())
 }
 
-/// `IB rocep26s0:1 RoCE, GPUDirect`, `TCP: RDMA is not used`.
+/// Writes `IB rocep26s0:1 RoCE, GPUDirect` or `TCP: RDMA is not used`.
 impl fmt::Display for Use {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.network.as_deref() {
@@ -98,7 +98,7 @@ impl Log {
         Log { shown, ranks: BTreeMap::new() }
     }
 
-    /// Reads what a rank wrote, whole lines; returns what of it is to be shown.
+    /// Reads whole lines of a rank's output; returns the lines to show.
     pub(crate) fn take(&mut self, rank: Rank, data: &[u8]) -> Vec<u8> {
         let mut kept = Vec::with_capacity(data.len());
         for line in data.split_inclusive(|byte| *byte == b'\n') {
@@ -116,7 +116,7 @@ impl Log {
         kept
     }
 
-    /// What a rank uses.
+    /// Returns a rank's network.
     pub(crate) fn of(&self, rank: Rank) -> Use {
         self.ranks.get(&rank).cloned().unwrap_or_default()
     }
@@ -126,7 +126,7 @@ impl Log {
 mod tests {
     use super::*;
 
-    /// From a job of two ranks on eRDMA.
+    /// Log of a job of two ranks on eRDMA.
     const IB: &str = "\
 iZ2zeg0kcgyxepyc5r63kgZ:17:28 [0] NCCL INFO NET/IB : Using [0]rocep26s0:1/RoCE ; OOB eth0:192.168.8.128<0>
 iZ2zeg0kcgyxepyc5r63kgZ:17:28 [0] NCCL INFO Using network IB

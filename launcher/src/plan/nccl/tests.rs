@@ -18,7 +18,7 @@ fn network(hosts: &str, inventories: &[Inventory], options: &Options) -> Network
     Fabric::of(&job_of(hosts), inventories, &plan, options).network
 }
 
-/// What the first host is told.
+/// Returns the first host's variables.
 fn told(inventories: &[Inventory], hosts: &str) -> Vec<String> {
     let plan = Plan::of(inventories, &PortWishes::default());
     let fabric = Fabric::of(&job_of(hosts), inventories, &plan, &Options::default());
@@ -69,7 +69,7 @@ fn hosts_that_no_port_joins_use_tcp() {
     assert_eq!(found, Network::Tcp("no RDMA port of a reaches one of b".into()));
 }
 
-/// Their networks say that they meet, the mesh has proved that they do not.
+/// The ports share a network, but the proof failed on every path.
 #[test]
 fn hosts_whose_every_path_was_cut_are_told_so() {
     let nodes = triangle();
@@ -123,7 +123,7 @@ fn modes_of_erdma_are_told_with_their_hosts() {
     assert_eq!(cure(&map, &[compat.clone(), compat]), None);
 }
 
-/// A machine whose one port has this address.
+/// Returns a machine whose only port has this address.
 fn readdressed(address: Ipv6Addr, prefix: u8, index: u16) -> Inventory {
     let mut node = inventory("esxi-vm");
     let port = &mut node.rdma[0].ports[0];
@@ -151,7 +151,7 @@ fn ipv6_has_to_be_asked_for() {
 
 #[test]
 fn the_length_of_subnets_is_told_when_it_is_not_nccls() {
-    // Two rails, each of /30 networks: the second port is on a network of its own.
+    // Two rails of /30 networks each: every port has a network of its own.
     let [mut one, mut other] = [1_u8, 2].map(|host| {
         let address = std::net::Ipv4Addr::new(10, 0, 0, host).to_ipv6_mapped();
         readdressed(address, 30, 3)

@@ -1,18 +1,18 @@
-//! NCCL's versions.
+//! Versions of NCCL.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// `2.30.7`.
+/// Version such as `2.30.7`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Version(u32, u32, u32);
 
 impl Version {
-    /// The first that can choose a port for each peer by subnet (NCCL_IB_SUBNET_AWARE_ROUTING).
+    /// First version that can choose a port for each peer by subnet (NCCL_IB_SUBNET_AWARE_ROUTING).
     pub(crate) const SUBNET_AWARE: Version = Version(2, 30, 7);
 }
 
-/// A text that is no version.
+/// Error for a text that is not a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a version like 2.30.7")]
 pub(crate) struct BadVersion;
@@ -20,7 +20,7 @@ pub(crate) struct BadVersion;
 impl FromStr for Version {
     type Err = BadVersion;
 
-    /// Whatever follows the third number, as in `2.27.3+cuda12.9`, does not count.
+    /// Parses a version and ignores what follows the third number, as in `2.27.3+cuda12.9`.
     fn from_str(text: &str) -> Result<Version, BadVersion> {
         let mut numbers = text.splitn(3, '.').map(|part| {
             let end = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());

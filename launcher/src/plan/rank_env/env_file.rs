@@ -1,18 +1,18 @@
-//! `--env-file`: variables of ranks, a line each, as docker and dotenv have them.
+//! `--env-file`: variables of ranks, one a line, in the syntax of docker and dotenv.
 //!
-//! `NAME=VALUE`, with `export` before it or not; `NAME` alone takes its value from here. `#` begins a
-//! comment at the start of a line, behind a blank in a bare value, and behind a quoted one. Single
-//! quotes keep what is between them; in double quotes `\n`, `\t`, `\r`, `\"`, `\\` and `\$` stand for
-//! one character. Quoted values may go on over several lines. `$NAME` stands for nothing else.
+//! `NAME=VALUE`, optionally after `export`; `NAME` alone takes its value from this shell. `#` begins a
+//! comment at the start of a line, after a blank in an unquoted value, and after a quoted one. Single
+//! quotes are literal; double quotes understand `\n`, `\t`, `\r`, `\"`, `\\` and `\$`. Quoted values may
+//! span several lines. `$NAME` is not expanded.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// The longest file, in bytes.
+/// Upper limit of a file, in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// Why a file of variables cannot be taken.
+/// Error in a file of variables.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EnvFileError {
     #[error("cannot read {}", path.display())]
@@ -21,17 +21,16 @@ pub(crate) enum EnvFileError {
     Line { path: PathBuf, line: usize, reason: String },
 }
 
-/// A variable of a file.
+/// Variable in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Line {
     pub(crate) name: String,
-    /// Without one it is taken from here.
+    /// Value, or `None` to take it from this shell.
     pub(crate) value: Option<String>,
-    /// Where its name stands, from 1.
+    /// Line of the name, from 1.
     pub(crate) number: usize,
 }
 
-/// Reads a file.
 pub(crate) fn read(path: &Path) -> Result<Vec<Line>, EnvFileError> {
     let read = || {
         let mut text = String::new();
@@ -49,7 +48,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Line>, EnvFileError> {
     })
 }
 
-/// The same for what a file holds; what is wrong comes with its line.
+/// Parses a file's content. The error is a line's number and what is wrong with it.
 pub(crate) fn parse(text: &str) -> Result<Vec<Line>, (usize, String)> {
     let mut reading = Reading { rest: text.strip_prefix('\u{feff}').unwrap_or(text), line: 1 };
     let mut lines = Vec::new();
@@ -67,19 +66,19 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Line>, (usize, String)> {
 
 struct Reading<'a> {
     rest: &'a str,
-    /// Of the next character.
+    /// Line of the next character.
     line: usize,
 }
 
 impl<'a> Reading<'a> {
-    /// The next line without its end, and past it.
+    /// Returns the rest of the line without its end, and moves past it.
     fn rest_of_line(&mut self) -> &'a str {
         let (line, rest) = self.rest.split_once('\n').unwrap_or((self.rest, ""));
         (self.rest, self.line) = (rest, self.line + 1);
         line
     }
 
-    /// A variable, or nothing where the line has none; past the end of its last line.
+    /// Parses a variable, `None` for a line without one, and moves past its last line.
     fn variable(&mut self) -> Result<Option<(String, Option<String>)>, String> {
         let line = self.rest.split('\n').next().unwrap_or_default();
         let start = line.trim_start();
@@ -95,7 +94,7 @@ impl<'a> Reading<'a> {
             return Ok(Some((name, None)));
         };
         let name = check_name(name.trim_end())?;
-        // A value may begin behind blanks.
+        // A value may be preceded by blanks.
         let inner = value.trim_start_matches([' ', '\t']);
         let value = match inner.chars().next() {
             Some(quote @ ('"' | '\'')) => {
@@ -113,7 +112,7 @@ impl<'a> Reading<'a> {
         Ok(Some((name, Some(value))))
     }
 
-    /// Up to the closing quote, behind which only a comment may stand.
+    /// Parses a quoted value, after which only a comment may follow.
     fn quoted(&mut self, quote: char) -> Result<String, String> {
         let mut value = String::new();
         let mut characters = self.rest.char_indices();
@@ -140,12 +139,12 @@ impl<'a> Reading<'a> {
         if behind.is_empty() || behind.starts_with('#') {
             return Ok(value);
         }
-        // It may be part of a secret.
+        // The text may be part of a secret.
         Err("more stands behind the closing quote".to_owned())
     }
 }
 
-/// Up to a comment, without blanks at its end.
+/// Parses an unquoted value, without a comment and trailing blanks.
 fn bare_value(text: &str) -> String {
     let comment = text
         .char_indices()
@@ -196,7 +195,7 @@ mod tests {
         let expected = expected
             .map(|(name, value)| (name.to_owned(), (value != "(none)").then(|| value.to_owned())));
         assert_eq!(parsed(text), expected);
-        // A name behind a value of two lines is on its own line.
+        // A value of two lines does not shift the line number of the next name.
         let numbers: Vec<usize> = parse(text).unwrap().iter().map(|line| line.number).collect();
         assert_eq!(numbers, [3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15]);
     }

@@ -1,8 +1,8 @@
-//! Which entry of a RoCE port's GID table is used. No fixed index is right: it is 1, 3 or 5 on one
-//! machine and something else on the next.
+//! Choice of the entry in a RoCE port's GID table. No fixed index works: it is 1, 3 or 5 on one machine and
+//! different on the next.
 //!
-//! The order is UCX's (`uct_ib_device_select_gid`): RoCE v2 before v1, IPv4 before IPv6, global
-//! before link-local; and what belongs to a container's or a hypervisor's bridge comes last.
+//! The order is UCX's (`uct_ib_device_select_gid`): RoCE v2 before v1, IPv4 before IPv6, global before
+//! link-local; addresses of a container engine's or a hypervisor's bridge come last.
 
 use super::Rejection;
 use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
@@ -10,10 +10,10 @@ use rlaunch_bootstrap::inventory::rdma::{Gid, GidKind, Port};
 use std::cmp::Reverse;
 use std::net::IpAddr;
 
-/// Interfaces that engines make, by how their names begin.
+/// Prefixes of interfaces that container engines and hypervisors create.
 const OVERLAYS: &[&str] = &["docker", "cni", "br-", "veth", "virbr", "tun", "flannel", "cali"];
 
-/// How good an entry is; the last is best.
+/// Rank of an entry; the last variant is best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
     Overlay,
@@ -44,7 +44,7 @@ impl Class {
     }
 }
 
-/// The entry to use, why, and what else could be used in other networks.
+/// Chooses the entry; returns it with the reason, and the entries to use in other networks.
 pub(super) fn choose(
     port: &Port,
     netdevs: &[Netdev],
@@ -54,7 +54,7 @@ pub(super) fn choose(
     let v2 = here.iter().filter(|(gid, _)| gid.kind == GidKind::RoceV2);
     let mut classed: Vec<(Class, &Gid, &Netdev)> =
         v2.map(|(gid, netdev)| (Class::of(gid, netdev), *gid, *netdev)).collect();
-    // Of equals the first.
+    // Among equal entries, the lowest index is first.
     classed.sort_by_key(|(class, gid, _)| (Reverse(*class), gid.index));
     match classed[..] {
         [(class, best, netdev), ref rest @ ..] => {
@@ -62,7 +62,7 @@ pub(super) fn choose(
             let others = global.map(|(_, gid, _)| (*gid).clone()).collect();
             Ok((best.clone(), class.reason(best, netdev), others))
         }
-        // Any interface that is up has entries, if only link-local ones, where it is.
+        // An interface that is up has at least link-local entries in its own network namespace.
         [] if port.gids.is_empty() && port.netdev.is_none() => Err(Rejection::InterfaceElsewhere),
         [] if port.gids.is_empty() => Err(Rejection::NoGid),
         [] if here.is_empty() => Err(Rejection::InterfaceElsewhere),
@@ -70,8 +70,8 @@ pub(super) fn choose(
     }
 }
 
-/// The interface that an entry stems from, if it is in this network namespace. Where the kernel
-/// does not name it, it is the port's, as long as that has the address.
+/// Returns the interface of an entry, if it is in this network namespace. If the kernel does not name it,
+/// it is the port's interface, provided that it has the address.
 fn netdev_of<'a>(gid: &Gid, port: &Port, netdevs: &'a [Netdev]) -> Option<&'a Netdev> {
     let named = |name: &String| netdevs.iter().find(|netdev| netdev.name == *name);
     match &gid.netdev {
@@ -106,7 +106,7 @@ mod tests {
         }
     }
 
-    /// `index kind address interface`, the interface left out where the kernel does not say.
+    /// Makes a port from entries `index kind address interface`; the interface is optional.
     fn port(entries: &[&str]) -> Port {
         let gid = |entry: &&str| {
             let words: Vec<&str> = entry.split(' ').collect();

@@ -1,22 +1,22 @@
-//! `--hca`: which RDMA ports may be used, in the grammar of NCCL_IB_HCA.
+//! `--hca`: RDMA ports that may be used, in the syntax of NCCL_IB_HCA.
 //!
-//! `^` at the beginning excludes what follows, `=` takes names as they are instead of as beginnings
-//! (`mlx5_1` is also `mlx5_10`); then `DEVICE[:PORT]` with commas between (NCCL,
-//! src/misc/utils.cc). NCCL's third and fourth part, rail and plane, are left to it.
+//! A leading `^` excludes the listed ports; `=` makes names exact, which are prefixes otherwise (`mlx5_1`
+//! matches `mlx5_10`). Then follows `DEVICE[:PORT],…` (NCCL, src/misc/utils.cc). NCCL's third and fourth
+//! fields, rail and plane, are accepted and left to NCCL.
 
 use rlaunch_bootstrap::inventory::rdma::{Port, RdmaDevice};
 use std::str::FromStr;
 
-/// Ports that may be used.
+/// Filter of ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HcaFilter {
     excludes: bool,
     exact: bool,
-    /// Devices, and a port of each or all.
+    /// Devices, each with a port or `None` for all.
     entries: Vec<(String, Option<u8>)>,
 }
 
-/// As many as NCCL reads.
+/// Upper limit of entries, which is NCCL's.
 const MOST_ENTRIES: usize = 32;
 
 impl FromStr for HcaFilter {
@@ -51,7 +51,7 @@ fn entry(text: &str) -> Result<(String, Option<u8>), String> {
 }
 
 impl HcaFilter {
-    /// Whether this port may be used.
+    /// Tells whether a port may be used.
     pub(crate) fn lets(&self, device: &RdmaDevice, port: &Port) -> bool {
         let names = |(name, number): &(String, Option<u8>)| {
             let is_device = match self.exact {
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
     use crate::recorded::inventory;
 
-    /// Which of the device names and ports 1 and 2 are let through.
+    /// Lists the devices and ports, of ports 1 and 2, that pass a filter.
     fn lets(filter: &str, devices: &[&str]) -> Vec<String> {
         let filter: HcaFilter = filter.parse().unwrap();
         let template = inventory("connectx3").rdma.remove(0);

@@ -1,21 +1,21 @@
-//! Which addresses a port leads to: its interface's network and the routes out of it. What leaves
-//! through a port is bound to its interface, so routes of other interfaces do not matter.
+//! Addresses that a port reaches: the subnet of its interface and the routes through it. RDMA packets of a
+//! port are bound to its interface, so routes through other interfaces do not matter.
 
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::rank_table::{Nic, Transport};
 use std::fmt;
 use std::net::IpAddr;
 
-/// Addresses with the same leading bits.
+/// IP subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Network {
-    /// Counted down, so that the smallest network is the least.
+    /// Number of host bits, which sorts smaller subnets first.
     host_bits: u8,
     address: IpAddr,
 }
 
 impl Network {
-    /// That of an address with so many leading bits.
+    /// Returns the subnet of an address with a prefix length.
     pub(crate) fn of(address: IpAddr, prefix: u8) -> Network {
         let bits = width(address);
         let host_bits = bits.saturating_sub(prefix);
@@ -27,18 +27,18 @@ impl Network {
             && masked(address, self.host_bits) == self.address
     }
 
-    /// Whether any address is in both.
+    /// Tells whether an address is in both subnets.
     pub(crate) fn overlaps(&self, other: &Network) -> bool {
         self.contains(other.address) || other.contains(self.address)
     }
 
-    /// Leading bits.
+    /// Returns the prefix length.
     pub(crate) fn prefix(&self) -> u8 {
         width(self.address) - self.host_bits
     }
 }
 
-/// `10.3.0.0/16`.
+/// Writes `10.3.0.0/16`.
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.address, self.prefix())
@@ -49,7 +49,7 @@ fn width(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// Without its last bits.
+/// Clears the host bits of an address.
 fn masked(address: IpAddr, host_bits: u8) -> IpAddr {
     let host_bits = u32::from(host_bits);
     match address {
@@ -64,19 +64,19 @@ fn masked(address: IpAddr, host_bits: u8) -> IpAddr {
     }
 }
 
-/// Where a port leads.
+/// Networks that a port reaches.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Leads {
-    /// To the ports of an InfiniBand subnet.
+    /// The ports of an InfiniBand subnet, by its prefix.
     Subnet(u64),
-    /// To these networks, smallest first, from this address.
+    /// IP subnets, smallest first, from the given source address.
     Networks(IpAddr, Vec<Network>),
-    /// Nowhere: it has no address.
+    /// None, since the port has no address.
     Nowhere,
 }
 
 impl Leads {
-    /// Out of `netdev`, where the port has this address.
+    /// Returns the networks that an address on `netdev` reaches.
     pub(crate) fn out_of(inventory: &Inventory, netdev: &str, address: IpAddr) -> Leads {
         let routes = inventory.routes.iter().filter(|route| route.netdev == netdev);
         let routes = routes.map(|route| Network::of(route.destination, route.prefix));
@@ -91,7 +91,7 @@ impl Leads {
         Leads::Networks(address, networks)
     }
 
-    /// The networks that a port is in itself, as the rank table has them.
+    /// Writes the port's own networks for the rank table.
     pub(crate) fn networks(&self) -> Vec<String> {
         match self {
             Leads::Subnet(prefix) => vec![format!("ib {prefix:016x}")],
@@ -103,7 +103,7 @@ impl Leads {
         }
     }
 
-    /// The smallest network that a port is in.
+    /// Returns the smallest subnet that contains the port's address.
     pub(crate) fn own(&self) -> Option<Network> {
         match self {
             Leads::Networks(own, networks) => networks.iter().copied().find(|n| n.contains(*own)),
@@ -111,7 +111,7 @@ impl Leads {
         }
     }
 
-    /// Whether two ports that speak the same reach each other: each must lead to the other.
+    /// Tells whether two ports of the same transport reach each other, in both directions.
     pub(crate) fn reach(&self, other: &Leads) -> bool {
         match (self, other) {
             (Leads::Subnet(one), Leads::Subnet(other)) => one == other,
@@ -124,8 +124,8 @@ impl Leads {
         }
     }
 
-    /// Whether two ports may reach each other that have no network in common, for all that their
-    /// networks say. Quicker than asking about each address.
+    /// Tells whether two ports without a common subnet could reach each other. A quick check of subnets that
+    /// saves checking each address.
     pub(crate) fn may_reach(&self, other: &Leads) -> bool {
         let (Leads::Networks(_, ours), Leads::Networks(_, theirs)) = (self, other) else {
             return false;
@@ -137,20 +137,20 @@ impl Leads {
     }
 }
 
-/// A port with what it leads to.
+/// Usable port with the networks that it reaches.
 #[derive(Clone, Debug)]
 pub(crate) struct Reachable {
     pub(crate) nic: Nic,
     pub(crate) leads: Leads,
-    /// Ports that it was found not to reach, whatever their networks say.
+    /// Ports to which a proof failed, although they share a network.
     pub(crate) cut_off: Vec<Identity>,
 }
 
-/// What no other port of a job has: its GID or its address.
+/// GID or address that is unique in the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity(Option<String>, Option<IpAddr>);
 
-/// Whether an address means something on one wire alone.
+/// Tells whether an address is link-local.
 pub(super) fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -159,7 +159,7 @@ pub(super) fn is_link_local(address: IpAddr) -> bool {
 }
 
 impl Reachable {
-    /// Whether it is known by such an address alone.
+    /// Tells whether the port has only a link-local address.
     pub(super) fn is_link_local(&self) -> bool {
         self.nic.transport == Transport::Roce && self.nic.address.is_some_and(is_link_local)
     }
@@ -173,13 +173,13 @@ impl Reachable {
             && (self.cut_off.is_empty() || !self.cut_off.contains(&other.identity()))
     }
 
-    /// Whether their networks say so, whatever was found.
+    /// Tells whether two ports reach each other by their networks, regardless of proofs.
     pub(crate) fn should_reach(&self, other: &Reachable) -> bool {
         self.nic.transport == other.nic.transport && self.leads.reach(&other.leads)
     }
 }
 
-/// What a line about a port says: `mlx5_0/1 192.168.1.2/24 (eth1)`.
+/// Writes `mlx5_0/1 192.168.1.2/24 (eth1)`.
 impl fmt::Display for Reachable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Nic { device, port, netdev, address, transport, .. } = &self.nic;
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
     use rlaunch_bootstrap::inventory::net::Netdev;
 
-    /// A node with one interface that has this address and these routes.
+    /// Returns the networks reached from an interface with this address and these routes.
     fn leads(address: &str, routes: &[&str]) -> Leads {
         let (ip, prefix) = address.split_once('/').unwrap();
         let ip = ip.parse().unwrap();

@@ -1,4 +1,4 @@
-//! Which ports of a job reach each other.
+//! Ports of a job, and which of them reach each other.
 
 use super::{Leads, PortWishes, Reachable, usable};
 use rlaunch_bootstrap::id::NodeId;
@@ -6,17 +6,17 @@ use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::rank_table::{NicId, PairException, Transport};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The ports of all nodes.
+/// Usable ports of all nodes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
-    /// By node, in the order of the rank table.
+    /// Ports by node, in the order of the rank table.
     pub(crate) ports: Vec<Vec<Reachable>>,
-    /// Ports that reach each other without having a network in common.
+    /// Pairs of ports that differ from the rule that ports reach each other if they share a network.
     pub(crate) exceptions: Vec<PairException>,
 }
 
 impl Plan {
-    /// Of all nodes, as far as the user lets them.
+    /// Makes the plan from all nodes' inventories and the user's options.
     pub(crate) fn of(inventories: &[Inventory], wishes: &PortWishes) -> Plan {
         let ports: Vec<Vec<Reachable>> =
             inventories.iter().map(|inventory| usable(inventory, wishes)).collect();
@@ -24,13 +24,13 @@ impl Plan {
         Plan { ports, exceptions }
     }
 
-    /// Whether any port of one node reaches any of another.
+    /// Tells whether a port of one node reaches a port of another.
     pub(crate) fn meet(&self, one: usize, other: usize) -> bool {
         let reach = |a: &Reachable| self.ports[other].iter().any(|b| a.reach(b));
         self.ports[one].iter().any(reach)
     }
 
-    /// Two ports do not reach each other, whatever their networks say: that of the lower node first.
+    /// Records that two ports do not reach each other; the port of the lower node is first.
     pub(crate) fn cut(&mut self, (one, other): (NicId, NicId)) {
         let identities = [one, other].map(|end| self.port(end).identity());
         let [of_one, of_other] = identities;
@@ -40,12 +40,12 @@ impl Plan {
         self.except((one, other), meets.then_some((false, None)));
     }
 
-    /// Packets between two ports are of at most `mtu` bytes: that of the lower node first.
+    /// Limits the MTU between two ports to `mtu` bytes; the port of the lower node is first.
     pub(crate) fn limit(&mut self, nics: (NicId, NicId), mtu: u32) {
         self.except(nics, Some((true, Some(mtu))));
     }
 
-    /// Replaces the exception of two ports by this one, or by none.
+    /// Replaces or removes the exception of two ports.
     fn except(&mut self, (a, b): (NicId, NicId), reach: Option<(bool, Option<u32>)>) {
         self.exceptions.retain(|known| (known.a, known.b) != (a, b));
         self.exceptions.extend(reach.map(|(reach, mtu)| PairException { a, b, reach, mtu }));
@@ -60,16 +60,16 @@ impl Plan {
         &mut self.ports[end.node.index()][end.nic as usize]
     }
 
-    /// Nodes without a usable port.
+    /// Lists the nodes without a usable port.
     pub(crate) fn without(&self) -> impl Iterator<Item = usize> {
         let empty = self.ports.iter().enumerate().filter(|(_, ports)| ports.is_empty());
         empty.map(|(node, _)| node)
     }
 
-    /// Pairs of nodes that have ports, of which none reach each other.
+    /// Lists the pairs of nodes that have ports of which none reach each other.
     pub(crate) fn apart(&self) -> Vec<(usize, usize)> {
-        // Nodes whose ports are in the same networks meet the same others; of large jobs nearly all
-        // are alike.
+        // Nodes whose ports are in the same networks reach the same other nodes. In large jobs nearly all
+        // nodes are alike, so comparing groups is much cheaper than comparing nodes.
         let mut alike: BTreeMap<Vec<Kind<'_>>, Vec<usize>> = BTreeMap::new();
         for (node, ports) in self.ports.iter().enumerate().filter(|(_, ports)| !ports.is_empty()) {
             alike.entry(ports.iter().map(kind).collect()).or_default().push(node);
@@ -93,7 +93,7 @@ impl Plan {
     }
 }
 
-/// What decides whether ports have a network in common.
+/// Transport and networks of a port, which decide whether ports share a network.
 type Kind<'a> = (u8, &'a [String]);
 
 fn kind(port: &Reachable) -> Kind<'_> {
@@ -109,10 +109,10 @@ fn share(one: &Kind<'_>, other: &Kind<'_>) -> bool {
     one.0 == other.0 && one.1.iter().any(|network| other.1.contains(network))
 }
 
-/// Ports of different nodes that reach each other though they share no network: routes there and
-/// back, or prefixes that differ. What shares a network always reaches each other.
+/// Finds ports of different nodes that reach each other without a common network: by routes, or because
+/// their prefix lengths differ.
 fn exceptions(ports: &[Vec<Reachable>]) -> Vec<PairException> {
-    // Ports that lead to the same differ in their addresses alone.
+    // Ports that reach the same networks differ only in their addresses.
     let mut alike: BTreeMap<(Kind<'_>, Alike<'_>), Vec<(NicId, &Reachable)>> = BTreeMap::new();
     for (node, ports) in (0..).map(NodeId).zip(ports) {
         for (nic, port) in (0..).zip(ports) {
@@ -143,7 +143,7 @@ fn exceptions(ports: &[Vec<Reachable>]) -> Vec<PairException> {
     found.into_iter().map(|(a, b)| PairException { a, b, reach: true, mtu: None }).collect()
 }
 
-/// Where ports lead, without their own addresses.
+/// Networks that a port reaches, without its own address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Alike<'a> {
     Subnet(u64),

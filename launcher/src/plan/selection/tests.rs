@@ -44,7 +44,7 @@ fn a_port_that_cannot_be_used_is_no_nic() {
     let wishes = PortWishes { hca, ..PortWishes::default() };
     let left: Vec<(String, u32)> =
         usable(&all, &wishes).into_iter().map(|port| (port.nic.device, port.nic.rail)).collect();
-    // Rails are counted without regard to what may be used, so that hosts agree.
+    // Rails count all ports, usable or not, so that hosts agree on their numbers.
     assert_eq!(left, [("mlx5_1".to_owned(), 1), ("mlx5_3".to_owned(), 3)]);
 }
 
@@ -82,7 +82,7 @@ fn rates_are_read() {
     assert_eq!((megabits("unknown"), megabits("")), (None, None));
 }
 
-/// The table of a job with one or more ranks on each of these machines.
+/// Returns the table of a job with `ranks` ranks on each of these machines.
 fn table_of(inventories: &[Inventory], ranks: usize) -> RankTable {
     let hosts: Vec<String> = (0..inventories.len()).map(|n| format!("h{n}:{ranks}")).collect();
     let map = RankMap::by_slot(&crate::hosts::parse(&[hosts.join(",")]).unwrap(), None, false);
@@ -98,7 +98,7 @@ fn table_of(inventories: &[Inventory], ranks: usize) -> RankTable {
     table::build(&options, &seen, &vec![&facts; inventories.len()], &setups).unwrap()
 }
 
-/// `device → device`, for each pair of ranks with the lower first.
+/// Lists `device → device` for each pair of ranks, the lower first.
 fn ways(table: &RankTable) -> Vec<String> {
     let ranks = 0..table.world_size();
     let pairs = ranks.clone().flat_map(|a| ranks.clone().map(move |b| (a, b)));
@@ -153,15 +153,15 @@ fn modes_of_erdma_do_not_mix() {
     assert_eq!(Plan::of(&[compat, standard], &PortWishes::default()).apart(), [(0, 1)]);
 }
 
-/// What a port of a made-up machine is.
+/// Port of a generated machine.
 #[derive(Clone, Debug)]
 struct Made {
     speaks: Transport,
     software: bool,
     numa_node: Option<u32>,
-    /// Second-to-last byte, last byte and prefix of `10.x.subnet.host`.
+    /// Addresses `10.x.subnet.host`: subnet, host and prefix length.
     addresses: Vec<(u8, u8, u8)>,
-    /// Third byte and prefix of networks that its interface has routes to.
+    /// Routes of the interface: third byte of the network, and prefix length.
     routes: Vec<(u8, u8)>,
     v6: bool,
     active: bool,
@@ -181,7 +181,7 @@ fn any_port() -> impl Strategy<Value = Made> {
     let flags = (prop::bool::weighted(0.2), prop::bool::weighted(0.3), prop::bool::weighted(0.9));
     (speaks, numa_node, addresses, routes, flags).prop_map(
         |(speaks, numa_node, mut addresses, routes, (software, v6, active))| {
-            // No interface has an address twice.
+            // An interface cannot have an address twice.
             addresses.sort_unstable();
             addresses.dedup_by_key(|(subnet, host, _)| (*subnet, *host));
             Made { speaks, software, numa_node, addresses, routes, v6, active }
@@ -193,7 +193,7 @@ fn v4((subnet, host, _): (u8, u8, u8)) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, subnet, host)
 }
 
-/// A machine with these ports, `r0` on `e0` and so on.
+/// Returns a machine with these ports, `r0` on `e0` and so on.
 fn machine(ports: &[Made]) -> Inventory {
     let mut machine = Inventory::default();
     machine.cpus.allowed = "0-3".parse().unwrap();
@@ -267,7 +267,7 @@ fn machine(ports: &[Made]) -> Inventory {
     machine
 }
 
-/// Whether these ports reach each other, by looking at every address of both.
+/// Tells whether two ports reach each other by checking every address of both.
 fn oracle(a: &Made, b: &Made) -> bool {
     let bits = |prefix: u8| u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
     let same = |one: Ipv4Addr, other: Ipv4Addr, prefix: u8| {

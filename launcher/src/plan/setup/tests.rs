@@ -7,7 +7,7 @@ fn job_of(hosts: &str) -> RankMap {
     RankMap::by_slot(&hosts, None, false).unwrap()
 }
 
-/// The first address of each node that is more than loopback.
+/// Returns each node's first address that is not loopback.
 fn addresses(inventories: &[Inventory]) -> Vec<IpAddr> {
     let first = |inventory: &Inventory| {
         let netdevs = inventory.netdevs.iter().filter(|n| n.kind != NetdevKind::Loopback);
@@ -35,7 +35,7 @@ fn text(setup: &Setup) -> Vec<String> {
     setup.defaults.iter().map(|default| format!("{}={}", default.name, default.value)).collect()
 }
 
-/// `NAME=value` of the first rank of each of two nodes; what GPUs bring along is left out.
+/// Returns `NAME=value` of the first rank of each of two nodes, without the variables for GPUs.
 fn defaults(inventories: &[Inventory; 2], env: &[EnvVar]) -> [Vec<String>; 2] {
     let without_gpus = inventories.clone().map(|i| Inventory { gpus: vec![], ..i });
     let decided = setups("pc1:2,pc2:2", &without_gpus, &Options::default(), env);
@@ -128,7 +128,7 @@ fn with_gpus_jobs_are_kept_apart() {
     for wanted in ["NCCL_SOCKET_MAGIC=7", "NCCL_RAS_ADDR=localhost:21001"] {
         assert!(told.contains(&wanted.to_owned()), "{wanted}: {told:?}");
     }
-    // The first port of rank 0's node is MASTER_PORT.
+    // MASTER_PORT is the first port of rank 0's node.
     assert!(text(&decided[1][0]).contains(&"NCCL_RAS_ADDR=localhost:21000".to_owned()));
 }
 
