@@ -1,5 +1,5 @@
-//! Tests: what is decided for jobs on recorded machines, `launcher/goldens/job-*.txt`, and the comparison
-//! with golden files.
+//! Golden tests: the decisions for jobs on recorded machines, `launcher/goldens/job-*.txt`. Other tests
+//! compare with golden files by [`is_golden`].
 
 use crate::plan::map::RankMap;
 use crate::plan::mesh;
@@ -20,7 +20,7 @@ use std::path::Path;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// Hosts `a`, `b` and so on, with so many ranks each.
+/// Maps `ranks` ranks onto each of the hosts `a`, `b` and so on.
 fn map_of(machines: &[Inventory], ranks: usize) -> RankMap {
     map_of_named(&NAMES[..machines.len()], ranks)
 }
@@ -31,7 +31,7 @@ fn map_of_named(names: &[&str], ranks: usize) -> RankMap {
     RankMap::by_slot(&hosts, None, false).unwrap()
 }
 
-/// The rank table that follows from a plan for such a job.
+/// Builds the rank table of a job with `ranks` ranks on each machine.
 pub(crate) fn table_of(machines: &[Inventory], ranks: usize, plan: &Plan) -> RankTable {
     let (map, options) = (map_of(machines, ranks), Options::default());
     let addresses: Vec<IpAddr> = machines.iter().map(management).collect();
@@ -44,7 +44,7 @@ pub(crate) fn table_of(machines: &[Inventory], ranks: usize, plan: &Plan) -> Ran
     table::build(&options, &seen, &vec![&facts(); machines.len()], &setups).unwrap()
 }
 
-/// What follows from such a job, with `then` to see it.
+/// Makes all decisions for a job and hands them to `then`.
 fn decided<T>(
     map: &RankMap,
     machines: &[Inventory],
@@ -64,28 +64,28 @@ fn decided<T>(
     then(&setups, &table, &wishes, &fabric)
 }
 
-/// Where the ranks of a job run and how they reach each other, for people.
+/// Describes where the ranks of a job run and how they reach each other.
 fn placed(map: &RankMap, setups: &[Vec<Setup>], table: &RankTable) -> String {
     let mesh = mesh::for_people(table, &mesh::Mesh::default());
     format!("{}\n{mesh}", show::placement(map, setups, table))
 }
 
-/// All that is decided for such a job, for people.
+/// Describes all decisions for a job.
 fn job(machines: &[Inventory], ranks: usize) -> String {
     let map = map_of(machines, ranks);
     decided(&map, machines, |setups, table, wishes, fabric| {
         let mut text = placed(&map, setups, table);
-        let mut told: Vec<(&str, String)> = Vec::new();
+        let mut printed: Option<String> = None;
         for (name, setups) in NAMES.iter().zip(setups) {
             let env = env(&setups[0]);
-            // What is the same as on the host before is not repeated.
-            if told.last().is_none_or(|(_, last)| *last != env) {
+            // Variables that are the same as on the host before are not repeated.
+            if printed.as_ref() != Some(&env) {
                 let _ = write!(text, "\nfirst rank of {name}\n{env}");
             }
-            told.push((name, env));
+            printed = Some(env);
         }
-        let said = setup::slow_network(wishes, &map, machines, &fabric.network);
-        if let Some((line, hint)) = said {
+        let slow = setup::slow_network(wishes, &map, machines, &fabric.network);
+        if let Some((line, hint)) = slow {
             let hint = hint.map(|hint| format!("hint: {hint}\n")).unwrap_or_default();
             let _ = write!(text, "\n{line}\n{hint}");
         }
@@ -93,7 +93,7 @@ fn job(machines: &[Inventory], ranks: usize) -> String {
     })
 }
 
-/// The first address that is one's own.
+/// Returns the first address that is not loopback.
 fn management(machine: &Inventory) -> IpAddr {
     let netdevs = machine.netdevs.iter().filter(|n| n.kind != NetdevKind::Loopback);
     netdevs.flat_map(|netdev| &netdev.addresses).next().unwrap().0
@@ -121,8 +121,8 @@ fn env(setup: &Setup) -> String {
     setup.defaults.iter().map(line).collect()
 }
 
-/// Compares what is printed with `launcher/goldens/NAME.txt`. With `UPDATE_GOLDENS=1` the file is
-/// written anew, to be looked at before it is committed.
+/// Compares a text with `launcher/goldens/NAME.txt`. With `UPDATE_GOLDENS=1` it is written to that file
+/// instead; review the changes before they are committed.
 pub(crate) fn is_golden(name: &str, printed: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens");
     let path = path.join(format!("{name}.txt"));
@@ -131,14 +131,14 @@ pub(crate) fn is_golden(name: &str, printed: &str) {
         return;
     }
     let golden = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(printed, golden, "{name}; UPDATE_GOLDENS=1 writes it anew");
+    assert_eq!(printed, golden, "{name}; UPDATE_GOLDENS=1 updates the file");
 }
 
 fn check(name: &str, machines: &[Inventory], ranks: usize) {
     is_golden(&format!("job-{name}"), &job(machines, ranks));
 }
 
-/// Several of one machine; their addresses are the same, which selection does not mind.
+/// Checks a job on `count` copies of one machine; selection does not depend on their equal addresses.
 fn several(name: &str, count: usize, ranks: usize) {
     check(name, &vec![inventory(name); count], ranks);
 }
@@ -177,7 +177,7 @@ fn machines_without_rdma() {
     several("container", 2, 1);
 }
 
-/// Three of one machine, with a cable and a network of its own between any two.
+/// Returns three machines of one kind, with a cable and a separate subnet between any two.
 pub(crate) fn triangle() -> [Inventory; 3] {
     let titanic = inventory("spark");
     let readdressed = |first: [u8; 4], second: [u8; 4]| {
@@ -201,7 +201,7 @@ pub(crate) fn triangle() -> [Inventory; 3] {
     [titanic, iceberg, carpathia]
 }
 
-/// The pair of `examples/guides/connectx3`, which differ in their addresses.
+/// Returns the two machines of `examples/guides/connectx3`, which differ in their addresses.
 fn pair() -> [Inventory; 2] {
     let pc1 = inventory("connectx3");
     let mut pc2 = pc1.clone();
@@ -214,7 +214,7 @@ fn pair() -> [Inventory; 2] {
     [pc1, pc2]
 }
 
-/// What that guide shows of a job is what is decided for it.
+/// The guide shows the decisions for its job.
 #[test]
 fn a_guide_shows_what_is_decided() {
     let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/guides/connectx3/README.md");

@@ -1,9 +1,9 @@
-//! For tests: what agents have read of recorded machines.
+//! Inventories of recorded machines, for tests.
 
 use rlaunch_bootstrap::inventory::Inventory;
 use std::path::Path;
 
-/// The inventory of `worker/fixtures/NAME.tree`, which the agent's tests keep in `NAME.json`.
+/// Returns the inventory of `worker/fixtures/NAME.tree`, which the agent's tests keep in `NAME.json`.
 pub(crate) fn inventory(name: &str) -> Inventory {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker/fixtures");
     let text = std::fs::read(fixtures.join(name).with_extension("json")).unwrap();

@@ -59,7 +59,7 @@ fn five_programs_of_a_split_service_come_up_in_order_and_end_together() {
     );
     let run = field.rlaunch(&line).in_directory(directory.path());
     let ran = run.run();
-    ran.succeeded().says(&["rank 4 on c has ended, and so do the others"]);
+    ran.succeeded().says(&["rank 4 on c has ended, so the others are ended too"]);
 
     let mut stamps: HashMap<(&str, &str), f64> = HashMap::new();
     let mut configs = HashMap::new();

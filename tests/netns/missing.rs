@@ -30,7 +30,7 @@ fn a_program_that_may_not_be_executed() {
     let field = Field::new();
     let _program = field.files(&["a", "b"], "/tmp/tool", "#!/bin/sh\n", 0o644);
     let ran = field.rlaunch("-H a,b /tmp/tool").run();
-    ran.refused(126, &["/tmp/tool may not be executed on a, b"]).hints("chmod +x");
+    ran.refused(126, &["/tmp/tool is not executable on a, b"]).hints("chmod +x");
 }
 
 #[test]

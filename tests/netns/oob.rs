@@ -73,7 +73,7 @@ fn where_nothing_is_in_the_way_nothing_is_said() {
     let field = Field::new();
     let ran = meet(&field, "").run();
     met_at(&ran, &first_network(&field, "a"));
-    ran.keeps_quiet_about(&["cannot reach", "through this machine", "meet over"]);
+    ran.keeps_quiet_about(&["cannot reach", "through this machine", "connect over"]);
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_filtered_network_is_left_for_another() {
         let ran = meet(&field, "").run();
         met_at(&ran, "10.77.0.2");
         let how = if verdict == "drop" { "no answer" } else { "refused" };
-        ran.says(&["b and a meet over 10.77.0.2 and 10.77.0.3: b cannot reach a at", how]);
+        ran.says(&["b and a connect over 10.77.0.2 and 10.77.0.3: b cannot reach a at", how]);
     }
 }
 
@@ -101,7 +101,7 @@ fn a_network_that_is_open_in_one_direction_is_left_too() {
         let _firewall = firewall(&field, "b", "input", &rule);
         let ran = meet(&field, "").run();
         ran.succeeded().took_less_than(10);
-        ran.says(&["b and a meet over 10.77.0.2 and 10.77.0.3: a cannot reach b at"]);
+        ran.says(&["b and a connect over 10.77.0.2 and 10.77.0.3: a cannot reach b at"]);
         ran.keeps_quiet_about(&["c and a meet"]);
     }
 }

@@ -66,7 +66,7 @@ fn a_key_that_nobody_puts_is_mentioned() {
     let field = Field::new();
     let script = "test $RANK = 0 || exit 0; rlaunch kv wait lost --timeout 14";
     let ran = job(&field, script).within(Duration::from_secs(25)).run();
-    ran.refused(124, &[]).says(&["ranks have waited 1", " s for key \"lost\": nobody put it"]);
+    ran.refused(124, &[]).says(&["ranks have waited 1", " s for key \"lost\": no rank has put it"]);
 }
 
 #[test]

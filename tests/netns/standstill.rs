@@ -38,7 +38,7 @@ fn ranks_of_a_node_that_stood_still_have_their_grace() {
     stop_for(&field, &of_b, GRACE + SLACK - Duration::from_secs(1));
     let ran = running.finish();
     assert_eq!(ran.ended_with(130).out().matches("saved\n").count(), 2, "{ran}");
-    ran.keeps_quiet_about(&["no word of the end"]);
+    ran.keeps_quiet_about(&["its end was not reported"]);
 }
 
 #[test]
@@ -53,5 +53,5 @@ fn a_launcher_that_stood_still_hears_how_its_nodes_ended() {
     running.signal(Signal::SIGINT);
     running.wait_for_text("told\n", 2);
     stop_for(&field, &[running.pid()], GRACE + SLACK + Duration::from_secs(2));
-    running.finish().ended_with(130).keeps_quiet_about(&["no word of the end"]);
+    running.finish().ended_with(130).keeps_quiet_about(&["its end was not reported"]);
 }

@@ -72,20 +72,20 @@ fn each_lack_is_said_with_the_flag_that_gives_it() {
     let job = "-H n1,n2 --container podman:few --transport tcp -np 2 true";
     let ran = field.rlaunch(job, &[]);
     ran.succeeded();
-    ran.says("n1: this podman container may lock 64 KiB of memory");
+    ran.says("n1: this podman container may lock only 64 KiB of memory");
     ran.says("hint: podman run needs --ulimit memlock=-1");
     ran.says("n2: /dev/shm of this podman container has 64 MiB");
     ran.says("hint: podman run needs --ipc=host or --shm-size=1g");
     start(&field, "n2", "apart", &format!("--network=none {MEMORY} {SHARED} {DEVICE}"));
     let ran = field.rlaunch("-H n2 --container podman:apart --transport tcp true", &[]);
     ran.succeeded();
-    ran.says("n2: this podman container has a network of its own");
+    ran.says("n2: this podman container has its own network namespace");
     ran.says("hint: podman run needs --net=host");
     start(&field, "n1", "image", &format!("{all} {without_provider}"));
     let ran = field.rlaunch("-H n1 --container podman:image --transport tcp true", &[]);
     ran.succeeded();
     ran.says("libibverbs of this podman container has no");
-    ran.says("hint: into the image: apt-get install libibverbs1 ibverbs-providers");
+    ran.says("hint: install in the image: apt-get install libibverbs1 ibverbs-providers");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_job_in_podmans_containers_is_told_what_they_lack() {
     let job = "-H n1,n2 --container podman:whole --transport tcp -np 2 sh -c";
     let whole = field.rlaunch(job, &[inside]);
     assert_eq!(whole.succeeded().sorted(), ["n1", "n2"], "{whole}");
-    whole.does_not_say("podman run needs").does_not_say("into the image");
+    whole.does_not_say("podman run needs").does_not_say("install in the image");
     let bare = field.rlaunch("-H n1 --container podman:bare sh -c", &[inside]);
     assert_eq!(bare.succeeded().out, "n1\n", "{bare}");
     bare.says("its file in /dev/infiniband is not in this podman container");

@@ -1,5 +1,5 @@
-//! Where agents have landed, and what is missing there: a container gives its programs less than
-//! its host has, and for each lack there is a flag.
+//! Containers: whether agents are in the container they were sent to, and what that container lacks
+//! for RDMA and GPUs. Each deficit has a flag that removes it.
 
 use crate::connect::connector::Container;
 use crate::hosts::Host;
@@ -10,48 +10,48 @@ use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::text;
 
-/// What RDMA's users ask to be able to lock, at least, in bytes. RoundTimeouts that are below it are the
-/// defaults of engines and of systemd, 64 KiB or 8 MiB.
+/// Bytes of lockable memory below which RDMA programs usually fail. The defaults of container engines
+/// and of systemd, 64 KiB and 8 MiB, are below it.
 const LOCKED_MEMORY: u64 = 64 << 20;
-/// `/dev/shm` as engines make it, in bytes.
+/// Size of `/dev/shm` that container engines give by default, in bytes.
 const SHARED_MEMORY: u64 = 64 << 20;
-/// Devices' drivers and what libibverbs drives them by, as far as that is told by the name.
+/// Providers of libibverbs whose name begins the name of the kernel driver they belong to.
 const PROVIDERS: &[&str] = &["mlx4", "mlx5", "erdma", "rxe", "siw"];
 
-/// Something that a node lacks.
+/// Something that a node lacks for RDMA or GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Lack {
-    place: Place,
-    what: What,
+pub(crate) struct Deficit {
+    scope: Scope,
+    kind: DeficitKind,
 }
 
-/// What has to be started differently.
+/// The machine that a deficit is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Scope {
     Host,
-    /// A container, and its maker where that shows.
+    /// A container, and its engine if that is known.
     Container(Option<ContainerKind>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum What {
-    /// Files of these devices are not there.
+enum DeficitKind {
+    /// The device files of these devices are missing.
     Files(Vec<String>),
-    /// A device's file may not be opened.
+    /// This device file may not be opened.
     Denied(String),
-    /// So many bytes may be locked.
+    /// Only this many bytes may be locked.
     LockedMemory(u64),
-    /// So many bytes are shared.
+    /// `/dev/shm` has only this many bytes.
     SharedMemory(u64),
-    /// These devices' interfaces are not in this network.
+    /// The network interfaces of these devices are in another network namespace.
     Network(Vec<String>),
-    /// A library to use devices by.
+    /// libibverbs is not installed.
     Libibverbs,
-    /// What drives this device.
+    /// libibverbs has no provider for this device.
     Provider { device: String, provider: &'static str },
 }
 
-/// An agent on a host that was to be in a container is an error.
+/// Fails if an agent was to run in a container and runs on a host.
 pub(crate) fn check(
     wanted: Option<&Container>,
     nodes: &[(&Host, &Inventory)],
@@ -69,8 +69,9 @@ pub(crate) fn check(
     Err(failed)
 }
 
-/// Says what nodes lack, one sentence for all that lack the same; `uids` are of their agents.
-pub(crate) fn tell(
+/// Prints the deficits of all nodes, one line for all nodes with the same; `uids` are those of their
+/// agents.
+pub(crate) fn print_deficits(
     wanted: Option<&Container>,
     nodes: &[(&Host, &Inventory)],
     uids: impl Iterator<Item = u32>,
@@ -81,118 +82,120 @@ pub(crate) fn tell(
         }
     }
     let of_node = |((host, inventory), uid): ((_, &Inventory), u32)| {
-        let lacks = of(inventory, wanted.is_some(), uid);
-        lacks.into_iter().map(move |lack| (host, lack))
+        let deficits = deficits(inventory, wanted.is_some(), uid);
+        deficits.into_iter().map(move |deficit| (host, deficit))
     };
-    let lacks: Vec<(&Host, Lack)> = nodes.iter().copied().zip(uids).flat_map(of_node).collect();
-    let found: Vec<(&Host, &Lack)> = lacks.iter().map(|(host, lack)| (*host, lack)).collect();
-    for (lack, hosts) in by_finding(&found) {
-        messages::info(&format!("{}: {lack}", text::list(&hosts)));
-        messages::hint(&lack.cure());
+    let deficits: Vec<(&Host, Deficit)> =
+        nodes.iter().copied().zip(uids).flat_map(of_node).collect();
+    let found: Vec<(&Host, &Deficit)> =
+        deficits.iter().map(|(host, deficit)| (*host, deficit)).collect();
+    for (deficit, hosts) in by_finding(&found) {
+        messages::info(&format!("{}: {deficit}", text::list(&hosts)));
+        messages::hint(&deficit.remedy());
     }
 }
 
-/// What a node lacks. Nothing is said of one without RDMA or GPUs: what runs there does without.
-pub(crate) fn of(inventory: &Inventory, entered: bool, uid: u32) -> Vec<Lack> {
+/// Lists the deficits of a node. A node without RDMA and GPUs has none.
+pub(crate) fn deficits(inventory: &Inventory, entered: bool, uid: u32) -> Vec<Deficit> {
     let kind = inventory.system.container;
-    let place = match kind.is_some() || entered {
-        true => Place::Container(kind),
-        false => Place::Host,
+    let scope = match kind.is_some() || entered {
+        true => Scope::Container(kind),
+        false => Scope::Host,
     };
-    let mut lacks: Vec<What> = Vec::new();
-    if place != Place::Host {
-        lacks.extend(files(&inventory.rdma));
-        lacks.extend(network(&inventory.rdma));
-        lacks.extend(software(inventory));
+    let mut deficits: Vec<DeficitKind> = Vec::new();
+    if scope != Scope::Host {
+        deficits.extend(files(&inventory.rdma));
+        deficits.extend(network(&inventory.rdma));
+        deficits.extend(software(inventory));
     }
     let is_usable = |device: &RdmaDevice| matches!(device.uverbs, Uverbs::Usable(_));
     let limit = inventory.limits.locked_memory.filter(|&limit| limit < LOCKED_MEMORY);
-    // Root of a host may lock what it likes; that of a container usually may not.
-    if inventory.rdma.iter().any(is_usable) && (place != Place::Host || uid != 0) {
-        lacks.extend(limit.map(What::LockedMemory));
+    // Root may lock any amount on a host, but usually not in a container.
+    if inventory.rdma.iter().any(is_usable) && (scope != Scope::Host || uid != 0) {
+        deficits.extend(limit.map(DeficitKind::LockedMemory));
     }
     let has_use = !inventory.rdma.is_empty() || !inventory.gpus.is_empty();
     let shared = inventory.limits.shared_memory.filter(|&bytes| bytes <= SHARED_MEMORY);
-    if place != Place::Host && has_use {
-        lacks.extend(shared.map(What::SharedMemory));
+    if scope != Scope::Host && has_use {
+        deficits.extend(shared.map(DeficitKind::SharedMemory));
     }
-    lacks.into_iter().map(|what| Lack { place, what }).collect()
+    deficits.into_iter().map(|kind| Deficit { scope, kind }).collect()
 }
 
-fn files(devices: &[RdmaDevice]) -> Vec<What> {
+fn files(devices: &[RdmaDevice]) -> Vec<DeficitKind> {
     let missing = devices.iter().filter(|device| device.uverbs == Uverbs::Missing);
     let missing: Vec<String> = missing.map(|device| device.name.clone()).collect();
     let denied = devices.iter().find_map(|device| match &device.uverbs {
-        Uverbs::Denied(path) => Some(What::Denied(path.clone())),
+        Uverbs::Denied(path) => Some(DeficitKind::Denied(path.clone())),
         _ => None,
     });
-    let missing = (!missing.is_empty()).then_some(What::Files(missing));
+    let missing = (!missing.is_empty()).then_some(DeficitKind::Files(missing));
     missing.into_iter().chain(denied).collect()
 }
 
-fn network(devices: &[RdmaDevice]) -> Option<What> {
+fn network(devices: &[RdmaDevice]) -> Option<DeficitKind> {
     let is_elsewhere = |device: &&RdmaDevice| {
         let mut ports = device.ports.iter();
         ports.any(|port| port.link_layer == LinkLayer::Ethernet && port.netdev.is_none())
     };
     let names: Vec<String> =
         devices.iter().filter(is_elsewhere).map(|device| device.name.clone()).collect();
-    (!names.is_empty()).then_some(What::Network(names))
+    (!names.is_empty()).then_some(DeficitKind::Network(names))
 }
 
-fn software(inventory: &Inventory) -> Option<What> {
+fn software(inventory: &Inventory) -> Option<DeficitKind> {
     let usable = |device: &&RdmaDevice| matches!(device.uverbs, Uverbs::Usable(_));
     let mut devices = inventory.rdma.iter().filter(usable).peekable();
     devices.peek()?;
     if !inventory.system.libraries.iter().any(|(name, _)| name == "libibverbs") {
-        return Some(What::Libibverbs);
+        return Some(DeficitKind::Libibverbs);
     }
     devices.find_map(|device| {
         let driver = device.driver.as_deref()?;
         let provider = PROVIDERS.iter().copied().find(|known| driver.starts_with(known))?;
         let is_there = inventory.system.providers.iter().any(|there| there == provider);
-        (!is_there).then(|| What::Provider { device: device.name.clone(), provider })
+        (!is_there).then(|| DeficitKind::Provider { device: device.name.clone(), provider })
     })
 }
 
-impl Lack {
-    /// What the user can do.
-    pub(crate) fn cure(&self) -> String {
-        let (engine, on_kubernetes) = match self.place {
-            Place::Host => {
+impl Deficit {
+    /// Hint with the change that removes the deficit.
+    pub(crate) fn remedy(&self) -> String {
+        let (engine, on_kubernetes) = match self.scope {
+            Scope::Host => {
                 return "on the host: echo '* - memlock unlimited' | sudo tee \
                  /etc/security/limits.d/rdma.conf, then log in anew; under systemd \
                  LimitMEMLOCK=infinity"
                     .to_owned();
             }
-            Place::Container(kind) => (
+            Scope::Container(kind) => (
                 kind.filter(|kind| *kind != ContainerKind::Kubernetes),
                 kind == Some(ContainerKind::Kubernetes),
             ),
         };
         let engine = engine.unwrap_or(ContainerKind::Docker);
-        let flag = match (&self.what, on_kubernetes) {
-            (What::Libibverbs | What::Provider { .. }, _) => {
-                return "into the image: apt-get install libibverbs1 ibverbs-providers, or the \
-                        vendor's package; never the host's files"
+        let flag = match (&self.kind, on_kubernetes) {
+            (DeficitKind::Libibverbs | DeficitKind::Provider { .. }, _) => {
+                return "install in the image: apt-get install libibverbs1 ibverbs-providers, or \
+                        the vendor's package; do not mount the host's files"
                     .to_owned();
             }
-            (What::Denied(_), false) if engine == ContainerKind::Podman => {
+            (DeficitKind::Denied(_), false) if engine == ContainerKind::Podman => {
                 "--group-add keep-groups, as a user of the file's group"
             }
-            (What::Files(_), false) => "--device=/dev/infiniband",
-            (What::Denied(_), false) => "--group-add with the number of the file's group",
-            (What::LockedMemory(_), false) => "--ulimit memlock=-1",
-            (What::SharedMemory(_), false) => "--ipc=host or --shm-size=1g",
-            (What::Network(_), false) => "--net=host",
-            (What::Files(_) | What::Denied(_), true) => {
+            (DeficitKind::Files(_), false) => "--device=/dev/infiniband",
+            (DeficitKind::Denied(_), false) => "--group-add with the number of the file's group",
+            (DeficitKind::LockedMemory(_), false) => "--ulimit memlock=-1",
+            (DeficitKind::SharedMemory(_), false) => "--ipc=host or --shm-size=1g",
+            (DeficitKind::Network(_), false) => "--net=host",
+            (DeficitKind::Files(_) | DeficitKind::Denied(_), true) => {
                 "the resource of the device plugin, as rdma/hca: 1 or aliyun/erdma: 1"
             }
-            (What::LockedMemory(_), true) => "securityContext.capabilities.add: [IPC_LOCK]",
-            (What::SharedMemory(_), true) => {
+            (DeficitKind::LockedMemory(_), true) => "securityContext.capabilities.add: [IPC_LOCK]",
+            (DeficitKind::SharedMemory(_), true) => {
                 "a volume emptyDir: {medium: Memory} mounted at /dev/shm"
             }
-            (What::Network(_), true) => "hostNetwork: true",
+            (DeficitKind::Network(_), true) => "hostNetwork: true",
         };
         match on_kubernetes {
             true => format!("the pod needs {flag}"),
@@ -201,34 +204,41 @@ impl Lack {
     }
 }
 
-impl std::fmt::Display for Lack {
+impl std::fmt::Display for Deficit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let here = match self.place {
-            Place::Host => "this host".to_owned(),
-            Place::Container(None) => "this container".to_owned(),
-            Place::Container(Some(kind)) => format!("this {kind} container"),
+        let here = match self.scope {
+            Scope::Host => "this host".to_owned(),
+            Scope::Container(None) => "this container".to_owned(),
+            Scope::Container(Some(kind)) => format!("this {kind} container"),
         };
-        match &self.what {
-            What::Files(devices) => write!(
+        match &self.kind {
+            DeficitKind::Files(devices) => write!(
                 f,
-                "{} is in sysfs, and its file in /dev/infiniband is not in {here}",
+                "{} is in sysfs, but its file in /dev/infiniband is missing in {here}",
                 devices.join(", ")
             ),
-            What::Denied(path) => write!(f, "{path} may not be opened in {here}"),
-            What::LockedMemory(bytes) => {
-                write!(f, "{here} may lock {} of memory: registering buffers fails", size(*bytes))
+            DeficitKind::Denied(path) => write!(f, "{path} may not be opened in {here}"),
+            DeficitKind::LockedMemory(bytes) => {
+                write!(
+                    f,
+                    "{here} may lock only {} of memory: registering buffers fails",
+                    size(*bytes)
+                )
             }
-            What::SharedMemory(bytes) => {
-                write!(f, "/dev/shm of {here} has {}: ranks may run out of it", size(*bytes))
+            DeficitKind::SharedMemory(bytes) => {
+                write!(f, "/dev/shm of {here} has only {}: ranks may run out of it", size(*bytes))
             }
-            What::Network(devices) => write!(
+            DeficitKind::Network(devices) => write!(
                 f,
-                "{here} has a network of its own, and the addresses of {} belong to the host's",
+                "{here} has its own network namespace, but the addresses of {} are in the host's",
                 devices.join(", ")
             ),
-            What::Libibverbs => write!(f, "{here} has no libibverbs: RDMA cannot be used"),
-            What::Provider { device, provider } => {
-                write!(f, "sysfs shows {device}, and libibverbs of {here} has no {provider}")
+            DeficitKind::Libibverbs => write!(f, "{here} has no libibverbs: RDMA cannot be used"),
+            DeficitKind::Provider { device, provider } => {
+                write!(
+                    f,
+                    "sysfs shows {device}, but libibverbs of {here} has no provider {provider}"
+                )
             }
         }
     }
@@ -244,7 +254,7 @@ mod tests {
     use super::*;
     use rlaunch_bootstrap::inventory::rdma::Port;
 
-    /// A container with a device that can be used, and all that it needs.
+    /// A container with a usable device and without deficits.
     fn whole() -> Inventory {
         let rdma = vec![crate::recorded::inventory("connectx3").rdma[0].clone()];
         let mut inventory = Inventory { rdma, ..Inventory::default() };
@@ -261,49 +271,49 @@ mod tests {
         inventory
     }
 
-    fn said(change: impl FnOnce(&mut Inventory)) -> Vec<String> {
+    fn printed(change: impl FnOnce(&mut Inventory)) -> Vec<String> {
         let mut inventory = whole();
         change(&mut inventory);
-        let lacks = of(&inventory, false, 0);
-        lacks.iter().map(|lack| format!("{lack} | {}", lack.cure())).collect()
+        let deficits = deficits(&inventory, false, 0);
+        deficits.iter().map(|deficit| format!("{deficit} | {}", deficit.remedy())).collect()
     }
 
     #[test]
     fn each_lack_is_named_with_the_flag_that_gives_it() {
-        assert_eq!(said(|_| ()), Vec::<String>::new());
+        assert_eq!(printed(|_| ()), Vec::<String>::new());
         let one = |change: fn(&mut Inventory)| {
-            let mut lacks = said(change);
-            assert_eq!(lacks.len(), 1, "{lacks:?}");
-            lacks.remove(0)
+            let mut deficits = printed(change);
+            assert_eq!(deficits.len(), 1, "{deficits:?}");
+            deficits.remove(0)
         };
         let memlock = one(|inventory| inventory.limits.locked_memory = Some(64 << 10));
         assert_eq!(
             memlock,
-            "this docker container may lock 64 KiB of memory: registering buffers fails | docker \
-             run needs --ulimit memlock=-1"
+            "this docker container may lock only 64 KiB of memory: registering buffers fails | \
+             docker run needs --ulimit memlock=-1"
         );
         let shm = one(|inventory| inventory.limits.shared_memory = Some(64 << 20));
         assert_eq!(
             shm,
-            "/dev/shm of this docker container has 64 MiB: ranks may run out of it | docker run \
-             needs --ipc=host or --shm-size=1g"
+            "/dev/shm of this docker container has only 64 MiB: ranks may run out of it | docker \
+             run needs --ipc=host or --shm-size=1g"
         );
         let net = one(|inventory| inventory.rdma[0].ports[0].netdev = None);
         assert_eq!(
             net,
-            "this docker container has a network of its own, and the addresses of mlx5_0 belong \
-             to the host's | docker run needs --net=host"
+            "this docker container has its own network namespace, but the addresses of mlx5_0 are \
+             in the host's | docker run needs --net=host"
         );
         let provider = one(|inventory| inventory.system.providers.clear());
-        assert!(provider.starts_with("sysfs shows mlx5_0, and libibverbs of"), "{provider}");
+        assert!(provider.starts_with("sysfs shows mlx5_0, but libibverbs of"), "{provider}");
         assert!(provider.contains("apt-get install libibverbs1 ibverbs-providers"), "{provider}");
         let library = one(|inventory| inventory.system.libraries.clear());
         assert!(library.contains("no libibverbs"), "{library}");
         let device = one(|inventory| inventory.rdma[0].uverbs = Uverbs::Missing);
         assert_eq!(
             device,
-            "mlx5_0 is in sysfs, and its file in /dev/infiniband is not in this docker container \
-             | docker run needs --device=/dev/infiniband"
+            "mlx5_0 is in sysfs, but its file in /dev/infiniband is missing in this docker \
+             container | docker run needs --device=/dev/infiniband"
         );
     }
 
@@ -326,7 +336,7 @@ mod tests {
     #[test]
     fn every_engine_has_its_own_words() {
         let denied = |kind| {
-            said(|inventory| {
+            printed(|inventory| {
                 inventory.system.container = Some(kind);
                 inventory.rdma[0].uverbs = Uverbs::Denied("/dev/infiniband/uverbs0".into());
             })
@@ -344,18 +354,18 @@ mod tests {
             inventory.limits.shared_memory = Some(64 << 20);
             inventory.limits.locked_memory = Some(64 << 10);
         };
-        assert_eq!(said(bare), Vec::<String>::new());
+        assert_eq!(printed(bare), Vec::<String>::new());
         let host = |inventory: &mut Inventory| {
             inventory.system.container = None;
             inventory.limits.locked_memory = Some(8 << 20);
             inventory.limits.shared_memory = Some(1 << 20);
             inventory.system.libraries.clear();
         };
-        assert_eq!(said(host), Vec::<String>::new());
+        assert_eq!(printed(host), Vec::<String>::new());
         let mut inventory = whole();
         host(&mut inventory);
-        let lacks = of(&inventory, false, 1000);
-        assert_eq!(lacks.len(), 1);
-        assert!(lacks[0].cure().contains("limits.d"), "{}", lacks[0].cure());
+        let deficits = deficits(&inventory, false, 1000);
+        assert_eq!(deficits.len(), 1);
+        assert!(deficits[0].remedy().contains("limits.d"), "{}", deficits[0].remedy());
     }
 }

@@ -1,7 +1,6 @@
-//! `--dry-run`: what a job would be, with no rank started.
+//! `--dry-run`: prints a job without starting any rank.
 //!
-//! It begins with lines that programs may read: what a line is about, then words as a shell takes
-//! them.
+//! The output begins with lines for programs: a keyword, then words quoted as for a shell.
 //!
 //! ```text
 //! host a slots=2 ranks=0-1
@@ -11,9 +10,9 @@
 //! program python3 train.py 'a b'
 //! ```
 //!
-//! A host's ranks are in the order of their local ranks. The directory is `preferred` where ranks
-//! run in their home without it, and `required` where it must be there. Values of what is called a
-//! secret are left out. New kinds of lines may be added.
+//! A host's ranks are in the order of their local ranks. A `preferred` directory may be missing on a
+//! host, whose ranks then run in their home; a `required` one may not. Values whose names suggest a
+//! secret are replaced. New keywords may be added.
 
 use crate::hosts::{Host, SlotsBy};
 use crate::job::JobSpec;
@@ -33,7 +32,8 @@ use rlaunch_console::{stdout, text};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 
-/// Prints what follows from what was typed, and from this machine's files and environment.
+/// Prints the job without reaching any host: it depends only on the command line, and on the files and
+/// environment of this machine.
 pub(crate) fn offline(job: &JobSpec) -> Result<Exit, Failed> {
     let known = !job.has_open_slots();
     let map = known.then(|| job.map_ranks()).transpose();
@@ -41,25 +41,26 @@ pub(crate) fn offline(job: &JobSpec) -> Result<Exit, Failed> {
     if let Some(map) = &map {
         placement_line::print(map, job.map_by);
     }
-    stdout::print(&typed(job, map.as_ref()));
+    stdout::print(&program_lines(job, map.as_ref()));
     Ok(Exit::SUCCESS)
 }
 
-/// The same with what is known of the hosts: where ranks would run, what they would be told, and
-/// what else `--show` asks for.
+/// Describes a job whose hosts were reached: the lines for programs, the placement, the variables of
+/// ranks, and whatever `--show` asks for.
 pub(crate) fn text(job: &JobSpec, map: &RankMap, joined: &Joined) -> String {
     const ALWAYS: [Show; 2] = [Show::Placement, Show::Env];
     let more = job.show.iter().filter(|show| !ALWAYS.contains(show));
     let parts = ALWAYS.iter().chain(more).map(|show| show.text(job, map, joined));
-    std::iter::once(typed(job, Some(map))).chain(parts).collect::<Vec<_>>().join("\n")
+    std::iter::once(program_lines(job, Some(map))).chain(parts).collect::<Vec<_>>().join("\n")
 }
 
-/// The lines for programs. Without a map nobody knows how many GPUs, and so slots, some hosts have.
-fn typed(job: &JobSpec, map: Option<&RankMap>) -> String {
+/// Makes the lines for programs. Without a map, because slots depend on GPUs that were not counted, slots
+/// and ranks of some hosts are unknown.
+fn program_lines(job: &JobSpec, map: Option<&RankMap>) -> String {
     let mut lines = host_lines(&job.hosts, map);
     for (index, app) in job.apps.iter().enumerate() {
         if job.apps.len() > 1 {
-            let ranks = map.map_or("?".to_owned(), |map| runs(&ranks_of(map, index)));
+            let ranks = map.map_or("?".to_owned(), |map| ranges(&ranks_of(map, index)));
             let name = app.name.as_deref().unwrap_or("-");
             lines.push(format!("application {} name={name} ranks={ranks}", index + 1));
         }
@@ -75,13 +76,13 @@ fn typed(job: &JobSpec, map: Option<&RankMap>) -> String {
     lines.into_iter().map(|line| line + "\n").collect()
 }
 
-/// The ranks of one of several programs.
+/// Ranks of one of several programs.
 fn ranks_of(map: &RankMap, application: usize) -> Vec<Rank> {
     let all = (0..map.world_size).map(Rank);
     all.filter(|rank| map.application_of(*rank) == application).collect()
 }
 
-/// In the order in which hosts were given.
+/// Makes a line for each host, in the order in which hosts were given.
 fn host_lines(hosts: &[Host], map: Option<&RankMap>) -> Vec<String> {
     let key = |host: &Host| (host.user.clone(), host.name.clone());
     let nodes = map.iter().flat_map(|map| &map.nodes);
@@ -91,7 +92,7 @@ fn host_lines(hosts: &[Host], map: Option<&RankMap>) -> Vec<String> {
     let line = |host: &Host| {
         let name = quoted(host.to_string().as_ref());
         let (slots, ranks) = match (nodes.get(&key(host)), idle.get(&key(host))) {
-            (Some(node), _) => (node.host.slots.to_string(), runs(&node.ranks)),
+            (Some(node), _) => (node.host.slots.to_string(), ranges(&node.ranks)),
             (None, Some(idle)) => (idle.slots.to_string(), "none".to_owned()),
             (None, None) if host.slots_by == SlotsBy::Open => ("gpus".to_owned(), "?".to_owned()),
             (None, None) => (host.slots.to_string(), "?".to_owned()),
@@ -101,11 +102,11 @@ fn host_lines(hosts: &[Host], map: Option<&RankMap>) -> Vec<String> {
     hosts.iter().map(line).collect()
 }
 
-fn runs(ranks: &[Rank]) -> String {
+fn ranges(ranks: &[Rank]) -> String {
     text::ranges(ranks.iter().map(|rank| rank.0), usize::MAX)
 }
 
-/// What was asked for by `-x` and the like.
+/// Makes a line for each variable that `-x` or a similar option sets.
 fn env_lines(app: &AppSpec) -> impl Iterator<Item = String> {
     let is_asked = |name: &OsStr| app.explicit.iter().any(|asked| *asked == name.to_string_lossy());
     app.env.iter().filter(move |var| is_asked(&var.name)).map(|var| {
@@ -120,7 +121,7 @@ fn env_lines(app: &AppSpec) -> impl Iterator<Item = String> {
     })
 }
 
-/// Word by word, as they are but for secrets.
+/// Quotes the words of a program, with secrets replaced.
 fn program(argv: &[OsString]) -> String {
     let words = argv.iter().zip(without_secrets(argv)).map(|(word, safe)| {
         match word.to_string_lossy() == safe {

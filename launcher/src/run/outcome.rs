@@ -134,8 +134,8 @@ fn blame(exit: RankExit, others: u32, host: &str, written: &Written) -> Failed {
     let mut failed = Failed::new(Exit::from_rank(status), message);
     (failed.by_rank, failed.may_restart) = (true, true);
     if out_of_memory {
-        let at_work = format!("the kernel's out-of-memory killer was at work on {host} then");
-        failed.details.push(at_work);
+        let active = format!("the kernel's out-of-memory killer was active on {host} at that time");
+        failed.details.push(active);
         failed = failed.hint(Some("fewer ranks per host, or less memory for each"));
     }
     let tail = written.tails.lines(rank);
@@ -183,7 +183,7 @@ fn receipts<'a>(ends: impl Iterator<Item = (&'a str, &'a Option<NodeEnd>)>) -> V
 
 fn describe(end: Option<&NodeEnd>) -> String {
     match end {
-        None => "no word of the end; `rlaunch reap` ends what may be left".to_owned(),
+        None => "its end was not reported; `rlaunch reap` ends what may be left".to_owned(),
         Some(NodeEnd::Lost(CleanupOutcome::Clean(words))) => {
             format!("agent lost, nothing more found ({words})")
         }
@@ -191,7 +191,7 @@ fn describe(end: Option<&NodeEnd>) -> String {
             format!("agent lost, could not end {processes}")
         }
         Some(NodeEnd::Lost(CleanupOutcome::Unclear(words))) => format!(
-            "agent lost, and what is left was not learnt ({words:?}); `rlaunch reap` ends it"
+            "agent lost, and its host did not say what is left ({words:?}); `rlaunch reap` ends it"
         ),
         Some(NodeEnd::Lost(CleanupOutcome::Unreachable)) => {
             "lost; its ranks end there by themselves, which was not verified".to_owned()
@@ -231,16 +231,16 @@ mod tests {
 
     #[test]
     fn a_lost_node_is_clean_only_if_it_says_so() {
-        let said = |reaped| describe(Some(&NodeEnd::Lost(reaped)));
-        let clean = said(CleanupOutcome::Clean("2 ended, 0 segments removed".to_owned()));
+        let text = |reaped| describe(Some(&NodeEnd::Lost(reaped)));
+        let clean = text(CleanupOutcome::Clean("2 ended, 0 segments removed".to_owned()));
         assert_eq!(clean, "agent lost, nothing more found (2 ended, 0 segments removed)");
-        let left = said(CleanupOutcome::Left("7 python3 (state D)".to_owned()));
+        let left = text(CleanupOutcome::Left("7 python3 (state D)".to_owned()));
         assert_eq!(left, "agent lost, could not end 7 python3 (state D)");
         for unsure in
             [CleanupOutcome::Unclear("Bye\x1b[2J".to_owned()), CleanupOutcome::Unreachable]
         {
-            let said = said(unsure);
-            assert!(!said.contains("nothing") && !said.contains('\x1b'), "{said}");
+            let text = text(unsure);
+            assert!(!text.contains("nothing") && !text.contains('\x1b'), "{text}");
         }
     }
 
@@ -259,7 +259,7 @@ mod tests {
             [
                 "a, b: nothing left",
                 "c: nothing left (1 helper process ended)",
-                "d: no word of the end; `rlaunch reap` ends what may be left",
+                "d: its end was not reported; `rlaunch reap` ends what may be left",
             ]
         );
     }

@@ -115,7 +115,7 @@ pub(crate) struct OutputWriter {
     reader_gone: Option<oneshot::Receiver<()>>,
 }
 
-/// QpSettings of the writing thread.
+/// Settings of the writing thread.
 pub(crate) struct OutputConfig {
     pub(crate) tags: Option<Tags>,
     /// Files of `--output-dir`.

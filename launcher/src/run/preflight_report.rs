@@ -1,5 +1,5 @@
-//! Why nodes cannot run the job, or what the user should know, folded over hosts: one sentence for
-//! one cause, however many nodes have it.
+//! Problems and notices of nodes that have prepared: one line for each cause, with all hosts that have
+//! it.
 
 use crate::hosts::Host;
 use rlaunch_bootstrap::job::{Notice, Problem};
@@ -7,7 +7,7 @@ use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::text;
 
-/// Groups equal findings and keeps their order.
+/// Groups hosts by equal findings, in the order in which findings first occur.
 pub(crate) fn by_finding<'a, T: PartialEq>(
     found: &[(&'a Host, &'a T)],
 ) -> Vec<(&'a T, Vec<&'a Host>)> {
@@ -21,7 +21,7 @@ pub(crate) fn by_finding<'a, T: PartialEq>(
     groups
 }
 
-/// One error for everything that is missing anywhere.
+/// Makes one error of the problems of all hosts; at least one problem is needed.
 pub(crate) fn explain(problems: &[(&Host, &Problem)]) -> Failed {
     let groups = by_finding(problems);
     let mut failed = Failed::new(Exit::FILES, "");
@@ -48,13 +48,15 @@ fn describe(problem: &Problem, hosts: &str) -> (Exit, String, Option<String>) {
                 Some(instead) => format!("{instead} is there: use {instead}"),
                 None if by_path => missing_file_hint(&name.to_string()),
                 None => {
-                    format!("it is looked for along PATH: give {name} with its path, or -x PATH")
+                    format!(
+                        "rlaunch searched PATH there: give {name} with its path, or pass -x PATH"
+                    )
                 }
             };
             (Exit::NOT_FOUND, sentence, Some(hint))
         }
         Problem::NotExecutable { program } => {
-            let sentence = format!("{} may not be executed on {hosts}", program.display());
+            let sentence = format!("{} is not executable on {hosts}", program.display());
             (Exit::NOT_EXECUTABLE, sentence, Some(format!("chmod +x {}", program.display())))
         }
         Problem::NoScript { script } => {
@@ -72,23 +74,27 @@ fn describe(problem: &Problem, hosts: &str) -> (Exit, String, Option<String>) {
         }
         Problem::Preload { operation, cause } => {
             let sentence = format!("cannot preload on {hosts}: {operation}: {cause}");
-            (Exit::FILES, sentence, Some("TMPDIR on the host says where copies go".into()))
+            (Exit::FILES, sentence, Some("copies go to TMPDIR on the host".into()))
         }
         Problem::NoPort { range } => {
             let sentence = format!("no port of {}-{} is free on {hosts}", range.first, range.last);
-            (Exit::RENDEZVOUS, sentence, Some("--port-range FIRST-LAST names others".into()))
+            (
+                Exit::RENDEZVOUS,
+                sentence,
+                Some("choose other ports with --port-range FIRST-LAST".into()),
+            )
         }
         Problem::PortTaken { port } => {
             let sentence = format!("port {port} of --master-port is taken on {hosts}");
             let hint = format!(
-                "`ss -tlnp sport = :{port}` there names who has it; without --master-port rlaunch \
-                 chooses a free one"
+                "`ss -tlnp sport = :{port}` there shows the process that has it; without \
+                 --master-port rlaunch chooses a free one"
             );
             (Exit::RENDEZVOUS, sentence, Some(hint))
         }
         Problem::Singleton { program, library, needs } => {
-            let who = format!("{} on {hosts}", program.display());
-            let (sentence, hint) = singleton(&who, library, needs);
+            let program = format!("{} on {hosts}", program.display());
+            let (sentence, hint) = singleton(&program, library, needs);
             (Exit::SINGLETON, sentence, Some(hint))
         }
         Problem::System { operation, cause } => {
@@ -97,14 +103,14 @@ fn describe(problem: &Problem, hosts: &str) -> (Exit, String, Option<String>) {
     }
 }
 
-/// What is wrong with several ranks of MPI, and what to do: sentence and hint.
-pub(crate) fn singleton(who: &str, library: &str, needs: &str) -> (String, String) {
+/// Message and hint for `program`, which runs an MPI `library` that rlaunch does not serve.
+pub(crate) fn singleton(program: &str, library: &str, needs: &str) -> (String, String) {
     (
         format!(
-            "{who} runs MPI ({library}), which needs {needs}; rlaunch does not serve it, so every \
+            "{program} runs MPI ({library}), which needs {needs}; rlaunch does not serve it, so every \
              rank would be rank 0 of 1"
         ),
-        "start it with its own mpirun; --singleton warn lets it run all the same".to_owned(),
+        "start it with its own mpirun; --singleton warn lets it run anyway".to_owned(),
     )
 }
 
@@ -112,7 +118,6 @@ fn missing_file_hint(name: &str) -> String {
     format!("--preload {name}, --wdir DIR or a shared directory")
 }
 
-/// Prints what the user should know.
 pub(crate) fn print_notices(notices: &[(&Host, &Notice)]) {
     for (notice, hosts) in by_finding(notices) {
         let hosts = text::list(&hosts);

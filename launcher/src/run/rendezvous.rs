@@ -429,11 +429,11 @@ fn describe(child: &str, parent: &str, report: &EdgeReport) -> Option<(String, O
     if let Some((local, remote)) = report.edge {
         let EdgeAttempt { outcome, remote: tried, .. } = report.failed.first()?;
         let (by, not) = (remote.ip(), failed_attempt(child, parent, *tried, outcome));
-        let line = format!("{child} and {parent} meet over {by} and {}: {not}", local.ip());
+        let line = format!("{child} and {parent} connect over {by} and {}: {not}", local.ip());
         return Some((line, None));
     }
     let Some(EdgeAttempt { local, remote, outcome }) = report.failed.first() else {
-        let line = format!("{child} and {parent} have no addresses of one kind: ");
+        let line = format!("{child} and {parent} have no addresses of the same family: ");
         return Some((format!("{line}their messages go through this machine"), None));
     };
     let failure = failed_attempt(child, parent, *remote, outcome);
@@ -503,7 +503,7 @@ mod tests {
     fn another_way_is_said() {
         let edge = report(Some(("10.2.0.2:4711", "10.2.0.1:21008")), &[EdgeFailure::NoAnswer]);
         let (line, hint) = said(&edge);
-        let expected = "b and a meet over 10.2.0.1 and 10.2.0.2: \
+        let expected = "b and a connect over 10.2.0.1 and 10.2.0.2: \
                         b cannot reach a at 10.1.0.1:21007 (no answer)";
         assert_eq!((line.as_str(), hint), (expected, None));
     }

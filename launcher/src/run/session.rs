@@ -11,7 +11,7 @@ use crate::connect::connector::HostConnection;
 use crate::connect::lost_agent::{CleanupOutcome, LostAgent};
 use crate::connect::outbox::{Credit, OutboxReceiver, Reserved, UnreadCommands};
 use crate::run::output::OutputSender;
-use crate::run::stdin::Feed;
+use crate::run::stdin::StdinFeed;
 use bytes::Bytes;
 use rlaunch_bootstrap::id::{JobId, NodeId};
 use rlaunch_bootstrap::protocol::control::{
@@ -55,7 +55,7 @@ pub(crate) struct SessionSlot {
     pub(crate) commands: OutboxReceiver,
     pub(crate) events: mpsc::UnboundedSender<NodeEvent>,
     pub(crate) output: OutputSender,
-    pub(crate) stdin: Feed,
+    pub(crate) stdin: StdinFeed,
     /// Time without a frame after which the agent is lost.
     pub(crate) silence: Duration,
     /// Grace period of the ranks.
@@ -134,7 +134,7 @@ struct Session {
     /// What is left of [`UNHANDLED`].
     room: Arc<Semaphore>,
     unread: Arc<UnreadCommands>,
-    stdin: Feed,
+    stdin: StdinFeed,
     silence: Deadline,
     last_words: Vec<u8>,
     done: bool,
@@ -274,7 +274,7 @@ mod tests {
             credit: orders.credit,
             room: Arc::new(Semaphore::new(UNHANDLED)),
             unread: orders.unread,
-            stdin: Feed::default(),
+            stdin: StdinFeed::default(),
             silence: Deadline::after(BEAT),
             last_words: Vec::new(),
             done: false,

@@ -1,9 +1,8 @@
 //! Standard input, from this process to the ranks that read it: every byte, in order, and no faster
-//! than the slowest of them takes it.
+//! than the slowest rank reads.
 //!
-//! One thread does the reading, since files and terminals cannot be waited for otherwise. It reads
-//! only what every node that still reads has room for, so nothing piles up anywhere, and sends it
-//! behind everything else that a node is told.
+//! A thread reads, as reads of files and terminals block. It reads only as much as every node that still
+//! reads has room for, so nothing piles up, and its frames go to nodes after all other commands.
 
 use crate::connect::outbox::Outbox;
 use crate::job::stdin::Stdin;
@@ -22,58 +21,59 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// How often a job in the background looks whether it may read its terminal: nobody tells it.
+/// Interval at which a job in the background checks whether it may read its terminal; no event
+/// announces that.
 const FOREGROUND_CHECK: Duration = Duration::from_millis(250);
 
-/// The way by which nodes say that they have room; clones share it. It leads nowhere until it is
-/// opened.
+/// Handle by which sessions report the room that nodes have; clones share it. Reports before
+/// [`StdinFeed::open`] are dropped.
 #[derive(Clone, Default)]
-pub(crate) struct Feed(Arc<OnceLock<OpenFeed>>);
+pub(crate) struct StdinFeed(Arc<OnceLock<OpenFeed>>);
 
 struct OpenFeed {
-    rooms: Arc<Mutex<Vec<Room>>>,
-    /// Says that something has changed, and at its end that nobody is left.
+    rooms: Arc<Mutex<Vec<NodeRoom>>>,
+    /// Wakes the thread after a change; its end shows that no session is left.
     waker: PipeWriter,
 }
 
-/// A node that reads standard input.
-struct Room {
+/// A node whose ranks read standard input.
+struct NodeRoom {
     node: NodeId,
     commands: Outbox,
-    /// What may be sent to it.
+    /// Bytes that may be sent.
     bytes: u32,
 }
 
-impl Feed {
-    /// Starts to read as soon as nodes have room. Their sessions report that, and when the last of
-    /// them is gone, it ends.
+impl StdinFeed {
+    /// Starts the thread, if any rank reads standard input. It ends when no rank reads any more, at the
+    /// end of the input, or with the last session.
     pub(crate) fn open(&self, stdin: &Stdin, map: &RankMap, commands: &[Outbox]) -> io::Result<()> {
         let reads = |ranks: &[Rank]| ranks.iter().any(|rank| stdin.is_read_by(*rank));
         let nodes = map.nodes.iter().zip(commands).filter(|(node, _)| reads(&node.ranks));
-        let rooms = nodes.map(|(node, commands)| Room {
+        let rooms = nodes.map(|(node, commands)| NodeRoom {
             node: node.id,
             commands: commands.clone(),
             bytes: 0,
         });
-        let rooms: Vec<Room> = rooms.collect();
+        let rooms: Vec<NodeRoom> = rooms.collect();
         if rooms.is_empty() {
             return Ok(());
         }
         let input = match &stdin.file {
             Some(path) => File::open(path)?,
-            // A duplicate, because the standard handle reads ahead.
+            // Duplicates the descriptor, because the standard handle reads ahead.
             None => File::from(io::stdin().as_fd().try_clone_to_owned()?),
         };
         let rooms = Arc::new(Mutex::new(rooms));
         let (wake, waker) = io::pipe()?;
-        let feeder = Feeder { input, rooms: rooms.clone(), wake };
-        std::thread::Builder::new().name("stdin".into()).spawn(|| feeder.run())?;
-        // It is opened once.
+        let reader = StdinReader { input, rooms: rooms.clone(), wake };
+        std::thread::Builder::new().name("stdin".into()).spawn(|| reader.run())?;
+        // It is called once.
         let _ = self.0.set(OpenFeed { rooms, waker });
         Ok(())
     }
 
-    /// A node can take so many bytes more.
+    /// Records that a node has room for `bytes` more bytes.
     pub(crate) fn add_room(&self, node: NodeId, bytes: u32) {
         self.change(|rooms| {
             let mut rooms = rooms.iter_mut();
@@ -83,58 +83,58 @@ impl Feed {
         });
     }
 
-    /// A node's ranks read no more.
+    /// Records that no rank of a node reads any more.
     pub(crate) fn close(&self, node: NodeId) {
         self.change(|rooms| rooms.retain(|room| room.node != node));
     }
 
-    fn change(&self, change: impl FnOnce(&mut Vec<Room>)) {
+    fn change(&self, change: impl FnOnce(&mut Vec<NodeRoom>)) {
         let Some(nodes) = self.0.get() else { return };
         change(&mut nodes.rooms.lock().unwrap_or_else(PoisonError::into_inner));
-        // A byte for each frame that was sent: what is not read yet is far from filling the pipe.
+        // One byte for each frame of the nodes: the unread bytes are far from filling the pipe.
         let _ = (&nodes.waker).write(&[0]);
     }
 }
 
 /// The reading thread.
-struct Feeder {
+struct StdinReader {
     input: File,
-    rooms: Arc<Mutex<Vec<Room>>>,
+    rooms: Arc<Mutex<Vec<NodeRoom>>>,
     wake: PipeReader,
 }
 
-/// What the thread does next.
+/// The next step of the thread.
 #[derive(Debug, PartialEq, Eq)]
-enum Next {
+enum NextStep {
     Read,
     Wait,
     Leave,
 }
 
-/// What a wait has seen.
-struct Seen {
-    /// The input has something to say.
+/// Result of a wait.
+struct WaitResult {
+    /// The input can be read.
     input: bool,
-    /// Every session is gone.
+    /// Every session has ended.
     over: bool,
 }
 
-impl Feeder {
+impl StdinReader {
     fn run(mut self) {
-        // To be told that this is the background is enough: it is no reason to stop the job.
+        // In the background, a read of the terminal then fails and does not stop the whole job.
         let _ = SigSet::from(Signal::SIGTTIN).thread_block();
         let mut buffer = vec![0; MAX_STDIN];
         loop {
             let next = self.next();
-            if next == Next::Leave {
+            if next == NextStep::Leave {
                 return;
             }
-            let Ok(seen) = self.wait(next == Next::Read, PollTimeout::NONE) else { return };
-            if seen.over {
+            let Ok(waited) = self.wait(next == NextStep::Read, PollTimeout::NONE) else { return };
+            if waited.over {
                 return;
             }
-            // Whoever reads may have gone meanwhile.
-            if !seen.input || self.next() != Next::Read {
+            // The ranks that read may have ended meanwhile.
+            if !waited.input || self.next() != NextStep::Read {
                 continue;
             }
             match self.input.read(&mut buffer) {
@@ -144,8 +144,8 @@ impl Feeder {
                     io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => {}
                     _ if self.is_in_background() => {
                         let pause = PollTimeout::try_from(FOREGROUND_CHECK);
-                        let seen = self.wait(false, pause.unwrap_or(PollTimeout::MAX));
-                        if seen.is_ok_and(|seen| seen.over) {
+                        let waited = self.wait(false, pause.unwrap_or(PollTimeout::MAX));
+                        if waited.is_ok_and(|waited| waited.over) {
                             return;
                         }
                     }
@@ -158,34 +158,34 @@ impl Feeder {
         }
     }
 
-    fn next(&self) -> Next {
+    fn next(&self) -> NextStep {
         let rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner);
         let least = rooms.iter().map(|room| room.bytes as usize).min();
         match least {
-            None => Next::Leave,
-            Some(bytes) if bytes >= MAX_STDIN => Next::Read,
-            Some(_) => Next::Wait,
+            None => NextStep::Leave,
+            Some(bytes) if bytes >= MAX_STDIN => NextStep::Read,
+            Some(_) => NextStep::Wait,
         }
     }
 
-    /// Waits until a session has news, and for the input where it is wanted.
-    fn wait(&mut self, for_input: bool, limit: PollTimeout) -> Result<Seen, Errno> {
+    /// Waits for a report of a session and, with `for_input`, for the input.
+    fn wait(&mut self, for_input: bool, limit: PollTimeout) -> Result<WaitResult, Errno> {
         let mut fds = vec![PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
         if for_input {
             fds.push(PollFd::new(self.input.as_fd(), PollFlags::POLLIN));
         }
         match poll(&mut fds, limit) {
-            Err(Errno::EINTR) => return Ok(Seen { input: false, over: false }),
+            Err(Errno::EINTR) => return Ok(WaitResult { input: false, over: false }),
             other => other?,
         };
         let is_ready = |fd: Option<&PollFd<'_>>| fd.and_then(PollFd::any).unwrap_or(false);
-        let (news, input) = (is_ready(fds.first()), is_ready(fds.get(1)));
-        // Nothing to read but readable: the other end is closed.
-        let over = news && self.wake.read(&mut [0; 256]).is_ok_and(|length| length == 0);
-        Ok(Seen { input, over })
+        let (reported, input) = (is_ready(fds.first()), is_ready(fds.get(1)));
+        // A readable pipe without bytes is closed at the other end.
+        let over = reported && self.wake.read(&mut [0; 256]).is_ok_and(|length| length == 0);
+        Ok(WaitResult { input, over })
     }
 
-    /// The same to every node that reads; nothing means the end.
+    /// Sends data to every node that reads; empty data ends standard input.
     fn send(&self, data: &[u8]) {
         let frame = match control::encode(&ToAgent::Stdin(data.to_vec())) {
             Ok(frame) => Bytes::from(frame),
@@ -199,7 +199,7 @@ impl Feeder {
         }
     }
 
-    /// Whether it is a terminal that others use now.
+    /// Whether the input is a terminal whose foreground is another process group.
     fn is_in_background(&self) -> bool {
         tcgetpgrp(&self.input).is_ok_and(|foreground| foreground != getpgrp())
     }
@@ -214,10 +214,10 @@ mod tests {
     use rlaunch_bootstrap::protocol::control::{FrameReader, STDIN_WINDOW};
     use std::time::Instant;
 
-    /// Limit for what must come. It is wide, since a machine may stand still for seconds.
+    /// Time limit for expected data. It is wide, since a machine may be suspended for seconds.
     const BOUND: Duration = Duration::from_secs(60);
 
-    /// What a node is told, until this much of standard input or its end has come.
+    /// Collects the standard input that a node is sent, until `most` bytes or its end.
     fn read_from(orders: &mut OutboxReceiver, most: usize) -> Vec<u8> {
         let (mut all, started) = (Vec::new(), Instant::now());
         while all.len() < most {
@@ -246,7 +246,7 @@ mod tests {
         let map = RankMap::by_slot(&hosts, None, false).unwrap();
         let (commands, orders): (Vec<_>, Vec<_>) = (0..2).map(|_| Outbox::new()).unzip();
         let stdin = Stdin { readers: Readers::All, file: Some(file.path().to_owned()) };
-        let feed = Feed::default();
+        let feed = StdinFeed::default();
         feed.open(&stdin, &map, &commands).unwrap();
         let [mut a, mut b] = <[OutboxReceiver; 2]>::try_from(orders).ok().unwrap();
         feed.add_room(NodeId(0), u32::MAX);
@@ -265,18 +265,18 @@ mod tests {
     fn when_nobody_reads_any_more_nothing_is_read() {
         let (input, mut source) = io::pipe().unwrap();
         let (commands, mut orders) = Outbox::new();
-        let rooms = Arc::new(Mutex::new(vec![Room { node: NodeId(0), commands, bytes: 0 }]));
+        let rooms = Arc::new(Mutex::new(vec![NodeRoom { node: NodeId(0), commands, bytes: 0 }]));
         let (wake, waker) = io::pipe().unwrap();
         let input = File::from(std::os::fd::OwnedFd::from(input));
-        let feeder = Feeder { input, rooms: rooms.clone(), wake };
-        let thread = std::thread::spawn(|| feeder.run());
-        let feed = Feed(Arc::new(OnceLock::from(OpenFeed { rooms, waker })));
+        let reader = StdinReader { input, rooms: rooms.clone(), wake };
+        let thread = std::thread::spawn(|| reader.run());
+        let feed = StdinFeed(Arc::new(OnceLock::from(OpenFeed { rooms, waker })));
         feed.add_room(NodeId(0), STDIN_WINDOW);
         source.write_all(b"one\n").unwrap();
         assert_eq!(read_from(&mut orders, 4), b"one\n");
         feed.close(NodeId(0));
         thread.join().unwrap();
-        // Its end went with the thread.
+        // The thread has closed its end.
         assert_eq!(source.write(b"two\n").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
 
@@ -285,12 +285,12 @@ mod tests {
         let (input, _source) = io::pipe().unwrap();
         let (commands, _orders) = Outbox::new();
         let rooms =
-            Arc::new(Mutex::new(vec![Room { node: NodeId(0), commands, bytes: STDIN_WINDOW }]));
+            Arc::new(Mutex::new(vec![NodeRoom { node: NodeId(0), commands, bytes: STDIN_WINDOW }]));
         let (wake, waker) = io::pipe().unwrap();
         let input = File::from(std::os::fd::OwnedFd::from(input));
-        let feeder = Feeder { input, rooms: rooms.clone(), wake };
-        let thread = std::thread::spawn(|| feeder.run());
-        drop(Feed(Arc::new(OnceLock::from(OpenFeed { rooms, waker }))));
+        let reader = StdinReader { input, rooms: rooms.clone(), wake };
+        let thread = std::thread::spawn(|| reader.run());
+        drop(StdinFeed(Arc::new(OnceLock::from(OpenFeed { rooms, waker }))));
         thread.join().unwrap();
     }
 }

@@ -207,7 +207,7 @@ impl<'a> Supervisor<'a> {
             Input::Signal(signal) => self.on_signal(now, signal),
             Input::ReaderGone if self.is_ending() => {}
             Input::ReaderGone => {
-                self.end(now, Reason::ReaderGone, ending("nobody reads its output any more"));
+                self.end(now, Reason::ReaderGone, ending("its output is not read any more"));
             }
         }
     }
@@ -374,7 +374,7 @@ impl<'a> Supervisor<'a> {
             self.exited.due.get_or_insert(now + EXITS_DELAY);
         }
         if self.job.serve && !self.is_ending() {
-            let line = format!("rank {rank} on {host} has ended, and so do the others");
+            let line = format!("rank {rank} on {host} has ended, so the others are ended too");
             self.end(now, Reason::Served(line.clone()), ending(line));
         }
         let due = self.order.rank_seen(rank);
@@ -412,15 +412,15 @@ impl<'a> Supervisor<'a> {
         }
         let host = self.host(node);
         let how = format!("it heard nothing from this rlaunch for {for_s} s and ended its ranks");
-        let hint = "an rlaunch that is suspended or cut off looks like one that is gone; \
-                    --node-timeout says for how long hosts wait";
+        let hint = "hosts cannot tell an rlaunch that is suspended or cut off from one that has died; \
+                    --node-timeout sets how long they wait";
         let lost = node_lost(&host, &how).hint(Some(hint));
         self.emit(Event::NodeLost { host, cause: how.clone() });
         self.end(now, Reason::Lost(lost), JobEvent::NodeLost { node, how });
     }
 
     fn on_link(&mut self, now: Instant, change: Option<LinkChange>) {
-        // Ranks that end use no link any more.
+        // Ranks that end no longer use links.
         if self.is_ending() {
             return;
         }

@@ -156,8 +156,9 @@ fn system(inventory: &Inventory) -> Vec<String> {
         );
     }
     // Whose limits these are is not known, and root's own are none on a host.
-    let lacks = container_check::of(inventory, false, 0);
-    lines.extend(lacks.iter().map(|lack| format!("{lack}: {}", lack.cure())));
+    let deficits = container_check::deficits(inventory, false, 0);
+    let deficits = deficits.iter();
+    lines.extend(deficits.map(|deficit| format!("{deficit}: {}", deficit.remedy())));
     lines
 }
 

@@ -1,4 +1,4 @@
-//! A command line says the same as what is printed of it.
+//! The printed lines parse back to the command line.
 
 use super::*;
 use crate::cli::args::Invocation;
@@ -9,29 +9,29 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// What a command line asks for.
+/// A job as a command line gives it.
 #[derive(Clone, Debug)]
-struct Asked {
-    /// Each behind a `-H` of its own, by commas.
-    hosts: Vec<Vec<Entry>>,
+struct JobLine {
+    /// One list for each `-H`.
+    hosts: Vec<Vec<HostWord>>,
     np: Option<u32>,
     by_node: bool,
     oversubscribe: bool,
     env: Vec<(String, String)>,
     wdir: Option<Vec<u8>>,
     program: Vec<Vec<u8>>,
-    /// Which of the spellings of each option is taken.
+    /// Selects how options are spelled.
     spelling: usize,
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct HostWord {
     user: Option<String>,
     name: String,
     slots: Option<u32>,
 }
 
-impl Entry {
+impl HostWord {
     fn typed(&self) -> String {
         let user = self.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
         match self.slots {
@@ -42,18 +42,18 @@ impl Entry {
     }
 
     fn host(&self) -> Host {
-        let Entry { user, name, slots } = self.clone();
+        let HostWord { user, name, slots } = self.clone();
         let slots_by = if slots.is_some() { SlotsBy::Given } else { SlotsBy::One };
         Host { user, name, slots: slots.unwrap_or(1), slots_by }
     }
 }
 
-impl Asked {
-    /// The hosts, each once.
+impl JobLine {
+    /// Hosts without duplicates.
     fn hosts(&self) -> Vec<Host> {
         let mut hosts = HostSet::default();
-        for entry in self.hosts.iter().flatten() {
-            hosts.add(entry.host()).unwrap();
+        for host_word in self.hosts.iter().flatten() {
+            hosts.add(host_word.host()).unwrap();
         }
         hosts.into_hosts()
     }
@@ -62,7 +62,7 @@ impl Asked {
         if self.by_node { MapBy::Node } else { MapBy::Slot }
     }
 
-    /// An option in one of its spellings.
+    /// Spells an option in one of four ways.
     fn spelled(&self, short: &str, long: &str, value: &str) -> Vec<OsString> {
         let words = match self.spelling % 4 {
             0 => vec![short.to_owned(), value.to_owned()],
@@ -76,7 +76,7 @@ impl Asked {
     fn typed(&self) -> Vec<OsString> {
         let mut words: Vec<OsString> = vec!["rlaunch".into(), "--dry-run=offline".into()];
         for list in &self.hosts {
-            let list = list.iter().map(Entry::typed).collect::<Vec<_>>().join(",");
+            let list = list.iter().map(HostWord::typed).collect::<Vec<_>>().join(",");
             words.extend(self.spelled("-H", "hosts", &list));
         }
         words.extend(self.np.iter().flat_map(|np| self.spelled("-n", "np", &np.to_string())));
@@ -96,18 +96,18 @@ impl Asked {
     }
 }
 
-fn entry() -> impl Strategy<Value = Entry> {
+fn host_word() -> impl Strategy<Value = HostWord> {
     let name =
         prop_oneof!["[a-d]{1,2}", "[a-z][a-z0-9.-]{0,9}", "fd00::[1-9]", "10\\.0\\.0\\.[1-9]"];
     let user = proptest::option::weighted(0.2, "[a-z]{1,4}");
-    (user, name, proptest::option::of(1..5u32)).prop_map(|(user, name, slots)| Entry {
+    (user, name, proptest::option::of(1..5u32)).prop_map(|(user, name, slots)| HostWord {
         user,
         name,
         slots,
     })
 }
 
-/// With odd characters, or no text at all; without what is for more than one program.
+/// Words with odd characters or bytes that are not UTF-8, but without separators and templates.
 fn word() -> impl Strategy<Value = Vec<u8>> {
     let odd = "[a-e0-9'\"\\\\$` \n\t=~*;&|<>(){}#!-]{0,8}".prop_map(String::into_bytes);
     let text = "[^\\x00]{0,6}".prop_map(String::into_bytes);
@@ -120,30 +120,31 @@ fn word() -> impl Strategy<Value = Vec<u8>> {
         .prop_filter("one program's", is_for_one)
 }
 
-/// Names that mean nothing to anybody, and are no secret's.
+/// Variables without a special meaning, whose names do not suggest a secret.
 fn variable() -> impl Strategy<Value = (String, String)> {
     let value = "[^\\x00]{0,8}".prop_filter("no template", |value| !value.contains("{{"));
     ("[A-J][A-J0-9_]{0,5}", value)
 }
 
-fn asked() -> impl Strategy<Value = Asked> {
-    let hosts = proptest::collection::vec(proptest::collection::vec(entry(), 1..4), 1..3);
+fn job_line() -> impl Strategy<Value = JobLine> {
+    let hosts = proptest::collection::vec(proptest::collection::vec(host_word(), 1..4), 1..3);
     let env = proptest::collection::vec(variable(), 0..4);
     let wdir = proptest::option::of(word().prop_filter("a path", |word| !word.is_empty()));
     let program = proptest::collection::vec(word(), 1..5);
     let rest = (any::<bool>(), proptest::option::of(1..20u32), any::<bool>(), 0..12usize);
     (hosts, env, wdir, program, rest).prop_map(|(hosts, env, wdir, program, rest)| {
         let (by_node, np, oversubscribe, spelling) = rest;
-        let mut asked = Asked { hosts, np, by_node, oversubscribe, env, wdir, program, spelling };
-        let slots: u32 = asked.hosts().iter().map(|host| host.slots).sum();
+        let mut job_line =
+            JobLine { hosts, np, by_node, oversubscribe, env, wdir, program, spelling };
+        let slots: u32 = job_line.hosts().iter().map(|host| host.slots).sum();
         if !oversubscribe {
-            asked.np = np.map(|np| np.min(slots));
+            job_line.np = np.map(|np| np.min(slots));
         }
-        asked
+        job_line
     })
 }
 
-/// As far as a command line gets before anybody is reached.
+/// Makes a job of a command line.
 fn lowered(words: Vec<OsString>) -> JobSpec {
     match Invocation::parse(words) {
         Ok(Invocation::Run(args)) => crate::cli::lower::job(*args).unwrap(),
@@ -155,10 +156,10 @@ fn lowered(words: Vec<OsString>) -> JobSpec {
 fn printed(words: Vec<OsString>) -> String {
     let job = lowered(words);
     assert_eq!(job.dry_run, Some(DryRun::Offline));
-    typed(&job, Some(&job.map_ranks().unwrap()))
+    program_lines(&job, Some(&job.map_ranks().unwrap()))
 }
 
-/// A line's words, as bash would read them.
+/// Splits a line into words as bash does.
 fn words(line: &str) -> Vec<Vec<u8>> {
     let mut words = vec![Vec::new()];
     let mut rest = line.as_bytes();
@@ -183,7 +184,7 @@ fn words(line: &str) -> Vec<Vec<u8>> {
     words
 }
 
-/// Up to the closing quote; returns what follows it.
+/// Reads up to the closing quote; returns the rest of the line.
 fn escaped<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> &'a [u8] {
     loop {
         let (byte, then) = match rest {
@@ -202,24 +203,24 @@ fn escaped<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> &'a [u8] {
     }
 }
 
-/// What was printed, read back.
+/// The printed lines, parsed.
 #[derive(Debug, Default, PartialEq)]
-struct Read {
-    /// Each with its ranks, by local rank.
+struct ParsedLines {
+    /// Name, slots, and ranks by local rank.
     hosts: Vec<(String, u32, Vec<u32>)>,
     wdir: (String, Vec<u8>),
     env: BTreeMap<Vec<u8>, Vec<u8>>,
     program: Vec<Vec<u8>>,
 }
 
-impl Read {
-    fn from(text: &str) -> Read {
-        let mut read = Read::default();
+impl ParsedLines {
+    fn from(text: &str) -> ParsedLines {
+        let mut read = ParsedLines::default();
         for line in text.lines() {
             let mut words = words(line).into_iter();
             let string = |word: Vec<u8>| String::from_utf8(word).unwrap();
-            let what = string(words.next().unwrap());
-            match (what.as_str(), &words.collect::<Vec<_>>()[..]) {
+            let keyword = string(words.next().unwrap());
+            match (keyword.as_str(), &words.collect::<Vec<_>>()[..]) {
                 ("host", [name, slots, ranks]) => {
                     let slots = string(slots.clone())["slots=".len()..].parse().unwrap();
                     let ranks = string(ranks.clone())["ranks=".len()..].to_owned();
@@ -231,7 +232,7 @@ impl Read {
                     read.env.insert(word[..at].to_vec(), word[at + 1..].to_vec());
                 }
                 ("program", argv) => read.program = argv.to_vec(),
-                (what, rest) => panic!("{what} {rest:?}"),
+                (keyword, rest) => panic!("{keyword} {rest:?}"),
             }
         }
         read
@@ -247,31 +248,31 @@ fn numbers(ranks: &str) -> Vec<u32> {
     ranks.into_iter().flat_map(|ranks| ranks.split(',')).flat_map(run).collect()
 }
 
-/// What should be read of it.
-fn expected(asked: &Asked) -> Read {
-    let hosts = asked.hosts();
-    let map = RankMap::by(asked.order(), &hosts, asked.np, asked.oversubscribe).unwrap();
+/// The lines that should be printed.
+fn expected(job_line: &JobLine) -> ParsedLines {
+    let hosts = job_line.hosts();
+    let map = RankMap::by(job_line.order(), &hosts, job_line.np, job_line.oversubscribe).unwrap();
     let ranks_of = |host: &Host| {
         let node = map.nodes.iter().find(|node| node.host == *host);
         node.map(|node| node.ranks.iter().map(|rank| rank.0).collect()).unwrap_or_default()
     };
     let here = std::env::current_dir().unwrap();
     let preferred = ("preferred".to_owned(), here.as_os_str().as_bytes().to_vec());
-    let required = asked.wdir.clone().map(|wdir| ("required".to_owned(), wdir));
-    let env = asked.env.iter().cloned();
-    Read {
+    let required = job_line.wdir.clone().map(|wdir| ("required".to_owned(), wdir));
+    let env = job_line.env.iter().cloned();
+    ParsedLines {
         hosts: hosts.iter().map(|host| (host.to_string(), host.slots, ranks_of(host))).collect(),
         wdir: required.unwrap_or(preferred),
         env: env.map(|(name, value)| (name.into_bytes(), value.into_bytes())).collect(),
-        program: asked.program.clone(),
+        program: job_line.program.clone(),
     }
 }
 
 proptest! {
     #[test]
-    fn what_is_printed_says_what_was_typed(asked in asked()) {
-        let text = printed(asked.typed());
-        prop_assert_eq!(Read::from(&text), expected(&asked), "{}", text);
+    fn what_is_printed_says_what_was_typed(job_line in job_line()) {
+        let text = printed(job_line.typed());
+        prop_assert_eq!(ParsedLines::from(&text), expected(&job_line), "{}", text);
     }
 }
 
@@ -299,7 +300,7 @@ fn secrets_are_left_out() {
 
 #[test]
 fn ranks_that_follow_each_other_are_taken_together() {
-    let shown = |ranks: &[u32]| runs(&ranks.iter().copied().map(Rank).collect::<Vec<_>>());
+    let shown = |ranks: &[u32]| ranges(&ranks.iter().copied().map(Rank).collect::<Vec<_>>());
     assert_eq!(shown(&[0, 1, 2, 5]), "0-2,5");
     assert_eq!(shown(&[0, 2, 4]), "0,2,4");
     assert_eq!(shown(&[3, 2]), "3,2");

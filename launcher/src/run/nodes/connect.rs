@@ -20,7 +20,7 @@ use crate::run::events::{Event, EventLog};
 use crate::run::job_run::JobRun;
 use crate::run::output;
 use crate::run::session::{self, SessionSlot};
-use crate::run::stdin::Feed;
+use crate::run::stdin::StdinFeed;
 use rlaunch_bootstrap::id::{JobId, NodeId};
 use rlaunch_bootstrap::job::NodeFacts;
 use rlaunch_bootstrap::protocol::control::ToAgent;
@@ -45,7 +45,7 @@ pub(crate) fn prepare_sessions(
     let (open, all_closed) = mpsc::channel(1);
     let (outboxes, receivers): (Vec<_>, Vec<_>) = map.nodes.iter().map(|_| Outbox::new()).unzip();
     let (output, unread) = output::output_channel();
-    let stdin = Feed::default();
+    let stdin = StdinFeed::default();
     let slots = map.nodes.iter().zip(receivers).map(|(node, commands)| SessionSlot {
         node: node.id,
         commands,

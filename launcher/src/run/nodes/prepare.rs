@@ -89,7 +89,7 @@ impl Nodes {
         let inventories: Vec<(&Host, &Inventory)> = hosts.zip(&prepared.inventories).collect();
         let container = job.reach.container.as_ref();
         container_check::check(container, &inventories)?;
-        container_check::tell(
+        container_check::print_deficits(
             container,
             &inventories,
             self.reached.iter().map(|node| node.facts.uid),

@@ -7,7 +7,7 @@ use crate::plan::nccl::Log;
 use crate::run::job_run::JobRun;
 use crate::run::output;
 use crate::run::record::Transcript;
-use crate::run::stdin::Feed;
+use crate::run::stdin::StdinFeed;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 
@@ -15,7 +15,7 @@ use rlaunch_console::messages::Failed;
 /// are opened.
 pub(crate) struct PendingStdio {
     pub(super) output: output::OutputReceiver,
-    pub(super) stdin: Feed,
+    pub(super) stdin: StdinFeed,
 }
 
 impl Nodes {

@@ -42,9 +42,10 @@ impl RecordStoreError {
             RecordStoreError::NoDirectory | RecordStoreError::Write { .. } => {
                 Some("XDG_STATE_HOME=DIR keeps records elsewhere, --no-record keeps none".into())
             }
-            RecordStoreError::Empty(_) => {
-                Some("every job leaves one when it is over, but for --no-record".into())
-            }
+            RecordStoreError::Empty(_) => Some(
+                "every job leaves a record when it is over, unless it is run with --no-record"
+                    .into(),
+            ),
             RecordStoreError::Unknown { .. } => Some(format!(
                 "the newest {MAX_RECORDS} are kept; rlaunch report last reads the last"
             )),

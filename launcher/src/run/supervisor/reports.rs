@@ -74,5 +74,5 @@ impl Supervisor<'_> {
 }
 
 pub(super) fn waiting_for_key(key: &str, waited_ms: u64) -> String {
-    format!("ranks have waited {} s for key {key}: nobody put it", waited_ms / 1000)
+    format!("ranks have waited {} s for key {key}: no rank has put it", waited_ms / 1000)
 }

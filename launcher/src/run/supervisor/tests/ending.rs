@@ -42,7 +42,7 @@ fn a_rank_is_killed_for_want_of_memory() {
         0.20 a done left 7 x D
           event node_clean helpers_ended=0 host="a" segments_removed=0
         exit 137 of the rank, may restart: rank 0 on a (pid 100) was killed by signal 9 (SIGKILL)
-          the kernel's out-of-memory killer was at work on a then
+          the kernel's out-of-memory killer was active on a at that time
           a: could not end 7 x D
         hint: fewer ranks per host, or less memory for each
         "#,
@@ -64,7 +64,7 @@ fn nodes_that_do_not_report_their_end_are_given_up() {
         6.10 wait
         exit 1 of the rank, may restart: rank 0 on a (pid 100) exited with code 1
           a: nothing left
-          b: no word of the end; `rlaunch reap` ends what may be left
+          b: its end was not reported; `rlaunch reap` ends what may be left
         "#,
     );
 }
@@ -82,7 +82,7 @@ fn a_launcher_that_was_suspended_waits_for_nodes_again() {
         35.90 wait
         36.00 wait
         exit 1 of the rank, may restart: rank 0 on a (pid 100) exited with code 1
-          a: no word of the end; `rlaunch reap` ends what may be left
+          a: its end was not reported; `rlaunch reap` ends what may be left
         "#,
     );
 }
@@ -141,7 +141,7 @@ fn the_second_signal_of_the_user_does_not() {
         4.20 wait
         exit 130: ended by SIGINT
           a: nothing left
-          b: no word of the end; `rlaunch reap` ends what may be left
+          b: its end was not reported; `rlaunch reap` ends what may be left
         "#,
     );
 }
@@ -221,7 +221,7 @@ fn a_job_whose_output_is_not_read_ends() {
         "-H a x",
         r#"
         0.10 reader gone
-          to all: news: ending: nobody reads its output any more
+          to all: news: ending: its output is not read any more
           to all: end
         0.20 reader gone
         0.30 a done
@@ -270,7 +270,7 @@ fn services_end_together() {
         r#"
         0.10 b exited 1 code 0
           event rank_exited code=0 host="b" pid=101 rank=1
-          to all: news: ending: rank 1 on b has ended, and so do the others
+          to all: news: ending: rank 1 on b has ended, so the others are ended too
           to all: end
         0.20 a exited 0 code 143
           event rank_exited code=143 host="a" pid=100 rank=0
@@ -278,7 +278,7 @@ fn services_end_together() {
           event node_clean helpers_ended=0 host="a" segments_removed=0
         0.30 b done
           event node_clean helpers_ended=0 host="b" segments_removed=0
-        rlaunch: rank 1 on b has ended, and so do the others
+        rlaunch: rank 1 on b has ended, so the others are ended too
         exit 0
         "#,
     );
@@ -314,7 +314,7 @@ fn mpi_that_is_linked_ends_the_job() {
           event node_clean helpers_ended=0 host="b" segments_removed=0
         exit 207: process 101 on b runs MPI (libmpi.so.40), which needs PMIx; rlaunch does not serve it, so every rank would be rank 0 of 1
           a, b: nothing left
-        hint: start it with its own mpirun; --singleton warn lets it run all the same
+        hint: start it with its own mpirun; --singleton warn lets it run anyway
         "#,
     );
 }
@@ -329,7 +329,7 @@ fn sessions_that_close_end_the_wait() {
           to all: end
         0.20 sessions closed
         exit 130: ended by SIGINT
-          a, b: no word of the end; `rlaunch reap` ends what may be left
+          a, b: its end was not reported; `rlaunch reap` ends what may be left
         "#,
     );
 }

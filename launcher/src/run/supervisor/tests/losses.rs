@@ -76,7 +76,7 @@ fn a_node_that_gave_up_this_launcher_is_lost() {
           event node_clean helpers_ended=0 host="b" segments_removed=0
         exit 206, may restart: node b is lost: it heard nothing from this rlaunch for 20 s and ended its ranks
           a, b: nothing left
-        hint: an rlaunch that is suspended or cut off looks like one that is gone; --node-timeout says for how long hosts wait
+        hint: hosts cannot tell an rlaunch that is suspended or cut off from one that has died; --node-timeout sets how long they wait
         "#,
     );
 }

@@ -188,7 +188,7 @@ fn waits_are_printed_and_logged() {
           event waiting missing="rank 1 on b (pid 101, running, has not arrived), and 1 more" seconds=10.0 what="barrier \"x\""
           rlaunch: barrier "x": waiting 10 s for rank 1 on b (pid 101, running, has not arrived), and 1 more
         0.30 a waits-for-key k
-          rlaunch: ranks have waited 10 s for key k: nobody put it
+          rlaunch: ranks have waited 10 s for key k: no rank has put it
         0.40 b event-of 1 epoch 3
           event rank_event rank=1 text="epoch 3"
         0.50 b no-library: disk full
