@@ -1,4 +1,4 @@
-//! A collective that is under way: which step of its schedule, and where its elements are.
+//! Execution of a collective's schedule, step by step.
 
 use super::matching::Owner;
 use super::out_of_step::CancelledCollective;
@@ -12,32 +12,34 @@ use crate::types::error::{Cause, Operation};
 use rlaunch_lock::{BufferId, BufferTable};
 use std::sync::Arc;
 
-/// What a collective is made of.
+/// Parameters of a collective.
 #[derive(Clone, Debug)]
 pub(crate) struct CollectiveArgs {
     pub(crate) schedule: Arc<Schedule>,
-    /// The ranks of the communicator as ranks of the job.
+    /// Rank in the job of each rank of the communicator.
     pub(crate) ranks: Arc<[usize]>,
     pub(crate) context: u32,
     pub(crate) tag: u32,
     pub(crate) element: ElementType,
-    /// Where there is something to reduce.
+    /// Ignored by schedules without reductions.
     pub(crate) op: Op,
     pub(crate) input: LocalSlice,
     pub(crate) output: LocalSlice,
 }
 
+/// Collective in progress.
 #[derive(Debug)]
 pub(crate) struct RunningCollective {
     plan: CollectiveArgs,
     scratch: Option<BufferId>,
     step: usize,
-    /// Messages of the step that are not done.
+    /// Unfinished messages of the current step; after cancellation, messages that a device still
+    /// copies.
     pub(crate) pending: usize,
     pub(crate) failed: Option<Cause>,
     operation: Operation,
     pub(super) request: SlabKey,
-    /// It has failed, and waits for devices that use its memory.
+    /// It has failed and waits for devices that use its memory.
     is_cancelled: bool,
 }
 
@@ -52,7 +54,7 @@ impl RunningCollective {
         Some(whole.part(span.start * size, span.length * size))
     }
 
-    /// Reduces with what is at `with`, if that is not where the result goes.
+    /// Returns the reduction with the contents of `with`, which may be the destination itself.
     fn fold(&self, with: Span, into: Span) -> Option<Fold> {
         let with = if with == into { None } else { Some(self.slice(with)?) };
         Some(Fold { op: self.plan.op, element: self.plan.element, with })
@@ -68,7 +70,7 @@ impl RunningCollective {
         if from.buffer != into.buffer {
             return from.read(buffers, |bytes| target.put(buffers, 0, bytes))?;
         }
-        // Two parts of one memory, and perhaps a third: by way of a copy, since it is small.
+        // Both spans, and perhaps a third, are in one buffer; such copies are small.
         match fold {
             None => {
                 let ranges = (into.range(), from.range());
@@ -83,7 +85,7 @@ impl RunningCollective {
 }
 
 impl Engine {
-    /// Begins a collective; its request ends when it does.
+    /// Begins a collective on behalf of a request.
     pub(crate) fn begin(
         &mut self,
         operation: Operation,
@@ -109,7 +111,7 @@ impl Engine {
         key
     }
 
-    /// Goes on with a collective whose step is over, as far as it can.
+    /// Executes steps until one has to wait.
     pub(crate) fn run(&mut self, key: SlabKey, buffers: &BufferTable) {
         loop {
             let Some(collective) = self.matching.collectives.get_mut(key) else { return };
@@ -128,7 +130,8 @@ impl Engine {
                     collective.failed = Some(Cause::Cancelled);
                 }
             }
-            // One more, so that what ends at once does not end the step.
+            // One more than there are messages, so that messages completing immediately do not end
+            // the step.
             collective.pending = step.exchange.len() + 1;
             for exchange in &step.exchange {
                 self.exchange(key, *exchange, buffers);
@@ -166,7 +169,7 @@ impl Engine {
         }
     }
 
-    /// Forgets a collective.
+    /// Removes a collective and frees its scratch memory.
     pub(crate) fn drop_collective(
         &mut self,
         key: SlabKey,
@@ -179,7 +182,7 @@ impl Engine {
         Some(collective)
     }
 
-    /// Has a collective fail that goes on, where `is_it` says so of what it was begun with.
+    /// Fails a running collective if `is_it` holds for its parameters.
     pub(super) fn fail_collective(
         &mut self,
         key: SlabKey,
@@ -199,7 +202,8 @@ impl Engine {
         self.matching.complete(Owner::Request(collective.request), Ok(Default::default()));
     }
 
-    /// Gives up a collective of which a part has failed, and ends it once no device uses its memory.
+    /// Cancels the messages of a failed collective, and completes its request once no device uses
+    /// its memory.
     fn fail(&mut self, key: SlabKey, buffers: &BufferTable) {
         let Some(collective) = self.matching.collectives.get_mut(key) else { return };
         let cause = collective.failed.clone().unwrap_or(Cause::Cancelled);
@@ -209,8 +213,8 @@ impl Engine {
             let cancelled =
                 CancelledCollective { context, number, operation, ranks: &ranks, cause: &cause };
             self.cancel_collective(cancelled, buffers);
-            let news = self.matching.news_of(context, number);
-            let with_device = self.cancel_messages(Owner::Collective(key), news, buffers);
+            let notice = self.matching.notice_for(context, number);
+            let with_device = self.cancel_messages(Owner::Collective(key), notice, buffers);
             let Some(collective) = self.matching.collectives.get_mut(key) else { return };
             collective.pending = with_device;
         }

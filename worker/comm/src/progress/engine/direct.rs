@@ -1,10 +1,10 @@
-//! Short messages without a detour: from the caller's memory into the link, and from the link into
-//! the caller's memory, while the caller waits for nothing else.
+//! Short messages without queueing: from the caller's memory into the link, and from the link into
+//! the caller's memory while it waits for nothing else.
 //!
-//! What is sent is a store that takes until the peer's processor has given up the line. Whoever then
-//! reads something wider than it was written, as moved structures are, waits for all of that. So
-//! nothing here is moved that is wider than a register: messages are borrowed, and why something
-//! cannot be done is asked for when it matters.
+//! Sending ends with a store that stalls until the peer's core gives up the cache line. A later
+//! read that is wider than the preceding writes, such as a move of a whole structure, stalls until
+//! those writes are done. Nothing here therefore moves values wider than a register: envelopes are
+//! passed by reference, and the reason for a failure is fetched only when needed.
 
 use super::inbox::Lookup;
 use super::incoming::Incoming;
@@ -15,35 +15,35 @@ use crate::transport::{Fill, Sink};
 use crate::types::error::LinkError;
 use rlaunch_lock::BufferTable;
 
-/// What became of a message to be sent.
+/// Result of sending a short message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendOutcome {
-    /// The link has it.
+    /// The link has taken it.
     Sent,
-    /// There was no room; a copy of it waits.
+    /// The link had no room; a copy is queued.
     Queued,
-    /// It has to be offered first.
+    /// It is too long to be sent eagerly.
     TooLong,
-    /// Nothing goes to this peer any more: see [`Engine::failure`].
+    /// Nothing can be sent to this peer any more; see [`Engine::failure`].
     Failed,
 }
 
-/// What became of a receive.
+/// Result of polling for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReceiveOutcome {
-    /// A message, whose bytes were handed over.
+    /// The message has been passed to the callback.
     Message,
-    /// A message that is too long for that.
+    /// A long message has been announced.
     Rts,
-    /// Something else.
+    /// Something else has happened.
     Progress,
     Nothing,
-    /// Nothing comes from this peer any more: see [`Engine::failure`].
+    /// Nothing can be received from this peer any more; see [`Engine::failure`].
     Failed,
 }
 
 impl Engine {
-    /// Sends a short message.
+    /// Sends a message if it is short enough for the eager protocol.
     #[inline]
     pub(crate) fn send_short(&mut self, to: &Envelope, bytes: &[u8]) -> SendOutcome {
         if self.has_failed(to.peer) {
@@ -79,17 +79,17 @@ impl Engine {
         }
     }
 
-    /// Whether everything has gone that was to be sent to a peer.
+    /// Tells whether everything queued for a peer has been sent.
     pub(crate) fn has_sent(&self, peer: usize) -> bool {
         self.peers[peer].outbox.is_empty() || self.peers[peer].is_gone
     }
 
-    /// How long a message of a peer is that was [offered](Got::Offer), in bytes.
+    /// Returns the length in bytes of an [announced](ReceiveOutcome::Rts) message.
     pub(crate) fn rts_length(&self, from: &Envelope) -> Option<u64> {
         self.peers[from.peer].inbox.rts_length(from.context, from.tag)
     }
 
-    /// Looks for a message of one peer, and hands it to `take`.
+    /// Polls one peer for a message and passes it to `take`.
     #[inline]
     pub(crate) fn receive_short_message(
         &mut self,
@@ -129,14 +129,14 @@ impl Engine {
 }
 
 impl Matching {
-    /// Whether a receive that was posted before takes such a message.
+    /// Tells whether a posted receive matches the message.
     #[inline]
     fn is_wanted(&self, from: &Envelope) -> bool {
         !self.posted.is_empty() && self.find_posted(from.peer, from.context, from.tag).is_some()
     }
 }
 
-/// Takes one message out of what comes.
+/// Packet handler that passes one message to a callback and the rest to the engine.
 struct DirectSink<'e, F> {
     incoming: Incoming<'e>,
     wanted: &'e Envelope,

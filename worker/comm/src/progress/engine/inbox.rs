@@ -1,4 +1,4 @@
-//! Messages of one peer that are not done with.
+//! Messages from one peer that are incomplete or not yet matched.
 
 use super::matching::Owner;
 use super::outbox::Rts;
@@ -7,26 +7,29 @@ use crate::transport::packet::Header;
 use rlaunch_lock::BufferId;
 use std::collections::{BTreeMap, VecDeque};
 
-/// A message that has come before a receive was posted for it.
+/// Message that arrived before a receive was posted for it.
 #[derive(Debug)]
 pub(super) struct Unexpected {
     pub(super) header: Header,
     pub(super) body: UnexpectedBody,
-    /// Its place among all such messages of the process, in the order in which they came.
+    /// Position among all unexpected messages of the process, in order of arrival.
     pub(super) number: u64,
 }
 
+/// State of an unexpected message.
 #[derive(Debug)]
 pub(super) enum UnexpectedBody {
+    /// Complete contents.
     Whole(Vec<u8>),
+    /// Announced long message.
     Rts(Rts),
-    /// It has so many bytes, and comes: its receive was given up.
+    /// Long message of this many bytes that is arriving; its receive was cancelled.
     Arriving(u64),
-    /// Its sender gave it up.
+    /// The sender cancelled it.
     Withdrawn,
 }
 
-/// A long message as it was before a receive took it.
+/// Header and position of a long message, to restore it if its receive is cancelled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {
     pub(super) header: Header,
@@ -34,16 +37,16 @@ pub(super) struct Origin {
     pub(super) number: u64,
 }
 
-/// Result of a look among messages that have come.
+/// Result of a search among unexpected messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
     Message,
-    /// A message that is long, or that a posted receive has to be told about.
+    /// A message that needs a posted receive: it is long, or the receive has to report an error.
     Rts,
     Nothing,
 }
 
-/// A long message on its way.
+/// Long message for which a CTS was sent.
 #[derive(Debug)]
 pub(super) struct ArrivingMessage {
     pub(super) origin: Origin,
@@ -51,35 +54,36 @@ pub(super) struct ArrivingMessage {
     pub(super) owner: Owner,
     pub(super) length: usize,
     pub(super) came: usize,
-    /// Bytes at its beginning that were fetched and reduced before the kernel forbade to fetch the rest.
+    /// Bytes at the beginning that were fetched and reduced before fetching failed; they arrive
+    /// again and must be skipped.
     pub(super) folded: usize,
-    /// The peer was told where to write it.
+    /// The peer's device may write it directly.
     pub(super) is_exposed: bool,
-    /// Memory of the engine that it goes to because its receive was given up.
+    /// Buffer of the engine that receives the rest of it after its receive was cancelled.
     pub(super) kept: Option<BufferId>,
-    /// Its receive was given up, and it waits for the next one when it has been written.
+    /// Its receive was cancelled, and the message becomes unexpected once the peer has written it.
     pub(super) goes_back: bool,
 }
 
-/// A message that this rank fetches itself, or lets its sender write.
+/// Long message that waits to be fetched, or to be exposed for its sender to write.
 #[derive(Debug)]
 pub(crate) struct Fetch {
     pub(super) origin: Origin,
-    /// Where it is; 0 where it cannot be fetched.
+    /// Address in the sender's memory; 0 if it cannot be fetched.
     pub(super) address: u64,
     pub(super) length: usize,
-    /// How much of it has come.
+    /// Bytes fetched so far.
     pub(super) fetched: usize,
     pub(super) target: Target,
     pub(super) owner: Owner,
 }
 
-/// Where a packet goes that comes in parts.
+/// Packet of which a part has arrived.
 #[derive(Debug)]
 pub(super) enum PartialPacket {
-    /// To where its transfer goes, from this offset on; so much of the packet has come.
+    /// `Data` packet that continues its message at byte `start`; `came` bytes of it have arrived.
     Transfer { transfer: u32, start: usize, came: usize },
-    /// No receive was posted for it, or none has room for it.
+    /// Packet that is collected until it is complete.
     Kept(Vec<u8>),
 }
 
@@ -89,27 +93,27 @@ pub(crate) struct Inbox {
     pub(super) unexpected: VecDeque<Unexpected>,
     pub(super) arriving: BTreeMap<u32, ArrivingMessage>,
     pub(super) half: Option<PartialPacket>,
-    /// Elements of a packet that comes in parts, until there are enough to be reduced.
+    /// Bytes of a partial packet, collected until there are enough to reduce.
     pub(super) scratch: Vec<u8>,
-    /// To be fetched, or to be written by the peer.
+    /// Messages to fetch or to expose, in order.
     pub(crate) fetches: VecDeque<Fetch>,
-    /// How many messages the peer has given up.
+    /// Number of messages that the peer has cancelled.
     pub(crate) withdrawn: u32,
-    /// Whether a goodbye or news of a collective has come.
+    /// A goodbye or a notice of a cancelled collective has arrived.
     pub(crate) has_control: bool,
-    /// Whether the peer has said goodbye.
+    /// The peer has said goodbye.
     pub(crate) has_left: bool,
     /// Rank of the job whose loss made the peer leave.
     pub(crate) lost_rank: Option<usize>,
 }
 
 impl Inbox {
-    /// Whether something long is on its way.
+    /// Tells whether a long message is on its way.
     pub(crate) fn awaits_data(&self) -> bool {
         !self.arriving.is_empty() || !self.fetches.is_empty()
     }
 
-    /// Hands over a short message that has come, if one has.
+    /// Passes a short unexpected message to `take` and removes it.
     #[inline]
     pub(crate) fn look(&mut self, context: u32, tag: u32, take: &mut impl FnMut(&[u8])) -> Lookup {
         if self.unexpected.is_empty() {
@@ -137,12 +141,12 @@ impl Inbox {
         }
     }
 
-    /// Returns the arrival number of the message that a receive would get; later ones are greater.
+    /// Returns the arrival number of the message that a receive would match.
     pub(crate) fn arrival_of(&self, context: u32, tag: u32) -> Option<u64> {
         Some(self.unexpected[self.find(context, tag)?].number)
     }
 
-    /// Counts the bytes of a long message that have come, those of a half-read packet included.
+    /// Counts the bytes of a long message that have arrived, including those of a partial packet.
     pub(super) fn came_so_far(&self, transfer: u32) -> usize {
         let whole = self.arriving.get(&transfer).map_or(0, |arriving| arriving.came);
         match self.half {
@@ -153,7 +157,7 @@ impl Inbox {
         }
     }
 
-    /// Takes the first message that a receive fits.
+    /// Removes and returns the first message that a receive matches.
     pub(super) fn take(&mut self, context: u32, tag: u32) -> Option<Unexpected> {
         self.unexpected.remove(self.find(context, tag)?)
     }
@@ -164,32 +168,33 @@ impl Inbox {
         self.unexpected.iter().position(fits)
     }
 
-    /// Puts a message back to where it was before a receive took it.
+    /// Restores a message whose receive was cancelled.
     pub(super) fn put_back(&mut self, origin: Origin, body: UnexpectedBody) {
         let Origin { header, number } = origin;
         let at = self.unexpected.partition_point(|message| message.number < number);
         self.unexpected.insert(at, Unexpected { header, body, number });
     }
 
-    /// Stores a message that has come whole after its receive was given up.
+    /// Stores the contents of a message that arrived completely after its receive was cancelled.
     pub(super) fn complete(&mut self, transfer: u32, bytes: Vec<u8>) {
         if let Some(at) = self.long(transfer) {
             self.unexpected[at].body = UnexpectedBody::Whole(bytes);
         }
     }
 
-    /// Notes that the peer has withdrawn a message that waits here; `false` if there is none.
+    /// Marks an unexpected message as cancelled by its sender; `false` if there is none.
     pub(super) fn mark_withdrawn(&mut self, transfer: u32) -> bool {
         let Some(at) = self.long(transfer) else { return false };
         match self.unexpected[at].header.context % 2 {
             0 => self.unexpected[at].body = UnexpectedBody::Withdrawn,
-            // Odd contexts are those of collectives, whose ranks are told by Kind::OutOfStep.
+            // Odd contexts belong to collectives, whose ranks are notified by
+            // `PacketKind::OutOfStep`.
             _ => drop(self.unexpected.remove(at)),
         }
         true
     }
 
-    /// Finds a long message that waits for its receive.
+    /// Finds an unexpected long message.
     fn long(&self, transfer: u32) -> Option<usize> {
         let is_it = |message: &Unexpected| {
             message.header.transfer == transfer
@@ -198,16 +203,16 @@ impl Inbox {
         self.unexpected.iter().position(is_it)
     }
 
-    /// Forgets whole messages of collectives that are over, as `is_over` tells.
+    /// Drops complete messages of cancelled collectives, as `is_over` tells. Announced ones stay
+    /// until the peer withdraws them.
     pub(super) fn forget(&mut self, is_over: impl Fn(&Header) -> bool) {
-        // Offers stay until the peer has taken them back.
         self.unexpected.retain(|message| {
             !matches!(message.body, UnexpectedBody::Whole(_)) || !is_over(&message.header)
         });
     }
 
-    /// Drops what can never come now; returns the owners to be told, and memory of the engine that is free
-    /// again.
+    /// Drops messages that can no longer complete. Returns their owners, and buffers of the engine
+    /// to free.
     pub(super) fn fail(&mut self) -> (Vec<Owner>, Vec<BufferId>) {
         self.unexpected.retain(|message| {
             matches!(message.body, UnexpectedBody::Whole(_) | UnexpectedBody::Withdrawn)
@@ -220,13 +225,13 @@ impl Inbox {
         (fetched.chain(arriving.map(|arriving| arriving.owner)).collect(), kept)
     }
 
-    /// Whether the peer's device may write to what is this owner's, which has given it up.
+    /// Tells whether the peer's device may still write to memory of a cancelled operation.
     pub(crate) fn is_with_device(&self, owner: Owner) -> bool {
         let mut arriving = self.arriving.values();
         arriving.any(|arriving| arriving.owner == owner && arriving.is_exposed)
     }
 
-    /// Whether anything of this owner's is on its way.
+    /// Tells whether messages for this owner are on their way.
     pub(crate) fn holds(&self, owner: Owner) -> bool {
         self.arriving.values().any(|arriving| arriving.owner == owner)
             || self.fetches.iter().any(|fetch| fetch.owner == owner)

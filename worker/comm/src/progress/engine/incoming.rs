@@ -1,4 +1,4 @@
-//! What becomes of packets that have come.
+//! Handling of received packets.
 
 use super::inbox::{
     ArrivingMessage, Fetch, Inbox, Origin, PartialPacket, Unexpected, UnexpectedBody,
@@ -13,11 +13,11 @@ use crate::types::error::{Cause, LinkError};
 use rlaunch_lock::BufferTable;
 use std::io;
 
-/// How much of what comes in parts is reduced at once, in bytes: a multiple of every element, and
-/// well within a cache.
+/// Bytes of a partial packet that are reduced at once: a multiple of every element size, and small
+/// enough to stay in the cache.
 const FOLDED: usize = 64 << 10;
 
-/// Packets of one peer go through this.
+/// Handler of the packets of one peer.
 pub(crate) struct Incoming<'e> {
     pub(crate) matching: &'e mut Matching,
     pub(crate) inbox: &'e mut Inbox,
@@ -28,7 +28,7 @@ pub(crate) struct Incoming<'e> {
 }
 
 impl Incoming<'_> {
-    /// Gives a receive what has come before it was posted; `false` where nothing has.
+    /// Matches a receive with an unexpected message; `false` if there is none.
     pub(crate) fn match_posted(&mut self, posted: PostedReceive) -> Result<bool, LinkError> {
         let Some(message) = self.inbox.take(posted.context, posted.tag) else { return Ok(false) };
         let Unexpected { header, body, number } = message;
@@ -44,7 +44,7 @@ impl Incoming<'_> {
         Ok(true)
     }
 
-    /// Hands a message to a receive of which a part has come for one that was given up.
+    /// Redirects a message that is arriving for a cancelled receive to a new receive.
     fn resume_into(&mut self, posted: &PostedReceive, transfer: u32) {
         let came = self.inbox.came_so_far(transfer);
         let Some(arriving) = self.inbox.arriving.get_mut(&transfer) else { return };
@@ -54,7 +54,7 @@ impl Incoming<'_> {
         let length = arriving.length as u64;
         let mismatch = self.matching.mismatch(self.peer, length, posted);
         match mismatch {
-            // What still comes of it finds no memory.
+            // The rest of the message has nowhere to go and is discarded.
             Some(cause) => {
                 arriving.target = before;
                 self.matching.complete(posted.owner, Err(cause));
@@ -72,9 +72,9 @@ impl Incoming<'_> {
         Cause::Withdrawn(self.matching.names[self.peer].clone())
     }
 
-    /// Forgets where the messages of `owner` were to go. Those of the program wait for the next receive
-    /// then, and those of a collective are nobody's any more. Says whether a message waits again, and
-    /// how many the peer's device may still write.
+    /// Detaches arriving messages from a cancelled operation. Messages of a program's receive
+    /// become unexpected again; those of a collective are dropped. Returns whether any became
+    /// unexpected, and how many a peer's device may still write.
     pub(crate) fn cancel(&mut self, owner: Owner) -> (bool, usize) {
         let (mut end_sleep, mut with_device) = (false, 0);
         let is_message = matches!(owner, Owner::Request(_));
@@ -108,7 +108,7 @@ impl Incoming<'_> {
         (end_sleep, with_device)
     }
 
-    /// Has what still comes of a message go to memory of the engine, until another receive takes it.
+    /// Diverts the rest of a message into a buffer of the engine until another receive matches it.
     fn divert(&mut self, origin: Origin) -> bool {
         let transfer = origin.header.transfer;
         let came = self.inbox.came_so_far(transfer);
@@ -124,7 +124,7 @@ impl Incoming<'_> {
         true
     }
 
-    /// The peer has given up a message that it had offered.
+    /// Handles the cancellation of a message by its sender.
     fn on_withdrawn(&mut self, transfer: u32) {
         self.inbox.withdrawn = self.inbox.withdrawn.wrapping_add(1);
         let fetched = self.inbox.fetches.iter().position(|f| f.origin.header.transfer == transfer);
@@ -146,7 +146,7 @@ impl Incoming<'_> {
         } else {
             self.inbox.mark_withdrawn(transfer)
         };
-        // Otherwise it was answered before the peer gave it up.
+        // Otherwise an answer was already on its way when the peer cancelled.
         if ended {
             self.outbox.push_control(PacketKind::Fin, transfer);
         }
@@ -157,7 +157,8 @@ impl Incoming<'_> {
         let how = match self.matching.mismatch(self.peer, bytes.len() as u64, posted) {
             Some(cause) => Err(cause),
             None => {
-                // Memory that was taken back belongs to a request that nobody waits for.
+                // Fails if the memory was taken back, which means that the request is no longer
+                // awaited.
                 let _ = posted.target.put(self.buffers, 0, bytes);
                 Ok(Status { from: self.peer, length: bytes.len() })
             }
@@ -165,7 +166,7 @@ impl Incoming<'_> {
         self.matching.complete(posted.owner, how);
     }
 
-    /// Decides how a long message comes.
+    /// Decides how a matched long message is transferred.
     fn accept_rts(
         &mut self,
         posted: &PostedReceive,
@@ -179,11 +180,11 @@ impl Incoming<'_> {
             self.outbox.push_control(PacketKind::Fin, transfer);
             return Ok(());
         }
-        // No longer than the memory for it.
+        // At most the length of the buffer, as checked above.
         let length = rts.length as usize;
         let address = if length >= self.limits.fetch { rts.address } else { 0 };
         let fetch = Fetch { origin, address, length, fetched: 0, target, owner };
-        // What is reduced comes by way of packets: a device does not reduce.
+        // A device cannot reduce, so messages to be reduced arrive as packets.
         if address != 0 || (length >= self.limits.write && target.fold.is_none()) {
             self.inbox.fetches.push_back(fetch);
             return Ok(());
@@ -191,8 +192,8 @@ impl Incoming<'_> {
         self.send_cts(&fetch, None)
     }
 
-    /// Asks for a long message to be sent, or to be written to `place`. It is sent whole, also where a
-    /// part of it was fetched.
+    /// Answers an RTS: the sender shall write the message to `place`, or send it as packets. It is
+    /// sent whole even if a part was fetched before.
     pub(crate) fn send_cts(
         &mut self,
         fetch: &Fetch,
@@ -214,13 +215,13 @@ impl Incoming<'_> {
             goes_back,
         };
         if self.inbox.arriving.insert(transfer, arriving).is_some() {
-            return Err(LinkError::Protocol("it offers two messages by one number"));
+            return Err(LinkError::Protocol("it announced two messages with one transfer id"));
         }
         self.outbox.push_cts(transfer, place);
         Ok(())
     }
 
-    /// `length` bytes of a long message have come.
+    /// Counts `length` more bytes of a long message, and completes it after the last.
     fn advance(&mut self, transfer: u32, length: usize) {
         let Some(arriving) = self.inbox.arriving.get_mut(&transfer) else { return };
         arriving.came += length;
@@ -245,7 +246,7 @@ impl Incoming<'_> {
         }
     }
 
-    /// A long message is where its sender was told to write it.
+    /// Handles a message that the peer's device has written to exposed memory.
     fn on_written_by_peer(&mut self, transfer: u32) -> Result<(), LinkError> {
         match self.inbox.arriving.get(&transfer) {
             Some(ArrivingMessage { is_exposed: true, came: 0, length, target, .. }) => {
@@ -254,34 +255,35 @@ impl Incoming<'_> {
                 self.advance(transfer, length);
                 Ok(())
             }
-            _ => Err(LinkError::Protocol("it has written what nobody asked for")),
+            _ => Err(LinkError::Protocol("it wrote a message without a CTS")),
         }
     }
 
-    /// Where the next bytes of a long message go, and from where on they are wanted.
+    /// Returns the destination of a `Data` packet, the offset of its first byte in the message, and
+    /// the number of leading bytes to skip.
     fn target_of(&self, header: Header) -> Result<(Target, usize, usize), LinkError> {
-        let unwanted = LinkError::Protocol("it sends what nobody asked for");
+        let unwanted = LinkError::Protocol("it sent data without a CTS");
         let arriving = self.inbox.arriving.get(&header.transfer).ok_or(unwanted)?;
-        // A peer whose device cannot be told of its own memory sends, and writes nothing. It still counts
-        // as exposed: a receive that is given up has its memory waited for in any case.
+        // A peer whose device cannot register its own memory sends packets instead of writing. The
+        // message still counts as exposed, so cancelling its receive waits for it.
         if arriving.is_exposed && arriving.came == 0 {
             let into = arriving.target.into.part(0, arriving.length);
             self.buffers.conceal(into.buffer, &into.range());
         }
         if header.length as usize > arriving.length - arriving.came {
-            return Err(LinkError::Protocol("it sends more than it offered"));
+            return Err(LinkError::Protocol("it sent more data than it announced"));
         }
         Ok((arriving.target, arriving.came, arriving.folded))
     }
 
-    /// Decides where a packet goes whose first bytes are there.
+    /// Decides where the bytes of a partial packet go.
     fn begin_packet(&mut self, header: Header) -> Result<PartialPacket, LinkError> {
         Ok(match header.kind {
             PacketKind::Data => {
                 let (_, start, _) = self.target_of(header)?;
                 PartialPacket::Transfer { transfer: header.transfer, start, came: 0 }
             }
-            // A message that fits no receive yet may fit one when it is whole.
+            // A receive for it may be posted by the time it is complete.
             _ => PartialPacket::Kept(Vec::new()),
         })
     }
@@ -303,7 +305,7 @@ impl Incoming<'_> {
         self.inbox.unexpected.push_back(Unexpected { header, body, number });
     }
 
-    /// Reduces what has gathered in the scratch memory, which ends at `end` of the packet.
+    /// Reduces the collected bytes, which end at offset `end` of the packet.
     fn fold_scratch(&mut self, (target, folded): (Target, usize), start: usize, end: usize) {
         let from = start + end - self.inbox.scratch.len();
         let _ = target.put_from(folded, self.buffers, from, &self.inbox.scratch);
@@ -368,7 +370,7 @@ impl Sink for Incoming<'_> {
         if offset == 0 || self.inbox.half.is_none() {
             self.inbox.half = Some(self.begin_packet(header)?);
         }
-        // The receive may be another one than when the packet began.
+        // The receive may have changed since the packet began.
         let target = match &self.inbox.half {
             Some(PartialPacket::Transfer { transfer, .. }) => {
                 let arriving = self.inbox.arriving.get(transfer);
@@ -410,7 +412,7 @@ impl Sink for Incoming<'_> {
     }
 
     fn written(&mut self, transfer: u32) -> Result<(), LinkError> {
-        let unknown = LinkError::Protocol("a message was written that was not wanted");
+        let unknown = LinkError::Protocol("the link reported a write that was not requested");
         let (owner, length) = self.outbox.on_written(transfer).ok_or(unknown)?;
         self.matching.complete(owner, Ok(Status { from: self.peer, length }));
         Ok(())
@@ -421,12 +423,12 @@ impl Sink for Incoming<'_> {
     }
 }
 
-/// Takes some of `rest` bytes that nobody wants any more: they have to go somewhere.
+/// Reads some of `rest` bytes that are no longer wanted into a throw-away buffer.
 fn discard(rest: usize, fill: &mut Fill<'_>) -> io::Result<usize> {
     fill(&mut [0; 4096][..rest.min(4096)])
 }
 
-/// Lets `fill` put up to `room` bytes behind those that are there.
+/// Lets `fill` append up to `room` bytes.
 fn append(bytes: &mut Vec<u8>, room: usize, fill: &mut Fill<'_>) -> io::Result<usize> {
     let before = bytes.len();
     bytes.resize(before + room, 0);

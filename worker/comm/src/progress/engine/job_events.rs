@@ -122,7 +122,7 @@ mod tests {
     const NODES: [NodeId; 4] = [NodeId(0), NodeId(0), NodeId(1), NodeId(2)];
 
     /// Rank 0 of four on three nodes; rank 2 is reached by RDMA. What its pending call says then.
-    fn said(news: &[JobEvent]) -> Option<String> {
+    fn said(notice: &[JobEvent]) -> Option<String> {
         let names = ["a", "a", "b", "c"].into_iter().zip(0..);
         let names: Vec<PeerName> =
             names.map(|(host, rank)| PeerName { rank, host: host.into() }).collect();
@@ -134,7 +134,9 @@ mod tests {
         };
         let mut engine = Engine::new(0, (0..4).map(link).collect(), names.into());
         let key = engine.request(Operation::Collective("barrier"));
-        news.iter().for_each(|news| engine.apply_event(AgentEvent::Job(news.clone()), &NODES));
+        notice
+            .iter()
+            .for_each(|notice| engine.apply_event(AgentEvent::Job(notice.clone()), &NODES));
         let ended = engine.take(key)?.unwrap_err().to_string();
         assert_eq!(engine.launcher_cause().unwrap().to_string(), ended);
         Some(ended)
@@ -153,25 +155,25 @@ mod tests {
     fn what_the_launcher_knows_ends_every_wait_with_its_words() {
         let lost = JobEvent::NodeLost { node: NodeId(2), how: "nothing heard for 6 s".into() };
         let ending = JobEvent::JobEnding { why: "ended by SIGINT".into() };
-        for (news, words) in [
+        for (notice, words) in [
             (failed(3, true), "rank 3 on c is lost: it was killed by signal 9"),
             (failed(1, false), "rank 1 on a is lost: it was killed by signal 9"),
             (lost, "rank 3 on c is lost: its node is lost: nothing heard for 6 s"),
             (ending, "the job ends: ended by SIGINT"),
         ] {
-            assert_eq!(said(&[news]).as_deref(), Some(words));
+            assert_eq!(said(&[notice]).as_deref(), Some(words));
         }
     }
 
     #[test]
     fn a_link_that_is_down_concerns_those_who_use_it() {
         let words = "rank 2 on b is lost: link down: a x ↔ b x";
-        for news in [down(0, 1), down(1, 0)] {
-            assert_eq!(said(&[news]).as_deref(), Some(words));
+        for notice in [down(0, 1), down(1, 0)] {
+            assert_eq!(said(&[notice]).as_deref(), Some(words));
         }
         // Rank 3 is reached by TCP, and the third link is others'.
-        for news in [down(0, 2), down(1, 2)] {
-            assert_eq!(said(&[news]), None);
+        for notice in [down(0, 2), down(1, 2)] {
+            assert_eq!(said(&[notice]), None);
         }
     }
 

@@ -1,5 +1,4 @@
-//! What is waited for: receives that wait for their message, requests and collectives that wait for
-//! both.
+//! Posted receives, requests and collectives, and their completion.
 
 use super::collective::RunningCollective;
 use super::out_of_step::OutOfStep;
@@ -9,21 +8,21 @@ use crate::types::error::{Cause, Operation, PeerName};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Who is told of the end of a message.
+/// What completes when a message has been sent or received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// A request of the program.
+    /// Request of the program.
     Request(SlabKey),
-    /// A step of a collective.
+    /// Step of a collective.
     Collective(SlabKey),
-    /// A call that was given up, and is told nothing.
+    /// Nothing: the operation was cancelled.
     Cancelled,
 }
 
-/// A receive that waits for its message.
+/// Receive that waits for its message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PostedReceive {
-    /// A rank of the job; any when `None`.
+    /// Rank in the job; any rank if `None`.
     pub(crate) from: Option<usize>,
     pub(crate) context: u32,
     pub(crate) tag: u32,
@@ -31,40 +30,42 @@ pub(crate) struct PostedReceive {
     pub(crate) owner: Owner,
 }
 
-/// What came of a request.
+/// Result of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Status {
-    /// The rank of the job at the other end.
+    /// Rank in the job of the other end.
     pub(crate) from: usize,
-    /// In bytes.
+    /// Length in bytes.
     pub(crate) length: usize,
 }
 
-/// A request of the program.
+/// Request of the program.
 #[derive(Debug)]
 pub(crate) struct RequestState {
     pub(crate) operation: Operation,
     pub(crate) ended: Option<Result<Status, Cause>>,
-    /// What it does, where it is a collective.
+    /// The collective it runs, if it is one.
     pub(crate) collective: Option<SlabKey>,
 }
 
+/// Everything that waits for messages.
 #[derive(Debug)]
 pub(crate) struct Matching {
-    /// By rank of the job.
+    /// Name of each rank of the job.
     pub(crate) names: Arc<[PeerName]>,
-    /// In the order in which they were posted.
+    /// Receives in the order in which they were posted.
     pub(crate) posted: Vec<PostedReceive>,
     pub(crate) requests: Slab<RequestState>,
     pub(crate) collectives: Slab<RunningCollective>,
-    /// Collectives whose step is over.
+    /// Collectives whose current step has completed or failed.
     pub(crate) ready: Vec<SlabKey>,
     /// Sticky error for every pending and future call.
     pub(crate) fault: Option<Cause>,
-    /// How many messages have come before a receive was posted for them.
+    /// Number of messages that arrived before their receive was posted.
     arrivals: u64,
-    /// Communicators of which a collective was given up, by context, and what peers have told of others.
+    /// Communicators that cannot run collectives any more, by context.
     pub(crate) out_of_step: BTreeMap<u32, OutOfStep>,
+    /// Notices of cancelled collectives from peers, not yet applied.
     pub(crate) notices: Vec<OutOfStep>,
 }
 
@@ -83,20 +84,20 @@ impl Matching {
         }
     }
 
-    /// The place of a message among those that have come before their receives.
+    /// Allocates the arrival number of a message that no receive was posted for.
     pub(crate) fn arrival(&mut self) -> u64 {
         self.arrivals += 1;
         self.arrivals
     }
 
-    /// A request is about this collective.
+    /// Notes which collective a request runs.
     pub(crate) fn set_collective(&mut self, request: SlabKey, collective: SlabKey) {
         if let Some(request) = self.requests.get_mut(request) {
             request.collective = Some(collective);
         }
     }
 
-    /// The first receive that a message fits.
+    /// Finds the oldest posted receive that matches a message.
     #[inline]
     pub(crate) fn find_posted(&self, from: usize, context: u32, tag: u32) -> Option<usize> {
         let fits = |posted: &PostedReceive| {
@@ -107,7 +108,7 @@ impl Matching {
         self.posted.iter().position(fits)
     }
 
-    /// Takes it.
+    /// Removes and returns the oldest posted receive that matches a message.
     #[inline]
     pub(crate) fn take_posted(
         &mut self,
@@ -118,7 +119,7 @@ impl Matching {
         self.find_posted(from, context, tag).map(|at| self.posted.remove(at))
     }
 
-    /// Says how a message has ended.
+    /// Reports the result of a message to its owner.
     #[inline]
     pub(crate) fn complete(&mut self, owner: Owner, how: Result<Status, Cause>) {
         match owner {
@@ -134,7 +135,7 @@ impl Matching {
                 if let Err(cause) = how {
                     collective.failed.get_or_insert(cause);
                 }
-                // What else it waits for may never come.
+                // After a failure, the other messages of the step may never arrive.
                 if collective.pending == 0 || has_failed {
                     self.ready.push(key);
                 }
@@ -143,8 +144,8 @@ impl Matching {
         }
     }
 
-    /// Why a message of `length` bytes does not suit its receive, if it does not: a receive of the
-    /// program has room for it, a collective knows what comes.
+    /// Returns an error if a message of `length` bytes does not suit its receive. A program's
+    /// receive takes any message that fits; a collective knows the exact length.
     #[inline]
     pub(crate) fn mismatch(
         &self,
@@ -170,7 +171,7 @@ impl Matching {
         Cause::CountMismatch { peer: self.names[from].clone(), length, expected }
     }
 
-    /// Everything that waits ends so, and everything to come.
+    /// Fails all requests, pending and future.
     pub(crate) fn fail_all(&mut self, cause: &Cause) {
         self.fault.get_or_insert_with(|| cause.clone());
         self.posted.clear();

@@ -1,6 +1,27 @@
-//! Messages and collectives over links: who waits for what, and what is sent next.
+//! Engine of a process: the state of all messages and collectives of all its communicators. It
+//! never blocks; [`crate::progress::wait`] waits.
 //!
-//! One for all communicators of a process. It never blocks; [`crate::progress::wait`] waits.
+//! Message protocols:
+//!
+//! * Eager: a message up to [`Limits::eager`] travels with its header. If no receive is posted for
+//!   it, the receiver keeps a copy.
+//! * Rendezvous: the sender announces a longer message with an RTS packet. Once a receive matches
+//!   it, the receiver does one of three things. It fetches the message from the sender's memory and
+//!   answers FIN; or it answers CTS with the place to write to, and the sender's device writes the
+//!   message and sends `Written`; or it answers a bare CTS, and the sender sends `Data` packets.
+//! * Cancellation: see [`out_of_step`].
+//!
+//! | file | contents |
+//! |---|---|
+//! | `matching` | posted receives, requests, collectives, and the error that fails them all |
+//! | `incoming`, `inbox` | handling of received packets; messages of one peer that are not complete or not matched |
+//! | `outbox` | packets waiting to be sent to one peer |
+//! | `fetch` | zero-copy transfer of long messages |
+//! | `direct` | short messages sent from and received into the caller's memory without queueing |
+//! | `collective`, `target` | running collectives; destinations of received bytes |
+//! | `out_of_step` | cancellation, and notices of cancelled collectives |
+//! | `job_events` | reports of the agent about other ranks |
+//! | `threads`, `slab` | coordination of waiting threads; keyed storage |
 
 pub(crate) mod collective;
 pub(crate) mod direct;
@@ -32,45 +53,46 @@ use std::time::Duration;
 use target::Target;
 use threads::Threads;
 
-/// Links whose looking costs a system call are looked at only so often when nothing is waited for
-/// from their peers.
-const DEAR_EVERY: u32 = 32;
-/// To or from whom a message is, and which it is.
+/// Links whose polls are system calls are polled only every this many rounds while nothing is
+/// expected from their peer.
+const IDLE_POLL_INTERVAL: u32 = 32;
+/// Peer, communicator and tag that identify a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Envelope {
-    /// A rank of the job.
+    /// Rank in the job.
     pub(crate) peer: usize,
     pub(crate) context: u32,
     pub(crate) tag: u32,
 }
 
-/// One other rank, or this one.
+/// State of one rank of the job; one of them is this rank.
 struct Peer {
     link: Box<dyn Link>,
     limits: Limits,
     outbox: Outbox,
     inbox: Inbox,
-    /// Whoever sleeps is woken when it has room.
+    /// The sleeper wakes when the link has room to send.
     is_armed_for_room: bool,
-    /// Sleeps end when something comes from it.
+    /// The sleeper wakes when the link has something to receive.
     is_watched: bool,
     is_gone: bool,
 }
 
-/// See the module.
+/// Messages and collectives of a process. See the module documentation.
 pub(crate) struct Engine {
     peers: Vec<Peer>,
     me: usize,
-    /// The first rank that was lost.
+    /// First rank that was lost.
     lost: Option<usize>,
-    /// The agent has said why everything fails.
+    /// The agent has reported why the job fails, so [`Matching::fault`] is final.
     has_launcher_cause: bool,
     pub(crate) matching: Matching,
+    /// Buffer for the results of [`Outbox::pump`].
     sent: Vec<(Owner, usize)>,
-    /// What is fetched to be reduced.
+    /// Bytes fetched for a reduction.
     scratch: Vec<u8>,
     rounds: u32,
-    /// Whose message was last waited for by a call that has posted no receive.
+    /// Peer whose message a call last waited for without a posted receive.
     awaited: usize,
     pub(crate) threads: Threads,
 }
@@ -82,7 +104,7 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Links by rank of the job, with the names of those ranks.
+    /// Creates an engine for rank `me` with a link to each rank of the job.
     pub(crate) fn new(me: usize, links: Vec<Box<dyn Link>>, names: Arc<[PeerName]>) -> Engine {
         let peer = |link: Box<dyn Link>| Peer {
             limits: link.limits(),
@@ -108,29 +130,29 @@ impl Engine {
         }
     }
 
-    /// The longest message that goes to every peer without being offered.
+    /// Returns the longest message in bytes that every link sends eagerly.
     pub(crate) fn least_eager(&self) -> usize {
         self.peers.iter().map(|peer| peer.limits.eager).min().unwrap_or(0)
     }
 
-    /// See [`Link::waking`]: of the slowest.
+    /// Returns the largest [`Link::wake_latency`].
     pub(crate) fn wake_latency(&self) -> Duration {
         self.peers.iter().map(|peer| peer.link.wake_latency()).max().unwrap_or_default()
     }
 
-    /// Whether each look at another rank is a system call.
+    /// Tells whether polling any other rank takes a system call.
     pub(crate) fn poll_is_syscall(&self) -> bool {
         let mut others = self.peers.iter().enumerate().filter(|&(at, _)| at != self.me);
         others.all(|(_, peer)| peer.limits.poll_is_syscall)
     }
 
-    /// A request that waits for its end.
+    /// Creates a request. It has failed already if the engine has.
     pub(crate) fn request(&mut self, operation: Operation) -> SlabKey {
         let ended = self.matching.fault.clone().map(Err);
         self.matching.requests.insert(RequestState { operation, ended, collective: None })
     }
 
-    /// Whether a request has ended, and then how; it is forgotten with that.
+    /// Removes a completed request and returns its result.
     #[inline]
     pub(crate) fn take(&mut self, key: SlabKey) -> Option<Result<Status, Cause>> {
         let ended = self.matching.requests.get_mut(key)?.ended.take()?;
@@ -138,18 +160,17 @@ impl Engine {
         Some(ended)
     }
 
-    /// What a request does.
     pub(crate) fn operation(&mut self, key: SlabKey) -> Option<Operation> {
         self.matching.requests.get_mut(key).map(|request| request.operation)
     }
 
-    /// Whether nothing can be said to a peer any more.
+    /// Tells whether nothing can be sent to a peer any more.
     #[inline]
     fn has_failed(&self, peer: usize) -> bool {
         self.peers[peer].is_gone || self.matching.fault.is_some()
     }
 
-    /// Why.
+    /// Returns why nothing can be sent to a peer.
     #[cold]
     pub(crate) fn failure(&self, peer: usize) -> Cause {
         let left = || Cause::Left(self.matching.names[peer].clone());
@@ -206,7 +227,8 @@ impl Engine {
         self.matching.posted.push(posted);
     }
 
-    /// Posts a receive from whichever of these ranks of the job sends first.
+    /// Posts a receive that matches the first message from any of `ranks`, which are ranks of the
+    /// job.
     pub(crate) fn receive_any(
         &mut self,
         ranks: &[usize],
@@ -215,7 +237,7 @@ impl Engine {
         buffers: &BufferTable,
     ) {
         let posted = PostedReceive { from: None, context, tag, target, owner };
-        // By arrival, so that no rank waits until all before it have nothing more to say.
+        // Oldest arrival first, so that a talkative rank does not starve the others.
         let came = |peer: &usize| Some((self.peers[*peer].inbox.arrival_of(context, tag)?, *peer));
         let first = ranks.iter().filter_map(came).min();
         if first.is_some_and(|(_, peer)| self.find(peer, posted, buffers)) {
@@ -228,7 +250,7 @@ impl Engine {
         self.matching.posted.push(posted);
     }
 
-    /// Whether the message is there already.
+    /// Matches a receive with a message that has already arrived; `false` if there is none.
     fn find(&mut self, peer: usize, posted: PostedReceive, buffers: &BufferTable) -> bool {
         let found = self.incoming(peer, buffers).0.match_posted(posted);
         match found {
@@ -259,7 +281,7 @@ impl Engine {
         (Incoming { matching, inbox, outbox, buffers, peer, limits: *limits }, &mut **link)
     }
 
-    /// Sends what waits for a peer, as far as there is room. Says whether anything went.
+    /// Sends queued packets to a peer while its link has room. Returns whether any were sent.
     fn pump(&mut self, at: usize, buffers: &BufferTable) -> bool {
         let peer = &mut self.peers[at];
         let went = peer.outbox.pump(&mut *peer.link, buffers, &mut self.sent);
@@ -273,8 +295,8 @@ impl Engine {
         })
     }
 
-    /// What waits for a peer goes when there is room, or comes back when it is this rank: whoever
-    /// sleeps has to know.
+    /// Makes the sleeper wake when packets were queued for a link that it does not watch for room,
+    /// or for this rank itself.
     #[inline]
     fn has_queued(&mut self, at: usize) {
         let peer = &self.peers[at];
@@ -283,7 +305,7 @@ impl Engine {
         }
     }
 
-    /// Looks at all links, goes on with whatever can. Says whether anything happened.
+    /// Polls all links and advances everything that can advance. Returns whether anything happened.
     #[inline]
     pub(crate) fn progress(&mut self, buffers: &BufferTable) -> bool {
         self.rounds = self.rounds.wrapping_add(1);
@@ -309,7 +331,7 @@ impl Engine {
         }
         let waits = !peer.outbox.is_empty();
         if peer.limits.poll_is_syscall
-            && !self.rounds.is_multiple_of(DEAR_EVERY)
+            && !self.rounds.is_multiple_of(IDLE_POLL_INTERVAL)
             && !waits
             && !self.expects(at)
         {
@@ -332,14 +354,14 @@ impl Engine {
         progress
     }
 
-    /// What follows from what has come.
+    /// Handles the consequences of received packets.
     #[inline]
     fn after_receive(&mut self, at: usize, buffers: &BufferTable) {
         let Peer { outbox, inbox, .. } = &self.peers[at];
         let (waits, has_control) = (!outbox.is_empty(), inbox.has_control);
         let fetches = !inbox.fetches.is_empty();
         if has_control {
-            // Before anything is sent that may be given up by it.
+            // Before sending, because it may cancel what is queued.
             self.take_out_of_step(buffers);
         }
         if fetches {
@@ -361,7 +383,7 @@ impl Engine {
         }
     }
 
-    /// Whether somebody waits for something from this peer.
+    /// Tells whether anything is expected from a peer.
     fn expects(&self, at: usize) -> bool {
         let peer = &self.peers[at];
         let is_posted = |posted: &PostedReceive| posted.from.is_none_or(|from| from == at);
@@ -370,7 +392,8 @@ impl Engine {
             || self.matching.posted.iter().any(is_posted)
     }
 
-    /// The peer has said that it is done with everything.
+    /// Handles the goodbye of a peer. Its unfinished messages fail, unless it left because it had
+    /// lost another rank, which then fails everything.
     fn leave(&mut self, at: usize, buffers: &BufferTable) {
         self.peers[at].is_gone = true;
         let peer = &mut self.peers[at];
@@ -405,14 +428,14 @@ impl Engine {
         Cause::Lost { peer: self.matching.names[at].clone(), why: Arc::new(error) }
     }
 
-    /// A rank that is lost takes the others with it: what they wait for may depend on it.
+    /// Marks a peer as lost and fails everything, because any pending operation may depend on it.
     fn lose(&mut self, at: usize, error: LinkError) {
         let cause = self.lost(at, error);
         self.fail_all(&cause);
         self.threads.note_change();
     }
 
-    /// Tells all devices of memory that is lent for long.
+    /// Registers a memory region with all devices.
     pub(crate) fn register(&mut self, region: BufferId, buffers: &BufferTable) {
         let length = buffers.length(region).unwrap_or(0);
         for peer in self.peers.iter_mut().filter(|peer| !peer.is_gone) {
@@ -420,7 +443,8 @@ impl Engine {
         }
     }
 
-    /// Everything that waits fails, and everything to come. What was offered goes back to its owners.
+    /// Fails everything that is pending and all later calls, and withdraws announced messages,
+    /// because their owners will reuse the memory.
     fn fail_all(&mut self, cause: &Cause) {
         self.matching.fail_all(cause);
         for peer in &mut self.peers {
@@ -428,7 +452,7 @@ impl Engine {
         }
     }
 
-    /// Who has not answered what a request waits for.
+    /// Lists the ranks that a request waits for.
     pub(crate) fn missing(&mut self, key: SlabKey) -> Vec<PeerName> {
         let collective = self.matching.requests.get_mut(key).and_then(|request| request.collective);
         let owner = collective.map_or(Owner::Request(key), Owner::Collective);
@@ -441,12 +465,12 @@ impl Engine {
         ranks.into_iter().map(|rank| self.matching.names[rank].clone()).collect()
     }
 
-    /// A rank of the job, as it is named where somebody waits for it.
+    /// Returns the name of a rank of the job, as a list of one.
     pub(crate) fn name(&self, rank: usize) -> Vec<PeerName> {
         vec![self.matching.names[rank].clone()]
     }
 
-    /// Has `idle` sleep on the links; `false` where something has come meanwhile.
+    /// Prepares all links for a sleep. Returns `false` if something arrived in the meantime.
     pub(crate) fn arm(&mut self, idle: &dyn Idle) -> bool {
         for at in 0..self.peers.len() {
             if self.peers[at].is_gone {
@@ -456,7 +480,7 @@ impl Engine {
                 }
                 continue;
             }
-            // A device is being told of memory, and says nothing when that is done.
+            // A device registers memory in the background and raises no event when it has finished.
             if self.peers[at].inbox.fetches.front().is_some_and(|fetch| fetch.address == 0) {
                 return false;
             }
@@ -483,8 +507,8 @@ impl Engine {
         true
     }
 
-    /// After a sleep. Links to peers that have left are told as well: what they share with others may
-    /// be what has ended it.
+    /// Ends the preparations after a sleep. Includes links whose peers have left: a descriptor that
+    /// they share with other links may be what ended the sleep.
     pub(crate) fn disarm(&mut self) {
         for peer in &mut self.peers {
             peer.is_armed_for_room = false;
@@ -492,7 +516,8 @@ impl Engine {
         }
     }
 
-    /// Says goodbye to all peers; whether all of them have been told.
+    /// Queues a goodbye to all peers if `is_first`, and returns whether all of them have been
+    /// delivered.
     pub(crate) fn bye(&mut self, is_first: bool, buffers: &BufferTable) -> bool {
         let mut all = true;
         for at in 0..self.peers.len() {

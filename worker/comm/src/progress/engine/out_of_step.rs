@@ -1,9 +1,9 @@
-//! Calls that are given up before they are done, and what other ranks have to know of that.
+//! Cancellation of requests, and notices of cancelled collectives.
 //!
-//! A message that is given up concerns its two ranks: one that was offered is withdrawn, one that was
-//! on its way to a receive waits for the next. A collective that is given up concerns all ranks of its
-//! communicator, since they would wait for each other in vain from there on: they are told, and fail
-//! all its collectives from that one on.
+//! A cancelled message concerns only its two ranks: an announced one is withdrawn, and one on its
+//! way to a cancelled receive stays for the next receive. A cancelled collective concerns all ranks
+//! of its communicator, which would otherwise wait for each other forever. They are notified, and
+//! fail this collective and all later ones: the communicator is *out of step*.
 
 use super::collective::CollectiveArgs;
 use super::matching::{Matching, Owner};
@@ -15,33 +15,34 @@ use crate::transport::packet::{Header, PacketKind};
 use crate::types::error::{Cause, LinkError, Operation};
 use rlaunch_lock::BufferTable;
 
-/// A communicator of which a collective was given up.
+/// Notice of a cancelled collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfStep {
-    /// The context of its collectives, and the number of the first that cannot be done.
+    /// Context of the communicator's collectives.
     pub(crate) context: u32,
+    /// Sequence number of the first collective that cannot complete.
     pub(crate) number: u32,
-    /// The rank of the job that has given it up.
+    /// Rank in the job that cancelled it.
     pub(crate) by: usize,
-    /// The collective's number of [`CollectiveKind::NAMES`].
+    /// Index of its name in [`CollectiveKind::NAMES`].
     pub(crate) collective: u8,
-    /// The rank that had left, where that was the reason.
+    /// Rank whose goodbye caused the cancellation, if one did.
     pub(crate) left: Option<usize>,
 }
 
-/// Bits of a word that say which collective it was; the others say which rank had left.
+/// Bits of the second payload word that hold the collective's index; the others hold `left` plus 1.
 const COLLECTIVE: u32 = 8;
 
 impl OutOfStep {
-    /// In the words of [`OutOfStep::encode`].
+    /// Decodes a packet of [`OutOfStep::encode`].
     pub(super) fn decode(header: Header, payload: &[u8]) -> Result<OutOfStep, LinkError> {
-        let [by, why] = words(payload, "news of a collective that are none")?;
+        let [by, why] = words(payload, "malformed notice of a cancelled collective")?;
         let Header { context, tag: number, .. } = header;
         let left = ((why >> COLLECTIVE) as usize).checked_sub(1);
         Ok(OutOfStep { context, number, by: by as usize, collective: why as u8, left })
     }
 
-    /// A packet.
+    /// Encodes the notice as a packet.
     pub(super) fn encode(self) -> (Header, [u8; 16]) {
         let left = self.left.map_or(0, |rank| rank as u64 + 1);
         let payload = pair(self.by as u64, left << COLLECTIVE | u64::from(self.collective));
@@ -50,31 +51,31 @@ impl OutOfStep {
     }
 }
 
-/// Whether a collective is the first of these or a later one. Numbers begin again after the last.
+/// Tells whether collective `number` is `first` or a later one, with wrap-around.
 fn is_from(first: u32, number: u32) -> bool {
     number.wrapping_sub(first).cast_signed() >= 0
 }
 
 impl Matching {
-    /// Returns what is known of this collective of a communicator.
-    pub(super) fn news_of(&self, context: u32, number: u32) -> Option<OutOfStep> {
+    /// Returns the notice that affects this collective, if there is one.
+    pub(super) fn notice_for(&self, context: u32, number: u32) -> Option<OutOfStep> {
         let known = self.out_of_step.get(&context)?;
         is_from(known.number, number).then_some(*known)
     }
 
-    /// Whether this collective of a communicator cannot be done any more.
+    /// Tells whether this collective can no longer complete.
     #[inline]
     pub(crate) fn is_out_of_step(&self, context: u32, number: u32) -> bool {
-        !self.out_of_step.is_empty() && self.news_of(context, number).is_some()
+        !self.out_of_step.is_empty() && self.notice_for(context, number).is_some()
     }
 
-    /// Returns the reason, if so.
+    /// Returns why this collective can no longer complete, if it cannot.
     #[inline]
     pub(crate) fn out_of_step(&self, context: u32, number: u32) -> Option<Cause> {
         if self.out_of_step.is_empty() {
             return None;
         }
-        self.news_of(context, number).map(|known| self.reason(known))
+        self.notice_for(context, number).map(|known| self.reason(known))
     }
 
     #[cold]
@@ -91,31 +92,31 @@ impl Matching {
         }
     }
 
-    /// Remembers a collective that was given up; `false` where that is no news.
-    fn record(&mut self, news: OutOfStep) -> bool {
-        let OutOfStep { context, number, .. } = news;
+    /// Records a notice; `false` if an equal or stronger one is known.
+    fn record(&mut self, notice: OutOfStep) -> bool {
+        let OutOfStep { context, number, .. } = notice;
         if self.is_out_of_step(context, number) {
             return false;
         }
-        self.out_of_step.insert(context, news);
+        self.out_of_step.insert(context, notice);
         true
     }
 }
 
-/// A collective that is given up.
+/// Collective that is being cancelled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CancelledCollective<'a> {
     pub(crate) context: u32,
     pub(crate) number: u32,
     pub(crate) operation: Operation,
-    /// The ranks of its communicator as ranks of the job.
+    /// Rank in the job of each rank of the communicator.
     pub(crate) ranks: &'a [usize],
     pub(crate) cause: &'a Cause,
 }
 
 impl Engine {
-    /// Gives up a request: its memory is about to go. The owner of what a device still uses of it, if
-    /// there is any: see [`Engine::is_with_device`].
+    /// Cancels a request, whose memory is about to become invalid. Returns its owner if a device
+    /// still uses the memory, see [`Engine::is_with_device`].
     pub(crate) fn cancel(
         &mut self,
         key: SlabKey,
@@ -125,7 +126,7 @@ impl Engine {
         let request = self.matching.requests.remove(key)?;
         let owner = match request.collective {
             Some(collective) => {
-                // One that has ended is not given up.
+                // Has no effect if it has completed.
                 self.fail_collective(collective, cause, |_| true, buffers);
                 Owner::Collective(collective)
             }
@@ -137,14 +138,14 @@ impl Engine {
         self.is_with_device(owner).then_some(owner)
     }
 
-    /// Whether a device copies from or to memory of an owner that has given it up.
+    /// Tells whether a device copies from or to memory of a cancelled operation.
     pub(crate) fn is_with_device(&self, owner: Owner) -> bool {
         let uses =
             |peer: &Peer| peer.outbox.is_with_device(owner) || peer.inbox.is_with_device(owner);
         self.matching.fault.is_none() && self.peers.iter().any(uses)
     }
 
-    /// The devices have not finished: their peers are lost.
+    /// Marks peers as lost whose devices still use memory of a cancelled operation.
     pub(crate) fn lose_devices(&mut self, owner: Owner) {
         for at in 0..self.peers.len() {
             let Peer { outbox, inbox, .. } = &self.peers[at];
@@ -154,7 +155,8 @@ impl Engine {
         }
     }
 
-    /// Tells all ranks of a communicator that this one has given up a collective.
+    /// Notifies all ranks of a communicator that this one cancels a collective, and fails it and
+    /// later ones here.
     #[cold]
     pub(crate) fn cancel_collective(
         &mut self,
@@ -162,7 +164,7 @@ impl Engine {
         buffers: &BufferTable,
     ) {
         let CancelledCollective { context, number, operation, ranks, cause } = cancelled;
-        // After a fault peers are told nothing but goodbye.
+        // After a fault peers receive only a goodbye.
         if self.matching.fault.is_some() {
             return;
         }
@@ -174,31 +176,32 @@ impl Engine {
             _ => None,
         };
         let (by, collective) = (self.me, collective as u8);
-        let news = OutOfStep { context, number, by, collective, left };
-        if !self.matching.record(news) {
+        let notice = OutOfStep { context, number, by, collective, left };
+        if !self.matching.record(notice) {
             return;
         }
-        // Before its messages are withdrawn: peers are to learn of the collective first.
+        // Before the messages of the collective are withdrawn, so that peers learn the reason
+        // first.
         for &at in ranks.iter().filter(|at| **at != by) {
             if !self.peers[at].is_gone {
-                self.peers[at].outbox.push_out_of_step(news);
+                self.peers[at].outbox.push_out_of_step(notice);
                 self.pump(at, buffers);
             }
         }
         self.fail_from(context, number, buffers);
     }
 
-    /// Takes in what peers have told of collectives that they have given up.
+    /// Applies the notices received from peers.
     #[cold]
     pub(super) fn take_out_of_step(&mut self, buffers: &BufferTable) {
-        while let Some(news) = self.matching.notices.pop() {
-            if self.matching.record(news) {
-                self.fail_from(news.context, news.number, buffers);
+        while let Some(notice) = self.matching.notices.pop() {
+            if self.matching.record(notice) {
+                self.fail_from(notice.context, notice.number, buffers);
             }
         }
     }
 
-    /// Ends all collectives of a communicator from this number on.
+    /// Fails all collectives of a communicator from this sequence number on.
     fn fail_from(&mut self, context: u32, number: u32, buffers: &BufferTable) {
         let Some(cause) = self.matching.out_of_step(context, number) else { return };
         for key in self.matching.collectives.keys() {
@@ -213,12 +216,12 @@ impl Engine {
         self.threads.note_change();
     }
 
-    /// Gives up the messages of an owner; how many of them devices still copy. Peers that one of them
-    /// was offered to hear first that its collective was given up.
+    /// Cancels the messages of an owner, and returns how many of them devices still copy. If a
+    /// device reads one of them for a peer, that peer receives `notice` first.
     pub(super) fn cancel_messages(
         &mut self,
         owner: Owner,
-        news: Option<OutOfStep>,
+        notice: Option<OutOfStep>,
         buffers: &BufferTable,
     ) -> usize {
         self.matching.posted.retain(|posted| posted.owner != owner);
@@ -227,7 +230,7 @@ impl Engine {
             let (end_sleep, exposed) = self.incoming(at, buffers).0.cancel(owner);
             let Peer { link, outbox, .. } = &mut self.peers[at];
             if outbox.is_with_device(owner) {
-                news.into_iter().for_each(|news| outbox.push_out_of_step(news));
+                notice.into_iter().for_each(|notice| outbox.push_out_of_step(notice));
             }
             match outbox.cancel(owner, &mut **link, buffers) {
                 Ok(read) => with_device += read + exposed,
@@ -243,7 +246,7 @@ impl Engine {
         with_device
     }
 
-    /// A message waits again, perhaps for a receive that was posted meanwhile.
+    /// Matches messages that became unexpected again with receives posted in the meantime.
     fn match_again(&mut self, at: usize, buffers: &BufferTable) {
         loop {
             let inbox = &self.peers[at].inbox;

@@ -1,8 +1,8 @@
-//! What is to be sent to one peer, in what order.
+//! Packets waiting to be sent to one peer.
 //!
-//! Messages and answers go in the order in which they came. Long messages that the peer has asked
-//! for go when there is nothing else, a packet each in turn, so that no short message waits for a
-//! long one.
+//! Short messages and control packets go first, in order. Long messages that the peer has requested
+//! share the remaining time, one packet each in turn, so that no short message waits behind a long
+//! one.
 
 use super::matching::Owner;
 use super::out_of_step::OutOfStep;
@@ -13,8 +13,8 @@ use crate::types::error::LinkError;
 use rlaunch_lock::BufferTable;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What goes along with [`PacketKind::Rts`]: the message's length, and where it may be fetched from, 0
-/// where it may not.
+/// Payload of [`PacketKind::Rts`]: the length of the message in bytes, and the address to fetch it
+/// from, or 0 if the peer cannot fetch it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rts {
     pub(crate) length: u64,
@@ -29,7 +29,7 @@ impl Rts {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Rts, LinkError> {
-        let [length, address] = words(bytes, "an offer that is none")?;
+        let [length, address] = words(bytes, "malformed RTS")?;
         Ok(Rts { length, address })
     }
 }
@@ -41,12 +41,12 @@ impl RemoteBuf {
         pair(self.address, self.key)
     }
 
-    /// What goes along with [`PacketKind::Cts`]: nothing where the bytes are to be sent.
+    /// Decodes the payload of [`PacketKind::Cts`]; empty if the message shall be sent as packets.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Option<RemoteBuf>, LinkError> {
         if bytes.is_empty() {
             return Ok(None);
         }
-        let [address, key] = words(bytes, "it wants a message and does not say where")?;
+        let [address, key] = words(bytes, "malformed CTS")?;
         Ok(Some(RemoteBuf { address, key }))
     }
 }
@@ -65,43 +65,44 @@ pub(super) fn words(bytes: &[u8], what: &'static str) -> Result<[u64; 2], LinkEr
     Ok([u64::from_le_bytes(*first), u64::from_le_bytes(*second)])
 }
 
-/// A packet that waits.
+/// Packet that waits to be sent.
 #[derive(Debug)]
 enum QueuedPacket {
-    /// A whole message from its owner's memory.
+    /// Message in its owner's memory.
     Message { header: Header, from: LocalSlice, owner: Owner },
-    /// A whole message of nobody's any more.
+    /// Copy of a message that no longer has an owner.
     Copy { header: Header, bytes: Box<[u8]> },
-    /// An offer.
+    /// Announcement of a long message.
     Rts { header: Header, rts: Rts },
-    /// Two words: a grant that says where to write, or news of a collective.
+    /// Control packet with a payload: a CTS that names the memory to write to, or a notice of a
+    /// cancelled collective.
     Words { header: Header, words: [u8; 16] },
-    /// Nothing but a header.
+    /// Control packet without a payload.
     Bare(Header),
 }
 
-/// A long message.
+/// Long message.
 #[derive(Debug)]
 struct Transfer {
     from: LocalSlice,
     owner: Owner,
-    /// Where it was offered to be fetched from.
+    /// Address from which the peer may fetch it.
     address: u64,
     sent: usize,
-    /// Where it may be written to.
+    /// Memory of the peer to write it to.
     place: Option<RemoteBuf>,
-    /// The link has all of it, and says when its memory may change.
+    /// The link has taken all of it, and reports later when its memory may change.
     is_written: bool,
 }
 
 impl Transfer {
-    /// The next packet of this transfer, and where its payload is.
+    /// Returns the next packet of this transfer and the location of its payload.
     fn packet(&self, id: u32, longest: usize) -> (Header, LocalSlice) {
         let length = (self.from.length - self.sent).min(longest);
         (about(PacketKind::Data, id, length), self.from.part(self.sent, length))
     }
 
-    /// Whether a device reads the message from its owner's memory.
+    /// Tells whether a device reads the message from its owner's memory.
     fn is_with_device(&self, is_begun: bool) -> bool {
         self.is_written || (is_begun && self.place.is_some())
     }
@@ -111,25 +112,26 @@ impl Transfer {
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     queue: VecDeque<QueuedPacket>,
-    /// Whether the first of the queue is half sent.
+    /// A part of the first queued packet has been sent.
     is_begun: bool,
-    /// Messages that were offered.
+    /// Announced messages by transfer id.
     transfers: BTreeMap<u32, Transfer>,
-    /// Those of them that are wanted, in turn; and how much of the first's next packet was begun.
+    /// Announced messages that the peer has requested, in turn.
     streams: VecDeque<u32>,
+    /// The transfer of which a packet has been sent in part.
     begun: Option<u32>,
-    /// Messages that were offered and then given up, until the peer has answered.
+    /// Transfers cancelled after their RTS, until the peer has answered.
     withdrawn: BTreeSet<u32>,
     last: u32,
 }
 
 impl Outbox {
-    /// Whether nothing waits to be sent.
+    /// Tells whether nothing waits to be sent.
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty() && self.streams.is_empty()
     }
 
-    /// Whether the peer still has to say something to what was offered.
+    /// Tells whether the peer has yet to answer an RTS.
     pub(crate) fn awaits_cts(&self) -> bool {
         !self.transfers.is_empty()
     }
@@ -138,13 +140,13 @@ impl Outbox {
         self.queue.push_back(QueuedPacket::Message { header, from, owner });
     }
 
-    /// A copy of a message, whose first bytes are sent perhaps.
+    /// Queues a copy of a message, of which the link may have sent a part.
     pub(crate) fn push_copy(&mut self, header: Header, bytes: &[u8], is_begun: bool) {
         self.is_begun |= is_begun;
         self.queue.push_back(QueuedPacket::Copy { header, bytes: bytes.into() });
     }
 
-    /// Offers a long message.
+    /// Announces a long message.
     pub(crate) fn push_rts(
         &mut self,
         header: Header,
@@ -160,26 +162,26 @@ impl Outbox {
         self.queue.push_back(QueuedPacket::Rts { header, rts });
     }
 
-    /// Tells the peer about a collective.
-    pub(crate) fn push_out_of_step(&mut self, news: OutOfStep) {
-        let (header, words) = news.encode();
+    /// Notifies the peer of a cancelled collective.
+    pub(crate) fn push_out_of_step(&mut self, notice: OutOfStep) {
+        let (header, words) = notice.encode();
         self.queue.push_back(QueuedPacket::Words { header, words });
     }
 
-    /// Answers an offer of the peer.
+    /// Queues a control packet without a payload.
     pub(crate) fn push_control(&mut self, kind: PacketKind, transfer: u32) {
         self.queue.push_back(QueuedPacket::Bare(about(kind, transfer, 0)));
     }
 
-    /// Wants a message of the peer, to be written to `place` if there is one.
+    /// Requests an announced message, to be written to `place` or else sent as packets.
     pub(crate) fn push_cts(&mut self, transfer: u32, place: Option<RemoteBuf>) {
         let Some(place) = place else { return self.push_control(PacketKind::Cts, transfer) };
         let header = about(PacketKind::Cts, transfer, RemoteBuf::SIZE);
         self.queue.push_back(QueuedPacket::Words { header, words: place.encode() });
     }
 
-    /// Says goodbye, and whom this rank has lost, if that is why it leaves; then nothing else is
-    /// said but what is half sent.
+    /// Queues a goodbye. It names the rank whose loss makes this rank leave, if any; then
+    /// everything else that has not begun is dropped.
     pub(crate) fn push_bye(&mut self, lost: Option<usize>) {
         if lost.is_some() {
             let keeps = usize::from(self.is_begun);
@@ -191,7 +193,7 @@ impl Outbox {
         self.push_control(PacketKind::Bye, lost.map_or(0, |rank| rank as u32 + 1));
     }
 
-    /// The peer wants a message.
+    /// Handles a CTS.
     pub(crate) fn on_cts(
         &mut self,
         transfer: u32,
@@ -200,44 +202,45 @@ impl Outbox {
         if self.withdrawn.contains(&transfer) {
             return Ok(());
         }
-        let unknown = LinkError::Protocol("it wants what was not offered");
+        let unknown = LinkError::Protocol("it requested a message that was not announced");
         let wanted = self.transfers.get_mut(&transfer).ok_or(unknown)?;
         if wanted.place.is_some() || self.streams.contains(&transfer) {
-            return Err(LinkError::Protocol("it wants a message twice"));
+            return Err(LinkError::Protocol("it requested a message twice"));
         }
         wanted.place = place;
         self.streams.push_back(transfer);
         Ok(())
     }
 
-    /// What was written to a peer that has left: it was there before the peer's last word, whether or
-    /// not the link has said so yet.
+    /// Removes messages that were written to a peer that has left, and returns their owners and
+    /// lengths. They arrived before its goodbye, whether or not the link has reported it yet.
     pub(crate) fn take_written(&mut self) -> Vec<(Owner, usize)> {
         let written = self.transfers.extract_if(.., |_, transfer| transfer.is_written);
         written.map(|(_, transfer)| (transfer.owner, transfer.from.length)).collect()
     }
 
-    /// The link has written a message; whose it was.
+    /// Removes a message that the link has written, and returns its owner and length.
     pub(crate) fn on_written(&mut self, transfer: u32) -> Option<(Owner, usize)> {
         let written = self.transfers.remove(&transfer)?;
         Some((written.owner, written.from.length))
     }
 
-    /// The peer has fetched a message, or does not want it; whose it was, unless it was given up.
+    /// Handles a FIN: the peer has fetched a message or does not want it. Returns its owner and
+    /// length unless it was cancelled.
     pub(crate) fn on_fin(&mut self, transfer: u32) -> Result<Option<(Owner, usize)>, LinkError> {
         if self.withdrawn.remove(&transfer) {
             return Ok(None);
         }
         if self.streams.contains(&transfer) {
-            return Err(LinkError::Protocol("it has what it wants to be sent"));
+            return Err(LinkError::Protocol("it acknowledged a message that is still being sent"));
         }
-        let unknown = LinkError::Protocol("it has what was not offered");
+        let unknown = LinkError::Protocol("it acknowledged a message that was not announced");
         let ended = self.transfers.remove(&transfer).ok_or(unknown)?;
         Ok(Some((ended.owner, ended.from.length)))
     }
 
-    /// Sends as much as there is room for; whose messages are sent goes to `sent`. Says whether
-    /// anything was.
+    /// Sends packets while the link has room, and appends the owners and lengths of sent messages
+    /// to `sent`. Returns whether anything was sent.
     pub(crate) fn pump(
         &mut self,
         link: &mut dyn Link,
@@ -246,7 +249,7 @@ impl Outbox {
     ) -> Result<bool, LinkError> {
         let mut progress = false;
         loop {
-            // A packet of a stream that was begun goes before the queue.
+            // A packet of a stream that was sent in part must be finished first.
             let went = if self.begun.is_some()
                 || (self.queue.is_empty() && !self.streams.is_empty())
             {
@@ -313,8 +316,9 @@ impl Outbox {
         Ok(true)
     }
 
-    /// Gives up what belongs to `owner`, whose memory is not read any more when this returns: a packet
-    /// of which a part is sent goes on from a copy. Says how many messages a device still reads.
+    /// Cancels the messages of an owner, whose memory is not read after this returns: a packet that
+    /// was sent in part continues from a copy. Returns the number of messages that a device still
+    /// reads.
     pub(crate) fn cancel(
         &mut self,
         owner: Owner,
@@ -340,7 +344,7 @@ impl Outbox {
         Ok(with_device)
     }
 
-    /// Takes back an offer; `false` where a device reads the message.
+    /// Cancels an announced message; `false` if a device is reading it.
     fn cancel_rts(
         &mut self,
         id: u32,
@@ -359,7 +363,7 @@ impl Outbox {
             self.queue.push_front(QueuedPacket::Copy { header, bytes });
             (self.is_begun, self.begun) = (true, None);
             if is_last {
-                // The message arrives all the same.
+                // The message arrives nevertheless.
                 self.streams.retain(|stream| *stream != id);
                 self.transfers.remove(&id);
                 return Ok(true);
@@ -375,7 +379,7 @@ impl Outbox {
         let is_it = |queued: &QueuedPacket| matches!(queued, QueuedPacket::Rts { header, .. } if header.transfer == id);
         let queued = self.queue.iter().position(is_it);
         if let Some(at) = queued.filter(|at| *at > 0 || !self.is_begun) {
-            // The peer has not heard of it.
+            // The peer does not know about it.
             self.queue.remove(at);
             return;
         }
@@ -384,8 +388,9 @@ impl Outbox {
         self.push_control(PacketKind::Withdrawn, id);
     }
 
-    /// Takes back all offers, since their owners' memory goes. The peer is not told which they were: it
-    /// hears of the fault, and until then trusts nothing that it fetches.
+    /// Revokes all announced messages, because their owners will reuse the memory. No packet names
+    /// them: the goodbye that follows fails everything at the peer, which until then distrusts what
+    /// it fetches.
     pub(crate) fn revoke_all(&mut self, link: &mut dyn Link) {
         let begun = self.begun;
         let is_free = |id: &u32, transfer: &mut Transfer| {
@@ -398,19 +403,19 @@ impl Outbox {
         }
     }
 
-    /// Whether a message of this owner's was offered, which has given it up: then a device reads it.
+    /// Tells whether a device still reads a message of a cancelled operation.
     pub(crate) fn is_with_device(&self, owner: Owner) -> bool {
         self.transfers.values().any(|transfer| transfer.owner == owner)
     }
 
-    /// Whether anything of this owner's is not sent.
+    /// Tells whether messages of this owner wait to be sent.
     pub(crate) fn holds(&self, owner: Owner) -> bool {
         let is_queued = |queued: &QueuedPacket| matches!(queued, QueuedPacket::Message { owner: of, .. } if *of == owner);
         self.transfers.values().any(|transfer| transfer.owner == owner)
             || self.queue.iter().any(is_queued)
     }
 
-    /// Whose messages can never be sent now.
+    /// Drops everything, and returns the owners of messages that will never be sent.
     pub(crate) fn fail(&mut self) -> Vec<Owner> {
         let queued = self.queue.drain(..).filter_map(|queued| match queued {
             QueuedPacket::Message { owner, .. } => Some(owner),
@@ -443,7 +448,7 @@ fn send(
     }
 }
 
-/// Of a packet about a transfer.
+/// Returns the header of a packet that concerns a transfer.
 fn about(kind: PacketKind, transfer: u32, length: usize) -> Header {
     Header { kind, context: 0, tag: 0, transfer, length: length as u32 }
 }
