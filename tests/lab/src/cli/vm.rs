@@ -13,7 +13,7 @@ use rlaunch_lab::{Cut, LabError, command};
 
 const EXAMPLES: &str = "\
 Three guests, each with a cable to both others, as a ring of machines without a switch:
-  cargo lab build                     rlaunch and its agent, which n1 sees as /share
+  cargo lab build                     rlaunch and its agent; n1 sees them as /share
   cargo lab vm up 3 triangle          the first time this builds the image: about a minute
   cargo lab vm ssh n1 /share/rlaunch -H n1,n2,n3 hostname
   cargo lab vm ssh n1 /share/rlaunch topo -H n1,n2,n3
@@ -21,11 +21,11 @@ Three guests, each with a cable to both others, as a ring of machines without a 
   cargo lab vm down
 
 Break its links:
-  cargo lab vm cut n1 eth1            the cable between n1 and n2 is pulled
-  cargo lab vm heal n1 eth1           and back
-  cargo lab vm netem n1 eth1 loss 10% drop every tenth packet; no words end it
-  cargo lab vm mtu n1 eth1 1500       the two ends no longer agree
-  cargo lab vm port n1 eth1 down      as the guest's administrator would";
+  cargo lab vm cut n1 eth1            pull the cable between n1 and n2
+  cargo lab vm heal n1 eth1           and plug it back in
+  cargo lab vm netem n1 eth1 loss 10% drop every tenth packet; without words, stop
+  cargo lab vm mtu n1 eth1 1500       the MTUs of the two ends now differ
+  cargo lab vm port n1 eth1 down      take it down, as an administrator would";
 
 /// Everything that can follow `cargo lab vm`.
 #[derive(Debug, Subcommand)]

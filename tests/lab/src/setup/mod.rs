@@ -1,4 +1,4 @@
-//! What the lab needs from the machine: packages and root.
+//! Requirements of the lab on this machine: packages and root.
 
 pub mod python;
 

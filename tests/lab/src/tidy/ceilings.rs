@@ -1,4 +1,4 @@
-//! How many findings each crate may have of the rules on the English of doc comments.
+//! Maximum numbers of findings of each crate under the rules on the English of doc comments.
 
 use super::finding::{Known, Rule};
 
@@ -10,7 +10,6 @@ pub(super) const CEILINGS: &[Known] = &[
     Known::at_most(Rule::DocOpening, "launcher/ssh", &[("", 62)]),
     Known::at_most(Rule::DocOpening, "tests/comm", &[("", 10)]),
     Known::at_most(Rule::DocOpening, "tests/fuzz", &[("", 23)]),
-    Known::at_most(Rule::DocOpening, "tests/lab", &[("", 134)]),
     Known::at_most(Rule::DocOpening, "tests/sim", &[("", 21)]),
     Known::at_most(Rule::DocOpening, "worker", &[("", 63)]),
     Known::at_most(Rule::DocOpening, "worker/comm", &[("", 249)]),
@@ -27,7 +26,6 @@ pub(super) const CEILINGS: &[Known] = &[
     Known::at_most(Rule::VagueWord, "launcher/ssh", &[("", 34)]),
     Known::at_most(Rule::VagueWord, "tests/comm", &[("", 7)]),
     Known::at_most(Rule::VagueWord, "tests/fuzz", &[("", 4)]),
-    Known::at_most(Rule::VagueWord, "tests/lab", &[("", 29)]),
     Known::at_most(Rule::VagueWord, "tests/sim", &[("", 10)]),
     Known::at_most(Rule::VagueWord, "worker", &[("", 58)]),
     Known::at_most(Rule::VagueWord, "worker/comm", &[("", 154)]),

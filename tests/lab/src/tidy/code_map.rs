@@ -10,26 +10,26 @@ use super::workspace::Crate;
 
 /// Heading of the table.
 const HEADING: &str = "## Code map";
-/// Largest number of rows that a reader takes in at once.
+/// Maximum number of rows.
 const MOST_ROWS: usize = 30;
 
-/// A page with a code map.
+/// Page with a code map.
 #[derive(Debug)]
 pub(super) struct CodeMap {
-    /// The file, from the workspace.
+    /// Path from the workspace.
     pub(super) file: &'static str,
-    /// Crates each of whose rooms that is a folder has a row, in the order of the crate's layers.
+    /// Crates of which every room that is a folder has a row, in the order of the crate's layers.
     pub(super) crates: &'static [&'static str],
 }
 
-/// One folder or file of a row.
+/// Folder or file of a row.
 struct MappedPath {
     line: usize,
     path: String,
 }
 
 impl CodeMap {
-    /// Holds the map against the folders of the workspace and the declared orders.
+    /// Checks the map against the folders, the crates and the declared orders.
     pub(super) fn check(
         &self,
         workspace: &Path,
@@ -63,7 +63,8 @@ impl CodeMap {
         found
     }
 
-    /// Looks for a room of one crate without a row, and for a room that comes before one it uses.
+    /// Finds rooms of one crate that have no row, or whose row comes before that of a room they may
+    /// use.
     fn check_order(
         &self,
         workspace: &Path,
@@ -108,7 +109,7 @@ impl CodeMap {
     }
 }
 
-/// Returns the first cells of the map's table, each with its line.
+/// Returns the first cells of the table, each with its line.
 fn rows(page: &str) -> Vec<(usize, &str)> {
     let lines = (1..).zip(page.lines());
     let section = lines.skip_while(|(_, line)| *line != HEADING).skip(1);
@@ -120,7 +121,7 @@ fn rows(page: &str) -> Vec<(usize, &str)> {
     cells.filter(|(_, cell)| cell.starts_with('`')).collect()
 }
 
-/// Lists what stands in backticks in a cell, with each alternative of `a/{b,c}/` written out.
+/// Lists the paths in backticks in a cell; `a/{b,c}/` is two paths.
 fn places(line: usize, cell: &str) -> Vec<MappedPath> {
     let quoted = cell.split('`').skip(1).step_by(2);
     quoted.flat_map(expand).map(|path| MappedPath { line, path }).collect()

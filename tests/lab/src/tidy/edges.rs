@@ -1,7 +1,7 @@
-//! Edges between the rooms of a crate: which part of it uses which.
+//! Edges between the rooms of a crate: which room uses which.
 //!
-//! A room is a module directly below the root: `x.rs` and `x/` together. The root itself is a room
-//! that is called as its file is, `main` or `lib`. What it re-exports is the room's that has it.
+//! The root itself is a room, named as its file: `main` or `lib`. What the root re-exports counts
+//! as the room that defines it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,14 +15,14 @@ use super::modules::{Module, attributes, is_test_only, modules};
 use super::resolve::{Names, leaves};
 use super::workspace::{Crate, Sources, line};
 
-/// One place at which a room uses another.
+/// Place at which a room uses another.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Edge {
     pub(super) from: String,
     pub(super) to: String,
     pub(super) file: PathBuf,
     pub(super) line: usize,
-    /// Content to be written.
+    /// Path as it is written.
     pub(super) path: String,
 }
 
@@ -33,19 +33,19 @@ impl fmt::Display for Edge {
     }
 }
 
-/// The rooms of a crate without its tests, and the edges between them.
+/// Rooms of a crate without its tests, and the edges between them.
 #[derive(Debug, Default)]
-pub(super) struct FloorPlan {
-    /// Rooms, and a file of each.
+pub(super) struct RoomGraph {
+    /// Names of rooms, and one file of each.
     pub(super) rooms: BTreeMap<String, PathBuf>,
     /// Names of rooms that are roots.
     pub(super) roots: BTreeSet<String>,
     pub(super) edges: BTreeSet<Edge>,
 }
 
-/// Reads the floor plan of a crate.
-pub(super) fn floor_plan(krate: &Crate, sources: &Sources) -> FloorPlan {
-    let mut plan = FloorPlan::default();
+/// Finds the rooms of a crate and the edges between them.
+pub(super) fn room_graph(krate: &Crate, sources: &Sources) -> RoomGraph {
+    let mut graph = RoomGraph::default();
     for root in &krate.roots {
         let name = root.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let modules = modules(sources, &krate.folder, root);
@@ -53,16 +53,16 @@ pub(super) fn floor_plan(krate: &Crate, sources: &Sources) -> FloorPlan {
         let names = Names::new(name.clone(), &modules);
         for module in &modules {
             let room = module.path.first().unwrap_or(&name).clone();
-            plan.rooms.entry(room.clone()).or_insert_with(|| module.file.to_path_buf());
-            let mut visitor = EdgeVisitor { names: &names, module, room, found: &mut plan.edges };
+            graph.rooms.entry(room.clone()).or_insert_with(|| module.file.to_path_buf());
+            let mut visitor = EdgeVisitor { names: &names, module, room, found: &mut graph.edges };
             module.items.iter().for_each(|item| visitor.visit_item(item));
         }
-        plan.roots.insert(name);
+        graph.roots.insert(name);
     }
-    plan
+    graph
 }
 
-/// Walks through the items of one module.
+/// Visitor of the items of one module.
 struct EdgeVisitor<'a> {
     names: &'a Names,
     module: &'a Module<'a>,
@@ -79,7 +79,7 @@ impl EdgeVisitor<'_> {
         }
     }
 
-    /// Looks for paths in what a macro is given, which need not be Rust.
+    /// Looks for paths in the arguments of a macro, which may not be Rust.
     fn scan(&mut self, tokens: TokenStream, is_attribute: bool) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
         let mut at = 0;
@@ -103,7 +103,7 @@ impl EdgeVisitor<'_> {
         }
     }
 
-    /// Reads a path in quotation marks, as serde takes them.
+    /// Reads a path in a string literal, as attributes of serde have.
     fn quoted(&mut self, literal: &proc_macro2::Literal) {
         let text = literal.to_string();
         let path: Vec<String> = text.trim_matches('"').split("::").map(str::to_owned).collect();
@@ -113,7 +113,7 @@ impl EdgeVisitor<'_> {
     }
 }
 
-/// Tells whether a name after these tokens is no path's first.
+/// Returns whether a name after these tokens continues a path.
 fn follows_path(before: &[TokenTree]) -> bool {
     let is = |token: &TokenTree, wanted: char| matches!(token, TokenTree::Punct(mark) if mark.as_char() == wanted);
     match before {
@@ -123,7 +123,7 @@ fn follows_path(before: &[TokenTree]) -> bool {
     }
 }
 
-/// Reads `::name` at the beginning.
+/// Reads `::name` at the beginning of tokens.
 fn next_segment(tokens: &[TokenTree]) -> Option<String> {
     match tokens {
         [TokenTree::Punct(one), TokenTree::Punct(two), TokenTree::Ident(name), ..]
@@ -137,7 +137,7 @@ fn next_segment(tokens: &[TokenTree]) -> Option<String> {
 
 impl<'ast> Visit<'ast> for EdgeVisitor<'_> {
     fn visit_item(&mut self, item: &'ast Item) {
-        // Modules are walked through one by one.
+        // Each module is visited by itself.
         if !matches!(item, Item::Mod(_)) && !is_test_only(attributes(item)) {
             visit::visit_item(self, item);
         }
@@ -169,7 +169,7 @@ impl<'ast> Visit<'ast> for EdgeVisitor<'_> {
     fn visit_path(&mut self, path: &'ast syn::Path) {
         let names: Vec<String> =
             path.segments.iter().map(|segment| segment.ident.to_string()).collect();
-        // A single name in small letters may be a variable.
+        // A single lower-case name may be a variable.
         let is_plain = names.len() == 1 && !names[0].starts_with(char::is_uppercase);
         if path.leading_colon.is_none() && !is_plain {
             self.note(&names, line(path.segments[0].ident.span()));

@@ -1,6 +1,6 @@
-//! Plain English in doc comments: how they begin, and words that leave open which thing is meant.
+//! Plain English in doc comments: their beginnings, and vague words.
 //!
-//! Each rule counts its findings in a crate, and an exception in `known` is a ceiling for that count.
+//! Each rule counts its findings in a crate; an exception in `ceilings` limits their number.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::modules::{attributes, is_test_only, modules};
 use super::prose::passage;
 use super::workspace::{Crate, Sources, line};
 
-/// Beginnings that make a fragment of a sentence, or depend on the comment before.
+/// Beginnings of sentence fragments, or of comments that need the one before.
 const OPENERS: &[&str] = &["Of", "By", "As", "Who", "Whom", "Whose", "What", "The same"];
 /// Words that leave open which rank, agent, peer or user is meant, or which number.
 const VAGUE: &[&str] = &["so many", "nobody", "somebody", "whoever", "who"];

@@ -1,4 +1,4 @@
-//! Findings of tidy, and which of them are known already.
+//! Findings of tidy, and known exceptions.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,34 +8,34 @@ use std::path::{Path, PathBuf};
 /// Kind of violation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rule {
-    /// A room uses one that does not lie below it. The subject is `from → to`.
+    /// A room uses one that is not below it. The subject is `from → to`.
     Upward,
-    /// A room reaches itself through others. The subject is the room.
+    /// A room uses itself through others. The subject is the room.
     Cycle,
-    /// The declared order and the folders differ. The subject is the room.
+    /// The declared order and the existing rooms differ. The subject is the room.
     Undeclared,
-    /// The subject is the file.
+    /// A file has too many lines. The subject is the file.
     LongFile,
-    /// The subject is the function, with the type that has it.
+    /// A function has too many lines. The subject is the function, with the type that has it.
     LongFunction,
-    /// A name of several types. The subject is the name.
+    /// Several types have one name. The subject is the name.
     TypeTwice,
-    /// A word that was given up. The subject is the name that has it.
+    /// A name or text has a word that was given up. The subject is the name, or the word.
     GivenUp,
-    /// A page of text. The subject is the file.
+    /// A page of text is too long. The subject is the file.
     LongPage,
-    /// A code map that differs from the folders. The subject is the row or the folder.
+    /// A code map differs from the folders. The subject is the path.
     CodeMap,
-    /// Doc comments that begin as fragments. There is no subject.
+    /// A doc comment begins as a fragment. There is no subject.
     DocOpening,
-    /// Words in doc comments that leave open which thing is meant. There is no subject.
+    /// A doc comment has a word that leaves open which thing is meant. There is no subject.
     VagueWord,
-    /// An exception that no finding needs.
+    /// An exception has no finding.
     Needless,
 }
 
 impl Rule {
-    /// Tells whether one exception is for all places of a subject, or for one.
+    /// Returns whether one exception covers all findings of a subject, rather than one.
     fn is_per_place(self) -> bool {
         matches!(self, Rule::Upward | Rule::GivenUp | Rule::DocOpening | Rule::VagueWord)
     }
@@ -58,16 +58,16 @@ impl Rule {
     }
 }
 
-/// One violation of a rule.
+/// Violation of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Finding {
     pub(super) file: PathBuf,
     pub(super) line: usize,
     pub(super) rule: Rule,
-    /// The folder of the crate, or nothing.
+    /// Folder of the crate, or nothing.
     pub(super) krate: String,
     pub(super) subject: String,
-    /// How large the violation is: lines, bytes, places.
+    /// Size of the violation: lines, bytes, places, or rooms of a cycle.
     pub(super) size: usize,
     pub(super) what: String,
     pub(super) remedy: String,
@@ -85,7 +85,7 @@ impl fmt::Display for Finding {
 pub(super) struct Known {
     rule: Rule,
     krate: &'static str,
-    /// Subjects, and how large the violation may be.
+    /// Subjects, each with the maximum size of the violation.
     subjects: &'static [(&'static str, usize)],
     is_kept: bool,
     /// Whether the exception may stay when it is not needed any more.
@@ -94,7 +94,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Lists what is still to be mended; `_why` is for readers.
+    /// Lists violations that are still to be fixed; `_why` is for readers of the table.
     #[track_caller]
     pub(super) const fn to_mend(
         rule: Rule,
@@ -106,7 +106,8 @@ impl Known {
         Known { rule, krate, subjects, is_kept: false, is_ceiling: false, line }
     }
 
-    /// Limits how many findings of a rule a crate may have. A limit that is too high is no finding.
+    /// Limits the number of findings of a rule in a crate. A limit that is higher than needed is
+    /// allowed.
     #[track_caller]
     pub(super) const fn at_most(
         rule: Rule,
@@ -116,7 +117,7 @@ impl Known {
         Known { is_ceiling: true, ..Known::to_mend(rule, krate, most, "") }
     }
 
-    /// Lists what stays as it is.
+    /// Lists violations that stay.
     #[track_caller]
     pub(super) const fn kept(
         rule: Rule,
@@ -128,18 +129,18 @@ impl Known {
     }
 }
 
-/// Findings, and how many exceptions there were.
+/// Findings, and numbers of exceptions.
 #[derive(Debug, Default)]
 pub(super) struct TidyReport {
     pub(super) findings: Vec<Finding>,
-    /// Exceptions that are to be mended.
+    /// Number of exceptions that are to be fixed.
     pub(super) to_mend: usize,
-    /// Exceptions that stay.
+    /// Number of exceptions that stay.
     pub(super) kept: usize,
 }
 
-/// Takes out what is known. An exception that nothing needs is a finding itself, so that the list
-/// only shrinks; `looked_at` are the crates that were read.
+/// Removes findings that known exceptions cover. An exception that covers nothing is a finding
+/// itself, so that the table only shrinks. `looked_at` are the folders of the checked crates.
 pub(super) fn judge<'a>(
     mut findings: Vec<Finding>,
     known: impl Iterator<Item = &'a Known>,

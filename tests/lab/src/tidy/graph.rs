@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// A directed graph: each node, and those that it uses.
+/// Directed graph: each node, and the nodes that it uses.
 #[derive(Debug, Default)]
 pub(super) struct Graph<'a> {
     uses: BTreeMap<&'a str, BTreeSet<&'a str>>,
@@ -23,8 +23,8 @@ impl<'a> Graph<'a> {
         Graph { uses }
     }
 
-    /// Finds the shortest way from `from` to `to` over at least one edge, both ends named.
-    pub(super) fn way(&self, from: &'a str, to: &'a str) -> Option<Vec<&'a str>> {
+    /// Finds the shortest path from `from` to `to` with at least one edge. It includes both ends.
+    pub(super) fn shortest_path(&self, from: &'a str, to: &'a str) -> Option<Vec<&'a str>> {
         let mut before: BTreeMap<&str, &str> = BTreeMap::new();
         let mut next = VecDeque::from([from]);
         while let Some(node) = next.pop_front() {
@@ -37,18 +37,18 @@ impl<'a> Graph<'a> {
                     next.push_back(used);
                     continue;
                 }
-                let mut way = vec![to, node];
-                while let Some(&last) = way.last().filter(|last| **last != from) {
-                    way.push(before[last]);
+                let mut path = vec![to, node];
+                while let Some(&last) = path.last().filter(|last| **last != from) {
+                    path.push(before[last]);
                 }
-                way.reverse();
-                return Some(way);
+                path.reverse();
+                return Some(path);
             }
         }
         None
     }
 
-    /// Groups nodes that reach each other; the groups that a group uses come before it.
+    /// Groups nodes that reach each other. The groups that a group uses come before it.
     pub(super) fn groups(&self) -> Vec<BTreeSet<&'a str>> {
         let reached: BTreeMap<&str, BTreeSet<&str>> =
             self.uses.keys().map(|&node| (node, self.reached(node))).collect();
@@ -60,7 +60,7 @@ impl<'a> Graph<'a> {
                 groups.push(group);
             }
         }
-        // A room that uses another reaches all that it reaches, and more.
+        // A node that uses another reaches everything that the other does, and more.
         groups.sort_by_key(|group| {
             let all = group.iter().flat_map(|node| &reached[node]).chain(group);
             all.collect::<BTreeSet<_>>().len()
@@ -79,7 +79,7 @@ impl<'a> Graph<'a> {
         reached
     }
 
-    /// Sorts groups into levels, from the bottom: each uses groups of lower levels alone.
+    /// Sorts groups into levels from the bottom. A group uses only groups of lower levels.
     pub(super) fn levels(&self) -> Vec<Vec<BTreeSet<&'a str>>> {
         let mut level: BTreeMap<&str, usize> = BTreeMap::new();
         let mut levels: Vec<Vec<BTreeSet<&str>>> = Vec::new();
@@ -127,8 +127,8 @@ mod tests {
     #[test]
     fn the_shortest_way_back_is_found() {
         let graph = of(&[("a", "b"), ("b", "c"), ("c", "a"), ("b", "a")]);
-        assert_eq!(graph.way("a", "a").unwrap(), ["a", "b", "a"]);
-        assert_eq!(graph.way("c", "c").unwrap(), ["c", "a", "b", "c"]);
-        assert_eq!(graph.way("alone", "alone"), None);
+        assert_eq!(graph.shortest_path("a", "a").unwrap(), ["a", "b", "a"]);
+        assert_eq!(graph.shortest_path("c", "c").unwrap(), ["c", "a", "b", "c"]);
+        assert_eq!(graph.shortest_path("alone", "alone"), None);
     }
 }

@@ -1,5 +1,6 @@
-//! Exceptions, each of which must be needed: the list only shrinks. A number is how large the
-//! violation may be: lines, bytes, places, or rooms of a cycle.
+//! Known exceptions from the rules. Tidy fails if one is not needed any more, so the list only
+//! shrinks. The number is the maximum size of the violation: lines, bytes, places, or rooms of a
+//! cycle.
 
 use super::finding::{Known, Rule};
 

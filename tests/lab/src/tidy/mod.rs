@@ -1,9 +1,16 @@
-//! `cargo lab tidy`: the order of folders, sizes and names, checked on the sources.
+//! `cargo lab tidy`: checks of the sources. They are parsed with Rust's own grammar.
 //!
-//! It reads the sources of the workspace with Rust's own grammar. In reading order: [`workspace`]
-//! finds crates and files, [`modules`] the modules of a crate, [`edges`] which of its rooms use
-//! which, by [`resolve`]. [`order`] holds these against the order of [`rooms`], or looks for cycles;
-//! [`sizes`] and [`names`] look at the rest. What is not as it should be yet is in [`known`].
+//! A *room* is a module directly below the root of a crate: `x.rs` and `x/` together.
+//!
+//! | file | what |
+//! |---|---|
+//! | `workspace`, `modules`, `prose` | crates and files; modules of a crate; comments and Markdown |
+//! | `edges`, `resolve` | which room uses which |
+//! | `order`, `graph` | declared orders of rooms; cycles |
+//! | `sizes`, `names`, `english` | long files and functions; names; doc comments |
+//! | `code_map` | the README's code map |
+//! | `finding` | findings, and known exceptions |
+//! | `rooms`, `known`, `ceilings`, `given_up` | tables |
 
 mod ceilings;
 mod code_map;
@@ -30,18 +37,18 @@ use std::path::Path;
 
 use crate::{LabError, dist};
 use code_map::CodeMap;
-use edges::{FloorPlan, floor_plan};
+use edges::{RoomGraph, room_graph};
 use finding::{Finding, Known, TidyReport, judge};
 use names::Vocabulary;
 use order::Order;
 use sizes::Page;
 use workspace::{Crate, Sources, called, crates, owner, read_pages, read_sources};
 
-/// Path of the tables, from the workspace.
+/// Paths of two tables, from the workspace.
 const KNOWN_TABLE: &str = "tests/lab/src/tidy/known.rs";
 const ROOMS_TABLE: &str = "tests/lab/src/tidy/rooms.rs";
 
-/// Rules that the sources are held against.
+/// Tables that the sources are checked against.
 struct Rules<'a> {
     orders: &'a [Order],
     pages: &'a [Page],
@@ -60,25 +67,25 @@ const RULES: Rules<'_> = Rules {
     ceilings: ceilings::CEILINGS,
 };
 
-/// Crates to look at, and how much to print.
+/// Crates to check, and how much to print.
 #[derive(Debug, Default)]
 pub struct TidyOptions<'a> {
-    /// Only the crate of this name or folder.
+    /// Check only the crate of this name or folder.
     pub only: Option<&'a str>,
-    /// Print each place at which a folder uses another.
+    /// Print each place at which a room uses another.
     pub edges: bool,
-    /// Print findings that are known, too.
+    /// Print findings that are known exceptions as well.
     pub known: bool,
 }
 
-/// Prints the order of each crate's folders, then all findings. Tells whether there are none.
+/// Prints the order of each crate's rooms, then all findings. Returns whether there are none.
 pub fn run(options: &TidyOptions<'_>) -> Result<bool, LabError> {
     let workspace = dist::workspace();
     let crates = crates()?;
     let only = options.only.map(|word| called(&crates, word)).transpose()?;
     let sources = read_sources(&workspace)?;
     for krate in crates.iter().filter(|krate| is_wanted(krate, only)) {
-        let plan = floor_plan(krate, &sources);
+        let plan = room_graph(krate, &sources);
         emit(&describe(krate, &plan));
         if options.edges {
             plan.edges.iter().for_each(|edge| emit(&format!("{edge}\n")));
@@ -88,7 +95,7 @@ pub fn run(options: &TidyOptions<'_>) -> Result<bool, LabError> {
     Ok(print_report(&rules.inspect(&workspace, &crates, &sources, only)?))
 }
 
-/// Prints all findings, and tells whether there are none.
+/// Prints all findings; returns whether there are none.
 pub(crate) fn check() -> Result<bool, LabError> {
     let workspace = dist::workspace();
     let sources = read_sources(&workspace)?;
@@ -99,15 +106,15 @@ fn is_wanted(krate: &Crate, only: Option<&Crate>) -> bool {
     only.is_none_or(|only| only.folder == krate.folder)
 }
 
-/// Draws the order of a crate's folders.
-fn describe(krate: &Crate, plan: &FloorPlan) -> String {
+/// Describes the order of a crate's rooms.
+fn describe(krate: &Crate, plan: &RoomGraph) -> String {
     if plan.rooms.len() <= plan.roots.len() {
         return String::new();
     }
     let folder = krate.key();
     let drawn = order::draw(plan);
     match RULES.orders.iter().find(|order| order.krate == folder) {
-        None => format!("{folder}: no order declared; its edges make\n{drawn}"),
+        None => format!("{folder}: no declared order; its edges imply\n{drawn}"),
         Some(order @ Order { pending: None, .. }) => {
             format!("{folder}: as declared\n{}", order.draw())
         }
@@ -115,7 +122,7 @@ fn describe(krate: &Crate, plan: &FloorPlan) -> String {
             let why = order.pending.unwrap_or_default();
             let declared = order.draw();
             format!(
-                "{folder}: declared, but pending: {why}\n{declared}{folder}: its edges make\n{drawn}"
+                "{folder}: declared, not enforced yet: {why}\n{declared}{folder}: its edges imply\n{drawn}"
             )
         }
     }
@@ -132,12 +139,12 @@ fn print_report(report: &TidyReport) -> bool {
     }
     let TidyReport { findings, to_mend, kept } = report;
     let count = findings.len();
-    emit(&format!("tidy: {count} findings; {to_mend} known and to be mended, {kept} that stay\n"));
+    emit(&format!("tidy: {count} findings; {to_mend} known exceptions to fix, {kept} that stay\n"));
     findings.is_empty()
 }
 
 impl Rules<'_> {
-    /// Holds all crates against the rules, or one; what is of no crate is looked at with all.
+    /// Checks all crates, or one. Files outside all crates are only checked with all.
     fn inspect(
         &self,
         workspace: &Path,
@@ -149,11 +156,10 @@ impl Rules<'_> {
         let mut looked_at: BTreeSet<&str> = BTreeSet::new();
         for krate in crates.iter().filter(|krate| is_wanted(krate, only)) {
             looked_at.insert(krate.key());
-            let plan = floor_plan(krate, sources);
+            let plan = room_graph(krate, sources);
             let order = self.orders.iter().find(|order| order.krate == krate.key());
             findings.extend(match order {
-                // Where an order holds there are no cycles, and where all is about to be moved they
-                // are drawn and no more.
+                // A declared order excludes cycles, and a pending one will change.
                 Some(order) => order.check(&plan, Path::new(ROOMS_TABLE)),
                 None => order::cycles(krate.key(), &plan),
             });

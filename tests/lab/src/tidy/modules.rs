@@ -1,4 +1,4 @@
-//! The modules of a crate, from the file at which it begins.
+//! Modules of a crate, found from its root file.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -7,18 +7,18 @@ use syn::{Attribute, Expr, Item, ItemMod, Lit, Meta, Token};
 
 use super::workspace::Sources;
 
-/// One module: a file, or braces inside one.
+/// Module: a file, or a block in a file.
 pub(super) struct Module<'a> {
-    /// The names after `crate::`; none for the root.
+    /// Names after `crate::`; none for the root.
     pub(super) path: Vec<String>,
     pub(super) file: &'a Path,
     pub(super) items: &'a [Item],
-    /// Whether it is compiled into tests alone.
+    /// Whether it is only compiled into tests.
     pub(super) is_test: bool,
 }
 
 /// Lists the modules of the crate that begins at `root`, as far as their files are in `folder`. A
-/// file that another crate borrows is not that crate's.
+/// file that one crate borrows by `#[path]` counts only in its own crate.
 pub(super) fn modules<'a>(sources: &'a Sources, folder: &Path, root: &Path) -> Vec<Module<'a>> {
     let mut walk = Walk { sources, folder, found: Vec::new() };
     let home = root.parent().unwrap_or(Path::new(""));
@@ -33,7 +33,7 @@ struct Walk<'a, 'f> {
 }
 
 impl<'a> Walk<'a, '_> {
-    /// Adds the module that is a file; the files of its children are in `home`.
+    /// Adds the module of a file, whose children have their files in `home`.
     fn file(&mut self, path: Vec<String>, file: &Path, home: &Path, is_test: bool) {
         let Some((file, source)) = self.sources.get_key_value(file) else { return };
         if !file.starts_with(self.folder) {
@@ -75,7 +75,7 @@ impl<'a> Walk<'a, '_> {
             return self.items(path, file, items, &home, is_test);
         }
         if let Some(given) = given {
-            // Beside the file, unless braces lie between the two.
+            // The path is relative to the file's folder, or to `home` inside an inline module.
             let is_inline = home.file_name() != file.file_stem() && home != parent(file);
             let base = if is_inline { home } else { parent(file) };
             let file = normal(&base.join(given));
@@ -95,7 +95,7 @@ fn parent(file: &Path) -> &Path {
     file.parent().unwrap_or(Path::new(""))
 }
 
-/// Gives a path without `..`.
+/// Resolves `..` in a path.
 fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in path.components() {
@@ -121,7 +121,7 @@ fn given_path(attributes: &[Attribute]) -> Option<String> {
     })
 }
 
-/// Tells whether what has these attributes is compiled into tests alone.
+/// Returns whether an item with these attributes is only compiled into tests.
 pub(super) fn is_test_only(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let is_test = attribute.path().segments.last().is_some_and(|last| last.ident == "test");
@@ -130,7 +130,7 @@ pub(super) fn is_test_only(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// Tells whether a condition can hold in tests alone.
+/// Returns whether a condition can only be true in tests.
 fn implies_test(condition: &Meta) -> bool {
     match condition {
         Meta::Path(path) => path.is_ident("test"),
@@ -147,7 +147,7 @@ fn implies_test(condition: &Meta) -> bool {
     }
 }
 
-/// Gives the attributes of an item.
+/// Returns the attributes of an item.
 pub(super) fn attributes(item: &Item) -> &[Attribute] {
     match item {
         Item::Const(item) => &item.attrs,

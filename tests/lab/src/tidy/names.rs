@@ -1,4 +1,4 @@
-//! Names: of types, which stand once in a crate, and of words that were given up.
+//! Names: of types, which are unique in a crate, and of words that were given up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use super::modules::{attributes, is_test_only, modules};
 use super::prose::{Passage, comments, paragraphs};
 use super::workspace::{Crate, Source, Sources, line};
 
-/// Finds the names that several types of a crate have. Types of one module are alternatives of
-/// which a configuration takes one.
+/// Finds names of several types of a crate. Types of one module with the same name are
+/// alternatives, of which a configuration selects one.
 pub(super) fn types_twice(krate: &Crate, sources: &Sources) -> Vec<Finding> {
     let mut places: BTreeMap<String, BTreeMap<Vec<String>, (PathBuf, usize)>> = BTreeMap::new();
     for root in &krate.roots {
@@ -21,7 +21,7 @@ pub(super) fn types_twice(krate: &Crate, sources: &Sources) -> Vec<Finding> {
             for name in module.items.iter().filter_map(type_name) {
                 let place = (module.file.to_path_buf(), line(name.span()));
                 let of_name = places.entry(name.to_string()).or_default();
-                // Two programs may have a file in common.
+                // Two programs may share a file.
                 if !of_name.values().any(|other| *other == place) {
                     of_name.entry(module.path.clone()).or_insert(place);
                 }
@@ -50,7 +50,7 @@ fn type_twice(krate: &Crate, name: String, mut places: Vec<(PathBuf, usize)>) ->
     }
 }
 
-/// Gives the name of a type that an item defines, unless only tests have it.
+/// Returns the name of a type that an item defines, except in tests.
 fn type_name(item: &Item) -> Option<&Ident> {
     let name = match item {
         Item::Enum(item) => &item.ident,
@@ -72,13 +72,13 @@ pub(super) struct Vocabulary {
     pub(super) words: &'static [GivenUp],
 }
 
-/// A word that was given up.
+/// Word that was given up.
 #[derive(Debug)]
 pub(super) struct GivenUp {
-    /// A whole name, if it has a capital letter: `Crew`. Otherwise words that a name may have among
-    /// others: `see_out` is in `see_out_all` and in `SeeOut`.
+    /// A word with a capital letter is a whole name: `Crew`. One in small letters is a part of
+    /// names: `see_out` is in `see_out_all` and in `SeeOut`.
     word: &'static str,
-    /// The word in its place.
+    /// Word to use instead.
     instead: &'static str,
     is_for_prose: bool,
 }
@@ -121,7 +121,7 @@ impl GivenUp {
     }
 }
 
-/// Lists the words that the crate in `krate` gave up.
+/// Lists the words that the crate in the folder `krate` gave up.
 fn list_for<'a>(
     krate: &'a str,
     list: &'a [Vocabulary],
@@ -179,8 +179,8 @@ pub(super) fn given_up(
     found
 }
 
-/// Finds words that were given up in a page of Markdown. A page outside all crates may have none of
-/// any crate.
+/// Finds words that were given up in a page of Markdown. A page outside all crates is checked for
+/// the words of all crates.
 pub(super) fn given_up_in_page(
     krate: &str,
     file: &Path,

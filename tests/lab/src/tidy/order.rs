@@ -1,21 +1,21 @@
-//! The order of rooms: declared, or read from the sources.
+//! The order of rooms: declared, or derived from the sources.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-use super::edges::{Edge, FloorPlan, by_pair};
+use super::edges::{Edge, RoomGraph, by_pair};
 use super::finding::{Finding, Rule};
 use super::graph::Graph;
 
-/// The declared order of a crate's rooms. Its root lies above all.
+/// Declared order of a crate's rooms. The root is above all of them.
 #[derive(Debug)]
 pub(super) struct Order {
     pub(super) krate: &'static str,
-    /// Layers from the bottom. A layer has branches that never see each other; a branch is rooms
-    /// from the bottom, each of which may use those before it.
+    /// Layers from the bottom. A layer has branches, which must not use each other. A branch is a
+    /// list of rooms from the bottom, each of which may use those before it.
     pub(super) layers: &'static [&'static [&'static [&'static str]]],
-    /// Why the order is not held against the crate yet.
+    /// Reason why the order is not enforced yet.
     pub(super) pending: Option<&'static str>,
 }
 
@@ -29,7 +29,7 @@ impl Order {
         })
     }
 
-    /// Returns whether a room lies above another, in a higher layer or later in the same branch.
+    /// Returns whether a room is above another: in a higher layer, or later in the same branch.
     pub(super) fn is_above(&self, room: &str, other: &str) -> bool {
         let (Some(one), Some(two)) = (self.place(room), self.place(other)) else { return false };
         one.0 > two.0 || (one.0 == two.0 && one.1 == two.1 && one.2 > two.2)
@@ -42,21 +42,21 @@ impl Order {
             .flat_map(|rooms| rooms.iter().copied())
     }
 
-    /// Says what is wrong with an edge, if anything is.
+    /// Describes what is wrong with an edge, if anything is.
     fn fault(&self, from: &str, to: &str) -> Option<String> {
         let (above, below) = (self.place(from)?, self.place(to)?);
         let is_apart = above.0 == below.0 && above.1 != below.1;
         if is_apart {
-            Some(format!("`{from}` and `{to}` never see each other"))
+            Some(format!("`{from}` and `{to}` must not use each other"))
         } else if above < below {
-            Some(format!("`{to}` lies above `{from}`"))
+            Some(format!("`{to}` is above `{from}`"))
         } else {
             None
         }
     }
 
-    /// Holds the order against a crate's rooms and edges.
-    pub(super) fn check(&self, plan: &FloorPlan, table: &Path) -> Vec<Finding> {
+    /// Checks the order against the rooms and edges of a crate.
+    pub(super) fn check(&self, plan: &RoomGraph, table: &Path) -> Vec<Finding> {
         let undeclared: Vec<Finding> = self.undeclared(plan);
         if self.pending.is_some() {
             let is_there = self.rooms().all(|room| plan.rooms.contains_key(room));
@@ -70,14 +70,14 @@ impl Order {
                 .collect();
         }
         let gone = self.rooms().filter(|room| !plan.rooms.contains_key(*room)).map(|room| {
-            let what = format!("the order of {} has `{room}`, which is not there", self.krate);
+            let what = format!("the order of {} has `{room}`, which does not exist", self.krate);
             self.of_table(table, room, what, "remove it from the order".into())
         });
         let mut findings: Vec<Finding> = gone.collect();
         findings.extend(undeclared);
         for ((from, to), edges) in by_pair(&plan.edges) {
             let fault = match plan.roots.contains(to) {
-                true => Some(format!("`{to}` lies above all of the crate")),
+                true => Some(format!("`{to}` is the root of the crate")),
                 false => self.fault(from, to),
             };
             let Some(fault) = fault.filter(|_| !plan.roots.contains(from)) else { continue };
@@ -95,7 +95,7 @@ impl Order {
         findings
     }
 
-    fn undeclared(&self, plan: &FloorPlan) -> Vec<Finding> {
+    fn undeclared(&self, plan: &RoomGraph) -> Vec<Finding> {
         let is_unplaced =
             |room: &&String| !plan.roots.contains(*room) && self.place(room).is_none();
         let unplaced = plan.rooms.keys().filter(is_unplaced);
@@ -119,7 +119,7 @@ impl Order {
         Finding { file, line: 1, rule: Rule::Undeclared, krate, subject, size: 1, what, remedy }
     }
 
-    /// Draws the order, from the top.
+    /// Formats the order, from the top.
     pub(super) fn draw(&self) -> String {
         let branches = |layer: &&[&[&str]]| {
             let chains: Vec<String> = layer.iter().map(|rooms| rooms.join(" ← ")).collect();
@@ -129,13 +129,13 @@ impl Order {
     }
 }
 
-fn graph(plan: &FloorPlan) -> Graph<'_> {
+fn graph(plan: &RoomGraph) -> Graph<'_> {
     let edges = plan.edges.iter().map(|edge| (&*edge.from, &*edge.to));
     Graph::new(plan.rooms.keys().map(String::as_str), edges)
 }
 
-/// Draws the order that a crate's edges make, from the top, each cycle in brackets.
-pub(super) fn draw(plan: &FloorPlan) -> String {
+/// Formats the levels that the edges of a crate make, from the top, with each cycle in parentheses.
+pub(super) fn draw(plan: &RoomGraph) -> String {
     let line = |groups: Vec<std::collections::BTreeSet<&str>>| {
         let names: Vec<String> = groups
             .into_iter()
@@ -149,7 +149,7 @@ pub(super) fn draw(plan: &FloorPlan) -> String {
     numbered(graph(plan).levels().into_iter().map(line))
 }
 
-/// Numbers lines from the bottom and gives them from the top.
+/// Numbers lines from the bottom and returns them from the top.
 fn numbered(lines: impl Iterator<Item = String>) -> String {
     let mut text = String::new();
     for (number, line) in lines.collect::<Vec<_>>().into_iter().enumerate().rev() {
@@ -158,8 +158,8 @@ fn numbered(lines: impl Iterator<Item = String>) -> String {
     text
 }
 
-/// Finds the rooms that reach themselves, each with its shortest cycle.
-pub(super) fn cycles(krate: &str, plan: &FloorPlan) -> Vec<Finding> {
+/// Finds rooms that use themselves through others, each with its shortest cycle.
+pub(super) fn cycles(krate: &str, plan: &RoomGraph) -> Vec<Finding> {
     let graph = graph(plan);
     let first: BTreeMap<(&str, &str), &Edge> =
         by_pair(&plan.edges).into_iter().map(|(pair, edges)| (pair, edges[0])).collect();
@@ -168,7 +168,7 @@ pub(super) fn cycles(krate: &str, plan: &FloorPlan) -> Vec<Finding> {
     let rooms = in_cycles.flat_map(|group| group.iter().map(|room| (*room, group.len())));
     rooms
         .filter_map(|(room, size)| {
-            let way = graph.way(room, room)?;
+            let way = graph.shortest_path(room, room)?;
             let edge = first[&(way[0], way[1])];
             Some(Finding {
                 file: edge.file.clone(),

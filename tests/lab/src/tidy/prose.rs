@@ -6,10 +6,10 @@ use proc_macro2::{TokenStream, TokenTree};
 
 use super::workspace::Source;
 
-/// A comment or a paragraph: its words as they are written, each with its line.
+/// Comment or paragraph: its words as they are written, each with its line.
 pub(super) type Passage = Vec<(String, usize)>;
 
-/// Lists the comments of a file. Lines that follow each other are one comment.
+/// Lists the comments of a file. Adjacent lines are one comment.
 pub(super) fn comments(source: &Source) -> Vec<Passage> {
     let text = &*source.text;
     let mut literals = Vec::new();
@@ -42,7 +42,8 @@ pub(super) fn comments(source: &Source) -> Vec<Passage> {
     found
 }
 
-/// Collects the places of literals, in order. A doc comment is a literal to the compiler, not here.
+/// Collects the byte ranges of literals, in order. A doc comment also contains a literal for the
+/// compiler, but does not count.
 fn collect_literals(text: &str, tokens: TokenStream, found: &mut Vec<Range<usize>>) {
     for token in tokens {
         match token {
@@ -83,7 +84,7 @@ fn comment_length(text: &str) -> usize {
     at
 }
 
-/// Lists the paragraphs of a page: lines between empty ones.
+/// Lists the paragraphs of a page, which blank lines separate.
 pub(super) fn paragraphs(page: &str) -> Vec<Passage> {
     let mut found: Vec<Passage> = vec![Vec::new()];
     for (line, text) in (1..).zip(page.lines()) {
@@ -96,7 +97,7 @@ pub(super) fn paragraphs(page: &str) -> Vec<Passage> {
     found
 }
 
-/// Splits text into words, the first of which is on the line `first`.
+/// Splits text into words; `first` is its first line.
 pub(super) fn passage(text: &str, first: usize) -> Passage {
     let words_of = |(line, text): (usize, &str)| {
         let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');

@@ -1,4 +1,4 @@
-//! Paths, and the rooms that they lead to.
+//! Resolution of paths to rooms.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,24 +7,24 @@ use syn::{Item, UseTree};
 use super::modules::Module;
 use super::workspace::line;
 
-/// Names that stand in the root, by which rooms reach each other.
+/// Names in the root of a crate, by which rooms refer to each other.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     root: String,
-    /// Modules directly below the root, and what each defines itself.
+    /// Modules directly below the root, each with the names that it defines.
     rooms: BTreeMap<String, BTreeSet<String>>,
-    /// Names that the root imports or re-exports, and their paths.
+    /// Names that the root imports or re-exports, with their paths.
     imports: BTreeMap<String, Vec<String>>,
-    /// Paths of which it imports all.
+    /// Paths from which it imports everything.
     globs: Vec<Vec<String>>,
     /// Modules of the root that are files of another crate, or tests.
     borrowed: BTreeSet<String>,
-    /// Macros, which are the root's wherever they are, and their rooms.
+    /// Macros with the rooms that define them. They are reached by paths from the root.
     macros: BTreeMap<String, String>,
 }
 
 impl Names {
-    /// Reads the names of a crate's modules, whose root is a room called `root`.
+    /// Reads the names of a crate's modules. The room of the root is called `root`.
     pub(super) fn new(root: String, modules: &[Module<'_>]) -> Names {
         let mut names = Names { root, ..Names::default() };
         for module in modules {
@@ -61,7 +61,7 @@ impl Names {
         }
     }
 
-    /// Finds the room that a path leads to from a module, if it leads into this crate.
+    /// Finds the room that a path in a module leads to, if it leads into this crate.
     pub(super) fn room(&self, module: &[String], path: &[String]) -> Option<String> {
         let mut here = module;
         let mut rest = path;
@@ -76,7 +76,7 @@ impl Names {
             (is_anchored, rest) = (true, after);
         }
         if !is_anchored && !here.is_empty() {
-            // A crate, something imported, or a module of this room.
+            // The path begins with a crate, an import, or a module of this room.
             return None;
         }
         match (here.first(), rest.first()) {
@@ -108,7 +108,7 @@ impl Names {
         found.or_else(|| self.macros.get(name).cloned()).or_else(|| Some(self.root.clone()))
     }
 
-    /// Finds the room that the root imports a path from, unless it is another crate's. Imports are
+    /// Finds the room that the root imports a path from, unless it is in another crate. Imports are
     /// not followed further: `use anyhow::anyhow` would lead to itself.
     fn imported(&self, path: &[String]) -> Option<String> {
         let (is_anchored, path) = match path.split_first() {
@@ -150,7 +150,7 @@ fn defined(items: &[Item]) -> BTreeSet<String> {
 /// One name of a `use`.
 pub(super) struct Leaf {
     pub(super) path: Vec<String>,
-    /// Name of it here.
+    /// Name that it has here.
     name: String,
     pub(super) line: usize,
     is_glob: bool,
@@ -167,7 +167,7 @@ fn collect(tree: &UseTree, before: &mut Vec<String>, found: &mut Vec<Leaf>) {
     let mut leaf = |before: &[String], last: &syn::Ident, name: &syn::Ident| {
         let mut path = before.to_vec();
         path.push(last.to_string());
-        // `use a::{self}` is `use a`.
+        // `use a::{self}` means `use a`.
         if last == "self" && path.len() > 1 {
             path.pop();
         }

@@ -1,4 +1,4 @@
-//! Declared orders of rooms. A crate that is not here has the order that its edges make.
+//! Declared orders of rooms. In a crate without one, rooms only must not form a cycle.
 
 use super::code_map::CodeMap;
 use super::order::Order;
@@ -92,9 +92,9 @@ pub(super) const ORDERS: &[Order] = &[
     },
 ];
 
-/// Pages that stay short.
+/// Pages with a maximum length.
 pub(super) const PAGES: &[Page] = &[Page { file: "README.md", bytes: 10_240 }];
 
-/// Code maps that are held against the folders.
+/// Code maps that are checked against the folders.
 pub(super) const CODE_MAPS: &[CodeMap] =
     &[CodeMap { file: "README.md", crates: &["launcher", "worker"] }];

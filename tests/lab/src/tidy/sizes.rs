@@ -1,4 +1,4 @@
-//! Files and functions that are too long.
+//! Files, functions and pages that are too long.
 
 use std::fs;
 use std::path::Path;
@@ -9,12 +9,12 @@ use syn::{Block, ImplItemFn, ItemFn, ItemImpl, ItemTrait, Signature, TraitItemFn
 use super::finding::{Finding, Rule};
 use super::workspace::{Source, line};
 
-/// A file has so many lines at most.
+/// Maximum number of lines of a file.
 const FILE_LINES: usize = 600;
-/// A function has so many lines at most: what a screen shows.
+/// Maximum number of lines of a function: what fits on a screen.
 const FUNCTION_LINES: usize = 70;
 
-/// Finds what is too long in a file.
+/// Finds long functions of a file, and whether it is too long itself.
 pub(super) fn check(krate: &str, file: &Path, source: &Source) -> Vec<Finding> {
     let mut visitor = LengthVisitor { krate, file, owners: Vec::new(), found: Vec::new() };
     visitor.visit_file(&source.syntax);
@@ -38,7 +38,7 @@ pub(super) fn check(krate: &str, file: &Path, source: &Source) -> Vec<Finding> {
 struct LengthVisitor<'a> {
     krate: &'a str,
     file: &'a Path,
-    /// The types and traits that functions here belong to.
+    /// Types and traits around the current function.
     owners: Vec<String>,
     found: Vec<Finding>,
 }
@@ -103,16 +103,16 @@ impl<'ast> Visit<'ast> for LengthVisitor<'_> {
     }
 }
 
-/// A page of text that stays short.
+/// Page of text with a maximum length.
 #[derive(Debug)]
 pub(super) struct Page {
-    /// The file, from the workspace.
+    /// Path from the workspace.
     pub(super) file: &'static str,
     pub(super) bytes: usize,
 }
 
 impl Page {
-    /// Tells whether the page is too long, if it is there at all.
+    /// Returns a finding if the page exists and is too long.
     pub(super) fn check(&self, workspace: &Path) -> Option<Finding> {
         let size = fs::read(workspace.join(self.file)).ok()?.len();
         if size <= self.bytes {

@@ -1,22 +1,22 @@
-//! Planted trees: each rule finds its violation, and a clean tree has none.
+//! Tests with planted files: each rule finds its violation, and tidy files have no findings.
 
 use std::fs;
 use std::path::Path;
 
 use tempfile::TempDir;
 
-use super::edges::FloorPlan;
+use super::edges::RoomGraph;
 use super::finding::Rule;
 use super::names::{GivenUp, word};
 use super::*;
 
-/// A workspace with one crate, whose folder is `box`.
+/// Workspace with one crate, whose folder is `box`.
 struct Planted {
     folder: TempDir,
     crates: Vec<Crate>,
 }
 
-/// Writes files into a workspace. Paths are from the crate's `src`.
+/// Writes files into a new workspace. Paths are relative to the crate's `src`.
 fn plant(files: &[(&str, &str)]) -> Planted {
     let folder = tempfile::tempdir().unwrap();
     for (path, text) in files {
@@ -37,7 +37,7 @@ const LAYERS: &[&[&[&str]]] = &[&[&["base"]], &[&["left", "upper_left"], &["righ
 const ORDERED: Rules<'static> =
     Rules { orders: &[Order { krate: "box", layers: LAYERS, pending: None }], ..NOTHING };
 
-/// A tree that `LAYERS` allows; tests add to it.
+/// Files that `LAYERS` allows; tests add others.
 const TIDY: &[(&str, &str)] = &[
     (
         "main.rs",
@@ -57,19 +57,19 @@ impl Planted {
         rules.inspect(self.folder.path(), &self.crates, &sources, None).unwrap()
     }
 
-    /// Gives findings as they are printed, without what to do.
+    /// Returns findings as they are printed, without the remedy.
     fn findings(&self, rules: &Rules<'_>) -> Vec<String> {
         let findings = self.report(rules).findings;
         findings.iter().map(|found| found.to_string().split(" — ").next().unwrap().into()).collect()
     }
 
-    fn floor_plan(&self) -> FloorPlan {
-        floor_plan(&self.crates[0], &read_sources(self.folder.path()).unwrap())
+    fn room_graph(&self) -> RoomGraph {
+        room_graph(&self.crates[0], &read_sources(self.folder.path()).unwrap())
     }
 
     /// Lists pairs of rooms that an edge joins.
     fn edges(&self) -> Vec<String> {
-        let plan = self.floor_plan();
+        let plan = self.room_graph();
         let mut edges: Vec<String> =
             plan.edges.iter().map(|edge| format!("{} {}", edge.from, edge.to)).collect();
         edges.dedup();
@@ -77,7 +77,7 @@ impl Planted {
     }
 }
 
-/// Plants the tidy tree with some files written anew.
+/// Plants the tidy files with some of them replaced.
 fn plant_with(changed: &[(&'static str, &'static str)]) -> Planted {
     let mut files = TIDY.to_vec();
     files.retain(|(path, _)| changed.iter().all(|(other, _)| other != path));
@@ -110,28 +110,27 @@ fn an_edge_that_points_up_is_found_however_it_is_written() {
         let findings = planted.findings(&ORDERED);
         assert_eq!(findings.len(), 1, "{text}: {findings:?}");
         assert!(findings[0].starts_with("box/src/base.rs:1: `base` uses `"), "{findings:?}");
-        assert!(findings[0].ends_with("but `top` lies above `base`"), "{findings:?}");
+        assert!(findings[0].ends_with("but `top` is above `base`"), "{findings:?}");
     }
 }
 
 #[test]
 fn branches_never_see_each_other_and_a_branch_has_an_order() {
     let found = |file, text| plant_with(&[(file, text)]).findings(&ORDERED);
-    let apart = "box/src/right.rs:2: `right` uses `crate::left::A`, but `right` and `left` never see \
-                 each other";
+    let apart = "box/src/right.rs:2: `right` uses `crate::left::A`, but `right` and `left` must not \
+                 use each other";
     assert_eq!(found("right.rs", "\nuse crate::left::A;"), [apart]);
     assert_eq!(found("right.rs", "use crate::upper_left::A;").len(), 1);
     assert_eq!(found("upper_left/mod.rs", "use crate::right::A;").len(), 1);
     let up = found("left.rs", "mod inner;\n\nuse crate::upper_left::A;");
-    assert!(up.iter().any(|up| up.contains("left.rs:3: ") && up.contains("lies above")), "{up:?}");
+    assert!(up.iter().any(|up| up.contains("left.rs:3: ") && up.contains("is above")), "{up:?}");
 }
 
 #[test]
 fn the_root_lies_above_all() {
     let main = "mod base; mod left; mod right; mod top; mod upper_left;\npub struct Met;\nuse base::Ground;";
     let planted = plant_with(&[("main.rs", main), ("top.rs", "use crate::{Ground, Met};")]);
-    let expected =
-        "box/src/top.rs:1: `top` uses `crate::Met`, but `main` lies above all of the crate";
+    let expected = "box/src/top.rs:1: `top` uses `crate::Met`, but `main` is the root of the crate";
     assert_eq!(planted.findings(&ORDERED), [expected]);
 }
 
@@ -198,7 +197,7 @@ fn cycles_are_found_through_files_and_folders() {
             "box/src/c.rs:1: `crate::a` closes a cycle: c → a → b → c",
         ]
     );
-    let drawn = order::draw(&planted.floor_plan());
+    let drawn = order::draw(&planted.room_graph());
     assert_eq!(drawn, "   2  d\n   1  lib (a ↔ b ↔ c)\n");
 }
 
@@ -219,7 +218,7 @@ fn folders_and_the_declared_order_are_the_same() {
     let planted = plant_with(&[("main.rs", main), ("new.rs", ""), ("top.rs", "")]);
     let expected = [
         "box/src/new.rs:1: `new` is not in the order of box",
-        "tests/lab/src/tidy/rooms.rs:1: the order of box has `right`, which is not there",
+        "tests/lab/src/tidy/rooms.rs:1: the order of box has `right`, which does not exist",
     ];
     assert_eq!(planted.findings(&ORDERED), expected);
 }

@@ -1,4 +1,4 @@
-//! The crates of the workspace, and the Rust sources below its folder.
+//! Crates of the workspace, and its files of Rust and Markdown.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,19 +9,19 @@ use serde::Deserialize;
 
 use crate::{LabError, dist};
 
-/// A crate of the workspace.
+/// Crate of the workspace.
 #[derive(Debug)]
 pub(super) struct Crate {
-    /// Its folder, from the workspace.
+    /// Folder, from the workspace.
     pub(super) folder: PathBuf,
-    /// Its name in the manifest.
+    /// Name in the manifest.
     pub(super) name: String,
-    /// The files at which its library and its programs begin, from the workspace.
+    /// Root files of its library and its programs, from the workspace.
     pub(super) roots: Vec<PathBuf>,
 }
 
 impl Crate {
-    /// Gives its folder as tables name it.
+    /// Returns its folder as it is written in tables.
     pub(super) fn key(&self) -> &str {
         self.folder.to_str().unwrap_or_default()
     }
@@ -47,7 +47,8 @@ struct CargoTarget {
 }
 
 impl CargoTarget {
-    /// Tells whether it is part of what is built, rather than of what proves or shows it.
+    /// Returns whether it is a library or a program, rather than a test, an example, a bench or a
+    /// build script.
     fn is_built(&self) -> bool {
         let aside = ["test", "example", "bench", "custom-build"];
         !self.kind.iter().any(|kind| aside.contains(&kind.as_str()))
@@ -70,33 +71,33 @@ pub(super) fn crates() -> Result<Vec<Crate>, LabError> {
     Ok(crates)
 }
 
-/// Finds the crate that `--crate` means: by its name, or by its folder.
+/// Finds the crate that `--crate` names by its name or its folder.
 pub(super) fn called<'a>(crates: &'a [Crate], word: &str) -> Result<&'a Crate, LabError> {
     let folder = Path::new(word.trim_end_matches('/'));
     let found = crates.iter().find(|krate| krate.name == word || krate.folder == folder);
     found.ok_or_else(|| {
         let all: Vec<&str> = crates.iter().map(Crate::key).collect();
-        LabError::Usage(format!("no crate is called `{word}`: there are {}", all.join(", ")))
+        LabError::Usage(format!("no crate is called `{word}`; there are {}", all.join(", ")))
     })
 }
 
-/// Finds the crate in whose folder a file is.
+/// Finds the crate that contains a file.
 pub(super) fn owner<'a>(crates: &'a [Crate], file: &Path) -> Option<&'a Crate> {
     let around = crates.iter().filter(|krate| file.starts_with(&krate.folder));
     around.max_by_key(|krate| krate.folder.components().count())
 }
 
-/// One Rust file.
+/// Parsed Rust file.
 pub(super) struct Source {
     pub(super) text: String,
     pub(super) tokens: TokenStream,
     pub(super) syntax: syn::File,
 }
 
-/// All Rust files by their path from the workspace.
+/// All Rust files, by their paths from the workspace.
 pub(super) type Sources = BTreeMap<PathBuf, Source>;
 
-/// Reads all Markdown files below the folder of a workspace, by their path from there.
+/// Reads all Markdown files of a workspace, by their paths from there.
 pub(super) fn read_pages(workspace: &Path) -> Result<BTreeMap<PathBuf, String>, LabError> {
     let read = |file: PathBuf| {
         let text = fs::read_to_string(workspace.join(&file));
@@ -105,7 +106,7 @@ pub(super) fn read_pages(workspace: &Path) -> Result<BTreeMap<PathBuf, String>, 
     files_with_extension(workspace, "md")?.into_iter().map(read).collect()
 }
 
-/// Reads all Rust files below the folder of a workspace.
+/// Reads and parses all Rust files of a workspace.
 pub(super) fn read_sources(workspace: &Path) -> Result<Sources, LabError> {
     let files = files_with_extension(workspace, "rs")?;
     files.into_iter().map(|file| Ok((file.clone(), read(workspace, &file)?))).collect()
@@ -150,7 +151,7 @@ fn read(workspace: &Path, file: &Path) -> Result<Source, LabError> {
     Ok(Source { text, tokens, syntax })
 }
 
-/// Gives the line on which a span begins.
+/// Returns the line on which a span begins.
 pub(super) fn line(span: proc_macro2::Span) -> usize {
     span.start().line
 }
