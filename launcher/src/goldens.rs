@@ -4,8 +4,8 @@
 use crate::plan::map::RankMap;
 use crate::plan::mesh;
 use crate::plan::nccl::Fabric;
+use crate::plan::rank_config::{self, JobView, Options, RankConfig, UserChoices};
 use crate::plan::selection::{Plan, PortWishes};
-use crate::plan::setup::{self, Options, Seen, Setup, Wishes};
 use crate::plan::table;
 use crate::recorded::inventory;
 use crate::run::show;
@@ -36,11 +36,11 @@ pub(crate) fn table_of(machines: &[Inventory], ranks: usize, plan: &Plan) -> Ran
     let (map, options) = (map_of(machines, ranks), Options::default());
     let addresses: Vec<IpAddr> = machines.iter().map(management).collect();
     let inventories = machines;
-    let seen = Seen { id: JobId(7), map: &map, inventories, plan, addresses: &addresses };
-    let wishes = Wishes { options: &options, env: &[] };
+    let seen = JobView { id: JobId(7), map: &map, inventories, plan, addresses: &addresses };
+    let wishes = UserChoices { options: &options, env: &[] };
     let fabric = Fabric::of(&map, inventories, plan, &options);
     let ports = vec![vec![21_000, 21_001]; machines.len()];
-    let setups = setup::decide(&wishes, &seen, &fabric, &ports).unwrap();
+    let setups = rank_config::decide(&wishes, &seen, &fabric, &ports).unwrap();
     table::build(&options, &seen, &vec![&facts(); machines.len()], &setups).unwrap()
 }
 
@@ -48,24 +48,24 @@ pub(crate) fn table_of(machines: &[Inventory], ranks: usize, plan: &Plan) -> Ran
 fn decided<T>(
     map: &RankMap,
     machines: &[Inventory],
-    then: impl FnOnce(&[Vec<Setup>], &RankTable, &Wishes<'_>, &Fabric<'_>) -> T,
+    then: impl FnOnce(&[Vec<RankConfig>], &RankTable, &UserChoices<'_>, &Fabric<'_>) -> T,
 ) -> T {
     let addresses: Vec<IpAddr> = machines.iter().map(management).collect();
-    let (options, plan) = (Options::default(), Plan::of(machines, &PortWishes::default()));
+    let (options, plan) = (Options::default(), Plan::new(machines, &PortWishes::default()));
     let inventories = machines;
-    let seen = Seen { id: JobId(7), map, inventories, plan: &plan, addresses: &addresses };
+    let seen = JobView { id: JobId(7), map, inventories, plan: &plan, addresses: &addresses };
     let ports: Vec<Vec<u16>> = (0..machines.len())
         .map(|node| vec![21_000, 21_001][usize::from(node > 0)..].to_vec())
         .collect();
-    let wishes = Wishes { options: &options, env: &[] };
+    let wishes = UserChoices { options: &options, env: &[] };
     let fabric = Fabric::of(map, inventories, &plan, &options);
-    let setups = setup::decide(&wishes, &seen, &fabric, &ports).unwrap();
+    let setups = rank_config::decide(&wishes, &seen, &fabric, &ports).unwrap();
     let table = table::build(&options, &seen, &vec![&facts(); machines.len()], &setups).unwrap();
     then(&setups, &table, &wishes, &fabric)
 }
 
 /// Describes where the ranks of a job run and how they reach each other.
-fn placed(map: &RankMap, setups: &[Vec<Setup>], table: &RankTable) -> String {
+fn placed(map: &RankMap, setups: &[Vec<RankConfig>], table: &RankTable) -> String {
     let mesh = mesh::for_people(table, &mesh::Mesh::default());
     format!("{}\n{mesh}", show::placement(map, setups, table))
 }
@@ -84,7 +84,7 @@ fn job(machines: &[Inventory], ranks: usize) -> String {
             }
             printed = Some(env);
         }
-        let slow = setup::slow_network(wishes, &map, machines, &fabric.network);
+        let slow = rank_config::slow_network(wishes, &map, machines, &fabric.network);
         if let Some((line, hint)) = slow {
             let hint = hint.map(|hint| format!("hint: {hint}\n")).unwrap_or_default();
             let _ = write!(text, "\n{line}\n{hint}");
@@ -113,9 +113,9 @@ pub(crate) fn facts() -> NodeFacts {
     }
 }
 
-fn env(setup: &Setup) -> String {
-    let line = |default: &setup::Variable| {
-        let setup::Variable { name, value, reason } = default;
+fn env(setup: &RankConfig) -> String {
+    let line = |default: &rank_config::Variable| {
+        let rank_config::Variable { name, value, reason } = default;
         format!("{name}={value}  ({reason})\n")
     };
     setup.defaults.iter().map(line).collect()
@@ -228,7 +228,8 @@ fn a_guide_shows_what_is_decided() {
     for line in tables.flat_map(str::lines) {
         assert!(guide.contains(&format!("    {line}\n")), "not in the guide: {line}");
     }
-    for setup::Variable { name, value, .. } in env.iter().filter(|v| v.name.starts_with("NCCL_IB"))
+    for rank_config::Variable { name, value, .. } in
+        env.iter().filter(|v| v.name.starts_with("NCCL_IB"))
     {
         assert!(guide.contains(&format!("{name}={value}")), "not in the guide: {name}={value}");
     }

@@ -10,7 +10,7 @@ use crate::connect::options::ConnectOptions;
 use crate::hosts::addresses;
 use crate::hosts::{Host, SlotsBy};
 use crate::plan::map::{MapBy, MapError, RankBy, RankMap};
-use crate::plan::setup::{Options, Wishes};
+use crate::plan::rank_config::{Options, UserChoices};
 use apps::AppSpec;
 use options::{DryRun, OutputOptions, Restarts, Show};
 use ring::rand::SecureRandom;
@@ -122,8 +122,8 @@ impl JobSpec {
 
     /// Returns what setting ranks up needs. A network that is chosen for the first program is chosen for
     /// all.
-    pub(crate) fn wishes(&self) -> Wishes<'_> {
-        Wishes { options: &self.options, env: &self.first().env }
+    pub(crate) fn wishes(&self) -> UserChoices<'_> {
+        UserChoices { options: &self.options, env: &self.first().env }
     }
 }
 

@@ -1,7 +1,7 @@
 //! `--env-style`: variables of other launchers, for programs that expect them. They are set only on
 //! request, since a program that sees them behaves as if that launcher were running.
 
-use crate::plan::setup::{Seen, Variable};
+use crate::plan::rank_config::{JobView, Variable};
 use rlaunch_bootstrap::id::Rank;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ pub(crate) enum EnvStyle {
 
 /// Position of a rank in the job and on its node.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct RankPosition {
     pub(crate) rank: Rank,
     pub(crate) node: usize,
     pub(crate) local_rank: usize,
@@ -30,8 +30,8 @@ pub(crate) struct Place {
 /// server would listen.
 pub(crate) fn variables(
     style: EnvStyle,
-    seen: &Seen<'_>,
-    place: Place,
+    seen: &JobView<'_>,
+    place: RankPosition,
     servers: &[SocketAddr],
 ) -> Vec<Variable> {
     match style {
@@ -55,7 +55,7 @@ struct Task {
     index: u32,
 }
 
-fn tensorflow(place: Place, servers: &[SocketAddr]) -> Vec<Variable> {
+fn tensorflow(place: RankPosition, servers: &[SocketAddr]) -> Vec<Variable> {
     let workers = servers.iter().map(SocketAddr::to_string).collect();
     let config = TfConfig {
         cluster: BTreeMap::from([("worker", workers)]),
@@ -65,7 +65,7 @@ fn tensorflow(place: Place, servers: &[SocketAddr]) -> Vec<Variable> {
     vec![Variable::new("TF_CONFIG", text, "--env-style tensorflow")]
 }
 
-fn slurm(seen: &Seen<'_>, place: Place) -> Vec<Variable> {
+fn slurm(seen: &JobView<'_>, place: RankPosition) -> Vec<Variable> {
     let nodes = &seen.map.nodes;
     let hosts: Vec<&str> = nodes.iter().map(|node| node.host.name.as_str()).collect();
     let hosts = hosts.join(",");
@@ -117,9 +117,14 @@ mod tests {
         let map = RankMap::by_slot(&hosts, None, false).unwrap();
         let addresses = [[10, 1, 0, 1], [10, 1, 0, 2]].map(IpAddr::from);
         let plan = Plan::default();
-        let seen =
-            Seen { id: JobId(7), map: &map, inventories: &[], plan: &plan, addresses: &addresses };
-        let place = Place { rank: Rank(2), node: 1, local_rank: 0 };
+        let seen = JobView {
+            id: JobId(7),
+            map: &map,
+            inventories: &[],
+            plan: &plan,
+            addresses: &addresses,
+        };
+        let place = RankPosition { rank: Rank(2), node: 1, local_rank: 0 };
         let servers = ["10.1.0.1:21001", "10.1.0.1:21002", "10.1.0.2:21001"];
         let servers = servers.map(|server| server.parse().unwrap());
         let told = variables(style, &seen, place, &servers);

@@ -1,10 +1,10 @@
 //! Variables by which Horovod's ranks connect over Gloo: all or none. With some of them missing, some
 //! releases of Horovod run as rank 0 of 1, others look for MPI.
 
-use crate::plan::env_style::Place;
-use crate::plan::held_ports::Held;
+use crate::plan::env_style::RankPosition;
 use crate::plan::map::RankMap;
-use crate::plan::setup::{Options, Seen, Variable};
+use crate::plan::rank_config::{JobView, Options, Variable};
+use crate::plan::reserved_ports::ReservedPorts;
 use rlaunch_bootstrap::env::horovod as names;
 use rlaunch_bootstrap::job::EnvVar;
 use std::net::Ipv4Addr;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Horovod's wait for its ranks unless the user sets one. Ranks may read data sets first, at different
 /// speeds, so Horovod's default of 30 s is too short.
-const PATIENCE: Duration = Duration::from_secs(300);
+const HOROVOD_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Tells whether the user's environment leaves Horovod's variables to rlaunch.
 pub(crate) fn is_left_to_us(env: &[EnvVar]) -> bool {
@@ -34,7 +34,7 @@ pub(crate) fn is_served(options: &Options, map: &RankMap) -> bool {
 
 /// Store through which Horovod's ranks connect, and the interfaces that they use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Meeting {
+pub(crate) struct GlooStore {
     /// Port on loopback, by node, at which the agent accepts requests to the store.
     pub(crate) ports: Vec<u16>,
     /// Interface of each node, by node.
@@ -42,30 +42,31 @@ pub(crate) struct Meeting {
     patience: Duration,
 }
 
-impl Meeting {
+impl GlooStore {
     /// Returns the store, or `None` if it is not wanted or if a node has no interface by which the others
     /// reach it, without which Horovod cannot use the store.
-    pub(crate) fn of(options: &Options, seen: &Seen<'_>, ports: &[Vec<u16>]) -> Option<Meeting> {
-        let doors = seen
-            .map
-            .nodes
-            .iter()
-            .enumerate()
-            .map(|(index, node)| Held::of(options, seen.map, node).store(ports.get(index)?));
+    pub(crate) fn new(
+        options: &Options,
+        seen: &JobView<'_>,
+        ports: &[Vec<u16>],
+    ) -> Option<GlooStore> {
+        let doors = seen.map.nodes.iter().enumerate().map(|(index, node)| {
+            ReservedPorts::for_node(options, seen.map, node).store(ports.get(index)?)
+        });
         let ports = doors.collect::<Option<Vec<u16>>>()?;
         let nodes = seen.inventories.iter().zip(seen.addresses);
         let interfaces = nodes.map(|(inventory, &address)| {
             Some(inventory.netdev_with_address(address)?.name.clone())
         });
-        Some(Meeting {
+        Some(GlooStore {
             ports,
             interfaces: interfaces.collect::<Option<_>>()?,
-            patience: options.init_timeout.unwrap_or(PATIENCE),
+            patience: options.init_timeout.unwrap_or(HOROVOD_TIMEOUT),
         })
     }
 
     /// Returns all of a rank's variables.
-    pub(crate) fn variables(&self, seen: &Seen<'_>, place: Place) -> Vec<Variable> {
+    pub(crate) fn variables(&self, seen: &JobView<'_>, place: RankPosition) -> Vec<Variable> {
         let Some(node) = seen.map.nodes.get(place.node) else { return Vec::new() };
         // Like RANK, these need no reason.
         let own = |name, value: String| Variable::new(name, value, "");
@@ -130,11 +131,11 @@ mod tests {
             netdevs.iter().zip(own).map(|(name, own)| node(name, own)).collect();
         let plan = Plan::default();
         let seen =
-            Seen { id: JobId(7), map: &map, inventories: &inventories, plan: &plan, addresses };
+            JobView { id: JobId(7), map: &map, inventories: &inventories, plan: &plan, addresses };
         let ports = [vec![21_000, 21_001, 21_002], vec![21_003]];
-        let Some(meeting) = Meeting::of(options, &seen, &ports) else { return Vec::new() };
+        let Some(meeting) = GlooStore::new(options, &seen, &ports) else { return Vec::new() };
         let (rank, node, local_rank) = place;
-        let told = meeting.variables(&seen, Place { rank: Rank(rank), node, local_rank });
+        let told = meeting.variables(&seen, RankPosition { rank: Rank(rank), node, local_rank });
         told.iter().map(|variable| format!("{}={}", variable.name, variable.value)).collect()
     }
 

@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Upper limit of ranks in a job.
-const MOST_RANKS: u32 = 1 << 20;
+const MAX_RANKS: u32 = 1 << 20;
 
 /// `--map-by`: the order in which ranks fill the hosts' slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,7 +116,7 @@ pub(crate) enum MapError {
         "{each} ranks asked on each host, {host} has {slots}: use {host}:{each} or --oversubscribe"
     )]
     OfEach { each: u32, host: String, slots: u32 },
-    #[error("{ranks} ranks are more than the {MOST_RANKS} of a job")]
+    #[error("{ranks} ranks are more than the {MAX_RANKS} of a job")]
     Ranks { ranks: u64 },
 }
 
@@ -176,7 +176,7 @@ impl RankMap {
             _ => slots_of(hosts),
         };
         let wanted = ranks.map_or(room, u64::from);
-        let world_size = u32::try_from(wanted).ok().filter(|&ranks| ranks <= MOST_RANKS);
+        let world_size = u32::try_from(wanted).ok().filter(|&ranks| ranks <= MAX_RANKS);
         let world_size = world_size.ok_or(MapError::Ranks { ranks: wanted })?;
         let ranks = match order {
             MapBy::Ppr(each) => in_a_row(&each_in_turn(each, hosts, world_size, oversubscribe)?),
@@ -208,7 +208,7 @@ impl RankMap {
     }
 
     /// Returns a map of all hosts without ranks, for reaching the hosts before their slots are known.
-    pub(crate) fn unsettled(hosts: &[Host]) -> RankMap {
+    pub(crate) fn all_hosts(hosts: &[Host]) -> RankMap {
         let node = |(id, host): (u32, &Host)| MappedNode {
             id: NodeId(id),
             host: host.clone(),

@@ -12,15 +12,15 @@
 //! | `table` | the rank table |
 
 pub(crate) mod env_style;
-pub(crate) mod held_ports;
 pub(crate) mod horovod;
 pub(crate) mod map;
 pub(crate) mod mesh;
 pub(crate) mod nccl;
 pub(crate) mod placement;
 pub(crate) mod placement_line;
+pub(crate) mod rank_config;
 pub(crate) mod rank_env;
 pub(crate) mod rdma_check;
+pub(crate) mod reserved_ports;
 pub(crate) mod selection;
-pub(crate) mod setup;
 pub(crate) mod table;

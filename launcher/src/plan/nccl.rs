@@ -10,8 +10,8 @@ pub(crate) use log::{Log, Use};
 pub(crate) use version::Version;
 
 use crate::plan::map::RankMap;
+use crate::plan::rank_config::{Options, Transport, Variable};
 use crate::plan::selection::{self, Plan, PortWishes, Reachable, Rejection};
-use crate::plan::setup::{Options, Transport, Variable};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::net::NetdevKind;
@@ -31,7 +31,7 @@ const QPS_ON_BOND: &str = "4";
 
 /// Network that NCCL uses for all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Network {
+pub(crate) enum NcclNetwork {
     /// Verbs on every node.
     Verbs(Shape),
     /// TCP, with the reason.
@@ -51,7 +51,7 @@ pub(crate) enum Shape {
 
 /// Ports of a job as NCCL sees them.
 pub(crate) struct Fabric<'a> {
-    pub(crate) network: Network,
+    pub(crate) network: NcclNetwork,
     inventories: &'a [Inventory],
     /// Ports that NCCL may use, by node.
     ports: Vec<Vec<&'a Reachable>>,
@@ -71,13 +71,13 @@ impl<'a> Fabric<'a> {
         let host = |node: usize| map.nodes[node].host.to_string();
         let alone = ports.iter().position(Vec::is_empty);
         let network = match (options.transport, alone) {
-            (Transport::Tcp, _) => Network::Tcp("--transport tcp".to_owned()),
+            (Transport::Tcp, _) => NcclNetwork::Tcp("--transport tcp".to_owned()),
             (_, Some(node)) => {
                 let why = why(&inventories[node], &options.ports);
-                Network::Tcp(format!("{}: {why}", host(node)))
+                NcclNetwork::Tcp(format!("{}: {why}", host(node)))
             }
             (_, None) => match shape(&preferred(&ports)) {
-                Ok(shape) => Network::Verbs(shape),
+                Ok(shape) => NcclNetwork::Verbs(shape),
                 Err((one, other)) => {
                     let meet = |a: &Reachable| able[other].iter().any(|b| a.should_reach(b));
                     let verb = match able[one].iter().any(|port| meet(port)) {
@@ -85,20 +85,20 @@ impl<'a> Fabric<'a> {
                         false => "reaches",
                     };
                     let (one, other) = (host(one), host(other));
-                    Network::Tcp(format!("no RDMA port of {one} {verb} one of {other}"))
+                    NcclNetwork::Tcp(format!("no RDMA port of {one} {verb} one of {other}"))
                 }
             },
         };
         let alike = match &network {
-            Network::Verbs(shape) => alike(*shape, inventories, &ports),
-            Network::Tcp(_) => Vec::new(),
+            NcclNetwork::Verbs(shape) => alike(*shape, inventories, &ports),
+            NcclNetwork::Tcp(_) => Vec::new(),
         };
         Fabric { network, inventories, ports, alike }
     }
 
     /// Returns the network variables of a node's ranks.
     pub(crate) fn variables(&self, node: usize) -> Vec<Variable> {
-        if let Network::Tcp(why) = &self.network {
+        if let NcclNetwork::Tcp(why) = &self.network {
             return vec![Variable::new("NCCL_IB_DISABLE", "1", why)];
         }
         let ports = &self.ports[node];

@@ -1,16 +1,16 @@
 //! Report on hosts that RDMA does not connect, before ranks start; an error under `--transport rdma`.
 
 use crate::plan::map::RankMap;
-use crate::plan::nccl::{self, Network};
+use crate::plan::nccl::{self, NcclNetwork};
+use crate::plan::rank_config::{self, Transport, UserChoices};
 use crate::plan::selection::{Plan, Reachable};
-use crate::plan::setup::{self, Transport, Wishes};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::text;
 
 /// Upper limit of lines about unconnected hosts; further ones are counted.
-const MOST_LINES: usize = 8;
+const MAX_LINES: usize = 8;
 
 /// Prints what the user should know about the network.
 ///
@@ -18,11 +18,11 @@ const MOST_LINES: usize = 8;
 ///
 /// RDMA is required and does not connect all hosts.
 pub(crate) fn check(
-    wishes: &Wishes<'_>,
+    wishes: &UserChoices<'_>,
     map: &RankMap,
     inventories: &[Inventory],
     plan: &Plan,
-    network: &Network,
+    network: &NcclNetwork,
 ) -> Result<(), Failed> {
     if wishes.options.nccl_share_gpu {
         messages::info("ranks share GPUs: their data goes by the network, and times mean nothing");
@@ -34,19 +34,19 @@ pub(crate) fn check(
     if wishes.options.transport == Transport::Rdma && !missing.is_empty() {
         return Err(refuse(missing, nccl::cure(map, inventories)));
     }
-    if let (true, Network::Tcp(why)) = (wishes.options.require_rdma, network) {
+    if let (true, NcclNetwork::Tcp(why)) = (wishes.options.require_rdma, network) {
         let line = format!("NCCL would use TCP on every host ({why})");
         return Err(refuse(vec![line], nccl::cure(map, inventories)));
     }
     // If no host has RDMA, its absence is not worth a message.
     let expected = plan.ports.iter().any(|ports| !ports.is_empty());
-    for line in missing.iter().take(MOST_LINES).filter(|_| expected) {
+    for line in missing.iter().take(MAX_LINES).filter(|_| expected) {
         messages::info(&format!("{line}: TCP is used"));
     }
-    if missing.len() > MOST_LINES && expected {
-        messages::info(&format!("and {} more without RDMA", missing.len() - MOST_LINES));
+    if missing.len() > MAX_LINES && expected {
+        messages::info(&format!("and {} more without RDMA", missing.len() - MAX_LINES));
     }
-    if let Some((line, hint)) = setup::slow_network(wishes, map, inventories, network) {
+    if let Some((line, hint)) = rank_config::slow_network(wishes, map, inventories, network) {
         messages::info(&line);
         hint.iter().for_each(|hint| messages::hint(hint));
     }
@@ -56,7 +56,7 @@ pub(crate) fn check(
 fn refuse(lines: Vec<String>, cure: Option<String>) -> Failed {
     let mut lines = lines.into_iter();
     let mut failed = Failed::new(Exit::MESH, lines.next().unwrap_or_default());
-    failed.details.extend(lines.by_ref().take(MOST_LINES));
+    failed.details.extend(lines.by_ref().take(MAX_LINES));
     let more = lines.count();
     if more > 0 {
         failed.details.push(format!("and {more} more"));
@@ -68,7 +68,7 @@ fn refuse(lines: Vec<String>, cure: Option<String>) -> Failed {
 /// Writes a line for each reason why hosts have no port, and for each pair of hosts whose ports do not
 /// reach each other.
 fn missing(
-    wishes: &Wishes<'_>,
+    wishes: &UserChoices<'_>,
     map: &RankMap,
     inventories: &[Inventory],
     plan: &Plan,

@@ -13,7 +13,7 @@ pub(crate) use hca::HcaFilter;
 pub(crate) use network::Reachable;
 pub(crate) use plan::Plan;
 
-use network::Leads;
+use network::Reachability;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::net::Netdev;
 use rlaunch_bootstrap::inventory::pci::{Distance, PciDevice};
@@ -184,10 +184,10 @@ fn ends(
             (Transport::Infiniband, ..) => {
                 // The default subnet prefix of InfiniBand.
                 let prefix = gid.map_or(0xfe80_0000_0000_0000, Gid::subnet_prefix);
-                Leads::Subnet(prefix)
+                Reachability::Subnet(prefix)
             }
-            (_, Some(address), Some(netdev)) => Leads::out_of(inventory, netdev, address),
-            _ => Leads::Nowhere,
+            (_, Some(address), Some(netdev)) => Reachability::out_of(inventory, netdev, address),
+            _ => Reachability::Nowhere,
         };
         let nic = Nic {
             device: device.name.clone(),

@@ -1,6 +1,6 @@
 //! Building the rank table from the nodes' reports, and printing it.
 
-use crate::plan::setup::{Options, Seen, Setup, Transport};
+use crate::plan::rank_config::{JobView, Options, RankConfig, Transport};
 use rlaunch_bootstrap::id::LocalRank;
 use rlaunch_bootstrap::job::NodeFacts;
 use rlaunch_bootstrap::protocol::mesh::QpSettings;
@@ -12,15 +12,15 @@ use rlaunch_console::columns;
 /// Builds the table. Slices are indexed by node; returns an error if a node's entry is missing.
 pub(crate) fn build(
     options: &Options,
-    seen: &Seen<'_>,
+    job: &JobView<'_>,
     facts: &[&NodeFacts],
-    setups: &[Vec<Setup>],
+    configs: &[Vec<RankConfig>],
 ) -> Result<RankTable, TableError> {
-    let map = seen.map;
+    let map = job.map;
     let mut nodes = Vec::with_capacity(map.nodes.len());
     let mut ranks = Vec::with_capacity(map.world_size as usize);
-    let known = facts.iter().zip(seen.addresses).zip(seen.plan.ports.iter().zip(setups));
-    for (mapped, ((facts, &address), (ports, setups))) in map.nodes.iter().zip(known) {
+    let known = facts.iter().zip(job.addresses).zip(job.plan.ports.iter().zip(configs));
+    for (mapped, ((facts, &address), (ports, configs))) in map.nodes.iter().zip(known) {
         nodes.push(NodeRow {
             node: mapped.id,
             host: mapped.host.name.clone(),
@@ -30,16 +30,16 @@ pub(crate) fn build(
             addresses: facts.addresses.clone(),
             nics: ports.iter().map(|port| port.nic.clone()).collect(),
         });
-        let placed = mapped.ranks.iter().zip(setups).zip(0..);
-        ranks.extend(placed.map(|((&rank, setup), local)| RankRow {
+        let placed = mapped.ranks.iter().zip(configs).zip(0..);
+        ranks.extend(placed.map(|((&rank, config), local)| RankRow {
             rank,
             node: mapped.id,
             local_rank: LocalRank(local),
             address,
-            gpu: setup.gpu.clone(),
-            numa_node: setup.placement.numa_node,
-            cpus: setup.placement.cpus.as_ref().map(ToString::to_string),
-            nics: setup.nics.clone(),
+            gpu: config.gpu.clone(),
+            numa_node: config.placement.numa_node,
+            cpus: config.placement.cpus.as_ref().map(ToString::to_string),
+            nics: config.nics.clone(),
         }));
     }
     ranks.sort_by_key(|row| row.rank);
@@ -50,8 +50,8 @@ pub(crate) fn build(
     // The settings with which the mesh was proved.
     let QpSettings { traffic_class, service_level, .. } = options.mesh.settings;
     let marks = PacketMarks { traffic_class, service_level };
-    let rules = Connectivity { rule, marks, exceptions: seen.plan.exceptions.clone() };
-    RankTable::new(seen.id, map.world_size, nodes, ranks, rules)
+    let rules = Connectivity { rule, marks, exceptions: job.plan.exceptions.clone() };
+    RankTable::new(job.id, map.world_size, nodes, ranks, rules)
 }
 
 /// Writes a line for each rank, leaving out empty columns.
@@ -107,13 +107,14 @@ mod tests {
         };
         let addresses: Vec<IpAddr> = addresses.iter().copied().map(IpAddr::from).collect();
         let placement = Placement::default();
-        let setup = Setup { placement, gpu: None, nics: vec![], defaults: vec![] };
-        let setups: Vec<_> = map.nodes.iter().map(|n| vec![setup.clone(); n.ranks.len()]).collect();
+        let config = RankConfig { placement, gpu: None, nics: vec![], defaults: vec![] };
+        let configs: Vec<_> =
+            map.nodes.iter().map(|n| vec![config.clone(); n.ranks.len()]).collect();
         let inventories = vec![Inventory::default(); map.nodes.len()];
-        let plan = Plan::of(&inventories, &PortWishes::default());
+        let plan = Plan::new(&inventories, &PortWishes::default());
         let (id, map, inventories) = (JobId(1), &map, &inventories);
-        let seen = Seen { id, map, inventories, plan: &plan, addresses: &addresses };
-        build(&Options::default(), &seen, &vec![&facts; map.nodes.len()], &setups)
+        let job = JobView { id, map, inventories, plan: &plan, addresses: &addresses };
+        build(&Options::default(), &job, &vec![&facts; map.nodes.len()], &configs)
     }
 
     #[test]

@@ -100,7 +100,7 @@ async fn run(job: &JobRun, signals: &mut Signals) -> Result<Exit, Failed> {
 /// Maps the ranks; or returns all hosts without ranks, if their GPUs must be counted first.
 fn hosts_to_reach(job: &JobRun) -> Result<RankMap, Failed> {
     if job.has_open_slots() {
-        return Ok(RankMap::unsettled(&job.hosts));
+        return Ok(RankMap::all_hosts(&job.hosts));
     }
     let map = job.map_ranks().map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     announce(job, &map)?;

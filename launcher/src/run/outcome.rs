@@ -2,7 +2,7 @@
 
 use crate::connect::lost_agent::CleanupOutcome;
 use crate::plan::nccl;
-use crate::plan::setup::Options;
+use crate::plan::rank_config::Options;
 use crate::run::first_failure::{FirstFailure, RankExit};
 use crate::run::output::Written;
 use crate::run::supervisor::SupervisedNode;

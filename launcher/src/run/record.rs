@@ -8,7 +8,7 @@ pub(crate) use transcript::{RecordedOutput, Transcript};
 
 use crate::job::JobSpec;
 use crate::plan::map::RankMap;
-use crate::plan::setup::Setup;
+use crate::plan::rank_config::RankConfig;
 use crate::run::show::{self, VariableRow};
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::rank_table::RankTable;
@@ -105,7 +105,7 @@ impl RecordedEnd {
 /// What the ranks were started with.
 struct RankStart {
     table: RankTable,
-    setups: Vec<Vec<Setup>>,
+    setups: Vec<Vec<RankConfig>>,
     libraries: Vec<Option<PathBuf>>,
 }
 
@@ -139,7 +139,7 @@ impl Recorder {
     pub(crate) fn starting(
         &self,
         table: RankTable,
-        setups: Vec<Vec<Setup>>,
+        setups: Vec<Vec<RankConfig>>,
         libraries: Vec<Option<PathBuf>>,
     ) {
         // It is called once.
@@ -160,7 +160,7 @@ impl Recorder {
     pub(crate) fn finish(&self, job: &JobSpec, ended: &Result<Exit, Failed>) -> Option<JobRecord> {
         let map = match self.map.get() {
             Some(map) => map.clone(),
-            None if job.has_open_slots() => RankMap::unsettled(&job.hosts),
+            None if job.has_open_slots() => RankMap::all_hosts(&job.hosts),
             None => return None,
         };
         let since_1970 = self.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

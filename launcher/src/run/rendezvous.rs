@@ -10,14 +10,14 @@
 
 use crate::hosts::addresses;
 use crate::job::JobSpec;
-use crate::plan::held_ports::Held;
-use crate::plan::horovod::Meeting;
+use crate::plan::horovod::GlooStore;
 use crate::plan::map::RankMap;
 use crate::plan::mesh::{self, Mesh};
 use crate::plan::nccl::Fabric;
+use crate::plan::rank_config::{self, JobView, RankConfig};
 use crate::plan::rdma_check;
+use crate::plan::reserved_ports::ReservedPorts;
 use crate::plan::selection::Plan;
-use crate::plan::setup::{self, Seen, Setup};
 use crate::plan::table;
 use crate::run::mesh::{ProverUpload, prove};
 use crate::run::nodes::{Nodes, Prepared, no_library, node_lost};
@@ -57,7 +57,7 @@ pub(crate) struct Joined {
     pub(crate) table: RankTable,
     pub(crate) mesh: Mesh,
     /// By node and local rank.
-    pub(crate) setups: Vec<Vec<Setup>>,
+    pub(crate) setups: Vec<Vec<RankConfig>>,
     /// Directory of the library for ranks, by node.
     pub(crate) libraries: Vec<Option<PathBuf>>,
 }
@@ -109,7 +109,7 @@ impl Nodes {
         prepared: &Prepared,
     ) -> Result<Joined, Failed> {
         let shape = job.shape(self.reached.len());
-        let mut plan = Plan::of(&prepared.inventories, &job.options.ports);
+        let mut plan = Plan::new(&prepared.inventories, &job.options.ports);
         let mut state = JoinState::new(self, shape);
         if mesh::is_wanted(&job.options, &plan) {
             let given = job.reach.agent.as_deref();
@@ -131,7 +131,7 @@ impl Nodes {
         let inputs = PlanInputs { job, map, prepared, addresses: &addresses, facts: &facts };
         let network = inputs.fabric(&plan).network;
         rdma_check::check(&job.wishes(), map, &prepared.inventories, &plan, &network)?;
-        setup::log_crowded(map, &prepared.inventories);
+        rank_config::log_crowded(map, &prepared.inventories);
         let (mesh, planned) = state.prove(self, &inputs, &mut plan).await?;
         let RankPlan { table, setups, horovod } = planned;
         mesh.conclude(&table, job.options.transport, job.options.mesh.mode)?;
@@ -139,7 +139,7 @@ impl Nodes {
         let hosts = self.reached.iter().zip(&addresses);
         let used: Vec<String> = hosts.map(|(node, a)| format!("{} {a}", node.host)).collect();
         tracing::info!("out-of-band addresses: {}", text::list(&used));
-        let master = (addresses[0], Held::master(&prepared.ports));
+        let master = (addresses[0], ReservedPorts::master(&prepared.ports));
         let path = |place: &Option<NodeLibrary>| place.as_ref().map(|place| place.path.clone());
         let libraries = prepared.libraries.iter().map(path).collect();
         Ok(Joined { relay: state.relay, master, horovod, table, mesh, setups, libraries })
@@ -199,12 +199,13 @@ impl<'a> PlanInputs<'a> {
     fn rank_plan(&self, plan: &Plan) -> Result<RankPlan, Failed> {
         let PlanInputs { job, map, prepared, addresses, facts } = *self;
         let inventories = &prepared.inventories;
-        let seen = Seen { id: job.id, map, inventories, plan, addresses };
-        let setups = setup::decide(&job.wishes(), &seen, &self.fabric(plan), &prepared.ports)?;
+        let seen = JobView { id: job.id, map, inventories, plan, addresses };
+        let setups =
+            rank_config::decide(&job.wishes(), &seen, &self.fabric(plan), &prepared.ports)?;
         let facts: Vec<&NodeFacts> = facts.iter().collect();
         let table = table::build(&job.options, &seen, &facts, &setups)
             .map_err(|error| Failed::from_error(Exit::BUG, &error))?;
-        let horovod = Meeting::of(&job.options, &seen, &prepared.ports);
+        let horovod = GlooStore::new(&job.options, &seen, &prepared.ports);
         let horovod = horovod.map(|meeting| meeting.ports).unwrap_or_default();
         Ok(RankPlan { table, setups, horovod })
     }
@@ -214,7 +215,7 @@ impl<'a> PlanInputs<'a> {
 pub(crate) struct RankPlan {
     pub(crate) table: RankTable,
     /// By node and local rank.
-    pub(crate) setups: Vec<Vec<Setup>>,
+    pub(crate) setups: Vec<Vec<RankConfig>>,
     /// Port of each node's proxy of Horovod's store; empty if that is not served.
     pub(crate) horovod: Vec<u16>,
 }

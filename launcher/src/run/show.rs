@@ -7,7 +7,7 @@ use crate::job::apps::AppSpec;
 use crate::job::options::{Form, Show};
 use crate::plan::map::{MappedNode, RankMap};
 use crate::plan::mesh;
-use crate::plan::setup::{Setup, Variable};
+use crate::plan::rank_config::{RankConfig, Variable};
 use crate::plan::table;
 use crate::run::dry_run;
 use crate::run::record::RankPlace;
@@ -66,9 +66,9 @@ fn json<T: Serialize>(value: &T) -> String {
 /// Ranks in their order, with their hosts and setups.
 fn ranks<'a>(
     map: &'a RankMap,
-    setups: &'a [Vec<Setup>],
-) -> impl Iterator<Item = (Rank, &'a Host, &'a Setup)> {
-    let of_node = |(node, setups): (&'a MappedNode, &'a Vec<Setup>)| {
+    setups: &'a [Vec<RankConfig>],
+) -> impl Iterator<Item = (Rank, &'a Host, &'a RankConfig)> {
+    let of_node = |(node, setups): (&'a MappedNode, &'a Vec<RankConfig>)| {
         node.ranks.iter().zip(setups).map(|(&rank, setup)| (rank, &node.host, setup))
     };
     let mut ranks: Vec<_> = map.nodes.iter().zip(setups).flat_map(of_node).collect();
@@ -77,7 +77,7 @@ fn ranks<'a>(
 }
 
 /// Table of the placement: hosts, processors and the nearest devices, as far as they are known.
-pub(crate) fn placement(map: &RankMap, setups: &[Vec<Setup>], table: &RankTable) -> String {
+pub(crate) fn placement(map: &RankMap, setups: &[Vec<RankConfig>], table: &RankTable) -> String {
     let mut rows = vec![columns::row(["rank", "host", "cpus", "numa", "gpu", "nics", "why"])];
     rows.extend(rank_places(map, setups, table).into_iter().map(|place| {
         vec![
@@ -96,10 +96,10 @@ pub(crate) fn placement(map: &RankMap, setups: &[Vec<Setup>], table: &RankTable)
 /// Returns the placement by rank.
 pub(crate) fn rank_places(
     map: &RankMap,
-    setups: &[Vec<Setup>],
+    setups: &[Vec<RankConfig>],
     table: &RankTable,
 ) -> Vec<RankPlace> {
-    let place = |(rank, host, setup): (Rank, &Host, &Setup)| RankPlace {
+    let place = |(rank, host, setup): (Rank, &Host, &RankConfig)| RankPlace {
         rank: rank.0,
         host: host.to_string(),
         cpus: setup.placement.cpus.as_ref().map(ToString::to_string),
@@ -138,7 +138,7 @@ pub(crate) type VariableRow<'a> = (u32, &'a Host, String, String);
 pub(crate) fn variables<'a>(
     job: &JobSpec,
     map: &'a RankMap,
-    setups: &'a [Vec<Setup>],
+    setups: &'a [Vec<RankConfig>],
     libraries: &[Option<PathBuf>],
 ) -> Vec<VariableRow<'a>> {
     let library_of = |rank| libraries.get(map.node_of(rank)?.id.index())?.as_ref();

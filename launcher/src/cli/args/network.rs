@@ -3,8 +3,8 @@
 use super::values;
 use crate::plan::env_style::EnvStyle;
 use crate::plan::mesh::{MeshOptions, Mode};
+use crate::plan::rank_config::Transport;
 use crate::plan::selection::{ConnectBy, HcaFilter};
-use crate::plan::setup::Transport;
 use clap::ArgAction;
 use rlaunch_bootstrap::protocol::mesh::QpSettings;
 use std::path::PathBuf;

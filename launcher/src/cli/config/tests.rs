@@ -194,7 +194,7 @@ fn of_an_untrusted_file_harmless_keys_count_and_others_are_named() {
     let (args, found) = among_strangers("p", file, None).unwrap();
     assert_eq!(
         (args.hosts.ranks, args.network.transport),
-        (Some(2), crate::plan::setup::Transport::Tcp)
+        (Some(2), crate::plan::rank_config::Transport::Tcp)
     );
     assert!(args.reach.rsh.is_none() && args.program.env.is_empty() && args.hosts.hosts.is_empty());
     assert!(found.book.entries.is_empty());

@@ -1,8 +1,8 @@
 //! Advice for a path that does not work, from the step at which it failed and the system's error.
 
+use super::outcome::Failure;
 use super::paths::Proof;
 use super::show::Side;
-use super::verdict::Failure;
 use rlaunch_bootstrap::protocol::mesh::ProofStep;
 use rlaunch_bootstrap::rank_table::{Nic, RankTable, Transport};
 
@@ -10,22 +10,22 @@ use rlaunch_bootstrap::rank_table::{Nic, RankTable, Transport};
 const ROCE_PORT: u16 = 4791;
 
 /// Returns the likely cause and its remedy, if one is known.
-pub(crate) fn of(table: &RankTable, proof: &Proof, failure: &Failure) -> Option<String> {
+pub(crate) fn hint(table: &RankTable, proof: &Proof, failure: &Failure) -> Option<String> {
     let (one, other) = (Side::of_end(table, proof.from)?, Side::of_end(table, proof.to)?);
     let (from, to) = (one.nic?, other.nic?);
     let cause = failure.fault.cause.as_str();
     let said = failure.fault.hint.clone();
     let said = said.or_else(|| failure.other.as_ref().and_then(|fault| fault.hint.clone()));
     match failure.fault.step {
-        ProofStep::Block => Some(of_size(proof, (one.host, from), (other.host, to))),
+        ProofStep::Block => Some(hint_for_size(proof, (one.host, from), (other.host, to))),
         ProofStep::Token if cause.contains("status 12") || failure.fault.awaited_peer => {
-            Some(of_silence((one.host, from), (other.host, to)))
+            Some(hint_for_silence((one.host, from), (other.host, to)))
         }
         ProofStep::Connect if cause.contains("no answer in time") => {
-            Some(of_silence((one.host, from), (other.host, to)))
+            Some(hint_for_silence((one.host, from), (other.host, to)))
         }
         ProofStep::Connect if cause.contains("RTR") => {
-            said.or_else(|| Some(of_address((one.host, from), (other.host, to))))
+            said.or_else(|| Some(hint_for_address((one.host, from), (other.host, to))))
         }
         ProofStep::Prepare if cause.contains("GLIBC") => Some(OLD_LIBRARIES.to_owned()),
         ProofStep::Prepare | ProofStep::Exchange | ProofStep::Connect | ProofStep::Token => said,
@@ -39,7 +39,7 @@ const OLD_LIBRARIES: &str =
 type HostNic<'a> = (&'a str, &'a Nic);
 
 /// Advises for the case that small packets arrive and large ones do not.
-fn of_size(proof: &Proof, (host, from): HostNic<'_>, (peer, to): HostNic<'_>) -> String {
+fn hint_for_size(proof: &Proof, (host, from): HostNic<'_>, (peer, to): HostNic<'_>) -> String {
     let carried = proof.mtu.or_else(|| from.mtu.into_iter().chain(to.mtu).min()).unwrap_or(4096);
     let interface = |nic: &Nic| nic.netdev.clone().unwrap_or_else(|| nic.device.clone());
     let (one, other) = (interface(from), interface(to));
@@ -57,7 +57,7 @@ fn of_size(proof: &Proof, (host, from): HostNic<'_>, (peer, to): HostNic<'_>) ->
 }
 
 /// Advises for the case that no packet arrives.
-fn of_silence((host, from): HostNic<'_>, (_, to): HostNic<'_>) -> String {
+fn hint_for_silence((host, from): HostNic<'_>, (_, to): HostNic<'_>) -> String {
     let test = match (&from.netdev, to.address) {
         (Some(netdev), Some(address)) => {
             format!("on {host}: ping -c 3 -I {netdev} {address}; when that works, ")
@@ -82,7 +82,7 @@ fn of_silence((host, from): HostNic<'_>, (_, to): HostNic<'_>) -> String {
 }
 
 /// Advises for the case that the kernel cannot resolve the peer's address.
-fn of_address((host, from): HostNic<'_>, (_, to): HostNic<'_>) -> String {
+fn hint_for_address((host, from): HostNic<'_>, (_, to): HostNic<'_>) -> String {
     match (&from.netdev, to.address) {
         (Some(netdev), Some(address)) => {
             format!("on {host}: ip route get {address} oif {netdev}; ip neigh show {address}")

@@ -5,26 +5,26 @@
 //! [`show`] write what the user reads.
 
 mod advice;
+mod messages;
+pub(crate) mod outcome;
 pub(crate) mod paths;
 pub(crate) mod round;
 pub(crate) mod show;
 #[cfg(test)]
 mod tests;
-pub(crate) mod verdict;
-mod words;
 
 pub(crate) use paths::Mode;
 pub(crate) use show::{for_people, for_programs};
 
+use crate::plan::rank_config::{Options, Transport};
 use crate::plan::selection::Plan;
-use crate::plan::setup::{Options, Transport};
+use outcome::{Failure, ProofOutcome, Remedy};
 use paths::Proof;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::protocol::mesh::{QpSettings, RoundCost};
 use rlaunch_bootstrap::rank_table::{NicId, PairTransport, RankTable};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use verdict::{Failure, Remedy, Verdict};
 
 /// The user's options for the mesh.
 #[derive(Clone, Debug)]
@@ -49,18 +49,18 @@ impl Default for MeshOptions {
 
 /// A proof with its outcome.
 #[derive(Clone, Debug)]
-pub(crate) struct Tried {
+pub(crate) struct ProofResult {
     /// Id of the proof in messages of the nodes.
     pub(crate) id: u32,
     pub(crate) proof: Proof,
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: ProofOutcome,
 }
 
 /// Results of all proofs of a job.
 #[derive(Debug, Default)]
 pub(crate) struct Mesh {
     /// Proofs in the order in which they ran.
-    pub(crate) tried: Vec<Tried>,
+    pub(crate) tried: Vec<ProofResult>,
     /// Pairs of NICs whose MTU was lowered.
     pub(crate) lowered: BTreeSet<(NicId, NicId)>,
     /// Pairs of NICs whose proof was repeated.
@@ -87,14 +87,14 @@ impl Mesh {
     }
 
     /// Lists the paths that work.
-    pub(crate) fn up(&self) -> impl Iterator<Item = &Tried> {
-        self.tried.iter().filter(|tried| matches!(tried.verdict, Verdict::Up(_)))
+    pub(crate) fn up(&self) -> impl Iterator<Item = &ProofResult> {
+        self.tried.iter().filter(|tried| matches!(tried.verdict, ProofOutcome::Up(_)))
     }
 
     /// Lists the paths that work and are used by ranks. NICs with a failed path between them are not used at
     /// all.
-    pub(crate) fn in_use(&self, table: &RankTable) -> impl Iterator<Item = &Tried> {
-        let is_current = |tried: &&Tried| {
+    pub(crate) fn in_use(&self, table: &RankTable) -> impl Iterator<Item = &ProofResult> {
+        let is_current = |tried: &&ProofResult| {
             let pair = table.pair(tried.proof.a, tried.proof.b);
             pair.and_then(|pair| paths::proof(table, &pair)).as_ref() == Some(&tried.proof)
         };
@@ -116,8 +116,8 @@ impl Mesh {
     /// Records paths for which no time is left as failed.
     pub(crate) fn give_up(&mut self, todo: &[Proof], timeout: Duration) {
         for proof in todo {
-            let verdict = verdict::out_of_time(proof, timeout);
-            self.tried.push(Tried { id: self.next_id(), proof: *proof, verdict });
+            let verdict = outcome::out_of_time(proof, timeout);
+            self.tried.push(ProofResult { id: self.next_id(), proof: *proof, verdict });
         }
     }
 
@@ -125,15 +125,15 @@ impl Mesh {
     /// plan has changed.
     pub(crate) fn take_out(&mut self, plan: &mut Plan, table: &RankTable, from: usize) -> bool {
         let failed = self.tried[from..].iter().filter_map(|tried| match &tried.verdict {
-            Verdict::Failed(failure) => Some((&tried.proof, failure)),
-            Verdict::Up(_) => None,
+            ProofOutcome::Failed(failure) => Some((&tried.proof, failure)),
+            ProofOutcome::Up(_) => None,
         });
         let carried = |(one, other): (NicId, NicId)| {
             let of = |end: NicId| table.nodes()[end.node.index()].nics[end.nic as usize].mtu;
             of(one).into_iter().chain(of(other)).min()
         };
-        let had = verdict::Had { lowered: &self.lowered, repeated: &self.repeated };
-        let remedies = verdict::remedies(failed, carried, had);
+        let had = outcome::AppliedRemedies { lowered: &self.lowered, repeated: &self.repeated };
+        let remedies = outcome::remedies(failed, carried, had);
         let changes = remedies.values().any(|remedy| *remedy != Remedy::Again);
         for (nics, remedy) in remedies {
             match remedy {
@@ -151,7 +151,7 @@ impl Mesh {
     }
 
     /// Chooses one working path for each pair of nodes, to be watched.
-    pub(crate) fn watched(&self, table: &RankTable) -> Vec<&Tried> {
+    pub(crate) fn watched(&self, table: &RankTable) -> Vec<&ProofResult> {
         let mut seen = BTreeSet::new();
         let nodes = |proof: &Proof| {
             let (one, other) = proof.nics();
@@ -161,19 +161,19 @@ impl Mesh {
     }
 
     /// Returns the proof that covers a pair of ranks: its own, or that of its NICs.
-    pub(crate) fn of(&self, (a, b): (Rank, Rank), nics: (NicId, NicId)) -> Option<&Tried> {
+    pub(crate) fn of(&self, (a, b): (Rank, Rank), nics: (NicId, NicId)) -> Option<&ProofResult> {
         let between = || self.up().filter(|tried| tried.proof.nics() == nics);
         let own = between().find(|tried| (tried.proof.a, tried.proof.b) == (a, b));
         own.or_else(|| between().next())
     }
 
     /// Lists the lasting failures, one for each pair of NICs and MTU.
-    pub(crate) fn failures(&self) -> Vec<(&Tried, &Failure)> {
+    pub(crate) fn failures(&self) -> Vec<(&ProofResult, &Failure)> {
         let up: BTreeSet<&Proof> = self.up().map(|tried| &tried.proof).collect();
         let mut seen = BTreeSet::new();
         let failed = self.tried.iter().filter_map(|tried| match &tried.verdict {
-            Verdict::Failed(failure) => Some((tried, failure)),
-            Verdict::Up(_) => None,
+            ProofOutcome::Failed(failure) => Some((tried, failure)),
+            ProofOutcome::Up(_) => None,
         });
         let failed = failed.filter(|(tried, _)| !up.contains(&tried.proof));
         failed.filter(|(tried, _)| seen.insert((tried.proof.nics(), tried.proof.mtu))).collect()

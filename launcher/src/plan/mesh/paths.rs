@@ -5,7 +5,7 @@ use rlaunch_bootstrap::rank_table::{NicId, Pair, PairTransport, RankTable};
 use std::collections::BTreeSet;
 
 /// Number of ranks up to which `--mesh auto` proves every pair of ranks.
-const EACH_PAIR_UP_TO: u32 = 64;
+const MAX_FULL_RANKS: u32 = 64;
 
 /// `--mesh`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -23,7 +23,7 @@ impl Mode {
     /// Tells whether every pair of ranks is proved, rather than every pair of ports.
     pub(crate) fn is_full(self, world_size: u32) -> bool {
         match self {
-            Mode::Auto => world_size <= EACH_PAIR_UP_TO,
+            Mode::Auto => world_size <= MAX_FULL_RANKS,
             Mode::Full => true,
             Mode::Off => false,
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// Makes the nodes' parts of `proofs`, which are numbered from `first`. Nodes without a path get an empty
 /// part, since all nodes take part in the round's barrier.
-pub(crate) fn of_nodes(
+pub(crate) fn parts(
     table: &RankTable,
     proofs: &[Proof],
     (number, first): (u32, u32),
@@ -65,14 +65,14 @@ fn local(table: &RankTable, NicId { node, nic }: NicId, by_manager: bool) -> Opt
 }
 
 /// Makes the parts of two nodes that prove a single path again while the job runs.
-pub(crate) fn again(
+pub(crate) fn single(
     table: &RankTable,
     proof: &Proof,
     (number, id): (u32, u32),
     settings: QpSettings,
     limits: RoundTimeouts,
 ) -> [(NodeId, Round); 2] {
-    let rounds = of_nodes(table, &[*proof], (number, id), settings, limits);
+    let rounds = parts(table, &[*proof], (number, id), settings, limits);
     let of = |node: NodeId| Round { through_launcher: true, ..rounds[node.index()].clone() };
     [proof.from.node, proof.to.node].map(|node| (node, of(node)))
 }

@@ -1,7 +1,7 @@
 //! `--show mesh`: the connection between every two ranks of different hosts, and how it was proved.
 
-use super::verdict::{Failure, Verdict};
-use super::{Mesh, Tried, is_rdma};
+use super::outcome::{Failure, ProofOutcome};
+use super::{Mesh, ProofResult, is_rdma};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::mesh::{PathProof, ProofStep};
 use rlaunch_bootstrap::rank_table::{Nic, NicId, Pair, PairTransport, RankTable, Transport};
@@ -57,8 +57,8 @@ fn proof(mesh: &Mesh, pair: &Pair, one: &Side<'_>, other: &Side<'_>) -> Option<P
     let nics = one.end?.min(other.end?);
     let tried = mesh.of((pair.a, pair.b), (nics, one.end?.max(other.end?)))?;
     match tried.verdict {
-        Verdict::Up(proved) => Some(proved),
-        Verdict::Failed(_) => None,
+        ProofOutcome::Up(proved) => Some(proved),
+        ProofOutcome::Failed(_) => None,
     }
 }
 
@@ -180,7 +180,7 @@ pub(crate) fn for_programs<'a>(table: &'a RankTable, mesh: &'a Mesh) -> Vec<Pair
 fn failures<'a>(table: &'a RankTable, mesh: &'a Mesh, pair: &Pair) -> Vec<FailureShown<'a>> {
     let node = |rank: Rank| table.ranks().get(rank.index()).map(|row| row.node);
     let (Some(a), Some(b)) = (node(pair.a), node(pair.b)) else { return Vec::new() };
-    let shown = |(tried, failure): (&'a Tried, &'a Failure)| {
+    let shown = |(tried, failure): (&'a ProofResult, &'a Failure)| {
         let ends = [tried.proof.from, tried.proof.to];
         let of = |node| ends.into_iter().find(|end| end.node == node);
         let device = |end| Some(Side::of_end(table, end)?.nic?.device.as_str());

@@ -19,7 +19,7 @@ struct Job {
 
 impl Job {
     fn on(machines: Vec<Inventory>, ranks: usize) -> Job {
-        let plan = Plan::of(&machines, &PortWishes::default());
+        let plan = Plan::new(&machines, &PortWishes::default());
         Job { machines, ranks, plan, mesh: Mesh::default() }
     }
 
@@ -39,20 +39,20 @@ impl Job {
             self.mesh.rounds += 1;
             for proof in todo {
                 let (id, verdict) = (self.mesh.next_id(), verdict_of(&proof, fault(&proof)));
-                self.mesh.tried.push(Tried { id, proof, verdict });
+                self.mesh.tried.push(ProofResult { id, proof, verdict });
             }
             self.mesh.take_out(&mut self.plan, &table, from);
         }
     }
 }
 
-fn verdict_of(proof: &Proof, step: Option<ProofStep>) -> Verdict {
+fn verdict_of(proof: &Proof, step: Option<ProofStep>) -> ProofOutcome {
     let Some(step) = step else {
-        return Verdict::Up(PathProof { mtu: proof.mtu, round_trip_ns: 41_000 });
+        return ProofOutcome::Up(PathProof { mtu: proof.mtu, round_trip_ns: 41_000 });
     };
     let cause = "transport retry counter exceeded (status 12)".to_owned();
     let fault = PathFault { step, cause, hint: None, awaited_peer: false };
-    Verdict::Failed(Failure { node: proof.to.node, fault, other: None })
+    ProofOutcome::Failed(Failure { node: proof.to.node, fault, other: None })
 }
 
 /// Tells whether a path is between `a` and `b`.

@@ -13,14 +13,14 @@ fn job_of(hosts: &str) -> RankMap {
     RankMap::by_slot(&hosts, None, false).unwrap()
 }
 
-fn network(hosts: &str, inventories: &[Inventory], options: &Options) -> Network {
-    let plan = Plan::of(inventories, &options.ports);
+fn network(hosts: &str, inventories: &[Inventory], options: &Options) -> NcclNetwork {
+    let plan = Plan::new(inventories, &options.ports);
     Fabric::of(&job_of(hosts), inventories, &plan, options).network
 }
 
 /// Returns the first host's variables.
 fn told(inventories: &[Inventory], hosts: &str) -> Vec<String> {
-    let plan = Plan::of(inventories, &PortWishes::default());
+    let plan = Plan::new(inventories, &PortWishes::default());
     let fabric = Fabric::of(&job_of(hosts), inventories, &plan, &Options::default());
     let text = |default: Variable| format!("{}={}", default.name, default.value);
     fabric.variables(0).into_iter().map(text).collect()
@@ -34,7 +34,7 @@ fn with_hca(filter: &str) -> Options {
 #[test]
 fn shapes_are_told_apart() {
     let of = |name| vec![inventory(name); 2];
-    let verbs = |shape| Network::Verbs(shape);
+    let verbs = |shape| NcclNetwork::Verbs(shape);
     let auto = Options::default();
     assert_eq!(network("a,b", &of("connectx3"), &auto), verbs(Shape::Flat));
     assert_eq!(network("a,b", &of("dgx"), &auto), verbs(Shape::Rails));
@@ -43,9 +43,9 @@ fn shapes_are_told_apart() {
     assert_eq!(network("a,b", &of("dgx"), &one_rail), verbs(Shape::Flat));
     let none = with_hca("none");
     let why = "a: mlx4_0/1: left out by --hca, mlx4_0/2: left out by --hca";
-    assert_eq!(network("a,b", &of("connectx3"), &none), Network::Tcp(why.into()));
+    assert_eq!(network("a,b", &of("connectx3"), &none), NcclNetwork::Tcp(why.into()));
     let tcp = Options { transport: Transport::Tcp, ..Options::default() };
-    assert_eq!(network("a,b", &of("dgx"), &tcp), Network::Tcp("--transport tcp".into()));
+    assert_eq!(network("a,b", &of("dgx"), &tcp), NcclNetwork::Tcp("--transport tcp".into()));
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn hosts_that_no_port_joins_use_tcp() {
     });
     other.routes.clear();
     let found = network("a,b", &[titanic, other], &Options::default());
-    assert_eq!(found, Network::Tcp("no RDMA port of a reaches one of b".into()));
+    assert_eq!(found, NcclNetwork::Tcp("no RDMA port of a reaches one of b".into()));
 }
 
 /// The ports share a network, but the proof failed on every path.
@@ -74,7 +74,7 @@ fn hosts_that_no_port_joins_use_tcp() {
 fn hosts_whose_every_path_was_cut_are_told_so() {
     let nodes = triangle();
     let options = Options::default();
-    let mut plan = Plan::of(&nodes, &options.ports);
+    let mut plan = Plan::new(&nodes, &options.ports);
     let ends = |plan: &Plan, node: u32| {
         let nics = 0..plan.ports[node as usize].len() as u32;
         nics.map(|nic| NicId { node: NodeId(node), nic }).collect::<Vec<_>>()
@@ -85,7 +85,7 @@ fn hosts_whose_every_path_was_cut_are_told_so() {
         }
     }
     let found = Fabric::of(&job_of("a,b,c"), &nodes, &plan, &options).network;
-    assert_eq!(found, Network::Tcp("no RDMA port of a was found to reach one of b".into()));
+    assert_eq!(found, NcclNetwork::Tcp("no RDMA port of a was found to reach one of b".into()));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// Upper limit of a file, in bytes.
-const LONGEST: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 /// Error in a file of variables.
 #[derive(Debug, thiserror::Error)]
@@ -18,12 +18,12 @@ pub(crate) enum EnvFileError {
     #[error("cannot read {}", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("{}:{line}: {reason}", path.display())]
-    Line { path: PathBuf, line: usize, reason: String },
+    EnvLine { path: PathBuf, line: usize, reason: String },
 }
 
 /// Variable in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct EnvLine {
     pub(crate) name: String,
     /// Value, or `None` to take it from this shell.
     pub(crate) value: Option<String>,
@@ -31,17 +31,17 @@ pub(crate) struct Line {
     pub(crate) number: usize,
 }
 
-pub(crate) fn read(path: &Path) -> Result<Vec<Line>, EnvFileError> {
+pub(crate) fn read(path: &Path) -> Result<Vec<EnvLine>, EnvFileError> {
     let read = || {
         let mut text = String::new();
-        let length = File::open(path)?.take(LONGEST + 1).read_to_string(&mut text)?;
-        if length as u64 > LONGEST {
-            return Err(io::Error::other(format!("longer than {} MiB", LONGEST >> 20)));
+        let length = File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
+        if length as u64 > MAX_BYTES {
+            return Err(io::Error::other(format!("longer than {} MiB", MAX_BYTES >> 20)));
         }
         Ok(text)
     };
     let text = read().map_err(|source| EnvFileError::Read { path: path.to_owned(), source })?;
-    parse(&text).map_err(|(line, reason)| EnvFileError::Line {
+    parse(&text).map_err(|(line, reason)| EnvFileError::EnvLine {
         path: path.to_owned(),
         line,
         reason,
@@ -49,13 +49,13 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Line>, EnvFileError> {
 }
 
 /// Parses a file's content. The error is a line's number and what is wrong with it.
-pub(crate) fn parse(text: &str) -> Result<Vec<Line>, (usize, String)> {
+pub(crate) fn parse(text: &str) -> Result<Vec<EnvLine>, (usize, String)> {
     let mut reading = Reading { rest: text.strip_prefix('\u{feff}').unwrap_or(text), line: 1 };
     let mut lines = Vec::new();
     while !reading.rest.is_empty() {
         let number = reading.line;
         let parsed = reading.variable();
-        lines.extend(parsed.map_err(|reason| (number, reason))?.map(|(name, value)| Line {
+        lines.extend(parsed.map_err(|reason| (number, reason))?.map(|(name, value)| EnvLine {
             name,
             value,
             number,

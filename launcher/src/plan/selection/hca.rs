@@ -17,7 +17,7 @@ pub(crate) struct HcaFilter {
 }
 
 /// Upper limit of entries, which is NCCL's.
-const MOST_ENTRIES: usize = 32;
+const MAX_ENTRIES: usize = 32;
 
 impl FromStr for HcaFilter {
     type Err = String;
@@ -32,8 +32,8 @@ impl FromStr for HcaFilter {
             None => (false, rest),
         };
         let entries: Vec<_> = rest.split(',').map(entry).collect::<Result<_, _>>()?;
-        if entries.len() > MOST_ENTRIES {
-            return Err(format!("at most {MOST_ENTRIES} devices, as NCCL has it"));
+        if entries.len() > MAX_ENTRIES {
+            return Err(format!("at most {MAX_ENTRIES} devices, as NCCL has it"));
         }
         Ok(HcaFilter { excludes, exact, entries })
     }

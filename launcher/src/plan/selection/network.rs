@@ -8,18 +8,18 @@ use std::net::IpAddr;
 
 /// IP subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Network {
+pub(crate) struct Subnet {
     /// Number of host bits, which sorts smaller subnets first.
     host_bits: u8,
     address: IpAddr,
 }
 
-impl Network {
+impl Subnet {
     /// Returns the subnet of an address with a prefix length.
-    pub(crate) fn of(address: IpAddr, prefix: u8) -> Network {
+    pub(crate) fn new(address: IpAddr, prefix: u8) -> Subnet {
         let bits = width(address);
         let host_bits = bits.saturating_sub(prefix);
-        Network { host_bits, address: masked(address, host_bits) }
+        Subnet { host_bits, address: masked(address, host_bits) }
     }
 
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
@@ -28,7 +28,7 @@ impl Network {
     }
 
     /// Tells whether an address is in both subnets.
-    pub(crate) fn overlaps(&self, other: &Network) -> bool {
+    pub(crate) fn overlaps(&self, other: &Subnet) -> bool {
         self.contains(other.address) || other.contains(self.address)
     }
 
@@ -39,7 +39,7 @@ impl Network {
 }
 
 /// Writes `10.3.0.0/16`.
-impl fmt::Display for Network {
+impl fmt::Display for Subnet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.address, self.prefix())
     }
@@ -66,58 +66,60 @@ fn masked(address: IpAddr, host_bits: u8) -> IpAddr {
 
 /// Networks that a port reaches.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Leads {
+pub(crate) enum Reachability {
     /// The ports of an InfiniBand subnet, by its prefix.
     Subnet(u64),
     /// IP subnets, smallest first, from the given source address.
-    Networks(IpAddr, Vec<Network>),
+    Networks(IpAddr, Vec<Subnet>),
     /// None, since the port has no address.
     Nowhere,
 }
 
-impl Leads {
+impl Reachability {
     /// Returns the networks that an address on `netdev` reaches.
-    pub(crate) fn out_of(inventory: &Inventory, netdev: &str, address: IpAddr) -> Leads {
+    pub(crate) fn out_of(inventory: &Inventory, netdev: &str, address: IpAddr) -> Reachability {
         let routes = inventory.routes.iter().filter(|route| route.netdev == netdev);
-        let routes = routes.map(|route| Network::of(route.destination, route.prefix));
+        let routes = routes.map(|route| Subnet::new(route.destination, route.prefix));
         let own = inventory.netdevs.iter().filter(|candidate| candidate.name == netdev);
         let own = own.flat_map(|netdev| &netdev.addresses);
         let own =
-            own.filter(|(own, _)| *own == address).map(|(own, bits)| Network::of(*own, *bits));
-        let same_family = |network: &Network| network.address.is_ipv4() == address.is_ipv4();
-        let mut networks: Vec<Network> = own.chain(routes).filter(same_family).collect();
+            own.filter(|(own, _)| *own == address).map(|(own, bits)| Subnet::new(*own, *bits));
+        let same_family = |network: &Subnet| network.address.is_ipv4() == address.is_ipv4();
+        let mut networks: Vec<Subnet> = own.chain(routes).filter(same_family).collect();
         networks.sort_unstable();
         networks.dedup();
-        Leads::Networks(address, networks)
+        Reachability::Networks(address, networks)
     }
 
     /// Writes the port's own networks for the rank table.
     pub(crate) fn networks(&self) -> Vec<String> {
         match self {
-            Leads::Subnet(prefix) => vec![format!("ib {prefix:016x}")],
-            Leads::Networks(own, networks) => {
+            Reachability::Subnet(prefix) => vec![format!("ib {prefix:016x}")],
+            Reachability::Networks(own, networks) => {
                 let around = networks.iter().filter(|network| network.contains(*own));
-                around.map(Network::to_string).collect()
+                around.map(Subnet::to_string).collect()
             }
-            Leads::Nowhere => Vec::new(),
+            Reachability::Nowhere => Vec::new(),
         }
     }
 
     /// Returns the smallest subnet that contains the port's address.
-    pub(crate) fn own(&self) -> Option<Network> {
+    pub(crate) fn own(&self) -> Option<Subnet> {
         match self {
-            Leads::Networks(own, networks) => networks.iter().copied().find(|n| n.contains(*own)),
-            Leads::Subnet(_) | Leads::Nowhere => None,
+            Reachability::Networks(own, networks) => {
+                networks.iter().copied().find(|n| n.contains(*own))
+            }
+            Reachability::Subnet(_) | Reachability::Nowhere => None,
         }
     }
 
     /// Tells whether two ports of the same transport reach each other, in both directions.
-    pub(crate) fn reach(&self, other: &Leads) -> bool {
+    pub(crate) fn reach(&self, other: &Reachability) -> bool {
         match (self, other) {
-            (Leads::Subnet(one), Leads::Subnet(other)) => one == other,
-            (Leads::Networks(own, ours), Leads::Networks(other, theirs)) => {
+            (Reachability::Subnet(one), Reachability::Subnet(other)) => one == other,
+            (Reachability::Networks(own, ours), Reachability::Networks(other, theirs)) => {
                 let lead =
-                    |networks: &[Network], to: IpAddr| networks.iter().any(|n| n.contains(to));
+                    |networks: &[Subnet], to: IpAddr| networks.iter().any(|n| n.contains(to));
                 lead(ours, *other) && lead(theirs, *own)
             }
             _ => false,
@@ -126,11 +128,12 @@ impl Leads {
 
     /// Tells whether two ports without a common subnet could reach each other. A quick check of subnets that
     /// saves checking each address.
-    pub(crate) fn may_reach(&self, other: &Leads) -> bool {
-        let (Leads::Networks(_, ours), Leads::Networks(_, theirs)) = (self, other) else {
+    pub(crate) fn may_reach(&self, other: &Reachability) -> bool {
+        let (Reachability::Networks(_, ours), Reachability::Networks(_, theirs)) = (self, other)
+        else {
             return false;
         };
-        let lead = |networks: &[Network], to: Option<Network>| {
+        let lead = |networks: &[Subnet], to: Option<Subnet>| {
             to.is_some_and(|to| networks.iter().any(|network| network.overlaps(&to)))
         };
         lead(ours, other.own()) && lead(theirs, self.own())
@@ -141,7 +144,7 @@ impl Leads {
 #[derive(Clone, Debug)]
 pub(crate) struct Reachable {
     pub(crate) nic: Nic,
-    pub(crate) leads: Leads,
+    pub(crate) leads: Reachability,
     /// Ports to which a proof failed, although they share a network.
     pub(crate) cut_off: Vec<Identity>,
 }
@@ -185,7 +188,9 @@ impl fmt::Display for Reachable {
         let Nic { device, port, netdev, address, transport, .. } = &self.nic;
         write!(f, "{device}/{port}")?;
         match (&self.leads, address) {
-            (Leads::Subnet(prefix), _) => return write!(f, " InfiniBand subnet {prefix:016x}"),
+            (Reachability::Subnet(prefix), _) => {
+                return write!(f, " InfiniBand subnet {prefix:016x}");
+            }
             (leads, Some(address)) => {
                 let prefix = leads.own().map(|network| format!("/{}", network.prefix()));
                 write!(f, " {address}{}", prefix.unwrap_or_default())?;
@@ -205,7 +210,7 @@ mod tests {
     use rlaunch_bootstrap::inventory::net::Netdev;
 
     /// Returns the networks reached from an interface with this address and these routes.
-    fn leads(address: &str, routes: &[&str]) -> Leads {
+    fn leads(address: &str, routes: &[&str]) -> Reachability {
         let (ip, prefix) = address.split_once('/').unwrap();
         let ip = ip.parse().unwrap();
         let addresses = vec![(ip, prefix.parse().unwrap())];
@@ -214,7 +219,7 @@ mod tests {
             routes: routes.iter().map(|route| route.parse().unwrap()).collect(),
             ..Inventory::default()
         };
-        Leads::out_of(&inventory, "eth1", ip)
+        Reachability::out_of(&inventory, "eth1", ip)
     }
 
     #[test]
@@ -237,8 +242,8 @@ mod tests {
         assert!(leads("10.0.0.1/16", &[]).reach(&leads("10.0.0.2/24", &[])));
         assert!(!leads("10.0.0.1/16", &[]).reach(&leads("10.0.1.2/24", &[])));
         assert!(!leads("10.0.0.1/8", &[]).reach(&leads("fd00::1/8", &[])));
-        assert!(!leads("10.0.0.1/8", &[]).reach(&Leads::Subnet(1)));
-        assert!(!Leads::Nowhere.reach(&Leads::Nowhere));
-        assert!(Leads::Subnet(1).reach(&Leads::Subnet(1)));
+        assert!(!leads("10.0.0.1/8", &[]).reach(&Reachability::Subnet(1)));
+        assert!(!Reachability::Nowhere.reach(&Reachability::Nowhere));
+        assert!(Reachability::Subnet(1).reach(&Reachability::Subnet(1)));
     }
 }

@@ -1,6 +1,6 @@
 //! Ports of a job, and which of them reach each other.
 
-use super::{Leads, PortWishes, Reachable, usable};
+use super::{PortWishes, Reachability, Reachable, usable};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::rank_table::{NicId, PairException, Transport};
@@ -17,7 +17,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Makes the plan from all nodes' inventories and the user's options.
-    pub(crate) fn of(inventories: &[Inventory], wishes: &PortWishes) -> Plan {
+    pub(crate) fn new(inventories: &[Inventory], wishes: &PortWishes) -> Plan {
         let ports: Vec<Vec<Reachable>> =
             inventories.iter().map(|inventory| usable(inventory, wishes)).collect();
         let exceptions = exceptions(&ports);
@@ -70,11 +70,11 @@ impl Plan {
     pub(crate) fn apart(&self) -> Vec<(usize, usize)> {
         // Nodes whose ports are in the same networks reach the same other nodes. In large jobs nearly all
         // nodes are alike, so comparing groups is much cheaper than comparing nodes.
-        let mut alike: BTreeMap<Vec<Kind<'_>>, Vec<usize>> = BTreeMap::new();
+        let mut alike: BTreeMap<Vec<PortKind<'_>>, Vec<usize>> = BTreeMap::new();
         for (node, ports) in self.ports.iter().enumerate().filter(|(_, ports)| !ports.is_empty()) {
             alike.entry(ports.iter().map(kind).collect()).or_default().push(node);
         }
-        let groups: Vec<(&Vec<Kind<'_>>, &Vec<usize>)> = alike.iter().collect();
+        let groups: Vec<(&Vec<PortKind<'_>>, &Vec<usize>)> = alike.iter().collect();
         let mut apart = Vec::new();
         for (at, (kinds, nodes)) in groups.iter().enumerate() {
             for (other_kinds, others) in &groups[at..] {
@@ -94,9 +94,9 @@ impl Plan {
 }
 
 /// Transport and networks of a port, which decide whether ports share a network.
-type Kind<'a> = (u8, &'a [String]);
+type PortKind<'a> = (u8, &'a [String]);
 
-fn kind(port: &Reachable) -> Kind<'_> {
+fn kind(port: &Reachable) -> PortKind<'_> {
     let transport = match port.nic.transport {
         Transport::Infiniband => 0,
         Transport::Roce => 1,
@@ -105,7 +105,7 @@ fn kind(port: &Reachable) -> Kind<'_> {
     (transport, &port.nic.networks)
 }
 
-fn share(one: &Kind<'_>, other: &Kind<'_>) -> bool {
+fn share(one: &PortKind<'_>, other: &PortKind<'_>) -> bool {
     one.0 == other.0 && one.1.iter().any(|network| other.1.contains(network))
 }
 
@@ -113,11 +113,12 @@ fn share(one: &Kind<'_>, other: &Kind<'_>) -> bool {
 /// their prefix lengths differ.
 fn exceptions(ports: &[Vec<Reachable>]) -> Vec<PairException> {
     // Ports that reach the same networks differ only in their addresses.
-    let mut alike: BTreeMap<(Kind<'_>, Alike<'_>), Vec<(NicId, &Reachable)>> = BTreeMap::new();
+    let mut alike: BTreeMap<(PortKind<'_>, SameNetworks<'_>), Vec<(NicId, &Reachable)>> =
+        BTreeMap::new();
     for (node, ports) in (0..).map(NodeId).zip(ports) {
         for (nic, port) in (0..).zip(ports) {
             let end = NicId { node, nic };
-            alike.entry((kind(port), Alike::of(&port.leads))).or_default().push((end, port));
+            alike.entry((kind(port), SameNetworks::of(&port.leads))).or_default().push((end, port));
         }
     }
     let groups: Vec<_> = alike.iter().collect();
@@ -145,18 +146,18 @@ fn exceptions(ports: &[Vec<Reachable>]) -> Vec<PairException> {
 
 /// Networks that a port reaches, without its own address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Alike<'a> {
+enum SameNetworks<'a> {
     Subnet(u64),
-    Networks(&'a [super::network::Network]),
+    Networks(&'a [super::network::Subnet]),
     Nowhere,
 }
 
-impl Alike<'_> {
-    fn of(leads: &Leads) -> Alike<'_> {
+impl SameNetworks<'_> {
+    fn of(leads: &Reachability) -> SameNetworks<'_> {
         match leads {
-            Leads::Subnet(prefix) => Alike::Subnet(*prefix),
-            Leads::Networks(_, networks) => Alike::Networks(networks),
-            Leads::Nowhere => Alike::Nowhere,
+            Reachability::Subnet(prefix) => SameNetworks::Subnet(*prefix),
+            Reachability::Networks(_, networks) => SameNetworks::Networks(networks),
+            Reachability::Nowhere => SameNetworks::Nowhere,
         }
     }
 }

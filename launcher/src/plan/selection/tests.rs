@@ -1,7 +1,7 @@
 use super::*;
 use crate::plan::map::RankMap;
 use crate::plan::nccl::Fabric;
-use crate::plan::setup::{self, Options, Seen, Setup, Wishes};
+use crate::plan::rank_config::{self, JobView, Options, RankConfig, UserChoices};
 use crate::plan::table;
 use crate::recorded::inventory;
 use proptest::prelude::*;
@@ -89,11 +89,11 @@ fn table_of(inventories: &[Inventory], ranks: usize) -> RankTable {
     let map = map.unwrap();
     let addresses: Vec<IpAddr> =
         (0..inventories.len()).map(|n| IpAddr::from([10, 255, 0, n as u8])).collect();
-    let (options, plan) = (Options::default(), Plan::of(inventories, &PortWishes::default()));
-    let seen = Seen { id: JobId(1), map: &map, inventories, plan: &plan, addresses: &addresses };
-    let wishes = Wishes { options: &options, env: &[] };
+    let (options, plan) = (Options::default(), Plan::new(inventories, &PortWishes::default()));
+    let seen = JobView { id: JobId(1), map: &map, inventories, plan: &plan, addresses: &addresses };
+    let wishes = UserChoices { options: &options, env: &[] };
     let fabric = Fabric::of(&map, inventories, &plan, &options);
-    let setups: Vec<Vec<Setup>> = setup::decide(&wishes, &seen, &fabric, &[]).unwrap();
+    let setups: Vec<Vec<RankConfig>> = rank_config::decide(&wishes, &seen, &fabric, &[]).unwrap();
     let facts = crate::goldens::facts();
     table::build(&options, &seen, &vec![&facts; inventories.len()], &setups).unwrap()
 }
@@ -150,7 +150,7 @@ fn modes_of_erdma_do_not_mix() {
     assert_eq!(connect([&compat, &compat]), PairTransport::Rdma);
     assert_eq!(connect([&standard, &standard]), PairTransport::RdmaCm);
     assert_eq!(connect([&compat, &standard]), PairTransport::Tcp);
-    assert_eq!(Plan::of(&[compat, standard], &PortWishes::default()).apart(), [(0, 1)]);
+    assert_eq!(Plan::new(&[compat, standard], &PortWishes::default()).apart(), [(0, 1)]);
 }
 
 /// Port of a generated machine.
@@ -300,7 +300,7 @@ proptest! {
     fn every_pair_gets_the_best_way_there_is((nodes, ranks) in any_job()) {
         let machines: Vec<Inventory> = nodes.iter().map(|ports| machine(ports)).collect();
         let table = table_of(&machines, ranks);
-        let apart = Plan::of(&machines, &PortWishes::default()).apart();
+        let apart = Plan::new(&machines, &PortWishes::default()).apart();
         for (a, b) in (0..nodes.len()).flat_map(|a| (0..a).map(move |b| (b, a))) {
             let all = nodes[a].iter().enumerate().flat_map(|(i, one)| {
                 nodes[b].iter().enumerate().map(move |(j, other)| (i, j, one, other))

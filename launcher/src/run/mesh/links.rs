@@ -12,9 +12,9 @@
 //! A path that is down may only be late, as a host was busy. One that cannot be proved again either
 //! is dead: ranks that wait for its other end are told so.
 
+use crate::plan::mesh::outcome::{PathReports, ProofOutcome};
 use crate::plan::mesh::paths::Proof;
 use crate::plan::mesh::show::Side;
-use crate::plan::mesh::verdict::{Said, Verdict};
 use crate::plan::mesh::{Mesh, MeshOptions, round};
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::protocol::control::ToAgent;
@@ -51,7 +51,7 @@ struct LinkRetry {
     id: u32,
     /// Endpoints by node, to be exchanged once both have sent theirs.
     given: BTreeMap<NodeId, Vec<Vec<u8>>>,
-    said: Said,
+    said: PathReports,
     done: BTreeSet<NodeId>,
 }
 
@@ -148,9 +148,9 @@ impl LinkMonitor {
             self.next_round += 1;
             self.next_id += 1;
             let limits = RoundTimeouts::within(PROOF_LIMIT, PROOF_LIMIT);
-            let rounds = round::again(&self.table, proof, (number, id), self.settings, limits);
+            let rounds = round::single(&self.table, proof, (number, id), self.settings, limits);
             self.messages.extend(rounds.map(|(node, round)| (node, ToAgent::Prove(round))));
-            let (given, said, done) = (BTreeMap::new(), Said::default(), BTreeSet::new());
+            let (given, said, done) = (BTreeMap::new(), PathReports::default(), BTreeSet::new());
             down.retry = Some(LinkRetry { round: number, id, given, said, done });
         }
     }
@@ -193,7 +193,7 @@ impl LinkMonitor {
         let verdict = retry.said.verdict(id, &proof, "no answer from its prover");
         down.retry = None;
         down.next_try = now + RETRY_AFTER;
-        if let Verdict::Failed(failure) = verdict {
+        if let ProofOutcome::Failed(failure) = verdict {
             let dead = down.line.take().map(|line| LinkChange::Dead(line, proof.nodes()));
             tracing::info!("{} is still down: {}", self.ends(&proof), failure.fault.cause);
             return dead;

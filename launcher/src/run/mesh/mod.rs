@@ -10,9 +10,9 @@ mod prover_upload;
 pub(crate) use links::{LinkChange, LinkMonitor};
 pub(crate) use prover_upload::ProverUpload;
 
+use crate::plan::mesh::outcome::PathReports;
 use crate::plan::mesh::paths::{self, Proof};
-use crate::plan::mesh::verdict::Said;
-use crate::plan::mesh::{Mesh, MeshOptions, Tried, round};
+use crate::plan::mesh::{Mesh, MeshOptions, ProofResult, round};
 use crate::plan::selection::Plan;
 use crate::run::nodes::Nodes;
 use crate::run::rendezvous::{JoinState, RankPlan};
@@ -80,7 +80,7 @@ impl Mesh {
         let first = self.next_id();
         let number = self.rounds;
         self.rounds += 1;
-        let of_nodes = round::of_nodes(table, todo, (number, first), settings, limits);
+        let of_nodes = round::parts(table, todo, (number, first), settings, limits);
         for (node, round) in nodes.reached.iter().zip(of_nodes) {
             node.commands.try_tell(&ToAgent::Prove(round)).map_err(|error| {
                 let message = format!("the paths of {} do not fit a frame: {error}", node.host);
@@ -90,14 +90,14 @@ impl Mesh {
         let limit = limits.total() + Duration::from_millis(limits.connect_ms.into()) + SLACK;
         let mut deadline = Deadline::after(limit).check_often();
         let answers = state.proved(nodes, number, &mut deadline).await?;
-        let mut said = Said::default();
+        let mut said = PathReports::default();
         for (node, (outcomes, cost)) in answers {
             said.by(node, outcomes);
             self.add_cost(node, cost);
         }
         for (id, proof) in (first..).zip(todo) {
             let verdict = said.verdict(id, proof, "no answer from its prover");
-            self.tried.push(Tried { id, proof: *proof, verdict });
+            self.tried.push(ProofResult { id, proof: *proof, verdict });
         }
         Ok(deadline.was_restarted())
     }
@@ -109,8 +109,9 @@ impl Mesh {
         }
         let kept = if options.watch { self.watched(table) } else { Vec::new() };
         for node in &nodes.reached {
-            let own =
-                |tried: &&&Tried| [tried.proof.from.node, tried.proof.to.node].contains(&node.id);
+            let own = |tried: &&&ProofResult| {
+                [tried.proof.from.node, tried.proof.to.node].contains(&node.id)
+            };
             let ids = kept.iter().filter(own).map(|tried| tried.id).collect();
             node.commands.tell(&ToAgent::WatchPaths { ids, beat_ms: links::BEAT_MS });
         }

@@ -5,9 +5,9 @@ use crate::hosts::Host;
 use crate::hosts::addresses;
 use crate::job::JobSpec;
 use crate::job::apps;
-use crate::plan::held_ports::Held;
 use crate::plan::map::RankMap;
 use crate::plan::placement::Bind;
+use crate::plan::reserved_ports::ReservedPorts;
 use crate::run::container_check;
 use crate::run::output;
 use crate::run::preflight_report;
@@ -33,7 +33,7 @@ const PRELOAD_RATE: u64 = 256 << 10;
 
 /// Answers of all nodes.
 pub(crate) struct Prepared {
-    /// Ports that each node holds, in the order of [`Held`].
+    /// Ports that each node holds, in the order of [`ReservedPorts`].
     pub(crate) ports: Vec<Vec<u16>>,
     /// Addresses at which each node listens for its children in the tree.
     pub(crate) listeners: Vec<Vec<SocketAddr>>,
@@ -191,7 +191,7 @@ fn node_job(
         wants_cores: matches!(job.options.bind, Bind::Core(_)),
         nccl_net_plugin: job.options.nccl_net_plugin.clone(),
         library,
-        held_ports: Held::of(&job.options, map, &map.nodes[node.id.index()]).count(),
+        held_ports: ReservedPorts::for_node(&job.options, map, &map.nodes[node.id.index()]).count(),
         master_port: job.master_port.filter(|_| node.id == NodeId(0)),
         oob: OobConfig {
             secret: job.secret.clone(),

@@ -4,8 +4,8 @@ use super::Nodes;
 use crate::job::JobSpec;
 use crate::job::apps::{self, Filled};
 use crate::plan::map::RankMap;
+use crate::plan::rank_config::RankConfig;
 use crate::plan::rank_env;
-use crate::plan::setup::Setup;
 use crate::run::rendezvous::Joined;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::RankSetup;
@@ -30,7 +30,7 @@ impl Nodes {
         let awaited = apps::awaited_ports(job, map, &joined.table);
         let mut messages = Vec::with_capacity(self.reached.len());
         for (node, setups) in self.reached.iter().zip(&joined.setups) {
-            let rank_setup = |(rank, setup): (&Rank, &Setup)| {
+            let rank_setup = |(rank, setup): (&Rank, &RankConfig)| {
                 let Filled { words, env, files } = filled.remove(rank).unwrap_or_default();
                 RankSetup { words, env, files, ..setup.told() }
             };

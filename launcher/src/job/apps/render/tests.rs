@@ -33,7 +33,7 @@ fn file(text: &str, dest: &str) -> TemplateFile {
 /// Rank 0 on `a` is of the first program, 1 on `b` and 2 on `c` of the second.
 fn filled(apps: &[AppSpec]) -> Result<BTreeMap<Rank, Filled>, AppError> {
     let machines = goldens::triangle();
-    let table = goldens::table_of(&machines, 1, &Plan::of(&machines, &PortWishes::default()));
+    let table = goldens::table_of(&machines, 1, &Plan::new(&machines, &PortWishes::default()));
     let host = |name: &str| Host { name: name.to_owned(), ..Host::this_machine() };
     let hosts = ["a", "b", "c"].map(host).into_iter().zip((0..).map(|rank| vec![Rank(rank)]));
     fill(apps, &RankMap::of(hosts.collect(), vec![Rank(1)]), &table)
@@ -56,7 +56,7 @@ fn each_rank_has_what_it_named() {
     let env = [("HCAS", hcas), ("OTHERS", "a b c")];
     assert_eq!(of_rank.env, env.map(|(name, value)| (name.into(), value.into())));
     let machines = goldens::triangle();
-    let table = goldens::table_of(&machines, 1, &Plan::of(&machines, &PortWishes::default()));
+    let table = goldens::table_of(&machines, 1, &Plan::new(&machines, &PortWishes::default()));
     let content = format!("{}\n", table.nodes()[0].address).into_bytes();
     assert_eq!(of_rank.files, [RankFile { path: "2.yaml".into(), content }]);
 }
@@ -88,7 +88,7 @@ fn a_file_says_which_line_is_wrong() {
 fn two_files_at_one_place_are_refused() {
     let table = |apps: &[AppSpec]| {
         let machines = goldens::triangle();
-        let table = goldens::table_of(&machines, 1, &Plan::of(&machines, &PortWishes::default()));
+        let table = goldens::table_of(&machines, 1, &Plan::new(&machines, &PortWishes::default()));
         let host = Host { slots: 3, ..Host::this_machine() };
         let map = RankMap::of(vec![(host, vec![Rank(0), Rank(1), Rank(2)])], vec![Rank(1)]);
         fill(apps, &map, &table)

@@ -15,8 +15,8 @@ use crate::goldens::{table_of, triangle};
 use crate::job::JobSpec;
 use crate::job::apps::{Order, typed};
 use crate::plan::map::RankMap;
-use crate::plan::mesh::verdict::Verdict;
-use crate::plan::mesh::{Mesh, Mode, Tried, paths};
+use crate::plan::mesh::outcome::ProofOutcome;
+use crate::plan::mesh::{Mesh, Mode, ProofResult, paths};
 use crate::plan::selection::{Plan, PortWishes};
 use crate::run::mesh::LinkMonitor;
 use crate::run::output::Written;
@@ -55,8 +55,8 @@ pub(super) fn check_links(options: &str, script: &str) {
     let table = triangle_table();
     let mut mesh = Mesh { rounds: 1, ..Mesh::default() };
     for proof in paths::wanted(&table, Mode::Auto) {
-        let verdict = Verdict::Up(PathProof { mtu: proof.mtu, round_trip_ns: 41_000 });
-        mesh.tried.push(Tried { id: mesh.next_id(), proof, verdict });
+        let verdict = ProofOutcome::Up(PathProof { mtu: proof.mtu, round_trip_ns: 41_000 });
+        mesh.tried.push(ProofResult { id: mesh.next_id(), proof, verdict });
     }
     let links = |now| LinkMonitor::new(&mesh, &table, &job.options.mesh, now);
     play(&job, &map, links, script);
@@ -64,7 +64,7 @@ pub(super) fn check_links(options: &str, script: &str) {
 
 fn triangle_table() -> RankTable {
     let machines = triangle();
-    table_of(&machines, 1, &Plan::of(&machines, &PortWishes::default()))
+    table_of(&machines, 1, &Plan::new(&machines, &PortWishes::default()))
 }
 
 fn play(job: &JobSpec, map: &RankMap, links: impl Fn(Instant) -> LinkMonitor, script: &str) {

@@ -212,9 +212,9 @@ const ROWS: &[Coverage] = &[
     // Variables by which libraries and frameworks find each other and their network.
     Coverage {
         sources: &[
-            "launcher/src/plan/setup.rs",
-            "launcher/src/plan/setup/",
-            "launcher/src/plan/held_ports.rs",
+            "launcher/src/plan/rank_config.rs",
+            "launcher/src/plan/rank_config/",
+            "launcher/src/plan/reserved_ports.rs",
             "launcher/src/plan/env_style.rs",
             "launcher/src/plan/nccl.rs",
             "launcher/src/plan/nccl/",
@@ -297,8 +297,8 @@ const ROWS: &[Coverage] = &[
     Coverage {
         sources: &[
             "launcher/src/plan/mesh/advice.rs",
-            "launcher/src/plan/mesh/verdict.rs",
-            "launcher/src/plan/mesh/words.rs",
+            "launcher/src/plan/mesh/outcome.rs",
+            "launcher/src/plan/mesh/messages.rs",
             "launcher/src/plan/mesh/show.rs",
         ],
         netns: &[],

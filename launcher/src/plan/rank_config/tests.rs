@@ -21,17 +21,17 @@ fn setups(
     inventories: &[Inventory],
     options: &Options,
     env: &[EnvVar],
-) -> Vec<Vec<Setup>> {
+) -> Vec<Vec<RankConfig>> {
     let map = job_of(hosts);
-    let plan = Plan::of(inventories, &options.ports);
+    let plan = Plan::new(inventories, &options.ports);
     let addresses = addresses(inventories);
-    let seen = Seen { id: JobId(7), map: &map, inventories, plan: &plan, addresses: &addresses };
+    let seen = JobView { id: JobId(7), map: &map, inventories, plan: &plan, addresses: &addresses };
     let ports = vec![vec![21_000, 21_001, 21_002, 21_003]; inventories.len()];
     let fabric = Fabric::of(&map, inventories, &plan, options);
-    decide(&Wishes { options, env }, &seen, &fabric, &ports).unwrap()
+    decide(&UserChoices { options, env }, &seen, &fabric, &ports).unwrap()
 }
 
-fn text(setup: &Setup) -> Vec<String> {
+fn text(setup: &RankConfig) -> Vec<String> {
     setup.defaults.iter().map(|default| format!("{}={}", default.name, default.value)).collect()
 }
 
@@ -90,9 +90,9 @@ fn gpus_that_meet_by_tcp_are_mentioned() {
     let map = job_of("ecs1,ecs2");
     let slow_network = |inventories: &[Inventory]| {
         let options = Options::default();
-        let plan = Plan::of(inventories, &PortWishes::default());
+        let plan = Plan::new(inventories, &PortWishes::default());
         let network = Fabric::of(&map, inventories, &plan, &options).network;
-        slow_network(&Wishes { options: &options, env: &[] }, &map, inventories, &network)
+        slow_network(&UserChoices { options: &options, env: &[] }, &map, inventories, &network)
     };
     let with_gpu = |name| {
         let gpus = inventory("connectx3").gpus;

@@ -12,7 +12,7 @@ const ETHERNET: u32 = 1024;
 
 /// Outcome of a proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum ProofOutcome {
     Up(PathProof),
     Failed(Failure),
 }
@@ -29,12 +29,12 @@ pub(crate) struct Failure {
 
 /// Reports of both ends, by the path's id.
 #[derive(Debug, Default)]
-pub(crate) struct Said(BTreeMap<u32, Vec<OfEnd>>);
+pub(crate) struct PathReports(BTreeMap<u32, Vec<EndReport>>);
 
 /// Report of the end on a node.
-type OfEnd = (NodeId, Result<PathProof, PathFault>);
+type EndReport = (NodeId, Result<PathProof, PathFault>);
 
-impl Said {
+impl PathReports {
     pub(crate) fn by(&mut self, node: NodeId, outcomes: Vec<PathOutcome>) {
         for PathOutcome { id, result } in outcomes {
             self.0.entry(id).or_default().push((node, result));
@@ -43,24 +43,24 @@ impl Said {
 
     /// Evaluates a path: it is up if both ends report so. Of two faults the one of an end that did more than
     /// wait for the other is the cause, else the earlier one.
-    pub(crate) fn verdict(&self, id: u32, proof: &Proof, silent: &str) -> Verdict {
+    pub(crate) fn verdict(&self, id: u32, proof: &Proof, silent: &str) -> ProofOutcome {
         let said = self.0.get(&id).map_or(&[][..], Vec::as_slice);
         let of = |node: NodeId| {
             let found = said.iter().find(|(by, _)| *by == node).map(|(_, result)| result.clone());
             found.unwrap_or_else(|| Err(silence(silent)))
         };
         match (of(proof.from.node), of(proof.to.node)) {
-            (Ok(one), Ok(other)) => Verdict::Up(PathProof {
+            (Ok(one), Ok(other)) => ProofOutcome::Up(PathProof {
                 mtu: one.mtu.into_iter().chain(other.mtu).min(),
                 round_trip_ns: one.round_trip_ns,
             }),
             (Err(fault), Ok(_)) => {
-                Verdict::Failed(Failure { node: proof.from.node, fault, other: None })
+                ProofOutcome::Failed(Failure { node: proof.from.node, fault, other: None })
             }
             (Ok(_), Err(fault)) => {
-                Verdict::Failed(Failure { node: proof.to.node, fault, other: None })
+                ProofOutcome::Failed(Failure { node: proof.to.node, fault, other: None })
             }
-            (Err(one), Err(other)) => Verdict::Failed(worse(proof, one, other)),
+            (Err(one), Err(other)) => ProofOutcome::Failed(worse(proof, one, other)),
         }
     }
 }
@@ -79,9 +79,9 @@ fn silence(cause: &str) -> PathFault {
 }
 
 /// Returns the outcome of a path for which no time was left.
-pub(crate) fn out_of_time(proof: &Proof, timeout: Duration) -> Verdict {
+pub(crate) fn out_of_time(proof: &Proof, timeout: Duration) -> ProofOutcome {
     let cause = format!("not tried within {} s (--mesh-timeout)", timeout.as_secs_f64());
-    Verdict::Failed(Failure { node: proof.from.node, fault: silence(&cause), other: None })
+    ProofOutcome::Failed(Failure { node: proof.from.node, fault: silence(&cause), other: None })
 }
 
 impl Failure {
@@ -105,7 +105,7 @@ pub(crate) enum Remedy {
 
 /// Remedies that were applied to pairs of NICs already.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Had<'a> {
+pub(crate) struct AppliedRemedies<'a> {
     /// Pairs with a lowered MTU.
     pub(crate) lowered: &'a BTreeSet<(NicId, NicId)>,
     /// Pairs that were retried.
@@ -117,7 +117,7 @@ pub(crate) struct Had<'a> {
 pub(crate) fn remedies<'a>(
     failed: impl Iterator<Item = (&'a Proof, &'a Failure)>,
     carried: impl Fn((NicId, NicId)) -> Option<u32>,
-    had: Had<'_>,
+    had: AppliedRemedies<'_>,
 ) -> BTreeMap<(NicId, NicId), Remedy> {
     let mut remedies = BTreeMap::new();
     for (proof, failure) in failed {
@@ -162,8 +162,8 @@ mod tests {
         PathFault { step, cause: "because".into(), hint: None, awaited_peer: waited }
     }
 
-    fn verdict(one: Result<u32, PathFault>, other: Result<u32, PathFault>) -> Verdict {
-        let mut said = Said::default();
+    fn verdict(one: Result<u32, PathFault>, other: Result<u32, PathFault>) -> ProofOutcome {
+        let mut said = PathReports::default();
         for (end, result) in END.iter().zip([one, other]) {
             let result = result.map(|mtu| PathProof { mtu: Some(mtu), round_trip_ns: mtu });
             said.by(end.node, vec![PathOutcome { id: 7, result }]);
@@ -171,20 +171,20 @@ mod tests {
         said.verdict(7, &proof(), "silence")
     }
 
-    fn failure(verdict: Verdict) -> Failure {
+    fn failure(verdict: ProofOutcome) -> Failure {
         match verdict {
-            Verdict::Failed(failure) => failure,
-            Verdict::Up(proved) => panic!("it is up: {proved:?}"),
+            ProofOutcome::Failed(failure) => failure,
+            ProofOutcome::Up(proved) => panic!("it is up: {proved:?}"),
         }
     }
 
     #[test]
     fn both_ends_have_to_say_that_it_is_up() {
-        let up = Verdict::Up(PathProof { mtu: Some(1024), round_trip_ns: 4096 });
+        let up = ProofOutcome::Up(PathProof { mtu: Some(1024), round_trip_ns: 4096 });
         assert_eq!(verdict(Ok(4096), Ok(1024)), up);
         let late = fault(ProofStep::Token, true);
         assert_eq!(failure(verdict(Ok(1), Err(late))).node, NodeId(1));
-        let silent = Said::default().verdict(7, &proof(), "no answer from b");
+        let silent = PathReports::default().verdict(7, &proof(), "no answer from b");
         assert_eq!(failure(silent).fault.cause, "no answer from b");
     }
 
@@ -205,7 +205,7 @@ mod tests {
         let all = |failures: &[&Failure], mtu, lowered: &[(NicId, NicId)]| {
             let proof = proof();
             let lowered = lowered.iter().copied().collect();
-            let had = Had { lowered: &lowered, repeated: &none };
+            let had = AppliedRemedies { lowered: &lowered, repeated: &none };
             let failed = failures.iter().map(|failure| (&proof, *failure));
             remedies(failed, |_| Some(mtu), had)[&nics]
         };
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(remedy(&token, 4096, &[]), Remedy::Again);
         assert_eq!(all(&[&block, &token], 4096, &[]), Remedy::Smaller(1024));
         let repeated = [nics].into();
-        let had = Had { lowered: &none, repeated: &repeated };
+        let had = AppliedRemedies { lowered: &none, repeated: &repeated };
         let proof = proof();
         assert_eq!(remedies([(&proof, &token)].into_iter(), |_| None, had)[&nics], Remedy::Cut);
     }

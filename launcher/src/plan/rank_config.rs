@@ -1,13 +1,13 @@
 //! Configuration of each rank, computed from all nodes' inventories: placement, NICs, and variables by
 //! which libraries find their network. Variables that the user or the host set are never overridden.
 
-use crate::plan::env_style::{self, EnvStyle, Place};
-use crate::plan::held_ports::Held;
-use crate::plan::horovod::Meeting;
+use crate::plan::env_style::{self, EnvStyle, RankPosition};
+use crate::plan::horovod::GlooStore;
 use crate::plan::map::{MapBy, RankMap};
 use crate::plan::mesh::MeshOptions;
-use crate::plan::nccl::{self, Fabric, Network};
+use crate::plan::nccl::{self, Fabric, NcclNetwork};
 use crate::plan::placement::{self, Bind, Placement};
+use crate::plan::reserved_ports::ReservedPorts;
 use crate::plan::selection::{self, Plan, PortWishes, Reachable};
 use rlaunch_bootstrap::env::RLAUNCH_INIT_TIMEOUT;
 use rlaunch_bootstrap::id::{JobId, Rank};
@@ -45,7 +45,7 @@ impl Variable {
 
 /// Configuration of a rank.
 #[derive(Clone, Debug)]
-pub(crate) struct Setup {
+pub(crate) struct RankConfig {
     pub(crate) placement: Placement,
     /// PCI address of the rank's GPU.
     pub(crate) gpu: Option<String>,
@@ -54,7 +54,7 @@ pub(crate) struct Setup {
     pub(crate) defaults: Vec<Variable>,
 }
 
-impl Setup {
+impl RankConfig {
     /// Converts the configuration into the form that is sent to the agent.
     pub(crate) fn told(&self) -> RankSetup {
         let pair = |default: &Variable| (default.name.to_owned(), default.value.clone());
@@ -111,7 +111,7 @@ pub(crate) enum Transport {
 
 /// The user's choices that affect the configuration of ranks.
 #[derive(Clone, Copy)]
-pub(crate) struct Wishes<'a> {
+pub(crate) struct UserChoices<'a> {
     pub(crate) options: &'a Options,
     /// Variables that every rank gets from the launching shell.
     pub(crate) env: &'a [EnvVar],
@@ -119,7 +119,7 @@ pub(crate) struct Wishes<'a> {
 
 /// Read-only view of a job and its nodes; slices are indexed by node.
 #[derive(Clone, Copy)]
-pub(crate) struct Seen<'a> {
+pub(crate) struct JobView<'a> {
     pub(crate) id: JobId,
     pub(crate) map: &'a RankMap,
     pub(crate) inventories: &'a [Inventory],
@@ -128,7 +128,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) addresses: &'a [IpAddr],
 }
 
-impl Seen<'_> {
+impl JobView<'_> {
     /// Returns a number that is unlikely to be another job's, positive and of at most 63 bits.
     pub(crate) fn short_id(&self) -> u64 {
         (self.id.0 & u128::from(u64::MAX >> 1)) as u64
@@ -138,32 +138,32 @@ impl Seen<'_> {
 /// Computes the configuration of all ranks, by node and local rank. `ports` has the ports that each node's
 /// agent reserved.
 pub(crate) fn decide(
-    wishes: &Wishes<'_>,
-    seen: &Seen<'_>,
+    choices: &UserChoices<'_>,
+    job: &JobView<'_>,
     fabric: &Fabric<'_>,
     ports: &[Vec<u16>],
-) -> Result<Vec<Vec<Setup>>, Failed> {
-    let options = wishes.options;
-    let held: Vec<Held> =
-        seen.map.nodes.iter().map(|node| Held::of(options, seen.map, node)).collect();
-    let servers = servers(seen, &held, ports);
-    let meeting = Meeting::of(options, seen, ports);
-    let nodes = seen.map.nodes.iter().zip(seen.inventories).enumerate();
+) -> Result<Vec<Vec<RankConfig>>, Failed> {
+    let options = choices.options;
+    let held: Vec<ReservedPorts> =
+        job.map.nodes.iter().map(|node| ReservedPorts::for_node(options, job.map, node)).collect();
+    let servers = servers(job, &held, ports);
+    let meeting = GlooStore::new(options, job, ports);
+    let nodes = job.map.nodes.iter().zip(job.inventories).enumerate();
     let decided = nodes.map(|(node, (mapped, inventory))| {
         let placements =
             placement::place(inventory, mapped.ranks.len(), options.map_by, &options.bind)
                 .map_err(|error| Failed::new(Exit::USAGE, format!("{}: {error}", mapped.host)))?;
         let own_ports = ports.get(node).map_or(&[][..], Vec::as_slice);
-        let of_node = of_node(wishes, seen, fabric, node, held[node].ras(own_ports));
+        let of_node = of_node(choices, job, fabric, node, held[node].ras(own_ports));
         let ranks = mapped.ranks.iter().zip(placements).enumerate();
-        let setups = ranks.map(|(local_rank, (&rank, placement))| {
-            let place = Place { rank, node, local_rank };
-            let mut setup = of_rank(wishes, seen, place, placement, &of_node, &servers);
-            let horovod = meeting.as_ref().map(|meeting| meeting.variables(seen, place));
-            setup.defaults.extend(horovod.into_iter().flatten());
-            setup
+        let configs = ranks.map(|(local_rank, (&rank, placement))| {
+            let place = RankPosition { rank, node, local_rank };
+            let mut config = of_rank(choices, job, place, placement, &of_node, &servers);
+            let horovod = meeting.as_ref().map(|meeting| meeting.variables(job, place));
+            config.defaults.extend(horovod.into_iter().flatten());
+            config
         });
-        Ok(setups.collect())
+        Ok(configs.collect())
     });
     decided.collect()
 }
@@ -179,8 +179,8 @@ pub(crate) fn log_crowded(map: &RankMap, inventories: &[Inventory]) {
 }
 
 /// Lists, by rank, the address on which each rank's server would listen.
-fn servers(seen: &Seen<'_>, held: &[Held], ports: &[Vec<u16>]) -> Vec<SocketAddr> {
-    let nodes = seen.map.nodes.iter().zip(seen.addresses).zip(held.iter().zip(ports));
+fn servers(job: &JobView<'_>, held: &[ReservedPorts], ports: &[Vec<u16>]) -> Vec<SocketAddr> {
+    let nodes = job.map.nodes.iter().zip(job.addresses).zip(held.iter().zip(ports));
     let mut servers: Vec<(Rank, SocketAddr)> = Vec::new();
     for ((node, &address), (held, ports)) in nodes {
         let ranks = node.ranks.iter().enumerate();
@@ -194,17 +194,17 @@ fn servers(seen: &Seen<'_>, held: &[Held], ports: &[Vec<u16>]) -> Vec<SocketAddr
 
 /// Returns the variables that are the same for all ranks of a node.
 fn of_node(
-    wishes: &Wishes<'_>,
-    seen: &Seen<'_>,
+    choices: &UserChoices<'_>,
+    job: &JobView<'_>,
     fabric: &Fabric<'_>,
     node: usize,
     ras: Option<u16>,
 ) -> Vec<Variable> {
-    let Wishes { options, env } = wishes;
-    let inventory = &seen.inventories[node];
+    let UserChoices { options, env } = choices;
+    let inventory = &job.inventories[node];
     let mut defaults = Vec::new();
-    if seen.map.nodes.len() > 1 {
-        defaults.extend(sockets(inventory, seen.addresses[node]));
+    if job.map.nodes.len() > 1 {
+        defaults.extend(sockets(inventory, job.addresses[node]));
         if options.nccl_net_plugin.is_some() {
             defaults.extend(fabric.for_plugin(node));
         } else if !has_chosen(env) {
@@ -212,8 +212,8 @@ fn of_node(
         }
         defaults.extend(nccl::of_packets(options.traffic_class, options.service_level));
     }
-    if seen.inventories.iter().any(|inventory| !inventory.gpus.is_empty()) {
-        defaults.extend(nccl::of_job(seen.short_id(), ras));
+    if job.inventories.iter().any(|inventory| !inventory.gpus.is_empty()) {
+        defaults.extend(nccl::of_job(job.short_id(), ras));
     }
     if options.nccl_verify {
         defaults.extend(nccl::for_verify());
@@ -226,31 +226,31 @@ fn of_node(
 }
 
 fn of_rank(
-    wishes: &Wishes<'_>,
-    seen: &Seen<'_>,
-    place: Place,
+    choices: &UserChoices<'_>,
+    job: &JobView<'_>,
+    place: RankPosition,
     placement: Placement,
     of_node: &[Variable],
     servers: &[SocketAddr],
-) -> Setup {
-    let inventory = &seen.inventories[place.node];
+) -> RankConfig {
+    let inventory = &job.inventories[place.node];
     let gpu = placement.gpu.and_then(|gpu| inventory.gpus.get(gpu));
     let pci = gpu.map(|gpu| &gpu.pci);
-    let ports = &seen.plan.ports[place.node];
+    let ports = &job.plan.ports[place.node];
     let nics = nearest_first(inventory, ports, pci, placement.numa_node, place.local_rank);
-    let ranks = seen.map.nodes[place.node].ranks.len();
+    let ranks = job.map.nodes[place.node].ranks.len();
     let mut defaults = vec![threads(inventory, ranks, placement.cpus.as_ref())];
     defaults.extend_from_slice(of_node);
-    if let (true, Some(gpu), Some(index)) = (wishes.options.gpu_mask, gpu, placement.gpu) {
+    if let (true, Some(gpu), Some(index)) = (choices.options.gpu_mask, gpu, placement.gpu) {
         defaults.extend(masked(inventory, gpu, index));
     }
-    if wishes.options.nccl_share_gpu {
-        defaults.push(nccl::own_host(&seen.map.nodes[place.node].host.name, place.rank));
+    if choices.options.nccl_share_gpu {
+        defaults.push(nccl::own_host(&job.map.nodes[place.node].host.name, place.rank));
     }
-    for &style in &wishes.options.env_styles {
-        defaults.extend(env_style::variables(style, seen, place, servers));
+    for &style in &choices.options.env_styles {
+        defaults.extend(env_style::variables(style, job, place, servers));
     }
-    Setup { gpu: pci.map(|pci| pci.address.clone()), placement, nics, defaults }
+    RankConfig { gpu: pci.map(|pci| pci.address.clone()), placement, nics, defaults }
 }
 
 /// Sorts a rank's NICs: hardware before software, then by distance, then by speed. Equal NICs rotate with
@@ -306,22 +306,22 @@ fn has_chosen(env: &[EnvVar]) -> bool {
 /// Returns a warning and a hint for a job whose GPUs on several nodes will not use RDMA, or may hang when
 /// they try; `None` if all is well or if the user chose a network.
 pub(crate) fn slow_network(
-    wishes: &Wishes<'_>,
+    choices: &UserChoices<'_>,
     map: &RankMap,
     inventories: &[Inventory],
-    network: &Network,
+    network: &NcclNetwork,
 ) -> Option<(String, Option<String>)> {
     let with_gpus = inventories.iter().filter(|inventory| !inventory.gpus.is_empty()).count();
-    let Wishes { options, env } = wishes;
+    let UserChoices { options, env } = choices;
     if with_gpus < 2 || has_chosen(env) || options.nccl_net_plugin.is_some() {
         return None;
     }
     match network {
-        Network::Verbs(shape) => {
+        NcclNetwork::Verbs(shape) => {
             let (line, hint) = nccl::too_old(map, inventories, *shape)?;
             Some((line, Some(hint)))
         }
-        Network::Tcp(why) => {
+        NcclNetwork::Tcp(why) => {
             let line = format!("NCCL will use TCP on every host ({why})");
             Some((line, nccl::cure(map, inventories)))
         }

@@ -1,11 +1,11 @@
 //! Messages about the mesh: one line if it works, and one for each pair of NICs between which it does not.
 
 use super::advice;
+use super::outcome::Failure;
 use super::paths::{Mode, Proof};
 use super::show::{Side, speaks};
-use super::verdict::Failure;
-use super::{Mesh, Tried, is_rdma};
-use crate::plan::setup::Transport;
+use super::{Mesh, ProofResult, is_rdma};
+use crate::plan::rank_config::Transport;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::{NicId, RankTable};
 use rlaunch_console::exit::Exit;
@@ -14,7 +14,7 @@ use rlaunch_console::text;
 use std::collections::BTreeSet;
 
 /// Upper limit of lines about failed paths; further ones are counted.
-const MOST_LINES: usize = 8;
+const MAX_LINES: usize = 8;
 
 impl Mesh {
     /// Prints the result of the proofs; `table` is the rank table that follows from it.
@@ -69,7 +69,7 @@ impl Mesh {
     pub(crate) fn line(
         &self,
         table: &RankTable,
-        tried: &Tried,
+        tried: &ProofResult,
         failure: &Failure,
     ) -> (String, Option<String>) {
         let Proof { from, to, mtu, .. } = tried.proof;
@@ -93,7 +93,7 @@ impl Mesh {
             name(to),
             failure.fault.cause,
         );
-        (line, advice::of(table, &tried.proof, failure))
+        (line, advice::hint(table, &tried.proof, failure))
     }
 
     /// Writes the first affected pair of ranks, `0 and 4`, and the count of others.
@@ -110,7 +110,7 @@ impl Mesh {
     }
 
     /// Returns the MTU that the pair uses now, if only larger packets were lost.
-    fn smaller(&self, table: &RankTable, tried: &Tried, failure: &Failure) -> Option<u32> {
+    fn smaller(&self, table: &RankTable, tried: &ProofResult, failure: &Failure) -> Option<u32> {
         let pair = table.pair(tried.proof.a, tried.proof.b)?;
         let lowered = failure.is_of_size() && self.lowered.contains(&tried.proof.nics());
         pair.mtu.filter(|_| lowered && is_rdma(pair.connect))
@@ -169,25 +169,25 @@ fn subnets(table: &RankTable, up: &[&Proof]) -> Option<String> {
 /// Prints warnings for failures, each hint once.
 fn say(lines: &[(String, Option<String>)]) {
     let mut hints = BTreeSet::new();
-    for (line, hint) in lines.iter().take(MOST_LINES) {
+    for (line, hint) in lines.iter().take(MAX_LINES) {
         messages::warn(line);
         if let Some(hint) = hint.as_ref().filter(|hint| hints.insert((*hint).clone())) {
             messages::hint(hint);
         }
     }
-    if lines.len() > MOST_LINES {
-        messages::warn(&format!("and {} more that do not work", lines.len() - MOST_LINES));
+    if lines.len() > MAX_LINES {
+        messages::warn(&format!("and {} more that do not work", lines.len() - MAX_LINES));
     }
 }
 
 fn refuse(summary: String, lines: &[(String, Option<String>)]) -> Failed {
     let mut failed = Failed::new(Exit::MESH, summary);
-    for (line, hint) in lines.iter().take(MOST_LINES) {
+    for (line, hint) in lines.iter().take(MAX_LINES) {
         failed.details.push(line.trim_end_matches(": TCP is used").to_owned());
         failed = failed.hint(hint.clone());
     }
-    if lines.len() > MOST_LINES {
-        failed.details.push(format!("and {} more", lines.len() - MOST_LINES));
+    if lines.len() > MAX_LINES {
+        failed.details.push(format!("and {} more", lines.len() - MAX_LINES));
     }
     failed.hint(Some("--transport auto uses TCP where RDMA does not work"))
 }

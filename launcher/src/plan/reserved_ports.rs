@@ -3,12 +3,12 @@
 use crate::plan::env_style::EnvStyle;
 use crate::plan::horovod;
 use crate::plan::map::{MappedNode, RankMap};
-use crate::plan::setup::Options;
+use crate::plan::rank_config::Options;
 use rlaunch_bootstrap::id::NodeId;
 
 /// Numbers of ports that a node reserves for each use, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct ReservedPorts {
     /// MASTER_PORT, on the node of rank 0.
     master: u32,
     /// Listener for the store of Horovod's ranks.
@@ -17,13 +17,13 @@ pub(crate) struct Held {
     servers: u32,
 }
 
-impl Held {
+impl ReservedPorts {
     /// Counts the ports that a node reserves.
-    pub(crate) fn of(options: &Options, map: &RankMap, node: &MappedNode) -> Held {
+    pub(crate) fn for_node(options: &Options, map: &RankMap, node: &MappedNode) -> ReservedPorts {
         let serves = options.env_styles.contains(&EnvStyle::Tensorflow);
         let ranks = u32::try_from(node.ranks.len()).unwrap_or(u32::MAX);
         let is_first = node.id == NodeId(0);
-        Held {
+        ReservedPorts {
             master: u32::from(is_first),
             store: u32::from(horovod::is_served(options, map)),
             servers: if serves { ranks } else { 0 },
