@@ -79,6 +79,12 @@ pub fn stdin_cost(length: usize) -> u32 {
 /// Longest part of a file in one frame, in bytes.
 pub const MAX_FILE_CHUNK: usize = 256 << 10;
 
+/// Splits a file into the parts that frames carry: parts of at most [`MAX_FILE_CHUNK`] bytes, then an
+/// empty one, which ends the file.
+pub fn file_parts(content: &[u8]) -> impl Iterator<Item = &[u8]> {
+    content.chunks(MAX_FILE_CHUNK).chain(std::iter::once(&[][..]))
+}
+
 /// Longest time between two frames from either end.
 pub const BEAT: Duration = Duration::from_secs(2);
 

@@ -3,6 +3,8 @@
 use super::prompt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+use tracing::Instrument;
 
 /// When a line about a wait is printed, in seconds from its start.
 const SPEAK_AT: [u64; 6] = [1, 3, 10, 30, 60, 120];
@@ -43,6 +45,28 @@ impl Progress {
         named.join(", ")
     }
 
+    /// Runs all tasks at once, each under one of the names, which is done when the task is. Reports the
+    /// pending names if that takes long. Returns the results in the order of `tasks`.
+    pub async fn run_all<T, F>(&self, tasks: impl IntoIterator<Item = (String, F)>) -> Vec<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let mut running = JoinSet::new();
+        for (index, (name, task)) in tasks.into_iter().enumerate() {
+            let progress = self.clone();
+            let task = async move {
+                let result = task.await;
+                progress.done(&name);
+                (index, result)
+            };
+            running.spawn(task.in_current_span());
+        }
+        let mut results = self.report_while(running.join_all()).await;
+        results.sort_by_key(|(index, _)| *index);
+        results.into_iter().map(|(_, result)| result).collect()
+    }
+
     /// Runs `work`, and says every now and then for whom it waits.
     pub async fn report_while<T>(&self, work: impl Future<Output = T>) -> T {
         let started = Instant::now();
@@ -66,6 +90,18 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn results_are_in_the_order_of_the_tasks() {
+        let progress = Progress::new(["a", "b"].into_iter().map(str::to_owned), "connecting");
+        let wait = |millis| async move {
+            tokio::time::sleep(Duration::from_millis(millis)).await;
+            millis
+        };
+        let tasks = [("a".to_owned(), wait(20)), ("b".to_owned(), wait(1))];
+        assert_eq!(progress.run_all(tasks).await, [20, 1]);
+        assert_eq!(progress.pending(), "");
+    }
 
     #[test]
     fn the_missing_are_named_with_their_stage() {

@@ -21,7 +21,6 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::JoinSet;
 
 /// How long one host may take after the login until its answer is there.
 const HOST_TIMEOUT: Duration = Duration::from_secs(20);
@@ -65,15 +64,13 @@ pub(crate) async fn every_host(
         progress,
         words: words.to_owned(),
     });
-    let mut tasks = JoinSet::new();
-    for (index, host) in hosts.into_iter().enumerate() {
+    let tasks = hosts.into_iter().map(|host| {
         let way = way.clone();
-        tasks.spawn(async move { (index, way.answer_of(&host).await, host) });
-    }
-    let mut answers = way.progress.report_while(tasks.join_all()).await;
-    answers.sort_by_key(|(index, ..)| *index);
+        (host.to_string(), async move { (way.answer_of(&host).await, host) })
+    });
+    let answers = way.progress.run_all(tasks).await;
     way.routes.print_new_hosts();
-    Ok(answers.into_iter().map(|(_, answer, host)| (host, answer)).collect())
+    Ok(answers.into_iter().map(|(answer, host)| (host, answer)).collect())
 }
 
 fn delivery(agent: Option<PathBuf>, directory: Option<String>) -> Result<Deployment, Failed> {
@@ -106,7 +103,6 @@ impl Way {
             Ok(route) => tokio::time::timeout(HOST_TIMEOUT, self.answer(host, route)).await,
             Err(error) => Ok(Err(messages::error_chain(&error))),
         };
-        self.progress.done(&host.to_string());
         let late = |_| Err(format!("no answer within {} s", HOST_TIMEOUT.as_secs()));
         let failed = |cause| Failed::new(Exit::HOST, format!("{host}: {cause}"));
         answer.unwrap_or_else(late).map_err(failed)

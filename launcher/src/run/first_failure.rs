@@ -21,16 +21,15 @@ pub(crate) struct RankExit {
 pub(crate) struct FirstFailure {
     first: Option<RankExit>,
     others: u32,
-    /// From then on ranks end because they were told to.
+    /// When the job began to be ended; later failures are its consequence.
     ended_at: Option<Instant>,
 }
 
 impl FirstFailure {
-    /// Takes note of an exit. Successful ones do not count, nor do those after the ranks were told to
-    /// end.
+    /// Adds an exit. It counts only if it is a failure and was before the job began to be ended.
     pub(crate) fn observe(&mut self, exit: RankExit) {
-        let was_told = self.ended_at.is_some_and(|ended_at| exit.at >= ended_at);
-        if exit.status.success() || was_told {
+        let is_consequence = self.ended_at.is_some_and(|ended_at| exit.at >= ended_at);
+        if exit.status.success() || is_consequence {
             return;
         }
         match &mut self.first {
@@ -44,7 +43,7 @@ impl FirstFailure {
         }
     }
 
-    /// Records that the ranks are told to end at `now`; only the first call counts.
+    /// Records that the job is ended from `now` on; only the first call counts.
     pub(crate) fn begin_ending(&mut self, now: Instant) {
         self.ended_at.get_or_insert(now);
     }

@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// Time limit for all channels to close after agents were told to end.
+/// Time limit for all channels to close after agents were ordered to end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The nodes of a job, each with its session.

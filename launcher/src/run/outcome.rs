@@ -35,7 +35,7 @@ pub(crate) enum Reason {
     Link(Failed),
 }
 
-/// What a node reported at the end, or what was found out about it.
+/// Final report of a node, or the result of cleaning it up after its loss.
 #[derive(Debug)]
 pub(crate) enum NodeEnd {
     /// Its agent verified that nothing is left, or what is.

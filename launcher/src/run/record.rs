@@ -232,10 +232,10 @@ mod tests {
     fn what_ranks_are_told_alike_is_one_row() {
         let host = Host::this_machine();
         let row = |rank, variable: &str| (rank, &host, variable.to_owned(), "why".to_owned());
-        let told = group_by_rank(&[row(0, "A=1"), row(0, "B=0"), row(1, "A=1"), row(1, "B=1")]);
-        let told: Vec<(&str, &[u32])> =
-            told.iter().map(|told| (told.variable.as_str(), told.ranks.as_slice())).collect();
-        assert_eq!(told, [("A=1", &[0, 1][..]), ("B=0", &[0]), ("B=1", &[1])]);
+        let rows = group_by_rank(&[row(0, "A=1"), row(0, "B=0"), row(1, "A=1"), row(1, "B=1")]);
+        let rows: Vec<(&str, &[u32])> =
+            rows.iter().map(|row| (row.variable.as_str(), row.ranks.as_slice())).collect();
+        assert_eq!(rows, [("A=1", &[0, 1][..]), ("B=0", &[0]), ("B=1", &[1])]);
     }
 
     #[test]

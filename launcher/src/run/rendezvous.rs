@@ -326,7 +326,7 @@ impl JoinState {
         let message = match kind {
             NodeEventKind::Message(message) => message,
             NodeEventKind::Lost(how) => return Err(node_lost(&nodes.host(node), &how)),
-            NodeEventKind::Reaped(_) => return Ok(()),
+            NodeEventKind::CleanedUp(_) => return Ok(()),
         };
         let input = match message {
             FromAgent::Failed { operation, cause } => {

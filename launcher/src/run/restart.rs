@@ -89,10 +89,9 @@ mod tests {
     #[test]
     fn ranks_are_told_which_attempt_it_is() {
         let second = Restarts::up_to(3).next().unwrap();
-        let told = second.env(&["TORCHELASTIC_MAX_RESTARTS".to_owned()]);
-        let told: Vec<String> =
-            told.iter().map(|(name, count)| format!("{name}={count}")).collect();
-        assert_eq!(told, ["TORCHELASTIC_RESTART_COUNT=1", "RLAUNCH_RESTART_COUNT=1"]);
+        let env = second.env(&["TORCHELASTIC_MAX_RESTARTS".to_owned()]);
+        let env: Vec<String> = env.iter().map(|(name, count)| format!("{name}={count}")).collect();
+        assert_eq!(env, ["TORCHELASTIC_RESTART_COUNT=1", "RLAUNCH_RESTART_COUNT=1"]);
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub(crate) enum NodeEventKind {
     /// The channel ended without a [`FromAgent::Done`].
     Lost(String),
     /// Follows [`NodeEventKind::Lost`]: result of ending what the agent left.
-    Reaped(CleanupOutcome),
+    CleanedUp(CleanupOutcome),
 }
 
 /// Everything that a session needs besides its channel.
@@ -64,7 +64,7 @@ pub(crate) struct SessionSlot {
     pub(crate) open: mpsc::Sender<()>,
 }
 
-/// Serves an agent that has said hello, until its channel ends; then closes its route.
+/// Serves an agent that has message hello, until its channel ends; then closes its route.
 pub(crate) async fn serve(
     greeted: StartedAgent,
     route: Option<HostConnection>,
@@ -106,7 +106,7 @@ pub(crate) async fn serve(
             LostAgent { route: route.as_ref(), agent: &agent, job, processes, grace, is_silent };
         // An error means that the outbox is gone: nothing can hurry the lost_agent any more.
         let at_once = async { drop(at_once.wait_for(|now| *now).await) };
-        session.report(NodeEventKind::Reaped(lost_agent.clean_up(at_once).await), None);
+        session.report(NodeEventKind::CleanedUp(lost_agent.clean_up(at_once).await), None);
     }
     if let Some(route) = route {
         route.close().await;
@@ -164,7 +164,7 @@ impl Session {
                 Some(Some(Incoming::Diagnostics(words))) => self.diagnose(&words),
                 None => {
                     self.silent = true;
-                    return format!("nothing heard for {} s", self.silence.limit().as_secs());
+                    return format!("nothing received for {} s", self.silence.limit().as_secs());
                 }
             }
         }
@@ -214,8 +214,8 @@ impl Session {
     }
 
     fn diagnose(&mut self, words: &[u8]) {
-        let said = printable::first_line(&String::from_utf8_lossy(words));
-        tracing::debug!(node = %self.node, "agent: {said}");
+        let message = printable::first_line(&String::from_utf8_lossy(words));
+        tracing::debug!(node = %self.node, "agent: {message}");
         self.last_words.extend_from_slice(words);
         let excess = self.last_words.len().saturating_sub(LAST_WORDS);
         self.last_words.drain(..excess);
@@ -283,11 +283,11 @@ mod tests {
         (session, commands, unread)
     }
 
-    async fn hear(session: &mut Session, bytes: usize) -> Result<(), ProtocolViolation> {
+    async fn receive(session: &mut Session, bytes: usize) -> Result<(), ProtocolViolation> {
         let source = (Rank(7), Stream::Stdout);
         let (rank, stream) = source;
-        let said = FromAgent::Output { rank, stream, stamp: None, data: vec![b'x'; bytes] };
-        session.frames.push(&control::encode(&said).unwrap());
+        let message = FromAgent::Output { rank, stream, stamp: None, data: vec![b'x'; bytes] };
+        session.frames.push(&control::encode(&message).unwrap());
         session.take_frames().await
     }
 
@@ -295,13 +295,13 @@ mod tests {
     async fn output_beyond_what_was_granted_ends_the_node() {
         let (mut session, commands, _unread) = session();
         // Before the job nothing is granted; the end of a stream costs nothing.
-        assert!(hear(&mut session, 0).await.is_ok());
+        assert!(receive(&mut session, 0).await.is_ok());
         commands.open_window(1000);
-        assert!(hear(&mut session, 600).await.is_ok());
-        assert!(hear(&mut session, 400).await.is_ok());
+        assert!(receive(&mut session, 600).await.is_ok());
+        assert!(receive(&mut session, 400).await.is_ok());
         commands.grant(50);
-        assert!(hear(&mut session, 50).await.is_ok());
-        let violation = hear(&mut session, 1).await.unwrap_err();
+        assert!(receive(&mut session, 50).await.is_ok());
+        let violation = receive(&mut session, 1).await.unwrap_err();
         let words = "its agent sent 1 bytes of output that it had no credit for";
         assert!(violation.to_string().starts_with(words), "{violation}");
     }
@@ -309,7 +309,7 @@ mod tests {
     #[tokio::test]
     async fn output_before_the_job_is_none_of_an_agents() {
         let (mut session, _commands, _unread) = session();
-        assert!(matches!(hear(&mut session, 1).await, Err(ProtocolViolation::Overdrawn(1))));
+        assert!(matches!(receive(&mut session, 1).await, Err(ProtocolViolation::Overdrawn(1))));
     }
 
     #[tokio::test]
@@ -317,9 +317,9 @@ mod tests {
         let (mut session, ..) = session();
         let (events, mut handled) = mpsc::unbounded_channel();
         session.events = events;
-        let said = FromAgent::RankEvent { rank: Rank(0), text: "x".repeat(1 << 20) };
+        let message = FromAgent::RankEvent { rank: Rank(0), text: "x".repeat(1 << 20) };
         for _ in 0..20 {
-            session.frames.push(&control::encode(&said).unwrap());
+            session.frames.push(&control::encode(&message).unwrap());
         }
         // Small frames are not free.
         for _ in 0..UNHANDLED / size_of::<NodeEvent>() {
@@ -346,8 +346,8 @@ mod tests {
     async fn what_is_passed_on_counts_until_it_is_written() {
         let (from, mut orders) = Outbox::new();
         let room = Arc::new(Semaphore::new(10));
-        let said = room.clone().acquire_many_owned(10).await.ok();
-        from.pass_on(&ToAgent::Beat, said);
+        let message = room.clone().acquire_many_owned(10).await.ok();
+        from.pass_on(&ToAgent::Beat, message);
         assert_eq!(room.available_permits(), 0);
         drop(orders.first.recv().await);
         assert_eq!(room.available_permits(), 10);
@@ -356,17 +356,17 @@ mod tests {
     #[tokio::test]
     async fn an_agent_that_reads_nothing_is_given_up() {
         let (commands, mut orders) = Outbox::new();
-        let told = ToAgent::PeerEndpoints(vec![vec![0; 1 << 20]]);
+        let message = ToAgent::PeerEndpoints(vec![vec![0; 1 << 20]]);
         let mut looked = Context::from_waker(Waker::noop());
         let unread = orders.unread.clone();
         let mut is_full = pin!(unread.is_full.notified());
         for _ in 0..(2 * UNREAD) >> 20 {
-            commands.tell(&told);
+            commands.tell(&message);
             drop(orders.first.recv().await);
         }
         assert!(is_full.as_mut().poll(&mut looked).is_pending());
         for _ in 0..(2 * UNREAD) >> 20 {
-            commands.tell(&told);
+            commands.tell(&message);
         }
         assert!(is_full.poll(&mut looked).is_ready());
         assert!(orders.first.len() < (UNREAD >> 20));

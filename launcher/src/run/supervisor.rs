@@ -1,7 +1,7 @@
 //! Supervision of a running job: a state machine without I/O and without a clock.
 //!
-//! [`Supervisor`] is told what happened ([`Input`]) and when, and answers with what to do
-//! ([`Action`]), in order. [`crate::run::driver`] owns the channels, the terminal and the clock: it
+//! [`Supervisor`] takes [`Input`]s, each with the time at which it happened, and answers with
+//! [`Action`]s, in order. [`crate::run::driver`] owns the channels, the terminal and the clock: it
 //! hands inputs to [`Supervisor::handle`], calls [`Supervisor::handle_timeout`] at
 //! [`Supervisor::poll_timeout`], and performs every action of [`Supervisor::poll_action`] before
 //! the next input.
@@ -180,18 +180,18 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Whether nothing more is waited for.
+    /// Whether the job has ended, or its nodes are no longer waited for.
     pub(crate) fn is_over(&self) -> bool {
         self.sessions_closed || self.gave_up || self.ends.iter().all(Option::is_some)
     }
 
     /// Whether nodes are stopping their ranks for a Ctrl-Z. Signals and the loss of the reader must
-    /// not be handed in meanwhile; their sources keep them.
+    /// not be handed in until then; their sources keep them.
     pub(crate) fn is_suspending(&self) -> bool {
         self.suspension.is_some()
     }
 
-    /// Takes note of what happened.
+    /// Handles an input; the actions that follow from it are queued.
     pub(crate) fn handle(&mut self, now: Instant, input: Input) {
         match input {
             Input::Node(NodeEvent {
@@ -212,7 +212,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Does what is due at `now`.
+    /// Handles the timers that are due at `now`.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if let Some(suspension) = &self.suspension {
@@ -283,8 +283,8 @@ impl<'a> Supervisor<'a> {
             }
             NodeEventKind::Message(message) => self.on_message(now, node, message),
             NodeEventKind::Lost(how) => self.on_loss(now, node, &how),
-            NodeEventKind::Reaped(reaped) => {
-                self.ends[node.index()] = Some(NodeEnd::Lost(reaped));
+            NodeEventKind::CleanedUp(outcome) => {
+                self.ends[node.index()] = Some(NodeEnd::Lost(outcome));
             }
         }
     }
@@ -411,7 +411,8 @@ impl<'a> Supervisor<'a> {
             return;
         }
         let host = self.host(node);
-        let how = format!("it heard nothing from this rlaunch for {for_s} s and ended its ranks");
+        let how =
+            format!("it received nothing from this rlaunch for {for_s} s and ended its ranks");
         let hint = "hosts cannot tell an rlaunch that is suspended or cut off from one that has died; \
                     --node-timeout sets how long they wait";
         let lost = node_lost(&host, &how).hint(Some(hint));

@@ -219,11 +219,15 @@ fn a_launcher_a_host_and_an_agent_that_fall_silent() {
         ran.ended_with(206);
         match host {
             "a" | "b" => ran.says(&[
-                &format!("error: node {host} is lost: it heard nothing from this rlaunch for 4 s"),
+                &format!(
+                    "error: node {host} is lost: it received nothing from this rlaunch for 4 s"
+                ),
                 &format!("{host}: nothing left"),
             ]),
-            "c" | "d" => ran.says(&["error: node ", "nothing heard for 4 s", "was not verified"]),
-            _ => ran.says(&["nothing heard for 4 s", "agent lost, nothing more found"]),
+            "c" | "d" => {
+                ran.says(&["error: node ", "nothing received for 4 s", "was not verified"])
+            }
+            _ => ran.says(&["nothing received for 4 s", "agent lost, nothing more found"]),
         };
     }
     ["c", "d"].iter().for_each(|host| field.lab.sshd(host).unwrap().kill_sessions().unwrap());

@@ -32,7 +32,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use survey::State;
-use tokio::task::JoinSet;
 
 /// Sets hosts up, or says what would be done.
 pub(crate) async fn ssh_setup(args: SetupArgs) -> Result<Exit, Failed> {
@@ -433,17 +432,6 @@ where
     T: Send + 'static,
     F: Future<Output = T> + Send + 'static,
 {
-    let progress = Progress::new(tasks.iter().map(|(name, _)| name.clone()), stage);
-    let mut running = JoinSet::new();
-    for (index, (name, task)) in tasks.into_iter().enumerate() {
-        let progress = progress.clone();
-        running.spawn(async move {
-            let done = task.await;
-            progress.done(&name);
-            (index, done)
-        });
-    }
-    let mut done = progress.report_while(running.join_all()).await;
-    done.sort_by_key(|(index, _)| *index);
-    done.into_iter().map(|(_, done)| done).collect()
+    let names = tasks.iter().map(|(name, _)| name.clone());
+    Progress::new(names, stage).run_all(tasks).await
 }

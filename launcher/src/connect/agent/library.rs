@@ -13,7 +13,7 @@ use flate2::write::ZlibEncoder;
 use rlaunch_bootstrap::job::library::{
     ArchivedFile, LibraryArchive, LibraryDigest, LibraryName, LibrarySource, PYTHON,
 };
-use rlaunch_bootstrap::protocol::control::{self, MAX_FILE_CHUNK, ToAgent};
+use rlaunch_bootstrap::protocol::control::{self, ToAgent};
 use rlaunch_console::{messages, text};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -129,8 +129,8 @@ impl RankLibrary {
 
 /// Encodes the archive's parts and the empty part that ends it.
 fn frames(packed: &[u8]) -> io::Result<Vec<Bytes>> {
-    let parts = packed.chunks(MAX_FILE_CHUNK).chain(std::iter::once(&[][..]));
-    let parts = parts.map(|part| control::encode(&ToAgent::LibraryPart(part.to_vec())));
+    let parts = control::file_parts(packed)
+        .map(|part| control::encode(&ToAgent::LibraryPart(part.to_vec())));
     parts.map(|frame| frame.map(Bytes::from).map_err(io::Error::other)).collect()
 }
 
@@ -234,7 +234,7 @@ mod tests {
         ZlibDecoder::new(&packed[..]).read_to_end(&mut bytes).unwrap();
         assert_eq!(LibraryArchive::decode(&bytes).unwrap().name(), found.name);
         let parts = frames(&packed).unwrap();
-        assert_eq!(parts.len(), packed.len().div_ceil(MAX_FILE_CHUNK) + 1);
+        assert_eq!(parts.len(), packed.len().div_ceil(control::MAX_FILE_CHUNK) + 1);
     }
 
     #[test]

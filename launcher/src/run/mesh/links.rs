@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A path that is down may only be late, as a host was busy. One that cannot be proved again either
-//! is dead: ranks that wait for its other end are told so.
+//! is dead: ranks that may wait for its other end are sent the reason.
 
 use crate::plan::mesh::outcome::{PathReports, ProofOutcome};
 use crate::plan::mesh::paths::Proof;

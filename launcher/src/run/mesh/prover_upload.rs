@@ -7,7 +7,7 @@ use crate::plan::selection::Plan;
 use crate::run::nodes::{Nodes, ReachedNode};
 use bytes::Bytes;
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::protocol::control::{self, MAX_FILE_CHUNK, ToAgent};
+use rlaunch_bootstrap::protocol::control::{self, ToAgent};
 use rlaunch_bootstrap::protocol::mesh::ProverFile;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
@@ -91,8 +91,7 @@ impl ProverUpload {
 fn frames(content: &[u8]) -> Result<Vec<Bytes>, control::FrameError> {
     let sha256 = Sha256::digest(content).into();
     let named = ToAgent::Prover(ProverFile { sha256, size: content.len() as u64 });
-    let parts = content.chunks(MAX_FILE_CHUNK).chain(std::iter::once(&[][..]));
-    let parts = parts.map(|part| ToAgent::ProverPart(part.to_vec()));
+    let parts = control::file_parts(content).map(|part| ToAgent::ProverPart(part.to_vec()));
     let messages = std::iter::once(named).chain(parts);
     messages.map(|message| control::encode(&message).map(Bytes::from)).collect()
 }

@@ -1,8 +1,8 @@
 //! Connecting to all hosts at once and starting their agents.
 //!
 //! A session needs its outbox and its senders before its host is reached, so [`prepare_sessions`] makes
-//! them for all nodes first. [`Connecting::reach`] then connects, delivers and greets in parallel, and
-//! hands every agent that has said hello to its session.
+//! them for all nodes first. [`Connecting::reach`] then connects to all hosts at once, copies and starts
+//! their agents, and hands every agent that has said hello to its session.
 
 use super::{NodeEvents, Nodes, PendingStdio, ReachedNode};
 use crate::connect::agent::deploy::{DeployError, Deployment};
@@ -21,7 +21,7 @@ use crate::run::job_run::JobRun;
 use crate::run::output;
 use crate::run::session::{self, SessionSlot};
 use crate::run::stdin::StdinFeed;
-use rlaunch_bootstrap::id::{JobId, NodeId};
+use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::NodeFacts;
 use rlaunch_bootstrap::protocol::control::ToAgent;
 use rlaunch_console::deadline;
@@ -33,7 +33,7 @@ use rlaunch_console::text;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 use tracing::Instrument;
 
 /// Makes the ends of all channels between the sessions, which are yet to start, and the job.
@@ -87,7 +87,7 @@ pub(crate) struct Connecting {
 }
 
 /// An agent that has said hello, and its session.
-struct StartedAgent {
+struct StartedNode {
     facts: NodeFacts,
     hello_at: Instant,
     /// Size of the agent's file in bytes, if it had to be sent.
@@ -95,15 +95,13 @@ struct StartedAgent {
     session: JoinHandle<()>,
 }
 
-type StartResult = (NodeId, Result<StartedAgent, NodeError>);
-
 /// Why a host cannot take part.
 #[derive(Debug, thiserror::Error)]
 enum NodeError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error(transparent)]
-    Deliver(#[from] DeployError),
+    Deploy(#[from] DeployError),
     #[error("cannot start the agent on this machine")]
     Local(#[source] std::io::Error),
 }
@@ -111,17 +109,17 @@ enum NodeError {
 impl NodeError {
     fn exit(&self) -> Exit {
         match self {
-            NodeError::Connect(_) | NodeError::Deliver(DeployError::Connect(_)) => Exit::HOST,
-            NodeError::Deliver(DeployError::NoCallback { .. }) => Exit::RENDEZVOUS,
-            NodeError::Deliver(_) | NodeError::Local(_) => Exit::AGENT,
+            NodeError::Connect(_) | NodeError::Deploy(DeployError::Connect(_)) => Exit::HOST,
+            NodeError::Deploy(DeployError::NoCallback { .. }) => Exit::RENDEZVOUS,
+            NodeError::Deploy(_) | NodeError::Local(_) => Exit::AGENT,
         }
     }
 
     fn hint(&self, host: &str) -> Option<String> {
-        // Running out of open files causes any of these errors; its hint is the only cure.
+        // Too few open files may be behind any of these errors; then only that hint helps.
         open_files::hint(&messages::error_chain(self)).or_else(|| match self {
             NodeError::Connect(error) => error.hint(host),
-            NodeError::Deliver(error) => error.hint(host),
+            NodeError::Deploy(error) => error.hint(host),
             NodeError::Local(_) => None,
         })
     }
@@ -134,34 +132,33 @@ impl Connecting {
         let libraries = RankLibraries::look(job.reach.agent.clone(), job.local);
         let store = AgentStore::new(job.reach.agent.clone());
         let callbacks = Callbacks::new(job.oob.clone(), job.port_range);
-        let delivery = Deployment::new(store, job.reach.agent_dir.clone(), callbacks)
+        let deployment = Deployment::new(store, job.reach.agent_dir.clone(), callbacks)
             .map_err(|e| Failed::from_error(Exit::AGENT, &e).hint(e.hint()))?;
-        let routes = match job.local {
+        let connector = match job.local {
             true => None,
             false => Some(Connector::new(&job.reach)?.for_job(job.id)),
         };
         let names = map.nodes.iter().map(|node| node.host.to_string());
         let progress = Progress::new(names, "connecting");
         let (no_env, events) = (job.no_env, job.events.clone());
-        let starter = AgentStarter { routes, delivery, progress, job: job.id, no_env, events };
+        let starter = AgentStarter { connector, deployment, progress, job: job.id, no_env, events };
         let starter = Arc::new(starter);
 
-        let mut tasks = JoinSet::new();
-        for (slot, mapped) in self.slots.into_iter().zip(&map.nodes) {
-            tasks.spawn(starter.clone().run(mapped.host.clone(), slot).in_current_span());
-        }
-        let mut results: Vec<StartResult> = starter.progress.report_while(tasks.join_all()).await;
-        results.sort_by_key(|(node, _)| *node);
-        starter.routes.iter().for_each(Connector::print_new_hosts);
-        collect(results, self.outboxes, (self.events, libraries), map).await
+        let tasks = self.slots.into_iter().zip(&map.nodes).map(|(slot, mapped)| {
+            let (starter, host) = (starter.clone(), mapped.host.clone());
+            (host.to_string(), async move { starter.start(&host, slot).await })
+        });
+        let started = starter.progress.run_all(tasks).await;
+        starter.connector.iter().for_each(Connector::print_new_hosts);
+        collect(started, self.outboxes, (self.events, libraries), map).await
     }
 }
 
 /// Whatever it takes to start an agent, shared by the tasks of all hosts.
 struct AgentStarter {
     /// `None` if the only host is this machine.
-    routes: Option<Connector>,
-    delivery: Deployment,
+    connector: Option<Connector>,
+    deployment: Deployment,
     progress: Progress,
     job: JobId,
     /// Whether a local agent starts without this shell's environment.
@@ -170,26 +167,19 @@ struct AgentStarter {
 }
 
 impl AgentStarter {
-    async fn run(self: Arc<Self>, host: Host, slot: SessionSlot) -> StartResult {
-        let node = slot.node;
-        let started = self.start(&host, slot).await;
-        self.progress.done(&host.to_string());
-        (node, started)
-    }
-
-    async fn start(&self, host: &Host, slot: SessionSlot) -> Result<StartedAgent, NodeError> {
-        let (greeted, route) = match &self.routes {
+    async fn start(&self, host: &Host, slot: SessionSlot) -> Result<StartedNode, NodeError> {
+        let (greeted, connection) = match &self.connector {
             None => {
-                let path = &self.delivery.native().path;
+                let path = &self.deployment.native().path;
                 let channel = AgentChannel::local(path, self.no_env).map_err(NodeError::Local)?;
                 (hello::local_hello(channel, path.display().to_string()).await?, None)
             }
-            Some(routes) => {
-                let route = routes.connect(host, &self.progress).await?;
-                self.progress.set_stage(&host.to_string(), route.stage());
+            Some(connector) => {
+                let connection = connector.connect(host, &self.progress).await?;
+                self.progress.set_stage(&host.to_string(), connection.stage());
                 self.events.emit(&Event::HostReached { host: host.to_string() });
-                let greeted = self.delivery.start(&route, slot.node).await;
-                (greeted.map_err(|error| route.explain(error))?, Some(route))
+                let greeted = self.deployment.start(&connection, slot.node).await;
+                (greeted.map_err(|error| connection.explain(error))?, Some(connection))
             }
         };
         let (facts, sent) = (greeted.facts.clone(), greeted.sent);
@@ -200,15 +190,15 @@ impl AgentStarter {
             sent_bytes: sent.unwrap_or(0),
         });
         tracing::debug!(%host, hostname = ?facts.hostname, pid = facts.pid, "agent started");
-        let session = session::serve(greeted, route, slot, self.job);
+        let session = session::serve(greeted, connection, slot, self.job);
         let session = tokio::spawn(session.in_current_span());
-        Ok(StartedAgent { facts, hello_at: Instant::now(), sent, session })
+        Ok(StartedNode { facts, hello_at: Instant::now(), sent, session })
     }
 }
 
 /// Returns the nodes, or an error with all failures if any host failed.
 async fn collect(
-    results: Vec<StartResult>,
+    started: Vec<Result<StartedNode, NodeError>>,
     outboxes: Vec<Outbox>,
     (events, libraries): (NodeEvents, RankLibraries),
     map: &RankMap,
@@ -216,11 +206,11 @@ async fn collect(
     let mut nodes = Nodes { reached: Vec::new(), events, libraries, sessions: Vec::new() };
     let mut failures = Vec::new();
     let mut sent = Vec::new();
-    for (((_, started), commands), mapped) in results.into_iter().zip(outboxes).zip(&map.nodes) {
+    for ((result, commands), mapped) in started.into_iter().zip(outboxes).zip(&map.nodes) {
         let MappedNode { id, host, ranks } = mapped.clone();
-        match started {
+        match result {
             Err(error) => failures.push((host, error)),
-            Ok(StartedAgent { facts, hello_at, sent: bytes, session }) => {
+            Ok(StartedNode { facts, hello_at, sent: bytes, session }) => {
                 sent.extend(bytes.map(|bytes| (host.clone(), bytes)));
                 nodes.sessions.push(session);
                 nodes.reached.push(ReachedNode { id, host, ranks, commands, facts, hello_at });

@@ -17,7 +17,7 @@ use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::library::{LibrarySource, NodeLibrary};
 use rlaunch_bootstrap::job::{InterfaceAddress, Job, NodeFacts, Notice, Problem};
-use rlaunch_bootstrap::protocol::control::{self, FromAgent, MAX_FILE_CHUNK, ToAgent};
+use rlaunch_bootstrap::protocol::control::{self, FromAgent, ToAgent};
 use rlaunch_bootstrap::rendezvous::oob::OobConfig;
 use rlaunch_console::deadline;
 use rlaunch_console::exit::Exit;
@@ -109,7 +109,7 @@ impl Nodes {
                     progress.done(&self.host(node));
                     answers.push((node, answer));
                 }
-                NodeEventKind::Message(_) | NodeEventKind::Reaped(_) => {}
+                NodeEventKind::Message(_) | NodeEventKind::CleanedUp(_) => {}
                 NodeEventKind::Lost(how) => return Err(node_lost(&self.host(node), &how)),
             }
         }
@@ -213,8 +213,7 @@ fn preload_frames(job: &JobSpec) -> Result<Vec<Bytes>, Failed> {
             Failed::new(Exit::FILES, message)
         };
         let content = std::fs::read(&preload.source).map_err(|error| failed(&error))?;
-        let parts = content.chunks(MAX_FILE_CHUNK).chain(std::iter::once(&[][..]));
-        for data in parts.map(<[u8]>::to_vec) {
+        for data in control::file_parts(&content).map(<[u8]>::to_vec) {
             let frame = control::encode(&ToAgent::File { index, data });
             frames.push(frame.map_err(|error| failed(&error))?.into());
         }

@@ -151,9 +151,9 @@ mod tests {
         assert!(!scratch.path().join("rank.0/stderr").exists());
         fs::remove_dir_all(scratch.path().join("rank.1")).unwrap();
         let (here, gone) = ((Rank(0), Stream::Stdout), (Rank(1), Stream::Stdout));
-        let said = files.add(gone, b"x").map(ToString::to_string);
+        let error = files.add(gone, b"x").map(ToString::to_string);
         let path = scratch.path().join("rank.1/stdout");
-        assert_eq!(said, Some(format!("cannot write {}", path.display())));
+        assert_eq!(error, Some(format!("cannot write {}", path.display())));
         assert!(files.add(gone, b"x").is_none());
         assert!(files.add(here, b"x").is_none());
         assert!(files.into_error().is_some());

@@ -56,17 +56,17 @@ impl Tags {
         });
         let mut ranks: Vec<Who> = ranks.collect();
         ranks.sort_unstable_by_key(|who| who.rank);
-        Tags::of(pattern, ranks)
+        Tags::from_ranks(pattern, ranks)
     }
 
-    fn of(pattern: Pattern, ranks: Vec<Who>) -> Tags {
+    fn from_ranks(pattern: Pattern, ranks: Vec<Who>) -> Tags {
         let colours = COLOURS.iter().cycle();
-        let named = |(who, colour): (Who, &AnsiColor)| RankTag {
+        let rank_tag = |(who, colour): (Who, &AnsiColor)| RankTag {
             tag: pattern.fill_in(&who, ""),
             who,
             colour: colour.on_default(),
         };
-        let by_rank = ranks.into_iter().zip(colours).map(named).collect();
+        let by_rank = ranks.into_iter().zip(colours).map(rank_tag).collect();
         Tags { pattern, by_rank, unfinished: HashSet::new() }
     }
 
@@ -136,7 +136,7 @@ mod tests {
 
     fn tags(pattern: &str) -> Tags {
         let who = |rank, host: &str| Who { rank, host: host.into(), local_rank: 0, pid: None };
-        Tags::of(pattern.parse().unwrap(), vec![who(0, "a"), who(1, "b")])
+        Tags::from_ranks(pattern.parse().unwrap(), vec![who(0, "a"), who(1, "b")])
     }
 
     fn apply(tags: &mut Tags, source: StreamId, data: &str) -> String {

@@ -209,9 +209,9 @@ mod tests {
         let store = RecordStore::below(state.path());
         [0x1, 0x2].iter().for_each(|number| store.keep(&record(*number)).unwrap());
         assert_eq!(store.find(&record(2).job.to_ascii_uppercase()).unwrap().job, record(2).job);
-        let said = |job: &str| store.find(job).unwrap_err().to_string();
-        assert_eq!(said("000000"), "000000 begins the ids of 2 jobs");
-        assert!(said("abcdef").starts_with("no record of a job that begins with abcdef in /"));
+        let error = |job: &str| store.find(job).unwrap_err().to_string();
+        assert_eq!(error("000000"), "000000 begins the ids of 2 jobs");
+        assert!(error("abcdef").starts_with("no record of a job that begins with abcdef in /"));
     }
 
     #[test]

@@ -13,7 +13,7 @@ fn a_lost_node_ends_the_job() {
           to all: end
         0.20 a done
           event node_clean helpers_ended=0 host="a" segments_removed=0
-        0.30 b reaped: 1 ended, 0 segments removed
+        0.30 b cleaned-up: 1 ended, 0 segments removed
         exit 206, may restart: node b is lost: the connection ended
           a: nothing left
           b: agent lost, nothing more found (1 ended, 0 segments removed)
@@ -26,16 +26,16 @@ fn a_second_lost_node_is_a_warning() {
     check(
         "-H a,b x",
         r#"
-        0.10 b lost: nothing heard for 10 s
-          event node_lost cause="nothing heard for 10 s" host="b"
-          to all: news: node 1 lost: nothing heard for 10 s
+        0.10 b lost: nothing received for 10 s
+          event node_lost cause="nothing received for 10 s" host="b"
+          to all: news: node 1 lost: nothing received for 10 s
           to all: end
-        0.20 a lost: nothing heard for 10 s
-          event node_lost cause="nothing heard for 10 s" host="a"
-          warning: node a is lost: nothing heard for 10 s
-        0.30 b reaped: unreachable
-        0.30 a reaped: unreachable
-        exit 206, may restart: node b is lost: nothing heard for 10 s
+        0.20 a lost: nothing received for 10 s
+          event node_lost cause="nothing received for 10 s" host="a"
+          warning: node a is lost: nothing received for 10 s
+        0.30 b cleaned-up: unreachable
+        0.30 a cleaned-up: unreachable
+        exit 206, may restart: node b is lost: nothing received for 10 s
           a, b: lost; its ranks end there by themselves, which was not verified
         "#,
     );
@@ -66,15 +66,15 @@ fn a_node_that_gave_up_this_launcher_is_lost() {
         "-H a,b x",
         r#"
         0.10 b unheard 20
-          event node_lost cause="it heard nothing from this rlaunch for 20 s and ended its ranks" host="b"
-          to all: news: node 1 lost: it heard nothing from this rlaunch for 20 s and ended its ranks
+          event node_lost cause="it received nothing from this rlaunch for 20 s and ended its ranks" host="b"
+          to all: news: node 1 lost: it received nothing from this rlaunch for 20 s and ended its ranks
           to all: end
         0.20 a unheard 20
         0.30 a done
           event node_clean helpers_ended=0 host="a" segments_removed=0
         0.30 b done
           event node_clean helpers_ended=0 host="b" segments_removed=0
-        exit 206, may restart: node b is lost: it heard nothing from this rlaunch for 20 s and ended its ranks
+        exit 206, may restart: node b is lost: it received nothing from this rlaunch for 20 s and ended its ranks
           a, b: nothing left
         hint: hosts cannot tell an rlaunch that is suspended or cut off from one that has died; --node-timeout sets how long they wait
         "#,
@@ -95,7 +95,7 @@ fn a_lost_node_explains_its_broken_edge() {
         1.20 wait
         1.30 a done
           event node_clean helpers_ended=0 host="a" segments_removed=0
-        1.30 b reaped: unreachable
+        1.30 b cleaned-up: unreachable
         exit 206, may restart: node b is lost: the connection ended
           a: nothing left
           b: lost; its ranks end there by themselves, which was not verified

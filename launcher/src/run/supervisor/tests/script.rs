@@ -206,7 +206,7 @@ impl Played<'_> {
         let (verb, rest) = words.split_once(' ').unwrap_or((words, ""));
         Some(match verb {
             "lost:" => NodeEventKind::Lost(rest.to_owned()),
-            "reaped:" => NodeEventKind::Reaped(reaped(rest)),
+            "cleaned-up:" => NodeEventKind::CleanedUp(cleanup(rest)),
             _ => NodeEventKind::Message(self.message(verb, rest)?),
         })
     }
@@ -305,7 +305,7 @@ fn receipt(left: &str) -> Option<CleanupReceipt> {
     }
 }
 
-fn reaped(words: &str) -> crate::connect::lost_agent::CleanupOutcome {
+fn cleanup(words: &str) -> crate::connect::lost_agent::CleanupOutcome {
     use crate::connect::lost_agent::CleanupOutcome;
 
     match words {
