@@ -1,5 +1,5 @@
-"""Tells torch of the backend ``rlaunch``: torch calls ``register`` whenever it is imported, which
-has to be quick therefore, and must not fail."""
+"""Registers the backend ``rlaunch`` of ``torch.distributed``. Torch calls ``register`` whenever torch
+is imported, so it has to be quick and must not fail."""
 
 
 def register():

@@ -1,4 +1,4 @@
-//! What a collective is asked to do, and on which memory.
+//! Arguments of collectives, checked: kind, operation and buffers.
 
 use crate::buffer::Buffer;
 use crate::dtype::Dtype;
@@ -8,47 +8,49 @@ use pyo3::prelude::*;
 use rlaunch_comm::raw::{CollectiveBuffers, CollectiveKind};
 use rlaunch_comm::{Communicator, ElementType, Op};
 
-/// A collective that is about to begin.
-pub(crate) struct Asked {
+/// A collective that is ready to start.
+pub(crate) struct CollectiveCall {
     pub(crate) kind: CollectiveKind,
-    /// Of the elements, as they travel.
-    pub(crate) what: (ElementType, Op),
+    /// Type that the elements are transferred as, and the reduction.
+    pub(crate) element_and_op: (ElementType, Op),
     pub(crate) memory: Memory,
 }
 
-impl Asked {
-    /// What `x` and `out` are for: without `out`, `x` is both for the ranks that have both.
+impl CollectiveCall {
+    /// Checks the arguments, and decides which buffers `x` and `out` are. Without `out`, the call
+    /// works in place in `x` at ranks that have both an input and an output.
     pub(crate) fn new(
         comm: &Communicator,
         (kind, op): (CollectiveKind, Op),
         x: Argument<'_, '_>,
         out: Argument<'_, '_>,
-    ) -> PyResult<Asked> {
+    ) -> PyResult<CollectiveCall> {
         let call = kind.name();
         let is_root = kind.root().is_none_or(|root| root == comm.rank());
         let memory = match (kind, x, out) {
-            (CollectiveKind::Broadcast { .. }, x, _) => Memory::apart(call, None, x),
+            (CollectiveKind::Broadcast { .. }, x, _) => Memory::separate(call, None, x),
             (CollectiveKind::Scatter { .. }, None, None) => {
                 Err(PyTypeError::new_err("scatter: neither x nor out is given"))
             }
             (CollectiveKind::Scatter { .. }, Some(x), None) => Memory::in_place(call, x),
             (_, Some(x), None) if is_root => Memory::in_place(call, x),
-            (_, x, out) => Memory::apart(call, x, out),
+            (_, x, out) => Memory::separate(call, x, out),
         }?;
         if let Some(buffer) = memory.buffers().next() {
-            can(kind, buffer)?;
+            check_reducible(kind, buffer)?;
         }
-        // Of the others, one buffer is as many times as long as the other.
-        if kind == CollectiveKind::AllToAll || memory.is_one && is_root {
-            memory.buffers().try_for_each(|buffer| has_whole_parts(call, buffer, comm.size()))?;
+        // In other cases the communicator compares the lengths of input and output.
+        if kind == CollectiveKind::AllToAll || memory.is_in_place && is_root {
+            memory.buffers().try_for_each(|buffer| check_divisible(call, buffer, comm.size()))?;
         }
-        Ok(Asked { kind, what: (memory.element(), op), memory })
+        Ok(CollectiveCall { kind, element_and_op: (memory.element(), op), memory })
     }
 
-    pub(crate) fn given(&mut self) -> CollectiveBuffers<'_, u8> {
-        let is_one = self.memory.is_one;
+    /// Returns the buffers for the communicator.
+    pub(crate) fn buffers(&mut self) -> CollectiveBuffers<'_, u8> {
+        let is_in_place = self.memory.is_in_place;
         let (input, output) = self.memory.bytes();
-        if is_one {
+        if is_in_place {
             CollectiveBuffers::InPlace(output)
         } else {
             CollectiveBuffers::Separate(input, output)
@@ -56,8 +58,8 @@ impl Asked {
     }
 }
 
-/// Fails where elements of this type cannot be reduced, and would have to be.
-fn can(kind: CollectiveKind, buffer: &Buffer) -> PyResult<()> {
+/// Fails if the collective reduces and the buffer's elements cannot be reduced.
+fn check_reducible(kind: CollectiveKind, buffer: &Buffer) -> PyResult<()> {
     let reduces = matches!(
         kind,
         CollectiveKind::Reduce { .. } | CollectiveKind::AllReduce | CollectiveKind::ReduceScatter
@@ -74,7 +76,7 @@ fn can(kind: CollectiveKind, buffer: &Buffer) -> PyResult<()> {
 
 /// Fails where elements would be cut when each of `size` ranks has a part: those that travel as
 /// bytes could be.
-fn has_whole_parts(call: &str, buffer: &Buffer, size: usize) -> PyResult<()> {
+fn check_divisible(call: &str, buffer: &Buffer, size: usize) -> PyResult<()> {
     let travels_as_bytes = matches!(buffer.dtype(), Dtype::Other(..));
     if !travels_as_bytes || buffer.elements().is_multiple_of(size) {
         return Ok(());

@@ -1,15 +1,15 @@
-//! The communicator as Python sees it: each call takes the memory of its arguments, leaves the
-//! interpreter to other threads, and does what Rust's call of the same name does.
+//! The class `Communicator`. Each call takes the memory of its arguments, detaches from the
+//! interpreter, and makes the call of the same name in `rlaunch-comm`.
 
 use crate::buffer::{Access, Buffer};
-use crate::collective::Asked;
-use crate::error::{raise, raise_start};
+use crate::collective::CollectiveCall;
+use crate::error::{start_exception, to_exception};
 use crate::interrupt;
 use crate::memory::{Argument, Memory};
 use crate::received::Received;
 use crate::registration::Registration;
 use crate::request::Request;
-use crate::shared::{self, Begun, Shared};
+use crate::shared::{self, InFlight, SharedComm};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -17,27 +17,27 @@ use rlaunch_comm::raw::{self, CollectiveKind, Pending};
 use rlaunch_comm::{self as comm, CommError, ElementType, Op};
 use std::sync::Arc;
 
-/// The ranks of a job, or some of them.
+/// A group of ranks that exchange messages. Messages of different communicators never match.
 #[pyclass(frozen, module = "rlaunch")]
 pub(crate) struct Communicator {
-    shared: Arc<Shared>,
+    shared: Arc<SharedComm>,
 }
 
-/// Becomes one of the ranks; waits until all have called it.
+/// Joins the job; waits until all ranks have called it.
 #[pyfunction]
 pub(crate) fn start(py: Python<'_>) -> PyResult<Communicator> {
-    let inner = py.detach(comm::Communicator::from_env).map_err(|error| raise_start(&error))?;
+    let inner = py.detach(comm::Communicator::from_env).map_err(|error| start_exception(&error))?;
     inner.set_interrupt_check(interrupt::is_pending);
     Ok(Communicator::new(inner))
 }
 
-/// To be called in a process that was just forked.
+/// Marks all communicators as the parent's. Must be called in each forked child.
 #[pyfunction]
 pub(crate) fn forked() {
     shared::count_fork();
 }
 
-/// An operation by its name.
+/// A reduction operation, which Python passes by name.
 #[derive(Clone, Copy)]
 struct OpName(Op);
 
@@ -51,23 +51,25 @@ impl<'py> FromPyObject<'_, 'py> for OpName {
         let text = text.to_cow()?;
         let op = Op::ALL.into_iter().find(|op| op.name() == text).map(OpName);
         let known = Op::ALL.map(Op::name).join(", ");
-        op.ok_or_else(|| PyValueError::new_err(format!("there is no {text}, but {known}")))
+        op.ok_or_else(|| {
+            PyValueError::new_err(format!("unknown operation {text}, expected one of {known}"))
+        })
     }
 }
 
 impl Communicator {
     fn new(inner: comm::Communicator) -> Communicator {
-        Communicator { shared: Arc::new(Shared::new(inner)) }
+        Communicator { shared: Arc::new(SharedComm::new(inner)) }
     }
 
-    /// Runs a call without the interpreter.
+    /// Makes a call while detached from the interpreter, and converts its error.
     fn run<R: Send>(
         &self,
         py: Python<'_>,
         call: impl FnOnce(&Arc<comm::Communicator>) -> Result<R, CommError> + Send,
     ) -> PyResult<R> {
         let inner = self.shared.comm()?;
-        py.detach(|| call(inner)).map_err(|error| raise(&error))
+        py.detach(|| call(inner)).map_err(|error| to_exception(&error))
     }
 
     fn collective(
@@ -77,37 +79,44 @@ impl Communicator {
         x: Argument<'_, '_>,
         out: Argument<'_, '_>,
     ) -> PyResult<()> {
-        let mut asked = Asked::new(self.shared.comm()?, what, x, out)?;
-        let (kind, what) = (asked.kind, asked.what);
-        let given = asked.given();
-        self.run(py, |inner| raw::collective(inner, kind, what, given))
+        let mut call = CollectiveCall::new(self.shared.comm()?, what, x, out)?;
+        let (kind, element_and_op) = (call.kind, call.element_and_op);
+        let buffers = call.buffers();
+        self.run(py, |inner| raw::collective(inner, kind, element_and_op, buffers))
     }
 
-    fn begin_collective(
+    fn start_collective(
         &self,
         py: Python<'_>,
         what: (CollectiveKind, Op),
         x: Argument<'_, '_>,
         out: Argument<'_, '_>,
     ) -> PyResult<Request> {
-        let mut asked = Asked::new(self.shared.comm()?, what, x, out)?;
-        let (kind, what) = (asked.kind, asked.what);
-        let given = asked.given();
-        #[expect(unsafe_code, reason = "the memory has to stay")]
-        // SAFETY: the memory stays beside the request, and is dropped after it.
-        let begin = |inner: &Arc<_>| unsafe { raw::icollective(inner, kind, what, given) };
+        let mut call = CollectiveCall::new(self.shared.comm()?, what, x, out)?;
+        let (kind, element_and_op) = (call.kind, call.element_and_op);
+        let buffers = call.buffers();
+        #[expect(unsafe_code, reason = "the memory must outlive the operation")]
+        // SAFETY: the request keeps the memory, and drops it after the operation.
+        let begin =
+            |inner: &Arc<_>| unsafe { raw::icollective(inner, kind, element_and_op, buffers) };
         let pending = self.run(py, begin)?;
-        Ok(self.begun(py, pending, asked.memory, false))
+        Ok(self.new_request(py, pending, call.memory, false))
     }
 
-    fn begun(&self, py: Python<'_>, pending: Pending, memory: Memory, receives: bool) -> Request {
+    fn new_request(
+        &self,
+        py: Python<'_>,
+        pending: Pending,
+        memory: Memory,
+        receives: bool,
+    ) -> Request {
         self.shared.sweep(py);
-        let receives = memory.written().filter(|_| receives);
-        Request::new(&self.shared, Begun { pending, memory }, receives)
+        let receives = memory.output_dtype().filter(|_| receives);
+        Request::new(&self.shared, InFlight { pending, memory }, receives)
     }
 }
 
-/// Sends and receives bytes at the same time.
+/// Sends and receives bytes at the same time; without a source, receives from any rank.
 fn exchange(
     inner: &comm::Communicator,
     (data, to, tag): (&[u8], usize, u32),
@@ -127,37 +136,38 @@ fn exchange(
 
 #[pymethods]
 impl Communicator {
-    /// Tells RDMA devices of x's memory, until what is returned is released: for memory that is
-    /// sent from and received into again and again. x may be read-only, and is only sent then.
+    /// Registers the memory of x with the RDMA devices, until the returned Registration is
+    /// released. This speeds up long messages, which otherwise register their memory each time. x
+    /// may be read-only; it can only be sent then.
     fn register(&self, py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Registration> {
-        let buffer = Buffer::of(x, "register", Access::Read)?;
-        let place = buffer.place();
-        #[expect(unsafe_code, reason = "the memory has to stay")]
-        // SAFETY: the buffer stays beside the registration, and is dropped after it.
+        let buffer = Buffer::from_object(x, "register", Access::Read)?;
+        let place = buffer.raw_range();
+        #[expect(unsafe_code, reason = "the memory must outlive the registration")]
+        // SAFETY: `Registration` keeps the buffer, and drops it after the registration.
         let registration =
             self.run(py, move |inner| unsafe { raw::register(inner, place.raw()) })?;
         Ok(Registration::new(&self.shared, registration, buffer))
     }
 
-    /// This process's number, from 0.
+    /// Rank of this process, from 0 to size - 1.
     #[getter]
     fn rank(&self) -> PyResult<usize> {
         Ok(self.shared.comm()?.rank())
     }
 
-    /// How many ranks there are.
+    /// Number of ranks.
     #[getter]
     fn size(&self) -> PyResult<usize> {
         Ok(self.shared.comm()?.size())
     }
 
-    /// This process's number among the ranks of its node.
+    /// Rank of this process among the communicator's ranks on its node, from 0.
     #[getter]
     fn local_rank(&self) -> PyResult<usize> {
         Ok(self.shared.comm()?.local_rank())
     }
 
-    /// How many ranks its node has.
+    /// Number of the communicator's ranks on the node of this process.
     #[getter]
     fn local_size(&self) -> PyResult<usize> {
         Ok(self.shared.comm()?.local_size())
@@ -172,28 +182,29 @@ impl Communicator {
         }
     }
 
-    /// Makes a communicator of those ranks that give the same color, ordered by key and then by
-    /// their rank here. Every rank has to call it.
+    /// Creates a communicator of the ranks that pass the same color, ordered by key, and among
+    /// equal keys by their rank here. A collective: all ranks have to call it.
     #[pyo3(signature = (color, key=0))]
     fn split(&self, py: Python<'_>, color: u32, key: i64) -> PyResult<Communicator> {
         self.run(py, |inner| inner.split(color, key)).map(Communicator::new)
     }
 
-    /// Ends the job: rlaunch says why, and ends all ranks, this one included. The end takes a
-    /// moment, so it raises an error.
+    /// Ends the job: rlaunch prints why, and terminates all ranks, this one included. Always raises
+    /// Error, because the termination takes a moment.
     fn abort(&self, py: Python<'_>, why: &str) -> PyResult<()> {
         self.run(py, |inner| Err(inner.abort(why)))
     }
 
-    /// Sends x to a rank; returns when x may be used again.
+    /// Sends x to a rank; returns when x may be modified again. A long message blocks until the
+    /// receiver has posted a matching receive.
     #[pyo3(signature = (x, to, tag=0))]
     fn send(&self, py: Python<'_>, x: &Bound<'_, PyAny>, to: usize, tag: u32) -> PyResult<()> {
-        let mut memory = Memory::apart("send", Some(x), None)?;
+        let mut memory = Memory::separate("send", Some(x), None)?;
         let (data, _) = memory.bytes();
         self.run(py, |inner| inner.send(data, to, tag))
     }
 
-    /// Begins to send x to a rank.
+    /// Starts send. x must not be modified before the request completes.
     #[pyo3(signature = (x, to, tag=0))]
     fn isend(
         &self,
@@ -202,16 +213,17 @@ impl Communicator {
         to: usize,
         tag: u32,
     ) -> PyResult<Request> {
-        let mut memory = Memory::apart("isend", Some(x), None)?;
+        let mut memory = Memory::separate("isend", Some(x), None)?;
         let (data, _) = memory.bytes();
-        #[expect(unsafe_code, reason = "the memory has to stay")]
-        // SAFETY: the memory stays beside the request, and is dropped after it.
+        #[expect(unsafe_code, reason = "the memory must outlive the operation")]
+        // SAFETY: the request keeps the memory, and drops it after the operation.
         let begin = |inner: &Arc<_>| unsafe { raw::isend(inner, data, (to, tag)) };
         let pending = self.run(py, begin)?;
-        Ok(self.begun(py, pending, memory, false))
+        Ok(self.new_request(py, pending, memory, false))
     }
 
-    /// Receives a message into x, from whichever rank sends one first where no source is given.
+    /// Receives a message with this tag into x, from the rank source, or from any rank if source is
+    /// None. The message may be shorter than x; Error if it is longer.
     #[pyo3(signature = (x, source=None, tag=0))]
     fn recv(
         &self,
@@ -220,14 +232,15 @@ impl Communicator {
         source: Option<usize>,
         tag: u32,
     ) -> PyResult<Received> {
-        let mut memory = Memory::to_write("recv", x)?;
+        let mut memory = Memory::for_receive("recv", x)?;
         let (_, into) = memory.bytes();
         let element = ElementType::U8;
-        let came = self.run(py, |inner| raw::receive(inner, (into, element), (source, tag)))?;
-        memory.received(came)
+        let received = self.run(py, |inner| raw::receive(inner, (into, element), (source, tag)))?;
+        memory.received(received)
     }
 
-    /// Begins to receive a message into x.
+    /// Starts recv. x must not be accessed before the request completes; its wait() returns a
+    /// Received.
     #[pyo3(signature = (x, source=None, tag=0))]
     fn irecv(
         &self,
@@ -236,19 +249,20 @@ impl Communicator {
         source: Option<usize>,
         tag: u32,
     ) -> PyResult<Request> {
-        let mut memory = Memory::to_write("irecv", x)?;
+        let mut memory = Memory::for_receive("irecv", x)?;
         let (_, into) = memory.bytes();
         let from = (source, tag);
-        #[expect(unsafe_code, reason = "the memory has to stay")]
-        // SAFETY: the memory stays beside the request, and is dropped after it.
+        #[expect(unsafe_code, reason = "the memory must outlive the operation")]
+        // SAFETY: the request keeps the memory, and drops it after the operation.
         let begin = |inner: &Arc<_>| unsafe { raw::ireceive(inner, (into, ElementType::U8), from) };
         let pending = self.run(py, begin)?;
-        Ok(self.begun(py, pending, memory, true))
+        Ok(self.new_request(py, pending, memory, true))
     }
 
-    /// Sends x to one rank and receives out from another at the same time.
+    /// Sends x to the rank to with tag, and at the same time receives a message into out from the
+    /// rank source (any rank if None) with source_tag (tag if None).
     #[pyo3(signature = (x, to, out, source=None, tag=0, source_tag=None))]
-    #[expect(clippy::too_many_arguments, reason = "as Python calls it")]
+    #[expect(clippy::too_many_arguments, reason = "the signature is that of the Python method")]
     fn sendrecv(
         &self,
         py: Python<'_>,
@@ -259,36 +273,37 @@ impl Communicator {
         tag: u32,
         source_tag: Option<u32>,
     ) -> PyResult<Received> {
-        let mut memory = Memory::apart("sendrecv", Some(x), Some(out))?;
+        let mut memory = Memory::separate("sendrecv", Some(x), Some(out))?;
         let (data, into) = memory.bytes();
         let (sends, receives) = ((data, to, tag), (into, source, source_tag.unwrap_or(tag)));
-        let came = self.run(py, |inner| exchange(inner, sends, receives))?;
-        memory.received(came)
+        let received = self.run(py, |inner| exchange(inner, sends, receives))?;
+        memory.received(received)
     }
 
-    /// Returns when every rank has called it.
+    /// Returns once every rank has called it.
     fn barrier(&self, py: Python<'_>) -> PyResult<()> {
         self.collective(py, (CollectiveKind::Barrier, Op::Sum), None, None)
     }
 
-    /// Begins barrier.
+    /// Starts barrier.
     fn ibarrier(&self, py: Python<'_>) -> PyResult<Request> {
-        self.begin_collective(py, (CollectiveKind::Barrier, Op::Sum), None, None)
+        self.start_collective(py, (CollectiveKind::Barrier, Op::Sum), None, None)
     }
 
-    /// Gives every rank what root has in x.
+    /// Copies x of rank root to x of all ranks.
     #[pyo3(signature = (x, root=0))]
     fn broadcast(&self, py: Python<'_>, x: &Bound<'_, PyAny>, root: usize) -> PyResult<()> {
         self.collective(py, (CollectiveKind::Broadcast { root }, Op::Sum), Some(x), None)
     }
 
-    /// Begins broadcast.
+    /// Starts broadcast.
     #[pyo3(signature = (x, root=0))]
     fn ibroadcast(&self, py: Python<'_>, x: &Bound<'_, PyAny>, root: usize) -> PyResult<Request> {
-        self.begin_collective(py, (CollectiveKind::Broadcast { root }, Op::Sum), Some(x), None)
+        self.start_collective(py, (CollectiveKind::Broadcast { root }, Op::Sum), Some(x), None)
     }
 
-    /// Reduces what all ranks have in x, for all: to out, or in place.
+    /// Reduces x of all ranks, element by element, into out of every rank; without out, in place.
+    /// All ranks get bitwise equal results.
     #[pyo3(
         signature = (x, op=SUM, *, out=None),
         text_signature = "($self, x, op='sum', *, out=None)"
@@ -303,7 +318,7 @@ impl Communicator {
         self.collective(py, (CollectiveKind::AllReduce, op.0), Some(x), out)
     }
 
-    /// Begins all_reduce.
+    /// Starts all_reduce.
     #[pyo3(
         signature = (x, op=SUM, *, out=None),
         text_signature = "($self, x, op='sum', *, out=None)"
@@ -315,10 +330,11 @@ impl Communicator {
         op: OpName,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Request> {
-        self.begin_collective(py, (CollectiveKind::AllReduce, op.0), Some(x), out)
+        self.start_collective(py, (CollectiveKind::AllReduce, op.0), Some(x), out)
     }
 
-    /// Reduces what all ranks have in x to out of root, or in place there.
+    /// Reduces x of all ranks, element by element, into out of rank root; without out, into x
+    /// there.
     #[pyo3(
         signature = (x, op=SUM, root=0, *, out=None),
         text_signature = "($self, x, op='sum', root=0, *, out=None)"
@@ -334,7 +350,7 @@ impl Communicator {
         self.collective(py, (CollectiveKind::Reduce { root }, op.0), Some(x), out)
     }
 
-    /// Begins reduce.
+    /// Starts reduce.
     #[pyo3(
         signature = (x, op=SUM, root=0, *, out=None),
         text_signature = "($self, x, op='sum', root=0, *, out=None)"
@@ -347,11 +363,12 @@ impl Communicator {
         root: usize,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Request> {
-        self.begin_collective(py, (CollectiveKind::Reduce { root }, op.0), Some(x), out)
+        self.start_collective(py, (CollectiveKind::Reduce { root }, op.0), Some(x), out)
     }
 
-    /// Puts x of all ranks, by rank, to out of root; without out, x of root is long enough for all
-    /// and has its own part in place.
+    /// Concatenates x of all ranks, in rank order, into out of rank root, which has size times as
+    /// many elements. Without out, x of root is as long as that, and has root's own part in its
+    /// place.
     #[pyo3(signature = (x, root=0, *, out=None))]
     fn gather(
         &self,
@@ -363,7 +380,7 @@ impl Communicator {
         self.collective(py, (CollectiveKind::Gather { root }, Op::Sum), Some(x), out)
     }
 
-    /// Begins gather.
+    /// Starts gather.
     #[pyo3(signature = (x, root=0, *, out=None))]
     fn igather(
         &self,
@@ -372,11 +389,12 @@ impl Communicator {
         root: usize,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Request> {
-        self.begin_collective(py, (CollectiveKind::Gather { root }, Op::Sum), Some(x), out)
+        self.start_collective(py, (CollectiveKind::Gather { root }, Op::Sum), Some(x), out)
     }
 
-    /// Gives out of each rank its part of x of root; without out, x of the others gets their part,
-    /// and root keeps its own where it is. With out, x of the others may be None.
+    /// Splits x of rank root into size equal parts, in rank order, and copies each rank's part to
+    /// its out; x of other ranks may be None. Without out, the other ranks receive their part in x,
+    /// and root's part stays in its place.
     #[pyo3(signature = (x, root=0, *, out=None))]
     fn scatter(
         &self,
@@ -388,7 +406,7 @@ impl Communicator {
         self.collective(py, (CollectiveKind::Scatter { root }, Op::Sum), x, out)
     }
 
-    /// Begins scatter.
+    /// Starts scatter.
     #[pyo3(signature = (x, root=0, *, out=None))]
     fn iscatter(
         &self,
@@ -397,11 +415,11 @@ impl Communicator {
         root: usize,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Request> {
-        self.begin_collective(py, (CollectiveKind::Scatter { root }, Op::Sum), x, out)
+        self.start_collective(py, (CollectiveKind::Scatter { root }, Op::Sum), x, out)
     }
 
-    /// Puts x of all ranks, by rank, to everyone's out; without out, x is long enough for all and
-    /// has this rank's part in place.
+    /// Concatenates x of all ranks, in rank order, into out of every rank, which has size times as
+    /// many elements. Without out, x is as long as that, and has the rank's own part in its place.
     #[pyo3(signature = (x, *, out=None))]
     fn all_gather(
         &self,
@@ -412,7 +430,7 @@ impl Communicator {
         self.collective(py, (CollectiveKind::AllGather, Op::Sum), Some(x), out)
     }
 
-    /// Begins all_gather.
+    /// Starts all_gather.
     #[pyo3(signature = (x, *, out=None))]
     fn iall_gather(
         &self,
@@ -420,11 +438,12 @@ impl Communicator {
         x: &Bound<'_, PyAny>,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Request> {
-        self.begin_collective(py, (CollectiveKind::AllGather, Op::Sum), Some(x), out)
+        self.start_collective(py, (CollectiveKind::AllGather, Op::Sum), Some(x), out)
     }
 
-    /// Reduces what all ranks have in x, and gives out of each rank its part; without out, the
-    /// part is at the front of x afterwards.
+    /// Reduces x of all ranks, element by element, splits the result into size equal parts, and
+    /// copies each rank's part to its out. Without out, the part is at the front of x, and the rest
+    /// of x is undefined.
     #[pyo3(
         signature = (x, op=SUM, *, out=None),
         text_signature = "($self, x, op='sum', *, out=None)"
@@ -439,7 +458,7 @@ impl Communicator {
         self.collective(py, (CollectiveKind::ReduceScatter, op.0), Some(x), out)
     }
 
-    /// Begins reduce_scatter.
+    /// Starts reduce_scatter.
     #[pyo3(
         signature = (x, op=SUM, *, out=None),
         text_signature = "($self, x, op='sum', *, out=None)"
@@ -451,10 +470,11 @@ impl Communicator {
         op: OpName,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Request> {
-        self.begin_collective(py, (CollectiveKind::ReduceScatter, op.0), Some(x), out)
+        self.start_collective(py, (CollectiveKind::ReduceScatter, op.0), Some(x), out)
     }
 
-    /// Sends a part of x to each rank, and puts a part of each to out, or in place.
+    /// Sends part j of x to rank j, and stores the part received from rank i as part i of out,
+    /// where x and out consist of size equal parts. Without out, in place.
     #[pyo3(signature = (x, *, out=None))]
     fn all_to_all(
         &self,
@@ -465,7 +485,7 @@ impl Communicator {
         self.collective(py, (CollectiveKind::AllToAll, Op::Sum), Some(x), out)
     }
 
-    /// Begins all_to_all.
+    /// Starts all_to_all.
     #[pyo3(signature = (x, *, out=None))]
     fn iall_to_all(
         &self,
@@ -473,6 +493,6 @@ impl Communicator {
         x: &Bound<'_, PyAny>,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Request> {
-        self.begin_collective(py, (CollectiveKind::AllToAll, Op::Sum), Some(x), out)
+        self.start_collective(py, (CollectiveKind::AllToAll, Op::Sum), Some(x), out)
     }
 }

@@ -1,11 +1,11 @@
-//! Types of elements as Python's protocols name them.
+//! Element types, converted from the notations of Python's buffer protocols.
 
 use rlaunch_comm::ElementType;
 use std::fmt;
 
-/// What kind of number it is.
+/// Kind of number, regardless of its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum NumberKind {
     Signed,
     Unsigned,
     Float,
@@ -14,91 +14,91 @@ pub(crate) enum Class {
     Bool,
 }
 
-/// The type of a buffer's elements.
+/// Type of a buffer's elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Dtype {
-    /// One that can be reduced.
+    /// Type that can be reduced.
     Element(ElementType),
-    /// One that can only be moved: its name, and its size in bytes.
+    /// Type that can only be transferred, as bytes: its name, and its size in bytes.
     Other(String, usize),
 }
 
-/// Numbers of a machine with the other byte order.
+/// Error: the elements are not in native byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Swapped;
+pub(crate) struct NonNativeOrder;
 
 impl Dtype {
-    fn of(class: Class, size: usize) -> Dtype {
-        let element = match (class, size) {
-            (Class::Float, 2) => ElementType::F16,
-            (Class::Bfloat, 2) => ElementType::Bf16,
-            (Class::Float, 4) => ElementType::F32,
-            (Class::Float, 8) => ElementType::F64,
-            (Class::Signed, 4) => ElementType::I32,
-            (Class::Signed, 8) => ElementType::I64,
-            (Class::Unsigned, 1) => ElementType::U8,
-            (Class::Unsigned, 8) => ElementType::U64,
-            _ => return Dtype::Other(name(class, size), size),
+    fn new(kind: NumberKind, size: usize) -> Dtype {
+        let element = match (kind, size) {
+            (NumberKind::Float, 2) => ElementType::F16,
+            (NumberKind::Bfloat, 2) => ElementType::Bf16,
+            (NumberKind::Float, 4) => ElementType::F32,
+            (NumberKind::Float, 8) => ElementType::F64,
+            (NumberKind::Signed, 4) => ElementType::I32,
+            (NumberKind::Signed, 8) => ElementType::I64,
+            (NumberKind::Unsigned, 1) => ElementType::U8,
+            (NumberKind::Unsigned, 8) => ElementType::U64,
+            _ => return Dtype::Other(numpy_name(kind, size), size),
         };
         Dtype::Element(element)
     }
 
-    /// As the buffer protocol writes it: `f`, `<q`.
-    pub(crate) fn from_format(format: &str, size: usize) -> Result<Dtype, Swapped> {
+    /// Parses a format of the buffer protocol (module `struct`), like `f` or `<q`.
+    pub(crate) fn from_format(format: &str, size: usize) -> Result<Dtype, NonNativeOrder> {
         let (order, letters) = match format.as_bytes() {
             [order @ (b'@' | b'=' | b'<' | b'>' | b'!'), ..] => (*order, &format[1..]),
             _ => (b'@', format),
         };
-        if size > 1 && is_foreign(order) {
-            return Err(Swapped);
+        if size > 1 && is_non_native(order) {
+            return Err(NonNativeOrder);
         }
-        let class = match letters {
-            "b" | "h" | "i" | "l" | "q" | "n" => Class::Signed,
-            "B" | "H" | "I" | "L" | "Q" | "N" | "c" => Class::Unsigned,
-            "e" | "f" | "d" | "g" => Class::Float,
-            "Zf" | "Zd" | "Zg" => Class::Complex,
-            "?" => Class::Bool,
+        let kind = match letters {
+            "b" | "h" | "i" | "l" | "q" | "n" => NumberKind::Signed,
+            "B" | "H" | "I" | "L" | "Q" | "N" | "c" => NumberKind::Unsigned,
+            "e" | "f" | "d" | "g" => NumberKind::Float,
+            "Zf" | "Zd" | "Zg" => NumberKind::Complex,
+            "?" => NumberKind::Bool,
             _ => return Ok(Dtype::Other(format.to_owned(), size)),
         };
-        Ok(Dtype::of(class, size))
+        Ok(Dtype::new(kind, size))
     }
 
-    /// As `__array_interface__` writes it: `<f4`, `|u1`. None where it is none.
-    pub(crate) fn from_typestr(typestr: &str) -> Option<Result<Dtype, Swapped>> {
+    /// Parses a typestr of `__array_interface__`, like `<f4` or `|u1`; `None` if it is invalid.
+    pub(crate) fn from_typestr(typestr: &str) -> Option<Result<Dtype, NonNativeOrder>> {
         let order = *typestr.as_bytes().first()?;
-        let kind = typestr.get(1..2)?;
+        let letter = typestr.get(1..2)?;
         let size: usize = typestr.get(2..)?.parse().ok().filter(|size| *size > 0)?;
-        if size > 1 && is_foreign(order) {
-            return Some(Err(Swapped));
+        if size > 1 && is_non_native(order) {
+            return Some(Err(NonNativeOrder));
         }
-        let class = match kind {
-            "i" => Class::Signed,
-            "u" => Class::Unsigned,
-            "f" => Class::Float,
-            "c" => Class::Complex,
-            "b" => Class::Bool,
+        let kind = match letter {
+            "i" => NumberKind::Signed,
+            "u" => NumberKind::Unsigned,
+            "f" => NumberKind::Float,
+            "c" => NumberKind::Complex,
+            "b" => NumberKind::Bool,
             _ => return Some(Ok(Dtype::Other(typestr.to_owned(), size))),
         };
-        Some(Ok(Dtype::of(class, size)))
+        Some(Ok(Dtype::new(kind, size)))
     }
 
-    /// As DLPack writes it. None where elements are no whole bytes.
+    /// Converts a DLPack type; `None` if elements are not whole bytes.
     pub(crate) fn from_dlpack(code: u8, bits: u8, lanes: u16) -> Option<Dtype> {
         let bytes = u32::from(bits) * u32::from(lanes);
         let size = usize::try_from(bytes / 8).ok().filter(|size| *size > 0 && bytes % 8 == 0)?;
-        let class = match code {
-            0 => Class::Signed,
-            1 => Class::Unsigned,
-            2 => Class::Float,
-            4 => Class::Bfloat,
-            5 => Class::Complex,
-            6 => Class::Bool,
+        let kind = match code {
+            0 => NumberKind::Signed,
+            1 => NumberKind::Unsigned,
+            2 => NumberKind::Float,
+            4 => NumberKind::Bfloat,
+            5 => NumberKind::Complex,
+            6 => NumberKind::Bool,
             _ => return Some(Dtype::Other(format!("type {code} of DLPack"), size)),
         };
         if lanes != 1 {
             return Some(Dtype::Other(format!("vector of {lanes}"), size));
         }
-        Some(Dtype::of(class, size))
+        Some(Dtype::new(kind, size))
     }
 
     pub(crate) fn bytes() -> Dtype {
@@ -109,7 +109,7 @@ impl Dtype {
         Dtype::Element(ElementType::Bf16)
     }
 
-    /// In bytes.
+    /// Returns the size in bytes.
     pub(crate) fn size(&self) -> usize {
         match self {
             Dtype::Element(element) => element.size(),
@@ -117,7 +117,7 @@ impl Dtype {
         }
     }
 
-    /// What its address has to be a multiple of.
+    /// Returns the alignment that addresses need, in bytes.
     pub(crate) fn alignment(&self) -> usize {
         match self {
             Dtype::Element(element) => element.size(),
@@ -126,7 +126,7 @@ impl Dtype {
     }
 }
 
-fn is_foreign(order: u8) -> bool {
+fn is_non_native(order: u8) -> bool {
     match order {
         b'>' | b'!' => cfg!(target_endian = "little"),
         b'<' => cfg!(target_endian = "big"),
@@ -134,19 +134,19 @@ fn is_foreign(order: u8) -> bool {
     }
 }
 
-fn name(class: Class, size: usize) -> String {
-    let class = match class {
-        Class::Signed => "int",
-        Class::Unsigned => "uint",
-        Class::Float => "float",
-        Class::Bfloat => "bfloat",
-        Class::Complex => "complex",
-        Class::Bool => return "bool".to_owned(),
+fn numpy_name(kind: NumberKind, size: usize) -> String {
+    let kind = match kind {
+        NumberKind::Signed => "int",
+        NumberKind::Unsigned => "uint",
+        NumberKind::Float => "float",
+        NumberKind::Bfloat => "bfloat",
+        NumberKind::Complex => "complex",
+        NumberKind::Bool => return "bool".to_owned(),
     };
-    format!("{class}{}", 8 * size)
+    format!("{kind}{}", 8 * size)
 }
 
-/// As numpy names it.
+/// Writes numpy's name of the type.
 impl fmt::Display for Dtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

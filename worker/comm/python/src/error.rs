@@ -1,11 +1,11 @@
-//! What Python raises when the communicator fails.
+//! Python exceptions for errors of the communicator.
 
 use crate::interrupt;
 use pyo3::PyErr;
 use pyo3::exceptions::PyRuntimeError;
 use rlaunch_comm::{Cause, CommError, StartError};
 
-// What the macro writes is public.
+// A module of its own, because the macro generates public items.
 mod raised {
     use super::PyRuntimeError;
 
@@ -13,36 +13,38 @@ mod raised {
         rlaunch,
         Error,
         PyRuntimeError,
-        "The communicator failed; says what was being done, with whom, and why it did not work."
+        "A call of the communicator failed. The message names the operation, the rank and the cause."
     );
     pyo3::create_exception!(
         rlaunch,
         PeerLost,
         Error,
-        "A rank is dead or has left, or the way to it is broken."
+        "A rank has died or left, or the connection to it has failed."
     );
     pyo3::create_exception!(
         rlaunch,
         TimedOut,
         Error,
-        "RLAUNCH_COMM_TIMEOUT has passed; says who has not answered."
+        "A call has waited for RLAUNCH_COMM_TIMEOUT seconds. The message names the missing ranks."
     );
 }
 pub(crate) use raised::{Error, PeerLost, TimedOut};
 
-/// As Python's exception of the kind that fits.
-pub(crate) fn raise(error: &CommError) -> PyErr {
+/// Converts an error of the communicator to the Python exception of its kind.
+pub(crate) fn to_exception(error: &CommError) -> PyErr {
     let sentence = error.to_string();
     match &error.cause {
-        Cause::Interrupted => interrupt::raised().unwrap_or_else(|| Error::new_err(sentence)),
+        Cause::Interrupted => {
+            interrupt::take_exception().unwrap_or_else(|| Error::new_err(sentence))
+        }
         Cause::Lost { .. } | Cause::Left(_) => PeerLost::new_err(sentence),
         Cause::TimedOut { .. } => TimedOut::new_err(sentence),
         _ => Error::new_err(sentence),
     }
 }
 
-/// The same for a process that has no communicator, with what to do about it.
-pub(crate) fn raise_start(error: &StartError) -> PyErr {
+/// Converts an error of starting the communicator to a Python exception, with its hint.
+pub(crate) fn start_exception(error: &StartError) -> PyErr {
     let sentence = match error.hint() {
         Some(hint) => format!("{error}; {hint}"),
         None => error.to_string(),

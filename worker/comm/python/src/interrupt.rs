@@ -1,36 +1,42 @@
-//! Ctrl-C while a rank waits.
+//! Interruption of waits by Python's signal handlers, such as that of Ctrl-C.
+//!
+//! Python runs signal handlers only when the interpreter is asked to. A waiting call asks regularly
+//! ([`is_pending`]); if a handler raises, the call ends with the handler's exception
+//! ([`take_exception`]).
 
 use pyo3::{PyErr, Python};
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
-/// A thread asks no more often: to ask takes the interpreter from other threads.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Shortest time between two checks of a thread. A check attaches to the interpreter, which delays
+/// other threads.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 thread_local! {
-    static ASKED: Cell<Option<Instant>> = const { Cell::new(None) };
-    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+    static LAST_CHECK: Cell<Option<Instant>> = const { Cell::new(None) };
+    static EXCEPTION: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
-/// Whether a signal has come whose handler raised an exception; it is kept for [`raised`].
+/// Runs pending signal handlers, and tells whether one has raised an exception, which is kept for
+/// [`take_exception`].
 pub(crate) fn is_pending() -> bool {
     let now = Instant::now();
-    if ASKED.get().is_some_and(|asked| now.duration_since(asked) < PAUSE) {
+    if LAST_CHECK.get().is_some_and(|call| now.duration_since(call) < CHECK_INTERVAL) {
         return false;
     }
-    ASKED.set(Some(now));
+    LAST_CHECK.set(Some(now));
     #[expect(clippy::redundant_closure_for_method_calls, reason = "the method is of one lifetime")]
     let checked = Python::try_attach(|py| py.check_signals());
     match checked {
         Some(Err(error)) => {
-            RAISED.set(Some(error));
+            EXCEPTION.set(Some(error));
             true
         }
         _ => false,
     }
 }
 
-/// What the handler raised.
-pub(crate) fn raised() -> Option<PyErr> {
-    RAISED.take()
+/// Takes the exception that a handler has raised in this thread.
+pub(crate) fn take_exception() -> Option<PyErr> {
+    EXCEPTION.take()
 }

@@ -1,9 +1,12 @@
-//! The communicator for Python.
+//! Python module of rlaunch's communicator (`rlaunch._rlaunch`, behind `import rlaunch`).
 //!
-//! Every rank makes its calls on memory that Python's objects lend: arrays, `bytearray`s, numpy's
-//! and torch's. Nothing is copied, and other threads of the interpreter run meanwhile. Where an
-//! interpreter cannot load this extension, `_fallback.py` makes the calls by ctypes; `torch.py` is
-//! a backend of torch.
+//! Calls work directly on the memory of Python objects (`array`, `bytearray`, numpy arrays, torch
+//! tensors), and let other threads of the interpreter run while they wait. If an interpreter cannot
+//! load this extension, `_fallback.py` makes the same calls by ctypes; `torch.py` is a backend of
+//! `torch.distributed`.
+//!
+//! Layers: `dtype`, `interrupt` ← `error`, `buffer` ← `received` ← `memory` ← `shared` ← `request`,
+//! `registration`, `collective` ← `communicator`.
 
 mod buffer;
 mod collective;

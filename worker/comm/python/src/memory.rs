@@ -1,4 +1,4 @@
-//! The memory of a call.
+//! Memory of a call: the buffers that it reads and writes.
 
 use crate::buffer::{Access, Buffer};
 use crate::dtype::Dtype;
@@ -6,74 +6,83 @@ use crate::received::Received;
 use pyo3::prelude::*;
 use rlaunch_comm::{self as comm, ElementType};
 
-/// An argument that lends memory.
+/// An optional argument that exposes its memory.
 pub(crate) type Argument<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
 
-/// The memory of a call: what it reads and what it writes, either of which a rank may have no part
-/// in, or one that is both.
+/// Input and output buffer of a call. Either may be missing, depending on the rank. The objects
+/// keep their memory until this is dropped.
 pub(crate) struct Memory {
     input: Option<Buffer>,
     output: Option<Buffer>,
-    pub(crate) is_one: bool,
+    /// `output` is the input as well.
+    pub(crate) is_in_place: bool,
 }
 
 impl Memory {
-    pub(crate) fn apart(
+    /// Takes the memory of `x` as the input and of `out` as the output. Fails if they overlap or
+    /// differ in type. `call` is the name of the call, for errors.
+    pub(crate) fn separate(
         call: &str,
         x: Argument<'_, '_>,
         out: Argument<'_, '_>,
     ) -> PyResult<Memory> {
-        let input = x.map(|x| Buffer::of(x, call, Access::Read)).transpose()?;
-        let output = out.map(|out| Buffer::of(out, call, Access::Write)).transpose()?;
+        let input = x.map(|x| Buffer::from_object(x, call, Access::Read)).transpose()?;
+        let output = out.map(|out| Buffer::from_object(out, call, Access::Write)).transpose()?;
         if let (Some(input), Some(output)) = (&input, &output) {
-            input.is_apart_from(output, call)?;
+            input.check_separate(output, call)?;
         }
-        Ok(Memory { input, output, is_one: false })
+        Ok(Memory { input, output, is_in_place: false })
     }
 
+    /// Takes the memory of `x` as input and output.
     pub(crate) fn in_place(call: &str, x: &Bound<'_, PyAny>) -> PyResult<Memory> {
-        let output = Some(Buffer::of(x, call, Access::Write)?);
-        Ok(Memory { input: None, output, is_one: true })
+        let output = Some(Buffer::from_object(x, call, Access::Write)?);
+        Ok(Memory { input: None, output, is_in_place: true })
     }
 
-    /// Of a receive.
-    pub(crate) fn to_write(call: &str, x: &Bound<'_, PyAny>) -> PyResult<Memory> {
-        Memory::apart(call, None, Some(x))
+    /// Takes the memory of `x` as the output of a receive.
+    pub(crate) fn for_receive(call: &str, x: &Bound<'_, PyAny>) -> PyResult<Memory> {
+        Memory::separate(call, None, Some(x))
     }
 
-    /// Bytes that came into it, as its elements.
-    pub(crate) fn received(&self, came: comm::Received) -> PyResult<Received> {
-        Received::of(came, &self.written().unwrap_or_else(Dtype::bytes))
+    /// Converts the length of a received message from bytes to elements of the output.
+    pub(crate) fn received(&self, received: comm::Received) -> PyResult<Received> {
+        Received::new(received, &self.output_dtype().unwrap_or_else(Dtype::bytes))
     }
 
     pub(crate) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
         [&self.input, &self.output].into_iter().flatten()
     }
 
+    /// Returns the type that the communicator transfers the elements as.
     pub(crate) fn element(&self) -> ElementType {
-        self.buffers().next().map_or(ElementType::U8, Buffer::moves_as)
+        self.buffers().next().map_or(ElementType::U8, Buffer::transfer_type)
     }
 
-    /// What is written, if anything.
-    pub(crate) fn written(&self) -> Option<Dtype> {
+    /// Returns the type of the output's elements, if there is an output.
+    pub(crate) fn output_dtype(&self) -> Option<Dtype> {
         self.output.as_ref().map(|output| output.dtype().clone())
     }
 
-    /// As bytes: what is read and what is written.
+    /// Returns input and output as bytes; empty if missing.
     pub(crate) fn bytes(&mut self) -> (&[u8], &mut [u8]) {
-        #[expect(unsafe_code, reason = "what Python's threads do is for Python to say")]
-        // SAFETY: what `read` and `write` want has three parts. The bytes are there: the buffers
-        // are held by `self`, which is borrowed. No slice of this module overlaps one that is
-        // written: `apart` has compared the two of this call; a request keeps addresses, no slices
-        // (`raw::isend` and its kin), and so only calls that block in another thread have any.
-        // Nothing else writes to, or reads, the bytes for as long: that is not checked, and cannot
-        // be, since Python's memory has no owner who could be asked; other threads run while a call
-        // waits. The module's documentation asks it of the program, as numpy does for what it works
-        // on without the interpreter, and NCCL and MPI for their buffers. A program that breaks it
-        // has a data race of its own making: what is torn is bytes, of which any value is valid,
-        // and which nothing here takes for an address, a length or a type.
+        #[expect(unsafe_code, reason = "the program has to synchronise its threads")]
+        // SAFETY: `read` and `write` have three requirements.
+        //
+        // The bytes exist: `self` holds the buffers, and is borrowed.
+        //
+        // No slice of this module overlaps one that is written: `separate` has compared the buffers
+        // of this call. Requests keep addresses and not slices (`raw::isend` and the like), so
+        // other slices exist only in blocking calls of other threads.
+        //
+        // No other code accesses the bytes meanwhile: this cannot be checked, because Python's
+        // memory has no exclusive owner, and other threads run while a call waits. The module's
+        // documentation demands it of the program, as numpy does for operations that release the
+        // interpreter, and MPI and NCCL for their buffers. If a program violates it, the race
+        // affects plain bytes, for which any value is valid, and which this crate never uses as an
+        // address, length or type.
         let input = self.input.as_ref().map_or(&[][..], |input| unsafe { input.read() });
-        #[expect(unsafe_code, reason = "what Python's threads do is for Python to say")]
+        #[expect(unsafe_code, reason = "the program has to synchronise its threads")]
         // SAFETY: as above.
         let output = self.output.as_mut().map_or(&mut [][..], |output| unsafe { output.write() });
         (input, output)

@@ -1,30 +1,31 @@
-//! What a receive has got.
+//! Result of a receive.
 
 use crate::dtype::Dtype;
 use crate::error::Error;
 use pyo3::prelude::*;
 use rlaunch_comm as comm;
 
-/// What a receive has got.
+/// Source and length of a received message.
 #[pyclass(frozen, module = "rlaunch")]
 pub(crate) struct Received {
-    /// Who sent it.
+    /// Rank that sent the message.
     #[pyo3(get)]
     source: usize,
-    /// How many elements; not more than there was room for.
+    /// Length of the message, in elements of the buffer that it was received into.
     #[pyo3(get)]
     length: usize,
 }
 
 impl Received {
-    /// Of bytes that came, as elements.
-    pub(crate) fn of(came: comm::Received, dtype: &Dtype) -> PyResult<Received> {
-        let (length, size) = (came.length, dtype.size());
+    /// Converts the length from bytes to elements of type `dtype`.
+    pub(crate) fn new(received: comm::Received, dtype: &Dtype) -> PyResult<Received> {
+        let (length, size) = (received.length, dtype.size());
         if !length.is_multiple_of(size) {
-            let wrong = format!("a message of {length} bytes, which is no whole number of {dtype}");
+            let wrong =
+                format!("a message of {length} bytes, which is not a whole number of {dtype}");
             return Err(Error::new_err(wrong));
         }
-        Ok(Received { source: came.from, length: length / size })
+        Ok(Received { source: received.from, length: length / size })
     }
 }
 

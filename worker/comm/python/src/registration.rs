@@ -1,46 +1,48 @@
-//! Memory that devices are told of once.
+//! Registration of an object's memory with RDMA devices.
 
 use crate::buffer::Buffer;
 use crate::error::Error;
-use crate::shared::Shared;
+use crate::shared::SharedComm;
 use pyo3::prelude::*;
 use rlaunch_comm::raw;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A registration, and the object whose memory it is.
-struct Held {
-    // Dropped first: devices forget the memory before its object may free it.
+/// A registration, and the buffer that keeps the memory in place.
+struct RegisteredBuffer {
+    // Declared first: the memory is deregistered before its object may free it.
     registration: raw::Registration,
     _buffer: Buffer,
 }
 
-/// Memory of an object that RDMA devices know until this is released: long messages from and to any
-/// part of it need not be told to them. The object keeps its memory until then.
+/// Memory of an object that is registered with the RDMA devices, which speeds up long messages from
+/// and to any part of it. The object keeps its memory until release(), or until the end of a `with`
+/// block.
 #[pyclass(frozen, module = "rlaunch")]
 pub(crate) struct Registration {
-    shared: Arc<Shared>,
-    // Held for moments only, and never while the interpreter is given away.
-    held: Mutex<Option<Held>>,
+    shared: Arc<SharedComm>,
+    // Locked only briefly, and never while the interpreter is detached, so it cannot deadlock.
+    held: Mutex<Option<RegisteredBuffer>>,
 }
 
 impl Registration {
     pub(crate) fn new(
-        shared: &Arc<Shared>,
+        shared: &Arc<SharedComm>,
         registration: raw::Registration,
         buffer: Buffer,
     ) -> Self {
-        let held = Mutex::new(Some(Held { registration, _buffer: buffer }));
+        let held = Mutex::new(Some(RegisteredBuffer { registration, _buffer: buffer }));
         Registration { shared: shared.clone(), held }
     }
 
-    fn held(&self) -> MutexGuard<'_, Option<Held>> {
+    fn held(&self) -> MutexGuard<'_, Option<RegisteredBuffer>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[pymethods]
 impl Registration {
-    /// Has devices forget the memory. Fails while a request on it is not done.
+    /// Deregisters the memory. Raises Error while a request that uses the memory is in progress.
+    /// Does nothing the second time.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         self.shared.comm()?;
         let Some(mut held) = self.held().take() else { return Ok(()) };
@@ -48,7 +50,7 @@ impl Registration {
             return Ok(());
         }
         *self.held() = Some(held);
-        Err(Error::new_err("register: the memory is in use: a request on it is not done"))
+        Err(Error::new_err("register: the memory is in use: a request on it has not completed"))
     }
 
     fn __enter__(this: Py<Self>) -> Py<Self> {

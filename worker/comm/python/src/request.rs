@@ -1,85 +1,93 @@
-//! What was begun and goes on.
+//! Requests: operations in progress, as Python sees them.
 
 use crate::dtype::Dtype;
-use crate::error::{Error, raise};
+use crate::error::{Error, to_exception};
 use crate::received::Received;
-use crate::shared::{Begun, Shared};
+use crate::shared::{InFlight, SharedComm};
 use pyo3::prelude::*;
 use rlaunch_comm::{self as comm, CommError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 enum State {
-    Going(Begun),
-    /// A thread has it.
+    InFlight(InFlight),
+    /// A thread is waiting for it or testing it.
     Taken,
     Done(Result<comm::Received, CommError>),
 }
 
-/// Something that goes on, and holds its memory until it is done. It goes on too when it is
-/// dropped.
+/// A nonblocking operation. The objects passed to it keep their memory until it completes, and must
+/// not be accessed before. An operation whose request is dropped continues, as long as the program
+/// makes calls.
 #[pyclass(frozen, module = "rlaunch")]
 pub(crate) struct Request {
-    shared: Arc<Shared>,
-    // Held for moments only, and never while the interpreter is given away.
+    shared: Arc<SharedComm>,
+    // Locked only briefly, and never while the interpreter is detached, so it cannot deadlock.
     state: Mutex<State>,
-    /// The elements of a receive.
+    /// Type of the elements, if the operation is a receive.
     receives: Option<Dtype>,
 }
 
 impl Request {
-    pub(crate) fn new(shared: &Arc<Shared>, begun: Begun, receives: Option<Dtype>) -> Request {
-        Request { shared: shared.clone(), state: Mutex::new(State::Going(begun)), receives }
+    pub(crate) fn new(
+        shared: &Arc<SharedComm>,
+        operation: InFlight,
+        receives: Option<Dtype>,
+    ) -> Request {
+        Request { shared: shared.clone(), state: Mutex::new(State::InFlight(operation)), receives }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves nothing behind if somebody else has it, or it is done.
-    fn take(&self) -> Result<Begun, Option<Result<comm::Received, CommError>>> {
+    /// Takes the operation out of the request. Fails with `None` if another thread has taken it,
+    /// and with the result if it has completed.
+    fn take(&self) -> Result<InFlight, Option<Result<comm::Received, CommError>>> {
         let mut state = self.state();
         match std::mem::replace(&mut *state, State::Taken) {
-            State::Going(begun) => Ok(begun),
+            State::InFlight(operation) => Ok(operation),
             State::Taken => Err(None),
-            State::Done(came) => {
-                *state = State::Done(came.clone());
-                Err(Some(came))
+            State::Done(result) => {
+                *state = State::Done(result.clone());
+                Err(Some(result))
             }
         }
     }
 
-    fn answer(&self, came: Result<comm::Received, CommError>) -> PyResult<Option<Received>> {
-        let came = came.map_err(|error| raise(&error))?;
-        self.receives.as_ref().map(|dtype| Received::of(came, dtype)).transpose()
+    fn to_received(&self, result: Result<comm::Received, CommError>) -> PyResult<Option<Received>> {
+        let result = result.map_err(|error| to_exception(&error))?;
+        self.receives.as_ref().map(|dtype| Received::new(result, dtype)).transpose()
     }
 }
 
 #[pymethods]
 impl Request {
-    /// Waits until it is done; of a receive, says what came.
+    /// Waits until the operation completes. Returns a Received for a receive, else None. Raises the
+    /// operation's error, also if called again. Ctrl-C interrupts it.
     fn wait(&self, py: Python<'_>) -> PyResult<Option<Received>> {
         self.shared.comm()?;
-        let Begun { pending, memory } = match self.take() {
-            Ok(begun) => begun,
-            Err(Some(came)) => return self.answer(came),
-            Err(None) => return Err(Error::new_err("another thread waits for this request")),
+        let InFlight { pending, memory } = match self.take() {
+            Ok(operation) => operation,
+            Err(Some(result)) => return self.to_received(result),
+            Err(None) => return Err(Error::new_err("another thread is waiting for this request")),
         };
-        let came = py.detach(|| pending.wait());
+        let result = py.detach(|| pending.wait());
         drop(memory);
-        *self.state() = State::Done(came.clone());
-        self.answer(came)
+        *self.state() = State::Done(result.clone());
+        self.to_received(result)
     }
 
-    /// Whether it is done; `wait` says then what came of it.
+    /// Tells whether the operation has completed, without waiting; wait() then returns its result.
+    /// False while another thread waits.
     fn test(&self, py: Python<'_>) -> PyResult<bool> {
         self.shared.comm()?;
-        let mut begun = match self.take() {
-            Ok(begun) => begun,
+        let mut operation = match self.take() {
+            Ok(operation) => operation,
             Err(done) => return Ok(done.is_some()),
         };
-        let came = py.detach(|| begun.pending.test());
-        let is_done = came.is_some();
-        *self.state() = came.map_or_else(|| State::Going(begun), State::Done);
+        let result = py.detach(|| operation.pending.test());
+        let is_done = result.is_some();
+        *self.state() = result.map_or_else(|| State::InFlight(operation), State::Done);
         Ok(is_done)
     }
 }
@@ -87,8 +95,8 @@ impl Request {
 impl Drop for Request {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let State::Going(begun) = std::mem::replace(state, State::Taken) {
-            self.shared.leave(begun);
+        if let State::InFlight(operation) = std::mem::replace(state, State::Taken) {
+            self.shared.abandon(operation);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a communicator and its requests have together.
+//! State that a Python communicator shares with its requests and registrations.
 
 use crate::error::Error;
 use crate::memory::Memory;
@@ -9,34 +9,38 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How often this process has been forked from another: what its parent made is not its own.
+/// Number of forks between the first process and this one. A communicator with another number
+/// belongs to an ancestor process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// This process was just forked.
+/// Counts a fork; called in the child.
 pub(crate) fn count_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Something that goes on, and the memory that it works on.
-pub(crate) struct Begun {
-    // Dropped first, which takes the memory back.
+/// An operation in progress, and its memory.
+pub(crate) struct InFlight {
+    // Declared first: dropping it stops the use of the memory.
     pub(crate) pending: Pending,
     pub(crate) memory: Memory,
 }
 
-pub(crate) struct Shared {
+/// A communicator and its operations without a request.
+pub(crate) struct SharedComm {
     comm: ManuallyDrop<Arc<Communicator>>,
-    /// What goes on although the program has dropped the request.
-    left: Mutex<Vec<Begun>>,
+    /// Operations in progress whose request the program has dropped.
+    abandoned: Mutex<Vec<InFlight>>,
+    /// Value of [`FORKS`] in the process that the communicator belongs to.
     forks: u32,
 }
 
-impl Shared {
-    pub(crate) fn new(comm: Communicator) -> Shared {
+impl SharedComm {
+    pub(crate) fn new(comm: Communicator) -> SharedComm {
         let forks = FORKS.load(Ordering::Relaxed);
-        Shared { comm: ManuallyDrop::new(Arc::new(comm)), left: Mutex::default(), forks }
+        SharedComm { comm: ManuallyDrop::new(Arc::new(comm)), abandoned: Mutex::default(), forks }
     }
 
+    /// Returns the communicator; fails in a forked child.
     pub(crate) fn comm(&self) -> PyResult<&Arc<Communicator>> {
         match self.is_inherited() {
             false => Ok(&self.comm),
@@ -50,40 +54,46 @@ impl Shared {
         self.forks != FORKS.load(Ordering::Relaxed)
     }
 
-    /// Nobody will ask for it, but it is to be done.
-    pub(crate) fn leave(&self, begun: Begun) {
+    /// Keeps an operation whose request was dropped, so that it completes.
+    pub(crate) fn abandon(&self, operation: InFlight) {
         if self.is_inherited() {
-            return std::mem::forget(begun);
+            return std::mem::forget(operation);
         }
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).push(begun);
+        self.abandoned.lock().unwrap_or_else(PoisonError::into_inner).push(operation);
     }
 
-    /// Drops what was left and is done by now.
+    /// Drops abandoned operations that have completed.
     pub(crate) fn sweep(&self, py: Python<'_>) {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        if left.is_empty() {
+        let mut abandoned = self.abandoned.lock().unwrap_or_else(PoisonError::into_inner);
+        if abandoned.is_empty() {
             return;
         }
-        let mut all = std::mem::take(&mut *left);
-        drop(left);
-        let goes_on = |begun: &mut Begun| begun.pending.test().is_none();
-        let going: Vec<bool> = py.detach(|| all.iter_mut().map(goes_on).collect());
-        let going = all.into_iter().zip(going).filter(|(_, going)| *going).map(|(begun, _)| begun);
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).extend(going);
+        let mut all = std::mem::take(&mut *abandoned);
+        drop(abandoned);
+        let is_in_progress = |operation: &mut InFlight| operation.pending.test().is_none();
+        let in_progress: Vec<bool> = py.detach(|| all.iter_mut().map(is_in_progress).collect());
+        let in_progress = all
+            .into_iter()
+            .zip(in_progress)
+            .filter(|(_, in_progress)| *in_progress)
+            .map(|(operation, _)| operation);
+        self.abandoned.lock().unwrap_or_else(PoisonError::into_inner).extend(in_progress);
     }
 }
 
-/// A forked process would take leave of the ranks in its parent's place.
-impl Drop for Shared {
+/// Leaks the communicator in a forked child: finalizing it would tell the other ranks that the
+/// parent has left.
+impl Drop for SharedComm {
     fn drop(&mut self) {
         let is_inherited = self.is_inherited();
-        let left = std::mem::take(self.left.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let abandoned =
+            std::mem::take(self.abandoned.get_mut().unwrap_or_else(PoisonError::into_inner));
         if is_inherited {
-            return std::mem::forget(left);
+            return std::mem::forget(abandoned);
         }
-        drop(left);
-        #[expect(unsafe_code, reason = "it is dropped here or not at all")]
-        // SAFETY: it is dropped once, and nobody sees it afterwards.
+        drop(abandoned);
+        #[expect(unsafe_code, reason = "a forked child must not drop it")]
+        // SAFETY: the communicator is dropped only here, and not used afterwards.
         unsafe {
             ManuallyDrop::drop(&mut self.comm);
         }

@@ -1,8 +1,8 @@
-"""Every call among several ranks.
+"""Every call, among several ranks.
 
     rlaunch -H localhost:4 -np 4 -x PYTHONPATH=DIR python3 ranks.py
 
-Says `N ranks: all as it should be` if it is.
+Prints `N ranks: all as it should be` if all calls work.
 """
 
 import array
@@ -26,7 +26,7 @@ def longs(*values):
 
 
 def rows(count, of):
-    """What rank `of` has for all ranks, `count` numbers for each."""
+    """Returns the parts that rank `of` has for all ranks, `count` numbers each."""
     return longs(*(1000 * of + 10 * to + i for to in EVERYONE for i in range(count)))
 
 
@@ -142,7 +142,7 @@ def types_that_only_move():
 
 
 def requests():
-    """Everyone begins with everyone, and goes on in any order."""
+    """Every rank starts messages to every other rank, and waits for them in any order."""
     inputs = [longs(me, to) * 50_000 for to in EVERYONE]
     outputs = [longs(0, 0) * 50_000 for _ in EVERYONE]
     receives = [comm.irecv(out, of, tag=3) for of, out in enumerate(outputs)]

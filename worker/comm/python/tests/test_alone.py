@@ -1,4 +1,4 @@
-"""Every call in a world of one."""
+"""Every call, in a job of one rank."""
 
 import array
 import gc
@@ -14,8 +14,8 @@ import rlaunch
 
 comm = rlaunch.init()
 
-# By ctypes no signal ends a call.
-needs_signals = unittest.skipIf(rlaunch._by.__name__ == "rlaunch._fallback", "BY CTYPES")
+# By way of ctypes, signals do not interrupt calls.
+needs_signals = unittest.skipIf(rlaunch._impl.__name__ == "rlaunch._fallback", "BY CTYPES")
 
 
 def numbers(*values):
@@ -90,7 +90,7 @@ class Alone(unittest.TestCase):
             comm.all_reduce(numbers(1), op)
         with self.assertRaises(ValueError) as raised:
             comm.all_reduce(numbers(1), op="avg")
-        self.assertIn("there is no avg, but sum, prod, min, max", str(raised.exception))
+        self.assertIn("unknown operation avg, expected one of sum, prod, min, max", str(raised.exception))
 
     def test_what_does_not_fit_is_said(self):
         for call, sentence in [
@@ -117,10 +117,10 @@ class Alone(unittest.TestCase):
         with self.assertRaisesRegex(rlaunch.Error, "8 bytes from rank 0 does not fit into a buffer of 4"):
             comm.recv(numbers(0), 0, tag=3)
         comm.send(b"abc", 0, tag=4)
-        with self.assertRaisesRegex(rlaunch.Error, "3 bytes, which is no whole number of float32"):
+        with self.assertRaisesRegex(rlaunch.Error, "3 bytes, which is not a whole number of float32"):
             comm.recv(numbers(0), 0, tag=4)
         comm.send(b"abc", 0, tag=5)
-        with self.assertRaisesRegex(rlaunch.Error, "3 bytes, which is no whole number of int16"):
+        with self.assertRaisesRegex(rlaunch.Error, "3 bytes, which is not a whole number of int16"):
             comm.recv(array.array("h", [0, 0]), 0, tag=5)
 
     def test_requests_go_on_until_they_are_awaited(self):
@@ -188,7 +188,7 @@ class Alone(unittest.TestCase):
         comm.isend(x, 0, tag=22)
         comm.recv(out, 0, tag=22)
         self.assertEqual(out[-1], 7)
-        # The next to begin lets go what has ended.
+        # Starting another operation drops operations that have completed.
         comm.ibarrier().wait()
         x.append(0)
 
@@ -202,7 +202,7 @@ class Alone(unittest.TestCase):
             comm.isend(b"", 1)
 
     def test_abort_says_why(self):
-        # Alone, nobody ends anything.
+        # Without rlaunch nothing terminates the process.
         with self.assertRaisesRegex(rlaunch.Error, "^abort: no data$"):
             comm.abort("no data")
 
@@ -248,7 +248,7 @@ class Alone(unittest.TestCase):
             self.fail(f"it was resized {resized} times")
         comm.send(b"12345678", 0, tag=8)
         waiter.join()
-        # It may have been lent between the two.
+        # The receive may lock the buffer between append and pop, so it may be one byte longer.
         self.assertEqual(bytes(out[:8]), b"12345678")
 
     def test_a_forked_process_is_no_rank(self):
@@ -272,7 +272,7 @@ class Alone(unittest.TestCase):
     def test_a_wait_ends_by_ctrl_c(self):
         program = (
             "import rlaunch, signal, sys\n"
-            # Where this runs in the background, interrupts are ignored, and Python leaves it so.
+            # If this runs in the background, SIGINT is ignored, and Python does not change that.
             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "comm = rlaunch.init()\n"
             "try:\n"

@@ -1,4 +1,4 @@
-"""Which objects lend their memory to a call, and what is said to the others."""
+"""Objects whose memory calls can use, and the errors for others."""
 
 import array
 import ctypes
@@ -17,7 +17,7 @@ except ImportError:
 
 comm = rlaunch.init()
 
-BY_CTYPES = rlaunch._by.__name__ == "rlaunch._fallback"
+BY_CTYPES = rlaunch._impl.__name__ == "rlaunch._fallback"
 needs_dlpack = unittest.skipIf(BY_CTYPES, "BY CTYPES")
 
 
@@ -26,7 +26,7 @@ def moves(x, out):
 
 
 class Interface:
-    """Memory that is described by ``__array_interface__`` alone."""
+    """Memory that only ``__array_interface__`` describes."""
 
     def __init__(self, memory, typestr, shape, strides=None, read_only=False, dtype=None):
         self.memory = memory
@@ -74,7 +74,7 @@ new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 
 class Lent:
-    """Memory that is described by ``__dlpack__`` alone."""
+    """Memory that only ``__dlpack__`` describes."""
 
     def __init__(self, memory, code, bits, shape, strides=None, device=1, offset=0, flags=None):
         self.memory = memory
@@ -100,7 +100,7 @@ class Lent:
     def __dlpack__(self, **arguments):
         if self.flags is None:
             if arguments:
-                raise TypeError("it is older than versions")
+                raise TypeError("__dlpack__() takes no arguments")
             return new_capsule(ctypes.addressof(self.tensor), b"dltensor", None)
         return new_capsule(ctypes.addressof(self.versioned), b"dltensor_versioned", None)
 
@@ -167,7 +167,7 @@ class Buffers(unittest.TestCase):
 
     def test_lists_and_numbers_get_a_hint(self):
         hint = (
-            "lends no memory to others; give array.array('d', {}), a numpy array or a torch tensor"
+            "does not expose its memory; pass array.array('d', {}), a numpy array or a torch tensor"
         )
         self.wrong("all_reduce: list " + hint.format("x"), comm.all_reduce, [1.0, 2.0])
         self.wrong("all_reduce: tuple " + hint.format("x"), comm.all_reduce, (1, 2))
@@ -210,13 +210,13 @@ class Buffers(unittest.TestCase):
         )
         swapped = Interface(memory, ">f8", (4,))
         self.wrong(
-            "all_reduce: Interface has the other byte order", comm.all_reduce, swapped
+            "all_reduce: Interface has non-native byte order", comm.all_reduce, swapped
         )
         read_only = Interface(memory, "<f8", (4,), read_only=True)
         self.wrong("all_reduce: Interface is read-only", comm.all_reduce, read_only)
 
     def test_bfloat16_by_its_name(self):
-        # 1.0 and 2.0.
+        # The bfloat16 values 1.0 and 2.0.
         memory = (ctypes.c_uint16 * 2)(0x3F80, 0x4000)
         comm.all_reduce(Interface(memory, "<V2", (2,), dtype="bfloat16"), "prod")
         self.assertEqual(list(memory), [0x3F80, 0x4000])
@@ -249,14 +249,14 @@ class Buffers(unittest.TestCase):
             self.assertEqual(list(out), [1, 2])
             with self.assertRaisesRegex(TypeError, f"{name} cannot be reduced"):
                 comm.all_reduce(Lent(memory, code, bits, shape))
-        with self.assertRaisesRegex(TypeError, "elements that are no whole bytes"):
+        with self.assertRaisesRegex(TypeError, "elements that are not whole bytes"):
             comm.broadcast(Lent(memory, 0, 4, (4,)))
 
     @needs_dlpack
     def test_dlpack_of_other_devices_and_what_is_read_only(self):
         memory = (ctypes.c_float * 4)()
         self.wrong(
-            "all_reduce: Lent is in a device's memory; copy it to the host's first",
+            "all_reduce: Lent is in the memory of a device; copy it to the host first",
             comm.all_reduce,
             Lent(memory, 2, 32, (4,), device=2),
         )

@@ -1,4 +1,4 @@
-"""Every collective of the backend, among three ranks or more, by a script that imports torch alone."""
+"""Every collective of the backend, among three or more ranks, in a script that imports only torch."""
 
 import torch
 import torch.distributed as dist
@@ -86,7 +86,7 @@ def movements():
 
 
 def messages():
-    # More than a connection holds: nobody may have to wait for the other to receive first.
+    # More than a connection buffers: sends must not wait until the peer receives.
     sent, into = mine(1 << 20), torch.empty(1 << 20)
     right, left = (me + 1) % ranks, (me - 1) % ranks
     for works in (
@@ -126,10 +126,10 @@ def gradients():
 
 def refusals():
     refuses(TypeError, "int16 cannot be reduced", dist.all_reduce, torch.ones(3, dtype=torch.int16))
-    words = "has no BOR, but SUM, AVG"
+    words = "does not support BOR, only SUM, AVG"
     bits = torch.ones(3, dtype=torch.int32)
     refuses(ValueError, words, dist.all_reduce, bits, op=dist.ReduceOp.BOR)
-    words = f"joins all {ranks} ranks of the job, and this group has 2"
+    words = f"needs all {ranks} ranks of the job, but this group has 2"
     if me < 2:
         refuses(ValueError, words, dist.new_group, [0, 1])
     else:

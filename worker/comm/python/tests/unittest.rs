@@ -1,5 +1,4 @@
-//! The module in Python's hands: the tests in Python, in a world of one, on a package that is laid
-//! out as it is shipped.
+//! Runs the Python tests, in a job of one rank, on a package that is laid out as it is shipped.
 
 #![expect(
     clippy::unwrap_used,
@@ -10,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::{env, fs};
 
-/// The library as ranks have it: `librlaunch.so`, and one directory for PYTHONPATH. Without the
-/// extension, or without the other, where that is asked for.
+/// Lays out the files as in ranks: `librlaunch.so` if `shared`, and a directory for PYTHONPATH,
+/// with the extension if `extension`.
 fn lay_out(site: &Path, extension: bool, shared: bool) {
     let package = site.join("python/rlaunch");
     fs::create_dir_all(&package).unwrap();
@@ -30,7 +29,7 @@ fn lay_out(site: &Path, extension: bool, shared: bool) {
     }
 }
 
-/// Beside this test, as what it depends on.
+/// Returns the path of a library, which cargo builds into the folder of the test executable.
 fn built(name: &str) -> PathBuf {
     let deps = env::current_exe().unwrap().parent().unwrap().to_owned();
     deps.join(format!("{}{name}{}", env::consts::DLL_PREFIX, env::consts::DLL_SUFFIX))
@@ -50,7 +49,7 @@ fn has_python() -> bool {
     has
 }
 
-/// An empty directory of this name.
+/// Returns the path of a directory that does not exist yet.
 fn site(name: &str) -> PathBuf {
     let site = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     if site.exists() {
@@ -59,14 +58,15 @@ fn site(name: &str) -> PathBuf {
     site
 }
 
-/// By the extension, or by what is asked for.
+/// Runs Python with these arguments; `by` is the value of RLAUNCH_PYTHON. Returns whether it
+/// succeeded, and its output.
 fn in_python(site: &Path, by: &str, arguments: &[&str]) -> (bool, String) {
     let ran = Command::new(python())
         .args(arguments)
         .env("PYTHONPATH", site.join("python"))
         .env("RLAUNCH_PYTHON", by)
         .env("PYTHONDONTWRITEBYTECODE", "1")
-        // Cargo names its own libraries there.
+        // Cargo sets it for its own libraries.
         .env_remove("LD_LIBRARY_PATH")
         .env_remove("RLAUNCH_SOCKET")
         .env_remove("RLAUNCH_HOST")
@@ -133,7 +133,10 @@ fn without_either_library_one_sentence_says_why() {
     let (passed, said) = in_python(&none, "", &program);
     assert!(!passed);
     let last = said.lines().last().unwrap();
-    assert!(last.starts_with("ImportError: rlaunch works by neither of its libraries: "), "{said}");
+    assert!(
+        last.starts_with("ImportError: rlaunch cannot load either of its libraries: "),
+        "{said}"
+    );
     assert!(last.contains("cannot import name '_rlaunch'"), "{said}");
     assert!(last.contains("librlaunch.so: cannot open shared object file"), "{said}");
 }

@@ -1,4 +1,4 @@
-"""What the ranks of a job say to each other.
+"""Messages and collectives between the ranks of an rlaunch job.
 
     import array, rlaunch
 
@@ -6,21 +6,33 @@
     x = array.array("f", [comm.rank + 1]) * 1024
     comm.all_reduce(x)
 
-Messages go straight out of and into the memory of their arguments: anything with the buffer
-protocol (``array.array``, ``bytearray``, ``memoryview``, numpy), with ``__dlpack__`` on the CPU
-(torch) or with ``__array_interface__``, as long as it is contiguous. Other threads run meanwhile;
-they must leave memory alone that a call is sending or receiving.
+Buffers: calls work directly on the memory of their arguments, without a copy. An argument may be
+any object with the buffer protocol (``array.array``, ``bytearray``, ``memoryview``, numpy), with
+``__dlpack__`` on the CPU (torch), or with ``__array_interface__``. It must be C-contiguous,
+aligned and in native byte order; TypeError otherwise. ``x`` and ``out`` must have the same type
+and not overlap.
 
-Each call ``f`` has an ``if`` that only begins it and returns a request, to be asked by ``test()``
-and awaited by ``wait()``; until then the memory is the request's. What is not awaited goes on, as
-long as the program makes calls.
+Types: float16, bfloat16, float32, float64, int32, int64, uint8 and uint64 can be reduced, by
+``"sum"``, ``"prod"``, ``"min"`` or ``"max"`` (NaN if any operand is NaN). All other types can be
+transferred.
 
-Memory that is sent or received again and again should be registered once, with ``with
-comm.register(x):`` or until ``release()``: RDMA devices are told of it for each long message
-otherwise.
+Collectives (barrier to all_to_all, and split) have to be called by all ranks of the communicator,
+in the same order, with the same type, operation, root and number of elements for each rank.
 
-float16, bfloat16, float32, float64, int32, int64, uint8 and uint64 can be reduced, by ``"sum"``,
-``"prod"``, ``"min"`` or ``"max"``; anything else can be moved.
+Nonblocking operations: each call has a form with the prefix ``i`` (``isend``, ``iall_reduce``)
+that only starts it and returns a Request, with ``test()`` and ``wait()``. Until it completes, its
+input must not be modified and its output must not be accessed. An operation whose request is
+dropped continues, as long as the program makes calls.
+
+Threads: several threads may make calls at the same time. While a call waits, other threads run;
+they must not access its buffers. A forked child cannot use its parent's communicators.
+
+Errors: calls raise Error, PeerLost (a rank has died or left) or TimedOut; both are subclasses of
+Error, which is a RuntimeError. Unsuitable arguments raise TypeError, ValueError or OverflowError.
+
+Registration: memory that is used for long messages repeatedly should be registered once, by
+``with comm.register(x):`` or until ``release()``. Otherwise RDMA devices register it for each
+message.
 """
 
 import os as _os
@@ -29,8 +41,8 @@ import threading as _threading
 
 
 def _load():
-    """The extension, or what does the same where this Python cannot load it. RLAUNCH_PYTHON=ctypes
-    asks for that."""
+    """Returns the extension module, or the ctypes module if this Python cannot load the extension
+    or RLAUNCH_PYTHON=ctypes is set."""
     try:
         if _os.environ.get("RLAUNCH_PYTHON") == "ctypes":
             raise ImportError("RLAUNCH_PYTHON is ctypes")
@@ -47,15 +59,15 @@ def _load():
         return _fallback
     except (AttributeError, ImportError, OSError) as error:
         raise ImportError(
-            f"rlaunch works by neither of its libraries: its extension ({refused}); "
+            f"rlaunch cannot load either of its libraries: its extension ({refused}); "
             f"librlaunch.so ({error})"
         ) from None
 
 
-_by = _load()
-Communicator, Received, Request = _by.Communicator, _by.Received, _by.Request
-Registration = _by.Registration
-Error, PeerLost, TimedOut = _by.Error, _by.PeerLost, _by.TimedOut
+_impl = _load()
+Communicator, Received, Request = _impl.Communicator, _impl.Received, _impl.Request
+Registration = _impl.Registration
+Error, PeerLost, TimedOut = _impl.Error, _impl.PeerLost, _impl.TimedOut
 
 __all__ = [
     "Communicator",
@@ -73,22 +85,23 @@ _world = None
 
 
 def init():
-    """The communicator of all ranks; of this process alone where nobody launched it.
+    """Returns the communicator of all ranks of the job; in a process that rlaunch has not started,
+    a communicator of one rank.
 
-    The first call waits until all ranks have made it, RLAUNCH_INIT_TIMEOUT seconds at most; later
-    ones return the same communicator.
+    The first call waits until all ranks have made it, at most RLAUNCH_INIT_TIMEOUT seconds, and
+    raises Error if that fails. Later calls return the same communicator.
     """
     global _world
     with _lock:
         if _world is None:
-            _world = _by.start()
+            _world = _impl.start()
         return _world
 
 
 def _after_fork():
-    """A forked process is no rank."""
+    """Resets the module in a forked child, which is not a rank."""
     global _lock, _world
-    _by.forked()
+    _impl.forked()
     _lock = _threading.Lock()
     _world = None
 

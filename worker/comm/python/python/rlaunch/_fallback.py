@@ -1,7 +1,8 @@
-"""The same calls by librlaunch.so and ctypes, for a Python that cannot load the extension.
+"""The classes of the extension module by way of librlaunch.so and ctypes, for a Python that cannot
+load the extension.
 
-Two things are less: memory is lent by the buffer protocol or ``__array_interface__`` only, and no
-signal ends a wait.
+Differences: DLPack is not supported, only the buffer protocol and ``__array_interface__``; and
+signals such as Ctrl-C do not interrupt a wait.
 """
 
 import ctypes
@@ -15,36 +16,37 @@ from ._memory import TYPES, U8, pair
 
 
 class Error(RuntimeError):
-    """The communicator failed; says what was being done, with whom, and why it did not work."""
+    """A call of the communicator failed. The message names the operation, the rank and the cause."""
 
 
 class PeerLost(Error):
-    """A rank is dead or has left, or the way to it is broken."""
+    """A rank has died or left, or the connection to it has failed."""
 
 
 class TimedOut(Error):
-    """RLAUNCH_COMM_TIMEOUT has passed; says who has not answered."""
+    """A call has waited for RLAUNCH_COMM_TIMEOUT seconds. The message names the missing ranks."""
 
 
-# Numbers of rlaunch.h.
+# Constants of rlaunch.h.
 _IN_PLACE = c_void_p(-1)
 _ERRORS = {16: PeerLost, 17: PeerLost, 18: TimedOut}
 _OPS = {"sum": 0, "prod": 1, "min": 2, "max": 3}
 
 
-class _CameIn(ctypes.Structure):
+class _Received(ctypes.Structure):
     _fields_ = [("source", c_size_t), ("length", c_size_t)]
 
 
 def _load():
-    """From beside the package, where rlaunch keeps it, or from where libraries are."""
+    """Loads librlaunch.so from beside the package, as rlaunch installs it, or else from the library
+    path, and declares its functions."""
     here = os.path.dirname(os.path.abspath(__file__))
     beside = os.path.join(here, os.pardir, os.pardir, "librlaunch.so")
     library = ctypes.CDLL(beside if os.path.exists(beside) else "librlaunch.so")
     library.rl_error.restype = c_char_p
     memory = [c_void_p, c_void_p]
     count = [c_size_t, c_int]
-    came = [POINTER(_CameIn)]
+    received = [POINTER(_Received)]
     request = [POINTER(c_void_p)]
     calls = {
         "rl_init": request,
@@ -53,14 +55,14 @@ def _load():
         "rl_split": [c_void_p, c_uint32, c_int64] + request,
         "rl_send": memory + count + [c_size_t, c_uint32],
         "rl_isend": memory + count + [c_size_t, c_uint32] + request,
-        "rl_recv": memory + count + [c_size_t, c_uint32] + came,
+        "rl_recv": memory + count + [c_size_t, c_uint32] + received,
         "rl_irecv": memory + count + [c_size_t, c_uint32] + request,
-        "rl_recv_any": memory + count + [c_uint32] + came,
+        "rl_recv_any": memory + count + [c_uint32] + received,
         "rl_irecv_any": memory + count + [c_uint32] + request,
         "rl_register": memory + [c_size_t] + request,
         "rl_unregister": request,
-        "rl_wait": request + came,
-        "rl_test": request + [POINTER(c_int)] + came,
+        "rl_wait": request + received,
+        "rl_test": request + [POINTER(c_int)] + received,
     }
     for number in ("rank", "size", "local_rank", "local_size"):
         calls["rl_" + number] = [c_void_p, POINTER(c_size_t)]
@@ -89,14 +91,14 @@ _library = _load()
 
 
 def _check(result):
-    """Raises what a call of the library has said."""
+    """Raises the error of a call of the library."""
     if result != 0:
         raise _failure(result)
 
 
 def _failure(result):
-    said = _library.rl_error().decode("utf-8", "replace")
-    return _ERRORS.get(result, Error)(said.replace("\nhint: ", "; "))
+    text = _library.rl_error().decode("utf-8", "replace")
+    return _ERRORS.get(result, Error)(text.replace("\nhint: ", "; "))
 
 
 def _number(value):
@@ -114,83 +116,86 @@ def _tag(value):
 
 
 class Received:
-    """What a receive has got: who sent it, and how many elements."""
+    """Source and length (in elements) of a received message."""
 
-    def __init__(self, came, buffer):
-        if came.length % buffer.size:
+    def __init__(self, received, buffer):
+        if received.length % buffer.size:
             raise Error(
-                f"a message of {came.length} bytes, which is no whole number of {buffer.name}"
+                f"a message of {received.length} bytes, which is not a whole number of {buffer.name}"
             )
-        self.source = came.source
-        self.length = came.length // buffer.size
+        self.source = received.source
+        self.length = received.length // buffer.size
 
     def __repr__(self):
         return f"Received(source={self.source}, length={self.length})"
 
 
-class _Begun:
-    """What goes on, and the memory that it works on."""
+class _InFlight:
+    """An operation in progress, and its memory."""
 
     def __init__(self, handle, memory, receives):
         self.handle, self.memory, self.receives = handle, memory, receives
         self.lock = threading.Lock()
         self.is_done, self.failure, self.received = False, None, None
 
-    def end(self, result, came):
-        """Notes how it ended, and lets the memory go."""
+    def finish(self, result, received):
+        """Stores the result and releases the memory."""
         try:
             _check(result)
             if self.receives:
-                self.received = Received(came, self.receives)
+                self.received = Received(received, self.receives)
         except Error as failure:
             self.failure = failure.with_traceback(None)
         self.is_done, self.memory, self.receives = True, None, None
 
     def test(self):
-        came, done = _CameIn(), c_int()
-        result = _library.rl_test(byref(self.handle), byref(done), byref(came))
+        received, done = _Received(), c_int()
+        result = _library.rl_test(byref(self.handle), byref(done), byref(received))
         if result != 0 or done.value:
-            self.end(result, came)
+            self.finish(result, received)
         return self.is_done
 
 
 class Request:
-    """Something that goes on, and holds its memory until it is done. It goes on too when it is
-    dropped."""
+    """A nonblocking operation. The objects passed to it keep their memory until it completes, and
+    must not be accessed before. An operation whose request is dropped continues, as long as the
+    program makes calls."""
 
-    def __init__(self, comm, begun):
-        self._comm, self._begun = comm, begun
+    def __init__(self, comm, operation):
+        self._comm, self._operation = comm, operation
 
     def wait(self):
-        """Waits until it is done; of a receive, says what came."""
+        """Waits until the operation completes. Returns a Received for a receive, else None. Raises
+        the operation's error, also if called again."""
         self._comm._handle()
-        begun = self._begun
-        if not begun.lock.acquire(False):
-            raise Error("another thread waits for this request")
+        operation = self._operation
+        if not operation.lock.acquire(False):
+            raise Error("another thread is waiting for this request")
         try:
-            if not begun.is_done:
-                came = _CameIn()
-                begun.end(_library.rl_wait(byref(begun.handle), byref(came)), came)
+            if not operation.is_done:
+                received = _Received()
+                operation.finish(_library.rl_wait(byref(operation.handle), byref(received)), received)
         finally:
-            begun.lock.release()
-        if begun.failure:
-            raise type(begun.failure)(*begun.failure.args)
-        return begun.received
+            operation.lock.release()
+        if operation.failure:
+            raise type(operation.failure)(*operation.failure.args)
+        return operation.received
 
     def test(self):
-        """Whether it is done; `wait` says then what came of it."""
+        """Tells whether the operation has completed, without waiting; wait() then returns its
+        result. False while another thread waits."""
         self._comm._handle()
-        begun = self._begun
-        if not begun.lock.acquire(False):
+        operation = self._operation
+        if not operation.lock.acquire(False):
             return False
         try:
-            return begun.is_done or begun.test()
+            return operation.is_done or operation.test()
         finally:
-            begun.lock.release()
+            operation.lock.release()
 
 
 def _unregister(handle, process, memory):
-    # What is still in use is left to the library, and its memory held.
+    # A registration that is still in use is leaked, together with its memory.
     if os.getpid() == process and handle.value and _library.rl_unregister(byref(handle)) != 0:
         _IN_USE.append(memory)
 
@@ -199,15 +204,17 @@ _IN_USE = []
 
 
 class Registration:
-    """Memory of an object that RDMA devices know until this is released: long messages from and to
-    any part of it need not be told to them. The object keeps its memory until then."""
+    """Memory of an object that is registered with the RDMA devices, which speeds up long messages
+    from and to any part of it. The object keeps its memory until release(), or until the end of a
+    ``with`` block."""
 
     def __init__(self, comm, handle, memory):
         self._comm, self._own = comm, handle
         self._finalizer = weakref.finalize(self, _unregister, handle, os.getpid(), memory)
 
     def release(self):
-        """Has devices forget the memory. Fails while a request on it is not done."""
+        """Deregisters the memory. Raises Error while a request that uses the memory is in progress.
+        Does nothing the second time."""
         self._comm._handle()
         if self._own.value:
             _check(_library.rl_unregister(byref(self._own)))
@@ -221,18 +228,18 @@ class Registration:
 
 
 def _finalize(handle, process):
-    # A forked process would take leave of the ranks in its parent's place.
+    # Not in a forked child: it would tell the other ranks that the parent has left.
     if os.getpid() == process:
         _library.rl_finalize(handle)
 
 
 class Communicator:
-    """The ranks of a job, or some of them."""
+    """A group of ranks that exchange messages. Messages of different communicators never match."""
 
     def __init__(self, handle):
         self._process, self._own = os.getpid(), handle
-        # With whom it was begun: what is dropped goes on, and is let go of when it is done.
-        self._going, self._lock = [], threading.Lock()
+        # Operations in progress, each with a weak reference to its request.
+        self._in_flight, self._lock = [], threading.Lock()
         self._finalizer = weakref.finalize(self, _finalize, handle, self._process)
         self._ranks, self._me = self._ask("size"), self._ask("rank")
 
@@ -253,100 +260,105 @@ class Communicator:
 
     @property
     def rank(self):
-        """This process's number, from 0."""
+        """Rank of this process, from 0 to size - 1."""
         self._handle()
         return self._me
 
     @property
     def size(self):
-        """How many ranks there are."""
+        """Number of ranks."""
         self._handle()
         return self._ranks
 
     @property
     def local_rank(self):
-        """This process's number among the ranks of its node."""
+        """Rank of this process among the communicator's ranks on its node, from 0."""
         return self._ask("local_rank")
 
     @property
     def local_size(self):
-        """How many ranks its node has."""
+        """Number of the communicator's ranks on the node of this process."""
         return self._ask("local_size")
 
     def split(self, color, key=0):
-        """Makes a communicator of those ranks that give the same color, ordered by key and then by
-        their rank here. Every rank has to call it."""
+        """Creates a communicator of the ranks that pass the same color, ordered by key, and among
+        equal keys by their rank here. A collective: all ranks have to call it."""
         part = c_void_p()
         _check(_library.rl_split(self._handle(), _tag(color), operator.index(key), byref(part)))
         return Communicator(part)
 
     def abort(self, why):
-        """Ends the job: rlaunch says why, and ends all ranks, this one included. The end takes a
-        moment, so it raises an error."""
+        """Ends the job: rlaunch prints why, and terminates all ranks, this one included. Always
+        raises Error, because the termination takes a moment."""
         _check(_library.rl_abort(self._handle(), why.encode()))
 
     def register(self, x):
-        """Tells RDMA devices of x's memory, until what is returned is released: for memory that is
-        sent from and received into again and again."""
+        """Registers the memory of x with the RDMA devices, until the returned Registration is
+        released. This speeds up long messages, which otherwise register their memory each time."""
         _, x = pair("register", None, x)
         handle = c_void_p()
         _check(_library.rl_register(self._handle(), x.address, x.bytes, byref(handle)))
         return Registration(self, handle, x)
 
-    def _begin(self, name, arguments, memory, receives=None):
-        """Begins a call of the library, whose last argument is the request."""
+    def _start(self, name, arguments, memory, receives=None):
+        """Starts an operation by a function of the library whose last argument is the request."""
         handle = c_void_p()
         _check(getattr(_library, name)(self._handle(), *arguments, byref(handle)))
-        begun = _Begun(handle, memory, receives)
-        request = Request(self, begun)
+        operation = _InFlight(handle, memory, receives)
+        request = Request(self, operation)
         with self._lock:
-            left = [(one, of) for one, of in self._going if not self._is_over(one, of)]
-            self._going = left + [(begun, weakref.ref(request))]
+            left = [(one, of) for one, of in self._in_flight if not self._is_over(one, of)]
+            self._in_flight = left + [(operation, weakref.ref(request))]
         return request
 
     @staticmethod
-    def _is_over(begun, request):
-        return begun.is_done or (request() is None and begun.test())
+    def _is_over(operation, request):
+        return operation.is_done or (request() is None and operation.test())
 
     def send(self, x, to, tag=0):
-        """Sends x to a rank; returns when x may be used again."""
+        """Sends x to a rank; returns when x may be modified again. A long message blocks until the
+        receiver has posted a matching receive."""
         x, _ = pair("send", x, None)
         where = (x.address, x.bytes, U8, _number(to), _tag(tag))
         _check(_library.rl_send(self._handle(), *where))
 
     def isend(self, x, to, tag=0):
-        """Begins to send x to a rank."""
+        """Starts send. x must not be modified before the request completes."""
         x, _ = pair("isend", x, None)
         return self._isend(x, to, tag)
 
     def _isend(self, x, to, tag):
         where = (x.address, x.bytes, U8, _number(to), _tag(tag))
-        return self._begin("rl_isend", where, x)
+        return self._start("rl_isend", where, x)
 
     @staticmethod
-    def _of(source, tag):
-        """How the call that receives from a rank, or from any, is called, and with what."""
+    def _source_arguments(source, tag):
+        """Returns the suffix and the arguments of the function that receives from source, or from
+        any rank."""
         return ("_any", (_tag(tag),)) if source is None else ("", (_number(source), _tag(tag)))
 
     def recv(self, x, source=None, tag=0):
-        """Receives a message into x, from whichever rank sends one first where no source is given."""
+        """Receives a message with this tag into x, from the rank source, or from any rank if source
+        is None. The message may be shorter than x; Error if it is longer."""
         _, x = pair("recv", None, x)
-        (of, where), came = self._of(source, tag), _CameIn()
+        (of, where), received = self._source_arguments(source, tag), _Received()
         call = getattr(_library, "rl_recv" + of)
-        _check(call(self._handle(), x.address, x.bytes, U8, *where, byref(came)))
-        return Received(came, x)
+        _check(call(self._handle(), x.address, x.bytes, U8, *where, byref(received)))
+        return Received(received, x)
 
     def irecv(self, x, source=None, tag=0):
-        """Begins to receive a message into x."""
+        """Starts recv. x must not be accessed before the request completes; its wait() returns a
+        Received."""
         _, x = pair("irecv", None, x)
         return self._irecv(x, source, tag)
 
     def _irecv(self, x, source, tag):
-        of, where = self._of(source, tag)
-        return self._begin("rl_irecv" + of, (x.address, x.bytes, U8) + where, x, receives=x)
+        of, where = self._source_arguments(source, tag)
+        return self._start("rl_irecv" + of, (x.address, x.bytes, U8) + where, x, receives=x)
 
     def sendrecv(self, x, to, out, source=None, tag=0, source_tag=None):
-        """Sends x to one rank and receives out from another at the same time."""
+        """Sends x to the rank to with tag, and at the same time receives a message into out from the
+        rank source (any rank if None) with source_tag (tag if None)."""
         x, out = pair("sendrecv", x, out)
         receives = self._irecv(out, source, tag if source_tag is None else source_tag)
         sends = self._isend(x, to, tag)
@@ -354,13 +366,13 @@ class Communicator:
         sends.wait()
         return received
 
-    def _asked(self, call, x, out, root=None, op=None):
-        """The arguments of a collective, and the memory to hold; without out, x is both for the
-        ranks that have both."""
+    def _arguments(self, call, x, out, root=None, op=None):
+        """Returns the arguments of a collective, and the memory to keep. Without out, the call works
+        in place in x at ranks that have both an input and an output."""
         handle_root = () if root is None else (_number(root),)
         is_root = root is None or root == self._me
         if op is not None and op not in _OPS:
-            raise ValueError(f"there is no {op}, but {', '.join(_OPS)}")
+            raise ValueError(f"unknown operation {op}, expected one of {', '.join(_OPS)}")
         in_place = False
         if call == "scatter" and x is None and out is None:
             raise TypeError("scatter: neither x nor out is given")
@@ -372,22 +384,23 @@ class Communicator:
             x, in_place = None, True
         else:
             x, out = pair(call, x, out)
-        self._can(call, x or out)
+        self._check_reducible(call, x or out)
         count = self._count(call, x, out, is_root, in_place)
-        # Who is no root of a scatter gives nothing, whatever x is.
+        # At ranks other than the root of a scatter x is None, or ignored by the library.
         data = [] if call == "broadcast" else [_IN_PLACE if in_place else x and x.address]
         data += [out and out.address, count, (x or out).type[0]]
         options = () if op is None else (_OPS[op],)
         return (*data, *options, *handle_root), (x, out)
 
     @staticmethod
-    def _can(call, buffer):
+    def _check_reducible(call, buffer):
         if "reduce" in call and not buffer.is_element:
             known = ", ".join(TYPES)
             raise TypeError(f"{call}: {buffer.name} cannot be reduced, only {known}")
 
     def _count(self, call, x, out, is_root, in_place):
-        """Elements of one rank's part, after a look at whether the buffers are as long as that."""
+        """Returns the number of elements in one rank's part; fails if a buffer has another length than
+        follows from it."""
         has_all = {"gather": "out", "scatter": "x", "all_gather": "out", "reduce_scatter": "x"}
         whole, size = has_all.get(call), self._ranks
         lengths = {"x": x and x.type[1], "out": out and out.type[1]}
@@ -415,99 +428,106 @@ class Communicator:
         return part
 
     def _collective(self, call, *arguments, **named):
-        arguments, _memory = self._asked(call, *arguments, **named)
+        arguments, _memory = self._arguments(call, *arguments, **named)
         _check(getattr(_library, "rl_" + call)(self._handle(), *arguments))
 
     def _icollective(self, call, *arguments, **named):
-        arguments, memory = self._asked(call, *arguments, **named)
-        return self._begin("rl_i" + call, arguments, memory)
+        arguments, memory = self._arguments(call, *arguments, **named)
+        return self._start("rl_i" + call, arguments, memory)
 
     def barrier(self):
-        """Returns when every rank has called it."""
+        """Returns once every rank has called it."""
         _check(_library.rl_barrier(self._handle()))
 
     def ibarrier(self):
-        """Begins barrier."""
-        return self._begin("rl_ibarrier", (), None)
+        """Starts barrier."""
+        return self._start("rl_ibarrier", (), None)
 
     def broadcast(self, x, root=0):
-        """Gives every rank what root has in x."""
+        """Copies x of rank root to x of all ranks."""
         self._collective("broadcast", x, None, root)
 
     def ibroadcast(self, x, root=0):
-        """Begins broadcast."""
+        """Starts broadcast."""
         return self._icollective("broadcast", x, None, root)
 
     def all_reduce(self, x, op="sum", *, out=None):
-        """Reduces what all ranks have in x, for all: to out, or in place."""
+        """Reduces x of all ranks, element by element, into out of every rank; without out, in place.
+        All ranks get bitwise equal results."""
         self._collective("all_reduce", x, out, op=op)
 
     def iall_reduce(self, x, op="sum", *, out=None):
-        """Begins all_reduce."""
+        """Starts all_reduce."""
         return self._icollective("all_reduce", x, out, op=op)
 
     def reduce(self, x, op="sum", root=0, *, out=None):
-        """Reduces what all ranks have in x to out of root, or in place there."""
+        """Reduces x of all ranks, element by element, into out of rank root; without out, into x
+        there."""
         self._collective("reduce", x, out, root, op)
 
     def ireduce(self, x, op="sum", root=0, *, out=None):
-        """Begins reduce."""
+        """Starts reduce."""
         return self._icollective("reduce", x, out, root, op)
 
     def gather(self, x, root=0, *, out=None):
-        """Puts x of all ranks, by rank, to out of root; without out, x of root is long enough for
-        all and has its own part in place."""
+        """Concatenates x of all ranks, in rank order, into out of rank root, which has size times as
+        many elements. Without out, x of root is as long as that, and has root's own part in its
+        place."""
         self._collective("gather", x, out, root)
 
     def igather(self, x, root=0, *, out=None):
-        """Begins gather."""
+        """Starts gather."""
         return self._icollective("gather", x, out, root)
 
     def scatter(self, x, root=0, *, out=None):
-        """Gives out of each rank its part of x of root; without out, x of the others gets their
-        part, and root keeps its own where it is. With out, x of the others may be None."""
+        """Splits x of rank root into size equal parts, in rank order, and copies each rank's part to
+        its out; x of other ranks may be None. Without out, the other ranks receive their part in x,
+        and root's part stays in its place."""
         self._collective("scatter", x, out, root)
 
     def iscatter(self, x, root=0, *, out=None):
-        """Begins scatter."""
+        """Starts scatter."""
         return self._icollective("scatter", x, out, root)
 
     def all_gather(self, x, *, out=None):
-        """Puts x of all ranks, by rank, to everyone's out; without out, x is long enough for all
-        and has this rank's part in place."""
+        """Concatenates x of all ranks, in rank order, into out of every rank, which has size times as
+        many elements. Without out, x is as long as that, and has the rank's own part in its
+        place."""
         self._collective("all_gather", x, out)
 
     def iall_gather(self, x, *, out=None):
-        """Begins all_gather."""
+        """Starts all_gather."""
         return self._icollective("all_gather", x, out)
 
     def reduce_scatter(self, x, op="sum", *, out=None):
-        """Reduces what all ranks have in x, and gives out of each rank its part; without out, the
-        part is at the front of x afterwards."""
+        """Reduces x of all ranks, element by element, splits the result into size equal parts, and
+        copies each rank's part to its out. Without out, the part is at the front of x, and the rest
+        of x is undefined."""
         self._collective("reduce_scatter", x, out, op=op)
 
     def ireduce_scatter(self, x, op="sum", *, out=None):
-        """Begins reduce_scatter."""
+        """Starts reduce_scatter."""
         return self._icollective("reduce_scatter", x, out, op=op)
 
     def all_to_all(self, x, *, out=None):
-        """Sends a part of x to each rank, and puts a part of each to out, or in place."""
+        """Sends part j of x to rank j, and stores the part received from rank i as part i of out,
+        where x and out consist of size equal parts. Without out, in place."""
         self._collective("all_to_all", x, out)
 
     def iall_to_all(self, x, *, out=None):
-        """Begins all_to_all."""
+        """Starts all_to_all."""
         return self._icollective("all_to_all", x, out)
 
 
 def start():
-    """Becomes one of the ranks; waits until all have called it."""
+    """Joins the job; waits until all ranks have called it."""
     handle = c_void_p()
     _check(_library.rl_init(byref(handle)))
     return Communicator(handle)
 
 
 def forked():
-    """Nothing to be done: communicators know their process."""
+    """Does nothing: communicators store the id of their process."""
 
 
 for _class in (Error, PeerLost, TimedOut, Communicator, Received, Request):

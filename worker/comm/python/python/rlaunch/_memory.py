@@ -1,10 +1,10 @@
-"""The memory of Python's objects, for calls by ctypes: by the buffer protocol or
-``__array_interface__``, without a copy."""
+"""Access to the memory of Python objects without a copy, for calls by ctypes: by the buffer
+protocol or ``__array_interface__``."""
 
 import ctypes
 from ctypes import POINTER, byref, c_char_p, c_int, c_ssize_t, c_void_p
 
-# Numbers of rlaunch.h.
+# Element types of rlaunch.h.
 U8 = 6
 TYPES = {
     "float16": 0,
@@ -19,7 +19,7 @@ TYPES = {
 
 
 class _View(ctypes.Structure):
-    """Py_buffer."""
+    """A Py_buffer, which keeps an object's memory in place until it is deleted."""
 
     _fields_ = [
         ("buf", c_void_p),
@@ -37,9 +37,9 @@ class _View(ctypes.Structure):
 
     _FULL_READ_ONLY = 0x11C
 
-    def __init__(self, lent):
+    def __init__(self, array):
         super().__init__()
-        _get_buffer(lent, byref(self), self._FULL_READ_ONLY)
+        _get_buffer(array, byref(self), self._FULL_READ_ONLY)
 
     def __del__(self):
         if self.obj:
@@ -63,16 +63,16 @@ _LETTERS = {
 
 
 def _type_name(order, kind, size, otherwise):
-    """The name of a type as numpy has it; None where its bytes are in the other order."""
-    foreign = ">!" if memoryview(b"\1\0").cast("H")[0] == 1 else "<"
-    if order in foreign and size > 1:
+    """Returns numpy's name of a type; None if it is not in native byte order."""
+    non_native = ">!" if memoryview(b"\1\0").cast("H")[0] == 1 else "<"
+    if order in non_native and size > 1:
         return None
     if kind == "b":
         return "bool"
     return _KINDS[kind] + str(8 * size) if kind in _KINDS else otherwise
 
 
-def _is_dense(shape, strides, size):
+def _is_contiguous(shape, strides, size):
     if strides is None or 0 in shape:
         return True
     for length, stride in zip(reversed(shape), reversed(strides)):
@@ -83,16 +83,19 @@ def _is_dense(shape, strides, size):
 
 
 class Buffer:
-    """The memory of an object, without a copy, as long as this lives."""
+    """Contiguous memory of an object, which stays in place as long as the Buffer exists.
 
-    def __init__(self, lent, call, writes):
-        kind = type(lent).__name__
-        self.keeper = None
-        if not self._by_buffer(lent) and not self._by_interface(lent):
-            raise TypeError(f"{call}: {_no_memory(lent, kind)}")
+    ``call`` is the name of the call, which begins error messages; ``writes`` tells whether the call
+    writes to the memory."""
+
+    def __init__(self, array, call, writes):
+        kind = type(array).__name__
+        self.exporter = None
+        if not self._by_buffer(array) and not self._by_interface(array):
+            raise TypeError(f"{call}: {_no_memory(array, kind)}")
         if self.name is None:
-            raise TypeError(f"{call}: {kind} has the other byte order")
-        if not _is_dense(self.shape, self.strides, self.size):
+            raise TypeError(f"{call}: {kind} has non-native byte order")
+        if not _is_contiguous(self.shape, self.strides, self.size):
             shape = tuple(self.shape)
             raise TypeError(f"{call}: {self.name} array of shape {shape} is not contiguous")
         if writes and self.is_read_only:
@@ -104,12 +107,12 @@ class Buffer:
         if self.is_element and self.elements and self.address % self.size:
             raise TypeError(f"{call}: {self.name} array is not aligned to {self.size}")
 
-    def _by_buffer(self, lent):
+    def _by_buffer(self, array):
         try:
-            view = _View(lent)
+            view = _View(array)
         except (TypeError, BufferError, ValueError):
             return False
-        self.keeper, self.address, self.is_read_only = view, view.buf or 0, bool(view.readonly)
+        self.exporter, self.address, self.is_read_only = view, view.buf or 0, bool(view.readonly)
         self.size = max(view.itemsize, 1)
         dimensions = range(view.ndim)
         self.shape = [view.shape[i] for i in dimensions] if view.shape else [view.len // self.size]
@@ -122,25 +125,25 @@ class Buffer:
         self.name = _type_name(order, kind, self.size, letters)
         return True
 
-    def _by_interface(self, lent):
-        interface = getattr(lent, "__array_interface__", None)
+    def _by_interface(self, array):
+        interface = getattr(array, "__array_interface__", None)
         if not isinstance(interface, dict) or not isinstance(interface.get("data"), tuple):
             return False
-        self.keeper = lent
+        self.exporter = array
         self.address, self.is_read_only = interface["data"]
         typestr = interface["typestr"]
         self.size = int(typestr[2:])
         self.shape, self.strides = interface["shape"], interface.get("strides")
         self.name = _type_name(typestr[0], typestr[1], self.size, typestr)
-        # Numpy's own types do not have it; those of others are told by their names.
+        # The typestr has no letter for bfloat16, so it is recognised by the name of the dtype.
         if self.name == typestr and self.size == 2:
-            if str(getattr(lent, "dtype", None)) == "bfloat16":
+            if str(getattr(array, "dtype", None)) == "bfloat16":
                 self.name = "bfloat16"
         return True
 
     @property
     def type(self):
-        """As which it travels, and how many of them."""
+        """Number of the type that the elements are transferred as, and their number."""
         if self.is_element:
             return TYPES[self.name], self.elements
         return U8, self.bytes
@@ -150,20 +153,21 @@ class Buffer:
         return self.elements * self.size
 
 
-def _no_memory(lent, kind):
-    if isinstance(lent, (list, tuple, int, float)):
-        numbers = "x" if isinstance(lent, (list, tuple)) else "[x]"
+def _no_memory(array, kind):
+    if isinstance(array, (list, tuple, int, float)):
+        numbers = "x" if isinstance(array, (list, tuple)) else "[x]"
         return (
-            f"{kind} lends no memory to others; give array.array('d', {numbers}), a numpy array or "
+            f"{kind} does not expose its memory; pass array.array('d', {numbers}), a numpy array or "
             "a torch tensor"
         )
-    if hasattr(lent, "__dlpack__"):
+    if hasattr(array, "__dlpack__"):
         return f"{kind} has no buffer and no __array_interface__, and DLPack needs the extension"
     return f"{kind} has no buffer, no __dlpack__ and no __array_interface__"
 
 
 def pair(call, x, out):
-    """What a call reads and what it writes, apart from each other."""
+    """Returns the buffers of x (input) and out (output), either of which may be None. Fails if they
+    overlap or differ in type."""
     x = None if x is None else Buffer(x, call, False)
     out = None if out is None else Buffer(out, call, True)
     if x and out:

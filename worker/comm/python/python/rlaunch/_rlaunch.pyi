@@ -1,6 +1,6 @@
 from typing import Any, Literal, NoReturn, Optional, final
 
-# Anything that lends contiguous memory: by the buffer protocol, by __dlpack__ or by
+# Any object that exposes contiguous memory: by the buffer protocol, __dlpack__ or
 # __array_interface__.
 _Buffer = Any
 _Op = Literal["sum", "prod", "min", "max"]

@@ -1,13 +1,13 @@
-"""The communicator as a backend of ``torch.distributed``, for tensors on the CPU.
+"""Backend ``rlaunch`` of ``torch.distributed``, for tensors on the CPU.
 
     import torch.distributed as dist
 
     dist.init_process_group("rlaunch")
 
-Nothing else has to be imported where rlaunch has started the ranks. A group has all ranks of the
-job. Collectives of a group go on in a thread of their own, one after the other, while the program
-computes; messages begin at once. Waits end after the timeout of ``init_process_group``, unless
-RLAUNCH_COMM_TIMEOUT says otherwise.
+In ranks that rlaunch has started, nothing else has to be imported. A group always has all ranks of
+the job. The collectives of a group run in a thread of their own, one after the other, while the
+program computes; sends and receives start at once. Waits fail after the timeout of
+``init_process_group``, unless RLAUNCH_COMM_TIMEOUT is set.
 """
 
 import os
@@ -27,41 +27,41 @@ _OPS = {
     dist.ReduceOp.MIN: "min",
     dist.ReduceOp.MAX: "max",
 }
-# Of messages that belong to a collective; torch's own tags are less.
+# Tag of the messages of all_to_all; torch's own tags are smaller.
 _TAG = 0xFFFFFFFF
 _FOREVER = timedelta(0)
 
 
 def create(_store, rank, size, timeout):
-    """A process group of all ranks, as torch asks for one."""
-    # While one thread waits here, others compute.
+    """Creates a process group of all ranks. Torch calls it with these arguments."""
+    # Do not spin: other threads compute while one waits here.
     os.environ.setdefault("RLAUNCH_SPIN", "0")
     os.environ.setdefault("RLAUNCH_COMM_TIMEOUT", str(timeout.total_seconds()))
     world = rlaunch.init()
     if size != world.size:
         raise ValueError(
-            f"backend rlaunch joins all {world.size} ranks of the job, and this group has {size}; "
-            'new_group(..., backend="gloo") joins some of them'
+            f"backend rlaunch needs all {world.size} ranks of the job, but this group has {size}; "
+            'use new_group(..., backend="gloo") for some of them'
         )
-    # Of its own, so that what the program says by rlaunch.init() does not get in between.
+    # A communicator of its own, so that its messages do not match those of the program.
     return ProcessGroup(world.split(color=0, key=rank))
 
 
-def _lend(tensor):
-    """The same values in one piece of memory: the tensor's own where that is one."""
+def _contiguous(tensor):
+    """Returns the tensor itself if it is contiguous, else a contiguous copy."""
     return tensor.detach().contiguous()
 
 
-def _give_back(tensor, lent):
-    """Puts back what has come into ``lent`` if it was a copy."""
-    if lent.data_ptr() != tensor.data_ptr():
-        tensor.detach().copy_(lent)
+def _copy_back(tensor, buffer):
+    """Copies ``buffer``, which ``_contiguous(tensor)`` has returned, to the tensor if it is a copy."""
+    if buffer.data_ptr() != tensor.data_ptr():
+        tensor.detach().copy_(buffer)
 
 
 def _on_cpu(*tensors):
     for tensor in tensors:
         if tensor.device.type != "cpu":
-            raise ValueError(f"backend rlaunch is for tensors on the CPU, not on {tensor.device}")
+            raise ValueError(f"backend rlaunch needs tensors on the CPU, not on {tensor.device}")
 
 
 def _op(opts):
@@ -69,40 +69,40 @@ def _op(opts):
     op = getattr(op, "op", op)
     if op not in _OPS:
         known = ", ".join(known.name for known in _OPS)
-        raise ValueError(f"backend rlaunch has no {op.name}, but {known}")
+        raise ValueError(f"backend rlaunch does not support {op.name}, only {known}")
     return op
 
 
 class Work(dist.Work):
-    """A collective that waits for its turn, goes on, or is over."""
+    """A collective that is queued, running or complete."""
 
     def __init__(self, call, tensors):
         super().__init__()
         self._call, self._tensors = call, tensors
         self._failure = None
-        self._is_over = threading.Event()
-        self._over = torch.futures.Future()
+        self._is_done = threading.Event()
+        self._done = torch.futures.Future()
 
     def run(self):
-        """Does it, whatever comes of it."""
+        """Runs the collective, and stores its error if it fails."""
         try:
             self._call()
         except Exception as failure:
             self._failure = failure
-        # The memory of what was only read is not needed any more.
+        # Release the input tensors.
         self._call = None
-        self._is_over.set()
-        self._over.set_result(None)
+        self._is_done.set()
+        self._done.set_result(None)
 
-    def _outcome(self, _over=None):
+    def _outcome(self, _done=None):
         if self._failure is not None:
             raise self._failure
         return self._tensors
 
     def wait(self, timeout=_FOREVER):
         limit = timeout.total_seconds() if timeout > _FOREVER else None
-        if not self._is_over.wait(limit):
-            raise rlaunch.TimedOut(f"a collective is not over after {limit} s")
+        if not self._is_done.wait(limit):
+            raise rlaunch.TimedOut(f"a collective has not completed within {limit} s")
         self._outcome()
         return True
 
@@ -111,32 +111,33 @@ class Work(dist.Work):
         return self._tensors
 
     def get_future(self):
-        # What this raises is the future's own error, which the gradients of C++ see.
-        return self._over.then(self._outcome)
+        # An exception of _outcome becomes the error of the returned future, which torch's C++ code
+        # (gradient reduction) checks.
+        return self._done.then(self._outcome)
 
     def is_completed(self):
-        return self._is_over.is_set()
+        return self._is_done.is_set()
 
     def is_success(self):
-        return self._is_over.is_set() and self._failure is None
+        return self._is_done.is_set() and self._failure is None
 
     def exception(self):
         return self._failure
 
 
 class Message(dist.Work):
-    """A tensor on its way."""
+    """A send or a receive in progress."""
 
-    def __init__(self, request, tensor, lent):
+    def __init__(self, request, tensor, buffer):
         super().__init__()
-        self._request, self._tensor, self._lent = request, tensor, lent
+        self._request, self._tensor, self._buffer = request, tensor, buffer
         self._source = None
 
     def wait(self, timeout=_FOREVER):
         received = self._request.wait()
         if received is not None:
             self._source = received.source
-            _give_back(self._tensor, self._lent)
+            _copy_back(self._tensor, self._buffer)
         return True
 
     def is_completed(self):
@@ -155,7 +156,7 @@ def _run_all(works):
 
 
 class ProcessGroup(dist.ProcessGroup):
-    """All ranks of the job."""
+    """A process group of all ranks of the job."""
 
     def __init__(self, comm):
         super().__init__(comm.rank, comm.size)
@@ -170,83 +171,83 @@ class ProcessGroup(dist.ProcessGroup):
         return "rlaunch"
 
     def _get_backend(self, _device):
-        # torch asks it whether it can join messages.
+        # Torch asks the returned object whether it can coalesce operations.
         return self
 
     def shutdown(self):
-        """Ends the thread after what was begun."""
+        """Ends the thread after the queued collectives."""
         self._works.put(None)
         self._thread.join()
 
-    def _begin(self, call, tensors):
+    def _enqueue(self, call, tensors):
         work = Work(call, tensors)
         self._works.put(work)
         return work
 
-    # What the thread does.
+    # Methods that the thread runs.
 
     def _reduce_all(self, tensor, op, out=None):
-        """In place, or to ``out``, which is in one piece."""
-        lent = _lend(tensor)
-        self._comm.all_reduce(lent, _OPS[op], out=out)
-        self._divide(lent if out is None else out, op)
+        """Reduces in place, or into ``out``, which must be contiguous."""
+        buffer = _contiguous(tensor)
+        self._comm.all_reduce(buffer, _OPS[op], out=out)
+        self._divide(buffer if out is None else out, op)
         if out is None:
-            _give_back(tensor, lent)
+            _copy_back(tensor, buffer)
 
     def _divide(self, tensor, op):
         if op == dist.ReduceOp.AVG:
             tensor.div_(self._comm.size)
 
     def _broadcast(self, tensor, root):
-        lent = _lend(tensor)
-        self._comm.broadcast(lent, root)
-        _give_back(tensor, lent)
+        buffer = _contiguous(tensor)
+        self._comm.broadcast(buffer, root)
+        _copy_back(tensor, buffer)
 
     def _reduce(self, tensor, op, root):
-        lent = _lend(tensor)
-        self._comm.reduce(lent, _OPS[op], root)
+        buffer = _contiguous(tensor)
+        self._comm.reduce(buffer, _OPS[op], root)
         if self._comm.rank == root:
-            self._divide(lent, op)
-            _give_back(tensor, lent)
+            self._divide(buffer, op)
+            _copy_back(tensor, buffer)
 
     def _gather_all(self, outputs, tensor):
         parts = tensor.new_empty((self._comm.size, tensor.numel()))
-        self._comm.all_gather(_lend(tensor), out=parts)
+        self._comm.all_gather(_contiguous(tensor), out=parts)
         self._deal(outputs, parts)
 
     def _gather_into(self, output, tensor):
-        lent = _lend(output)
-        self._comm.all_gather(_lend(tensor), out=lent)
-        _give_back(output, lent)
+        buffer = _contiguous(output)
+        self._comm.all_gather(_contiguous(tensor), out=buffer)
+        _copy_back(output, buffer)
 
     def _gather(self, outputs, tensor, root):
         parts = tensor.new_empty((self._comm.size, tensor.numel())) if outputs else None
-        self._comm.gather(_lend(tensor), root, out=parts)
+        self._comm.gather(_contiguous(tensor), root, out=parts)
         if outputs:
             self._deal(outputs, parts)
 
     def _scatter(self, output, tensors, root):
-        lent = _lend(output)
-        self._comm.scatter(self._join(tensors) if tensors else None, root, out=lent)
-        _give_back(output, lent)
+        buffer = _contiguous(output)
+        self._comm.scatter(self._join(tensors) if tensors else None, root, out=buffer)
+        _copy_back(output, buffer)
 
     def _scatter_reduced(self, output, parts, op):
-        lent = _lend(output)
-        self._comm.reduce_scatter(parts(), _OPS[op], out=lent)
-        self._divide(lent, op)
-        _give_back(output, lent)
+        buffer = _contiguous(output)
+        self._comm.reduce_scatter(parts(), _OPS[op], out=buffer)
+        self._divide(buffer, op)
+        _copy_back(output, buffer)
 
     def _exchange(self, outputs, inputs):
-        """A tensor to each rank and one from each, of whatever lengths; other than in a collective
-        nothing tells equal lengths here from others elsewhere."""
-        lent = [_lend(output) for output in outputs]
-        requests = [self._comm.irecv(into, rank, _TAG) for rank, into in enumerate(lent)]
+        """Sends a tensor to each rank and receives one from each, of any lengths. Uses messages,
+        because the collective requires equal lengths, and a rank does not know those of others."""
+        buffers = [_contiguous(output) for output in outputs]
+        requests = [self._comm.irecv(into, rank, _TAG) for rank, into in enumerate(buffers)]
         for rank, tensor in enumerate(inputs):
-            requests.append(self._comm.isend(_lend(tensor), rank, _TAG))
+            requests.append(self._comm.isend(_contiguous(tensor), rank, _TAG))
         for request in requests:
             request.wait()
-        for output, into in zip(outputs, lent):
-            _give_back(output, into)
+        for output, into in zip(outputs, buffers):
+            _copy_back(output, into)
 
     @staticmethod
     def _join(tensors):
@@ -257,12 +258,12 @@ class ProcessGroup(dist.ProcessGroup):
         for output, part in zip(outputs, parts):
             output.detach().copy_(part.view(output.shape))
 
-    # What torch calls, by its names and with its arguments.
+    # Methods that torch calls, with torch's names and arguments.
 
     def broadcast(self, tensors, opts):
         (tensor,) = tensors
         _on_cpu(tensor)
-        return self._begin(lambda: self._broadcast(tensor, opts.rootRank), tensors)
+        return self._enqueue(lambda: self._broadcast(tensor, opts.rootRank), tensors)
 
     def allreduce(self, tensors, opts=None):
         (tensor,) = tensors
@@ -276,26 +277,26 @@ class ProcessGroup(dist.ProcessGroup):
             for tensor in tensors:
                 self._reduce_all(tensor, op)
 
-        return self._begin(call, tensors)
+        return self._enqueue(call, tensors)
 
     def reduce(self, tensors, opts):
         (tensor,) = tensors
         _on_cpu(tensor)
         op, root = _op(opts), opts.rootRank
-        return self._begin(lambda: self._reduce(tensor, op, root), tensors)
+        return self._enqueue(lambda: self._reduce(tensor, op, root), tensors)
 
     def allgather(self, outputs, inputs, opts=None):
         return self.allgather_coalesced(list(zip(*outputs)), inputs, opts)
 
     def allgather_coalesced(self, outputs, inputs, opts=None):
-        """``outputs`` has a list for each rank."""
+        """Gathers several tensors. ``outputs`` has a list of tensors for each rank."""
         _on_cpu(*inputs)
 
         def call():
             for of_all, tensor in zip(zip(*outputs), inputs):
                 self._gather_all(of_all, tensor)
 
-        return self._begin(call, outputs)
+        return self._enqueue(call, outputs)
 
     def all_gather_single(self, output, tensor, opts=None):
         return self.all_gather_single_coalesced([output], [tensor], opts)
@@ -307,24 +308,24 @@ class ProcessGroup(dist.ProcessGroup):
             for output, tensor in zip(outputs, inputs):
                 self._gather_into(output, tensor)
 
-        return self._begin(call, outputs)
+        return self._enqueue(call, outputs)
 
     def gather(self, outputs, inputs, opts):
         (tensor,), of_all = inputs, outputs[0] if outputs else None
         _on_cpu(tensor)
-        return self._begin(lambda: self._gather(of_all, tensor, opts.rootRank), outputs)
+        return self._enqueue(lambda: self._gather(of_all, tensor, opts.rootRank), outputs)
 
     def scatter(self, outputs, inputs, opts):
         (output,), tensors = outputs, inputs[0] if inputs else None
         _on_cpu(output)
-        return self._begin(lambda: self._scatter(output, tensors, opts.rootRank), outputs)
+        return self._enqueue(lambda: self._scatter(output, tensors, opts.rootRank), outputs)
 
     def reduce_scatter(self, outputs, inputs, opts=None):
         ((output,), (tensors,)) = outputs, inputs
         _on_cpu(output, *tensors)
         op = _op(opts or dist.ReduceScatterOptions())
         parts = lambda: self._join(tensors)  # noqa: E731
-        return self._begin(lambda: self._scatter_reduced(output, parts, op), outputs)
+        return self._enqueue(lambda: self._scatter_reduced(output, parts, op), outputs)
 
     def reduce_scatter_single(self, output, tensor, opts=None):
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
@@ -335,13 +336,13 @@ class ProcessGroup(dist.ProcessGroup):
 
         def call():
             for output, tensor in zip(outputs, inputs):
-                self._scatter_reduced(output, lambda: _lend(tensor), op)
+                self._scatter_reduced(output, lambda: _contiguous(tensor), op)
 
-        return self._begin(call, outputs)
+        return self._enqueue(call, outputs)
 
     def alltoall(self, outputs, inputs, opts=None):
         _on_cpu(*outputs, *inputs)
-        return self._begin(lambda: self._exchange(outputs, inputs), outputs)
+        return self._enqueue(lambda: self._exchange(outputs, inputs), outputs)
 
     def all_to_all_single(self, output, tensor, output_sizes, input_sizes, opts=None):
         def parts(whole, sizes):
@@ -351,26 +352,26 @@ class ProcessGroup(dist.ProcessGroup):
         return self.alltoall(outputs, inputs, opts)
 
     def barrier(self, opts=None):
-        return self._begin(self._comm.barrier, [])
+        return self._enqueue(self._comm.barrier, [])
 
-    # Of messages several may be on their way, and need no turn.
+    # Sends and receives are not queued, because several may be in progress.
 
     def send(self, tensors, rank, tag):
         (tensor,) = tensors
         _on_cpu(tensor)
-        lent = _lend(tensor)
-        return Message(self._comm.isend(lent, rank, tag), tensor, lent)
+        buffer = _contiguous(tensor)
+        return Message(self._comm.isend(buffer, rank, tag), tensor, buffer)
 
     def recv(self, tensors, rank, tag):
         (tensor,) = tensors
         _on_cpu(tensor)
-        lent = _lend(tensor)
-        return Message(self._comm.irecv(lent, rank, tag), tensor, lent)
+        buffer = _contiguous(tensor)
+        return Message(self._comm.irecv(buffer, rank, tag), tensor, buffer)
 
     def recv_anysource(self, tensors, tag):
         return self.recv(tensors, None, tag)
 
-    # As older versions of torch call them.
+    # Names in older versions of torch.
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     _reduce_scatter_base = reduce_scatter_single

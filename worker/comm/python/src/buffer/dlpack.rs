@@ -1,10 +1,10 @@
-//! DLPack: how torch and others lend tensors.
+//! DLPack, the protocol by which torch and others share tensors.
 //!
-//! The capsule that an object gives is only held, not consumed: it frees the tensor when it is
+//! The capsule that an object returns is held and not consumed, so it frees the tensor when it is
 //! dropped.
-#![expect(unsafe_code, reason = "the memory behind capsules")]
+#![expect(unsafe_code, reason = "access to the structure in a capsule")]
 
-use super::{Described, Keeper};
+use super::{ArrayDescription, Exporter};
 use crate::dtype::Dtype;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -23,12 +23,12 @@ struct Tensor {
     bits: u8,
     lanes: u16,
     shape: *const i64,
-    /// In elements; null where the tensor is dense.
+    /// Strides in elements; null if the tensor is C-contiguous.
     strides: *const i64,
     byte_offset: u64,
 }
 
-/// `DLManagedTensorVersioned`, as far as major version 1 goes.
+/// `DLManagedTensorVersioned` of major version 1.
 #[repr(C)]
 struct Versioned {
     major: u32,
@@ -42,36 +42,42 @@ struct Versioned {
 const READ_ONLY: u64 = 1;
 const IS_COPIED: u64 = 2;
 
-/// Devices whose memory is this process's: CPU, and what CUDA and ROCm have pinned there.
+/// Device types whose memory the CPU can access: CPU, and host memory pinned by CUDA or ROCm.
 const HOST: [i32; 3] = [1, 3, 11];
 
-/// None where the object has no `__dlpack__`.
-pub(super) fn describe(object: &Bound<'_, PyAny>, call: &str) -> PyResult<Option<Described>> {
+/// Describes an object's memory by DLPack; `None` if the object has no `__dlpack__`.
+pub(super) fn describe(
+    object: &Bound<'_, PyAny>,
+    call: &str,
+) -> PyResult<Option<ArrayDescription>> {
     if !object.hasattr("__dlpack__")? {
         return Ok(None);
     }
     let kind = object.get_type().name()?;
     let wrong = |what: &str| PyTypeError::new_err(format!("{call}: {kind} {what}"));
-    let on_device = || wrong("is in a device's memory; copy it to the host's first");
+    let on_device = || wrong("is in the memory of a device; copy it to the host first");
     if object.hasattr("__dlpack_device__")? {
         let (device, _): (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
         if !HOST.contains(&device) {
             return Err(on_device());
         }
     }
-    let given = ask(object)?;
-    let capsule = given.cast::<PyCapsule>().map_err(|_| wrong("has no capsule for __dlpack__"))?;
-    let (tensor, is_writable) = open(capsule)?;
+    let given = call_dlpack(object)?;
+    let capsule = given
+        .cast::<PyCapsule>()
+        .map_err(|_| wrong("does not return a capsule from __dlpack__"))?;
+    let (tensor, is_writable) = tensor_in(capsule)?;
     if !HOST.contains(&tensor.device_type) {
         return Err(on_device());
     }
     let Some(dtype) = Dtype::from_dlpack(tensor.code, tensor.bits, tensor.lanes) else {
-        return Err(wrong("has elements that are no whole bytes"));
+        return Err(wrong("has elements that are not whole bytes"));
     };
     let dimensions = usize::try_from(tensor.ndim).unwrap_or_default();
     let numbers = |first: *const i64| {
         (!first.is_null() && dimensions > 0)
-            // SAFETY: there is one for each dimension, as long as the capsule lives.
+            // SAFETY: the array has one value for each dimension, and is valid as long as the
+            // capsule.
             .then(|| unsafe { slice::from_raw_parts(first, dimensions) })
     };
     let shape = numbers(tensor.shape).unwrap_or_default();
@@ -80,12 +86,13 @@ pub(super) fn describe(object: &Bound<'_, PyAny>, call: &str) -> PyResult<Option
     let strides = numbers(tensor.strides)
         .map(|all| all.iter().map(|stride| stride.saturating_mul(size) as isize).collect());
     let first = tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize);
-    let keeper = Keeper::Object(given.clone().unbind());
-    Ok(Some(Described { first, dtype: Ok(dtype), shape, strides, is_writable, keeper }))
+    let exporter = Exporter::Object(given.clone().unbind());
+    Ok(Some(ArrayDescription { first, dtype: Ok(dtype), shape, strides, is_writable, exporter }))
 }
 
-/// Objects that do not know versions refuse the argument.
-fn ask<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+/// Calls `__dlpack__` with the supported version, or without it if the object does not know the
+/// argument.
+fn call_dlpack<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     let arguments = PyDict::new(py);
     arguments.set_item("max_version", (1, 0))?;
@@ -95,21 +102,23 @@ fn ask<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     }
 }
 
-/// The tensor in a capsule, and whether it may be written.
-fn open<'a>(capsule: &'a Bound<'_, PyCapsule>) -> PyResult<(&'a Tensor, bool)> {
+/// Returns the tensor in a capsule, and whether it is writable.
+fn tensor_in<'a>(capsule: &'a Bound<'_, PyCapsule>) -> PyResult<(&'a Tensor, bool)> {
     if !capsule.is_valid_checked(Some(c"dltensor_versioned")) {
         let first = capsule.pointer_checked(Some(c"dltensor"))?.cast::<Tensor>();
-        // SAFETY: a capsule of this name has a `DLManagedTensor`, which begins with the tensor, and
-        // frees it when it is dropped.
+        // SAFETY: a capsule of this name has a `DLManagedTensor`, which begins with the tensor and
+        // is valid until the capsule is dropped.
         return Ok((unsafe { first.as_ref() }, true));
     }
     let first = capsule.pointer_checked(Some(c"dltensor_versioned"))?;
-    // SAFETY: every version begins with its number.
+    // SAFETY: the structure of every version begins with its major version.
     let major = unsafe { first.cast::<u32>().read() };
     if major != 1 {
-        return Err(PyTypeError::new_err(format!("DLPack {major} is not known here, 1 is")));
+        return Err(PyTypeError::new_err(format!(
+            "DLPack version {major} is not supported, only 1"
+        )));
     }
-    // SAFETY: version 1 has this layout.
+    // SAFETY: the structure of major version 1 has this layout.
     let versioned = unsafe { first.cast::<Versioned>().as_ref() };
     let is_writable = versioned.flags & (READ_ONLY | IS_COPIED) == 0;
     Ok((&versioned.tensor, is_writable))

@@ -1,14 +1,15 @@
-//! `__array_interface__`: addresses as numbers.
+//! `__array_interface__`: a dictionary with the address, shape and type of an array.
 
-use super::{Described, Keeper};
+use super::{ArrayDescription, Exporter};
 use crate::dtype::Dtype;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::ptr::with_exposed_provenance_mut;
 
-/// None where the object has none, or one that says nothing about where the memory is.
-pub(super) fn describe(object: &Bound<'_, PyAny>) -> PyResult<Option<Described>> {
+/// Describes an object's memory by `__array_interface__`; `None` if the object does not have it, or
+/// it does not contain the address.
+pub(super) fn describe(object: &Bound<'_, PyAny>) -> PyResult<Option<ArrayDescription>> {
     let Some(interface) = object.getattr_opt("__array_interface__")? else { return Ok(None) };
     let Ok(interface) = interface.cast::<PyDict>() else { return Ok(None) };
     let Some(data) = interface.get_item("data")?.filter(|data| !data.is_none()) else {
@@ -19,7 +20,7 @@ pub(super) fn describe(object: &Bound<'_, PyAny>) -> PyResult<Option<Described>>
     let typestr = interface.get_item("typestr")?.ok_or_else(|| missing("typestr"))?;
     let typestr: String = typestr.extract()?;
     let dtype = match Dtype::from_typestr(&typestr).ok_or_else(|| missing("typestr"))? {
-        // Numpy's own types do not have it; those of others are told by their names.
+        // The typestr has no letter for bfloat16, so it is recognised by the name of the dtype.
         Ok(Dtype::Other(_, 2)) if is_bfloat16(object) => Ok(Dtype::bfloat16()),
         dtype => dtype,
     };
@@ -30,8 +31,8 @@ pub(super) fn describe(object: &Bound<'_, PyAny>) -> PyResult<Option<Described>>
         None => None,
     };
     let (first, is_writable) = (with_exposed_provenance_mut(address), !is_read_only);
-    let keeper = Keeper::Object(object.clone().unbind());
-    Ok(Some(Described { first, dtype, shape, strides, is_writable, keeper }))
+    let exporter = Exporter::Object(object.clone().unbind());
+    Ok(Some(ArrayDescription { first, dtype, shape, strides, is_writable, exporter }))
 }
 
 fn is_bfloat16(object: &Bound<'_, PyAny>) -> bool {

@@ -1,11 +1,16 @@
-//! The memory of Python's objects, without a copy: by the buffer protocol (arrays, `bytearray`,
-//! numpy), by DLPack (torch), or by `__array_interface__`.
+//! Access to the memory of Python objects without a copy.
+//!
+//! | file | protocol | objects |
+//! |---|---|---|
+//! | `view` | buffer protocol (PEP 3118) | `array`, `bytearray`, numpy |
+//! | `dlpack` | `__dlpack__`, on the CPU | torch |
+//! | `interface` | `__array_interface__` | other array libraries |
 
 mod dlpack;
 mod interface;
 mod view;
 
-use crate::dtype::{Dtype, Swapped};
+use crate::dtype::{Dtype, NonNativeOrder};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyTuple};
@@ -13,33 +18,34 @@ use rlaunch_comm::ElementType;
 use std::ptr::NonNull;
 use std::slice;
 
-/// What a call is going to do with an object's memory.
+/// Access that a call needs to an object's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
     Write,
 }
 
-/// What keeps the memory where it is.
-#[expect(dead_code, reason = "they are held to be dropped")]
-enum Keeper {
+/// Reference that keeps the memory in place until it is dropped.
+#[expect(dead_code, reason = "held only to be dropped")]
+enum Exporter {
     View(view::View),
     Object(Py<PyAny>),
 }
 
-/// Numbers as an object describes them.
-struct Described {
+/// An array as an object describes it, not checked yet.
+struct ArrayDescription {
+    /// Address of the first element.
     first: *mut u8,
-    dtype: Result<Dtype, Swapped>,
+    dtype: Result<Dtype, NonNativeOrder>,
     shape: Vec<usize>,
-    /// In bytes; what is dense may have none.
+    /// Strides in bytes; `None` means C-contiguous.
     strides: Option<Vec<isize>>,
     is_writable: bool,
-    keeper: Keeper,
+    exporter: Exporter,
 }
 
-impl Described {
-    /// Whether the elements lie one behind the other, the last index first.
+impl ArrayDescription {
+    /// Tells whether the array is C-contiguous. `size` is the size of an element in bytes.
     fn is_contiguous(&self, size: usize) -> bool {
         let Some(strides) = &self.strides else { return true };
         if strides.len() != self.shape.len() {
@@ -66,48 +72,55 @@ impl Described {
     }
 }
 
-/// Where elements are: an address that may be handed to another thread.
+/// Address range of a buffer, which may be passed to another thread.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct RawRange {
     first: NonNull<u8>,
     length: usize,
     is_writable: bool,
 }
 
-#[expect(unsafe_code, reason = "a pointer is nobody's")]
-// SAFETY: an address alone, which is followed by those alone who promise what that takes.
-unsafe impl Send for Place {}
+#[expect(unsafe_code, reason = "raw pointers are not Send by default")]
+// SAFETY: the address is only dereferenced in unsafe code that guarantees its validity.
+unsafe impl Send for RawRange {}
 
-impl Place {
-    /// Where it begins, its length in bytes, whether it may be written to.
+impl RawRange {
+    /// Returns the address, the length in bytes, and whether the range is writable.
     pub(crate) fn raw(self) -> (*mut u8, usize, bool) {
         (self.first.as_ptr(), self.length, self.is_writable)
     }
 }
 
-/// Elements of one type, one behind the other, as long as this lives.
+/// Contiguous, aligned elements of one type in an object's memory. The memory stays in place until
+/// this is dropped.
 pub(crate) struct Buffer {
     first: NonNull<u8>,
     elements: usize,
     dtype: Dtype,
     is_writable: bool,
-    _keeper: Keeper,
+    _keeper: Exporter,
 }
 
-#[expect(unsafe_code, reason = "a pointer is nobody's")]
-// SAFETY: the address is followed only by those who promise that nobody else is at it; which thread
-// they are makes no difference. The keeper can be dropped by any.
+#[expect(unsafe_code, reason = "raw pointers are not Send by default")]
+// SAFETY: the address is only dereferenced in unsafe code that guarantees exclusive access, in
+// whichever thread. The exporter may be dropped by any thread.
 unsafe impl Send for Buffer {}
 
 impl Buffer {
-    /// The memory of `object` for `call`, whose name begins what is wrong with it.
-    pub(crate) fn of(object: &Bound<'_, PyAny>, call: &str, access: Access) -> PyResult<Buffer> {
+    /// Accesses the memory of `object`. Fails unless it is contiguous, aligned, in native byte
+    /// order, and writable if `access` says so. `call` is the name of the call, which begins error
+    /// messages.
+    pub(crate) fn from_object(
+        object: &Bound<'_, PyAny>,
+        call: &str,
+        access: Access,
+    ) -> PyResult<Buffer> {
         let found = describe(object, call)?;
         let kind = object.get_type().name()?;
         let wrong = |what: String| Err(PyTypeError::new_err(format!("{call}: {what}")));
         let dtype = match &found.dtype {
             Ok(dtype) => dtype.clone(),
-            Err(Swapped) => return wrong(format!("{kind} has the other byte order")),
+            Err(NonNativeOrder) => return wrong(format!("{kind} has non-native byte order")),
         };
         if !found.is_contiguous(dtype.size()) {
             return wrong(format!("{dtype} array of shape {} is not contiguous", found.shape()));
@@ -119,9 +132,9 @@ impl Buffer {
         let bytes = elements.and_then(|all| all.checked_mul(dtype.size()));
         let Some(elements) = elements.filter(|_| bytes.is_some_and(|b| b <= isize::MAX as usize))
         else {
-            return wrong(format!("{dtype} array of shape {} is no array", found.shape()));
+            return wrong(format!("{dtype} array of shape {} is too large", found.shape()));
         };
-        let Described { first, is_writable, keeper, .. } = found;
+        let ArrayDescription { first, is_writable, exporter, .. } = found;
         let first = match NonNull::new(first).filter(|_| elements > 0) {
             Some(first) => first,
             None if elements == 0 => NonNull::<u64>::dangling().cast(),
@@ -130,35 +143,36 @@ impl Buffer {
         if !first.addr().get().is_multiple_of(dtype.alignment()) {
             return wrong(format!("{dtype} array is not aligned to {}", dtype.alignment()));
         }
-        Ok(Buffer { first, elements, dtype, is_writable, _keeper: keeper })
+        Ok(Buffer { first, elements, dtype, is_writable, _keeper: exporter })
     }
 
-    /// Where its elements are, as long as it lives.
-    pub(crate) fn place(&self) -> Place {
+    /// Returns the address range, which is valid until the buffer is dropped.
+    pub(crate) fn raw_range(&self) -> RawRange {
         let length = self.elements * self.dtype.size();
-        Place { first: self.first, length, is_writable: self.is_writable }
+        RawRange { first: self.first, length, is_writable: self.is_writable }
     }
 
-    /// Of its elements.
+    /// Returns the type of the elements.
     pub(crate) fn dtype(&self) -> &Dtype {
         &self.dtype
     }
 
-    /// How many there are.
+    /// Returns the number of elements.
     pub(crate) fn elements(&self) -> usize {
         self.elements
     }
 
-    /// The type as which the elements travel: their own, or bytes.
-    pub(crate) fn moves_as(&self) -> ElementType {
+    /// Returns the type that the elements are transferred as: their own if it can be reduced, else
+    /// bytes.
+    pub(crate) fn transfer_type(&self) -> ElementType {
         match self.dtype {
             Dtype::Element(element) => element,
             Dtype::Other(..) => ElementType::U8,
         }
     }
 
-    /// Fails where both are the same memory, or of different types.
-    pub(crate) fn is_apart_from(&self, other: &Buffer, call: &str) -> PyResult<()> {
+    /// Fails if the buffers overlap or differ in type.
+    pub(crate) fn check_separate(&self, other: &Buffer, call: &str) -> PyResult<()> {
         if self.dtype != other.dtype {
             let (x, out) = (&self.dtype, &other.dtype);
             return Err(PyTypeError::new_err(format!("{call}: x is {x}, and out is {out}")));
@@ -175,36 +189,39 @@ impl Buffer {
         Ok(())
     }
 
+    /// Returns the elements as bytes.
+    ///
     /// # Safety
     ///
-    /// Nobody writes to the elements as long as the slice lives.
-    #[expect(unsafe_code, reason = "only the caller knows who else writes")]
+    /// The elements must not be written while the slice exists.
+    #[expect(unsafe_code, reason = "only the caller knows of other accesses")]
     pub(crate) unsafe fn read(&self) -> &[u8] {
         let length = self.elements * self.dtype.size();
-        // SAFETY: `Buffer::of` has seen that so many bytes are there; the keeper keeps them; that
-        // nobody writes is the caller's promise.
+        // SAFETY: `Buffer::from_object` has checked the length, and the exporter keeps the memory
+        // in place; the caller guarantees that it is not written.
         unsafe { slice::from_raw_parts(self.first.as_ptr(), length) }
     }
 
-    /// Nothing where the buffer was made to be read.
+    /// Returns the elements as bytes; nothing if they are read-only.
     ///
     /// # Safety
     ///
-    /// Nobody else reads or writes the elements as long as the slice lives.
-    #[expect(unsafe_code, reason = "only the caller knows who else writes")]
+    /// The elements must not be accessed otherwise while the slice exists.
+    #[expect(unsafe_code, reason = "only the caller knows of other accesses")]
     pub(crate) unsafe fn write(&mut self) -> &mut [u8] {
         if !self.is_writable {
             return &mut [];
         }
         let length = self.elements * self.dtype.size();
-        // SAFETY: as above, and it is writable; that nobody else has it is the caller's promise.
+        // SAFETY: as above, and the memory is writable; the caller guarantees exclusive access.
         unsafe { slice::from_raw_parts_mut(self.first.as_ptr(), length) }
     }
 }
 
-/// Asks an object where its memory is, in each way that there is.
-fn describe(object: &Bound<'_, PyAny>, call: &str) -> PyResult<Described> {
-    // Numpy has arrays of types that its buffers know no letter for.
+/// Gets the description of an object's memory, by the first protocol that it supports.
+fn describe(object: &Bound<'_, PyAny>, call: &str) -> PyResult<ArrayDescription> {
+    // Numpy refuses the buffer protocol for types without a format letter, but supports
+    // `__array_interface__` for them.
     let refused = match view::describe(object) {
         Ok(Some(found)) => return Ok(found),
         Ok(None) => None,
@@ -233,7 +250,7 @@ fn no_memory(object: &Bound<'_, PyAny>, call: &str) -> PyErr {
     {
         let numbers = if is_number { "[x]" } else { "x" };
         format!(
-            "{kind} lends no memory to others; give array.array('d', {numbers}), a numpy array or \
+            "{kind} does not expose its memory; pass array.array('d', {numbers}), a numpy array or \
              a torch tensor"
         )
     } else {

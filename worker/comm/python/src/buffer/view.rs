@@ -1,10 +1,10 @@
 //! The buffer protocol.
 //!
-//! Its functions belong to the stable ABI since Python 3.11 only, where they were frozen as they
-//! had been in 3.9 and 3.10: so they are declared here.
+//! Its functions are declared here, because PyO3 has them for the stable ABI of Python 3.11 and
+//! later only. They have been the same since Python 3.9.
 #![expect(unsafe_code, reason = "calls of the interpreter")]
 
-use super::{Described, Keeper};
+use super::{ArrayDescription, Exporter};
 use crate::dtype::Dtype;
 use pyo3::ffi::{Py_ssize_t, PyObject};
 use pyo3::prelude::*;
@@ -14,7 +14,7 @@ use std::slice;
 
 /// `Py_buffer`.
 #[repr(C)]
-struct Raw {
+struct PyBuffer {
     buf: *mut c_void,
     obj: *mut PyObject,
     len: Py_ssize_t,
@@ -28,40 +28,40 @@ struct Raw {
     internal: *mut c_void,
 }
 
-/// `PyBUF_FULL_RO`: whatever it is, with its format.
+/// `PyBUF_FULL_RO`: any layout, read-only allowed, with format.
 const FULL_READ_ONLY: c_int = 0x11c;
 
 unsafe extern "C" {
     fn PyObject_CheckBuffer(object: *mut PyObject) -> c_int;
-    fn PyObject_GetBuffer(object: *mut PyObject, view: *mut Raw, flags: c_int) -> c_int;
-    fn PyBuffer_Release(view: *mut Raw);
+    fn PyObject_GetBuffer(object: *mut PyObject, view: *mut PyBuffer, flags: c_int) -> c_int;
+    fn PyBuffer_Release(view: *mut PyBuffer);
 }
 
-/// An object's memory, which is neither moved nor freed as long as this lives.
+/// A `Py_buffer`, which keeps an object's memory in place until it is released.
 pub(super) struct View {
-    /// It may point into itself.
-    raw: Box<Raw>,
+    /// Boxed, because the structure may contain pointers into itself.
+    raw: Box<PyBuffer>,
 }
 
-// SAFETY: what it points to is the interpreter's, and only touched by who has that.
+// SAFETY: the pointers are only used by threads that are attached to the interpreter.
 unsafe impl Send for View {}
 
-/// Where the interpreter has gone already, so has the memory.
+/// Releases the buffer, unless the interpreter has been finalized and its memory is gone.
 impl Drop for View {
     fn drop(&mut self) {
-        // SAFETY: it was filled by `PyObject_GetBuffer`, is released once, and the interpreter is
-        // this thread's.
+        // SAFETY: the view was filled by `PyObject_GetBuffer` and is released once, by a thread
+        // that is attached to the interpreter.
         Python::try_attach(|_| unsafe { PyBuffer_Release(&mut *self.raw) });
     }
 }
 
-/// None where the object has no buffer.
-pub(super) fn describe(object: &Bound<'_, PyAny>) -> PyResult<Option<Described>> {
-    // SAFETY: the object lives, and the interpreter is this thread's.
+/// Describes an object's memory by the buffer protocol; `None` if the object does not support it.
+pub(super) fn describe(object: &Bound<'_, PyAny>) -> PyResult<Option<ArrayDescription>> {
+    // SAFETY: the object is alive, and this thread is attached to the interpreter.
     if unsafe { PyObject_CheckBuffer(object.as_ptr()) } == 0 {
         return Ok(None);
     }
-    let mut raw = Box::new(Raw {
+    let mut raw = Box::new(PyBuffer {
         buf: null_mut(),
         obj: null_mut(),
         len: 0,
@@ -74,7 +74,7 @@ pub(super) fn describe(object: &Bound<'_, PyAny>) -> PyResult<Option<Described>>
         suboffsets: null_mut(),
         internal: null_mut(),
     });
-    // SAFETY: as above, and the structure is the interpreter's.
+    // SAFETY: as above, and the structure has the layout of `Py_buffer`.
     if unsafe { PyObject_GetBuffer(object.as_ptr(), &mut *raw, FULL_READ_ONLY) } != 0 {
         return Err(PyErr::fetch(object.py()));
     }
@@ -83,34 +83,42 @@ pub(super) fn describe(object: &Bound<'_, PyAny>) -> PyResult<Option<Described>>
     let size = usize::try_from(raw.itemsize).unwrap_or_default().max(1);
     let format = match raw.format.is_null() {
         true => "B".into(),
-        // SAFETY: a format ends with a zero, and lives as long as the view.
+        // SAFETY: the format is a string that ends with a zero and is valid until the view is
+        // released.
         false => unsafe { CStr::from_ptr(raw.format) }.to_string_lossy(),
     };
     let dtype = Dtype::from_format(&format, size);
     let dimensions = usize::try_from(raw.ndim).unwrap_or_default();
-    // SAFETY: there is one length for each dimension, if any.
-    let shape = unsafe { numbers(raw.shape, dimensions) };
+    // SAFETY: `shape` is null or has one value for each dimension.
+    let shape = unsafe { values(raw.shape, dimensions) };
     let shape = match shape {
         Some(shape) => shape.iter().map(|n| usize::try_from(*n).unwrap_or_default()).collect(),
         None => vec![usize::try_from(raw.len).unwrap_or_default() / size],
     };
-    // SAFETY: and a stride.
-    let mut strides = unsafe { numbers(raw.strides, dimensions) }.map(<[Py_ssize_t]>::to_vec);
+    // SAFETY: `strides` is null or has one value for each dimension.
+    let mut strides = unsafe { values(raw.strides, dimensions) }.map(<[Py_ssize_t]>::to_vec);
     if !raw.suboffsets.is_null() {
-        // Rows that lie anywhere: no strides fit them.
+        // The rows are separate allocations. Strides of 0 make the array count as not contiguous.
         strides = Some(vec![0; dimensions]);
     }
     let (first, is_writable) = (raw.buf.cast(), raw.readonly == 0);
-    Ok(Some(Described { first, dtype, shape, strides, is_writable, keeper: Keeper::View(view) }))
+    Ok(Some(ArrayDescription {
+        first,
+        dtype,
+        shape,
+        strides,
+        is_writable,
+        exporter: Exporter::View(view),
+    }))
 }
 
 /// # Safety
 ///
-/// `first` is null or the first of so many numbers.
-unsafe fn numbers<'a>(first: *mut Py_ssize_t, length: usize) -> Option<&'a [Py_ssize_t]> {
+/// `first` must be null or point to `length` values.
+unsafe fn values<'a>(first: *mut Py_ssize_t, length: usize) -> Option<&'a [Py_ssize_t]> {
     if first.is_null() {
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     Some(unsafe { slice::from_raw_parts(first, length) })
 }
