@@ -32,9 +32,9 @@ pub fn main() -> ExitCode {
     let found = invocation.found();
     found.and_then(Found::warning).iter().for_each(|line| messages::warn(line));
     let untrusted = found.and_then(Found::trust_hint);
-    if let Err(failed) = open_files::require() {
-        failed.print();
-        return failed.exit.into();
+    if let Err(error) = open_files::require() {
+        Failed::new(Exit::USAGE, error.to_string()).hint(Some(error.hint())).print();
+        return Exit::USAGE.into();
     }
     let runtime = match runtime() {
         Ok(runtime) => runtime,
@@ -67,7 +67,7 @@ pub fn main() -> ExitCode {
         failed.print();
         failed.exit
     });
-    rlaunch_ssh::passphrase::restore_terminal();
+    rlaunch_ssh::prompt::restore_terminal();
     // Whatever still looks up a name or writes to a stopped terminal is not waited for.
     runtime.shutdown_background();
     exit.into()

@@ -134,10 +134,10 @@ fn what_is_wrong_on_the_way_is_said_of_the_hop_that_is_wrong() {
             "  second: through jump host nowhere: jump host a cannot connect to nowhere:22",
             &shut,
             "  barred: jump host d does not forward connections",
-            "  circle: its jump hosts lead in a circle: circle through circle",
+            "  circle: its jump hosts form a loop: circle through circle",
             "  closed: its ProxyCommand `sh -c",
-            "ended with code 7: the bastion is closed",
-            "  typo: its ProxyCommand `no-such-program typo` ended with code 127",
+            "exited with code 7: the bastion is closed",
+            "  typo: its ProxyCommand `no-such-program typo` exited with code 127",
             "  crowded: tried ",
             "the server at crowded:22 drops connections (Exceeded MaxStartups)",
         ],
@@ -210,8 +210,8 @@ fn hosts_that_come_late_are_waited_for() {
     let config = configuration(directory.path(), "Host b\n ConnectionAttempts 20\n");
     let run = field.rlaunch("-H b,late-worker-0.late.default.svc --ssh-config");
     let mut running = run.args([&*config, "hostname"]).spawn();
-    running.wait_for_stderr("b (it takes no connection yet)", 1);
-    running.wait_for_stderr("late-worker-0.late.default.svc (DNS does not know it yet)", 1);
+    running.wait_for_stderr("b (it accepts no connections yet)", 1);
+    running.wait_for_stderr("late-worker-0.late.default.svc (its name is not in DNS yet)", 1);
     sshd.restart(&[]).unwrap();
     let name = format!("{} late-worker-0.late.default.svc", field.lab.address("c").unwrap());
     // In place: the file is mounted on every node.

@@ -197,7 +197,7 @@ fn an_encrypted_key_is_asked_for_once_for_all_hosts() {
     let (mut keyboard, mut running) = Running::with_keyboard(&field, &mut command, BOUND);
     running.wait_for_text(&format!("passphrase for {shown}: "), 1);
     keyboard.write_all(b"sesamf\r").unwrap();
-    running.wait_for_text(&format!("not right; passphrase for {shown}: "), 1);
+    running.wait_for_text(&format!("wrong passphrase; passphrase for {shown}: "), 1);
     keyboard.write_all(b"sesamf\x7fe\r").unwrap();
     let ran = running.finish();
     let out = ran.succeeded().out();
@@ -258,7 +258,7 @@ fn a_host_that_takes_passwords_alone() {
     let _restore =
         sshd_with(&field, "b", &["PubkeyAuthentication no", "PasswordAuthentication yes"]);
     let ran = field.rlaunch("-H a,b hostname").run();
-    ran.refused(201, &["b: root may not log in: the host takes no keys, only password;"]);
+    ran.refused(201, &["b: root may not log in: the host accepts no keys, only password;"]);
     ran.hints("rlaunch ssh-setup -H root@b");
 }
 

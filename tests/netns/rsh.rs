@@ -190,7 +190,7 @@ fn pods_whose_names_come_late_are_waited_for() {
     let run = field.rlaunch("-np 2 --ssh-config").args([&config, "hostname"]);
     let run = run.env("OMPI_MCA_orte_default_hostfile", hostfile.to_str().unwrap());
     let mut running = run.spawn();
-    running.wait_for_stderr("rl-worker-1 (DNS does not know it yet)", 1);
+    running.wait_for_stderr("rl-worker-1 (its name is not in DNS yet)", 1);
     for (host, pod) in [("a", "rl-worker-0"), ("b", "rl-worker-1")] {
         let line = format!("echo {} {pod} >>/etc/hosts", field.lab.address(host).unwrap());
         field.shell(&line, Path::new("/"));

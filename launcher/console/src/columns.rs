@@ -1,7 +1,7 @@
-//! Text in columns, for people.
+//! Tables of text.
 
-/// Lays out rows, the first of which is the header. Columns in which nothing but the header is
-/// are left out; so is what follows the last word of a line.
+/// Lays out rows in columns, the first row being the header. Leaves out columns that are empty but for their
+/// header, and trailing blanks.
 pub fn lay_out(rows: &[Vec<String>]) -> String {
     let count = rows.first().map_or(0, Vec::len);
     let cell = |row: &'_ Vec<String>, column: usize| row.get(column).cloned().unwrap_or_default();
@@ -20,7 +20,7 @@ pub fn lay_out(rows: &[Vec<String>]) -> String {
     rows.iter().map(line).collect()
 }
 
-/// A row of these words.
+/// Makes a row of these cells.
 pub fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).to_vec()
 }

@@ -1,30 +1,30 @@
-//! Every exit code of rlaunch.
+//! Exit codes of rlaunch.
 //!
-//! A rank's own code is passed through, and a rank that a signal killed gives 128 + signal. What
-//! rlaunch says for itself:
+//! The code of the first rank that failed is passed through; a rank that a signal killed gives
+//! 128 + signal. Codes of rlaunch's own:
 //!
 //! | code | meaning |
 //! |---|---|
 //! | 0 | every rank succeeded |
 //! | 1 | a rank aborted the job |
 //! | 124 | `--timeout` |
-//! | 126, 127 | the program may not be executed, or is not there |
-//! | 129, 130, 143 | the user ended the job by HUP, INT or TERM |
-//! | 141 | the reader of the output went away |
+//! | 126, 127 | the program may not be executed, or was not found |
+//! | 129, 130, 143 | the user ended the job with SIGHUP, SIGINT or SIGTERM |
+//! | 141 | the reader of the output closed it |
 //! | 200 | usage, configuration, slots |
-//! | 201 | a host was not reached, or refused |
+//! | 201 | a host was not reached, or refused the login |
 //! | 202 | the agent cannot run on a host |
 //! | 203 | a file or directory is missing |
-//! | 204 | the nodes cannot meet (rendezvous) |
-//! | 205 | hosts that RDMA does not connect, under `--transport rdma`; a link down, if asked |
+//! | 204 | the nodes cannot connect to each other (rendezvous) |
+//! | 205 | RDMA does not connect the hosts under `--transport rdma`; a link is down, if that ends the job |
 //! | 206 | a node was lost |
-//! | 207 | several ranks run MPI, which nobody serves |
+//! | 207 | several ranks run MPI without a server for it |
 //! | 210 | a bug in rlaunch |
 
 use rlaunch_bootstrap::job::ExitStatus;
 use std::process::ExitCode;
 
-/// What the shell sees.
+/// Exit code of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit(pub u8);
 
@@ -60,12 +60,12 @@ impl Exit {
     /// A bug in rlaunch.
     pub const BUG: Exit = Exit(210);
 
-    /// The shell's code for a signal.
+    /// Makes the code that shells give to a signal: 128 + its number.
     pub fn signal(signal: i32) -> Exit {
         Exit(u8::try_from(128 + signal).unwrap_or(Exit::BUG.0))
     }
 
-    /// A rank's own code.
+    /// Makes the code for a rank's status.
     pub fn from_rank(status: ExitStatus) -> Exit {
         match status {
             ExitStatus::Code(code) => Exit(u8::try_from(code & 0xff).unwrap_or(1)),

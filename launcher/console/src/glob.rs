@@ -1,6 +1,6 @@
-//! Patterns as OpenSSH's files write them.
+//! Wildcard patterns, as in OpenSSH's files and in shells.
 
-/// Whether `text` fits `pattern`: `*` stands for any text, `?` for any one character.
+/// Tells whether `text` matches `pattern`: `*` stands for any text, `?` for any one character.
 pub fn matches(pattern: &str, text: &str) -> bool {
     let units = pattern.chars().map(|c| match c {
         '*' => Unit::Any,
@@ -10,7 +10,7 @@ pub fn matches(pattern: &str, text: &str) -> bool {
     fits(&units.collect::<Vec<_>>(), text)
 }
 
-/// Whether `text` fits a comma list: some pattern of it, and none that has a `!` before it.
+/// Tells whether `text` matches a comma-separated list: some pattern of it, and none after a `!`.
 pub fn matches_list(list: &str, text: &str) -> bool {
     let mut found = false;
     for pattern in list.split(',') {
@@ -23,9 +23,9 @@ pub fn matches_list(list: &str, text: &str) -> bool {
     found
 }
 
-/// Whether a file name fits glob(7) `pattern`: as above, with `[a-z]`, `[!a]` and `\*`.
-pub fn file_name(pattern: &str, name: &str) -> bool {
-    // A leading dot is never found by a wildcard.
+/// Tells whether a file name matches a glob(7) pattern, which has `[a-z]`, `[!a]` and `\*` as well.
+pub fn matches_file_name(pattern: &str, name: &str) -> bool {
+    // A wildcard matches no leading dot.
     (pattern.starts_with('.') || !name.starts_with('.')) && fits(&glob_units(pattern), name)
 }
 
@@ -49,8 +49,8 @@ impl Unit {
     }
 }
 
-/// Tries each star at its shortest first and only ever goes back to the last one, so that no
-/// pattern takes long.
+/// Matches each star with as little as possible and backtracks only to the last one, so that no pattern takes
+/// exponential time.
 fn fits(units: &[Unit], text: &str) -> bool {
     let text: Vec<char> = text.chars().collect();
     let (mut at, mut unit) = (0, 0);
@@ -145,12 +145,12 @@ mod tests {
     #[test]
     fn file_names() {
         for (pattern, name) in [("[0-9]*", "10-a"), ("[!a]?", "bc"), ("[]x]", "]"), ("[a-]", "-")] {
-            assert!(file_name(pattern, name), "{pattern} {name}");
+            assert!(matches_file_name(pattern, name), "{pattern} {name}");
         }
         for (pattern, name) in
             [("*", ".a"), ("[0-9]", "a"), ("[!a]", "a"), ("\\*", "a"), ("[", "a")]
         {
-            assert!(!file_name(pattern, name), "{pattern} {name}");
+            assert!(!matches_file_name(pattern, name), "{pattern} {name}");
         }
     }
 }

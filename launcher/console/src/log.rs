@@ -1,11 +1,11 @@
-//! `-v`, `--log-level` and `--log-json`: what rlaunch says about its own work, on stderr.
+//! Log lines of rlaunch on stderr: `-v`, `--log-level` and `--log-json`.
 
 use std::io;
 use tracing::Level;
 use tracing_subscriber::EnvFilter;
 
-/// Starts logging. `-v` says what happens and `-vv` says it in detail; RLAUNCH_LOG takes a filter
-/// of tracing's. Every line of a job carries its id.
+/// Starts logging, once per process. `verbose` counts `-v`: 1 logs info, 2 debug. `level` overrides it, and
+/// RLAUNCH_LOG, a filter of tracing, overrides both. Lines of a job carry its id.
 pub fn to_stderr(verbose: u8, level: Option<Level>, json: bool) {
     let level = match (level, verbose) {
         (Some(level), _) => format!("rlaunch={level}"),
@@ -19,11 +19,10 @@ pub fn to_stderr(verbose: u8, level: Option<Level>, json: bool) {
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(!plain)
-        // It would say so on the very stderr that cannot be written.
+        // Errors of logging would go to the same stderr that cannot be written.
         .log_internal_errors(false)
         .with_target(false);
-    // Not `init`: it would also take up what others log, wherever another crate of the same build
-    // turns that feature on.
+    // Not `init`, which also installs a bridge for the `log` crate if any crate of the build enables that.
     let set = match json {
         true => tracing::subscriber::set_global_default(log.json().finish()),
         false => tracing::subscriber::set_global_default(log.finish()),

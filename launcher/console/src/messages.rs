@@ -1,5 +1,5 @@
-//! Words of rlaunch itself: on stderr one error, its details and what to do, on stdout what it was asked
-//! to print. Both may quote others, see [`printable`].
+//! Messages of rlaunch on stderr: errors with details and hints, warnings, progress. They may quote other
+//! programs, so each passes through [`printable`].
 
 use crate::exit::Exit;
 use crate::open_files;
@@ -15,20 +15,20 @@ pub const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 /// Style of the word `hint:`.
 pub const HINT: Style = AnsiColor::Cyan.on_default().bold();
 
-/// Why a job could not run, or how it failed.
+/// Error that ends the process: exit code, message, details and hints.
 #[derive(Debug)]
 pub struct Failed {
     /// Exit code of the process.
     pub exit: Exit,
-    /// One line.
+    /// Message of one line; empty for a job that ends without one.
     pub message: String,
-    /// Lines below it.
+    /// Lines below the message.
     pub details: Vec<String>,
     /// Lines on what to do, printed last.
     pub hints: Vec<String>,
-    /// The exit code is a rank's own and not rlaunch's.
+    /// Whether the exit code is that of a rank.
     pub by_rank: bool,
-    /// Another attempt at the job may end otherwise.
+    /// Whether the job may be restarted.
     pub may_restart: bool,
 }
 
@@ -39,7 +39,7 @@ impl Failed {
         Failed { exit, message, details: vec![], hints: vec![], by_rank: false, may_restart: false }
     }
 
-    /// From a typed error: its causes follow it on the same line.
+    /// Makes an error of a typed one, with its causes on the same line.
     pub fn from_error(exit: Exit, error: &dyn std::error::Error) -> Failed {
         let message = error_chain(error);
         let hint = open_files::hint(&message);
@@ -53,7 +53,7 @@ impl Failed {
         self
     }
 
-    /// Prints it; nothing is printed for a job that ended quietly.
+    /// Prints the error, unless its message is empty.
     pub fn print(&self) {
         if self.message.is_empty() {
             return;
@@ -72,7 +72,7 @@ impl Failed {
 /// Set by `--quiet`.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// From now on nothing but errors is printed.
+/// Suppresses everything but errors from now on.
 pub fn set_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
@@ -81,7 +81,7 @@ fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// Something the user should know.
+/// Prints a warning.
 pub fn warn(message: &str) {
     if is_quiet() {
         return;
@@ -93,7 +93,7 @@ pub fn warn(message: &str) {
     );
 }
 
-/// Something that goes on.
+/// Prints a line that begins with `rlaunch:`.
 pub fn info(message: &str) {
     if is_quiet() {
         return;
@@ -101,7 +101,7 @@ pub fn info(message: &str) {
     let _ = writeln!(anstream::stderr().lock(), "rlaunch: {}", printable::message(message));
 }
 
-/// A line that begins with what it is about.
+/// Prints a line as it is.
 pub fn line(line: &str) {
     if is_quiet() {
         return;
@@ -109,7 +109,7 @@ pub fn line(line: &str) {
     let _ = writeln!(anstream::stderr().lock(), "{}", printable::message(line));
 }
 
-/// Words of other launchers that change nothing here.
+/// Prints options of other launchers that have no effect.
 pub fn ignored(words: &str) {
     if is_quiet() {
         return;
@@ -118,7 +118,7 @@ pub fn ignored(words: &str) {
         writeln!(anstream::stderr().lock(), "{HINT}ignored:{HINT:#} {}", printable::message(words));
 }
 
-/// What could be done about it.
+/// Prints a hint.
 pub fn hint(message: &str) {
     if is_quiet() {
         return;

@@ -1,9 +1,8 @@
-//! How many files the launcher may have open. A job of many hosts takes more than the usual soft limit
-//! of 1024, which is raised as far as the hard one allows; programs that the launcher starts are given
-//! back what this shell has, since those that use select(2) fail with a number above 1023.
+//! Limit of open files of this process. Many hosts take more than the usual soft limit of 1024, so it is raised
+//! as far as the hard limit allows. Programs that the launcher starts get the user's limit back, because
+//! select(2) fails with file numbers above 1023.
 
-use crate::exit::Exit;
-use crate::messages::{self, Failed};
+use crate::text;
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::fs::File;
@@ -12,81 +11,86 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Files that the launcher has open beside its hosts: its streams, the runtime, records, what is read.
+/// Files that the launcher opens apart from its hosts: streams, runtime, records, input files.
 const OWN: u64 = 32;
-/// Most files that one host takes: where a command leads there, three pipes, its process, a name lookup and
-/// key files.
-const OF_HOST: u64 = 8;
-/// Hard limit below which the launcher refuses to start.
+/// Most files per host: with `--rsh` three pipes, the process, a name lookup and key files.
+const PER_HOST: u64 = 8;
+/// Hard limit below which the launcher does not start.
 const REQUIRED: u64 = 10;
-/// Open files that the launcher needs at least, beside one for each host; below that it warns.
+/// Files that the launcher needs at least, apart from one per host; with fewer it warns.
 const LEAST_OWN: u64 = 11;
 
-/// The soft limit that this process was started with, once it has another.
-static BEFORE: OnceLock<u64> = OnceLock::new();
-/// How many hosts there are.
+/// Soft limit at the start of this process, once it was raised.
+static ORIGINAL: OnceLock<u64> = OnceLock::new();
+/// Number of hosts, for hints.
 static HOSTS: AtomicUsize = AtomicUsize::new(1);
 
-/// Makes sure that there are enough to begin with.
-pub fn require() -> Result<(), Failed> {
+/// Hard limit that is too low to start.
+#[derive(Debug, thiserror::Error)]
+#[error("no more than {0} open files are allowed here")]
+pub struct LimitTooLow(u64);
+
+impl LimitTooLow {
+    /// Tells the user how to raise the limit.
+    pub fn hint(&self) -> String {
+        raise_hint(1)
+    }
+}
+
+/// Raises the soft limit for one host. Fails if the hard limit is too low for any job.
+pub fn require() -> Result<(), LimitTooLow> {
     raise(1);
     match getrlimit(Resource::RLIMIT_NOFILE) {
-        Ok((_, hard)) if hard < REQUIRED => {
-            let message = format!("no more than {hard} open files are allowed here");
-            Err(Failed::new(Exit::USAGE, message).hint(Some(raise_hint(1))))
-        }
+        Ok((_, hard)) if hard < REQUIRED => Err(LimitTooLow(hard)),
         _ => Ok(()),
     }
 }
 
-/// Raises the soft limit to what this many hosts may take, and warns if even the hard limit is less than
-/// they need at least.
-pub fn raise_for(hosts: usize) {
+/// Raises the soft limit for `hosts` hosts. Returns a warning if the hard limit is too low for them.
+#[must_use]
+pub fn raise_for(hosts: usize) -> Option<String> {
     HOSTS.store(hosts, Ordering::Relaxed);
     raise(hosts);
-    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && hard < LEAST_OWN + hosts as u64
-    {
-        messages::warn(&too_low(hosts, hard));
-    }
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
+    (hard < LEAST_OWN + hosts as u64).then(|| too_low(hosts, hard))
 }
 
 fn raise(hosts: usize) {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
     let raised = wanted(hosts).min(hard);
     if soft < raised && setrlimit(Resource::RLIMIT_NOFILE, raised, hard).is_ok() {
-        // The first time counts.
-        let _ = BEFORE.set(soft);
+        // Only the first call sees the user's limit.
+        let _ = ORIGINAL.set(soft);
     }
 }
 
 fn wanted(hosts: usize) -> u64 {
-    OWN + OF_HOST * hosts as u64
+    OWN + PER_HOST * hosts as u64
 }
 
-fn them(hosts: usize) -> String {
-    if hosts == 1 { "a host takes".to_owned() } else { format!("{hosts} hosts take") }
+fn hosts_take(hosts: usize) -> String {
+    format!("{} {}", text::count(hosts, "host"), if hosts == 1 { "takes" } else { "take" })
 }
 
 fn too_low(hosts: usize, hard: u64) -> String {
     format!(
-        "{} up to {} open files here, and no more than {hard} are allowed: not all may be reached; \
+        "{} up to {} open files here, and no more than {hard} are allowed: some may not be reached; \
          `ulimit -H -n` shows the limit, which root raises in /etc/security/limits.conf",
-        them(hosts),
+        hosts_take(hosts),
         wanted(hosts)
     )
 }
 
-/// Has a program start with the limit that this process was started with.
+/// Makes a program start with the limit that this process was started with.
 pub fn restore(command: &mut Command) {
-    if let Some(before) = BEFORE.get() {
-        rlaunch_sys::limit_open_files(command, *before);
+    if let Some(original) = ORIGINAL.get() {
+        rlaunch_sys::limit_open_files(command, *original);
     }
 }
 
-/// Gives a hint where an error, with its causes, says that no more files can be opened.
+/// Returns a hint if the text of an error, with its causes, says that no more files can be opened.
 pub fn hint(error: &str) -> Option<String> {
-    // Some causes are words by now, such as why a key was of no use.
+    // Texts are compared, because some causes are text by now, such as why a key was not used.
     let says = |errno: Errno| error.contains(&io::Error::from(errno).to_string());
     if says(Errno::ENFILE) {
         return Some(
@@ -100,22 +104,22 @@ pub fn hint(error: &str) -> Option<String> {
 
 fn raise_hint(hosts: usize) -> String {
     let wanted = wanted(hosts);
-    let (now, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or_default();
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or_default();
     let more = match hard < wanted {
         true => ", once root has raised the hard limit in /etc/security/limits.conf",
         false => "",
     };
     format!(
-        "rlaunch may have {now} files open here, and {} up to {wanted}: `ulimit -n {wanted}` in this \
+        "rlaunch may have {soft} files open here, and {} up to {wanted}: `ulimit -n {wanted}` in this \
          shell allows that{more}",
-        them(hosts)
+        hosts_take(hosts)
     )
 }
 
-/// The cause of an error of the C library's, which does not tell when it could open no file.
+/// Returns the cause of an error of the C library, which does not report that it could open no file.
 pub fn cause(error: io::Error) -> io::Error {
-    let is_want = |error: &io::Error| error.raw_os_error() == Some(Errno::EMFILE as i32);
-    File::open("/dev/null").err().filter(is_want).unwrap_or(error)
+    let is_limit = |error: &io::Error| error.raw_os_error() == Some(Errno::EMFILE as i32);
+    File::open("/dev/null").err().filter(is_limit).unwrap_or(error)
 }
 
 #[cfg(test)]

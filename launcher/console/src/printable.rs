@@ -1,35 +1,35 @@
-//! Words of others, as a terminal may be given them.
+//! Text of other programs, made safe for a terminal.
 //!
-//! A host, its shell, its sshd, a command that leads there and a file can put anything into what
-//! rlaunch says of them: escapes that write the clipboard or the title, letters that turn the line
-//! around, a thousand lines. What rlaunch prints passes through here, so these are
-//! seen and do nothing. The output of ranks does not: it is the program's, and goes through as it is.
+//! A message may quote a host, its shell, its sshd, a command or a file. Such text can contain escapes that
+//! write the clipboard or the title, characters that reverse a line, or a thousand lines. Messages pass
+//! through here, so that these are visible and have no effect. The output of ranks does not: it is passed
+//! on unchanged.
 
 use rlaunch_bootstrap::shell_safe::is_invisible;
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Most characters that are shown of a line that quotes another program.
+/// Longest quote of another program, in characters.
 pub const LONGEST_QUOTE: usize = 300;
-/// The most of any line, in characters: an RSA key of 16384 bits is shorter.
+/// Longest line of a message, in characters; an RSA key of 16384 bits is shorter.
 const LONGEST_LINE: usize = 4096;
 
-/// Quotes another program in one line: the first of its text, without blanks around it.
+/// Returns the first line of another program's text, shortened and trimmed.
 pub fn first_line(text: &str) -> String {
     let text = text.trim();
     let first = text.lines().next().unwrap_or_default();
     escaped(&bounded(first.trim_end(), LONGEST_QUOTE)).into_owned()
 }
 
-/// Spells out invisible characters other than tabs and line breaks, in text of any length; "\r\n" becomes
-/// "\n". JSON keeps its meaning, since its strings read "\u202e" as that character.
+/// Escapes invisible characters other than tabs and line breaks, in text of any length; "\r\n" becomes "\n".
+/// JSON keeps its meaning, since "\u202e" in its strings is that character.
 pub fn text(text: &str) -> Cow<'_, str> {
-    if text.lines().all(|line| !line.contains(is_spelled_out)) && !text.contains('\r') {
+    if text.lines().all(|line| !line.contains(is_escaped)) && !text.contains('\r') {
         return Cow::Borrowed(text);
     }
     let shown = |line: &str| {
         let (line, end) = match line.strip_suffix('\n') {
-            // A line break of another system is one.
+            // Windows line ends.
             Some(line) => (line.strip_suffix('\r').unwrap_or(line), "\n"),
             None => (line, ""),
         };
@@ -38,8 +38,8 @@ pub fn text(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.split_inclusive('\n').map(shown).collect())
 }
 
-/// Bounds and spells out the lines of a message. A later line that begins at the margin is indented, so
-/// that it is not taken for a line of rlaunch's.
+/// Shortens and escapes the lines of a message. Later lines are indented, so that none looks like a message of
+/// its own.
 pub fn message(words: &str) -> String {
     let mut lines = words.split('\n').map(|line| bounded(line, LONGEST_LINE));
     let mut joined = lines.next().unwrap_or_default().into_owned();
@@ -57,10 +57,10 @@ fn bounded(line: &str, most: usize) -> Cow<'_, str> {
     }
 }
 
-/// Writes an ASCII control character as `\x1b`, any other invisible one as `\u202e`. The second form is
-/// read by JSON, whose text has no raw ASCII control characters.
+/// Writes an ASCII control character as `\x1b`, any other invisible one as `\u202e`, a form that JSON reads. JSON
+/// text contains no raw ASCII control characters.
 fn escaped(line: &str) -> Cow<'_, str> {
-    if !line.contains(is_spelled_out) {
+    if !line.contains(is_escaped) {
         return Cow::Borrowed(line);
     }
     let mut shown = String::with_capacity(line.len() + 16);
@@ -79,7 +79,7 @@ fn escaped(line: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-fn is_spelled_out(c: char) -> bool {
+fn is_escaped(c: char) -> bool {
     c != '\t' && is_invisible(c)
 }
 
@@ -122,7 +122,7 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_hidden_is_left_of_anything(words in any::<String>()) {
-            let seen = |c: char| c == '\n' || !is_spelled_out(c);
+            let seen = |c: char| c == '\n' || !is_escaped(c);
             prop_assert!(text(&words).chars().all(seen));
             prop_assert!(message(&words).chars().all(seen));
             let line = first_line(&words);

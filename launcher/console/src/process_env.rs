@@ -1,22 +1,22 @@
-//! The environment, the directory and the home of this process.
+//! Environment variables and directories of this process.
 
 use nix::unistd::{Uid, User};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-/// Variables and directories of this process and its user.
+/// Environment variables, working directory and home of this process, or of a test in its place.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessEnv {
     /// Environment variables.
     pub variables: Vec<(OsString, OsString)>,
-    /// Directory in which a file is looked for first; empty for the working directory.
+    /// Directory where the search for files begins; empty for the working directory.
     pub directory: PathBuf,
     /// Home directory of the user, if known.
     pub home: Option<PathBuf>,
 }
 
 impl ProcessEnv {
-    /// Those of this process.
+    /// Reads those of this process.
     pub fn current() -> ProcessEnv {
         ProcessEnv {
             variables: std::env::vars_os().collect(),
@@ -25,13 +25,13 @@ impl ProcessEnv {
         }
     }
 
-    /// A variable's value, unless that is empty.
+    /// Returns the value of a variable, unless it is empty.
     pub fn variable(&self, name: &str) -> Option<&OsStr> {
         let found = self.variables.iter().find(|(own, _)| own == name);
         found.map(|(_, value)| value.as_os_str()).filter(|value| !value.is_empty())
     }
 
-    /// Finds the directory in which programs keep a user's state.
+    /// Returns the directory for state of the user's programs: XDG_STATE_HOME or ~/.local/state.
     pub fn state(&self) -> Option<PathBuf> {
         let state = self.variable("XDG_STATE_HOME").map(PathBuf::from);
         let state = state.filter(|path| path.is_absolute());
@@ -39,7 +39,7 @@ impl ProcessEnv {
     }
 }
 
-/// Finds the home directory, in the environment or else in the list of users.
+/// Returns the home directory, of HOME or else of the account.
 fn home() -> Option<PathBuf> {
     let account = || User::from_uid(Uid::effective()).ok().flatten().map(|user| user.dir);
     std::env::home_dir().filter(|home| home.is_absolute()).or_else(account)

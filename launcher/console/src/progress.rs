@@ -1,4 +1,4 @@
-//! Who is being waited for, so that a wait of more than a second says so.
+//! Reports on stderr during waits of more than a second.
 
 use super::prompt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tracing::Instrument;
 
-/// When a line about a wait is printed, in seconds from its start.
-const SPEAK_AT: [u64; 6] = [1, 3, 10, 30, 60, 120];
-/// Named at most.
+/// Times at which a line is printed, in seconds from the start of the wait.
+const REPORT_AT: [u64; 6] = [1, 3, 10, 30, 60, 120];
+/// Number of names in a line.
 const NAMED: usize = 6;
 
-/// Names of those who are not there yet, and how far they are.
+/// Hosts or tasks that are awaited, each with its stage.
 #[derive(Clone)]
 pub struct Progress(Arc<Mutex<Vec<(String, &'static str)>>>);
 
@@ -21,7 +21,7 @@ impl Progress {
         Progress(Arc::new(Mutex::new(names.map(|name| (name, stage)).collect())))
     }
 
-    /// How far `name` is.
+    /// Sets the stage of `name`.
     pub fn set_stage(&self, name: &str, stage: &'static str) {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = waiting.iter_mut().find(|(n, _)| n == name) {
@@ -29,12 +29,12 @@ impl Progress {
         }
     }
 
-    /// `name` is there.
+    /// Removes `name`, which is no longer awaited.
     pub fn done(&self, name: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|(n, _)| n != name);
     }
 
-    /// `c (ssh authenticated, agent not started), d (connecting)`.
+    /// Lists those that are awaited: `c (agent not started), d (connecting)`.
     pub fn pending(&self) -> String {
         let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut named: Vec<String> =
@@ -67,11 +67,11 @@ impl Progress {
         results.into_iter().map(|(_, result)| result).collect()
     }
 
-    /// Runs `work`, and says every now and then for whom it waits.
+    /// Runs `work`, and prints now and then what it waits for, unless the user is being asked.
     pub async fn report_while<T>(&self, work: impl Future<Output = T>) -> T {
         let started = Instant::now();
         let mut work = std::pin::pin!(work);
-        for second in SPEAK_AT {
+        for second in REPORT_AT {
             let left = Duration::from_secs(second).saturating_sub(started.elapsed());
             match tokio::time::timeout(left, &mut work).await {
                 Ok(done) => return done,

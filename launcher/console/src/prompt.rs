@@ -1,15 +1,15 @@
-//! Whether the user is being asked something, so that nothing is printed meanwhile.
+//! Questions to the user that are open, during which nothing else is printed.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
-/// A question on the terminal that has no answer yet; it ends when this is dropped.
+/// Question without an answer yet. Dropping it ends the question.
 #[derive(Debug)]
 pub struct Prompt(());
 
 impl Prompt {
-    /// Notes that a question was put.
+    /// Notes that a question is open.
     pub fn begin() -> Prompt {
         OPEN.fetch_add(1, Ordering::Relaxed);
         Prompt(())
@@ -22,7 +22,7 @@ impl Drop for Prompt {
     }
 }
 
-/// Whether a question is open.
+/// Tells whether a question is open.
 pub fn is_open() -> bool {
     OPEN.load(Ordering::Relaxed) > 0
 }

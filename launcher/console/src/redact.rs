@@ -1,14 +1,13 @@
-//! Command lines as they may be kept.
+//! Command lines without secrets, for records and errors.
 
 use rlaunch_bootstrap::env::{is_secret, redacted, redacted_value};
 use std::ffi::OsString;
 
-/// Words by which mpiexec is given a variable and its value as words of their own.
+/// Options of mpiexec that take a variable and its value as two words.
 const VARIABLES: [&str; 3] = ["-env", "-genv", "--genv"];
 
-/// Words without the values of what is called a secret: `-x API_KEY=…`, `--env=API_KEY=…`,
-/// `--token=…`, and the word behind `--token`, `-token` or `-genv API_KEY`; and without passwords of
-/// URLs.
+/// Replaces values whose names suggest a secret: `-x API_KEY=…`, `--env=API_KEY=…`, `--token=…`, and the word
+/// after `--token`, `-token` or `-genv API_KEY`; also passwords in URLs.
 pub fn without_secrets(words: &[OsString]) -> Vec<String> {
     let mut kept: Vec<String> = Vec::with_capacity(words.len());
     let (mut is_value, mut of_variable) = (false, false);

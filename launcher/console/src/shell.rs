@@ -1,11 +1,11 @@
-//! Words as a shell takes them, for people to read and to paste.
+//! Words quoted for shells.
 
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 
-/// A word as it is where a shell takes it so, else in quotes. It is one line of text, whatever is in
-/// it: bytes that cannot be shown are escaped within `$'…'`.
+/// Quotes a word for display and for pasting into a shell; a plain word stays as it is. The result is a single
+/// line: control characters and invalid UTF-8 are escaped in `$'…'`, which bash, zsh and ksh read.
 pub fn quoted(word: &OsStr) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=+@%^".contains(c);
     match word.to_str() {

@@ -92,7 +92,7 @@ pub(crate) fn hosts(
     }
     if let Some(job) = &listing.job {
         // Its pods may still be on their way.
-        reach.patient = true;
+        reach.retry_until_up = true;
         if reach.rsh.is_none() {
             reach.rsh = job.rsh()?;
         }

@@ -55,7 +55,7 @@ pub(crate) async fn every_host(
         let host = hosts.swap_remove(0);
         return Ok(vec![(host, this_machine(&given, &words).await)]);
     }
-    open_files::raise_for(hosts.len());
+    open_files::raise_for(hosts.len()).iter().for_each(|warning| messages::warn(warning));
     let delivery = delivery(reach.agent.clone(), reach.agent_dir.clone())?;
     let progress = Progress::new(hosts.iter().map(Host::to_string), "connecting");
     let way = Arc::new(Way {

@@ -5,7 +5,7 @@ use crate::hosts::{self, Host};
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 use rlaunch_console::stdout;
-use rlaunch_ssh::algorithms::Names;
+use rlaunch_ssh::AlgorithmNames;
 use rlaunch_ssh::config::{HostConfig, SshConfig, StrictHostKeyChecking};
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ pub(crate) fn ssh_config(args: &SshConfigArgs) -> Result<Exit, Failed> {
     let home = std::env::home_dir().unwrap_or_else(|| PathBuf::from("/"));
     let paths =
         args.ssh_config.clone().map_or_else(|| SshConfig::default_paths(&home), |file| vec![file]);
-    let config = SshConfig::of_user(args.ssh_config.as_deref(), &home);
+    let config = SshConfig::load_for_user(args.ssh_config.as_deref(), &home);
     let config = config.map_err(|e| usage(&e).hint(e.hint()))?;
     let mut text = head(&config, &paths);
     for host in &hosts {
@@ -50,7 +50,8 @@ fn of_host(config: &SshConfig, host: &Host, port: Option<u16>) -> Result<String,
         .map_err(|error| failed(&error, error.hint()))?;
     // As for a job: `--port` is for hosts whose configuration names none.
     let resolved = HostConfig { port: resolved.port.or(port), ..resolved };
-    let names = Names::of(&resolved).map_err(|error| failed(&error, error.hint(&host.name)))?;
+    let names = AlgorithmNames::for_host(&resolved)
+        .map_err(|error| failed(&error, error.hint(&host.name)))?;
     let mut text = "\n".to_owned();
     for (keyword, value) in config.show(&host.name, &resolved) {
         text += &format!("{keyword} {value}\n");

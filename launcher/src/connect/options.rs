@@ -34,7 +34,7 @@ pub(crate) struct ConnectOptions {
     pub(crate) ssh_config: Option<PathBuf>,
     /// Whether `ssh_config` was named by an rlaunch.toml rather than by the user; others must then not
     /// be able to write it.
-    pub(crate) is_ssh_config_of_file: bool,
+    pub(crate) check_ssh_config_permissions: bool,
     /// `--rsh`: a command to use in place of SSH.
     pub(crate) rsh: Option<Rsh>,
     pub(crate) container: Option<Container>,
@@ -47,7 +47,7 @@ pub(crate) struct ConnectOptions {
     /// `--fanout`, the limit of simultaneous SSH handshakes, if given.
     pub(crate) fanout: Option<u16>,
     /// Retry unknown names and refused connections for a while, for hosts that are still booting.
-    pub(crate) patient: bool,
+    pub(crate) retry_until_up: bool,
 }
 
 impl ConnectOptions {
@@ -63,11 +63,11 @@ impl ConnectOptions {
     pub(crate) fn ssh(&self) -> SshOptions {
         SshOptions {
             config: self.ssh_config.clone(),
-            is_config_of_file: self.is_ssh_config_of_file,
+            check_config_permissions: self.check_ssh_config_permissions,
             port: self.port,
             new_hosts: self.new_hosts.map(StrictHostKeyChecking::from),
             fanout: self.fanout,
-            patient: self.patient,
+            retry_until_up: self.retry_until_up,
         }
     }
 }

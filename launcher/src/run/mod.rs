@@ -43,7 +43,7 @@ use nodes::{Nodes, PendingStdio};
 use record::JobRecord;
 use rendezvous::Joined;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
+use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::open_files;
 use signals::Signals;
 use std::time::Instant;
@@ -71,7 +71,7 @@ pub(crate) async fn run_attempt(
 
 async fn run(job: &JobRun, signals: &mut Signals) -> Result<Exit, Failed> {
     let map = hosts_to_reach(job)?;
-    open_files::raise_for(map.nodes.len());
+    open_files::raise_for(map.nodes.len()).iter().for_each(|warning| messages::warn(warning));
     let (connecting, stdio, sessions_closed) = nodes::prepare_sessions(job, &map);
 
     let reaching = job.phase("reach", connecting.reach(job, &map));

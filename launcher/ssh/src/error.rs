@@ -1,26 +1,25 @@
-//! Why a host was not reached, in the words a person needs, and what to do about it.
+//! Errors on the way to a login, and what the user can do about them.
 
-use super::config::ConfigError;
-use super::known_hosts::KnownHostsError;
-use super::new_hosts::NewHostKey;
+use crate::config::ConfigError;
+use crate::known_hosts::{KnownHostsError, NewHostKey};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One host's failure on the way to a login. The host itself is named by whoever reports it.
+/// Failure to connect to a host, to check its key, or to log in. Messages do not name the host; the caller does.
 #[expect(missing_docs, reason = "each message says it")]
 #[derive(Debug, thiserror::Error)]
 pub enum SshError {
     #[error(transparent)]
     Config(#[from] ConfigError),
-    #[error("{}: {chain}", chain_fault(*circle))]
-    JumpChain { chain: String, circle: bool },
+    #[error("{}: {chain}", chain_fault(*is_loop))]
+    JumpChain { chain: String, is_loop: bool },
     #[error("through jump host {jump}")]
-    Through { jump: String, source: Arc<SshError> },
-    #[error("jump host {jump} cannot connect to {place}")]
-    Forward { jump: String, place: String, source: Box<russh::Error> },
+    JumpHost { jump: String, source: Arc<SshError> },
+    #[error("jump host {jump} cannot connect to {address}")]
+    Forward { jump: String, address: String, source: Box<russh::Error> },
     #[error("jump host {jump} does not forward connections")]
     NoForwarding { jump: String },
     #[error("cannot start its ProxyCommand `{command}`")]
@@ -46,10 +45,10 @@ pub enum SshError {
     Socket(#[source] io::Error),
     #[error("{what} within {} s", timeout.as_secs())]
     Timeout { what: &'static str, timeout: Duration },
-    #[error("the server at {place} drops connections ({})", reason_to_drop(said))]
-    Dropped { place: String, said: String },
-    #[error("the SSH handshake with {place} failed")]
-    Handshake { place: String, source: Box<russh::Error> },
+    #[error("the server at {address} drops connections ({})", drop_reason(banner))]
+    Dropped { address: String, banner: String },
+    #[error("the SSH handshake with {address} failed")]
+    Handshake { address: String, source: Box<russh::Error> },
     #[error("no known algorithm among `{list}`")]
     Algorithms { keyword: &'static str, list: String },
     #[error(transparent)]
@@ -62,28 +61,28 @@ pub enum SshError {
     HostKeyRevoked { file: PathBuf, line: usize },
     #[error("its host key {shown} is not known, {why}")]
     HostKeyUnknown { shown: String, why: &'static str },
-    #[error("its host key {} is not known, and nobody was asked", .0.fingerprint())]
+    #[error("its host key {} is not known, and the user was not asked", .0.fingerprint())]
     HostKeyToAsk(Box<NewHostKey>),
     #[error("its host certificate {why}")]
     HostCertificate { why: String, key_id: String },
     #[error("{} may not log in: {}", .0.user, .0.why())]
-    Refused(Box<Refused>),
+    Refused(Box<LoginRefusal>),
     #[error("it closed the connection after {} of {}'s keys: {}", .0.offered, .0.user, .0.list())]
-    HungUp(Box<Refused>),
-    #[error("the login as {user} broke off")]
+    Disconnected(Box<LoginRefusal>),
+    #[error("the login as {user} was interrupted")]
     Login { user: String, source: Box<russh::Error> },
-    #[error("{place} takes no command")]
-    Channel { place: String, source: Box<russh::Error> },
+    #[error("{address} refused to run a command")]
+    Channel { address: String, source: Box<russh::Error> },
 }
 
-/// A host that shows another key than the recorded one.
+/// Host key that differs from the recorded one.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "its host key has changed: {recorded} is in {}:{line}, the host shows {shown}",
     file.display()
 )]
 pub struct HostKeyChange {
-    /// What known-hosts files call the host.
+    /// Name of the host in known-hosts files.
     pub name: String,
     /// Known-hosts file that has the recorded key.
     pub file: PathBuf,
@@ -95,38 +94,38 @@ pub struct HostKeyChange {
     pub shown: String,
 }
 
-fn chain_fault(circle: bool) -> &'static str {
-    if circle { "its jump hosts lead in a circle" } else { "more than 8 jump hosts" }
+fn chain_fault(is_loop: bool) -> &'static str {
+    if is_loop { "its jump hosts form a loop" } else { "more than 8 jump hosts" }
 }
 
-/// Older servers say nothing, and then there is one usual reason.
-fn reason_to_drop(said: &str) -> &str {
-    if said.is_empty() { "MaxStartups" } else { said }
+/// Returns the server's reason for a dropped connection. Older servers send none; MaxStartups is the usual one.
+fn drop_reason(banner: &str) -> &str {
+    if banner.is_empty() { "MaxStartups" } else { banner }
 }
 
-/// A login that nothing opened.
+/// Login that the host refused.
 #[derive(Debug, Default)]
-pub struct Refused {
+pub struct LoginRefusal {
     /// Login name.
     pub user: String,
-    /// What was tried, and what was of no use and why.
+    /// Names of the credentials that were tried; for those that could not be used, with the reason.
     pub tried: Vec<String>,
-    /// How many proofs the host was shown.
+    /// Number of credentials that the host was shown.
     pub offered: usize,
-    /// By what the host would let someone in; empty where it has not said.
+    /// Methods that the host accepts; empty if it has not said.
     pub methods: Vec<&'static str>,
     /// The first key file that was tried.
     pub key: Option<PathBuf>,
 }
 
-impl Refused {
-    /// No key opens this host, whichever it is.
+impl LoginRefusal {
+    /// Tells whether the host accepts no key at all.
     pub fn takes_no_keys(&self) -> bool {
         !self.methods.is_empty() && !self.methods.contains(&"publickey")
     }
 
-    /// `password and keyboard-interactive`.
-    pub fn ways(&self) -> String {
+    /// Joins the methods: `password and keyboard-interactive`.
+    pub fn method_list(&self) -> String {
         self.methods.join(" and ")
     }
 
@@ -140,7 +139,11 @@ impl Refused {
 
     fn why(&self) -> String {
         if self.takes_no_keys() {
-            return format!("the host takes no keys, only {}; {}", self.ways(), self.list());
+            return format!(
+                "the host accepts no keys, only {}; {}",
+                self.method_list(),
+                self.list()
+            );
         }
         self.list()
     }
@@ -149,7 +152,7 @@ impl Refused {
         let user = &self.user;
         if self.takes_no_keys() {
             return format!(
-                "rlaunch never types passwords; let sshd on {host} take keys as well:\n  \
+                "rlaunch does not log in by password; let sshd on {host} accept keys as well:\n  \
                  echo PubkeyAuthentication yes | sudo tee /etc/ssh/sshd_config.d/10-keys.conf\n  \
                  sudo systemctl reload ssh || sudo systemctl reload sshd\n\
                  then, here: rlaunch ssh-setup -H {user}@{host}"
@@ -166,7 +169,7 @@ impl Refused {
 }
 
 impl SshError {
-    /// What the user can do.
+    /// Tells the user what to do; `host` is named in commands.
     pub fn hint(&self, host: &str) -> Option<String> {
         match self {
             SshError::Config(error) => error.hint(),
@@ -175,7 +178,7 @@ impl SshError {
                 "check the spelling, /etc/hosts, or give it a HostName in ~/.ssh/config".into(),
             ),
             SshError::Connect { address, source } => Some(connect_hint(address, source)),
-            SshError::Through { jump, source } => source.hint(jump),
+            SshError::JumpHost { jump, source } => source.hint(jump),
             SshError::Repeated { last, .. } => last.hint(host),
             SshError::Dropped { .. } => Some(
                 "--ssh-fanout 8 makes 8 logins at a time; `MaxStartups 100:30:200` in the server's \
@@ -187,9 +190,9 @@ impl SshError {
             | SshError::NoForwarding { .. }
             | SshError::ProxyStart { .. }
             | SshError::ProxyCommand { .. }
-            | SshError::Bind { .. } => self.way_hint(),
+            | SshError::Bind { .. } => self.route_hint(),
             SshError::Timeout { .. } => Some(format!(
-                "a firewall may drop the packets, or the host be down; `ssh -v {host}` shows where \
+                "a firewall may drop the packets, or the host may be down; `ssh -v {host}` shows where \
                  it stops; ConnectTimeout in ~/.ssh/config changes the limit"
             )),
             SshError::Handshake { .. } | SshError::Socket(_) => {
@@ -199,18 +202,18 @@ impl SshError {
                 Some(format!("correct {keyword} in ~/.ssh/config"))
             }
             SshError::HostKeyChanged(change) | SshError::NoPassword(change) => Some(format!(
-                "find out why first: someone may be in between; if the host was reinstalled:\n  \
+                "find out why first: another machine may pose as this host; if it was reinstalled:\n  \
                  ssh-keygen -R {} -f {}",
                 change.name,
                 change.file.display()
             )),
             SshError::HostKeyRevoked { .. } => Some(format!(
-                "whoever has this key is not to be trusted; on {host}, a new one:\n  \
+                "the key may have been stolen; make new ones on {host}:\n  \
                  sudo rm /etc/ssh/ssh_host_*_key /etc/ssh/ssh_host_*_key.pub; sudo ssh-keygen -A"
             )),
             SshError::HostKeyUnknown { .. } | SshError::HostKeyToAsk(_) => Some(format!(
                 "connect once by hand and compare the key, which records it: ssh {host}\n\
-                 or let new hosts pass, by --new-hosts accept or in ~/.ssh/config:\n  Host {host}\n    \
+                 or accept new hosts, by --new-hosts accept or in ~/.ssh/config:\n  Host {host}\n    \
                  StrictHostKeyChecking accept-new"
             )),
             SshError::HostCertificate { key_id, .. } => Some(format!(
@@ -218,8 +221,8 @@ impl SshError {
                  ssh-keygen -L -f /etc/ssh/ssh_host_ed25519_key-cert.pub"
             )),
             SshError::Refused(refused) => Some(refused.hint(host)),
-            SshError::HungUp(refused) => Some(format!(
-                "sshd lets {} try so many keys and no more (MaxAuthTries); name the right one in \
+            SshError::Disconnected(refused) => Some(format!(
+                "sshd limits how many keys {} may try (MaxAuthTries); name the right one in \
                  ~/.ssh/config:\n  Host {host}\n    IdentityFile ~/.ssh/id_ed25519\n    \
                  IdentitiesOnly yes",
                 refused.user
@@ -232,16 +235,16 @@ impl SshError {
 }
 
 impl SshError {
-    /// What the user can do about the way to a host.
-    fn way_hint(&self) -> Option<String> {
+    /// Tells the user what to do about jump hosts, ProxyCommand and BindAddress.
+    fn route_hint(&self) -> Option<String> {
         match self {
             SshError::JumpChain { .. } => Some(
                 "`ProxyJump none` in ~/.ssh/config, in the Host block of the jump host that is \
                  reached directly, ends the chain"
                     .into(),
             ),
-            SshError::Forward { jump, place, .. } => Some(format!(
-                "names are looked up on the jump host: `ssh -W {place} {jump}` shows a line that \
+            SshError::Forward { jump, address, .. } => Some(format!(
+                "names are looked up on the jump host: `ssh -W {address} {jump}` shows a line that \
                  begins with SSH- where an sshd listens"
             )),
             SshError::NoForwarding { jump } => Some(format!(
@@ -251,9 +254,7 @@ impl SshError {
             SshError::ProxyStart { .. } | SshError::ProxyCommand { .. } => {
                 Some("run the command by hand: it must print a line that begins with SSH-".into())
             }
-            SshError::Bind { .. } => {
-                Some("`ip addr` lists the addresses that this machine has".into())
-            }
+            SshError::Bind { .. } => Some("`ip addr` lists the addresses of this machine".into()),
             _ => None,
         }
     }

@@ -1,4 +1,4 @@
-//! The host keys that are known: sshd(8)'s known_hosts files, read, asked and added to.
+//! Known-hosts files in the format of sshd(8): read, searched and added to.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -12,14 +12,13 @@ use russh::keys::ssh_key::{self, public::KeyData};
 use russh::keys::{Algorithm, HashAlg, PublicKey};
 use thiserror::Error;
 
+use crate::config::DEFAULT_PORT;
 use rlaunch_console::glob::matches;
 
-/// The port whose entries do not mention it.
-const DEFAULT_PORT: u16 = 22;
-/// The longest line that is taken for an entry, in bytes; keys are decoded by recursion.
+/// Longest line that is parsed, in bytes: keys are decoded recursively.
 const LONGEST_LINE: usize = 32 << 10;
 
-/// Why known host keys cannot be read or added to.
+/// Error in reading or extending a known-hosts file.
 #[expect(missing_docs, reason = "each message says it")]
 #[derive(Debug, Error)]
 pub enum KnownHostsError {
@@ -33,12 +32,12 @@ pub enum KnownHostsError {
     Write { file: PathBuf, name: String, source: io::Error },
     #[error("encode the host key of {name}")]
     Encode { name: String, source: ssh_key::Error },
-    #[error("`{name}` cannot stand in a known hosts file")]
+    #[error("`{name}` cannot be written to a known hosts file")]
     Name { name: String },
 }
 
 impl KnownHostsError {
-    /// What the user can do about it.
+    /// Tells the user what to do.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Read { file, .. } => Some(format!("make {} readable for you", file.display())),
@@ -52,32 +51,78 @@ impl KnownHostsError {
     }
 }
 
-/// What the files say about a key that a host has shown.
+/// Result of looking up a host key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is this host's.
+    /// The key is recorded for this host.
     Known,
-    /// Nothing is recorded for this host.
+    /// No key is recorded for this host.
     Unknown,
-    /// Other keys are recorded for this host, the one on this line for example.
+    /// Only other keys are recorded for this host.
     Changed {
-        /// Known-hosts file of that line.
+        /// Known-hosts file with such a key.
         file: PathBuf,
         /// Line number, from 1.
         line: usize,
         /// Fingerprint of the key on that line.
         recorded_fingerprint: String,
     },
-    /// It must not be trusted.
+    /// The key is marked as revoked.
     Revoked {
-        /// Known-hosts file that says so.
+        /// Known-hosts file with the mark.
         file: PathBuf,
         /// Line number, from 1.
         line: usize,
     },
 }
 
-/// The entries of some files, in order.
+/// Key of a host for which no known-hosts file has a key.
+#[derive(Clone, Debug)]
+pub struct NewHostKey {
+    pub(crate) key: PublicKey,
+    /// Name of the host in known-hosts files.
+    pub(crate) name: String,
+    pub(crate) port: u16,
+    /// Known-hosts file that the key is added to; `None` if it is not recorded.
+    pub(crate) file: Option<PathBuf>,
+}
+
+impl NewHostKey {
+    /// Returns the fingerprint in the form of `ssh-keygen -l`.
+    pub fn fingerprint(&self) -> String {
+        fingerprint(self.key.key_data())
+    }
+
+    /// Adds the key to the file, so that from now on the host must show this one.
+    pub fn accept(&self) -> Result<(), KnownHostsError> {
+        self.file
+            .as_ref()
+            .map_or(Ok(()), |file| KnownHosts::append(file, &self.name, self.port, &self.key))
+    }
+
+    /// Tells whether the key is not recorded anywhere.
+    pub(crate) fn is_forgotten(&self) -> bool {
+        self.file.as_deref().is_none_or(|file| file == Path::new("/dev/null"))
+    }
+
+    pub(crate) fn place(&self) -> String {
+        let NewHostKey { name, port, .. } = self;
+        if *port == DEFAULT_PORT { name.clone() } else { format!("[{name}]:{port}") }
+    }
+
+    pub(crate) fn kind(&self) -> &'static str {
+        match self.key.algorithm() {
+            Algorithm::Ed25519 => "ED25519",
+            Algorithm::Ecdsa { .. } => "ECDSA",
+            Algorithm::Rsa { .. } => "RSA",
+            Algorithm::SkEd25519 => "ED25519-SK",
+            Algorithm::SkEcdsaSha2NistP256 => "ECDSA-SK",
+            _ => "host",
+        }
+    }
+}
+
+/// Entries of known-hosts files, in order.
 #[derive(Debug, Default)]
 pub struct KnownHosts {
     entries: Vec<Entry>,
@@ -95,9 +140,9 @@ struct Entry {
 
 #[derive(Debug)]
 enum Hosts {
-    /// In lower case.
+    /// Patterns in lower case.
     Patterns(Vec<String>),
-    /// HMAC-SHA1 of the one name, keyed with the line's salt.
+    /// HMAC-SHA1 of a single name, keyed with the salt of the line.
     Hashed { key: hmac::Key, hash: [u8; 20] },
 }
 
@@ -131,13 +176,13 @@ impl Hosts {
     }
 }
 
-/// Most entries are plain names, and with many hosts this is asked often.
+/// Compares names first: most entries have no wildcard, and jobs with many hosts call this often.
 fn fits(pattern: &str, name: &str) -> bool {
     pattern == name || (pattern.contains(['*', '?']) && matches(pattern, name))
 }
 
 impl Entry {
-    /// `[@marker] hosts algorithm base64 [comment]`.
+    /// Parses `[@marker] hosts algorithm base64 [comment]`.
     fn parse(text: &str, file: &Arc<Path>, line: usize) -> Result<Self, String> {
         let mut fields = text.split_ascii_whitespace().peekable();
         let marker = match fields.next_if(|field| field.starts_with('@')) {
@@ -157,7 +202,7 @@ impl Entry {
 }
 
 impl KnownHosts {
-    /// Reads `files`; one that does not exist holds nothing.
+    /// Reads `files`; those that do not exist are skipped.
     pub fn load(files: &[PathBuf]) -> Result<Self, KnownHostsError> {
         let mut known = Self::default();
         for file in files {
@@ -188,13 +233,13 @@ impl KnownHosts {
         }
     }
 
-    /// The lines that were skipped: file, line and what is wrong with it.
+    /// Lists the lines that were skipped: file, line number and reason.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// What the files say about `key`, shown by the host that goes by `names` on `port`. A
-    /// `HostKeyAlias` stands alone, with port 22.
+    /// Looks up `key`, shown by the host with these `names` on `port`. A `HostKeyAlias` is looked up as the
+    /// only name, with port 22.
     pub fn check(&self, names: &[&str], port: u16, key: &PublicKey) -> Verdict {
         let full = written_names(names, port);
         let plain = written_names(names, DEFAULT_PORT);
@@ -215,20 +260,20 @@ impl KnownHosts {
                 recorded_fingerprint: fingerprint(entry.key.key_data()),
             };
         }
-        // Like OpenSSH: a key recorded without its port is good for any port.
+        // As in OpenSSH, a key recorded without a port counts for any port.
         if self.plain_entries(&plain).any(|e| is_key(&e)) {
             return Verdict::Known;
         }
         Verdict::Unknown
     }
 
-    /// The signature algorithms of the keys recorded for a host, in the order of the files: those
-    /// to negotiate first, so that the host shows a key that can be checked.
+    /// Lists the signature algorithms of a host's recorded keys, in the order of the files. They are
+    /// negotiated first, so that the host shows a key that can be compared.
     pub fn algorithms(&self, names: &[&str], port: u16) -> Vec<Algorithm> {
         let mut algorithms = Vec::new();
         for entry in self.plain_entries(&written_names(names, port)) {
             let signed = match entry.key.algorithm() {
-                // An RSA key signs with either hash; SHA-1 is no longer one of them.
+                // An RSA key signs with either hash; SHA-1 is obsolete.
                 Algorithm::Rsa { .. } => [HashAlg::Sha512, HashAlg::Sha256]
                     .map(|hash| Algorithm::Rsa { hash: Some(hash) })
                     .to_vec(),
@@ -243,7 +288,7 @@ impl KnownHosts {
         algorithms
     }
 
-    /// Adds a host's key to `file`, which is created where it is missing, with its directory.
+    /// Adds a host's key to `file`, which is created with its directory if it is missing.
     pub fn append(
         file: &Path,
         name: &str,
@@ -260,8 +305,8 @@ impl KnownHosts {
         append_line(file, name, &format!("{} {}\n", written_name(name, port), key.trim_end()))
     }
 
-    /// What the files say about the authority that has signed a host's certificate: known where it
-    /// may vouch for this host, else unknown, or revoked.
+    /// Looks up the authority that has signed a host's certificate: known if it is trusted for this host,
+    /// else unknown, or revoked.
     pub fn check_authority(&self, names: &[&str], port: u16, key: &KeyData) -> Verdict {
         if let Some(entry) = self.marked(Marker::Revoked, names, port, key) {
             return Verdict::Revoked { file: entry.file.to_path_buf(), line: entry.line };
@@ -272,7 +317,7 @@ impl KnownHosts {
         }
     }
 
-    /// Whether any authority may vouch for a host.
+    /// Tells whether any authority is trusted for a host.
     pub fn has_authority(&self, names: &[&str], port: u16) -> bool {
         let (full, plain) = (written_names(names, port), written_names(names, DEFAULT_PORT));
         let is_for = |e: &Entry| holds_any(e, &full) || holds_any(e, &plain);
@@ -288,7 +333,7 @@ impl KnownHosts {
         marked.find(|e| holds_any(e, &full) || holds_any(e, &plain))
     }
 
-    /// The entries for one of `names` that say whose a key is.
+    /// Returns the entries without a marker for any of `names`.
     fn plain_entries(&self, names: &[String]) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(|e| e.marker.is_none() && holds_any(e, names))
     }
@@ -307,13 +352,13 @@ fn written_name(name: &str, port: u16) -> String {
     if port == DEFAULT_PORT { name } else { format!("[{name}]:{port}") }
 }
 
-/// A key's SHA-256 fingerprint as `ssh-keygen -l` shows it.
+/// Returns a key's SHA-256 fingerprint as `ssh-keygen -l` shows it.
 pub fn fingerprint(key: &KeyData) -> String {
     key.fingerprint(HashAlg::Sha256).to_string()
 }
 
 fn append_line(path: &Path, name: &str, line: &str) -> Result<(), KnownHostsError> {
-    // Another thread must not write between our look at the last byte and our line.
+    // No other thread may write between the check of the last byte and the new line.
     static APPENDING: Mutex<()> = Mutex::new(());
     let _one_at_a_time = APPENDING.lock().unwrap_or_else(PoisonError::into_inner);
 
@@ -330,7 +375,7 @@ fn append_line(path: &Path, name: &str, line: &str) -> Result<(), KnownHostsErro
         if let Some(end) = file.metadata()?.len().checked_sub(1) {
             file.read_exact_at(&mut last, end)?;
         }
-        // One write, so that other programs' lines stay whole as well.
+        // A single write keeps concurrent lines of other programs whole.
         let separator = if last == *b"\n" { "" } else { "\n" };
         file.write_all(format!("{separator}{line}").as_bytes())
     };

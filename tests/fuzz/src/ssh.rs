@@ -1,8 +1,8 @@
 //! The files of SSH that people have: configurations, known hosts, keys, certificates.
 
-use rlaunch_ssh::certificate;
 use rlaunch_ssh::config::SshConfig;
 use rlaunch_ssh::keys::KeyFile;
+use rlaunch_ssh::keys::certificate;
 use rlaunch_ssh::known_hosts::{KnownHosts, Verdict};
 use russh::keys::ssh_key::LineEnding;
 use russh::keys::ssh_key::certificate::{Builder, CertType};
@@ -67,11 +67,11 @@ pub(crate) fn key_file(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let slow = ["OPENSSH", "ENCRYPTED PRIVATE", "PuTTY"].iter().any(|word| text.contains(word));
     match KeyFile::parse(&text) {
-        Ok(KeyFile::Open(key)) => assert!(!key.is_encrypted()),
-        Ok(KeyFile::Locked(locked)) if !slow => {
-            let _ = locked.unlock("sesame");
+        Ok(KeyFile::Plain(key)) => assert!(!key.is_encrypted()),
+        Ok(KeyFile::Encrypted(key)) if !slow => {
+            let _ = key.decrypt("sesame");
         }
-        Ok(KeyFile::Locked(_) | KeyFile::Public(_)) => {}
+        Ok(KeyFile::Encrypted(_) | KeyFile::Public(_)) => {}
         Err(error) => assert!(!error.to_string().is_empty()),
     }
 }

@@ -149,7 +149,7 @@ fn hosts_met_for_the_first_time_are_said_once_or_refused_or_asked_about() {
     let lacking = || fs::read_to_string(&known).unwrap().is_empty();
     let run = |words: &str| field.rlaunch(words).run();
     run("-H a,b --new-hosts refuse hostname").refused(201, &["a: its host key ", "not known"]);
-    run("-H a --new-hosts ask hostname").refused(201, &["nobody is there to be asked"]);
+    run("-H a --new-hosts ask hostname").refused(201, &["there is no terminal to ask at"]);
     assert!(lacking());
 
     let (a, b) = (fingerprint(&field, "a"), fingerprint(&field, "b"));
@@ -180,7 +180,7 @@ fn hosts_met_for_the_first_time_are_said_once_or_refused_or_asked_about() {
     assert!(shown.contains("authenticity of host 'a' can't be established"), "{shown}");
     let mut typist = Typist::start(&field, field.rlaunch("-H a,b --new-hosts ask hostname"));
     typist.answer_hidden(&field, "continue connecting (yes/no/all/[fingerprint])? ", 1, "no");
-    typist.finish().0.refused(201, &["b: its host key ", "you have not accepted it"]);
+    typist.finish().0.refused(201, &["b: its host key ", "you did not accept it"]);
     assert_eq!(fs::read_to_string(&known).unwrap().lines().count(), 1);
 }
 

@@ -45,7 +45,7 @@ pub(crate) struct Found {
     /// Keys that do not count because their file is not trusted.
     aside: Option<Aside>,
     /// Whether a file, and not the user, names SSH's configuration.
-    pub(crate) is_ssh_config_of_file: bool,
+    pub(crate) check_ssh_config_permissions: bool,
 }
 
 impl Found {
@@ -173,11 +173,17 @@ pub(crate) fn with_defaults(
     let trusted = files.into_iter().find(|file| file.is_trusted);
     let book = trusted.map(|file| HostTable { path: file.path, entries: file.hosts });
     let book = book.unwrap_or_default();
-    let is_ssh_config_of_file = given
+    let check_ssh_config_permissions = given
         .iter()
         .any(|given| given.long == "ssh-config" && matches!(given.place, Place::Line(..)));
-    let found =
-        Found { book, files: paths, given: given_words, notes, aside, is_ssh_config_of_file };
+    let found = Found {
+        book,
+        files: paths,
+        given: given_words,
+        notes,
+        aside,
+        check_ssh_config_permissions,
+    };
     let mut words = typed;
     let behind_name = words.len().min(1);
     let defaults: Vec<OsString> = given.into_iter().flat_map(|given| given.words).collect();

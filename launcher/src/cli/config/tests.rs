@@ -290,7 +290,7 @@ fn a_file_that_names_a_changed_one_does_not_count() {
     };
     let (path, found) = read();
     assert_eq!((path, found.warning()), (Some("ssh.cfg".into()), None));
-    assert!(found.is_ssh_config_of_file);
+    assert!(found.check_ssh_config_permissions);
     fs::write(&cfg, "ProxyCommand evil\n").unwrap();
     let (path, found) = read();
     assert_eq!(path, None);
@@ -308,7 +308,7 @@ fn a_file_that_names_a_changed_one_does_not_count() {
 fn a_configuration_of_ssh_that_was_typed_is_the_users() {
     let file = "[defaults]\nssh-config = \"c\"\n";
     let is_of_file = |line: &str, variables: &[(&str, &str)]| {
-        meant::<Args>(line, file, variables).unwrap().1.is_ssh_config_of_file
+        meant::<Args>(line, file, variables).unwrap().1.check_ssh_config_permissions
     };
     assert!(is_of_file("p", &[]));
     assert!(!is_of_file("--ssh-config d p", &[]));

@@ -195,7 +195,7 @@ fn hosts_of_job(
 /// Lowers what was typed of how hosts are reached.
 pub(crate) fn connect_options(args: ReachArgs) -> Result<ConnectOptions, JobError> {
     let ReachArgs {
-        config: ConfigArgs { found: Found { book, is_ssh_config_of_file, .. }, .. },
+        config: ConfigArgs { found: Found { book, check_ssh_config_permissions, .. }, .. },
         port,
         ssh_config,
         rsh,
@@ -211,17 +211,17 @@ pub(crate) fn connect_options(args: ReachArgs) -> Result<ConnectOptions, JobErro
     }
     let rsh = rsh.map(|text| Rsh::parse("--rsh", &text)).transpose()?;
     let container = Container::from_args(container, container_exec)?;
-    let (here, patient) = (false, false);
+    let (here, retry_until_up) = (false, false);
     Ok(ConnectOptions {
         book,
         port,
         ssh_config,
-        is_ssh_config_of_file,
+        check_ssh_config_permissions,
         rsh,
         new_hosts,
         container,
         here,
-        patient,
+        retry_until_up,
         agent,
         agent_dir,
         fanout,

@@ -1,8 +1,8 @@
 //! Questions to whoever sits at the terminal, or to what answers in their place.
 
 use super::error::SetupError;
-use rlaunch_ssh::askpass::Prompter;
-use rlaunch_ssh::password::Password;
+use rlaunch_ssh::Password;
+use rlaunch_ssh::prompt::Prompter;
 use std::io::{self, BufRead, IsTerminal, Write};
 
 /// Whether somebody is there to say yes or no.
@@ -20,7 +20,7 @@ pub(super) async fn go_on() -> Result<bool, SetupError> {
 /// Asks for a password, of which nothing is shown.
 pub(super) async fn password(prompter: &Prompter, question: &str) -> Result<Password, SetupError> {
     let nothing = || SetupError::Terminal(io::ErrorKind::UnexpectedEof.into());
-    prompter.ask(question).await.map(Password).ok_or_else(nothing)
+    prompter.ask(question).await.map(Password::new).ok_or_else(nothing)
 }
 
 fn prompt(words: &str) -> Result<(), SetupError> {

@@ -3,9 +3,9 @@
 use super::error::SetupError;
 use super::{Way, ask, at_once};
 use rlaunch_console::{messages, text};
-use rlaunch_ssh::askpass::Prompter;
-use rlaunch_ssh::password::{KeyLogin, Password, PasswordLogin};
+use rlaunch_ssh::prompt::Prompter;
 use rlaunch_ssh::{Connection, Ssh};
+use rlaunch_ssh::{KeyLogin, Password, PasswordLogin};
 use std::sync::Arc;
 
 /// How often a wrong password may be typed for one host.
@@ -29,7 +29,7 @@ pub(super) async fn enter(ssh: &Arc<Ssh>, ways: &[Arc<Way>]) -> Vec<Entered> {
 
 /// `None` where a password is needed.
 async fn by_key(ssh: &Ssh, way: &Way) -> Option<Entered> {
-    match ssh.enter(&way.config).await {
+    match ssh.log_in_by_key(&way.config).await {
         Ok(KeyLogin::Open(connection)) => Some(Ok(connection)),
         Ok(KeyLogin::Refused { takes_passwords: true, .. }) => None,
         Ok(KeyLogin::Refused { takes_passwords: false, .. }) => Some(Err(way.closed())),
@@ -64,7 +64,7 @@ async fn ask_for(ssh: &Arc<Ssh>, ways: &[Arc<Way>], at: usize, entered: &mut [Op
                 return;
             }
         };
-        match ssh.enter_by_password(&way.config, &password).await {
+        match ssh.log_in_by_password(&way.config, &password).await {
             Ok(PasswordLogin::Open(connection)) => {
                 entered[at] = Some(Ok(*connection));
                 return try_on(ssh, ways, &others, &password, entered).await;
@@ -87,7 +87,7 @@ async fn try_on(
 ) {
     let tries = others.iter().map(|&other| {
         let (ssh, way, password) = (ssh.clone(), ways[other].clone(), password.clone());
-        let login = async move { ssh.enter_by_password(&way.config, &password).await };
+        let login = async move { ssh.log_in_by_password(&way.config, &password).await };
         (ways[other].name.clone(), login)
     });
     let tried = at_once("logging in", tries.collect()).await;

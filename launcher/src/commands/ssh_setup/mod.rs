@@ -24,10 +24,10 @@ use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::progress::Progress;
 use rlaunch_console::{printable, stdout, text};
+use rlaunch_ssh::KeyLogin;
 use rlaunch_ssh::Ssh;
 use rlaunch_ssh::SshOptions;
 use rlaunch_ssh::config::{HostConfig, SshConfig};
-use rlaunch_ssh::password::KeyLogin;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -103,13 +103,13 @@ impl Setup {
             config: args.ssh_config.clone(),
             ..SshOptions::default()
         };
-        let ssh = Ssh::of(&reach)?;
+        let ssh = Ssh::new(&reach)?;
         let home = ssh.home().to_owned();
         let here = |error: SetupError| error.here();
         let (mut keys, mut ways): (Vec<KeyPair>, Vec<Arc<Way>>) = (Vec::new(), Vec::new());
         for host in hosts {
             let config =
-                ssh.config_of(destination(&host, None)).map_err(|error| here(error.into()))?;
+                ssh.config_for(destination(&host, None)).map_err(|error| here(error.into()))?;
             let path = match &args.key {
                 Some(path) => absolute(path),
                 None => key_path(&config, &home),
@@ -122,7 +122,7 @@ impl Setup {
                 }
             };
             let line = keys[key].line().map_err(here)?;
-            let (name, user) = (host.to_string(), ssh.user_of(&config));
+            let (name, user) = (host.to_string(), ssh.user_for(&config));
             ways.push(Arc::new(Way { host, name, config, user, key, line }));
         }
         let sources = match &args.ssh_config {
@@ -143,11 +143,11 @@ impl Setup {
     }
 
     async fn run(self) -> Result<Exit, Failed> {
-        let ssh = Arc::new(Ssh::of(&self.reach)?);
+        let ssh = Arc::new(Ssh::new(&self.reach)?);
         let wanted: Vec<Wanted> =
             self.ways.iter().map(|way| self.wanted(way, self.key_is_named)).collect();
         let found = survey::look(&ssh, &self.ways, &wanted).await;
-        ssh.introduce();
+        ssh.announce_new_hosts();
         let here = self.to_do_here(&found);
         let hosts = self
             .ways
@@ -243,7 +243,7 @@ impl Setup {
     /// Logs in where something is to be done, does it, and proves all of it.
     async fn do_it(&self, found: Vec<Found>) -> Result<Vec<Result<(), SetupError>>, Failed> {
         // What was read before has changed: keys, and known hosts.
-        let ssh = Arc::new(Ssh::of(&self.reach)?);
+        let ssh = Arc::new(Ssh::new(&self.reach)?);
         let is_left = |found: &Found| found.as_ref().is_ok_and(|state| !state.is_done());
         let left = || self.ways.iter().zip(&found).filter(|(_, found)| is_left(found));
         let ways: Vec<Arc<Way>> = left().map(|(way, _)| way.clone()).collect();
@@ -284,7 +284,7 @@ impl Setup {
                     ..SshOptions::default()
                 };
                 Some(Arc::new(Inward {
-                    ssh: Ssh::of(&reach)?,
+                    ssh: Ssh::new(&reach)?,
                     container: inside.container.clone(),
                     line: inside.forced.line.clone(),
                 }))
@@ -398,7 +398,7 @@ async fn prove(
     way: &Way,
     into: Option<&Inward>,
 ) -> Result<(), SetupError> {
-    let connection = match ssh.enter(config).await? {
+    let connection = match ssh.log_in_by_key(config).await? {
         KeyLogin::Open(connection) => connection,
         KeyLogin::Refused { why, .. } => return Err(SetupError::NotOpened(why)),
     };
@@ -407,7 +407,8 @@ async fn prove(
     let on_host = on_host?.map_err(SetupError::Shell)?;
     let Some(Inward { ssh, container, line }) = into else { return Ok(()) };
     let name = container.name.clone();
-    let connection = match ssh.enter(&ssh.config_of(destination(&way.host, None))?).await? {
+    let connection = match ssh.log_in_by_key(&ssh.config_for(destination(&way.host, None))?).await?
+    {
         KeyLogin::Open(connection) => connection,
         KeyLogin::Refused { why, .. } => return Err(SetupError::NoWayIn { name, source: why }),
     };

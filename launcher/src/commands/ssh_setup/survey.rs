@@ -4,9 +4,9 @@ use super::error::SetupError;
 use super::remote::{self, Wanted};
 use super::{Way, at_once};
 use rlaunch_console::text;
+use rlaunch_ssh::KeyLogin;
 use rlaunch_ssh::Ssh;
-use rlaunch_ssh::new_hosts::NewHostKey;
-use rlaunch_ssh::password::KeyLogin;
+use rlaunch_ssh::known_hosts::NewHostKey;
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ async fn look_at(ssh: &Ssh, way: &Way, wanted: &Wanted) -> Result<State, SetupEr
     if let Some(key) = ssh.unknown_key(&way.config).await? {
         return Ok(State::Unknown(key));
     }
-    match ssh.enter(&way.config).await? {
+    match ssh.log_in_by_key(&way.config).await? {
         KeyLogin::Open(connection) => {
             let changes = remote::set_up(&connection, wanted, true).await;
             connection.close().await;

@@ -90,7 +90,7 @@ impl Connector {
         let by = match &reach.rsh {
             _ if reach.here => RemoteShell::Rsh(Rsh::here()),
             Some(rsh) => RemoteShell::Rsh(rsh.clone()),
-            None => RemoteShell::Ssh(Box::new(Ssh::of(&reach.ssh())?)),
+            None => RemoteShell::Ssh(Box::new(Ssh::new(&reach.ssh())?)),
         };
         let label = format!("rlaunch-{}", uuid::Uuid::new_v4().simple());
         let (book, container) = (reach.book.clone(), reach.container.clone());
@@ -105,7 +105,7 @@ impl Connector {
     /// Prints the hosts whose keys were recorded for the first time, unless already printed.
     pub(crate) fn print_new_hosts(&self) {
         match &self.by {
-            RemoteShell::Ssh(ssh) => ssh.introduce(),
+            RemoteShell::Ssh(ssh) => ssh.announce_new_hosts(),
             RemoteShell::Rsh(_) => {}
         }
     }

@@ -1,4 +1,4 @@
-//! `Match exec`: a command of this machine decides about a block, as ssh(1) has it.
+//! `Match exec`: the exit code of a command on this machine decides whether a block applies.
 
 use rlaunch_console::open_files;
 use std::collections::HashMap;
@@ -12,21 +12,21 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
-/// How long a command may take. `ssh` waits for ever.
-const DEADLINE: Duration = Duration::from_secs(5);
+/// Time limit for a command. `ssh` has none.
+const EXEC_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What commands have decided: each is run once.
+/// Results of commands, each of which runs once.
 #[derive(Debug, Default)]
-pub(super) struct Commands(Mutex<HashMap<String, Result<bool, String>>>);
+pub(super) struct ExecCache(Mutex<HashMap<String, Result<bool, String>>>);
 
-impl Commands {
-    /// Whether the command, run by the user's shell, ends with code 0. Blocks until it has ended.
+impl ExecCache {
+    /// Tells whether the command, run by the user's shell, exits with code 0. Blocks until it has exited.
     pub(super) fn succeeds(&self, command: &str) -> Result<bool, String> {
         let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(decided) = known().get(command).cloned() {
             return decided;
         }
-        let decided = run(command, DEADLINE);
+        let decided = run(command, EXEC_TIMEOUT);
         known().insert(command.to_owned(), decided.clone());
         decided
     }
@@ -42,29 +42,29 @@ fn run(command: &str, deadline: Duration) -> Result<bool, String> {
         .arg(command)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        // Ended with what it has started.
+        // A group of its own, so that its children are killed with it.
         .process_group(0)
         .spawn()
         .map_err(cannot)?;
     let pid = Pid::from_raw(child.id().cast_signed());
-    let (tell, ended) = mpsc::channel();
+    let (notify, exited) = mpsc::channel();
     let waiting = std::thread::Builder::new().spawn(move || {
-        // It is not reaped here, so that its number stays its own.
+        // Not reaped here, so that its number cannot belong to another process.
         let how = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
         while waitid(Id::Pid(pid), how) == Err(Errno::EINTR) {}
-        let _ = tell.send(());
+        let _ = notify.send(());
     });
-    let in_time = waiting.is_ok() && ended.recv_timeout(deadline).is_ok();
+    let in_time = waiting.is_ok() && exited.recv_timeout(deadline).is_ok();
     if !in_time {
         let _ = killpg(pid, Signal::SIGKILL);
     }
     let status = child.wait().map_err(cannot)?;
     match status.code() {
         _ if !in_time => {
-            Err(format!("`{command}` has not ended within {} s", deadline.as_secs_f32()))
+            Err(format!("`{command}` did not exit within {} s", deadline.as_secs_f32()))
         }
         Some(code) => Ok(code == 0),
-        None => Err(format!("`{command}` was ended by {status}")),
+        None => Err(format!("`{command}` was killed by {status}")),
     }
 }
 
@@ -73,14 +73,14 @@ mod tests {
     use super::*;
     use std::time::Instant;
 
-    /// Limit far below the thousand seconds of a process that is not killed; a machine may stand still.
+    /// Time limit far below the 1000 s of a process that is not killed, for a machine that may be suspended.
     const BOUND: Duration = Duration::from_secs(60);
 
     #[test]
     fn a_code_decides_once() {
         let directory = tempfile::tempdir().unwrap();
         let log = directory.path().join("log");
-        let commands = Commands::default();
+        let commands = ExecCache::default();
         let line = format!("echo x >>{}", log.display());
         for _ in 0..2 {
             assert_eq!(commands.succeeds(&line), Ok(true));
@@ -95,10 +95,10 @@ mod tests {
         let file = directory.path().join("pid");
         let line = format!("sleep 1000 & echo $! >{}; wait", file.display());
         let (begun, mut deadline) = (Instant::now(), Duration::from_millis(250));
-        // On a busy machine it has not begun by then.
+        // On a busy machine the command may not have started by then.
         let pid: i32 = loop {
             let error = run(&line, deadline).unwrap_err();
-            let late = format!("has not ended within {} s", deadline.as_secs_f32());
+            let late = format!("did not exit within {} s", deadline.as_secs_f32());
             assert!(error.ends_with(&late), "{error}");
             assert!(begun.elapsed() < BOUND);
             match std::fs::read_to_string(&file).unwrap_or_default().trim().parse() {
@@ -107,12 +107,12 @@ mod tests {
             }
         };
         let stat = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // Killed, and perhaps not reaped yet by whoever inherited it.
+        // Killed, and perhaps not reaped yet by the process that inherited it.
         while !stat().is_empty() && !stat().contains(") Z ") {
             assert!(begun.elapsed() < BOUND, "{}", stat());
             std::thread::yield_now();
         }
         let error = run("kill -9 $$", BOUND).unwrap_err();
-        assert!(error.contains("was ended by signal: 9"), "{error}");
+        assert!(error.contains("was killed by signal: 9"), "{error}");
     }
 }

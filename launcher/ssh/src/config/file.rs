@@ -1,4 +1,4 @@
-//! A configuration file as blocks and lines, with what it includes.
+//! Configuration files as blocks and lines, with included files.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
@@ -9,16 +9,16 @@ use super::ConfigError;
 use super::line::Line;
 use super::permissions::{self, Fault};
 use super::scope::tilde;
-use rlaunch_console::glob::file_name;
+use rlaunch_console::glob::matches_file_name;
 
-/// Files within files, as deep as OpenSSH allows.
+/// Depth of nested includes, as in OpenSSH.
 const MAX_DEPTH: usize = 16;
-/// The longest file, in bytes.
+/// Longest file, in bytes.
 const LONGEST: u64 = 4 << 20;
-/// Files in all: a file that includes itself twice would otherwise be read 2^16 times.
+/// Most files in all: one that includes itself twice would otherwise be read 2^16 times.
 const MAX_FILES: usize = 4096;
 
-/// A parsed file: what the lines between two blocks say holds when the first of them matches.
+/// Element of a parsed file. Lines after `Host` or `Match` apply if that block matches, up to the next block.
 #[derive(Debug)]
 pub(super) enum Item {
     Host(Vec<String>),
@@ -31,7 +31,7 @@ pub(super) enum Item {
 pub(super) struct Criterion {
     pub(super) negated: bool,
     pub(super) subject: Subject,
-    /// Or the command of [`Subject::Exec`].
+    /// Comma-separated patterns, or the command of [`Subject::Exec`].
     pub(super) patterns: String,
 }
 
@@ -42,22 +42,22 @@ pub(super) enum Subject {
     OriginalHost,
     User,
     LocalUser,
-    /// A command that ends with code 0.
+    /// Command that exits with code 0.
     Exec,
-    /// The files are read for the second time, by the name that the first has found.
+    /// Holds in the second pass, with the host name that the first has found.
     Canonical,
-    /// The same, and there is to be a second time.
+    /// Holds in the second pass, and requires one.
     Final,
-    /// Anything else: such a block never matches.
+    /// Criterion that is not supported: its block never matches.
     Unsupported,
 }
 
-/// Whether a block of these is about a second reading, and so asks for one.
+/// Tells whether a block requires a second pass.
 pub(super) fn wants_final(items: &[Item]) -> bool {
     mentions(items, Subject::Final)
 }
 
-/// Whether a command may decide about a block of these.
+/// Tells whether a block depends on a command.
 pub(super) fn runs_commands(items: &[Item]) -> bool {
     mentions(items, Subject::Exec)
 }
@@ -70,12 +70,12 @@ fn mentions(items: &[Item], subject: Subject) -> bool {
     })
 }
 
-/// What was read, beside what it says.
+/// Files that were read, and notes on them.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
-    /// The files that exist, in the order in which they were read.
+    /// Existing files in the order of reading.
     pub(super) files: Vec<PathBuf>,
-    /// What is not followed, for whoever asks: `/home/me/.ssh/config:7: ...`.
+    /// Blocks that are not supported, for `rlaunch ssh-config`: `/home/me/.ssh/config:7: ...`.
     pub(super) notes: Vec<String>,
 }
 
@@ -83,7 +83,10 @@ impl Sources {
     fn note_unsupported(&mut self, line: &Line, criteria: &[Criterion]) {
         if criteria.iter().any(|criterion| criterion.subject == Subject::Unsupported) {
             let place = format!("{}:{}", line.path.display(), line.number);
-            self.notes.push(format!("{place}: rlaunch takes `match {}` as never met", line.rest));
+            self.notes.push(format!(
+                "{place}: rlaunch does not support `match {}`, so the block never matches",
+                line.rest
+            ));
         }
     }
 }
@@ -121,29 +124,30 @@ fn parse_match(words: Vec<String>) -> Result<Vec<Criterion>, String> {
         };
         criteria.push(Criterion { negated, subject, patterns });
         if subject == Subject::Unsupported {
-            break; // How many words it takes is unknown, and it decides the block anyway.
+            // Its number of words is unknown; the block does not match whatever follows.
+            break;
         }
     }
-    if criteria.is_empty() { Err("no criterion".into()) } else { Ok(criteria) }
+    if criteria.is_empty() { Err("a criterion is missing".into()) } else { Ok(criteria) }
 }
 
-/// Condition under which a file is obeyed.
+/// Check of a file's owner and permissions before it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trust {
-    /// The user's and root's, so nobody else may be able to write it: the user's own configuration, one
-    /// that an rlaunch.toml names, and whatever any configuration includes.
-    IfOwn,
-    /// Anybody's: the user has named it, or the system has it.
-    Always,
+pub(super) enum PermissionCheck {
+    /// Only the user and root may be able to write the file. Applies to the user's default configuration, to
+    /// one that an rlaunch.toml names, and to included files.
+    Strict,
+    /// None. Applies to a file that the user has named, and to the system's.
+    None,
 }
 
-/// The content of `path`, or nothing where there is no such file.
-pub(super) fn read(path: &Path, trust: Trust) -> Result<Option<String>, ConfigError> {
+/// Reads `path`; `None` if there is no such file.
+pub(super) fn read(path: &Path, check: PermissionCheck) -> Result<Option<String>, ConfigError> {
     let mut fault = None;
     let mut read = || {
         let mut bytes = Vec::new();
         let file = File::open(path)?;
-        if trust == Trust::IfOwn {
+        if check == PermissionCheck::Strict {
             fault = permissions::fault(path, &file.metadata()?);
         }
         let count = file.take(LONGEST + 1).read_to_end(&mut bytes)?;
@@ -157,14 +161,14 @@ pub(super) fn read(path: &Path, trust: Trust) -> Result<Option<String>, ConfigEr
         return Err(ConfigError::Unsafe { path: path.to_owned(), reason, cure });
     }
     match content {
-        // A comment in some older encoding must not spoil the file.
+        // Comments may be in another encoding than UTF-8.
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
         Err(source) => Err(ConfigError::Read { path: path.to_owned(), source }),
     }
 }
 
-/// Parses `text`, the content of `path`, and what it includes.
+/// Parses `text`, the content of `path`, and the files that it includes.
 pub(super) fn parse(
     text: &str,
     path: &Path,
@@ -174,7 +178,7 @@ pub(super) fn parse(
     Reading { home, sources, depth: 0 }.file(text, path)
 }
 
-/// Files that are being read, one within the other.
+/// State of reading nested files.
 struct Reading<'a> {
     home: &'a Path,
     sources: &'a mut Sources,
@@ -219,9 +223,9 @@ impl Reading<'_> {
 
     fn files(&mut self, paths: &[PathBuf]) -> Result<Vec<Item>, ConfigError> {
         let mut items = Vec::new();
-        // A pattern may find directories; they hold no lines.
+        // A pattern may match directories.
         for path in paths.iter().filter(|path| !path.is_dir()) {
-            if let Some(text) = read(path, Trust::IfOwn)? {
+            if let Some(text) = read(path, PermissionCheck::Strict)? {
                 items.push(Item::Include(self.file(&text, path)?));
             }
         }
@@ -229,7 +233,7 @@ impl Reading<'_> {
     }
 }
 
-/// The files that an `Include` line names, each pattern's in order of their names.
+/// Returns the files that an `Include` line names; those of a pattern are sorted.
 fn included(line: &Line, home: &Path) -> Result<Vec<PathBuf>, String> {
     let system = line.path.starts_with("/etc/ssh");
     let base = if system { PathBuf::from("/etc/ssh") } else { home.join(".ssh") };
@@ -254,10 +258,11 @@ fn glob(pattern: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// What fits `pattern` in `dir`; a directory that cannot be read holds nothing, as in a shell.
+/// Lists the entries of `dir` that match `pattern`; none if it cannot be read, as in a shell.
 fn entries(dir: &Path, pattern: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let fitting = entries.filter(|entry| file_name(pattern, &entry.file_name().to_string_lossy()));
+    let fitting =
+        entries.filter(|entry| matches_file_name(pattern, &entry.file_name().to_string_lossy()));
     let mut paths: Vec<_> = fitting.map(|entry| entry.path()).collect();
     paths.sort();
     paths

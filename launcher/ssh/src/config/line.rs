@@ -1,4 +1,4 @@
-//! One line of a configuration file.
+//! Lines of a configuration file.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,7 +33,8 @@ impl Line {
         ConfigError::Value { path, line: self.number, keyword, reason }
     }
 
-    /// The value as words: quotes group, a backslash escapes, a word that begins with # ends it.
+    /// Splits the value into words: quotes group, a backslash escapes, a word that begins with # starts a
+    /// comment.
     pub(super) fn words(&self) -> Result<Vec<String>, String> {
         let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
         let mut chars = self.rest.chars().peekable();
@@ -71,7 +72,7 @@ impl Line {
     pub(super) fn one(&self) -> Result<String, String> {
         let mut args = self.args()?;
         if args.len() > 1 {
-            return Err(format!("`{}` is one value too many", args[1]));
+            return Err(format!("`{}` is an extra value; one is expected", args[1]));
         }
         Ok(args.remove(0))
     }

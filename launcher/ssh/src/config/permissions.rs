@@ -1,4 +1,4 @@
-//! Who owns a configuration file, and who else may write to it.
+//! Owner and permissions of a configuration file.
 
 use std::fs::Metadata;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -6,15 +6,15 @@ use std::path::Path;
 
 use nix::unistd::Uid;
 
-/// Why a file is not to be obeyed, and the command that mends it.
+/// Reason why a file is refused, and the command that cures it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) reason: String,
     pub(super) cure: String,
 }
 
-/// Finds what `ssh` refuses in a file of the user's own configuration: commands in it run as the user,
-/// so only the user and root may write them.
+/// Finds the fault for which `ssh` refuses a file of the user's configuration: commands in it run as the user,
+/// so only the user and root may be able to write it.
 pub(super) fn fault(file: &Path, metadata: &Metadata) -> Option<Fault> {
     let (owner, us) = (metadata.uid(), Uid::current().as_raw());
     if owner != 0 && owner != us {

@@ -1,4 +1,4 @@
-//! What `%` tokens, `${VARIABLES}` and `~` stand for.
+//! Expansion of `%` tokens, `${VARIABLES}` and `~` in values.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use ring::digest;
 
 use super::{HostConfig, IdentityAgent, Proxy};
 
-/// This machine and user, for `~` and the tokens that speak of them.
+/// Names of this machine and user, for `~` and tokens.
 #[derive(Clone, Debug)]
 pub(super) struct Local {
     pub(super) home: PathBuf,
@@ -30,11 +30,11 @@ impl Local {
     }
 }
 
-/// What a value's tokens and `~` stand for.
+/// Context that values are expanded in.
 pub(super) struct Scope<'a> {
     pub(super) local: &'a Local,
     pub(super) alias: &'a str,
-    /// Host, port, user and key alias; unknown while the file is only being checked.
+    /// Host, port, user and key alias; `None` while files are only checked.
     pub(super) target: Option<&'a HostConfig>,
 }
 
@@ -45,7 +45,7 @@ impl Scope<'_> {
             'h' => target.hostname.clone(),
             'n' => self.alias.to_owned(),
             'k' => target.host_key_alias.clone().unwrap_or_else(|| self.alias.to_owned()),
-            'p' => target.port.unwrap_or(22).to_string(),
+            'p' => target.port.unwrap_or(super::DEFAULT_PORT).to_string(),
             'r' => target.user.clone().unwrap_or_else(|| self.local.user.clone()),
             'u' => self.local.user.clone(),
             'd' => self.local.home.to_string_lossy().into_owned(),
@@ -61,7 +61,7 @@ impl Scope<'_> {
         })
     }
 
-    /// %C: SHA-1 of `%l%h%p%r%j`, which names a connection in few letters.
+    /// Expands %C: SHA-1 of `%l%h%p%r%j`, a short name of the connection.
     fn connection_hash(&self, target: &HostConfig) -> Option<String> {
         let parts: Option<String> =
             ['l', 'h', 'p', 'r', 'j'].into_iter().map(|token| self.token(token, target)).collect();
@@ -69,10 +69,10 @@ impl Scope<'_> {
         Some(hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// Replaces those tokens that `allowed` names, and `${VARIABLE}` where it contains `$`.
+    /// Expands the tokens in `allowed`, and `${VARIABLE}` if it contains `$`.
     pub(super) fn expand(&self, text: &str, allowed: &str) -> Result<String, String> {
         let Some(target) = self.target else {
-            // "1" stands for whatever a token may become, a port included.
+            // A check of the form needs some value; "1" is valid everywhere, as a port too.
             let known = !text.contains(['%', '$']);
             return Ok(if known { text.to_owned() } else { "1".into() });
         };
@@ -90,17 +90,17 @@ impl Scope<'_> {
                 out += &env::var(name).map_err(|_| format!("${{{name}}} is not set"))?;
                 rest = after;
             } else {
-                let token = rest.chars().next().ok_or("`%` stands at the end; write %%")?;
+                let token = rest.chars().next().ok_or("`%` at the end: write %%")?;
                 let known = token == '%' || allowed.contains(token);
                 let value = known.then(|| self.token(token, target)).flatten();
-                out += &value.ok_or_else(|| format!("%{token} has no meaning here"))?;
+                out += &value.ok_or_else(|| format!("%{token} cannot be used here"))?;
                 rest = &rest[token.len_utf8()..];
             }
         }
         Ok(out + rest)
     }
 
-    /// Here %h is the name as given, whatever else is configured.
+    /// Expands `HostName`, in which %h is the name that the user gave.
     pub(super) fn hostname(&self, text: &str) -> Result<String, String> {
         let given = HostConfig { hostname: self.alias.to_owned(), ..HostConfig::default() };
         let scope = Scope { target: Some(&given), ..*self };
@@ -112,12 +112,12 @@ impl Scope<'_> {
         tilde(&expanded, &self.local.home)
     }
 
-    /// Several files, or `none` alone.
+    /// Expands a list of files, or `none`.
     pub(super) fn paths(&self, args: &[String]) -> Result<Vec<PathBuf>, String> {
         match args {
             [none] if none.eq_ignore_ascii_case("none") => Ok(Vec::new()),
             _ if args.iter().any(|arg| arg.eq_ignore_ascii_case("none")) => {
-                Err("`none` goes with no other file".into())
+                Err("`none` cannot be combined with other files".into())
             }
             _ => args.iter().map(|arg| self.path(arg)).collect(),
         }
@@ -136,12 +136,12 @@ impl Scope<'_> {
     }
 }
 
-/// A host name in lower case; an address with a zone (`fe80::1%Eth0`) as it is.
+/// Returns a host name in lower case; an address with a zone (`fe80::1%Eth0`) is kept.
 pub(super) fn lower(name: &str) -> String {
     if name.contains('%') { name.to_owned() } else { name.to_ascii_lowercase() }
 }
 
-/// `path` with a leading `~` or `~user` replaced by that home.
+/// Replaces a leading `~` or `~user` by that home directory.
 pub(super) fn tilde(path: &str, home: &Path) -> Result<PathBuf, String> {
     let Some(rest) = path.strip_prefix('~') else { return Ok(PathBuf::from(path)) };
     let (user, rest) = rest.split_once('/').unwrap_or((rest, ""));

@@ -1,4 +1,4 @@
-//! What was resolved for a host, in the form of `ssh -G`: a keyword in lower case and its value.
+//! A host's configuration in the form of `ssh -G`: keywords in lower case and their values.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use super::{
 };
 
 impl SshConfig {
-    /// The words that count for connections, as they were resolved for `alias`. Lists of algorithms
-    /// are not among them.
+    /// Lists the keywords that matter for connections, as resolved for `alias`, without the lists of
+    /// algorithms.
     pub fn show(&self, alias: &str, host: &HostConfig) -> Vec<(&'static str, String)> {
         let mut lines = vec![("host", alias.to_owned())];
         self.show_reach(host, &mut lines);
@@ -21,7 +21,7 @@ impl SshConfig {
         let user = host.user.as_ref().unwrap_or(&self.local.user);
         lines.push(("user", user.clone()));
         lines.push(("hostname", host.hostname.clone()));
-        lines.push(("port", host.port.unwrap_or(22).to_string()));
+        lines.push(("port", host.port.unwrap_or(super::DEFAULT_PORT).to_string()));
         lines.push(("addressfamily", family(host.address_family).to_owned()));
         lines.extend(host.bind_address.clone().map(|address| ("bindaddress", address)));
         lines.push(("connectionattempts", host.connection_attempts.unwrap_or(1).to_string()));
@@ -86,7 +86,7 @@ fn seconds(time: Option<Duration>) -> String {
     time.unwrap_or_default().as_secs().to_string()
 }
 
-/// An address stands in brackets, as `ssh -G` has it.
+/// Writes a jump host; addresses are in brackets, as in `ssh -G`.
 fn hop(hop: &JumpHop) -> String {
     let mut text = hop.user.as_ref().map_or_else(String::new, |user| format!("{user}@"));
     let is_address =

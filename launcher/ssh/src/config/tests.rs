@@ -161,7 +161,7 @@ fn commands_decide_about_blocks() {
     assert_eq!(ran, "a a 22 you\na a.example 7 you\n");
     let wrong = SshConfig::parse("Port 1\nMatch exec \"echo %x\"", Path::new("/c")).unwrap();
     let error = wrong.resolve("a").unwrap_err().to_string();
-    assert!(error.starts_with("/c:2: match: %x has no meaning"), "{error}");
+    assert!(error.starts_with("/c:2: match: %x cannot be used here"), "{error}");
 }
 
 #[test]
@@ -196,32 +196,32 @@ fn includes() {
 #[test]
 fn bad_values_name_their_line() {
     let table = [
-        ("Port 0", "port: `0` is no port"),
-        ("Port 22 x", "port: `x` is one value too many"),
+        ("Port 0", "port: `0` is not a port"),
+        ("Port 22 x", "port: `x` is an extra value"),
         ("Port", "port: the value is missing"),
         ("User \"\"", "user: the value is missing"),
         ("User \"a", "user: a quote is not closed"),
-        ("ConnectTimeout 1x", "connecttimeout: `1x` is no time"),
-        ("ConnectTimeout 99999999999", "no time"),
-        ("ServerAliveInterval -1", "no time"),
+        ("ConnectTimeout 1x", "connecttimeout: `1x` is not a time"),
+        ("ConnectTimeout 99999999999", "not a time"),
+        ("ServerAliveInterval -1", "not a time"),
         ("RekeyLimit 5", "too few"),
-        ("RekeyLimit 99999999999G", "no size"),
+        ("RekeyLimit 99999999999G", "not a size"),
         ("RekeyLimit 1G 2s x", "at most one time"),
         ("StrictHostKeyChecking maybe", "none of yes"),
         ("IdentitiesOnly 1", "neither yes nor no"),
-        ("ConnectionAttempts 0", "at least 1"),
+        ("ConnectionAttempts 0", "a number from 1 up"),
         ("AddressFamily ipx", "none of any"),
-        ("UserKnownHostsFile none /x", "no other file"),
+        ("UserKnownHostsFile none /x", "other files"),
         ("IdentityFile ~no-such-user-here/x", "there is no user"),
         ("Match", "missing"),
         ("Match host", "needs a pattern"),
         ("Match final exec", "exec needs a command"),
-        ("HostName %x", "%x has no meaning"),
-        ("IdentityFile /%Z", "%Z has no meaning"),
-        ("IdentityFile /%", "stands at the end"),
+        ("HostName %x", "%x cannot be used here"),
+        ("IdentityFile /%Z", "%Z cannot be used here"),
+        ("IdentityFile /%", "at the end"),
         ("IdentityFile ${NO_SUCH_VARIABLE_1}", "is not set"),
-        ("ProxyJump a,,b", "is no host"),
-        ("ProxyJump a:b", "is no port"),
+        ("ProxyJump a,,b", "is not a host"),
+        ("ProxyJump a:b", "is not a port"),
         ("ProxyCommand", "no command"),
     ];
     for (text, expected) in table {
@@ -284,7 +284,7 @@ fn files_that_others_may_write_are_refused_as_by_ssh() {
     };
     let load = |named: Option<&str>| {
         let named = named.map(at);
-        SshConfig::of_user(named.as_deref(), home.path()).map(drop)
+        SshConfig::load_for_user(named.as_deref(), home.path()).map(drop)
     };
     let refused = |named: Option<&str>, name: &str| {
         let error = load(named).unwrap_err();

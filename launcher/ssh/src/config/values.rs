@@ -1,4 +1,4 @@
-//! The forms that values take.
+//! Forms of values.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use super::{AddressFamily, JumpHop, Proxy, RekeyLimit, StrictHostKeyChecking};
 pub(super) fn parse_port(text: &str) -> Result<u16, String> {
     match text.parse() {
         Ok(port) if port > 0 => Ok(port),
-        _ => Err(format!("`{text}` is no port; a number from 1 to 65535 is expected")),
+        _ => Err(format!("`{text}` is not a port; a number from 1 to 65535 is expected")),
     }
 }
 
 pub(super) fn parse_count(text: &str, least: u32) -> Result<u32, String> {
     match text.parse() {
         Ok(count) if count >= least => Ok(count),
-        _ => Err(format!("`{text}` is no number of at least {least}")),
+        _ => Err(format!("`{text}` is not a number from {least} up")),
     }
 }
 
@@ -47,7 +47,7 @@ pub(super) fn parse_family(text: &str) -> Result<AddressFamily, String> {
     }
 }
 
-/// `90`, `1m30`, `1h30m10s`; `none` is zero.
+/// Parses `90`, `1m30`, `1h30m10s`; `none` is zero.
 pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
     if text.eq_ignore_ascii_case("none") {
         return Ok(Duration::ZERO);
@@ -55,7 +55,7 @@ pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
     let seconds = if text.is_empty() { None } else { seconds(text) };
     seconds
         .map(Duration::from_secs)
-        .ok_or_else(|| format!("`{text}` is no time; seconds or a form like 1m30s are expected"))
+        .ok_or_else(|| format!("`{text}` is not a time; seconds or a form like 1m30s are expected"))
 }
 
 fn seconds(text: &str) -> Option<u64> {
@@ -75,11 +75,11 @@ fn seconds(text: &str) -> Option<u64> {
         total = total.checked_add(u64::from(number) * factor)?;
         rest = unit.as_str();
     }
-    // What OpenSSH can hold.
+    // The range of OpenSSH.
     (total <= i32::MAX as u64).then_some(total)
 }
 
-/// `SIZE|default [TIME|none]`.
+/// Parses `SIZE|default [TIME|none]`.
 pub(super) fn parse_rekey(args: &[String]) -> Result<RekeyLimit, String> {
     let (size, time) = match args {
         [size] => (size, None),
@@ -88,12 +88,12 @@ pub(super) fn parse_rekey(args: &[String]) -> Result<RekeyLimit, String> {
     };
     let bytes = match size.as_str() {
         word if word.eq_ignore_ascii_case("default") => None,
-        // Zero is OpenSSH's other name for the default.
+        // Zero means the default, as in OpenSSH.
         text => match parse_size(text) {
             Some(0) => None,
             Some(bytes) if bytes >= 16 => Some(bytes),
             Some(_) => return Err(format!("{text} bytes are too few; the least is 16")),
-            None => return Err(format!("`{text}` is no size; a form like 1G is expected")),
+            None => return Err(format!("`{text}` is not a size; a form like 1G is expected")),
         },
     };
     let after = time.map(|time| parse_time(time)).transpose()?.filter(|time| !time.is_zero());
@@ -111,7 +111,7 @@ fn parse_size(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-/// `none`, or `[user@]host[:port]` and `ssh://…`, separated by commas.
+/// Parses `none`, or `[user@]host[:port]` and `ssh://…` separated by commas.
 pub(super) fn parse_jumps(text: &str) -> Result<Proxy, String> {
     if text.eq_ignore_ascii_case("none") {
         return Ok(Proxy::Direct);
@@ -130,13 +130,13 @@ fn parse_hop(text: &str) -> Result<JumpHop, String> {
         Some((host, "")) => (host, None),
         Some((host, after)) => (host, Some(after.strip_prefix(':').unwrap_or(after))),
         None => match place.split_once(':') {
-            // A second colon: an IPv6 address without a port.
+            // With a second colon it is an IPv6 address without a port.
             Some((host, port)) if !port.contains(':') => (host, Some(port)),
             _ => (place, None),
         },
     };
     if host.is_empty() || user.as_ref().is_some_and(String::is_empty) {
-        return Err(format!("`{text}` is no host; user@host:port is expected"));
+        return Err(format!("`{text}` is not a host; user@host:port is expected"));
     }
     if !shell_safe::is_host_name(host)
         || user.as_deref().is_some_and(|user| !shell_safe::is_user_name(user))

@@ -28,14 +28,14 @@ fn beside(path: &Path) -> String {
 /// Opens a key file as a login would, with the passphrase where it needs one.
 fn opened_with(path: &Path, locked: bool) -> PublicKey {
     match KeyFile::read(path).unwrap() {
-        KeyFile::Open(key) => {
+        KeyFile::Plain(key) => {
             assert!(!locked, "{}", path.display());
             key.public_key().clone()
         }
-        KeyFile::Locked(key) => {
+        KeyFile::Encrypted(key) => {
             assert!(locked, "{}", path.display());
-            assert_eq!(key.unlock("wrong").unwrap_err(), KeyError::WrongPassphrase);
-            let open = key.unlock(PASSPHRASE).unwrap();
+            assert_eq!(key.decrypt("wrong").unwrap_err(), KeyError::WrongPassphrase);
+            let open = key.decrypt(PASSPHRASE).unwrap();
             if let Some(public) = &key.public {
                 assert_eq!(public.key_data(), open.public_key().key_data());
             }
@@ -135,8 +135,8 @@ fn a_key_that_others_may_read_is_not_used() {
 #[test]
 fn what_is_no_key_says_so() {
     let broken = |text: &str| KeyFile::parse(text).unwrap_err().to_string();
-    assert_eq!(broken(""), "unreadable: it holds no key");
-    assert_eq!(broken("hello"), "unreadable: it holds no key");
+    assert_eq!(broken(""), "unreadable: it contains no key");
+    assert_eq!(broken("hello"), "unreadable: it contains no key");
     assert!(broken("-----BEGIN DSA PRIVATE KEY-----\n").contains("DSA"));
     assert!(broken("-----BEGIN ODD PRIVATE KEY-----\n").contains("`ODD PRIVATE KEY`"));
     assert!(broken("-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n").starts_with("unreadable: "));

@@ -6,28 +6,6 @@ use super::finding::{Known, Rule};
 
 /// The list.
 pub(super) const KNOWN: &[Known] = &[
-    Known::to_mend(
-        Rule::Cycle,
-        "launcher/console",
-        &[("open_files", 2), ("report", 2)],
-        "an error gives the hint on open files, which warns",
-    ),
-    Known::to_mend(
-        Rule::Cycle,
-        "launcher/ssh",
-        &[
-            ("algorithms", 9),
-            ("dial", 9),
-            ("error", 9),
-            ("host_key", 9),
-            ("jump", 9),
-            ("lib", 9),
-            ("new_hosts", 9),
-            ("proxy", 9),
-            ("retry", 9),
-        ],
-        "the root is one of the modules that others are made of",
-    ),
     Known::kept(
         Rule::LongFunction,
         "launcher",

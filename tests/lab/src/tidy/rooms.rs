@@ -42,6 +42,17 @@ pub(super) const ORDERS: &[Order] = &[
         pending: None,
     },
     Order {
+        krate: "launcher/ssh",
+        layers: &[
+            &[&["config"], &["prompt"]],
+            &[&["keys"], &["known_hosts"]],
+            &[&["error"]],
+            &[&["transport", "host_keys"]],
+            &[&["client"]],
+        ],
+        pending: None,
+    },
+    Order {
         krate: "worker",
         layers: &[
             &[&["console"]],

@@ -114,7 +114,7 @@ fn theirs(file: &Path, alias: &str, text: &str, words: &[String]) -> Vec<String>
 fn ours(file: &Path, alias: &str, text: &str) -> (Vec<String>, Vec<String>) {
     let config = SshConfig::load(&[file.to_owned()]).unwrap();
     let host = config.resolve(alias).unwrap();
-    let names = crate::algorithms::Names::of(&host).unwrap();
+    let names = crate::AlgorithmNames::for_host(&host).unwrap();
     let lists = [
         ("kexalgorithms", names.kex),
         ("ciphers", names.ciphers),

@@ -56,7 +56,6 @@ const GROUPS: &[TargetGroup] = &[
         targets: &["ssh-config"],
         sources: &[
             "tests/fuzz/src/ssh.rs",
-            "launcher/ssh/src/config.rs",
             "launcher/ssh/src/config/",
             "launcher/console/src/glob.rs",
         ],
@@ -71,13 +70,13 @@ const GROUPS: &[TargetGroup] = &[
     },
     TargetGroup {
         targets: &["key-file"],
-        sources: &["tests/fuzz/src/ssh.rs", "launcher/ssh/src/keys.rs"],
+        sources: &["tests/fuzz/src/ssh.rs", "launcher/ssh/src/keys/"],
     },
     TargetGroup {
         targets: &["certificate"],
         sources: &[
             "tests/fuzz/src/ssh.rs",
-            "launcher/ssh/src/certificate.rs",
+            "launcher/ssh/src/keys/certificate.rs",
             "launcher/console/src/glob.rs",
         ],
     },

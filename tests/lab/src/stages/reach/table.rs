@@ -346,7 +346,6 @@ const ROWS: &[Coverage] = &[
     Coverage {
         sources: &[
             "launcher/src/commands/ssh_config.rs",
-            "launcher/ssh/src/config.rs",
             "launcher/ssh/src/config/",
             "launcher/console/src/glob.rs",
         ],
@@ -354,7 +353,7 @@ const ROWS: &[Coverage] = &[
         vm: &[],
     },
     Coverage {
-        sources: &["launcher/src/commands/ssh_setup/", "launcher/ssh/src/password.rs"],
+        sources: &["launcher/src/commands/ssh_setup/", "launcher/ssh/src/client/password.rs"],
         netns: &["ssh_setup", "abuse::ssh::"],
         vm: &[],
     },

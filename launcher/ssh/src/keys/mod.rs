@@ -1,8 +1,18 @@
-//! Key files: which of the formats one has, whether a passphrase guards it, and the key in it.
+//! The user's keys.
 //!
-//! The name of a file says nothing, its content decides: OpenSSH's own format, PKCS#1, PKCS#8 and
-//! SEC1, each plain or encrypted, PuTTY's, and the public half alone, whose private one an agent
-//! holds.
+//! | file | subject |
+//! |---|---|
+//! | `mod` | key files: their formats and their decryption |
+//! | `certificate` | certificates of users and of hosts |
+//! | `ring` | all key files of a job, with the passphrases that the user has given |
+//! | `identities` | what a host is offered, in order |
+//!
+//! The content of a key file decides its format: OpenSSH, PKCS#1, PKCS#8 or SEC1, each plain or encrypted,
+//! PuTTY, or a public key alone, whose private half is in an agent.
+
+pub mod certificate;
+pub(crate) mod identities;
+pub(crate) mod ring;
 
 use aes::cipher::block_padding::Pkcs7;
 use aes::cipher::{BlockModeDecrypt, KeyIvInit};
@@ -19,27 +29,27 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
-/// The longest file that is read as a key, in bytes; RSA keys of 16384 bits take 13 KiB.
+/// Longest key file, in bytes; RSA keys of 16384 bits take 13 KiB.
 const LONGEST: u64 = 64 << 10;
 
-/// Why a key file is of no use.
+/// Reason why a key file cannot be used.
 #[expect(missing_docs, reason = "each message says it")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    #[error("not there")]
+    #[error("no such file")]
     Missing,
     #[error("unreadable: {0}")]
     Unreadable(String),
-    /// As `ssh` does: such a key may be someone else's as well.
+    /// `ssh` refuses such a key as well, because others may have copied it.
     #[error("not used, others may read it: chmod 600 {}", .0.display())]
     Exposed(PathBuf),
     #[error("unreadable: {0}")]
     Broken(String),
-    #[error("encrypted by {0}, which rlaunch does not read: `ssh-keygen -p -f` writes it anew")]
+    #[error("encrypted with {0}, which rlaunch does not support: `ssh-keygen -p -f` rewrites it")]
     Cipher(String),
     #[error("needs a passphrase: ssh-add it first")]
     Encrypted,
-    #[error("the passphrase is not right")]
+    #[error("wrong passphrase")]
     WrongPassphrase,
     #[error("no passphrase was given")]
     NotUnlocked,
@@ -47,34 +57,34 @@ pub enum KeyError {
     PublicOnly,
 }
 
-/// What a key file holds.
+/// Content of a key file.
 #[derive(Debug)]
 pub enum KeyFile {
-    /// A key that can be used at once.
-    Open(Arc<PrivateKey>),
-    /// One that needs a passphrase.
-    Locked(Locked),
-    /// No private key at all.
+    /// Private key without a passphrase.
+    Plain(Arc<PrivateKey>),
+    /// Private key that needs a passphrase.
+    Encrypted(EncryptedKey),
+    /// Public key alone.
     Public(PublicKey),
 }
 
-/// A private key that a passphrase guards.
-pub struct Locked {
+/// Private key that needs a passphrase.
+pub struct EncryptedKey {
     text: Zeroizing<String>,
-    /// For the older PEM files, how they are encrypted.
-    legacy: Option<Legacy>,
-    /// Some formats leave it readable.
+    /// Encryption of older PEM files.
+    legacy: Option<LegacyPem>,
+    /// Public half, which some formats do not encrypt.
     public: Option<PublicKey>,
 }
 
-impl std::fmt::Debug for Locked {
+impl std::fmt::Debug for EncryptedKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Locked").finish_non_exhaustive()
+        f.debug_struct("EncryptedKey").finish_non_exhaustive()
     }
 }
 
 impl KeyFile {
-    /// Reads a key file; one that others may read counts only where it is not ours to change.
+    /// Reads a key file. One of this user that others may read is refused.
     pub(crate) fn read(path: &Path) -> Result<KeyFile, KeyError> {
         let unreadable = |error: std::io::Error| match error.kind() {
             ErrorKind::NotFound | ErrorKind::NotADirectory => KeyError::Missing,
@@ -96,9 +106,9 @@ impl KeyFile {
         Ok(key)
     }
 
-    /// The key that `text`, the content of a file, holds.
+    /// Parses the content of a key file.
     pub fn parse(text: &str) -> Result<KeyFile, KeyError> {
-        // Whatever wrote it: line ends of Windows, and spaces from copying, are not part of it.
+        // Windows line ends and copied spaces are no part of the key.
         let mut clean = Zeroizing::new(String::with_capacity(text.len() + 1));
         for line in text.lines().map(str::trim) {
             clean.push_str(line);
@@ -107,12 +117,12 @@ impl KeyFile {
         let first = clean.trim_start();
         if first.starts_with("PuTTY-User-Key-File-") {
             let plain = clean.lines().any(|line| line == "Encryption: none");
-            return if plain { open(&clean) } else { Ok(locked(clean, None, None)) };
+            return if plain { open(&clean) } else { Ok(encrypted(clean, None, None)) };
         }
         let labels = clean.lines().filter_map(|line| {
             line.strip_prefix("-----BEGIN ").and_then(|line| line.strip_suffix("-----"))
         });
-        // OpenSSL writes a block with the curve before the key.
+        // OpenSSL writes a block with the curve parameters before the key.
         let Some(label) = labels.into_iter().find(|label| label.ends_with("PRIVATE KEY")) else {
             return public(first);
         };
@@ -121,26 +131,26 @@ impl KeyFile {
                 Err(keys::Error::KeyIsEncrypted) => {
                     let readable = PrivateKey::from_openssh(clean.trim_start()).ok();
                     let public = readable.map(|key| key.public_key().clone());
-                    Ok(locked(clean, None, public))
+                    Ok(encrypted(clean, None, public))
                 }
                 decoded => opened(decoded),
             },
-            "ENCRYPTED PRIVATE KEY" => Ok(locked(clean, None, None)),
-            "RSA PRIVATE KEY" | "EC PRIVATE KEY" => match Legacy::of(&clean, label)? {
-                Some(legacy) => Ok(locked(clean, Some(legacy), None)),
+            "ENCRYPTED PRIVATE KEY" => Ok(encrypted(clean, None, None)),
+            "RSA PRIVATE KEY" | "EC PRIVATE KEY" => match LegacyPem::parse(&clean, label)? {
+                Some(legacy) => Ok(encrypted(clean, Some(legacy), None)),
                 None => open(&clean),
             },
             "PRIVATE KEY" => open(&clean),
-            "DSA PRIVATE KEY" => Err(KeyError::Broken("DSA keys are no longer of use".into())),
+            "DSA PRIVATE KEY" => Err(KeyError::Broken("DSA keys are no longer supported".into())),
             other => Err(KeyError::Broken(format!("a key of the unknown kind `{other}`"))),
         }
     }
 
-    /// The public half, where it can be known without a passphrase.
+    /// Returns the public half, if it is readable without a passphrase.
     pub(crate) fn public(&self) -> Option<&PublicKey> {
         match self {
-            KeyFile::Open(key) => Some(key.public_key()),
-            KeyFile::Locked(locked) => locked.public.as_ref(),
+            KeyFile::Plain(key) => Some(key.public_key()),
+            KeyFile::Encrypted(locked) => locked.public.as_ref(),
             KeyFile::Public(key) => Some(key),
         }
     }
@@ -152,22 +162,26 @@ fn open(text: &str) -> Result<KeyFile, KeyError> {
 
 fn opened(decoded: Result<PrivateKey, keys::Error>) -> Result<KeyFile, KeyError> {
     let key = decoded.map_err(|error| KeyError::Broken(error.to_string()))?;
-    Ok(KeyFile::Open(Arc::new(key)))
+    Ok(KeyFile::Plain(Arc::new(key)))
 }
 
-fn locked(text: Zeroizing<String>, legacy: Option<Legacy>, public: Option<PublicKey>) -> KeyFile {
-    KeyFile::Locked(Locked { text, legacy, public })
+fn encrypted(
+    text: Zeroizing<String>,
+    legacy: Option<LegacyPem>,
+    public: Option<PublicKey>,
+) -> KeyFile {
+    KeyFile::Encrypted(EncryptedKey { text, legacy, public })
 }
 
 fn public(text: &str) -> Result<KeyFile, KeyError> {
     let line = text.lines().next().unwrap_or_default();
-    let broken = |_| KeyError::Broken("it holds no key".into());
+    let broken = |_| KeyError::Broken("it contains no key".into());
     PublicKey::from_openssh(line).map(KeyFile::Public).map_err(broken)
 }
 
-impl Locked {
-    /// The key, given its passphrase. This takes as long as whoever encrypted it wanted.
-    pub fn unlock(&self, passphrase: &str) -> Result<PrivateKey, KeyError> {
+impl EncryptedKey {
+    /// Decrypts the key. Blocks for as long as its key derivation takes, which may be seconds.
+    pub fn decrypt(&self, passphrase: &str) -> Result<PrivateKey, KeyError> {
         let decoded = match &self.legacy {
             None => decode_secret_key(&self.text, Some(passphrase)),
             Some(legacy) => {
@@ -180,15 +194,15 @@ impl Locked {
                 error @ (ssh_key::Error::AlgorithmUnknown
                 | ssh_key::Error::AlgorithmUnsupported { .. }),
             ) => KeyError::Broken(error.to_string()),
-            // A wrong passphrase yields bytes that are no key.
+            // A wrong passphrase yields bytes that do not parse.
             _ => KeyError::WrongPassphrase,
         })
     }
 }
 
-/// How older PEM files are encrypted: `Proc-Type: 4,ENCRYPTED` and `DEK-Info: CIPHER,IV`. The key
-/// comes from one round of MD5, which is why nobody writes them any more.
-struct Legacy {
+/// Encrypted PEM block of older OpenSSH: `Proc-Type: 4,ENCRYPTED` and `DEK-Info: CIPHER,IV`, with a key that
+/// is derived by one round of MD5.
+struct LegacyPem {
     cipher: Cipher,
     iv: Vec<u8>,
     label: String,
@@ -203,9 +217,9 @@ enum Cipher {
     TripleDes,
 }
 
-impl Legacy {
-    /// What the block's head says; `None` where it is not encrypted.
-    fn of(text: &str, label: &str) -> Result<Option<Legacy>, KeyError> {
+impl LegacyPem {
+    /// Parses the block with this label; `None` if it is not encrypted.
+    fn parse(text: &str, label: &str) -> Result<Option<LegacyPem>, KeyError> {
         let broken = |what: &str| KeyError::Broken(what.to_owned());
         let begin = format!("-----BEGIN {label}-----");
         let block = text.lines().skip_while(|line| *line != begin).skip(1);
@@ -231,11 +245,11 @@ impl Legacy {
         if iv.len() != iv_length {
             return Err(broken("DEK-Info with a wrong IV"));
         }
-        let encrypted = BASE64.decode(body.as_bytes()).map_err(|_| broken("no base64"))?;
-        Ok(Some(Legacy { cipher, iv, label: label.to_owned(), encrypted }))
+        let encrypted = BASE64.decode(body.as_bytes()).map_err(|_| broken("not base64"))?;
+        Ok(Some(LegacyPem { cipher, iv, label: label.to_owned(), encrypted }))
     }
 
-    /// The same file without encryption.
+    /// Returns the PEM file without encryption; `None` if the passphrase is wrong.
     fn decrypt(&self, passphrase: &str) -> Option<Zeroizing<String>> {
         let plain = match self.cipher {
             Cipher::Aes128 => self.decrypt_by::<cbc::Decryptor<Aes128>>(passphrase, 16),

@@ -1,14 +1,14 @@
-//! TCP to a host: its name looked up, its addresses tried in turn.
+//! TCP to a host: looks its name up and tries its addresses in turn.
 
-use super::config::{AddressFamily, HostConfig};
-use super::error::SshError;
+use crate::config::{AddressFamily, HostConfig};
+use crate::error::SshError;
 use rlaunch_console::open_files;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use tokio::net::{TcpSocket, TcpStream};
 
-/// Connects to the first address of a host that takes the connection.
-pub(super) async fn dial(
+/// Connects to the first address of a host that accepts a connection.
+pub(crate) async fn dial(
     config: &HostConfig,
     port: u16,
 ) -> Result<(TcpStream, SocketAddr), SshError> {
@@ -30,8 +30,7 @@ pub(super) async fn dial(
         };
         match connected {
             Ok(stream) => {
-                // Before the first byte: Nagle's algorithm would hold back parts of the
-                // handshake for 40 ms, twice.
+                // Otherwise Nagle's algorithm would delay parts of the handshake by 40 ms, twice.
                 stream.set_nodelay(true).map_err(SshError::Socket)?;
                 return Ok((stream, address));
             }
@@ -41,7 +40,7 @@ pub(super) async fn dial(
     Err(refused.unwrap_or(SshError::NoAddress { name: config.hostname.clone() }))
 }
 
-/// The addresses of a host, in the system's order of preference.
+/// Looks up the addresses of a host, in the system's order of preference.
 async fn look_up(config: &HostConfig, port: u16) -> Result<Vec<SocketAddr>, SshError> {
     let name = &config.hostname;
     let wanted = |address: &SocketAddr| match config.address_family {
@@ -64,7 +63,7 @@ async fn look_up(config: &HostConfig, port: u16) -> Result<Vec<SocketAddr>, SshE
     Ok(addresses)
 }
 
-/// The addresses of this machine that `BindAddress` names.
+/// Returns the addresses of this machine that `BindAddress` names.
 async fn own_addresses(name: &str) -> Result<Vec<IpAddr>, SshError> {
     if let Ok(literal) = name.parse() {
         return Ok(vec![literal]);

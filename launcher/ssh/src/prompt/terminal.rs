@@ -1,7 +1,7 @@
-//! Asking for a passphrase on the terminal, which shows nothing of it and is put back afterwards.
+//! Questions at the terminal, without echo for secrets.
 //!
-//! Keys are read one by one, and so are those that would be signals: the terminal is put back first,
-//! then the signal is raised.
+//! Without echo the terminal is in raw mode: keys are read one by one, Ctrl-C and the like among them. Such a
+//! key restores the terminal's mode first, then raises its signal.
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -17,35 +17,35 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use zeroize::Zeroizing;
 
-/// The longest passphrase, in bytes; more is ignored.
-pub(super) const LONGEST: usize = 1024;
+/// Longest answer, in bytes; more is ignored.
+pub(super) const MAX_ANSWER: usize = 1024;
 
-/// How the terminal was before a question that has no answer yet.
-static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
+/// Mode of the terminal before the open question, if there is one.
+static PREVIOUS_MODE: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// Puts the terminal back, if a question was interrupted: for the end of the program.
-pub fn restore_terminal() {
-    let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
+/// Restores the mode of the terminal if a question was interrupted. Call it before the process exits.
+pub fn restore() {
+    let before = PREVIOUS_MODE.lock().unwrap_or_else(PoisonError::into_inner).take();
     let tty = || OpenOptions::new().read(true).write(true).open("/dev/tty").ok();
     if let Some((before, tty)) = before.and_then(|before| Some((before, tty()?))) {
         let _ = tcsetattr(tty, SetArg::TCSADRAIN, &before);
     }
 }
 
-/// Whether the terminal shows what is typed.
+/// Visibility of what is typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Echo {
     On,
     Off,
 }
 
-/// The terminal that someone sits at.
+/// Controlling terminal of this process.
 pub(crate) struct Terminal {
     tty: Arc<File>,
 }
 
 impl Terminal {
-    /// It is there only when we may use it: from the foreground, and not with all streams elsewhere.
+    /// Opens the terminal; `None` for a background process, and if stdin and stderr are both redirected.
     pub(crate) fn open() -> Option<Terminal> {
         if !io::stdin().is_terminal() && !io::stderr().is_terminal() {
             return None;
@@ -59,37 +59,38 @@ impl Terminal {
         Some(Terminal { tty: Arc::new(tty) })
     }
 
-    /// What is typed after `prompt`; `None` when nothing is wanted, or nobody is there any more.
+    /// Prints `prompt` and reads a line; `None` if the user gives none or the terminal is closed.
     pub(crate) async fn ask(&self, prompt: &str, echo: Echo) -> Option<Zeroizing<String>> {
-        // The pipe closes when nobody waits for the answer any more.
-        let (unwanted, _wanted) = io::pipe().ok()?;
+        // Dropping this future closes the pipe, which ends the blocking read.
+        let (cancelled, _open) = io::pipe().ok()?;
         let (tty, prompt) = (self.tty.clone(), prompt.to_owned());
-        let asking = tokio::task::spawn_blocking(move || question(&tty, &prompt, echo, &unwanted));
+        let asking =
+            tokio::task::spawn_blocking(move || ask_blocking(&tty, &prompt, echo, &cancelled));
         asking.await.ok().flatten()
     }
 }
 
-fn question(
+fn ask_blocking(
     tty: &File,
     prompt: &str,
     echo: Echo,
-    unwanted: &PipeReader,
+    cancelled: &PipeReader,
 ) -> Option<Zeroizing<String>> {
-    let say = |mut tty: &File, text: &str| drop(tty.write_all(text.as_bytes()));
+    let print = |mut tty: &File, text: &str| drop(tty.write_all(text.as_bytes()));
     loop {
-        let silence = Silence::begin(tty, echo)?;
-        say(tty, prompt);
-        let typed = line(tty, unwanted);
-        drop(silence);
+        let mode = ModeGuard::begin(tty, echo)?;
+        print(tty, prompt);
+        let typed = read_line(tty, cancelled);
+        drop(mode);
         if echo == Echo::Off {
-            say(tty, "\n");
+            print(tty, "\n");
         }
         match typed {
             Typed::Line(text) => return Some(text),
             Typed::Nothing => return None,
             Typed::Signal(signal) => {
                 let _ = raise(signal);
-                // Whoever stopped us is asked again when we go on.
+                // After Ctrl-Z and `fg` the question is asked again.
                 if signal != Signal::SIGTSTP {
                     return None;
                 }
@@ -98,12 +99,12 @@ fn question(
     }
 }
 
-fn line(mut tty: &File, unwanted: &PipeReader) -> Typed {
-    let mut line = Zeroizing::new(Vec::with_capacity(LONGEST));
+fn read_line(mut tty: &File, cancelled: &PipeReader) -> Typed {
+    let mut line = Zeroizing::new(Vec::with_capacity(MAX_ANSWER));
     loop {
         let mut ready = [
             PollFd::new(tty.as_fd(), PollFlags::POLLIN),
-            PollFd::new(unwanted.as_fd(), PollFlags::POLLIN),
+            PollFd::new(cancelled.as_fd(), PollFlags::POLLIN),
         ];
         match poll(&mut ready, PollTimeout::NONE) {
             Ok(_) => {}
@@ -127,7 +128,7 @@ fn line(mut tty: &File, unwanted: &PipeReader) -> Typed {
     }
 }
 
-/// How a line ended.
+/// End of a line.
 #[derive(Debug, PartialEq)]
 enum Typed {
     Line(Zeroizing<String>),
@@ -135,19 +136,19 @@ enum Typed {
     Signal(Signal),
 }
 
-/// Takes one key.
+/// Applies one key to the line; returns its end, if this key ends it.
 fn edit(line: &mut Zeroizing<Vec<u8>>, key: u8) -> Option<Typed> {
     match key {
         0x03 => return Some(Typed::Signal(Signal::SIGINT)),
         0x1a => return Some(Typed::Signal(Signal::SIGTSTP)),
         0x1c => return Some(Typed::Signal(Signal::SIGQUIT)),
-        // Control-D ends what there is.
+        // Ctrl-D ends the line.
         0x04 if line.is_empty() => return Some(Typed::Nothing),
         b'\n' | b'\r' | 0x04 => return Some(finished(line)),
-        // Control-U takes everything back, backspace one character, which may be several bytes.
+        // Ctrl-U deletes the line, backspace one character, which may have several bytes.
         0x15 => line.clear(),
         0x7f | 0x08 => while line.pop().is_some_and(|byte| byte & 0xc0 == 0x80) {},
-        _ if line.len() < LONGEST => line.push(key),
+        _ if line.len() < MAX_ANSWER => line.push(key),
         _ => {}
     }
     None
@@ -157,30 +158,30 @@ fn finished(line: &Zeroizing<Vec<u8>>) -> Typed {
     Typed::Line(Zeroizing::new(String::from_utf8_lossy(line).into_owned()))
 }
 
-/// While it lives, the terminal shows nothing of what is typed, unless that is to be seen; then lines
-/// and signals are the terminal's to make.
-struct Silence<'a> {
+/// Guard of the terminal's mode. Without echo the terminal neither shows keys nor makes lines and signals of
+/// them; with echo the mode stays as it is. Dropping the guard restores the previous mode.
+struct ModeGuard<'a> {
     tty: &'a File,
     _prompt: Prompt,
 }
 
-impl Silence<'_> {
-    fn begin(tty: &File, echo: Echo) -> Option<Silence<'_>> {
+impl ModeGuard<'_> {
+    fn begin(tty: &File, echo: Echo) -> Option<ModeGuard<'_>> {
         let before = tcgetattr(tty).ok()?;
         let mut silent = before.clone();
         if echo == Echo::Off {
             silent.local_flags.remove(LocalFlags::ECHO | LocalFlags::ICANON | LocalFlags::ISIG);
         }
-        *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before);
-        let silence = Silence { tty, _prompt: Prompt::begin() };
+        *PREVIOUS_MODE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before);
+        let guard = ModeGuard { tty, _prompt: Prompt::begin() };
         tcsetattr(tty, SetArg::TCSADRAIN, &silent).ok()?;
-        Some(silence)
+        Some(guard)
     }
 }
 
-impl Drop for Silence<'_> {
+impl Drop for ModeGuard<'_> {
     fn drop(&mut self) {
-        if let Some(before) = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(before) = PREVIOUS_MODE.lock().unwrap_or_else(PoisonError::into_inner).take() {
             let _ = tcsetattr(self.tty, SetArg::TCSADRAIN, &before);
         }
     }

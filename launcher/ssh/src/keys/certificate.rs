@@ -1,4 +1,4 @@
-//! Certificates: what vouches for a host's key, and for ours.
+//! OpenSSH certificates of hosts and of the user.
 
 use rlaunch_console::glob::matches;
 use russh::keys::ssh_key::certificate::CertType;
@@ -8,22 +8,22 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The longest file that is read as a certificate, in bytes. What it holds is decoded by recursion.
+/// Longest certificate file, in bytes: certificates are decoded recursively.
 const LONGEST: u64 = 32 << 10;
 
-/// Now, in seconds since 1970.
+/// Returns the current time in seconds since 1970.
 pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
 }
 
-/// The certificate that `ssh` looks for beside a key: `KEY-cert.pub`.
+/// Returns the path where `ssh` looks for the certificate of a key: `KEY-cert.pub`.
 pub(crate) fn beside(key: &Path) -> PathBuf {
     let mut path = key.as_os_str().to_owned();
     path.push("-cert.pub");
     path.into()
 }
 
-/// The user certificate in a file; `None` where there is no such file.
+/// Reads a user certificate; `None` if there is no such file.
 pub(crate) fn read(path: &Path) -> Option<Result<Certificate, String>> {
     let file = File::open(path).ok()?;
     let mut text = String::new();
@@ -33,34 +33,35 @@ pub(crate) fn read(path: &Path) -> Option<Result<Certificate, String>> {
     Some(parse(&text))
 }
 
-/// The user certificate that a file's content is.
+/// Parses the content of a user certificate file. The error is a phrase such as `not a certificate`.
 pub fn parse(text: &str) -> Result<Certificate, String> {
     let line = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'));
     let certificate = Certificate::from_openssh(line.unwrap_or_default());
-    let certificate = certificate.map_err(|_| "no certificate".to_owned())?;
+    let certificate = certificate.map_err(|_| "not a certificate".to_owned())?;
     match certificate.cert_type() {
         CertType::User => Ok(certificate),
-        CertType::Host => Err("a host's certificate".to_owned()),
+        CertType::Host => Err("a host certificate".to_owned()),
     }
 }
 
-/// Why a host may not have let `user` in with this certificate, as far as it says so itself.
+/// Returns the reason in the certificate itself, if any, why a host refuses `user` with it. `now` is in
+/// seconds since 1970.
 pub fn shortcoming(certificate: &Certificate, user: &str, now: u64) -> Option<String> {
     let for_others = || {
         let principals = certificate.valid_principals();
         let others = !principals.is_empty() && !principals.iter().any(|p| p == user);
         others.then(|| format!("for {}, not for {user}", principals.join(", ")))
     };
-    out_of_time(certificate, now).or_else(for_others)
+    validity_fault(certificate, now).or_else(for_others)
 }
 
-/// Checks what the signature of a trusted authority does not say: that the certificate is for this
-/// host, now, and asks for nothing that is not known here. The signature itself is checked as well.
+/// Checks a host certificate of a trusted authority: kind, validity at `now` in seconds since 1970, host name,
+/// critical options and signature. The error continues the sentence "its host certificate …".
 pub fn check_host(certificate: &Certificate, name: &str, now: u64) -> Result<(), String> {
     if certificate.cert_type() != CertType::Host {
-        return Err("is a user's".to_owned());
+        return Err("is a user certificate".to_owned());
     }
-    if let Some(why) = out_of_time(certificate, now) {
+    if let Some(why) = validity_fault(certificate, now) {
         return Err(why);
     }
     let principals = certificate.valid_principals();
@@ -69,26 +70,24 @@ pub fn check_host(certificate: &Certificate, name: &str, now: u64) -> Result<(),
         return Err(format!("is for {}, not for {name}", principals.join(", ")));
     }
     if let Some((option, _)) = certificate.critical_options().iter().next() {
-        return Err(format!("has the option `{option}`, which is not known"));
+        return Err(format!("has the option `{option}`, which is not supported"));
     }
     if certificate.signature().algorithm() == (Algorithm::Rsa { hash: None }) {
         return Err("is signed with SHA-1".to_owned());
     }
     let authority = certificate.signature_key().fingerprint(HashAlg::Sha256);
-    certificate
-        .validate_at(now, [&authority])
-        .map_err(|_| "has a signature that is not its authority's".to_owned())
+    certificate.validate_at(now, [&authority]).map_err(|_| "has an invalid signature".to_owned())
 }
 
-fn out_of_time(certificate: &Certificate, now: u64) -> Option<String> {
+fn validity_fault(certificate: &Certificate, now: u64) -> Option<String> {
     if now >= certificate.valid_before() {
         return Some(format!("expired {} ago", span(now - certificate.valid_before())));
     }
     let early = certificate.valid_after().checked_sub(now).filter(|early| *early > 0)?;
-    Some(format!("valid only in {}", span(early)))
+    Some(format!("not valid for another {}", span(early)))
 }
 
-/// `3 days`, `5 h`, `20 s`.
+/// Rounds down to the largest fitting unit: `3 days`, `5 h`, `20 s`.
 fn span(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),
@@ -133,8 +132,11 @@ mod tests {
             |certificate: &Certificate, name, now| check_host(certificate, name, now).unwrap_err();
         assert_eq!(why(&good, "c", 1_500_000), "is for a, *.b, not for c");
         assert_eq!(why(&good, "a", 2_000_000 + 3 * 86_400), "expired 3 days ago");
-        assert_eq!(why(&good, "a", 999_990), "valid only in 10 s");
-        assert_eq!(why(&certificate(CertType::User, &["a"], false), "a", 1_500_000), "is a user's");
+        assert_eq!(why(&good, "a", 999_990), "not valid for another 10 s");
+        assert_eq!(
+            why(&certificate(CertType::User, &["a"], false), "a", 1_500_000),
+            "is a user certificate"
+        );
         assert!(check_host(&certificate(CertType::Host, &[], false), "a", 1_500_000).is_ok());
         let odd = certificate(CertType::Host, &["a"], true);
         assert!(why(&odd, "a", 1_500_000).contains("`odd`"));
@@ -149,7 +151,7 @@ mod tests {
         let text = good.to_openssh().unwrap();
         assert_eq!(parse(&format!("# mine\n{text}\n")).unwrap().valid_principals(), ["root", "me"]);
         let host = certificate(CertType::Host, &["a"], false).to_openssh().unwrap();
-        assert_eq!(parse(&host).unwrap_err(), "a host's certificate");
-        assert_eq!(parse("").unwrap_err(), "no certificate");
+        assert_eq!(parse(&host).unwrap_err(), "a host certificate");
+        assert_eq!(parse("").unwrap_err(), "not a certificate");
     }
 }

@@ -1,26 +1,24 @@
-//! Jump hosts: the way through them as the configuration has it, and the connections to them,
-//! each made once and shared by all hosts behind it.
+//! Jump hosts: the chain that the configuration sets for a host, and the connections to them, each of
+//! which is made once and shared by all hosts behind it.
 
-use super::Connection;
-use super::config::{ConfigError, HostConfig, JumpHop, Proxy, SshConfig};
-use super::error::SshError;
-use super::stream::Stream;
+use super::connection::Connection;
+use crate::config::{ConfigError, DEFAULT_PORT, HostConfig, JumpHop, Proxy, SshConfig};
+use crate::error::SshError;
+use crate::transport::stream::Stream;
 use russh::ChannelOpenFailure;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 
-/// The most jump hosts on the way to a host.
-const MOST_JUMPS: usize = 8;
-/// Handshakes at one time through one jump host, which has to carry and to encrypt each of them.
-const TURNS: usize = 8;
-/// Where sshd listens.
-pub(super) const SSH_PORT: u16 = 22;
+/// Longest chain of jump hosts.
+const MAX_JUMPS: usize = 8;
+/// Concurrent handshakes through one jump host, which has to encrypt and forward each of them.
+const HANDSHAKES: usize = 8;
 
-/// A host to log in to, and what its configuration says.
+/// A host or jump host to log in to, with its configuration.
 #[derive(Clone, Debug)]
 pub(super) struct Hop {
-    /// As the user or the configuration calls it.
+    /// Name that the user or the configuration gives.
     pub(super) name: String,
     pub(super) config: HostConfig,
     pub(super) port: u16,
@@ -29,12 +27,12 @@ pub(super) struct Hop {
 impl Hop {
     fn resolve(files: &SshConfig, jump: &JumpHop) -> Result<Hop, ConfigError> {
         let config = files.resolve_as(&jump.host, jump.user.as_deref(), jump.port)?;
-        let port = config.port.unwrap_or(SSH_PORT);
+        let port = config.port.unwrap_or(DEFAULT_PORT);
         Ok(Hop { name: jump.host.clone(), config, port })
     }
 
-    /// Where it is, as its configuration has it: `far:22`.
-    pub(super) fn place(&self) -> String {
+    /// Returns host name and port: `far:22`.
+    pub(super) fn address(&self) -> String {
         let name = &self.config.hostname;
         match name.contains(':') {
             true => format!("[{name}]:{}", self.port),
@@ -42,14 +40,14 @@ impl Hop {
         }
     }
 
-    /// `user@far:22`: the same login at the same place is the same hop.
+    /// Identifies a login, for loops and shared connections: `user@far:22`.
     fn key(&self) -> String {
-        format!("{}@{}", self.config.user.as_deref().unwrap_or_default(), self.place())
+        format!("{}@{}", self.config.user.as_deref().unwrap_or_default(), self.address())
     }
 }
 
-/// The jump hosts before `target`, the nearest to this machine first. In a list each one is reached
-/// through the one before it; the first one may have a `ProxyJump` of its own, as with `ssh -J`.
+/// Returns the jump hosts before `target`, the nearest to this machine first. Each is reached through the
+/// one before it; the first of a list may have a `ProxyJump` of its own, as with `ssh -J`.
 pub(super) fn jumps_before(files: &SshConfig, target: &Hop) -> Result<Vec<Hop>, SshError> {
     let mut jumps: VecDeque<Hop> = VecDeque::new();
     loop {
@@ -57,32 +55,32 @@ pub(super) fn jumps_before(files: &SshConfig, target: &Hop) -> Result<Vec<Hop>, 
         let Proxy::Jump(list) = nearest.config.proxy.clone() else { return Ok(jumps.into()) };
         for jump in list.iter().rev() {
             let hop = Hop::resolve(files, jump)?;
-            let circle = jumps.iter().chain([target]).any(|other| other.key() == hop.key());
+            let is_loop = jumps.iter().chain([target]).any(|other| other.key() == hop.key());
             jumps.push_front(hop);
-            if circle || jumps.len() > MOST_JUMPS {
+            if is_loop || jumps.len() > MAX_JUMPS {
                 let names: Vec<&str> = jumps.iter().rev().map(|jump| jump.name.as_str()).collect();
                 let chain = format!("{} through {}", target.name, names.join(" through "));
-                return Err(SshError::JumpChain { chain, circle });
+                return Err(SshError::JumpChain { chain, is_loop });
             }
         }
     }
 }
 
-/// A jump host that let us in.
+/// Connection to a jump host.
 pub(super) struct Jump {
     name: String,
     connection: Connection,
-    turns: Semaphore,
+    handshakes: Semaphore,
 }
 
 impl Jump {
-    /// One of the handshakes that may go on through it.
-    pub(super) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
-        // It is never closed.
-        self.turns.acquire().await.ok()
+    /// Waits for a permit to shake hands with a host behind it.
+    pub(super) async fn handshake_permit(&self) -> Option<SemaphorePermit<'_>> {
+        // The semaphore is never closed.
+        self.handshakes.acquire().await.ok()
     }
 
-    /// Lets it connect to a host behind it; the name is looked up there.
+    /// Opens a TCP stream from the jump host to `hop`, whose name the jump host looks up.
     pub(super) async fn stream_to(&self, hop: &Hop) -> Result<Box<dyn Stream>, SshError> {
         let (host, port) = (hop.config.hostname.as_str(), u32::from(hop.port));
         let handle = &self.connection.handle;
@@ -93,40 +91,40 @@ impl Jump {
                 | ChannelOpenFailure::UnknownChannelType,
             )) => Err(SshError::NoForwarding { jump: self.name.clone() }),
             Err(source) => {
-                let (jump, place) = (self.name.clone(), hop.place());
-                Err(SshError::Forward { jump, place, source: Box::new(source) })
+                let (jump, address) = (self.name.clone(), hop.address());
+                Err(SshError::Forward { jump, address, source: Box::new(source) })
             }
         }
     }
 }
 
-/// How the login to a jump host went, for all who are behind it.
-type Made = Result<Arc<Jump>, Arc<SshError>>;
+/// Result of the login to a jump host, shared by the hosts behind it.
+type JumpResult = Result<Arc<Jump>, Arc<SshError>>;
 
-/// The jump hosts of a job, by the way to each of them.
+/// Jump hosts of a job, by the keys of the chain that leads to each.
 #[derive(Default)]
-pub(super) struct Jumps(Mutex<HashMap<Vec<String>, Arc<OnceCell<Made>>>>);
+pub(super) struct Jumps(Mutex<HashMap<Vec<String>, Arc<OnceCell<JumpResult>>>>);
 
 impl Jumps {
-    /// The last one of `way`. Who asks first makes it by `connect`; the others wait for that.
+    /// Returns the last jump host of `chain`. The first caller runs `connect`; others await its result.
     pub(super) async fn get(
         &self,
-        way: &[Hop],
+        chain: &[Hop],
         connect: impl Future<Output = Result<Connection, SshError>>,
     ) -> Result<Arc<Jump>, SshError> {
-        let name = way.last().map_or_else(String::new, |hop| hop.name.clone());
+        let name = chain.last().map_or_else(String::new, |hop| hop.name.clone());
         let cell = {
             let mut cells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            cells.entry(way.iter().map(Hop::key).collect()).or_default().clone()
+            cells.entry(chain.iter().map(Hop::key).collect()).or_default().clone()
         };
         let own_name = name.clone();
         let make = || async move {
             let connection = connect.await.map_err(Arc::new)?;
-            let turns = Semaphore::new(TURNS);
-            Ok(Arc::new(Jump { name: own_name, connection, turns }))
+            let handshakes = Semaphore::new(HANDSHAKES);
+            Ok(Arc::new(Jump { name: own_name, connection, handshakes }))
         };
         let made = cell.get_or_init(make).await.clone();
-        made.map_err(|source| SshError::Through { jump: name, source })
+        made.map_err(|source| SshError::JumpHost { jump: name, source })
     }
 }
 
@@ -159,8 +157,8 @@ mod tests {
 
     #[test]
     fn circles_and_endless_chains_are_refused_with_their_hosts() {
-        let circle = "its jump hosts lead in a circle: far through a through a";
-        assert_eq!(jumps("Host *\n ProxyJump a", "far"), Err(circle.into()));
+        let is_loop = "its jump hosts form a loop: far through a through a";
+        assert_eq!(jumps("Host *\n ProxyJump a", "far"), Err(is_loop.into()));
         let own = jumps("Host far a\n ProxyJump far", "a").unwrap_err();
         assert!(own.contains("a through far through far"), "{own}");
         let text: String = (0..20).map(|n| format!("Host h{n}\n ProxyJump h{}\n", n + 1)).collect();

@@ -1,46 +1,45 @@
-//! What could prove who we are, in the order in which it is offered.
-//!
-//! Certificates come first, then keys of the agent that are also configured, its other keys, and
-//! the key files that the agent does not hold.
+//! Credentials that a host is offered, in order: certificates, keys of the agent that are also configured, its
+//! other keys, then key files whose keys are not in the agent.
 
-use super::certificate;
-use super::config::HostConfig;
-use super::key_ring::{KeyRing, Loaded};
-use super::keys::{KeyError, KeyFile};
+use crate::config::HostConfig;
+use crate::keys::certificate;
+use crate::keys::ring::{KeyRing, Loaded};
+use crate::keys::{KeyError, KeyFile};
 use russh::keys::agent::AgentIdentity;
 use russh::keys::ssh_key::public::KeyData;
 use russh::keys::{Certificate, PublicKey, load_public_key};
 use std::path::{Path, PathBuf};
 
-/// What a host is shown.
+/// Public half that a host is offered.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Proof {
+pub(crate) enum Credential {
     Key(PublicKey),
     Certificate(Box<Certificate>),
-    /// A key whose public half its passphrase guards as well.
-    Sealed,
+    /// Key whose file encrypts the public half as well, so that the passphrase is needed to offer it.
+    EncryptedKey,
 }
 
-/// Who signs.
+/// Location of the private half, which signs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum KeySource {
     Agent,
     File(PathBuf),
 }
 
-/// One thing to try.
+/// Credential to try, or the reason not to.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Candidate {
     Offer {
-        proof: Proof,
-        place: Place,
+        credential: Credential,
+        source: KeySource,
+        /// Name for errors: a path, or the comment of the agent's key.
         name: String,
     },
-    /// It is of no use, and this says why.
-    Useless(String),
+    /// Name and reason of one that cannot be used.
+    Unusable(String),
 }
 
-/// A configured key file, or one of those that are looked for anyway.
+/// Configured or default key file.
 struct KeyEntry {
     path: PathBuf,
     configured: bool,
@@ -48,15 +47,15 @@ struct KeyEntry {
     public: Option<PublicKey>,
 }
 
-/// A certificate file.
+/// Certificate file.
 struct CertificateEntry {
     path: PathBuf,
-    /// The key file beside which it was found.
-    of: Option<PathBuf>,
+    /// Key file that it belongs to; `None` if it is configured by itself.
+    key_file: Option<PathBuf>,
     read: Result<Certificate, String>,
 }
 
-/// What there is for a host.
+/// Keys and certificates that are configured for a host.
 pub(crate) struct Identities {
     keys: Vec<KeyEntry>,
     certificates: Vec<CertificateEntry>,
@@ -64,7 +63,7 @@ pub(crate) struct Identities {
 }
 
 impl Identities {
-    /// Reads the files that count for a host.
+    /// Reads the files of a host's configuration.
     pub(crate) fn read(ring: &KeyRing, config: &HostConfig, home: &Path) -> Identities {
         let files = config.identity_files_or_default(home);
         let key = |path: PathBuf| {
@@ -74,37 +73,39 @@ impl Identities {
             KeyEntry { configured: config.identity_files.contains(&path), path, loaded, public }
         };
         let configured = config.certificate_files.iter().map(|path| {
-            let read = certificate::read(path).unwrap_or_else(|| Err("not there".to_owned()));
-            CertificateEntry { path: path.clone(), of: None, read }
+            let read = certificate::read(path).unwrap_or_else(|| Err("no such file".to_owned()));
+            CertificateEntry { path: path.clone(), key_file: None, read }
         });
         let mut certificates: Vec<CertificateEntry> = configured.collect();
         if certificates.is_empty() {
             certificates.extend(files.iter().filter_map(|file| {
                 let path = certificate::beside(file);
                 let read = certificate::read(&path)?;
-                Some(CertificateEntry { path, of: Some(file.clone()), read })
+                Some(CertificateEntry { path, key_file: Some(file.clone()), read })
             }));
         }
         let keys = files.into_iter().map(key).collect();
         Identities { keys, certificates, only: config.identities_only }
     }
 
-    /// All candidates, given what the agent holds.
+    /// Lists all candidates; `held` are the agent's keys.
     pub(crate) fn in_order(&self, held: &[AgentIdentity]) -> Vec<Candidate> {
         let mut candidates: Vec<Candidate> =
             self.certificates.iter().map(|entry| self.certificate(entry, held)).collect();
-        let shown = |candidates: &[Candidate], identity: &AgentIdentity| {
-            let proof = proof_of(identity);
-            candidates.iter().any(|c| matches!(c, Candidate::Offer { proof: p, .. } if *p == proof))
+        let is_listed = |candidates: &[Candidate], identity: &AgentIdentity| {
+            let credential = credential_of(identity);
+            candidates.iter().any(
+                |c| matches!(c, Candidate::Offer { credential: own, .. } if *own == credential),
+            )
         };
         let (configured, others): (Vec<_>, Vec<_>) =
             held.iter().partition(|identity| self.is_configured(identity));
         let others = others.into_iter().filter(|_| !self.only);
         for identity in configured.into_iter().chain(others) {
-            if !shown(&candidates, identity) {
+            if !is_listed(&candidates, identity) {
                 let name = agent_name(identity);
-                let proof = proof_of(identity);
-                candidates.push(Candidate::Offer { proof, place: Place::Agent, name });
+                let credential = credential_of(identity);
+                candidates.push(Candidate::Offer { credential, source: KeySource::Agent, name });
             }
         }
         candidates.extend(self.keys.iter().filter_map(|key| key.candidate(held)));
@@ -115,27 +116,29 @@ impl Identities {
         let name = entry.path.display().to_string();
         let certificate = match &entry.read {
             Ok(certificate) => certificate,
-            Err(why) => return Candidate::Useless(format!("{name} ({why})")),
+            Err(why) => return Candidate::Unusable(format!("{name} ({why})")),
         };
         let subject = certificate.public_key();
         let in_file = || {
             let of = |key: &&KeyEntry| match &key.public {
                 Some(public) => public.key_data() == subject,
-                None => entry.of.as_ref() == Some(&key.path),
+                None => entry.key_file.as_ref() == Some(&key.path),
             };
             let usable = |key: &&KeyEntry| match &key.loaded {
                 Ok(file) => !matches!(**file, KeyFile::Public(_)),
                 Err(_) => false,
             };
-            self.keys.iter().filter(usable).find(of).map(|key| Place::File(key.path.clone()))
+            self.keys.iter().filter(usable).find(of).map(|key| KeySource::File(key.path.clone()))
         };
-        let place = if holds(held, subject) { Some(Place::Agent) } else { in_file() };
-        match place {
-            Some(place) => {
-                let proof = Proof::Certificate(Box::new(certificate.clone()));
-                Candidate::Offer { proof, place, name }
+        let source = if holds(held, subject) { Some(KeySource::Agent) } else { in_file() };
+        match source {
+            Some(source) => {
+                let credential = Credential::Certificate(Box::new(certificate.clone()));
+                Candidate::Offer { credential, source, name }
             }
-            None => Candidate::Useless(format!("{name} (its key is in no file and in no agent)")),
+            None => Candidate::Unusable(format!(
+                "{name} (its key is neither in a file nor in an agent)"
+            )),
         }
     }
 
@@ -148,20 +151,25 @@ impl Identities {
 }
 
 impl KeyEntry {
-    /// `None` where the agent holds it, or where nobody has said that it should be there.
+    /// Returns the candidate; `None` if the agent has the key, or if a default file is missing.
     fn candidate(&self, held: &[AgentIdentity]) -> Option<Candidate> {
         let name = self.path.display().to_string();
         if self.public.as_ref().is_some_and(|public| holds(held, public.key_data())) {
             return None;
         }
-        let useless = |why: &KeyError| Some(Candidate::Useless(format!("{name} ({why})")));
+        let unusable = |why: &KeyError| Some(Candidate::Unusable(format!("{name} ({why})")));
         match &self.loaded {
             Err(KeyError::Missing) if !self.configured => None,
-            Err(why) => useless(why),
-            Ok(file) if matches!(**file, KeyFile::Public(_)) => useless(&KeyError::PublicOnly),
+            Err(why) => unusable(why),
+            Ok(file) if matches!(**file, KeyFile::Public(_)) => unusable(&KeyError::PublicOnly),
             Ok(_) => {
-                let proof = self.public.clone().map_or(Proof::Sealed, Proof::Key);
-                Some(Candidate::Offer { proof, place: Place::File(self.path.clone()), name })
+                let credential =
+                    self.public.clone().map_or(Credential::EncryptedKey, Credential::Key);
+                Some(Candidate::Offer {
+                    credential,
+                    source: KeySource::File(self.path.clone()),
+                    name,
+                })
             }
         }
     }
@@ -177,11 +185,11 @@ fn holds(held: &[AgentIdentity], key: &KeyData) -> bool {
     held.iter().any(|identity| identity.public_key().key_data() == key)
 }
 
-fn proof_of(identity: &AgentIdentity) -> Proof {
+fn credential_of(identity: &AgentIdentity) -> Credential {
     match identity {
-        AgentIdentity::PublicKey { key, .. } => Proof::Key(key.clone()),
+        AgentIdentity::PublicKey { key, .. } => Credential::Key(key.clone()),
         AgentIdentity::Certificate { certificate, .. } => {
-            Proof::Certificate(Box::new(certificate.clone()))
+            Credential::Certificate(Box::new(certificate.clone()))
         }
     }
 }
@@ -207,7 +215,7 @@ mod tests {
     fn file(name: &str, seed: u8) -> KeyEntry {
         let key = private(seed);
         let public = Some(key.public_key().clone());
-        let loaded = Ok(Arc::new(KeyFile::Open(Arc::new(key))));
+        let loaded = Ok(Arc::new(KeyFile::Plain(Arc::new(key))));
         KeyEntry { path: name.into(), configured: true, loaded, public }
     }
 
@@ -220,7 +228,7 @@ mod tests {
         let identities = Identities { keys, certificates: Vec::new(), only };
         let name = |candidate| match candidate {
             Candidate::Offer { name, .. } => name,
-            Candidate::Useless(why) => format!("not {why}"),
+            Candidate::Unusable(why) => format!("not {why}"),
         };
         identities.in_order(agent).into_iter().map(name).collect()
     }
@@ -255,7 +263,7 @@ mod tests {
         let said = names(vec![exposed, missing, wanted, half], &[], false);
         let expected = [
             "not /e (not used, others may read it: chmod 600 /e)",
-            "not /w (not there)",
+            "not /w (no such file)",
             "not /p (a public key, and no agent holds its private half)",
         ];
         assert_eq!(said, expected);

@@ -1,11 +1,15 @@
-//! Is this host who it was before?
+//! Host keys: each server's key is compared with the known-hosts files. Unknown keys are recorded, confirmed by
+//! the user or refused, as `StrictHostKeyChecking` and `--new-hosts` say.
 
-use super::algorithms;
-use super::certificate;
-use super::config::{HostConfig, StrictHostKeyChecking};
-use super::error::{HostKeyChange, SshError};
-use super::known_hosts::{KnownHosts, KnownHostsError, Verdict, fingerprint};
-use super::new_hosts::{NewHostKey, NewHosts};
+mod new_hosts;
+
+use self::new_hosts::NewHosts;
+use crate::config::{DEFAULT_PORT, HostConfig, StrictHostKeyChecking};
+use crate::error::{HostKeyChange, SshError};
+use crate::keys::certificate;
+use crate::known_hosts::NewHostKey;
+use crate::known_hosts::{KnownHosts, KnownHostsError, Verdict, fingerprint};
+use crate::transport::algorithms;
 use rlaunch_console::messages;
 use russh::client;
 use russh::keys::{Algorithm, Certificate, PublicKey, PublicKeyOrCertificate};
@@ -13,53 +17,54 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The known-hosts files of all hosts, each read once, and the hosts that are in none.
+/// Known-hosts files of all hosts, each read once, and the unknown keys of this run.
 #[derive(Default)]
 pub(crate) struct HostKeys {
-    read: Mutex<HashMap<Vec<PathBuf>, Arc<KnownHosts>>>,
-    /// From `--new-hosts`, which counts before the configuration.
+    /// Contents by the list of files that a configuration names.
+    cache: Mutex<HashMap<Vec<PathBuf>, Arc<KnownHosts>>>,
+    /// Rule of `--new-hosts`, which takes precedence over the configuration.
     rule: Option<StrictHostKeyChecking>,
     new: Arc<NewHosts>,
 }
 
-/// Where a [`Client`] leaves what it found about a key.
+/// Slot that a [`HostKeyChecker`] leaves its findings in, since russh passes on only whether a key is accepted.
 #[derive(Clone, Default)]
-pub(crate) struct Judgement(Arc<Mutex<Found>>);
+pub(crate) struct CheckOutcome(Arc<Mutex<Findings>>);
 
 #[derive(Default)]
-struct Found {
+struct Findings {
     refusal: Option<SshError>,
-    /// Another key was recorded, and the user lets that pass.
+    /// Set if another key was recorded, and the configuration accepts the change.
     changed: Option<Box<HostKeyChange>>,
 }
 
-impl Judgement {
-    /// Why the key was refused, once.
+impl CheckOutcome {
+    /// Takes the reason why the key was refused.
     pub(crate) fn refusal(&self) -> Option<SshError> {
         self.with(|found| found.refusal.take())
     }
 
-    /// That another key was recorded and this one let pass, once.
+    /// Takes the accepted change of the key.
     pub(crate) fn change(&self) -> Option<Box<HostKeyChange>> {
         self.with(|found| found.changed.take())
     }
 
-    fn with<T>(&self, then: impl FnOnce(&mut Found) -> T) -> T {
+    fn with<T>(&self, then: impl FnOnce(&mut Findings) -> T) -> T {
         then(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// What russh asks when a server shows its key.
-pub(crate) struct Client {
+/// Handler that checks the host key of one connection.
+pub(crate) struct HostKeyChecker {
     known: Arc<KnownHosts>,
-    /// What known-hosts files call this host.
+    /// Name of the host in known-hosts files.
     name: String,
     port: u16,
     strict: StrictHostKeyChecking,
-    /// Where a new key is recorded.
+    /// File that a new key is added to.
     record: Option<PathBuf>,
     new: Arc<NewHosts>,
-    judgement: Judgement,
+    outcome: CheckOutcome,
 }
 
 impl HostKeys {
@@ -67,33 +72,33 @@ impl HostKeys {
         HostKeys { rule, ..HostKeys::default() }
     }
 
-    /// The hosts that were met in this run.
-    pub(super) fn new_hosts(&self) -> &NewHosts {
+    /// Returns the unknown keys of this run.
+    pub(crate) fn new_hosts(&self) -> &NewHosts {
         &self.new
     }
 
-    /// A checker for one connection, and where it leaves its verdict.
+    /// Makes a checker for one connection; its findings are in the second value.
     pub(crate) fn checker(
         &self,
         config: &HostConfig,
         port: u16,
-    ) -> Result<(Client, Judgement), KnownHostsError> {
-        let judgement = Judgement::default();
-        // An alias stands for a host on any port, so it is recorded without one.
+    ) -> Result<(HostKeyChecker, CheckOutcome), KnownHostsError> {
+        let outcome = CheckOutcome::default();
+        // A HostKeyAlias names a host on any port, so it is recorded without one.
         let (name, port) = match &config.host_key_alias {
-            Some(alias) => (alias.clone(), 22),
+            Some(alias) => (alias.clone(), DEFAULT_PORT),
             None => (config.hostname.clone(), port),
         };
-        let client = Client {
+        let checker = HostKeyChecker {
             known: self.known_hosts(config)?,
             name,
             port,
             strict: self.rule.unwrap_or(config.strict_host_key_checking),
             record: config.user_known_hosts_files.first().cloned(),
             new: self.new.clone(),
-            judgement: judgement.clone(),
+            outcome: outcome.clone(),
         };
-        Ok((client, judgement))
+        Ok((checker, outcome))
     }
 
     fn known_hosts(&self, config: &HostConfig) -> Result<Arc<KnownHosts>, KnownHostsError> {
@@ -103,22 +108,22 @@ impl HostKeys {
             .chain(&config.global_known_hosts_files)
             .cloned()
             .collect();
-        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = read.get(&files) {
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = cache.get(&files) {
             return Ok(known.clone());
         }
         let known = Arc::new(KnownHosts::load(&files)?);
         for warning in known.warnings() {
             tracing::warn!("{warning}");
         }
-        read.insert(files, known.clone());
+        cache.insert(files, known.clone());
         Ok(known)
     }
 }
 
-impl Client {
-    /// `offered` with the algorithms first that this host has keys recorded for: a server shows
-    /// the key that is asked for, and another one would look like a changed host.
+impl HostKeyChecker {
+    /// Puts algorithms of recorded keys first: a server shows the key that the client prefers, and one of
+    /// another algorithm would look like a changed host.
     pub(crate) fn preferred_algorithms(&self, offered: &[Algorithm]) -> Vec<Algorithm> {
         let recorded = self.known.algorithms(&[&self.name], self.port);
         // An RSA key serves every RSA signature algorithm.
@@ -129,9 +134,9 @@ impl Client {
         first.into_iter().chain(rest).collect()
     }
 
-    /// The algorithms for which a certificate is wanted: none, unless some authority may vouch for
-    /// this host.
-    pub(crate) fn certificates(&self, config: &HostConfig) -> Vec<Algorithm> {
+    /// Returns the algorithms of certificates to ask for: none, unless the known-hosts files trust an
+    /// authority for this host.
+    pub(crate) fn certificate_algorithms(&self, config: &HostConfig) -> Vec<Algorithm> {
         if self.known.has_authority(&[&self.name], self.port) {
             algorithms::host_certificates(config)
         } else {
@@ -139,8 +144,8 @@ impl Client {
         }
     }
 
-    /// One that no known authority has signed is as good as the key in it.
-    fn judge_certificate(&self, shown: &Certificate) -> Result<(), SshError> {
+    /// Checks a host certificate. If no trusted authority has signed it, only the key in it counts.
+    fn check_certificate(&self, shown: &Certificate) -> Result<(), SshError> {
         let key = PublicKey::new(shown.public_key().clone(), "");
         let names = [self.name.as_str()];
         match self.known.check_authority(&names, self.port, shown.signature_key()) {
@@ -154,11 +159,11 @@ impl Client {
                     SshError::HostCertificate { why, key_id: shown.key_id().to_owned() }
                 })
             }
-            Verdict::Unknown | Verdict::Changed { .. } => self.judge(&key),
+            Verdict::Unknown | Verdict::Changed { .. } => self.check(&key),
         }
     }
 
-    fn judge(&self, key: &PublicKey) -> Result<(), SshError> {
+    fn check(&self, key: &PublicKey) -> Result<(), SshError> {
         let shown = fingerprint(key.key_data());
         match self.known.check(&[&self.name], self.port, key) {
             Verdict::Known => Ok(()),
@@ -170,10 +175,10 @@ impl Client {
                     return Err(SshError::HostKeyChanged(change));
                 }
                 messages::warn(&format!("{}: {change}; StrictHostKeyChecking is no", self.name));
-                self.judgement.with(|found| found.changed = Some(change));
+                self.outcome.with(|found| found.changed = Some(change));
                 Ok(())
             }
-            Verdict::Unknown => self.judge_new(NewHostKey {
+            Verdict::Unknown => self.check_unknown(NewHostKey {
                 key: key.clone(),
                 name: self.name.clone(),
                 port: self.port,
@@ -182,17 +187,17 @@ impl Client {
         }
     }
 
-    fn judge_new(&self, new: NewHostKey) -> Result<(), SshError> {
+    fn check_unknown(&self, new: NewHostKey) -> Result<(), SshError> {
         match self.strict {
             StrictHostKeyChecking::Yes => Err(SshError::HostKeyUnknown {
                 shown: new.fingerprint(),
                 why: "and StrictHostKeyChecking is on",
             }),
-            _ if self.new.has_met(&new) => Ok(()),
+            _ if self.new.has_accepted(&new) => Ok(()),
             StrictHostKeyChecking::Ask => Err(SshError::HostKeyToAsk(Box::new(new))),
             StrictHostKeyChecking::AcceptNew => Ok(self.new.accept(&new)?),
             StrictHostKeyChecking::No => {
-                // A key that cannot be recorded is no reason to fail: ssh goes on as well.
+                // ssh connects as well if it cannot record the key.
                 if let Err(error) = self.new.accept(&new) {
                     tracing::warn!("{}", messages::error_chain(&error));
                 }
@@ -202,7 +207,7 @@ impl Client {
     }
 }
 
-impl client::Handler for Client {
+impl client::Handler for HostKeyChecker {
     type Error = russh::Error;
 
     async fn check_server_key(
@@ -210,10 +215,10 @@ impl client::Handler for Client {
         shown: &PublicKeyOrCertificate,
     ) -> Result<bool, russh::Error> {
         let verdict = match shown {
-            PublicKeyOrCertificate::PublicKey { key, .. } => self.judge(key),
-            PublicKeyOrCertificate::Certificate(certificate) => self.judge_certificate(certificate),
+            PublicKeyOrCertificate::PublicKey { key, .. } => self.check(key),
+            PublicKeyOrCertificate::Certificate(certificate) => self.check_certificate(certificate),
         };
-        let refused = |error| self.judgement.with(|found| found.refusal = Some(error));
+        let refused = |error| self.outcome.with(|found| found.refusal = Some(error));
         Ok(verdict.map_err(refused).is_ok())
     }
 }

@@ -1,13 +1,13 @@
-//! Logging in: one proof after the other, until the host takes one.
+//! The login with keys and certificates: each is offered in turn until the host accepts one.
 
-use super::algorithms::Accepted;
-use super::certificate;
-use super::config::{HostConfig, IdentityAgent};
-use super::error::{Refused, SshError};
-use super::host_key::Client;
-use super::identities::{Candidate, Identities, Place, Proof};
-use super::key_ring::KeyRing;
-use super::keys::KeyError;
+use crate::config::{HostConfig, IdentityAgent};
+use crate::error::{LoginRefusal, SshError};
+use crate::host_keys::HostKeyChecker;
+use crate::keys::KeyError;
+use crate::keys::certificate;
+use crate::keys::identities::{Candidate, Credential, Identities, KeySource};
+use crate::keys::ring::KeyRing;
+use crate::transport::algorithms::Accepted;
 use russh::client::{AuthResult, Handle};
 use russh::keys::agent::AgentIdentity;
 use russh::keys::agent::client::AgentClient;
@@ -21,43 +21,43 @@ use tokio::net::UnixStream;
 
 type Agent = AgentClient<UnixStream>;
 
-/// Why a key is not offered that could be.
+/// Reason that a key is not offered.
 const UNWANTED: &str = "not among PubkeyAcceptedAlgorithms";
 
-/// One login in progress.
-struct Attempt<'a> {
+/// Login in progress.
+struct LoginAttempt<'a> {
     ring: &'a KeyRing,
-    handle: &'a mut Handle<Client>,
+    handle: &'a mut Handle<HostKeyChecker>,
     accepted: Accepted<'a>,
-    refused: Refused,
-    /// The strongest hash that the server takes from RSA keys, asked for once; `Some(None)` when
-    /// it does not say.
+    refused: LoginRefusal,
+    /// Strongest hash that the server accepts from RSA keys, once it was asked; `Some(None)` if it does
+    /// not say.
     rsa_hash: Option<Option<Option<HashAlg>>>,
 }
 
 impl KeyRing {
-    /// Logs in as `user`, or says what was tried.
+    /// Logs in as `user`. The error lists the credentials that were tried.
     pub(crate) async fn log_in(
         &self,
-        handle: &mut Handle<Client>,
+        handle: &mut Handle<HostKeyChecker>,
         user: &str,
         config: &HostConfig,
         home: &Path,
     ) -> Result<(), SshError> {
-        let mut agent = connect(&config.identity_agent, handle).await;
+        let mut agent = connect_agent(&config.identity_agent, handle).await;
         let held = match &mut agent {
             Some(agent) => agent.request_identities().await.unwrap_or_default(),
             None => Vec::new(),
         };
         let candidates = Identities::read(self, config, home).in_order(&held);
-        let accepted = Accepted::by(config.pubkey_accepted_algorithms.as_deref());
-        let refused = Refused { user: user.to_owned(), ..Refused::default() };
-        let mut attempt = Attempt { ring: self, handle, accepted, refused, rsa_hash: None };
+        let accepted = Accepted::new(config.pubkey_accepted_algorithms.as_deref());
+        let refused = LoginRefusal { user: user.to_owned(), ..LoginRefusal::default() };
+        let mut attempt = LoginAttempt { ring: self, handle, accepted, refused, rsa_hash: None };
         for candidate in candidates {
             match candidate {
-                Candidate::Useless(why) => attempt.refused.tried.push(why),
-                Candidate::Offer { proof, place, name } => {
-                    if attempt.offer(&proof, &place, &name, agent.as_mut()).await? {
+                Candidate::Unusable(why) => attempt.refused.tried.push(why),
+                Candidate::Offer { credential, source, name } => {
+                    if attempt.offer(&credential, &source, &name, agent.as_mut()).await? {
                         return Ok(());
                     }
                     if attempt.refused.takes_no_keys() {
@@ -70,9 +70,9 @@ impl KeyRing {
     }
 }
 
-/// The agent, if there is one that answers. It is told whom this is about: it may hold keys that are
-/// for some hosts alone.
-async fn connect(agent: &IdentityAgent, handle: &Handle<Client>) -> Option<Agent> {
+/// Connects to the SSH agent, if it answers. The session is bound to the server's host key, because an agent
+/// may hold keys that are restricted to some hosts.
+async fn connect_agent(agent: &IdentityAgent, handle: &Handle<HostKeyChecker>) -> Option<Agent> {
     let socket = match agent {
         IdentityAgent::None => None,
         IdentityAgent::Environment => std::env::var_os("SSH_AUTH_SOCK").map(PathBuf::from),
@@ -83,93 +83,95 @@ async fn connect(agent: &IdentityAgent, handle: &Handle<Client>) -> Option<Agent
         return None;
     };
     if let Some(binding) = handle.agent_session_binding() {
-        // Agents that know nothing of it say so, and hold no such keys.
+        // An agent without session binding refuses this, and holds no restricted keys.
         let _ = agent.bind_session(binding, false).await;
     }
     Some(agent)
 }
 
-impl Attempt<'_> {
-    /// Offers one proof; whether it let us in.
+impl LoginAttempt<'_> {
+    /// Offers one credential; true if the host accepts it as the login.
     async fn offer(
         &mut self,
-        proof: &Proof,
-        place: &Place,
+        credential: &Credential,
+        source: &KeySource,
         name: &str,
         agent: Option<&mut Agent>,
     ) -> Result<bool, SshError> {
-        let key = match (proof, place) {
-            (Proof::Key(key), _) => key.clone(),
-            (Proof::Certificate(certificate), _) => {
+        let key = match (credential, source) {
+            (Credential::Key(key), _) => key.clone(),
+            (Credential::Certificate(certificate), _) => {
                 PublicKey::new(certificate.public_key().clone(), "")
             }
-            (Proof::Sealed, Place::Agent) => return Ok(false),
-            (Proof::Sealed, Place::File(file)) => match self.ring.private(file).await {
-                Ok(key) => key.public_key().clone(),
-                Err(why) => return Ok(self.useless(name, &why)),
-            },
+            (Credential::EncryptedKey, KeySource::Agent) => return Ok(false),
+            (Credential::EncryptedKey, KeySource::File(file)) => {
+                match self.ring.private(file).await {
+                    Ok(key) => key.public_key().clone(),
+                    Err(why) => return Ok(self.note_unusable(name, &why)),
+                }
+            }
         };
-        let is_certificate = matches!(proof, Proof::Certificate(_));
+        let is_certificate = matches!(credential, Credential::Certificate(_));
         let hash = match self.signature_hash(key.key_data(), is_certificate).await? {
             Ok(hash) => hash,
-            Err(why) => return Ok(self.useless(name, why)),
+            Err(why) => return Ok(self.note_unusable(name, why)),
         };
-        let mut holder = match (place, agent) {
-            (Place::Agent, Some(agent)) => Holder::Agent(agent),
-            (Place::Agent, None) => return Ok(false),
-            (Place::File(file), _) => {
+        let mut signer = match (source, agent) {
+            (KeySource::Agent, Some(agent)) => SigningKey::Agent(agent),
+            (KeySource::Agent, None) => return Ok(false),
+            (KeySource::File(file), _) => {
                 self.refused.key.get_or_insert_with(|| file.clone());
-                Holder::File(self.ring, file)
+                SigningKey::File(self.ring, file)
             }
         };
         self.refused.offered += 1;
         let (handle, user) = (&mut *self.handle, self.refused.user.clone());
-        let answer = match proof {
-            Proof::Certificate(certificate) => {
+        let answer = match credential {
+            Credential::Certificate(certificate) => {
                 let certificate = Certificate::clone(certificate);
-                handle.authenticate_certificate_with(user, certificate, hash, &mut holder).await
+                handle.authenticate_certificate_with(user, certificate, hash, &mut signer).await
             }
-            Proof::Key(_) | Proof::Sealed => {
-                handle.authenticate_publickey_with(user, key, hash, &mut holder).await
+            Credential::Key(_) | Credential::EncryptedKey => {
+                handle.authenticate_publickey_with(user, key, hash, &mut signer).await
             }
         };
         match answer {
             Ok(AuthResult::Success) => Ok(true),
             Ok(AuthResult::Failure { remaining_methods, partial_success }) => {
-                self.failed(proof, name, &remaining_methods, partial_success)
+                self.failed(credential, name, &remaining_methods, partial_success)
             }
-            Err(SignError::Gone(_)) => Err(self.hung_up(name)),
-            Err(why) => Ok(self.useless(name, &why)),
+            Err(SignError::Disconnected(_)) => Err(self.disconnected(name)),
+            Err(why) => Ok(self.note_unusable(name, &why)),
         }
     }
 
-    fn useless(&mut self, name: &str, why: impl std::fmt::Display) -> bool {
+    fn note_unusable(&mut self, name: &str, why: impl std::fmt::Display) -> bool {
         self.refused.tried.push(format!("{name} ({why})"));
         false
     }
 
     fn failed(
         &mut self,
-        proof: &Proof,
+        credential: &Credential,
         name: &str,
         remaining: &MethodSet,
         partly: bool,
     ) -> Result<bool, SshError> {
-        // A server always names a way to go on, unless it has gone itself.
+        // A server always lists a method to go on with, unless it is about to disconnect.
         if remaining.is_empty() {
-            return Err(self.hung_up(name));
+            return Err(self.disconnected(name));
         }
         self.refused.methods = methods(remaining);
-        let wanted = || format!("accepted, but the host wants {} too", self.refused.ways());
-        let shortcoming = match proof {
-            _ if partly => Some(wanted()),
-            Proof::Certificate(certificate) => {
+        let more = || format!("accepted, but the host requires {} too", self.refused.method_list());
+        let shortcoming = match credential {
+            _ if partly => Some(more()),
+            Credential::Certificate(certificate) => {
                 certificate::shortcoming(certificate, &self.refused.user, certificate::now())
             }
-            Proof::Key(_) | Proof::Sealed => None,
+            Credential::Key(_) | Credential::EncryptedKey => None,
         };
         match shortcoming {
-            Some(why) => Ok(self.useless(name, why)),
+            Some(why) => Ok(self.note_unusable(name, why)),
             None => {
                 self.refused.tried.push(name.to_owned());
                 Ok(false)
@@ -177,16 +179,16 @@ impl Attempt<'_> {
         }
     }
 
-    fn hung_up(&mut self, name: &str) -> SshError {
+    fn disconnected(&mut self, name: &str) -> SshError {
         self.refused.tried.push(name.to_owned());
-        SshError::HungUp(std::mem::take(&mut self.refused).into())
+        SshError::Disconnected(std::mem::take(&mut self.refused).into())
     }
 
-    /// Nothing is left to offer. What the host would take instead is asked for if it is not known.
+    /// Ends a login that nothing is left to offer for; asks the host for its methods if it has not said.
     async fn give_up(mut self) -> Result<(), SshError> {
         if self.refused.methods.is_empty() {
             let user = self.refused.user.clone();
-            match self.handle.authenticate_none(user).await.map_err(|e| self.broke(e))? {
+            match self.handle.authenticate_none(user).await.map_err(|e| self.login_error(e))? {
                 AuthResult::Success => return Ok(()),
                 AuthResult::Failure { remaining_methods, .. } => {
                     self.refused.methods = methods(&remaining_methods);
@@ -196,11 +198,12 @@ impl Attempt<'_> {
         Err(SshError::Refused(self.refused.into()))
     }
 
-    fn broke(&self, source: russh::Error) -> SshError {
+    fn login_error(&self, source: russh::Error) -> SshError {
         SshError::Login { user: self.refused.user.clone(), source: Box::new(source) }
     }
 
-    /// The hash to sign with, which only RSA keys have a choice of; or why this key cannot be used.
+    /// Chooses the hash to sign with, which only RSA keys have a choice of. The inner error is the reason
+    /// why the key cannot be used.
     async fn signature_hash(
         &mut self,
         key: &KeyData,
@@ -221,7 +224,7 @@ impl Attempt<'_> {
             Some(known) => known,
             None => {
                 let asked = self.handle.best_supported_rsa_hash().await;
-                *self.rsa_hash.insert(asked.map_err(|error| self.broke(error))?)
+                *self.rsa_hash.insert(asked.map_err(|error| self.login_error(error))?)
             }
         };
         let strength = |hash| match hash {
@@ -229,13 +232,14 @@ impl Attempt<'_> {
             Some(_) => 1,
             None => 0,
         };
-        let taken = |hash| strongest.is_none_or(|strongest| strength(hash) <= strength(strongest));
+        let is_supported =
+            |hash| strongest.is_none_or(|strongest| strength(hash) <= strength(strongest));
         let hashes = [Some(HashAlg::Sha512), Some(HashAlg::Sha256), None];
         let usable =
-            |hash: &Option<HashAlg>| taken(*hash) && allows(&Algorithm::Rsa { hash: *hash });
+            |hash: &Option<HashAlg>| is_supported(*hash) && allows(&Algorithm::Rsa { hash: *hash });
         let why = match strongest {
             Some(None) => {
-                "the host takes RSA keys by SHA-1 alone: PubkeyAcceptedAlgorithms +ssh-rsa"
+                "the host accepts RSA keys only with SHA-1: PubkeyAcceptedAlgorithms +ssh-rsa"
             }
             _ => UNWANTED,
         };
@@ -247,18 +251,19 @@ fn methods(set: &MethodSet) -> Vec<&'static str> {
     set.iter().map(<&'static str>::from).filter(|m| *m != <&str>::from(&MethodKind::None)).collect()
 }
 
-/// Whoever holds the private half of a key; asked only when the host has said that it takes it.
-enum Holder<'a> {
+/// Private half of an offered key. It is used only after the host has accepted the public half, so that a
+/// passphrase is not asked for in vain.
+enum SigningKey<'a> {
     Agent(&'a mut Agent),
     File(&'a KeyRing, &'a Path),
 }
 
-/// Why nothing was signed.
+/// Reason that an offered key signed nothing.
 #[derive(Debug, thiserror::Error)]
 enum SignError {
-    #[error("the connection is gone")]
-    Gone(#[from] SendError),
-    #[error("the agent does not sign: {0}")]
+    #[error("the connection is closed")]
+    Disconnected(#[from] SendError),
+    #[error("the agent refuses to sign: {0}")]
     Agent(AgentAuthError),
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -266,7 +271,7 @@ enum SignError {
     Sign(String),
 }
 
-impl Signer for Holder<'_> {
+impl Signer for SigningKey<'_> {
     type Error = SignError;
 
     async fn auth_sign(
@@ -276,10 +281,10 @@ impl Signer for Holder<'_> {
         to_sign: Vec<u8>,
     ) -> Result<Vec<u8>, SignError> {
         match self {
-            Holder::Agent(agent) => {
+            SigningKey::Agent(agent) => {
                 agent.auth_sign(key, hash, to_sign).await.map_err(SignError::Agent)
             }
-            Holder::File(ring, file) => {
+            SigningKey::File(ring, file) => {
                 let private = ring.private(file).await?;
                 signed(&private, hash, to_sign).map_err(|error| SignError::Sign(error.to_string()))
             }
@@ -287,7 +292,7 @@ impl Signer for Holder<'_> {
     }
 }
 
-/// A message with its signature behind it.
+/// Appends the signature to a message.
 fn signed(
     key: &PrivateKey,
     hash: Option<HashAlg>,

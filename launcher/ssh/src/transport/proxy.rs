@@ -1,7 +1,7 @@
-//! `ProxyCommand`: the stream to a host is stdin and stdout of a command on this machine.
+//! `ProxyCommand`: the stream to a host is the stdin and stdout of a command on this machine.
 
-use super::error::SshError;
-use super::stream::one_line;
+use crate::error::SshError;
+use crate::transport::stream::one_line;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use rlaunch_console::open_files;
@@ -16,36 +16,36 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// What a command may take to end once its pipes are closed, before it is killed.
+/// Time that a command has to exit after its pipes are closed, before it is killed.
 const GRACE: Duration = Duration::from_millis(300);
-/// How much of the end of its standard error is kept, in bytes.
+/// Bytes kept of the end of its stderr.
 const KEPT: usize = 2048;
 
-/// The pipes of a command. It ends soon after they are closed.
-pub(super) type Pipes = Join<Stdout, ChildStdin>;
+/// Stdin and stdout of a command, which exits or is killed soon after they are closed.
+pub(crate) type Pipes = Join<Stdout, ChildStdin>;
 
-/// The half that is read, which tells when it is closed.
-pub(super) struct Stdout {
+/// Stdout of a command. Dropping it closes `_open`, which tells the task that waits for the command.
+pub(crate) struct Stdout {
     pipe: ChildStdout,
     _open: oneshot::Sender<()>,
 }
 
-/// A command beside its pipes.
-pub(super) struct ProxyCommand {
+/// Running command, apart from its pipes.
+pub(crate) struct ProxyCommand {
     command: String,
-    ending: JoinHandle<Ending>,
+    exit: JoinHandle<ProxyExit>,
 }
 
-/// How a command ended.
-struct Ending {
-    /// `None` where we had to kill it.
+/// Result of a command.
+struct ProxyExit {
+    /// `None` if it had to be killed.
     status: Option<ExitStatus>,
-    /// The end of its standard error.
-    said: Vec<u8>,
+    /// End of its stderr.
+    stderr: Vec<u8>,
 }
 
-/// Starts `command` as ssh(1) does: by the user's shell, which it replaces.
-pub(super) fn start(command: &str) -> Result<(Pipes, ProxyCommand), SshError> {
+/// Starts `command` as ssh(1) does: by the user's shell, which execs it.
+pub(crate) fn start(command: &str) -> Result<(Pipes, ProxyCommand), SshError> {
     let failed = |source| SshError::ProxyStart { command: command.to_owned(), source };
     let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
     let mut shell = Command::new(shell.unwrap_or_else(|| "/bin/sh".into()));
@@ -56,7 +56,7 @@ pub(super) fn start(command: &str) -> Result<(Pipes, ProxyCommand), SshError> {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        // Ctrl-C on the terminal is the launcher's to interpret.
+        // Ctrl-C on the terminal is for the launcher alone.
         .process_group(0)
         .kill_on_drop(true)
         .spawn()
@@ -66,70 +66,74 @@ pub(super) fn start(command: &str) -> Result<(Pipes, ProxyCommand), SshError> {
     let stdout = child.stdout.take().ok_or_else(missing)?;
     let stderr = child.stderr.take().ok_or_else(missing)?;
     let (open, closed) = oneshot::channel();
-    let ending = tokio::spawn(tend(child, stderr, closed));
+    let exit = tokio::spawn(wait_or_kill(child, stderr, closed));
     let pipes = tokio::io::join(Stdout { pipe: stdout, _open: open }, stdin);
-    Ok((pipes, ProxyCommand { command: command.to_owned(), ending }))
+    Ok((pipes, ProxyCommand { command: command.to_owned(), exit }))
 }
 
-/// Waits for the end of the command, and sees to it once the pipes are closed.
-async fn tend(mut child: Child, stderr: ChildStderr, closed: oneshot::Receiver<()>) -> Ending {
-    let said = Arc::new(Mutex::new(Vec::new()));
-    let mut reading = tokio::spawn(keep_end(stderr, said.clone()));
-    let by_itself = tokio::select! {
+/// Waits for the command to exit. Once its pipes are closed it has [`GRACE`] left, then it is killed.
+async fn wait_or_kill(
+    mut child: Child,
+    stderr: ChildStderr,
+    closed: oneshot::Receiver<()>,
+) -> ProxyExit {
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let mut reading = tokio::spawn(keep_end(stderr, kept.clone()));
+    let status = tokio::select! {
         status = child.wait() => status.ok(),
-        // Nothing is ever sent; it ends with the pipes.
+        // Nothing is sent; the channel closes with the pipes.
         _ = closed => tokio::time::timeout(GRACE, child.wait()).await.ok().and_then(Result::ok),
     };
-    if by_itself.is_none() {
+    if status.is_none() {
         let group = child.id().and_then(|id| i32::try_from(id).ok());
         if let Some(group) = group {
-            // Not reaped yet, so the number is still its own.
+            // The child is not reaped yet, so its number cannot belong to another process.
             let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
         }
         let _ = child.wait().await;
     }
-    // What it started may still hold its standard error.
+    // Its children may still hold its stderr open.
     if tokio::time::timeout(GRACE, &mut reading).await.is_err() {
         reading.abort();
     }
-    let said = std::mem::take(&mut *said.lock().unwrap_or_else(PoisonError::into_inner));
-    Ending { status: by_itself, said }
+    let stderr = std::mem::take(&mut *kept.lock().unwrap_or_else(PoisonError::into_inner));
+    ProxyExit { status, stderr }
 }
 
-/// Reads to the end, so that the command never waits for a reader.
-async fn keep_end(mut stderr: ChildStderr, said: Arc<Mutex<Vec<u8>>>) {
+/// Reads stderr to its end, so that the command never blocks on it, and keeps the last bytes.
+async fn keep_end(mut stderr: ChildStderr, kept: Arc<Mutex<Vec<u8>>>) {
     let mut buffer = [0; 512];
     while let Ok(count @ 1..) = stderr.read(&mut buffer).await {
-        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
-        said.extend_from_slice(&buffer[..count]);
-        let excess = said.len().saturating_sub(KEPT);
-        said.drain(..excess);
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.extend_from_slice(&buffer[..count]);
+        let excess = kept.len().saturating_sub(KEPT);
+        kept.drain(..excess);
     }
 }
 
 impl ProxyCommand {
-    /// Once the pipes are closed: what went wrong with the command. `None` where it did what it
-    /// was asked to, so that it was the host that ended the connection.
-    pub(super) async fn failure(self) -> Option<SshError> {
-        let ProxyCommand { command, ending } = self;
-        let Ending { status, said } = ending.await.ok()?;
-        let said = one_line(&said);
+    /// Returns the error of the command, after its pipes are closed. `None` if it succeeded, in which case the
+    /// host has closed the connection.
+    pub(crate) async fn failure(self) -> Option<SshError> {
+        let ProxyCommand { command, exit } = self;
+        let ProxyExit { status, stderr } = exit.await.ok()?;
+        let stderr = one_line(&stderr);
         let how = match status {
-            Some(status) if status.success() && said.is_empty() => return None,
-            None if said.is_empty() => return None,
+            Some(status) if status.success() && stderr.is_empty() => return None,
+            None if stderr.is_empty() => return None,
             Some(status) => match status.code() {
-                Some(code) => format!("ended with code {code}"),
-                None => format!("was ended by {status}"),
+                Some(code) => format!("exited with code {code}"),
+                None => format!("was killed by {status}"),
             },
-            None => "gives no connection".to_owned(),
+            None => "opens no connection".to_owned(),
         };
-        let how = if said.is_empty() { how } else { format!("{how}: {said}") };
+        let how = if stderr.is_empty() { how } else { format!("{how}: {stderr}") };
         Some(SshError::ProxyCommand { command, how })
     }
 
-    /// Once the pipes are closed: waits until the command is gone.
-    pub(super) async fn end(self) {
-        let _ = self.ending.await;
+    /// Waits for the command to exit, after its pipes are closed.
+    pub(crate) async fn end(self) {
+        let _ = self.exit.await;
     }
 }
 
@@ -148,7 +152,7 @@ mod tests {
     use super::*;
     use tokio::io::AsyncWriteExt;
 
-    /// Limit far below the thousand seconds of a process that is not killed; a machine may stand still.
+    /// Time limit far below the 1000 s of a process that is not killed, for a machine that may be suspended.
     const BOUND: Duration = Duration::from_secs(60);
 
     #[tokio::test]
@@ -168,7 +172,7 @@ mod tests {
         assert_eq!(pipes.read(&mut [0]).await.unwrap(), 0);
         drop(pipes);
         let error = proxy.failure().await.unwrap().to_string();
-        assert!(error.ends_with("ended with code 3: no way"), "{error}");
+        assert!(error.ends_with("exited with code 3: no way"), "{error}");
     }
 
     #[tokio::test]
@@ -180,7 +184,7 @@ mod tests {
         drop(pipes);
         proxy.end().await;
         let stat = || std::fs::read_to_string(format!("/proc/{inner}/stat")).unwrap_or_default();
-        // Killed, and perhaps not reaped yet by whoever inherited it.
+        // Killed, and perhaps not reaped yet by the process that inherited it.
         let dead = || stat().is_empty() || stat().contains(") Z ");
         let deadline = std::time::Instant::now() + BOUND;
         while !dead() {

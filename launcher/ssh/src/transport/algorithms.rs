@@ -1,14 +1,13 @@
-//! Which algorithms are offered to a server, and in which order.
+//! Algorithms that are offered to a server, in order of preference.
 //!
-//! Key exchange: the ML-KEM hybrid where the server has it, else elliptic curves. OpenSSH's own
-//! default before 9.9, the sntrup761 hybrid, costs the client six times the processor time of
-//! Curve25519, which counts when one client talks to hundreds of hosts. Of the curves P-256 comes
-//! first, of the same strength: OpenSSH computes Curve25519 in portable C, 3.2 ms for a server where
-//! P-256 takes OpenSSL 0.1 ms. Ciphers: authenticated ones, AES-GCM first, because processors have
-//! instructions for it.
+//! Key exchange: the ML-KEM hybrid if the server has it, else elliptic curves. The sntrup761 hybrid, which
+//! OpenSSH preferred before 9.9, costs the client six times the processor time of Curve25519, too much for
+//! one client with hundreds of hosts. P-256 precedes Curve25519, which is as strong: OpenSSH computes
+//! Curve25519 in portable C, 3.2 ms on a server where OpenSSL takes 0.1 ms for P-256. Ciphers:
+//! authenticated ones, AES-GCM first, because processors have instructions for it.
 
-use super::config::{HostConfig, RekeyLimit};
-use super::error::SshError;
+use crate::config::{HostConfig, RekeyLimit};
+use crate::error::SshError;
 use rlaunch_console::glob::matches_list;
 use russh::keys::{Algorithm, EcdsaCurve, HashAlg};
 use russh::{Limits, Preferred, cipher, kex};
@@ -27,7 +26,7 @@ const KEX: &[kex::Name] = &[
     kex::DH_G18_SHA512,
     kex::DH_G14_SHA256,
 ];
-/// Not algorithms but signs of what this client can do; always offered.
+/// Pseudo-algorithms that announce protocol extensions; always offered.
 const KEX_EXTENSIONS: &[kex::Name] =
     &[kex::EXTENSION_SUPPORT_AS_CLIENT, kex::EXTENSION_OPENSSH_STRICT_KEX_AS_CLIENT];
 
@@ -40,7 +39,7 @@ const CIPHERS: &[cipher::Name] = &[
     cipher::AES_128_CTR,
 ];
 
-/// Keys by which hosts prove themselves. SHA-1 is for those who ask for it.
+/// Host key algorithms. SHA-1 is offered only if the configuration names it.
 const HOST_KEYS: &[Algorithm] = &[
     Algorithm::Ed25519,
     Algorithm::Ecdsa { curve: EcdsaCurve::NistP256 },
@@ -51,11 +50,11 @@ const HOST_KEYS: &[Algorithm] = &[
 ];
 const RSA_BY_SHA1: Algorithm = Algorithm::Rsa { hash: None };
 
-/// The most data a key may protect, by RFC 4253 section 9; also what the library allows.
+/// Most bytes under one key by RFC 4253 section 9, which is also the limit of the library.
 const REKEY_BYTES: u64 = 1 << 30;
 const REKEY_AFTER: Duration = Duration::from_secs(3600);
 
-/// What is offered to a host with this configuration.
+/// Returns the algorithms to offer to a host with this configuration.
 pub(crate) fn preferred(config: &HostConfig) -> Result<Preferred, SshError> {
     let kex = match &config.kex_algorithms {
         None => KEX.to_vec(),
@@ -77,8 +76,8 @@ pub(crate) fn preferred(config: &HostConfig) -> Result<Preferred, SshError> {
     })
 }
 
-/// Applies a list of ssh_config(5): names replace the default, `+` appends, `-` removes, `^` puts
-/// first. Names that only OpenSSH knows are passed over.
+/// Applies a list of ssh_config(5): plain names replace the default, `+` appends, `-` removes, `^` puts
+/// first. Names that only OpenSSH implements are skipped.
 fn choose<N>(keyword: &'static str, list: &str, default: &[N]) -> Result<Vec<N>, SshError>
 where
     N: Copy + PartialEq + AsRef<str> + for<'a> TryFrom<&'a str>,
@@ -100,7 +99,7 @@ where
     Ok(chosen)
 }
 
-/// What a list does with the default, and its names.
+/// Splits a list into its sign, `+`, `-`, `^` or none, and its names.
 fn split(list: &str) -> (&str, &str) {
     match list.split_at_checked(1) {
         Some((how @ ("+" | "-" | "^"), names)) => (how, names),
@@ -133,28 +132,28 @@ fn choose_host_keys(list: &str) -> Result<Vec<Algorithm>, SshError> {
     Ok(chosen)
 }
 
-/// The host keys that may come with a certificate.
+/// Returns the host key algorithms that are accepted with a certificate.
 pub(crate) fn host_certificates(config: &HostConfig) -> Vec<Algorithm> {
     certificates(config.host_key_algorithms.as_deref())
 }
 
 fn certificates(list: Option<&str>) -> Vec<Algorithm> {
-    let accepted = Accepted::by(list);
+    let accepted = Accepted::new(list);
     let allowed = HOST_KEYS.iter().filter(|a| accepted.allows(&a.to_certificate_type()));
     allowed.cloned().collect()
 }
 
-/// Which keys, and which signatures by them, may be used to log in: `PubkeyAcceptedAlgorithms`.
+/// Filter on the user's keys and their signatures: `PubkeyAcceptedAlgorithms`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Accepted<'a>(Option<&'a str>);
 
 impl<'a> Accepted<'a> {
-    /// By a list as configured; by default everything but SHA-1 and DSA.
-    pub(crate) fn by(list: Option<&'a str>) -> Accepted<'a> {
+    /// Makes a filter from the configured list; without one it allows all but SHA-1 and DSA.
+    pub(crate) fn new(list: Option<&'a str>) -> Accepted<'a> {
         Accepted(list)
     }
 
-    /// Whether an algorithm may be used: `rsa-sha2-512`, `ssh-ed25519-cert-v01@openssh.com`.
+    /// Tells whether an algorithm, such as `ssh-ed25519-cert-v01@openssh.com`, may be used.
     pub(crate) fn allows(self, name: &str) -> bool {
         let is_default = !matches!(
             name,
@@ -171,8 +170,8 @@ impl<'a> Accepted<'a> {
     }
 }
 
-/// What a host is offered, each as a list of names.
-pub struct Names {
+/// Algorithms that a host is offered, as comma-separated lists.
+pub struct AlgorithmNames {
     /// Key exchanges.
     pub kex: String,
     /// Ciphers, the same in both directions.
@@ -183,19 +182,19 @@ pub struct Names {
     pub public_keys: String,
 }
 
-impl Names {
-    /// For a host with this configuration.
-    pub fn of(config: &HostConfig) -> Result<Names, SshError> {
+impl AlgorithmNames {
+    /// Lists the algorithms for a host with this configuration.
+    pub fn for_host(config: &HostConfig) -> Result<AlgorithmNames, SshError> {
         let preferred = preferred(config)?;
         let kex = preferred.kex.iter().filter(|name| !KEX_EXTENSIONS.contains(name));
         let certificates = host_certificates(config);
         let certificates = certificates.iter().map(Algorithm::to_certificate_type);
         let plain = preferred.key.iter().map(|a| a.as_str().to_owned());
-        let accepted = Accepted::by(config.pubkey_accepted_algorithms.as_deref());
+        let accepted = Accepted::new(config.pubkey_accepted_algorithms.as_deref());
         let known = || HOST_KEYS.iter().cloned().chain([RSA_BY_SHA1]);
         let for_users = known().map(|a| a.to_certificate_type());
         let for_users = for_users.chain(known().map(|a| a.as_str().to_owned()));
-        Ok(Names {
+        Ok(AlgorithmNames {
             kex: kex.map(AsRef::as_ref).collect::<Vec<&str>>().join(","),
             ciphers: preferred.cipher.iter().map(AsRef::as_ref).collect::<Vec<&str>>().join(","),
             host_keys: certificates.chain(plain).collect::<Vec<_>>().join(","),
@@ -204,7 +203,7 @@ impl Names {
     }
 }
 
-/// When keys are exchanged anew.
+/// Returns the limits after which session keys are renewed.
 pub(crate) fn rekey_limits(limit: &RekeyLimit) -> Limits {
     let bytes = limit.bytes.unwrap_or(REKEY_BYTES).min(REKEY_BYTES);
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -278,7 +277,7 @@ mod tests {
             (Some("ecdsa-*,ssh-rsa"), "ecdsa-sha2-nistp521", true),
         ];
         for (list, name, allowed) in table {
-            assert_eq!(Accepted::by(list).allows(name), allowed, "{list:?} {name}");
+            assert_eq!(Accepted::new(list).allows(name), allowed, "{list:?} {name}");
         }
     }
 }

@@ -1,5 +1,13 @@
-//! What OpenSSH's client configuration says about a host, as ssh_config(5) defines it: the files
-//! are read and checked once, then resolved for each host name.
+//! OpenSSH's client configuration, ssh_config(5): the files are read and checked once, then resolved for each
+//! host name.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `mod` | resolution: the configuration of one host |
+//! | `file`, `line`, `permissions` | files as blocks and lines, with `Include`; who may write them |
+//! | `values`, `scope` | forms of values; tokens (`%h`), variables and `~` |
+//! | `exec` | commands of `Match exec` |
+//! | `show` | a host's configuration in the form of `ssh -G` |
 
 mod exec;
 mod file;
@@ -18,8 +26,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use exec::Commands;
-use file::{Criterion, Item, Sources, Subject, Trust};
+use exec::ExecCache;
+use file::{Criterion, Item, PermissionCheck, Sources, Subject};
 use line::Line;
 use scope::{Local, Scope, lower};
 use values::{
@@ -29,7 +37,10 @@ use values::{
 
 use rlaunch_console::glob::{matches, matches_list};
 
-/// Why a configuration cannot be used.
+/// Port of sshd where none is configured; known-hosts files leave it out.
+pub(crate) const DEFAULT_PORT: u16 = 22;
+
+/// Error in a configuration file.
 #[expect(missing_docs, reason = "each message says it")]
 #[derive(Debug, Error)]
 pub enum ConfigError {
@@ -42,7 +53,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// What the user can do about it.
+    /// Tells the user what to do.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Read { path, .. } => Some(format!("make {} readable for you", path.display())),
@@ -51,7 +62,7 @@ impl ConfigError {
                 Some(format!("correct line {line} of {file}; `man ssh_config` explains {keyword}"))
             }
             Self::Unsafe { path, cure, .. } => Some(format!(
-                "what it says is run in your name, so ssh refuses it as well: look through {}, then \
+                "its commands run as you, so ssh refuses it as well: review {}, then \
                  {cure}",
                 path.display()
             )),
@@ -59,21 +70,21 @@ impl ConfigError {
     }
 }
 
-/// What to do about a host key that no known-hosts file holds.
+/// Rule for host keys that are not in the known-hosts files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StrictHostKeyChecking {
-    /// Refuse it.
+    /// Refuse an unknown key.
     Yes,
-    /// Accept it where the user says so; refuse a changed one.
+    /// Ask the user about an unknown key; refuse a changed one.
     Ask,
-    /// Accept and record it; refuse a changed one.
+    /// Accept and record an unknown key; refuse a changed one.
     #[default]
     AcceptNew,
-    /// Accept and record it; accept a changed one as well, and give it no password.
+    /// Accept and record an unknown key; accept a changed one as well, but send it no password.
     No,
 }
 
-/// Where keys held by an agent come from.
+/// SSH agent that holds keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum IdentityAgent {
     /// The socket in `SSH_AUTH_SOCK`, if that is set.
@@ -85,7 +96,7 @@ pub enum IdentityAgent {
     Socket(PathBuf),
 }
 
-/// Address families that may be dialled.
+/// Address families that may be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AddressFamily {
     /// IPv4 and IPv6.
@@ -97,19 +108,19 @@ pub enum AddressFamily {
     Inet6,
 }
 
-/// How the TCP stream to the host comes about.
+/// Route of the byte stream to a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Proxy {
     /// By TCP from this machine.
     #[default]
     Direct,
-    /// Through these hosts, the first one dialled directly; each has a configuration of its own.
+    /// Through these hosts, the first of which is connected to directly; each has its own configuration.
     Jump(Vec<JumpHop>),
-    /// Over stdin and stdout of this shell command.
+    /// By stdin and stdout of this shell command.
     Command(String),
 }
 
-/// One host of a `ProxyJump` list.
+/// Host of a `ProxyJump` list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JumpHop {
     /// Login name, if the list has one.
@@ -120,7 +131,7 @@ pub struct JumpHop {
     pub port: Option<u16>,
 }
 
-/// When session keys are renewed; `None` leaves it to the SSH library.
+/// Limits after which session keys are renewed; `None` leaves them to the SSH library.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RekeyLimit {
     /// Bytes sent or received under one set of keys.
@@ -196,7 +207,7 @@ impl HostConfig {
         }
     }
 
-    /// The key files to try, whether or not they exist.
+    /// Returns the key files to try, whether or not they exist.
     pub fn identity_files_or_default(&self, home: &Path) -> Vec<PathBuf> {
         if self.no_identity_files || !self.identity_files.is_empty() {
             return self.identity_files.clone();
@@ -232,7 +243,7 @@ impl HostConfig {
         Ok(())
     }
 
-    /// Takes one line's value: who proves what to whom, and how. Other keywords are not for us.
+    /// Applies one line about keys, host keys and algorithms. Other keywords are ignored.
     fn set_trust(&mut self, line: &Line, scope: &Scope<'_>) -> Result<(), String> {
         match line.key.as_str() {
             "identityfile" => match line.one()? {
@@ -264,75 +275,74 @@ fn push_new(files: &mut Vec<PathBuf>, file: PathBuf) {
     }
 }
 
-/// One or more configuration files, read and checked.
+/// Configuration files, read and checked.
 #[derive(Debug)]
 pub struct SshConfig {
     files: Vec<Vec<Item>>,
     local: Local,
     sources: Sources,
-    /// Some block waits for what a first reading finds.
+    /// Whether a block has `Match final`, which needs a second pass.
     wants_final: bool,
-    commands: Commands,
+    commands: ExecCache,
 }
 
 impl SshConfig {
-    /// The user's file, then the system's.
+    /// Returns the user's file and the system's.
     pub fn default_paths(home: &Path) -> Vec<PathBuf> {
         vec![home.join(".ssh/config"), PathBuf::from("/etc/ssh/ssh_config")]
     }
 
-    /// Reads the file that the user has named, or else the user's own and the system's. As ssh does, it
-    /// refuses the user's own where others may write to it, and such files that any of them includes.
-    pub fn of_user(named: Option<&Path>, home: &Path) -> Result<Self, ConfigError> {
+    /// Reads the file that the user has named, else the default files. As ssh does, refuses the user's default
+    /// file and included files if others may write to them.
+    pub fn load_for_user(named: Option<&Path>, home: &Path) -> Result<Self, ConfigError> {
         match named {
-            Some(path) => Self::read(&[path.to_owned()], Trust::Always),
-            None => Self::read(&Self::default_paths(home), Trust::IfOwn),
+            Some(path) => Self::read(&[path.to_owned()], PermissionCheck::None),
+            None => Self::read(&Self::default_paths(home), PermissionCheck::Strict),
         }
     }
 
-    /// Reads a file that the user has not named on the command line, and refuses it where others may
-    /// write to it.
-    pub fn of_file(path: &Path) -> Result<Self, ConfigError> {
-        Self::read(&[path.to_owned()], Trust::IfOwn)
+    /// Reads a file that the user has not named, and refuses it if others may write to it.
+    pub fn load_checked(path: &Path) -> Result<Self, ConfigError> {
+        Self::read(&[path.to_owned()], PermissionCheck::Strict)
     }
 
-    /// Reads `paths`, the most important first, which the user has named.
+    /// Reads `paths`, the first of which takes precedence, without a check of permissions.
     #[cfg(test)]
     pub fn load(paths: &[PathBuf]) -> Result<Self, ConfigError> {
-        Self::read(paths, Trust::Always)
+        Self::read(paths, PermissionCheck::None)
     }
 
-    /// Reads `paths`, the most important first; a file that does not exist says nothing.
-    fn read(paths: &[PathBuf], first: Trust) -> Result<Self, ConfigError> {
+    /// Reads `paths`, the first of which takes precedence; those that do not exist are skipped.
+    fn read(paths: &[PathBuf], first: PermissionCheck) -> Result<Self, ConfigError> {
         let mut config = Self::empty();
-        let trust = std::iter::once(first).chain(std::iter::repeat(Trust::Always));
-        for (path, trust) in paths.iter().zip(trust) {
-            if let Some(text) = file::read(path, trust)? {
+        let checks = std::iter::once(first).chain(std::iter::repeat(PermissionCheck::None));
+        for (path, check) in paths.iter().zip(checks) {
+            if let Some(text) = file::read(path, check)? {
                 config.add(&text, path)?;
             }
         }
         Ok(config)
     }
 
-    /// Takes `text` as the content of `path`; what it includes is read.
+    /// Parses `text` as the content of `path`; reads the files that it includes.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         let mut config = Self::empty();
         config.add(text, path)?;
         Ok(config)
     }
 
-    /// What holds where nothing is configured.
+    /// Makes a configuration without any file.
     pub fn empty() -> Self {
         Self {
             files: Vec::new(),
             local: Local::current(),
             sources: Sources::default(),
             wants_final: false,
-            commands: Commands::default(),
+            commands: ExecCache::default(),
         }
     }
 
-    /// Adds `text`, the content of `path`, and what it includes, behind what there is already.
+    /// Appends `text`, the content of `path`, with the files that it includes. Earlier files take precedence.
     pub fn add(&mut self, text: &str, path: &Path) -> Result<(), ConfigError> {
         let items = file::parse(text, path, &self.local.home, &mut self.sources)?;
         self.check(&items)?;
@@ -341,22 +351,22 @@ impl SshConfig {
         Ok(())
     }
 
-    /// Whether [`Self::resolve_as`] may run commands of the user's, and so block for a while.
+    /// Tells whether [`Self::resolve_as`] may run `Match exec` commands, and so block for seconds.
     pub fn runs_commands(&self) -> bool {
         self.files.iter().any(|items| file::runs_commands(items))
     }
 
-    /// The files that were read, included ones as well.
+    /// Returns the files that were read, included ones as well.
     pub fn files(&self) -> &[PathBuf] {
         &self.sources.files
     }
 
-    /// What of them is not followed.
+    /// Returns notes on blocks that are not supported.
     pub fn notes(&self) -> &[String] {
         &self.sources.notes
     }
 
-    /// Finds bad values now, in blocks that match no host of this run as well.
+    /// Reports bad values at once, even in blocks that match no host of this run.
     fn check(&self, items: &[Item]) -> Result<(), ConfigError> {
         let scope = Scope { local: &self.local, alias: "", target: None };
         items.iter().try_for_each(|item| match item {
@@ -366,20 +376,20 @@ impl SshConfig {
         })
     }
 
-    /// What holds for the host that the user calls `alias`.
+    /// Resolves the host that the user calls `alias`.
     #[cfg(test)]
     pub fn resolve(&self, alias: &str) -> Result<HostConfig, ConfigError> {
         self.resolve_as(alias, None, None)
     }
 
-    /// The same where the command line gave a user or a port: they count as obtained first.
+    /// Resolves the host that the user calls `alias`. A user or port of the command line takes precedence.
     pub fn resolve_as(
         &self,
         alias: &str,
         user: Option<&str>,
         port: Option<u16>,
     ) -> Result<HostConfig, ConfigError> {
-        // Tokens speak of the final host, port and user, so these are found in a first pass.
+        // Tokens expand to the final host, port and user, which a first pass finds.
         let target = self.pass(alias, user, port, None)?;
         self.pass(alias, user, port, Some(&target))
     }
@@ -411,14 +421,14 @@ impl SshConfig {
     }
 }
 
-/// One reading of the files for one host, or the second one of the same.
+/// Pass over the files for one host.
 struct Pass<'a> {
     scope: Scope<'a>,
-    commands: &'a Commands,
-    /// What `Host` lines are about.
+    commands: &'a ExecCache,
+    /// Name that `Host` lines are matched with.
     name: String,
     is_final: bool,
-    /// Keywords that have their value: the first one obtained is the one that counts.
+    /// Keywords that have a value: the first one counts.
     obtained: HashSet<&'a str>,
     config: HostConfig,
 }
@@ -442,7 +452,8 @@ impl<'a> Pass<'a> {
 
     fn take(&mut self, line: &'a Line) -> Result<(), ConfigError> {
         let slot = match line.key.as_str() {
-            "identityfile" | "certificatefile" => None, // These add up.
+            // All lines of these count.
+            "identityfile" | "certificatefile" => None,
             "proxyjump" | "proxycommand" => Some("proxy"),
             "pubkeyacceptedkeytypes" => Some("pubkeyacceptedalgorithms"),
             key => Some(key),
@@ -454,20 +465,20 @@ impl<'a> Pass<'a> {
     }
 
     fn matches_host(&self, patterns: &[String]) -> bool {
-        // Not a comma list: a `Host` line separates its patterns by spaces, and letters count.
+        // A `Host` line separates patterns by spaces, and is case-sensitive.
         let name = self.name.as_str();
         let vetoed = |p: &String| p.strip_prefix('!').is_some_and(|p| matches(p, name));
         !patterns.iter().any(vetoed) && patterns.iter().any(|p| matches(p, name))
     }
 
-    /// Goes on with the host that was found; what has its value keeps it.
+    /// Starts the second pass with the host name that the first has found; values are kept.
     fn begin_final(&mut self) {
         self.name = self.config.hostname.clone();
         self.is_final = true;
         self.obtained.insert("hostname");
     }
 
-    /// No command is run for a block that is not met without it.
+    /// Tests all criteria of a block. Stops at the first that fails, so that later commands do not run.
     fn meets_all(&self, criteria: &[Criterion]) -> Result<bool, String> {
         if criteria.iter().any(|criterion| criterion.subject == Subject::Unsupported) {
             return Ok(false);
@@ -499,7 +510,7 @@ impl<'a> Pass<'a> {
         Ok(met != criterion.negated)
     }
 
-    /// A command's tokens stand for what is known so far.
+    /// Expands a command with the values that are known so far.
     fn command(&self, text: &str) -> Result<String, String> {
         let HostConfig { hostname, user, port, host_key_alias, proxy, .. } = &self.config;
         let is_named = self.obtained.contains("hostname");

@@ -1,7 +1,7 @@
-//! The keys of all hosts: each file is read once, and each passphrase asked for once.
+//! Key files of all hosts: each is read once, and each passphrase asked for once.
 
-use super::askpass::Prompter;
-use super::keys::{KeyError, KeyFile, Locked};
+use crate::keys::{EncryptedKey, KeyError, KeyFile};
+use crate::prompt::Prompter;
 use nix::unistd::{Uid, User};
 use rlaunch_console::deadline::Deadline;
 use russh::keys::PrivateKey;
@@ -9,52 +9,52 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How often a passphrase may be wrong.
+/// Wrong passphrases after which a key is given up.
 const TRIES: usize = 3;
 
-/// A key file as far as it could be read.
+/// Key file, or the reason why it cannot be used.
 pub(crate) type Loaded = Result<Arc<KeyFile>, KeyError>;
 
-/// The keys of all hosts.
+/// Key files of all hosts.
 #[derive(Default)]
 pub(crate) struct KeyRing {
     files: Mutex<HashMap<PathBuf, Loaded>>,
-    /// Held while someone is asked, so that one question stands at a time.
-    unlocked: tokio::sync::Mutex<HashMap<PathBuf, Result<Arc<PrivateKey>, KeyError>>>,
+    /// Decrypted keys. The lock is held while the user is asked, so there is one question at a time.
+    decrypted: tokio::sync::Mutex<HashMap<PathBuf, Result<Arc<PrivateKey>, KeyError>>>,
 }
 
 impl KeyRing {
-    /// Who we are here, which is who we are there unless something says otherwise.
+    /// Returns the name of the local user, which is the default login name.
     pub(crate) fn local_user(&self) -> String {
         let name = User::from_uid(Uid::effective()).ok().flatten().map(|user| user.name);
         name.or_else(|| std::env::var("USER").ok()).unwrap_or_else(|| "root".to_owned())
     }
 
-    /// What a file holds.
+    /// Reads a key file, once.
     pub(crate) fn load(&self, file: &Path) -> Loaded {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files.entry(file.to_owned()).or_insert_with(|| KeyFile::read(file).map(Arc::new)).clone()
     }
 
-    /// The private key in a file; for an encrypted one, somebody is asked.
+    /// Returns the private key in a file; asks the user for the passphrase if it is encrypted.
     pub(crate) async fn private(&self, file: &Path) -> Result<Arc<PrivateKey>, KeyError> {
         let loaded = self.load(file)?;
         match &*loaded {
-            KeyFile::Open(key) => return Ok(key.clone()),
+            KeyFile::Plain(key) => return Ok(key.clone()),
             KeyFile::Public(_) => return Err(KeyError::PublicOnly),
-            KeyFile::Locked(_) => {}
+            KeyFile::Encrypted(_) => {}
         }
-        let mut unlocked = self.unlocked.lock().await;
-        if let Some(known) = unlocked.get(file) {
+        let mut decrypted = self.decrypted.lock().await;
+        if let Some(known) = decrypted.get(file) {
             return known.clone();
         }
         let key = ask_for(file, &loaded).await;
-        unlocked.insert(file.to_owned(), key.clone());
+        decrypted.insert(file.to_owned(), key.clone());
         key
     }
 
-    /// Runs a login until `deadline`. The time in which someone is asked does not count: after it,
-    /// the deadline begins anew.
+    /// Runs a login until `deadline`; `None` if it expires. Time in which the user is asked does not count: the
+    /// deadline restarts after it.
     pub(crate) async fn within<T>(
         &self,
         deadline: &mut Deadline,
@@ -63,12 +63,12 @@ impl KeyRing {
         let mut login = std::pin::pin!(login);
         loop {
             match deadline.run(&mut login).await {
-                None if self.unlocked.try_lock().is_err() => {}
+                None if self.decrypted.try_lock().is_err() => {}
                 ended => return ended,
             }
             tokio::select! {
                 done = &mut login => return Some(done),
-                _free = self.unlocked.lock() => deadline.restart(),
+                _free = self.decrypted.lock() => deadline.restart(),
             }
         }
     }
@@ -82,15 +82,15 @@ async fn ask_for(file: &Path, loaded: &Arc<KeyFile>) -> Result<Arc<PrivateKey>, 
             return Err(KeyError::NotUnlocked);
         };
         let loaded = loaded.clone();
-        // A key derivation is made to take long.
-        let unlocking = tokio::task::spawn_blocking(move || match &*loaded {
-            KeyFile::Locked(locked) => Locked::unlock(locked, &passphrase),
-            KeyFile::Open(_) | KeyFile::Public(_) => Err(KeyError::PublicOnly),
+        // Key derivation is slow on purpose.
+        let decrypting = tokio::task::spawn_blocking(move || match &*loaded {
+            KeyFile::Encrypted(key) => EncryptedKey::decrypt(key, &passphrase),
+            KeyFile::Plain(_) | KeyFile::Public(_) => Err(KeyError::PublicOnly),
         });
-        match unlocking.await {
+        match decrypting.await {
             Ok(Ok(key)) => return Ok(Arc::new(key)),
             Ok(Err(KeyError::WrongPassphrase)) => {
-                prompt = format!("not right; passphrase for {}: ", file.display());
+                prompt = format!("wrong passphrase; passphrase for {}: ", file.display());
             }
             Ok(Err(error)) => return Err(error),
             Err(error) => return Err(KeyError::Broken(error.to_string())),

@@ -1,13 +1,15 @@
-//! The first login on a host, for `rlaunch ssh-setup`: looking at a host's key before anything is
-//! said to it, finding out whether a key opens it, and logging in by a password where none does.
+//! The first login on a host, for `rlaunch ssh-setup`: read the host key before anything is sent, try the
+//! user's keys, and log in by password if the host refuses them.
 
-use super::config::{HostConfig, StrictHostKeyChecking};
-use super::error::{HostKeyChange, SshError};
-use super::host_key::Client;
-use super::jump::{self, Hop, Jump, SSH_PORT};
-use super::known_hosts::{KnownHosts, Verdict, fingerprint};
-use super::new_hosts::NewHostKey;
-use super::{Connection, Destination, Ssh, Transport, algorithms, login_is_late};
+use super::connection::{Connection, Transport};
+use super::jump::{self, Hop, Jump};
+use super::{Destination, Ssh, login_timeout};
+use crate::config::{DEFAULT_PORT, HostConfig, StrictHostKeyChecking};
+use crate::error::{HostKeyChange, SshError};
+use crate::host_keys::HostKeyChecker;
+use crate::known_hosts::NewHostKey;
+use crate::known_hosts::{KnownHosts, Verdict, fingerprint};
+use crate::transport::algorithms;
 use rlaunch_console::deadline::{self, Deadline};
 use russh::MethodKind;
 use russh::client::{self, AuthResult, Handle, KeyboardInteractiveAuthResponse as Answer};
@@ -17,28 +19,35 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-/// How long a server may take to check a password: PAM delays wrong ones by some seconds.
+/// Time limit for the check of a password. PAM delays wrong ones by some seconds.
 const PASSWORD_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a server may ask something, keyboard-interactive being open-ended.
-const MOST_QUESTIONS: usize = 4;
+/// Rounds of questions that are answered; keyboard-interactive sets no limit of its own.
+const MAX_ROUNDS: usize = 4;
 
-/// What the user has typed. It is neither printed nor logged.
-pub struct Password(pub Zeroizing<String>);
+/// Password that the user has typed. It is never printed or logged, and wiped from memory when dropped.
+pub struct Password(Zeroizing<String>);
 
-/// What a host says to the keys that there are.
+impl Password {
+    /// Wraps a typed password.
+    pub fn new(typed: Zeroizing<String>) -> Password {
+        Password(typed)
+    }
+}
+
+/// Result of a login with the user's keys.
 pub enum KeyLogin {
-    /// One of them opens it.
+    /// The host accepted a key.
     Open(Connection),
-    /// None does; a password may.
+    /// The host accepted none of them.
     Refused {
-        /// Refusal of the keys.
+        /// The refusal.
         why: SshError,
         /// Whether the host offers a method that takes a password.
         takes_passwords: bool,
     },
 }
 
-/// What a host says to a password.
+/// Result of a login with a password.
 pub enum PasswordLogin {
     /// The password was right.
     Open(Box<Connection>),
@@ -47,69 +56,74 @@ pub enum PasswordLogin {
 }
 
 impl Ssh {
-    /// What the configuration says about a host.
-    pub fn config_of(&self, to: Destination<'_>) -> Result<HostConfig, SshError> {
+    /// Resolves the configuration of a host.
+    pub fn config_for(&self, to: Destination<'_>) -> Result<HostConfig, SshError> {
         Ok(self.config.resolve_as(to.name, to.user, to.port)?)
     }
 
-    /// As whom a host with this configuration is entered.
-    pub fn user_of(&self, config: &HostConfig) -> String {
+    /// Returns the login name on a host with this configuration.
+    pub fn user_for(&self, config: &HostConfig) -> String {
         config.user.clone().unwrap_or_else(|| self.keys.local_user())
     }
 
-    /// Where the user is at home.
+    /// Returns the user's home directory.
     pub fn home(&self) -> &Path {
         &self.home
     }
 
-    /// The key that a host shows, if nobody has seen it before; a changed one is an error. Nobody
-    /// logs in.
+    /// Returns the key that a host shows if it is in no known-hosts file, without logging in. A key that
+    /// differs from the recorded one is an error.
     pub async fn unknown_key(&self, config: &HostConfig) -> Result<Option<NewHostKey>, SshError> {
-        let (hop, via) = self.way_to(config).await?;
-        let limit = self.timeout_of(config);
-        let _turn = self.turn(via.as_deref()).await;
-        let looking = async {
-            // A ProxyCommand lives until its key was seen.
-            let Transport { stream, place, proxy: _proxy, .. } =
-                self.open(&hop, via.as_deref()).await?;
+        let (hop, via) = self.route_to(config).await?;
+        let limit = self.timeout_for(config);
+        let _permit = self.handshake_permit(via.as_deref()).await;
+        let probing = async {
+            // `_proxy` keeps a ProxyCommand running until the key is read.
+            let Transport { stream, address, proxy: _proxy, .. } =
+                self.open_transport(&hop, via.as_deref()).await?;
             let (checker, _) = self.host_keys.checker(config, hop.port)?;
             let mut preferred = algorithms::preferred(config)?;
             preferred.key = checker.preferred_algorithms(&preferred.key).into();
-            preferred.host_key_certificates = checker.certificates(config).into();
+            preferred.host_key_certificates = checker.certificate_algorithms(config).into();
             let client_config = client::Config { preferred, ..client::Config::default() };
-            let seen = Looking::default();
-            let ended = client::connect_stream(Arc::new(client_config), stream, seen.clone()).await;
-            match (seen.take(), ended) {
-                (Some(Shown::Key(key)), _) => judge(config, hop.port, *key),
-                (None, Err(source)) => Err(SshError::Handshake { place, source: Box::new(source) }),
-                // Certificates are for those who know the authority: the login judges them.
-                (Some(Shown::Certificate), _) | (None, Ok(_)) => Ok(None),
+            let probe = KeyProbe::default();
+            let ended =
+                client::connect_stream(Arc::new(client_config), stream, probe.clone()).await;
+            match (probe.take(), ended) {
+                (Some(ShownKey::Plain(key)), _) => unknown(config, hop.port, *key),
+                (None, Err(source)) => {
+                    Err(SshError::Handshake { address, source: Box::new(source) })
+                }
+                // The login checks certificates.
+                (Some(ShownKey::Certificate), _) | (None, Ok(_)) => Ok(None),
             }
         };
-        let late =
-            || SshError::Timeout { what: "no answer, or no key of the host", timeout: limit };
-        deadline::within(limit, looking).await.ok_or_else(late)?
+        let late = || SshError::Timeout { what: "no answer, or no host key", timeout: limit };
+        deadline::within(limit, probing).await.ok_or_else(late)?
     }
 
-    /// Logs in by a key, or says whether a password could.
-    pub async fn enter(&self, config: &HostConfig) -> Result<KeyLogin, SshError> {
-        let mut connection = self.greet(config).await?;
-        let user = self.user_of(config);
-        let mut deadline = Deadline::after(self.timeout_of(config));
+    /// Logs in with the user's keys.
+    pub async fn log_in_by_key(&self, config: &HostConfig) -> Result<KeyLogin, SshError> {
+        let mut connection = self.connect_unauthenticated(config).await?;
+        let user = self.user_for(config);
+        let mut deadline = Deadline::after(self.timeout_for(config));
         let login = async {
-            let asked = connection.handle.authenticate_none(&user).await.map_err(broke(&user))?;
+            let asked =
+                connection.handle.authenticate_none(&user).await.map_err(login_error(&user))?;
             let methods = match asked {
                 AuthResult::Success => return Ok(None),
                 AuthResult::Failure { remaining_methods, .. } => remaining_methods,
             };
             match self.keys.log_in(&mut connection.handle, &user, config, &self.home).await {
                 Ok(()) => Ok(None),
-                Err(why @ (SshError::Refused(_) | SshError::HungUp(_))) => Ok(Some((why, methods))),
+                Err(why @ (SshError::Refused(_) | SshError::Disconnected(_))) => {
+                    Ok(Some((why, methods)))
+                }
                 Err(error) => Err(error),
             }
         };
         let entered = self.keys.within(&mut deadline, login).await;
-        let refused = entered.ok_or_else(|| login_is_late(&deadline))??;
+        let refused = entered.ok_or_else(|| login_timeout(&deadline))??;
         let typed = [MethodKind::Password, MethodKind::KeyboardInteractive];
         Ok(match refused {
             None => KeyLogin::Open(connection),
@@ -123,55 +137,53 @@ impl Ssh {
         })
     }
 
-    /// Logs in by a password.
-    pub async fn enter_by_password(
+    /// Logs in by password.
+    pub async fn log_in_by_password(
         &self,
         config: &HostConfig,
         password: &Password,
     ) -> Result<PasswordLogin, SshError> {
-        let mut connection = self.greet(config).await?;
-        // It may be somebody else's; no password, typed or asked for, is for them.
+        let mut connection = self.connect_unauthenticated(config).await?;
+        // A machine with another key may be an impostor, so it gets no password.
         if let Some(change) = connection.changed {
             return Err(SshError::NoPassword(change));
         }
-        let user = self.user_of(config);
+        let user = self.user_for(config);
         let login = log_in(&mut connection.handle, &user, password);
-        let late = || SshError::Timeout {
-            what: "the password is not answered",
-            timeout: PASSWORD_TIMEOUT,
-        };
+        let late =
+            || SshError::Timeout { what: "no answer to the password", timeout: PASSWORD_TIMEOUT };
         let answer = deadline::within(PASSWORD_TIMEOUT, login).await.ok_or_else(late)?;
-        Ok(match answer.map_err(broke(&user))? {
+        Ok(match answer.map_err(login_error(&user))? {
             true => PasswordLogin::Open(Box::new(connection)),
             false => PasswordLogin::Wrong,
         })
     }
 
-    /// The host with this configuration, and the jump host before it if there is one.
-    async fn way_to(&self, config: &HostConfig) -> Result<(Hop, Option<Arc<Jump>>), SshError> {
-        let port = config.port.or(self.port).unwrap_or(SSH_PORT);
+    /// Returns the host with this configuration, and the jump host before it if there is one.
+    async fn route_to(&self, config: &HostConfig) -> Result<(Hop, Option<Arc<Jump>>), SshError> {
+        let port = config.port.or(self.port).unwrap_or(DEFAULT_PORT);
         let hop = Hop { name: config.hostname.clone(), config: config.clone(), port };
         let jumps = jump::jumps_before(&self.config, &hop)?;
-        let via = self.through(&jumps).await?;
+        let via = self.connect_jumps(&jumps).await?;
         Ok((hop, via))
     }
 
-    /// A connection to a host whose key is known, before anybody logs in.
-    async fn greet(&self, config: &HostConfig) -> Result<Connection, SshError> {
-        let (hop, via) = self.way_to(config).await?;
-        let _turn = self.turn(via.as_deref()).await;
-        let mut deadline = Deadline::after(self.timeout_of(config));
+    /// Connects to a host and checks its key, without logging in.
+    async fn connect_unauthenticated(&self, config: &HostConfig) -> Result<Connection, SshError> {
+        let (hop, via) = self.route_to(config).await?;
+        let _permit = self.handshake_permit(via.as_deref()).await;
+        let mut deadline = Deadline::after(self.timeout_for(config));
         self.attempt(&hop, via.clone(), &mut deadline).await
     }
 }
 
-fn broke(user: &str) -> impl Fn(russh::Error) -> SshError {
+fn login_error(user: &str) -> impl Fn(russh::Error) -> SshError {
     move |source| SshError::Login { user: user.to_owned(), source: Box::new(source) }
 }
 
-/// Whether the server takes the password, in either of the two ways of asking for one.
+/// Tries the password by `password` or `keyboard-interactive`; true if the server accepts it.
 async fn log_in(
-    handle: &mut Handle<Client>,
+    handle: &mut Handle<HostKeyChecker>,
     user: &str,
     password: &Password,
 ) -> Result<bool, russh::Error> {
@@ -184,13 +196,13 @@ async fn log_in(
         return Ok(answer.success());
     }
     let mut answer = handle.authenticate_keyboard_interactive_start(user, None).await?;
-    for _ in 0..MOST_QUESTIONS {
+    for _ in 0..MAX_ROUNDS {
         let questions = match answer {
             Answer::Success => return Ok(true),
             Answer::Failure { .. } => return Ok(false),
             Answer::InfoRequest { prompts, .. } => prompts,
         };
-        // One hidden answer is the password; a second factor is not known here.
+        // A single hidden answer is the password; a second factor is not supported.
         let answers = match &questions[..] {
             [] => Vec::new(),
             [one] if !one.echo => vec![password.0.to_string()],
@@ -201,17 +213,18 @@ async fn log_in(
     Ok(matches!(answer, Answer::Success))
 }
 
-fn judge(config: &HostConfig, port: u16, key: PublicKey) -> Result<Option<NewHostKey>, SshError> {
+/// Returns the key if it is unknown and can be recorded.
+fn unknown(config: &HostConfig, port: u16, key: PublicKey) -> Result<Option<NewHostKey>, SshError> {
     let (user, global) = (&config.user_known_hosts_files, &config.global_known_hosts_files);
     let files: Vec<PathBuf> = user.iter().chain(global).cloned().collect();
     let (name, port) = match &config.host_key_alias {
-        Some(alias) => (alias.clone(), 22),
+        Some(alias) => (alias.clone(), DEFAULT_PORT),
         None => (config.hostname.clone(), port),
     };
     match KnownHosts::load(&files)?.check(&[&name], port, &key) {
         Verdict::Known => Ok(None),
         Verdict::Revoked { file, line } => Err(SshError::HostKeyRevoked { file, line }),
-        // The user has said that any key goes.
+        // The user accepts any key.
         _ if config.strict_host_key_checking == StrictHostKeyChecking::No => Ok(None),
         Verdict::Changed { file, line, recorded_fingerprint: recorded } => {
             let shown = fingerprint(key.key_data());
@@ -219,30 +232,30 @@ fn judge(config: &HostConfig, port: u16, key: PublicKey) -> Result<Option<NewHos
             Err(SshError::HostKeyChanged(Box::new(change)))
         }
         Verdict::Unknown => {
-            // Where keys are not written down each login takes whichever it is shown.
+            // Without a file to record keys in, each login accepts the key that it is shown.
             let file = user.first().filter(|file| **file != Path::new("/dev/null")).cloned();
             Ok(file.map(|file| NewHostKey { key, name, port, file: Some(file) }))
         }
     }
 }
 
-/// What a server has shown.
-enum Shown {
-    Key(Box<PublicKey>),
+/// Host key that a server has shown.
+enum ShownKey {
+    Plain(Box<PublicKey>),
     Certificate,
 }
 
-/// Looks at a server's key and goes no further.
+/// Handler that keeps the host key and ends the handshake.
 #[derive(Clone, Default)]
-struct Looking(Arc<Mutex<Option<Shown>>>);
+struct KeyProbe(Arc<Mutex<Option<ShownKey>>>);
 
-impl Looking {
-    fn take(&self) -> Option<Shown> {
+impl KeyProbe {
+    fn take(&self) -> Option<ShownKey> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-impl client::Handler for Looking {
+impl client::Handler for KeyProbe {
     type Error = russh::Error;
 
     async fn check_server_key(
@@ -250,8 +263,8 @@ impl client::Handler for Looking {
         shown: &PublicKeyOrCertificate,
     ) -> Result<bool, russh::Error> {
         let shown = match shown {
-            PublicKeyOrCertificate::PublicKey { key, .. } => Shown::Key(Box::new(key.clone())),
-            PublicKeyOrCertificate::Certificate(_) => Shown::Certificate,
+            PublicKeyOrCertificate::PublicKey { key, .. } => ShownKey::Plain(Box::new(key.clone())),
+            PublicKeyOrCertificate::Certificate(_) => ShownKey::Certificate,
         };
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(shown);
         Ok(false)
