@@ -1,17 +1,63 @@
-//! What rlaunch's launcher and its agents must agree on.
+//! Types and protocols shared by rlaunch's launcher, agents and ranks.
 //!
-//! In reading order: identities ([`id`], [`names`]), what a node has ([`inventory`]), what a job is to one node
-//! ([`job`]) and what its ranks link ([`library`]), what crosses a control channel ([`wire`]) and how
-//! there is one where a shell gives no stdin ([`callback`]), how long the two wait ([`awake`]), which
-//! strangers a door has room for ([`crowd`]), how agents join one another ([`tree`]), every environment
-//! variable a rank can rely on ([`env`]), and what a host says that was cleared of a job ([`reaped`]).
+//! The crate opens no sockets, reads no files and keeps no clock. Protocols are state machines that
+//! take inputs and the current time and return actions, so all of them run in unit tests.
 //!
-//! This crate opens no socket, reads no file and knows no clock, so all of it runs in a test.
+//! # Reading order
 //!
-//! Besides these there are ranks and nodes as types (`id`), what is said to prove a mesh (`mesh`), the way to
-//! a parent in the tree (`oob`) and authentication of sockets (`secure`), what a rank says to its agent and hears
-//! unasked (`client`, `client/news`): machine, blocking and async calls, commands; and the rank table (`table`,
-//! `table/pair`, `rank-table.schema.json`, `rank-table.example.json`).
+//! | module | contents |
+//! |---|---|
+//! | [`id`], [`exit_status`], [`frame`], [`deadline`] | small types that the others use |
+//! | [`env`](mod@env), [`shell_safe`], [`cleanup_report`] | names of environment variables, valid host names, the output of `reap` |
+//! | [`inventory`] | hardware and system software of a node |
+//! | [`security`] | authentication and encryption of TCP connections |
+//! | [`rendezvous`] | the tree of agents, and its services for ranks |
+//! | [`job`] | description of a job for one node |
+//! | [`rank_table`] | where each rank runs, and how two ranks reach each other |
+//! | [`client`] | a rank's connection to its agent |
+//! | [`protocol`] | messages between launcher, agent and prover |
+//!
+//! # Glossary
+//!
+//! | word | meaning |
+//! |---|---|
+//! | job | one run of rlaunch |
+//! | host | entry of `-H` or a host file |
+//! | node | host that takes part in the job |
+//! | slot | room for one rank on a host |
+//! | application | program of the job with its ranks; a job may have several |
+//! | rank | process of the job, and its number; *local rank*: its number on the node |
+//! | world size | number of ranks in the job |
+//! | launcher | the `rlaunch` process that the user starts |
+//! | agent | the `rlaunch-worker` process on each node, which starts and watches the ranks |
+//! | guardian | parent of the agent, which cleans up the node if the agent dies |
+//! | control channel | connection between launcher and agent, usually the stdin and stdout of an SSH session |
+//! | callback | connection from agent to launcher, for shells that pass no stdin |
+//! | beat | empty message as a sign of life |
+//! | credit | permission to send a number of bytes of output or stdin |
+//! | outbox | queue of messages for one connection |
+//! | grace | time between SIGTERM and SIGKILL when ranks are ended |
+//! | out-of-band (oob) | over TCP between agents, not over RDMA |
+//! | rendezvous | agents join a tree, and every node receives the rank table |
+//! | edge | connection between parent and child in the tree |
+//! | carrier | TCP connection or relay below an edge |
+//! | relay | path of an edge through the launcher, if there is no TCP connection |
+//! | collective | barrier or gather of all ranks |
+//! | inventory | hardware and system software of a node |
+//! | device, port | RDMA device and one of its ports, such as `mlx5_0` port 1 |
+//! | GID index | entry of a port's GID table, which selects address and packet format |
+//! | rail | ports with the same number on their nodes, usually connected to one switch |
+//! | placement | assignment of CPUs, NUMA node, GPU and NICs to a rank |
+//! | rank table | where each rank runs, and its NICs; equal on every node |
+//! | queue pair | end of an RDMA connection |
+//! | endpoint | data about a queue pair that its peer needs |
+//! | path | pair of ports on two nodes, and the queue pairs between them |
+//! | mesh | all paths of a job |
+//! | prover | process that proves and watches paths on a node |
+//! | round | proof of several paths at the same time on all nodes |
+//! | communicator | collective operations of ranks over RDMA, shared memory or TCP |
+//! | first failure | the failure that ended the job, which decides its exit code |
+//! | record | files about a job that the launcher keeps |
 
 pub mod cleanup_report;
 pub mod client;

@@ -1,4 +1,4 @@
-//! Both kinds of client, against an agent's machine behind a real socket.
+//! Tests of both clients against a node's state machine behind a real socket.
 #![expect(clippy::unwrap_used, reason = "what does not hold is to end the test")]
 
 use rlaunch_bootstrap::client::messages::{FromRank, HelloRefusal, Reply, ToRank, Token};
@@ -22,7 +22,7 @@ use std::{env, fs, process, thread};
 const RANKS: u32 = 2;
 const TOKEN: Token = Token([7; 16]);
 
-/// A node of its own with two ranks, served over a socket in a thread for each connection.
+/// Node with two ranks, which serves each connection in a thread.
 struct Agent {
     socket: PathBuf,
     state: Arc<Mutex<State>>,
@@ -60,12 +60,12 @@ impl Agent {
         Credentials { socket, job: JobId(5), rank, token: TOKEN, timeout: None }
     }
 
-    fn tell(&self, input: NodeInput) {
+    fn handle(&self, input: NodeInput) {
         self.state.lock().unwrap().handle(input);
     }
 
-    /// Every connection ends in the middle.
-    fn die(&self) {
+    /// Closes every connection.
+    fn close_connections(&self) {
         for socket in self.state.lock().unwrap().sockets.values() {
             socket.shutdown(std::net::Shutdown::Both).unwrap();
         }
@@ -100,7 +100,7 @@ impl State {
     fn send(&self, client: ClientId, frame: &ToRank, payload: &[u8]) {
         let mut bytes = encode_head(frame, payload.len()).unwrap();
         bytes.extend_from_slice(payload);
-        // In two parts, as a socket may hand it over.
+        // Sent in two parts, because a socket may split frames anywhere.
         let (first, second) = bytes.split_at(bytes.len() / 2);
         let mut socket = &self.sockets[&client];
         let _ = socket.write_all(first).and_then(|()| socket.write_all(second));
@@ -140,7 +140,7 @@ fn serve(state: &Mutex<State>, client: ClientId, mut socket: UnixStream) {
     }
 }
 
-/// The same story for both; `$wait` is `.await` or nothing.
+/// Test sequence for both clients; `$wait` is `.await` or nothing.
 macro_rules! story {
     ($client:ident, [$($wait:tt)*]) => {{
         let agent = Agent::start();
@@ -165,7 +165,7 @@ macro_rules! story {
         assert!(matches!(nothing, Err(ClientError::TimedOut { .. })), "{nothing:?}");
         one.set_timeout(None);
 
-        agent.tell(NodeInput::RankEnded(Rank(0), ExitStatus::Code(3)));
+        agent.handle(NodeInput::RankEnded(Rank(0), ExitStatus::Code(3)));
         let gone = one.clock()$($wait)*;
         assert!(matches!(gone, Err(ClientError::Refused(Refusal::NotARank))), "{gone:?}");
         let broke = two.all_gather("y", b"two")$($wait)*;
@@ -177,13 +177,13 @@ macro_rules! story {
         let aborted = two.get("", "k")$($wait)*.unwrap_err().to_string();
         assert_eq!(aborted, "aborted by rank 1: enough");
 
-        agent.die();
+        agent.close_connections();
         let over = two.clock()$($wait)*;
         assert!(matches!(over, Err(ClientError::AgentGone)), "{over:?}");
         let token = Token([8; 16]);
-        let stranger = $client::connect(Credentials { token, ..agent.credentials(0) })$($wait)*;
-        let not_welcome = ClientError::NotWelcome(HelloRefusal::WrongJob).to_string();
-        assert_eq!(stranger.unwrap_err().to_string(), not_welcome);
+        let rejected = $client::connect(Credentials { token, ..agent.credentials(0) })$($wait)*;
+        let not_welcome = ClientError::Rejected(HelloRefusal::WrongJob).to_string();
+        assert_eq!(rejected.unwrap_err().to_string(), not_welcome);
         let socket = agent.socket.with_extension("no");
         let nowhere = $client::connect(Credentials { socket, ..agent.credentials(0) })$($wait)*;
         assert!(matches!(nowhere, Err(ClientError::Connect { .. })));
@@ -224,7 +224,7 @@ async fn a_call_that_is_dropped_leaves_the_socket_in_order() {
     let mut two = AsyncClient::connect(agent.credentials(1)).await.unwrap();
     let dropped = tokio::time::timeout(Duration::from_millis(30), one.barrier("x")).await;
     assert!(dropped.is_err());
-    // It has arrived all the same; the answer that comes now is nobody's.
+    // The dropped call has arrived at the barrier; its answer is ignored.
     two.barrier("x").await.unwrap();
     one.put("", "k", b"v").await.unwrap();
     assert_eq!(&one.wait("", "k").await.unwrap()[..], b"v");

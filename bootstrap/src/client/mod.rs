@@ -68,7 +68,7 @@ pub enum ClientError {
     AgentGone,
     /// The agent rejected the rank.
     #[error(transparent)]
-    NotWelcome(#[from] HelloRefusal),
+    Rejected(#[from] HelloRefusal),
     /// The agent violated the protocol.
     #[error(transparent)]
     Violation(#[from] machine::ClientViolation),

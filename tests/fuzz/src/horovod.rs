@@ -1,7 +1,7 @@
 //! What ranks ask of the store by which Horovod's ranks meet.
 
 use crate::stream::{parts, whole};
-use rlaunch_horovod::{Answer, MAX_HEAD, MAX_VALUE, Method, RequestReader, Store};
+use rlaunch_horovod::{MAX_HEAD, MAX_VALUE, Method, RequestReader, Response, Store};
 
 /// However a request is cut, it is the same request; what was put is what is found.
 pub(crate) fn requests(data: &[u8]) {
@@ -16,14 +16,14 @@ pub(crate) fn requests(data: &[u8]) {
     let handed_on = RequestReader::default().push(&request.to_bytes());
     assert_eq!(handed_on, Ok(Some(request.clone())));
     let mut store = Store::default();
-    let answer = store.answer(request.clone());
-    let found = store.answer(rlaunch_horovod::Request { method: Method::Get, ..request.clone() });
+    let response = store.handle(request.clone());
+    let found = store.handle(rlaunch_horovod::Request { method: Method::Get, ..request.clone() });
     match request.method {
-        Method::Put => assert_eq!(found, Answer::Done(request.value)),
-        Method::Get => assert_eq!(answer, Answer::NotFound),
-        Method::Delete => assert_eq!(found, Answer::NotFound),
+        Method::Put => assert_eq!(found, Response::Done(request.value)),
+        Method::Get => assert_eq!(response, Response::NotFound),
+        Method::Delete => assert_eq!(found, Response::NotFound),
     }
-    assert!(answer.to_bytes().starts_with(b"HTTP/1.1 "));
+    assert!(response.to_bytes().starts_with(b"HTTP/1.1 "));
 }
 
 pub(crate) fn requests_seeds() -> Vec<Vec<u8>> {

@@ -1,49 +1,49 @@
-//! Many seeds, or one large run, and what they came to in words.
+//! Runs of many seeds, or of one large job, with reports as text.
 
 use crate::scenario::Scenario;
-use crate::world::{Figures, World};
+use crate::world::{RunStats, World};
 use std::fmt::Write;
 
-/// Failures that are shown one by one.
-const SHOWN: usize = 5;
+/// Number of failures that are reported individually.
+const MAX_REPORTED: usize = 5;
 
-/// Runs seeds `from..from + count`; the words of those that broke something, and how many did.
+/// Runs the seeds `from..from + count`. Returns a report of the first failures, and their number.
 pub fn seeds(from: u64, count: u64) -> (String, u64) {
-    let mut words = String::new();
+    let mut report = String::new();
     let mut broken = 0;
     for seed in from..from.saturating_add(count) {
         if let Err(why) = crate::run(seed) {
             broken += 1;
-            if broken <= SHOWN as u64 {
-                let _ = writeln!(words, "seed {seed}: {why}");
+            if broken <= MAX_REPORTED as u64 {
+                let _ = writeln!(report, "seed {seed}: {why}");
             }
         }
     }
-    (words, broken)
+    (report, broken)
 }
 
-/// One run of many nodes in which nothing goes wrong: table, barrier, and a gather of `blob` bytes
-/// from each of two ranks a node.
+/// Runs one large job without faults, two ranks per node, with a barrier and a gather of `blob` bytes
+/// per rank. Returns its statistics as text.
 pub fn large(seed: u64, nodes: u32, blob: usize) -> Result<String, String> {
     let scenario = Scenario::large(seed, nodes, blob);
-    let Figures { took, depth, most_messages, messages, most_bytes, bytes, answered } =
+    let RunStats { duration, depth, max_messages, messages, max_bytes, bytes, answered } =
         World::new(&scenario).run()?;
     let memory = peak_memory().map_or("unknown".to_owned(), |kib| format!("{} MiB", kib >> 10));
     let mean = |sum: u64| sum as f64 / f64::from(nodes);
     Ok(format!(
         "{nodes} nodes, {} ranks: virtual time {:.1} ms, depth {depth}\n\
-         messages sent by a node: mean {:.1}, most {most_messages}\n\
-         bytes sent by a node, as if copied: mean {:.0}, most {most_bytes}\n\
+         messages sent by a node: mean {:.1}, most {max_messages}\n\
+         bytes sent by a node, counting shared payloads each time: mean {:.0}, most {max_bytes}\n\
          calls answered: {answered}\n\
          peak memory: {memory}",
         scenario.world_size(),
-        took.as_secs_f64() * 1e3,
+        duration.as_secs_f64() * 1e3,
         mean(messages),
         mean(bytes),
     ))
 }
 
-/// The most memory this process has had, in KiB.
+/// Returns the peak memory of this process, in KiB.
 fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;

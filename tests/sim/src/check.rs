@@ -1,4 +1,4 @@
-//! What must hold, whatever goes wrong: told of every call and answer, it knows what may not be.
+//! Invariants of a run, checked with every call, answer and message.
 
 use crate::scenario::{Fault, Scenario};
 use crate::script::{self, Step};
@@ -11,172 +11,178 @@ use rlaunch_bootstrap::rendezvous::message::{
 use rlaunch_bootstrap::rendezvous::node::{Answer, CallId, NodeReport};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Jobs of more ranks are compared in part.
-const COMPARED: u32 = 1000;
-/// Of those, one rank in so many.
-const SAMPLED: u32 = 97;
+/// Number of ranks above which gathered blobs are compared only for a sample of the ranks.
+const FULLY_COMPARED_RANKS: u32 = 1000;
+/// Interval between the ranks in the sample.
+const SAMPLE_INTERVAL: u32 = 97;
 
-/// A call that was made and not answered.
+/// Call that is not answered yet.
 #[derive(Clone, Copy, Debug)]
-pub struct Open {
-    /// Who made it.
+pub struct PendingCall {
+    /// Rank that made the call.
     pub rank: Rank,
-    /// Which step of the script it is.
+    /// Index of the step in the script.
     pub step: usize,
-    /// The turn, for steps at which all meet.
-    pub turn: u64,
+    /// Sequence number of the collective, or 0.
+    pub sequence: u64,
 }
 
-/// Everything that has been seen.
+/// History of a run, as far as the invariants need it.
 #[derive(Debug)]
 pub struct Checker<'a> {
     scenario: &'a Scenario,
     radix: u32,
-    /// Calls that wait.
-    pub open: BTreeMap<CallId, Open>,
+    /// Calls that are not answered yet.
+    pub pending: BTreeMap<CallId, PendingCall>,
     arrived: BTreeMap<(CollectiveKind, &'static str, u64), BTreeSet<Rank>>,
-    /// Keys that some rank knows to be kept.
-    kept: BTreeSet<u32>,
-    /// Ranks that have ended, and how.
+    /// Keys whose put was confirmed.
+    confirmed_keys: BTreeSet<u32>,
+    /// Ranks that have ended, with their exit status.
     pub ended: BTreeMap<Rank, ExitStatus>,
-    /// What the launcher was told.
-    pub tidings: Vec<NodeReport>,
-    /// Messages that a node sent for an operation.
+    /// Reports to the launcher.
+    pub reports: Vec<NodeReport>,
+    /// Number of messages that a node sent for a collective.
     sent: BTreeMap<(NodeId, CollectiveId), u32>,
-    /// Bytes of an operation that crossed an edge, by its child.
+    /// Bytes of a collective that crossed an edge, which is named by its child.
     crossed: BTreeMap<(NodeId, CollectiveId), usize>,
     tables: BTreeSet<NodeId>,
-    /// By name and turn of a gather: what every rank gives.
-    given: BTreeMap<(&'static str, u64), Vec<Vec<u8>>>,
+    /// Blobs of all ranks, by name and sequence number of the gather.
+    expected_blobs: BTreeMap<(&'static str, u64), Vec<Vec<u8>>>,
 }
 
-type Checked = Result<(), String>;
+type CheckResult = Result<(), String>;
 
 impl<'a> Checker<'a> {
-    /// Nothing seen yet.
+    /// Makes a checker for a run of `scenario`.
     pub fn new(scenario: &'a Scenario, radix: u32) -> Checker<'a> {
         Checker {
             scenario,
             radix,
-            open: BTreeMap::new(),
+            pending: BTreeMap::new(),
             arrived: BTreeMap::new(),
-            kept: BTreeSet::new(),
+            confirmed_keys: BTreeSet::new(),
             ended: BTreeMap::new(),
-            tidings: Vec::new(),
+            reports: Vec::new(),
             sent: BTreeMap::new(),
             crossed: BTreeMap::new(),
             tables: BTreeSet::new(),
-            given: BTreeMap::new(),
+            expected_blobs: BTreeMap::new(),
         }
     }
 
-    /// A rank calls.
-    pub fn called(&mut self, id: CallId, open: Open) {
-        if let Some((kind, name)) = self.scenario.script[open.step].meeting() {
-            self.arrived.entry((kind, name, open.turn)).or_default().insert(open.rank);
+    /// Records a call.
+    pub fn called(&mut self, id: CallId, call: PendingCall) {
+        if let Some((kind, name)) = self.scenario.script[call.step].collective() {
+            self.arrived.entry((kind, name, call.sequence)).or_default().insert(call.rank);
         }
-        self.open.insert(id, open);
+        self.pending.insert(id, call);
     }
 
-    /// A call is answered; gives back what it was.
-    pub fn answered(&mut self, id: CallId, answer: &Answer) -> Result<Open, String> {
-        let open = self.open.remove(&id).ok_or(format!("an answer to no call: {answer:?}"))?;
-        let step = &self.scenario.script[open.step];
+    /// Checks the answer to a call. Returns the call.
+    pub fn answered(&mut self, id: CallId, answer: &Answer) -> Result<PendingCall, String> {
+        let call = self.pending.remove(&id).ok_or(format!("answer without a call: {answer:?}"))?;
+        let step = &self.scenario.script[call.step];
         match (step, answer) {
-            (_, Answer::Aborted { .. }) => self.may_end()?,
+            (_, Answer::Aborted { .. }) => self.check_abort()?,
             (Step::Barrier(_) | Step::Gather(..), Answer::Failed(why)) => {
-                self.may_break(step, open.turn, why)?;
+                self.check_failure(step, call.sequence, why)?;
             }
             (Step::Barrier(name), Answer::Done) => {
-                self.all_came(CollectiveKind::Barrier, name, open.turn)?;
+                self.check_all_arrived(CollectiveKind::Barrier, name, call.sequence)?;
             }
             (Step::Gather(name, length), Answer::Gathered(gathered)) => {
-                self.all_came(CollectiveKind::Gather, name, open.turn)?;
-                self.is_what_was_given(name, *length, &open, &Gathered(gathered.clone()))?;
+                self.check_all_arrived(CollectiveKind::Gather, name, call.sequence)?;
+                self.check_blobs(name, *length, &call, &Gathered(gathered.clone()))?;
             }
-            (Step::Put(_, key), Answer::Done) => drop(self.kept.insert(*key)),
+            (Step::Put(_, key), Answer::Done) => drop(self.confirmed_keys.insert(*key)),
             (Step::Get(key) | Step::Await(key), Answer::Value(value)) => {
                 if value.to_vec() != script::value(*key) {
                     return Err(format!("key {key} has another value"));
                 }
             }
-            // Its writer may have ended before it wrote; otherwise a barrier lies between.
-            (Step::Get(key), Answer::NoValue) if self.kept.contains(key) => {
-                return Err(format!("key {key} was kept and is not found"));
+            // The writer may have ended before its put; otherwise a barrier separates put and get.
+            (Step::Get(key), Answer::NoValue) if self.confirmed_keys.contains(key) => {
+                return Err(format!("key {key} was put, but has no value"));
             }
             (Step::Get(_), Answer::NoValue) | (Step::Clock, Answer::Clock { .. }) => {}
             (step, answer) => return Err(format!("{step:?} was answered by {answer:?}")),
         }
-        Ok(open)
+        Ok(call)
     }
 
-    fn all_came(&self, kind: CollectiveKind, name: &'static str, turn: u64) -> Checked {
-        let came = self.arrived.get(&(kind, name, turn)).map_or(0, BTreeSet::len);
+    fn check_all_arrived(
+        &self,
+        kind: CollectiveKind,
+        name: &'static str,
+        sequence: u64,
+    ) -> CheckResult {
+        let arrived = self.arrived.get(&(kind, name, sequence)).map_or(0, BTreeSet::len);
         let all = self.scenario.world_size() as usize;
-        if came == all {
+        if arrived == all {
             Ok(())
         } else {
-            Err(format!("{kind:?} {name:?} {turn}: {came} of {all} had come"))
+            Err(format!("{kind:?} {name:?} {sequence}: {arrived} of {all} had arrived"))
         }
     }
 
-    /// Compares every byte, in large jobs for some of the nodes and the length for the others.
-    fn is_what_was_given(
+    /// Compares gathered blobs; in large jobs all bytes for a sample of ranks, the length for all.
+    fn check_blobs(
         &mut self,
         name: &'static str,
         length: usize,
-        open: &Open,
+        call: &PendingCall,
         gathered: &Gathered,
-    ) -> Checked {
+    ) -> CheckResult {
         let ranks = self.scenario.world_size();
         let all = (length + RECORD_HEADER) * ranks as usize;
         if gathered.0.len() != all {
             return Err(format!("gather {name:?}: {} bytes of {all}", gathered.0.len()));
         }
-        if ranks > COMPARED && !open.rank.0.is_multiple_of(SAMPLED) {
+        if ranks > FULLY_COMPARED_RANKS && !call.rank.0.is_multiple_of(SAMPLE_INTERVAL) {
             return Ok(());
         }
-        let turn = open.turn;
-        let given = self.given.entry((name, turn)).or_insert_with(|| {
-            (0..ranks).map(|rank| script::blob(Rank(rank), name, turn, length)).collect()
+        let sequence = call.sequence;
+        let expected = self.expected_blobs.entry((name, sequence)).or_insert_with(|| {
+            (0..ranks).map(|rank| script::blob(Rank(rank), name, sequence, length)).collect()
         });
         let blobs = gathered.by_rank(ranks).map_err(|error| format!("gather {name:?}: {error}"))?;
-        match blobs.iter().zip(given).position(|(blob, given)| blob != given) {
+        match blobs.iter().zip(expected).position(|(blob, expected)| blob != expected) {
             None => Ok(()),
-            Some(rank) => Err(format!("gather {name:?}: what rank {rank} gave has changed")),
+            Some(rank) => Err(format!("gather {name:?}: the blob of rank {rank} has changed")),
         }
     }
 
-    fn may_break(&self, step: &Step, turn: u64, why: &CollectiveFailure) -> Checked {
+    fn check_failure(&self, step: &Step, sequence: u64, why: &CollectiveFailure) -> CheckResult {
         let CollectiveFailure::RankEnded { rank, status } = why;
-        let meeting = step.meeting().and_then(|(kind, name)| self.arrived.get(&(kind, name, turn)));
-        if meeting.is_some_and(|came| came.contains(rank)) {
-            return Err(format!("{step:?} broken by rank {rank}, which had come"));
+        let arrived_ranks =
+            step.collective().and_then(|(kind, name)| self.arrived.get(&(kind, name, sequence)));
+        if arrived_ranks.is_some_and(|arrived| arrived.contains(rank)) {
+            return Err(format!("{step:?} failed because of rank {rank}, which had arrived"));
         }
         match self.ended.get(rank) {
             Some(known) if known == status => Ok(()),
             known => {
-                Err(format!("broken by rank {rank} that {status}, which it did not: {known:?}"))
+                Err(format!("failed because rank {rank} {status}, but its status is {known:?}"))
             }
         }
     }
 
-    fn may_end(&self) -> Checked {
+    fn check_abort(&self) -> CheckResult {
         let ends = |(_, fault): &(_, Fault)| {
             matches!(fault, Fault::Abort(_) | Fault::Crash(_) | Fault::Exit(_, 1..))
         };
         let may = self.scenario.faults.iter().any(ends);
-        if may { Ok(()) } else { Err("aborted, and nobody wanted it".to_owned()) }
+        if may { Ok(()) } else { Err("aborted without a reason".to_owned()) }
     }
 
-    /// A node has got the rank table.
-    pub fn table(&mut self, node: NodeId) -> Checked {
+    /// Records that a node received the rank table.
+    pub fn table(&mut self, node: NodeId) -> CheckResult {
         let is_first = self.tables.insert(node);
-        if is_first { Ok(()) } else { Err(format!("node {node} got the table twice")) }
+        if is_first { Ok(()) } else { Err(format!("node {node} received the table twice")) }
     }
 
-    /// A node sends; `child` is the lower end of the edge.
-    pub fn sent(&mut self, node: NodeId, child: NodeId, packet: &Packet) -> Checked {
+    /// Records a message from a node; `child` is the lower end of the edge.
+    pub fn sent(&mut self, node: NodeId, child: NodeId, packet: &Packet) -> CheckResult {
         if let Message::Arrived(operation) | Message::Released(operation) = &packet.message {
             let sent = self.sent.entry((node, operation.clone())).or_default();
             *sent += 1;
@@ -188,31 +194,31 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// When all is quiet: nobody waits who need not, and every byte crossed every edge once.
-    pub fn finish(&self, over: bool) -> Checked {
-        if over && !self.open.is_empty() {
-            return Err(format!("the job is over and {:?} waits", self.open.values().next()));
+    /// Checks the end of a run: calls that still wait have a reason, and bytes crossed each edge once.
+    pub fn finish(&self, is_over: bool) -> CheckResult {
+        if is_over && !self.pending.is_empty() {
+            return Err(format!("the job is over and {:?} waits", self.pending.values().next()));
         }
-        if !over && self.tables.len() != self.scenario.nodes as usize {
+        if !is_over && self.tables.len() != self.scenario.nodes as usize {
             return Err(format!(
                 "{} of {} nodes have the table",
                 self.tables.len(),
                 self.scenario.nodes
             ));
         }
-        let everywhere = |tidings: &&NodeReport| **tidings == NodeReport::TableEverywhere;
-        let said = self.tidings.iter().filter(everywhere).count();
-        if said > 1 || (said == 0 && !over) {
-            return Err(format!("the table was said to be everywhere {said} times"));
+        let everywhere = |report: &&NodeReport| **report == NodeReport::TableEverywhere;
+        let count = self.reports.iter().filter(everywhere).count();
+        if count > 1 || (count == 0 && !is_over) {
+            return Err(format!("{count} reports that every node has the table"));
         }
-        self.bytes_crossed_once()?;
-        for open in self.open.values() {
-            self.waits_rightly(open)?;
+        self.check_bytes_per_edge()?;
+        for call in self.pending.values() {
+            self.check_waiting(call)?;
         }
-        self.told_the_truth()
+        self.check_missing_reports()
     }
 
-    fn bytes_crossed_once(&self) -> Checked {
+    fn check_bytes_per_edge(&self) -> CheckResult {
         let length = |operation: &CollectiveId| {
             self.scenario.script.iter().find_map(|step| match step {
                 Step::Gather(name, length) if **name == *operation.name => Some(*length),
@@ -237,28 +243,34 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Somebody it waits for hangs or has left, and the launcher was told.
-    fn waits_rightly(&self, open: &Open) -> Checked {
-        let step = &self.scenario.script[open.step];
-        // Whoever waits for all to meet does not wait for the dead.
-        let meets = step.meeting().is_some();
-        let may_wait = self.absent().iter().any(|rank| !meets || !self.ended.contains_key(rank));
-        let told = match step {
-            Step::Barrier(name) | Step::Gather(name, _) => self.tidings.iter().any(|tidings| {
-                matches!(tidings, NodeReport::Waiting { operation, .. } if *operation.name == **name)
+    /// Checks that a waiting call waits for a rank that hangs or has exited, and was reported.
+    fn check_waiting(&self, call: &PendingCall) -> CheckResult {
+        let step = &self.scenario.script[call.step];
+        // Collectives do not wait for ranks that have ended; they fail.
+        let is_collective = step.collective().is_some();
+        let may_wait = self
+            .missing_ranks()
+            .iter()
+            .any(|rank| !is_collective || !self.ended.contains_key(rank));
+        let reported = match step {
+            Step::Barrier(name) | Step::Gather(name, _) => self.reports.iter().any(|report| {
+                matches!(report, NodeReport::Waiting { operation, .. } if *operation.name == **name)
             }),
-            Step::Await(key) => self.tidings.iter().any(|tidings| {
-                matches!(tidings, NodeReport::WaitingForKey { key: k, .. } if *k == script::key(*key))
+            Step::Await(key) => self.reports.iter().any(|report| {
+                matches!(report, NodeReport::WaitingForKey { key: k, .. } if *k == script::key(*key))
             }),
             _ => false,
         };
-        if !may_wait || !told {
-            return Err(format!("rank {} waits in vain at {step:?}, told: {told}", open.rank));
+        if !may_wait || !reported {
+            return Err(format!(
+                "rank {} waits at {step:?} for no reason, or without a report (reported: {reported})",
+                call.rank
+            ));
         }
         Ok(())
     }
 
-    fn absent(&self) -> BTreeSet<Rank> {
+    fn missing_ranks(&self) -> BTreeSet<Rank> {
         let of_fault = |(_, fault): &(_, Fault)| match fault {
             Fault::Hang(rank) | Fault::Exit(rank, _) | Fault::Leave(rank) => Some(*rank),
             _ => None,
@@ -266,13 +278,15 @@ impl<'a> Checker<'a> {
         self.scenario.faults.iter().filter_map(of_fault).collect()
     }
 
-    /// Who was named as missing long after the start was.
-    fn told_the_truth(&self) -> Checked {
-        for tidings in &self.tidings {
-            if let NodeReport::Waiting { operation, missing, .. } = tidings {
-                // Slow nodes catch up; who hangs never does.
-                let hung = self.absent();
-                if missing.ranks.iter().all(|rank| !hung.contains(&rank)) && !self.open.is_empty() {
+    /// Checks that reports of missing ranks name a rank that is missing.
+    fn check_missing_reports(&self) -> CheckResult {
+        for report in &self.reports {
+            if let NodeReport::Waiting { operation, missing, .. } = report {
+                // Ranks on slow nodes arrive later; ranks that hang never do.
+                let hung = self.missing_ranks();
+                if missing.ranks.iter().all(|rank| !hung.contains(&rank))
+                    && !self.pending.is_empty()
+                {
                     return Err(format!("{operation}: {missing} named, {hung:?} missing"));
                 }
             }

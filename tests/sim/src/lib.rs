@@ -1,10 +1,16 @@
-//! The tree of agents in virtual time: the real machines of `rlaunch_bootstrap::rendezvous`, a network
-//! that delays, breaks and partitions, nodes that are slow or die, ranks that leave early, hang or
-//! abort. Everything follows from one seed, and what must always hold is checked at every step.
+//! Simulation of the tree of agents in virtual time.
 //!
-//! In reading order: what is drawn from a seed ([`scenario`]), what ranks do ([`script`]), the
-//! nodes and what is between them ([`world`]), what must hold ([`check`]), many seeds at once
-//! ([`campaign`]), and faults put into the machines on purpose ([`mutations`]).
+//! The state machines are those of `rlaunch_bootstrap::rendezvous`. The network delays frames, breaks
+//! and partitions; nodes are slow or crash; ranks exit early, hang or abort. Everything is drawn from
+//! one seed, so each run can be replayed, and invariants are checked after every step.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`scenario`], [`script`] | size and faults of a job, and the steps of its ranks, drawn from a seed |
+//! | [`world`] | nodes, edges and events |
+//! | [`check`] | invariants |
+//! | [`campaign`] | runs of many seeds, or of one large job |
+//! | [`mutations`] | bugs put into the state machines, which the simulation must detect |
 
 pub mod campaign;
 pub mod check;
@@ -14,10 +20,10 @@ pub mod script;
 pub mod world;
 
 pub use scenario::Scenario;
-pub use world::{Figures, World};
+pub use world::{RunStats, World};
 
-/// Runs the scenario of `seed`; what was broken, if anything was.
-pub fn run(seed: u64) -> Result<Figures, String> {
+/// Runs the scenario of `seed`. Fails with a report if an invariant is violated.
+pub fn run(seed: u64) -> Result<RunStats, String> {
     let scenario = Scenario::from_seed(seed);
     World::new(&scenario).run().map_err(|broken| {
         format!("{broken}\n  {scenario:?}\n  replay: cargo lab sim --from {seed} --seeds 1")

@@ -1,38 +1,38 @@
-//! `cargo lab sim`: the simulation from a shell.
+//! Command line of the simulation, `cargo lab sim`.
 
 use clap::Parser;
 use rlaunch_sim::{campaign, mutations};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The tree of agents in virtual time, with faults. One seed replays a run exactly.
+/// Simulate the tree of agents in virtual time, with faults. A seed replays a run exactly.
 #[derive(Debug, Parser)]
 #[command(
     name = "cargo lab sim",
     after_help = "\
 Examples:
   cargo lab sim --seeds 200                 200 small jobs with faults
-  cargo lab sim --from 4711 --seeds 1       replay one of them
-  cargo lab sim --nodes 10000 --seed 1      one large job, and what it costs
-  cargo lab sim --mutations                 does the simulation notice faults put in on purpose?"
+  cargo lab sim --from 4711 --seeds 1       replay one of these
+  cargo lab sim --nodes 10000 --seed 1      one large job without faults
+  cargo lab sim --mutations                 put bugs into the state machines and expect failures"
 )]
 struct Args {
-    /// One job of this many nodes in which nothing goes wrong
+    /// Run one job of this many nodes, without faults
     #[arg(long, conflicts_with_all = ["seeds", "mutations"])]
     nodes: Option<u32>,
-    /// Its seed
+    /// Seed of that job
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// What each of its ranks gives to the gather, in bytes
+    /// Bytes that each of its ranks contributes to the gather
     #[arg(long, default_value_t = 64)]
     blob: usize,
-    /// Run this many seeds, each a small job with faults
+    /// Run this many small jobs with faults, one for each seed
     #[arg(long, default_value_t = 200)]
     seeds: u64,
-    /// From this seed on
+    /// First of these seeds
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Put a fault into the machines, one after the other, and see whether seeds notice
+    /// Put one bug after the other into the state machines and check that the seeds detect it
     #[arg(long, value_name = "WORKSPACE", num_args = 0..=1, default_missing_value = ".")]
     mutations: Option<PathBuf>,
 }
@@ -48,8 +48,8 @@ fn main() -> ExitCode {
 }
 
 fn seeds(from: u64, count: u64) -> bool {
-    let (words, broken) = campaign::seeds(from, count);
-    print!("{words}");
+    let (report, broken) = campaign::seeds(from, count);
+    print!("{report}");
     println!("{count} seeds from {from}: {broken} broken");
     broken == 0
 }
@@ -57,7 +57,7 @@ fn seeds(from: u64, count: u64) -> bool {
 fn large(seed: u64, nodes: u32, blob: usize) -> bool {
     let ran = campaign::large(seed, nodes, blob);
     let passed = ran.is_ok();
-    let (Ok(words) | Err(words)) = ran;
-    println!("{words}");
+    let (Ok(report) | Err(report)) = ran;
+    println!("{report}");
     passed
 }

@@ -1,8 +1,7 @@
-//! Faults put into the machines on purpose: a simulation that does not notice them is no proof.
+//! Mutation test of the simulation: bugs put into the state machines, which it must detect.
 //!
-//! Each is a change of the text of `bootstrap/src/rendezvous`, so the machines themselves know nothing of
-//! it. `cargo lab sim --mutations` applies one after the other to a copy and runs seeds until the
-//! mutant is caught.
+//! Each mutation replaces text in `bootstrap/src/rendezvous`. `cargo lab sim --mutations` applies one
+//! after the other to a copy of the sources and runs seeds until an invariant is violated.
 
 use rlaunch_stopwatch::Stopwatch;
 use std::fs;
@@ -12,16 +11,16 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// A change of one place.
+/// Replacement of one piece of source text.
 #[derive(Clone, Copy, Debug)]
 pub struct Mutation {
-    /// What is wrong then.
+    /// Description of the bug.
     pub name: &'static str,
-    /// Below `bootstrap/src/rendezvous`.
+    /// File below `bootstrap/src/rendezvous`.
     pub file: &'static str,
-    /// What is there, once.
+    /// Original text, which occurs once in the file.
     pub from: &'static str,
-    /// What is put there.
+    /// Replacement.
     pub to: &'static str,
 }
 
@@ -34,7 +33,7 @@ const fn mutation(
     Mutation { name, file, from, to }
 }
 
-/// All of them.
+/// All mutations.
 pub const MUTATIONS: &[Mutation] = &[
     mutation(
         "a node arrives without its children",
@@ -49,73 +48,73 @@ pub const MUTATIONS: &[Mutation] = &[
         "open.arrived.len() as usize + 1 >= self.locals.len()",
     ),
     mutation(
-        "a child gets its own bytes back",
+        "a child receives its own records",
         "node/collective.rs",
         "filter(|(id, _)| **id != child)",
         "filter(|(id, _)| **id != child || true)",
     ),
     mutation(
-        "what came from above is not passed on",
+        "records from the parent are not sent to children",
         "node/collective.rs",
         "Payload::join([above, &ours].into_iter().chain(others)).shared()",
         "Payload::join([&ours].into_iter().chain(others)).shared()",
     ),
     mutation(
-        "a release is not passed on",
+        "a release is not sent to all children",
         "node/collective.rs",
         "self.send_with(child, Message::Released(operation.clone()), payload);",
         "if child.0 % 7 != 3 { self.send_with(child, Message::Released(operation.clone()), payload); }",
     ),
     mutation(
-        "every rank's first turn counts twice",
+        "every rank's first call counts twice",
         "node/collective.rs",
         "*count += 1;",
         "*count += 1 + u64::from(*count == 0 && rank.0 == 1);",
     ),
     mutation(
-        "the dead are not missed",
+        "collectives do not fail for ended ranks",
         "node/collective.rs",
         "taken <= operation.sequence",
         "taken > operation.sequence",
     ),
     mutation(
-        "who has arrived and ended is missed",
+        "collectives fail for ranks that arrived before they ended",
         "node/collective.rs",
         "taken <= operation.sequence",
         "taken <= operation.sequence + 1",
     ),
     mutation(
-        "the parent never hears that ranks ended",
+        "ended ranks are not reported to the parent",
         "node/mod.rs",
         "self.report_at.get_or_insert(now + REPORT_DELAY);",
         "let _ = now + REPORT_DELAY;",
     ),
     mutation(
-        "broken operations are not told to children",
+        "failed collectives are not reported to children",
         "node/collective.rs",
         "self.send_down(&Message::Failed(operation.clone(), why.clone()).into());",
         "",
     ),
     mutation(
-        "an abort stays where it began",
+        "an abort is not sent to neighbours",
         "node/mod.rs",
         "self.send(id, Message::Abort { by, text: text.to_owned() });",
         "let _ = id;",
     ),
     mutation(
-        "an abort forgets those who wait for keys",
+        "an abort does not answer waits for keys",
         "node/mod.rs",
         "let waiting = waiting.chain(self.store.abandon()).chain(self.clock.abandon());",
         "let waiting = waiting.chain(self.clock.abandon());",
     ),
     mutation(
-        "nobody asks who is missing",
+        "missing ranks are not searched for",
         "node/collective.rs",
         "ask.push((operation.clone(), now.since(since)));",
         "let _ = now.since(since);",
     ),
     mutation(
-        "those who have come are counted as missing",
+        "arrived ranks are counted as missing",
         "node/stragglers.rs",
         "if !arrived.contains(*rank) {",
         "if arrived.contains(*rank) {",
@@ -133,7 +132,7 @@ pub const MUTATIONS: &[Mutation] = &[
         "for child in self.children.iter().skip(1) {\n            self.outputs.push_back(NodeOutput::Send(child.id, packet.clone()));",
     ),
     mutation(
-        "a value is kept and nobody who waits for it hears",
+        "a put does not answer waits for its key",
         "node/store.rs",
         "self.deliver_to_all(&key, &value);",
         "let _ = &value;",
@@ -145,33 +144,33 @@ pub const MUTATIONS: &[Mutation] = &[
         "self.store.next_request += u64::from(request % 3 != 1);",
     ),
     mutation(
-        "half a round trip is not counted as doubt",
+        "the error of an offset is too small",
         "node/clock.rs",
         "error: error.saturating_add(half_round_trip)",
         "error: error.saturating_add(half_round_trip / 8)",
     ),
     mutation(
-        "what was kept is not sent again",
+        "unconfirmed packets are not sent again",
         "link.rs",
         "                    self.apply(CarrierEvent::Resumed);\n                    self.send_unconfirmed();",
         "                    self.apply(CarrierEvent::Resumed);",
     ),
     mutation(
-        "a packet that was seen before is taken again",
+        "a duplicate packet is accepted",
         "link.rs",
         "if number < self.expected {\n                    return Ok(None);\n                }",
         "if number < self.expected {\n                    return Ok(Some(Packet { message, payload: frame.payload }));\n                }",
     ),
     mutation(
-        "one packet too many is forgotten",
+        "an unconfirmed packet is dropped",
         "link.rs",
         "while self.confirmed < next {",
         "while self.confirmed < next + u64::from(next > 0 && self.unconfirmed.len() > 1) {",
     ),
 ];
 
-/// Puts each into a copy of the workspace's machines and runs seeds `0..seeds` on it; true if all
-/// were caught.
+/// Applies each mutation to a copy of the sources and runs the seeds `0..seeds`. Returns whether all
+/// were detected.
 pub fn run(workspace: &Path, seeds: u64) -> bool {
     let copy = match Copy::make(workspace) {
         Ok(copy) => copy,
@@ -182,7 +181,7 @@ pub fn run(workspace: &Path, seeds: u64) -> bool {
     };
     let mut caught = 0;
     for mutation in MUTATIONS {
-        let verdict = copy.try_out(mutation, seeds).unwrap_or_else(|error| error.to_string());
+        let verdict = copy.run_mutant(mutation, seeds).unwrap_or_else(|error| error.to_string());
         caught += usize::from(verdict == CAUGHT);
         println!("{verdict}: {}", mutation.name);
     }
@@ -191,13 +190,13 @@ pub fn run(workspace: &Path, seeds: u64) -> bool {
 }
 
 const CAUGHT: &str = "caught";
-/// A mutant that runs longer waits for something that never comes, which nobody would miss.
+/// Time after which a mutant counts as detected, because it does not terminate.
 const ENDLESS: Duration = Duration::from_secs(120);
 
-/// Sources of the simulation.
+/// Parts of the workspace that the simulation is built from.
 const PARTS: [&str; 3] = ["bootstrap", "tests/sim", "tests/stopwatch"];
 
-/// A workspace of its own: the machines and the simulation.
+/// Copy of these parts as a workspace of its own.
 struct Copy {
     directory: TempDir,
     target: PathBuf,
@@ -221,11 +220,11 @@ impl Copy {
         Ok(Copy { directory, target: std::path::absolute(workspace.join("target/mutants"))? })
     }
 
-    fn try_out(&self, mutation: &Mutation, seeds: u64) -> io::Result<String> {
+    fn run_mutant(&self, mutation: &Mutation, seeds: u64) -> io::Result<String> {
         let file = self.directory.path().join("bootstrap/src/rendezvous").join(mutation.file);
         let sound = fs::read_to_string(&file)?;
         if sound.matches(mutation.from).count() != 1 {
-            return Ok("has no place any more".to_owned());
+            return Ok("does not apply to the sources".to_owned());
         }
         fs::write(&file, sound.replacen(mutation.from, mutation.to, 1))?;
         let verdict = self.run_seeds(seeds);

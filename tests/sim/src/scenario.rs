@@ -1,64 +1,64 @@
-//! What a seed means.
+//! Scenario of a run, drawn from a seed.
 
 use crate::script::{self, Step};
 use fastrand::Rng;
 use rlaunch_bootstrap::id::Rank;
 use std::time::Duration;
 
-/// Numbers of nodes at which other launchers have failed; the first seeds run each of them.
-const NOTORIOUS: [u32; 5] = [63, 64, 65, 72, 130];
-/// Nodes that are drawn otherwise.
+/// Numbers of nodes at which other launchers have failed. The first seeds run with these.
+const KNOWN_BAD_SIZES: [u32; 5] = [63, 64, 65, 72, 130];
+/// Numbers of nodes for the other seeds.
 const NODES: std::ops::RangeInclusive<u32> = 2..=257;
 
-/// A run: who is there, what the ranks do, and what goes wrong.
+/// Size of a job, the script of its ranks, and the faults.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// The seed.
+    /// Seed that everything is drawn from.
     pub seed: u64,
-    /// How many nodes.
+    /// Number of nodes.
     pub nodes: u32,
-    /// Ranks of each node.
+    /// Number of ranks on each node.
     pub ranks_per_node: u32,
-    /// The most children a node has; chosen by the number of nodes when `None`.
+    /// Most children of a node; `None` for the default of a job of this size.
     pub radix: Option<u32>,
-    /// What an edge takes to carry a frame, at least; some take ten times as long.
+    /// Least latency of an edge. Some edges have ten times as much.
     pub latency: Duration,
-    /// What every rank does.
+    /// Script of every rank.
     pub script: Vec<Step>,
-    /// What goes wrong, and when.
+    /// Faults with their times.
     pub faults: Vec<(Duration, Fault)>,
 }
 
-/// Something that goes wrong.
+/// Fault during a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The connection between a node and its parent breaks; each end notices by itself.
     EdgeBreaks(u32),
-    /// Every connection between nodes below and from this number on breaks.
+    /// Every connection breaks between nodes below this number and the others.
     Partition(u32),
-    /// A node takes this long for every frame.
+    /// Frames to a node take this much longer.
     Slow(u32, Duration),
-    /// A node is gone. The launcher notices and ends the job.
+    /// A node crashes. The launcher notices and ends the job.
     Crash(u32),
-    /// A node that is gone comes back and remembers nothing. Nobody asked it to: the job is ended.
+    /// A crashed node restarts without its state. The job is ended all the same.
     Restart(u32),
     /// A rank exits with this code before its next step.
     Exit(Rank, i32),
-    /// A rank arrives where all meet next and exits with 0 before it hears more.
+    /// A rank calls its next collective and exits with 0 without waiting for it.
     Leave(Rank),
-    /// A rank does nothing any more, and does not exit either.
+    /// A rank stops making calls, but does not exit.
     Hang(Rank),
-    /// A rank wants the job to end.
+    /// A rank aborts the job.
     Abort(Rank),
 }
 
 impl Scenario {
-    /// Draws everything from `seed`.
+    /// Draws a small job with faults from `seed`.
     pub fn from_seed(seed: u64) -> Scenario {
         let mut rng = Rng::with_seed(seed);
         let drawn = rng.u32(NODES);
-        let notorious = usize::try_from(seed).ok().and_then(|seed| NOTORIOUS.get(seed));
-        let nodes = notorious.copied().unwrap_or(drawn);
+        let known_bad = usize::try_from(seed).ok().and_then(|seed| KNOWN_BAD_SIZES.get(seed));
+        let nodes = known_bad.copied().unwrap_or(drawn);
         let ranks_per_node = rng.u32(1..=3);
         let radix = rng.bool().then(|| rng.u32(2..=9));
         let latency = Duration::from_micros(rng.u64(20..2000));
@@ -67,7 +67,7 @@ impl Scenario {
         Scenario { seed, nodes, ranks_per_node, radix, latency, script, faults }
     }
 
-    /// Nothing goes wrong: a barrier and a gather of `blob` bytes a rank.
+    /// Makes a job without faults: a barrier, and a gather of `blob` bytes per rank.
     pub fn large(seed: u64, nodes: u32, blob: usize) -> Scenario {
         let script = vec![Step::Barrier("b"), Step::Gather("g", blob)];
         let latency = Duration::from_micros(50);
@@ -75,14 +75,14 @@ impl Scenario {
         Scenario { seed, nodes, ranks_per_node: 2, radix: None, latency, script, faults }
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     pub fn world_size(&self) -> u32 {
         self.nodes * self.ranks_per_node
     }
 }
 
-/// At least three faults; at most one of them ends the job or keeps a rank from arriving, because
-/// what must follow from two of those depends on which is noticed first.
+/// Draws at least three faults. At most one of them ends the job or keeps a rank from arriving,
+/// because the right outcome of two such faults depends on which is noticed first.
 fn draw_faults(rng: &mut Rng, nodes: u32, ranks: u32) -> Vec<(Duration, Fault)> {
     let mut faults = Vec::new();
     let mut at =

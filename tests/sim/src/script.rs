@@ -1,4 +1,4 @@
-//! What ranks do: the same program in every rank, as an MPI program has it.
+//! Script of the ranks: every rank makes the same steps, like an MPI program.
 
 use fastrand::Rng;
 use rlaunch_bootstrap::id::Rank;
@@ -6,26 +6,26 @@ use rlaunch_bootstrap::rendezvous::message::{CollectiveKind, Key};
 use rlaunch_bootstrap::rendezvous::node::Call;
 use std::time::Duration;
 
-/// A step of the program.
+/// Step of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Meet at this barrier.
+    /// Call the barrier of this name.
     Barrier(&'static str),
-    /// Give and get so many bytes.
+    /// Gather blobs of this many bytes.
     Gather(&'static str, usize),
-    /// This rank puts the key of this number; the others go on.
+    /// One rank puts the key of this number; the others continue.
     Put(Rank, u32),
     /// Read a key that was put before a barrier.
     Get(u32),
     /// Wait for a key, which may be put later.
     Await(u32),
-    /// Learn the root's clock.
+    /// Measure the offset to the root's clock.
     Clock,
-    /// Compute for up to so long, each rank for a time of its own.
+    /// Compute for a random time up to this, different in each rank.
     Compute(Duration),
 }
 
-/// A program in which every key is put by one rank and read only where it must be there.
+/// Draws a script in which each key is put by one rank and read only after that.
 pub fn draw(rng: &mut Rng, ranks: u32) -> Vec<Step> {
     const NAMES: [&str; 3] = ["", "epoch", "weights"];
     let mut script = Vec::new();
@@ -46,36 +46,36 @@ pub fn draw(rng: &mut Rng, ranks: u32) -> Vec<Step> {
     script
 }
 
-/// What a rank gives to the `turn`-th gather of a name.
-pub fn blob(rank: Rank, name: &str, turn: u64, length: usize) -> Vec<u8> {
-    let seed = u64::from(rank.0) << 32 ^ turn << 8 ^ name.len() as u64;
+/// Returns the blob of a rank for the gather with this name and sequence number.
+pub fn blob(rank: Rank, name: &str, sequence: u64, length: usize) -> Vec<u8> {
+    let seed = u64::from(rank.0) << 32 ^ sequence << 8 ^ name.len() as u64;
     let mut rng = Rng::with_seed(seed);
     (0..length).map(|_| rng.u8(..)).collect()
 }
 
-/// The value of a key.
+/// Returns the value of a key.
 pub fn value(key: u32) -> Vec<u8> {
     blob(Rank(key), "value", 0, key as usize * 7)
 }
 
-/// A key by its number.
+/// Returns the key with this number.
 pub fn key(number: u32) -> Key {
     Key { namespace: "sim".into(), name: number.to_string().into() }
 }
 
 impl Step {
-    /// The call that `rank` makes; `None` when it makes none here.
-    pub fn call(&self, rank: Rank, turn: u64) -> Option<Call> {
-        let meet = |kind, name: &'static str, blob| Call::Collective {
+    /// Returns the call that `rank` makes in this step, if any.
+    pub fn call(&self, rank: Rank, sequence: u64) -> Option<Call> {
+        let collective = |kind, name: &'static str, blob| Call::Collective {
             kind,
             name: name.into(),
             blob,
             timeout: None,
         };
         match *self {
-            Step::Barrier(name) => Some(meet(CollectiveKind::Barrier, name, vec![])),
+            Step::Barrier(name) => Some(collective(CollectiveKind::Barrier, name, vec![])),
             Step::Gather(name, length) => {
-                Some(meet(CollectiveKind::Gather, name, blob(rank, name, turn, length)))
+                Some(collective(CollectiveKind::Gather, name, blob(rank, name, sequence, length)))
             }
             Step::Put(writer, number) if writer == rank => {
                 Some(Call::Put { key: key(number), value: value(number) })
@@ -87,8 +87,8 @@ impl Step {
         }
     }
 
-    /// The kind and name under which turns are counted, for steps at which all meet.
-    pub fn meeting(&self) -> Option<(CollectiveKind, &'static str)> {
+    /// Returns kind and name of a collective operation, or `None` for other steps.
+    pub fn collective(&self) -> Option<(CollectiveKind, &'static str)> {
         match *self {
             Step::Barrier(name) => Some((CollectiveKind::Barrier, name)),
             Step::Gather(name, _) => Some((CollectiveKind::Gather, name)),

@@ -1,17 +1,16 @@
-//! The store by which Horovod's ranks meet when they use Gloo: values under a key, in a scope, over
-//! HTTP. No sockets here; agents have those.
+//! Key-value store over HTTP through which Horovod's ranks exchange their addresses for Gloo.
 //!
-//! What Horovod's C++ client asks (`horovod/common/gloo/http_store.cc`), one request for each
-//! connection:
+//! The crate parses requests and keeps the values; agents own the sockets. Horovod's client
+//! (`horovod/common/gloo/http_store.cc`) makes one request on each connection:
 //!
 //! ```text
-//! PUT /scope/key       the value is the body         200
-//! GET /scope/key       until it is there             404, then 200 and the value
-//! DELETE /scope/rank   this rank has met the others  200
+//! PUT /scope/key       with the value as body                  200
+//! GET /scope/key       repeated until the value exists         404, then 200 and the value
+//! DELETE /scope/rank   when this rank has read all values      200
 //! ```
 //!
-//! Scopes are `global`, `local_HOST` and `cross_LOCAL-RANK`, and one more of each for every process
-//! set. Scope and key are compared as they were sent: nothing in them is decoded.
+//! Scopes are `global`, `local_HOST` and `cross_LOCAL-RANK`, with further ones for process sets.
+//! Scopes and keys are compared as they are sent, without URL decoding.
 
 mod request;
 mod store;
@@ -19,24 +18,24 @@ mod store;
 pub use request::{MAX_HEAD, MAX_VALUE, Method, Refusal, Request, RequestReader};
 pub use store::{MAX_STORED, Store};
 
-/// What a request comes to.
+/// Response to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// Done; a GET has its value here.
+pub enum Response {
+    /// Success, with the value if the request was a GET.
     Done(Vec<u8>),
-    /// Nobody has put that yet.
+    /// The key has no value yet.
     NotFound,
-    /// Not a request that is served.
+    /// The request is refused.
     Refused(Refusal),
 }
 
-impl Answer {
-    /// As it is sent. The connection ends with it.
+impl Response {
+    /// Encodes the response as HTTP. The connection is to be closed after it.
     pub fn to_bytes(&self) -> Vec<u8> {
         let (status, body): (_, &[u8]) = match self {
-            Answer::Done(value) => ("200 OK", value),
-            Answer::NotFound => ("404 Not Found", &[]),
-            Answer::Refused(refusal) => (refusal.status(), &[]),
+            Response::Done(value) => ("200 OK", value),
+            Response::NotFound => ("404 Not Found", &[]),
+            Response::Refused(refusal) => (refusal.status(), &[]),
         };
         let length = body.len();
         let head =
@@ -53,13 +52,13 @@ mod tests {
 
     #[test]
     fn an_answer_says_how_long_it_is() {
-        let text = |answer: Answer| String::from_utf8(answer.to_bytes()).unwrap();
+        let text = |response: Response| String::from_utf8(response.to_bytes()).unwrap();
         let close = "Connection: close\r\n\r\n";
-        let value = text(Answer::Done(b"where".to_vec()));
+        let value = text(Response::Done(b"where".to_vec()));
         assert_eq!(value, format!("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n{close}where"));
-        let none = text(Answer::NotFound);
+        let none = text(Response::NotFound);
         assert_eq!(none, format!("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n{close}"));
-        let full = text(Answer::Refused(Refusal::Full));
+        let full = text(Response::Refused(Refusal::Full));
         assert!(full.starts_with("HTTP/1.1 507 Insufficient Storage\r\n"), "{full}");
     }
 }

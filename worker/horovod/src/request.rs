@@ -1,56 +1,56 @@
-//! One request, out of a stream that is cut in any way.
+//! Parsing of a request from a byte stream, however it is split.
 
-/// The longest head, in bytes: Horovod's has four short lines.
+/// Longest request head, in bytes. Horovod's has four short lines.
 pub const MAX_HEAD: usize = 8 << 10;
-/// The longest value, in bytes. A rank's addresses take 150 bytes for each other rank.
+/// Longest value, in bytes. A rank's value has about 150 bytes for each other rank.
 pub const MAX_VALUE: usize = 1 << 20;
-/// The most header lines.
+/// Most header lines.
 const MAX_HEADERS: usize = 32;
 
-/// What is to be done with a key.
+/// HTTP method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// Read it.
+    /// Read the value of a key.
     Get,
-    /// Keep a value under it.
+    /// Store a value under a key.
     Put,
-    /// Remove it, or say that the rank of this number has met the others.
+    /// Remove a key; if the key is a rank, report that this rank has read all values.
     Delete,
 }
 
-/// A request that is complete.
+/// Complete request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What to do.
+    /// Method.
     pub method: Method,
-    /// `global`, `local_a`, `cross_0`.
+    /// Scope, such as `global`, `local_a` or `cross_0`.
     pub scope: String,
-    /// A rank's number, mostly.
+    /// Key, usually the number of a rank.
     pub key: String,
-    /// What is put.
+    /// Value to store; empty unless the method is PUT.
     pub value: Vec<u8>,
 }
 
-/// Why a request is not served.
+/// Reason to refuse a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Not HTTP, or nothing below a scope.
+    /// The request is not HTTP, or its path does not have a scope and a key.
     #[error("not a request for /SCOPE/KEY")]
     Malformed,
-    /// Another method, or a body whose length is not said beforehand.
-    #[error("GET, PUT and DELETE are served, with a Content-Length")]
+    /// The method is not supported, or the body has no Content-Length.
+    #[error("only GET, PUT and DELETE with a Content-Length are supported")]
     NotServed,
     /// The head is longer than [`MAX_HEAD`].
-    #[error("a head of more than {MAX_HEAD} bytes")]
+    #[error("the head is longer than {MAX_HEAD} bytes")]
     LongHead,
     /// The value is longer than [`MAX_VALUE`].
-    #[error("a value of more than {MAX_VALUE} bytes")]
+    #[error("the value is longer than {MAX_VALUE} bytes")]
     LongValue,
     /// The store holds [`crate::MAX_STORED`] already.
     #[error("the store is full")]
     Full,
-    /// The job is ending, or too many requests are on their way.
-    #[error("the store is out of reach")]
+    /// The job is ending, or too many requests are pending.
+    #[error("the store cannot be reached")]
     Unavailable,
 }
 
@@ -78,7 +78,7 @@ impl Method {
 }
 
 impl Request {
-    /// The request as [`RequestReader`] reads it; its head is no longer than the one it was read from.
+    /// Encodes the request. The head is at most as long as the one that it was parsed from.
     pub fn to_bytes(&self) -> Vec<u8> {
         let Request { method, scope, key, value } = self;
         let mut bytes = format!("{} /{scope}/{key} HTTP/1.1\r\n", method.word()).into_bytes();
@@ -91,7 +91,7 @@ impl Request {
     }
 }
 
-/// A head that was read, and how long the value behind it is.
+/// Parsed head, with the length of the value in bytes.
 #[derive(Debug)]
 struct Head {
     method: Method,
@@ -100,7 +100,7 @@ struct Head {
     value_length: usize,
 }
 
-/// Collects a request. What follows it in the stream is ignored: a connection has one.
+/// Parser of one request. Bytes after the request are ignored, because a connection carries only one.
 #[derive(Debug, Default)]
 pub struct RequestReader {
     buffer: Vec<u8>,
@@ -108,8 +108,8 @@ pub struct RequestReader {
 }
 
 impl RequestReader {
-    /// Adds what was read; the request once all of it is here. Not to be called again after that,
-    /// nor after a refusal.
+    /// Appends received bytes. Returns the request once it is complete. Must not be called again after
+    /// that, or after a refusal.
     pub fn push(&mut self, bytes: &[u8]) -> Result<Option<Request>, Refusal> {
         self.buffer.extend_from_slice(bytes);
         let head = match self.head.take() {
@@ -130,7 +130,7 @@ impl RequestReader {
     }
 }
 
-/// The head and its length in bytes, once it is complete.
+/// Parses the head. Returns it with its length in bytes, or `None` if it is incomplete.
 fn read_head(buffer: &[u8]) -> Result<Option<(Head, usize)>, Refusal> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
@@ -171,7 +171,7 @@ fn value_length(headers: &[httparse::Header<'_>]) -> Result<usize, Refusal> {
     if second.is_some() || digits.is_empty() || !digits.bytes().all(|c| c.is_ascii_digit()) {
         return Err(Refusal::Malformed);
     }
-    // More digits than fit are more bytes than are taken.
+    // A number that does not fit is also above the limit.
     let length = digits.parse().unwrap_or(usize::MAX);
     if length > MAX_VALUE { Err(Refusal::LongValue) } else { Ok(length) }
 }

@@ -1,80 +1,80 @@
-//! What ranks have put, by scope.
+//! Values by scope and key.
 //!
-//! Each rank puts what it can be reached by under its own number, reads those of all others, and
-//! then says DELETE of its number. That must not take the value away: another rank may not have
-//! read it yet. Nor may it stay for ever: after a shutdown the same ranks meet once more, in the
-//! same scope, and would read old addresses. So a scope goes when all who put a number have deleted
-//! it, which is when nobody reads any more: a rank is done only once it has read all the others.
+//! Each rank puts its addresses under its own number, reads those of all other ranks, and then sends
+//! DELETE for its number. The value must remain, because another rank may not have read it yet. But
+//! after a shutdown of Horovod the same ranks use the same scope again and must not read old
+//! addresses. So a scope is removed when every rank with a value in it has sent DELETE: all of them
+//! have read all values then.
 
-use crate::{Answer, Method, Refusal, Request};
+use crate::{Method, Refusal, Request, Response};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The most that is kept, in bytes, keys and what each value takes besides included.
+/// Most memory of the store, in bytes, including keys and an overhead per value.
 pub const MAX_STORED: usize = 64 << 20;
-/// What a value takes besides itself and its key, in bytes, roughly.
-const ENTRY: usize = 96;
+/// Approximate overhead of a value in bytes, without its scope and key.
+const OVERHEAD: usize = 96;
 
-/// Values by scope and key.
+/// Values of all scopes.
 #[derive(Debug, Default)]
 pub struct Store {
     scopes: BTreeMap<String, Scope>,
-    /// Bytes, as [`MAX_STORED`] counts them.
+    /// Memory in use, as limited by [`MAX_STORED`].
     stored: usize,
 }
 
 #[derive(Debug, Default)]
 struct Scope {
     values: BTreeMap<String, Vec<u8>>,
-    /// The ranks that have met the others.
-    done: BTreeSet<String>,
+    /// Ranks that have read all values.
+    finished: BTreeSet<String>,
 }
 
 impl Store {
-    /// Does what is asked.
-    pub fn answer(&mut self, request: Request) -> Answer {
+    /// Executes a request.
+    pub fn handle(&mut self, request: Request) -> Response {
         let Request { method, scope, key, value } = request;
         match method {
             Method::Get => self.get(&scope, &key),
             Method::Put => self.put(scope, key, value),
             Method::Delete => {
                 self.delete(&scope, key);
-                Answer::Done(Vec::new())
+                Response::Done(Vec::new())
             }
         }
     }
 
-    /// Whether nothing is kept.
+    /// Tells whether the store has no values.
     pub fn is_empty(&self) -> bool {
         self.scopes.is_empty()
     }
 
-    fn get(&self, scope: &str, key: &str) -> Answer {
+    fn get(&self, scope: &str, key: &str) -> Response {
         let value = self.scopes.get(scope).and_then(|scope| scope.values.get(key));
-        value.map_or(Answer::NotFound, |value| Answer::Done(value.clone()))
+        value.map_or(Response::NotFound, |value| Response::Done(value.clone()))
     }
 
-    fn put(&mut self, scope: String, key: String, value: Vec<u8>) -> Answer {
+    fn put(&mut self, scope: String, key: String, value: Vec<u8>) -> Response {
         let old = self.scopes.get(&scope).and_then(|found| found.values.get(&key));
         let old = old.map_or(0, |old| size(&scope, &key, old.len()));
         let stored = self.stored - old + size(&scope, &key, value.len());
         if stored > MAX_STORED {
-            return Answer::Refused(Refusal::Full);
+            return Response::Refused(Refusal::Full);
         }
         self.stored = stored;
         self.scopes.entry(scope).or_default().values.insert(key, value);
-        Answer::Done(Vec::new())
+        Response::Done(Vec::new())
     }
 
     fn delete(&mut self, name: &str, key: String) {
         let Some(scope) = self.scopes.get_mut(name) else { return };
         let Some(value) = scope.values.get(&key) else { return };
         if is_rank(&key) {
-            scope.done.insert(key);
+            scope.finished.insert(key);
         } else {
             self.stored -= size(name, &key, value.len());
             scope.values.remove(&key);
         }
-        if scope.is_over() {
+        if scope.is_finished() {
             let left = scope.values.iter().map(|(key, value)| size(name, key, value.len()));
             self.stored -= left.sum::<usize>();
             self.scopes.remove(name);
@@ -83,10 +83,10 @@ impl Store {
 }
 
 impl Scope {
-    /// Every rank is done, or nothing is left.
-    fn is_over(&self) -> bool {
+    /// Tells whether every rank with a value has read all values, or no value is left.
+    fn is_finished(&self) -> bool {
         let ranks = self.values.keys().filter(|key| is_rank(key)).count();
-        self.values.is_empty() || (ranks > 0 && self.done.len() == ranks)
+        self.values.is_empty() || (ranks > 0 && self.finished.len() == ranks)
     }
 }
 
@@ -95,7 +95,7 @@ fn is_rank(key: &str) -> bool {
 }
 
 fn size(scope: &str, key: &str, value: usize) -> usize {
-    scope.len() + key.len() + value + ENTRY
+    scope.len() + key.len() + value + OVERHEAD
 }
 
 #[cfg(test)]
@@ -103,35 +103,35 @@ mod tests {
     use super::*;
     use crate::MAX_VALUE;
 
-    fn ask(store: &mut Store, method: Method, path: &str, value: &[u8]) -> Answer {
+    fn ask(store: &mut Store, method: Method, path: &str, value: &[u8]) -> Response {
         let (scope, key) = path.split_once('/').unwrap();
         let (scope, key) = (scope.to_owned(), key.to_owned());
-        store.answer(Request { method, scope, key, value: value.to_vec() })
+        store.handle(Request { method, scope, key, value: value.to_vec() })
     }
 
-    fn get(store: &mut Store, path: &str) -> Answer {
+    fn get(store: &mut Store, path: &str) -> Response {
         ask(store, Method::Get, path, b"")
     }
 
     fn put(store: &mut Store, path: &str, value: &str) {
-        let answer = ask(store, Method::Put, path, value.as_bytes());
-        assert_eq!(answer, Answer::Done(Vec::new()));
+        let response = ask(store, Method::Put, path, value.as_bytes());
+        assert_eq!(response, Response::Done(Vec::new()));
     }
 
     fn delete(store: &mut Store, path: &str) {
-        assert_eq!(ask(store, Method::Delete, path, b""), Answer::Done(Vec::new()));
+        assert_eq!(ask(store, Method::Delete, path, b""), Response::Done(Vec::new()));
     }
 
     #[test]
     fn scopes_are_apart() {
         let mut store = Store::default();
-        assert_eq!(get(&mut store, "global/0"), Answer::NotFound);
+        assert_eq!(get(&mut store, "global/0"), Response::NotFound);
         put(&mut store, "global/0", "one");
         put(&mut store, "local_a/0", "two");
         put(&mut store, "local_a/0", "three");
-        assert_eq!(get(&mut store, "global/0"), Answer::Done(b"one".to_vec()));
-        assert_eq!(get(&mut store, "local_a/0"), Answer::Done(b"three".to_vec()));
-        assert_eq!(get(&mut store, "cross_0/0"), Answer::NotFound);
+        assert_eq!(get(&mut store, "global/0"), Response::Done(b"one".to_vec()));
+        assert_eq!(get(&mut store, "local_a/0"), Response::Done(b"three".to_vec()));
+        assert_eq!(get(&mut store, "cross_0/0"), Response::NotFound);
     }
 
     #[test]
@@ -142,9 +142,9 @@ mod tests {
         }
         delete(&mut store, "global/0");
         delete(&mut store, "global/0");
-        assert_eq!(get(&mut store, "global/0"), Answer::Done(b"here".to_vec()));
+        assert_eq!(get(&mut store, "global/0"), Response::Done(b"here".to_vec()));
         delete(&mut store, "global/1");
-        assert_eq!(get(&mut store, "global/0"), Answer::NotFound, "they may meet once more");
+        assert_eq!(get(&mut store, "global/0"), Response::NotFound, "they may meet once more");
         assert!(store.is_empty());
         assert_eq!(store.stored, 0);
     }
@@ -155,8 +155,8 @@ mod tests {
         put(&mut store, "global/0", "here");
         put(&mut store, "global/name", "x");
         delete(&mut store, "global/name");
-        assert_eq!(get(&mut store, "global/name"), Answer::NotFound);
-        assert_eq!(get(&mut store, "global/0"), Answer::Done(b"here".to_vec()));
+        assert_eq!(get(&mut store, "global/name"), Response::NotFound);
+        assert_eq!(get(&mut store, "global/0"), Response::Done(b"here".to_vec()));
         put(&mut store, "other/name", "x");
         delete(&mut store, "other/name");
         delete(&mut store, "other/name");
@@ -169,13 +169,13 @@ mod tests {
         let mut store = Store::default();
         let value = vec![0; MAX_VALUE];
         let fits = (0..).take_while(|key| {
-            let answer = ask(&mut store, Method::Put, &format!("global/{key}"), &value);
-            answer == Answer::Done(Vec::new())
+            let response = ask(&mut store, Method::Put, &format!("global/{key}"), &value);
+            response == Response::Done(Vec::new())
         });
         let fits = fits.count();
         assert_eq!(fits, 63, "64 MiB, less what each takes besides");
         // A value that replaces another needs no more room.
-        assert_eq!(ask(&mut store, Method::Put, "global/0", &value), Answer::Done(Vec::new()));
+        assert_eq!(ask(&mut store, Method::Put, "global/0", &value), Response::Done(Vec::new()));
         for key in 0..fits {
             delete(&mut store, &format!("global/{key}"));
         }

@@ -95,7 +95,7 @@ impl HorovodProxy {
     pub(crate) fn answer(&mut self, number: u64, answer: Answer) {
         let bytes = match answer {
             Answer::Value(bytes) => bytes.to_vec(),
-            _ => horovod::Answer::Refused(Refusal::Unavailable).to_bytes(),
+            _ => horovod::Response::Refused(Refusal::Unavailable).to_bytes(),
         };
         if let Some(waiting) = self.waiting.remove(&number) {
             // The client may have gone.
@@ -112,9 +112,9 @@ impl HorovodStore {
     /// Answers a request that arrived over the tree.
     pub(crate) fn answer(&mut self, request: &Payload) -> Payload {
         let answer = match RequestReader::default().push(&request.to_vec()) {
-            Ok(Some(request)) => self.0.answer(request),
-            Ok(None) => horovod::Answer::Refused(Refusal::Malformed),
-            Err(refusal) => horovod::Answer::Refused(refusal),
+            Ok(Some(request)) => self.0.handle(request),
+            Ok(None) => horovod::Response::Refused(Refusal::Malformed),
+            Err(refusal) => horovod::Response::Refused(refusal),
         };
         answer.to_bytes().into()
     }
@@ -229,7 +229,7 @@ async fn serve(
             requests.send(request).await.map_err(io::Error::other)?;
             timeout(ANSWER_TIMEOUT, answered).await?.map_err(io::Error::other)?
         }
-        Err(refusal) => horovod::Answer::Refused(refusal).to_bytes(),
+        Err(refusal) => horovod::Response::Refused(refusal).to_bytes(),
     };
     let written = async {
         socket.write_all(&answer).await?;

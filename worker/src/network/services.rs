@@ -527,7 +527,7 @@ mod tests {
         ];
         for credentials in bad {
             let refused = Client::connect(credentials).unwrap_err();
-            assert!(matches!(refused, ClientError::NotWelcome(HelloRefusal::WrongJob)));
+            assert!(matches!(refused, ClientError::Rejected(HelloRefusal::WrongJob)));
         }
         agent.assert_serves();
     }

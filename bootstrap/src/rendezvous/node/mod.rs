@@ -5,9 +5,9 @@
 //! ```
 //!
 //! Ranks may call as soon as they run; before that, the agents themselves use collectives in the
-//! name of their ranks. All inputs go through [`Node::handle`]. The services are in [`collective`]
-//! (barriers and gathers), [`stragglers`] (search for missing ranks), [`store`] (key-value store),
-//! [`root_requests`] (requests to the root's agent) and [`clock`] (clock offsets).
+//! name of their ranks. All inputs go through [`Node::handle`]. The services are in `collective`
+//! (barriers and gathers), `stragglers` (search for missing ranks), `store` (key-value store),
+//! `root_requests` (requests to the root's agent) and `clock` (clock offsets).
 
 mod call;
 mod clock;

@@ -24,12 +24,6 @@ pub(super) const KNOWN: &[Known] = &[
         &[("exchange", 82)],
         "it does several things in turn",
     ),
-    Known::to_mend(
-        Rule::LongFile,
-        "tests/sim",
-        &[("tests/sim/src/world.rs", 617)],
-        "the network and the nodes are two subjects",
-    ),
     Known::kept(
         Rule::TypeTwice,
         "worker/comm",
