@@ -8,15 +8,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::interval;
-use super::launchers::Testbed;
+use super::testbed::{Testbed, bench_lab};
 use crate::dist::{self, Profile};
 use crate::setup::{self, PackageSet};
-use crate::{Lab, LabError, Options};
+use crate::{Lab, LabError};
 pub use earlier::EarlierBuild;
 pub(super) use row::{ComparisonRow, print};
 
-const NAME: &str = "bench";
-const NET: [u8; 2] = [10, 97];
 /// Recommended number of rounds: with fewer an interval spans nearly all of them.
 const USUAL_ROUNDS: usize = 15;
 
@@ -162,12 +160,7 @@ pub(super) fn on_hosts<T>(
     measure: impl FnOnce(&Testbeds) -> Result<T, LabError>,
 ) -> Result<T, LabError> {
     println!("starting {hosts} hosts");
-    // An interrupted run leaves its lab behind, in any state.
-    Lab::down(NAME)?;
-    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, hosts) })?;
-    let measured = testbeds(lab, builds).and_then(|testbeds| measure(&testbeds));
-    Lab::down(NAME)?;
-    measured
+    Lab::with_fresh(&bench_lab(hosts), |lab| measure(&testbeds(lab, builds)?))
 }
 
 fn testbeds(lab: Lab, builds: Builds) -> Result<Testbeds, LabError> {
@@ -177,10 +170,10 @@ fn testbeds(lab: Lab, builds: Builds) -> Result<Testbeds, LabError> {
                 .into(),
         ));
     }
-    let again = Lab::attach(NAME)?;
+    let again = Lab::attach(lab.name())?;
     Ok(Testbeds {
-        this: Testbed { hosts: lab.hosts(), lab, rlaunch: builds.this },
-        earlier: Testbed { hosts: again.hosts(), lab: again, rlaunch: builds.earlier },
+        this: Testbed::new(lab, builds.this),
+        earlier: Testbed::new(again, builds.earlier),
     })
 }
 

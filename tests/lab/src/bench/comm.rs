@@ -12,28 +12,24 @@ mod init;
 mod row;
 mod setting;
 
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-use super::launchers::{Launcher, Testbed};
+use super::launchers::Launcher;
 use super::rounds::Rounds;
+use super::testbed::{Scratch, Testbed, bench_lab};
+use crate::LabError;
 use crate::command::run as run_command;
 use crate::dist::{self, Profile};
 use crate::setup::{self, PackageSet};
-use crate::{Lab, LabError, Options};
 pub use against::run_against;
 use row::{CommRow, RowTime};
 pub use setting::Transport;
 use setting::{Contender, Setting};
 
-const NAME: &str = "bench";
-const NET: [u8; 2] = [10, 97];
 /// Directory of the programs on hosts.
 const ON_HOST: &str = "/tmp/bench";
-const IDLE: Duration = Duration::from_secs(30);
 const PEER: (&str, &str) = ("peer.c", include_str!("comm/peer.c"));
 /// Minimum duration of a batch of operations in seconds.
 const SECONDS: &str = "0.02";
@@ -84,16 +80,12 @@ pub fn run(options: &CommOptions) -> Result<bool, LabError> {
     let (rows, settings) = selected(options)?;
     setup::install(PackageSet::Headers)?;
     let rlaunch = dist::build(Profile::Release)?;
-    let scratch = env::temp_dir().join(format!("rlaunch-bench-{}", std::process::id()));
-    let made = fs::create_dir(&scratch).map_err(LabError::io("make a directory for programs"));
-    let programs = made.and_then(|()| compile(&scratch));
-    let held =
-        programs.and_then(|programs| with_lab(options, &settings, &rows, rlaunch, &programs));
-    let _ = fs::remove_dir_all(&scratch);
-    let held = held?;
-    let count = held.iter().filter(|held| **held).count();
-    println!("\nrows that meet their bar: {count} of {}", held.len());
-    Ok(count == held.len())
+    let scratch = Scratch::make()?;
+    let programs = compile(scratch.path())?;
+    let met = with_lab(options, &settings, &rows, rlaunch, &programs)?;
+    let count = met.iter().filter(|met| **met).count();
+    println!("\nrows that meet their bar: {count} of {}", met.len());
+    Ok(count == met.len())
 }
 
 /// Builds the programs of ranks for each launcher.
@@ -137,38 +129,23 @@ fn with_lab(
     programs: &[PathBuf],
 ) -> Result<Vec<bool>, LabError> {
     let hosts = settings.iter().map(|setting| setting.hosts).max().unwrap_or(1).max(init::HOSTS);
-    println!("starting {hosts} hosts");
-    // An interrupted run leaves its lab behind, in any state.
-    Lab::down(NAME)?;
-    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, hosts) })?;
-    let testbed = Testbed { hosts: lab.hosts(), lab, rlaunch };
-    let placed = programs.iter().try_for_each(|program| place(&testbed, program));
-    let measure = |setting: &Setting| {
-        println!("\n{}", setting.describe());
-        let contenders = setting.contenders(options.variants);
-        let rounds = measure(&testbed, setting, &contenders, rows, setting.rounds(options.rounds))?;
-        Ok(print(setting, &contenders, rows, &rounds))
-    };
-    let held: Result<Vec<Vec<bool>>, _> =
-        placed.and_then(|()| settings.iter().map(measure).collect());
-    let held = held.map(|held| held.concat()).and_then(|mut held| {
-        if options.wants_init() {
-            held.push(init::run(&testbed, options.rounds)?);
+    Testbed::with_fresh(&bench_lab(hosts), rlaunch, |testbed| {
+        for program in programs {
+            testbed.copy_into(program, ON_HOST, 0o755)?;
         }
-        Ok(held)
-    });
-    Lab::down(NAME)?;
-    held
-}
-
-fn place(testbed: &Testbed, program: &Path) -> Result<(), LabError> {
-    place_as(testbed, program, &program.file_name().unwrap_or_default().to_string_lossy())
-}
-
-fn place_as(testbed: &Testbed, program: &Path, name: &str) -> Result<(), LabError> {
-    let bytes = fs::read(program).map_err(LabError::io(format!("read {}", program.display())))?;
-    let to = PathBuf::from(on_host(name));
-    testbed.hosts.iter().try_for_each(|host| testbed.lab.write_file(host, &to, &bytes, 0o755))
+        let mut met = Vec::new();
+        for setting in settings {
+            println!("\n{}", setting.describe());
+            let contenders = setting.contenders(options.variants);
+            let rounds = setting.rounds(options.rounds);
+            let rounds = measure(testbed, setting, &contenders, rows, rounds)?;
+            met.extend(print(setting, &contenders, rows, &rounds));
+        }
+        if options.wants_init() {
+            met.push(init::run(testbed, options.rounds)?);
+        }
+        Ok(met)
+    })
 }
 
 /// Returns the path of a program on hosts.
@@ -251,7 +228,7 @@ fn measure_one(
     command.env("MPIEXEC_TIMEOUT", setting.limit());
     let operation = format!("measure the communicator of {}", contender.name);
     let output = run_command(&operation, &mut command)?;
-    testbed.lab.wait_until_idle(IDLE)?;
+    testbed.wait_until_idle()?;
     row::read(&String::from_utf8_lossy(&output.stdout), asked.rows)
 }
 

@@ -4,14 +4,14 @@
 mod job;
 mod table;
 
-use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
-use super::launchers::{Launcher, Testbed};
+use super::launchers::Launcher;
+use super::testbed::{Scratch, Testbed};
 use crate::dist::{self, Profile};
 use crate::setup::{self, PackageSet};
-use crate::{Lab, LabError, Options};
+use crate::{LabError, Options};
 use job::FailingJob;
 use table::FailureRow;
 
@@ -19,8 +19,6 @@ const NAME: &str = "failure";
 const NET: [u8; 2] = [10, 94];
 const HOSTS: usize = 4;
 const PER_HOST: usize = 2;
-
-const LAUNCHERS: [Launcher; 3] = [Launcher::Rlaunch, Launcher::Hydra, Launcher::OpenMpi];
 
 /// Time limit for a launcher to deal with a failure that a process can observe at once.
 const SHORT: Duration = Duration::from_secs(5);
@@ -84,36 +82,33 @@ impl Failure {
 pub fn run(options: &FailureOptions) -> Result<bool, LabError> {
     setup::install(PackageSet::Peers)?;
     let rlaunch = dist::build(Profile::Release)?;
-    // An interrupted run leaves its lab behind, in any state.
-    Lab::down(NAME)?;
-    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, HOSTS) })?;
-    let testbed = Testbed { hosts: lab.hosts(), lab, rlaunch };
-    let rows = Scratch::make().and_then(|scratch| measure(&testbed, &scratch, options.rounds));
-    Lab::down(NAME)?;
-    let rows = rows?;
+    // The launchers' temporary files: the launch node's `/tmp` is the machine's own.
+    let scratch = Scratch::make()?;
+    let lab = Options { net: NET, ..Options::new(NAME, HOSTS) };
+    let rows = Testbed::with_fresh(&lab, rlaunch, |testbed| {
+        measure(testbed, scratch.path(), options.rounds)
+    })?;
     println!(
         "\n{} ranks on {HOSTS} hosts, seconds from the failure: median (min–max) of {} rounds",
         HOSTS * PER_HOST,
         options.rounds
     );
-    Ok(table::print(&LAUNCHERS.map(Launcher::name), &rows))
+    Ok(table::print(&Launcher::WITH_SERVICES.map(Launcher::name), &rows))
 }
 
 /// Runs a warm-up, then every failure, with launchers in turn.
-fn measure(
-    testbed: &Testbed,
-    scratch: &Scratch,
-    rounds: usize,
-) -> Result<Vec<FailureRow>, LabError> {
-    for launcher in LAUNCHERS {
+fn measure(testbed: &Testbed, scratch: &Path, rounds: usize) -> Result<Vec<FailureRow>, LabError> {
+    for launcher in Launcher::WITH_SERVICES {
         FailingJob::start(testbed, scratch, launcher)?.end()?;
     }
     let mut rows = Vec::new();
     for failure in Failure::ALL {
-        let new = |&(what, bar)| FailureRow::new(what, bar, failure.limit(), LAUNCHERS.len());
+        let new = |&(what, bar)| {
+            FailureRow::new(what, bar, failure.limit(), Launcher::WITH_SERVICES.len())
+        };
         let mut of_failure: Vec<FailureRow> = failure.rows().iter().map(new).collect();
         for round in 1..=rounds {
-            for (column, launcher) in LAUNCHERS.into_iter().enumerate() {
+            for (column, launcher) in Launcher::WITH_SERVICES.into_iter().enumerate() {
                 if round > failure.rounds(launcher, rounds) {
                     continue;
                 }
@@ -129,21 +124,4 @@ fn measure(
         rows.append(&mut of_failure);
     }
     Ok(rows)
-}
-
-/// Directory for the launchers' temporary files: the launch node's `/tmp` is the machine's own.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn make() -> Result<Scratch, LabError> {
-        let path = std::env::temp_dir().join(format!("rlaunch-lab-{}", std::process::id()));
-        fs::create_dir(&path).map_err(LabError::io(format!("make {}", path.display())))?;
-        Ok(Scratch(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }

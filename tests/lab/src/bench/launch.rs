@@ -8,18 +8,15 @@ use std::time::{Duration, Instant};
 
 use super::Series;
 use super::against::{self, Build, Builds, ComparisonRow, EarlierBuild, Testbeds};
-use super::launchers::{Launcher, Testbed};
+use super::launchers::Launcher;
+use super::testbed::{Testbed, bench_lab};
+use crate::LabError;
 use crate::command::last_lines;
 use crate::dist::{self, Profile};
 use crate::setup::{self, PackageSet};
-use crate::{Lab, LabError, Options};
 
-const NAME: &str = "bench";
-const NET: [u8; 2] = [10, 97];
 /// Program that every host runs; its output tells that the host has run it.
 const PROGRAM: &str = "hostname";
-/// Time limit for hosts to become idle after a launcher has returned.
-const IDLE: Duration = Duration::from_secs(30);
 
 /// Number of runs for the memory of two builds, which varies less than time.
 const MEMORY_ROUNDS: usize = 5;
@@ -73,14 +70,9 @@ pub fn run(options: &LaunchOptions) -> Result<bool, LabError> {
         true => dist::build(Profile::Release)?,
         false => PathBuf::new(),
     };
-    println!("starting {} hosts", options.hosts);
-    // An interrupted run leaves its lab behind, in any state.
-    Lab::down(NAME)?;
-    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, options.hosts) })?;
-    let testbed = Testbed { hosts: lab.hosts(), lab, rlaunch };
-    let results = measure(&testbed, &launchers, options.rounds);
-    Lab::down(NAME)?;
-    let results = results?;
+    let results = Testbed::with_fresh(&bench_lab(options.hosts), rlaunch, |testbed| {
+        measure(testbed, &launchers, options.rounds)
+    })?;
     println!(
         "\n{PROGRAM} on {} hosts, median (min–max) of {} rounds",
         options.hosts, options.rounds
@@ -178,7 +170,7 @@ fn memory(testbed: &Testbed, launcher: Launcher) -> Result<f64, LabError> {
     let lost =
         |_| Err(LabError::Unexpected(format!("the thread that runs {} panicked", launcher.name())));
     check(testbed, launcher, &output.unwrap_or_else(lost)?)?;
-    testbed.lab.wait_until_idle(IDLE)?;
+    testbed.wait_until_idle()?;
     // Exact: no launcher takes 2^53 bytes.
     Ok(peak as f64 / f64::from(1 << 20))
 }

@@ -1,13 +1,11 @@
 //! Command lines of rlaunch and its peers for starting a program on every host.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
-use crate::{Account, Lab, LabError};
+use super::testbed::Testbed;
+use crate::Account;
 
-/// Time limit for hosts to become idle after a launcher has returned.
-const IDLE: Duration = Duration::from_secs(30);
 /// Script that starts a program by plain ssh, with its fastest key exchange: newer defaults take
 /// three times as long. Arguments: program, hosts.
 const PLAIN_SSH: &str = r#"program=$1; shift
@@ -25,6 +23,10 @@ pub(super) enum Launcher {
 impl Launcher {
     pub(super) const ALL: [Launcher; 4] =
         [Launcher::Rlaunch, Launcher::Hydra, Launcher::OpenMpi, Launcher::PlainSsh];
+
+    /// rlaunch, and the launchers that give ranks services for meeting each other.
+    pub(super) const WITH_SERVICES: [Launcher; 3] =
+        [Launcher::Rlaunch, Launcher::Hydra, Launcher::OpenMpi];
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -86,27 +88,5 @@ impl Launcher {
             }
         };
         command
-    }
-}
-
-/// Hosts of a lab, and the launcher that is measured there.
-pub(super) struct Testbed {
-    pub(super) lab: Lab,
-    pub(super) hosts: Vec<String>,
-    pub(super) rlaunch: PathBuf,
-}
-
-impl Testbed {
-    /// Calls `act`; returns its result and the seconds of CPU time used on all nodes together until
-    /// the hosts are idle; none on a machine without cgroup v2.
-    pub(super) fn with_cpu<T>(
-        &self,
-        act: impl FnOnce() -> Result<T, LabError>,
-    ) -> Result<(T, Option<f64>), LabError> {
-        let before = self.lab.cpu_usage();
-        let done = act()?;
-        self.lab.wait_until_idle(IDLE)?;
-        let used = self.lab.cpu_usage().zip(before).map(|(after, before)| after - before);
-        Ok((done, used.map(|used| used.as_secs_f64())))
     }
 }

@@ -27,51 +27,50 @@ pub struct MeshOptions {
     pub rounds: usize,
 }
 
-/// Starts three guests cabled to each other, with rlaunch built by this profile.
-fn guests(profile: Profile) -> Result<VmLab, LabError> {
+/// Builds rlaunch by this profile, and calls `act` with three fresh guests cabled to each other.
+fn with_guests<T>(
+    profile: Profile,
+    act: impl FnOnce(&VmLab) -> Result<T, LabError>,
+) -> Result<T, LabError> {
     setup::install(PackageSet::Verbs)?;
     dist::build(profile)?;
     dist::build_prover(profile)?;
     vm::build()?;
     println!("starting {GUESTS} guests");
-    // An interrupted run leaves its guests behind.
-    VmLab::down(LAB)?;
     let share = Some(dist::directory(profile)?);
-    VmLab::up(&VmOptions { share, ..VmOptions::new(LAB, GUESTS, Topology::Triangle) })
+    VmLab::with_fresh(&VmOptions { share, ..VmOptions::new(LAB, GUESTS, Topology::Triangle) }, act)
 }
 
-/// Runs the same job repeatedly (`cargo lab soak mesh`); both directions of a path connect at once.
-/// Fails if a path of a job is not up, or if a queue pair is left.
+/// Proves the mesh repeatedly (`cargo lab soak mesh`). Fails if a path of a job is not up, or if a
+/// queue pair is left.
 pub fn soak(launches: usize) -> Result<bool, LabError> {
-    let lab = guests(Profile::Lab)?;
-    let soaked = (0..launches).try_for_each(|launch| {
-        let started = Instant::now();
-        let stderr = job(&lab, "-H n1,n2,n3 --hca rxe --mesh-timeout 20 --transport rdma true")?;
-        let summary = stderr.lines().find(|line| line.contains("6/6 paths up"));
-        let summary =
-            summary.ok_or_else(|| LabError::Unexpected(format!("not all are up:\n{stderr}")))?;
-        for guest in ["n1", "n2", "n3"] {
-            let left = lab.run(guest, &["rdma", "resource", "show", "qp"])?;
-            let left = String::from_utf8_lossy(&left.stdout).into_owned();
-            if left.contains("rlaunch") {
-                return Err(LabError::Unexpected(format!("left on {guest}:\n{left}")));
-            }
-        }
-        println!("{launch}: {summary} ({:.1} s)", started.elapsed().as_secs_f64());
-        Ok(())
-    });
-    VmLab::down(LAB)?;
-    soaked?;
+    with_guests(Profile::Lab, |lab| (0..launches).try_for_each(|launch| prove(lab, launch)))?;
     println!("{launches} jobs: every path was up, nothing was left");
     Ok(true)
 }
 
+/// Runs one job, both directions of whose paths connect at once, and checks it.
+fn prove(lab: &VmLab, launch: usize) -> Result<(), LabError> {
+    let started = Instant::now();
+    let stderr = job(lab, "-H n1,n2,n3 --hca rxe --mesh-timeout 20 --transport rdma true")?;
+    let summary = stderr.lines().find(|line| line.contains("6/6 paths up"));
+    let summary =
+        summary.ok_or_else(|| LabError::Unexpected(format!("not all paths are up:\n{stderr}")))?;
+    for guest in ["n1", "n2", "n3"] {
+        let left = lab.run(guest, &["rdma", "resource", "show", "qp"])?;
+        let left = String::from_utf8_lossy(&left.stdout).into_owned();
+        if left.contains("rlaunch") {
+            return Err(LabError::Unexpected(format!("left on {guest}:\n{left}")));
+        }
+    }
+    println!("{launch}: {summary} ({:.1} s)", started.elapsed().as_secs_f64());
+    Ok(())
+}
+
 /// Measures and prints. The only bar is the mesh's own time budget, beyond which the job fails.
 pub fn run(options: &MeshOptions) -> Result<bool, LabError> {
-    let lab = guests(Profile::Release)?;
-    let measured = measure(&lab, options.rounds).and_then(|series| Ok((series, many(&lab)?)));
-    VmLab::down(LAB)?;
-    let ([with, without], many) = measured?;
+    let ([with, without], many) =
+        with_guests(Profile::Release, |lab| Ok((measure(lab, options.rounds)?, many(lab)?)))?;
     let added = with.minus(&without);
     println!("\n{} rounds of `hostname` on 3 guests, seconds, median (min–max)", options.rounds);
     println!("    with the mesh    {}", with.summary());

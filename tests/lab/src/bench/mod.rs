@@ -8,7 +8,7 @@
 //! | `verbs`, `mesh` | RDMA on guests: beside perftest; cost of proving the mesh |
 //! | `inventory` | an agent reading a server's hardware |
 //! | `against` | `--against`: this build beside an earlier one |
-//! | `launchers` | how each launcher is started |
+//! | `launchers`, `testbed` | how each launcher is started, and on which hosts |
 //! | `rounds`, `interval` | rounds of a row and its bar; intervals of medians |
 
 pub mod against;
@@ -22,6 +22,7 @@ pub mod mesh;
 pub mod output;
 pub mod rendezvous;
 mod rounds;
+mod testbed;
 pub mod train;
 pub mod verbs;
 

@@ -17,24 +17,22 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::Series;
-use super::launchers::{Launcher, Testbed};
+use super::launchers::Launcher;
+use super::testbed::{Testbed, bench_lab};
+use crate::LabError;
 use crate::command::{last_lines, wait_until};
 use crate::dist::{self, Profile};
 use crate::setup::{self, PackageSet};
-use crate::{Lab, LabError, Options};
 
 mod against;
 mod check;
 pub use against::run_against;
 use check::{Damage, LINE, lines_of};
 
-const NAME: &str = "bench";
-const NET: [u8; 2] = [10, 97];
 /// Path of the lines on every host.
 const ON_HOST: &str = "/tmp/bench-lines";
 /// Time limit of a job.
 const LIMIT: Duration = Duration::from_secs(300);
-const LAUNCHERS: [Launcher; 3] = [Launcher::Rlaunch, Launcher::Hydra, Launcher::OpenMpi];
 /// Minimum ratio of rlaunch's speed to Hydra's, with tags and without.
 const TAGGED_BAR: f64 = 2.0;
 const PLAIN_BAR: f64 = 0.7;
@@ -149,14 +147,8 @@ struct OutputTask<'a> {
 pub fn run(options: &OutputOptions) -> Result<bool, LabError> {
     setup::install(PackageSet::Peers)?;
     let rlaunch = dist::build(Profile::Release)?;
-    println!("starting {} hosts", options.hosts);
-    // An interrupted run leaves its lab behind, in any state.
-    Lab::down(NAME)?;
-    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, options.hosts) })?;
-    let testbed = Testbed { hosts: lab.hosts(), lab, rlaunch };
-    let measured = with_lines(&testbed, options);
-    Lab::down(NAME)?;
-    let (rows, slow) = measured?;
+    let lab = bench_lab(options.hosts);
+    let (rows, slow) = Testbed::with_fresh(&lab, rlaunch, |testbed| with_lines(testbed, options))?;
     println!(
         "\n{} MiB of lines of {LINE} bytes from each of {} hosts, {} rounds",
         options.mebibytes, options.hosts, options.rounds
@@ -173,7 +165,7 @@ fn with_lines(
     let mut arrived = output_buffer(options, lines);
     let mut rows = Vec::new();
     for tagging in Tagging::ALL {
-        rows.extend(LAUNCHERS.map(|launcher| OutputRow::new(launcher, tagging)));
+        rows.extend(Launcher::WITH_SERVICES.map(|launcher| OutputRow::new(launcher, tagging)));
     }
     for round in 0..=options.rounds {
         for row in &mut rows {

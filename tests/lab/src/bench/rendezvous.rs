@@ -7,32 +7,27 @@
 //! an all-gather of N bytes from each rank.
 
 use std::collections::BTreeMap;
-use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::Duration;
-use std::{fs, io};
 
 use serde::Deserialize;
 
 use super::Series;
-use super::launchers::{Launcher, Testbed};
+use super::launchers::Launcher;
+use super::testbed::{Scratch, Testbed, bench_lab};
+use crate::LabError;
 use crate::command::{run as run_command, show};
 use crate::dist::{self, Profile};
 use crate::setup::{self, PackageSet};
-use crate::{Lab, LabError, Options};
 
-const NAME: &str = "bench";
-const NET: [u8; 2] = [10, 97];
 const PER_HOST: usize = 2;
 /// Number of repetitions of each operation in a job.
 const REPEATED: &str = "10";
 /// Directory of the programs on hosts.
 const ON_HOST: &str = "/tmp/bench";
-const IDLE: Duration = Duration::from_secs(30);
 /// Maximum seconds until every agent has the rank table.
 const READY_BAR: f64 = 0.25;
-const LAUNCHERS: [Launcher; 3] = [Launcher::Rlaunch, Launcher::Hydra, Launcher::OpenMpi];
 const ROWS: [&str; 4] = ["ready", "barrier", "gather-64", "gather-4096"];
 const PMI1: (&str, &str) = ("pmi1.c", include_str!("rendezvous/pmi1.c"));
 const PMIX: (&str, &str) = ("pmix.c", include_str!("rendezvous/pmix.c"));
@@ -55,11 +50,14 @@ type RowTimes = BTreeMap<&'static str, [Series; 3]>;
 pub fn run(options: &RendezvousOptions) -> Result<bool, LabError> {
     setup::install(PackageSet::Headers)?;
     let rlaunch = dist::build(Profile::Release)?;
-    let scratch = env::temp_dir().join(format!("rlaunch-bench-{}", std::process::id()));
-    let made = fs::create_dir(&scratch).map_err(LabError::io("make a directory for programs"));
-    let results = made.and_then(|()| with_programs(options, rlaunch, &scratch));
-    let _ = fs::remove_dir_all(&scratch);
-    let results = results?;
+    let scratch = Scratch::make()?;
+    let programs = compile(scratch.path())?;
+    let results = Testbed::with_fresh(&bench_lab(options.hosts), rlaunch, |testbed| {
+        for program in &programs {
+            testbed.copy_into(program, ON_HOST, 0o755)?;
+        }
+        measure(testbed, options.rounds)
+    })?;
     println!(
         "\nmilliseconds, median (min–max) of {} jobs with {} ranks on {} hosts",
         options.rounds,
@@ -67,22 +65,6 @@ pub fn run(options: &RendezvousOptions) -> Result<bool, LabError> {
         options.hosts
     );
     Ok(print(&results))
-}
-
-fn with_programs(
-    options: &RendezvousOptions,
-    rlaunch: PathBuf,
-    scratch: &Path,
-) -> Result<RowTimes, LabError> {
-    let programs = compile(scratch)?;
-    println!("starting {} hosts", options.hosts);
-    // An interrupted run leaves its lab behind, in any state.
-    Lab::down(NAME)?;
-    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, options.hosts) })?;
-    let testbed = Testbed { hosts: lab.hosts(), lab, rlaunch };
-    let results = place(&testbed, &programs).and_then(|()| measure(&testbed, options.rounds));
-    Lab::down(NAME)?;
-    results
 }
 
 /// Builds every program that ranks run.
@@ -114,23 +96,11 @@ fn compile(scratch: &Path) -> Result<Vec<PathBuf>, LabError> {
     Ok(programs)
 }
 
-fn place(testbed: &Testbed, programs: &[PathBuf]) -> Result<(), LabError> {
-    for program in programs {
-        let failed = || LabError::io(format!("read {}", program.display()));
-        let bytes = fs::read(program).map_err(failed())?;
-        let name = program.file_name().ok_or_else(|| failed()(io::ErrorKind::NotFound.into()))?;
-        for host in &testbed.hosts {
-            testbed.lab.write_file(host, &Path::new(ON_HOST).join(name), &bytes, 0o755)?;
-        }
-    }
-    Ok(())
-}
-
 /// Runs a warm-up round, then the timed rounds; launchers take turns.
 fn measure(testbed: &Testbed, rounds: usize) -> Result<RowTimes, LabError> {
     let mut results = RowTimes::new();
     for round in 0..=rounds {
-        for (index, launcher) in LAUNCHERS.into_iter().enumerate() {
+        for (index, launcher) in Launcher::WITH_SERVICES.into_iter().enumerate() {
             let measured = measure_one(testbed, launcher)?;
             let words: Vec<_> = ROWS.iter().zip(&measured).collect();
             let words: Vec<_> =
@@ -175,7 +145,7 @@ fn complete(
     let mut command = launcher.command_with(options, testbed, PER_HOST, program);
     let operation = format!("run {} under {}", program.join(" "), launcher.name());
     let output = run_command(&operation, &mut command)?;
-    testbed.lab.wait_until_idle(IDLE)?;
+    testbed.wait_until_idle()?;
     Ok(output)
 }
 
@@ -212,7 +182,7 @@ fn phases(events: &[u8]) -> f64 {
 
 /// Prints the table; returns whether rlaunch meets its bar.
 fn print(results: &RowTimes) -> bool {
-    let names = LAUNCHERS.map(Launcher::name);
+    let names = Launcher::WITH_SERVICES.map(Launcher::name);
     println!("{:<12}{:>26}{:>26}{:>26}", "", names[0], names[1], names[2]);
     for row in ROWS {
         let Some(of_row) = results.get(row) else { continue };

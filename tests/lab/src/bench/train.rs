@@ -5,16 +5,13 @@
 //! same round, has a median of at most 1.10, and the 90 % interval of that median begins at 1.0 or
 //! below.
 
-use std::fs;
-use std::path::Path;
-use std::time::Duration;
-
-use super::launchers::{Launcher, Testbed};
+use super::launchers::Launcher;
 use super::rounds::Rounds;
+use super::testbed::Testbed;
 use crate::command::run as run_command;
 use crate::dist::{self, Profile};
 use crate::setup::{self, PackageSet, python};
-use crate::{Lab, LabError, Options};
+use crate::{LabError, Options};
 
 const NAME: &str = "benchtrain";
 const NET: [u8; 2] = [10, 98];
@@ -23,7 +20,6 @@ const HOSTS: usize = 3;
 const ON_HOST: &str = "/tmp/train";
 /// Script and the file that it imports, in `examples/`.
 const FILES: [&str; 2] = ["torch_ddp/train.py", "resnet/nets.py"];
-const IDLE: Duration = Duration::from_secs(30);
 /// Time limit of a training in seconds.
 const LIMIT: &str = "300";
 /// Backends that are compared, rlaunch first.
@@ -54,34 +50,23 @@ pub fn run(options: &TrainOptions) -> Result<bool, LabError> {
     setup::install(PackageSet::Peers)?;
     python::build()?;
     let rlaunch = dist::build(Profile::Release)?;
-    println!("starting {HOSTS} hosts");
-    // An interrupted run leaves its lab behind, in any state.
-    Lab::down(NAME)?;
-    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, HOSTS) })?;
-    let testbed = Testbed { hosts: lab.hosts(), lab, rlaunch };
-    let placed = FILES.iter().try_for_each(|file| place(&testbed, file));
-    let measured = placed.and_then(|()| {
+    let lab = Options { net: NET, ..Options::new(NAME, HOSTS) };
+    let measured = Testbed::with_fresh(&lab, rlaunch, |testbed| {
+        for file in FILES {
+            testbed.copy_into(&dist::workspace().join("examples").join(file), ON_HOST, 0o644)?;
+        }
         let one = |(model, fewer): &(&[&str], u64)| {
             let steps = (options.steps / fewer).max(2);
-            Ok((model.join(" "), measure(&testbed, model, (options.rounds, steps))?))
+            Ok((model.join(" "), measure(testbed, model, (options.rounds, steps))?))
         };
         MODELS.iter().map(one).collect::<Result<Vec<_>, LabError>>()
-    });
-    Lab::down(NAME)?;
-    let measured = measured?;
+    })?;
     println!("\n{:<25}{:>28}{:>28}", "images per second", BACKENDS[0], BACKENDS[1]);
     for (name, rounds) in &measured {
         rounds.print((name, ""), |seconds| 1.0 / seconds, &BACKENDS, true);
     }
     let holds = |rounds: &Rounds| rounds.comparison().is_some_and(|comparison| comparison.holds());
     Ok(measured.iter().all(|(_, rounds)| holds(rounds)))
-}
-
-fn place(testbed: &Testbed, file: &str) -> Result<(), LabError> {
-    let from = dist::workspace().join("examples").join(file);
-    let bytes = fs::read(&from).map_err(LabError::io(format!("read {}", from.display())))?;
-    let to = Path::new(ON_HOST).join(from.file_name().unwrap_or_default());
-    testbed.hosts.iter().try_for_each(|host| testbed.lab.write_file(host, &to, &bytes, 0o644))
 }
 
 /// Runs a warm-up round, then the timed ones; which backend begins alternates.
@@ -130,7 +115,7 @@ fn train(testbed: &Testbed, model: &[&str], backend: &str, steps: u64) -> Result
     let options = ["--timeout", LIMIT];
     let mut command = Launcher::Rlaunch.command_with(&options, testbed, 1, &words);
     let output = run_command(&format!("train over {backend}"), &mut command)?;
-    testbed.lab.wait_until_idle(IDLE)?;
+    testbed.wait_until_idle()?;
     let printed = String::from_utf8_lossy(&output.stdout);
     let rate = rate(&printed);
     rate.ok_or_else(|| {

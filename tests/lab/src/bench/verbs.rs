@@ -121,13 +121,9 @@ pub fn run(options: &VerbsOptions) -> Result<bool, LabError> {
     dist::build_measure(Profile::Release)?;
     vm::build()?;
     println!("starting {GUESTS} guests");
-    // An interrupted run leaves its guests behind.
-    VmLab::down(LAB)?;
     let share = Some(dist::directory(Profile::Release)?);
-    let lab = VmLab::up(&VmOptions { share, ..VmOptions::new(LAB, GUESTS, Topology::Star) })?;
-    let results = measure(&lab, &cases, options.rounds);
-    VmLab::down(LAB)?;
-    let results = results?;
+    let lab = VmOptions { share, ..VmOptions::new(LAB, GUESTS, Topology::Star) };
+    let results = VmLab::with_fresh(&lab, |lab| measure(lab, &cases, options.rounds))?;
     println!("\n{} rounds of perftest, rlaunch, perftest, median (min–max)", options.rounds);
     let met: Vec<bool> = cases.iter().zip(&results).map(|(case, of)| print(case, of)).collect();
     Ok(met.iter().all(|met| *met))

@@ -139,6 +139,18 @@ impl Lab {
         Ok(Lab { paths, record, launch })
     }
 
+    /// Makes a lab, calls `act` with it, and removes it. A lab of that name that an interrupted run
+    /// left behind, in any state, is removed first.
+    pub fn with_fresh<T>(
+        options: &Options,
+        act: impl FnOnce(Lab) -> Result<T, LabError>,
+    ) -> Result<T, LabError> {
+        Lab::down(&options.name)?;
+        let result = Lab::up(options).and_then(act);
+        Lab::down(&options.name)?;
+        result
+    }
+
     /// Attaches to the lab called `name`. Fails if it is not up.
     pub fn attach(name: &str) -> Result<Lab, LabError> {
         let paths = LabPaths::new(name);

@@ -35,12 +35,8 @@ pub fn run(seconds: u64) -> Result<bool, LabError> {
     setup::install(PackageSet::Fuzzer)?;
     dist::build_everything()?;
     let rlaunch = dist::launcher(Profile::Lab)?;
-    // An interrupted run leaves its lab behind, in any state.
-    Lab::down(NAME)?;
-    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, 2) })?;
-    let soaked = soak(&lab, &rlaunch, seconds);
-    Lab::down(NAME)?;
-    soaked?;
+    let options = Options { net: NET, ..Options::new(NAME, 2) };
+    Lab::with_fresh(&options, |lab| soak(&lab, &rlaunch, seconds))?;
     println!(
         "{seconds} s: no message was lost, out of order or wrong, no rank's memory has grown, and \
          abandoned calls did not affect the others"

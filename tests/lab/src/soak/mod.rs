@@ -50,12 +50,8 @@ pub struct SoakOptions {
 /// hung, failed or left anything behind.
 pub fn launch(options: &SoakOptions, rlaunch: &Path) -> Result<bool, LabError> {
     setup::install(PackageSet::Lab)?;
-    // An interrupted run leaves its lab behind, in any state.
-    Lab::down(NAME)?;
-    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, options.hosts) })?;
-    let soaked = soak(options, &lab, rlaunch);
-    Lab::down(NAME)?;
-    let SoakResult { times, failed } = soaked?;
+    let lab = Options { net: NET, ..Options::new(NAME, options.hosts) };
+    let SoakResult { times, failed } = Lab::with_fresh(&lab, |lab| soak(options, &lab, rlaunch))?;
     let load = if options.load { "busy" } else { "quiet" };
     let (hosts, launches) = (options.hosts, times.count() + failed);
     println!(

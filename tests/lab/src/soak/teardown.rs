@@ -104,12 +104,8 @@ impl JobEnd {
 /// hung or left anything behind.
 pub fn run(jobs: usize, rlaunch: &Path) -> Result<bool, LabError> {
     setup::install(PackageSet::Lab)?;
-    // An interrupted run leaves its lab behind, in any state.
-    Lab::down(NAME)?;
-    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, CONCURRENT) })?;
-    let soaked = soak(&lab, rlaunch, jobs);
-    Lab::down(NAME)?;
-    soaked
+    let options = Options { net: NET, ..Options::new(NAME, CONCURRENT) };
+    Lab::with_fresh(&options, |lab| soak(&lab, rlaunch, jobs))
 }
 
 fn soak(lab: &Lab, rlaunch: &Path, jobs: usize) -> Result<bool, LabError> {

@@ -147,6 +147,18 @@ impl VmLab {
         Ok(lab)
     }
 
+    /// Makes a lab, calls `act` with it, and removes it. Guests of that name that an interrupted run
+    /// left behind are removed first.
+    pub fn with_fresh<T>(
+        options: &VmOptions,
+        act: impl FnOnce(&VmLab) -> Result<T, LabError>,
+    ) -> Result<T, LabError> {
+        VmLab::down(&options.name)?;
+        let result = VmLab::up(options).and_then(|lab| act(&lab));
+        VmLab::down(&options.name)?;
+        result
+    }
+
     fn start(&self) -> Result<(), LabError> {
         let dir = &self.paths.dir;
         fs::create_dir_all(dir).map_err(LabError::io(format!("make {}", dir.display())))?;

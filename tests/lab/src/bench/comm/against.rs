@@ -4,11 +4,11 @@
 //! started by its own launcher. Settings with more ranks than processors are not measured: there
 //! the kernel's scheduling varies more from run to run than builds differ.
 
+use std::path::Path;
+
 use super::row::{CommRow, RowTime};
 use super::setting::{RLAUNCH, Setting};
-use super::{
-    CommOptions, MeasureRequest, SECONDS, in_words, init, measure_one, on_host, place_as, selected,
-};
+use super::{CommOptions, MeasureRequest, SECONDS, in_words, init, measure_one, on_host, selected};
 use crate::LabError;
 use crate::bench::against::{self, Builds, ComparisonRow, EarlierBuild, Testbeds, Turn};
 use crate::dist::{self, Profile};
@@ -54,8 +54,10 @@ pub fn run_against(options: &CommOptions, earlier: &EarlierBuild) -> Result<bool
 /// for both builds, and the file is written anew each time: where its pages are in memory changes
 /// the speed by some percent, which must not stay with one build for all rounds.
 fn place_program(turn: &Turn<'_>, name: &str) -> Result<String, LabError> {
-    place_as(turn.testbed, &turn.testbed.rlaunch.with_file_name(name), name)?;
-    Ok(on_host(name))
+    let path = on_host(name);
+    let program = turn.testbed.rlaunch.with_file_name(name);
+    turn.testbed.copy(&program, Path::new(&path), 0o755)?;
+    Ok(path)
 }
 
 /// Measures operations in a setting. In the warm-up round both programs find how many operations a

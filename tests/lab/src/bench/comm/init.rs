@@ -3,11 +3,12 @@
 //! All ranks begin at the same moment, when all of them run. The time until they run depends on the
 //! launcher, and is measured by `cargo lab bench launch`.
 
+use super::on_host;
 use super::setting::{Contender, Setting, Transport};
-use super::{IDLE, on_host};
 use crate::LabError;
 use crate::bench::Series;
-use crate::bench::launchers::{Launcher, Testbed};
+use crate::bench::launchers::Launcher;
+use crate::bench::testbed::Testbed;
 use crate::command::run as run_command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -83,7 +84,7 @@ pub(super) fn once(
     command.env("MPIEXEC_TIMEOUT", SETTING.limit());
     let operation = format!("start ranks under {}", contender.name);
     let output = run_command(&operation, &mut command)?;
-    testbed.lab.wait_until_idle(IDLE)?;
+    testbed.wait_until_idle()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let times = text.lines().filter_map(|line| line.strip_prefix("ready ")?.parse::<f64>().ok());
     let times: Vec<f64> = times.collect();

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{Failure, HOSTS, PER_HOST, Scratch};
-use crate::bench::launchers::{Launcher, Testbed};
+use super::{Failure, HOSTS, PER_HOST};
+use crate::bench::launchers::Launcher;
+use crate::bench::testbed::Testbed;
 use crate::command::background::Background;
 use crate::command::{last_lines, run, wait_until};
 use crate::{Account, Cut, LabError, Process};
@@ -61,13 +62,13 @@ impl<'a> FailingJob<'a> {
     /// Starts eight ranks and waits until all are up and rank 5 reads its pipe.
     pub(super) fn start(
         testbed: &'a Testbed,
-        scratch: &Scratch,
+        scratch: &Path,
         launcher: Launcher,
     ) -> Result<FailingJob<'a>, LabError> {
         let mut mkfifo = testbed.lab.on(HOST, Account::Root)?;
         run("make a pipe", mkfifo.args(["mkfifo", PIPE]))?;
         let mut command = launcher.command(testbed, PER_HOST, &["sh", "-c", PROGRAM]);
-        command.env("TMPDIR", &scratch.0);
+        command.env("TMPDIR", scratch);
         let job = Background::start(command)?;
         let ready = || job.stdout().matches("ready").count() == HOSTS * PER_HOST;
         let mut ranks = Vec::new();
