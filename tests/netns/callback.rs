@@ -145,7 +145,7 @@ fn a_launcher_that_cannot_be_called_says_which_port_to_open() {
     // Nor can it get the agent.
     field.forget_agents(&["c"], Account::Root);
     let ran = field.rlaunch("-H c hostname").run();
-    ran.refused(202, &["c: its shell gives no stdin", "no rlaunch-worker of this build on PATH"]);
+    ran.refused(202, &["c: its shell has no stdin", "no rlaunch-worker of this build on PATH"]);
     ran.says(&["bash ", "python3 ", "refused"]).hints("put rlaunch-worker of this build into");
     ran.hints("ufw allow from");
 }

@@ -143,7 +143,7 @@ fn a_full_disk() {
     let field = Field::new();
     let _mount = mount(&field, "b", "size=200k");
     let ran = field.rlaunch("-H a,b,c hostname").run();
-    ran.refused(202, &["b: cannot keep the agent there: ", "No space left"]).hints("--agent-dir");
+    ran.refused(202, &["b: cannot install the agent: ", "No space left"]).hints("--agent-dir");
     let left = field.on("b", "find ~/.cache -type f");
     assert_eq!(left, "", "half a copy is left");
 }
@@ -169,7 +169,7 @@ fn a_home_that_nothing_executes_from() {
     let named = Account::Root.home().join(".cache/agents");
     let _named = field.scratch(&ABC, named.to_str().unwrap());
     let ran = field.rlaunch("--agent-dir ~/.cache/agents -H a,b,c hostname").run();
-    ran.refused(202, &["b: cannot keep the agent there", "cannot execute"]).hints("--agent-dir");
+    ran.refused(202, &["b: cannot install the agent", "cannot execute"]).hints("--agent-dir");
     let _agents = field.scratch(&ABC, "/tmp/agents");
     answered_everywhere(&field.rlaunch("--agent-dir /tmp/agents -H a,b,c hostname").run());
 }
@@ -197,7 +197,7 @@ fn a_home_that_cannot_be_written() {
     let _agents = field.scratch(&ABC, "/tmp/agents-of-user");
     let run = |words| field.rlaunch(words).account(Account::User).run();
     let ran = run("--agent-dir ~/.cache/agents -H b hostname");
-    ran.refused(202, &["b: cannot keep the agent there", "Permission denied"]);
+    ran.refused(202, &["b: cannot install the agent", "Permission denied"]);
     ran.hints("--agent-dir");
     let elsewhere = run("--agent-dir /tmp/agents-of-user -H a,b,c hostname");
     answered_everywhere(&elsewhere);

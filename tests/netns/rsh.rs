@@ -334,7 +334,7 @@ fn a_container_that_is_not_entered_is_said_with_what_helps() {
     let locked = run("docker:locked");
     locked.refused(201, &["a: docker refuses: permission denied on its socket"]);
     locked.hints("on a: sudo usermod -aG docker $USER");
-    run("docker:stopped").refused(201, &["stopped does not run"]).hints("docker start stopped");
+    run("docker:stopped").refused(201, &["stopped is not running"]).hints("docker start stopped");
     run("docker:gone").refused(201, &["there is no container gone"]).hints("docker ps -a");
     run("nerdctl:mpi")
         .refused(201, &["nerdctl is not installed there"])

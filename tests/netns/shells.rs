@@ -93,7 +93,7 @@ fn a_bashrc_that_sleeps_and_ones_that_end_the_matter() {
     assert_eq!(slow.succeeded().sorted(), ["a", "d"], "{slow}");
     slow.keeps_quiet_about(&["Welcome", "sent to a"]);
     let ran = field.rlaunch("-H b,c,d hostname").within(SILENCE).run();
-    ran.refused(202, &["2 of 3 hosts", "  b: ", "  c: no agent speaks within 8 s"]);
+    ran.refused(202, &["2 of 3 hosts", "  b: ", "  c: no hello from the agent within 8 s"]);
     ran.hints("echo hello").hints("as ~/.bashrc, that starts another shell");
     ran.keeps_quiet_about(&["  d: "]);
 }

@@ -96,6 +96,6 @@ fn a_host_that_no_agent_fits() {
     field.forget_agents(&["b"], Account::Root);
     let _machine = field.machine("b", "riscv64");
     let ran = field.rlaunch("-H a,b hostname").run();
-    ran.refused(202, &["b: no agent for riscv64 among "]);
+    ran.refused(202, &["b: no agent for riscv64 at "]);
     ran.hints("lib/rlaunch/riscv64-unknown-linux-gnu/rlaunch-worker");
 }

@@ -49,7 +49,7 @@ fn a_strangers_agent_directory_is_refused_by_its_owner_and_path() {
         nothing_was_executed(&field, &ran);
         ran.refused(
             202,
-            &["b: cannot keep the agent there: others may change /tmp/ag: owner nobody"],
+            &["b: cannot install the agent: others may change /tmp/ag: owner nobody"],
         );
         ran.hints("--agent-dir");
     }
@@ -68,7 +68,7 @@ fn a_squatted_place_in_a_shared_directory_is_refused_by_its_owner_and_path() {
         let ran = field.rlaunch("--agent-dir /tmp/ag -H b true").account(account).run();
         nothing_was_executed(&field, &ran);
         let said =
-            format!("b: cannot keep the agent there: others may change {place}: owner nobody");
+            format!("b: cannot install the agent: others may change {place}: owner nobody");
         ran.refused(202, &[&said]);
         // What is the account's own by owner, and leads to a stranger's.
         field.on("b", &format!("rm -r {place}; ln -s /tmp/ag/{} {place}", build(&field)));
@@ -117,7 +117,7 @@ fn no_agent_is_kept_below_what_a_group_may_change() {
         let ran = field.rlaunch("--agent-dir /tmp/project/ag -H b true").account(account).run();
         ran.refused(
             202,
-            &["b: cannot keep the agent there: others may change /tmp/project: owner root"],
+            &["b: cannot install the agent: others may change /tmp/project: owner root"],
         );
         ran.hints("chmod go-w");
         let left = field.on("b", "find /tmp/project -type f");
@@ -159,7 +159,7 @@ fn two_accounts_share_an_agent_directory_and_do_not_meet() {
     // One that all may write to without a sticky bit is nobody's.
     field.on("b", "chmod 777 /tmp/ag; rm -r /tmp/ag/.rlaunch-*");
     let ran = field.rlaunch("--agent-dir /tmp/ag -H b true").account(Account::User).run();
-    ran.refused(202, &["b: cannot keep the agent there: others may change /tmp/ag: owner root"]);
+    ran.refused(202, &["b: cannot install the agent: others may change /tmp/ag: owner root"]);
 }
 
 #[test]

@@ -30,21 +30,21 @@ pub(crate) enum DeployError {
     Store(#[from] AgentStoreError),
     #[error("the host runs {system}, and the agent needs Linux")]
     System { system: String },
-    #[error("cannot keep the agent there: {cause}")]
+    #[error("cannot install the agent: {cause}")]
     Install { cause: String },
-    #[error("its shell gives no stdin, and there is no other way to take the agent there: {cause}")]
+    #[error("its shell has no stdin, and it cannot fetch the agent: {cause}")]
     NoFetch { cause: String, from: Option<IpAddr>, ports: PortRange },
-    #[error("cannot reach the launcher at {tried}, and its shell gives no stdin")]
+    #[error("cannot reach the launcher at {tried}, and its shell has no stdin")]
     NoCallback { tried: String, from: Option<IpAddr>, ports: PortRange },
-    #[error("no agent speaks within {} s{}", waited.as_secs(), quoted_output(words))]
+    #[error("no hello from the agent within {} s{}", waited.as_secs(), quoted_output(words))]
     Silent { words: String, waited: Duration },
-    #[error("the agent is there and does not start{}", quoted_output(.0))]
+    #[error("the agent is installed but does not start{}", quoted_output(.0))]
     NoStart(String),
-    #[error("its shell runs no commands{}", quoted_output(.0))]
+    #[error("its shell does not run commands{}", quoted_output(.0))]
     Shell(String),
-    #[error("the agent speaks another protocol: version {theirs}, this is {PROTOCOL_VERSION}")]
+    #[error("the agent has protocol version {theirs}, this rlaunch has {PROTOCOL_VERSION}")]
     Version { theirs: u16 },
-    #[error("the agent's first words are not understood")]
+    #[error("cannot parse the agent's hello")]
     Wire(#[from] FrameError),
 }
 

@@ -22,11 +22,11 @@ const HASH_DIGITS: usize = 32;
 /// Reason why there is no executable to send.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AgentStoreError {
-    #[error("no agent for {arch} among {}", list(looked))]
+    #[error("no agent for {arch} at {}", list(looked))]
     Missing { arch: String, looked: Vec<PathBuf> },
-    #[error("no {PROVER} for {arch} among {}", list(looked))]
+    #[error("no {PROVER} for {arch} at {}", list(looked))]
     NoProver { arch: String, looked: Vec<PathBuf> },
-    #[error("no {BENCH} for {arch} among {}", list(looked))]
+    #[error("no {BENCH} for {arch} at {}", list(looked))]
     NoBench { arch: String, looked: Vec<PathBuf> },
     #[error("cannot read the agent {}", path.display())]
     Read { path: PathBuf, source: io::Error },

@@ -157,13 +157,13 @@ enum Refusal {
     CallbackHello(#[from] CallbackError),
     #[error("the connection broke: {0}")]
     Io(#[from] io::Error),
-    #[error("it has hung up")]
+    #[error("the peer closed the connection")]
     HungUp,
-    #[error("the agent of node {0} has come already")]
+    #[error("the agent of node {0} is already connected")]
     Again(NodeId),
     #[error("there is no file {0}")]
     NoFile(String),
-    #[error("too many wait for a file")]
+    #[error("too many file transfers are waiting")]
     Busy,
 }
 

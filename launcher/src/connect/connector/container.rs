@@ -88,7 +88,7 @@ pub(crate) enum ContainerError {
     Daemon { tool: &'static str },
     #[error("there is no container {name}")]
     Unknown { tool: &'static str, name: String },
-    #[error("the container {name} does not run")]
+    #[error("the container {name} is not running")]
     Stopped { tool: &'static str, name: String },
     #[error("{tool} is not installed there, or not on the PATH of a login without a terminal")]
     NoTool { tool: String },
@@ -382,7 +382,7 @@ mod tests {
         let toolbox = "Error: container mpi not found";
         expect("toolbox:mpi", 1, toolbox, &["there is no container mpi"]);
         let stopped = "Error response from daemon: container 3f2a is not running";
-        expect("docker:mpi", 1, stopped, &["the container mpi does not run", "docker start mpi"]);
+        expect("docker:mpi", 1, stopped, &["the container mpi is not running", "docker start mpi"]);
         let improper = "Error: can only create exec sessions on running containers: container \
                         state improper";
         expect("podman:mpi", 255, improper, &["on b: podman start mpi"]);

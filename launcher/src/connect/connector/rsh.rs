@@ -32,12 +32,12 @@ pub(crate) enum RshError {
     Empty { origin: String },
     #[error("cannot run `{program}` of {origin}")]
     Start { origin: String, program: String, source: io::Error },
-    #[error("`{command}` {}no agent has spoken{}", how(*ended), colon(words))]
+    #[error("`{command}` {}no agent answered{}", how(*ended), colon(words))]
     NoAgent { command: String, ended: Option<ExitStatus>, words: String },
 }
 
 fn how(ended: Option<ExitStatus>) -> String {
-    ended.map(|ended| format!("{ended}, and ")).unwrap_or_else(|| "runs, and ".to_owned())
+    ended.map(|ended| format!("{ended}, but ")).unwrap_or_else(|| "runs, but ".to_owned())
 }
 
 fn colon(words: &str) -> String {
@@ -163,7 +163,7 @@ mod tests {
         let error = rsh.no_agent(&host, Some(ExitStatus::Code(1)), said);
         assert_eq!(
             error.to_string(),
-            "`/etc/mpi/kubexec.sh w-0` exited with code 1, and no agent has spoken: Error from \
+            "`/etc/mpi/kubexec.sh w-0` exited with code 1, but no agent answered: Error from \
              server: pods not found"
         );
         let secret = Rsh::parse("--rsh", "x --password=hunter2 --token hunter2").unwrap();
@@ -171,7 +171,7 @@ mod tests {
         let said = format!("{error} {}", error.hint().unwrap());
         assert!(!said.contains("hunter2"), "{said}");
         let silent = rsh.no_agent(&host, None, "+ shift\n");
-        let expected = "`/etc/mpi/kubexec.sh w-0` runs, and no agent has spoken";
+        let expected = "`/etc/mpi/kubexec.sh w-0` runs, but no agent answered";
         assert_eq!(silent.to_string(), expected);
     }
 }
