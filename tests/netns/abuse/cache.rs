@@ -47,10 +47,7 @@ fn a_strangers_agent_directory_is_refused_by_its_owner_and_path() {
         let run = || field.rlaunch("--agent-dir /tmp/ag -H b true").account(account).run();
         let ran = run();
         nothing_was_executed(&field, &ran);
-        ran.refused(
-            202,
-            &["b: cannot install the agent: others may change /tmp/ag: owner nobody"],
-        );
+        ran.refused(202, &["b: cannot install the agent: others may change /tmp/ag: owner nobody"]);
         ran.hints("--agent-dir");
     }
 }
@@ -67,8 +64,7 @@ fn a_squatted_place_in_a_shared_directory_is_refused_by_its_owner_and_path() {
         strangers_program(&field, &place);
         let ran = field.rlaunch("--agent-dir /tmp/ag -H b true").account(account).run();
         nothing_was_executed(&field, &ran);
-        let said =
-            format!("b: cannot install the agent: others may change {place}: owner nobody");
+        let said = format!("b: cannot install the agent: others may change {place}: owner nobody");
         ran.refused(202, &[&said]);
         // What is the account's own by owner, and leads to a stranger's.
         field.on("b", &format!("rm -r {place}; ln -s /tmp/ag/{} {place}", build(&field)));
