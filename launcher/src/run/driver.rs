@@ -56,9 +56,9 @@ fn perform(action: Action, job: &JobRun, nodes: &Nodes) {
         Action::SendAll(message) => nodes.tell_all(&message),
         Action::Relay { from, to, data, room } => nodes.relay((from, to), data, room),
         Action::Emit(event) => job.events.emit(&event),
-        Action::Say(line) => messages::info(&line),
+        Action::Info(line) => messages::info(&line),
         Action::Warn(line) => messages::warn(&line),
-        Action::StopProcess => signals::stop_here(),
+        Action::StopProcess => signals::stop_process(),
     }
 }
 
@@ -79,7 +79,7 @@ async fn conclude(
     if let (Some(recorder), Some(transcript)) = (&job.recorder, written.transcript.take()) {
         recorder.printed(transcript);
     }
-    outcome.line_to_say().into_iter().for_each(messages::info);
+    outcome.closing_line().into_iter().for_each(messages::info);
     let decided = outcome.decide(&job.options, written, master_port);
     if let Err(failed) = &decided {
         tracing::debug!(job = %job.id, exit = failed.exit.0, "concluded");

@@ -40,9 +40,9 @@ pub(crate) enum Event {
     /// The hosts of the job are known. They are about to be reached, or have been reached if their
     /// GPUs had to be counted first.
     JobStarted { program: String, ranks: u32, nodes: usize },
-    /// The connection to a host stands.
+    /// A host was logged in to.
     HostReached { host: String },
-    /// The agent on a host runs. `sent_bytes` is 0 if the host had the agent's file already.
+    /// The agent on a host has started. `sent_bytes` is 0 if the host had the agent's file already.
     AgentStarted { host: String, hostname: String, pid: u32, sent_bytes: usize },
     /// A phase (`reach`, `prepare`, `join`, `run`) ended after `seconds`.
     Phase { name: &'static str, seconds: f64 },
@@ -132,7 +132,7 @@ impl EventLog {
     }
 
     /// Goes on in the same file with the events of another job.
-    pub(crate) fn of_job(self, job: JobId) -> EventLog {
+    pub(crate) fn for_job(self, job: JobId) -> EventLog {
         EventLog { job, ..self }
     }
 
@@ -159,7 +159,7 @@ mod tests {
         let events = EventLog::open(path.to_str(), JobId(5)).unwrap();
         events.emit(&Event::HostReached { host: "a".into() });
         events.emit(&Event::rank_exited(Rank(1), "b".into(), 7, ExitStatus::Signal(11)));
-        let events = events.of_job(JobId(6));
+        let events = events.for_job(JobId(6));
         let (former, after) = ("5".into(), "c".into());
         events.emit(&Event::JobRestarted { number: 1, most: 2, former, after });
         let text = std::fs::read_to_string(path).unwrap();

@@ -12,7 +12,7 @@ pub(crate) struct RankExit {
     pub(crate) status: ExitStatus,
     /// Killed while its host was out of memory.
     pub(crate) out_of_memory: bool,
-    /// By the launcher's clock.
+    /// Time of the exit, on the launcher's clock.
     pub(crate) at: Instant,
 }
 

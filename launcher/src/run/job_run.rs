@@ -37,7 +37,7 @@ impl JobRun {
 
     /// Begins a restart, `job`, whose events go to the log of the attempts before it.
     pub(crate) fn next(job: JobSpec, events: EventLog) -> JobRun {
-        let events = events.of_job(job.id);
+        let events = events.for_job(job.id);
         JobRun { recorder: job.is_recorded.then(Recorder::new), job, events }
     }
 

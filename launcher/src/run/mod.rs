@@ -64,7 +64,7 @@ pub(crate) async fn run_attempt(
     job.events.emit(&Event::job_ended(&ended));
     let record = job.recorder.as_ref().and_then(|recorder| recorder.finish(job, &ended));
     if let Some(record) = &record {
-        record::store::keep_or_warn(record);
+        record::store::save_or_warn(record);
     }
     (ended, record)
 }

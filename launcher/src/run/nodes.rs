@@ -37,7 +37,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The nodes of a job, each with its session.
 pub(crate) struct Nodes {
-    /// By [`NodeId`].
+    /// Indexed by [`NodeId`].
     pub(crate) reached: Vec<ReachedNode>,
     pub(crate) events: NodeEvents,
     libraries: RankLibraries,
@@ -45,7 +45,7 @@ pub(crate) struct Nodes {
 }
 
 /// Receiver of everything that happens on the nodes of a job. Events of hosts without ranks, whose
-/// agents were sent home, are dropped.
+/// agents were ended, are dropped.
 pub(crate) struct NodeEvents {
     receiver: mpsc::UnboundedReceiver<NodeEvent>,
     /// Number of nodes; hosts without ranks have higher ids.
@@ -100,7 +100,8 @@ impl Nodes {
         }
     }
 
-    /// Name of a node's host; a node that an agent made up goes by its number.
+    /// Returns the name of a node's host. An unknown id, which only a faulty agent sends, is given as its
+    /// number.
     pub(crate) fn host(&self, node: NodeId) -> String {
         let known = self.reached.get(node.index());
         known.map_or_else(|| format!("unknown node {}", node.0), |node| node.host.to_string())
@@ -113,12 +114,12 @@ impl Nodes {
         drop((reached, events));
         let closed = async {
             for session in &mut sessions {
-                // It returns nothing, and a panic was printed already.
+                // An error means that the session panicked, which was printed.
                 let _ = session.await;
             }
         };
         if deadline::within(CLOSE_TIMEOUT, closed).await.is_none() {
-            // The output is complete once no session holds a sender of it.
+            // The writing thread waits for all senders of output, which sessions hold.
             sessions.iter().for_each(JoinHandle::abort);
         }
     }

@@ -38,30 +38,30 @@ pub(crate) enum Reason {
 /// Final report of a node, or the result of cleaning it up after its loss.
 #[derive(Debug)]
 pub(crate) enum NodeEnd {
-    /// Its agent verified that nothing is left, or what is.
+    /// Report of the agent: what it ended, and what it could not end.
     Done(CleanupReceipt),
-    /// Its agent was lost, and a second channel tried to end what it left.
+    /// Result of the clean-up over a second channel, after the agent was lost.
     Lost(CleanupOutcome),
 }
 
-/// Everything that the end of a job is judged by.
+/// Facts that the exit code and the message of a job depend on.
 pub(crate) struct Outcome {
     pub(crate) nodes: Vec<SupervisedNode>,
     pub(crate) first_failure: FirstFailure,
     /// `None` if every rank ended by itself.
     pub(crate) reason: Option<Reason>,
-    /// By node; `None` if nothing was reported in time.
+    /// Final reports, indexed by node; `None` if nothing was reported in time.
     pub(crate) ends: Vec<Option<NodeEnd>>,
 }
 
 impl Outcome {
-    /// Whether the last output gets only a moment to be written: the user has left, or its reader.
+    /// Whether the last output gets only little time to be written, as its user or reader has left.
     pub(crate) fn is_impatient(&self) -> bool {
         matches!(self.reason, Some(Reason::User(_) | Reason::ReaderGone))
     }
 
-    /// Line to print before the outcome: why a job of services has ended.
-    pub(crate) fn line_to_say(&self) -> Option<&str> {
+    /// Returns a line to print before the outcome, if a job of services was ended by one of them.
+    pub(crate) fn closing_line(&self) -> Option<&str> {
         match &self.reason {
             Some(Reason::Served(line)) => Some(line),
             _ => None,

@@ -39,15 +39,16 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 
-/// Bytes of output that all nodes together may have on their way, unless the minimum for each is more.
+/// Bytes of output from all nodes together that may be sent and not written. [`MIN_WINDOW`] for each
+/// node takes precedence.
 const TOTAL_WINDOW: usize = 2 << 20;
-/// Maximum for one node, in bytes: enough for any reader even over a long distance.
+/// Maximum for one node, in bytes: at usual round-trip times, more than any reader reads.
 const MAX_WINDOW: usize = 256 << 10;
-/// Minimum for one node, in bytes: a whole frame can be sent even if a quarter of the window, the
-/// most that is held back to be granted at once, is not granted again.
+/// Minimum for one node, in bytes. Up to a quarter of the window is withheld until it can be granted
+/// in one piece; a whole frame must fit into the rest.
 const MIN_WINDOW: usize = 2 * MAX_OUTPUT;
 
-/// Bytes of output that one of `nodes` nodes may have on their way.
+/// Returns the bytes of output that one of `nodes` nodes may have sent and that are not written.
 pub(crate) fn window(nodes: usize) -> u32 {
     let window = (TOTAL_WINDOW / nodes.max(1)).clamp(MIN_WINDOW, MAX_WINDOW);
     u32::try_from(window).unwrap_or(u32::MAX)
@@ -63,7 +64,7 @@ pub(crate) fn rank_files(options: &OutputOptions, ranks: u32) -> Result<Option<R
     files.map_err(|error| Failed::from_error(Exit::FILES, &error))
 }
 
-/// Work for the thread. It holds a part of the node's room if it took no credit.
+/// Work for the thread. The [`Reserved`] bounds items that cost no credit.
 enum OutputItem {
     Chunk(Chunk, Option<Reserved>),
     /// Process id of a rank, before any of its output.
@@ -227,7 +228,7 @@ impl WriterThread {
                     | OutputItem::Started(rank, ..),
                 ) if rank.0 >= self.ranks => {}
                 Ok(OutputItem::Chunk(chunk, _room)) => {
-                    self.note(&chunk);
+                    self.store(&chunk);
                     self.arbiter.push(chunk);
                 }
                 Ok(OutputItem::Started(rank, pid, _room)) => {
@@ -244,7 +245,7 @@ impl WriterThread {
     }
 
     /// Adds a chunk to the tails and to the files, which do not wait for whole lines.
-    fn note(&mut self, Chunk { source, data, .. }: &Chunk) {
+    fn store(&mut self, Chunk { source, data, .. }: &Chunk) {
         if source.1 == self.error_stream {
             self.tails.add(source.0, data);
         }
@@ -305,7 +306,7 @@ mod tests {
     fn a_frame_goes_whatever_is_still_to_be_paid_back() {
         for nodes in [0, 1, 4, 8, 64, 385, 1000, 65_536] {
             let window = window(nodes) as usize;
-            // Up to a lump, a quarter of the window, is held back until more is written.
+            // Up to a quarter of the window is withheld until more is written.
             assert!(window - window / 4 >= MAX_OUTPUT, "{nodes} nodes: {window}");
             assert!(window <= MAX_WINDOW);
         }

@@ -94,7 +94,7 @@ fn describe(problem: &Problem, hosts: &str) -> (Exit, String, Option<String>) {
         }
         Problem::Singleton { program, library, needs } => {
             let program = format!("{} on {hosts}", program.display());
-            let (sentence, hint) = singleton(&program, library, needs);
+            let (sentence, hint) = unserved_mpi(&program, library, needs);
             (Exit::SINGLETON, sentence, Some(hint))
         }
         Problem::System { operation, cause } => {
@@ -104,7 +104,7 @@ fn describe(problem: &Problem, hosts: &str) -> (Exit, String, Option<String>) {
 }
 
 /// Message and hint for `program`, which runs an MPI `library` that rlaunch does not serve.
-pub(crate) fn singleton(program: &str, library: &str, needs: &str) -> (String, String) {
+pub(crate) fn unserved_mpi(program: &str, library: &str, needs: &str) -> (String, String) {
     (
         format!(
             "{program} runs MPI ({library}), which needs {needs}; rlaunch does not serve it, so every \

@@ -43,7 +43,7 @@ pub(crate) struct JobRecord {
     pub(crate) program: Vec<String>,
     /// Hosts that got ranks, in the order of nodes.
     pub(crate) hosts: Vec<HostRanks>,
-    /// By rank; empty if no rank was started.
+    /// Indexed by rank; empty if no rank was started.
     pub(crate) placement: Vec<RankPlace>,
     /// Variables of ranks, as `--show env` prints them.
     pub(crate) environment: Vec<RankVariable>,
@@ -68,7 +68,7 @@ pub(crate) struct RankPlace {
     pub(crate) numa_node: Option<u32>,
     /// PCI address.
     pub(crate) gpu: Option<String>,
-    /// The nearest NICs, and their distance.
+    /// The nearest NICs and their distance, `mlx5_0,mlx5_1 PIX`.
     pub(crate) nics: String,
     pub(crate) why: String,
 }
@@ -102,7 +102,7 @@ impl RecordedEnd {
     }
 }
 
-/// What the ranks were started with.
+/// Configuration that the ranks were started with.
 struct RankStart {
     table: RankTable,
     setups: Vec<Vec<RankConfig>>,
@@ -131,7 +131,7 @@ impl Recorder {
 
     /// Adds the hosts of the ranks.
     pub(crate) fn mapped(&self, map: &RankMap) {
-        // It is called once.
+        // A second call would change nothing.
         let _ = self.map.set(map.clone());
     }
 
@@ -142,7 +142,7 @@ impl Recorder {
         setups: Vec<Vec<RankConfig>>,
         libraries: Vec<Option<PathBuf>>,
     ) {
-        // It is called once.
+        // A second call would change nothing.
         let _ = self.start.set(RankStart { table, setups, libraries });
     }
 

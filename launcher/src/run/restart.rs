@@ -15,7 +15,7 @@ use rlaunch_bootstrap::security::handshake::Secret;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 
-/// Ids that are tried for one that leads to other ports; every second one does.
+/// Ids that are tried to find one with distant ports; about every second id has them.
 const MAX_IDS: usize = 64;
 
 /// Runs a job, and restarts it while it fails in a way that a restart may survive. A restart begins
@@ -26,7 +26,7 @@ pub(crate) async fn run_with_restarts(job: JobSpec, signals: &mut Signals) -> Re
         let (ended, _record) = run_attempt(&job, signals).await;
         // A user who ends a job that is already failing does not want it restarted.
         let mut failed = match ended {
-            Err(failed) if failed.may_restart && !signals.have_asked_to_end() => failed,
+            Err(failed) if failed.may_restart && !signals.end_was_requested() => failed,
             ended => return ended,
         };
         let Some(restarts) = job.restarts else { return Err(failed) };

@@ -3,7 +3,7 @@
 //!
 //! A session reports [`NodeEvent`]s until its channel ends. If that is not after
 //! [`FromAgent::Done`], it reports [`NodeEventKind::Lost`], tries to end what the agent left over a
-//! second channel, and reports the result as [`NodeEventKind::CleanupOutcome`].
+//! second channel, and reports the result as [`NodeEventKind::CleanedUp`].
 
 use crate::connect::agent::hello::StartedAgent;
 use crate::connect::channel::{AgentReader, AgentWriter, Incoming};
@@ -25,10 +25,10 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{MissedTickBehavior, interval_at};
 
 /// Bytes of an agent's stderr that are quoted when its channel ends.
-const LAST_WORDS: usize = 2 << 10;
+const STDERR_TAIL: usize = 2 << 10;
 
-/// Bytes of one agent's frames that may wait to be handled: enough for the largest frame. While as
-/// many wait, nothing more is read from the agent.
+/// Bytes of one agent's frames that may wait to be handled: enough for the largest frame. At this limit
+/// nothing more is read from the agent.
 const UNHANDLED: usize = MAX_FRAME;
 
 /// Something that happened on a node.
@@ -36,7 +36,8 @@ const UNHANDLED: usize = MAX_FRAME;
 pub(crate) struct NodeEvent {
     pub(crate) node: NodeId,
     pub(crate) kind: NodeEventKind,
-    /// Part of its node's [`UNHANDLED`].
+    /// Share of [`UNHANDLED`] that is released once the event is handled. Events of
+    /// the session itself have none.
     pub(crate) room: Option<Reserved>,
 }
 
@@ -64,7 +65,7 @@ pub(crate) struct SessionSlot {
     pub(crate) open: mpsc::Sender<()>,
 }
 
-/// Serves an agent that has message hello, until its channel ends; then closes its route.
+/// Serves an agent that has said hello, until its channel ends; then closes its route.
 pub(crate) async fn serve(
     greeted: StartedAgent,
     route: Option<HostConnection>,
@@ -86,25 +87,25 @@ pub(crate) async fn serve(
         unread,
         stdin: slot.stdin,
         silence: Deadline::after(slot.silence),
-        last_words: Vec::new(),
+        stderr_tail: Vec::new(),
         done: false,
         silent: false,
     };
     let mut reader = greeted.channel.reader;
     let how = session.read(&mut reader).await;
     if !session.done {
-        let words = String::from_utf8_lossy(&session.last_words);
+        let words = String::from_utf8_lossy(&session.stderr_tail);
         let words = words.trim();
         let separator = if words.is_empty() { "" } else { ": " };
         session.report(NodeEventKind::Lost(format!("{how}{separator}{words}")), None);
     }
     writer.abort();
     if !session.done {
-        // The agent may hang although its host is well, so its silence must not count for the host.
+        // A silent agent may hang on a host that still answers, so the clean-up is tried then as well.
         let (grace, is_silent) = (slot.kill_after, session.silent);
         let lost_agent =
             LostAgent { route: route.as_ref(), agent: &agent, job, processes, grace, is_silent };
-        // An error means that the outbox is gone: nothing can hurry the lost_agent any more.
+        // An error means that the outbox is gone: nothing will hurry the clean-up.
         let at_once = async { drop(at_once.wait_for(|now| *now).await) };
         session.report(NodeEventKind::CleanedUp(lost_agent.clean_up(at_once).await), None);
     }
@@ -136,7 +137,7 @@ struct Session {
     unread: Arc<UnreadCommands>,
     stdin: StdinFeed,
     silence: Deadline,
-    last_words: Vec<u8>,
+    stderr_tail: Vec<u8>,
     done: bool,
     silent: bool,
 }
@@ -216,9 +217,9 @@ impl Session {
     fn diagnose(&mut self, words: &[u8]) {
         let message = printable::first_line(&String::from_utf8_lossy(words));
         tracing::debug!(node = %self.node, "agent: {message}");
-        self.last_words.extend_from_slice(words);
-        let excess = self.last_words.len().saturating_sub(LAST_WORDS);
-        self.last_words.drain(..excess);
+        self.stderr_tail.extend_from_slice(words);
+        let excess = self.stderr_tail.len().saturating_sub(STDERR_TAIL);
+        self.stderr_tail.drain(..excess);
     }
 
     fn report(&self, kind: NodeEventKind, room: Option<Reserved>) {
@@ -276,7 +277,7 @@ mod tests {
             unread: orders.unread,
             stdin: StdinFeed::default(),
             silence: Deadline::after(BEAT),
-            last_words: Vec::new(),
+            stderr_tail: Vec::new(),
             done: false,
             silent: false,
         };

@@ -150,7 +150,9 @@ pub(crate) fn variables<'a>(
         let mut push = |variable, why| rows.push((rank.0, host, variable, why));
         for Variable { name, value, reason } in explained {
             let (value, why) = match yours(name) {
-                Some(var) => (var.value.to_string_lossy().into_owned(), whose(var).to_owned()),
+                Some(var) => {
+                    (var.value.to_string_lossy().into_owned(), user_reason(var).to_owned())
+                }
                 None => (value.clone(), reason.clone()),
             };
             push(format!("{name}={}", redacted_value(name, &value)), why);
@@ -161,10 +163,10 @@ pub(crate) fn variables<'a>(
         }
         let is_known = |name: &str| setup.defaults.iter().any(|default| default.name == name);
         let asked = |name: &OsStr| explicit.iter().any(|asked| name == asked.as_str());
-        for var in env.iter().filter(|var| is_of_libraries(&var.name) || asked(&var.name)) {
+        for var in env.iter().filter(|var| configures_library(&var.name) || asked(&var.name)) {
             let (name, value) = (var.name.to_string_lossy(), var.value.to_string_lossy());
             if !is_known(&name) {
-                push(format!("{name}={}", redacted_value(&name, &value)), whose(var).into());
+                push(format!("{name}={}", redacted_value(&name, &value)), user_reason(var).into());
             }
         }
         if job.login && !asked(OsStr::new(names::PATH)) {
@@ -175,7 +177,7 @@ pub(crate) fn variables<'a>(
 }
 
 /// Reason for a variable that comes from the launching shell or from `-x`.
-fn whose(var: &EnvVar) -> &'static str {
+fn user_reason(var: &EnvVar) -> &'static str {
     match var.rule {
         EnvRule::Default => "(yours) where the host sets none",
         EnvRule::Set | EnvRule::PathBefore | EnvRule::PathAfter => "(yours)",
@@ -204,7 +206,7 @@ fn library(path: &Path, given: Option<&EnvVar>) -> [[String; 2]; 3] {
 }
 
 /// Whether a variable configures a library for which rlaunch sets variables as well.
-fn is_of_libraries(name: &OsStr) -> bool {
+fn configures_library(name: &OsStr) -> bool {
     const PREFIXES: &[&str] = &["NCCL_", "UCX_", "GLOO_", "HOROVOD_", "TP_SOCKET_", "OMP_NUM_"];
     PREFIXES.iter().any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes()))
 }

@@ -6,7 +6,7 @@ use rlaunch_console::messages::Failed;
 use std::io;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
-/// What a signal to rlaunch asks for.
+/// Request that a signal to rlaunch stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UserSignal {
     /// End the job; a second one ends it without the grace period.
@@ -29,7 +29,7 @@ pub(crate) struct Signals {
     go_on: Stream,
     stop: Stream,
     /// Whether [`Signals::next`] has returned an [`UserSignal::End`].
-    has_asked_to_end: bool,
+    end_requested: bool,
 }
 
 impl Signals {
@@ -48,7 +48,7 @@ impl Signals {
             window: signal(SignalKind::window_change())?,
             go_on: signal(SignalKind::from_raw(Signal::SIGCONT as i32))?,
             stop: signal(SignalKind::from_raw(Signal::SIGTSTP as i32))?,
-            has_asked_to_end: false,
+            end_requested: false,
         })
     }
 
@@ -64,13 +64,13 @@ impl Signals {
             _ = self.go_on.recv() => UserSignal::Forward(Signal::SIGCONT),
             _ = self.stop.recv() => UserSignal::Suspend,
         };
-        self.has_asked_to_end |= matches!(signal, UserSignal::End(_));
+        self.end_requested |= matches!(signal, UserSignal::End(_));
         signal
     }
 
     /// Whether the user has ever asked for an end.
-    pub(crate) fn have_asked_to_end(&self) -> bool {
-        self.has_asked_to_end
+    pub(crate) fn end_was_requested(&self) -> bool {
+        self.end_requested
     }
 
     /// Waits until the user asks for an end, and returns the signal. Other signals have their default
@@ -79,7 +79,7 @@ impl Signals {
         loop {
             match self.next().await {
                 UserSignal::End(signal) => return signal,
-                UserSignal::Suspend => stop_here(),
+                UserSignal::Suspend => stop_process(),
                 UserSignal::Forward(_) => {}
             }
         }
@@ -87,7 +87,7 @@ impl Signals {
 }
 
 /// Stops this process as the terminal's Ctrl-Z would have; returns when it is continued.
-pub(crate) fn stop_here() {
+pub(crate) fn stop_process() {
     // If the process may not be stopped, it simply goes on.
     let _ = nix::sys::signal::raise(Signal::SIGSTOP);
 }

@@ -68,7 +68,7 @@ impl StdinFeed {
         let (wake, waker) = io::pipe()?;
         let reader = StdinReader { input, rooms: rooms.clone(), wake };
         std::thread::Builder::new().name("stdin".into()).spawn(|| reader.run())?;
-        // It is called once.
+        // A second call would change nothing.
         let _ = self.0.set(OpenFeed { rooms, waker });
         Ok(())
     }

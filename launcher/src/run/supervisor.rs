@@ -59,7 +59,7 @@ const MAX_REASON: usize = MAX_TEXT / 4;
 /// Something that happened to a running job.
 #[derive(Debug)]
 pub(crate) enum Input {
-    /// A message from an agent, or news of its channel.
+    /// A message from an agent, or a change of its channel.
     Node(NodeEvent),
     /// Every session has ended, so no node will report anything more.
     SessionsClosed,
@@ -82,7 +82,7 @@ pub(crate) enum Action {
     },
     Emit(Event),
     /// Print a line about the job's progress.
-    Say(String),
+    Info(String),
     Warn(String),
     /// Stop this process, as Ctrl-Z would have; done once the process is continued.
     StopProcess,
@@ -91,14 +91,14 @@ pub(crate) enum Action {
 /// A node of the job, as far as its supervision needs it.
 #[derive(Debug)]
 pub(crate) struct SupervisedNode {
-    /// Its name in messages.
+    /// Host name as users know it.
     pub(crate) host: String,
     pub(crate) ranks: Vec<Rank>,
     /// When its agent's hello was received.
     pub(crate) hello_at: Instant,
 }
 
-/// Machines of the earlier phases that go on while ranks run.
+/// State machines of earlier phases that go on while ranks run.
 pub(crate) struct Machines {
     pub(crate) relay: Relay,
     pub(crate) links: LinkMonitor,
@@ -116,7 +116,8 @@ pub(crate) struct Supervisor<'a> {
     first_failure: FirstFailure,
     /// Why the job is being ended; `None` while it runs.
     reason: Option<Reason>,
-    /// By node; `None` until it has reported its end or its agent was reaped.
+    /// Final reports, indexed by node; `None` until a node has reported its end, or was cleaned up after
+    /// its loss.
     ends: Vec<Option<NodeEnd>>,
     /// When `--timeout` ends the job.
     timeout: Option<Instant>,
@@ -185,8 +186,8 @@ impl<'a> Supervisor<'a> {
         self.sessions_closed || self.gave_up || self.ends.iter().all(Option::is_some)
     }
 
-    /// Whether nodes are stopping their ranks for a Ctrl-Z. Signals and the loss of the reader must
-    /// not be handed in until then; their sources keep them.
+    /// Whether nodes are stopping their ranks for a Ctrl-Z. Until they have, the caller must hand in only
+    /// events of nodes, and leave signals and the loss of the reader in their sources.
     pub(crate) fn is_suspending(&self) -> bool {
         self.suspension.is_some()
     }
@@ -225,7 +226,7 @@ impl<'a> Supervisor<'a> {
             self.print_broken_edges();
         }
         if is_due(self.order.deadline()) && !self.is_ending() {
-            self.actions.extend(self.order.on_time(now).into_iter().map(Action::Say));
+            self.actions.extend(self.order.on_time(now).into_iter().map(Action::Info));
         }
         if is_due(self.links.deadline()) && !self.is_ending() {
             self.links.on_time(now);
@@ -264,7 +265,6 @@ impl<'a> Supervisor<'a> {
         self.actions.pop_front()
     }
 
-    /// Returns all that the end of the job is judged by.
     pub(crate) fn into_outcome(self) -> Outcome {
         let Supervisor { nodes, first_failure, reason, ends, .. } = self;
         Outcome { nodes, first_failure, reason, ends }
@@ -331,29 +331,29 @@ impl<'a> Supervisor<'a> {
                 self.on_waiting(what, waited_ms, &missing);
             }
             FromAgent::WaitingForKey { key, waited_ms } => {
-                self.say(reports::waiting_for_key(&key, waited_ms));
+                self.info(reports::waiting_for_key(&key, waited_ms));
             }
             FromAgent::Aborted { by, text } => self.on_abort(now, &host, by, &text),
             FromAgent::RankEvent { rank, text } => {
                 self.emit(Event::Custom { rank: rank.0, text });
             }
-            FromAgent::PathEvent(watched) => {
-                let change = self.links.on_watched(now, watched);
+            FromAgent::PathEvent(event) => {
+                let change = self.links.on_path_event(now, event);
                 self.on_link(now, change);
             }
             FromAgent::PathEndpoints { round, given } => {
-                self.links.on_meets(node, round, given);
+                self.links.on_endpoints(node, round, given);
                 self.send_for_links();
             }
             FromAgent::RoundDone { round, outcomes, .. } => {
-                let change = self.links.on_proved(now, node, round, outcomes);
+                let change = self.links.on_round_done(now, node, round, outcomes);
                 self.send_for_links();
                 self.on_link(now, change);
             }
             FromAgent::Failed { operation, cause } => {
                 self.on_loss(now, node, &format!("cannot {operation}: {cause}"));
             }
-            FromAgent::LauncherSilent { for_s } => self.on_unheard(now, node, for_s),
+            FromAgent::LauncherSilent { for_s } => self.on_launcher_silent(now, node, for_s),
             _ => {}
         }
     }
@@ -363,10 +363,10 @@ impl<'a> Supervisor<'a> {
         self.first_failure.observe(exit);
         if !status.success() && !self.is_ending() {
             let ends = !self.job.continue_on_error;
-            let news = JobEvent::RankFailed { rank, status, ends };
+            let event = JobEvent::RankFailed { rank, status, ends };
             match ends {
-                true => self.end(now, Reason::Rank, news),
-                false => self.send_all(ToAgent::JobEvent(news)),
+                true => self.end(now, Reason::Rank, event),
+                false => self.send_all(ToAgent::JobEvent(event)),
             }
         }
         if status.success() {
@@ -405,8 +405,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// A node took this process for lost and has ended its ranks.
-    fn on_unheard(&mut self, now: Instant, node: NodeId, for_s: u32) {
+    /// Handles a node that has ended its ranks, as it received nothing from this process for too long.
+    fn on_launcher_silent(&mut self, now: Instant, node: NodeId, for_s: u32) {
         if self.is_ending() {
             return;
         }
@@ -437,13 +437,13 @@ impl<'a> Supervisor<'a> {
             }
             Some(LinkChange::Dead(what, nodes)) => {
                 // Ranks of these nodes would wait for ever for what was sent over the link.
-                let news = JobEvent::LinkDown { nodes, what };
-                let send = |node| Action::Send(node, ToAgent::JobEvent(news.clone()));
+                let event = JobEvent::LinkDown { nodes, what };
+                let send = |node| Action::Send(node, ToAgent::JobEvent(event.clone()));
                 self.actions.extend(nodes.into_iter().map(send));
             }
             Some(LinkChange::Up(line)) => {
                 self.emit(Event::LinkUp { text: line.clone() });
-                self.say(line);
+                self.info(line);
             }
             None => {}
         }
@@ -484,7 +484,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// A node has stopped its ranks.
+    /// Counts a node that has stopped its ranks.
     fn on_suspended(&mut self) {
         let Some(suspension) = &mut self.suspension else { return };
         suspension.unconfirmed -= 1;
@@ -503,9 +503,9 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Ends the job. Ranks that wait for others get the reason before they are ended.
-    fn end(&mut self, now: Instant, reason: Reason, news: JobEvent) {
+    fn end(&mut self, now: Instant, reason: Reason, event: JobEvent) {
         self.first_failure.begin_ending(now);
-        self.send_all(ToAgent::JobEvent(news));
+        self.send_all(ToAgent::JobEvent(event));
         self.send_all(ToAgent::End { now: false });
         self.set_end_deadline(now, self.job.kill_after + END_SLACK);
         self.reason = Some(reason);
@@ -516,7 +516,8 @@ impl<'a> Supervisor<'a> {
             Some(Deadline::after(limit, now).checked_every(deadline::CHECK_INTERVAL));
     }
 
-    /// Name of a node in messages; a node that an agent made up goes by its number.
+    /// Returns the name of a node's host. An unknown id, which only a faulty agent sends, is given as its
+    /// number.
     fn host(&self, node: NodeId) -> String {
         let known = self.nodes.get(node.index());
         known.map_or_else(|| format!("unknown node {}", node.0), |node| node.host.clone())
@@ -535,8 +536,8 @@ impl<'a> Supervisor<'a> {
         self.actions.push_back(Action::Emit(event));
     }
 
-    fn say(&mut self, line: String) {
-        self.actions.push_back(Action::Say(line));
+    fn info(&mut self, line: String) {
+        self.actions.push_back(Action::Info(line));
     }
 
     fn warn(&mut self, line: String) {
@@ -544,7 +545,7 @@ impl<'a> Supervisor<'a> {
     }
 }
 
-/// Builds the news for ranks that end through no fault of a rank, a node or a link.
+/// Builds the event for ranks of a job that is ended for any reason but a failed rank, node or link.
 fn ending(why: impl Into<String>) -> JobEvent {
     let why: String = why.into();
     JobEvent::JobEnding { why: why.chars().take(MAX_REASON).collect() }

@@ -166,16 +166,16 @@ fn a_link_that_goes_down_is_named_once_with_who_uses_it() {
     let mut links = LinkMonitor::new(&job.mesh, &table, &MeshOptions::default(), now);
     let down = || PathEvent::Down { id: 0, how: "no beat for 5.0 s".to_owned() };
     assert_eq!(
-        links.on_watched(now, down()),
+        links.on_path_event(now, down()),
         Some(LinkChange::Down(
             "link down: a rocep1s0f0 ↔ b rocep1s0f0 after 0 s (no beat for 5.0 s); \
              ranks 0-1 and 2-3 use it"
                 .to_owned(),
         ))
     );
-    assert_eq!(links.on_watched(now, down()), None, "the other end notices as well");
+    assert_eq!(links.on_path_event(now, down()), None, "the other end notices as well");
     assert!(links.deadline().is_some());
     let unwatched = MeshOptions { watch: false, ..MeshOptions::default() };
     let mut unwatched = LinkMonitor::new(&job.mesh, &table, &unwatched, now);
-    assert_eq!(unwatched.on_watched(now, down()), None);
+    assert_eq!(unwatched.on_path_event(now, down()), None);
 }

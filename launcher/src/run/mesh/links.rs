@@ -9,8 +9,8 @@
 //!                                   ▲                └────── an end has failed ──▶ down (dead)
 //! ```
 //!
-//! A path that is down may only be late, as a host was busy. One that cannot be proved again either
-//! is dead: ranks that may wait for its other end are sent the reason.
+//! A path that is down may only be slow, as a host is busy. One that cannot be proved again either
+//! is dead: ranks on both nodes are sent the reason, as they may wait for each other in vain.
 
 use crate::plan::mesh::outcome::{PathReports, ProofOutcome};
 use crate::plan::mesh::paths::Proof;
@@ -49,9 +49,9 @@ struct LinkRetry {
     round: u32,
     /// Identifies the path from then on, if it succeeds.
     id: u32,
-    /// Endpoints by node, to be exchanged once both have sent theirs.
-    given: BTreeMap<NodeId, Vec<Vec<u8>>>,
-    said: PathReports,
+    /// Endpoints by node, exchanged once both have sent theirs.
+    endpoints: BTreeMap<NodeId, Vec<Vec<u8>>>,
+    reports: PathReports,
     done: BTreeSet<NodeId>,
 }
 
@@ -101,8 +101,8 @@ impl LinkMonitor {
     }
 
     /// Handles the report of one end. Both ends notice a loss; the second report changes nothing.
-    pub(crate) fn on_watched(&mut self, now: Instant, watched: PathEvent) -> Option<LinkChange> {
-        match watched {
+    pub(crate) fn on_path_event(&mut self, now: Instant, event: PathEvent) -> Option<LinkChange> {
+        match event {
             PathEvent::Down { id, how } => {
                 let proof = *self.paths.get(&id)?;
                 if self.down.contains_key(&id) {
@@ -150,29 +150,30 @@ impl LinkMonitor {
             let limits = RoundTimeouts::within(PROOF_LIMIT, PROOF_LIMIT);
             let rounds = round::single(&self.table, proof, (number, id), self.settings, limits);
             self.messages.extend(rounds.map(|(node, round)| (node, ToAgent::Prove(round))));
-            let (given, said, done) = (BTreeMap::new(), PathReports::default(), BTreeSet::new());
-            down.retry = Some(LinkRetry { round: number, id, given, said, done });
+            let (endpoints, reports) = (BTreeMap::new(), PathReports::default());
+            let done = BTreeSet::new();
+            down.retry = Some(LinkRetry { round: number, id, endpoints, reports, done });
         }
     }
 
     /// Handles the endpoints that one end has made; once both have, each gets those of the other.
-    pub(crate) fn on_meets(&mut self, node: NodeId, number: u32, given: Vec<Vec<u8>>) {
+    pub(crate) fn on_endpoints(&mut self, node: NodeId, number: u32, given: Vec<Vec<u8>>) {
         let mut retries = self.down.values_mut().filter_map(|down| down.retry.as_mut());
         let Some(retry) = retries.find(|retry| retry.round == number) else { return };
-        retry.given.insert(node, given);
-        if retry.given.len() < 2 {
+        retry.endpoints.insert(node, given);
+        if retry.endpoints.len() < 2 {
             return;
         }
-        let given = mem::take(&mut retry.given);
-        for (of, blobs) in &given {
-            let others = given.keys().filter(|other| *other != of);
+        let endpoints = mem::take(&mut retry.endpoints);
+        for (node, blobs) in &endpoints {
+            let others = endpoints.keys().filter(|other| *other != node);
             self.messages
                 .extend(others.map(|other| (*other, ToAgent::PeerEndpoints(blobs.clone()))));
         }
     }
 
     /// Handles the result of one end's proof; once both have come, the path is up, or dead.
-    pub(crate) fn on_proved(
+    pub(crate) fn on_round_done(
         &mut self,
         now: Instant,
         node: NodeId,
@@ -184,16 +185,16 @@ impl LinkMonitor {
         let proof = *self.paths.get(&path)?;
         let down = self.down.get_mut(&path)?;
         let retry = down.retry.as_mut()?;
-        retry.said.by(node, outcomes);
+        retry.reports.by(node, outcomes);
         retry.done.insert(node);
         if retry.done.len() < 2 {
             return None;
         }
         let (id, since) = (retry.id, down.since);
-        let verdict = retry.said.verdict(id, &proof, "no answer from its prover");
+        let outcome = retry.reports.verdict(id, &proof, "no answer from its prover");
         down.retry = None;
         down.next_try = now + RETRY_AFTER;
-        if let ProofOutcome::Failed(failure) = verdict {
+        if let ProofOutcome::Failed(failure) = outcome {
             let dead = down.line.take().map(|line| LinkChange::Dead(line, proof.nodes()));
             tracing::info!("{} is still down: {}", self.ends(&proof), failure.fault.cause);
             return dead;
@@ -201,7 +202,7 @@ impl LinkMonitor {
         self.down.remove(&path);
         self.paths.remove(&path);
         self.paths.insert(id, proof);
-        self.keep(proof.nodes());
+        self.send_monitored(proof.nodes());
         let seconds = now.duration_since(since).as_secs();
         Some(LinkChange::Up(format!("link up: {} after {seconds} s without it", self.ends(&proof))))
     }
@@ -212,7 +213,7 @@ impl LinkMonitor {
     }
 
     /// Sends nodes the list of the queue pairs that they monitor.
-    fn keep(&mut self, nodes: [NodeId; 2]) {
+    fn send_monitored(&mut self, nodes: [NodeId; 2]) {
         for node in nodes {
             let own = |proof: &Proof| proof.nodes().contains(&node);
             let ids = self.paths.iter().filter(|(_, proof)| own(proof)).map(|(id, _)| *id);

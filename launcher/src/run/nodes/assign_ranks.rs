@@ -13,8 +13,8 @@ use std::collections::HashMap;
 const MAX_LINES: usize = 8;
 
 impl Nodes {
-    /// Maps the ranks if the slots of hosts were open until their GPUs were counted; hosts that get
-    /// none are sent home. Otherwise returns the map unchanged. Fails if two hosts are one machine, or
+    /// Maps the ranks if the slots of hosts were open until their GPUs were counted; agents of
+    /// hosts that get none are ended. Otherwise returns the map unchanged. Fails if two hosts are one machine, or
     /// if ranks with `--map-by gpu` outnumber GPUs.
     pub(crate) fn assign_ranks(
         &mut self,
@@ -30,7 +30,7 @@ impl Nodes {
                 job.map_onto(&hosts).map_err(|error| Failed::from_error(Exit::USAGE, &error))?
             }
         };
-        // Hosts without ranks are the last ones, so those that stay keep their numbers.
+        // Hosts without ranks are the last ones, so the other hosts keep their ids.
         for idle in self.reached.split_off(map.nodes.len().min(self.reached.len())) {
             idle.commands.tell(&ToAgent::End { now: true });
         }

@@ -11,8 +11,8 @@ use crate::run::stdin::StdinFeed;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 
-/// Far ends of the channels that sessions write output to and report standard input by, until both
-/// are opened.
+/// Ends of two channels whose other ends are in the sessions: output of ranks, and room for standard
+/// input. They are used once both streams are opened.
 pub(crate) struct PendingStdio {
     pub(super) output: output::OutputReceiver,
     pub(super) stdin: StdinFeed,

@@ -55,7 +55,7 @@ pub(crate) struct LineArbiter {
     /// Stream in the middle of a long line.
     turn: Option<StreamId>,
     ready: VecDeque<ReadyChunk>,
-    /// Chunks of other streams meanwhile, in order of arrival.
+    /// Chunks of other streams that wait for the turn to end, in order of arrival.
     waiting: VecDeque<Chunk>,
     /// Unfinished lines.
     held: HashMap<StreamId, Chunk>,

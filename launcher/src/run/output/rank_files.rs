@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Files that are open at once; the one that was opened first is closed for another.
-const MOST_OPEN: usize = 128;
+const MAX_OPEN: usize = 128;
 
 /// The files of all ranks.
 pub(crate) struct RankFiles {
@@ -96,7 +96,7 @@ impl RankFiles {
             Some(at) => at,
             None => {
                 let file = OpenOptions::new().append(true).open(self.path(source))?;
-                if self.open.len() >= MOST_OPEN {
+                if self.open.len() >= MAX_OPEN {
                     self.open.pop_front();
                 }
                 self.open.push_back((source, file));
@@ -125,7 +125,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let directory = scratch.path().join("new/er");
         // More streams than are held open, and files of an earlier job.
-        let ranks = u32::try_from(MOST_OPEN).unwrap();
+        let ranks = u32::try_from(MAX_OPEN).unwrap();
         fs::create_dir_all(directory.join("rank.0")).unwrap();
         fs::write(directory.join("rank.0/stdout"), "of an earlier job").unwrap();
         let mut files = RankFiles::create(&directory, ranks, false).unwrap();

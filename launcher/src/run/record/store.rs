@@ -67,7 +67,7 @@ impl RecordStore {
     }
 
     /// Stores a record, and removes the oldest ones beyond [`MAX_RECORDS`].
-    pub(crate) fn keep(&self, record: &JobRecord) -> Result<(), RecordStoreError> {
+    pub(crate) fn save(&self, record: &JobRecord) -> Result<(), RecordStoreError> {
         let path = self.path(&record.job);
         self.write(record, &path)
             .map_err(|source| RecordStoreError::Write { path: path.clone(), source })?;
@@ -140,8 +140,8 @@ impl RecordStore {
 
 /// Stores a record for the user who runs this process. A failure is only a warning, as the job itself
 /// is over.
-pub(crate) fn keep_or_warn(record: &JobRecord) {
-    if let Err(error) = RecordStore::for_user().and_then(|store| store.keep(record)) {
+pub(crate) fn save_or_warn(record: &JobRecord) {
+    if let Err(error) = RecordStore::for_user().and_then(|store| store.save(record)) {
         messages::warn(&messages::error_chain(&error));
         error.hint().iter().for_each(|hint| messages::hint(hint));
     }
@@ -193,7 +193,7 @@ mod tests {
         let store = RecordStore::below(state.path());
         assert!(matches!(store.last(), Err(RecordStoreError::Empty(_))));
         let count = u32::try_from(MAX_RECORDS).unwrap() + 3;
-        (0..count).for_each(|number| store.keep(&record(number)).unwrap());
+        (0..count).for_each(|number| store.save(&record(number)).unwrap());
         assert_eq!(store.last().unwrap().job, record(count - 1).job);
         let jobs: Vec<String> = store.all().into_iter().map(|record| record.job).collect();
         let expected: Vec<String> = (3..count).map(|number| record(number).job).collect();
@@ -207,7 +207,7 @@ mod tests {
     fn jobs_are_found_by_how_their_ids_begin() {
         let state = tempfile::tempdir().unwrap();
         let store = RecordStore::below(state.path());
-        [0x1, 0x2].iter().for_each(|number| store.keep(&record(*number)).unwrap());
+        [0x1, 0x2].iter().for_each(|number| store.save(&record(*number)).unwrap());
         assert_eq!(store.find(&record(2).job.to_ascii_uppercase()).unwrap().job, record(2).job);
         let error = |job: &str| store.find(job).unwrap_err().to_string();
         assert_eq!(error("000000"), "000000 begins the ids of 2 jobs");
@@ -218,7 +218,7 @@ mod tests {
     fn what_cannot_be_written_is_said() {
         let state = tempfile::tempdir().unwrap();
         fs::write(state.path().join("rlaunch"), "a file").unwrap();
-        let error = RecordStore::below(state.path()).keep(&record(1)).unwrap_err();
+        let error = RecordStore::below(state.path()).save(&record(1)).unwrap_err();
         assert!(error.to_string().starts_with("cannot write the job's record to /"), "{error}");
         assert!(error.hint().unwrap().contains("--no-record"));
     }

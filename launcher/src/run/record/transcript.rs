@@ -44,7 +44,7 @@ pub(crate) struct RecordedChunk {
 }
 
 impl Transcript {
-    /// Adds output of a rank. It is moved, as output may be large.
+    /// Adds output of a rank, without copying it.
     pub(crate) fn add(&mut self, source: StreamId, data: Vec<u8>) {
         if data.is_empty() {
             return;
@@ -75,7 +75,7 @@ impl Transcript {
     }
 
     /// Converts to text. A line whose beginning was omitted is omitted entirely. The bytes are moved: a
-    /// second copy would be the largest thing that the launcher ever has in memory.
+    /// second copy would raise the peak memory of the launcher.
     pub(crate) fn into_output(self) -> RecordedOutput {
         let mut output =
             RecordedOutput { left_out_bytes: self.omitted, ..RecordedOutput::default() };
@@ -97,9 +97,9 @@ impl Transcript {
 }
 
 /// Joins successive chunks of one stream into one.
-fn join_chunks(joined: &mut Vec<RecordedChunk>, pieces: impl Iterator<Item = (StreamId, Vec<u8>)>) {
+fn join_chunks(joined: &mut Vec<RecordedChunk>, chunks: impl Iterator<Item = (StreamId, Vec<u8>)>) {
     let mut run: Option<(StreamId, Vec<u8>)> = None;
-    for (source, data) in pieces.filter(|(_, data)| !data.is_empty()) {
+    for (source, data) in chunks.filter(|(_, data)| !data.is_empty()) {
         match &mut run {
             Some((known, text)) if *known == source => text.extend_from_slice(&data),
             _ => joined.extend(run.replace((source, data)).map(chunk)),
@@ -200,7 +200,7 @@ mod tests {
             transcript.add(out(n % 3), line);
         }
         let output = transcript.into_output();
-        let bytes = |pieces: &[RecordedChunk]| pieces.iter().map(|p| p.text.len()).sum::<usize>();
+        let bytes = |chunks: &[RecordedChunk]| chunks.iter().map(|p| p.text.len()).sum::<usize>();
         let (first, last) = (bytes(&output.first), bytes(&output.last));
         assert!(first <= PART && last <= PART, "{first} {last}");
         assert_eq!(first as u64 + last as u64 + output.left_out_bytes, written);

@@ -13,8 +13,8 @@ use rlaunch_console::messages::Failed;
 use std::time::Instant;
 
 impl Supervisor<'_> {
-    /// Has an edge of the tree relayed. It is printed later: one of its nodes may be about to be
-    /// lost, which says more.
+    /// Handles an edge of the tree that broke and is relayed from now on. It is printed later, as one of
+    /// its nodes may turn out to be lost, which explains it.
     pub(super) fn on_broken_edge(&mut self, now: Instant, node: NodeId, peer: NodeId, how: &str) {
         tracing::info!(%node, %peer, how, "edge broke");
         let Some((parent, child)) = self.relay.broke(node, peer) else { return };
@@ -32,7 +32,7 @@ impl Supervisor<'_> {
     pub(super) fn print_broken_edges(&mut self) {
         let lines = self.broken_edges.take().map(|edges| edges.lines).unwrap_or_default();
         if !self.is_ending() {
-            self.actions.extend(lines.into_iter().map(Action::Say));
+            self.actions.extend(lines.into_iter().map(Action::Info));
         }
     }
 
@@ -54,7 +54,7 @@ impl Supervisor<'_> {
         let seconds = waited_ms as f64 / 1e3;
         let line = format!("{what}: waiting {seconds:.0} s for {missing}");
         self.emit(Event::Waiting { what, seconds, missing });
-        self.say(line);
+        self.info(line);
     }
 
     pub(super) fn on_unserved(&mut self, now: Instant, host: &str, pid: u32, what: &UnservedMpi) {
@@ -62,7 +62,7 @@ impl Supervisor<'_> {
             return;
         }
         let process = format!("process {pid} on {host}");
-        let (sentence, hint) = preflight_report::singleton(&process, &what.library, &what.needs);
+        let (sentence, hint) = preflight_report::unserved_mpi(&process, &what.library, &what.needs);
         if what.linked && self.job.singleton == SingletonPolicy::Error {
             let why = ending(sentence.clone());
             let failed = Failed::new(Exit::SINGLETON, sentence).hint(Some(hint));

@@ -54,6 +54,25 @@ const LAUNCHER_CLI_COMMANDS: &[GivenUp] = &[
 /// `launcher`: words of run.
 const LAUNCHER_RUN: &[GivenUp] = &[
     // One entry on a line.
+    word("Crew", "Nodes"),
+    word("crew", "nodes"),
+    word("dismiss", "shutdown"),
+    word("Gathering", "Connecting or JoinState"),
+    word("Seat", "SessionSlot"),
+    word("seat", "slot"),
+    word("departures", "sessions_closed"),
+    word("see_out", "run_to_completion"),
+    word("see_through", "run_with_restarts"),
+    word("live_recorded", "run_attempt"),
+    word("Conclusion", "Outcome"),
+    word("LinkWatch", "LinkMonitor"),
+    word("Offer", "ProverUpload"),
+    word("Pen", "LineArbiter"),
+    word("Kept", "Transcript"),
+    word("put_down", "end_turn"),
+    word("Feeder", "StdinReader"),
+    word("Lack", "Deficit"),
+    word("ToldRow", "VariableRow"),
 ];
 
 /// `worker`: the agent.

@@ -35,13 +35,11 @@ pub(super) const KNOWN: &[Known] = &[
         "launcher",
         &[
             ("Found", 5),
-            ("What", 3),
             ("Row", 2),
             ("Typed", 4),
             ("Way", 3),
             ("Measured", 2),
             ("Printed", 2),
-            ("Place", 4),
             ("Value", 2),
             ("Entry", 5),
             ("Reading", 3),

@@ -9,7 +9,7 @@ fn the_first_failure_ends_the_others() {
         r#"
         0.10 b exited 1 code 3
           event rank_exited code=3 host="b" pid=101 rank=1
-          to all: news: rank 1 exited with code 3, which ends the job
+          to all: event: rank 1 exited with code 3, which ends the job
           to all: end
         0.20 a exited 0 signal 15
           event rank_exited host="a" pid=100 rank=0 signal=15
@@ -37,7 +37,7 @@ fn a_rank_is_killed_for_want_of_memory() {
         r#"
         0.10 a exited 0 signal 9 oom
           event rank_exited host="a" pid=100 rank=0 signal=9
-          to all: news: rank 0 was killed by signal 9, which ends the job
+          to all: event: rank 0 was killed by signal 9, which ends the job
           to all: end
         0.20 a done left 7 x D
           event node_clean helpers_ended=0 host="a" segments_removed=0
@@ -56,7 +56,7 @@ fn nodes_that_do_not_report_their_end_are_given_up() {
         r#"
         0.10 a exited 0 code 1
           event rank_exited code=1 host="a" pid=100 rank=0
-          to all: news: rank 0 exited with code 1, which ends the job
+          to all: event: rank 0 exited with code 1, which ends the job
           to all: end
         0.20 a done
           event node_clean helpers_ended=0 host="a" segments_removed=0
@@ -76,7 +76,7 @@ fn a_launcher_that_was_suspended_waits_for_nodes_again() {
         r#"
         0.10 a exited 0 code 1
           event rank_exited code=1 host="a" pid=100 rank=0
-          to all: news: rank 0 exited with code 1, which ends the job
+          to all: event: rank 0 exited with code 1, which ends the job
           to all: end
         30.00 late timeout
         35.90 wait
@@ -93,7 +93,7 @@ fn a_node_that_was_suspended_has_its_grace_again() {
         "-H a --kill-after 0 x",
         r#"
         0.10 signal SIGTERM
-          to all: news: ending: ended by SIGTERM
+          to all: event: ending: ended by SIGTERM
           to all: end
         4.00 a stood-still
         7.90 wait
@@ -111,7 +111,7 @@ fn the_first_signal_of_the_user_leaves_ranks_their_grace() {
         "-H a,b x",
         r#"
         0.10 signal SIGTERM
-          to all: news: ending: ended by SIGTERM
+          to all: event: ending: ended by SIGTERM
           to all: end
         0.20 a exited 0 code 143
           event rank_exited code=143 host="a" pid=100 rank=0
@@ -131,7 +131,7 @@ fn the_second_signal_of_the_user_does_not() {
         "-H a,b --kill-after 60 x",
         r#"
         0.10 signal SIGINT
-          to all: news: ending: ended by SIGINT
+          to all: event: ending: ended by SIGINT
           to all: end
         0.20 signal SIGINT
           to all: end now
@@ -153,7 +153,7 @@ fn a_signal_while_the_job_ends_hurries_it() {
         r#"
         0.10 b exited 1 code 1
           event rank_exited code=1 host="b" pid=101 rank=1
-          to all: news: rank 1 exited with code 1, which ends the job
+          to all: event: rank 1 exited with code 1, which ends the job
           to all: end
         0.20 signal SIGHUP
           to all: end now
@@ -173,7 +173,7 @@ fn ctrl_z_suspends_a_job_that_ends() {
         "-H a,b x",
         r#"
         0.10 signal SIGINT
-          to all: news: ending: ended by SIGINT
+          to all: event: ending: ended by SIGINT
           to all: end
         0.20 ctrl-z
           to all: suspend
@@ -201,9 +201,9 @@ fn a_job_has_a_time_limit() {
         0.10 b exited 1 code 0
           event rank_exited code=0 host="b" pid=101 rank=1
         0.20 timeout
-          to all: news: ranks left: 1
+          to all: event: ranks 1 finished
         1.50 timeout
-          to all: news: ending: not done within 1.5 s
+          to all: event: ending: not done within 1.5 s
           to all: end
         1.60 a done
           event node_clean helpers_ended=0 host="a" segments_removed=0
@@ -221,7 +221,7 @@ fn a_job_whose_output_is_not_read_ends() {
         "-H a x",
         r#"
         0.10 reader gone
-          to all: news: ending: its output is not read any more
+          to all: event: ending: its output is not read any more
           to all: end
         0.20 reader gone
         0.30 a done
@@ -238,7 +238,7 @@ fn a_rank_aborts_the_job() {
         "-H a,b x",
         r#"
         0.10 b aborted-by 1 no data
-          to all: news: ending: rank 1 on b aborted the job: no data
+          to all: event: ending: rank 1 on b aborted the job: no data
           to all: end
         0.20 a aborted-by 0 me too
         0.30 a done
@@ -253,7 +253,7 @@ fn a_rank_aborts_the_job() {
         "-H a x",
         r#"
         0.10 a aborted: by hand
-          to all: news: ending: a aborted the job: by hand
+          to all: event: ending: a aborted the job: by hand
           to all: end
         0.20 a done
           event node_clean helpers_ended=0 host="a" segments_removed=0
@@ -270,7 +270,7 @@ fn services_end_together() {
         r#"
         0.10 b exited 1 code 0
           event rank_exited code=0 host="b" pid=101 rank=1
-          to all: news: ending: rank 1 on b has ended, so the others are ended too
+          to all: event: ending: rank 1 on b has ended, so the others are ended too
           to all: end
         0.20 a exited 0 code 143
           event rank_exited code=143 host="a" pid=100 rank=0
@@ -287,7 +287,7 @@ fn services_end_together() {
         r#"
         0.10 b exited 1 code 7
           event rank_exited code=7 host="b" pid=101 rank=1
-          to all: news: rank 1 exited with code 7, which ends the job
+          to all: event: rank 1 exited with code 7, which ends the job
           to all: end
         0.30 a done
           event node_clean helpers_ended=0 host="a" segments_removed=0
@@ -305,7 +305,7 @@ fn mpi_that_is_linked_ends_the_job() {
         "-H a,b x",
         r#"
         0.10 b unserved 101 linked
-          to all: news: ending: process 101 on b runs MPI (libmpi.so.40), which needs PMIx; rlaunch does not serve it, so every rank would be rank 0 of 1
+          to all: event: ending: process 101 on b runs MPI (libmpi.so.40), which needs PMIx; rlaunch does not serve it, so every rank would be rank 0 of 1
           to all: end
         0.20 a unserved 100 linked
         0.30 a done
@@ -325,7 +325,7 @@ fn sessions_that_close_end_the_wait() {
         "-H a,b x",
         r#"
         0.10 signal SIGINT
-          to all: news: ending: ended by SIGINT
+          to all: event: ending: ended by SIGINT
           to all: end
         0.20 sessions closed
         exit 130: ended by SIGINT

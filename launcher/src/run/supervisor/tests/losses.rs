@@ -9,7 +9,7 @@ fn a_lost_node_ends_the_job() {
         r#"
         0.10 b lost: the connection ended
           event node_lost cause="the connection ended" host="b"
-          to all: news: node 1 lost: the connection ended
+          to all: event: node 1 lost: the connection ended
           to all: end
         0.20 a done
           event node_clean helpers_ended=0 host="a" segments_removed=0
@@ -28,7 +28,7 @@ fn a_second_lost_node_is_a_warning() {
         r#"
         0.10 b lost: nothing received for 10 s
           event node_lost cause="nothing received for 10 s" host="b"
-          to all: news: node 1 lost: nothing received for 10 s
+          to all: event: node 1 lost: nothing received for 10 s
           to all: end
         0.20 a lost: nothing received for 10 s
           event node_lost cause="nothing received for 10 s" host="a"
@@ -48,7 +48,7 @@ fn an_agent_that_cannot_go_on_is_lost() {
         r#"
         0.10 b cannot open /dev/null: No such file or directory
           event node_lost cause="cannot open /dev/null: No such file or directory" host="b"
-          to all: news: node 1 lost: cannot open /dev/null: No such file or directory
+          to all: event: node 1 lost: cannot open /dev/null: No such file or directory
           to all: end
         0.20 a done
           event node_clean helpers_ended=0 host="a" segments_removed=0
@@ -67,7 +67,7 @@ fn a_node_that_gave_up_this_launcher_is_lost() {
         r#"
         0.10 b unheard 20
           event node_lost cause="it received nothing from this rlaunch for 20 s and ended its ranks" host="b"
-          to all: news: node 1 lost: it received nothing from this rlaunch for 20 s and ended its ranks
+          to all: event: node 1 lost: it received nothing from this rlaunch for 20 s and ended its ranks
           to all: end
         0.20 a unheard 20
         0.30 a done
@@ -90,7 +90,7 @@ fn a_lost_node_explains_its_broken_edge() {
           event edge_relayed child="b" parent="a"
         0.50 b lost: the connection ended
           event node_lost cause="the connection ended" host="b"
-          to all: news: node 1 lost: the connection ended
+          to all: event: node 1 lost: the connection ended
           to all: end
         1.20 wait
         1.30 a done
@@ -147,8 +147,8 @@ fn a_link_that_cannot_be_proved_again_is_dead() {
           to b: prove [3] in round 1
         10.60 a proved 1 3 no route
         10.70 b proved 1 3 up
-          to a: news: nodes 0, 1: link down: a rocep1s0f0 ↔ b rocep1s0f0 after 10 s (no beat for 5.0 s); ranks 0 and 1 use it
-          to b: news: nodes 0, 1: link down: a rocep1s0f0 ↔ b rocep1s0f0 after 10 s (no beat for 5.0 s); ranks 0 and 1 use it
+          to a: event: nodes 0, 1: link down: a rocep1s0f0 ↔ b rocep1s0f0 after 10 s (no beat for 5.0 s); ranks 0 and 1 use it
+          to b: event: nodes 0, 1: link down: a rocep1s0f0 ↔ b rocep1s0f0 after 10 s (no beat for 5.0 s); ranks 0 and 1 use it
         13.70 timeout
           to a: prove [4] in round 2
           to b: prove [4] in round 2
@@ -189,7 +189,7 @@ fn a_link_that_goes_down_ends_the_job_where_that_is_wanted() {
         r#"
         10.00 a link-down 0 no beat for 5.0 s
           event link_down text="link down: a rocep1s0f0 ↔ b rocep1s0f0 after 10 s (no beat for 5.0 s); ranks 0 and 1 use it"
-          to all: news: ending: link down: a rocep1s0f0 ↔ b rocep1s0f0 after 10 s (no beat for 5.0 s); ranks 0 and 1 use it
+          to all: event: ending: link down: a rocep1s0f0 ↔ b rocep1s0f0 after 10 s (no beat for 5.0 s); ranks 0 and 1 use it
           to all: end
         10.10 a link-down 1 no beat for 5.0 s
         10.20 a done

@@ -32,7 +32,7 @@ fn an_application_starts_once_its_conditions_are_met() {
         10.70 b exited 1 code 0
           event rank_exited code=0 host="b" pid=101 rank=1
         10.80 timeout
-          to all: news: ranks left: 0-1
+          to all: event: ranks 0-1 finished
         10.90 a done
           event node_clean helpers_ended=0 host="a" segments_removed=0
         10.90 b done
@@ -49,7 +49,7 @@ fn an_application_does_not_start_while_the_job_ends() {
         r#"
         0.10 a exited 0 code 1
           event rank_exited code=1 host="a" pid=100 rank=0
-          to all: news: rank 0 exited with code 1, which ends the job
+          to all: event: rank 0 exited with code 1, which ends the job
           to all: end
         0.20 a started 0
           event rank_started host="a" pid=100 rank=0
@@ -98,8 +98,8 @@ fn ctrl_z_waits_for_the_ranks_to_stop() {
           stop this process
           to all: resume
         9.00 late timeout
-          to all: news: ranks left: 0
-          to all: news: ending: not done within 3 s
+          to all: event: ranks 0 finished
+          to all: event: ending: not done within 3 s
           to all: end
         (goes on)
         "#,
@@ -239,13 +239,13 @@ fn all_failures_are_reported_where_the_others_go_on() {
         0.10 a exited 0 code 0
           event rank_exited code=0 host="a" pid=100 rank=0
         0.20 timeout
-          to all: news: ranks left: 0
+          to all: event: ranks 0 finished
         0.50 c exited 2 code 4 at 0.45
           event rank_exited code=4 host="c" pid=102 rank=2
-          to all: news: rank 2 exited with code 4
+          to all: event: rank 2 exited with code 4
         0.60 b exited 1 code 3 at 0.40
           event rank_exited code=3 host="b" pid=101 rank=1
-          to all: news: rank 1 exited with code 3
+          to all: event: rank 1 exited with code 3
         0.70 a done
           event node_clean helpers_ended=0 host="a" segments_removed=0
         0.70 b done

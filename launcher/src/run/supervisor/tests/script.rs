@@ -151,14 +151,14 @@ impl Played<'_> {
         }
     }
 
-    /// Appends the outcome; the job must be over.
+    /// Returns the text with the outcome appended, if the job is over.
     fn finish(self, job: &JobSpec) -> String {
         let Played { supervisor, mut text, .. } = self;
         if !supervisor.is_over() {
             return text + "(goes on)\n";
         }
         let outcome = supervisor.into_outcome();
-        if let Some(line) = outcome.line_to_say() {
+        if let Some(line) = outcome.closing_line() {
             let _ = writeln!(text, "rlaunch: {line}");
         }
         let _ = match outcome.decide(&job.options, Written::default(), 29500) {
@@ -269,7 +269,7 @@ impl Played<'_> {
                     fields.map(|(name, value)| format!(" {name}={value}")).collect();
                 format!("event {}{}", event["event"].as_str().unwrap(), fields.concat())
             }
-            Action::Say(line) => format!("rlaunch: {line}"),
+            Action::Info(line) => format!("rlaunch: {line}"),
             Action::Warn(line) => format!("warning: {line}"),
             Action::StopProcess => "stop this process".to_owned(),
         }
@@ -294,7 +294,7 @@ fn exited(rank: Rank, how: &str) -> Option<FromAgent> {
     Some(FromAgent::Exited { rank, pid: 100 + rank.0, status, out_of_memory, at_us })
 }
 
-/// Nothing, or `left PROCESS`.
+/// Parses nothing, or `left PROCESS`.
 fn receipt(left: &str) -> Option<CleanupReceipt> {
     match left {
         "" => Some(CleanupReceipt::default()),
@@ -352,13 +352,13 @@ fn message_of(message: ToAgent) -> String {
         }
         ToAgent::PeerEndpoints(given) => format!("met {given:?}"),
         ToAgent::WatchPaths { ids, .. } => format!("watch {ids:?}"),
-        ToAgent::JobEvent(news) => format!("news: {}", news_of(news)),
+        ToAgent::JobEvent(event) => format!("event: {}", event_of(event)),
         other => format!("{other:?}"),
     }
 }
 
-fn news_of(news: JobEvent) -> String {
-    match news {
+fn event_of(event: JobEvent) -> String {
+    match event {
         JobEvent::RankFailed { rank, status, ends } => {
             let end = if ends { ", which ends the job" } else { "" };
             format!("rank {rank} {status}{end}")
@@ -366,6 +366,6 @@ fn news_of(news: JobEvent) -> String {
         JobEvent::NodeLost { node, how } => format!("node {node} lost: {how}"),
         JobEvent::LinkDown { nodes: [one, other], what } => format!("nodes {one}, {other}: {what}"),
         JobEvent::JobEnding { why } => format!("ending: {why}"),
-        JobEvent::RanksFinished { ranks } => format!("ranks left: {ranks}"),
+        JobEvent::RanksFinished { ranks } => format!("ranks {ranks} finished"),
     }
 }
