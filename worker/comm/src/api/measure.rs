@@ -265,7 +265,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// What rank 0 says.
+    /// Broadcasts rank 0's count.
     fn agree(&self, count: u64) -> Result<u64, CommError> {
         let mut agreed = [count];
         if self.comm.rank() == 0 {
@@ -297,7 +297,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Of a message, the byte at this place.
+/// Returns the byte at an offset of a message.
 fn pattern(place: usize) -> u8 {
     // Always below 251.
     u8::try_from(place % 251).unwrap_or(u8::MAX)

@@ -1,30 +1,30 @@
 //! Names of the collectives.
 
-/// Which collective.
+/// Collective, with its root rank if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectiveKind {
     /// [`Communicator::barrier`](crate::Communicator::barrier).
     Barrier,
     /// [`Communicator::broadcast`](crate::Communicator::broadcast).
     Broadcast {
-        /// Who has it.
+        /// Rank that has the data.
         root: usize,
     },
     /// [`Communicator::reduce`](crate::Communicator::reduce).
     Reduce {
-        /// Who gets it.
+        /// Rank that gets the result.
         root: usize,
     },
     /// [`Communicator::all_reduce`](crate::Communicator::all_reduce).
     AllReduce,
     /// [`Communicator::gather`](crate::Communicator::gather).
     Gather {
-        /// Who gets it.
+        /// Rank that gets the data.
         root: usize,
     },
     /// [`Communicator::scatter`](crate::Communicator::scatter).
     Scatter {
-        /// Who has it.
+        /// Rank that has the data.
         root: usize,
     },
     /// [`Communicator::all_gather`](crate::Communicator::all_gather).
@@ -36,7 +36,7 @@ pub enum CollectiveKind {
 }
 
 impl CollectiveKind {
-    /// As errors name it.
+    /// Returns the name that errors use.
     pub const fn name(self) -> &'static str {
         match self {
             CollectiveKind::Barrier => "barrier",
@@ -51,7 +51,7 @@ impl CollectiveKind {
         }
     }
 
-    /// The names of all kinds, by number.
+    /// Names of all collectives. Notices of cancelled collectives carry the index.
     pub(crate) const NAMES: [&str; 9] = [
         CollectiveKind::Barrier.name(),
         CollectiveKind::Broadcast { root: 0 }.name(),
@@ -64,7 +64,7 @@ impl CollectiveKind {
         CollectiveKind::AllToAll.name(),
     ];
 
-    /// The rank that is unlike the others.
+    /// Returns the root, if the collective has one.
     pub fn root(self) -> Option<usize> {
         match self {
             CollectiveKind::Broadcast { root }

@@ -1,4 +1,11 @@
-//! Collectives as data: the algorithms, the choice between them, and reductions.
+//! Collective algorithms, independent of the network.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `kind` | the collectives and their names |
+//! | `schedule` | algorithms: who sends which elements to whom in which step, as data |
+//! | `choice` | tables that select an algorithm by message size and placement of ranks |
+//! | `reduce` | vectorised element-wise reductions |
 
 pub mod choice;
 pub(crate) mod kind;

@@ -1,7 +1,7 @@
-//! Which algorithm a collective takes: tables, and what follows from them.
+//! Choice of the algorithm for each collective.
 //!
-//! All ranks of a collective come to the same choice, as it depends on what they all know: how many
-//! bytes there are, and where the ranks are.
+//! All ranks of a collective make the same choice, because it depends only on what they all know:
+//! the message size and the placement of ranks on nodes.
 
 mod table;
 
@@ -14,7 +14,7 @@ use crate::collectives::schedule::{Member, Schedule, barrier};
 use std::fmt;
 use table::{Table, TopologyClass};
 
-/// A rank among all ranks and their nodes.
+/// Placement of all ranks on nodes, seen from one rank.
 #[derive(Clone, Debug)]
 pub struct Topology {
     me: Member,
@@ -23,12 +23,12 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// From the node of each rank; `rank` is one of them.
+    /// Creates the topology of rank `rank`, given the node of each rank.
     pub fn new(rank: usize, node_of: &[usize]) -> Topology {
         let nodes = Nodes::new(node_of);
         let class = match (nodes.count(), nodes.largest()) {
             (..=1, _) => TopologyClass::OneNode,
-            // Two on a node are as fast by themselves as with one who speaks for both.
+            // With two ranks per node, a leader for each node saves nothing.
             (_, ..=2) => TopologyClass::Spread,
             _ => TopologyClass::Grouped,
         };
@@ -36,7 +36,7 @@ impl Topology {
         Topology { me, class, nodes }
     }
 
-    /// The rank.
+    /// Returns the rank and the number of ranks.
     pub fn me(&self) -> Member {
         self.me
     }
@@ -45,12 +45,12 @@ impl Topology {
         table.find(self.class, self.me.size, bytes)
     }
 
-    /// Among one rank of each node.
+    /// Finds the algorithm for one rank of each node.
     fn among<A: Copy>(&self, table: &Table<A>, bytes: usize) -> A {
         table.find(TopologyClass::Spread, self.nodes.count(), bytes)
     }
 
-    /// Among the ranks of this one's node.
+    /// Finds the algorithm for the ranks of this rank's node.
     fn within<A: Copy>(&self, table: &Table<A>, bytes: usize) -> A {
         let size = self.nodes.within(self.me.rank).size;
         table.find(TopologyClass::OneNode, size, bytes)
@@ -61,16 +61,16 @@ impl Topology {
     }
 }
 
-/// One algorithm for all ranks, or one within each node and one among nodes.
+/// Chosen algorithm: one for all ranks, or one within each node and one among nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice<A, W = A> {
-    /// All ranks.
+    /// The same algorithm for all ranks.
     Flat(A),
-    /// See [`by_node`].
+    /// Hierarchical execution, see [`by_node`].
     ByNode {
-        /// Within this rank's node.
+        /// Algorithm within each node.
         within: W,
-        /// Among one rank of each node.
+        /// Algorithm among one rank of each node.
         among: A,
     },
 }
@@ -84,17 +84,17 @@ impl<A: fmt::Display, W: fmt::Display> fmt::Display for Choice<A, W> {
     }
 }
 
-/// How a barrier is made.
+/// Chosen barrier algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Barrier {
-    /// [`barrier::dissemination`]
+    /// [`barrier::dissemination`] among all ranks.
     Dissemination,
-    /// [`by_node::barrier`], with dissemination among the nodes.
+    /// [`by_node::barrier`] with dissemination among the nodes.
     ByNode,
 }
 
 impl Barrier {
-    /// For these ranks.
+    /// Chooses the algorithm for these ranks.
     pub fn choose(topology: &Topology) -> Barrier {
         if topology.class == TopologyClass::Grouped {
             Barrier::ByNode
@@ -103,7 +103,7 @@ impl Barrier {
         }
     }
 
-    /// This rank's part.
+    /// Builds this rank's schedule.
     pub fn schedule(self, topology: &Topology) -> Schedule {
         match self {
             Barrier::Dissemination => barrier::dissemination(topology.me),
@@ -124,7 +124,7 @@ impl fmt::Display for Barrier {
 }
 
 impl Choice<Broadcast> {
-    /// For so many bytes.
+    /// Chooses the algorithm for a message of `bytes`.
     pub fn broadcast(topology: &Topology, bytes: usize) -> Self {
         if !topology.goes_by_node(&table::BROADCAST, bytes) {
             return Choice::Flat(topology.flat(&table::BROADCAST, bytes));
@@ -135,7 +135,7 @@ impl Choice<Broadcast> {
         }
     }
 
-    /// This rank's part.
+    /// Builds this rank's schedule.
     pub fn schedule(self, topology: &Topology, count: usize, root: usize) -> Schedule {
         match self {
             Choice::Flat(algorithm) => algorithm.schedule(topology.me, count, root),
@@ -152,7 +152,7 @@ impl Choice<Broadcast> {
 }
 
 impl Choice<Reduce> {
-    /// For so many bytes of each rank.
+    /// Chooses the algorithm for `bytes` from each rank.
     pub fn reduce(topology: &Topology, bytes: usize) -> Self {
         if !topology.goes_by_node(&table::REDUCE, bytes) {
             return Choice::Flat(topology.flat(&table::REDUCE, bytes));
@@ -163,7 +163,7 @@ impl Choice<Reduce> {
         }
     }
 
-    /// This rank's part.
+    /// Builds this rank's schedule.
     pub fn schedule(
         self,
         topology: &Topology,
@@ -186,12 +186,12 @@ impl Choice<Reduce> {
     }
 }
 
-/// To a node's leader and back.
+/// Algorithms of a hierarchical all-reduce within a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpDown {
-    /// To the leader.
+    /// Reduction to the node's leader.
     pub up: Reduce,
-    /// From it.
+    /// Broadcast from the leader.
     pub down: Broadcast,
 }
 
@@ -202,7 +202,7 @@ impl fmt::Display for UpDown {
 }
 
 impl Choice<AllReduce, UpDown> {
-    /// For so many bytes of each rank.
+    /// Chooses the algorithm for `bytes` from each rank.
     pub fn all_reduce(topology: &Topology, bytes: usize) -> Self {
         if !topology.goes_by_node(&table::ALL_REDUCE, bytes) {
             return Choice::Flat(topology.flat(&table::ALL_REDUCE, bytes));
@@ -216,11 +216,11 @@ impl Choice<AllReduce, UpDown> {
         }
     }
 
-    /// This rank's part.
+    /// Builds this rank's schedule.
     pub fn schedule(self, topology: &Topology, count: usize, in_place: bool) -> Schedule {
         let (rank, nodes) = (topology.me.rank, &topology.nodes);
         match self {
-            // Neighbours talk most, and are near in this order.
+            // In node order, most neighbours share a node, and neighbours exchange the most data.
             Choice::Flat(algorithm) => {
                 by_node::in_order(rank, nodes, |me| algorithm.schedule(me, count, in_place))
             }
@@ -251,15 +251,15 @@ macro_rules! flat {
 }
 
 flat! {
-    /// For so many bytes from each rank.
+    /// Chooses the algorithm for `bytes` from each rank.
     Gather: GATHER;
-    /// For so many bytes for each rank.
+    /// Chooses the algorithm for `bytes` to each rank.
     Scatter: SCATTER;
-    /// For so many bytes from all ranks together.
+    /// Chooses the algorithm for `bytes` from all ranks together.
     AllGather: ALL_GATHER;
-    /// For so many bytes of each rank, all blocks together.
+    /// Chooses the algorithm for an input of `bytes` at each rank.
     ReduceScatter: REDUCE_SCATTER;
-    /// For so many bytes from each rank to each.
+    /// Chooses the algorithm for `bytes` from each rank to each other.
     AllToAll: ALL_TO_ALL;
 }
 

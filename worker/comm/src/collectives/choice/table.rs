@@ -1,4 +1,5 @@
-//! The tables. Their numbers are measured; whoever changes one runs the benches.
+//! Tables that select algorithms. Their thresholds were measured; run the benchmarks after changing
+//! one.
 
 use crate::collectives::schedule::{
     Member, Schedule, all_gather, all_reduce, all_to_all, broadcast, gather, reduce,
@@ -6,26 +7,26 @@ use crate::collectives::schedule::{
 };
 use std::fmt;
 
-/// Where the ranks are.
+/// Class of placements that a table row applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TopologyClass {
-    /// All on one.
+    /// All ranks on one node.
     OneNode,
-    /// One or two on each of several.
+    /// Several nodes with one or two ranks each.
     Spread,
-    /// More than that on some of several.
+    /// Several nodes, some with more than two ranks.
     Grouped,
 }
 
-/// What is taken when; the first row that fits.
+/// Table of algorithms; the first matching row applies.
 pub(super) struct Table<A: 'static> {
-    /// Grouped ranks go by node up to so many bytes.
+    /// Message size in bytes up to which grouped ranks run hierarchically.
     pub(super) by_node: usize,
     rows: &'static [Row<A>],
     otherwise: A,
 }
 
-/// Where; up to how many ranks; up to how many bytes; what.
+/// Row: topology classes, maximum number of ranks, maximum number of bytes, algorithm.
 struct Row<A>(&'static [TopologyClass], usize, usize, A);
 
 impl<A: Copy> Table<A> {
@@ -43,28 +44,28 @@ const ANY: usize = usize::MAX;
 const NEVER: usize = 0;
 const KIB: usize = 1 << 10;
 
-/// By bytes of the message.
+/// Selected by the message size in bytes.
 pub(super) static BROADCAST: Table<Broadcast> = Table {
     by_node: ANY,
     rows: &[
         Row(ANYWHERE, 2, ANY, Broadcast::Binomial),
         Row(ANYWHERE, ANY, 64 * KIB, Broadcast::Binomial),
-        // All fetch at once from where it is.
+        // All ranks fetch from the root's memory at the same time.
         Row(ONE_NODE, 8, ANY, Broadcast::Linear),
     ],
     otherwise: Broadcast::ScatterRing,
 };
 
-/// By bytes of each rank.
+/// Selected by the bytes of each rank.
 pub(super) static REDUCE: Table<Reduce> = Table {
     by_node: ANY,
     rows: &[Row(ANYWHERE, 2, ANY, Reduce::Binomial), Row(ANYWHERE, ANY, 8 * KIB, Reduce::Binomial)],
     otherwise: Reduce::ScatterGather,
 };
 
-/// By bytes of each rank.
+/// Selected by the bytes of each rank.
 pub(super) static ALL_REDUCE: Table<AllReduce> = Table {
-    // Beyond, a ring crosses the network as rarely, and needs no leader.
+    // Beyond this size, a ring crosses the network as rarely and needs no leader.
     by_node: 256 * KIB,
     rows: &[
         Row(ANYWHERE, 2, 8 * KIB, AllReduce::RecursiveDoubling),
@@ -80,21 +81,21 @@ pub(super) static ALL_REDUCE: Table<AllReduce> = Table {
     otherwise: AllReduce::Ring,
 };
 
-/// By bytes from each rank.
+/// Selected by the bytes from each rank.
 pub(super) static GATHER: Table<Gather> = Table {
     by_node: NEVER,
     rows: &[Row(ANYWHERE, 4, ANY, Gather::Linear), Row(ANYWHERE, ANY, 2 * KIB, Gather::Binomial)],
     otherwise: Gather::Linear,
 };
 
-/// By bytes for each rank.
+/// Selected by the bytes to each rank.
 pub(super) static SCATTER: Table<Scatter> = Table {
     by_node: NEVER,
     rows: &[Row(ANYWHERE, 4, ANY, Scatter::Linear), Row(ANYWHERE, ANY, 2 * KIB, Scatter::Binomial)],
     otherwise: Scatter::Linear,
 };
 
-/// By bytes from all ranks together.
+/// Selected by the bytes from all ranks together.
 pub(super) static ALL_GATHER: Table<AllGather> = Table {
     by_node: NEVER,
     rows: &[
@@ -106,7 +107,7 @@ pub(super) static ALL_GATHER: Table<AllGather> = Table {
     otherwise: AllGather::Ring,
 };
 
-/// By bytes of each rank.
+/// Selected by the input bytes of each rank.
 pub(super) static REDUCE_SCATTER: Table<ReduceScatter> = Table {
     by_node: NEVER,
     rows: &[
@@ -116,7 +117,7 @@ pub(super) static REDUCE_SCATTER: Table<ReduceScatter> = Table {
     otherwise: ReduceScatter::Pairwise,
 };
 
-/// By bytes from each rank to each.
+/// Selected by the bytes from each rank to each other.
 pub(super) static ALL_TO_ALL: Table<AllToAll> = Table {
     by_node: NEVER,
     rows: &[
@@ -146,7 +147,7 @@ macro_rules! algorithms {
             }
 
             impl $collective {
-                /// This member's part.
+                /// Builds the schedule of rank `me`.
                 pub fn schedule(self, me: Member, $($argument: $type),*) -> Schedule {
                     let algorithm: fn(Member, $($type),*) -> Schedule = match self {
                         $($collective::$variant => $module::$function,)*
@@ -167,18 +168,18 @@ macro_rules! algorithms {
 }
 
 algorithms! {
-    /// From one to all.
+    /// Broadcast algorithm.
     Broadcast(count: usize, root: usize) in broadcast {
         Linear => linear, "linear";
         Binomial => binomial, "binomial";
         ScatterRing => scatter_ring, "scatter and ring";
     }
-    /// Of all at one.
+    /// Reduction algorithm, with the result at one rank.
     Reduce(count: usize, root: usize, in_place: bool) in reduce {
         Binomial => binomial, "binomial";
         ScatterGather => scatter_gather, "reduce-scatter and gather";
     }
-    /// Of all at all.
+    /// Reduction algorithm, with the result at all ranks.
     AllReduce(count: usize, in_place: bool) in all_reduce {
         Direct => direct, "direct";
         RecursiveDoubling => recursive_doubling, "recursive doubling";
@@ -187,28 +188,28 @@ algorithms! {
         Pieces => pieces, "pieces";
         Ring => ring, "ring";
     }
-    /// From all to one.
+    /// Gather algorithm.
     Gather(count: usize, root: usize, in_place: bool) in gather {
         Linear => linear, "linear";
         Binomial => binomial, "binomial";
     }
-    /// From one, a block to each.
+    /// Scatter algorithm.
     Scatter(count: usize, root: usize, in_place: bool) in scatter {
         Linear => linear, "linear";
         Binomial => binomial, "binomial";
     }
-    /// From all to all.
+    /// All-gather algorithm.
     AllGather(count: usize, in_place: bool) in all_gather {
         Doubling => doubling, "recursive doubling";
         Bruck => bruck, "Bruck";
         Ring => ring, "ring";
     }
-    /// Of all, a block at each.
+    /// Reduce-scatter algorithm.
     ReduceScatter(count: usize, in_place: bool) in reduce_scatter {
         Halving => halving, "recursive halving";
         Pairwise => pairwise, "pairwise";
     }
-    /// From all, a block to each.
+    /// All-to-all algorithm.
     AllToAll(count: usize, in_place: bool) in all_to_all {
         Pairwise => pairwise, "pairwise";
         Scattered => scattered, "scattered";

@@ -1,11 +1,12 @@
-//! What each has, to everyone. Input: `count` elements; Output: `size` blocks of them. In place the
-//! own block is in the Output already.
+//! All-gather algorithms. Input: `count` elements; Output: `size` such blocks. In place, the own
+//! block is already in the Output.
 
 use super::blocks::Blocks;
 use super::builder::ScheduleBuilder;
 use super::{Buffer, Member, Schedule, Span};
 
-/// Whole blocks straight to their place, twice as many in each round. ⌈log₂ size⌉ rounds.
+/// Exchanges blocks directly between their final positions, twice as many in each of ⌈log₂ size⌉
+/// rounds.
 pub fn doubling(me: Member, count: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);
@@ -14,11 +15,11 @@ pub fn doubling(me: Member, count: usize, in_place: bool) -> Schedule {
     builder.finish()
 }
 
-/// One message in each of ⌈log₂ size⌉ rounds (Bruck), at the price of copying everything.
+/// Sends one message in each of ⌈log₂ size⌉ rounds (Bruck), and copies everything once.
 pub fn bruck(me: Member, count: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);
-    // Collected from the own block on; for rank 0 that is where it belongs.
+    // Blocks are collected starting with the own one; for rank 0 that is their final order.
     let place = if me.rank == 0 || me.size == 1 {
         Buffer::Output
     } else {
@@ -45,7 +46,7 @@ pub fn bruck(me: Member, count: usize, in_place: bool) -> Schedule {
     builder.finish()
 }
 
-/// Every block goes once around, between neighbours. `size` - 1 rounds.
+/// Passes every block around a ring of neighbours. Takes `size` - 1 rounds.
 pub fn ring(me: Member, count: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);
@@ -61,14 +62,14 @@ fn copy_own(builder: &mut ScheduleBuilder, me: Member, blocks: &Blocks, in_place
     }
 }
 
-/// From the own block in the Output to all blocks.
+/// Extends the own block in the Output to all blocks by doubling.
 pub(super) fn double(builder: &mut ScheduleBuilder, me: Member, blocks: &Blocks) {
     let power_of_two = me.size.is_power_of_two();
     for round in (0..me.rounds()).rev() {
         let wanted = me.size.div_ceil(1 << round);
         let has = wanted.div_ceil(2);
         if power_of_two {
-            // Between pairs, the mirror image of recursive halving.
+            // Between pairs: the mirror image of recursive halving.
             let (peer, mine) = (me.rank ^ has, me.rank & !(has - 1));
             builder.send(peer, blocks.run(Buffer::Output, mine, has));
             builder.receive(peer, blocks.run(Buffer::Output, mine ^ has, has));
@@ -85,7 +86,7 @@ pub(super) fn double(builder: &mut ScheduleBuilder, me: Member, blocks: &Blocks)
     }
 }
 
-/// The same between neighbours.
+/// Extends the own block in the Output to all blocks by passing blocks to the next neighbour.
 pub(super) fn pass_around(builder: &mut ScheduleBuilder, me: Member, blocks: &Blocks) {
     for steps in 0..me.size - 1 {
         let (out, come) = (me.behind(steps), me.behind(steps + 1));

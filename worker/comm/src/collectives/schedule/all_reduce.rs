@@ -1,12 +1,12 @@
-//! What all have, reduced to one, to everyone. Input and Output: `count` elements; in place they
-//! are the same.
+//! Reduction algorithms with the result at all ranks. Input and Output: `count` elements each; in
+//! place they are the same.
 
 use super::blocks::Blocks;
 use super::builder::ScheduleBuilder;
 use super::{Buffer, Member, Schedule, Span, all_gather, reduce_scatter};
 
-/// Everyone tells everyone, and each reduces in the order of ranks. One round: for few ranks and
-/// few bytes.
+/// Sends every input to every rank, and reduces at each rank in rank order. Takes one round; suits
+/// few ranks and few bytes.
 pub fn direct(me: Member, count: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let own = Span::first(input(in_place), count);
@@ -28,8 +28,7 @@ pub fn direct(me: Member, count: usize, in_place: bool) -> Schedule {
     builder.finish()
 }
 
-/// Reduces `own` and the blocks of the others, which are in the scratch memory, in the order of
-/// ranks.
+/// Reduces `own` and the other ranks' blocks in the scratch buffer, in rank order.
 fn fold_in_order(
     builder: &mut ScheduleBuilder,
     me: Member,
@@ -40,7 +39,7 @@ fn fold_in_order(
     let of = |rank| {
         if rank == me.rank { own } else { blocks.one(Buffer::Scratch, rank) }
     };
-    // The own block of the scratch memory is free for what is on the way.
+    // This rank's own block of the scratch buffer is unused, so it holds intermediate results.
     let spare = blocks.one(Buffer::Scratch, me.rank);
     let mut sum = of(0);
     for rank in 1..me.size {
@@ -51,8 +50,8 @@ fn fold_in_order(
     }
 }
 
-/// Everyone is told of its block by everyone, reduces it in the order of ranks and tells everyone.
-/// Two rounds: for few ranks, and blocks that are sent without being offered.
+/// Reduces one block at each rank, with all ranks sending to all, and then sends the results to
+/// all. Takes two rounds; suits few ranks and blocks that are sent eagerly.
 pub fn scattered(me: Member, count: usize, in_place: bool) -> Schedule {
     in_blocks(me, count, in_place, |builder, blocks| {
         let input = input(in_place);
@@ -65,7 +64,7 @@ pub fn scattered(me: Member, count: usize, in_place: bool) -> Schedule {
         for steps in 1..me.size {
             builder.receive(me.behind(steps), told.one(Buffer::Scratch, me.behind(steps)));
         }
-        // Who has nothing to reduce has a second round as well.
+        // A rank with an empty block takes part in the second round too.
         builder.then();
         fold_in_order(builder, me, &told, blocks.one(input, me.rank), mine);
         for steps in 1..me.size {
@@ -77,8 +76,8 @@ pub fn scattered(me: Member, count: usize, in_place: bool) -> Schedule {
     })
 }
 
-/// Everything with one rank in each of log₂ size rounds. Ranks beyond a power of two have another
-/// speak for them, which takes two rounds more.
+/// Exchanges everything with one rank in each of log₂ size rounds. Ranks beyond a power of two are
+/// represented by another rank, which takes two more rounds.
 pub fn recursive_doubling(me: Member, count: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let own = Span::first(input(in_place), count);
@@ -95,7 +94,8 @@ pub fn recursive_doubling(me: Member, count: usize, in_place: bool) -> Schedule 
         builder.receive(me.rank - 1, result);
         return builder.finish();
     }
-    // What is sent must not be written, so rounds write here and there in turn, last the result.
+    // A span being sent must not be written, so rounds alternate between two buffers and end in the
+    // output.
     let scratch = Span::first(Buffer::Scratch, count);
     let written_before = |left: u32| if left.is_multiple_of(2) { result } else { scratch };
     if rounds > 1 || in_place || me.rank < paired {
@@ -110,7 +110,7 @@ pub fn recursive_doubling(me: Member, count: usize, in_place: bool) -> Schedule 
         sum = scratch;
         builder.copy(own, sum);
     }
-    // Those who speak for two come first.
+    // Ranks that represent two are numbered first.
     let speaker = if me.rank < paired { me.rank / 2 } else { me.rank - paired / 2 };
     for round in 0..rounds {
         let peer = speaker ^ 1 << round;
@@ -127,7 +127,8 @@ pub fn recursive_doubling(me: Member, count: usize, in_place: bool) -> Schedule 
     builder.finish()
 }
 
-/// Everyone reduces a block, and all collect the blocks, both in ⌈log₂ size⌉ rounds.
+/// Reduces one block at each rank, then gathers the blocks at all ranks, both in ⌈log₂ size⌉
+/// rounds.
 pub fn rabenseifner(me: Member, count: usize, in_place: bool) -> Schedule {
     in_blocks(me, count, in_place, |builder, blocks| {
         let own = blocks.one(Buffer::Output, me.rank);
@@ -136,8 +137,8 @@ pub fn rabenseifner(me: Member, count: usize, in_place: bool) -> Schedule {
     })
 }
 
-/// Between two ranks at most, in pieces: what is reduced of one is on its way back while the next
-/// is reduced. For pieces that are sent without being offered.
+/// Works like [`rabenseifner`] between two ranks, in pieces: the result of one piece travels back
+/// while the next is reduced. Suits pieces that are sent eagerly.
 pub fn pieces(me: Member, count: usize, in_place: bool) -> Schedule {
     const PIECES: usize = 2;
     debug_assert!(me.size <= 2, "{me:?}");
@@ -149,8 +150,8 @@ pub fn pieces(me: Member, count: usize, in_place: bool) -> Schedule {
     let peer = me.ahead(1);
     let blocks = Blocks::divide(count, me.size * PIECES);
     let of = |place, rank, piece| blocks.one(place, rank * PIECES + piece);
-    // What a rank sends in a step, the other receives in the same: a piece that has to be offered
-    // waits for nothing that comes later.
+    // Both ranks exchange the matching pieces in the same step, so that a piece too long for the
+    // eager protocol does not wait for anything later.
     for step in 0..=PIECES {
         if step < PIECES {
             builder.send(peer, of(input(in_place), peer, step));
@@ -170,7 +171,7 @@ pub fn pieces(me: Member, count: usize, in_place: bool) -> Schedule {
     builder.finish()
 }
 
-/// The same between neighbours, in 2·(size - 1) rounds.
+/// Reduces and gathers blocks between neighbours, in 2·(size - 1) rounds.
 pub fn ring(me: Member, count: usize, in_place: bool) -> Schedule {
     in_blocks(me, count, in_place, |builder, blocks| {
         reduce_scatter::pass_around(builder, me, blocks, input(in_place), Buffer::Output);

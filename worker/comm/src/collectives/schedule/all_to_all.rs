@@ -1,11 +1,11 @@
-//! A block from each to each. Input and Output: `size` blocks of `count` elements, by the rank that
-//! they are for or from; in place they are the same.
+//! All-to-all algorithms. Input and Output: `size` blocks of `count` elements, ordered by
+//! destination and source rank; in place they are the same.
 
 use super::blocks::Blocks;
 use super::builder::ScheduleBuilder;
 use super::{Buffer, Member, Schedule, Span};
 
-/// With one rank after the other, both ways. `size` rounds at most.
+/// Exchanges with one rank after the other. Takes at most `size` rounds.
 pub fn pairwise(me: Member, count: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);
@@ -25,7 +25,7 @@ pub fn pairwise(me: Member, count: usize, in_place: bool) -> Schedule {
         }
         let received = blocks.one(Buffer::Output, peer);
         let sent = if in_place {
-            // What comes takes its place.
+            // The received block overwrites the sent one.
             let aside = Span::first(Buffer::Scratch, count);
             builder.copy(received, aside);
             aside
@@ -39,7 +39,7 @@ pub fn pairwise(me: Member, count: usize, in_place: bool) -> Schedule {
     builder.finish()
 }
 
-/// With all at once.
+/// Exchanges with all ranks at once.
 pub fn scattered(me: Member, count: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);
@@ -59,13 +59,14 @@ pub fn scattered(me: Member, count: usize, in_place: bool) -> Schedule {
     builder.finish()
 }
 
-/// In ⌈log₂ size⌉ rounds (Bruck): a block that has to go `distance` ranks ahead goes by the powers
-/// of two that make it, together with all others that go as far in that round.
+/// Takes ⌈log₂ size⌉ rounds (Bruck). A block that has to travel `distance` ranks ahead takes the
+/// steps of the powers of two in `distance`, together with all other blocks that take the same
+/// step.
 pub fn bruck(me: Member, count: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);
     let input = if in_place { Buffer::Output } else { Buffer::Input };
-    // What comes in a round stays where it is received until it is passed on, or has arrived.
+    // A block received in a round stays there until it is forwarded or has arrived.
     let rounds = me.rounds();
     let received: usize = (0..rounds).map(|round| travelling(round, me.size)).sum();
     let most = (0..rounds).map(|round| travelling(round, me.size)).max();
@@ -107,7 +108,7 @@ pub fn bruck(me: Member, count: usize, in_place: bool) -> Schedule {
     builder.finish()
 }
 
-/// How many of the distances less than `distance` need a step of 2^round.
+/// Counts the distances below `distance` that include the step 2^round.
 fn travelling(round: u32, distance: usize) -> usize {
     let far = 1 << round;
     (distance >> (round + 1) << round) + (distance & (2 * far - 1)).saturating_sub(far)

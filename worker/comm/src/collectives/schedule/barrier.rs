@@ -1,9 +1,9 @@
-//! Nobody goes on before everyone has come.
+//! Barrier algorithms: no rank continues before all ranks have arrived.
 
 use super::builder::ScheduleBuilder;
 use super::{Member, Schedule};
 
-/// In each round everyone tells whoever is twice as far ahead as before. ⌈log₂ size⌉ rounds.
+/// Signals the rank 1, 2, 4, … ahead, one round each. Takes ⌈log₂ size⌉ rounds.
 pub fn dissemination(me: Member) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     for round in 0..me.rounds() {

@@ -1,46 +1,46 @@
-//! Elements in one block for each rank.
+//! Division of elements into one block for each rank.
 
 use super::{Buffer, Span};
 
-/// How elements are divided: as evenly as can be, the larger blocks first.
+/// Blocks of consecutive elements, as equal as possible, the larger ones first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Blocks {
-    /// How many blocks.
+    /// Number of blocks.
     size: usize,
-    /// Elements of a block, at least.
+    /// Minimum number of elements in a block.
     each: usize,
-    /// So many blocks have one more.
+    /// Number of blocks with one element more.
     larger: usize,
 }
 
 impl Blocks {
-    /// `count` elements for `size` ranks.
+    /// Divides `count` elements into `size` blocks.
     pub(super) fn divide(count: usize, size: usize) -> Blocks {
         Blocks { size, each: count / size, larger: count % size }
     }
 
-    /// `each` elements for each of `size` ranks.
+    /// Returns `size` blocks of `each` elements.
     pub(super) fn equal(each: usize, size: usize) -> Blocks {
         Blocks { size, each, larger: 0 }
     }
 
-    /// All elements.
+    /// Returns the total number of elements.
     pub(super) fn count(&self) -> usize {
         self.start(self.size)
     }
 
-    /// A block, where all of them lie one after the other from the front of `place`.
+    /// Returns a block, if the blocks are stored consecutively from the start of `place`.
     pub(super) fn one(&self, place: Buffer, block: usize) -> Span {
         self.run(place, block, 1)
     }
 
-    /// Blocks that follow each other.
+    /// Returns consecutive blocks.
     pub(super) fn run(&self, place: Buffer, first: usize, blocks: usize) -> Span {
         let start = self.start(first);
         Span::new(place, start, self.start(first + blocks) - start)
     }
 
-    /// Blocks that follow each other in a circle.
+    /// Returns consecutive blocks with wrap-around after the last one, as two spans.
     pub(super) fn arc(&self, place: Buffer, first: usize, blocks: usize) -> [Span; 2] {
         let first = first % self.size;
         let ahead = blocks.min(self.size - first);

@@ -1,10 +1,10 @@
-//! What the root has, to everyone. Output: `count` elements, at the root what is sent.
+//! Broadcast algorithms. Output: `count` elements, which the root already has.
 
 use super::blocks::Blocks;
 use super::builder::ScheduleBuilder;
 use super::{Buffer, Member, Schedule, Span, tree};
 
-/// The root sends to each by itself: right where they can all fetch at the same time.
+/// Sends from the root to each rank directly. Suits ranks that can all fetch at the same time.
 pub fn linear(me: Member, count: usize, root: usize) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let all = Span::first(Buffer::Output, count);
@@ -18,7 +18,7 @@ pub fn linear(me: Member, count: usize, root: usize) -> Schedule {
     builder.finish()
 }
 
-/// Whoever has it passes it on. ⌈log₂ size⌉ times the time of a message.
+/// Passes the message down a binomial tree. Takes ⌈log₂ size⌉ message times.
 pub fn binomial(me: Member, count: usize, root: usize) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let all = Span::first(Buffer::Output, count);
@@ -34,8 +34,8 @@ pub fn binomial(me: Member, count: usize, root: usize) -> Schedule {
     builder.finish()
 }
 
-/// Everyone gets a block, by a tree, then all blocks go around (van de Geijn). Each element is
-/// received once by each, and sent little more than once by anyone.
+/// Scatters blocks down a tree, then passes all blocks around a ring (van de Geijn). Each rank
+/// receives each element once and sends little more than that.
 pub fn scatter_ring(me: Member, count: usize, root: usize) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::divide(count, me.size);
@@ -49,7 +49,8 @@ pub fn scatter_ring(me: Member, count: usize, root: usize) -> Schedule {
         builder.then();
     }
     for child in tree::children(relative.rank, me.size) {
-        // One after the other: who has most to pass on is not to wait for the rest.
+        // One after the other, so that the child with the largest subtree does not wait for the
+        // rest.
         builder.send(rank(child), tree_run(child));
         builder.then();
     }

@@ -1,8 +1,8 @@
-//! Writes a schedule down, without what is about nothing.
+//! Construction of schedules. Operations on no elements and empty steps are left out.
 
 use super::{Buffer, Exchange, Local, Schedule, Span, Step};
 
-/// A schedule in the making.
+/// Schedule under construction.
 #[derive(Debug, Default)]
 pub(super) struct ScheduleBuilder {
     schedule: Schedule,
@@ -17,7 +17,7 @@ impl ScheduleBuilder {
         }
     }
 
-    /// Reserves scratch memory.
+    /// Reserves `length` elements of scratch memory.
     pub(super) fn scratch(&mut self, length: usize) -> Span {
         let span = Span::new(Buffer::Scratch, self.schedule.scratch, length);
         self.schedule.scratch += length;
@@ -30,7 +30,7 @@ impl ScheduleBuilder {
             return;
         }
         self.before_exchange();
-        // Neighbours that stay neighbours go at once.
+        // Merge copies that continue the previous one.
         if let Some(Local::Copy { from: f, to: t }) = self.step.local.last_mut()
             && follows(*f, from)
             && follows(*t, to)
@@ -77,7 +77,7 @@ impl ScheduleBuilder {
         self.step.exchange.push(Exchange::Await { from });
     }
 
-    /// Goes on with a schedule of other ranks and places.
+    /// Appends a schedule, with its ranks and spans translated.
     pub(super) fn append(
         &mut self,
         part: Schedule,
@@ -103,7 +103,8 @@ impl ScheduleBuilder {
         self.schedule
     }
 
-    /// Local actions come first in a step.
+    /// Begins a new step if the current one has exchanges, because local operations come first in a
+    /// step.
     fn before_exchange(&mut self) {
         if !self.step.exchange.is_empty() {
             self.then();

@@ -1,23 +1,24 @@
-//! Collectives that cross the network once for each node: within the nodes, among one leader of
-//! each, and within the nodes again. The parts are flat schedules of fewer ranks.
+//! Hierarchical algorithms that cross the network once for each node: within the nodes, among one
+//! leader of each node, and within the nodes again. Each part is a flat schedule of fewer ranks.
 
 use super::builder::ScheduleBuilder;
 use super::{Buffer, Member, Schedule, Span, tree};
 use std::collections::HashMap;
 
-/// Which ranks share a node.
+/// Grouping of ranks into nodes.
 #[derive(Clone, Debug)]
 pub struct Nodes {
-    /// All ranks, node by node.
+    /// Ranks, grouped by node.
     ranks: Vec<usize>,
-    /// Where in `ranks` a node's begin; one more for the end.
+    /// Index in `ranks` of each node's first rank, and the end.
     starts: Vec<usize>,
-    /// The node of each rank, and which of the node's ranks it is.
+    /// For each rank, its node and its index among the node's ranks.
     positions: Vec<(usize, usize)>,
 }
 
 impl Nodes {
-    /// From the node of each rank. Nodes are numbered anew, in the order of their first ranks.
+    /// Groups ranks by node, given the node of each rank. Nodes are renumbered in the order of
+    /// their first ranks.
     pub fn new(node_of: &[usize]) -> Nodes {
         let mut number = HashMap::new();
         let mut members: Vec<Vec<usize>> = Vec::new();
@@ -38,39 +39,39 @@ impl Nodes {
         Nodes { ranks: members.concat(), starts, positions }
     }
 
-    /// How many there are.
+    /// Returns the number of nodes.
     pub fn count(&self) -> usize {
         self.starts.len() - 1
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     pub fn size(&self) -> usize {
         self.ranks.len()
     }
 
-    /// How many ranks the node has that has most.
+    /// Returns the number of ranks on the largest node.
     pub fn largest(&self) -> usize {
         let sizes = self.starts.windows(2).map(|ends| ends[1] - ends[0]);
         sizes.max().unwrap_or(0)
     }
 
-    /// The rank among those of its node.
+    /// Returns the position of a rank among those of its node.
     pub fn within(&self, rank: usize) -> Member {
-        Member { rank: self.positions[rank].1, size: self.of(rank).len() }
+        Member { rank: self.positions[rank].1, size: self.ranks_beside(rank).len() }
     }
 
-    /// Its node among all nodes.
+    /// Returns the position of a rank's node among all nodes.
     pub fn among(&self, rank: usize) -> Member {
         Member { rank: self.positions[rank].0, size: self.count() }
     }
 
-    /// The ranks of its node, in order.
-    fn of(&self, rank: usize) -> &[usize] {
+    /// Returns the ranks on the same node, in order.
+    fn ranks_beside(&self, rank: usize) -> &[usize] {
         let node = self.positions[rank].0;
         &self.ranks[self.starts[node]..self.starts[node + 1]]
     }
 
-    /// Who speaks for a node: its first rank, or the root.
+    /// Returns the leader of a node: the root if it is on the node, or else the first rank.
     fn leader(&self, node: usize, root: Option<usize>) -> usize {
         match root {
             Some(root) if self.positions[root].0 == node => root,
@@ -79,8 +80,8 @@ impl Nodes {
     }
 }
 
-/// A flat schedule whose ranks count node by node, so that neighbours share a node where they can.
-/// For collectives to which the order of ranks does not matter.
+/// Builds a flat schedule with ranks numbered node by node, so that neighbours share a node where
+/// possible. For collectives that do not depend on the order of ranks.
 pub fn in_order(rank: usize, nodes: &Nodes, flat: impl FnOnce(Member) -> Schedule) -> Schedule {
     let (node, index) = nodes.positions[rank];
     let member = Member { rank: nodes.starts[node] + index, size: nodes.size() };
@@ -89,12 +90,13 @@ pub fn in_order(rank: usize, nodes: &Nodes, flat: impl FnOnce(Member) -> Schedul
     builder.finish()
 }
 
-/// The leader waits for its node, `among` is the leaders' barrier, the node waits for its leader.
+/// Builds a barrier: the leader waits for its node, `among` synchronises the leaders, and the node
+/// waits for its leader.
 pub fn barrier(rank: usize, nodes: &Nodes, among: impl FnOnce(Member) -> Schedule) -> Schedule {
     let mut builder = ScheduleBuilder::default();
-    let (relative, ranks) = (nodes.within(rank), nodes.of(rank));
-    let parent = tree::parent(relative.rank).map(|parent| ranks[parent]);
-    for child in tree::children(relative.rank, relative.size) {
+    let (position, ranks) = (nodes.within(rank), nodes.ranks_beside(rank));
+    let parent = tree::parent(position.rank).map(|parent| ranks[parent]);
+    for child in tree::children(position.rank, position.size) {
         builder.await_signal(ranks[child]);
     }
     builder.then();
@@ -110,14 +112,14 @@ pub fn barrier(rank: usize, nodes: &Nodes, among: impl FnOnce(Member) -> Schedul
             builder.append(leaders, |node| nodes.leader(node, None), |span| span);
         }
     }
-    for child in tree::children(relative.rank, relative.size) {
+    for child in tree::children(position.rank, position.size) {
         builder.signal(ranks[child]);
     }
     builder.finish()
 }
 
-/// [`broadcast`](super::broadcast), with a broadcast among the leaders and one within each node,
-/// both functions of the member, how many elements, and the root.
+/// Builds a broadcast among the leaders followed by one within each node. Both functions take the
+/// member, the number of elements and the root.
 pub fn broadcast(
     rank: usize,
     nodes: &Nodes,
@@ -127,7 +129,7 @@ pub fn broadcast(
     within: impl FnOnce(Member, usize, usize) -> Schedule,
 ) -> Schedule {
     let mut builder = ScheduleBuilder::default();
-    let (relative, ranks) = (nodes.within(rank), nodes.of(rank));
+    let (position, ranks) = (nodes.within(rank), nodes.ranks_beside(rank));
     let node = nodes.among(rank);
     let leader = |node| nodes.leader(node, Some(root));
     if rank == leader(node.rank) {
@@ -135,12 +137,12 @@ pub fn broadcast(
         builder.append(leaders, leader, |span| span);
     }
     let first = nodes.within(leader(node.rank)).rank;
-    builder.append(within(relative, count, first), |index| ranks[index], |span| span);
+    builder.append(within(position, count, first), |index| ranks[index], |span| span);
     builder.finish()
 }
 
-/// [`reduce`](super::reduce), with a reduction within each node and one among the leaders, both
-/// functions of the member, how many elements, the root, and whether in place.
+/// Builds a reduction within each node followed by one among the leaders. Both functions take the
+/// member, the number of elements, the root, and whether it works in place.
 pub fn reduce(
     rank: usize,
     nodes: &Nodes,
@@ -151,12 +153,13 @@ pub fn reduce(
     among: impl FnOnce(Member, usize, usize, bool) -> Schedule,
 ) -> Schedule {
     let mut builder = ScheduleBuilder::default();
-    let (relative, ranks) = (nodes.within(rank), nodes.of(rank));
+    let (position, ranks) = (nodes.within(rank), nodes.ranks_beside(rank));
     let node = nodes.among(rank);
     let leader = |node| nodes.leader(node, Some(root));
     let leads = rank == leader(node.rank);
-    let alone = relative.size == 1;
-    // A leader that is not the root has no Output: its node's sum is in front of the scratch memory.
+    let alone = position.size == 1;
+    // A leader other than the root has no Output, so its node's result is at the start of the
+    // scratch buffer.
     let aside = leads && rank != root && !alone;
     if aside {
         builder.scratch(count);
@@ -168,7 +171,7 @@ pub fn reduce(
     };
     if !alone {
         let first = nodes.within(leader(node.rank)).rank;
-        let part = within(relative, count, first, in_place && rank == root);
+        let part = within(position, count, first, in_place && rank == root);
         builder.append(
             part,
             |index| ranks[index],
@@ -184,8 +187,8 @@ pub fn reduce(
     builder.finish()
 }
 
-/// [`all_reduce`](super::all_reduce): a reduction within each node, an all-reduce among the leaders,
-/// a broadcast within each node.
+/// Builds a reduction within each node, an all-reduce among the leaders, and a broadcast within
+/// each node.
 pub fn all_reduce(
     rank: usize,
     nodes: &Nodes,
@@ -196,20 +199,20 @@ pub fn all_reduce(
     broadcast: impl FnOnce(Member, usize, usize) -> Schedule,
 ) -> Schedule {
     let mut builder = ScheduleBuilder::default();
-    let (relative, ranks) = (nodes.within(rank), nodes.of(rank));
-    let alone = relative.size == 1;
+    let (position, ranks) = (nodes.within(rank), nodes.ranks_beside(rank));
+    let alone = position.size == 1;
     if !alone {
-        // Those who only send do not ask what is in place.
+        // Schedules of ranks that only send do not distinguish the in-place case.
         let output = |span: Span| match span.place {
             Buffer::Input if in_place => Span::new(Buffer::Output, span.start, span.length),
             _ => span,
         };
-        builder.append(reduce(relative, count, 0, in_place), |index| ranks[index], output);
+        builder.append(reduce(position, count, 0, in_place), |index| ranks[index], output);
     }
-    if relative.rank == 0 {
+    if position.rank == 0 {
         let leaders = among(nodes.among(rank), count, in_place || !alone);
         builder.append(leaders, |node| nodes.leader(node, None), |span| span);
     }
-    builder.append(broadcast(relative, count, 0), |index| ranks[index], |span| span);
+    builder.append(broadcast(position, count, 0), |index| ranks[index], |span| span);
     builder.finish()
 }

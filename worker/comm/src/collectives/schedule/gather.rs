@@ -1,11 +1,11 @@
-//! What each has, to the root. Input: `count` elements; Output, at the root alone: `size` blocks of
-//! them. In place is said by the root only: its own block is in its Output already.
+//! Gather algorithms. Input: `count` elements; Output, at the root only: `size` such blocks. Only
+//! the root works in place, with its own block already in its Output.
 
 use super::blocks::Blocks;
 use super::builder::ScheduleBuilder;
 use super::{Buffer, Member, Schedule, Span, tree};
 
-/// Each to the root by itself: no byte is passed on.
+/// Sends from each rank to the root directly; no byte is forwarded.
 pub fn linear(me: Member, count: usize, root: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     if me.rank == root {
@@ -20,7 +20,7 @@ pub fn linear(me: Member, count: usize, root: usize, in_place: bool) -> Schedule
     builder.finish()
 }
 
-/// Up a tree: the root hears from ⌈log₂ size⌉ others only.
+/// Collects blocks up a binomial tree, so that the root receives only ⌈log₂ size⌉ messages.
 pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);
@@ -52,8 +52,8 @@ pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedu
     builder.finish()
 }
 
-/// What a seat of the tree collects, from the front of `place` on, as it goes to its parent: in two
-/// pieces where it lies around the end of the root's memory.
+/// Returns the blocks of a subtree as they travel between it and its parent: two spans if they wrap
+/// around the end of the root's buffer, or else one and an empty one.
 pub(super) fn pieces(
     blocks: &Blocks,
     place: Buffer,

@@ -1,31 +1,31 @@
-//! A rank among ranks.
+//! Rank arithmetic.
 
-/// One of the ranks that take part.
+/// Rank among `size` ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Which; less than `size`.
+    /// Less than `size`.
     pub rank: usize,
-    /// How many there are.
+    /// Number of ranks.
     pub size: usize,
 }
 
 impl Member {
-    /// Who comes `steps` after this one, in a circle; `steps` is not more than the size.
+    /// Returns the rank `steps` after this one, modulo `size`; `steps` is at most `size`.
     pub(super) fn ahead(self, steps: usize) -> usize {
         (self.rank + steps) % self.size
     }
 
-    /// Who comes `steps` before this one.
+    /// Returns the rank `steps` before this one, modulo `size`.
     pub(super) fn behind(self, steps: usize) -> usize {
         (self.rank + self.size - steps) % self.size
     }
 
-    /// The same when the root is the first.
+    /// Returns the rank relative to the root, which becomes rank 0.
     pub(super) fn relative_to(self, root: usize) -> Member {
         Member { rank: self.behind(root), size: self.size }
     }
 
-    /// How many rounds it takes until everyone has heard of everyone, when those who know double.
+    /// Returns ⌈log₂ size⌉.
     pub(super) fn rounds(self) -> u32 {
         self.size.next_power_of_two().trailing_zeros()
     }

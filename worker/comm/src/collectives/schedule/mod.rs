@@ -1,16 +1,19 @@
-//! Who sends what to whom in which step: collectives as data, without a network.
+//! Schedules: collective algorithms as data, without a network.
 //!
-//! A schedule is one rank's part. It is a pure function of the collective, the rank, how many
-//! ranks there are and how many elements; tests run the schedules of all ranks against each other.
+//! A schedule is one rank's part of a collective: which elements it sends to and receives from
+//! which rank, in which step. It is a pure function of the collective, the rank, the number of
+//! ranks and the number of elements. Tests run the schedules of all ranks against each other in a
+//! model.
 //!
-//! What the algorithms have in common:
+//! Rules that all algorithms keep:
 //!
 //! * Ranks and roots are less than the number of ranks.
-//! * [`Buffer::Input`] is never written. In place, schedules name [`Buffer::Output`] for what is both.
-//! * Of no elements there is nothing to do; one rank alone copies at most.
-//! * Messages do not depend on who works in place, so ranks may differ in that.
-//! * An element is reduced by the same tree of operations for all who get it: results are equal to
-//!   the bit where the operation is commutative to the bit.
+//! * [`Buffer::Input`] is never written. In place, schedules use [`Buffer::Output`] for both
+//!   buffers.
+//! * With no elements a schedule is empty, and with one rank it copies at most.
+//! * Messages do not depend on whether a rank works in place, so ranks may differ in that.
+//! * Every rank that receives a reduced element reduces it in the same tree of operations, so
+//!   results are bitwise equal if the operation is bitwise commutative.
 
 pub mod all_gather;
 pub mod all_reduce;
@@ -33,118 +36,118 @@ mod tree;
 
 pub use member::Member;
 
-/// One rank's part in a collective.
+/// Schedule of one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
-    /// One after the other.
+    /// Steps, executed one after the other.
     pub steps: Vec<Step>,
-    /// How many elements of scratch memory it needs.
+    /// Length of the scratch buffer in elements.
     pub scratch: usize,
 }
 
-/// What happens together. First the local actions, in order; then all that is sent and received,
-/// at once. It ends when all of it is done. What is written by the exchange overlaps nothing else
-/// of the exchange, but for what [`Exchange::ReceiveFold`] says.
+/// Step of a schedule: local operations in order, then all exchanges at the same time. It ends when
+/// all exchanges are complete. Spans that an exchange writes do not overlap any other span of the
+/// step's exchanges, except as [`Exchange::ReceiveFold`] permits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// Within the rank.
+    /// Operations within the rank.
     pub local: Vec<Local>,
-    /// With other ranks. What goes from one rank to another in several exchanges or steps arrives
-    /// in that order.
+    /// Messages to and from other ranks. Those between two ranks arrive in the order of exchanges
+    /// and steps.
     pub exchange: Vec<Exchange>,
 }
 
-/// Something a rank does by itself.
+/// Operation within a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Local {
-    /// Copies; the lengths are equal, the spans apart.
+    /// Copies a span to another of the same length; they do not overlap.
     Copy {
-        /// What.
+        /// Source.
         from: Span,
-        /// Where to.
+        /// Destination.
         to: Span,
     },
-    /// Reduces two spans to a third: into = from ∘ with. `from` and `into` are apart, `with` is
-    /// `into` itself or apart from it.
+    /// Reduces two spans into a third: `into = from ∘ with`. `from` and `into` do not overlap;
+    /// `with` is `into` itself or does not overlap it.
     Fold {
-        /// What.
+        /// First operand.
         from: Span,
-        /// With what.
+        /// Second operand.
         with: Span,
-        /// Where to.
+        /// Result.
         into: Span,
     },
 }
 
-/// Something between two ranks. Never of no elements: both ends know that there is nothing to say.
-/// A barrier sends [`Exchange::Signal`]s.
+/// Message between two ranks. It has at least one element, since both ranks know when there is
+/// nothing to send; barriers use [`Exchange::Signal`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exchange {
     /// Sends a span.
     Send {
-        /// The rank.
+        /// Destination rank.
         to: usize,
-        /// What.
+        /// Elements to send.
         span: Span,
     },
-    /// Receives a span of the same length.
+    /// Receives a message of the same length as the span.
     Receive {
-        /// The rank.
+        /// Source rank.
         from: usize,
-        /// Where to.
+        /// Destination of the elements.
         span: Span,
     },
-    /// Receives, and reduces that with what is here: span = received ∘ with. `with` is `span`
-    /// itself or apart from it, and may be sent in the same exchange in the latter case.
+    /// Receives a message and reduces it with local elements: `span = received ∘ with`. `with` is
+    /// `span` itself or does not overlap it; in the latter case it may be sent in the same step.
     ReceiveFold {
-        /// The rank.
+        /// Source rank.
         from: usize,
-        /// With what.
+        /// Local operand.
         with: Span,
-        /// Where to.
+        /// Result.
         span: Span,
     },
-    /// Sends nothing, which is something.
+    /// Sends an empty message.
     Signal {
-        /// The rank.
+        /// Destination rank.
         to: usize,
     },
-    /// Waits for a signal.
+    /// Waits for an empty message.
     Await {
-        /// The rank.
+        /// Source rank.
         from: usize,
     },
 }
 
-/// Where elements are.
+/// Buffer of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buffer {
-    /// What the caller gives. In place, it is the same memory as [`Buffer::Output`].
+    /// The caller's input. In place it is the same memory as [`Buffer::Output`].
     Input,
-    /// What the caller gets.
+    /// The caller's output.
     Output,
-    /// Memory of the schedule's own.
+    /// Memory that exists only during the collective.
     Scratch,
 }
 
-/// Some elements.
+/// Consecutive elements of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Of what.
+    /// Buffer that contains them.
     pub place: Buffer,
-    /// The first.
+    /// Index of the first element.
     pub start: usize,
-    /// How many.
+    /// Number of elements.
     pub length: usize,
 }
 
 impl Span {
-    /// `length` elements of `place` from `start` on.
+    /// Returns the span of `length` elements from `start`.
     pub fn new(place: Buffer, start: usize, length: usize) -> Span {
         Span { place, start, length }
     }
 
-    /// The first `length` elements of `place`.
+    /// Returns the span of the first `length` elements.
     pub fn first(place: Buffer, length: usize) -> Span {
         Span::new(place, 0, length)
     }

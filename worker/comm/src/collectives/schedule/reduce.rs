@@ -1,11 +1,11 @@
-//! What all have, reduced to one at the root. Input: `count` elements; Output, at the root alone,
-//! the same. In place is said by the root only: its Input is its Output.
+//! Reduction algorithms with the result at the root. Input: `count` elements; Output, at the root
+//! only: the same number. Only the root works in place, with its Input in its Output.
 
 use super::blocks::Blocks;
 use super::builder::ScheduleBuilder;
 use super::{Buffer, Member, Schedule, Span, reduce_scatter, tree};
 
-/// Up a tree. ⌈log₂ size⌉ times the time of a message and of reducing it.
+/// Reduces up a binomial tree. Takes ⌈log₂ size⌉ times the time of a message and of reducing it.
 pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let relative = me.relative_to(root);
@@ -13,7 +13,7 @@ pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedu
     let (input, result) = places(me, root, in_place);
     let (input, result) = (Span::first(input, count), Span::first(result, count));
     let mut sum = input;
-    // Who has least below it is ready first.
+    // The child with the smallest subtree is ready first.
     for child in tree::children(relative.rank, me.size).rev() {
         builder.receive_fold(rank(child), sum, result);
         builder.then();
@@ -31,8 +31,8 @@ pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedu
     builder.finish()
 }
 
-/// Everyone reduces a block, and the root collects them: each element is sent about twice and
-/// reduced `size` - 1 times in all, evenly by all.
+/// Reduces one block at each rank, then gathers the blocks at the root. Each element is sent about
+/// twice, and the `size` - 1 reductions are shared evenly.
 pub fn scatter_gather(me: Member, count: usize, root: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let (input, result) = places(me, root, in_place);
@@ -57,7 +57,7 @@ pub fn scatter_gather(me: Member, count: usize, root: usize, in_place: bool) -> 
     builder.finish()
 }
 
-/// Where this rank's contribution is, and where it reduces to.
+/// Returns the buffers of this rank's contribution and of its partial result.
 fn places(me: Member, root: usize, in_place: bool) -> (Buffer, Buffer) {
     match (me.rank == root, in_place) {
         (true, true) => (Buffer::Output, Buffer::Output),

@@ -1,12 +1,12 @@
-//! What all have, reduced, one block to each. Input: `size` blocks of `count` elements; Output:
-//! `count`. In place, Input and Output are both all blocks, and the result is at the front of them,
-//! as `MPI_IN_PLACE` has it; what is behind the front is undefined then.
+//! Reduce-scatter algorithms. Input: `size` blocks of `count` elements; Output: `count` elements.
+//! In place, Input and Output both hold all blocks, and the result is at the front of them, as with
+//! `MPI_IN_PLACE`; the rest is undefined afterwards.
 
 use super::blocks::Blocks;
 use super::builder::ScheduleBuilder;
 use super::{Buffer, Member, Schedule, Span};
 
-/// With each half of the ranks that are left, half of what is left. ⌈log₂ size⌉ rounds.
+/// Halves the number of partners and of blocks in each of ⌈log₂ size⌉ rounds.
 pub fn halving(me: Member, count: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);
@@ -28,7 +28,7 @@ pub fn halving(me: Member, count: usize, in_place: bool) -> Schedule {
     builder.finish()
 }
 
-/// Everyone sends each block to whom it belongs. `size` - 1 rounds, and nothing is kept in between.
+/// Sends each block directly to its rank. Takes `size` - 1 rounds and needs no scratch memory.
 pub fn pairwise(me: Member, count: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);
@@ -37,7 +37,7 @@ pub fn pairwise(me: Member, count: usize, in_place: bool) -> Schedule {
     let mut sum = blocks.one(input, me.rank);
     for steps in 1..me.size {
         let (to, from) = (me.ahead(steps), me.behind(steps));
-        // The front is still to be sent, as block 0.
+        // The front still has to be sent, as block 0.
         let keep = in_place && (to == 0 || steps < me.size - 1);
         let result = if keep { sum } else { front };
         builder.send(to, blocks.one(input, to));
@@ -49,8 +49,8 @@ pub fn pairwise(me: Member, count: usize, in_place: bool) -> Schedule {
     builder.finish()
 }
 
-/// Reduces each block at the rank of its number, to `result`; on the way there, blocks are reduced
-/// to their place in `sums`, which may be `input`.
+/// Reduces each block at its rank into `result`. Intermediate results go to the blocks of `sums`,
+/// which may be `input`.
 pub(super) fn halve(
     builder: &mut ScheduleBuilder,
     me: Member,
@@ -66,7 +66,8 @@ pub(super) fn halve(
     }
 }
 
-/// Recursive halving: the peer is always the one across the middle of those left.
+/// Recursive halving for powers of two: in each round the peer is in the other half of the
+/// remaining ranks.
 fn halve_pairs(
     builder: &mut ScheduleBuilder,
     me: Member,
@@ -89,8 +90,8 @@ fn halve_pairs(
     }
 }
 
-/// The same in a circle, for any number of ranks (Träff): of the `left` blocks from its own on, a
-/// rank sends the farther half to whom they are nearest.
+/// Halving in a circle for any number of ranks (Träff): of the `left` blocks from its own on, a
+/// rank sends the farther half to the rank half as far ahead.
 fn halve_circle(
     builder: &mut ScheduleBuilder,
     me: Member,
@@ -99,8 +100,8 @@ fn halve_circle(
     sums: Buffer,
     result: Span,
 ) {
-    // So many blocks from the own on have been reduced to; where the number of ranks is odd, one
-    // of the rest is left, and is sent from the input.
+    // Number of blocks, from the own one on, that hold intermediate results. With an odd number of
+    // ranks one more is left, which is sent from the input.
     let mut reduced = 0;
     for round in 0..me.rounds() {
         let left = me.size.div_ceil(1 << round);
@@ -123,7 +124,7 @@ fn halve_circle(
     }
 }
 
-/// The same in `size` - 1 rounds between neighbours: each block goes once around.
+/// Reduces each block while it passes once around a ring of neighbours. Takes `size` - 1 rounds.
 pub(super) fn pass_around(
     builder: &mut ScheduleBuilder,
     me: Member,

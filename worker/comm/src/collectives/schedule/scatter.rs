@@ -1,13 +1,12 @@
-//! A block to each of what the root has. Input, at the root alone: `size` blocks of `count`
-//! elements; Output: `count`. In place is said by the root only: its own block stays in its Input,
-//! and it has no Output.
+//! Scatter algorithms. Input, at the root only: `size` blocks of `count` elements; Output: `count`
+//! elements. Only the root works in place: its own block stays in its Input, and it has no Output.
 
 use super::blocks::Blocks;
 use super::builder::ScheduleBuilder;
 use super::gather::pieces;
 use super::{Buffer, Member, Schedule, Span, tree};
 
-/// The root sends to each by itself: no byte is passed on.
+/// Sends from the root to each rank directly; no byte is forwarded.
 pub fn linear(me: Member, count: usize, root: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let own = Span::first(Buffer::Output, count);
@@ -25,7 +24,7 @@ pub fn linear(me: Member, count: usize, root: usize, in_place: bool) -> Schedule
     builder.finish()
 }
 
-/// Down a tree: the root speaks to ⌈log₂ size⌉ others only.
+/// Distributes blocks down a binomial tree, so that the root sends only ⌈log₂ size⌉ messages.
 pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);

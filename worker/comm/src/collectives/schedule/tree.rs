@@ -1,16 +1,16 @@
-//! The binomial tree. Ranks count from the root; the ranks below one are those that follow it.
+//! Binomial tree. Ranks are relative to the root, and a subtree consists of consecutive ranks.
 
-/// The rank above this one; none above the root.
+/// Returns the parent of a rank; `None` for the root.
 pub(super) fn parent(rank: usize) -> Option<usize> {
     (rank != 0).then(|| rank & (rank - 1))
 }
 
-/// How many ranks this one stands for: itself, and those below it.
+/// Returns the number of ranks in a subtree, including its top.
 pub(super) fn subtree_size(rank: usize, size: usize) -> usize {
     limit(rank, size).min(size - rank)
 }
 
-/// The ranks next below this one, that with the most below it first.
+/// Returns the children of a rank, the one with the largest subtree first.
 pub(super) fn children(rank: usize, size: usize) -> impl DoubleEndedIterator<Item = usize> {
     (0..limit(rank, size).trailing_zeros())
         .rev()

@@ -132,7 +132,7 @@ impl Inbox {
         }
     }
 
-    /// Returns the length of an offered message, in bytes.
+    /// Returns the length in bytes of an announced message.
     pub(crate) fn rts_length(&self, context: u32, tag: u32) -> Option<u64> {
         match self.unexpected[self.find(context, tag)?].body {
             UnexpectedBody::Rts(rts) => Some(rts.length),

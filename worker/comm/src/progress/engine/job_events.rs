@@ -121,7 +121,8 @@ mod tests {
 
     const NODES: [NodeId; 4] = [NodeId(0), NodeId(0), NodeId(1), NodeId(2)];
 
-    /// Rank 0 of four on three nodes; rank 2 is reached by RDMA. What its pending call says then.
+    /// Applies reports at rank 0 of four ranks on three nodes, with RDMA to rank 2, and returns the
+    /// error of its pending call.
     fn said(notice: &[JobEvent]) -> Option<String> {
         let names = ["a", "a", "b", "c"].into_iter().zip(0..);
         let names: Vec<PeerName> =

@@ -1,5 +1,5 @@
-//! Several threads of a rank. One that is forgotten goes on after [`LONGEST_SLEEP`], so what takes
-//! many times that long has forgotten many.
+//! Waits of several threads of one rank. A missed wake-up costs [`LONGEST_SLEEP`], so a test that
+//! takes many times that long has missed many.
 
 use super::*;
 use crate::api::communicator::Communicator;
@@ -45,7 +45,7 @@ fn sockets() -> (TcpStream, TcpStream) {
     (dialled, listener.accept().unwrap().0)
 }
 
-/// Two ranks with TCP between them.
+/// Creates two ranks connected by TCP.
 fn pair(patience: SpinPolicy) -> (Communicator, Communicator) {
     let (one, other) = sockets();
     let link = |socket| -> Box<dyn Link> { Box::new(TcpLink::new(socket).unwrap()) };
@@ -54,7 +54,7 @@ fn pair(patience: SpinPolicy) -> (Communicator, Communicator) {
     (first, communicator(1, vec![link(other), own()], patience))
 }
 
-/// Messages to and fro, shorter and longer ones.
+/// Exchanges messages of various lengths with a peer.
 fn exchange(comm: &Communicator, peer: usize, (tag, answer): (u32, u32)) {
     for round in 0..ROUNDS {
         let own = vec![round; [1, 300, 40_000][round as usize % 3]];
@@ -117,7 +117,7 @@ fn who_looks_for_long_does_not_keep_the_others_from_sending() {
     assert!(begin.elapsed() < TOO_LONG, "{:?}", begin.elapsed());
 }
 
-/// Counts how often a sleep ends.
+/// Counts the sleeps that end.
 #[derive(Debug)]
 struct Counted {
     kernel: EpollIdle,
@@ -171,7 +171,7 @@ fn a_peer_that_has_left_does_not_end_the_sleeps_that_follow() {
     let failed = comm.recv(&mut [0_u8], 2, 0).unwrap_err();
     assert!(matches!(failed.cause, Cause::TimedOut { .. }), "{failed}");
     let sleeps = idle.sleeps.load(Ordering::Relaxed);
-    // It takes some looks until a socket is looked at that nothing is waited for from.
+    // Sockets from which nothing is expected are polled only now and then.
     assert!(sleeps < 1000, "{sleeps} sleeps in {timeout:?}");
 }
 
