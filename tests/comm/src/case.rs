@@ -1,10 +1,10 @@
-//! Cases: every collective on every type, with every operation and several lengths.
+//! Test cases: every collective with every type, every operation and several lengths.
 
 use rlaunch_comm::ElementType;
 pub use rlaunch_comm::Op;
 use std::fmt;
 
-/// A collective.
+/// Collective to test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "they are the communicator's")]
 pub enum Collective {
@@ -20,7 +20,7 @@ pub enum Collective {
 }
 
 impl Collective {
-    /// All of them.
+    /// All collectives.
     pub const ALL: [Collective; 9] = [
         Collective::Barrier,
         Collective::Broadcast,
@@ -38,23 +38,23 @@ impl Collective {
     }
 }
 
-/// Elements of a block.
+/// Block lengths in elements.
 pub(crate) const COUNTS: [usize; 4] = [0, 1, 7, 8 << 10];
 
-/// One call of a collective.
+/// Call of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// Which.
+    /// Collective to call.
     pub collective: Collective,
-    /// On what.
+    /// Element type.
     pub element: ElementType,
-    /// How it is reduced, if it is.
+    /// Reduction operation; ignored by other collectives.
     pub op: Op,
-    /// Elements of a block.
+    /// Block length in elements.
     pub count: usize,
-    /// In one buffer.
+    /// One buffer is input and output.
     pub in_place: bool,
-    /// Begun, and waited for later.
+    /// Nonblocking call.
     pub later: bool,
 }
 
@@ -67,7 +67,8 @@ impl fmt::Display for Case {
     }
 }
 
-/// Every collective × type × operation × length, blocking and not in place.
+/// Returns every combination of collective, type, operation and length, blocking and with separate
+/// buffers.
 pub fn all() -> Vec<Case> {
     let mut cases = Vec::new();
     for collective in Collective::ALL {

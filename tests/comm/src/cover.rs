@@ -1,30 +1,29 @@
-//! Few cases that still have every two choices together in one of them.
+//! Small set of cases that covers every pair of choices.
 
 use crate::case::{COUNTS, Case, Collective};
 use rlaunch_comm::{ElementType, Op};
 
-/// How many kinds of choices there are.
+/// Number of dimensions of a case.
 const KINDS: usize = 7;
 
-/// A choice of each kind; that of the last is the job that runs the case.
+/// Choice in each dimension; the last dimension is the job that runs the case.
 type Row = [usize; KINDS];
 
-/// Choices of all kinds, numbered in a row, as bits.
+/// Bit set of choices, numbered across all dimensions.
 type Set = u64;
 
-/// Cases of which one has each pair of choices: in place or not, waited for at once or later, and
-/// whatever [`all`](crate::all) has.
+/// Returns cases that cover every pair of choices, including in place or not, and blocking or not.
 pub fn cover() -> Vec<Case> {
     cover_by(1).concat()
 }
 
-/// The same by so many jobs, which may differ in their ranks: the job is one more choice, so that
-/// each has every choice, and all together have every pair.
+/// Distributes such cases over `jobs` jobs, which may differ in their ranks. Each job has every
+/// choice, and all jobs together have every pair.
 pub fn cover_by(jobs: usize) -> Vec<Vec<Case>> {
     let (collectives, elements) = (Collective::ALL.len(), ElementType::ALL.len());
     let choices = [collectives, elements, Op::ALL.len(), COUNTS.len(), 2, 2, jobs];
     let rows: Vec<(Row, Set)> = rows(choices).map(|row| (row, set_of(choices, row))).collect();
-    // By choice: which others have not been together with it yet.
+    // For each choice, the other choices that it has not been combined with.
     let mut missing: Vec<Set> = vec![0; choices.iter().sum()];
     for (_, set) in &rows {
         members(*set).for_each(|choice| missing[choice] |= set & !(1 << choice));
@@ -34,7 +33,7 @@ pub fn cover_by(jobs: usize) -> Vec<Vec<Case>> {
         let gain = |set: Set| -> u32 {
             members(set).map(|choice| (missing[choice] & set).count_ones()).sum()
         };
-        // Greedy: the row that has most of what is missing, the first of equals.
+        // Greedy: the row that covers most missing pairs, the first of equals.
         let Some((row, set)) = rows.iter().rev().max_by_key(|(_, set)| gain(*set)) else { break };
         members(*set).for_each(|choice| missing[choice] &= !set);
         cases[row[KINDS - 1]].push(case(*row));

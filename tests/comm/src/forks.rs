@@ -1,5 +1,5 @@
-//! Messages of ranks that fork meanwhile, as programs do that load data by child processes. What a
-//! device reads and writes has to be the parent's memory, whichever of the two writes to a page first.
+//! Messages of ranks that fork in between, like programs that load data in child processes. Devices
+//! must read and write the parent's memory, whichever process writes to a page first.
 
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -7,14 +7,14 @@ use rlaunch_comm::{Cause, Communicator, Registered};
 use std::thread;
 use std::time::Duration;
 
-/// Lengths of messages that go by slots, known to a device from the beginning, and by its own writes.
+/// Length of an eager message, and of one that a device writes directly, in words.
 const SHORT: usize = 1 << 8;
 const LONG: usize = 1 << 17;
-/// How often a child writes to all that it has, and how long it rests in between.
+/// How often a child overwrites its memory, and the pause in between.
 const WRITES: u64 = 4;
 const REST: Duration = Duration::from_millis(50);
 
-/// A rank's memory, registered before anything is forked.
+/// Memory of a rank, allocated before the first fork.
 struct Memory {
     own: Registered<u64>,
     came: Registered<u64>,
@@ -22,8 +22,8 @@ struct Memory {
     plain: Vec<u64>,
 }
 
-/// Every rank sends to the next, and forks in each round; children live on, write to their copies, and
-/// are refused by their copy of the communicator.
+/// Sends from each rank to the next and forks in each round. Children keep running, overwrite their
+/// copies of the memory, and check that their copy of the communicator refuses calls.
 pub fn forks(comm: &Communicator, rounds: u64) -> Result<(), String> {
     let said = |error: rlaunch_comm::CommError| error.to_string();
     let (me, size) = (comm.rank() as u64, comm.size());
@@ -68,7 +68,7 @@ pub fn forks(comm: &Communicator, rounds: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs a child, which ends with 0 if it was refused what is its parent's.
+/// Runs a child, which exits with 0 if all calls were refused.
 fn child(comm: &Communicator, mut memory: Memory) -> ! {
     for write in 0..WRITES {
         memory.plain.fill(write);

@@ -1,19 +1,19 @@
-//! What a communicator must do, as cases: each is run by all ranks together, over whichever way
-//! their links go, and compared bit for bit.
+//! Test suite of the communicator. Every rank of a job runs it together with the others, over
+//! whichever transports connect them, and compares results bit for bit.
 
+mod cancel;
 mod case;
 mod cover;
 mod forks;
-mod quitting;
+mod random_cancel;
 mod run;
 mod traffic;
-mod unruly;
 mod value;
 
+pub use cancel::{cancel_a_collective, cancel_a_message, leave};
 pub use case::{Case, Collective, Op, all};
 pub use cover::{cover, cover_by};
 pub use forks::forks;
-pub use quitting::{give_up_a_collective, give_up_a_message, leave};
+pub use random_cancel::{CancelReport, cancel_randomly};
 pub use run::{long, run};
-pub use traffic::{Progress, traffic};
-pub use unruly::{Given, unruly};
+pub use traffic::{TrafficReport, traffic};

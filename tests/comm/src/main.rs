@@ -1,4 +1,4 @@
-//! The suite as a rank. Rank 0 says how it went.
+//! Command that runs a part of the suite as a rank. Rank 0 prints the result.
 
 use rlaunch_comm::{Communicator, Op, error_chain};
 use rlaunch_comm_suite as suite;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const USAGE: &str = "comm-suite all | cover [PART/PARTS] | long | stream MESSAGES [registered] | forks ROUNDS | \
                      traffic SECONDS | pair LINE | lose RANK SIGNAL|EXIT|LEAVE ELEMENTS | abort | \
                      give-up | give-up-all ELEMENTS | leave MESSAGES | unruly SECONDS SEED";
-/// So many calls hold before a rank is lost.
+/// Calls that must succeed before a rank is lost.
 const CALLS: usize = 50;
 
 fn main() -> ExitCode {
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What rank 0 has to say.
+/// Runs a part of the suite. Returns the line to print, if any.
 fn part(words: &[&str]) -> Result<Option<String>, String> {
     let comm = Communicator::from_env().map_err(|error| {
         let hint = error.hint().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
@@ -44,7 +44,7 @@ fn part(words: &[&str]) -> Result<Option<String>, String> {
         ["long"] => Ok(format!("{} cases hold among {size} ranks", suite::long(&comm)?)),
         ["traffic", seconds] => {
             let seconds = seconds.parse().map_err(|_| USAGE)?;
-            let tell = |progress: &suite::Progress| println!("{progress}");
+            let tell = |progress: &suite::TrafficReport| println!("{progress}");
             let rounds = suite::traffic(&comm, Duration::from_secs(seconds), tell)?;
             Ok(format!("{rounds} rounds of messages among {size} ranks"))
         }
@@ -62,20 +62,20 @@ fn part(words: &[&str]) -> Result<Option<String>, String> {
             let elements = elements.parse().map_err(|_| USAGE)?;
             lose(&comm, rank.parse().map_err(|_| USAGE)?, how, elements)
         }
-        // The others wait for what never comes.
+        // The other ranks wait in the barrier for a rank that never arrives.
         ["abort"] if me == 1 => Err(comm.abort("no data").to_string()),
         ["abort"] => Ok(String::new()),
-        ["give-up"] => suite::give_up_a_message(&comm),
+        ["give-up"] => suite::cancel_a_message(&comm),
         ["give-up-all", elements] => {
             let elements = elements.parse().map_err(|_| USAGE)?;
-            return suite::give_up_a_collective(&comm, elements).map(|_| None);
+            return suite::cancel_a_collective(&comm, elements).map(|_| None);
         }
         ["unruly", seconds, seed] => {
             let seconds: u64 = seconds.parse().map_err(|_| USAGE)?;
-            let tell = |given: &suite::Given| println!("{given}");
+            let tell = |report: &suite::CancelReport| println!("{report}");
             let seed = seed.parse().map_err(|_| USAGE)?;
-            let given = suite::unruly(&comm, seed, Duration::from_secs(seconds), tell)?;
-            Ok(format!("seed {seed}: {given}"))
+            let report = suite::cancel_randomly(&comm, seed, Duration::from_secs(seconds), tell)?;
+            Ok(format!("seed {seed}: {report}"))
         }
         ["leave", messages] => {
             let messages = messages.parse().map_err(|_| USAGE)?;
@@ -87,7 +87,7 @@ fn part(words: &[&str]) -> Result<Option<String>, String> {
     Ok((me == 0).then_some(said))
 }
 
-/// The cases of one of several jobs, as `1/3`.
+/// Returns one share of the cases, such as `1/3`.
 fn share(part: &str) -> Option<Vec<suite::Case>> {
     let (part, parts) = part.split_once('/')?;
     let (part, parts): (usize, usize) = (part.parse().ok()?, parts.parse().ok()?);
@@ -95,8 +95,7 @@ fn share(part: &str) -> Option<Vec<suite::Case>> {
     (1..=parts).contains(&part).then(|| shares.swap_remove(part - 1))
 }
 
-/// Ranks 0 and 1 say something to each other, of any length, and nobody else does. Then all run this
-/// line of shell.
+/// Exchanges messages between ranks 0 and 1 only; then all ranks run a shell command.
 fn pair(comm: &Communicator, line: &str) -> Result<String, String> {
     let said = |error: rlaunch_comm::CommError| error.to_string();
     for length in [1, 1 << 12, 1 << 20] {
@@ -113,7 +112,8 @@ fn pair(comm: &Communicator, line: &str) -> Result<String, String> {
     ran.success().then(|| "2 ranks have spoken".to_owned()).ok_or(format!("sh: {ran}"))
 }
 
-/// Long messages from rank 0 to rank 1, of memory that is registered once or for each of them.
+/// Sends long messages from rank 0 to rank 1, from memory that is registered once or for each
+/// message.
 fn stream(comm: &Communicator, messages: usize, registered: bool) -> Result<String, String> {
     const LENGTH: usize = 1 << 20;
     let said = |error: rlaunch_comm::CommError| error.to_string();
@@ -136,8 +136,8 @@ fn stream(comm: &Communicator, messages: usize, registered: bool) -> Result<Stri
     Ok(format!("{messages} messages from rank 0 to rank 1, {median} us each"))
 }
 
-/// Calls until a rank ends or sends itself a signal, and then until somebody notices. Rank 0 says
-/// when.
+/// Runs all-reduces until `rank` exits or sends itself a signal, and then until the loss is
+/// noticed. Rank 0 prints when the loss is due.
 fn lose(comm: &Communicator, rank: usize, how: &str, elements: usize) -> Result<String, String> {
     let (own, mut sum) = (vec![1_u64; elements], vec![0; elements]);
     for call in 0.. {
@@ -145,7 +145,7 @@ fn lose(comm: &Communicator, rank: usize, how: &str, elements: usize) -> Result<
             println!("{CALLS} calls hold");
         }
         if call == CALLS && comm.rank() == rank {
-            // Without a goodbye.
+            // Exit without a goodbye.
             match how {
                 "EXIT" => std::process::exit(3),
                 "LEAVE" => std::process::exit(0),

@@ -1,11 +1,11 @@
-//! Runs a case in one rank and compares what comes of it.
+//! Execution of a case in one rank.
 
 use crate::case::{Case, Collective, Op};
-use crate::value::{Value, given};
+use crate::value::{Value, input_value};
 use half::{bf16, f16};
 use rlaunch_comm::{CommError, Communicator, ElementType};
 
-/// Runs this rank's part; says what is wrong.
+/// Runs this rank's part of a case and checks the result.
 pub fn run(comm: &Communicator, case: &Case) -> Result<(), String> {
     let ran = match case.element {
         ElementType::F16 => run_with::<f16>(comm, case),
@@ -20,8 +20,7 @@ pub fn run(comm: &Communicator, case: &Case) -> Result<(), String> {
     ran.map_err(|why| format!("rank {} of {}: {case}: {why}", comm.rank(), comm.size()))
 }
 
-/// The buffers of one rank: what it gives, what it should get, and where; empty where it gets
-/// nothing.
+/// Input and expected output of one rank; empty where it has none.
 struct Buffers<V> {
     input: Vec<V>,
     expected: Vec<V>,
@@ -32,12 +31,13 @@ fn buffers<V: Value>(case: &Case, me: usize, size: usize) -> Buffers<V> {
     let Case { collective, op, count, .. } = *case;
     let root = (count + 1) % size;
     let whole = count * size;
-    let of = |rank: usize, from: usize, to: usize| (from..to).map(move |at| given(op, rank, at));
+    let of =
+        |rank: usize, from: usize, to: usize| (from..to).map(move |at| input_value(op, rank, at));
     let reduced = |from: usize, to: usize| -> Vec<V> {
         (from..to)
             .map(|at| {
-                let own = (0..size).map(|rank| given::<V>(op, rank, at));
-                own.reduce(|a, b| V::reduced(op, a, b)).unwrap_or_else(|| V::of(0))
+                let own = (0..size).map(|rank| input_value::<V>(op, rank, at));
+                own.reduce(|a, b| V::reduced(op, a, b)).unwrap_or_else(|| V::from_number(0))
             })
             .collect()
     };
@@ -85,9 +85,9 @@ fn run_with<V: Value>(comm: &Communicator, case: &Case) -> Result<(), String> {
     }
 }
 
-/// What is there before anything comes.
-fn nothing<V: Value>(length: usize) -> Vec<V> {
-    vec![V::of(99); length]
+/// Returns the contents of output buffers before the call.
+fn placeholder<V: Value>(length: usize) -> Vec<V> {
+    vec![V::from_number(99); length]
 }
 
 fn apart<V: Value>(
@@ -99,7 +99,7 @@ fn apart<V: Value>(
     let op = case.op;
     let mut output = match case.collective {
         Collective::Broadcast => input.to_vec(),
-        _ => nothing(length),
+        _ => placeholder(length),
     };
     let to = &mut output;
     if case.later {
@@ -133,7 +133,7 @@ fn apart<V: Value>(
     Ok(output)
 }
 
-/// The buffer, and where in it the result begins.
+/// Runs an in-place collective. Returns the buffer and the index at which the result begins.
 fn in_place<V: Value>(
     comm: &Communicator,
     case: &Case,
@@ -141,9 +141,9 @@ fn in_place<V: Value>(
     length: usize,
 ) -> Result<(Vec<V>, usize), CommError> {
     let (me, count, op) = (comm.rank(), case.count, case.op);
-    // Its own part is where it belongs among all of them.
+    // The rank's own block is already in its place among all blocks.
     let among_all = |input: &[V]| {
-        let mut all = nothing(count * comm.size());
+        let mut all = placeholder(count * comm.size());
         all[me * count..(me + 1) * count].copy_from_slice(&input[..count]);
         all
     };
@@ -151,7 +151,7 @@ fn in_place<V: Value>(
         Collective::Gather if me == root => (among_all(&input), 0),
         Collective::AllGather => (among_all(&input), 0),
         Collective::Scatter if me == root => (input, me * count),
-        Collective::Scatter => (nothing(length), 0),
+        Collective::Scatter => (placeholder(length), 0),
         _ => (input, 0),
     };
     let to = &mut data;
@@ -186,7 +186,7 @@ fn in_place<V: Value>(
     Ok((data, from))
 }
 
-/// Calls of many elements: of those collectives that have a way of their own for them.
+/// Runs collectives with many elements, for which some have separate algorithms.
 pub fn long(comm: &Communicator) -> Result<usize, String> {
     const COUNT: usize = (1 << 20) + 1;
     let cases = [

@@ -1,28 +1,28 @@
-//! Random messages among all ranks, whose contents and order are known to both ends.
+//! Random messages between all ranks; both ends of a message know its contents and order.
 
 use rlaunch_comm::sim::Dice;
 use rlaunch_comm::{CommError, Communicator};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Messages between all ranks in a round.
+/// Number of messages in a round.
 const MESSAGES: u64 = 64;
-/// The longest, in words of 8 bytes; most are much shorter.
+/// Maximum length in words of 8 bytes; most messages are much shorter.
 const LONGEST: usize = 1 << 16;
-/// After so many rounds buffers are as large as they get.
+/// Number of rounds after which buffers have reached their final size.
 const WARM: u64 = 100;
-/// Growth beyond this, in KiB, is a leak.
+/// Growth in KiB that counts as a leak.
 const GROWTH: u64 = 8 << 10;
 
-struct Message {
+struct RandomMessage {
     from: usize,
     to: usize,
     tag: u32,
     words: Vec<u64>,
 }
 
-/// The messages of a round: every rank draws the same.
-fn draw(round: u64, size: usize) -> Vec<Message> {
+/// Returns the messages of a round, the same at every rank.
+fn draw(round: u64, size: usize) -> Vec<RandomMessage> {
     let mut dice = Dice::new(round.wrapping_mul(0x2545_f491_4f6c_dd1d));
     let message = |_| {
         let (from, to) = (dice.below(size), dice.below(size));
@@ -30,27 +30,27 @@ fn draw(round: u64, size: usize) -> Vec<Message> {
         let most = 1 << dice.below(LONGEST.ilog2() as usize);
         let length = dice.below(most);
         let mut content = Dice::new(dice.draw());
-        Message { from, to, tag, words: (0..length).map(|_| content.draw()).collect() }
+        RandomMessage { from, to, tag, words: (0..length).map(|_| content.draw()).collect() }
     };
     (0..MESSAGES).map(message).collect()
 }
 
-/// How it has gone so far.
+/// Results so far.
 #[derive(Clone, Copy, Debug)]
-pub struct Progress {
-    /// Since the beginning, as rank 0's clock says.
+pub struct TrafficReport {
+    /// Time since the beginning, by rank 0's clock.
     pub lasted: Duration,
-    /// Of messages.
+    /// Rounds of messages.
     pub rounds: u64,
-    /// What the largest rank has in memory, in KiB.
+    /// Resident memory of the largest rank, in KiB.
     pub memory: u64,
-    /// By how much that of some rank has grown since its buffers are there, in KiB.
+    /// Largest growth of a rank's memory since its buffers reached their final size, in KiB.
     pub grown: u64,
 }
 
-impl fmt::Display for Progress {
+impl fmt::Display for TrafficReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Progress { lasted, rounds, memory, grown } = self;
+        let TrafficReport { lasted, rounds, memory, grown } = self;
         let (minutes, seconds) = (lasted.as_secs() / 60, lasted.as_secs() % 60);
         let messages = rounds * MESSAGES;
         write!(f, "{minutes}:{seconds:02} {rounds} rounds, {messages} messages, {memory} KiB ")?;
@@ -58,33 +58,33 @@ impl fmt::Display for Progress {
     }
 }
 
-/// What rank 0 says before each round.
+/// Commands that rank 0 broadcasts before each round.
 const STOP: u8 = 0;
 const GO_ON: u8 = 1;
 const REPORT: u8 = 2;
 
-/// Runs rounds for so long, as rank 0's clock says, and has rank 0 tell every minute how it goes;
-/// how many rounds there were.
+/// Runs rounds for the given time, by rank 0's clock, and has rank 0 report every minute. Returns
+/// the number of rounds.
 pub fn traffic(
     comm: &Communicator,
     lasts: Duration,
-    tell: impl Fn(&Progress),
+    report: impl Fn(&TrafficReport),
 ) -> Result<u64, String> {
     let begin = Instant::now();
-    let (mut before, mut round, mut told) = (None, 0, 0);
+    let (mut before, mut round, mut reported) = (None, 0, 0);
     loop {
         let lasted = begin.elapsed();
         let mut next = [match () {
             () if lasted >= lasts => STOP,
-            () if lasted.as_secs() / 60 > told => REPORT,
+            () if lasted.as_secs() / 60 > reported => REPORT,
             () => GO_ON,
         }];
         comm.broadcast(&mut next, 0).map_err(|error| error.to_string())?;
         if next != [GO_ON] {
-            told = lasted.as_secs() / 60;
+            reported = lasted.as_secs() / 60;
             let (memory, grown) = constant(comm, before)?;
             if comm.rank() == 0 {
-                tell(&Progress { lasted, rounds: round, memory, grown });
+                report(&TrafficReport { lasted, rounds: round, memory, grown });
             }
         }
         if next == [STOP] {
@@ -98,8 +98,8 @@ pub fn traffic(
     }
 }
 
-/// What the largest rank has in memory, and by how much that of some rank has grown; fails where
-/// that is a leak.
+/// Returns the memory of the largest rank and the largest growth of any rank, in KiB. Fails if that
+/// growth is a leak.
 fn constant(comm: &Communicator, before: Option<u64>) -> Result<(u64, u64), String> {
     let now = memory().unwrap_or(0);
     let own = [now, before.map_or(0, |before| now.saturating_sub(before))];
@@ -117,10 +117,13 @@ fn constant(comm: &Communicator, before: Option<u64>) -> Result<(u64, u64), Stri
     }
 }
 
-fn exchange(comm: &Communicator, messages: &[Message]) -> Result<Result<(), String>, CommError> {
+fn exchange(
+    comm: &Communicator,
+    messages: &[RandomMessage],
+) -> Result<Result<(), String>, CommError> {
     let me = comm.rank();
-    let mine: Vec<&Message> = messages.iter().filter(|message| message.to == me).collect();
-    // One word more than is sent, so that a longer message would be noticed.
+    let mine: Vec<&RandomMessage> = messages.iter().filter(|message| message.to == me).collect();
+    // One word more than expected, so that a longer message would be noticed.
     let mut received: Vec<Vec<u64>> =
         mine.iter().map(|message| vec![0; message.words.len() + 1]).collect();
     let lengths = comm.scope(|scope| {
@@ -143,7 +146,7 @@ fn exchange(comm: &Communicator, messages: &[Message]) -> Result<Result<(), Stri
     Ok(Ok(()))
 }
 
-/// What this process has in memory, in KiB.
+/// Returns the resident memory of this process in KiB.
 fn memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;

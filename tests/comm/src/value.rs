@@ -1,20 +1,20 @@
-//! Small whole numbers, which every type has exactly.
+//! Small integers, which every element type represents exactly.
 
 use half::{bf16, f16};
 use rlaunch_comm::{Element, Op};
 
-/// An element that small whole numbers can be made into.
+/// Element type that small integers convert to.
 pub(crate) trait Value: Element + std::fmt::Debug {
-    fn of(number: u32) -> Self;
+    fn from_number(number: u32) -> Self;
     fn reduced(op: Op, a: Self, b: Self) -> Self;
 }
 
 macro_rules! values {
-    ($($type:ty: $of:expr, $sum:expr, $product:expr;)*) => {
+    ($($type:ty: $from_number:expr, $sum:expr, $product:expr;)*) => {
         $(
             impl Value for $type {
-                fn of(number: u32) -> $type {
-                    ($of)(number)
+                fn from_number(number: u32) -> $type {
+                    ($from_number)(number)
                 }
 
                 fn reduced(op: Op, a: $type, b: $type) -> $type {
@@ -41,11 +41,12 @@ values! {
     u64: u64::from, u64::wrapping_add, u64::wrapping_mul;
 }
 
-/// Element `at` of what `rank` gives. Sums of 8 and products of 8 are exact in 8 bits of mantissa.
-pub(crate) fn given<V: Value>(op: Op, rank: usize, at: usize) -> V {
+/// Returns element `at` of the input of `rank`. Sums and products over 8 ranks are exact with 8
+/// bits of mantissa.
+pub(crate) fn input_value<V: Value>(op: Op, rank: usize, at: usize) -> V {
     let number = match op {
         Op::Product => 1 + (rank + at) as u32 % 2,
         Op::Sum | Op::Min | Op::Max => ((rank * 5 + at * 3) % 11) as u32,
     };
-    V::of(number)
+    V::from_number(number)
 }

@@ -1,4 +1,4 @@
-//! The suite in simulated worlds: every case, and chance against some of them.
+//! The suite in simulated jobs: every case, and some cases under random faults.
 
 use rlaunch_comm::Cause;
 use rlaunch_comm::sim::{self, Faults, Settings};
@@ -6,7 +6,7 @@ use rlaunch_comm_suite::{Case, all, cover, run};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const RANKS: [usize; 6] = [1, 2, 3, 4, 7, 8];
-/// Worlds that are the same in every run, and worlds that nobody has seen before.
+/// Number of fixed seeds, and of seeds that differ in every run.
 const FIXED_SEEDS: u64 = 200;
 const FRESH_SEEDS: u64 = 50;
 
@@ -15,7 +15,7 @@ fn settings(seed: u64, ranks: usize, per_node: usize) -> Settings {
     Settings { seed, ranks, per_node, faults: Faults::default(), timeout }
 }
 
-/// Runs cases one after the other in one world.
+/// Runs cases one after the other in one simulated job.
 fn hold(settings: &Settings, cases: &[Case]) {
     let said = sim::run(settings, |comm| cases.iter().try_for_each(|case| run(comm, case)));
     let wrong: Vec<String> = said.into_iter().filter_map(Result::err).collect();
@@ -38,7 +38,7 @@ fn in_place_and_later_and_across_nodes() {
     }
 }
 
-/// The fixed seeds, and fresh ones; `RLAUNCH_SEED` in the environment replays one.
+/// Returns fixed and fresh seeds. `RLAUNCH_SEED` in the environment replays one.
 fn seeds() -> Vec<u64> {
     if let Some(seed) = std::env::var("RLAUNCH_SEED").ok().and_then(|seed| seed.parse().ok()) {
         return vec![seed];

@@ -1,6 +1,5 @@
-//! How fast this processor reduces: GB/s of elements reduced, for each type and operation, where
-//! the operands fit into the cache and where they do not; copying beside it. The best of many short
-//! runs, so that other work on the machine shows as little as may be.
+//! Measures reductions in GB/s for each element type and operation, in and out of the cache, next
+//! to a plain copy. Reports the best of many short runs, to exclude other load on the machine.
 //!
 //!     cargo run --release -p rlaunch-comm --example fold
 
@@ -30,13 +29,13 @@ fn main() {
     }
 }
 
-/// Reduces the last two to the first, or the second into the first.
+/// Reduces the last two arguments into the first, or the second into the first.
 type Reduce<'r> = &'r dyn Fn(&mut [u8], &[u8], &[u8]);
 
 fn print(name: &str, op: &str, run: Reduce<'_>) {
     let mut columns = Vec::new();
     for size in SIZES {
-        // Ones and tens, as bytes: no subnormals, no overflow to infinity that lasts.
+        // These bytes are ordinary numbers in every type, without subnormals or lasting infinities.
         let (mut out, a, b) = (vec![0; size], vec![0x38; size], vec![0x36; size]);
         let best = (0..40).map(|_| time(|| run(&mut out, black_box(&a), &b))).min();
         let nanoseconds = best.unwrap_or_default().as_nanos() as f64 / 1e3;
@@ -46,7 +45,7 @@ fn print(name: &str, op: &str, run: Reduce<'_>) {
     println!("{name:>6} {op:>6} {:>10.1} {:>10.1} {:>10.1}", columns[0], columns[1], columns[2]);
 }
 
-/// A thousand runs.
+/// Returns the time of a thousand runs.
 fn time(mut run: impl FnMut()) -> Duration {
     let mut runs = 1;
     loop {

@@ -1,5 +1,5 @@
-//! How long it takes until this rank has a communicator: `ready MICROSECONDS`. With an argument all
-//! ranks begin at that moment, in seconds since 1970.
+//! Measures how long it takes to create a communicator, and prints `ready MICROSECONDS`. With an
+//! argument all ranks begin at that time, in seconds since 1970.
 
 use rlaunch_comm::Communicator;
 use std::error::Error;

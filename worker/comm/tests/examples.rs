@@ -1,9 +1,9 @@
-//! The examples in a world of one; the tests of C and of Python run theirs.
+//! Runs the Rust examples with one rank. The C and Python libraries test theirs themselves.
 
 use std::process::Command;
 use std::{env, io};
 
-/// What an example prints, which cargo has built beside this test.
+/// Returns whether an example succeeded, and its output. Cargo has built it beside this test.
 fn said(example: &str) -> io::Result<(bool, String)> {
     let deps = env::current_exe()?;
     let built = deps.ancestors().nth(2).ok_or(io::ErrorKind::NotFound)?;

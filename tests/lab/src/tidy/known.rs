@@ -18,12 +18,6 @@ pub(super) const KNOWN: &[Known] = &[
         &[("machine", 72)],
         "it lists what a machine has",
     ),
-    Known::to_mend(
-        Rule::LongFunction,
-        "tests/comm",
-        &[("exchange", 82)],
-        "it does several things in turn",
-    ),
     Known::kept(
         Rule::TypeTwice,
         "worker/comm",
@@ -50,5 +44,4 @@ pub(super) const KNOWN: &[Known] = &[
         ],
         "names to be told apart",
     ),
-    Known::to_mend(Rule::TypeTwice, "tests/comm", &[("Message", 2)], "names to be told apart"),
 ];

@@ -1,5 +1,5 @@
-//! Whatever other ranks and strangers may send, for a fuzzer: nothing of it may panic, or take more
-//! memory than it has bytes.
+//! Entry points for fuzzers, which play other ranks and strangers. No input may cause a panic or
+//! allocate much more memory than its own length.
 
 use crate::connect;
 use crate::progress::engine::target::Target;
@@ -11,45 +11,46 @@ use bytes::Bytes;
 use rlaunch_lock::{EngineLock, Memory};
 use std::collections::VecDeque;
 
-/// The longest payload of a packet here.
+/// Longest payload of a packet in bytes.
 const PACKET: usize = 128;
-/// Each receive has so much room, in bytes.
+/// Length of each receive buffer in bytes.
 const ROOM: usize = 64;
-/// The same of a packet in front of its payload: how it comes, and its length.
-const WAY: usize = 2;
+/// Bytes in front of each packet: whether it arrives in parts, and its length.
+const FRAME: usize = 2;
 
-/// A rank's contact in the gather, and what somebody says first who knocks at its door.
+/// Decodes a rank's contact, and the first message of a connection.
 pub fn wire_up(data: &[u8]) {
     let own = connect::Contact::new(None);
     let _ = connect::exchange(&own, |_| Ok(vec![Bytes::copy_from_slice(data)]));
     let _ = connect::is_hello(data);
 }
 
-/// What such words look like.
+/// Returns valid inputs of [`wire_up`].
 pub fn wire_up_seeds() -> Vec<Vec<u8>> {
     let mut hello = b"rlrank\0\x02".to_vec();
     hello.extend([7; 40]);
-    // The version, TCP at a port with a key, no queue pairs.
+    // Version, TCP port and key, no RDMA advert.
     let contact = [vec![3, 1, 0xd2, 9], vec![3; 32], vec![0]].concat();
     vec![hello, contact]
 }
 
-/// A link whose packets come out of the fuzzer.
+/// Link that receives the fuzzer's packets.
 struct Feed {
     packets: VecDeque<(bool, Result<Header, LinkError>, Vec<u8>)>,
 }
 
 impl Feed {
-    /// Each packet is its way, its length, the words of its header, and its payload.
+    /// Splits the input into packets. Each is a flag for arrival in parts, a length, a header and a
+    /// payload.
     fn cut(mut data: &[u8]) -> Feed {
         let mut packets = VecDeque::new();
-        while let Some((&[way, length], rest)) = data.split_first_chunk::<WAY>() {
+        while let Some((&[in_parts, length], rest)) = data.split_first_chunk::<FRAME>() {
             let Some((words, rest)) = rest.split_first_chunk::<{ Header::SIZE }>() else { break };
             let both = u128::from_le_bytes(*words);
             let length = usize::from(length).min(PACKET).min(rest.len());
             let header = Header::from_words([both as u64, (both >> 64) as u64]);
             let header = header.map(|header| Header { length: length as u32, ..header });
-            packets.push_back((way % 2 == 1, header, rest[..length].to_vec()));
+            packets.push_back((in_parts % 2 == 1, header, rest[..length].to_vec()));
             data = &rest[length..];
         }
         Feed { packets }
@@ -94,8 +95,8 @@ impl Link for Feed {
     }
 }
 
-/// Packets of one peer, met by a rank that waits for short messages of it, for a long one to be
-/// wanted, and for any.
+/// Feeds packets of one peer to a rank that waits for short messages from it, for a message from
+/// any rank, and for the receiver of a long message.
 pub fn packets(data: &[u8]) {
     let name = |rank| PeerName { rank, host: "".into() };
     let links: Vec<Box<dyn Link>> = vec![Box::new(SelfLink::default()), Box::new(Feed::cut(data))];
@@ -121,8 +122,8 @@ pub fn packets(data: &[u8]) {
         let message = Envelope { peer: 1, context: 0, tag: 0 };
         engine.send(message, LocalSlice::all(from, 4 * ROOM), Owner::Request(key), buffers);
         keys.push(key);
-        // Each look takes a packet, or what follows from one.
-        for _ in 0..2 * (data.len() / (WAY + Header::SIZE)) + 4 {
+        // Each poll handles one packet or its consequences.
+        for _ in 0..2 * (data.len() / (FRAME + Header::SIZE)) + 4 {
             engine.progress(buffers);
         }
         for key in keys {
@@ -131,12 +132,12 @@ pub fn packets(data: &[u8]) {
     });
 }
 
-/// Packets that ranks send.
+/// Returns valid inputs of [`packets`].
 pub fn packets_seeds() -> Vec<Vec<u8>> {
-    let packet = |way, kind, (tag, transfer), payload: &[u8]| {
+    let packet = |in_parts, kind, (tag, transfer), payload: &[u8]| {
         let header = Header { kind, context: 0, tag, transfer, length: payload.len() as u32 };
         let [first, second] = header.to_words();
-        let head = [way, payload.len() as u8];
+        let head = [in_parts, payload.len() as u8];
         [&head[..], &first.to_le_bytes(), &second.to_le_bytes(), payload].concat()
     };
     let offer = [48_u64.to_le_bytes(), [0; 8]].concat();

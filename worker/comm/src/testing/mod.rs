@@ -1,4 +1,4 @@
-//! Communicators for tests: ranks as threads of one seed, and entry points for fuzzers.
+//! Support for tests: simulated jobs, and entry points for fuzzers.
 
 pub mod fuzz;
 pub mod sim;

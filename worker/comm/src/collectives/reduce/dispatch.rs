@@ -1,7 +1,6 @@
-//! The widest vectors that this processor has.
+//! Selection of the widest supported vectors.
 //!
-//! AVX2 is as far as it goes: sums read and write memory, and 32 bytes at a time are enough to keep
-//! that busy.
+//! AVX2 is the widest in use: reductions are bound by memory, and 32 bytes at a time saturate it.
 #![cfg_attr(
     target_arch = "x86_64",
     expect(unsafe_code, reason = "only the caller can know that the processor has the vectors")
@@ -10,7 +9,7 @@
 use super::kernels;
 use crate::types::element::{ElementType, Op};
 
-/// The standard library asks the processor once and keeps the answer.
+/// The standard library caches the result of the CPU query.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn has_avx2() -> bool {
@@ -21,7 +20,7 @@ fn has_avx2() -> bool {
 pub(super) fn fold(op: Op, element_type: ElementType, into: &mut [u8], from: &[u8]) {
     #[cfg(target_arch = "x86_64")]
     if has_avx2() {
-        // SAFETY: it needs AVX2 and F16C, which the processor has.
+        // SAFETY: the processor has AVX2 and F16C, as just checked.
         return unsafe { super::x86::fold(op, element_type, into, from) };
     }
     kernels::fold(op, element_type, into, from);
@@ -31,7 +30,7 @@ pub(super) fn fold(op: Op, element_type: ElementType, into: &mut [u8], from: &[u
 pub(super) fn fold_into(op: Op, element_type: ElementType, out: &mut [u8], a: &[u8], b: &[u8]) {
     #[cfg(target_arch = "x86_64")]
     if has_avx2() {
-        // SAFETY: it needs AVX2 and F16C, which the processor has.
+        // SAFETY: the processor has AVX2 and F16C, as just checked.
         return unsafe { super::x86::fold_into(op, element_type, out, a, b) };
     }
     kernels::fold_into(op, element_type, out, a, b);

@@ -1,4 +1,4 @@
-//! The loops, for whatever vectors the function has that they are inlined into.
+//! Portable loops, inlined into functions that are compiled for different vector extensions.
 
 use super::number::{Max, Min, Number, Product, Reduction, Sum};
 use crate::types::element::{ElementType, Op};
@@ -37,9 +37,9 @@ fn fold_as<const N: usize, T: Number<N>, O: Reduction>(into: &mut [u8], from: &[
     }
 }
 
-/// AVX2 compares 64 bits, but has no minimum of them. Where the lesser one is what is there already,
-/// the compiler would write the other ones alone, under a mask, which takes some processors three
-/// times as long; so it is not to know that what is there is what was read.
+/// Reduces 64-bit integers. AVX2 compares them but has no minimum. If the compiler knew that `into`
+/// still holds the value it read, it would store only the changed elements, with a masked store
+/// that is three times as slow on some processors; `black_box` hides that.
 #[inline(always)]
 fn fold_64<T: Number<8>, O: Reduction>(into: &mut [u8], from: &[u8]) {
     let zero = black_box(0_u64);

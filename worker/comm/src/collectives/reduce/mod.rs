@@ -1,8 +1,7 @@
-//! Reduces elements that lie in memory as bytes.
+//! Element-wise reductions of byte slices.
 //!
-//! Every operation is commutative to the bit: that all ranks of an all-reduce get the same result
-//! rests on it. So a result that is not a number is always the same one, and of two zeros -0 is the
-//! lesser.
+//! Every operation is bitwise commutative, which an all-reduce needs to give all ranks the same
+//! result. Therefore every NaN result is the same NaN, and -0 counts as less than +0.
 
 mod dispatch;
 mod kernels;
@@ -14,9 +13,9 @@ mod x86;
 
 use crate::types::element::{ElementType, Op};
 
-/// Spans that cannot be folded element by element.
+/// Byte lengths that do not match or end within an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{left} and {right} bytes do not fold to {result} bytes of {element_type}")]
+#[error("{left} and {right} bytes cannot be reduced to {result} bytes of {element_type}")]
 pub struct Mismatch {
     element_type: ElementType,
     left: usize,
@@ -24,11 +23,11 @@ pub struct Mismatch {
     result: usize,
 }
 
-/// into = into ∘ from, element by element, at any alignment.
+/// Computes `into = into ∘ from`, element by element, at any alignment.
 ///
 /// # Errors
 ///
-/// When the lengths differ or end within an element; nothing is written then.
+/// Fails if the lengths differ or end within an element; then nothing is written.
 #[inline]
 pub fn fold(
     op: Op,
@@ -41,11 +40,11 @@ pub fn fold(
     Ok(())
 }
 
-/// out = a ∘ b, element by element, at any alignment.
+/// Computes `out = a ∘ b`, element by element, at any alignment.
 ///
 /// # Errors
 ///
-/// When the lengths differ or end within an element; nothing is written then.
+/// Fails if the lengths differ or end within an element; then nothing is written.
 #[inline]
 pub fn fold_into(
     op: Op,
@@ -66,7 +65,7 @@ fn check(
     right: usize,
     result: usize,
 ) -> Result<(), Mismatch> {
-    // All sizes are powers of two.
+    // Element sizes are powers of two.
     let within = result & (element_type.size() - 1);
     if left == result && right == result && within == 0 {
         return Ok(());

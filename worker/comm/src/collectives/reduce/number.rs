@@ -1,8 +1,8 @@
-//! What elements are as numbers, without a branch, so that loops over them become vectors.
+//! Arithmetic on elements without branches, so that loops over it vectorise.
 
 use half::{bf16, f16};
 
-/// A number that is made of `[u8; N]`.
+/// Number stored in `N` bytes.
 pub(super) trait Number<const N: usize>: Copy {
     fn load(bytes: [u8; N]) -> Self;
     fn store(self) -> [u8; N];
@@ -12,7 +12,7 @@ pub(super) trait Number<const N: usize>: Copy {
     fn max(self, other: Self) -> Self;
 }
 
-/// One of [`Op`](crate::types::element::Op), as a type.
+/// [`Op`](crate::types::element::Op) as a type.
 pub(super) trait Reduction {
     fn apply<const N: usize, T: Number<N>>(a: T, b: T) -> T;
 }
@@ -95,7 +95,7 @@ macro_rules! floats {
                         if self < other { self } else { other },
                         if other < self { other } else { self },
                     );
-                    // The same bits, but for two zeros, where a sign wins.
+                    // The bits are equal except for two zeros, of which -0 is the minimum.
                     let bits = left.to_bits() | right.to_bits();
                     unless_nan(self, other, <$rust>::from_bits(bits))
                 }
@@ -126,7 +126,8 @@ trait Float: Copy {
     fn is_nan(self) -> bool;
 }
 
-/// Processors take the first operand's payload, or the second's, and compilers swap them.
+/// Replaces any NaN by one fixed NaN. Processors propagate the payload of the first operand, or of
+/// the second, and compilers swap operands.
 #[inline(always)]
 fn one_nan<T: Float>(result: T) -> T {
     if result.is_nan() { T::NAN } else { result }
@@ -134,7 +135,7 @@ fn one_nan<T: Float>(result: T) -> T {
 
 #[inline(always)]
 fn unless_nan<T: Float>(a: T, b: T, result: T) -> T {
-    // Not `||`, which is a branch.
+    // `||` would be a branch.
     if a.is_nan() | b.is_nan() { T::NAN } else { result }
 }
 
@@ -173,8 +174,9 @@ macro_rules! narrow_floats {
     };
 }
 
-// f32 has more than twice the digits and two, so rounding twice rounds right; but for products of
-// bf16 that are subnormal as f32, too, where it may round up what is just below the middle.
+// f32 has more than twice as many digits plus two, so rounding twice equals rounding once. The
+// exception is products of bf16 that are subnormal in f32 too: those just below a tie may be
+// rounded up.
 narrow_floats!(f16: widen_f16, narrow_f16; bf16: widen_bf16, narrow_bf16);
 
 #[inline(always)]
@@ -182,18 +184,18 @@ fn widen_bf16(value: bf16) -> f32 {
     f32::from_bits(u32::from(value.to_bits()) << 16)
 }
 
-/// To the nearest, to the even one of two.
+/// Rounds to nearest even.
 #[inline(always)]
 fn narrow_bf16(value: f32) -> bf16 {
-    // What is not a number has an empty lower half here, see `one_nan`: rounding leaves it alone.
+    // The lower half of `one_nan`'s NaN is zero, so rounding keeps it.
     let bits = value.to_bits();
     let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
     bf16::from_bits((rounded >> 16) as u16)
 }
 
-/// The difference between the exponents' zeros.
+/// Difference of the exponent biases of f32 and f16, shifted to the exponent.
 const REBIAS: u32 = (127 - 15) << 23;
-/// 2⁻¹⁴: from here on a half is normal.
+/// Bits of 2⁻¹⁴, the smallest normal f16.
 const NORMAL: u32 = (127 - 14) << 23;
 
 #[inline(always)]
@@ -202,17 +204,18 @@ fn widen_f16(value: f16) -> f32 {
     let sign = (bits & 0x8000) << 16;
     let magnitude = (bits & 0x7fff) << 13;
     let normal = magnitude + REBIAS;
-    // The float unit normalises; no operand is subnormal, which would be slow, or flushed to 0.
+    // The subtraction normalises. No operand is subnormal in f32, which would be slow or flushed to
+    // zero.
     let subnormal = (f32::from_bits(magnitude + NORMAL) - f32::from_bits(NORMAL)).to_bits();
     let finite = if magnitude < 1 << 23 { subnormal } else { normal };
     let all = if magnitude < 0x1f << 23 { finite } else { magnitude | 0xff << 23 };
     f32::from_bits(all | sign)
 }
 
-/// To the nearest, to the even one of two.
+/// Rounds to nearest even.
 #[inline(always)]
 fn narrow_f16(value: f32) -> f16 {
-    /// Where the last bit is worth 2⁻²⁴, as in a subnormal half.
+    /// Bits of the power of two whose last f32 digit is worth 2⁻²⁴, as in a subnormal f16.
     const ALIGN: u32 = (127 - 1) << 23;
     let sign = value.to_bits() >> 16 & 0x8000;
     let magnitude = value.to_bits() & 0x7fff_ffff;

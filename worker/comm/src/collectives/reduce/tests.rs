@@ -1,7 +1,7 @@
 use super::*;
 use half::{bf16, f16};
 
-/// `SplitMix64`
+/// Random numbers by `SplitMix64`.
 struct Random(u64);
 
 impl Random {
@@ -12,7 +12,7 @@ impl Random {
         value ^ value >> 31
     }
 
-    /// Any bits, but often those where something happens: zeros, infinities, subnormals, ties.
+    /// Returns random bits, often a special value: zero, infinity, a subnormal, a tie.
     fn element(&mut self, element_type: ElementType) -> u64 {
         let special: &[u64] = match element_type {
             ElementType::F16 => &[0, 0x8000, 0x7c00, 0xfc00, 1, 0x8001, 0x3ff, 0x7bff, 0x3c01],
@@ -46,7 +46,7 @@ fn float<T: Copy + PartialOrd>(
         Op::Sum => by[0],
         Op::Product => by[1],
         _ if is_nan(a) || is_nan(b) => nan,
-        // Equal: the same, or two zeros.
+        // Equal operands: the same bits, or two zeros.
         Op::Min if a == b => {
             if negative(a) {
                 a
@@ -79,7 +79,7 @@ fn float<T: Copy + PartialOrd>(
     if is_nan(result) { nan } else { result }
 }
 
-/// One element, as it is said and not as it is done.
+/// Computes one element by a plain definition instead of the vectorised code.
 fn reference(op: Op, element_type: ElementType, a: &[u8], b: &[u8]) -> Vec<u8> {
     macro_rules! bits {
         ($type:ty) => {
@@ -133,7 +133,7 @@ fn all() -> impl Iterator<Item = (Op, ElementType)> {
     Op::ALL.into_iter().flat_map(|op| ElementType::ALL.map(|element_type| (op, element_type)))
 }
 
-/// What both ways of running the loops give, the processor's and everyone's.
+/// Reduces with the vectorised and with the portable loops and compares the results.
 fn folded(op: Op, element_type: ElementType, a: &[u8], b: &[u8]) -> Vec<u8> {
     let mut results = [vec![0; a.len()], a.to_vec(), vec![0; a.len()], a.to_vec()];
     fold_into(op, element_type, &mut results[0], a, b).unwrap();
@@ -236,6 +236,6 @@ fn lengths_that_do_not_match_are_an_error_and_nothing_is_written() {
         assert!(failed.is_err(), "{left} {right} {result}");
     }
     let failed = fold(Op::Sum, ElementType::F32, &mut into, &[1; 8]).unwrap_err();
-    assert_eq!(failed.to_string(), "16 and 8 bytes do not fold to 16 bytes of f32");
+    assert_eq!(failed.to_string(), "16 and 8 bytes cannot be reduced to 16 bytes of f32");
     assert_eq!(into, [1; 16]);
 }

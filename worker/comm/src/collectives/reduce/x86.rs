@@ -1,8 +1,8 @@
-//! The loops in vectors of 32 bytes.
+//! Loops with AVX2 vectors of 32 bytes.
 //!
-//! For numbers of 16 bits they are written out. The compiler widens every one by itself, where the
-//! processor has instructions for halves, and the upper halves of f32 come in pairs that need no
-//! widening.
+//! For 16-bit floats they are written by hand, because the compiler would widen each element
+//! separately. Vector instructions convert f16, and the upper halves of pairs of f32 serve as bf16
+//! without any conversion.
 
 use super::kernels;
 use crate::types::element::{ElementType, Op};
@@ -44,7 +44,7 @@ pub(super) fn fold_into(op: Op, element_type: ElementType, out: &mut [u8], a: &[
     }
 }
 
-// As constants, so that each loop knows its own.
+// Const parameters specialise each loop.
 const F16: u8 = ElementType::F16 as u8;
 const BF16: u8 = ElementType::Bf16 as u8;
 const SUM: u8 = Op::Sum as u8;
@@ -90,7 +90,7 @@ fn fold_narrow_into<const TYPE: u8, const OP: u8>(out: &mut [u8], a: &[u8], b: &
     }
 }
 
-/// What does not fill a vector; of a known size, so that it comes in a register.
+/// Reduces fewer elements than a vector holds. `N` is constant, so that they travel in a register.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 fn few<const N: usize, const TYPE: u8, const OP: u8>(a: [u8; N], b: [u8; N]) -> [u8; N] {
@@ -101,7 +101,7 @@ fn few<const N: usize, const TYPE: u8, const OP: u8>(a: [u8; N], b: [u8; N]) -> 
     result
 }
 
-/// Sixteen elements of 16 bits.
+/// Reduces sixteen 16-bit elements.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 fn sixteen<const TYPE: u8, const OP: u8>(a: [u8; 32], b: [u8; 32]) -> [u8; 32] {
@@ -129,7 +129,7 @@ fn sixteen<const TYPE: u8, const OP: u8>(a: [u8; 32], b: [u8; 32]) -> [u8; 32] {
     bytemuck::cast(result)
 }
 
-/// With the upper half as it is rounded to.
+/// Rounds to the upper half of each f32, to nearest even.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn rounded(value: __m256) -> __m256i {
@@ -138,7 +138,7 @@ fn rounded(value: __m256) -> __m256i {
     _mm256_add_epi32(bits, _mm256_add_epi32(even, _mm256_set1_epi32(0x7fff)))
 }
 
-/// Eight f32, to what [`Number`](super::number::Number) makes of each.
+/// Reduces eight f32 exactly as [`Number`](super::number::Number) does.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn eight<const OP: u8>(a: __m256, b: __m256) -> __m256 {
@@ -147,7 +147,7 @@ fn eight<const OP: u8>(a: __m256, b: __m256) -> __m256 {
             let result = if OP == SUM { _mm256_add_ps(a, b) } else { _mm256_mul_ps(a, b) };
             (result, _mm256_cmp_ps::<_CMP_UNORD_Q>(result, result))
         }
-        // Of two zeros, the processor takes the second.
+        // Of two zeros, the instruction returns the second operand.
         MIN => (
             _mm256_or_ps(_mm256_min_ps(a, b), _mm256_min_ps(b, a)),
             _mm256_cmp_ps::<_CMP_UNORD_Q>(a, b),

@@ -41,7 +41,7 @@ pub fn scatter_ring(me: Member, count: usize, root: usize) -> Schedule {
     let blocks = Blocks::divide(count, me.size);
     let relative = me.relative_to(root);
     let rank = |relative| (relative + root) % me.size;
-    // What comes by the tree: seat's own block and those of the seats below.
+    // Blocks that arrive down the tree: those of the whole subtree.
     let tree_run =
         |relative| blocks.run(Buffer::Output, relative, tree::subtree_size(relative, me.size));
     if let Some(parent) = tree::parent(relative.rank) {

@@ -1,18 +1,18 @@
-//! Runs the schedules of all ranks against each other, with any kind of element.
+//! Model that executes the schedules of all ranks against each other, for any element type.
 //!
-//! Sends wait for their receivers, as they may where messages are long: a step ends when all that
-//! it sends has been received. Whatever a schedule must not do is a panic that names the rank.
+//! Sends wait for their receivers, as long messages may: a step ends when everything it sent has
+//! been received. A violation of the rules for schedules panics and names the rank.
 
 use super::{Buffer, Exchange, Local, Schedule, Span, Step};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// One rank's memory.
+/// Buffers of one rank.
 #[derive(Clone, Debug)]
 pub(super) struct Memory<T> {
     pub(super) input: Vec<T>,
     pub(super) output: Vec<T>,
-    /// Input is Output.
+    /// The output is the input too.
     pub(super) in_place: bool,
     scratch: Vec<T>,
 }
@@ -46,7 +46,7 @@ impl<T: Clone + Default> Memory<T> {
         self.place(span.place)[range(span)].clone_from_slice(values);
     }
 
-    /// Whether two spans are of the same elements, in part at least.
+    /// Tells whether two spans have elements in common.
     fn overlap(a: Span, b: Span) -> bool {
         a.place == b.place && a.start.max(b.start) < (a.start + a.length).min(b.start + b.length)
     }
@@ -56,7 +56,7 @@ fn range(span: Span) -> Range<usize> {
     span.start..span.start + span.length
 }
 
-/// What is on the way from each rank to each.
+/// Messages on their way between each pair of ranks.
 struct Channels<T> {
     size: usize,
     between: Vec<VecDeque<Vec<T>>>,
@@ -72,17 +72,17 @@ impl<T> Channels<T> {
     }
 }
 
-/// Where a rank is.
+/// Execution state of a rank.
 struct Progress {
     step: usize,
-    /// Of the step's exchanges those that are not over. Sends that are on the way are.
+    /// Unfinished exchanges of the step. Sends count as finished once they are on their way.
     open: Vec<Exchange>,
-    /// How much of what this step sent has not been received.
+    /// Number of messages sent in this step that have not been received.
     unreceived: usize,
     begun: bool,
 }
 
-/// Runs all schedules to their end. `fold` makes one element of two.
+/// Executes all schedules to their end. `fold` reduces two elements to one.
 pub(super) fn run<T: Clone + Default>(
     schedules: &[Schedule],
     memories: &mut [Memory<T>],
@@ -116,7 +116,7 @@ pub(super) fn run<T: Clone + Default>(
     assert_eq!(pair, None, "nobody takes what goes from the first to the second");
 }
 
-/// Whether anything happened.
+/// Executes a rank as far as possible. Returns whether anything happened.
 fn advance<T: Clone + Default>(
     rank: usize,
     schedules: &[Schedule],
@@ -140,7 +140,7 @@ fn advance<T: Clone + Default>(
         moved = true;
     }
     let mut open = Vec::new();
-    // Of two messages from one rank, the first is for the first who receives.
+    // Of two messages from one rank, the first goes to the first receive.
     let mut waited: Vec<usize> = Vec::new();
     for exchange in std::mem::take(&mut ranks[rank].open) {
         let (from, values) = match exchange {
@@ -223,7 +223,7 @@ fn act<T: Clone + Default>(local: Local, memory: &mut Memory<T>, fold: &impl Fn(
     }
 }
 
-/// What a step must not do.
+/// Checks the rules for steps.
 fn check<T: Clone + Default>(rank: usize, size: usize, step: &Step, memory: &mut Memory<T>) {
     assert!(!step.local.is_empty() || !step.exchange.is_empty(), "rank {rank} has an empty step");
     for local in &step.local {

@@ -1,7 +1,7 @@
-//! A job in one process, whose ranks are threads of which one runs at a time.
+//! Simulated job in one process. Its ranks are threads, of which one runs at a time.
 //!
-//! Who runs next, how long packets take, whether there is room and who dies is drawn from one seed,
-//! so a run that went wrong goes wrong again. Time is virtual.
+//! One seed determines which rank runs next, how long packets take, when links have room and which
+//! rank dies, so failures can be replayed. Time is virtual.
 
 pub use crate::transport::sim::{Dice, Faults};
 
@@ -17,22 +17,22 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a world is made of.
+/// Parameters of a simulated job.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Decides everything that is left to chance.
+    /// Seed of all random decisions.
     pub seed: u64,
-    /// How many ranks.
+    /// Number of ranks.
     pub ranks: usize,
-    /// How many of them a node has.
+    /// Number of ranks per node.
     pub per_node: usize,
-    /// What goes wrong.
+    /// Faults to inject.
     pub faults: Faults,
-    /// How long a wait may take, in virtual time.
+    /// Limit of a wait, in virtual time.
     pub timeout: Duration,
 }
 
-/// How a simulated rank waits.
+/// Clock and sleep of a simulated rank.
 #[derive(Debug)]
 struct SimIdle {
     world: Arc<SimWorld>,
@@ -67,7 +67,7 @@ impl Idle for SimIdle {
     fn wake(&self) {}
 }
 
-/// Runs `program` in every rank of a world, and returns what each says, by rank.
+/// Runs `program` in every rank and returns the results by rank.
 pub fn run<R: Send>(settings: &Settings, program: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
     let ranks = settings.ranks;
     let world = Arc::new(SimWorld::new(settings.seed, ranks, settings.faults.clone()));
@@ -75,7 +75,7 @@ pub fn run<R: Send>(settings: &Settings, program: impl Fn(&Communicator) -> R + 
         let rank = |me| {
             let (world, program) = (&world, &program);
             scope.spawn(move || {
-                // The turn goes on even if the program panics.
+                // The next rank gets its turn even if the program panics.
                 let _end = EndGuard { world, me };
                 world.begin(me);
                 program(&communicator(world, settings, me))

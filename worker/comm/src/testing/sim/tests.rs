@@ -8,7 +8,7 @@ fn settings(seed: u64, ranks: usize) -> Settings {
     Settings { seed, ranks, per_node, faults, timeout }
 }
 
-/// A message of this length that nobody else sends.
+/// Returns a message that no other rank and number has.
 fn message(from: usize, number: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 7 + from * 31 + number * 13) as u8).collect()
 }
@@ -36,7 +36,7 @@ fn messages_arrive_whole_and_in_order() {
     }
 }
 
-/// Who is left asleep goes on after ten seconds, to say whom it waits for.
+/// A rank that misses a wake-up continues after ten seconds, when it reports what it waits for.
 #[test]
 fn nobody_sleeps_on_a_message_that_has_come() {
     for seed in 0..60 {
@@ -86,7 +86,7 @@ fn a_receive_from_any_rank_takes_the_message_that_came_first() {
         run(&settings(seed, 4), |comm| match comm.rank() {
             0 => {
                 let mut data = vec![0_u8; 2000];
-                // What comes with the other tag comes after the message.
+                // The message with this tag arrives after the other one.
                 comm.recv(&mut data, 3, 9).unwrap();
                 comm.send(&[0_u8], 1, 9).unwrap();
                 comm.recv(&mut data, 1, 9).unwrap();
@@ -97,7 +97,7 @@ fn a_receive_from_any_rank_takes_the_message_that_came_first() {
                 if rank == 1 {
                     comm.recv(&mut [0_u8], 0, 9).unwrap();
                 }
-                // Rank 3's is so long that it is offered.
+                // The message of rank 3 is too long for the eager protocol.
                 let data = vec![1_u8; rank * 500];
                 comm.scope(|scope| {
                     let _ = scope.isend(&data, 0, 1)?;
@@ -153,7 +153,7 @@ fn a_message_too_long_is_said_and_the_next_one_comes() {
     }
 }
 
-/// Short and long, in the caller's frame and not.
+/// Covers messages short enough for the caller's stack and longer ones.
 #[test]
 fn ranks_that_call_with_different_counts_are_told() {
     for (seed, counts) in (0..).zip([[1, 2], [8, 300], [20, 9000], [700, 600], [9000, 9001]]) {
@@ -195,7 +195,7 @@ fn a_wait_that_takes_too_long_says_for_whom() {
     let said = run(&settings(3, 2), |comm| {
         comm.recv(&mut [0_u8], 1 - comm.rank(), 7).unwrap_err().to_string()
     });
-    // Whose time is over first, leaves.
+    // The rank that times out first leaves.
     let is_told = |(rank, said): (usize, &String)| {
         let peer = 1 - rank;
         let of_peer = format!("receive from rank {peer} (tag 7)");
@@ -204,7 +204,7 @@ fn a_wait_that_takes_too_long_says_for_whom() {
     assert!(said.iter().enumerate().any(is_told), "{said:?}");
 }
 
-/// Whole numbers, so that sums are exact in whatever order.
+/// Returns integers, whose sums are exact in any order.
 fn numbers(rank: usize, count: usize) -> Vec<f32> {
     (0..count).map(|at| ((rank * 5 + at * 3) % 11) as f32).collect()
 }
@@ -251,8 +251,8 @@ fn collectives_do_what_they_say() {
     }
 }
 
-/// A message longer than what is fetched at once to be reduced, which the kernel forbids to fetch in
-/// the middle: the rest comes as packets.
+/// A message longer than one fetch of a reduction. The kernel refuses after the first part, and the
+/// rest arrives as packets.
 #[test]
 fn what_was_fetched_before_a_refusal_is_reduced_once() {
     let count = 3000;
@@ -321,11 +321,11 @@ fn an_abort_says_why() {
 }
 
 thread_local! {
-    /// Whether the waits of this thread's rank are to end.
+    /// Whether waits of this thread's rank shall be interrupted.
     static QUITS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A call that is interrupted when it first sleeps.
+/// Runs a call that is interrupted when it first sleeps.
 fn quitting<R>(comm: &Communicator, calls: impl FnOnce() -> Result<R, CommError>) -> CommError {
     comm.set_interrupt_check(|| QUITS.get());
     QUITS.set(true);
@@ -335,7 +335,7 @@ fn quitting<R>(comm: &Communicator, calls: impl FnOnce() -> Result<R, CommError>
     given_up
 }
 
-/// Ranks know by their own turns that something has happened elsewhere: time is virtual.
+/// Lets other ranks run for some turns; time is virtual.
 fn for_a_while(comm: &Communicator) {
     let until = comm.progress.idle.now() + Duration::from_millis(20);
     while comm.progress.idle.now() < until {
@@ -345,7 +345,7 @@ fn for_a_while(comm: &Communicator) {
 
 #[test]
 fn a_message_that_was_given_up_is_not_received() {
-    // Fetched, written and sent, and where the kernel forbids to fetch.
+    // Lengths that are fetched, written and sent, also when the kernel refuses to fetch.
     for (seed, length) in (0..90).zip([700, 1024, 3000, 10_001].into_iter().cycle()) {
         let faults = Faults { no_fetch: seed % 3 == 0, ..Faults::default() };
         run(&Settings { faults, ..settings(seed, 3) }, |comm| {
@@ -417,7 +417,7 @@ fn all_ranks_are_told_of_a_collective_that_was_given_up() {
                 quitting(comm, &mut call);
             } else {
                 for_a_while(comm);
-                // All that it needs may have been sent before.
+                // All messages that it needs may have been sent before.
                 failed.extend(call().err().map(|error| error.to_string()));
             }
             failed.push(comm.barrier().unwrap_err().to_string());
@@ -425,7 +425,7 @@ fn all_ranks_are_told_of_a_collective_that_was_given_up() {
             let mut all = [0_u64];
             other.all_reduce(&[1], &mut all, Op::Sum).unwrap();
             assert_eq!(all, [4]);
-            // Messages are not collectives.
+            // Messages still work.
             let (right, left) = ((comm.rank() + 1) % 4, (comm.rank() + 3) % 4);
             comm.sendrecv(&own, (right, 0), &mut sum, (left, 0)).unwrap();
             (failed, comm.progress.idle.now())

@@ -1,4 +1,4 @@
-//! How much is sent, copied and waited for.
+//! Costs of the algorithms: messages, copies and rounds.
 
 use super::super::*;
 use super::{ALL_REDUCE, members, sizes};
@@ -19,7 +19,7 @@ fn an_all_reduce_of_two_copies_nothing_it_need_not() {
     }
 }
 
-/// How many elements a rank receives.
+/// Counts the elements that a rank receives.
 fn received(schedule: &Schedule) -> usize {
     let exchanges = schedule.steps.iter().flat_map(|step| &step.exchange);
     exchanges

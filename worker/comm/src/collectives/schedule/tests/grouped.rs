@@ -1,9 +1,9 @@
-//! Ranks that share nodes.
+//! Schedules of ranks that share nodes.
 
 use super::super::by_node;
 use super::*;
 
-/// Ranks on nodes, of all sorts: node by node, in turn, and anyhow.
+/// Returns assignments of ranks to nodes: node by node, round robin, and irregular.
 fn groupings() -> Vec<Vec<usize>> {
     let mut groupings = Vec::new();
     for (size, nodes) in [(1, 1), (2, 1), (2, 2), (3, 2), (4, 2), (5, 5), (8, 3), (12, 4), (64, 8)]

@@ -1,4 +1,4 @@
-//! All ranks' schedules against each other, for many numbers of ranks and of elements.
+//! Schedules of all ranks against each other, for many numbers of ranks and elements.
 
 mod cost;
 mod grouped;
@@ -10,14 +10,14 @@ use super::{
 };
 use std::ops::Range;
 
-/// An element that knows what it is made of.
+/// Element that records how it was computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Made {
-    /// The ranks that have contributed, as bits; 0: nobody has written here.
+    /// Ranks that have contributed, as a bit set; empty if it was never written.
     ranks: u64,
-    /// Of the contributions.
+    /// Index of the contributions.
     element: usize,
-    /// The tree of operations, but for which operand is left.
+    /// Hash of the tree of operations, independent of the order of operands.
     tree: u64,
 }
 
@@ -25,7 +25,7 @@ fn made(rank: usize, element: usize) -> Made {
     Made { ranks: 1 << rank, element, tree: mix(rank as u64) }
 }
 
-/// Each contribution is to be there once.
+/// Combines two elements; each contribution must occur once.
 fn fold(a: &Made, b: &Made) -> Made {
     assert_eq!(a.element, b.element, "unlike elements are folded");
     assert_eq!(a.ranks & b.ranks, 0, "a contribution counts twice");
@@ -37,7 +37,7 @@ fn fold(a: &Made, b: &Made) -> Made {
     }
 }
 
-/// `SplitMix64`
+/// One step of `SplitMix64`.
 fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -49,12 +49,12 @@ fn all_ranks(size: usize) -> u64 {
     u64::MAX >> (64 - size)
 }
 
-/// Contributions of a rank.
+/// Returns contributions of a rank.
 fn own(rank: usize, elements: Range<usize>) -> Vec<Made> {
     elements.map(|element| made(rank, element)).collect()
 }
 
-/// Who works in place.
+/// Rules for which ranks work in place.
 const IN_PLACE: [fn(usize) -> bool; 3] = [|_| false, |_| true, |rank| rank % 3 == 1];
 
 fn sizes() -> impl Iterator<Item = usize> {
@@ -68,10 +68,10 @@ fn counts(size: usize) -> Vec<usize> {
     counts
 }
 
-/// For blocks; a few are as good as many.
+/// Block lengths; a few are as good as many.
 const EACH: [usize; 4] = [0, 1, 2, 7];
 
-/// All of them where there are few ranks.
+/// Returns all ranks as roots if there are few, or else some.
 fn roots(size: usize) -> Vec<usize> {
     if size <= 9 {
         return (0..size).collect();
@@ -83,7 +83,7 @@ fn members(size: usize) -> impl Iterator<Item = Member> {
     (0..size).map(move |rank| Member { rank, size })
 }
 
-/// Runs them; panics with `name` and what it was about.
+/// Executes schedules. A panic names the algorithm and its parameters.
 fn play(name: &str, schedules: &[Schedule], memories: &mut [Memory<Made>]) {
     let before: Vec<Vec<Made>> = memories.iter().map(|memory| memory.input.clone()).collect();
     let size = schedules.len();
@@ -100,7 +100,7 @@ fn expect(name: &str, size: usize, rank: usize, is: &[Made], wanted: &[Made]) {
     assert_eq!(is, wanted, "{name} of {size}: what rank {rank} has");
 }
 
-/// All contributions to all elements, by the same tree for all: `results` has those of each rank.
+/// Checks that all ranks have all contributions to all elements, reduced by the same tree.
 fn expect_reduced(name: &str, size: usize, elements: Range<usize>, results: &[&[Made]]) {
     for (rank, result) in results.iter().enumerate() {
         assert_eq!(result.len(), elements.len());
@@ -121,10 +121,11 @@ fn check_nothing(name: &str, schedules: &[Schedule], count: usize) {
     }
 }
 
-/// Nobody leaves before everyone has come: what each has heard of when it is over.
+/// Checks that no rank leaves a barrier before it has received news, directly or indirectly, of
+/// every rank's arrival.
 fn check_barrier(name: &str, schedules: &[Schedule]) {
     let size = schedules.len();
-    // Signals are as good as messages of what the sender has heard of.
+    // A signal passes on everything that its sender knows.
     let mut heard: Vec<u64> = (0..size).map(|rank| 1 << rank).collect();
     let mut steps = vec![0; size];
     let mut sent: Vec<Vec<(usize, usize, u64)>> = vec![Vec::new(); size];
@@ -192,7 +193,8 @@ fn check_broadcast(name: &str, schedules: &[Schedule], count: usize, root: usize
     }
 }
 
-/// Schedules of all ranks with one rank that is special: of this count and root, in place or not.
+/// Schedules of an algorithm with a root, given the count, the root, and whether the rank works in
+/// place.
 type Rooted = fn(Member, usize, usize, bool) -> Schedule;
 type CheckRooted = fn(&str, &[Schedule], (usize, usize), bool);
 
@@ -214,14 +216,14 @@ fn rooted(algorithms: &[(&str, Rooted)], counts: fn(usize) -> Vec<usize>, check:
     }
 }
 
-/// Schedules of ranks that are all alike: of this count, in place or not.
+/// Schedules of an algorithm without a root, given the count and whether the rank works in place.
 type Alike = fn(Member, usize, bool) -> Schedule;
 type CheckAlike = fn(&str, &[Schedule], usize, fn(usize) -> bool);
 
-/// The same with ranks that are all alike.
+/// Checks algorithms for every size and count.
 fn alike(algorithms: &[(&str, Alike)], counts: fn(usize) -> Vec<usize>, check: CheckAlike) {
     for (name, algorithm) in algorithms {
-        // Some take so many messages that a few ranks have to do.
+        // Algorithms with many messages are checked with fewer ranks.
         let most = match *name {
             "direct" | "scattered" => 17,
             "pieces" => 2,
@@ -240,7 +242,7 @@ fn alike(algorithms: &[(&str, Alike)], counts: fn(usize) -> Vec<usize>, check: C
     }
 }
 
-/// Memories by rank.
+/// Returns the buffers of all ranks.
 fn memories(size: usize, of: impl Fn(usize) -> Memory<Made>) -> Vec<Memory<Made>> {
     (0..size).map(of).collect()
 }
@@ -321,7 +323,7 @@ fn a_gather_brings_all_blocks_to_the_root() {
     });
 }
 
-/// Blocks of all ranks, of which only the own is there.
+/// Returns an output of `size` blocks of which only the own one is set.
 fn with_own_block(rank: usize, size: usize, count: usize) -> Vec<Made> {
     let mut all = vec![Made::default(); size * count];
     all[rank * count..(rank + 1) * count].copy_from_slice(&own(rank, 0..count));
@@ -375,7 +377,7 @@ fn an_all_gather_brings_all_blocks_to_everyone() {
     });
 }
 
-/// Everyone has a block for everyone; what comes of it has `room`, where it is not in place.
+/// Returns inputs with a block for each rank, and outputs of `room` elements unless in place.
 fn blocks_for_all(
     (size, count): (usize, usize),
     room: usize,

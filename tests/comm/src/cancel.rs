@@ -1,4 +1,4 @@
-//! Ranks that give up what they have begun, and ranks that leave while others wait for them.
+//! Ranks that cancel operations, and ranks that leave while others wait for them.
 
 use rlaunch_comm::{Communicator, Op};
 use std::process::Command;
@@ -6,31 +6,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Whether this rank's waits are to end.
-static QUITS: AtomicBool = AtomicBool::new(false);
+/// Whether waits of this rank shall be interrupted.
+static INTERRUPTS: AtomicBool = AtomicBool::new(false);
 
-fn quits() -> bool {
-    QUITS.load(Ordering::Relaxed)
+fn is_interrupted() -> bool {
+    INTERRUPTS.load(Ordering::Relaxed)
 }
 
-/// Ranks meet by their agents, beside the communicator.
+/// Waits for the other ranks through the agents instead of the communicator.
 fn meet(name: &str) -> Result<(), String> {
     let met = Command::new("rlaunch").args(["barrier", name]).status();
     let met = met.map_err(|error| error.to_string())?;
     met.success().then_some(()).ok_or(format!("rlaunch barrier {name}: {met}"))
 }
 
-/// Rank 0 gives up a long message and uses its memory for something else; then rank 1 receives.
-/// Rank 1 says what came of that, and then gets the message that follows.
-pub fn give_up_a_message(comm: &Communicator) -> Result<String, String> {
+/// Cancels a long message at rank 0, which then reuses the memory, before rank 1 receives. Rank 1
+/// prints what becomes of its receive, and then receives the next message.
+pub fn cancel_a_message(comm: &Communicator) -> Result<String, String> {
     let mut data = vec![1_u8; 1 << 20];
     match comm.rank() {
         0 => {
-            comm.set_interrupt_check(quits);
-            QUITS.store(true, Ordering::Relaxed);
-            let given_up = comm.send(&data, 1, 7).expect_err("rank 1 receives later");
-            QUITS.store(false, Ordering::Relaxed);
-            println!("rank 0: {given_up}");
+            comm.set_interrupt_check(is_interrupted);
+            INTERRUPTS.store(true, Ordering::Relaxed);
+            let failed_send = comm.send(&data, 1, 7).expect_err("rank 1 receives later");
+            INTERRUPTS.store(false, Ordering::Relaxed);
+            println!("rank 0: {failed_send}");
             data.fill(9);
             meet("given up")?;
             meet("received")?;
@@ -56,9 +56,9 @@ pub fn give_up_a_message(comm: &Communicator) -> Result<String, String> {
     Ok("both messages are accounted for".to_owned())
 }
 
-/// Rank 2 gives up a collective of so many elements. Each rank says what becomes of its calls; then
-/// all use another communicator.
-pub fn give_up_a_collective(comm: &Communicator, elements: usize) -> Result<String, String> {
+/// Cancels a collective at rank 2. Each rank prints what becomes of its calls; then all use another
+/// communicator.
+pub fn cancel_a_collective(comm: &Communicator, elements: usize) -> Result<String, String> {
     let failed = |error: rlaunch_comm::CommError| error.to_string();
     let other = comm.split(0, comm.rank() as i64).map_err(failed)?;
     let (own, mut sum) = (vec![1_u64; elements], vec![0; elements]);
@@ -68,10 +68,10 @@ pub fn give_up_a_collective(comm: &Communicator, elements: usize) -> Result<Stri
     };
     let mut said = Vec::new();
     if comm.rank() == 2 {
-        comm.set_interrupt_check(quits);
-        QUITS.store(true, Ordering::Relaxed);
+        comm.set_interrupt_check(is_interrupted);
+        INTERRUPTS.store(true, Ordering::Relaxed);
         said.push(call());
-        QUITS.store(false, Ordering::Relaxed);
+        INTERRUPTS.store(false, Ordering::Relaxed);
         meet("given up")?;
     } else {
         meet("given up")?;
@@ -86,8 +86,8 @@ pub fn give_up_a_collective(comm: &Communicator, elements: usize) -> Result<Stri
     (ranks == [comm.size() as u64]).then(String::new).ok_or("a wrong sum".to_owned())
 }
 
-/// Rank 1 leaves after so many messages to rank 0, which receives one more than there are, and says
-/// how that ends. They meet for the first time then.
+/// Sends `messages` messages from rank 1, which then leaves. Rank 0 receives one message more and
+/// returns the error. The two ranks connect only now.
 pub fn leave(comm: &Communicator, messages: u8) -> Result<String, String> {
     let failed = |error: rlaunch_comm::CommError| error.to_string();
     if comm.rank() > 0 {
@@ -98,7 +98,7 @@ pub fn leave(comm: &Communicator, messages: u8) -> Result<String, String> {
             .map_err(failed)
             .map(|()| String::new());
     }
-    // The news that rank 1 has left is there before rank 0 looks for its messages.
+    // Rank 0 shall know that rank 1 has left before it looks for the messages.
     thread::sleep(Duration::from_secs(1));
     let mut data = [0_u8];
     for number in 0..messages {
