@@ -1,27 +1,34 @@
-//! What `rlaunch bench` runs on the hosts: `rlaunch-bench WHAT SIZES TYPE OP BATCHES table|json`.
+//! Benchmark program that `rlaunch bench` starts on the hosts:
+//! `rlaunch-bench WHAT SIZES TYPE OP BATCHES table|json`.
 //!
-//! The launcher has checked what was typed; `BATCHES` 0 means as many as a second has, within
-//! bounds. Rank 0 prints.
+//! `BATCHES` 0 means about one second of batches for each size. The launcher has validated the
+//! arguments. Rank 0 prints.
+//!
+//! For each size, [`workload`] fills buffers for the [`pattern`]; repetitions are grouped into
+//! batches of at least [`report::BATCH`], so that the clock's resolution and the barrier before a
+//! batch do not matter; [`report`] prints quantiles over the batches.
 
-mod act;
-mod memory;
+mod pattern;
 mod report;
+mod workload;
 
-use act::Act;
-use memory::Memory;
-use report::{BATCH, Row, Subject};
+use pattern::Pattern;
+use report::{BATCH, Report, Row};
 use rlaunch_comm::raw::CollectiveKind;
 use rlaunch_comm::{CommError, Communicator, ElementType, Op, StartError, error_chain};
 use std::process::ExitCode;
 use std::time::Instant;
+use workload::Workload;
 
-/// How many batches of a size are timed where nobody says it: those of about [`BUDGET`] seconds.
+/// Bounds on the number of batches for each size, if it is not given: as many as take [`BUDGET`].
 const BATCHES: std::ops::RangeInclusive<u64> = 10..=1000;
+/// Time for all batches of a size, in seconds.
 const BUDGET: f64 = 1.0;
-/// A batch that was too short is followed by one that should be ample, but not by one that is this
-/// many times longer: the first is mostly start-up.
-const AMPLE: f64 = 1.5;
-const GROWTH: f64 = 100.0;
+/// Margin by which calibration aims above the shortest batch.
+const MARGIN: f64 = 1.5;
+/// Largest factor between the repetitions of two calibration batches: the first batch is dominated
+/// by start-up costs, and would lead to far too many repetitions.
+const MAX_GROWTH: f64 = 100.0;
 
 #[derive(Debug, thiserror::Error)]
 enum BenchError {
@@ -31,8 +38,8 @@ enum BenchError {
     Start(#[from] StartError),
     #[error(transparent)]
     Comm(#[from] CommError),
-    #[error("{what} of {bytes} bytes brought wrong data to rank {rank}")]
-    Wrong { what: &'static str, bytes: usize, rank: usize },
+    #[error("{what} of {bytes} bytes delivered wrong data to rank {rank}")]
+    WrongData { what: &'static str, bytes: usize, rank: usize },
 }
 
 fn main() -> ExitCode {
@@ -50,9 +57,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// What was asked for.
-struct Asked {
-    act: Act,
+/// Arguments of the command line.
+struct Options {
+    pattern: Pattern,
     sizes: Vec<usize>,
     element: ElementType,
     op: Op,
@@ -60,12 +67,12 @@ struct Asked {
     json: bool,
 }
 
-impl Asked {
-    fn read(words: &[String]) -> Option<Asked> {
+impl Options {
+    fn read(words: &[String]) -> Option<Options> {
         let [what, sizes, element, op, batches, form] = words else { return None };
         let sizes: Result<Vec<usize>, _> = sizes.split(',').map(str::parse).collect();
-        Some(Asked {
-            act: Act::named(what)?,
+        Some(Options {
+            pattern: Pattern::from_name(what)?,
             sizes: sizes.ok()?,
             element: ElementType::ALL.into_iter().find(|known| known.name() == element)?,
             op: Op::ALL.into_iter().find(|known| known.name() == op)?,
@@ -77,92 +84,95 @@ impl Asked {
 
 fn run() -> Result<(), BenchError> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let asked = Asked::read(&words).ok_or(BenchError::Usage)?;
+    let options = Options::read(&words).ok_or(BenchError::Usage)?;
     let comm = Communicator::from_env()?;
-    let Asked { act, element, op, .. } = asked;
-    let (hosts, over) = (Vec::new(), Vec::new());
-    let mut subject = Subject { act, element, op, ranks: comm.size(), hosts, over };
+    let Options { pattern, element, op, .. } = options;
+    let (hosts, transports) = (Vec::new(), Vec::new());
+    let mut report = Report { pattern, element, op, ranks: comm.size(), hosts, transports };
     let (is_first, mut rows) = (comm.rank() == 0, Vec::new());
     if is_first {
-        subject.describe();
+        report.describe();
     }
-    if is_first && !asked.json {
-        println!("{}", subject.head());
+    if is_first && !options.json {
+        println!("{}", report.header());
     }
     let mut measured = None;
-    for &bytes in &asked.sizes {
-        let elements = elements(&asked, bytes, comm.size());
-        // Small sizes may come to the same.
+    for &bytes in &options.sizes {
+        let elements = elements(&options, bytes, comm.size());
+        // Small sizes may be rounded to the same number of elements.
         if measured.replace(elements) == Some(elements) {
             continue;
         }
-        let row = measure(&comm, &asked, elements)?;
-        if is_first && !asked.json {
-            println!("{}", subject.line(&row));
+        let row = measure(&comm, &options, elements)?;
+        if is_first && !options.json {
+            println!("{}", report.line(&row));
         }
         rows.push(row);
     }
-    if is_first && asked.json {
-        println!("{}", subject.json(&rows));
+    if is_first && options.json {
+        println!("{}", report.json(&rows));
     }
     Ok(comm.barrier()?)
 }
 
-/// How many elements a message or a part has; one at least, unless nothing is asked.
-fn elements(asked: &Asked, bytes: usize, ranks: usize) -> usize {
-    let parts = if asked.act.is_of_all() { ranks } else { 1 };
-    match (asked.act, bytes) {
-        (Act::Collective(CollectiveKind::Barrier), _) | (_, 0) => 0,
-        _ => (bytes / asked.element.size() / parts).max(1),
+/// Returns the number of elements in a message, vector or part, for a size in bytes: at least 1
+/// unless the size is 0.
+fn elements(options: &Options, bytes: usize, ranks: usize) -> usize {
+    let parts = if options.pattern.size_is_total() { ranks } else { 1 };
+    match (options.pattern, bytes) {
+        (Pattern::Collective(CollectiveKind::Barrier), _) | (_, 0) => 0,
+        _ => (bytes / options.element.size() / parts).max(1),
     }
 }
 
-fn measure(comm: &Communicator, asked: &Asked, elements: usize) -> Result<Row, BenchError> {
-    let Asked { act, element, op, .. } = *asked;
-    let mut memory = Memory::new(comm, act, (element, op), elements);
-    let (repetitions, batches) = settle(comm, &mut memory, asked.batches)?;
+fn measure(comm: &Communicator, options: &Options, elements: usize) -> Result<Row, BenchError> {
+    let Options { pattern, element, op, .. } = *options;
+    let mut workload = Workload::new(comm, pattern, (element, op), elements);
+    let (repetitions, batches) = calibrate(comm, &mut workload, options.batches)?;
     let mut times = Vec::new();
     for _ in 0..batches {
-        times.push(time(comm, &mut memory, repetitions)? / repetitions as f64 / memory.acts());
+        times.push(
+            time(comm, &mut workload, repetitions)? / repetitions as f64 / workload.operations(),
+        );
     }
-    if let Act::Collective(_) = act {
-        // A collective has taken as long as it took the last.
+    if let Pattern::Collective(_) = pattern {
+        // A collective takes as long as its slowest rank.
         comm.all_reduce_in_place(&mut times, Op::Max)?;
     }
-    let parts = if act.is_of_all() { comm.size() } else { 1 };
+    let parts = if pattern.size_is_total() { comm.size() } else { 1 };
     let bytes = elements * element.size() * parts;
-    if !memory.is_right() {
-        return Err(BenchError::Wrong { what: act.name(), bytes, rank: comm.rank() });
+    if !workload.is_correct() {
+        return Err(BenchError::WrongData { what: pattern.name(), bytes, rank: comm.rank() });
     }
     Ok(Row::new(bytes, elements * parts, times, repetitions))
 }
 
-/// Seconds of so many repetitions, which all ranks begin together.
-fn time(comm: &Communicator, memory: &mut Memory<'_>, count: u64) -> Result<f64, CommError> {
+/// Times `count` repetitions, which all ranks start together, in seconds.
+fn time(comm: &Communicator, workload: &mut Workload<'_>, count: u64) -> Result<f64, CommError> {
     comm.barrier()?;
     let begin = Instant::now();
-    memory.repeat(count)?;
+    workload.repeat(count)?;
     Ok(begin.elapsed().as_secs_f64())
 }
 
 /// Warms up; how many repetitions make a batch, and how many batches there are. Rank 0's clock
 /// says.
-fn settle(
+fn calibrate(
     comm: &Communicator,
-    memory: &mut Memory<'_>,
-    asked: u64,
+    workload: &mut Workload<'_>,
+    requested: u64,
 ) -> Result<(u64, u64), CommError> {
     let least = BATCH.as_secs_f64();
     let mut count = 1;
-    // The first touches all memory.
-    time(comm, memory, count)?;
+    // The first repetition touches all memory.
+    time(comm, workload, count)?;
     loop {
-        let lasted = time(comm, memory, count)?.max(1e-9);
-        let longer = (AMPLE * least / lasted).min(GROWTH);
+        let lasted = time(comm, workload, count)?.max(1e-9);
+        let longer = (MARGIN * least / lasted).min(MAX_GROWTH);
         let next = if lasted < least { (count as f64 * longer) as u64 + 1 } else { count };
-        let batches = match asked {
+        let batches = match requested {
             0 => ((BUDGET / lasted) as u64).clamp(*BATCHES.start(), *BATCHES.end()),
-            asked => asked,
+            requested => requested,
         };
         let mut agreed = [next, batches];
         comm.broadcast(&mut agreed, 0)?;
@@ -178,22 +188,22 @@ fn settle(
 mod tests {
     use super::*;
 
-    fn asked(words: &str) -> Option<Asked> {
-        Asked::read(&words.split(' ').map(str::to_owned).collect::<Vec<_>>())
+    fn options(words: &str) -> Option<Options> {
+        Options::read(&words.split(' ').map(str::to_owned).collect::<Vec<_>>())
     }
 
     #[test]
     fn words_are_understood_or_not() {
-        let all = asked("all_reduce 8,16 f32 sum 0 table").unwrap();
+        let all = options("all_reduce 8,16 f32 sum 0 table").unwrap();
         assert_eq!((all.sizes, all.element, all.op), (vec![8, 16], ElementType::F32, Op::Sum));
         for bad in ["all_reduce 8 f32 sum 0", "x 8 f32 sum 0 table", "lat 8,y u8 sum 0 json"] {
-            assert!(asked(bad).is_none(), "{bad}");
+            assert!(options(bad).is_none(), "{bad}");
         }
     }
 
     #[test]
     fn a_size_is_that_of_a_message_or_of_all_parts() {
-        let of = |words: &str, bytes| elements(&asked(words).unwrap(), bytes, 4);
+        let of = |words: &str, bytes| elements(&options(words).unwrap(), bytes, 4);
         assert_eq!(of("all_reduce 8 f32 sum 0 table", 64), 16);
         assert_eq!(of("all_gather 8 f32 sum 0 table", 64), 4);
         assert_eq!(of("all_gather 8 f32 sum 0 table", 8), 1);
@@ -206,8 +216,8 @@ mod tests {
         let comm = Communicator::from_env().unwrap();
         for what in ["barrier", "all_reduce", "all_gather", "all_to_all", "broadcast", "reduce"] {
             for element in ElementType::ALL {
-                let asked = asked(&format!("{what} 64 {element} sum 3 table")).unwrap();
-                let row = measure(&comm, &asked, elements(&asked, 64, 1)).unwrap();
+                let options = options(&format!("{what} 64 {element} sum 3 table")).unwrap();
+                let row = measure(&comm, &options, elements(&options, 64, 1)).unwrap();
                 assert!(row.median() > 0.0, "{what}");
             }
         }

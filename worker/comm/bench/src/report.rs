@@ -1,6 +1,6 @@
-//! What was measured, as a table or as JSON.
+//! Output of results, as a table or as JSON.
 
-use crate::act::Act;
+use crate::pattern::Pattern;
 use rlaunch_bootstrap::env;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::{PairTransport, RankTable};
@@ -9,15 +9,15 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// A size, and how long it took.
+/// Results of one size.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Row {
-    /// As the act counts it.
+    /// Size in bytes, of what [`Pattern::size_is_total`] says.
     pub(crate) bytes: usize,
     pub(crate) elements: usize,
-    /// In seconds, of one act each; in order.
+    /// Mean time of an operation in each batch, in seconds, sorted.
     times: Vec<f64>,
-    /// Acts in each batch.
+    /// Repetitions in each batch.
     pub(crate) repetitions: u64,
 }
 
@@ -27,7 +27,7 @@ impl Row {
         Row { bytes, elements, times, repetitions }
     }
 
-    /// The time below which this part of all are: the nearest one that was measured.
+    /// Returns a quantile of the times, by nearest rank; 0 is the minimum.
     fn quantile(&self, part: f64) -> f64 {
         let place = (part * self.times.len() as f64).ceil() as usize;
         self.times.get(place.saturating_sub(1)).copied().unwrap_or(f64::NAN)
@@ -37,26 +37,26 @@ impl Row {
         self.quantile(0.5)
     }
 
-    /// GB/s, of 10^9 bytes, at the median time.
+    /// Returns the algorithm bandwidth at the median time, in units of 10^9 bytes per second.
     pub(crate) fn algbw(&self) -> f64 {
         self.bytes as f64 / self.median() / 1e9
     }
 }
 
-/// What is measured, and among whom.
-pub(crate) struct Subject {
-    pub(crate) act: Act,
+/// Subject of the measurement: pattern, ranks and hosts.
+pub(crate) struct Report {
+    pub(crate) pattern: Pattern,
     pub(crate) element: ElementType,
     pub(crate) op: Op,
     pub(crate) ranks: usize,
-    /// `a`, and how many ranks it has.
+    /// Hosts, each with its number of ranks.
     pub(crate) hosts: Vec<(String, usize)>,
-    /// By what ranks reach each other.
-    pub(crate) over: Vec<&'static str>,
+    /// Names of the transports between the ranks.
+    pub(crate) transports: Vec<&'static str>,
 }
 
-impl Subject {
-    /// Fills in what the rank table says of hosts and ways; outside of rlaunch there is none.
+impl Report {
+    /// Fills in hosts and transports from the rank table, if there is one.
     pub(crate) fn describe(&mut self) {
         let path = std::env::var_os(env::RLAUNCH_RANK_TABLE);
         let bytes = path.and_then(|path| std::fs::read(path).ok());
@@ -67,36 +67,40 @@ impl Subject {
         self.hosts = hosts.filter(|(_, count)| *count > 0).collect();
         let ranks = || (0..table.world_size()).map(Rank);
         let pairs = ranks().flat_map(|a| ranks().filter(move |b| a < *b).map(move |b| (a, b)));
-        let ways = pairs.filter_map(|(a, b)| table.pair(a, b)).map(|pair| match pair.connect {
-            PairTransport::SharedMemory => "shared memory",
-            PairTransport::Tcp => "TCP",
-            PairTransport::Rdma | PairTransport::RdmaCm => "RDMA",
-        });
-        self.over = ways.collect::<BTreeSet<_>>().into_iter().collect();
+        let transports =
+            pairs.filter_map(|(a, b)| table.pair(a, b)).map(|pair| match pair.connect {
+                PairTransport::SharedMemory => "shared memory",
+                PairTransport::Tcp => "TCP",
+                PairTransport::Rdma | PairTransport::RdmaCm => "RDMA",
+            });
+        self.transports = transports.collect::<BTreeSet<_>>().into_iter().collect();
     }
 
-    /// What stands above the rows.
-    pub(crate) fn head(&self) -> String {
-        let name = match self.act {
-            Act::Latency => "lat: half of a round trip".to_owned(),
-            Act::Bandwidth => "bw: messages from rank 0 to rank 1, many at once".to_owned(),
-            act if act.reduces() => format!("{}: {} of {}", act.name(), self.op, self.element),
-            act => act.name().to_owned(),
+    /// Returns the lines above the rows of the table.
+    pub(crate) fn header(&self) -> String {
+        let name = match self.pattern {
+            Pattern::Latency => "lat: half of a round trip".to_owned(),
+            Pattern::Bandwidth => "bw: messages from rank 0 to rank 1, many at once".to_owned(),
+            pattern if pattern.reduces() => {
+                format!("{}: {} of {}", pattern.name(), self.op, self.element)
+            }
+            pattern => pattern.name().to_owned(),
         };
         let hosts: Vec<String> =
             self.hosts.iter().map(|(host, ranks)| format!("{host}:{ranks}")).collect();
-        let (ranks, hosts, over) = (self.ranks, hosts.join(","), self.over.join(" and "));
-        let of = match self.act {
-            Act::Latency | Act::Bandwidth => "of each message",
-            act if act.is_of_all() => "of all ranks' parts",
-            Act::Collective(_) => "of each rank's vector",
+        let (ranks, hosts, transports) =
+            (self.ranks, hosts.join(","), self.transports.join(" and "));
+        let of = match self.pattern {
+            Pattern::Latency | Pattern::Bandwidth => "of each message",
+            pattern if pattern.size_is_total() => "of all ranks' parts",
+            Pattern::Collective(_) => "of each rank's vector",
         };
-        let formula = match self.act.formula() {
+        let formula = match self.pattern.formula() {
             formula @ "algbw" => formula.to_owned(),
-            formula => format!("{formula} = algbw * {:.3}", self.act.bus_factor(ranks)),
+            formula => format!("{formula} = algbw * {:.3}", self.pattern.bus_factor(ranks)),
         };
         format!(
-            "# {name}; {ranks} ranks on {hosts} over {over}\n\
+            "# {name}; {ranks} ranks on {hosts} over {transports}\n\
              # bytes: {of}; algbw = bytes / median; busbw = {formula}\n\
              {:>12} {:>10} {:>13} {:>13} {:>13} {:>11} {:>11}",
             "# bytes", "elements", "median us", "min us", "99% us", "algbw GB/s", "busbw GB/s"
@@ -105,7 +109,7 @@ impl Subject {
 
     pub(crate) fn line(&self, row: &Row) -> String {
         let us = |part| row.quantile(part) * 1e6;
-        let bus = row.algbw() * self.act.bus_factor(self.ranks);
+        let bus = row.algbw() * self.pattern.bus_factor(self.ranks);
         let (median, least, most) = (us(0.5), us(0.0), us(0.99));
         let (bytes, elements, algbw) = (row.bytes, row.elements, row.algbw());
         format!(
@@ -115,7 +119,7 @@ impl Subject {
     }
 
     pub(crate) fn json(&self, rows: &[Row]) -> Value {
-        let factor = self.act.bus_factor(self.ranks);
+        let factor = self.pattern.bus_factor(self.ranks);
         let row = |row: &Row| {
             let us = |part| row.quantile(part) * 1e6;
             json!({
@@ -132,19 +136,19 @@ impl Subject {
         };
         let host = |(host, ranks): &(String, usize)| json!({ "host": host, "ranks": ranks });
         json!({
-            "bench": self.act.name(),
+            "bench": self.pattern.name(),
             "type": self.element.name(),
-            "op": self.act.reduces().then_some(self.op.name()),
+            "op": self.pattern.reduces().then_some(self.op.name()),
             "ranks": self.ranks,
             "hosts": self.hosts.iter().map(host).collect::<Vec<_>>(),
-            "over": self.over,
+            "over": self.transports,
             "busbw_factor": factor,
             "rows": rows.iter().map(row).collect::<Vec<_>>(),
         })
     }
 }
 
-/// The least time of a batch: the clock and the barrier before it take some of it.
+/// Shortest time of a batch.
 pub(crate) const BATCH: Duration = Duration::from_micros(200);
 
 #[cfg(test)]
@@ -160,16 +164,16 @@ mod tests {
 
     #[test]
     fn a_line_has_both_bandwidths() {
-        let act = Act::named("all_reduce").unwrap();
+        let pattern = Pattern::from_name("all_reduce").unwrap();
         let (element, op) = (ElementType::F32, Op::Sum);
-        let (hosts, over) = (vec![("a".into(), 4)], vec!["shared memory"]);
-        let subject = Subject { act, element, op, ranks: 4, hosts, over };
+        let (hosts, transports) = (vec![("a".into(), 4)], vec!["shared memory"]);
+        let report = Report { pattern, element, op, ranks: 4, hosts, transports };
         let row = Row::new(1 << 20, 1 << 18, vec![1e-3], 1);
-        let line = subject.line(&row);
+        let line = report.line(&row);
         let words: Vec<&str> = line.split_whitespace().collect();
         let times = ["1000.000"; 3];
         assert_eq!(words[..2], ["1048576", "262144"]);
         assert_eq!((&words[2..5], &words[5..]), (&times[..], &["1.049", "1.573"][..]));
-        assert_eq!(subject.json(&[row])["rows"][0]["bytes"], 1 << 20);
+        assert_eq!(report.json(&[row])["rows"][0]["bytes"], 1 << 20);
     }
 }

@@ -1,40 +1,40 @@
-//! The memory of an act, filled so that a wrong result is seen.
+//! Buffers of a pattern, and its execution. Inputs are filled so that wrong results are detected.
 
-use crate::act::Act;
+use crate::pattern::Pattern;
 use half::{bf16, f16};
 use rlaunch_comm::raw::{self, CollectiveBuffers, CollectiveKind};
 use rlaunch_comm::{CommError, Communicator, ElementType, Op};
 
 const TAG: u32 = 1;
-/// So many messages are on their way at once, or as many as fit into [`WINDOW_BYTES`].
+/// Largest number of messages in progress at once, and of their bytes together.
 const WINDOW: usize = 64;
 const WINDOW_BYTES: usize = 64 << 20;
 
-/// Ready to act.
-pub(crate) struct Memory<'a> {
+/// A pattern that is ready to run.
+pub(crate) struct Workload<'a> {
     comm: &'a Communicator,
-    act: Act,
+    pattern: Pattern,
     what: (ElementType, Op),
-    /// Of one message, or of each rank's part.
+    /// Length of one message, vector or part, in bytes.
     bytes: usize,
     input: Vec<u8>,
     output: Vec<u8>,
 }
 
-impl<'a> Memory<'a> {
-    /// For messages or parts of so many elements.
+impl<'a> Workload<'a> {
+    /// Allocates and fills buffers, for messages, vectors or parts of `elements` elements.
     pub(crate) fn new(
         comm: &'a Communicator,
-        act: Act,
+        pattern: Pattern,
         (element, op): (ElementType, Op),
         elements: usize,
-    ) -> Memory<'a> {
+    ) -> Workload<'a> {
         let (all, bytes) = (comm.size(), elements * element.size());
         let at = |root: usize, length: usize| if comm.rank() == root { length } else { 0 };
-        let (input, output) = match act {
-            Act::Latency => (bytes, bytes),
-            Act::Bandwidth => (bytes, bytes * window(bytes)),
-            Act::Collective(kind) => match kind {
+        let (input, output) = match pattern {
+            Pattern::Latency => (bytes, bytes),
+            Pattern::Bandwidth => (bytes, bytes * window(bytes)),
+            Pattern::Collective(kind) => match kind {
                 CollectiveKind::Barrier => (0, 0),
                 CollectiveKind::Broadcast { .. } => (0, bytes),
                 CollectiveKind::Reduce { root } => (bytes, at(root, bytes)),
@@ -49,29 +49,29 @@ impl<'a> Memory<'a> {
         let one = number(element, 1.0);
         let input = one.iter().copied().cycle().take(input).collect();
         let mut output = vec![0; output];
-        if let Act::Collective(CollectiveKind::Broadcast { root }) = act
+        if let Pattern::Collective(CollectiveKind::Broadcast { root }) = pattern
             && comm.rank() == root
         {
             output.chunks_mut(one.len()).for_each(|element| element.copy_from_slice(&one));
         }
-        Memory { comm, act, what: (element, op), bytes, input, output }
+        Workload { comm, pattern, what: (element, op), bytes, input, output }
     }
 
-    /// So many acts are in one repetition.
-    pub(crate) fn acts(&self) -> f64 {
-        match self.act {
-            Act::Latency => 2.0,
-            Act::Bandwidth => window(self.bytes) as f64,
-            Act::Collective(_) => 1.0,
+    /// Returns how many operations one repetition has; times are divided by it.
+    pub(crate) fn operations(&self) -> f64 {
+        match self.pattern {
+            Pattern::Latency => 2.0,
+            Pattern::Bandwidth => window(self.bytes) as f64,
+            Pattern::Collective(_) => 1.0,
         }
     }
 
-    /// Repeats it.
+    /// Runs the pattern `count` times.
     pub(crate) fn repeat(&mut self, count: u64) -> Result<(), CommError> {
-        match self.act {
-            Act::Latency => (0..count).try_for_each(|_| self.ping_pong()),
-            Act::Bandwidth => (0..count).try_for_each(|_| self.stream()),
-            Act::Collective(kind) => (0..count).try_for_each(|_| self.collective(kind)),
+        match self.pattern {
+            Pattern::Latency => (0..count).try_for_each(|_| self.ping_pong()),
+            Pattern::Bandwidth => (0..count).try_for_each(|_| self.stream()),
+            Pattern::Collective(kind) => (0..count).try_for_each(|_| self.collective(kind)),
         }
     }
 
@@ -87,7 +87,7 @@ impl<'a> Memory<'a> {
         Ok(())
     }
 
-    /// An empty message says that all have come.
+    /// Sends a window of messages. Rank 1 confirms their arrival by an empty message.
     fn stream(&mut self) -> Result<(), CommError> {
         let (comm, count, bytes) = (self.comm, window(self.bytes), self.bytes.max(1));
         if comm.rank() == 0 {
@@ -114,19 +114,21 @@ impl<'a> Memory<'a> {
         raw::collective(self.comm, kind, self.what, given)
     }
 
-    /// Whether what has come is what it should be.
-    pub(crate) fn is_right(&self) -> bool {
+    /// Tells whether the output of the last repetition is correct.
+    pub(crate) fn is_correct(&self) -> bool {
         let (element, op) = self.what;
         let ranks = self.comm.size();
-        let gets = match self.act {
-            Act::Bandwidth => self.comm.rank() == 1,
+        let is_receiver = match self.pattern {
+            Pattern::Bandwidth => self.comm.rank() == 1,
             _ => true,
         };
-        let value = if self.act.reduces() && op == Op::Sum { ranks as f64 } else { 1.0 };
-        // Beyond that a sum of small numbers is rounded, or wraps around.
+        let value = if self.pattern.reduces() && op == Op::Sum { ranks as f64 } else { 1.0 };
+        // With more ranks, a sum may be rounded (bfloat16) or wrap around (u8).
         let is_exact = ranks <= 128;
         let wanted = number(element, value);
-        !gets || !is_exact || self.output.chunks(wanted.len()).all(|element| element == wanted)
+        !is_receiver
+            || !is_exact
+            || self.output.chunks(wanted.len()).all(|element| element == wanted)
     }
 }
 
@@ -134,7 +136,7 @@ fn window(bytes: usize) -> usize {
     (WINDOW_BYTES / bytes.max(1)).clamp(1, WINDOW)
 }
 
-/// A small whole number as an element.
+/// Encodes a small integer as an element.
 fn number(element: ElementType, value: f64) -> Vec<u8> {
     match element {
         ElementType::F16 => f16::from_f64(value).to_ne_bytes().to_vec(),

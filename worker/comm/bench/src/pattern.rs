@@ -1,21 +1,21 @@
-//! What is repeated, and what its time says about bandwidth.
+//! Communication patterns, and the conversion of their times to bandwidth.
 
 use rlaunch_comm::raw::CollectiveKind;
 
-/// One thing that ranks do together.
+/// Pattern of communication that is repeated and timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Act {
-    /// A message from rank 0 to rank 1 and one back; the time is that of one way.
+pub(crate) enum Pattern {
+    /// A message from rank 0 to rank 1 and one back. The time is half of the round trip.
     Latency,
-    /// Messages from rank 0 to rank 1, many on their way at once; the time is that of one.
+    /// Messages from rank 0 to rank 1, many in progress at once. The time is that of one message.
     Bandwidth,
     /// A collective.
     Collective(CollectiveKind),
 }
 
-impl Act {
-    /// By the name that `rlaunch bench` gives it.
-    pub(crate) fn named(name: &str) -> Option<Act> {
+impl Pattern {
+    /// Finds a pattern by its name in `rlaunch bench`.
+    pub(crate) fn from_name(name: &str) -> Option<Pattern> {
         let root = 0;
         let kinds = [
             CollectiveKind::Barrier,
@@ -29,21 +29,21 @@ impl Act {
             CollectiveKind::AllToAll,
         ];
         match name {
-            "lat" => Some(Act::Latency),
-            "bw" => Some(Act::Bandwidth),
-            _ => kinds.into_iter().find(|kind| kind.name() == name).map(Act::Collective),
+            "lat" => Some(Pattern::Latency),
+            "bw" => Some(Pattern::Bandwidth),
+            _ => kinds.into_iter().find(|kind| kind.name() == name).map(Pattern::Collective),
         }
     }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Act::Latency => "lat",
-            Act::Bandwidth => "bw",
-            Act::Collective(kind) => kind.name(),
+            Pattern::Latency => "lat",
+            Pattern::Bandwidth => "bw",
+            Pattern::Collective(kind) => kind.name(),
         }
     }
 
-    /// Whether elements are reduced, so that their type and the operation matter.
+    /// Tells whether elements are reduced, so that their type and the operation matter.
     pub(crate) fn reduces(self) -> bool {
         let reduces = |kind| {
             matches!(
@@ -53,34 +53,37 @@ impl Act {
                     | CollectiveKind::ReduceScatter
             )
         };
-        matches!(self, Act::Collective(kind) if reduces(kind))
+        matches!(self, Pattern::Collective(kind) if reduces(kind))
     }
 
-    /// Whether a size is that of all ranks' parts together.
-    pub(crate) fn is_of_all(self) -> bool {
+    /// Tells whether sizes are those of all ranks' parts together, not of one vector or message.
+    pub(crate) fn size_is_total(self) -> bool {
         use CollectiveKind::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
         matches!(
             self,
-            Act::Collective(Gather { .. } | Scatter { .. } | AllGather | ReduceScatter | AllToAll)
+            Pattern::Collective(
+                Gather { .. } | Scatter { .. } | AllGather | ReduceScatter | AllToAll
+            )
         )
     }
 
-    /// What busbw is, as a formula of `n` ranks.
+    /// Returns the formula of the bus bandwidth for `n` ranks.
     pub(crate) fn formula(self) -> &'static str {
         match self {
-            Act::Collective(CollectiveKind::AllReduce) => "algbw * 2 (n - 1) / n",
-            act if act.is_of_all() => "algbw * (n - 1) / n",
+            Pattern::Collective(CollectiveKind::AllReduce) => "algbw * 2 (n - 1) / n",
+            pattern if pattern.size_is_total() => "algbw * (n - 1) / n",
             _ => "algbw",
         }
     }
 
-    /// What algbw is multiplied with to have busbw: how much of the data crosses the narrowest link
-    /// of each rank, whatever the number of ranks.
+    /// Returns the factor from algorithm bandwidth to bus bandwidth (as in nccl-tests): the share
+    /// of the data that has to cross each rank's link, so that results are comparable with the
+    /// link's bandwidth for any number of ranks.
     pub(crate) fn bus_factor(self, ranks: usize) -> f64 {
         let n = ranks.max(1) as f64;
         match self {
-            Act::Collective(CollectiveKind::AllReduce) => 2.0 * (n - 1.0) / n,
-            act if act.is_of_all() => (n - 1.0) / n,
+            Pattern::Collective(CollectiveKind::AllReduce) => 2.0 * (n - 1.0) / n,
+            pattern if pattern.size_is_total() => (n - 1.0) / n,
             _ => 1.0,
         }
     }
@@ -105,15 +108,15 @@ mod tests {
             "reduce_scatter",
             "all_to_all",
         ] {
-            assert_eq!(Act::named(name).unwrap().name(), name);
+            assert_eq!(Pattern::from_name(name).unwrap().name(), name);
         }
-        assert_eq!(Act::named("allreduce"), None);
+        assert_eq!(Pattern::from_name("allreduce"), None);
     }
 
     #[test]
     fn bus_bandwidth_is_what_each_link_carries() {
-        let factor = |name, ranks| Act::named(name).unwrap().bus_factor(ranks);
-        // A ring of 4 ranks passes on 3 quarters twice.
+        let factor = |name, ranks| Pattern::from_name(name).unwrap().bus_factor(ranks);
+        // In a ring of 4 ranks, 3 quarters of the data cross each link twice.
         assert_eq!(factor("all_reduce", 4), 1.5);
         assert_eq!(factor("all_reduce", 1), 0.0);
         for name in ["all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"] {
