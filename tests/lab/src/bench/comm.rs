@@ -253,6 +253,6 @@ fn print(
         let name = (&*row.to_string(), row.unit());
         of_row.print(name, |seconds| row.shown(seconds), &names, setting.has_bar);
     }
-    let held = rounds.iter().map(|of_row| of_row.comparison().is_some_and(|of| of.holds()));
+    let held = rounds.iter().map(|of_row| of_row.comparison().is_some_and(|of| of.meets_bar()));
     if setting.has_bar { held.collect() } else { Vec::new() }
 }

@@ -38,7 +38,7 @@ pub fn run(options: &InventoryOptions) -> Result<bool, LabError> {
     // If this fails, what is left is small, and in memory.
     let _ = fs::remove_dir_all(&root);
     let (reading, nothing) = measured?;
-    println!("a server of 2 sockets, 8 GPUs and 8 NICs, milliseconds, median (min–max)");
+    println!("a server with 2 sockets, 8 GPUs and 8 NICs, milliseconds, median (min–max)");
     println!("inventory     {}", reading.summary());
     println!("the program's start alone  {}", nothing.summary());
     let median = reading.median().unwrap_or(f64::INFINITY);

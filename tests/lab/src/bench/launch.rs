@@ -15,7 +15,7 @@ use crate::command::last_lines;
 use crate::dist::{self, Profile};
 use crate::setup::{self, PackageSet};
 
-/// Program that every host runs; its output tells that the host has run it.
+/// Program that every host runs; its output shows that the host has run it.
 const PROGRAM: &str = "hostname";
 
 /// Number of runs for the memory of two builds, which varies less than time.

@@ -25,7 +25,7 @@ pub(super) struct PeerComparison {
 }
 
 impl PeerComparison {
-    pub(super) fn holds(&self) -> bool {
+    pub(super) fn meets_bar(&self) -> bool {
         self.median <= MEDIAN_BAR && self.lower.is_some_and(|lower| lower <= LOWER_BAR)
     }
 }
@@ -69,7 +69,7 @@ impl Rounds {
         let word = match (has_bar, comparison.lower) {
             (false, _) => "",
             (true, None) => "too few rounds",
-            (true, Some(_)) if comparison.holds() => "holds",
+            (true, Some(_)) if comparison.meets_bar() => "met",
             (true, Some(_)) => "MISSED",
         };
         let better = names.get(comparison.better).copied().unwrap_or_default();
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn the_better_peer_is_the_one_with_the_lesser_median() {
-        // One lucky round does not make a peer the better.
+        // One lucky round does not make a peer the better one.
         let rounds = [&[1.0, 1.0, 1.0], &[4.0, 4.0, 0.1], &[2.0, 2.0, 2.0], &[3.0, 3.0, 3.0]];
         let comparison = Rounds(rounds.map(|one| series(one)).to_vec()).comparison().unwrap();
         assert_eq!((comparison.better, comparison.median, comparison.lower), (2, 0.5, None));
@@ -108,19 +108,19 @@ mod tests {
             let slow = series(&vec![9.0; own.len()]);
             Rounds(vec![series(own), peer, slow]).comparison().unwrap()
         };
-        assert!(comparison(&[0.9; 15]).holds());
-        assert!(comparison(&[1.0; 15]).holds());
-        // Certainly slower, if by little.
-        assert!(!comparison(&[1.05; 15]).holds());
+        assert!(comparison(&[0.9; 15]).meets_bar());
+        assert!(comparison(&[1.0; 15]).meets_bar());
+        // Certainly slower, though only a little.
+        assert!(!comparison(&[1.05; 15]).meets_bar());
         // Perhaps no slower, but too slow in most rounds.
         let mut own = [1.2; 15];
         own[..4].fill(0.9);
-        assert!(!comparison(&own).holds());
+        assert!(!comparison(&own).meets_bar());
         own[4..].fill(1.09);
-        assert!(comparison(&own).holds());
+        assert!(comparison(&own).meets_bar());
         own[3] = 1.01;
-        assert!(!comparison(&own).holds());
+        assert!(!comparison(&own).meets_bar());
         // Too few rounds to say.
-        assert!(!comparison(&[0.5; 4]).holds());
+        assert!(!comparison(&[0.5; 4]).meets_bar());
     }
 }

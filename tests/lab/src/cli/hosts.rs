@@ -112,7 +112,7 @@ pub(super) fn run(name: &str, verb: &HostVerb) -> Result<ExitCode, LabError> {
         }
         HostVerb::Down => match Lab::down(name)? {
             true => println!("lab {name}: removed"),
-            false => println!("lab {name}: there was none"),
+            false => println!("lab {name}: nothing to remove"),
         },
         HostVerb::Status { json } => status(name, *json)?,
         HostVerb::Hosts { count } => match count {

@@ -138,7 +138,7 @@ pub(super) fn run(name: &str, vm: &Vm) -> Result<ExitCode, LabError> {
         Vm::Exec { command } => return become_command(VmLab::find(name)?.exec().args(command)),
         Vm::Down => match VmLab::down(name)? {
             true => println!("guests of lab {name}: removed"),
-            false => println!("guests of lab {name}: there were none"),
+            false => println!("guests of lab {name}: nothing to remove"),
         },
         Vm::Status => match VmLab::find(name) {
             Ok(lab) => print_status(&lab),

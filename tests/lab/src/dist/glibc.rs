@@ -183,7 +183,7 @@ pub(super) fn check(machine: &TargetMachine, built: &Path) -> Result<(), LabErro
         Some((name, version, _)) => {
             let (built, version, oldest) = (built.display(), shown(version), shown(OLDEST_HOST));
             Err(LabError::Unexpected(format!(
-                "{built} needs {name} of {version}, hosts have {oldest}"
+                "{built} needs {name} of {version}, but the oldest hosts have {oldest}"
             )))
         }
     }

@@ -97,7 +97,7 @@ pub(super) fn create_launch(paths: &LabPaths) -> Result<(), LabError> {
             "Host *\n  IdentityFile ~/.ssh/id_ed25519\n  StrictHostKeyChecking accept-new\n";
         write(&ssh.join("config"), config, 0o600)?;
         write(&ssh.join("known_hosts"), "", 0o600)?;
-        own_tree(&home, account)?;
+        chown_tree(&home, account)?;
     }
     Ok(())
 }
@@ -151,7 +151,7 @@ pub(super) fn make_key(path: &Path, comment: &str) -> Result<(), LabError> {
 }
 
 /// Makes `account` the owner of `path`.
-pub(super) fn own(path: &Path, account: Account) -> Result<(), LabError> {
+pub(super) fn chown_to(path: &Path, account: Account) -> Result<(), LabError> {
     let (uid, gid) = (Uid::from_raw(account.id()), Gid::from_raw(account.id()));
     chown(path, Some(uid), Some(gid)).map_err(LabError::errno(format!(
         "give {} to {}",
@@ -181,13 +181,13 @@ fn make_homes(dir: &Path) -> Result<(), LabError> {
     make_dir(&dir.join("root"), 0o700)?;
     make_dir(&dir.join("home"), 0o755)?;
     make_dir(&dir.join("home/user"), 0o700)?;
-    own(&dir.join("home/user"), Account::User)
+    chown_to(&dir.join("home/user"), Account::User)
 }
 
-fn own_tree(path: &Path, account: Account) -> Result<(), LabError> {
-    own(path, account)?;
+fn chown_tree(path: &Path, account: Account) -> Result<(), LabError> {
+    chown_to(path, account)?;
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
-        own_tree(&entry.path(), account)?;
+        chown_tree(&entry.path(), account)?;
     }
     Ok(())
 }

@@ -78,13 +78,13 @@ impl Lab {
         for directory in outside.ancestors().skip(1).collect::<Vec<_>>().into_iter().rev() {
             if !directory.exists() {
                 fs::create_dir(directory).map_err(LabError::io(operation.clone()))?;
-                own_below(directory, &home)?;
+                chown_in_home(directory, &home)?;
             }
         }
         fs::write(&outside, bytes)
             .and_then(|()| fs::set_permissions(&outside, fs::Permissions::from_mode(mode)))
             .map_err(LabError::io(operation))?;
-        own_below(&outside, &home)
+        chown_in_home(&outside, &home)
     }
 
     /// Copies a built distribution to where both accounts of the launch node can read it, since
@@ -130,6 +130,6 @@ fn become_account(command: &mut Command, account: Account, directory: &Path) {
     }
 }
 
-fn own_below(path: &Path, home: &Path) -> Result<(), LabError> {
-    if path.starts_with(home) { accounts::own(path, Account::User) } else { Ok(()) }
+fn chown_in_home(path: &Path, home: &Path) -> Result<(), LabError> {
+    if path.starts_with(home) { accounts::chown_to(path, Account::User) } else { Ok(()) }
 }

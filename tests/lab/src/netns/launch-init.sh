@@ -13,5 +13,5 @@ mount --bind "$files/root/.ssh" "$root_home/.ssh"
 mount --bind "$files/user" "$user_home"
 mount -t sysfs sysfs /sys
 [ -z "$cgroup" ] || mount -t cgroup2 cgroup2 /sys/fs/cgroup
-# Seen from outside, this command line tells that all of the above is done.
+# Seen from outside, this command line shows that all of the above is done.
 exec sleep infinity

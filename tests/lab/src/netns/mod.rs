@@ -311,7 +311,7 @@ impl Lab {
         for account in Account::ALL {
             let path = accounts::known_hosts(&self.paths, account);
             accounts::write(&path, text, 0o600)?;
-            accounts::own(&path, account)?;
+            accounts::chown_to(&path, account)?;
         }
         Ok(())
     }

@@ -73,8 +73,8 @@ mod tests {
         assert_eq!(host_list(3), "a,b,c");
         assert_eq!(host_name(26), "z");
         assert_eq!(host_name(27), "h27");
-        for nobody in ["", "A", "h3", "h030", "ab", "launch", "h99999", "h0"] {
-            assert_eq!(host_number(nobody), None, "{nobody}");
+        for unknown in ["", "A", "h3", "h030", "ab", "launch", "h99999", "h0"] {
+            assert_eq!(host_number(unknown), None, "{unknown}");
         }
     }
 

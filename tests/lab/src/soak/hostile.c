@@ -1,11 +1,11 @@
-/* A rank whose helpers do not want to end with it: `hostile HELPERS THEN`.
+/* A rank whose helper processes try to outlive it: `hostile HELPERS THEN`.
  *
- * HELPERS are letters, one for each kind below. THEN is what the rank itself does once they are there
- * and it has said `up`: `stay`, `exit` or `fail`. No helper lives for longer than LIFE seconds,
- * whatever becomes of the test.
+ * HELPERS are letters, one for each kind of helper in `help`. THEN is what the rank itself does after it
+ * has started them and printed `up`: `stay`, `exit` or `fail`. No helper runs for longer than LIFE
+ * seconds, whatever happens to the test.
  *
- * All of them have a file open on which the rank has put a lock: as long as any lives, be it for a moment
- * each, nobody else can have the lock. A look at the process table would not find some of them. */
+ * All helpers inherit a file that the rank has locked: as long as any of them runs, no other process can
+ * take the lock. This also detects helpers that run too briefly to be seen in the process table. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>
@@ -20,8 +20,8 @@
 #include <unistd.h>
 
 #define LIFE 60
-#define MANY 1000
-#define CROWD 12000
+#define CHILDREN 1000
+#define MAX_PROCESSES 12000
 
 static time_t over;
 
@@ -32,15 +32,15 @@ static void linger(void)
     _exit(0);
 }
 
-/* Ignores whatever can be ignored. */
+/* Ignores every signal that can be ignored. */
 static void stubborn(void)
 {
     for (int number = 1; number < 32; number++)
         signal(number, SIG_IGN);
 }
 
-/* Whether the machine has so many processes, the dead among them, that a chain may take what is left: those
- * of it that nobody collects are there for good. */
+/* Returns whether the machine has so many processes, zombies included, that a chain could use up its pids:
+ * zombies of a chain that no process reaps stay. */
 static int crowded(void)
 {
     int all = 0;
@@ -50,10 +50,10 @@ static int crowded(void)
     if (fscanf(load, "%*s %*s %*s %*d/%d", &all) != 1)
         all = 0;
     fclose(load);
-    return all > CROWD;
+    return all > MAX_PROCESSES;
 }
 
-/* Every process lives just long enough to fork the next one. */
+/* Forks again and again; each process exits as soon as it has forked the next one. */
 static void chain(int sessions)
 {
     for (unsigned link = 1; time(NULL) < over; link++) {
@@ -67,7 +67,7 @@ static void chain(int sessions)
     _exit(0);
 }
 
-/* Twice as many with each generation, every one in a session of its own. */
+/* Doubles the number of processes with each generation, each in a session of its own. */
 static void bomb(int generations)
 {
     while (generations-- > 0) {
@@ -79,14 +79,14 @@ static void bomb(int generations)
 
 static void many(void)
 {
-    for (int child = 0; child < MANY; child++) {
+    for (int child = 0; child < CHILDREN; child++) {
         if (fork() == 0)
             linger();
     }
     linger();
 }
 
-/* No parent, no session of the rank's, no stream. */
+/* Leaves the rank's process tree, its session and its streams. */
 static void doubled(void)
 {
     setsid();
@@ -112,7 +112,7 @@ static void traced(void)
     linger();
 }
 
-/* In shared memory, named by the job, and in the job's own directory. */
+/* Makes files in shared memory, named as those of the job, and in the job's own directory. */
 static void files(void)
 {
     char path[256];
@@ -158,7 +158,7 @@ int main(int count, char **words)
     over = time(NULL) + LIFE;
     if (count != 3)
         return 2;
-    /* Installed as root's with the set-user-ID bit: nothing of it is the user's any more. */
+    /* Installed as a set-user-ID program of root: the process no longer belongs to the user. */
     if (strcmp(words[2], "root") == 0) {
         if (setresuid(0, 0, 0) != 0 || setsid() < 0)
             return 3;

@@ -104,7 +104,7 @@ fn once(lab: &Lab, rlaunch: &Path) -> Result<Duration, LabError> {
     let stderr = last_lines(&job.stderr(), 10);
     let Some(status) = status else {
         let left: Vec<String> = lab.all_processes().iter().map(|p| p.host.clone()).collect();
-        return Err(LabError::Unexpected(format!("hangs, with processes on {left:?}\n{stderr}")));
+        return Err(LabError::Unexpected(format!("hung, with processes on {left:?}\n{stderr}")));
     };
     let left = left_by_a_job(lab);
     if !left.is_empty() {

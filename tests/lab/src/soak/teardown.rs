@@ -220,7 +220,7 @@ impl Job<'_> {
         let mut left = left_on(lab, self.host)?;
         let stderr = last_lines(&launcher.stderr(), 10);
         let Some(status) = status else {
-            return Err(LabError::Unexpected(format!("hangs, with {left:#?}\n{stderr}")));
+            return Err(LabError::Unexpected(format!("hung, and left {left:#?}\n{stderr}")));
         };
         let claims = stderr.contains("nothing left") || stderr.contains("nothing more found");
         if !left.is_empty() && (claims || self.end.is_waited_for()) {

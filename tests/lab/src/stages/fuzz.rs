@@ -84,7 +84,7 @@ pub fn run(options: &FuzzOptions) -> Result<Tally, LabError> {
     });
     let mut total = Tally::default();
     for tally in tallies {
-        let lost = |_| Err(LabError::Unexpected("lost sight of a fuzzer".into()));
+        let lost = |_| Err(LabError::Unexpected("the thread of a fuzzer panicked".into()));
         total.add(tally.unwrap_or_else(lost)?);
     }
     Ok(total)
@@ -136,8 +136,8 @@ impl Fuzzer {
         fuzz.args(Some(corpus).filter(|corpus| corpus.exists()));
         match run_command(&format!("fuzz {target}"), &mut fuzz) {
             Ok(output) => {
-                let said = String::from_utf8_lossy(&output.stderr).into_owned();
-                let done = said.lines().find(|line| line.starts_with("Done")).unwrap_or_default();
+                let log = String::from_utf8_lossy(&output.stderr).into_owned();
+                let done = log.lines().find(|line| line.starts_with("Done")).unwrap_or_default();
                 println!("{target:<12} {}", done.to_lowercase());
                 Ok(true)
             }

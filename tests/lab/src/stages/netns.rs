@@ -117,7 +117,7 @@ fn in_labs(program: &TestProgram, names: &[String]) -> Result<Tally, LabError> {
     });
     let mut outcomes = Vec::new();
     for lane in lanes {
-        let lost = |_| Err(LabError::Unexpected("a lab's tests ended by a panic".into()));
+        let lost = |_| Err(LabError::Unexpected("the thread of a lab's tests panicked".into()));
         outcomes.extend(lane.unwrap_or_else(lost)?);
     }
     retry_failures(outcomes, |test| {

@@ -143,7 +143,7 @@ mod tests {
         let count = |name: &str| (counts.0[name].runs, counts.0[name].failed);
         assert_eq!((count("a"), count("b")), ((3, 0), (3, 2)));
         assert_eq!(counts.0["b"].first, Some("/2".into()));
-        // Which one it was is not known.
+        // It is not known which of them crashed.
         counts.add(&names, &outcome(&[], 1, "/4"));
         assert_eq!(counts.failures(), 4);
     }

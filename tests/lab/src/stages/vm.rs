@@ -68,7 +68,7 @@ pub(super) fn test(plan: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError> 
     vm::build()?;
     let queue = Mutex::new(by_file(&others));
     let second = || -> Result<Vec<Outcome>, LabError> {
-        let mut outcomes = among(&program, &STAR_LAB, &stars)?;
+        let mut outcomes = run_on_own_guests(&program, &STAR_LAB, &stars)?;
         // Starting guests takes half a minute, which pays off if more than one file is left.
         if lock(&queue).len() > 1 {
             outcomes.extend(from_queue(&program, &TRIANGLES[1], || lock(&queue).pop_back())?);
@@ -79,21 +79,21 @@ pub(super) fn test(plan: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError> 
         let beside = scope.spawn(second);
         (from_queue(&program, &TRIANGLES[0], || lock(&queue).pop_front()), beside.join())
     });
-    let lost = |_| Err(LabError::Unexpected("a lab's tests ended by a panic".into()));
+    let lost = |_| Err(LabError::Unexpected("the thread of a lab's tests panicked".into()));
     let mut outcomes = first?;
     outcomes.extend(second.unwrap_or_else(lost)?);
-    retry_failures(outcomes, |test| again(&program, test))
+    retry_failures(outcomes, |test| retry_test(&program, test))
 }
 
 /// Runs one test alone on fresh guests.
-fn again(program: &TestProgram, test: &str) -> Result<Outcome, LabError> {
+fn retry_test(program: &TestProgram, test: &str) -> Result<Outcome, LabError> {
     let lab = if test.starts_with(STAR) { &STAR_LAB } else { &TRIANGLES[0] };
     let (_up, program) = guests(program, lab)?;
     program.only(&[test.to_owned()]).run(&format!("{NAME}-again-{test}"))
 }
 
 /// Runs tests on guests of their own, if there are any tests.
-fn among(
+fn run_on_own_guests(
     program: &TestProgram,
     lab: &'static TestLab,
     names: &[String],

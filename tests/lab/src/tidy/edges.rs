@@ -190,7 +190,7 @@ impl<'ast> Visit<'ast> for EdgeVisitor<'_> {
 }
 
 /// Groups edges by the two rooms that they join.
-pub(super) fn by_pair(edges: &BTreeSet<Edge>) -> BTreeMap<(&str, &str), Vec<&Edge>> {
+pub(super) fn group_by_rooms(edges: &BTreeSet<Edge>) -> BTreeMap<(&str, &str), Vec<&Edge>> {
     let mut pairs: BTreeMap<(&str, &str), Vec<&Edge>> = BTreeMap::new();
     for edge in edges {
         pairs.entry((&edge.from, &edge.to)).or_default().push(edge);

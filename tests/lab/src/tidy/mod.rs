@@ -42,7 +42,7 @@ use finding::{Finding, Known, TidyReport, judge};
 use names::Vocabulary;
 use order::Order;
 use sizes::Page;
-use workspace::{Crate, Sources, called, crates, owner, read_pages, read_sources};
+use workspace::{Crate, Sources, crates, find_crate, owner, read_pages, read_sources};
 
 /// Paths of two tables, from the workspace.
 const KNOWN_TABLE: &str = "tests/lab/src/tidy/known.rs";
@@ -82,7 +82,7 @@ pub struct TidyOptions<'a> {
 pub fn run(options: &TidyOptions<'_>) -> Result<bool, LabError> {
     let workspace = dist::workspace();
     let crates = crates()?;
-    let only = options.only.map(|word| called(&crates, word)).transpose()?;
+    let only = options.only.map(|word| find_crate(&crates, word)).transpose()?;
     let sources = read_sources(&workspace)?;
     for krate in crates.iter().filter(|krate| is_wanted(krate, only)) {
         let plan = room_graph(krate, &sources);

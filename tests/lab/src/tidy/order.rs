@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-use super::edges::{Edge, RoomGraph, by_pair};
+use super::edges::{Edge, RoomGraph, group_by_rooms};
 use super::finding::{Finding, Rule};
 use super::graph::Graph;
 
@@ -65,17 +65,17 @@ impl Order {
                 format!("the order of {} is pending, though each folder is in it", self.krate);
             let remedy = "set `pending: None`".into();
             return is_over
-                .then(|| self.of_table(table, "pending", what, remedy))
+                .then(|| self.table_finding(table, "pending", what, remedy))
                 .into_iter()
                 .collect();
         }
         let gone = self.rooms().filter(|room| !plan.rooms.contains_key(*room)).map(|room| {
             let what = format!("the order of {} has `{room}`, which does not exist", self.krate);
-            self.of_table(table, room, what, "remove it from the order".into())
+            self.table_finding(table, room, what, "remove it from the order".into())
         });
         let mut findings: Vec<Finding> = gone.collect();
         findings.extend(undeclared);
-        for ((from, to), edges) in by_pair(&plan.edges) {
+        for ((from, to), edges) in group_by_rooms(&plan.edges) {
             let fault = match plan.roots.contains(to) {
                 true => Some(format!("`{to}` is the root of the crate")),
                 false => self.fault(from, to),
@@ -114,7 +114,7 @@ impl Order {
             .collect()
     }
 
-    fn of_table(&self, table: &Path, subject: &str, what: String, remedy: String) -> Finding {
+    fn table_finding(&self, table: &Path, subject: &str, what: String, remedy: String) -> Finding {
         let (file, krate, subject) = (table.into(), self.krate.into(), subject.into());
         Finding { file, line: 1, rule: Rule::Undeclared, krate, subject, size: 1, what, remedy }
     }
@@ -162,7 +162,7 @@ fn numbered(lines: impl Iterator<Item = String>) -> String {
 pub(super) fn cycles(krate: &str, plan: &RoomGraph) -> Vec<Finding> {
     let graph = graph(plan);
     let first: BTreeMap<(&str, &str), &Edge> =
-        by_pair(&plan.edges).into_iter().map(|(pair, edges)| (pair, edges[0])).collect();
+        group_by_rooms(&plan.edges).into_iter().map(|(pair, edges)| (pair, edges[0])).collect();
     let groups = graph.groups();
     let in_cycles = groups.iter().filter(|group| group.len() > 1);
     let rooms = in_cycles.flat_map(|group| group.iter().map(|room| (*room, group.len())));

@@ -463,10 +463,10 @@ fn one_crate_alone_is_held_against_its_own_exceptions() {
 #[test]
 fn the_workspace_is_understood() {
     let crates = crates().unwrap();
-    let launcher = called(&crates, "launcher").unwrap();
-    assert_eq!(called(&crates, "rlaunch").unwrap().folder, launcher.folder);
+    let launcher = find_crate(&crates, "launcher").unwrap();
+    assert_eq!(find_crate(&crates, "rlaunch").unwrap().folder, launcher.folder);
     assert_eq!(owner(&crates, Path::new("worker/comm/src/lib.rs")).unwrap().name, "rlaunch-comm");
-    assert!(called(&crates, "nothing").is_err());
-    let roots = &called(&crates, "tests/lab").unwrap().roots;
+    assert!(find_crate(&crates, "nothing").is_err());
+    let roots = &find_crate(&crates, "tests/lab").unwrap().roots;
     assert_eq!(roots.len(), 2, "{roots:?}");
 }

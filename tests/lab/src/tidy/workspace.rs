@@ -72,7 +72,7 @@ pub(super) fn crates() -> Result<Vec<Crate>, LabError> {
 }
 
 /// Finds the crate that `--crate` names by its name or its folder.
-pub(super) fn called<'a>(crates: &'a [Crate], word: &str) -> Result<&'a Crate, LabError> {
+pub(super) fn find_crate<'a>(crates: &'a [Crate], word: &str) -> Result<&'a Crate, LabError> {
     let folder = Path::new(word.trim_end_matches('/'));
     let found = crates.iter().find(|krate| krate.name == word || krate.folder == folder);
     found.ok_or_else(|| {

@@ -102,7 +102,7 @@ impl VmLab {
     fn fabric_interface(&self, guest: &str, interface: &str) -> Result<(), LabError> {
         match self.interface(guest, interface)? {
             (_, 0) => Err(LabError::Usage(
-                "eth0 is how the guest is reached; `cut` works on it from outside".into(),
+                "the guest is controlled over eth0; `cut` works from outside".into(),
             )),
             _ => Ok(()),
         }

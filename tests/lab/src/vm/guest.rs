@@ -133,7 +133,7 @@ impl Guest<'_> {
         let text =
             fs::read_to_string(&file).map_err(LabError::io(format!("read {}", file.display())))?;
         let pid = text.trim().parse().map_err(|_| {
-            LabError::Unexpected(format!("guest {name}: `{}` is no process number", text.trim()))
+            LabError::Unexpected(format!("guest {name}: `{}` is not a pid", text.trim()))
         })?;
         state::store_process(&self.dir, pid)
     }
@@ -272,7 +272,7 @@ mod tests {
             assert!(third.contains(part), "{part}: {third}");
         }
         assert!(arguments(2, true).contains(" lab.rdma=rxe,siw -"));
-        // The kernel cuts what is longer.
+        // The kernel truncates longer command lines.
         assert!(third.len() < 2048);
     }
 }

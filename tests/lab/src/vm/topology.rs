@@ -175,8 +175,8 @@ mod tests {
         for number in 1..=MAX_GUESTS {
             assert_eq!(guest_number(&guest_name(number)), Some(number));
         }
-        for nobody in ["", "n", "n0", "n01", "n17", "a", "n-1"] {
-            assert_eq!(guest_number(nobody), None, "{nobody}");
+        for unknown in ["", "n", "n0", "n01", "n17", "a", "n-1"] {
+            assert_eq!(guest_number(unknown), None, "{unknown}");
         }
         assert_eq!(interface_number("eth2"), Some(2));
         assert_eq!(interface_number("eth02"), None);

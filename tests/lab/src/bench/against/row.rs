@@ -56,7 +56,7 @@ impl ComparisonRow {
     }
 
     /// Returns whether the row has no bar or meets it.
-    fn holds(&self) -> bool {
+    fn passes(&self) -> bool {
         let no_slower =
             |one: Comparison| matches!(one.verdict(), Verdict::Faster | Verdict::NoSlower);
         !self.has_bar || self.comparison().is_some_and(no_slower)
@@ -80,7 +80,7 @@ impl fmt::Display for ComparisonRow {
 pub(in crate::bench) fn print(rows: &[ComparisonRow]) -> bool {
     println!("{:<35}{:>26}{:>26}{:>9}  90 % interval", "", "this build", "earlier", "ratio");
     rows.iter().for_each(|row| println!("{}", format!("{row}").trim_end()));
-    let slower = rows.iter().filter(|row| !row.holds()).count();
+    let slower = rows.iter().filter(|row| !row.passes()).count();
     let bars = rows.iter().filter(|row| row.has_bar).count();
     println!("rows that are not slower: {} of {bars}", bars - slower);
     slower == 0
@@ -157,7 +157,7 @@ mod tests {
         for value in [comparison.median, interval.lower, interval.upper] {
             assert!((value - 1.1).abs() < 1e-9, "{comparison:?}");
         }
-        assert!(!row.holds());
+        assert!(!row.passes());
         assert!(row.to_string().ends_with("1.100  1.100–1.100    SLOWER"), "{row}");
     }
 
@@ -165,15 +165,15 @@ mod tests {
     fn a_row_is_no_slower_by_interval_and_median() {
         assert_eq!(verdict(&[1.0; 15]), Verdict::NoSlower);
         assert_eq!(verdict(&[0.99; 15]), Verdict::Faster);
-        // Certainly slower, if by little.
+        // Certainly slower, though only a little.
         assert_eq!(verdict(&[1.01; 15]), Verdict::Slower);
-        // Perhaps no slower, and slower by little in most rounds.
+        // Perhaps not slower; a little slower in most rounds.
         let mut ratios = [1.04; 15];
         ratios[..4].fill(1.0);
         assert_eq!(verdict(&ratios), Verdict::NoSlower);
         ratios[3] = 1.001;
         assert_eq!(verdict(&ratios), Verdict::Slower);
-        // Perhaps no slower, and slower by much in most rounds.
+        // Perhaps not slower; much slower in most rounds.
         ratios = [1.06; 15];
         ratios[..4].fill(0.9);
         assert_eq!(verdict(&ratios), Verdict::Slower);
@@ -191,11 +191,11 @@ mod tests {
     #[test]
     fn what_cannot_be_said_is_no_success() {
         assert_eq!(verdict(&[0.5; 4]), Verdict::TooFewRounds);
-        assert!(!row(&[1.0; 4], &[2.0; 4]).holds());
-        assert!(!row(&[], &[]).holds());
+        assert!(!row(&[1.0; 4], &[2.0; 4]).passes());
+        assert!(!row(&[], &[]).passes());
         assert_eq!(verdict(&[f64::NAN; 15]), Verdict::Slower);
-        assert!(!row(&[1.0; 15], &[0.0; 15]).holds());
-        assert!(row(&[1.0; 15], &[2.0; 15]).holds());
+        assert!(!row(&[1.0; 15], &[0.0; 15]).passes());
+        assert!(row(&[1.0; 15], &[2.0; 15]).passes());
     }
 
     #[test]
@@ -203,7 +203,7 @@ mod tests {
         let mut row = ComparisonRow::without_bar("memory", "MiB");
         row.push(Build::This, 9.0);
         row.push(Build::Earlier, 3.0);
-        assert!(row.holds());
+        assert!(row.passes());
         assert!(row.to_string().contains("3.000  –"), "{row}");
     }
 }

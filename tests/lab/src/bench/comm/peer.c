@@ -1,9 +1,9 @@
-/* Seconds that messages and collectives of an MPI library take: the same acts, buffers and batches
- * as worker/comm/src/measure.rs.
+/* Measures messages and collectives of an MPI library, with the same operations, buffers and batches
+ * as worker/comm/src/api/measure.rs.
  *
- * Arguments: SECONDS BATCHES KIND/BYTES/COUNT... Of each row, rank 0 prints KIND/BYTES, the seconds
- * of one act (the median of the batches), and how many acts a batch had: at least COUNT, and so
- * many that no batch took less than SECONDS. */
+ * Arguments: SECONDS BATCHES KIND/BYTES/COUNT... For each row rank 0 prints KIND/BYTES, the seconds
+ * of one operation (the median of the batches), and the number of operations in a batch: at least
+ * COUNT, and enough that no batch takes less than SECONDS. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static void fail(const char *what) {
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* Ranks act in pairs, 0 with 1, 2 with 3; one left over only waits. */
+/* Returns the partner: 0 with 1, 2 with 3; -1 for a last rank without one. */
 static int partner(void) { return (rank ^ 1) < size ? rank ^ 1 : -1; }
 
 static void ping_pong(size_t bytes, long count) {
@@ -41,7 +41,7 @@ static void ping_pong(size_t bytes, long count) {
     }
 }
 
-/* Windows of messages, each window answered by an empty one. */
+/* Sends windows of messages, each answered by an empty message. */
 static void stream(size_t bytes, long count) {
     int other = partner();
     MPI_Request requests[WINDOW];
@@ -74,7 +74,7 @@ static void act(const struct row *row, long count) {
         fail("no such kind of row");
 }
 
-/* How many acts, in the unit of the row, one iteration is. */
+/* Returns the number of operations of one iteration. */
 static double acts(const struct row *row) {
     if (!strcmp(row->kind, "latency")) return 2;
     if (!strcmp(row->kind, "bandwidth")) return WINDOW;
@@ -118,9 +118,9 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The first batch only warms up. One that is too short says how many acts are needed, and all
- * begins again with a good half more, so that slow batches are not preferred. Rank 0's clock
- * decides for all. */
+/* Times the batches of a row, after one to warm up. A batch that is too short shows how many operations
+ * are needed; all batches then start again with 1.6 times as many, so that slow batches are not
+ * preferred. Rank 0's clock decides for all ranks. */
 static void measure(const struct row *row, double seconds, int batches) {
     double times[MOST_BATCHES + 1];
     long count = row->count > 0 ? row->count : 1;
@@ -152,12 +152,12 @@ int main(int argc, char **argv) {
     if (argc < 4) fail("too few arguments");
     double seconds = atof(argv[1]);
     int batches = atoi(argv[2]);
-    if (batches < 1 || batches > MOST_BATCHES) fail("that many batches are not possible");
+    if (batches < 1 || batches > MOST_BATCHES) fail("BATCHES is out of range");
     for (int i = 3; i < argc; i++) {
         struct row row;
         if (sscanf(argv[i], "%15[a-z]/%zu/%ld", row.kind, &row.bytes, &row.count) != 3)
             fail("a row is KIND/BYTES/COUNT");
-        if (size < 2) fail("alone there is nothing to measure");
+        if (size < 2) fail("at least two ranks are needed");
         out = calloc(buffer_bytes(&row), 1);
         in = calloc(buffer_bytes(&row), 1);
         if (!out || !in) fail("no memory");

@@ -1,5 +1,5 @@
-/* How long MPI_Init takes each rank, in microseconds: what an MPI library does where rlaunch hands
- * every rank a table. With an argument all ranks begin at that moment, in seconds since 1970. */
+/* Prints how long MPI_Init takes each rank, in microseconds: there an MPI library exchanges what rlaunch
+ * gives every rank in a table. With an argument all ranks begin at that time, in seconds since 1970. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@ int main(int argc, char **argv) {
         struct timespec moment = {(time_t)begin, (long)((begin - (time_t)begin) * 1e9)};
         clock_gettime(CLOCK_REALTIME, &before);
         if (before.tv_sec + before.tv_nsec / 1e9 > begin) {
-            fprintf(stderr, "this rank has started too late to begin with the others\n");
+            fprintf(stderr, "this rank started too late to begin with the others\n");
             return 1;
         }
         clock_nanosleep(CLOCK_REALTIME, TIMER_ABSTIME, &moment, NULL);

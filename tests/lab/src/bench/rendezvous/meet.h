@@ -1,4 +1,4 @@
-/* What both programs of this directory share: the rounds, and how their times are printed. */
+/* Rounds and their times, for both programs of this directory. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static int ascending(const void *a, const void *b) {
     return (difference > 0) - (difference < 0);
 }
 
-/* Runs `call(bytes, round)` in every round; rank 0 prints microseconds: median, least, most. */
+/* Calls `call(bytes, round)` in every round; rank 0 prints median, minimum and maximum in microseconds. */
 static void measure(int rank, const char *what, int rounds, void (*call)(int, int), int bytes) {
     double *times = malloc(rounds * sizeof *times);
     for (int round = 0; round < rounds; round++) {

@@ -1,23 +1,23 @@
-/* The PMI-1 wire protocol as mpiexec.hydra speaks it: barriers, and all-gathers made of a put, a
- * barrier and a get of every other rank's value, which is how MPI libraries exchange endpoints. */
+/* Times the PMI-1 wire protocol of mpiexec.hydra: barriers, and all-gathers that consist of a put, a
+ * barrier and a get of every other rank's value, as MPI libraries exchange endpoints. */
 #include "meet.h"
 #include <unistd.h>
 
-/* The longest value that Hydra takes, without its end. */
+/* Maximum length of a value for Hydra, without the final zero; and of a line. */
 enum { PIECE = 1000, LINE = 2048 };
 static int fd, rank, ranks;
 static char name[256];
 
 /* Sends a line and reads the answer to it. */
 static void ask(const char *line, char *answer) {
-    size_t length = strlen(line), heard = 0;
+    size_t length = strlen(line), received = 0;
     check(write(fd, line, length) == (ssize_t)length, "write to PMI_FD");
-    while (heard == 0 || answer[heard - 1] != '\n') {
-        ssize_t more = read(fd, answer + heard, LINE - 1 - heard);
+    while (received == 0 || answer[received - 1] != '\n') {
+        ssize_t more = read(fd, answer + received, LINE - 1 - received);
         check(more > 0, "read from PMI_FD");
-        heard += more;
+        received += more;
     }
-    answer[heard] = 0;
+    answer[received] = 0;
 }
 
 static void barrier(int bytes, int round) {
@@ -58,7 +58,7 @@ int main(int count, char **words) {
     ranks = atoi(getenv("PMI_SIZE"));
     ask("cmd=init pmi_version=1 pmi_subversion=1\n", answer);
     ask("cmd=get_my_kvsname\n", answer);
-    check(sscanf(answer, "cmd=my_kvsname kvsname=%255s", name) == 1, "learn the store's name");
+    check(sscanf(answer, "cmd=my_kvsname kvsname=%255s", name) == 1, "read the name of the key-value store");
     barrier(0, 0);
     measure(rank, "barrier", rounds, barrier, 0);
     for (int i = 0; i < 2; i++) {

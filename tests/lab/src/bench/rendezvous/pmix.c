@@ -1,5 +1,5 @@
-/* PMIx as mpirun serves it: fences, and all-gathers made of a put, a fence that collects data and
- * a get of every other rank's value, which is how Open MPI exchanges endpoints. */
+/* Times PMIx of mpirun: fences, and all-gathers that consist of a put, a fence that collects data and a
+ * get of every other rank's value, as Open MPI exchanges endpoints. */
 #include "meet.h"
 #include <pmix.h>
 

@@ -133,14 +133,14 @@ impl Git<'_> {
 
     /// Returns the output of git without its last newline.
     fn output_text(&self, words: &[&str]) -> Result<String, LabError> {
-        let said = self.output(words)?;
-        Ok(String::from_utf8_lossy(&said).trim_end().to_owned())
+        let output = self.output(words)?;
+        Ok(String::from_utf8_lossy(&output).trim_end().to_owned())
     }
 
     /// Returns paths that git prints with a NUL after each.
     fn paths(&self, words: &[&str]) -> Result<Vec<PathBuf>, LabError> {
-        let said = self.output(words)?;
-        let paths = said.split(|byte| *byte == 0).filter(|path| !path.is_empty());
+        let output = self.output(words)?;
+        let paths = output.split(|byte| *byte == 0).filter(|path| !path.is_empty());
         Ok(paths.map(|path| PathBuf::from(OsStr::from_bytes(path))).collect())
     }
 

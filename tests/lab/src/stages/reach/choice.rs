@@ -283,7 +283,7 @@ fn describe_fuzz(targets: &Option<Vec<String>>) -> String {
     }
 }
 
-/// Joins a few names, and says how many more there are.
+/// Joins a few names, with the number of the others.
 fn shortened(names: &BTreeSet<String>) -> String {
     const SHOWN: usize = 4;
     let shown: Vec<&str> = names.iter().take(SHOWN).map(String::as_str).collect();

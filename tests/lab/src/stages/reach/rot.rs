@@ -178,7 +178,7 @@ fn every_file_that_is_read_from_elsewhere_has_its_readers() {
             let exact = readers::crates_that_read(&path).contains(reader);
             assert!(
                 exact || is_known() || is_built() || leads(&path, &file) || is_guide(&path, &file),
-                "{} reads {}, to which nothing leads: see readers.rs and table.rs",
+                "{} reads {}, which neither readers.rs nor table.rs names",
                 file.display(),
                 path.display()
             );
