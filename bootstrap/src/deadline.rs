@@ -116,11 +116,11 @@ mod tests {
     fn a_process_that_stood_still_waits_once_more() {
         let begin = Instant::now();
         let mut deadline = Deadline::after(LIMIT, begin);
-        let awake = begin + LIMIT + 2 * SUSPENSION_THRESHOLD;
-        assert!(!deadline.has_expired(awake));
-        assert_eq!((deadline.due(), deadline.restarts()), (awake + LIMIT, 1));
-        assert!(!deadline.has_expired(awake + LIMIT / 2));
-        assert!(deadline.has_expired(awake + LIMIT));
+        let resumed = begin + LIMIT + 2 * SUSPENSION_THRESHOLD;
+        assert!(!deadline.has_expired(resumed));
+        assert_eq!((deadline.due(), deadline.restarts()), (resumed + LIMIT, 1));
+        assert!(!deadline.has_expired(resumed + LIMIT / 2));
+        assert!(deadline.has_expired(resumed + LIMIT));
     }
 
     #[test]
@@ -134,9 +134,9 @@ mod tests {
         }
         assert_eq!((deadline.due(), deadline.restarts()), (begin + LIMIT, 0));
         // Without a restart only the last moment of the limit would be left.
-        let awake = begin + LIMIT;
-        assert!(!deadline.has_expired(awake));
-        assert_eq!((deadline.due(), deadline.next_check()), (awake + LIMIT, awake + EVERY));
+        let resumed = begin + LIMIT;
+        assert!(!deadline.has_expired(resumed));
+        assert_eq!((deadline.due(), deadline.next_check()), (resumed + LIMIT, resumed + EVERY));
     }
 
     #[test]

@@ -24,20 +24,20 @@ impl Recording {
     /// Makes a recording of the entries that were read. Their paths may lead through symbolic
     /// links, which must be among the entries. Paths that were only `listed` become empty files.
     pub fn from_entries(
-        seen: &BTreeMap<String, RecordedEntry>,
+        entries: &BTreeMap<String, RecordedEntry>,
         listed: &BTreeSet<String>,
     ) -> Recording {
-        let resolved = seen.iter().map(|(path, entry)| (resolve(path, seen), entry.clone()));
-        let mut entries: BTreeMap<String, RecordedEntry> = resolved.collect();
-        for path in listed.iter().map(|path| resolve(path, seen)) {
+        let resolved = entries.iter().map(|(path, entry)| (resolve(path, entries), entry.clone()));
+        let mut recorded: BTreeMap<String, RecordedEntry> = resolved.collect();
+        for path in listed.iter().map(|path| resolve(path, entries)) {
             let below = format!("{path}/");
-            let has_more = entries.range(below.clone()..).next();
+            let has_more = recorded.range(below.clone()..).next();
             let is_parent = has_more.is_some_and(|(next, _)| next.starts_with(&below));
             if !is_parent {
-                entries.entry(path).or_insert_with(|| RecordedEntry::File(Vec::new()));
+                recorded.entry(path).or_insert_with(|| RecordedEntry::File(Vec::new()));
             }
         }
-        Recording(entries)
+        Recording(recorded)
     }
 
     /// Returns the paths and entries, each directory before its contents.
@@ -47,12 +47,12 @@ impl Recording {
 }
 
 /// Resolves the symbolic links in a path, except in its last component.
-fn resolve(path: &str, seen: &BTreeMap<String, RecordedEntry>) -> String {
-    let (mut asked, mut real) = (String::new(), String::new());
+fn resolve(path: &str, entries: &BTreeMap<String, RecordedEntry>) -> String {
+    let (mut prefix, mut real) = (String::new(), String::new());
     let mut components = path.split('/').filter(|part| !part.is_empty()).peekable();
     while let Some(component) = components.next() {
-        asked = format!("{asked}/{component}");
-        real = match seen.get(&asked) {
+        prefix = format!("{prefix}/{component}");
+        real = match entries.get(&prefix) {
             // The target is a resolved path already, so one step is enough.
             Some(RecordedEntry::Link(target)) if components.peek().is_some() => target.clone(),
             _ => format!("{real}/{component}"),
@@ -75,16 +75,16 @@ mod tests {
     #[test]
     fn nothing_is_below_a_link() {
         let file = |text: &str| RecordedEntry::File(text.into());
-        let seen = [
+        let entries = [
             ("/sys/class/net", RecordedEntry::Directory),
             ("/sys/class/net/eth0", RecordedEntry::Link("/sys/devices/pci/eth0".into())),
             ("/sys/class/net/eth0/device", RecordedEntry::Link("/sys/devices/pci".into())),
             ("/sys/class/net/eth0/device/vendor", file("0x1af4")),
             ("/sys/class/net/eth0/mtu", file("1500")),
         ];
-        let seen = seen.map(|(path, entry)| (path.to_owned(), entry)).into_iter().collect();
+        let entries = entries.map(|(path, entry)| (path.to_owned(), entry)).into_iter().collect();
         let listed = ["/sys/class/net/eth0", "/sys/class/net/eth0/lower_x"].map(str::to_owned);
-        let recording = Recording::from_entries(&seen, &listed.into_iter().collect());
+        let recording = Recording::from_entries(&entries, &listed.into_iter().collect());
         let paths: Vec<&str> = recording.entries().map(|(path, _)| path).collect();
         let wanted = [
             "/sys/class/net",

@@ -394,27 +394,27 @@ pub enum Stream {
 /// Scanner that skips the output of a login shell before the agent's hello.
 #[derive(Debug, Default)]
 pub struct HelloScanner {
-    seen: Vec<u8>,
+    received: Vec<u8>,
 }
 
 impl HelloScanner {
     /// Appends received bytes. Returns the bytes after the hello once it is found. Fails after
     /// [`MAX_NOISE`] bytes without a hello.
     pub fn push(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, FrameError> {
-        let from = self.seen.len().saturating_sub(HELLO_MAGIC.len() - 1);
-        self.seen.extend_from_slice(bytes);
-        let found = self.seen[from..].windows(HELLO_MAGIC.len()).position(|w| w == HELLO_MAGIC);
+        let from = self.received.len().saturating_sub(HELLO_MAGIC.len() - 1);
+        self.received.extend_from_slice(bytes);
+        let found = self.received[from..].windows(HELLO_MAGIC.len()).position(|w| w == HELLO_MAGIC);
         if let Some(at) = found {
-            let rest = self.seen.split_off(from + at + HELLO_MAGIC.len());
-            self.seen.truncate(from + at);
+            let rest = self.received.split_off(from + at + HELLO_MAGIC.len());
+            self.received.truncate(from + at);
             return Ok(Some(rest));
         }
-        if self.seen.len() > MAX_NOISE { Err(FrameError::NoHello) } else { Ok(None) }
+        if self.received.len() > MAX_NOISE { Err(FrameError::NoHello) } else { Ok(None) }
     }
 
     /// Returns the output before the hello, or all output if there was no hello.
     pub fn noise(&self) -> String {
-        String::from_utf8_lossy(&self.seen).trim().to_owned()
+        String::from_utf8_lossy(&self.received).trim().to_owned()
     }
 }
 

@@ -150,7 +150,7 @@ impl Coordinator {
     /// Makes a coordinator that waits for the nodes of `shape` to join.
     pub fn new(shape: TreeShape, now: Time) -> Coordinator {
         let absent: BTreeSet<NodeId> = (1..shape.nodes()).map(NodeId).collect();
-        let mut server = Coordinator {
+        let mut coordinator = Coordinator {
             shape,
             phase: CoordinatorPhase::default(),
             absent,
@@ -158,8 +158,8 @@ impl Coordinator {
             deadline: now + JOIN_TIMEOUT,
             outputs: VecDeque::new(),
         };
-        server.settle();
-        server
+        coordinator.settle();
+        coordinator
     }
 
     /// Returns the state of the rendezvous.
@@ -283,50 +283,56 @@ mod tests {
         CoordinatorInput::Joined { node: NodeId(node), relayed: false }
     }
 
-    fn outputs(server: &mut Coordinator) -> Vec<CoordinatorOutput> {
-        std::iter::from_fn(|| server.poll_output()).collect()
+    fn outputs(coordinator: &mut Coordinator) -> Vec<CoordinatorOutput> {
+        std::iter::from_fn(|| coordinator.poll_output()).collect()
     }
 
     /// Makes a coordinator for a chain of three nodes, of which `nodes` have joined.
-    fn server(nodes: impl IntoIterator<Item = u32>) -> Coordinator {
-        let mut server = Coordinator::new(TreeShape::new(3, 1), Time(0));
-        nodes.into_iter().for_each(|node| server.handle(joined(node)).unwrap());
-        server
+    fn joined_by(nodes: impl IntoIterator<Item = u32>) -> Coordinator {
+        let mut coordinator = Coordinator::new(TreeShape::new(3, 1), Time(0));
+        nodes.into_iter().for_each(|node| coordinator.handle(joined(node)).unwrap());
+        coordinator
     }
 
     #[test]
     fn it_is_ready_when_all_have_joined_and_the_root_says_so() {
-        let mut server = server([2, 1]);
-        assert_eq!(server.phase(), CoordinatorPhase::AwaitTable);
-        server.handle(CoordinatorInput::TableEverywhere { node: ROOT }).unwrap();
-        assert_eq!((server.phase(), server.poll_timeout()), (CoordinatorPhase::Running, None));
-        assert_eq!(outputs(&mut server), [CoordinatorOutput::Ready]);
+        let mut coordinator = joined_by([2, 1]);
+        assert_eq!(coordinator.phase(), CoordinatorPhase::AwaitTable);
+        coordinator.handle(CoordinatorInput::TableEverywhere { node: ROOT }).unwrap();
+        assert_eq!(
+            (coordinator.phase(), coordinator.poll_timeout()),
+            (CoordinatorPhase::Running, None)
+        );
+        assert_eq!(outputs(&mut coordinator), [CoordinatorOutput::Ready]);
     }
 
     #[test]
     fn who_has_not_joined_is_named_at_the_deadline() {
-        let mut server = server([2]);
-        let due = server.poll_timeout().unwrap();
-        server.handle_timeout(Time(due.0 - 1));
-        assert_eq!(server.phase(), CoordinatorPhase::AwaitEdges);
-        server.handle_timeout(due);
-        assert_eq!(server.absent().collect::<Vec<_>>(), [NodeId(1)]);
-        assert_eq!((server.phase(), server.poll_timeout()), (CoordinatorPhase::Failed, None));
-        assert_eq!(outputs(&mut server), [CoordinatorOutput::Failed]);
+        let mut coordinator = joined_by([2]);
+        let due = coordinator.poll_timeout().unwrap();
+        coordinator.handle_timeout(Time(due.0 - 1));
+        assert_eq!(coordinator.phase(), CoordinatorPhase::AwaitEdges);
+        coordinator.handle_timeout(due);
+        assert_eq!(coordinator.absent().collect::<Vec<_>>(), [NodeId(1)]);
+        assert_eq!(
+            (coordinator.phase(), coordinator.poll_timeout()),
+            (CoordinatorPhase::Failed, None)
+        );
+        assert_eq!(outputs(&mut coordinator), [CoordinatorOutput::Failed]);
     }
 
     #[test]
     fn an_edge_is_relayed_once_said_and_always_carried() {
         let (parent, child) = (ROOT, NodeId(1));
-        let mut server = Coordinator::new(TreeShape::new(2, 1), Time(0));
-        server.handle(CoordinatorInput::Joined { node: child, relayed: true }).unwrap();
+        let mut coordinator = Coordinator::new(TreeShape::new(2, 1), Time(0));
+        coordinator.handle(CoordinatorInput::Joined { node: child, relayed: true }).unwrap();
         assert_eq!(
-            outputs(&mut server),
+            outputs(&mut coordinator),
             [CoordinatorOutput::Relayed { parent, child, broke: false }]
         );
-        server.handle(CoordinatorInput::Relay { from: parent, to: child }).unwrap();
-        server.handle(CoordinatorInput::Broke { node: child, peer: parent }).unwrap();
-        assert_eq!(outputs(&mut server), [CoordinatorOutput::Carry { to: child }]);
+        coordinator.handle(CoordinatorInput::Relay { from: parent, to: child }).unwrap();
+        coordinator.handle(CoordinatorInput::Broke { node: child, peer: parent }).unwrap();
+        assert_eq!(outputs(&mut coordinator), [CoordinatorOutput::Carry { to: child }]);
     }
 
     #[test]
@@ -334,14 +340,14 @@ mod tests {
         let (parent, child) = (NodeId(1), NodeId(2));
         let relayed = CoordinatorOutput::Relayed { parent, child, broke: true };
         for (node, peer) in [(parent, child), (child, parent)] {
-            let mut server = server([1, 2]);
-            server.handle(CoordinatorInput::Broke { node, peer }).unwrap();
-            assert_eq!(outputs(&mut server), [relayed]);
+            let mut coordinator = joined_by([1, 2]);
+            coordinator.handle(CoordinatorInput::Broke { node, peer }).unwrap();
+            assert_eq!(outputs(&mut coordinator), [relayed]);
         }
         // The other end may notice it only through the relayed bytes.
-        let mut server = server([1, 2]);
-        server.handle(CoordinatorInput::Relay { from: parent, to: child }).unwrap();
-        assert_eq!(outputs(&mut server), [relayed, CoordinatorOutput::Carry { to: child }]);
+        let mut coordinator = joined_by([1, 2]);
+        coordinator.handle(CoordinatorInput::Relay { from: parent, to: child }).unwrap();
+        assert_eq!(outputs(&mut coordinator), [relayed, CoordinatorOutput::Carry { to: child }]);
     }
 
     #[test]
@@ -349,28 +355,28 @@ mod tests {
         let table = |node| CoordinatorInput::TableEverywhere { node: NodeId(node) };
         let out_of = |phase| CoordinatorViolation::OutOfPhase { node: ROOT, phase };
         let strangers = CoordinatorViolation::NotNeighbours(ROOT, NodeId(2));
-        let mut failed = server([2]);
+        let mut failed = joined_by([2]);
         failed.handle_timeout(failed.poll_timeout().unwrap());
         let late =
             CoordinatorViolation::OutOfPhase { node: NodeId(1), phase: CoordinatorPhase::Failed };
         let cases = [
-            (server([]), joined(0), CoordinatorViolation::NoSuchEdge(ROOT)),
-            (server([]), joined(3), CoordinatorViolation::NoSuchEdge(NodeId(3))),
-            (server([2]), joined(2), CoordinatorViolation::Duplicate(NodeId(2))),
-            (server([1, 2]), table(1), CoordinatorViolation::NotTheRoot(NodeId(1))),
-            (server([1]), table(0), out_of(CoordinatorPhase::AwaitEdges)),
+            (joined_by([]), joined(0), CoordinatorViolation::NoSuchEdge(ROOT)),
+            (joined_by([]), joined(3), CoordinatorViolation::NoSuchEdge(NodeId(3))),
+            (joined_by([2]), joined(2), CoordinatorViolation::Duplicate(NodeId(2))),
+            (joined_by([1, 2]), table(1), CoordinatorViolation::NotTheRoot(NodeId(1))),
+            (joined_by([1]), table(0), out_of(CoordinatorPhase::AwaitEdges)),
             (failed, joined(1), late),
-            (server([1, 2]), CoordinatorInput::Broke { node: ROOT, peer: NodeId(2) }, strangers),
-            (server([1, 2]), CoordinatorInput::Relay { from: ROOT, to: NodeId(2) }, strangers),
+            (joined_by([1, 2]), CoordinatorInput::Broke { node: ROOT, peer: NodeId(2) }, strangers),
+            (joined_by([1, 2]), CoordinatorInput::Relay { from: ROOT, to: NodeId(2) }, strangers),
         ];
-        for (mut server, input, violation) in cases {
-            outputs(&mut server);
-            let (phase, absent) = (server.phase(), server.absent().count());
-            assert_eq!(server.handle(input), Err(violation));
-            assert_eq!((server.phase(), server.absent().count()), (phase, absent));
-            assert_eq!(outputs(&mut server), []);
+        for (mut coordinator, input, violation) in cases {
+            outputs(&mut coordinator);
+            let (phase, absent) = (coordinator.phase(), coordinator.absent().count());
+            assert_eq!(coordinator.handle(input), Err(violation));
+            assert_eq!((coordinator.phase(), coordinator.absent().count()), (phase, absent));
+            assert_eq!(outputs(&mut coordinator), []);
         }
-        let mut done = server([1, 2]);
+        let mut done = joined_by([1, 2]);
         done.handle(table(0)).unwrap();
         assert_eq!(done.handle(table(0)), Err(out_of(CoordinatorPhase::Running)));
     }

@@ -66,22 +66,22 @@ mod tests {
 
     #[test]
     fn a_flood_pushes_out_its_own() {
-        let mut crowd = AdmissionQueue::new(4);
-        assert_eq!(crowd.admit(v4(9), 0), None);
+        let mut queue = AdmissionQueue::new(4);
+        assert_eq!(queue.admit(v4(9), 0), None);
         let pushed: Vec<Option<i32>> =
-            (1..8).map(|connection| crowd.admit(v4(1), connection)).collect();
+            (1..8).map(|connection| queue.admit(v4(1), connection)).collect();
         assert_eq!(pushed, [None, None, None, Some(1), Some(2), Some(3), Some(4)]);
         // A connection from another network is still admitted.
-        assert_eq!(crowd.admit(v4(2), 8), Some(5));
+        assert_eq!(queue.admit(v4(2), 8), Some(5));
     }
 
     #[test]
     fn among_equals_the_oldest_goes() {
-        let mut crowd = AdmissionQueue::new(2);
-        let pushed: Vec<Option<u8>> = (0..5).map(|host| crowd.admit(v4(host), host)).collect();
+        let mut queue = AdmissionQueue::new(2);
+        let pushed: Vec<Option<u8>> = (0..5).map(|host| queue.admit(v4(host), host)).collect();
         assert_eq!(pushed, [None, None, Some(0), Some(1), Some(2)]);
-        crowd.retain(|host| *host == 4);
-        assert_eq!(crowd.admit(v4(5), 5), None);
+        queue.retain(|host| *host == 4);
+        assert_eq!(queue.admit(v4(5), 5), None);
     }
 
     #[test]

@@ -343,14 +343,14 @@ mod tests {
     fn two_that_share_the_secret_understand_each_other() {
         for size in [1, 5, 48, 1000] {
             let (mut dialler, mut listener) = connected(size);
-            let said: Vec<u8> = (0..200_000_u32).map(|n| n as u8).collect();
+            let plain: Vec<u8> = (0..200_000_u32).map(|n| n as u8).collect();
             for (from, to) in [(&mut dialler, &mut listener)].into_iter().chain([]) {
                 let (mut sealed, mut heard) = (Vec::new(), Vec::new());
-                from.seal(&said, &mut sealed).unwrap();
+                from.seal(&plain, &mut sealed).unwrap();
                 for part in sealed.chunks(size.max(3) * 100) {
                     to.open(part, &mut heard).unwrap();
                 }
-                assert_eq!(heard, said);
+                assert_eq!(heard, plain);
             }
             let (mut sealed, mut heard) = (Vec::new(), Vec::new());
             listener.seal(b"and back", &mut sealed).unwrap();
@@ -442,12 +442,12 @@ mod tests {
     fn the_longest_packet_is_one_and_a_byte_more_is_two() {
         for (length, packets) in [(0, 0), (1, 1), (MAX_PLAIN, 1), (MAX_PLAIN + 1, 2)] {
             let (mut dialler, mut listener) = connected(99);
-            let said = vec![7; length];
+            let plain = vec![7; length];
             let (mut sealed, mut heard) = (Vec::new(), Vec::new());
-            dialler.seal(&said, &mut sealed).unwrap();
+            dialler.seal(&plain, &mut sealed).unwrap();
             assert_eq!(sealed.len(), length + packets * (LENGTH + TAG));
             listener.open(&sealed, &mut heard).unwrap();
-            assert_eq!(heard, said);
+            assert_eq!(heard, plain);
         }
     }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::rendezvous::gathered::{Gathered, gather_record};
+use crate::rendezvous::message::{CollectiveId, Key};
 
 const PARENT: NodeId = NodeId(0);
 const ME: NodeId = NodeId(1);
@@ -45,7 +46,7 @@ fn sent(outputs: &[NodeOutput]) -> Vec<(NodeId, &'static str)> {
     outputs.iter().filter_map(sent).collect()
 }
 
-fn tell(node: &mut Node, inputs: impl IntoIterator<Item = NodeInput>) -> Vec<NodeOutput> {
+fn feed(node: &mut Node, inputs: impl IntoIterator<Item = NodeInput>) -> Vec<NodeOutput> {
     inputs.into_iter().for_each(|input| node.handle(NOW, input).unwrap());
     outputs(node)
 }
@@ -54,7 +55,7 @@ fn tell(node: &mut Node, inputs: impl IntoIterator<Item = NodeInput>) -> Vec<Nod
 fn running() -> Node {
     let mut node = new();
     let story = [packet(PARENT, Message::Table), packet(LEFT, here(4)), packet(RIGHT, here(5))];
-    tell(&mut node, story);
+    feed(&mut node, story);
     assert_eq!(node.phase(), NodePhase::Running);
     node
 }
@@ -63,16 +64,16 @@ fn running() -> Node {
 fn the_table_goes_down_and_its_arrival_up() {
     let mut node = new();
     let table = Payload::from(b"table".to_vec());
-    let told = tell(
+    let emitted = feed(
         &mut node,
         [NodeInput::Packet(PARENT, Packet { message: Message::Table, payload: table.clone() })],
     );
-    assert_eq!(sent(&told), [(LEFT, "table"), (RIGHT, "table")]);
-    assert_eq!(told.last(), Some(&NodeOutput::Table(table)));
-    assert_eq!(sent(&tell(&mut node, [packet(LEFT, here(4))])), []);
-    let told = tell(&mut node, [packet(RIGHT, here(5))]);
+    assert_eq!(sent(&emitted), [(LEFT, "table"), (RIGHT, "table")]);
+    assert_eq!(emitted.last(), Some(&NodeOutput::Table(table)));
+    assert_eq!(sent(&feed(&mut node, [packet(LEFT, here(4))])), []);
+    let emitted = feed(&mut node, [packet(RIGHT, here(5))]);
     let ranks = [Rank(2), Rank(4), Rank(5)].into_iter().collect();
-    assert_eq!(told, [NodeOutput::Send(PARENT, Message::TableReceived { ranks }.into())]);
+    assert_eq!(emitted, [NodeOutput::Send(PARENT, Message::TableReceived { ranks }.into())]);
 }
 
 #[test]
@@ -83,16 +84,16 @@ fn a_gather_goes_up_whole_and_comes_down_without_what_is_known_below() {
         let message = Message::Arrived(gather.clone());
         NodeInput::Packet(from, Packet { message, payload: gather_record(Rank(rank), blob) })
     };
-    let told = tell(&mut node, [meet(CollectiveKind::Gather), arrived(LEFT, 4, b"four")]);
-    assert_eq!(told, []);
-    let told = tell(&mut node, [arrived(RIGHT, 5, b"five")]);
-    assert_eq!(sent(&told), [(PARENT, "arrived")]);
+    let emitted = feed(&mut node, [meet(CollectiveKind::Gather), arrived(LEFT, 4, b"four")]);
+    assert_eq!(emitted, []);
+    let emitted = feed(&mut node, [arrived(RIGHT, 5, b"five")]);
+    assert_eq!(sent(&emitted), [(PARENT, "arrived")]);
     let others = [0, 1, 3, 6, 7].map(|rank| gather_record(Rank(rank), b"-"));
     let payload = Payload::join(&others);
     let released = Packet { message: Message::Released(gather.clone()), payload };
-    let told = tell(&mut node, [NodeInput::Packet(PARENT, released)]);
-    assert_eq!(sent(&told), [(LEFT, "released"), (RIGHT, "released")]);
-    for output in &told {
+    let emitted = feed(&mut node, [NodeInput::Packet(PARENT, released)]);
+    assert_eq!(sent(&emitted), [(LEFT, "released"), (RIGHT, "released")]);
+    for output in &emitted {
         match output {
             NodeOutput::Send(to, packet) => {
                 let own = if *to == LEFT { "four" } else { "five" };
@@ -115,34 +116,34 @@ fn a_gather_goes_up_whole_and_comes_down_without_what_is_known_below() {
 #[test]
 fn an_abort_goes_everywhere_it_has_not_come_from() {
     let mut node = running();
-    tell(&mut node, [meet(CollectiveKind::Barrier)]);
+    feed(&mut node, [meet(CollectiveKind::Barrier)]);
     let abort = Message::Abort { by: Some(Rank(4)), text: "enough".into() };
-    let told = tell(&mut node, [packet(LEFT, abort.clone())]);
-    assert_eq!(sent(&told), [(PARENT, "abort"), (RIGHT, "abort")]);
+    let emitted = feed(&mut node, [packet(LEFT, abort.clone())]);
+    assert_eq!(sent(&emitted), [(PARENT, "abort"), (RIGHT, "abort")]);
     let aborted = Answer::Aborted { by: Some(Rank(4)), text: "enough".into() };
-    assert!(told.contains(&NodeOutput::Answer(id(), aborted)));
-    assert_eq!(tell(&mut node, [packet(PARENT, abort)]), [], "it has been heard");
+    assert!(emitted.contains(&NodeOutput::Answer(id(), aborted)));
+    assert_eq!(feed(&mut node, [packet(PARENT, abort)]), [], "it has been heard");
 }
 
 #[test]
 fn a_table_that_an_abort_has_overtaken_is_handed_on() {
     let mut node = new();
-    tell(&mut node, [packet(PARENT, Message::Abort { by: None, text: "enough".into() })]);
-    let told = tell(&mut node, [packet(PARENT, Message::Table)]);
-    assert_eq!(sent(&told), [(LEFT, "table"), (RIGHT, "table")]);
+    feed(&mut node, [packet(PARENT, Message::Abort { by: None, text: "enough".into() })]);
+    let emitted = feed(&mut node, [packet(PARENT, Message::Table)]);
+    assert_eq!(sent(&emitted), [(LEFT, "table"), (RIGHT, "table")]);
     assert_eq!(node.phase(), NodePhase::Aborted);
 }
 
 #[test]
 fn a_wait_for_a_rank_that_has_ended_is_in_vain() {
     let mut node = running();
-    tell(&mut node, [meet(CollectiveKind::Barrier)]);
+    feed(&mut node, [meet(CollectiveKind::Barrier)]);
     let ended = Message::Ended(vec![(Rank(5), ExitStatus::Code(3), Vec::new())]);
-    let told = tell(&mut node, [packet(RIGHT, ended)]);
+    let emitted = feed(&mut node, [packet(RIGHT, ended)]);
     let broken = |output: &NodeOutput| matches!(output, NodeOutput::Answer(_, Answer::Failed(_)));
     assert!(
-        told.iter().any(broken) || sent(&told).contains(&(PARENT, "report failure")),
-        "{told:?}"
+        emitted.iter().any(broken) || sent(&emitted).contains(&(PARENT, "report failure")),
+        "{emitted:?}"
     );
 }
 
@@ -156,7 +157,7 @@ fn every_violation_has_its_name_and_no_effect() {
     let early = |from, message| NodeViolation::OutOfPhase { from, message, phase };
     let pong = Message::Pong { sent: 1, at: 2, offset: 3, error: 4 };
     let mut met = running();
-    tell(&mut met, [packet(LEFT, Message::Arrived(barrier()))]);
+    feed(&mut met, [packet(LEFT, Message::Arrived(barrier()))]);
     let cases = [
         (running(), NodeId(6), Message::Table, NodeViolation::NotANeighbour(NodeId(6))),
         (running(), LEFT, Message::Table, direction(LEFT, "table")),
@@ -231,14 +232,14 @@ fn answered(request: u64, text: &str) -> Packet {
 fn a_question_goes_up_and_its_answer_comes_back() {
     let mut node = running();
     let ask = NodeInput::AskRoot(id(), b"own".to_vec().into());
-    let asked = tell(&mut node, [NodeInput::Packet(LEFT, question(5, "left")), ask]);
+    let asked = feed(&mut node, [NodeInput::Packet(LEFT, question(5, "left")), ask]);
     let up =
         [question(0, "left"), question(1, "own")].map(|packet| NodeOutput::Send(PARENT, packet));
     assert_eq!(asked, up);
     let answers = [answered(1, "one"), answered(0, "zero")];
-    let told = tell(&mut node, answers.map(|packet| NodeInput::Packet(PARENT, packet)));
+    let emitted = feed(&mut node, answers.map(|packet| NodeInput::Packet(PARENT, packet)));
     let own = NodeOutput::Answer(id(), Answer::Value(b"one".to_vec().into()));
-    assert_eq!(told, [own, NodeOutput::Send(LEFT, answered(5, "zero"))]);
+    assert_eq!(emitted, [own, NodeOutput::Send(LEFT, answered(5, "zero"))]);
     let again = node.handle(NOW, NodeInput::Packet(PARENT, answered(0, "zero")));
     assert_eq!(again, Err(NodeViolation::Unknown { from: PARENT, message: "root reply" }));
 }
@@ -247,13 +248,13 @@ fn a_question_goes_up_and_its_answer_comes_back() {
 fn the_root_has_its_agent_answer() {
     let mut root = Node::new(NodeId(0), TreeShape::new(7, 2), [Rank(0)]);
     let child = NodeId(1);
-    let asked = tell(&mut root, [NodeInput::Packet(child, question(5, "child"))]);
+    let asked = feed(&mut root, [NodeInput::Packet(child, question(5, "child"))]);
     assert_eq!(asked, [NodeOutput::RootRequest(0, b"child".to_vec().into())]);
-    let told = tell(&mut root, [NodeInput::RootReply(0, b"yes".to_vec().into())]);
-    assert_eq!(told, [NodeOutput::Send(child, answered(5, "yes"))]);
+    let emitted = feed(&mut root, [NodeInput::RootReply(0, b"yes".to_vec().into())]);
+    assert_eq!(emitted, [NodeOutput::Send(child, answered(5, "yes"))]);
     // A reply counts once, and after an abort no request is sent.
-    assert_eq!(tell(&mut root, [NodeInput::RootReply(0, b"yes".to_vec().into())]), []);
-    tell(&mut root, [packet(child, Message::Abort { by: None, text: "enough".into() })]);
-    let told = tell(&mut root, [NodeInput::AskRoot(id(), Payload::empty())]);
-    assert!(matches!(told[..], [NodeOutput::Answer(_, Answer::Aborted { .. })]), "{told:?}");
+    assert_eq!(feed(&mut root, [NodeInput::RootReply(0, b"yes".to_vec().into())]), []);
+    feed(&mut root, [packet(child, Message::Abort { by: None, text: "enough".into() })]);
+    let emitted = feed(&mut root, [NodeInput::AskRoot(id(), Payload::empty())]);
+    assert!(matches!(emitted[..], [NodeOutput::Answer(_, Answer::Aborted { .. })]), "{emitted:?}");
 }

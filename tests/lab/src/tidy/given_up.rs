@@ -34,6 +34,35 @@ const EVERYWHERE: &[GivenUp] = &[
 /// `bootstrap`.
 const BOOTSTRAP: &[GivenUp] = &[
     // One entry on a line.
+    word("AttemptOutcome", "EdgeFailure"),
+    word("BadGather", "GatherError"),
+    word("BadRoute", "RouteParseError"),
+    word("Caller", "CallbackDialer"),
+    word("Census", "StragglerQueries"),
+    word("Conversation", "Session, SharedStream"),
+    word("Crowd", "AdmissionQueue"),
+    word("Dead", "EndedRank"),
+    word("Disordered", "InvalidRanges"),
+    word("EndTold", "EndAdvert"),
+    word("Fault", "PathFault"),
+    word("Input", "NodeInput, CoordinatorInput"),
+    word("LocalEnd", "LocalPort"),
+    word("News", "JobEvent"),
+    word("OobPlan", "OobConfig"),
+    word("Opening", "FirstMessage"),
+    word("OwnKey", "KeyPair"),
+    word("PathTold", "PathAdvert"),
+    word("Reaped", "CleanupReport"),
+    word("Rows", "UncheckedTable"),
+    word("Server", "Coordinator"),
+    word("Tidings", "NodeReport"),
+    word("Typed", "Command"),
+    word("Unserved", "UnservedMpi"),
+    word("anew", "again, restarted"),
+    word("awake", "deadline"),
+    word("census", "stragglers"),
+    word("crowd", "admission queue"),
+    word("news", "job event"),
 ];
 
 /// `launcher`: words of console, hosts, ssh and connect.
