@@ -1,15 +1,13 @@
-//! Parts of buffers that are lent to the engine.
+//! Slices of buffers that the program has lent to the engine.
 
 use rlaunch_lock::{BufferId, BufferTable};
 use std::ops::Range;
 
-/// A part of memory that is lent.
+/// Range of a lent buffer, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocalSlice {
     pub(crate) buffer: BufferId,
-    /// In bytes.
     pub(crate) start: usize,
-    /// In bytes.
     pub(crate) length: usize,
 }
 
@@ -18,7 +16,7 @@ impl LocalSlice {
         LocalSlice { buffer, start: 0, length }
     }
 
-    /// `length` bytes from `offset`, both within it.
+    /// Returns the `length` bytes from `offset` of this slice, which must contain them.
     pub(crate) fn part(self, offset: usize, length: usize) -> LocalSlice {
         LocalSlice { start: self.start + offset, length, ..self }
     }

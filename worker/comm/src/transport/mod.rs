@@ -1,7 +1,22 @@
-//! How packets get from this rank to one other: shared memory, TCP, RDMA, or a simulation.
+//! Links: transports that carry packets from this rank to one other rank.
 //!
-//! A link carries packets in order, whole or not at all, and knows nothing of messages. Which of
-//! them a pair has is in the rank table; everything above is the same for all.
+//! A [`Link`] delivers packets in order and completely, and knows nothing of messages or matching.
+//! The rank table names the transport of each pair; the layers above are the same for all of them.
+//!
+//! | module | transport |
+//! |---|---|
+//! | [`shm`] | shared-memory rings and `process_vm_readv` between ranks of a node |
+//! | [`tcp`] | one socket for each pair of ranks |
+//! | `verbs` | one RDMA queue pair (RC) for each pair of ranks |
+//! | [`sim`] | a simulated network, for tests |
+//! | [`SelfLink`] | a queue, for messages of a rank to itself |
+//!
+//! [`packet`] has the packet header, [`wake_fd`] an eventfd that wakes a sleeping thread.
+//!
+//! A message of up to [`Limits::eager`] bytes is sent as one packet. A longer one is announced by a
+//! request to send (RTS), and moved once the receiver has a buffer for it, by one of three methods:
+//! the receiver fetches it from the sender's memory ([`Link::fetch`]), the sender writes it into
+//! the receiver's ([`Link::write`]), or the sender sends it as data packets.
 
 mod local_slice;
 pub(crate) mod packet;
@@ -23,75 +38,79 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// [`Link::waking`] where nothing but the kernel is in between.
+/// Default of [`Link::wake_latency`], for transports whose wake-up takes one system call.
 const WAKE_LATENCY: Duration = Duration::from_micros(50);
 
-/// The way to one other rank. Nothing in here blocks.
+/// Connection to one other rank. No method blocks.
 pub(crate) trait Link: Send {
-    /// How much goes at once.
+    /// Returns the sizes that this link works best with.
     fn limits(&self) -> Limits;
 
-    /// About how long it takes, once something has come, until who sleeps on it goes on.
+    /// Returns about how long a sleeping rank takes to continue after data has arrived.
     fn wake_latency(&self) -> Duration {
         WAKE_LATENCY
     }
 
-    /// Begins a packet, or goes on with the one that was begun: called with the same packet until
-    /// it says `true`, and with no other in between. `true` means that the payload has been copied
-    /// or written and may change; `false` that there is no room now. The payload is not longer
-    /// than [`Limits::packet`].
+    /// Sends a packet, or continues one that was sent in part. Returns `true` once the whole
+    /// payload has been copied or written, so that the caller may change it; `false` if there is no
+    /// room at present.
+    ///
+    /// After `false` the caller repeats the call with the same packet, and sends no other packet
+    /// before it. The payload has at most [`Limits::packet`] bytes.
     fn send(&mut self, header: Header, payload: &[u8]) -> Result<bool, LinkError>;
 
-    /// Hands what has come to the sink, some packets at most so that other links get their turn.
-    /// Says whether anything came. [`LinkError::Gone`] once the peer has ended without
-    /// [`PacketKind::Bye`](crate::transport::packet::Kind::Bye), after everything that it had sent.
+    /// Passes packets that have arrived to the sink, a limited number so that other links get their
+    /// turn. Returns whether any data arrived. Fails with [`LinkError::Gone`] if the peer ended
+    /// without [`PacketKind::Bye`](packet::PacketKind::Bye), after all that it had sent was
+    /// delivered.
     fn receive(&mut self, sink: &mut dyn Sink) -> Result<bool, LinkError>;
 
-    /// Where the peer may fetch this message from, if it can fetch at all. The memory stays as it
-    /// is until the transfer is over.
+    /// Returns the address from which the peer can fetch `message`, or `None` if it cannot. The
+    /// caller keeps the memory unchanged until the transfer is finished or [revoked](Link::revoke).
     fn expose_read(&mut self, message: &[u8]) -> Option<u64> {
         let _ = message;
         None
     }
 
-    /// Fetches `into.len()` bytes from `address` in the peer, as its [`Link::expose_read`] has said; `false`
-    /// when it may not, and then [`Link::send`] has to bring them.
+    /// Copies `into.len()` bytes from `address` in the peer's memory, which the peer's
+    /// [`Link::expose_read`] returned. Returns `false` if the system forbids access; the peer then
+    /// has to [send](Link::send) the bytes.
     fn fetch(&mut self, address: u64, into: &mut [u8]) -> Result<bool, LinkError> {
         let _ = (address, into);
         Ok(false)
     }
 
-    /// Tells this link's device of all the memory of a buffer, before any of it is sent or received.
+    /// Registers a whole buffer with this link's device, before any of it is sent or received.
     fn register(&mut self, buffers: &BufferTable, whole: LocalSlice) {
         let _ = (buffers, whole);
     }
 
-    /// Says that what was [offered](Link::expose_read) at this address is about to change: a peer that fetches
-    /// it from here on finds that out by [`Link::has_revoked`]. Called once for each [`PacketKind::Withdrawn`] that is
-    /// sent, before it.
-    ///
-    /// [`PacketKind::Withdrawn`]: crate::transport::packet::Kind::Withdrawn
+    /// Marks the memory that was [exposed](Link::expose_read) at this address as about to change,
+    /// so that the peer can detect a fetch that came too late ([`Link::has_revoked`]). Called once
+    /// before each [`PacketKind::Withdrawn`](packet::PacketKind::Withdrawn) is sent.
     fn revoke(&mut self, address: u64) {
         let _ = address;
     }
 
-    /// Whether the peer has revoked more than these offers. Asked after a [fetch](Link::fetch), whose
-    /// bytes are what was offered where it says `false`.
+    /// Returns whether the peer has revoked more than `known` exposures. Called after a
+    /// [fetch](Link::fetch): on `false` the fetched bytes are those that were exposed.
     fn has_revoked(&mut self, known: u32) -> bool {
         let _ = known;
         false
     }
 
-    /// Lets the peer write to this memory, and says what it has to know for that.
+    /// Allows the peer to write to this memory, and returns the address and key that it needs.
     fn expose_write(&mut self, buffers: &BufferTable, into: LocalSlice) -> Exposure {
         let _ = (buffers, into);
         Exposure::Refused
     }
 
-    /// Writes a whole message to where the peer has exposed memory, without a copy. Called with the
-    /// same message until it says something else than [`WriteOutcome::NoRoom`], and with no packet in
-    /// between. What is [sent](Link::send) afterwards comes after the message. [`Sink::written`]
-    /// tells by `transfer` when the memory may change.
+    /// Writes a whole message into memory that the peer has exposed, without a copy. Packets
+    /// [sent](Link::send) later arrive after the message. [`Sink::written`] reports, by `transfer`,
+    /// when the source memory may change.
+    ///
+    /// After [`WriteOutcome::NoRoom`] the caller repeats the call with the same message, and sends
+    /// no packet before it.
     fn write(
         &mut self,
         buffers: &BufferTable,
@@ -103,70 +122,69 @@ pub(crate) trait Link: Send {
         Ok(WriteOutcome::Refused)
     }
 
-    /// Whether it fails with the RDMA between two nodes, which somebody else watches.
+    /// Returns whether the link uses the RDMA path between two nodes, which the launcher may watch.
     fn is_rdma(&self) -> bool {
         false
     }
 
-    /// Whether what was sent gets to the peer even if this rank ends now.
+    /// Returns whether everything sent reaches the peer even if this process ends immediately.
     fn is_delivered(&self) -> bool {
         true
     }
 
-    /// Before this rank sleeps until the peer says something: sees to it, now and then, that a peer
-    /// that is there no more is found out.
+    /// Sends the peer an occasional probe, so that the end of its host is detected. Called before
+    /// this rank sleeps while it waits for the peer.
     fn probe_peer(&mut self) {}
 
-    /// Before this rank sleeps: what becomes ready when a packet comes, or, where it waits to
-    /// send, when there is room.
+    /// Prepares for sleep: returns the file descriptor that becomes ready when a packet arrives or,
+    /// if `wants_room`, when there is room to send.
     fn arm(&mut self, wants_room: bool) -> Result<Armed<'_>, LinkError>;
 
-    /// After it has slept, or changed its mind.
+    /// Ends what [`Link::arm`] began, whether or not the rank has slept.
     fn disarm(&mut self) {}
 
-    /// Hands everything to `unwatches` that [`Link::arm`] has ever given to be watched: the peer has left,
-    /// and no news of it are waited for.
+    /// Passes every descriptor that [`Link::arm`] has ever returned to `unwatches`. Called when the
+    /// peer has left and nothing more is expected from it.
     fn unwatch(&self, unwatches: &mut dyn FnMut(BorrowedFd<'_>)) {
         let _ = unwatches;
     }
 
-    /// The peer's process has ended well, as the launcher knows. A link that has met the peer hears of
-    /// that itself, after all that was sent.
+    /// Reports that the peer's process has exited successfully, as the launcher observed. A
+    /// connected link ignores it, because it receives the peer's last packets itself.
     fn peer_has_left(&mut self) {}
 }
 
-/// How much goes at once over a link, in bytes.
+/// Size limits of a link, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Longer messages are offered first, and sent when the peer wants them.
+    /// Longest message that is sent eagerly. A longer one is announced by an RTS.
     pub(crate) eager: usize,
-    /// The longest payload of one packet; not less than `eager`, and a multiple of 64.
+    /// Longest payload of one packet: at least `eager`, and a multiple of 64.
     pub(crate) packet: usize,
-    /// From here on a message is fetched where the link can do that.
+    /// Shortest message that the receiver fetches; `usize::MAX` if the link cannot fetch.
     pub(crate) fetch: usize,
-    /// From here on memory is exposed for a message, for its sender to write; `usize::MAX` where the
-    /// link cannot do that.
+    /// Shortest message for which the receiver exposes memory to the sender's write; `usize::MAX`
+    /// if the link has no writes.
     pub(crate) write: usize,
-    /// Looking whether something has come costs a system call.
+    /// Whether each poll for packets is a system call.
     pub(crate) poll_is_syscall: bool,
 }
 
-/// What is known of a link before there is one.
+/// Properties of a link that is not connected yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LinkHint {
     pub(crate) limits: Limits,
-    /// See [`Link::waking`].
+    /// As [`Link::wake_latency`] will return it.
     pub(crate) wake_latency: Duration,
     pub(crate) is_rdma: bool,
 }
 
 impl LinkHint {
-    /// Of TCP.
     pub(crate) const TCP: LinkHint =
         LinkHint { limits: tcp::TcpLink::LIMITS, wake_latency: WAKE_LATENCY, is_rdma: false };
 }
 
-/// Where a peer may write a message, in the words of the link.
+/// Remote memory that a message is written to; the link defines what the two numbers mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RemoteBuf {
     pub(crate) address: u64,
@@ -176,58 +194,61 @@ pub(crate) struct RemoteBuf {
 /// Outcome of exposing memory to a peer's writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exposure {
-    /// The peer may write, here.
+    /// The peer may write to this address.
     At(RemoteBuf),
-    /// The device is being told of it: to be asked again.
+    /// Registration with the device is still running; call again.
     Pending,
-    /// The peer cannot write, and [`Link::send`] has to bring the bytes.
+    /// The peer cannot write; it has to [send](Link::send) the bytes.
     Refused,
 }
 
-/// What became of a message that was to be written.
+/// Outcome of an attempt to write a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteOutcome {
-    /// It is on its way, all of it.
+    /// The whole message was posted.
     Posted,
-    /// There is no room for all of it now.
+    /// There is no room for all of it at present; call again.
     NoRoom,
-    /// Nothing of it is, nor can be: the memory cannot be told to the device.
+    /// Nothing was posted, because the memory cannot be registered with the device.
     Refused,
 }
 
-/// Whether a rank may sleep as far as a link is concerned.
+/// Permission of a link for its rank to sleep.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Armed<'l> {
-    /// Not now: something has come, or there is room.
+    /// The rank must not sleep: a packet has arrived, or there is room to send.
     Ready,
-    /// It may, on this.
+    /// The rank may sleep on this descriptor.
     Watch(WatchedFd<'l>),
-    /// It may, and nothing of the system's will wake it.
+    /// The rank may sleep; no descriptor reports this link's packets.
     NoFd,
 }
 
-/// Something to sleep on.
+/// Descriptor on which a rank sleeps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WatchedFd<'l> {
-    /// Readable when something has come.
+    /// Becomes readable when a packet arrives.
     pub(crate) fd: BorrowedFd<'l>,
-    /// It is waited for being writable, too.
+    /// Wait until the descriptor is writable, too.
     pub(crate) writable: bool,
-    /// Watched by the link before, perhaps, and not waited for any more.
+    /// Descriptor that the link returned earlier and that may have to be removed from the watched
+    /// set.
     pub(crate) instead_of: Option<BorrowedFd<'l>>,
 }
 
-/// Puts the next bytes of a packet to the front of memory, and says how many there were.
+/// Function that copies the next bytes of a payload to the start of the given memory, and returns
+/// their number.
 pub(crate) type Fill<'f> = dyn FnMut(&mut [u8]) -> io::Result<usize> + 'f;
 
-/// Where packets go that have come.
+/// Receiver of the packets that arrive over links.
 pub(crate) trait Sink {
-    /// A packet that lies in memory as a whole.
+    /// Takes a packet whose payload is in memory completely.
     fn packet(&mut self, header: Header, payload: &[u8]) -> Result<(), LinkError>;
 
-    /// A packet that comes in parts: memory for what follows `offset` of its payload. `fill` puts
-    /// bytes to the memory's front and says how many. Returns that number. The packet is over when
-    /// `offset` and it make the payload's length; in between nothing else comes over this link.
+    /// Takes the next part of a packet that arrives in parts: calls `fill` with the memory for the
+    /// payload from `offset` on, and returns the number of bytes that `fill` returned. The packet
+    /// ends when `offset` plus this number is the payload's length. Until then the link delivers
+    /// nothing else.
     fn part(
         &mut self,
         header: Header,
@@ -235,13 +256,14 @@ pub(crate) trait Sink {
         fill: &mut Fill<'_>,
     ) -> Result<usize, LinkError>;
 
-    /// The message of this transfer was [written](Link::write); its memory may change.
+    /// Reports that a [`Link::write`] with this transfer id has completed and its memory may
+    /// change.
     fn written(&mut self, transfer: u32) -> Result<(), LinkError> {
         let _ = transfer;
-        Err(LinkError::Protocol("a message was written that was not wanted"))
+        Err(LinkError::Protocol("completion of a write that was never posted"))
     }
 
-    /// What is lent, for a link that is its own device.
+    /// Returns the table of lent buffers, for links that copy into memory as a device would.
     fn buffers(&self) -> Option<&BufferTable> {
         None
     }

@@ -1,57 +1,69 @@
-//! What crosses a link: packets of a header of 16 bytes and a payload.
+//! Packets: a header of 16 bytes, then a payload.
+//!
+//! A short message is one [`Eager`](PacketKind::Eager) packet. A long one takes these steps:
+//!
+//! 1. The sender sends [`Rts`](PacketKind::Rts) with the length and, if the receiver can fetch, the
+//!    address.
+//! 2. Once a receive matches, the receiver either fetches the bytes and sends
+//!    [`Fin`](PacketKind::Fin), or sends [`Cts`](PacketKind::Cts), with an address if the sender
+//!    can write.
+//! 3. After a CTS the sender writes the bytes and sends [`Written`](PacketKind::Written), or sends
+//!    them as [`Data`](PacketKind::Data) packets.
+//!
+//! [`Withdrawn`](PacketKind::Withdrawn) cancels a message that was announced.
 
 use crate::types::error::LinkError;
 
-/// What a packet is.
+/// Kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum PacketKind {
-    /// A whole message.
+    /// Complete short message.
     Eager = 1,
-    /// A message that waits until it is wanted; the payload is an [`Rts`].
+    /// Request to send: announces a long message. The payload is an [`Rts`](crate::progress).
     Rts = 2,
-    /// The message of this transfer is wanted; the payload says where it may be written to, if there
-    /// is one.
+    /// Clear to send: the receiver has a buffer for the message of this transfer. The payload has
+    /// the address to write to, if the link supports writes.
     Cts = 3,
-    /// The next bytes of a transfer.
+    /// Next bytes of a transfer.
     Data = 4,
-    /// The transfer is over; its sender may use the memory again.
+    /// End of a transfer that the receiver fetched; the sender may reuse the memory.
     Fin = 5,
-    /// The peer has nothing to say any more.
+    /// Goodbye: the peer sends nothing more on this link.
     Bye = 6,
-    /// The message of this transfer is where its sender was told to write it.
+    /// The message of this transfer was written to the address in the CTS.
     Written = 7,
-    /// The message of this transfer was given up. Its receiver answers with [`PacketKind::Fin`]
-    /// unless it has done so before.
+    /// The sender cancelled the message of this transfer. The receiver answers with
+    /// [`PacketKind::Fin`] unless it has sent one already.
     Withdrawn = 8,
-    /// The collective with this context and this number was given up; the payload says by which rank,
-    /// which collective it was, and why.
+    /// A rank abandoned the collective with this context and number. The payload has the rank, the
+    /// name of its collective, and the reason.
     OutOfStep = 9,
 }
 
-/// Bits of a context.
+/// Number of bits of a context id.
 pub(crate) const CONTEXT: u32 = 28;
 
-/// Says what the payload behind it is.
+/// Header of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// What the packet is.
     pub(crate) kind: PacketKind,
-    /// The communicator, and whether a collective of it speaks. [`CONTEXT`] bits.
+    /// Context id of [`CONTEXT`] bits: the communicator, and whether the packet belongs to a
+    /// collective.
     pub(crate) context: u32,
-    /// The message's tag, or the collective's number.
+    /// Tag of the message, or number of the collective.
     pub(crate) tag: u32,
-    /// Of the message, chosen by its sender; 0 for eager messages.
+    /// Transfer id that the message's sender chose; 0 for eager messages.
     pub(crate) transfer: u32,
-    /// Of the payload that follows, in bytes.
+    /// Length of the payload in bytes.
     pub(crate) length: u32,
 }
 
 impl Header {
-    /// In bytes.
+    /// Size of a header in bytes.
     pub(crate) const SIZE: usize = 16;
 
-    /// Two words, the first of which is never 0.
+    /// Encodes the header as two words; the first is never 0.
     #[inline]
     pub(crate) fn to_words(self) -> [u64; 2] {
         let first = u64::from(self.length)
@@ -60,7 +72,7 @@ impl Header {
         [first, u64::from(self.tag) | u64::from(self.transfer) << 32]
     }
 
-    /// Fails with words that no rlaunch has made.
+    /// Decodes a header. Fails on a kind that rlaunch does not define.
     #[inline]
     pub(crate) fn from_words(words: [u64; 2]) -> Result<Header, LinkError> {
         let kind = match (words[0] >> 32) as u8 & 0xf {

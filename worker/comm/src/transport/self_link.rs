@@ -1,11 +1,11 @@
-//! What a rank says to itself.
+//! Messages of a rank to itself.
 
 use super::{Armed, Limits, Link, Sink};
 use crate::transport::packet::Header;
 use crate::types::error::LinkError;
 use std::collections::VecDeque;
 
-/// A queue.
+/// Link of a rank to itself: an unbounded queue of packets.
 #[derive(Debug, Default)]
 pub(crate) struct SelfLink {
     packets: VecDeque<(Header, Vec<u8>)>,
@@ -13,7 +13,7 @@ pub(crate) struct SelfLink {
 
 impl Link for SelfLink {
     fn limits(&self) -> Limits {
-        // Nobody would answer an offer while the only rank that could sends.
+        // All messages are eager: while the rank is sending it could not answer its own RTS.
         let all = u32::MAX as usize & !63;
         Limits { eager: all, packet: all, fetch: all, write: all, poll_is_syscall: false }
     }

@@ -1,10 +1,11 @@
-//! What wakes a thread that sleeps on file descriptors.
+//! Eventfd that wakes a thread which sleeps on file descriptors.
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Readable from when it is rung until it is heard; how often it was rung does not matter.
+/// Descriptor that is readable from the first [`wake`](WakeFd::wake) until
+/// [`clear`](WakeFd::clear).
 #[derive(Debug)]
 pub(crate) struct WakeFd(EventFd);
 
@@ -15,13 +16,14 @@ impl WakeFd {
     }
 
     pub(crate) fn wake(&self) {
-        // It fails where it has been rung 2⁶⁴ times and not heard.
+        // Fails only if the counter of 64 bits would overflow; the descriptor is readable then,
+        // too.
         let _ = self.0.write(1);
     }
 
-    /// How often it was rung since it was heard last.
+    /// Makes the descriptor unreadable, and returns the number of wake-ups since the last call.
     pub(crate) fn clear(&self) -> u64 {
-        // It fails where it has not been rung, or another thread has heard it.
+        // Fails if there was no wake-up, or if another thread has cleared it.
         self.0.read().unwrap_or(0)
     }
 }
@@ -39,17 +41,17 @@ mod tests {
 
     #[test]
     fn it_is_readable_until_it_is_heard() {
-        let bell = WakeFd::new().unwrap();
+        let wake = WakeFd::new().unwrap();
         let is_readable = || {
-            let mut fds = [PollFd::new(bell.as_fd(), PollFlags::POLLIN)];
+            let mut fds = [PollFd::new(wake.as_fd(), PollFlags::POLLIN)];
             poll(&mut fds, PollTimeout::ZERO).unwrap() == 1
         };
-        assert_eq!(bell.clear(), 0);
+        assert_eq!(wake.clear(), 0);
         assert!(!is_readable());
-        bell.wake();
-        bell.wake();
+        wake.wake();
+        wake.wake();
         assert!(is_readable());
-        assert_eq!(bell.clear(), 2);
-        assert!(!is_readable(), "however often it was rung");
+        assert_eq!(wake.clear(), 2);
+        assert!(!is_readable(), "however often it was woken");
     }
 }

@@ -1,14 +1,19 @@
-//! What wakes a rank that sleeps.
+//! Doorbell: wakes a rank of the same node that sleep_word.
 //!
-//! A rank that is about to sleep says so in a word that its peers look at after each record. They
-//! ring then: a datagram to its socket, which has a name that the system chose, so nobody can have
-//! taken it before. A stray ring does no harm, it is looked at and forgotten.
+//! 1. A rank that is about to sleep stores the number of this sleep in its sleep word in the shared
+//!    segment, executes a full barrier, and polls its rings a last time.
+//! 2. A sender that has published a record executes a full barrier and reads the receiver's sleep
+//!    word. If it is not 0, the sender sends one byte to the receiver's datagram socket and then
+//!    clears the word.
 //!
-//! Between the word and the record there is a race that only a full barrier on both sides ends:
-//! sleeper and sender must not both see what was before the other. The sender's is after its
-//! record is on the way, so nobody waits for it: 8 bytes take as long without. (`membarrier`, by
-//! which the sleeper would have it executed for all, makes processes with threads wait for up to
-//! 40 ms when they register.)
+//! Without both barriers the sleeper could miss the record while the sender misses the word (the
+//! store-buffering race). The sender's barrier comes after the record is published, so it does not
+//! delay the receiver: the latency of 8 bytes is the same without it. `membarrier(2)`, with which
+//! only the sleeper would pay, is not used because registering for it takes up to 40 ms in
+//! processes with threads.
+//!
+//! The socket has an abstract name that the kernel chose, so no other process can have taken it. A
+//! spurious datagram is harmless: the rank polls and sleep_word again.
 
 use super::memory::Memory;
 use super::segment::Segment;
@@ -22,36 +27,37 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// In place of a rank, of what epoll reports.
+/// Epoll data of the socket; other values are local ranks, whose pidfd is meant.
 const SOCKET: u64 = u64::MAX;
 
-/// Says that a rank sleeps, before it looks once more: whoever publishes a record that it does not
-/// see then, sees the word.
-pub(super) fn fall_asleep<M: Memory>(memory: &M, word: usize, sleep: u64) {
+/// Announces a sleep. The caller polls its rings again afterwards: a sender whose record it does
+/// not see then will see the word.
+pub(super) fn announce_sleep<M: Memory>(memory: &M, word: usize, sleep: u64) {
     memory.store(word, sleep, Ordering::Relaxed);
     memory.fence();
 }
 
-/// Whether a rank sleeps that a record was just published for: its sleep's number, or 0.
+/// Returns the number of the sleep of the rank for which a record was just published, or 0 if it is
+/// awake.
 #[inline(always)]
-pub(super) fn sleeps<M: Memory>(memory: &M, word: usize) -> u64 {
+pub(super) fn sleep_number<M: Memory>(memory: &M, word: usize) -> u64 {
     memory.fence();
     memory.load(word, Ordering::Relaxed)
 }
 
-/// What a process sleeps on: one for all its peers on the node.
+/// Descriptor on which a rank sleep_word, one for all its peers on the node.
 #[derive(Debug)]
 pub(super) struct Doorbell {
     socket: UnixDatagram,
-    /// The socket, and a descriptor for each peer's process.
+    /// Contains the socket and a pidfd for each peer's process.
     epoll: Epoll,
-    /// Of each local rank: its process.
+    /// Pidfds by local rank.
     processes: Mutex<Vec<Option<OwnedFd>>>,
-    /// Of each local rank: its process has ended.
+    /// Whether the process has ended, by local rank.
     ended: Vec<AtomicBool>,
-    /// Whether the word says that we sleep.
+    /// Whether this rank's sleep word is set.
     armed: AtomicBool,
-    /// How often we have slept.
+    /// Number of this rank's last sleep.
     sleep: AtomicU64,
 }
 
@@ -59,7 +65,7 @@ impl Doorbell {
     pub(super) fn new(local_size: usize) -> io::Result<Doorbell> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = socket::socket(AddressFamily::Unix, SockType::Datagram, flags, None)?;
-        // No name at all asks the system for one.
+        // An empty name has the kernel choose one.
         socket::bind(socket.as_raw_fd(), &UnixAddr::new_unnamed())?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, SOCKET))?;
@@ -73,7 +79,7 @@ impl Doorbell {
         })
     }
 
-    /// Where others ring.
+    /// Returns the name of the socket, as peers need it for [`Doorbell::ring`].
     pub(super) fn name(&self) -> io::Result<u64> {
         let address = self.socket.local_addr()?;
         let name = address.as_abstract_name().ok_or(io::ErrorKind::AddrNotAvailable)?;
@@ -82,8 +88,8 @@ impl Doorbell {
         Ok(u64::from_le_bytes(word))
     }
 
-    /// Notices the end of a peer's process from now on. Where the system does not let us, the
-    /// agent still does.
+    /// Watches a peer's process for its end. Where the system has no pidfds, only the agent detects
+    /// it.
     pub(super) fn watch(&self, rank: usize, pid: u64) -> io::Result<()> {
         let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
             return Err(io::ErrorKind::InvalidData.into());
@@ -103,52 +109,53 @@ impl Doorbell {
         Ok(())
     }
 
-    /// Whether the peer's process was seen to have ended, see [`Doorbell::look`].
+    /// Returns whether [`Doorbell::poll`] has found that the peer's process has ended.
     #[inline(always)]
     pub(super) fn ended(&self, rank: usize) -> bool {
         self.ended[rank].load(Ordering::Relaxed)
     }
 
-    /// Wakes the rank that gave this name, and writes in its word that this has been done.
+    /// Wakes the sleeping rank whose socket has this name, and clears its sleep word.
     #[cold]
     pub(super) fn ring(&self, segment: &Segment, rank: usize, sleep: u64, name: u64) {
         let bytes = name.to_le_bytes();
         let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
         if let Ok(address) = SocketAddr::from_abstract_name(&bytes[..end]) {
-            // It fails when the peer is gone, which is found out elsewhere, or has rings enough.
+            // Fails if the peer is gone, which its pidfd reports, or if its socket is full, which
+            // wakes it as well.
             let _ = self.socket.send_to_addr(&[1], &address);
         }
-        // After it, so that a sender that is killed in between leaves no sleeper behind whom
-        // nobody rings for. The number keeps this from a later sleep.
-        let _ = segment.memory().swap_if(segment.sleeps(rank), sleep, 0);
+        // Clear the word only after the datagram: a sender killed in between would otherwise leave
+        // a sleeper that no other sender wakes. The sleep's number protects a later sleep.
+        let _ = segment.memory().swap_if(segment.sleep_word(rank), sleep, 0);
     }
 
-    /// Says that this rank sleeps, once for all its links. Records that are not seen after it
-    /// ring.
+    /// Announces that this rank sleep_word, once for all its links. Senders of later records ring.
     pub(super) fn arm(&self, segment: &Segment) {
         if self.armed.swap(true, Ordering::Relaxed) {
             return;
         }
         let sleep = self.sleep.fetch_add(1, Ordering::Relaxed) + 1;
-        fall_asleep(segment.memory(), segment.sleeps(segment.local_rank()), sleep);
+        announce_sleep(segment.memory(), segment.sleep_word(segment.local_rank()), sleep);
     }
 
-    /// This rank is awake.
+    /// Clears the sleep word after a sleep.
     pub(super) fn disarm(&self, segment: &Segment) {
         if self.armed.swap(false, Ordering::Relaxed) {
-            segment.memory().store(segment.sleeps(segment.local_rank()), 0, Ordering::Relaxed);
-            self.look();
+            segment.memory().store(segment.sleep_word(segment.local_rank()), 0, Ordering::Relaxed);
+            self.poll();
         }
     }
 
-    /// Looks what has happened: forgets rings, notes ends. A system call.
-    pub(super) fn look(&self) {
+    /// Polls the epoll: drops pending datagrams, and records processes that have ended. Takes a
+    /// system call.
+    pub(super) fn poll(&self) {
         let mut events = [EpollEvent::empty(); 16];
-        // An error leaves things as they are, until the next look.
+        // On an error nothing changes until the next call.
         let count = self.epoll.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
         for event in &events[..count] {
             if event.data() == SOCKET {
-                // As many as there can be, the queue is short.
+                // Read all datagrams; the queue is short.
                 while self.socket.recv(&mut [0; 1]).is_ok() {}
                 continue;
             }
@@ -157,13 +164,13 @@ impl Doorbell {
             let mut processes =
                 self.processes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             if let Some(process) = processes[rank].take() {
-                // It would be ready for ever.
+                // A pidfd of an ended process stays readable.
                 let _ = self.epoll.delete(process);
             }
         }
     }
 
-    /// Readable when somebody has rung, or a peer's process has ended.
+    /// Returns the descriptor that is readable after a ring, or after the end of a peer's process.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
     }

@@ -1,25 +1,25 @@
-//! What a ring needs of the memory it lies in: shared memory, or a model of it in tests.
+//! Memory accesses of a ring: implemented by shared memory, and by a model of it in tests.
 
 use rlaunch_sys::{OwnedBytes, SharedMemory};
 use std::sync::atomic::{self, Ordering};
 
-/// Words. Offsets are in bytes, and multiples of 8.
+/// Atomic words of 64 bits. Offsets are in bytes, and multiples of 8.
 pub(super) trait Memory {
     fn load(&self, word: usize, order: Ordering) -> u64;
 
     fn store(&self, word: usize, value: u64, order: Ordering);
 
-    /// Stores if it is what it is thought to be; what it was.
+    /// Stores `value` if the word is `was`. Returns the previous value either way.
     fn swap_if(&self, word: usize, was: u64, value: u64) -> Result<u64, u64>;
 
-    /// A full barrier.
+    /// Executes a sequentially consistent fence.
     fn fence(&self);
 
-    /// Keeps what is loaded after it from being loaded before what was loaded before it.
+    /// Executes an acquire fence: later loads are not moved before earlier ones.
     fn acquire(&self);
 }
 
-/// Words, and bytes that only one end of this process reaches. Offsets are in bytes.
+/// Words, and bytes that only one link of this process accesses. Offsets are in bytes.
 pub(super) trait Bytes: Memory {
     fn write(&self, offset: usize, bytes: &[u8]);
 

@@ -1,4 +1,11 @@
-//! Ranks of one node: rings in memory that they share, and memory read from process to process.
+//! Links between ranks of one node, over shared memory.
+//!
+//! Each ordered pair of ranks has a [`ring`] in the node's shared [`segment`] for packets. Messages
+//! longer than [`EAGER`] are announced by an RTS, and the receiver copies them from the sender's
+//! memory with `process_vm_readv`, from [`HELPED`] bytes on with the sender's help
+//! ([`split_copy`]). If the system forbids that, they go through the ring as data packets. A rank
+//! that sleep_word is woken through its [`doorbell`]; [`stall_guard`] handles a helper that is
+//! suspended. [`model`] checks the memory orderings with loom.
 
 mod doorbell;
 mod memory;
@@ -33,42 +40,45 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longer messages are offered, and then fetched.
+/// Longest eager message, in bytes; longer ones are fetched by the receiver.
 const EAGER: usize = 16 << 10;
-/// Longer packets only make the receiver wait for their first bytes.
+/// Longest payload of a packet, in bytes: longer packets would only delay the receiver's start on
+/// them.
 const PACKET: usize = 16 << 10;
-/// From here on one copy is worth the system call: two take 2.5 us for 16 KiB, 4.8 us for 32, one
-/// by both ends 3.1 and 4.1.
+/// Shortest fetched message, in bytes, for which one copy is worth the system call. Two copies
+/// through the ring take 2.5 us for 16 KiB and 4.8 us for 32 KiB, one copy by both ends 3.1 us and
+/// 4.1 us.
 const FETCH: usize = 16 << 10;
-/// So much is fetched at once, so that the kernel pins few pages.
+/// Bytes read by one system call, so that the kernel pins few pages at a time.
 const SLICE: usize = 1 << 20;
-/// From here on the sender is asked to help.
+/// Shortest message, in bytes, for which the sender is peer_request to help.
 const HELPED: usize = 24 << 10;
-/// What is claimed at once then, at least and at most, and half of the message in between: a call
-/// costs as much as 20 KiB.
+/// Bounds of a slice of a shared copy, in bytes; between them it is half of the message. A system
+/// call costs as much as copying 20 KiB.
 const CLAIM: std::ops::RangeInclusive<usize> = 16 << 10..=512 << 10;
-/// So many times nothing has come before we look whether the peer lives.
-const PATIENCE: u32 = 1 << 14;
+/// Empty polls between two checks whether the peer's process is alive.
+const POLLS_PER_CHECK: u32 = 1 << 14;
 
-/// This rank's part in its node: what its links have in common.
+/// State of this rank on its node that all its shared-memory links have in common.
 #[derive(Debug)]
 pub(crate) struct ShmNode {
     segment: Segment,
     doorbell: Doorbell,
     me: Identity,
-    /// Ranks share processors, so nobody has time to help.
+    /// Ranks share processors, so a sender that helps would take time from other ranks.
     oversubscribed: bool,
-    /// How long a peer may stand still while it writes to this rank's memory.
+    /// Time that a peer may be suspended while it writes to this rank's memory.
     timeout: Option<Duration>,
-    /// What peers read to see that they can.
+    /// Value that peers read to test whether they may read this rank's memory.
     _probe: Box<u64>,
 }
 
 impl ShmNode {
-    /// Takes this rank's place among those of its node. The name is the job's and the node's;
-    /// whoever comes first makes what it names, in /dev/shm, and whoever comes last takes it away.
-    /// A node is crowded when it has more ranks than processors. After `timeout` a peer that stands
-    /// still while it writes to this rank's memory is made to finish.
+    /// Joins the segment of this rank's node. `name` identifies the job and the node: the first
+    /// rank to attach creates /dev/shm/`name`, and the last one removes the name.
+    ///
+    /// `oversubscribed` means that the node has more ranks than processors. `timeout` is how long a
+    /// peer may be suspended while it writes to this rank's memory, before it is made to continue.
     pub(crate) fn attach(
         name: &str,
         local_rank: usize,
@@ -80,60 +90,61 @@ impl ShmNode {
             let name = name.to_owned();
             move |source| AttachError::System { operation, name, source }
         };
-        let doorbell = Doorbell::new(local_size).map_err(system("make the bell of"))?;
+        let doorbell = Doorbell::new(local_size).map_err(system("create the doorbell socket for"))?;
         let probe = Box::new(RandomState::new().hash_one(std::process::id()));
         let me = Identity {
             pid: u64::from(std::process::id()),
             namespaces: ["pid", "net"].map(namespace),
-            bell: doorbell.name().map_err(system("make the bell of"))?,
+            doorbell: doorbell.name().map_err(system("create the doorbell socket for"))?,
             probe: [std::ptr::from_ref::<u64>(&probe).addr() as u64, *probe],
         };
         let segment = Segment::attach(name, local_rank, local_size, me)?;
         Ok(Arc::new(ShmNode { segment, doorbell, me, oversubscribed, timeout, _probe: probe }))
     }
 
-    /// The link to another rank of this node, by its local rank; `None` until it has come.
+    /// Makes the link to another rank of this node, given by its local rank; `None` until that rank
+    /// has attached.
     ///
     /// # Panics
-    /// If it is this rank, or none of this node.
+    /// If `peer` is this rank, or not a local rank of this node.
     pub(crate) fn link(self: &Arc<ShmNode>, peer: usize) -> Result<Option<ShmLink>, LinkError> {
         assert!(peer < self.segment.local_size() && peer != self.segment.local_rank());
         let Some(identity) = self.segment.identity(peer) else { return Ok(None) };
         let system = |operation| move |source| LinkError::System { operation, source };
         if identity.namespaces[1] != self.me.namespaces[1] {
             let source = io::Error::other("it is in another network namespace");
-            return Err(system("reach its bell")(source));
+            return Err(system("reach its doorbell socket")(source));
         }
-        let mut source = None;
+        let mut peer_pid = None;
         if identity.namespaces[0] == self.me.namespaces[0] {
             self.doorbell.watch(peer, identity.pid).map_err(system("watch its process"))?;
-            source = i32::try_from(identity.pid).ok().map(Pid::from_raw);
+            peer_pid = i32::try_from(identity.pid).ok().map(Pid::from_raw);
         }
-        let place = self.segment.ring_to(peer);
-        let from = self.segment.ring_from(peer);
+        let outgoing = self.segment.ring_to(peer);
+        let incoming = self.segment.ring_from(peer);
         let claim = |ring| {
-            let taken = LinkError::Protocol("there is a link to it already");
+            let taken = LinkError::Protocol("a link to it already exists");
             self.segment.claim(ring).ok_or(taken)
         };
         let mut link = ShmLink {
-            sender: Sender::new(place),
-            outgoing: claim(place)?,
-            receiver: Receiver::new(from),
-            incoming: claim(from)?,
-            asks: Segment::help(from),
-            asked: Segment::help(place),
-            request: 0,
-            helped: 0,
+            sender: Sender::new(outgoing),
+            outgoing: claim(outgoing)?,
+            receiver: Receiver::new(incoming),
+            incoming: claim(incoming)?,
+            own_request: Segment::help(incoming),
+            peer_request: Segment::help(outgoing),
+            last_request: 0,
+            last_helped: 0,
             peer,
-            sleeps: self.segment.sleeps(peer),
-            bell: identity.bell,
-            source,
+            sleep_word: self.segment.sleep_word(peer),
+            doorbell_name: identity.doorbell,
+            peer_pid,
             has_said_bye: false,
-            wanted: 0,
-            empty: 0,
+            blocked_payload: 0,
+            empty_polls: 0,
             limits: Limits {
-                eager: EAGER.min(place.payload() / 64 * 64),
-                packet: PACKET.min(place.payload() / 64 * 64),
+                eager: EAGER.min(outgoing.payload() / 64 * 64),
+                packet: PACKET.min(outgoing.payload() / 64 * 64),
                 fetch: FETCH,
                 write: usize::MAX,
                 poll_is_syscall: false,
@@ -145,63 +156,63 @@ impl ShmNode {
     }
 }
 
-/// The inode that stands for a namespace of this process; 0 where /proc does not say.
+/// Returns the inode of a namespace of this process, or 0 if /proc does not show it.
 fn namespace(kind: &str) -> u64 {
     std::fs::metadata(format!("/proc/self/ns/{kind}")).map_or(0, |metadata| metadata.ino())
 }
 
-/// The way to another rank of this node.
+/// Link to another rank of this node.
 #[derive(Debug)]
 pub(crate) struct ShmLink {
     sender: Sender,
-    /// The lines that it writes to.
+    /// Lines of the ring to the peer.
     outgoing: OwnedBytes,
     receiver: Receiver,
-    /// The lines that it reads.
+    /// Lines of the ring from the peer.
     incoming: OwnedBytes,
-    /// Where we ask it for help, and where it asks us.
-    asks: usize,
-    asked: usize,
-    /// The number of our last request, and of its last that we have seen.
-    request: u32,
-    helped: u32,
-    /// Its local rank.
+    /// Offsets of the areas for copy requests to the peer, and from the peer.
+    own_request: usize,
+    peer_request: usize,
+    /// Number of this rank's last copy request, and of the peer's last request that was handled.
+    last_request: u32,
+    last_helped: u32,
     peer: usize,
-    /// The word by which it says that it sleeps.
-    sleeps: usize,
-    /// What wakes it.
-    bell: u64,
-    /// The process whose memory we may read.
-    source: Option<Pid>,
+    /// Offset of the peer's sleep word.
+    sleep_word: usize,
+    /// Name of the peer's doorbell socket.
+    doorbell_name: u64,
+    /// Process id of the peer, if this rank may read its memory.
+    peer_pid: Option<Pid>,
     has_said_bye: bool,
-    /// The payload that there was no room for.
-    wanted: usize,
-    /// How often nothing has come.
-    empty: u32,
+    /// Length of the payload that the last [`Link::send`] had no room for.
+    blocked_payload: usize,
+    /// Number of empty polls.
+    empty_polls: u32,
     limits: Limits,
     node: Arc<ShmNode>,
 }
 
 impl ShmLink {
-    /// Finds out whether the peer's memory can be read, and that it is the peer's.
+    /// Tests whether the peer's memory can be read, and that the process id means the peer.
     fn probe(&mut self, probe: [u64; 2]) {
         let mut bytes = [0; 8];
         let read = self.fetch(probe[0], &mut bytes);
         if !matches!(read, Ok(true)) || u64::from_ne_bytes(bytes) != probe[1] {
-            self.source = None;
+            self.peer_pid = None;
         }
     }
 
-    /// To be called after something was published that the peer may sleep for.
+    /// Wakes the peer if it sleep_word. Called after each publication that it may be waiting for.
     #[inline(always)]
     fn wake(&self) {
-        let sleep = doorbell::sleeps(self.node.segment.memory(), self.sleeps);
+        let sleep = doorbell::sleep_number(self.node.segment.memory(), self.sleep_word);
         if sleep != 0 {
-            self.node.doorbell.ring(&self.node.segment, self.peer, sleep, self.bell);
+            self.node.doorbell.ring(&self.node.segment, self.peer, sleep, self.doorbell_name);
         }
     }
 
-    /// Nothing has come: helps the peer to fetch from us, if it asks.
+    /// Handles an empty poll: helps the peer with a copy if it has peer_request, and checks now and then
+    /// whether it is alive.
     #[inline]
     fn idle(&mut self) -> Result<bool, LinkError> {
         self.sender.idle(&self.outgoing);
@@ -209,11 +220,12 @@ impl ShmLink {
             self.help();
             return Ok(false);
         }
-        self.empty = self.empty.wrapping_add(1);
-        if self.empty.is_multiple_of(PATIENCE) {
-            self.node.doorbell.look();
+        self.empty_polls = self.empty_polls.wrapping_add(1);
+        if self.empty_polls.is_multiple_of(POLLS_PER_CHECK) {
+            self.node.doorbell.poll();
         }
-        // Only now: what it sent before it ended is there when the end is.
+        // The ring is checked after the process: all that the peer sent before its end is in the
+        // ring once the end is visible.
         if self.node.doorbell.ended(self.peer)
             && !self.has_said_bye
             && !self.receiver.waiting(&self.incoming)
@@ -225,63 +237,66 @@ impl ShmLink {
 
     #[inline(always)]
     fn is_help_requested(&self) -> bool {
-        let number = split_copy::requested(self.node.segment.memory(), self.asked);
-        number != 0 && number != self.helped
+        let number = split_copy::requested(self.node.segment.memory(), self.peer_request);
+        number != 0 && number != self.last_helped
     }
 
     #[cold]
     fn help(&mut self) {
         let memory = self.node.segment.memory();
-        let number = split_copy::requested(memory, self.asked);
-        self.helped = number;
-        let Some(pid) = self.source else { return };
-        let mut is_there = true;
-        let works = split_copy::help(memory, self.asked, number, |request, bytes| {
+        let number = split_copy::requested(memory, self.peer_request);
+        self.last_helped = number;
+        let Some(pid) = self.peer_pid else { return };
+        let mut is_mapped = true;
+        let works = split_copy::help(memory, self.peer_request, number, |request, bytes| {
             let (from, to) = (bytes.start as u64, bytes.len());
             let source = request.source.wrapping_add(from);
             let target = request.target.wrapping_add(from);
             let written = rlaunch_sys::write_to_process(pid.as_raw(), source, target, to);
-            is_there = !written.as_ref().is_err_and(is_nowhere);
+            is_mapped = !written.as_ref().is_err_and(is_unmapped);
             written.is_ok_and(|written| written == to)
         });
-        // A message that was given up may not be there any more.
-        if !works && is_there {
-            self.source = None;
+        // The memory of a cancelled message may be unmapped; that says nothing about other
+        // messages.
+        if !works && is_mapped {
+            self.peer_pid = None;
         }
     }
 
-    /// Fetches with the peer's help.
+    /// Fetches a message with the sender's help.
     fn fetch_split(&mut self, pid: Pid, address: u64, into: &mut [u8]) -> Result<(), ReadError> {
         let slice = (into.len() / 2).clamp(*CLAIM.start(), *CLAIM.end());
         let target = into.as_mut_ptr().expose_provenance() as u64;
         let request = CopyRequest::new(address, target, into.len(), slice);
-        let (slices, asks) = (request.slices(), self.asks);
-        self.request = self.request.checked_add(1).unwrap_or(1);
-        split_copy::request(self.node.segment.memory(), asks, self.request, &request);
+        let (slices, own_request) = (request.slices(), self.own_request);
+        self.last_request = self.last_request.checked_add(1).unwrap_or(1);
+        split_copy::request(self.node.segment.memory(), own_request, self.last_request, &request);
         let mut result = Ok(());
-        while let Some(slice) = split_copy::claim_front(self.node.segment.memory(), asks, slices) {
-            // After an error the rest is only claimed, so that the peer writes no more of it.
+        while let Some(slice) = split_copy::claim_front(self.node.segment.memory(), own_request, slices) {
+            // After an error the remaining slices are claimed but not copied, so that the peer
+            // writes no more.
             if result.is_ok() {
                 let bytes = request.bytes(slice);
                 result = read(pid, address.wrapping_add(bytes.start as u64), &mut into[bytes]);
             }
         }
-        let theirs = split_copy::close(self.node.segment.memory(), asks);
-        let written = self.await_written(pid, theirs);
+        let claimed_by_peer = split_copy::close(self.node.segment.memory(), own_request);
+        let written = self.await_written(pid, claimed_by_peer);
         result?;
         if !written {
-            let back = request.bytes(slices - theirs).start;
+            let back = request.bytes(slices - claimed_by_peer).start;
             read(pid, address.wrapping_add(back as u64), &mut into[back..])?;
         }
         Ok(())
     }
 
-    /// Waits until the peer has written its slices, or has ended; false when they are not there.
+    /// Waits until the peer has written its `slices` slices or has ended. Returns false if they
+    /// were not all written.
     fn await_written(&self, pid: Pid, slices: usize) -> bool {
         let mut looks = 0_u32;
         let mut stall = None;
         loop {
-            match split_copy::written(self.node.segment.memory(), self.asks, slices) {
+            match split_copy::written(self.node.segment.memory(), self.own_request, slices) {
                 Some(false) => {}
                 written => return written == Some(true),
             }
@@ -289,8 +304,8 @@ impl ShmLink {
             if looks.is_multiple_of(1 << 10) {
                 std::thread::yield_now();
             }
-            if looks.is_multiple_of(PATIENCE) {
-                self.node.doorbell.look();
+            if looks.is_multiple_of(POLLS_PER_CHECK) {
+                self.node.doorbell.poll();
                 stall.get_or_insert_with(|| StallGuard::new(pid, self.node.timeout)).check();
             }
             if self.node.doorbell.ended(self.peer) {
@@ -301,14 +316,14 @@ impl ShmLink {
     }
 }
 
-/// Why a peer's memory was not read.
+/// Reason why a peer's memory was not read.
 enum ReadError {
-    /// It may not be.
+    /// The system forbids it.
     Forbidden,
     Link(LinkError),
 }
 
-/// Reads a peer's memory.
+/// Reads a peer's memory with `process_vm_readv`.
 fn read(pid: Pid, address: u64, into: &mut [u8]) -> Result<(), ReadError> {
     let mut done = 0;
     while done < into.len() {
@@ -316,22 +331,22 @@ fn read(pid: Pid, address: u64, into: &mut [u8]) -> Result<(), ReadError> {
         let base = (address as usize).wrapping_add(done);
         let remote = RemoteIoVec { base, len: end - done };
         match process_vm_readv(pid, &mut [IoSliceMut::new(&mut into[done..end])], &[remote]) {
-            Ok(0) => return Err(reading(Errno::EFAULT)),
+            Ok(0) => return Err(read_error(Errno::EFAULT)),
             Ok(count) => done += count,
             Err(Errno::EINTR) => {}
             Err(Errno::EPERM | Errno::ENOSYS) => return Err(ReadError::Forbidden),
             Err(Errno::ESRCH) => return Err(ReadError::Link(LinkError::Gone)),
-            Err(error) => return Err(reading(error)),
+            Err(error) => return Err(read_error(error)),
         }
     }
     Ok(())
 }
 
-fn is_nowhere(error: &io::Error) -> bool {
+fn is_unmapped(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::EFAULT as i32)
 }
 
-fn reading(error: Errno) -> ReadError {
+fn read_error(error: Errno) -> ReadError {
     ReadError::Link(LinkError::System { operation: "read its memory", source: error.into() })
 }
 
@@ -343,7 +358,7 @@ impl Link for ShmLink {
     #[inline]
     fn send(&mut self, header: Header, payload: &[u8]) -> Result<bool, LinkError> {
         if !self.sender.send(&self.outgoing, header.to_words(), payload)? {
-            self.wanted = payload.len();
+            self.blocked_payload = payload.len();
             return Ok(false);
         }
         self.wake();
@@ -351,7 +366,7 @@ impl Link for ShmLink {
         Ok(true)
     }
 
-    /// One packet at most: to look for another would cost as much as a packet.
+    /// Takes one packet at most: a poll for another would cost as much as a packet.
     #[inline]
     fn receive(&mut self, sink: &mut dyn Sink) -> Result<bool, LinkError> {
         let mut bye = false;
@@ -375,7 +390,7 @@ impl Link for ShmLink {
     }
 
     fn fetch(&mut self, address: u64, into: &mut [u8]) -> Result<bool, LinkError> {
-        let Some(pid) = self.source else { return Ok(false) };
+        let Some(pid) = self.peer_pid else { return Ok(false) };
         let result = if into.len() < HELPED || self.node.oversubscribed {
             read(pid, address, into)
         } else {
@@ -385,7 +400,7 @@ impl Link for ShmLink {
             Ok(()) => Ok(true),
             Err(ReadError::Link(error)) => Err(error),
             Err(ReadError::Forbidden) => {
-                self.source = None;
+                self.peer_pid = None;
                 Ok(false)
             }
         }
@@ -393,13 +408,14 @@ impl Link for ShmLink {
 
     fn revoke(&mut self, _: u64) {
         let memory = self.node.segment.memory();
-        split_copy::revoke(memory, self.asked);
-        // It may be about this message; another one takes longer without help.
-        self.helped = split_copy::requested(memory, self.asked);
+        split_copy::revoke(memory, self.peer_request);
+        // The peer's current request may be for this message, so it must get no more help; another
+        // message merely takes longer without it.
+        self.last_helped = split_copy::requested(memory, self.peer_request);
     }
 
     fn has_revoked(&mut self, known: u32) -> bool {
-        split_copy::revoked(self.node.segment.memory(), self.asks) != known
+        split_copy::revoked(self.node.segment.memory(), self.own_request) != known
     }
 
     fn arm(&mut self, wants_room: bool) -> Result<Armed<'_>, LinkError> {
@@ -407,7 +423,7 @@ impl Link for ShmLink {
         node.doorbell.arm(&node.segment);
         if self.receiver.waiting(&self.incoming)
             || self.is_help_requested()
-            || (wants_room && self.sender.has_room(&self.outgoing, self.wanted)?)
+            || (wants_room && self.sender.has_room(&self.outgoing, self.blocked_payload)?)
             || (node.doorbell.ended(self.peer) && !self.has_said_bye)
         {
             return Ok(Armed::Ready);

@@ -1,8 +1,8 @@
-//! The ring and the sleeper's handshake in every order that two ranks' loads and stores may take,
-//! within bounds: `cargo test -p rlaunch-comm shm::model`. `LOOM_MAX_PREEMPTIONS=4` looks
-//! further.
+//! Loom models of the ring, the sleep handshake and the split copy: they check every order of two
+//! ranks' loads and stores within bounds. Run them with `cargo test -p rlaunch-comm shm::model`;
+//! `LOOM_MAX_PREEMPTIONS=4` explores more orders.
 
-use super::doorbell::{fall_asleep, sleeps};
+use super::doorbell::{announce_sleep, sleep_number};
 use super::memory::{Bytes, Memory};
 use super::ring::{LINE, Receiver, RingLayout, Sender};
 use super::split_copy::{
@@ -18,12 +18,12 @@ const HEAD: usize = 0;
 const SLEEPS: usize = LINE;
 const PLACE: RingLayout = RingLayout { lines: 2 * LINE, count: 8, head: HEAD };
 
-/// Memory of words that only the model can see; payloads are made of whole words.
+/// Memory of words that the model tracks; payloads consist of whole words.
 struct Model(Vec<AtomicU64>);
 
 impl Model {
-    /// As it is when the ring has been in use for a while and both ends are at `position`: wherever
-    /// a record may begin lies what looks like one.
+    /// Makes memory as it is when the ring has been in use and both ends are at `position`: every
+    /// line looks like the start of a record.
     fn at(position: u64) -> Model {
         let stale = header(8).to_words()[0];
         let words = 2 * LINE / 8 + PLACE.count * LINE / 8;
@@ -76,7 +76,7 @@ fn header(length: u32) -> Header {
     Header { kind: PacketKind::Eager, context: 1, tag: 2, transfer: 0, length }
 }
 
-/// A payload of so many words, each of which looks like the start of a record.
+/// Makes a payload of `words` words, each of which looks like the start of a record.
 fn payload(record: u64, words: usize) -> Vec<u8> {
     (0..words as u64)
         .flat_map(|word| (header(8).to_words()[0] + (record << 8) + word).to_ne_bytes())
@@ -92,7 +92,7 @@ fn send(sender: &mut Sender, memory: &Model, record: u64, words: usize) -> bool 
     sent
 }
 
-/// The record's number and payload.
+/// Receives a record, and returns its number and payload.
 fn receive(receiver: &mut Receiver, memory: &Model) -> Option<(u64, Vec<u8>)> {
     receiver.receive(memory, |words, bytes| Ok((words[1], bytes.to_vec()))).unwrap()
 }
@@ -103,7 +103,7 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-/// Sends records of so many words from a position on, and receives them.
+/// Sends records with these numbers of words from `position` on, and checks that all arrive.
 fn everything_arrives(position: u64, records: &'static [usize]) {
     check(move || {
         let memory = Arc::new(Model::at(position));
@@ -160,9 +160,9 @@ fn a_receiver_that_sleeps_is_woken() {
         let theirs = Arc::clone(&memory);
         let other = thread::spawn(move || {
             assert!(send(&mut Sender::at(PLACE, 16), &theirs, 0, 1));
-            sleeps(&*theirs, SLEEPS) != 0
+            sleep_number(&*theirs, SLEEPS) != 0
         });
-        fall_asleep(&*memory, SLEEPS, 1);
+        announce_sleep(&*memory, SLEEPS, 1);
         let slept = !Receiver::at(PLACE, 16).waiting(&*memory);
         let rung = other.join().unwrap();
         assert!(rung || !slept);
@@ -183,16 +183,17 @@ fn a_sender_that_sleeps_for_room_is_woken() {
             let mut receiver = Receiver::at(PLACE, 16);
             assert!(receive(&mut receiver, &theirs).is_some());
             assert!(receiver.release(&*theirs));
-            sleeps(&*theirs, SLEEPS) != 0
+            sleep_number(&*theirs, SLEEPS) != 0
         });
-        fall_asleep(&*memory, SLEEPS, 1);
+        announce_sleep(&*memory, SLEEPS, 1);
         let slept = !sender.has_room(&*memory, 64).unwrap();
         let rung = other.join().unwrap();
         assert!(rung || !slept);
     });
 }
 
-/// Both ends copy; in one of the orders the sender comes too late, in others it does all.
+/// Checks a copy by both ends: in one of the orders the sender comes too late, in another it copies
+/// everything.
 fn each_slice_is_copied_once(works: bool) {
     check(move || {
         let memory = Arc::new(Model((0..16).map(|_| AtomicU64::new(0)).collect()));
@@ -240,7 +241,7 @@ fn a_sender_that_cannot_write_says_so() {
     each_slice_is_copied_once(false);
 }
 
-/// The message is a word of its own, which stands for what the kernel copies.
+/// The message is one word of its own, which stands for the memory that the kernel copies.
 #[test]
 fn memory_that_was_given_up_is_not_taken_for_the_message() {
     const MESSAGE: usize = 2 * LINE;

@@ -1,61 +1,66 @@
-//! A ring of records from one rank to one other, in memory that both have.
+//! Ring of records from one rank to another, in memory that both map.
 //!
-//! It is made of lines of 64 bytes, and a record begins with one: two words, the first of them
-//! never 0, then the payload. The receiver looks at the first word of the line where the next
-//! record will begin, and nowhere else, so a short message costs one line that changes hands. For
-//! that, the sender keeps the word at its own end 0: it clears the word behind a record before it
-//! publishes the record, or what was there a lap ago would look like the next one.
+//! The ring consists of lines of 64 bytes. A record begins at a line: two words, the first never 0,
+//! and then the payload. The receiver polls the first word of the line where the next record will
+//! begin and nothing else, so that a short message costs the transfer of one cache line.
 //!
-//! Records do not wrap around; where one does not fit before the end, a pad takes the rest.
-//! Positions count lines and go on for ever; where they are in the ring is their remainder.
+//! For this the sender keeps the first word at its own end 0: before it publishes a record it
+//! clears the word behind the record, where data from the previous lap would otherwise look like
+//! the next record. It publishes by a release store of the record's first word, which the receiver
+//! loads with acquire ordering.
+//!
+//! Records do not wrap around: if one does not fit before the end, a pad record fills the rest.
+//! Positions count lines and never wrap; the place in the ring is the position modulo its size. The
+//! receiver publishes its position in the head word after every eighth of the ring, and the sender
+//! reads it when it runs out of room.
 
 use super::memory::{Bytes, Memory};
 use crate::types::error::LinkError;
 use std::sync::atomic::Ordering;
 
-/// What changes hands between caches, in bytes.
+/// Size of a cache line in bytes.
 pub(super) const LINE: usize = 64;
-/// Of a record, in front of its payload, in bytes.
+/// Bytes of the two words before a record's payload.
 const WORDS: usize = 16;
-/// In the place of a packet's kind: the rest of the lap is empty.
+/// First word of a pad record: the rest of this lap is empty.
 const PAD: u64 = 0xff << 32;
-/// So many lines beyond its own end the sender clears while nobody waits for it, so that the
-/// next short record meets lines that its cache has already.
+/// Lines beyond its own end that the sender clears after each record, while the receiver is busy:
+/// the next short record then finds its lines in the sender's cache.
 const AHEAD: u64 = 2;
-/// So many when it has nothing to do: as many as the last record had, up to this. 1 KiB goes over
-/// in two thirds of the time then; a sender with more to send would only lose by it.
+/// Highest number of lines that an idle sender clears, if the last record was as long. This takes a
+/// third off the time of 1 KiB; it does not pay for a sender with more to send.
 const IDLE_AHEAD: u64 = 34;
 
-/// Where a ring is.
+/// Place of a ring in the segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingLayout {
-    /// The offset of its lines, a multiple of [`LINE`].
+    /// Offset of the first line, a multiple of [`LINE`].
     pub(super) lines: usize,
-    /// How many, a power of two and at least 8.
+    /// Number of lines: a power of two, at least 8.
     pub(super) count: usize,
-    /// The offset of the word that says how far the receiver is, in a line of its own.
+    /// Offset of the head word with the receiver's position, in a cache line of its own.
     pub(super) head: usize,
 }
 
 impl RingLayout {
-    /// The longest payload of a record, in bytes: with four of them in flight there is no state
-    /// in which sender and receiver wait for each other.
+    /// Returns the longest payload of a record in bytes. Four such records fit, so that sender and
+    /// receiver cannot both wait for each other.
     pub(super) fn payload(&self) -> usize {
         self.count / 4 * LINE - WORDS
     }
 
-    /// Of the first word of the line at a position.
+    /// Returns the offset of the line at a position.
     #[inline(always)]
     fn at(&self, position: u64) -> usize {
         self.lines + (position as usize & (self.count - 1)) * LINE
     }
 
-    /// Its lines, as bytes of the memory.
+    /// Returns the byte range of the lines.
     pub(super) fn bytes(&self) -> std::ops::Range<usize> {
         self.lines..self.lines + self.count * LINE
     }
 
-    /// From there to the end of the lap.
+    /// Returns the number of lines from a position to the end of its lap.
     #[inline(always)]
     fn rest(&self, position: u64) -> u64 {
         (self.count - (position as usize & (self.count - 1))) as u64
@@ -71,34 +76,34 @@ fn lines(payload: usize) -> u64 {
     (WORDS + payload).div_ceil(LINE) as u64
 }
 
-/// The end that writes.
+/// Writing end of a ring.
 #[derive(Debug)]
 pub(super) struct Sender {
     place: RingLayout,
-    /// Where the next record begins.
+    /// Position of the next record.
     tail: u64,
-    /// From the tail up to here, lines begin with 0.
+    /// End of the lines behind the tail whose first word is 0.
     cleared: u64,
-    /// Where the receiver was when we last looked.
+    /// The receiver's position when it was last read.
     head: u64,
-    /// How many lines the last record had, if there was time for nothing else since.
+    /// Lines of the last record; 0 once [`Sender::idle`] has prepared for the next.
     last: u64,
 }
 
 impl Sender {
-    /// Of a ring that is full of zeros.
+    /// Makes the sender of a ring that is filled with zeros.
     pub(super) fn new(place: RingLayout) -> Sender {
         Sender { place, tail: 0, cleared: place.capacity(), head: 0, last: 0 }
     }
 
-    /// Of a ring that has been in use: its lines say anything, only the next begins with 0.
+    /// Makes the sender of a used ring, in which only the next line is known to begin with 0.
     #[cfg(test)]
     pub(super) fn at(place: RingLayout, position: u64) -> Sender {
         Sender { place, tail: position, cleared: position + 1, head: position, last: 0 }
     }
 
-    /// Puts a record in, or says `false` when there is no room. The first word is not 0, and its
-    /// lower half is the payload's length.
+    /// Writes and publishes a record, or returns `false` if there is no room. The first word must
+    /// not be 0, and its lower half must be the payload's length.
     #[inline]
     pub(super) fn send<M: Bytes>(
         &mut self,
@@ -108,7 +113,7 @@ impl Sender {
     ) -> Result<bool, LinkError> {
         debug_assert_eq!(words[0] as u32 as usize, payload.len());
         if payload.len() > self.place.payload() {
-            return Err(LinkError::Protocol("a payload longer than the ring takes"));
+            return Err(LinkError::Protocol("a payload is longer than the ring allows"));
         }
         let (start, end) = self.span(payload.len());
         if !self.fits(memory, end)? {
@@ -123,7 +128,8 @@ impl Sender {
         memory.store(at + 8, words[1], Ordering::Relaxed);
         memory.store(at, words[0], Ordering::Release);
         if start != self.tail {
-            // Last, so that what is behind the pad is there once the pad is.
+            // Published last, so that the record behind the pad is complete once the pad is
+            // visible.
             memory.store(self.place.at(self.tail), PAD, Ordering::Release);
         }
         self.tail = end;
@@ -131,7 +137,7 @@ impl Sender {
         Ok(true)
     }
 
-    /// Whether a record of this payload would go in.
+    /// Returns whether a record with a payload of this length would fit.
     pub(super) fn has_room<M: Memory>(
         &mut self,
         memory: &M,
@@ -141,14 +147,14 @@ impl Sender {
         self.fits(memory, end)
     }
 
-    /// Prepares for the next record. To be called when the last one is on its way: what this
-    /// waits for, nobody else does.
+    /// Clears lines for the next record. Called after a record is published, so that the receiver
+    /// does not wait for it.
     #[inline]
     pub(super) fn prepare<M: Memory>(&mut self, memory: &M) {
         self.clear(memory, self.tail + AHEAD);
     }
 
-    /// Prepares for one as long as the last. To be called when there is nothing else to do.
+    /// Clears lines for a record as long as the last. Called when there is nothing else to do.
     #[inline(always)]
     pub(super) fn idle<M: Memory>(&mut self, memory: &M) {
         if self.last != 0 {
@@ -171,7 +177,7 @@ impl Sender {
         (start, start + lines)
     }
 
-    /// Whether the lines up to `end`, and the one behind, are free.
+    /// Returns whether the lines up to `end`, and the one behind them, are free.
     #[inline(always)]
     fn fits<M: Memory>(&mut self, memory: &M, end: u64) -> Result<bool, LinkError> {
         if end - self.head < self.place.capacity() {
@@ -179,43 +185,43 @@ impl Sender {
         }
         let head = memory.load(self.place.head, Ordering::Acquire);
         if head < self.head || head > self.tail {
-            return Err(LinkError::Protocol("a receiver that is ahead of its sender"));
+            return Err(LinkError::Protocol("the head of a ring is ahead of its tail"));
         }
         self.head = head;
         Ok(end - self.head < self.place.capacity())
     }
 }
 
-/// The end that reads.
+/// Reading end of a ring.
 #[derive(Debug)]
 pub(super) struct Receiver {
     place: RingLayout,
-    /// Where the next record begins.
+    /// Position of the next record.
     head: u64,
-    /// What the sender may know of that.
+    /// Position that was last published in the head word.
     released: u64,
 }
 
 impl Receiver {
-    /// Of a ring that is full of zeros.
+    /// Makes the receiver of a ring that is filled with zeros.
     pub(super) fn new(place: RingLayout) -> Receiver {
         Receiver { place, head: 0, released: 0 }
     }
 
-    /// Of a ring that has been in use.
+    /// Makes the receiver of a used ring.
     #[cfg(test)]
     pub(super) fn at(place: RingLayout, position: u64) -> Receiver {
         Receiver { place, head: position, released: position }
     }
 
-    /// Whether there is a record.
+    /// Returns whether a record has arrived.
     #[inline]
     pub(super) fn waiting<M: Memory>(&self, memory: &M) -> bool {
         memory.load(self.place.at(self.head), Ordering::Acquire) != 0
     }
 
-    /// Hands over the next record, if there is one, where it lies: its payload is at a multiple of
-    /// 16. When that fails the record stays.
+    /// Passes the next record, if there is one, to `take` without a copy; the payload is aligned to
+    /// 16 bytes. If `take` fails the record stays in the ring.
     #[inline]
     pub(super) fn receive<M: Bytes, T>(
         &mut self,
@@ -231,12 +237,12 @@ impl Receiver {
             head += self.place.rest(head);
             first = memory.load(self.place.at(head), Ordering::Acquire);
             if first == 0 || first == PAD {
-                return Err(LinkError::Protocol("nothing behind a pad"));
+                return Err(LinkError::Protocol("no record follows a pad"));
             }
         }
         let payload = first as u32 as usize;
         if payload > self.place.payload() || lines(payload) > self.place.rest(head) {
-            return Err(LinkError::Protocol("a record that leaves the ring"));
+            return Err(LinkError::Protocol("a record extends past the end of its ring"));
         }
         let at = self.place.at(head);
         let second = memory.load(at + 8, Ordering::Relaxed);
@@ -245,8 +251,8 @@ impl Receiver {
         Ok(Some(taken))
     }
 
-    /// Lets the sender have the lines of what has been received, if they are worth the line that
-    /// says so. True when it was told.
+    /// Publishes the receiver's position if an eighth of the ring was consumed since the last time.
+    /// Returns whether it did, so that the caller can wake the sender.
     #[inline]
     pub(super) fn release<M: Memory>(&mut self, memory: &M) -> bool {
         if self.head - self.released < self.place.capacity() / 8 {

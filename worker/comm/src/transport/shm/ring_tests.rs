@@ -1,4 +1,4 @@
-//! The ring over real memory.
+//! Tests of the ring over real memory.
 
 use super::ring::{LINE, Receiver, RingLayout, Sender};
 use crate::transport::packet::{Header, PacketKind};
@@ -23,7 +23,7 @@ fn words(length: usize) -> [u64; 2] {
     Header { kind: PacketKind::Data, context: 7, tag: 9, transfer: 5, length }.to_words()
 }
 
-/// Numbers that are the same each time.
+/// Generator of the same pseudo-random numbers in each run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -136,7 +136,7 @@ fn a_record_that_the_sink_refuses_stays() {
     assert_eq!(receiver.receive(&theirs, |_, bytes| Ok(bytes[0])).unwrap(), Some(1));
 }
 
-/// What the receiver says to a ring whose first lines begin so.
+/// Returns the receiver's error for a ring whose lines begin with these words.
 fn garbled(first_words: &[u64]) -> String {
     let (ours, theirs) = memory();
     for (line, word) in first_words.iter().enumerate() {
@@ -150,11 +150,11 @@ fn garbled(first_words: &[u64]) -> String {
 
 #[test]
 fn a_garbled_ring_is_an_error() {
-    let leaves = "it broke the protocol: a record that leaves the ring";
+    let leaves = "it broke the protocol: a record extends past the end of its ring";
     assert_eq!(garbled(&[words(PLACE.payload() + 1)[0]]), leaves);
     assert_eq!(garbled(&[words(u32::MAX as usize)[0]]), leaves);
     assert_eq!(garbled(&[u64::MAX]), leaves);
-    assert_eq!(garbled(&[0xff << 32]), "it broke the protocol: nothing behind a pad");
+    assert_eq!(garbled(&[0xff << 32]), "it broke the protocol: no record follows a pad");
 }
 
 #[test]

@@ -1,4 +1,9 @@
-//! The memory that the ranks of a node share: who they are, and a ring from each to each.
+//! Shared-memory segment of a node: an entry for each of its ranks, and a ring from each rank to
+//! each other.
+//!
+//! Layout: a line with version and number of ranks, a line with the count of attached ranks, two
+//! lines for each rank (its [`Identity`] and its sleep word), three lines for each ring (head word
+//! and copy requests), and then, from a page boundary on, the rings, grouped by receiver.
 
 use super::memory::Memory;
 use super::ring::{LINE, RingLayout};
@@ -10,82 +15,84 @@ use rlaunch_sys::{OwnedBytes, SharedMemory};
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// What all of it may take, in bytes: as much as containers have in /dev/shm.
-const ALL: usize = 64 << 20;
-/// A ring, in bytes. With more than 45 ranks the lower bound wins over [`ALL`].
-const RING: std::ops::RangeInclusive<usize> = 32 << 10..=512 << 10;
-/// So much of a ring is brought in at the start, in bytes: two long packets. The rest comes in as it
-/// is used, since all of it would take a rank longer than everything else that it does to start.
-const AT_HAND: usize = 32 << 10;
-/// What page tables map at once, at most: a rank's part begins at a page of any size.
+/// Target size of a segment in bytes: the usual size of /dev/shm in containers.
+const TARGET_SIZE: usize = 64 << 20;
+/// Bounds of a ring's size in bytes. With more than 45 ranks the lower bound takes precedence over
+/// [`TARGET_SIZE`].
+const RING_SIZES: std::ops::RangeInclusive<usize> = 32 << 10..=512 << 10;
+/// Bytes of a ring that are prefaulted at the start: two long packets. To fault in all of it would
+/// take longer than the rest of a rank's start.
+const PREFAULTED: usize = 32 << 10;
+/// Largest page size: the rings of a rank begin at a multiple of it, so that they can be placed on
+/// the rank's NUMA node.
 const PAGE: usize = 64 << 10;
 
-/// How it is laid out, in its first word, beside the number of ranks.
+/// Version of the layout, combined with the number of ranks in the segment's first word.
 const VERSION: u64 = u64::from_le_bytes(*b"rlshm2\0\0");
 const VERSION_WORD: usize = 0;
-/// How many ranks have come.
+/// Word with the number of ranks that have attached.
 const COUNT_WORD: usize = LINE;
 const RANKS: usize = 2 * LINE;
-/// Two lines a rank: who it is, and whether it sleeps.
+/// Size of a rank's entry: one line for its identity, one for its sleep word.
 const RANK: usize = 2 * LINE;
 const PID: usize = 0;
-/// 1 when all others below are there.
+/// Word that is set to 1 after the rest of the entry is written.
 const READY: usize = 8;
-const SLEEPS: usize = LINE;
-/// What belongs to a ring beside its lines: where its receiver is, and what it asks for.
-const BESIDE: usize = LINE + split_copy::SIZE;
-/// The words of an [`Identity`], one after the other.
+const SLEEP_WORD: usize = LINE;
+/// Size of a ring's control area: the head word's line and the copy requests.
+const CONTROL: usize = LINE + split_copy::SIZE;
+/// Offset of the words of an [`Identity`] in an entry.
 const IDENTITY: usize = 16;
 
-/// Why a rank has no part in its node's memory.
+/// Failure to attach to the node's shared memory.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// The system's reason.
+    /// A system call failed.
     #[error("cannot {operation} /dev/shm/{name}")]
     System {
-        /// What was tried.
+        /// Attempted operation.
         operation: &'static str,
-        /// In /dev/shm.
+        /// Name of the segment in /dev/shm.
         name: String,
-        /// Why it failed.
+        /// Error that the system returned.
         source: io::Error,
     },
-    /// Two processes are the same rank.
-    #[error("local rank {local_rank} of /dev/shm/{name} is process {pid} already{}", if *.lives { "" } else { ", which has ended" })]
+    /// Another process has attached as the same local rank.
+    #[error("local rank {local_rank} of /dev/shm/{name} is already taken by process {pid}{}", if *.is_alive { "" } else { ", which has ended" })]
     Taken {
-        /// In /dev/shm.
+        /// Name of the segment in /dev/shm.
         name: String,
-        /// On this node.
+        /// Local rank that both processes claim.
         local_rank: usize,
-        /// The other process.
+        /// Process id of the other process.
         pid: u64,
-        /// Whether it still runs.
-        lives: bool,
+        /// Whether the other process is still running.
+        is_alive: bool,
     },
-    /// Another program's memory, or of a job with other ranks.
-    #[error("/dev/shm/{name} is not the memory of {local_size} ranks")]
+    /// The segment has another version or number of ranks, or is not one of rlaunch.
+    #[error("/dev/shm/{name} is not a segment for {local_size} ranks of this version of rlaunch")]
     Other {
-        /// In /dev/shm.
+        /// Name of the segment in /dev/shm.
         name: String,
-        /// Of this node.
+        /// Number of ranks on this node.
         local_size: usize,
     },
 }
 
-/// Where everything is: a pure function of how many ranks there are.
+/// Offsets in the segment, as a pure function of the number of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SegmentLayout {
     ranks: usize,
-    /// Of one ring, in bytes.
+    /// Size of one ring in bytes.
     ring: usize,
 }
 
 impl SegmentLayout {
     fn of(ranks: usize) -> SegmentLayout {
         let rings = ranks * ranks.saturating_sub(1);
-        let share = (ALL - 4 * PAGE) / rings.max(1);
+        let share = (TARGET_SIZE - 4 * PAGE) / rings.max(1);
         let fits = if share == 0 { 0 } else { 1 << share.ilog2() };
-        SegmentLayout { ranks, ring: fits.clamp(*RING.start(), *RING.end()) }
+        SegmentLayout { ranks, ring: fits.clamp(*RING_SIZES.start(), *RING_SIZES.end()) }
     }
 
     fn rank(self, rank: usize) -> usize {
@@ -96,13 +103,14 @@ impl SegmentLayout {
         self.rank(self.ranks)
     }
 
-    /// Where the rings begin.
+    /// Returns the offset of the first ring.
     fn rings(self) -> usize {
         let rings = self.ranks * self.ranks.saturating_sub(1);
-        (self.heads() + rings * BESIDE).next_multiple_of(PAGE)
+        (self.heads() + rings * CONTROL).next_multiple_of(PAGE)
     }
 
-    /// The rings to a rank, side by side: its own part, which it takes near itself.
+    /// Returns the byte range of all rings to a rank. They are adjacent, and the receiving rank
+    /// reserves them, so that the kernel places them on its NUMA node.
     fn inbox(self, to: usize) -> std::ops::Range<usize> {
         let inbox = self.ranks.saturating_sub(1) * self.ring;
         let start = self.rings() + to * inbox;
@@ -120,26 +128,26 @@ impl SegmentLayout {
         RingLayout {
             lines: self.rings() + number * self.ring,
             count: self.ring / LINE,
-            head: self.heads() + number * BESIDE,
+            head: self.heads() + number * CONTROL,
         }
     }
 }
 
-/// What the others know of a rank.
+/// Data of a rank that its peers on the node need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Identity {
-    /// Of its process, as it sees itself.
+    /// Process id, in the rank's own PID namespace.
     pub(super) pid: u64,
-    /// The inodes of its namespaces of process ids and of networks; 0 where it does not know.
+    /// Inodes of the rank's PID and network namespaces; 0 if unknown.
     pub(super) namespaces: [u64; 2],
-    /// Where to send what wakes it.
-    pub(super) bell: u64,
-    /// An address in its memory, and what is there: who reads that, may fetch, and from the right
-    /// process.
+    /// Name of the rank's doorbell socket.
+    pub(super) doorbell: u64,
+    /// Address in the rank's memory, and the random value stored there: a peer that reads this
+    /// value may fetch, and has the right process.
     pub(super) probe: [u64; 2],
 }
 
-/// One rank's hold on its node's memory.
+/// One rank's attachment to its node's segment.
 #[derive(Debug)]
 pub(super) struct Segment {
     memory: SharedMemory,
@@ -148,8 +156,8 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// Opens or makes the memory of this name for so many ranks, and takes this rank's place in
-    /// it. Whoever comes last takes the name away.
+    /// Opens or creates the segment `name` for `local_size` ranks, and registers this rank in it.
+    /// The last rank to attach removes the name.
     pub(super) fn attach(
         name: &str,
         local_rank: usize,
@@ -169,35 +177,35 @@ impl Segment {
                 }
                 system("open")(error)
             })?;
-        memory.reserve(0..layout.rings()).map_err(system("find room for"))?;
+        memory.reserve(0..layout.rings()).map_err(system("reserve memory in"))?;
         memory.prefault(0..layout.rings());
-        memory.reserve(layout.inbox(local_rank)).map_err(system("find room for"))?;
+        memory.reserve(layout.inbox(local_rank)).map_err(system("reserve memory in"))?;
         let version = VERSION | (local_size as u64) << 48;
         if memory.swap_if(VERSION_WORD, 0, version).is_err_and(|found| found != version) {
             return Err(AttachError::Other { name: name.to_owned(), local_size });
         }
         let segment = Segment { memory, layout, local_rank };
-        segment.take_place(name, identity)?;
+        segment.register(name, identity)?;
         if segment.memory.word(COUNT_WORD).fetch_add(1, Ordering::AcqRel) + 1 == local_size as u64 {
-            SharedMemory::unlink(name).map_err(system("take away"))?;
+            SharedMemory::unlink(name).map_err(system("remove"))?;
         }
         Ok(segment)
     }
 
-    fn take_place(&self, name: &str, identity: Identity) -> Result<(), AttachError> {
+    fn register(&self, name: &str, identity: Identity) -> Result<(), AttachError> {
         let at = self.layout.rank(self.local_rank);
         if let Err(pid) = self.memory.swap_if(at + PID, 0, identity.pid) {
             return Err(AttachError::Taken {
                 name: name.to_owned(),
                 local_rank: self.local_rank,
                 pid,
-                lives: lives(pid),
+                is_alive: is_alive(pid),
             });
         }
         let words = [
             identity.namespaces[0],
             identity.namespaces[1],
-            identity.bell,
+            identity.doorbell,
             identity.probe[0],
             identity.probe[1],
         ];
@@ -208,7 +216,8 @@ impl Segment {
         Ok(())
     }
 
-    /// Who a rank of this node is, once it has come. Rings to it may be written before.
+    /// Returns the identity of a local rank, once it has attached. Rings to it can be written
+    /// before.
     pub(super) fn identity(&self, rank: usize) -> Option<Identity> {
         let at = self.layout.rank(rank);
         if self.memory.load(at + READY, Ordering::Acquire) == 0 {
@@ -218,40 +227,41 @@ impl Segment {
         Some(Identity {
             pid: self.memory.load(at + PID, Ordering::Relaxed),
             namespaces: [word(0), word(1)],
-            bell: word(2),
+            doorbell: word(2),
             probe: [word(3), word(4)],
         })
     }
 
-    /// The ring from a rank to this one.
+    /// Returns the ring from a local rank to this one.
     pub(super) fn ring_from(&self, from: usize) -> RingLayout {
-        self.at_hand(self.layout.ring(from, self.local_rank))
+        self.prefault_ring(self.layout.ring(from, self.local_rank))
     }
 
-    /// The ring from this rank to another, which has room for it once it is there.
+    /// Returns the ring from this rank to a local rank. Its memory is reserved once that rank has
+    /// attached.
     pub(super) fn ring_to(&self, to: usize) -> RingLayout {
-        self.at_hand(self.layout.ring(self.local_rank, to))
+        self.prefault_ring(self.layout.ring(self.local_rank, to))
     }
 
-    fn at_hand(&self, ring: RingLayout) -> RingLayout {
-        let length = AT_HAND.min(ring.count * LINE);
+    fn prefault_ring(&self, ring: RingLayout) -> RingLayout {
+        let length = PREFAULTED.min(ring.count * LINE);
         self.memory.prefault(ring.lines..ring.lines + length);
         ring
     }
 
-    /// The lines of a ring, for the one link that this rank has there.
+    /// Claims the lines of a ring, which only one link of this process may use.
     pub(super) fn claim(&self, ring: RingLayout) -> Option<OwnedBytes> {
         self.memory.claim(ring.bytes())
     }
 
-    /// Where the receiver of a ring asks its sender for help.
+    /// Returns the offset of a ring's copy requests.
     pub(super) fn help(place: RingLayout) -> usize {
         place.head + LINE
     }
 
-    /// The word by which a rank says that it sleeps.
-    pub(super) fn sleeps(&self, rank: usize) -> usize {
-        self.layout.rank(rank) + SLEEPS
+    /// Returns the offset of a rank's sleep word.
+    pub(super) fn sleep_word(&self, rank: usize) -> usize {
+        self.layout.rank(rank) + SLEEP_WORD
     }
 
     pub(super) fn memory(&self) -> &SharedMemory {
@@ -267,7 +277,7 @@ impl Segment {
     }
 }
 
-fn lives(pid: u64) -> bool {
+fn is_alive(pid: u64) -> bool {
     let Ok(pid) = i32::try_from(pid) else { return false };
     pid > 0 && signal::kill(Pid::from_raw(pid), None) != Err(Errno::ESRCH)
 }
@@ -281,8 +291,8 @@ mod tests {
         format!("rlaunch-segment-{test}-{}", std::process::id())
     }
 
-    fn me(bell: u64) -> Identity {
-        Identity { pid: u64::from(std::process::id()), bell, ..Identity::default() }
+    fn me(doorbell: u64) -> Identity {
+        Identity { pid: u64::from(std::process::id()), doorbell, ..Identity::default() }
     }
 
     #[test]
@@ -295,7 +305,7 @@ mod tests {
                     let ring = layout.ring(from, to);
                     assert!(layout.inbox(to).contains(&ring.lines));
                     spans.push((ring.lines, ring.lines + ring.count * LINE));
-                    spans.push((ring.head, ring.head + BESIDE));
+                    spans.push((ring.head, ring.head + CONTROL));
                 }
             }
             spans.sort_unstable();
@@ -308,8 +318,8 @@ mod tests {
     fn the_memory_of_a_node_fits_into_a_container() {
         for ranks in 1..=45 {
             let layout = SegmentLayout::of(ranks);
-            assert!(layout.length() <= ALL, "{ranks} ranks: {}", layout.length());
-            assert!(RING.contains(&layout.ring));
+            assert!(layout.length() <= TARGET_SIZE, "{ranks} ranks: {}", layout.length());
+            assert!(RING_SIZES.contains(&layout.ring));
         }
         assert_eq!(SegmentLayout::of(2).ring, 512 << 10);
         assert_eq!(SegmentLayout::of(200).ring, 32 << 10);
@@ -335,7 +345,7 @@ mod tests {
         let _first = Segment::attach(&name, 0, 2, me(0)).unwrap();
         let error = Segment::attach(&name, 0, 2, me(0)).unwrap_err().to_string();
         let pid = std::process::id();
-        assert_eq!(error, format!("local rank 0 of /dev/shm/{name} is process {pid} already"));
+        assert_eq!(error, format!("local rank 0 of /dev/shm/{name} is already taken by process {pid}"));
         SharedMemory::unlink(&name).unwrap();
     }
 
@@ -348,7 +358,7 @@ mod tests {
         let ended = Identity { pid, ..Identity::default() };
         let _first = Segment::attach(&name, 0, 2, ended).unwrap();
         let error = Segment::attach(&name, 0, 2, me(0)).unwrap_err().to_string();
-        assert!(error.ends_with(&format!("process {pid} already, which has ended")), "{error}");
+        assert!(error.ends_with(&format!("by process {pid}, which has ended")), "{error}");
         SharedMemory::unlink(&name).unwrap();
     }
 

@@ -1,48 +1,54 @@
-//! One message, copied by both its ends at once.
+//! Copies of one message by both its ends at once.
 //!
-//! A receiver that fetches a message asks its sender to help: it takes slices from the front, and
-//! the sender, when it has nothing better to do, writes slices from the back, until they meet. Each
-//! slice is claimed in one word, so it does no harm when the sender never comes; but the receiver
-//! waits for those that the sender has claimed, for until then its memory is written.
+//! 1. The receiver of a long message publishes a [`CopyRequest`] in the shared segment.
+//! 2. It copies slices from the front with `process_vm_readv`, while the sender, when idle, copies
+//!    slices from the back with `process_vm_writev`. Each end claims a slice by a compare-and-swap
+//!    of one word before it copies it, until the claims meet.
+//! 3. The receiver closes the request and waits until the sender has written the slices that it
+//!    claimed, because until then the sender may still write into the receiver's buffer.
+//!
+//! If the sender never helps, the receiver copies everything.
 
 use super::memory::Memory;
 use super::ring::LINE;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// A request's number, never 0, and 0 when there is none; then what it says.
+/// Word offsets of a request: its number, or 0 while there is none, then the fields of
+/// [`CopyRequest`].
 const NUMBER: usize = 0;
 const SOURCE: usize = 8;
 const TARGET: usize = 16;
 const LENGTH: usize = 24;
 const SLICE: usize = 32;
-/// How many offers the sender has revoked. Beside the request, since nobody but the receiver reads
-/// either often.
+/// Count of exposures that the sender has revoked. It shares the request's cache line, because only
+/// the receiver reads either, and rarely.
 const REVOKED: usize = 40;
-/// In a line of their own, because both sides write to it: the request's number, how many slices
-/// are taken from the front, how many from the back.
+/// Claim word: the request's number (upper 32 bits), slices claimed from the front (16 bits) and
+/// from the back (16 bits). It has a cache line of its own because both ends write it.
 const CLAIMED: usize = LINE;
-/// The request's number, whether writing has failed, how many slices of the back are there.
+/// Progress word: the request's number, the [`FAILED`] bit, and the number of slices that the
+/// sender has written.
 const WRITTEN: usize = LINE + 8;
 const FAILED: u64 = 1 << 31;
 
-/// In bytes.
+/// Size of this area for one ring, in bytes.
 pub(super) const SIZE: usize = 2 * LINE;
-/// So many slices at most, which a claim has bits for.
+/// Highest number of slices, for which the claim word has bits.
 const MOST: usize = 1 << 12;
 
-/// What is copied, from the sender's address to the receiver's.
+/// Request to copy a message from the sender's address to the receiver's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CopyRequest {
     pub(super) source: u64,
     pub(super) target: u64,
     pub(super) length: usize,
-    /// Of all slices but the last, in bytes.
+    /// Length in bytes of every slice but the last, which may be shorter.
     pub(super) slice: usize,
 }
 
 impl CopyRequest {
-    /// With slices of about this size.
+    /// Makes a request with slices of about `slice` bytes, rounded up to cache lines.
     pub(super) fn new(source: u64, target: u64, length: usize, slice: usize) -> CopyRequest {
         let slice = slice.max(length.div_ceil(MOST)).next_multiple_of(LINE).max(LINE);
         CopyRequest { source, target, length, slice }
@@ -52,30 +58,30 @@ impl CopyRequest {
         self.length.div_ceil(self.slice)
     }
 
-    /// The bytes of a slice.
+    /// Returns the byte range of a slice.
     pub(super) fn bytes(&self, slice: usize) -> Range<usize> {
         let end = (slice + 1).saturating_mul(self.slice);
         slice * self.slice..self.length.min(end)
     }
 }
 
-/// Says that memory that was offered is about to change: what it is changed to is not seen by a
-/// receiver that does not see this. The sender's.
+/// Counts a revoked exposure, before the sender changes the memory: a receiver that could have read
+/// changed bytes sees the new count.
 pub(super) fn revoke<M: Memory>(memory: &M, at: usize) {
     let revoked = memory.load(at + REVOKED, Ordering::Relaxed);
     memory.store(at + REVOKED, revoked.wrapping_add(1), Ordering::Relaxed);
     memory.fence();
 }
 
-/// How many offers the sender has revoked; the receiver's. What it has fetched before is what was
-/// offered, unless it is more than the receiver knows of.
+/// Returns the count of revoked exposures, on the receiver's side. Bytes fetched before the call
+/// are unchanged if the count has not grown.
 #[inline(always)]
 pub(super) fn revoked<M: Memory>(memory: &M, at: usize) -> u32 {
     memory.acquire();
     memory.load(at + REVOKED, Ordering::Relaxed) as u32
 }
 
-/// Asks for help. The receiver's; one request at a time.
+/// Publishes a request to help with a copy. Only the receiver calls it, for one request at a time.
 pub(super) fn request<M: Memory>(memory: &M, at: usize, number: u32, request: &CopyRequest) {
     let number = u64::from(number);
     memory.store(at + SOURCE, request.source, Ordering::Relaxed);
@@ -87,7 +93,7 @@ pub(super) fn request<M: Memory>(memory: &M, at: usize, number: u32, request: &C
     memory.store(at + NUMBER, number, Ordering::Release);
 }
 
-/// The next slice from the front.
+/// Claims the next slice from the front, if there is one.
 pub(super) fn claim_front<M: Memory>(memory: &M, at: usize, slices: usize) -> Option<usize> {
     let mut claimed = memory.load(at + CLAIMED, Ordering::Relaxed);
     loop {
@@ -102,13 +108,13 @@ pub(super) fn claim_front<M: Memory>(memory: &M, at: usize, slices: usize) -> Op
     }
 }
 
-/// The request is over for those who have not come. How many slices the sender has claimed.
+/// Closes the request, and returns the number of slices that the sender has claimed.
 pub(super) fn close<M: Memory>(memory: &M, at: usize) -> usize {
     memory.store(at + NUMBER, 0, Ordering::Relaxed);
     usize::from(memory.load(at + CLAIMED, Ordering::Relaxed) as u16)
 }
 
-/// Whether the sender has written so many slices; `None` when it could not.
+/// Returns whether the sender has written `slices` slices; `None` if it failed to write one.
 pub(super) fn written<M: Memory>(memory: &M, at: usize, slices: usize) -> Option<bool> {
     let written = memory.load(at + WRITTEN, Ordering::Acquire) & u64::from(u32::MAX);
     if written & !FAILED < slices as u64 {
@@ -117,14 +123,14 @@ pub(super) fn written<M: Memory>(memory: &M, at: usize, slices: usize) -> Option
     if written & FAILED == 0 { Some(true) } else { None }
 }
 
-/// Whether there is a request, by its number; the sender's.
+/// Returns the number of the current request, or 0; on the sender's side.
 #[inline(always)]
 pub(super) fn requested<M: Memory>(memory: &M, at: usize) -> u32 {
     memory.load(at + NUMBER, Ordering::Acquire) as u32
 }
 
-/// Helps with a request, if there is still something to do: `write` copies a slice. False when it
-/// did not work, and is not worth another try.
+/// Copies slices of a request by `write` while there are any to claim. Returns false if `write`
+/// failed, after which further help is useless.
 pub(super) fn help<M: Memory>(
     memory: &M,
     at: usize,
@@ -147,8 +153,8 @@ pub(super) fn help<M: Memory>(
         if claimed >> 32 != u64::from(number) || front + back >= slices {
             return true;
         }
-        // That this works says that the request is the one that was read above: it is not over
-        // while there are slices to claim, and its words change only after.
+        // If this succeeds the request is the one read above: it is not closed while slices remain
+        // unclaimed, and its words change only after that.
         if memory.swap_if(at + CLAIMED, claimed, claimed + 1).is_err() {
             continue;
         }

@@ -1,8 +1,9 @@
-//! A peer that stands still while it writes to this rank's memory.
+//! Waits for a peer that is suspended while it may write to this rank's memory.
 //!
-//! Nobody can take back what it was allowed: whenever it goes on, it writes. So a wait for it may only
-//! end when it has written, or is dead. Where waits have a limit, it is made to go on for as long as
-//! that takes; a debugger or a frozen group may hold it all the same, and then it is ended.
+//! A slice that the peer has claimed cannot be taken back: whenever the peer continues, it writes.
+//! So the wait ends only when the peer has written or is dead. If waits have a limit, the guard
+//! sends SIGCONT after it. If the peer still does not finish, for example because a debugger or a
+//! frozen cgroup holds it, the guard kills it.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -10,24 +11,24 @@ use rlaunch_bootstrap::deadline::Deadline;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A peer that takes longer than this is not only waiting for its turn on a processor.
+/// Time after which a peer is not merely waiting for a processor.
 const TURN: Duration = Duration::from_millis(100);
-/// How often it is looked at then.
+/// Interval of checks after [`TURN`].
 const LOOK: Duration = Duration::from_millis(1);
-/// A wait that has lasted so long is mentioned.
+/// Time after which the wait is reported on stderr.
 const NOTICE: Duration = Duration::from_secs(10);
-/// How long a peer that was made to go on may take for what is left: a copy of a few pages.
+/// Time that a peer has to write its slices after SIGCONT; they are at most a few pages.
 const REST: Duration = Duration::from_secs(1);
 
-/// A wait for it.
+/// Wait for one peer's process.
 #[derive(Debug)]
 pub(super) struct StallGuard {
     pid: Pid,
     begin: Instant,
     limit: Option<Duration>,
     is_reported: bool,
-    /// It was told to go on, and may have stood still because somebody wanted it; what it has for
-    /// the rest.
+    /// Whether the peer was stopped when SIGCONT was sent, and its deadline to finish. `None`
+    /// before SIGCONT.
     woken: Option<(bool, Deadline)>,
     is_killed: bool,
 }
@@ -38,7 +39,7 @@ impl StallGuard {
         StallGuard { pid, begin, limit, is_reported: false, woken: None, is_killed: false }
     }
 
-    /// Some time has passed, and nothing has happened.
+    /// Checks the peer after a while without progress.
     pub(super) fn check(&mut self) {
         let lasted = self.begin.elapsed();
         if lasted > TURN {
@@ -63,7 +64,7 @@ impl StallGuard {
     }
 }
 
-/// It is over: who was stopped is stopped again.
+/// Stops the peer again if it was stopped before.
 impl Drop for StallGuard {
     fn drop(&mut self) {
         if self.woken.is_some_and(|(was_stopped, _)| was_stopped) && !self.is_killed {
@@ -72,10 +73,10 @@ impl Drop for StallGuard {
     }
 }
 
-/// Whether a signal has stopped it.
+/// Returns whether the process is stopped by a signal.
 fn is_stopped(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // Its name may have anything in it.
+    // The command name before the state may contain any characters.
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
 }
 
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
     use std::process::{Child, Command};
 
-    /// Limit for what must happen. It is wide, since a machine may stand still for seconds.
+    /// Timeout for expected events; generous, since a busy machine may be suspended for seconds.
     const BOUND: Duration = Duration::from_secs(50);
 
     struct Peer(Child);
@@ -129,7 +130,7 @@ mod tests {
     fn who_did_not_look_for_long_leaves_it_its_time_to_go_on() {
         let (_peer, pid) = Peer::stopped();
         let mut stall = StallGuard::new(pid, Some(Duration::from_millis(1)));
-        // A standstill of this process, before it has told the peer anything.
+        // This process was suspended before it sent SIGCONT.
         stall.begin -= 2 * REST;
         stall.check();
         stall.check();

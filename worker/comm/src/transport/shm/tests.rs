@@ -1,4 +1,4 @@
-//! Links between threads, and between processes that are killed.
+//! Tests of links between threads, and between processes that are killed.
 
 use super::*;
 use crate::transport::{Armed, Fill};
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 const ROLE: &str = "RLAUNCH_TEST_ROLE";
 const NAME: &str = "RLAUNCH_TEST_NAME";
-/// Limit for what must happen. It is wide, since a machine may stand still for seconds.
+/// Timeout for expected events; generous, since a busy machine may be suspended for seconds.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Keeps what comes.
+/// Sink that keeps all packets.
 #[derive(Default)]
 struct Kept(Vec<(Header, Vec<u8>)>);
 
@@ -56,7 +56,7 @@ fn pair() -> (ShmLink, ShmLink) {
     (link(&nodes[0], 1), link(&nodes[1], 0))
 }
 
-/// Looks as often as it takes.
+/// Polls until a packet arrives.
 fn receive(link: &mut ShmLink) -> Result<(Header, Vec<u8>), LinkError> {
     let (start, mut kept) = (Instant::now(), Kept::default());
     while !link.receive(&mut kept)? {
@@ -66,7 +66,7 @@ fn receive(link: &mut ShmLink) -> Result<(Header, Vec<u8>), LinkError> {
     Ok(kept.0.remove(0))
 }
 
-/// Sleeps until something has come; whether it really slept.
+/// Sleeps until something arrives. Returns whether it really slept.
 fn sleep(link: &mut ShmLink, wants_room: bool) -> bool {
     let slept = match link.arm(wants_room).unwrap() {
         Armed::NoFd | Armed::Ready => false,
@@ -81,16 +81,16 @@ fn sleep(link: &mut ShmLink, wants_room: bool) -> bool {
     slept
 }
 
-/// Waits until a rank has said that it sleeps.
+/// Waits until a rank has set its sleep word.
 fn until_asleep(node: &ShmNode, rank: usize) {
-    let (start, word) = (Instant::now(), node.segment.sleeps(rank));
+    let (start, word) = (Instant::now(), node.segment.sleep_word(rank));
     while node.segment.memory().word(word).load(Ordering::Relaxed) == 0 {
         assert!(start.elapsed() < DEADLINE, "local rank {rank} does not go to sleep");
         thread::yield_now();
     }
 }
 
-/// What is counted while something goes on, for whoever goes on until that is enough.
+/// Counter that one thread increments while another waits for a value.
 #[derive(Default)]
 struct Count(AtomicU32);
 
@@ -99,7 +99,7 @@ impl Count {
         self.0.fetch_add(u32::from(is_one), Ordering::Relaxed);
     }
 
-    /// Whether it is more than `few`; fails where that takes too long.
+    /// Returns whether the count is above `few`; panics after the deadline.
     fn is_more_than(&self, few: u32, since: Instant) -> bool {
         let count = self.0.load(Ordering::Relaxed);
         assert!(count > few || since.elapsed() < DEADLINE, "only {count}");
@@ -107,7 +107,7 @@ impl Count {
     }
 }
 
-/// Says that something is over, however its test goes on: a thread that waits for that ends.
+/// Flag that is set on drop, so that a thread that waits for it ends even if the test fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -129,7 +129,7 @@ fn a_link_is_there_when_the_peer_has_come() {
     let (mut from, mut to) = (link(&third, 1), link(&second, 2));
     assert!(from.send(header(PacketKind::Eager, 1, 2), b"ab").unwrap());
     assert_eq!(receive(&mut to).unwrap(), (header(PacketKind::Eager, 1, 2), b"ab".to_vec()));
-    // What came from one peer is not seen by the link to another.
+    // A packet from one peer is not visible to the link to another.
     assert!(!link(&second, 0).receive(&mut Kept::default()).unwrap());
 }
 
@@ -178,13 +178,13 @@ fn both_ends_copy_a_message_that_is_fetched() {
     thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Acquire) {
-                let before = ours.helped;
+                let before = ours.last_helped;
                 assert!(!ours.receive(&mut Kept::default()).unwrap());
-                helped.add(ours.helped != before);
+                helped.add(ours.last_helped != before);
             }
         });
         let (_ends, start) = (Ends(&over), Instant::now());
-        // The other may not get a processor for a while.
+        // The other thread may not get a processor for a while.
         let rounds = (0..).take_while(|&round| round < 300 || !helped.is_more_than(0, start));
         for round in rounds {
             let length = message.len() - round % 300 * 9_000;
@@ -200,13 +200,13 @@ fn both_ends_copy_a_message_that_is_fetched() {
 fn a_rank_that_is_asked_for_help_does_not_sleep() {
     let (mut ours, theirs) = pair();
     let request = CopyRequest::new(0, 0, 1 << 20, 1 << 16);
-    split_copy::request(theirs.node.segment.memory(), theirs.asks, 1, &request);
+    split_copy::request(theirs.node.segment.memory(), theirs.own_request, 1, &request);
     assert!(matches!(ours.arm(false).unwrap(), Armed::Ready));
     ours.disarm();
-    // These are no addresses: it fails, and says so.
+    // The addresses are invalid: the copy fails, and reports it.
     assert!(!ours.receive(&mut Kept::default()).unwrap());
-    assert_eq!(split_copy::close(theirs.node.segment.memory(), theirs.asks), 1);
-    assert_eq!(split_copy::written(theirs.node.segment.memory(), theirs.asks, 1), None);
+    assert_eq!(split_copy::close(theirs.node.segment.memory(), theirs.own_request), 1);
+    assert_eq!(split_copy::written(theirs.node.segment.memory(), theirs.own_request, 1), None);
     assert!(matches!(ours.arm(false).unwrap(), Armed::Watch(_)));
 }
 
@@ -248,7 +248,7 @@ fn a_sleeper_is_woken_for_every_packet() {
         let start = Instant::now();
         let is_enough = |tag| tag >= PACKETS && slept.is_more_than(100, start);
         for tag in 0.. {
-            // At any moment of the other's falling asleep.
+            // Sends at varying moments while the other falls asleep.
             for _ in 0..tag * 7 % 4_000 {
                 std::hint::spin_loop();
             }
@@ -280,13 +280,13 @@ fn a_sender_that_waits_for_room_is_woken() {
         let (ends, start) = (Ends(&over), Instant::now());
         for tag in (0..).take_while(|&tag| tag < PACKETS || !slept.is_more_than(10, start)) {
             if tag % 50 == 0 {
-                // There is no room any more.
+                // The ring is full.
                 until_asleep(&node, 0);
             }
             assert_eq!(receive(&mut theirs).unwrap().0.tag, tag);
         }
         drop(ends);
-        // Whoever still waits for room gets it.
+        // A receive that frees lines makes room for the sender.
         while theirs.receive(&mut Kept::default()).unwrap() {}
     });
 }
@@ -305,7 +305,7 @@ fn one_bell_serves_all_links() {
         assert_eq!(poll(&mut fds, PollTimeout::from(1_000_u16)).unwrap(), 1);
         links.iter_mut().for_each(Link::disarm);
         assert!(links[from - 1].receive(&mut Kept::default()).unwrap());
-        // The ring is forgotten.
+        // The doorbell's datagram has been drained.
         assert_eq!(
             poll(&mut [PollFd::new(nodes[0].doorbell.fd(), PollFlags::POLLIN)], PollTimeout::ZERO),
             Ok(0)
@@ -321,11 +321,11 @@ fn nobody_rings_for_a_rank_that_is_awake() {
     assert!(ours.send(header(PacketKind::Eager, 0, 0), b"").unwrap());
     let mut fds = [PollFd::new(theirs.node.doorbell.fd(), PollFlags::POLLIN)];
     assert_eq!(poll(&mut fds, PollTimeout::ZERO).unwrap(), 0);
-    // One that goes to sleep now sees the packet.
+    // A rank that goes to sleep afterwards sees the packet.
     assert!(matches!(theirs.arm(false).unwrap(), Armed::Ready));
 }
 
-/// What another process plays when one of the tests below asks for it.
+/// Role that another process plays when one of the tests below starts it.
 #[test]
 fn another_process_plays_its_role() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -358,7 +358,7 @@ fn another_process_plays_its_role() {
     }
 }
 
-/// Another process, and the link to it. It is killed with the value.
+/// Another process and the link to it. The process is killed on drop.
 struct Other(Child, ShmLink);
 
 impl Other {
@@ -426,7 +426,7 @@ fn a_message_is_fetched_from_another_process() {
 fn what_a_killed_process_sent_comes_before_its_end() {
     let mut other = Other::plays("killed");
     other.kill();
-    // Its end is known before its packets are looked at.
+    // The end of the process is known before its packets are polled.
     assert!(matches!(other.1.arm(false).unwrap(), Armed::Ready));
     other.1.disarm();
     assert!(other.1.node.doorbell.ended(1));
@@ -464,10 +464,10 @@ fn a_process_that_said_bye_may_end() {
     }
     assert_eq!(receive(&mut other.1).unwrap().0.kind, PacketKind::Bye);
     other.0.wait().unwrap();
-    other.1.node.doorbell.look();
+    other.1.node.doorbell.poll();
     assert!(other.1.node.doorbell.ended(1));
     assert!(!other.1.receive(&mut Kept::default()).unwrap());
-    // Nor does it keep the others from sleeping.
+    // The ended peer does not keep the others from sleeping.
     let Armed::Watch(watched) = other.1.arm(false).unwrap() else { panic!() };
     let mut fds = [PollFd::new(watched.fd, PollFlags::POLLIN)];
     assert_eq!(poll(&mut fds, PollTimeout::ZERO).unwrap(), 0);

@@ -1,16 +1,16 @@
-//! Chance from a seed: SplitMix64 (Steele, Lea, Flood 2014).
+//! Pseudo-random numbers from a seed: SplitMix64 (Steele, Lea, Flood 2014).
 
-/// Numbers that one seed decides.
+/// Generator whose numbers depend only on its seed.
 #[derive(Debug)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// The same seed, the same numbers.
+    /// Makes a generator from a seed.
     pub fn new(seed: u64) -> Dice {
         Dice(seed)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
@@ -19,7 +19,7 @@ impl Dice {
         word ^ (word >> 31)
     }
 
-    /// A number below `of`, or 0.
+    /// Returns a number below `of`, or 0 if `of` is 0.
     pub fn below(&mut self, of: usize) -> usize {
         match of {
             0 => 0,

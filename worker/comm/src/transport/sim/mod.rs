@@ -1,4 +1,5 @@
-//! A link through memory, in a world where one rank runs at a time and chance decides the rest.
+//! Simulated links, for tests: packets travel through memory in a [`SimWorld`], where one rank runs
+//! at a time and a seed decides the order, delays and faults.
 
 mod dice;
 mod world;
@@ -17,19 +18,19 @@ use std::ops::Range;
 use std::sync::Arc;
 use world::SimMessage;
 
-/// Short, so that small tests see long messages.
+/// Limits are low so that small tests have long messages.
 const EAGER: usize = 256;
 const PACKET: usize = 1024;
 
-/// The way from one simulated rank to another.
+/// Link from one simulated rank to another.
 #[derive(Debug)]
 pub(crate) struct SimLink {
     world: Arc<SimWorld>,
     from: usize,
     to: usize,
-    /// A packet that comes in parts, and how much of it has come.
+    /// Packet that is being delivered in parts, and the number of bytes delivered.
     half: Option<(Header, Vec<u8>, usize)>,
-    /// Memory that the peer may write to, by what it was told.
+    /// Memory exposed to the peer's writes, by the address that the peer was given.
     exposed: BTreeMap<u64, (BufferId, Range<usize>)>,
 }
 
@@ -38,33 +39,33 @@ impl SimLink {
         SimLink { world: world.clone(), from, to, half: None, exposed: BTreeMap::new() }
     }
 
-    /// Half of the pairs write long messages, the others fetch them.
+    /// Returns whether this pair writes long messages; the other half of the pairs fetches them.
     fn writes(&self) -> bool {
         (self.from + self.to) % 2 == 1
     }
 
-    /// What a device does when the peer writes.
+    /// Carries out a write of the peer, as a device would.
     fn write_here(
         &mut self,
         address: u64,
         bytes: &[u8],
         sink: &mut dyn Sink,
     ) -> Result<(), LinkError> {
-        let unknown = LinkError::Protocol("it writes where it may not");
+        let unknown = LinkError::Protocol("it wrote to memory that was not exposed");
         let (buffer, range) = self.exposed.remove(&address).ok_or(unknown)?;
-        assert_eq!(range.len(), bytes.len(), "as long as it was offered");
-        // Memory that was taken back is unknown to the device.
+        assert_eq!(range.len(), bytes.len(), "length of the exposed memory");
+        // The device does not know memory that was taken back.
         if let Some(buffers) = sink.buffers() {
             buffers.conceal(buffer, &range);
             buffers.write(buffer, range.clone(), |memory| memory.copy_from_slice(bytes));
-            // What goes on as if another had written.
+            // Exposed again: to this process a device's write looks like another's.
             buffers.expose(buffer, range);
         }
         Ok(())
     }
 
-    /// Hands over a bit of the packet that comes in parts.
-    fn go_on(&mut self, sink: &mut dyn Sink) -> Result<bool, LinkError> {
+    /// Delivers some bytes of a packet that is being delivered in parts.
+    fn deliver_part(&mut self, sink: &mut dyn Sink) -> Result<bool, LinkError> {
         let Some((header, payload, came)) = &mut self.half else { return Ok(false) };
         let most = 1 + self.world.chance(payload.len());
         let mut fill = |into: &mut [u8]| -> io::Result<usize> {
@@ -103,7 +104,7 @@ impl Link for SimLink {
             return Err(LinkError::Gone);
         }
         if self.half.is_some() {
-            return self.go_on(sink);
+            return self.deliver_part(sink);
         }
         if let Some(transfer) = self.world.confirmed(self.from, self.to) {
             sink.written(transfer)?;
@@ -112,7 +113,7 @@ impl Link for SimLink {
         let Some((message, payload)) = self.world.take(self.to, self.from) else {
             return match self.world.lives(self.to) {
                 true => Ok(false),
-                // What it has sent comes first.
+                // Packets that the peer sent before it died come first.
                 false if self.world.has_more(self.to, self.from) => Ok(false),
                 false => Err(LinkError::Gone),
             };
@@ -125,10 +126,10 @@ impl Link for SimLink {
                 return Ok(true);
             }
         };
-        let may_come_in_parts = matches!(header.kind, PacketKind::Eager | PacketKind::Data);
-        if may_come_in_parts && !payload.is_empty() && self.world.chance(3) == 0 {
+        let is_splittable = matches!(header.kind, PacketKind::Eager | PacketKind::Data);
+        if is_splittable && !payload.is_empty() && self.world.chance(3) == 0 {
             self.half = Some((header, payload, 0));
-            return self.go_on(sink);
+            return self.deliver_part(sink);
         }
         sink.packet(header, &payload)?;
         Ok(true)
@@ -153,7 +154,7 @@ impl Link for SimLink {
     fn expose_write(&mut self, buffers: &BufferTable, into: LocalSlice) -> Exposure {
         let range = into.range();
         match self.world.chance(8) {
-            // Now and then there is not enough memory that may be locked, or a device takes its time.
+            // Simulates too little lockable memory, or a slow registration.
             0 => return Exposure::Refused,
             1 => return Exposure::Pending,
             _ if !buffers.expose(into.buffer, range.clone()) => return Exposure::Refused,
@@ -174,7 +175,7 @@ impl Link for SimLink {
         if !self.world.lives(self.from) {
             return Err(LinkError::Gone);
         }
-        assert_eq!(to.address, to.key, "as it was told");
+        assert_eq!(to.address, to.key, "as exposed");
         if self.world.chance(8) == 0 {
             return Ok(WriteOutcome::Refused);
         }

@@ -1,4 +1,5 @@
-//! The network of a simulated job: what is on its way between ranks, whose turn it is, and what time.
+//! Network of a simulated job: packets in flight between ranks, whose turn it is to run, and the
+//! virtual time.
 
 use super::Dice;
 use crate::transport::packet::Header;
@@ -6,29 +7,29 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What can go wrong in a world.
+/// Faults of a simulated job.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    /// A rank that dies after so many turns.
+    /// Rank that dies, and the number of turns after which it does.
     pub dies: Option<(usize, u64)>,
-    /// Ranks may not fetch from each other's memory.
+    /// Whether ranks are forbidden to fetch from each other's memory.
     pub no_fetch: bool,
 }
 
-/// The longest that a packet is on its way.
+/// Upper bound of a packet's travel time.
 const FLIGHT: Duration = Duration::from_micros(300);
-/// The longest that a turn takes, and a look at a link.
+/// Upper bounds of the time that a turn and a poll of a link take.
 const TURN: Duration = Duration::from_micros(20);
-const LOOK: Duration = Duration::from_micros(5);
-/// Packets that fit between two ranks.
+const POLL: Duration = Duration::from_micros(5);
+/// Number of packets in flight from one rank to another.
 const ROOM: usize = 4;
 
-/// What crosses a wire, beside bytes.
+/// Kind of a transmission.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SimMessage {
-    /// A packet of the link's.
+    /// Packet of a link.
     Packet(Header),
-    /// Bytes that a device puts where it was told to.
+    /// Bytes that a simulated device writes to exposed memory.
     Write { address: u64, transfer: u32 },
 }
 
@@ -43,27 +44,28 @@ struct InFlight {
 struct WorldState {
     dice: Dice,
     now: Duration,
-    /// Whose turn it is.
+    /// Rank whose turn it is.
     turn: usize,
     turns: u64,
-    /// Ranks whose program runs.
+    /// Whether each rank's program is running.
     running: Vec<bool>,
     alive: Vec<bool>,
-    /// When the sleep of a rank is over, whatever comes.
+    /// End of each sleeping rank's sleep if nothing wakes it.
     asleep: Vec<Option<Duration>>,
-    /// What wakes ranks, by who sleeps and who may wake it: news, and room where that is wanted.
+    /// Pairs (sleeper, peer) for which an arrival from the peer wakes the sleeper; the value says
+    /// whether room to send does, too.
     armed: BTreeMap<(usize, usize), bool>,
     faults: Faults,
     wires: BTreeMap<(usize, usize), VecDeque<InFlight>>,
-    /// Transfers that were written, by who wrote them and to whom.
+    /// Completed writes, by writer and target.
     confirmed: BTreeMap<(usize, usize), VecDeque<u32>>,
-    /// Messages that may be fetched, by address.
+    /// Messages exposed for fetching, by address.
     exposed: BTreeMap<u64, Vec<u8>>,
-    /// How many of them were revoked, by who had offered them and to whom.
+    /// Number of revoked exposures, by sender and receiver.
     revoked: BTreeMap<(usize, usize), u32>,
 }
 
-/// What the ranks of a world share.
+/// State that the ranks of a simulated job share.
 #[derive(Debug)]
 pub(crate) struct SimWorld {
     state: Mutex<WorldState>,
@@ -71,7 +73,7 @@ pub(crate) struct SimWorld {
 }
 
 impl SimWorld {
-    /// Makes a world of `ranks` ranks whose programs are about to begin.
+    /// Makes a world of `ranks` ranks whose programs have not begun.
     pub(crate) fn new(seed: u64, ranks: usize, faults: Faults) -> SimWorld {
         let state = WorldState {
             dice: Dice::new(seed),
@@ -117,20 +119,21 @@ impl SimWorld {
         state.wires.entry((from, to)).or_default().push_back(packet);
     }
 
-    /// What has come. A look takes time, so something may come between two of one turn.
+    /// Takes the next packet that has arrived. A poll takes time, so a packet may arrive between
+    /// two polls of one turn.
     pub(super) fn take(&self, from: usize, to: usize) -> Option<(SimMessage, Vec<u8>)> {
         let mut state = self.lock();
-        state.pass(LOOK);
+        state.pass(POLL);
         let now = state.now;
         let wire = state.wires.get_mut(&(from, to))?;
         let packet = wire.pop_front_if(|packet| packet.ready <= now)?;
         Some((packet.message, packet.payload))
     }
 
-    /// Whether a rank may sleep until something comes from this peer.
+    /// Returns whether a rank may sleep until something arrives from this peer.
     pub(super) fn arm(&self, me: usize, peer: usize, wants_room: bool) -> bool {
         let mut state = self.lock();
-        let may_sleep = !state.has_news(me, peer, wants_room);
+        let may_sleep = !state.has_event(me, peer, wants_room);
         if may_sleep {
             state.armed.insert((me, peer), wants_room);
         }
@@ -141,14 +144,14 @@ impl SimWorld {
         self.lock().armed.remove(&(me, peer));
     }
 
-    /// Whoever wrote a message is told that it has arrived.
+    /// Reports to the writer of a message that it has arrived.
     pub(super) fn confirm(&self, from: usize, to: usize, transfer: u32) {
         self.lock().confirmed.entry((from, to)).or_default().push_back(transfer);
     }
 
     pub(super) fn confirmed(&self, from: usize, to: usize) -> Option<u32> {
         let mut state = self.lock();
-        // The word may take a while.
+        // A completion may be delayed.
         if state.dice.below(3) == 0 {
             return None;
         }
@@ -170,7 +173,7 @@ impl SimWorld {
         Some(address)
     }
 
-    /// The program of `from` uses the memory at `address` for something else from here on.
+    /// Counts a revoked exposure, and overwrites the memory as the program of `from` would.
     pub(super) fn revoke(&self, from: usize, to: usize, address: u64) {
         let mut state = self.lock();
         *state.revoked.entry((from, to)).or_default() += 1;
@@ -185,7 +188,7 @@ impl SimWorld {
 
     pub(super) fn fetch(&self, address: u64, into: &mut [u8]) -> bool {
         let mut state = self.lock();
-        // Now and then the kernel does not allow it.
+        // The kernel may forbid it.
         if state.dice.below(8) == 0 {
             return false;
         }
@@ -205,8 +208,7 @@ impl SimWorld {
         self.lock().now
     }
 
-    /// Lets somebody have the next turn, and returns when it is `me`'s again: after a sleep of
-    /// `longest`, if nothing has come before.
+    /// Ends a turn, and returns at the next turn of `me`: after a sleep of `longest` at most.
     pub(crate) fn pass(&self, me: usize, longest: Duration) {
         let mut state = self.lock();
         state.asleep[me] = Some(state.now.saturating_add(longest));
@@ -224,7 +226,7 @@ impl SimWorld {
         waited.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The program of a rank is over.
+    /// Ends the program of a rank.
     pub(crate) fn end(&self, me: usize) {
         let mut state = self.lock();
         state.running[me] = false;
@@ -239,7 +241,7 @@ impl WorldState {
         self.now += Duration::from_micros(passes);
     }
 
-    /// Time passes, and somebody who runs has the next turn.
+    /// Advances the time, and chooses the rank that has the next turn.
     fn next(&mut self) {
         self.turns += 1;
         self.pass(TURN);
@@ -255,7 +257,7 @@ impl WorldState {
         while !running.iter().any(|&rank| self.is_awake(rank)) {
             self.now = self.next_event();
         }
-        // Now and then somebody is woken for nothing.
+        // Sometimes a rank is woken without a reason.
         let is_fair = self.dice.below(8) > 0;
         let turns = running.iter().filter(|&&rank| !is_fair || self.is_awake(rank));
         let turns: Vec<usize> = turns.copied().collect();
@@ -265,25 +267,25 @@ impl WorldState {
     fn is_awake(&self, rank: usize) -> bool {
         let is_over = self.asleep[rank].is_none_or(|until| until <= self.now);
         let mut armed = self.armed.range((rank, 0)..(rank + 1, 0));
-        is_over || armed.any(|(&(me, peer), &wants_room)| self.has_news(me, peer, wants_room))
+        is_over || armed.any(|(&(me, peer), &wants_room)| self.has_event(me, peer, wants_room))
     }
 
-    /// Whether a look at this peer, or what is to be sent to it, would not be in vain.
-    fn has_news(&self, me: usize, peer: usize, wants_room: bool) -> bool {
+    /// Returns whether a poll of this peer, or a send to it, would make progress.
+    fn has_event(&self, me: usize, peer: usize, wants_room: bool) -> bool {
         let has_come = match self.wires.get(&(peer, me)).and_then(VecDeque::front) {
             Some(packet) => packet.ready <= self.now,
             None => !self.alive[peer],
         };
-        let is_told = self.confirmed.get(&(me, peer)).is_some_and(|told| !told.is_empty());
+        let is_completed = self.confirmed.get(&(me, peer)).is_some_and(|transfers| !transfers.is_empty());
         let has_room = self.wires.get(&(me, peer)).is_none_or(|wire| wire.len() < ROOM);
-        has_come || is_told || !self.alive[me] || (wants_room && has_room)
+        has_come || is_completed || !self.alive[me] || (wants_room && has_room)
     }
 
-    /// When something happens next, where everybody sleeps.
+    /// Returns the time of the next event, while all ranks sleep.
     fn next_event(&self) -> Duration {
         let arrivals = self.wires.values().filter_map(VecDeque::front).map(|packet| packet.ready);
         let ends = self.asleep.iter().flatten().copied();
         let events = arrivals.chain(ends).filter(|&at| at > self.now);
-        events.min().expect("who sleeps does so for a while")
+        events.min().expect("a sleep ends in the future")
     }
 }

@@ -1,4 +1,4 @@
-//! Receiving packets from one socket.
+//! Receives packets from one socket.
 
 use super::{IoOutcome, PACKET};
 use crate::transport::Sink;
@@ -8,51 +8,53 @@ use std::fmt;
 use std::io::{self, IoSliceMut, Read};
 use std::net::TcpStream;
 
-/// How much is read ahead of what is known to be there, in bytes.
+/// Bytes that are read ahead into the buffer.
 const AHEAD: usize = 64 << 10;
-/// The same where a long packet is expected, whose payload is to go straight to its place.
+/// Bytes that are read ahead while a long packet is expected, whose payload is to be read straight
+/// into its place.
 const SHORT_AHEAD: usize = 256;
-/// Packets up to here are handed over whole, in bytes. Longer ones may come in parts.
+/// Longest payload, in bytes, that is always delivered whole. Longer ones may be delivered in
+/// parts.
 const WHOLE: usize = 16 << 10;
-/// What one call receives at most before other links get their turn, in bytes.
+/// Bytes that one call receives at most before other links get their turn.
 const TURN: usize = 4 << 20;
 
-/// What has come and was not yet handed over.
+/// Receive state of a link.
 pub(super) struct Inbound {
-    /// Read ahead, of which `begin..end` waits to be understood.
+    /// Data read ahead, of which `begin..end` is not delivered yet.
     buffer: Box<[u8]>,
     begin: usize,
     end: usize,
-    /// The packet that comes in parts.
+    /// Long packet of which a part has been delivered.
     long: Option<Long>,
-    /// The next packet is probably long.
+    /// Whether the next packet is probably long.
     expects_long: bool,
-    farewell: StreamEnd,
+    stream_end: StreamEnd,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Long {
     header: Header,
-    /// How much of the payload the sink has.
+    /// Bytes of the payload that were delivered.
     offset: usize,
 }
 
-/// How far the peer is with its end.
+/// State of the peer's end of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StreamEnd {
     Open,
-    /// [`PacketKind::Bye`] has come.
+    /// [`PacketKind::Bye`] has arrived.
     SaidBye,
-    /// And then the end of the stream.
+    /// [`PacketKind::Bye`] and the end of the stream have arrived.
     Ended,
 }
 
-/// Without what ranks say to each other.
+/// Omits the buffer, which contains the program's data.
 impl fmt::Debug for Inbound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut inbound = f.debug_struct("Inbound");
         inbound.field("waiting", &(self.end - self.begin)).field("long", &self.long);
-        inbound.field("farewell", &self.farewell).finish_non_exhaustive()
+        inbound.field("stream_end", &self.stream_end).finish_non_exhaustive()
     }
 }
 
@@ -64,21 +66,21 @@ impl Inbound {
             end: 0,
             long: None,
             expects_long: false,
-            farewell: StreamEnd::Open,
+            stream_end: StreamEnd::Open,
         }
     }
 
-    /// What comes next is probably long.
     pub(super) fn expect_long(&mut self) {
         self.expects_long = true;
     }
 
-    /// Nothing comes any more, as the peer has announced.
+    /// Returns whether the stream has ended after a goodbye packet.
     pub(super) fn has_ended(&self) -> bool {
-        self.farewell == StreamEnd::Ended
+        self.stream_end == StreamEnd::Ended
     }
 
-    /// Hands over what has come; says whether anything did. One system call if nothing did.
+    /// Delivers what has arrived to the sink. Returns whether anything has; if not it took one
+    /// system call.
     pub(super) fn receive(
         &mut self,
         socket: &TcpStream,
@@ -99,21 +101,21 @@ impl Inbound {
                 self.deliver(sink)?;
             }
             total += count;
-            // Less than was asked means that the kernel has no more.
+            // After a short read the kernel has no more data.
             if count < asked || total >= TURN {
                 return Ok(true);
             }
         }
     }
 
-    /// After everything that came before it.
-    fn end_of_stream(&mut self, something_came: bool) -> Result<bool, LinkError> {
-        match self.farewell {
-            StreamEnd::Open if something_came => Ok(true),
+    /// Handles the end of the stream, once all data before it was delivered.
+    fn end_of_stream(&mut self, has_received: bool) -> Result<bool, LinkError> {
+        match self.stream_end {
+            StreamEnd::Open if has_received => Ok(true),
             StreamEnd::Open => Err(LinkError::Gone),
             StreamEnd::SaidBye | StreamEnd::Ended => {
-                self.farewell = StreamEnd::Ended;
-                Ok(something_came)
+                self.stream_end = StreamEnd::Ended;
+                Ok(has_received)
             }
         }
     }
@@ -128,14 +130,15 @@ impl Inbound {
         Ok((asked, moved))
     }
 
-    /// Never 0: what waits is less than [`WHOLE`] and a header, and at the buffer's front.
+    /// Returns the number of bytes to read ahead. It is never 0, because undelivered data is at the
+    /// front of the buffer and shorter than a header and [`WHOLE`] bytes.
     fn room_ahead(&self) -> usize {
         let room = self.buffer.len() - self.end;
         if self.expects_long { room.min(SHORT_AHEAD) } else { room }
     }
 
-    /// The rest of a payload straight to its place, and what follows it into the buffer, which is
-    /// empty.
+    /// Reads the rest of a long payload straight into its place, and what follows it into the
+    /// buffer, which is empty.
     fn read_long(
         &mut self,
         long: Long,
@@ -181,17 +184,17 @@ impl Inbound {
         }
     }
 
-    /// Hands over every packet that lies in the buffer, and what there is of a long one.
+    /// Delivers every complete packet in the buffer, and the beginning of a long one.
     fn deliver(&mut self, sink: &mut dyn Sink) -> Result<(), LinkError> {
         while let Some((head, rest)) = self.buffer[self.begin..self.end].split_first_chunk() {
             let header = from_bytes(head)?;
             let length = header.length as usize;
             if length > PACKET {
-                return Err(LinkError::Protocol("longer than a packet may be"));
+                return Err(LinkError::Protocol("a packet is too long"));
             }
             if length <= rest.len() {
                 if header.kind == PacketKind::Bye {
-                    self.farewell = StreamEnd::SaidBye;
+                    self.stream_end = StreamEnd::SaidBye;
                 }
                 self.expects_long = length > WHOLE;
                 self.begin += Header::SIZE + length;
@@ -202,7 +205,7 @@ impl Inbound {
                 self.expects_long = true;
                 self.begin += Header::SIZE;
                 self.long = Some(Long { header, offset: 0 });
-                self.hand_over_front(header, sink)?;
+                self.deliver_front(header, sink)?;
                 break;
             }
         }
@@ -214,8 +217,8 @@ impl Inbound {
         Ok(())
     }
 
-    /// All that is buffered is the front of this packet's payload.
-    fn hand_over_front(&mut self, header: Header, sink: &mut dyn Sink) -> Result<(), LinkError> {
+    /// Delivers the buffered beginning of a long packet's payload; nothing else is in the buffer.
+    fn deliver_front(&mut self, header: Header, sink: &mut dyn Sink) -> Result<(), LinkError> {
         let mut offset = 0;
         while self.begin < self.end {
             let mut taken = 0;
@@ -228,7 +231,7 @@ impl Inbound {
                 Ok::<usize, io::Error>(count)
             })?;
             if taken == 0 {
-                return Err(LinkError::Protocol("no memory for a payload"));
+                return Err(LinkError::Protocol("there is no memory for a payload"));
             }
             self.begin += taken;
             offset += taken;

@@ -1,8 +1,10 @@
-//! Packets over TCP: a socket for each pair of ranks.
+//! Links over TCP: one socket for each pair of ranks.
 //!
-//! A packet is its header, 16 bytes little endian, and its payload. Payloads go from the caller's
-//! memory into the kernel and from there to where they belong; only small ones pass through a
-//! buffer, so that one system call brings many of them.
+//! A packet is its header, 16 bytes in little-endian order, and its payload. Long payloads go from
+//! the sender's memory into the kernel and from there straight into the receiver's; small packets
+//! are read ahead into a buffer, so that one system call receives many of them.
+//!
+//! [`outbound`] and [`inbound`] have the two directions. [`watch`] has the descriptor for a sleep.
 
 mod inbound;
 mod outbound;
@@ -23,34 +25,36 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 use watch::SocketWatch;
 
-/// Messages up to here are sent before they are wanted, in bytes: a round trip costs more than a
-/// copy of so much.
+/// Longest eager message, in bytes: up to here a copy costs less than the round trip of an RTS and
+/// CTS.
 const EAGER: usize = 64 << 10;
-/// The longest payload of one packet, in bytes.
+/// Longest payload of one packet, in bytes.
 const PACKET: usize = 1 << 20;
 
-/// A host that has acknowledged nothing for so long is not there any more, or the way to it. What
-/// the kernel has for that, `TCP_USER_TIMEOUT`, also ends connections whose peers only do not read.
+/// Time without any acknowledgement after which a host, or the network to it, counts as down. The
+/// kernel's own limit, `TCP_USER_TIMEOUT`, is not used because it also ends connections whose peers
+/// merely do not read.
 const SILENCE: Duration = Duration::from_secs(12);
-/// How often it is looked for that while a rank sleeps.
+/// Interval of checks for silence while a rank sleeps.
 const SILENCE_CHECK: Duration = Duration::from_secs(1);
-/// While nothing is sent the kernel asks: after this many seconds, then so often, so many times.
+/// Keepalive of an idle connection: seconds before the first probe, seconds between probes, and
+/// number of probes.
 const KEEP_IDLE: u32 = 4;
 const KEEP_EVERY: u32 = 3;
 const KEEP_COUNT: u32 = 3;
-const ASKED: Duration = Duration::from_secs((KEEP_IDLE + KEEP_EVERY * KEEP_COUNT) as u64);
+const KEEP_TOTAL: Duration = Duration::from_secs((KEEP_IDLE + KEEP_EVERY * KEEP_COUNT) as u64);
 
-/// TCP to one other rank. Dropping it closes the connection; what was sent still arrives if all
-/// that has come was received.
+/// Link to one other rank over TCP. Dropping it closes the connection; data sent before still
+/// arrives if all received data was read.
 #[derive(Debug)]
 pub(crate) struct TcpLink {
     socket: TcpStream,
     inbound: Inbound,
     outbound: Outbound,
     watch: SocketWatch,
-    /// When it was last looked whether the peer's host is there.
+    /// Time of the last check for silence.
     silence_checked: Instant,
-    /// What was found then.
+    /// State of the check.
     silence: PeerSilence,
 }
 
@@ -63,7 +67,7 @@ impl TcpLink {
         poll_is_syscall: true,
     };
 
-    /// Takes over a connected `socket` that carries nothing yet.
+    /// Makes a link from a connected `socket` that has carried no packet yet.
     pub(crate) fn new(socket: TcpStream) -> Result<TcpLink, LinkError> {
         let tuned = socket.set_nonblocking(true).and_then(|()| socket.set_nodelay(true));
         let tuned = tuned.and_then(|()| keep_alive(&socket).map_err(io::Error::from));
@@ -78,13 +82,13 @@ impl TcpLink {
         })
     }
 
-    /// Fails where the peer's host has been silent for too long.
+    /// Fails if the peer's host has been silent for too long.
     fn check_silence(&mut self) -> Result<(), LinkError> {
         if self.silence_checked.elapsed() < SILENCE_CHECK {
             return Ok(());
         }
         self.silence_checked = Instant::now();
-        // What cannot be asked is found otherwise.
+        // If the kernel does not tell, keepalive finds a dead peer.
         let silent = self.silence.check(self.socket.as_fd()).unwrap_or(None);
         match silent.filter(|silent| *silent >= SILENCE) {
             Some(silent) => Err(LinkError::Silent(silent)),
@@ -94,10 +98,10 @@ impl TcpLink {
 
     fn check(header: Header, payload: &[u8]) -> Result<(), LinkError> {
         if payload.len() > PACKET {
-            return Err(LinkError::Protocol("longer than a packet may be"));
+            return Err(LinkError::Protocol("a packet is too long"));
         }
         if header.length as usize != payload.len() {
-            return Err(LinkError::Protocol("its length is another than its header says"));
+            return Err(LinkError::Protocol("the payload has another length than its header says"));
         }
         Ok(())
     }
@@ -126,7 +130,7 @@ impl Link for TcpLink {
 
     fn arm(&mut self, wants_room: bool) -> Result<Armed<'_>, LinkError> {
         self.check_silence()?;
-        // At the end of its stream a socket is readable for ever.
+        // A socket at the end of its stream stays readable.
         let reads = !self.inbound.has_ended();
         let watched = self.watch.on(&self.socket, reads, wants_room);
         watched
@@ -147,19 +151,19 @@ fn keep_alive(socket: &TcpStream) -> nix::Result<()> {
     setsockopt(socket, sockopt::TcpKeepCount, &KEEP_COUNT)
 }
 
-/// What a system call on a socket came to.
+/// Outcome of a system call on a socket.
 #[derive(Debug)]
 enum IoOutcome {
-    /// So many bytes, more than 0 unless 0 were asked.
+    /// Number of bytes moved; more than 0 unless 0 were requested.
     Bytes(usize),
-    /// Nothing to read, or no room.
+    /// Nothing to read, or no room to write.
     WouldBlock,
-    /// The peer says nothing any more.
+    /// The connection is closed.
     Closed,
 }
 
 impl IoOutcome {
-    /// Of a read of more than no bytes.
+    /// Classifies the result of a read into a buffer that is not empty.
     fn read(result: io::Result<usize>) -> Result<IoOutcome, LinkError> {
         match result {
             Ok(0) => Ok(IoOutcome::Closed),
@@ -179,8 +183,8 @@ impl IoOutcome {
         match source.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(IoOutcome::WouldBlock),
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Ok(IoOutcome::Closed),
-            // The kernel has asked in vain.
-            io::ErrorKind::TimedOut => Err(LinkError::Silent(ASKED)),
+            // Keepalive probes were not answered.
+            io::ErrorKind::TimedOut => Err(LinkError::Silent(KEEP_TOTAL)),
             _ => Err(LinkError::System { operation, source }),
         }
     }

@@ -1,4 +1,4 @@
-//! Sending packets over one socket.
+//! Sends packets over one socket.
 
 use super::IoOutcome;
 use crate::transport::packet::Header;
@@ -10,25 +10,27 @@ use std::io::{self, IoSlice};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 
-/// Payloads up to here are copied behind their header, in bytes: that is cheaper than to tell the
-/// kernel of two places.
+/// Longest payload, in bytes, that is copied behind its header: cheaper than a system call with two
+/// buffers.
 const SMALL: usize = 496;
 
-/// The kernel lets nothing go before it has copied the last byte of payloads up to twice this, in
-/// bytes. Of longer ones than this, so much is written first, which the peer copies meanwhile: that
-/// takes a fifth off their time. Still longer payloads the kernel cuts itself.
+/// Size, in bytes, of a first write for payloads of up to twice this size. The kernel transmits
+/// nothing of such a payload before it has copied the last byte; if the first part is written
+/// separately the peer copies it meanwhile, which takes a fifth off the time. The kernel itself
+/// splits longer payloads.
 const EARLY: usize = 32 << 10;
 
-/// A broken connection is an error, not a signal: the process may be anyone's.
+/// A broken connection must be an error and not SIGPIPE, because the process belongs to the
+/// program.
 const FLAGS: MsgFlags = MsgFlags::MSG_NOSIGNAL.union(MsgFlags::MSG_DONTWAIT);
 
-/// How much of the packet under way has been sent.
+/// Send state of a link: bytes sent of the current packet, and a buffer for small packets.
 pub(super) struct Outbound {
     sent: usize,
     small: [u8; Header::SIZE + SMALL],
 }
 
-/// Without what ranks say to each other.
+/// Omits the buffer, which contains the program's data.
 impl fmt::Debug for Outbound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Outbound").field("sent", &self.sent).finish_non_exhaustive()
@@ -42,7 +44,7 @@ impl Default for Outbound {
 }
 
 impl Outbound {
-    /// Begins a packet or goes on with it; `true` once all of it is written.
+    /// Sends a packet, or continues one. Returns `true` once all of it is written.
     #[inline]
     pub(super) fn send(
         &mut self,
@@ -61,17 +63,17 @@ impl Outbound {
             None => {
                 if self.sent == 0 && (EARLY + 1..=2 * EARLY).contains(&payload.len()) {
                     let early = write_two(socket, &head, &payload[..EARLY], 0)?;
-                    if !self.went(&early)? || self.sent < head.len() + EARLY {
+                    if !self.count_sent(&early)? || self.sent < head.len() + EARLY {
                         return Ok(false);
                     }
                 }
                 write_two(socket, &head, payload, self.sent)?
             }
         };
-        if !self.went(&moved)? {
+        if !self.count_sent(&moved)? {
             return Ok(false);
         }
-        // A short write means that there is no room: the next would be in vain.
+        // After a short write the socket buffer is full; another call would fail.
         if self.sent < head.len() + payload.len() {
             return Ok(false);
         }
@@ -79,8 +81,8 @@ impl Outbound {
         Ok(true)
     }
 
-    /// Says whether anything was written.
-    fn went(&mut self, moved: &IoOutcome) -> Result<bool, LinkError> {
+    /// Counts written bytes. Returns whether any were written.
+    fn count_sent(&mut self, moved: &IoOutcome) -> Result<bool, LinkError> {
         match moved {
             IoOutcome::Bytes(count) => self.sent += count,
             IoOutcome::WouldBlock => return Ok(false),
@@ -108,7 +110,7 @@ fn write_two(
     IoOutcome::written(result.map_err(|errno: Errno| io::Error::from(errno)))
 }
 
-/// As it crosses the socket.
+/// Encodes a header for the wire.
 #[inline]
 pub(super) fn to_bytes(header: Header) -> [u8; Header::SIZE] {
     let [first, second] = header.to_words();

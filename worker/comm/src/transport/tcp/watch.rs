@@ -1,4 +1,5 @@
-//! What a link sleeps on: its socket, or an epoll(7) of it where the socket is not to be read.
+//! Descriptor on which a link sleeps: its socket, or an epoll(7) of it once the stream has ended,
+//! since the socket would stay readable.
 
 use crate::transport::WatchedFd;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
@@ -10,18 +11,18 @@ use std::os::fd::{AsFd, BorrowedFd};
 #[derive(Debug, Default)]
 pub(super) struct SocketWatch {
     epoll: Option<Epoll>,
-    /// The socket is in it, watched for room to write.
+    /// Whether the socket is a member of the epoll, watched for room to write.
     is_member: bool,
 }
 
 impl SocketWatch {
-    /// Returns the epoll, if there was ever one.
+    /// Returns the epoll descriptor, if it was ever made.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.epoll.as_ref().map(|epoll| epoll.0.as_fd())
     }
 
-    /// Returns what becomes ready when the socket is readable, if it `reads`, or writable, if it
-    /// `writes`.
+    /// Returns the descriptor that becomes ready when the socket is readable, if `reads`, or
+    /// writable, if `writes`.
     pub(super) fn on<'l>(
         &'l mut self,
         socket: &'l TcpStream,
@@ -39,7 +40,7 @@ impl SocketWatch {
             if writes {
                 epoll.add(socket, EpollEvent::new(EpollFlags::EPOLLOUT, 0))?;
             } else {
-                // The kernel reports the end of a member's stream whether or not it is asked for.
+                // The kernel reports the end of a member's stream even if no event is requested.
                 epoll.delete(socket)?;
             }
             self.is_member = writes;

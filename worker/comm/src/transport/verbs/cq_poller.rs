@@ -1,5 +1,5 @@
-//! What links of one opened device share: where it says what has ended, and what wakes a rank that
-//! sleeps.
+//! Completion queue, protection domain and completion channel that all links of an opened device
+//! share.
 
 use super::failed;
 use crate::types::error::LinkError;
@@ -12,32 +12,33 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Names hubs.
+/// Source of [`CqPoller::number`].
 static NUMBERS: AtomicUsize = AtomicUsize::new(0);
 
-/// See the module.
+/// Shared completion queue of one opened device. It distributes completions to the links by the
+/// tags of their slots.
 #[derive(Debug)]
 pub(crate) struct CqPoller {
     pub(crate) resources: Resources,
     channel: Arc<CompletionChannel>,
-    /// No two hubs of a process have one.
+    /// Number that is unique in this process, as the key of buffer registrations.
     pub(super) number: usize,
     state: Mutex<PollState>,
 }
 
 #[derive(Debug, Default)]
 struct PollState {
-    /// What was polled, by the tags of the slots that it is about.
-    lines: BTreeMap<u64, VecDeque<Completion>>,
+    /// Completions that were polled and not yet collected, by the tag of their slots.
+    queues: BTreeMap<u64, VecDeque<Completion>>,
     batch: CompletionBatch,
-    /// The next completion is told on the channel, or was.
+    /// A notification was requested and its event has not been drained.
     requested: bool,
-    /// A link is about to sleep on it.
+    /// A link has asked to sleep on the channel.
     armed: bool,
 }
 
 impl CqPoller {
-    /// Of an opened device, for so many queue pairs of this depth.
+    /// Makes the shared resources for `pairs` queue pairs of this depth.
     pub(crate) fn open(
         context: &Arc<Context>,
         pairs: usize,
@@ -45,8 +46,9 @@ impl CqPoller {
     ) -> Result<Arc<CqPoller>, VerbsError> {
         let domain = ProtectionDomain::allocate(context)?;
         let channel = CompletionChannel::create(context)?;
-        // All requests of queue pairs that fail end at once. Devices have room for those of as many pairs
-        // as are connected at the start (255), and of the pairs of larger jobs few ever speak.
+        // When queue pairs fail, all their work requests complete at once. The completion queues of
+        // devices are large enough for the queue pairs that are connected at the start (up to 255);
+        // in larger jobs few pairs ever connect.
         let pairs = u32::try_from(pairs).unwrap_or(u32::MAX);
         let entries = pairs.saturating_mul(depth.send + depth.receive);
         let entries = entries.min(context.limits()?.completions);
@@ -64,16 +66,16 @@ impl CqPoller {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps what is about the slots with this tag.
+    /// Starts to collect completions for the slots with this tag.
     pub(super) fn join(&self, tag: u64) {
-        self.state().lines.insert(tag, VecDeque::new());
+        self.state().queues.insert(tag, VecDeque::new());
     }
 
     pub(super) fn leave(&self, tag: u64) {
-        self.state().lines.remove(&tag);
+        self.state().queues.remove(&tag);
     }
 
-    /// Exchanges `inbox`, which is empty, for what has ended of the slots with this tag.
+    /// Swaps the empty `inbox` for the completions of the slots with this tag.
     #[inline]
     pub(super) fn collect(
         &self,
@@ -81,55 +83,57 @@ impl CqPoller {
         inbox: &mut VecDeque<Completion>,
     ) -> Result<(), LinkError> {
         let mut state = self.state();
-        if state.lines.get(&tag).is_none_or(VecDeque::is_empty) {
+        if state.queues.get(&tag).is_none_or(VecDeque::is_empty) {
             self.poll(&mut state)?;
         }
-        if let Some(line) = state.lines.get_mut(&tag) {
-            std::mem::swap(line, inbox);
+        if let Some(queue) = state.queues.get_mut(&tag) {
+            std::mem::swap(queue, inbox);
         }
         Ok(())
     }
 
-    /// Says whether anything has ended.
+    /// Polls the completion queue. Returns whether there were any completions.
     fn poll(&self, state: &mut PollState) -> Result<bool, LinkError> {
-        let PollState { lines, batch, .. } = state;
+        let PollState { queues, batch, .. } = state;
         let ended = self.resources.completions.poll_into(batch).map_err(|error| failed(&error))?;
-        let any = ended.len() > 0;
+        let has_any = ended.len() > 0;
         for completion in ended {
-            // What nobody waits for is of a link that is gone.
-            if let Some(line) = lines.get_mut(&BounceBuffers::tag_of(&completion)) {
-                line.push_back(completion);
+            // Completions without a queue belong to a link that was dropped.
+            if let Some(queue) = queues.get_mut(&BounceBuffers::tag_of(&completion)) {
+                queue.push_back(completion);
             }
         }
-        Ok(any)
+        Ok(has_any)
     }
 
-    /// Whether a link may sleep: nothing has come, and whatever does is told on the channel.
+    /// Requests a notification. Returns whether the link may sleep: no completion is pending, and
+    /// the next one raises an event on the channel.
     pub(super) fn arm(&self, tag: u64) -> Result<bool, LinkError> {
         let mut state = self.state();
-        if state.lines.get(&tag).is_some_and(|line| !line.is_empty()) {
+        if state.queues.get(&tag).is_some_and(|queue| !queue.is_empty()) {
             return Ok(false);
         }
         if state.armed {
             return Ok(true);
         }
-        // What was told of before is known, and would wake this rank at once.
+        // Drain old events, which would wake this rank at once.
         self.take_events(&mut state)?;
         if !state.requested {
             self.resources.completions.arm().map_err(|error| failed(&error))?;
             state.requested = true;
         }
-        // What has ended in between is not told of; and whoever it is for has looked already.
+        // Completions that precede the request raise no event, so poll again. Their links were
+        // armed before and must be polled by the caller.
         state.armed = !self.poll(&mut state)?;
         Ok(state.armed)
     }
 
-    /// After a sleep. A link whose peer has left is asked no more whether it may sleep, but woken by
-    /// what is told of it.
+    /// Ends a sleep. Links whose peers have left are no longer armed, so their events are drained
+    /// here; the channel would stay readable otherwise.
     pub(super) fn disarm(&self, has_peer_left: bool) {
         let mut state = self.state();
         if std::mem::take(&mut state.armed) || (has_peer_left && state.requested) {
-            // If not now, the next call says why.
+            // An error shows up again in the next call.
             let _ = self.take_events(&mut state);
         }
     }

@@ -1,33 +1,34 @@
-//! How many messages the peer has room for: numbers alone, no device.
+//! Flow control by credits: counts the receive slots of both ends. It does not touch the device.
 //!
-//! A message that finds no slot is lost, or sent again after a long pause. So each end counts what
-//! it has sent and what of that the peer has taken out of its slots, which the peer says along with
-//! each message, and when half of its slots are to be told of and it has nothing to say, by a
-//! message that says nothing else. One slot is kept for those: two ends whose slots are all full
-//! still tell each other when that changes.
+//! A message that finds no posted receive is lost, or resent only after a long pause (RNR retry).
+//! So each end counts the messages that it has sent and how many of them the peer has consumed.
+//! Each message carries the sender's count of consumed messages. When half of an end's slots have
+//! been consumed since it last reported, and it has nothing to send, it sends a message with only
+//! the count. One slot is reserved for these messages, so that two ends whose slots are all full
+//! can still report to each other.
 
 use crate::types::error::LinkError;
 
-/// What one end knows of both.
+/// Message counts of one end of a link.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Credits {
-    /// The peer's slots.
+    /// Receive slots of the peer.
     theirs: u32,
-    /// This end's.
+    /// Receive slots of this end.
     own: u32,
-    /// Messages to the peer; it has taken so many of them. Both begin anew after the last number.
+    /// Messages sent to the peer, and those of them that it has consumed. Both wrap around.
     sent: u32,
     taken: u32,
-    /// Messages of the peer that were taken; it was told of so many.
+    /// Messages consumed from the peer, and those of them that were reported to it.
     received: u32,
     returned: u32,
-    /// The peer has to speak first.
+    /// This end must not send before the peer's first message.
     waits_for_peer: bool,
 }
 
 impl Credits {
-    /// Of two ends with so many slots, of which at least two each. An end that `waits_for_peer` sends
-    /// nothing before the peer has.
+    /// Makes the counts of an end with `own` receive slots, whose peer has `theirs`; both have at
+    /// least 2. With `waits_for_peer` this end sends nothing before the peer's first message.
     pub(super) fn new(theirs: u32, own: u32, waits_for_peer: bool) -> Credits {
         Credits { theirs, own, sent: 0, taken: 0, received: 0, returned: 0, waits_for_peer }
     }
@@ -36,34 +37,35 @@ impl Credits {
         self.sent.wrapping_sub(self.taken)
     }
 
-    /// Whether a message may be sent.
+    /// Returns whether a message with a packet may be sent.
     pub(super) fn may_send(&self) -> bool {
         !self.waits_for_peer && self.under_way() + 1 < self.theirs
     }
 
-    /// Whether a message may be sent that says nothing but how many were taken.
+    /// Returns whether a message with only the count may be sent.
     pub(super) fn may_send_credits(&self) -> bool {
         !self.waits_for_peer && self.under_way() < self.theirs
     }
 
-    /// Whether it is time for one.
+    /// Returns whether a message with only the count is due.
     pub(super) fn is_due(&self) -> bool {
         self.received.wrapping_sub(self.returned) >= (self.own / 2).max(1)
     }
 
-    /// A message goes; what it says along with it.
+    /// Counts a sent message, and returns the count of consumed messages that it has to carry.
     pub(super) fn on_send(&mut self) -> u32 {
         self.sent = self.sent.wrapping_add(1);
         self.returned = self.received;
         self.returned
     }
 
-    /// A message has come, and this with it.
-    pub(super) fn on_receive(&mut self, said: u32) -> Result<(), LinkError> {
-        if said.wrapping_sub(self.taken) > self.under_way() {
-            return Err(LinkError::Protocol("it has taken more messages than were sent"));
+    /// Counts a received message that carries the peer's count `consumed`. Fails if the peer claims
+    /// to have consumed more messages than were sent.
+    pub(super) fn on_receive(&mut self, consumed: u32) -> Result<(), LinkError> {
+        if consumed.wrapping_sub(self.taken) > self.under_way() {
+            return Err(LinkError::Protocol("it claims to have consumed more messages than were sent"));
         }
-        self.taken = said;
+        self.taken = consumed;
         self.waits_for_peer = false;
         self.received = self.received.wrapping_add(1);
         Ok(())
@@ -76,12 +78,13 @@ mod tests {
     use crate::transport::sim::Dice;
     use std::collections::VecDeque;
 
-    /// What is on the wire: what was taken, and a number if it says anything else.
+    /// Message on the wire: the count of consumed messages, and the number of its packet, if it has
+    /// one.
     type Message = (u32, Option<u32>);
 
     struct End {
         credits: Credits,
-        /// What its peer has sent, in its slots.
+        /// Messages from the peer that are not consumed yet.
         slots: VecDeque<Message>,
         sent: u32,
         received: u32,
@@ -98,24 +101,24 @@ mod tests {
             End { credits, slots: VecDeque::new(), sent: 0, received: 0 }
         }
 
-        /// Sends its next number if it may.
+        /// Sends the next number, if allowed.
         fn on_send(&mut self, last: u32, to: &mut End) {
             if self.sent < last && self.credits.may_send() {
-                let said = self.credits.on_send();
-                to.slots.push_back((said, Some(self.sent)));
+                let consumed = self.credits.on_send();
+                to.slots.push_back((consumed, Some(self.sent)));
                 self.sent += 1;
             }
         }
 
-        fn tells(&mut self, to: &mut End) {
+        fn send_credits(&mut self, to: &mut End) {
             if self.credits.is_due() && self.credits.may_send_credits() {
                 to.slots.push_back((self.credits.on_send(), None));
             }
         }
 
-        fn takes(&mut self) {
-            let Some((said, number)) = self.slots.pop_front() else { return };
-            self.credits.on_receive(said).unwrap();
+        fn consume(&mut self) {
+            let Some((consumed, number)) = self.slots.pop_front() else { return };
+            self.credits.on_receive(consumed).unwrap();
             if let Some(number) = number {
                 assert_eq!(number, self.received, "in order");
                 self.received += 1;
@@ -123,7 +126,7 @@ mod tests {
         }
     }
 
-    /// However the two take turns, with however few slots, and if one of them has nothing to say.
+    /// Holds for every order of steps, every number of slots, and ends with nothing to send.
     #[test]
     fn nothing_is_lost_and_nobody_waits_for_ever() {
         for seed in 0..2000 {
@@ -141,10 +144,10 @@ mod tests {
                 match dice.below(6) {
                     0 => one.on_send(lasts[0], &mut other),
                     1 => other.on_send(lasts[1], &mut one),
-                    2 => one.takes(),
-                    3 => other.takes(),
-                    4 => one.tells(&mut other),
-                    _ => other.tells(&mut one),
+                    2 => one.consume(),
+                    3 => other.consume(),
+                    4 => one.send_credits(&mut other),
+                    _ => other.send_credits(&mut one),
                 }
                 assert!(
                     one.slots.len() <= slots[0] as usize,
@@ -160,23 +163,24 @@ mod tests {
         }
     }
 
-    /// A word for each half of the slots, none for a word.
+    /// Messages with only the count are sent for every half of the slots, and never in answer to
+    /// one another.
     #[test]
     fn two_who_have_nothing_to_say_fall_silent() {
         let (mut one, mut other) = (End::new(8, 8, false), End::new(8, 8, false));
         one.on_send(1, &mut other);
-        other.takes();
-        other.tells(&mut one);
-        assert!(one.slots.is_empty(), "a single message need not be told of");
+        other.consume();
+        other.send_credits(&mut one);
+        assert!(one.slots.is_empty(), "a single message need not be reported");
         for _ in 0..3 {
             one.on_send(4, &mut other);
-            other.takes();
+            other.consume();
         }
         for _ in 0..20 {
-            other.tells(&mut one);
-            one.takes();
-            one.tells(&mut other);
-            other.takes();
+            other.send_credits(&mut one);
+            one.consume();
+            one.send_credits(&mut other);
+            other.consume();
         }
         assert_eq!(other.credits.sent.wrapping_sub(u32::MAX - 7), 1);
         assert_eq!(one.credits.under_way(), 0);
@@ -189,6 +193,6 @@ mod tests {
         assert!(credits.on_receive(2).is_err());
         assert!(credits.on_receive(u32::MAX).is_err());
         assert!(credits.on_receive(1).is_ok());
-        assert!(credits.on_receive(0).is_err(), "nothing is given back");
+        assert!(credits.on_receive(0).is_err(), "a count never decreases");
     }
 }

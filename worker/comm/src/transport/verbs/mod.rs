@@ -1,9 +1,15 @@
-//! Packets over RDMA: a queue pair of a reliable connection for each pair of ranks.
+//! Links over RDMA: one reliable-connected (RC) queue pair for each pair of ranks.
 //!
-//! A message is a word of the [`credits`], 8 bytes, and then a packet, if there is one: its header
-//! and its payload. It lies in a slot of the sender until it is sent, and in one of the receiver
-//! until it is understood. Long messages are written by the device, from their sender's memory
-//! straight to their receiver's; what is sent afterwards comes after them.
+//! A message on the wire is a word of 8 bytes for flow control ([`credits`]) and then, except in
+//! messages with only the count, a packet: header and payload. It is copied into a registered send
+//! slot (bounce buffer), sent as one SEND work request, and stays in a receive slot of the peer
+//! until it has been processed.
+//!
+//! Long messages are written by RDMA WRITE from the sender's memory straight into the receiver's,
+//! whose address and rkey are in the CTS. Work requests of a queue pair are executed in order, so
+//! packets sent later arrive after the written data.
+//!
+//! All links of a device share a protection domain and a completion queue ([`CqPoller`]).
 
 mod cq_poller;
 mod credits;
@@ -25,83 +31,85 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Before each packet, in bytes.
+/// Length of the flow-control word before each packet, in bytes.
 const PREFIX: usize = 8;
-/// Before each payload, in bytes.
+/// Length of all that precedes a payload, in bytes.
 const HEAD: usize = PREFIX + Header::SIZE;
-/// From here on messages are written by the device, in bytes: then it costs less to tell it of
-/// memory than to copy from and to slots.
+/// Shortest message, in bytes, that is sent by RDMA WRITE: from here on it costs less to register
+/// memory than to copy into and out of slots.
 const WRITE: usize = 32 << 10;
-/// What is written at once, in bytes: some devices do not take more.
+/// Bytes of one RDMA WRITE; some devices do not take more.
 const CHUNK: usize = 4 << 20;
-/// So many completions are looked at before other links get their turn.
+/// Completions that are processed before other links get their turn.
 const TURN: usize = 16;
-/// A peer that is waited for and has been silent for so long is sent a word: a device whose peer is
-/// gone learns it from what is not answered, and from nothing else.
+/// Silence after which a peer that this rank waits for is sent a message. A device detects that the
+/// peer's device is gone only by missing acknowledgements.
 const SILENCE: Duration = Duration::from_secs(2);
-/// Cards hold interrupts back to send fewer, and those of emulated hosts take their time.
+/// NICs delay interrupts to raise fewer of them, and emulated hosts are slow.
 const WAKE_LATENCY: Duration = Duration::from_millis(10);
 
-/// How a link of two ranks is made, the same at both ends.
+/// Parameters of a link, which both ends have agreed on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LinkConfig {
-    /// Of the longest payload, in bytes; a multiple of 64.
+    /// Longest payload in bytes; a multiple of 64.
     pub(crate) payload: usize,
-    /// The peer's slots, and this end's: at least two each.
+    /// Receive slots of the peer, and of this end: at least two each.
     pub(crate) slots: (u32, u32),
 }
 
 impl LinkConfig {
-    /// How large a slot is, in bytes.
+    /// Returns the size of a slot for this payload, in bytes.
     pub(crate) fn slot(payload: usize) -> usize {
         HEAD + payload
     }
 }
 
-/// Who speaks first. iWARP wants it to be the end that has connected.
+/// End that sends the first message. iWARP requires it to be the end that connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FirstSender {
-    /// This end, at once.
+    /// This end, immediately.
     Local,
-    /// The peer, and this end is silent until then.
+    /// The peer; this end sends nothing before.
     Peer,
-    /// Whoever has something to say.
+    /// Either end.
     Either,
 }
 
-/// RDMA to one other rank.
+/// RDMA link to one other rank.
 #[derive(Debug)]
 pub(crate) struct VerbsLink {
     slots: BounceBuffers,
     poller: Arc<CqPoller>,
     credits: Credits,
     payload: usize,
-    /// What has ended and was not looked at.
+    /// Completions that are not processed yet.
     inbox: VecDeque<Completion>,
-    /// Since when the peer was found to be silent, or was last asked.
+    /// When the peer was first found silent, or was last sent a probe.
     silent: Option<Instant>,
-    /// How the queue pair has failed.
+    /// Status of the first work request that failed.
     failed: Option<WcStatus>,
-    /// Why the device takes no requests any more. The peer's last word may still wait to be read.
+    /// Error on which the device rejected a work request. Messages that arrived before are still
+    /// processed.
     refused: Option<LinkError>,
-    /// [`PacketKind::Bye`] has come.
+    /// Whether [`PacketKind::Bye`] has arrived.
     has_peer_left: bool,
-    /// Requests up to here are to end before this rank may.
+    /// Number of work requests that must have completed for the goodbye packet to be delivered.
     bye_posted: u64,
-    /// How much of a message is written of which a part is.
+    /// Bytes posted of the message that is being written.
     begun: usize,
-    /// Messages that were written when so many requests have ended, by transfer.
+    /// Written messages: the count of work requests after which each has completed, and its
+    /// transfer id.
     writing: VecDeque<(u64, u32)>,
 }
 
-/// As ranks are told of it.
+/// Converts a verbs error to the error of a link.
 pub(super) fn failed(error: &VerbsError) -> LinkError {
     LinkError::Rdma(error.to_string())
 }
 
 impl VerbsLink {
-    /// Takes over `slots` of a queue pair that is connected, and whose peer is ready. Both ends give
-    /// the same `config`, each from where it stands.
+    /// Makes a link from `slots` of a connected queue pair whose peer has posted its receives. Both
+    /// ends pass the same `config`, each from its own point of view.
     pub(crate) fn new(
         slots: BounceBuffers,
         poller: Arc<CqPoller>,
@@ -130,7 +138,7 @@ impl VerbsLink {
         link
     }
 
-    /// What a link will be whose longest payload is this, in bytes.
+    /// Returns the properties of a link with this longest payload, in bytes.
     pub(crate) fn link_hint(payload: usize) -> LinkHint {
         let (fetch, write) = (usize::MAX, WRITE.max(payload + 1));
         let limits =
@@ -138,22 +146,23 @@ impl VerbsLink {
         LinkHint { limits, wake_latency: WAKE_LATENCY, is_rdma: true }
     }
 
-    /// A request more is posted for packets, and one is left for [`VerbsLink::tell`].
+    /// Returns whether a work request for a packet may be posted; the last one is reserved for
+    /// [`VerbsLink::send_credits`].
     fn has_room(&self) -> bool {
         self.slots.available() > 1
     }
 
-    /// Whether a packet may be posted.
+    /// Returns whether a packet may be posted.
     fn may_send(&self) -> bool {
         self.credits.may_send() && self.has_room() && self.refused.is_none()
     }
 
-    /// The device takes nothing any more.
+    /// Records that the device rejects work requests.
     fn refuse(&mut self, error: &VerbsError) {
         self.refused.get_or_insert_with(|| failed(error));
     }
 
-    /// Says what was taken, and nothing else.
+    /// Sends a message with only the count of consumed messages.
     fn send_credits(&mut self) {
         let word = prefix(self.credits.on_send());
         if let Err(error) = self.slots.send([&word], false) {
@@ -161,7 +170,7 @@ impl VerbsLink {
         }
     }
 
-    /// The same when it is time, and as soon as it can be said.
+    /// Calls [`VerbsLink::send_credits`] if it is due and possible.
     #[inline]
     fn send_credits_if_due(&mut self) {
         let may_send_credits = self.credits.may_send_credits() && self.slots.available() > 0;
@@ -170,7 +179,7 @@ impl VerbsLink {
         }
     }
 
-    /// Fails once the queue pair has, unless the peer has left.
+    /// Fails if the queue pair has failed, unless the peer has said goodbye.
     fn check(&self) -> Result<(), LinkError> {
         match self.failed {
             Some(_) if self.has_peer_left => Ok(()),
@@ -180,8 +189,8 @@ impl VerbsLink {
         }
     }
 
-    /// Nothing has come that was not handed over. Fails if nothing will.
-    fn nothing(&mut self) -> Result<bool, LinkError> {
+    /// Handles an empty poll. Fails if no further message can arrive.
+    fn on_empty_poll(&mut self) -> Result<bool, LinkError> {
         self.check()?;
         match self.refused.take() {
             Some(error) if !self.has_peer_left => Err(error),
@@ -189,13 +198,13 @@ impl VerbsLink {
         }
     }
 
-    /// Hands what has come to the sink.
-    fn take(&mut self, completion: Completion, sink: &mut dyn Sink) -> Result<(), LinkError> {
+    /// Processes a completion, and passes a received packet to the sink.
+    fn process(&mut self, completion: Completion, sink: &mut dyn Sink) -> Result<(), LinkError> {
         match self.slots.process(completion) {
             Some(BufferEvent::Received(slot)) => {
                 self.silent = None;
-                let understood = understand(self.slots.message(&slot), &mut self.credits);
-                let handed = understood.and_then(|packet| {
+                let decoded = decode_message(self.slots.message(&slot), &mut self.credits);
+                let delivered = decoded.and_then(|packet| {
                     let Some((header, payload)) = packet else { return Ok(()) };
                     self.has_peer_left |= header.kind == PacketKind::Bye;
                     sink.packet(header, payload)
@@ -203,11 +212,11 @@ impl VerbsLink {
                 if let Err(error) = self.slots.repost(slot) {
                     self.refuse(&error);
                 }
-                handed
+                delivered
             }
             Some(BufferEvent::Sent) => self.written(sink),
             Some(BufferEvent::Failed(status)) => {
-                // What fails first says why; the others were never tried.
+                // The first failed work request has the cause; those after it are only flushed.
                 if self.failed.is_none_or(WcStatus::is_flushed) {
                     self.failed = Some(status);
                 }
@@ -227,7 +236,7 @@ impl VerbsLink {
         Ok(())
     }
 
-    /// Asks the device to write what follows of a message, as far as there is room.
+    /// Posts RDMA WRITEs for the rest of a message, as long as there is room.
     fn post(
         slots: &mut BounceBuffers,
         from: Written<'_>,
@@ -247,7 +256,8 @@ impl VerbsLink {
 }
 
 impl CqPoller {
-    /// Runs `uses` on what the device was told of lent memory, and on where the buffer begins in that.
+    /// Calls `uses` with the registration of a lent buffer on this device, and the buffer's offset
+    /// in the registered region. Registers the buffer if necessary.
     fn with_registration<R>(
         &self,
         buffers: &BufferTable,
@@ -255,12 +265,12 @@ impl CqPoller {
         uses: impl FnOnce(&UserMr, usize) -> R,
     ) -> Attached<R> {
         let domain = self.resources.domain.clone();
-        let tell = move |held| UserMr::register(&domain, held).ok();
-        buffers.with_attachment(slice.buffer, self.number, tell, uses)
+        let register = move |held| UserMr::register(&domain, held).ok();
+        buffers.with_attachment(slice.buffer, self.number, register, uses)
     }
 }
 
-/// A message that is written.
+/// Message to be written: its source in a registered region, and its remote address and rkey.
 #[derive(Clone, Copy)]
 struct Written<'r> {
     region: &'r UserMr,
@@ -281,7 +291,7 @@ impl Link for VerbsLink {
 
     fn send(&mut self, header: Header, payload: &[u8]) -> Result<bool, LinkError> {
         if payload.len() > self.payload || header.length as usize != payload.len() {
-            return Err(LinkError::Protocol("its length is another than its header says"));
+            return Err(LinkError::Protocol("the payload has another length than its header says"));
         }
         self.check()?;
         if !self.may_send() {
@@ -289,8 +299,8 @@ impl Link for VerbsLink {
         }
         let word = prefix(self.credits.on_send());
         let is_last = header.kind == PacketKind::Bye;
-        let said = self.slots.send([&word, &to_bytes(header), payload], is_last);
-        if let Err(error) = said {
+        let sent = self.slots.send([&word, &to_bytes(header), payload], is_last);
+        if let Err(error) = sent {
             self.refuse(&error);
             return Ok(false);
         }
@@ -305,33 +315,33 @@ impl Link for VerbsLink {
             self.poller.collect(self.slots.tag(), &mut self.inbox)?;
             if self.inbox.is_empty() {
                 self.send_credits_if_due();
-                return self.nothing();
+                return self.on_empty_poll();
             }
         }
         for _ in 0..TURN {
             let Some(completion) = self.inbox.pop_front() else { break };
-            self.take(completion, sink)?;
+            self.process(completion, sink)?;
         }
         self.send_credits_if_due();
         Ok(true)
     }
 
     fn register(&mut self, buffers: &BufferTable, whole: LocalSlice) {
-        // Where the device refuses, messages from and to the memory are copied.
+        // If the device cannot register the memory, messages from and to it are copied.
         let _ = self.poller.with_registration(buffers, whole, |_, _| ());
     }
 
     fn expose_write(&mut self, buffers: &BufferTable, into: LocalSlice) -> Exposure {
         let LocalSlice { buffer, start, length } = into;
         let place = self.poller.with_registration(buffers, into, |region, offset| {
-            // All of it is there, and may be written to.
+            // The slice must be in the region, and the region writable.
             let at = offset + start;
             region.slice(at, length).ok().filter(|_| region.is_writable())?;
             let address = region.address() + at as u64;
             Some(RemoteBuf { address, key: region.rkey().into() })
         });
         match place {
-            // Nobody looks at it until the peer has written.
+            // The program must not access the memory until the peer has written it.
             Attached::Used(Some(place)) if buffers.expose(buffer, start..start + length) => {
                 Exposure::At(place)
             }
@@ -352,7 +362,7 @@ impl Link for VerbsLink {
             return Ok(WriteOutcome::NoRoom);
         }
         let Ok(key) = u32::try_from(to.key) else {
-            return Err(LinkError::Protocol("it wants a message where no device has memory"));
+            return Err(LinkError::Protocol("its CTS has an invalid rkey"));
         };
         let LocalSlice { start, length, .. } = from;
         let (slots, begun) = (&mut self.slots, &mut self.begun);
@@ -392,7 +402,7 @@ impl Link for VerbsLink {
         let since = *self.silent.get_or_insert_with(Instant::now);
         if since.elapsed() >= SILENCE {
             self.silent = Some(Instant::now());
-            // As a packet, not as a word that must get through.
+            // Like a packet, this must not use the reserved slot and work request.
             if self.may_send() {
                 self.send_credits();
             }
@@ -436,12 +446,12 @@ fn to_bytes(header: Header) -> [u8; Header::SIZE] {
     (u128::from(first) | u128::from(second) << 64).to_le_bytes()
 }
 
-/// The packet of a message, if it has one.
-fn understand<'m>(
+/// Decodes a message: applies its flow-control word, and returns its packet, if it has one.
+fn decode_message<'m>(
     message: &'m [u8],
     credits: &mut Credits,
 ) -> Result<Option<(Header, &'m [u8])>, LinkError> {
-    let short = || LinkError::Protocol("shorter than a message may be");
+    let short = || LinkError::Protocol("a message is too short");
     let (word, rest) = message.split_first_chunk::<PREFIX>().ok_or_else(short)?;
     let word = u64::from_le_bytes(*word);
     credits.on_receive(u32::try_from(word).map_err(|_| short())?)?;
@@ -453,7 +463,7 @@ fn understand<'m>(
     let header = Header::from_words([both as u64, (both >> 64) as u64])?;
     match header.length as usize == payload.len() {
         true => Ok(Some((header, payload))),
-        false => Err(LinkError::Protocol("its length is another than its header says")),
+        false => Err(LinkError::Protocol("the payload has another length than its header says")),
     }
 }
 
@@ -471,9 +481,9 @@ mod tests {
         let message = [&prefix(1)[..], &to_bytes(header), &[1, 2, 3]].concat();
         let mut credits = Credits::new(4, 4, false);
         credits.on_send();
-        let packet = understand(&message, &mut credits).unwrap();
+        let packet = decode_message(&message, &mut credits).unwrap();
         assert_eq!(packet, Some((header, &[1, 2, 3][..])));
-        assert_eq!(understand(&prefix(1), &mut credits).unwrap(), None);
+        assert_eq!(decode_message(&prefix(1), &mut credits).unwrap(), None);
         assert_eq!(message.len(), LinkConfig::slot(3));
     }
 
@@ -481,18 +491,18 @@ mod tests {
     fn what_no_rlaunch_sends_is_refused() {
         let good = [&prefix(0)[..], &to_bytes(header(PacketKind::Eager, 2)), &[1, 2]].concat();
         let refused = |message: &[u8]| {
-            understand(message, &mut Credits::new(4, 4, false)).unwrap_err().to_string()
+            decode_message(message, &mut Credits::new(4, 4, false)).unwrap_err().to_string()
         };
-        assert!(refused(&[]).ends_with("shorter than a message may be"));
-        assert!(refused(&good[..20]).ends_with("shorter than a message may be"));
-        let said = "its length is another than its header says";
-        assert!(refused(&good[..25]).ends_with(said));
-        assert!(refused(&[&good[..], &[0]].concat()).ends_with(said));
+        assert!(refused(&[]).ends_with("a message is too short"));
+        assert!(refused(&good[..20]).ends_with("a message is too short"));
+        let expected = "the payload has another length than its header says";
+        assert!(refused(&good[..25]).ends_with(expected));
+        assert!(refused(&[&good[..], &[0]].concat()).ends_with(expected));
         let mut unknown = good.clone();
         unknown[PREFIX + 4] |= 0xf;
         assert!(refused(&unknown).ends_with("unknown kind 15"));
         let mut taken = good;
         taken[0] = 1;
-        assert!(refused(&taken).ends_with("it has taken more messages than were sent"));
+        assert!(refused(&taken).ends_with("it claims to have consumed more messages than were sent"));
     }
 }

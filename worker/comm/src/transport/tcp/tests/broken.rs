@@ -1,4 +1,4 @@
-//! Ends that dribble, lie, fall silent or die.
+//! Tests with peers that send byte by byte, send garbage, fall silent or die.
 
 use super::*;
 use std::io::Write;
@@ -95,7 +95,7 @@ fn a_peer_that_dies_with_unread_packets_is_gone_for_both_directions() {
     assert!(link.send(header(PacketKind::Eager, 2, 4), &[4; 4]).unwrap());
     let waiting = |peer: &TcpStream| peer.peek(&mut [0; 20]).unwrap();
     assert_eq!(waiting(&peer), 20);
-    // Unread data make this a reset.
+    // Closing with unread data sends a reset.
     drop(peer);
     let mut sink = Recorder::new(usize::MAX);
     assert!(matches!(until_error(&mut link, &mut sink), LinkError::Gone));

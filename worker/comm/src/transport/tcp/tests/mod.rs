@@ -1,4 +1,4 @@
-//! Two ends in one process, and ends that misbehave.
+//! Tests with both ends in one process, and with a misbehaving peer.
 
 mod broken;
 mod whole;
@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Two ends of a connection, with small kernel buffers if wanted. Small segments keep TCP from
-/// waiting for room for a large one.
+/// Makes both ends of a connection, with small kernel buffers if `small`. Small segments keep TCP
+/// from waiting for room for a large one.
 fn sockets(small: bool) -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     if small {
@@ -38,7 +38,7 @@ fn links(small: bool) -> (TcpLink, TcpLink) {
     (TcpLink::new(one).unwrap(), TcpLink::new(other).unwrap())
 }
 
-/// A link, and the bare socket at its other end.
+/// Makes a link, and the bare socket of its peer.
 fn bare() -> (TcpLink, TcpStream) {
     let (one, other) = sockets(false);
     (TcpLink::new(one).unwrap(), other)
@@ -52,12 +52,12 @@ fn bytes(seed: u32, length: usize) -> Vec<u8> {
     (0..length as u32).map(|at| (at.wrapping_mul(31) ^ at >> 9).wrapping_add(seed) as u8).collect()
 }
 
-/// A packet as it crosses a socket.
+/// Encodes a packet for the wire.
 fn encoded(header: Header, payload: &[u8]) -> Vec<u8> {
     [&to_bytes(header)[..], payload].concat()
 }
 
-/// Keeps what comes. It has `piece` bytes of memory at a time for packets in parts.
+/// Sink that keeps all packets. It offers `piece` bytes of memory at a time for packets in parts.
 #[derive(Default)]
 struct Recorder {
     packets: Vec<(Header, Vec<u8>)>,
@@ -97,7 +97,7 @@ impl Sink for Recorder {
     }
 }
 
-/// Sends all packets from one end to the other, which both are in this thread.
+/// Sends all packets from one end to the other, both in this thread.
 fn cross(from: &mut TcpLink, to: &mut TcpLink, packets: &[(Header, Vec<u8>)], sink: &mut Recorder) {
     let end = Instant::now() + PATIENCE;
     let first = sink.packets.len();
@@ -111,11 +111,11 @@ fn cross(from: &mut TcpLink, to: &mut TcpLink, packets: &[(Header, Vec<u8>)], si
         to.receive(sink).unwrap();
         assert!(Instant::now() < end, "{} packets came", sink.packets.len());
     }
-    // Not assert_eq: nobody wants to read a mebibyte.
+    // Not `assert_eq`, which would print a mebibyte.
     assert!(sink.packets[first..] == *packets, "what came is not what was sent");
 }
 
-/// Receives until it fails.
+/// Receives until an error.
 fn until_error(link: &mut TcpLink, sink: &mut Recorder) -> LinkError {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -126,7 +126,7 @@ fn until_error(link: &mut TcpLink, sink: &mut Recorder) -> LinkError {
     }
 }
 
-/// Receives until so many packets have come.
+/// Receives until `count` packets have arrived.
 fn until_came(link: &mut TcpLink, sink: &mut Recorder, count: usize) {
     let end = Instant::now() + PATIENCE;
     while sink.packets.len() < count {
@@ -135,7 +135,7 @@ fn until_came(link: &mut TcpLink, sink: &mut Recorder, count: usize) {
     }
 }
 
-/// Whether what a link sleeps on is ready within so many milliseconds.
+/// Returns whether the descriptor of a link becomes ready within this time.
 fn wakes(link: &mut TcpLink, wants_room: bool, milliseconds: u16) -> bool {
     let Armed::Watch(watched) = link.arm(wants_room).unwrap() else { return true };
     let mut flags = PollFlags::POLLIN;
@@ -146,7 +146,7 @@ fn wakes(link: &mut TcpLink, wants_room: bool, milliseconds: u16) -> bool {
     ready
 }
 
-/// Numbers that look random: xorshift.
+/// Pseudo-random numbers: xorshift.
 struct Random(u64);
 
 impl Random {
