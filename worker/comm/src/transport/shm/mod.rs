@@ -90,7 +90,8 @@ impl ShmNode {
             let name = name.to_owned();
             move |source| AttachError::System { operation, name, source }
         };
-        let doorbell = Doorbell::new(local_size).map_err(system("create the doorbell socket for"))?;
+        let doorbell =
+            Doorbell::new(local_size).map_err(system("create the doorbell socket for"))?;
         let probe = Box::new(RandomState::new().hash_one(std::process::id()));
         let me = Identity {
             pid: u64::from(std::process::id()),
@@ -272,7 +273,9 @@ impl ShmLink {
         self.last_request = self.last_request.checked_add(1).unwrap_or(1);
         split_copy::request(self.node.segment.memory(), own_request, self.last_request, &request);
         let mut result = Ok(());
-        while let Some(slice) = split_copy::claim_front(self.node.segment.memory(), own_request, slices) {
+        while let Some(slice) =
+            split_copy::claim_front(self.node.segment.memory(), own_request, slices)
+        {
             // After an error the remaining slices are claimed but not copied, so that the peer
             // writes no more.
             if result.is_ok() {

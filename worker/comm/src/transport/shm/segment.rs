@@ -345,7 +345,10 @@ mod tests {
         let _first = Segment::attach(&name, 0, 2, me(0)).unwrap();
         let error = Segment::attach(&name, 0, 2, me(0)).unwrap_err().to_string();
         let pid = std::process::id();
-        assert_eq!(error, format!("local rank 0 of /dev/shm/{name} is already taken by process {pid}"));
+        assert_eq!(
+            error,
+            format!("local rank 0 of /dev/shm/{name} is already taken by process {pid}")
+        );
         SharedMemory::unlink(&name).unwrap();
     }
 

@@ -276,7 +276,8 @@ impl WorldState {
             Some(packet) => packet.ready <= self.now,
             None => !self.alive[peer],
         };
-        let is_completed = self.confirmed.get(&(me, peer)).is_some_and(|transfers| !transfers.is_empty());
+        let is_completed =
+            self.confirmed.get(&(me, peer)).is_some_and(|transfers| !transfers.is_empty());
         let has_room = self.wires.get(&(me, peer)).is_none_or(|wire| wire.len() < ROOM);
         has_come || is_completed || !self.alive[me] || (wants_room && has_room)
     }

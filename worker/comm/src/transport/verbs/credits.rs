@@ -63,7 +63,9 @@ impl Credits {
     /// to have consumed more messages than were sent.
     pub(super) fn on_receive(&mut self, consumed: u32) -> Result<(), LinkError> {
         if consumed.wrapping_sub(self.taken) > self.under_way() {
-            return Err(LinkError::Protocol("it claims to have consumed more messages than were sent"));
+            return Err(LinkError::Protocol(
+                "it claims to have consumed more messages than were sent",
+            ));
         }
         self.taken = consumed;
         self.waits_for_peer = false;

@@ -503,6 +503,8 @@ mod tests {
         assert!(refused(&unknown).ends_with("unknown kind 15"));
         let mut taken = good;
         taken[0] = 1;
-        assert!(refused(&taken).ends_with("it claims to have consumed more messages than were sent"));
+        assert!(
+            refused(&taken).ends_with("it claims to have consumed more messages than were sent")
+        );
     }
 }
