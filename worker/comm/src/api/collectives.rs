@@ -259,14 +259,14 @@ impl Communicator {
         let lengths = (input.len(), output.len());
         if lengths.0.max(lengths.1).max(scratch) <= self.progress.short {
             let input = (!is_one).then_some(input);
-            let ran = self.run_short(&collective, (input, output));
-            return ran.map_err(|cause| {
+            let result = self.run_short(&collective, (input, output));
+            return result.map_err(|cause| {
                 self.cancel_collective(&collective, &cause);
                 self.progress.explain(operation, cause)
             });
         }
         let memory = [Memory::Shared(input), Memory::Exclusive(output)];
-        let ran = self.progress.engine.lend(memory, |guard, [input, output]| {
+        let result = self.progress.engine.lend(memory, |guard, [input, output]| {
             let output = LocalSlice::all(output, lengths.1);
             let input = if is_one { output } else { LocalSlice::all(input, lengths.0) };
             let args = self.collective_args(collective, input, output);
@@ -274,7 +274,7 @@ impl Communicator {
             let key = engine.start(operation, args, buffers);
             self.progress.wait(guard, key)
         });
-        ran.map(drop).map_err(|cause| self.progress.explain(operation, cause))
+        result.map(drop).map_err(|cause| self.progress.explain(operation, cause))
     }
 }
 

@@ -123,8 +123,8 @@ impl Communicator {
         if let Err(cause) = self.check_not_forked() {
             return CommError { operation: Operation::Abort, cause };
         }
-        let told = self.progress.with_agent(|agent| agent.abort(why));
-        let cause = match told {
+        let reported = self.progress.with_agent(|agent| agent.abort(why));
+        let cause = match reported {
             Some(Err(error)) => format!("{why} (and the agent could not be notified: {error})"),
             Some(Ok(())) | None => why.to_owned(),
         };
@@ -170,7 +170,7 @@ impl Communicator {
         peer: usize,
         operation: Operation,
     ) -> Result<(), Cause> {
-        let mut pause = WaitState::default();
+        let mut wait_state = WaitState::default();
         loop {
             let (engine, buffers) = guard.parts();
             let progress = engine.progress(buffers);
@@ -178,10 +178,10 @@ impl Communicator {
                 return Ok(());
             }
             if progress {
-                pause.reset();
+                wait_state.reset();
             } else {
                 let missing = |engine: &mut Engine| (Some(operation), engine.name(peer));
-                self.progress.pause(&mut pause, guard, missing)?;
+                self.progress.pause(&mut wait_state, guard, missing)?;
             }
         }
     }
@@ -211,11 +211,11 @@ impl Communicator {
         let operation = Operation::Receive { from, tag };
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(data);
         let source = self.source(from, tag);
-        let came = source.and_then(|source| match source {
+        let status = source.and_then(|source| match source {
             Some(message) => self.receive_bytes(message, bytes, operation),
             None => self.receive_lent((None, tag), bytes, operation),
         });
-        self.received(came, operation, T::TYPE.size())
+        self.received(status, operation, T::TYPE.size())
     }
 
     fn receive_bytes(
@@ -226,13 +226,13 @@ impl Communicator {
     ) -> Result<Status, Cause> {
         let mut guard = self.progress.engine.lock();
         let mut length = 0;
-        let got = self.await_message(&mut guard, &from, operation, |message| {
+        let is_short = self.await_message(&mut guard, &from, operation, |message| {
             length = message.len();
             if let Some(into) = bytes.get_mut(..length) {
                 into.copy_from_slice(message);
             }
         })?;
-        if !got {
+        if !is_short {
             drop(guard);
             return self.receive_lent((Some(from), from.tag), bytes, operation);
         }
@@ -253,14 +253,14 @@ impl Communicator {
         operation: Operation,
         mut take: impl FnMut(&[u8]),
     ) -> Result<bool, Cause> {
-        let mut pause = WaitState::default();
+        let mut wait_state = WaitState::default();
         loop {
             let (engine, buffers) = guard.parts();
             match engine.receive_short_message(from, buffers, &mut take) {
                 ReceiveOutcome::Message => return Ok(true),
                 ReceiveOutcome::Rts => return Ok(false),
                 ReceiveOutcome::Progress => {
-                    pause.reset();
+                    wait_state.reset();
                     continue;
                 }
                 ReceiveOutcome::Failed => return Err(engine.failure(from.peer)),
@@ -271,12 +271,12 @@ impl Communicator {
             }
             // Poll the other peers too. That can bring this very message, after which its link
             // raises no further event, so look again before sleeping.
-            if self.progress.is_about_to_yield(&pause) && engine.progress(buffers) {
-                pause.reset();
+            if self.progress.is_about_to_yield(&wait_state) && engine.progress(buffers) {
+                wait_state.reset();
                 continue;
             }
             let missing = |engine: &mut Engine| (Some(operation), engine.name(from.peer));
-            self.progress.pause(&mut pause, guard, missing)?;
+            self.progress.pause(&mut wait_state, guard, missing)?;
         }
     }
 
@@ -315,17 +315,17 @@ impl Communicator {
     /// communicator.
     pub(crate) fn received(
         &self,
-        came: Result<Status, Cause>,
+        status: Result<Status, Cause>,
         operation: Operation,
         size: usize,
     ) -> Result<Received, CommError> {
-        let came = came.map_err(|cause| self.progress.explain(operation, cause))?;
-        if !came.length.is_multiple_of(size) {
-            let cause = Cause::PartialElement { length: came.length, size };
+        let status = status.map_err(|cause| self.progress.explain(operation, cause))?;
+        if !status.length.is_multiple_of(size) {
+            let cause = Cause::PartialElement { length: status.length, size };
             return Err(CommError { operation, cause });
         }
-        let from = self.group.rank_of(came.from).unwrap_or(came.from);
-        Ok(Received { from, length: came.length / size })
+        let from = self.group.rank_of(status.from).unwrap_or(status.from);
+        Ok(Received { from, length: status.length / size })
     }
 
     /// Sends one message and receives another concurrently, so that two ranks can exchange
@@ -439,8 +439,8 @@ mod tests {
         let failed = comm.scope(|scope| scope.irecv(&mut into, 0, 0).map(drop));
         assert!(matches!(failed.unwrap_err().cause, Cause::Interrupted));
         comm.send(&[7u8], 0, 0).unwrap();
-        let mut came = [0u8];
-        comm.recv(&mut came, 0, 0).unwrap();
-        assert_eq!(came, [7]);
+        let mut status = [0u8];
+        comm.recv(&mut status, 0, 0).unwrap();
+        assert_eq!(status, [7]);
     }
 }

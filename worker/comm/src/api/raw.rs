@@ -247,9 +247,9 @@ impl Pending {
     pub fn wait(mut self) -> Result<Received, CommError> {
         self.check_not_forked()?;
         let progress = &self.comm.progress;
-        let came = progress.wait(&mut progress.engine.lock(), self.key);
+        let status = progress.wait(&mut progress.engine.lock(), self.key);
         self.is_over = true;
-        self.comm.received(came, self.operation, self.size)
+        self.comm.received(status, self.operation, self.size)
     }
 
     /// Makes progress on all operations and returns the result of this one if it has completed.
@@ -262,10 +262,10 @@ impl Pending {
         let mut guard = progress.engine.lock();
         let (engine, buffers) = guard.parts();
         engine.progress(buffers);
-        let came = engine.take(self.key)?;
+        let status = engine.take(self.key)?;
         drop(guard);
         self.is_over = true;
-        Some(self.comm.received(came, self.operation, self.size))
+        Some(self.comm.received(status, self.operation, self.size))
     }
 }
 

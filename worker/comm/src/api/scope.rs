@@ -146,9 +146,9 @@ impl<'env> Scope<'_, 'env> {
         self.comm.check_not_forked().map_err(|cause| CommError { operation, cause })?;
         self.begun.borrow_mut().retain(|(begun, _)| *begun != key);
         let mut guard = self.comm.progress.engine.lock();
-        let came = self.comm.progress.wait(&mut guard, key);
+        let status = self.comm.progress.wait(&mut guard, key);
         drop(guard);
-        self.comm.received(came, operation, size)
+        self.comm.received(status, operation, size)
     }
 
     /// Makes progress on all operations and returns the result of this one, or the request if it is
@@ -159,10 +159,10 @@ impl<'env> Scope<'_, 'env> {
         let mut guard = self.comm.progress.engine.lock();
         let (engine, buffers) = guard.parts();
         engine.progress(buffers);
-        let Some(came) = engine.take(request.key) else { return Ok(Err(request)) };
+        let Some(status) = engine.take(request.key) else { return Ok(Err(request)) };
         drop(guard);
         self.begun.borrow_mut().retain(|(key, _)| *key != request.key);
-        self.comm.received(came, request.operation, request.size).map(Ok)
+        self.comm.received(status, request.operation, request.size).map(Ok)
     }
 
     fn finish(&self) -> Result<(), CommError> {

@@ -183,18 +183,18 @@ impl Communicator {
         (operation, expected): (Operation, usize),
         mut put: impl FnMut(&[u8]) -> Option<()>,
     ) -> Result<(), Cause> {
-        let (mut came, mut went) = (0, Some(()));
+        let (mut received, mut stored) = (0, Some(()));
         let take = |bytes: &[u8]| {
-            came = bytes.len();
-            went = if came == expected { put(bytes) } else { None };
+            received = bytes.len();
+            stored = if received == expected { put(bytes) } else { None };
         };
         let is_short = self.await_message(guard, message, operation, take)?;
-        if is_short && came == expected {
-            return went.ok_or(Cause::Cancelled);
+        if is_short && received == expected {
+            return stored.ok_or(Cause::Cancelled);
         }
         let engine = guard.parts().0;
         let offered = if is_short { None } else { engine.rts_length(message) };
-        let length = offered.unwrap_or(came as u64);
+        let length = offered.unwrap_or(received as u64);
         Err(engine.matching.count_mismatch(message.peer, length, expected))
     }
 }

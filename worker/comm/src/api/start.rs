@@ -113,12 +113,12 @@ impl Communicator {
         }
         match std::env::var(env::WORLD_SIZE) {
             Ok(size) if size != "1" && !size.is_empty() => Err(StartError::NotLaunched(size)),
-            _ => alone(),
+            _ => without_launcher(),
         }
     }
 }
 
-fn alone() -> Result<Communicator, StartError> {
+fn without_launcher() -> Result<Communicator, StartError> {
     let names = [PeerName { rank: 0, host: "".into() }];
     let engine = Engine::new(0, vec![Box::new(SelfLink::default())], names.into());
     let progress = Progress::new(engine, Arc::new(EpollIdle::new()?), SpinPolicy::none(), None);
@@ -170,7 +170,7 @@ fn start(credentials: Credentials) -> Result<Communicator, StartError> {
     }
     let nodes: Vec<NodeId> = table.ranks().iter().map(|row| row.node).collect();
     let engine = Engine::new(me.index(), links, names);
-    let spin_policy = match spins()? {
+    let spin_policy = match may_spin()? {
         Some(false) => SpinPolicy::none(),
         Some(true) => SpinPolicy::new(engine.wake_latency(), false),
         // Yield the processor where ranks share it. Where each poll is a system call anyway, a
@@ -245,13 +245,13 @@ fn init_timeout() -> Result<Duration, StartError> {
     Ok(timeout.unwrap_or(INIT_TIMEOUT))
 }
 
-fn spins() -> Result<Option<bool>, StartError> {
-    let spins = |value: &str| match value {
+fn may_spin() -> Result<Option<bool>, StartError> {
+    let may_spin = |value: &str| match value {
         "0" => Some(false),
         "1" => Some(true),
         _ => None,
     };
-    variable(env::RLAUNCH_SPIN, "0 or 1", spins)
+    variable(env::RLAUNCH_SPIN, "0 or 1", may_spin)
 }
 
 fn eager_ranks() -> Result<u32, StartError> {

@@ -46,8 +46,8 @@ impl Agent {
     /// which receives reports too.
     pub(crate) fn poll_event(&self) -> Option<AgentEvent> {
         match self.client.try_lock() {
-            Ok(mut client) => news(&mut client, None),
-            Err(TryLockError::Poisoned(client)) => news(&mut client.into_inner(), None),
+            Ok(mut client) => next_event(&mut client, None),
+            Err(TryLockError::Poisoned(client)) => next_event(&mut client.into_inner(), None),
             Err(TryLockError::WouldBlock) => None,
         }
     }
@@ -59,7 +59,7 @@ impl Agent {
         let left = EXPLANATION.saturating_sub(begin.elapsed());
         match left.is_zero() {
             true => None,
-            false => self.ask(|client| news(client, Some(left))),
+            false => self.ask(|client| next_event(client, Some(left))),
         }
     }
 
@@ -74,9 +74,9 @@ impl Agent {
     }
 }
 
-fn news(client: &mut Client, longest: Option<Duration>) -> Option<AgentEvent> {
+fn next_event(client: &mut Client, longest: Option<Duration>) -> Option<AgentEvent> {
     match client.job_event(longest) {
-        Ok(news) => news.map(AgentEvent::Job),
+        Ok(event) => event.map(AgentEvent::Job),
         Err(_) => Some(AgentEvent::Gone),
     }
 }

@@ -144,7 +144,7 @@ impl Progress {
         guard: &mut EngineGuard<'_, Engine>,
         key: SlabKey,
     ) -> Result<Status, Cause> {
-        let mut pause = WaitState::default();
+        let mut state = WaitState::default();
         loop {
             let (engine, buffers) = guard.parts();
             let progress = engine.progress(buffers);
@@ -152,11 +152,11 @@ impl Progress {
                 return ended;
             }
             if progress {
-                pause.reset();
+                state.reset();
                 continue;
             }
             let missing = |engine: &mut Engine| (engine.operation(key), engine.missing(key));
-            if let Err(cause) = self.pause(&mut pause, guard, missing) {
+            if let Err(cause) = self.pause(&mut state, guard, missing) {
                 self.cancel(guard, key, &cause);
                 return Err(cause);
             }
@@ -189,38 +189,38 @@ impl Progress {
     #[inline]
     pub(crate) fn pause(
         &self,
-        pause: &mut WaitState,
+        state: &mut WaitState,
         guard: &mut EngineGuard<'_, Engine>,
         missing: impl FnOnce(&mut Engine) -> (Option<Operation>, Vec<PeerName>),
     ) -> Result<(), Cause> {
-        pause.empty_polls += 1;
-        if pause.empty_polls < self.spin_policy.polls {
+        state.empty_polls += 1;
+        if state.empty_polls < self.spin_policy.polls {
             std::hint::spin_loop();
             return Ok(());
         }
-        self.sleep_or_fail(pause, guard, missing)
+        self.sleep_or_fail(state, guard, missing)
     }
 
     /// Tells whether the next pause does more than spin.
     #[inline]
-    pub(crate) fn is_about_to_yield(&self, pause: &WaitState) -> bool {
-        pause.empty_polls + 1 >= self.spin_policy.polls
+    pub(crate) fn is_about_to_yield(&self, state: &WaitState) -> bool {
+        state.empty_polls + 1 >= self.spin_policy.polls
     }
 
     fn sleep_or_fail(
         &self,
-        pause: &mut WaitState,
+        state: &mut WaitState,
         guard: &mut EngineGuard<'_, Engine>,
         missing: impl FnOnce(&mut Engine) -> (Option<Operation>, Vec<PeerName>),
     ) -> Result<(), Cause> {
         let now = self.idle.now();
-        let clock = pause.clock.get_or_insert_with(|| WaitClock::start(now, self.timeout));
-        let since = *pause.since.get_or_insert(now);
+        let clock = state.clock.get_or_insert_with(|| WaitClock::start(now, self.timeout));
+        let since = *state.since.get_or_insert(now);
         // A thread that polls keeps the others from the engine lock.
         let is_alone = !guard.is_contended() && guard.parts().0.threads.waiting_threads == 0;
         match clock.read(now) {
             Tick::Wait(_) if is_alone && now.saturating_sub(since) < self.spin_policy.spin => {
-                pause.empty_polls = 0;
+                state.empty_polls = 0;
                 if self.spin_policy.yields {
                     guard.unlocked(|| self.idle.yield_now());
                 }
@@ -260,15 +260,15 @@ impl Progress {
             return engine.disarm();
         }
         engine.threads.begin_sleep();
-        let mut has_news = false;
-        guard.unlocked(|| has_news = self.idle.sleep(longest));
+        let mut has_agent_event = false;
+        guard.unlocked(|| has_agent_event = self.idle.sleep(longest));
         let (engine, _) = guard.parts();
         engine.threads.end_sleep();
         engine.disarm();
         if engine.threads.waiting_threads > 0 {
             self.engine.wake_all();
         }
-        if has_news {
+        if has_agent_event {
             self.take_agent_events(guard);
         }
     }

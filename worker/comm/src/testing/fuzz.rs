@@ -76,15 +76,15 @@ impl Link for Feed {
         let mut offset = 0;
         loop {
             let mut taken = 0;
-            let came = sink.part(header, offset, &mut |memory| {
+            let received = sink.part(header, offset, &mut |memory| {
                 let rest = &payload[offset..];
                 taken = rest.len().min(memory.len()).min(7);
                 memory[..taken].copy_from_slice(&rest[..taken]);
                 Ok(taken)
             })?;
-            assert_eq!(came, taken);
-            offset += came;
-            if offset == payload.len() || came == 0 {
+            assert_eq!(received, taken);
+            offset += received;
+            if offset == payload.len() || received == 0 {
                 return Ok(true);
             }
         }

@@ -56,17 +56,17 @@ pub fn scattered(me: Member, count: usize, in_place: bool) -> Schedule {
     in_blocks(me, count, in_place, |builder, blocks| {
         let input = input(in_place);
         let mine = blocks.one(Buffer::Output, me.rank);
-        let told = Blocks::equal(mine.length, me.size);
-        builder.scratch(told.count());
+        let inputs = Blocks::equal(mine.length, me.size);
+        builder.scratch(inputs.count());
         for steps in 1..me.size {
             builder.send(me.ahead(steps), blocks.one(input, me.ahead(steps)));
         }
         for steps in 1..me.size {
-            builder.receive(me.behind(steps), told.one(Buffer::Scratch, me.behind(steps)));
+            builder.receive(me.behind(steps), inputs.one(Buffer::Scratch, me.behind(steps)));
         }
         // A rank with an empty block takes part in the second round too.
         builder.then();
-        fold_in_order(builder, me, &told, blocks.one(input, me.rank), mine);
+        fold_in_order(builder, me, &inputs, blocks.one(input, me.rank), mine);
         for steps in 1..me.size {
             builder.send(me.ahead(steps), mine);
         }
@@ -111,9 +111,9 @@ pub fn recursive_doubling(me: Member, count: usize, in_place: bool) -> Schedule 
         builder.copy(own, sum);
     }
     // Ranks that represent two are numbered first.
-    let speaker = if me.rank < paired { me.rank / 2 } else { me.rank - paired / 2 };
+    let representative = if me.rank < paired { me.rank / 2 } else { me.rank - paired / 2 };
     for round in 0..rounds {
-        let peer = speaker ^ 1 << round;
+        let peer = representative ^ 1 << round;
         let peer = if peer < paired / 2 { peer * 2 } else { peer + paired / 2 };
         let into = written_before(rounds - 1 - round);
         builder.send(peer, sum);

@@ -26,9 +26,9 @@ pub fn pairwise(me: Member, count: usize, in_place: bool) -> Schedule {
         let received = blocks.one(Buffer::Output, peer);
         let sent = if in_place {
             // The received block overwrites the sent one.
-            let aside = Span::first(Buffer::Scratch, count);
-            builder.copy(received, aside);
-            aside
+            let saved = Span::first(Buffer::Scratch, count);
+            builder.copy(received, saved);
+            saved
         } else {
             blocks.one(Buffer::Input, peer)
         };
@@ -47,8 +47,8 @@ pub fn scattered(me: Member, count: usize, in_place: bool) -> Schedule {
     if !in_place {
         copy_own(&mut builder, me, &blocks);
     } else if me.size > 1 {
-        let aside = builder.scratch(blocks.count());
-        builder.copy(Span::first(Buffer::Output, aside.length), aside);
+        let saved = builder.scratch(blocks.count());
+        builder.copy(Span::first(Buffer::Output, saved.length), saved);
         from = Buffer::Scratch;
     }
     for steps in 1..me.size {
@@ -96,10 +96,10 @@ pub fn bruck(me: Member, count: usize, in_place: bool) -> Schedule {
             }
         }
         builder.send(me.ahead(far), sent);
-        let came = Span::new(Buffer::Scratch, start, count * number);
-        builder.receive(me.behind(far), came);
+        let arriving = Span::new(Buffer::Scratch, start, count * number);
+        builder.receive(me.behind(far), arriving);
         builder.then();
-        start += came.length;
+        start += arriving.length;
     }
     for distance in 0..me.size {
         let to = blocks.one(Buffer::Output, me.behind(distance));

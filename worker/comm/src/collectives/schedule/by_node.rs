@@ -156,32 +156,32 @@ pub fn reduce(
     let (position, ranks) = (nodes.within(rank), nodes.ranks_beside(rank));
     let node = nodes.among(rank);
     let leader = |node| nodes.leader(node, Some(root));
-    let leads = rank == leader(node.rank);
-    let alone = position.size == 1;
+    let is_leader = rank == leader(node.rank);
+    let is_alone = position.size == 1;
     // A leader other than the root has no Output, so its node's result is at the start of the
     // scratch buffer.
-    let aside = leads && rank != root && !alone;
-    if aside {
+    let in_scratch = is_leader && rank != root && !is_alone;
+    if in_scratch {
         builder.scratch(count);
     }
-    let behind = |span: Span, front: Buffer| match span.place {
+    let shifted = |span: Span, front: Buffer| match span.place {
         Buffer::Scratch => Span::new(Buffer::Scratch, span.start + count, span.length),
         place if place == front => Span::new(Buffer::Scratch, span.start, span.length),
         _ => span,
     };
-    if !alone {
+    if !is_alone {
         let first = nodes.within(leader(node.rank)).rank;
         let part = within(position, count, first, in_place && rank == root);
         builder.append(
             part,
             |index| ranks[index],
-            |span| if aside { behind(span, Buffer::Output) } else { span },
+            |span| if in_scratch { shifted(span, Buffer::Output) } else { span },
         );
     }
-    if leads {
-        let in_place = rank == root && (in_place || !alone);
+    if is_leader {
+        let in_place = rank == root && (in_place || !is_alone);
         builder.append(among(node, count, nodes.among(root).rank, in_place), leader, |span| {
-            if aside { behind(span, Buffer::Input) } else { span }
+            if in_scratch { shifted(span, Buffer::Input) } else { span }
         });
     }
     builder.finish()
@@ -200,8 +200,8 @@ pub fn all_reduce(
 ) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let (position, ranks) = (nodes.within(rank), nodes.ranks_beside(rank));
-    let alone = position.size == 1;
-    if !alone {
+    let is_alone = position.size == 1;
+    if !is_alone {
         // Schedules of ranks that only send do not distinguish the in-place case.
         let output = |span: Span| match span.place {
             Buffer::Input if in_place => Span::new(Buffer::Output, span.start, span.length),
@@ -210,7 +210,7 @@ pub fn all_reduce(
         builder.append(reduce(position, count, 0, in_place), |index| ranks[index], output);
     }
     if position.rank == 0 {
-        let leaders = among(nodes.among(rank), count, in_place || !alone);
+        let leaders = among(nodes.among(rank), count, in_place || !is_alone);
         builder.append(leaders, |node| nodes.leader(node, None), |span| span);
     }
     builder.append(broadcast(position, count, 0), |index| ranks[index], |span| span);

@@ -182,16 +182,16 @@ impl Engine {
         Some(collective)
     }
 
-    /// Fails a running collective if `is_it` holds for its parameters.
+    /// Fails a running collective if `matches` holds for its parameters.
     pub(super) fn fail_collective(
         &mut self,
         key: SlabKey,
         cause: &Cause,
-        is_it: impl Fn(&CollectiveArgs) -> bool,
+        matches: impl Fn(&CollectiveArgs) -> bool,
         buffers: &BufferTable,
     ) {
         let Some(collective) = self.matching.collectives.get_mut(key) else { return };
-        if collective.failed.is_none() && is_it(&collective.plan) {
+        if collective.failed.is_none() && matches(&collective.plan) {
             collective.failed = Some(cause.clone());
             self.fail(key, buffers);
         }

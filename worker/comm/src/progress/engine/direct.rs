@@ -108,9 +108,9 @@ impl Engine {
         }
         let (incoming, link) = self.incoming(at, buffers);
         let mut direct = DirectSink { incoming, wanted: from, take, is_taken: false };
-        let came = link.receive(&mut direct);
+        let received = link.receive(&mut direct);
         let is_taken = direct.is_taken;
-        match came {
+        match received {
             Ok(false) => {
                 self.awaited = at;
                 ReceiveOutcome::Nothing
@@ -147,12 +147,12 @@ struct DirectSink<'e, F> {
 impl<F: FnMut(&[u8])> Sink for DirectSink<'_, F> {
     #[inline]
     fn packet(&mut self, header: Header, payload: &[u8]) -> Result<(), LinkError> {
-        let is_it = header.kind == PacketKind::Eager
+        let matches = header.kind == PacketKind::Eager
             && header.context == self.wanted.context
             && header.tag == self.wanted.tag
             && !self.is_taken
             && !self.incoming.matching.is_wanted(self.wanted);
-        if !is_it {
+        if !matches {
             return self.incoming.packet(header, payload);
         }
         self.is_taken = true;

@@ -53,16 +53,16 @@ pub(super) struct ArrivingMessage {
     pub(super) target: Target,
     pub(super) owner: Owner,
     pub(super) length: usize,
-    pub(super) came: usize,
+    pub(super) received: usize,
     /// Bytes at the beginning that were fetched and reduced before fetching failed; they arrive
     /// again and must be skipped.
     pub(super) folded: usize,
     /// The peer's device may write it directly.
     pub(super) is_exposed: bool,
     /// Buffer of the engine that receives the rest of it after its receive was cancelled.
-    pub(super) kept: Option<BufferId>,
+    pub(super) diverted: Option<BufferId>,
     /// Its receive was cancelled, and the message becomes unexpected once the peer has written it.
-    pub(super) goes_back: bool,
+    pub(super) requeues: bool,
 }
 
 /// Long message that waits to be fetched, or to be exposed for its sender to write.
@@ -81,8 +81,8 @@ pub(crate) struct Fetch {
 /// Packet of which a part has arrived.
 #[derive(Debug)]
 pub(super) enum PartialPacket {
-    /// `Data` packet that continues its message at byte `start`; `came` bytes of it have arrived.
-    Transfer { transfer: u32, start: usize, came: usize },
+    /// `Data` packet that continues its message at byte `start`; `received` bytes of it have arrived.
+    Transfer { transfer: u32, start: usize, received: usize },
     /// Packet that is collected until it is complete.
     Kept(Vec<u8>),
 }
@@ -147,11 +147,11 @@ impl Inbox {
     }
 
     /// Counts the bytes of a long message that have arrived, including those of a partial packet.
-    pub(super) fn came_so_far(&self, transfer: u32) -> usize {
-        let whole = self.arriving.get(&transfer).map_or(0, |arriving| arriving.came);
+    pub(super) fn received_so_far(&self, transfer: u32) -> usize {
+        let whole = self.arriving.get(&transfer).map_or(0, |arriving| arriving.received);
         match self.half {
-            Some(PartialPacket::Transfer { transfer: of, came, .. }) if of == transfer => {
-                whole + came
+            Some(PartialPacket::Transfer { transfer: of, received, .. }) if of == transfer => {
+                whole + received
             }
             _ => whole,
         }
@@ -196,11 +196,11 @@ impl Inbox {
 
     /// Finds an unexpected long message.
     fn long(&self, transfer: u32) -> Option<usize> {
-        let is_it = |message: &Unexpected| {
+        let matches = |message: &Unexpected| {
             message.header.transfer == transfer
                 && matches!(message.body, UnexpectedBody::Rts(_) | UnexpectedBody::Arriving(_))
         };
-        self.unexpected.iter().position(is_it)
+        self.unexpected.iter().position(matches)
     }
 
     /// Drops complete messages of cancelled collectives, as `is_over` tells. Announced ones stay
@@ -219,10 +219,10 @@ impl Inbox {
         });
         let fetches = std::mem::take(&mut self.fetches);
         let arriving = std::mem::take(&mut self.arriving);
-        let kept = arriving.values().filter_map(|arriving| arriving.kept).collect();
-        let arriving = arriving.into_values().filter(|arriving| arriving.kept.is_none());
+        let diverted = arriving.values().filter_map(|arriving| arriving.diverted).collect();
+        let arriving = arriving.into_values().filter(|arriving| arriving.diverted.is_none());
         let fetched = fetches.into_iter().map(|fetch| fetch.owner);
-        (fetched.chain(arriving.map(|arriving| arriving.owner)).collect(), kept)
+        (fetched.chain(arriving.map(|arriving| arriving.owner)).collect(), diverted)
     }
 
     /// Tells whether the peer's device may still write to memory of a cancelled operation.

@@ -46,9 +46,9 @@ impl Incoming<'_> {
 
     /// Redirects a message that is arriving for a cancelled receive to a new receive.
     fn resume_into(&mut self, posted: &PostedReceive, transfer: u32) {
-        let came = self.inbox.came_so_far(transfer);
+        let received = self.inbox.received_so_far(transfer);
         let Some(arriving) = self.inbox.arriving.get_mut(&transfer) else { return };
-        let Some(kept) = arriving.kept.take() else { return };
+        let Some(diverted) = arriving.diverted.take() else { return };
         let before = std::mem::replace(&mut arriving.target, posted.target);
         arriving.owner = posted.owner;
         let length = arriving.length as u64;
@@ -60,12 +60,12 @@ impl Incoming<'_> {
                 self.matching.complete(posted.owner, Err(cause));
             }
             None => {
-                let part = before.into.part(0, came);
+                let part = before.into.part(0, received);
                 let put = |bytes: &[u8]| posted.target.put(self.buffers, 0, bytes);
                 let _ = part.read(self.buffers, put);
             }
         }
-        self.buffers.free(kept);
+        self.buffers.free(diverted);
     }
 
     fn withdrawn_by(&self) -> Cause {
@@ -92,7 +92,7 @@ impl Incoming<'_> {
         let mut comes = Vec::new();
         for arriving in self.inbox.arriving.values_mut().filter(|arr| arr.owner == owner) {
             if arriving.is_exposed {
-                arriving.goes_back = is_message;
+                arriving.requeues = is_message;
                 with_device += 1;
                 continue;
             }
@@ -111,15 +111,15 @@ impl Incoming<'_> {
     /// Diverts the rest of a message into a buffer of the engine until another receive matches it.
     fn divert(&mut self, origin: Origin) -> bool {
         let transfer = origin.header.transfer;
-        let came = self.inbox.came_so_far(transfer);
+        let received = self.inbox.received_so_far(transfer);
         let Some(arriving) = self.inbox.arriving.get_mut(&transfer) else { return false };
         let length = arriving.length;
-        let kept = self.buffers.allocate(length);
-        let target = Target { into: LocalSlice::all(kept, length), fold: None };
+        let diverted = self.buffers.allocate(length);
+        let target = Target { into: LocalSlice::all(diverted, length), fold: None };
         let before = std::mem::replace(&mut arriving.target, target);
-        let came = before.into.part(0, came);
-        let _ = came.read(self.buffers, |bytes| target.put(self.buffers, 0, bytes));
-        arriving.kept = Some(kept);
+        let received = before.into.part(0, received);
+        let _ = received.read(self.buffers, |bytes| target.put(self.buffers, 0, bytes));
+        arriving.diverted = Some(diverted);
         self.inbox.put_back(origin, UnexpectedBody::Arriving(length as u64));
         true
     }
@@ -129,12 +129,12 @@ impl Incoming<'_> {
         self.inbox.withdrawn = self.inbox.withdrawn.wrapping_add(1);
         let fetched = self.inbox.fetches.iter().position(|f| f.origin.header.transfer == transfer);
         let ended = if let Some(arriving) = self.inbox.arriving.remove(&transfer) {
-            match arriving.kept {
-                Some(kept) => {
-                    self.buffers.free(kept);
+            match arriving.diverted {
+                Some(diverted) => {
+                    self.buffers.free(diverted);
                     self.inbox.mark_withdrawn(transfer);
                 }
-                None if arriving.goes_back => {
+                None if arriving.requeues => {
                     self.inbox.put_back(arriving.origin, UnexpectedBody::Withdrawn);
                 }
                 None => self.matching.complete(arriving.owner, Err(self.withdrawn_by())),
@@ -202,17 +202,17 @@ impl Incoming<'_> {
         let Fetch { origin, length, target, owner, fetched, .. } = *fetch;
         let folded = if target.fold.is_some() { fetched } else { 0 };
         let (is_exposed, transfer) = (place.is_some(), origin.header.transfer);
-        let (came, kept, goes_back) = (0, None, false);
+        let (received, diverted, requeues) = (0, None, false);
         let arriving = ArrivingMessage {
             origin,
             target,
             owner,
             length,
-            came,
+            received,
             folded,
             is_exposed,
-            kept,
-            goes_back,
+            diverted,
+            requeues,
         };
         if self.inbox.arriving.insert(transfer, arriving).is_some() {
             return Err(LinkError::Protocol("it announced two messages with one transfer id"));
@@ -224,18 +224,18 @@ impl Incoming<'_> {
     /// Counts `length` more bytes of a long message, and completes it after the last.
     fn advance(&mut self, transfer: u32, length: usize) {
         let Some(arriving) = self.inbox.arriving.get_mut(&transfer) else { return };
-        arriving.came += length;
-        if arriving.came < arriving.length {
+        arriving.received += length;
+        if arriving.received < arriving.length {
             return;
         }
-        let ArrivingMessage { origin, owner, length, target, kept, goes_back, .. } = *arriving;
+        let ArrivingMessage { origin, owner, length, target, diverted, requeues, .. } = *arriving;
         self.inbox.arriving.remove(&transfer);
         let bytes = || target.into.read(self.buffers, <[u8]>::to_vec).unwrap_or_default();
-        if let Some(kept) = kept {
+        if let Some(diverted) = diverted {
             let bytes = bytes();
-            self.buffers.free(kept);
+            self.buffers.free(diverted);
             self.inbox.complete(transfer, bytes);
-        } else if goes_back {
+        } else if requeues {
             let Header { context, tag, .. } = origin.header;
             match self.matching.take_posted(self.peer, context, tag) {
                 Some(posted) => self.deliver(&posted, &bytes()),
@@ -249,7 +249,7 @@ impl Incoming<'_> {
     /// Handles a message that the peer's device has written to exposed memory.
     fn on_written_by_peer(&mut self, transfer: u32) -> Result<(), LinkError> {
         match self.inbox.arriving.get(&transfer) {
-            Some(ArrivingMessage { is_exposed: true, came: 0, length, target, .. }) => {
+            Some(ArrivingMessage { is_exposed: true, received: 0, length, target, .. }) => {
                 let (length, into) = (*length, target.into.part(0, *length));
                 self.buffers.conceal(into.buffer, &into.range());
                 self.advance(transfer, length);
@@ -266,14 +266,14 @@ impl Incoming<'_> {
         let arriving = self.inbox.arriving.get(&header.transfer).ok_or(unwanted)?;
         // A peer whose device cannot register its own memory sends packets instead of writing. The
         // message still counts as exposed, so cancelling its receive waits for it.
-        if arriving.is_exposed && arriving.came == 0 {
+        if arriving.is_exposed && arriving.received == 0 {
             let into = arriving.target.into.part(0, arriving.length);
             self.buffers.conceal(into.buffer, &into.range());
         }
-        if header.length as usize > arriving.length - arriving.came {
+        if header.length as usize > arriving.length - arriving.received {
             return Err(LinkError::Protocol("it sent more data than it announced"));
         }
-        Ok((arriving.target, arriving.came, arriving.folded))
+        Ok((arriving.target, arriving.received, arriving.folded))
     }
 
     /// Decides where the bytes of a partial packet go.
@@ -281,7 +281,7 @@ impl Incoming<'_> {
         Ok(match header.kind {
             PacketKind::Data => {
                 let (_, start, _) = self.target_of(header)?;
-                PartialPacket::Transfer { transfer: header.transfer, start, came: 0 }
+                PartialPacket::Transfer { transfer: header.transfer, start, received: 0 }
             }
             // A receive for it may be posted by the time it is complete.
             _ => PartialPacket::Kept(Vec::new()),
@@ -325,8 +325,8 @@ impl Sink for Incoming<'_> {
                 }
             }
             PacketKind::Data => {
-                let (target, came, folded) = self.target_of(header)?;
-                let _ = target.put_from(folded, self.buffers, came, payload);
+                let (target, received, folded) = self.target_of(header)?;
+                let _ = target.put_from(folded, self.buffers, received, payload);
                 self.advance(header.transfer, payload.len());
             }
             PacketKind::Rts => {
@@ -402,8 +402,8 @@ impl Sink for Incoming<'_> {
             (None, _) => Ok(0),
         };
         let filled = filled.map_err(|source| LinkError::System { operation: "receive", source })?;
-        if let Some(PartialPacket::Transfer { came, .. }) = &mut self.inbox.half {
-            *came = offset + filled;
+        if let Some(PartialPacket::Transfer { received, .. }) = &mut self.inbox.half {
+            *received = offset + filled;
         }
         if offset + filled == length {
             self.end_packet(header)?;

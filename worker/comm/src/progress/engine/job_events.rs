@@ -123,7 +123,7 @@ mod tests {
 
     /// Applies reports at rank 0 of four ranks on three nodes, with RDMA to rank 2, and returns the
     /// error of its pending call.
-    fn said(notice: &[JobEvent]) -> Option<String> {
+    fn error_after(event: &[JobEvent]) -> Option<String> {
         let names = ["a", "a", "b", "c"].into_iter().zip(0..);
         let names: Vec<PeerName> =
             names.map(|(host, rank)| PeerName { rank, host: host.into() }).collect();
@@ -135,9 +135,7 @@ mod tests {
         };
         let mut engine = Engine::new(0, (0..4).map(link).collect(), names.into());
         let key = engine.request(Operation::Collective("barrier"));
-        notice
-            .iter()
-            .for_each(|notice| engine.apply_event(AgentEvent::Job(notice.clone()), &NODES));
+        event.iter().for_each(|event| engine.apply_event(AgentEvent::Job(event.clone()), &NODES));
         let ended = engine.take(key)?.unwrap_err().to_string();
         assert_eq!(engine.launcher_cause().unwrap().to_string(), ended);
         Some(ended)
@@ -156,38 +154,38 @@ mod tests {
     fn what_the_launcher_knows_ends_every_wait_with_its_words() {
         let lost = JobEvent::NodeLost { node: NodeId(2), how: "nothing heard for 6 s".into() };
         let ending = JobEvent::JobEnding { why: "ended by SIGINT".into() };
-        for (notice, words) in [
+        for (event, words) in [
             (failed(3, true), "rank 3 on c is lost: it was killed by signal 9"),
             (failed(1, false), "rank 1 on a is lost: it was killed by signal 9"),
             (lost, "rank 3 on c is lost: its node is lost: nothing heard for 6 s"),
             (ending, "the job ends: ended by SIGINT"),
         ] {
-            assert_eq!(said(&[notice]).as_deref(), Some(words));
+            assert_eq!(error_after(&[event]).as_deref(), Some(words));
         }
     }
 
     #[test]
     fn a_link_that_is_down_concerns_those_who_use_it() {
         let words = "rank 2 on b is lost: link down: a x ↔ b x";
-        for notice in [down(0, 1), down(1, 0)] {
-            assert_eq!(said(&[notice]).as_deref(), Some(words));
+        for event in [down(0, 1), down(1, 0)] {
+            assert_eq!(error_after(&[event]).as_deref(), Some(words));
         }
         // Rank 3 is reached by TCP, and the third link is others'.
-        for notice in [down(0, 2), down(1, 2)] {
-            assert_eq!(said(&[notice]), None);
+        for event in [down(0, 2), down(1, 2)] {
+            assert_eq!(error_after(&[event]), None);
         }
     }
 
     #[test]
     fn what_was_said_first_holds() {
         let words = "rank 2 on b is lost: it was killed by signal 9";
-        assert_eq!(said(&[failed(2, true), failed(3, true)]).as_deref(), Some(words));
+        assert_eq!(error_after(&[failed(2, true), failed(3, true)]).as_deref(), Some(words));
     }
 
     #[test]
     fn nonsense_is_passed_over() {
-        assert_eq!(said(&[failed(9, true), failed(0, true), down(7, 8)]), None);
+        assert_eq!(error_after(&[failed(9, true), failed(0, true), down(7, 8)]), None);
         let nowhere = JobEvent::NodeLost { node: NodeId(7), how: "x".into() };
-        assert_eq!(said(&[nowhere]), None);
+        assert_eq!(error_after(&[nowhere]), None);
     }
 }

@@ -238,8 +238,9 @@ impl Engine {
     ) {
         let posted = PostedReceive { from: None, context, tag, target, owner };
         // Oldest arrival first, so that a talkative rank does not starve the others.
-        let came = |peer: &usize| Some((self.peers[*peer].inbox.arrival_of(context, tag)?, *peer));
-        let first = ranks.iter().filter_map(came).min();
+        let received =
+            |peer: &usize| Some((self.peers[*peer].inbox.arrival_of(context, tag)?, *peer));
+        let first = ranks.iter().filter_map(received).min();
         if first.is_some_and(|(_, peer)| self.find(peer, posted, buffers)) {
             return;
         }
@@ -284,12 +285,12 @@ impl Engine {
     /// Sends queued packets to a peer while its link has room. Returns whether any were sent.
     fn pump(&mut self, at: usize, buffers: &BufferTable) -> bool {
         let peer = &mut self.peers[at];
-        let went = peer.outbox.pump(&mut *peer.link, buffers, &mut self.sent);
+        let sent = peer.outbox.pump(&mut *peer.link, buffers, &mut self.sent);
         while let Some((owner, length)) = self.sent.pop() {
             self.matching.complete(owner, Ok(Status { from: at, length }));
         }
         self.has_queued(at);
-        went.unwrap_or_else(|error| {
+        sent.unwrap_or_else(|error| {
             self.lose(at, error);
             true
         })
@@ -407,8 +408,8 @@ impl Engine {
         for (owner, length) in peer.outbox.take_written() {
             self.matching.complete(owner, Ok(Status { from: at, length }));
         }
-        let (mut owners, kept) = peer.inbox.fail();
-        kept.into_iter().for_each(|buffer| buffers.free(buffer));
+        let (mut owners, diverted) = peer.inbox.fail();
+        diverted.into_iter().for_each(|buffer| buffers.free(buffer));
         owners.extend(peer.outbox.fail());
         self.matching.posted.retain(|posted| {
             let is_theirs = posted.from == Some(at);

@@ -168,9 +168,9 @@ impl Engine {
         if self.matching.fault.is_some() {
             return;
         }
-        let is_it = |name: &&str| matches!(operation, Operation::Collective(of) if of == *name);
+        let matches = |name: &&str| matches!(operation, Operation::Collective(of) if of == *name);
         let collective =
-            CollectiveKind::NAMES.iter().position(is_it).unwrap_or(CollectiveKind::NAMES.len());
+            CollectiveKind::NAMES.iter().position(matches).unwrap_or(CollectiveKind::NAMES.len());
         let left = match cause {
             Cause::Left(peer) => Some(peer.rank as usize),
             _ => None,
@@ -205,9 +205,9 @@ impl Engine {
     fn fail_from(&mut self, context: u32, number: u32, buffers: &BufferTable) {
         let Some(cause) = self.matching.out_of_step(context, number) else { return };
         for key in self.matching.collectives.keys() {
-            let is_it =
+            let matches =
                 |plan: &CollectiveArgs| plan.context == context && is_from(number, plan.tag);
-            self.fail_collective(key, &cause, is_it, buffers);
+            self.fail_collective(key, &cause, matches, buffers);
         }
         let matching = &self.matching;
         for peer in &mut self.peers {

@@ -250,23 +250,23 @@ impl Outbox {
         let mut progress = false;
         loop {
             // A packet of a stream that was sent in part must be finished first.
-            let went = if self.begun.is_some()
+            let is_sent = if self.begun.is_some()
                 || (self.queue.is_empty() && !self.streams.is_empty())
             {
                 self.pump_stream(link, buffers, sent)?
             } else if let Some(first) = self.queue.front() {
-                let went = send(first, link, buffers)?;
-                self.is_begun = !went;
-                if went
+                let is_sent = send(first, link, buffers)?;
+                self.is_begun = !is_sent;
+                if is_sent
                     && let Some(QueuedPacket::Message { from, owner, .. }) = self.queue.pop_front()
                 {
                     sent.push((owner, from.length));
                 }
-                went
+                is_sent
             } else {
                 return Ok(progress);
             };
-            if !went {
+            if !is_sent {
                 return Ok(progress);
             }
             progress = true;
@@ -299,8 +299,8 @@ impl Outbox {
         }
         let (header, part) = transfer.packet(id, link.limits().packet);
         let length = part.length;
-        let went = part.read(buffers, |bytes| link.send(header, bytes));
-        if !went.ok_or(LinkError::PartlySent)?? {
+        let is_sent = part.read(buffers, |bytes| link.send(header, bytes));
+        if !is_sent.ok_or(LinkError::PartlySent)?? {
             self.begun = Some(id);
             return Ok(false);
         }
@@ -325,10 +325,10 @@ impl Outbox {
         link: &mut dyn Link,
         buffers: &BufferTable,
     ) -> Result<usize, LinkError> {
-        let theirs = self.transfers.iter().filter(|(_, transfer)| transfer.owner == owner);
-        let theirs: Vec<u32> = theirs.map(|(id, _)| *id).collect();
+        let ids = self.transfers.iter().filter(|(_, transfer)| transfer.owner == owner);
+        let ids: Vec<u32> = ids.map(|(id, _)| *id).collect();
         let mut with_device = 0;
-        for id in theirs {
+        for id in ids {
             with_device += usize::from(!self.cancel_rts(id, link, buffers)?);
         }
         if let Some(QueuedPacket::Message { header, from, owner: of }) = self.queue.front()
@@ -376,8 +376,8 @@ impl Outbox {
     fn revoke(&mut self, id: u32, link: &mut dyn Link) {
         let Some(transfer) = self.transfers.remove(&id) else { return };
         self.streams.retain(|stream| *stream != id);
-        let is_it = |queued: &QueuedPacket| matches!(queued, QueuedPacket::Rts { header, .. } if header.transfer == id);
-        let queued = self.queue.iter().position(is_it);
+        let matches = |queued: &QueuedPacket| matches!(queued, QueuedPacket::Rts { header, .. } if header.transfer == id);
+        let queued = self.queue.iter().position(matches);
         if let Some(at) = queued.filter(|at| *at > 0 || !self.is_begun) {
             // The peer does not know about it.
             self.queue.remove(at);

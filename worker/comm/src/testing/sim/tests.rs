@@ -157,15 +157,15 @@ fn a_message_too_long_is_said_and_the_next_one_comes() {
 #[test]
 fn ranks_that_call_with_different_counts_are_told() {
     for (seed, counts) in (0..).zip([[1, 2], [8, 300], [20, 9000], [700, 600], [9000, 9001]]) {
-        let said = run(&settings(seed, 2), |comm| {
+        let results = run(&settings(seed, 2), |comm| {
             let mut elements = vec![1_u8; counts[comm.rank()]];
             comm.all_reduce_in_place(&mut elements, Op::Sum).map_err(|error| error.to_string())
         });
-        let is_told = |said: &Result<(), String>| {
-            said.as_ref().is_err_and(|error| error.contains("called it with a different count"))
+        let is_told = |results: &Result<(), String>| {
+            results.as_ref().is_err_and(|error| error.contains("called it with a different count"))
         };
-        assert!(said.iter().any(is_told), "{counts:?}: {said:?}");
-        assert!(said.iter().all(Result::is_err), "{counts:?}: {said:?}");
+        assert!(results.iter().any(is_told), "{counts:?}: {results:?}");
+        assert!(results.iter().all(Result::is_err), "{counts:?}: {results:?}");
     }
 }
 
@@ -174,7 +174,7 @@ fn a_rank_that_dies_is_named_to_all_who_wait() {
     for seed in 0..40 {
         let dies = Some((2, 20 + seed * 3));
         let faults = Faults { dies, ..Faults::default() };
-        let said = run(&Settings { faults, ..settings(seed, 4) }, |comm| {
+        let results = run(&Settings { faults, ..settings(seed, 4) }, |comm| {
             let (own, mut theirs) = (vec![1_u8; 700], vec![0_u8; 700]);
             loop {
                 let (right, left) = ((comm.rank() + 1) % 4, (comm.rank() + 3) % 4);
@@ -183,7 +183,7 @@ fn a_rank_that_dies_is_named_to_all_who_wait() {
                 }
             }
         });
-        for (rank, error) in said.iter().enumerate().filter(|(rank, _)| *rank != 2) {
+        for (rank, error) in results.iter().enumerate().filter(|(rank, _)| *rank != 2) {
             let names = matches!(&error.cause, Cause::Lost { .. } | Cause::Left(_));
             assert!(names, "seed {seed}: rank {rank}: {error}");
         }
@@ -192,16 +192,16 @@ fn a_rank_that_dies_is_named_to_all_who_wait() {
 
 #[test]
 fn a_wait_that_takes_too_long_says_for_whom() {
-    let said = run(&settings(3, 2), |comm| {
+    let results = run(&settings(3, 2), |comm| {
         comm.recv(&mut [0_u8], 1 - comm.rank(), 7).unwrap_err().to_string()
     });
     // The rank that times out first leaves.
-    let is_told = |(rank, said): (usize, &String)| {
+    let is_told = |(rank, results): (usize, &String)| {
         let peer = 1 - rank;
         let of_peer = format!("receive from rank {peer} (tag 7)");
-        *said == format!("{of_peer}: timed out after 60 s: waiting for rank {peer} on n0")
+        *results == format!("{of_peer}: timed out after 60 s: waiting for rank {peer} on n0")
     };
-    assert!(said.iter().enumerate().any(is_told), "{said:?}");
+    assert!(results.iter().enumerate().any(is_told), "{results:?}");
 }
 
 /// Returns integers, whose sums are exact in any order.
@@ -408,7 +408,7 @@ fn all_ranks_are_told_of_a_collective_that_was_given_up() {
     let words = "rank 2 on n1 cancelled all_reduce, so the ranks of this communicator are at \
                  different calls: use another communicator";
     for (seed, count) in (0..60).zip([1, 100, 3000].into_iter().cycle()) {
-        let said = run(&settings(seed, 4), |comm| {
+        let results = run(&settings(seed, 4), |comm| {
             let other = comm.split(0, comm.rank() as i64).unwrap();
             let (own, mut sum) = (vec![1_u64; count], vec![0; count]);
             let mut call = || comm.all_reduce(&own, &mut sum, Op::Sum);
@@ -430,7 +430,7 @@ fn all_ranks_are_told_of_a_collective_that_was_given_up() {
             comm.sendrecv(&own, (right, 0), &mut sum, (left, 0)).unwrap();
             (failed, comm.progress.idle.now())
         });
-        for (failed, now) in said {
+        for (failed, now) in results {
             assert!(failed.iter().all(|failed| failed.ends_with(words)), "seed {seed}: {failed:?}");
             assert!(now < Duration::from_secs(30), "seed {seed}: {now:?}");
         }

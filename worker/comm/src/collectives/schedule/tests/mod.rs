@@ -116,8 +116,8 @@ fn check_nothing(name: &str, schedules: &[Schedule], count: usize) {
     for schedule in schedules {
         let nothing = schedule.steps.is_empty() && schedule.scratch == 0;
         assert!(count > 0 || nothing, "{name} of nothing: {schedule:?}");
-        let alone = schedule.steps.iter().all(|step| step.exchange.is_empty());
-        assert!(schedules.len() > 1 || alone, "{name} of one rank: {schedule:?}");
+        let is_alone = schedule.steps.iter().all(|step| step.exchange.is_empty());
+        assert!(schedules.len() > 1 || is_alone, "{name} of one rank: {schedule:?}");
     }
 }
 
@@ -126,7 +126,7 @@ fn check_nothing(name: &str, schedules: &[Schedule], count: usize) {
 fn check_barrier(name: &str, schedules: &[Schedule]) {
     let size = schedules.len();
     // A signal passes on everything that its sender knows.
-    let mut heard: Vec<u64> = (0..size).map(|rank| 1 << rank).collect();
+    let mut knows: Vec<u64> = (0..size).map(|rank| 1 << rank).collect();
     let mut steps = vec![0; size];
     let mut sent: Vec<Vec<(usize, usize, u64)>> = vec![Vec::new(); size];
     let mut begun = vec![false; size];
@@ -137,7 +137,7 @@ fn check_barrier(name: &str, schedules: &[Schedule]) {
             if !begun[rank] {
                 for exchange in &step.exchange {
                     if let Exchange::Signal { to } = exchange {
-                        sent[*to].push((rank, steps[rank], heard[rank]));
+                        sent[*to].push((rank, steps[rank], knows[rank]));
                     }
                 }
                 begun[rank] = true;
@@ -154,7 +154,7 @@ fn check_barrier(name: &str, schedules: &[Schedule]) {
             if awaited.iter().all(there) {
                 for from in awaited {
                     let first = sent[rank].iter().position(|(sender, ..)| *sender == from);
-                    heard[rank] |= sent[rank].remove(first.expect("it is there")).2;
+                    knows[rank] |= sent[rank].remove(first.expect("it is there")).2;
                 }
                 steps[rank] += 1;
                 begun[rank] = false;
@@ -165,8 +165,8 @@ fn check_barrier(name: &str, schedules: &[Schedule]) {
             break;
         }
     }
-    for (rank, heard) in heard.iter().enumerate() {
-        assert_eq!(*heard, all_ranks(size), "{name} of {size}: what rank {rank} has heard of");
+    for (rank, knows) in knows.iter().enumerate() {
+        assert_eq!(*knows, all_ranks(size), "{name} of {size}: what rank {rank} has heard of");
     }
     assert!(sent.iter().all(Vec::is_empty), "{name} of {size}: a signal is left");
 }
