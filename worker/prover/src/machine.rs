@@ -5,7 +5,7 @@
 //! dials                                    waits
 //!   AwaitsEcho   token ──────────────────▶   AwaitsToken
 //!                ◀────────── token and echo   AwaitsEcho
-//!   AwaitsTurn   echo ───────────────────▶   AwaitsTurn
+//!   AwaitsBuffer echo ───────────────────▶   AwaitsBuffer
 //!   AwaitsBlock  reads the peer's block, as the other end does
 //! ```
 //!
@@ -44,7 +44,7 @@ pub(crate) struct Machine {
 enum State {
     AwaitsToken,
     AwaitsEcho { since: Instant },
-    AwaitsTurn { since: Instant },
+    AwaitsBuffer { since: Instant },
     AwaitsBlock { since: Instant },
     Done(Result<Duration, PathFault>),
 }
@@ -87,7 +87,7 @@ impl Machine {
             }
             State::AwaitsEcho { since } if tokens.echo == self.token && tokens.token != 0 => {
                 self.round_trip = now.saturating_duration_since(since);
-                self.state = State::AwaitsTurn { since: now };
+                self.state = State::AwaitsBuffer { since: now };
                 if !self.dials {
                     return None;
                 }
@@ -105,7 +105,7 @@ impl Machine {
 
     /// Tells whether the end is ready to read the block and waits for a read buffer.
     pub(crate) fn wants_to_read(&self) -> bool {
-        matches!(self.state, State::AwaitsTurn { .. })
+        matches!(self.state, State::AwaitsBuffer { .. })
     }
 
     /// Notes that the read of the block was posted.
@@ -150,7 +150,7 @@ impl Machine {
             // The write has not completed, so the peer may not have received the token.
             State::AwaitsEcho { since } if self.writes > 0 => ("no answer", since, false),
             State::AwaitsEcho { since } => ("the token did not come back", since, true),
-            State::AwaitsTurn { since } => ("no turn to read the block", since, false),
+            State::AwaitsBuffer { since } => ("no read buffer for the block", since, false),
             State::AwaitsBlock { since } => ("no answer", since, false),
             State::Done(_) => return,
         };
@@ -166,7 +166,7 @@ impl Machine {
     fn step(&self) -> Option<ProofStep> {
         match self.state {
             State::AwaitsToken | State::AwaitsEcho { .. } => Some(ProofStep::Token),
-            State::AwaitsTurn { .. } | State::AwaitsBlock { .. } => Some(ProofStep::Block),
+            State::AwaitsBuffer { .. } | State::AwaitsBlock { .. } => Some(ProofStep::Block),
             State::Done(_) => None,
         }
     }

@@ -92,7 +92,7 @@ fn prove_with_adverts(
     change: impl Fn(&mut NodeEndpoints),
 ) -> [(Vec<PathOutcome>, RoundCost); 2] {
     let begin = Instant::now();
-    let mut told = Vec::new();
+    let mut adverts = Vec::new();
     for (prover, round) in provers.iter_mut().zip(rounds) {
         prover.send(&ToProver::Prove(round));
     }
@@ -101,12 +101,12 @@ fn prove_with_adverts(
         for part in parts {
             let mut endpoints = NodeEndpoints::decode(&part).unwrap();
             change(&mut endpoints);
-            told.push(endpoints.encode().unwrap());
+            adverts.push(endpoints.encode().unwrap());
         }
     }
     let prepared = begin.elapsed();
     for prover in &mut *provers {
-        prover.send(&ToProver::Connect(told.clone()));
+        prover.send(&ToProver::Connect(adverts.clone()));
     }
     for prover in &*provers {
         assert_eq!(prover.receive(), FromProver::Connected);
@@ -267,7 +267,7 @@ fn what_a_peer_cannot_prepare_is_waited_for_by_the_other_end() {
 #[ignore = "needs RDMA devices of two hosts: guests run it in stage vm"]
 fn who_was_not_told_the_secret_is_not_let_in() {
     let mut provers = [Prover::start(0), Prover::start(1)];
-    let lie = |told: &mut NodeEndpoints| told.paths.iter_mut().for_each(|path| path.psn ^= 1);
+    let lie = |adverts: &mut NodeEndpoints| adverts.paths.iter_mut().for_each(|path| path.psn ^= 1);
     for (outcomes, cost) in
         prove_with_adverts(&mut provers, rounds(&ends_of_this_machine(), 0..2), lie)
     {
@@ -280,6 +280,6 @@ fn who_was_not_told_the_secret_is_not_let_in() {
 
 #[test]
 fn what_is_told_is_read_by_others() {
-    let told = NodeEndpoints { node: NodeId(1), ends: Vec::new(), paths: Vec::new() };
-    assert_eq!(NodeEndpoints::decode(&told.encode().unwrap()).unwrap(), told);
+    let adverts = NodeEndpoints { node: NodeId(1), ends: Vec::new(), paths: Vec::new() };
+    assert_eq!(NodeEndpoints::decode(&adverts.encode().unwrap()).unwrap(), adverts);
 }

@@ -60,11 +60,11 @@ fn calls(begins: &str, ibverbs: &[&str]) -> (Vec<String>, String) {
     this.args(["--exact", "the_process_that_is_watched", "--nocapture"]);
     this.env(BEGINS, begins).env(CALLS, &written).env("LD_LIBRARY_PATH", &directory);
     let ran = this.output().unwrap();
-    let said = String::from_utf8_lossy(&ran.stdout).into_owned();
-    assert!(ran.status.success(), "{said}");
+    let output = String::from_utf8_lossy(&ran.stdout).into_owned();
+    assert!(ran.status.success(), "{output}");
     let calls = std::fs::read_to_string(&written).unwrap();
     std::fs::remove_dir_all(&directory).unwrap();
-    let safety = said.lines().find_map(|line| line.strip_prefix("safety ")).unwrap();
+    let safety = output.lines().find_map(|line| line.strip_prefix("safety ")).unwrap();
     (calls.lines().map(str::to_owned).collect(), safety.to_owned())
 }
 

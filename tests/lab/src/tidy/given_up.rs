@@ -160,11 +160,30 @@ const WORKER_LOCK: &[GivenUp] = &[
 /// `worker/verbs`.
 const WORKER_VERBS: &[GivenUp] = &[
     // One entry on a line.
+    word("Slots", "BounceBuffers"),
+    word("LentRegion", "UserMr"),
+    word("Part", "MrSlice"),
+    word("Buffer", "RemoteAddr"),
+    word("Owner", "OpenedBy or CreatedBy"),
+    word("Wanted", "InitAttr"),
+    word("first_packet", "psn"),
+    word("saying", "private_data"),
+    word("Late", "TimedOut"),
+    word("OtherDevice", "WrongDevice"),
+    word("Meeting", "Control"),
+    word("knock", "connect request"),
+    word("patience", "timeout"),
 ];
 
 /// `worker/prover` and `worker/horovod`.
 const PROVER_HOROVOD: &[GivenUp] = &[
     // One entry on a line.
+    word("Turns", "ReadSchedule"),
+    word("ConversationError", "PipeError"),
+    word("Heard", "Input"),
+    word("Manner", "ConnectParams"),
+    word("Beats", "Heartbeats"),
+    word("first_packet", "psn"),
 ];
 
 /// `worker/comm`.
@@ -211,6 +230,12 @@ const COMM: &[GivenUp] = &[
 /// `worker/comm/capi` and `worker/comm/python`.
 const C_AND_PYTHON: &[GivenUp] = &[
     // One entry on a line.
+    word("Begun", "OpenRequests or InFlight"),
+    word("Asked", "CollectiveCall"),
+    word("Keeper", "Exporter"),
+    word("Described", "ArrayDescription"),
+    word("Swapped", "NonNativeOrder"),
+    word("hand_out", "new_request"),
 ];
 
 /// `tests/lab` and `tests/stopwatch`.

@@ -155,8 +155,8 @@ fn time(comm: &Communicator, workload: &mut Workload<'_>, count: u64) -> Result<
     Ok(begin.elapsed().as_secs_f64())
 }
 
-/// Warms up; how many repetitions make a batch, and how many batches there are. Rank 0's clock
-/// says.
+/// Warms up, and decides on the repetitions in a batch and the number of batches. Rank 0 decides by
+/// its clock, so that all ranks agree. `requested` is the number of batches, or 0.
 fn calibrate(
     comm: &Communicator,
     workload: &mut Workload<'_>,

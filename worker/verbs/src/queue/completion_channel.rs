@@ -1,6 +1,6 @@
 //! Completion channels: waiting for completions without polling.
 //!
-//! Arm the queues ([`crate::CompletionQueue::arm`]), poll each once more, then wait on the channel.
+//! Arm the queues ([`crate::CompletionQueue::arm`]), poll each again, then wait on the channel.
 //! A completion that precedes the arming raises no event, and an event stands for any number of
 //! completions.
 

@@ -149,7 +149,7 @@ impl CompletionQueue {
         &self.context
     }
 
-    /// Arms the queue: the next completion raises an event on the channel. Poll the queue once more
+    /// Arms the queue: the next completion raises an event on the channel. Poll the queue again
     /// afterwards, because completions that precede the call raise none.
     pub fn arm(&self) -> Result<(), VerbsError> {
         self.context.check_not_inherited()?;
