@@ -439,8 +439,8 @@ mod tests {
         let failed = comm.scope(|scope| scope.irecv(&mut into, 0, 0).map(drop));
         assert!(matches!(failed.unwrap_err().cause, Cause::Interrupted));
         comm.send(&[7u8], 0, 0).unwrap();
-        let mut status = [0u8];
-        comm.recv(&mut status, 0, 0).unwrap();
-        assert_eq!(status, [7]);
+        let mut data = [0u8];
+        comm.recv(&mut data, 0, 0).unwrap();
+        assert_eq!(data, [7]);
     }
 }

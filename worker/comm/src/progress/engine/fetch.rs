@@ -88,7 +88,7 @@ impl Engine {
         while fetch.fetched < length {
             let part = at_once.min(length - fetch.fetched);
             let from = address + fetch.fetched as u64;
-            let sent = if target.fold.is_some() {
+            let is_fetched = if target.fold.is_some() {
                 link.fetch(from, &mut scratch[..part])
             } else {
                 let into = target.into.part(fetch.fetched, part);
@@ -98,7 +98,7 @@ impl Engine {
             if link.has_revoked(known) {
                 return Ok(Fetched::Revoked);
             }
-            if !sent? {
+            if !is_fetched? {
                 return Ok(Fetched::Forbidden);
             }
             if target.fold.is_some() {

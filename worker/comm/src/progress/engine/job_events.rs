@@ -123,7 +123,7 @@ mod tests {
 
     /// Applies reports at rank 0 of four ranks on three nodes, with RDMA to rank 2, and returns the
     /// error of its pending call.
-    fn error_after(event: &[JobEvent]) -> Option<String> {
+    fn error_after(events: &[JobEvent]) -> Option<String> {
         let names = ["a", "a", "b", "c"].into_iter().zip(0..);
         let names: Vec<PeerName> =
             names.map(|(host, rank)| PeerName { rank, host: host.into() }).collect();
@@ -135,7 +135,7 @@ mod tests {
         };
         let mut engine = Engine::new(0, (0..4).map(link).collect(), names.into());
         let key = engine.request(Operation::Collective("barrier"));
-        event.iter().for_each(|event| engine.apply_event(AgentEvent::Job(event.clone()), &NODES));
+        events.iter().for_each(|event| engine.apply_event(AgentEvent::Job(event.clone()), &NODES));
         let ended = engine.take(key)?.unwrap_err().to_string();
         assert_eq!(engine.launcher_cause().unwrap().to_string(), ended);
         Some(ended)

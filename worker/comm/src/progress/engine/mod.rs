@@ -238,9 +238,9 @@ impl Engine {
     ) {
         let posted = PostedReceive { from: None, context, tag, target, owner };
         // Oldest arrival first, so that a talkative rank does not starve the others.
-        let received =
+        let arrival =
             |peer: &usize| Some((self.peers[*peer].inbox.arrival_of(context, tag)?, *peer));
-        let first = ranks.iter().filter_map(received).min();
+        let first = ranks.iter().filter_map(arrival).min();
         if first.is_some_and(|(_, peer)| self.find(peer, posted, buffers)) {
             return;
         }
