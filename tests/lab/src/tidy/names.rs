@@ -98,24 +98,21 @@ impl GivenUp {
         self.word.contains(char::is_uppercase)
     }
 
-    fn is_in(&self, name: &str) -> bool {
+    /// Returns whether the word is in a name, which consists of `words`.
+    fn is_in(&self, name: &str, words: &[String]) -> bool {
         if self.is_name() {
             return name == self.word;
         }
         let wanted: Vec<&str> = self.word.split('_').collect();
-        words(name).windows(wanted.len()).any(|window| window == wanted)
+        words.windows(wanted.len()).any(|window| window == wanted)
     }
 
-    /// Returns the first line of a passage that has the word.
-    fn line_in(&self, passage: &Passage) -> Option<usize> {
+    /// Returns the first line of a passage that has the word; `split` is the passage in single words.
+    fn line_in(&self, passage: &Passage, split: &Passage) -> Option<usize> {
         if self.is_name() {
             return passage.iter().find(|(name, _)| name == self.word).map(|(_, line)| *line);
         }
         let wanted: Vec<&str> = self.word.split('_').collect();
-        let split: Vec<(String, usize)> = passage
-            .iter()
-            .flat_map(|(name, line)| words(name).into_iter().map(|word| (word, *line)))
-            .collect();
         let is_here = |window: &&[(String, usize)]| window.iter().map(|(word, _)| word).eq(&wanted);
         split.windows(wanted.len()).find(is_here).map(|window| window[0].1)
     }
@@ -166,8 +163,11 @@ pub(super) fn given_up(
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
     for (name, line) in names {
-        let Some(given_up) = list.iter().find(|given_up| given_up.is_in(&name)) else { continue };
-        if seen.insert(name.clone()) {
+        if !seen.insert(name.clone()) {
+            continue;
+        }
+        let words = words(&name);
+        if let Some(given_up) = list.iter().find(|given_up| given_up.is_in(&name, &words)) {
             let what = format!("`{name}` has the word `{}`, which was given up", given_up.word);
             found.push(finding(krate, file, line, given_up, name, what));
         }
@@ -200,8 +200,13 @@ fn given_up_in_prose(
     passages: &[Passage],
     list: &[&GivenUp],
 ) -> Vec<Finding> {
-    let in_passage =
-        |passage| list.iter().filter_map(move |entry| Some((entry, entry.line_in(passage)?)));
+    let in_passage = |passage: &Passage| {
+        let split = passage.iter();
+        let split = split.flat_map(|(name, line)| words(name).into_iter().map(|w| (w, *line)));
+        let split: Passage = split.collect();
+        let found = list.iter().filter_map(|entry| Some((*entry, entry.line_in(passage, &split)?)));
+        found.collect::<Vec<_>>()
+    };
     let found = passages.iter().flat_map(in_passage);
     found
         .map(|(entry, line)| {
@@ -257,9 +262,10 @@ mod tests {
             ("oversee_out", false),
             ("see", false),
         ] {
-            assert_eq!(see_out.is_in(name), expected, "{name}");
+            assert_eq!(see_out.is_in(name, &words(name)), expected, "{name}");
         }
         let crew = word("Crew", "Nodes");
-        assert!(crew.is_in("Crew") && !crew.is_in("crew") && !crew.is_in("CrewMember"));
+        let is_crew = |name| crew.is_in(name, &words(name));
+        assert!(is_crew("Crew") && !is_crew("crew") && !is_crew("CrewMember"));
     }
 }
