@@ -9,7 +9,17 @@ fn ranks_that_succeed() {
         r#"
         0.10 a started 0
           event rank_started host="a" pid=100 rank=0
-        (goes on)
+        0.10 b started 1
+          event rank_started host="b" pid=101 rank=1
+        0.50 a exited 0 code 0
+          event rank_exited code=0 host="a" pid=100 rank=0
+        0.52 b exited 1 code 0
+          event rank_exited code=0 host="b" pid=101 rank=1
+        0.53 a done
+          event node_clean helpers_ended=0 host="a" segments_removed=0
+        0.54 b done
+          event node_clean helpers_ended=0 host="b" segments_removed=0
+        exit 0
         "#,
     );
 }
