@@ -3,7 +3,7 @@ import rlaunch
 
 comm = rlaunch.init()  # all ranks of the job; alone without rlaunch
 
-# Every rank has points of its own, near y = 3 x - 2.
+# Every rank has its own points, near y = 3 x - 2.
 random = numpy.random.default_rng(comm.rank)
 x = random.uniform(-1, 1, 100_000)
 y = 3 * x - 2 + random.normal(0, 0.1, x.size)
@@ -23,7 +23,7 @@ comm.all_gather(numpy.array([abs(y - slope * x - offset).max()]), out=errors)
 if comm.rank == 0:
     print("largest error by rank:", errors.round(3))
 
-# Points go around, while every rank sorts its own.
+# Pass the points around a ring, and meanwhile find the median of our own.
 right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
 theirs = numpy.empty_like(x)
 requests = [comm.irecv(theirs, left), comm.isend(x, right)]
@@ -40,7 +40,7 @@ host.all_reduce(most, "max")
 if host.rank == 0:
     print(f"{host.size} ranks on the host of rank {comm.rank}")
 
-# What cannot be done is said in a sentence.
+# An error says what to do instead.
 if comm.rank == 0:
     try:
         comm.all_reduce([1.0, 2.0])
