@@ -68,20 +68,20 @@ pub fn main() -> ExitCode {
         failed.exit
     });
     rlaunch_ssh::prompt::restore_terminal();
-    // Whatever still looks up a name or writes to a stopped terminal is not waited for.
+    // A name lookup or a write to a stopped terminal may never end, so such tasks are not awaited.
     runtime.shutdown_background();
     exit.into()
 }
 
-/// A few threads do: what costs time is cryptography, and what costs memory is every thread's own
-/// heap.
+/// Creates a runtime with a few threads: cryptography needs more than one, and each costs memory for its
+/// heap arena.
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    const MOST_THREADS: usize = 4;
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+    const MAX_THREADS: usize = 4;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
     tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()
 }
 
-/// The life of a job.
+/// Runs a job, or prints its plan for `--dry-run=offline`.
 async fn launch(args: Args) -> Result<Exit, Failed> {
     let verb = args.verb_hint();
     let job = lower::specify(args)?;
@@ -95,7 +95,7 @@ async fn launch(args: Args) -> Result<Exit, Failed> {
     })
 }
 
-/// That of one that measures.
+/// Runs the job of `rlaunch bench`.
 async fn measure(args: BenchArgs) -> Result<Exit, Failed> {
     let (args, what) = bench::job(args)?;
     let job = lower::specify(args)?;
