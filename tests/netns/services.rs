@@ -106,7 +106,7 @@ fn outside_of_a_job_the_commands_say_so() {
     let field = Field::new();
     let ran = field.rlaunch("barrier").run();
     ran.ended_with(204).says(&["RLAUNCH_SOCKET is not set", "inside a rank"]);
-    field.rlaunch("kv drop x").run().ended_with(200).says(&["no command of a rank"]);
+    field.rlaunch("kv drop x").run().ended_with(200).says(&["unknown command `rlaunch kv drop x`"]);
     field.rlaunch("kv --help").run().succeeded();
 }
 
