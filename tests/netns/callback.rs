@@ -136,7 +136,10 @@ fn a_launcher_that_cannot_be_called_says_which_port_to_open() {
         Ok::<(), String>(())
     });
     let ran = field.rlaunch("-H b,c hostname").run();
-    ran.refused(204, &["  b: cannot reach the launcher at ", " (no answer), and its shell has no stdin"]);
+    ran.refused(
+        204,
+        &["  b: cannot reach the launcher at ", " (no answer), and its shell has no stdin"],
+    );
     ran.says(&["  c: cannot reach the launcher at ", ":21", " (refused)"]);
     let rule =
         format!("nft insert rule inet filter input ip saddr {b} tcp dport 21000-21511 accept");
