@@ -1,5 +1,5 @@
-//! Targets of `tests/fuzz` that are the launcher's: lists of hosts, configuration and patterns that users
-//! write. A target takes any bytes and panics only if the reader under test is wrong.
+//! Fuzzing targets for `tests/fuzz`: parsers of host lists, configuration and patterns. A target takes any bytes
+//! and panics only if the parser is wrong.
 
 use crate::cli::config::file;
 use crate::hosts::ranges::MAX_HOSTS;
@@ -8,7 +8,7 @@ use crate::job::tag_pattern::{Pattern, Who};
 use crate::plan::rank_env::env_file;
 use std::path::Path;
 
-/// Whoever is named can be looked up, and is no option of a command.
+/// Checks that names can be looked up, and are not taken for options of a command.
 fn check_hosts(hosts: &[Host]) {
     assert!(hosts.len() <= MAX_HOSTS);
     for host in hosts {
@@ -17,7 +17,7 @@ fn check_hosts(hosts: &[Host]) {
     }
 }
 
-/// What is refused names a line that is there; what is taken reads the same when it is written.
+/// Parses a hostfile. Errors name an existing line; parsed hosts survive being written and parsed again.
 pub fn hostfile(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     match hostfile::parse(&text) {
@@ -29,7 +29,7 @@ pub fn hostfile(data: &[u8]) {
     }
 }
 
-/// A list of `-H`: in two parts it is the same as in one.
+/// Parses a list of `-H`. Its entries, as separate lists, give the same hosts.
 pub fn host_list(data: &[u8]) {
     let list = String::from_utf8_lossy(data).into_owned();
     let Ok(hosts) = hosts::parse(std::slice::from_ref(&list)) else { return };
@@ -53,7 +53,7 @@ pub fn host_list_seeds() -> Vec<Vec<u8>> {
     texts.map(|text| text.as_bytes().to_vec()).to_vec()
 }
 
-/// What is refused names a line that is there; what is taken has its lines in the file, too.
+/// Parses an `rlaunch.toml`. Errors, hosts and settings name existing lines.
 pub fn cluster(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let lines = text.lines().count().max(1);
@@ -79,7 +79,7 @@ pub fn cluster(data: &[u8]) {
     }
 }
 
-/// What is refused names a line that is there; names and values can be those of a process.
+/// Parses an `--env-file`. Errors name an existing line; names and values are valid in an environment.
 pub fn variables(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let lines = text.lines().count();
@@ -113,7 +113,7 @@ pub fn variables_seeds() -> Vec<Vec<u8>> {
     vec![text.as_bytes().to_vec()]
 }
 
-/// What is taken for a pattern reads the same again, and makes tags of one line.
+/// Parses a tag pattern. A valid one prints as it was typed, and makes tags of one line.
 pub fn tag_pattern(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(pattern) = text.parse::<Pattern>() else { return };
@@ -122,7 +122,7 @@ pub fn tag_pattern(data: &[u8]) {
     let who = Who { rank: u32::MAX, host: "b".into(), local_rank: 0, pid: Some(7) };
     let tag = pattern.fill_in(&who, "12:00");
     assert!(!tag.is_empty() && !tag.contains('\n'));
-    // Without a word for it, the time is nowhere.
+    // Only `%t` makes a tag depend on the time.
     assert!(pattern.has_time() || tag == pattern.fill_in(&who, "13:00"));
 }
 

@@ -4,17 +4,17 @@
 //! `JobSpec` → `RankMap` → SSH → agents → prepared → joined → started → the first failure → exit code;
 //! `run::run_job` and the functions that it calls are in that order.
 //!
-//! Rooms, each of which uses only rooms above it (`cargo lab tidy`):
+//! Folders and crates, each of which uses only those above it (`cargo lab tidy`):
 //!
-//! | room | subject |
+//! | folder | content |
 //! |---|---|
 //! | `rlaunch_console` (a crate) | exit codes, messages, time limits, text |
 //! | `hosts` | hosts as users name them, and the addresses at which they reach each other |
-//! | `rlaunch_ssh` (a crate) | SSH by the user's configuration; knows nothing of `plan` |
+//! | `rlaunch_ssh` (a crate) | SSH client that follows the user's configuration |
 //! | `plan` | ranks, devices and environment of a job: pure functions of its hosts' inventories |
 //! | `connect` | connections to hosts, and the agent started there |
 //! | `job` | the job that the user asked for |
-//! | `cli` | command line, configuration files, schedulers' variables; knows nothing of `run` |
+//! | `cli` | command line, configuration files, schedulers' variables |
 //! | `run` | a job from its first connection to its exit code |
 //! | `commands` | the other verbs |
 //!

@@ -1,5 +1,5 @@
-//! A fuzzer for the target that `RLAUNCH_FUZZ` names; it puts the seeds into the directory that
-//! `RLAUNCH_FUZZ_SEEDS` names, and for the name `list` it lists all targets.
+//! libFuzzer on the target that `RLAUNCH_FUZZ` names. It writes the seeds into the directory that
+//! `RLAUNCH_FUZZ_SEEDS` names. With `RLAUNCH_FUZZ=list` it lists all targets.
 #![no_main]
 
 use rlaunch_fuzz::{TARGETS, Target, target};

@@ -1,4 +1,5 @@
-//! What strangers can say to a launcher's port, and what a host can print in place of a hello.
+//! Unauthenticated input to the launcher's port for agents that connect back, and announcements in a host's
+//! output.
 
 use crate::stream::{parts, whole};
 use rlaunch_bootstrap::id::NodeId;
@@ -11,17 +12,20 @@ use std::sync::LazyLock;
 static LAUNCHER: LazyLock<Option<KeyPair>> = LazyLock::new(|| KeyPair::generate().ok());
 static AGENT: LazyLock<Option<KeyPair>> = LazyLock::new(|| KeyPair::generate().ok());
 
-/// Whatever comes first is read alike however it is cut, never at length, and nobody without the
-/// announced key is answered.
+/// Parses a first message that arrives in parts. Its length is bounded, and only a dialer with the announced
+/// key is answered.
 pub(crate) fn opening(data: &[u8]) {
-    let mut said = Vec::new();
+    let mut received = Vec::new();
     for part in parts(data) {
-        said.extend_from_slice(part);
-        match FirstMessage::read(&said) {
-            Ok(None) => assert!(said.len() < MAX_FIRST_MESSAGE),
+        received.extend_from_slice(part);
+        match FirstMessage::read(&received) {
+            Ok(None) => assert!(received.len() < MAX_FIRST_MESSAGE),
             Ok(Some(FirstMessage::Callback(call))) => {
                 let (Some(launcher), Some(agent)) = (&*LAUNCHER, &*AGENT) else { return };
-                assert!(call.answer(launcher, &agent.public()).is_err(), "a stranger is answered");
+                assert!(
+                    call.answer(launcher, &agent.public()).is_err(),
+                    "an unauthenticated dialer is answered"
+                );
                 return;
             }
             Ok(Some(FirstMessage::Fetch(fetch))) => {
@@ -33,13 +37,13 @@ pub(crate) fn opening(data: &[u8]) {
     }
 }
 
-/// What is found can be said again; nothing is found across what is no line.
+/// Scans output for announcements. Each that is found survives being written and scanned again.
 pub(crate) fn announcement(data: &[u8]) {
     let mut scanner = AnnouncementScanner::default();
     for announced in parts(data).flat_map(|part| scanner.push(part)) {
-        let said = format!("{announced}\n");
-        let again = AnnouncementScanner::default().push(said.as_bytes());
-        // One without reasons is said with a space that is no part of it.
+        let written = format!("{announced}\n");
+        let again = AnnouncementScanner::default().push(written.as_bytes());
+        // A failure without a reason is written with a trailing space, which does not parse.
         if announced != Announcement::Failed(String::new()) {
             assert_eq!(again, [announced]);
         }

@@ -1,4 +1,4 @@
-//! What ranks and their agent say to each other.
+//! Messages between ranks and their agent.
 
 use crate::stream::{parts, whole};
 use bytes::Bytes;
@@ -19,8 +19,7 @@ use std::time::Duration;
 
 const LIMIT: usize = 64 << 10;
 
-/// A rank's frames, met by a node of its own: every call is answered once at most, and only calls
-/// are.
+/// Handles a rank's frames in a node. Each call is answered at most once, and nothing else is answered.
 pub(crate) fn from_rank(data: &[u8]) {
     let mut node = Node::new(NodeId(0), TreeShape::new(1, 2), [Rank(0), Rank(1)]);
     let table = node.handle(Time(0), NodeInput::Table(Bytes::from_static(b"{}").into()));
@@ -43,7 +42,7 @@ pub(crate) fn from_rank(data: &[u8]) {
     }
 }
 
-/// An agent's frames, met by a client that waits for calls 0 to 3.
+/// Handles an agent's frames in a client that awaits the replies to calls 0 to 3.
 pub(crate) fn to_rank(data: &[u8]) {
     let (mut client, _) = ClientMachine::hello(JobId(1), Rank(0), Token([0; 16]));
     for _ in 0..4 {

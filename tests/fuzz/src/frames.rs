@@ -1,4 +1,4 @@
-//! What launcher and agent send each other through SSH.
+//! Messages between launcher and agent.
 
 use crate::stream::{parts, whole};
 use rlaunch_bootstrap::client::events::JobEvent;
@@ -19,7 +19,7 @@ pub(crate) fn from_agent(data: &[u8]) {
     read::<FromAgent>(data);
 }
 
-/// Whatever can be read can be written, and reads the same again.
+/// Decodes frames. Each message survives being encoded and decoded again.
 pub(crate) fn read<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(data: &[u8]) {
     let mut reader = FrameReader::default();
     for part in parts(data) {
@@ -39,8 +39,8 @@ pub(crate) fn read<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug
     }
 }
 
-/// A hello is found however the stream is cut, and what stands around it is neither lost nor
-/// doubled.
+/// Scans a stream for the hello. It is found wherever the stream is cut, and no byte after it is lost or
+/// repeated.
 pub(crate) fn hello(data: &[u8]) {
     let stream = data.get(1..).unwrap_or_default();
     let mut scanner = HelloScanner::default();

@@ -1,9 +1,9 @@
-//! What ranks ask of the store by which Horovod's ranks meet.
+//! Requests to the key-value store of Horovod.
 
 use crate::stream::{parts, whole};
 use rlaunch_horovod::{MAX_HEAD, MAX_VALUE, Method, RequestReader, Response, Store};
 
-/// However a request is cut, it is the same request; what was put is what is found.
+/// Parses a request in parts and as a whole, with the same result. A stored value is returned unchanged.
 pub(crate) fn requests(data: &[u8]) {
     let stream = data.get(1..).unwrap_or_default();
     let at_once = RequestReader::default().push(stream);

@@ -1,4 +1,4 @@
-//! Files, lists and patterns that users write for a launcher.
+//! Files, lists and patterns that users write.
 
 pub(crate) use rlaunch_launcher::fuzz::{
     cluster, cluster_seeds, host_list, host_list_seeds, hostfile, hostfile_seeds, tag_pattern,

@@ -1,7 +1,7 @@
-//! What is fuzzed: every decoder of what comes from outside, and the machines behind them.
+//! Fuzzing targets: every decoder of outside input, and the state machines behind them.
 //!
-//! A target takes any bytes and panics only when the code under test is wrong. Its seeds are real
-//! messages; `corpus/TARGET/` holds inputs that once found something new or something wrong.
+//! A target takes any bytes and panics only if the code under test is wrong. Its seeds are valid messages;
+//! `corpus/TARGET/` has inputs that once found new code paths or bugs.
 
 mod callback;
 mod client;
@@ -17,18 +17,18 @@ mod stream;
 mod table;
 mod tree;
 
-/// Something that takes any bytes.
+/// Fuzzing target.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// As the command line has it.
+    /// Name on the command line.
     pub name: &'static str,
-    /// Panics when something is wrong.
+    /// Runs the code under test on an input; panics if it is wrong.
     pub run: fn(&[u8]),
-    /// Inputs that mean something.
+    /// Returns valid inputs, which the fuzzer varies.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: &[Target] = &[
     Target { name: "to-agent", run: frames::to_agent, seeds: frames::to_agent_seeds },
     Target { name: "from-agent", run: frames::from_agent, seeds: frames::from_agent_seeds },
@@ -65,7 +65,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "table", run: table::table, seeds: table::table_seeds },
 ];
 
-/// The target of this name.
+/// Returns the target of this name.
 pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
 }

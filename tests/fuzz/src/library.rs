@@ -1,9 +1,9 @@
-//! The library for ranks, as it arrives at a node.
+//! Archives of the communicator's libraries, as a node receives them.
 
 use rlaunch_bootstrap::job::library::{ArchivedFile, LibraryArchive};
 use std::path::{Component, Path};
 
-/// What can be read is written alike, and its files stay below its directory or are refused.
+/// Decodes an archive. It survives being encoded and decoded again, and files outside its directory are refused.
 pub(crate) fn archive(data: &[u8]) {
     let Ok(archive) = LibraryArchive::decode(data) else { return };
     let again = archive.encode().expect("it was read");

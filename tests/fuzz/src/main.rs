@@ -1,4 +1,4 @@
-//! `rlaunch-fuzz TARGET FILE...` hands files to a target. `cargo lab fuzz` looks for such files.
+//! `rlaunch-fuzz TARGET FILE...` replays files, such as those that `cargo lab fuzz` finds.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! What agents say to their provers, and provers to each other.
+//! Messages from agents to provers, and endpoints that provers exchange.
 
 use crate::frames::{read, stream};
 use rlaunch_bootstrap::id::NodeId;
@@ -12,7 +12,7 @@ pub(crate) fn to_prover(data: &[u8]) {
     read::<ToProver>(data);
 }
 
-/// Whatever can be read can be written, and reads the same again.
+/// Decodes endpoints, which survive being encoded and decoded again.
 pub(crate) fn endpoints(data: &[u8]) {
     let Ok(told) = NodeEndpoints::decode(data) else { return };
     let again = told.encode().ok().and_then(|bytes| NodeEndpoints::decode(&bytes).ok());

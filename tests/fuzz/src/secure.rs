@@ -1,4 +1,4 @@
-//! What strangers can say to an agent's port, and what an edge carries.
+//! Handshakes between agents, and the encrypted stream of an edge.
 
 use crate::stream::{parts, whole};
 use rlaunch_bootstrap::id::{JobId, NodeId};
@@ -12,13 +12,13 @@ fn secret() -> Secret {
     Secret::from_bytes([3; 32])
 }
 
-/// Nothing that does not know the secret is let in, by either end.
+/// Runs both ends of a handshake on input that was made without the secret: neither completes it.
 pub(crate) fn handshake(data: &[u8]) {
     let mut listener = Listener::new(secret(), PARTIES.job, PARTIES.to);
     for part in parts(data) {
         match listener.receive(part) {
             Ok(HandshakeStep::More(more)) => listener = more,
-            Ok(HandshakeStep::Done(_)) => panic!("a stranger is let in"),
+            Ok(HandshakeStep::Done(_)) => panic!("the listener accepts a peer without the secret"),
             Err(_) => break,
         }
     }
@@ -26,13 +26,13 @@ pub(crate) fn handshake(data: &[u8]) {
     for part in parts(data) {
         match dialler.receive(part) {
             Ok(HandshakeStep::More(more)) => dialler = more,
-            Ok(HandshakeStep::Done(_)) => panic!("a stranger is taken for the listener"),
+            Ok(HandshakeStep::Done(_)) => panic!("the dialer accepts a peer without the secret"),
             Err(_) => break,
         }
     }
 }
 
-/// Of what an edge carries, changed on its way, nothing is heard but what was said.
+/// Changes the bytes of an encrypted stream: the receiver gets a prefix of the sent text and nothing else.
 pub(crate) fn sealed(data: &[u8]) {
     const SAID: &[u8] = b"what was said, over and over";
     let Some((mut from, mut to)) = connected() else { return };

@@ -1,4 +1,4 @@
-//! The files of SSH that people have: configurations, known hosts, keys, certificates.
+//! Files of SSH: configurations, known hosts, keys, certificates.
 
 use rlaunch_ssh::config::SshConfig;
 use rlaunch_ssh::keys::KeyFile;
@@ -18,10 +18,10 @@ fn public() -> PublicKey {
     PublicKey::new(private().public_key().key_data().clone(), "")
 }
 
-/// What is refused names a line that is there; what is taken can be resolved, the same way twice.
+/// Parses a configuration. Errors name an existing line; a valid one resolves to the same result twice.
 pub(crate) fn config(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    // Other files and commands are not for a fuzzer to choose, however they are quoted.
+    // The fuzzer must not read files or run commands, however their keywords are quoted.
     let plain = text.replace(['"', '\'', '\\'], "").to_ascii_lowercase();
     if plain.contains("include") || plain.contains("exec") {
         return;
@@ -44,7 +44,7 @@ pub(crate) fn config(data: &[u8]) {
     }
 }
 
-/// Whatever stands before it, a whole line counts, unless its key is revoked.
+/// Parses a known-hosts file. Its last line, which is valid, counts unless an earlier one revokes the key.
 pub(crate) fn known_hosts(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let key = public();
@@ -62,7 +62,7 @@ pub(crate) fn known_hosts(data: &[u8]) {
     assert!(known.warnings().len() <= text.lines().count());
 }
 
-/// Older files are decrypted as well; the others take as long as whoever wrote them wanted.
+/// Parses a key file. Only PEM files are decrypted: other formats set the duration of their key derivation.
 pub(crate) fn key_file(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let slow = ["OPENSSH", "ENCRYPTED PRIVATE", "PuTTY"].iter().any(|word| text.contains(word));
@@ -76,13 +76,13 @@ pub(crate) fn key_file(data: &[u8]) {
     }
 }
 
-/// A certificate that can be read can be judged.
+/// Parses and checks a user certificate.
 pub(crate) fn certificate(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(certificate) = certificate::parse(text) else { return };
     for now in [0, 1_500_000, u64::MAX] {
         let _ = certificate::shortcoming(&certificate, "me", now);
-        // It is a user's.
+        // A user certificate is never valid for a host.
         assert!(certificate::check_host(&certificate, "a", now).is_err());
     }
 }

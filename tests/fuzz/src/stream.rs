@@ -1,6 +1,6 @@
-//! Streams of bytes, which arrive in parts of any size.
+//! Streams that arrive in parts of any size.
 
-/// Cuts `data` into parts of as many bytes as its first byte says; zero leaves it whole.
+/// Cuts `data` into parts. Its first byte is their length, with zero for a single part.
 pub(crate) fn parts(data: &[u8]) -> impl Iterator<Item = &[u8]> {
     let (cut, rest) = data.split_first().map_or((1, data), |(cut, rest)| (usize::from(*cut), rest));
     rest.chunks(if cut == 0 { usize::MAX } else { cut })

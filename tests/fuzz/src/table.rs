@@ -1,12 +1,12 @@
-//! The rank table: a program may read one from anywhere.
+//! Rank tables, which programs may read from any file.
 
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::RankTable;
 
-/// The first ranks whose pairs are looked at.
-const LOOKED_AT: u32 = 6;
+/// Number of ranks whose pairs are checked.
+const CHECKED: u32 = 6;
 
-/// Whatever is taken for a table is one: complete, and the same from both sides of a pair.
+/// Parses a rank table. A valid one is complete, and the same from both ends of a pair.
 pub(crate) fn table(data: &[u8]) {
     let Ok(table) = serde_json::from_slice::<RankTable>(data) else { return };
     assert_eq!(table.ranks().len(), table.world_size() as usize);
@@ -14,7 +14,7 @@ pub(crate) fn table(data: &[u8]) {
         assert_eq!(row.rank.index(), index);
         assert!(row.node.index() < table.nodes().len());
     }
-    let ranks = table.world_size().min(LOOKED_AT);
+    let ranks = table.world_size().min(CHECKED);
     for (a, b) in (0..ranks).flat_map(|a| (0..ranks).map(move |b| (Rank(a), Rank(b)))) {
         let (Some(there), Some(back)) = (table.pair(a, b), table.pair(b, a)) else {
             panic!("no pair of {a:?} and {b:?}");

@@ -1,5 +1,5 @@
-//! The tree's machines: an edge, a node between its neighbours and its ranks, and the launcher's
-//! view. What happens to them is a list of acts, read from the input as far as it can be.
+//! State machines of the agents' tree: an edge, a node between its neighbours and its ranks, and the launcher's
+//! coordinator. The input is decoded to a list of acts, up to the first that does not decode.
 
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// The most bytes of a payload.
+/// Longest payload, in bytes.
 const LIMIT: usize = 64 << 10;
 
 fn acts<T: DeserializeOwned>(mut data: &[u8]) -> impl Iterator<Item = T> {
@@ -32,7 +32,7 @@ fn written<T: Serialize>(acts: &[T]) -> Vec<u8> {
     acts.iter().flat_map(|act| postcard::to_stdvec(act).unwrap_or_default()).collect()
 }
 
-/// What happens to one end of an edge.
+/// Event at one end of an edge.
 #[derive(Serialize, Deserialize)]
 enum EdgeAct {
     Up,
@@ -43,7 +43,7 @@ enum EdgeAct {
     Raw(Vec<u8>),
 }
 
-/// A link hands over what is next and nothing else, and keeps what is not confirmed.
+/// Runs a link, which delivers packets in order and once, and keeps those that are not confirmed.
 pub(crate) fn edge(data: &[u8]) {
     let mut link = ReliableLink::default();
     let mut decoder = Decoder::<Head>::new(LIMIT);
@@ -89,10 +89,10 @@ pub(crate) fn edge_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// What happens to a node.
+/// Event at a node.
 #[derive(Serialize, Deserialize)]
 enum NodeAct {
-    /// In nanoseconds.
+    /// Passing of time, in nanoseconds.
     Pass(u64),
     Packet(u32, Message, Vec<u8>),
     Table,
@@ -105,7 +105,7 @@ enum NodeAct {
 const SHAPE: (u32, u32) = (7, 2);
 const ME: NodeId = NodeId(1);
 
-/// A node with a parent, two children and two ranks breaks no rule, whatever the others do.
+/// Runs a node with a parent, two children and two ranks. It obeys the protocol, whatever the others send.
 pub(crate) fn node(data: &[u8]) {
     let shape = TreeShape::new(SHAPE.0, SHAPE.1);
     let mut node = Node::new(ME, shape, [Rank(2), Rank(3)]);
@@ -146,7 +146,7 @@ pub(crate) fn node(data: &[u8]) {
     }
 }
 
-/// Calls that wait for their answer, and clients that wait for none.
+/// Open calls, and clients that are gone.
 #[derive(Default)]
 struct Calls {
     open: BTreeSet<CallId>,
@@ -210,7 +210,7 @@ pub(crate) fn node_seeds() -> Vec<Vec<u8>> {
         Pass(1_000_000_000),
         Gone(0),
     ];
-    // A child that says it has every rank there can be, and then nothing.
+    // A child that claims all possible ranks, and then sends nothing.
     let everything = RankSet::try_from(vec![(0, u32::MAX)]).unwrap_or_default();
     let endless = written(&[
         Packet(0, Message::Table, vec![]),
@@ -235,7 +235,7 @@ pub(crate) fn node_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// The launcher's view: ready once, and only when every node has joined.
+/// Runs the coordinator, which is ready once, and only after every node has joined.
 pub(crate) fn server(data: &[u8]) {
     let (nodes, radix) = (9, 2);
     let mut server = Coordinator::new(TreeShape::new(nodes, radix), Time(0));
@@ -283,10 +283,10 @@ pub(crate) fn server_seeds() -> Vec<Vec<u8>> {
     vec![[joined, vec![1, 0, 0, 2, 3, 1, 3, 1, 0]].concat(), vec![4, 255, 0, 0, 1, 1]]
 }
 
-/// Blobs come back as they were given, in order of rank.
+/// Gathers blobs, which are returned unchanged and in order of rank.
 pub(crate) fn gathered(data: &[u8]) {
     let Some((size, records)) = data.split_first() else { return };
-    // In pieces, as they come up a tree.
+    // In pieces, as a tree delivers them.
     let pieces: Vec<Payload> = records.chunks(5).map(|piece| piece.to_vec().into()).collect();
     let Ok(blobs) = Gathered(Payload::join(&pieces)).by_rank(u32::from(*size)) else { return };
     assert_eq!(blobs.len(), usize::from(*size));

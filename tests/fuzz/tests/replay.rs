@@ -1,4 +1,4 @@
-//! Every seed, pieces of it, and everything that once found something.
+//! Replays every seed, variants of it, and the corpus.
 
 use rlaunch_fuzz::TARGETS;
 use std::fs;
@@ -12,7 +12,7 @@ fn every_seed_and_every_find_is_handled() {
         for seed in seeds {
             assert!(!seed.is_empty(), "{} has an empty seed", target.name);
             (target.run)(&seed);
-            // Half a message, and one with a bit turned at every place.
+            // Half a message, and one with a bit flipped at every position.
             (target.run)(&seed[..seed.len() / 2]);
             for at in 0..seed.len().min(200) {
                 let mut changed = seed.clone();

@@ -156,7 +156,7 @@ fn commands_decide_about_blocks() {
         assert_eq!((host.port, host.user.as_deref()), (Some(7), Some("you")));
         assert_eq!(host.connect_timeout, Some(Duration::from_secs(3)));
     }
-    // Each once: the second reading knows more.
+    // Each command runs once per form: the second pass expands its tokens further.
     let ran = fs::read_to_string(&log).unwrap();
     assert_eq!(ran, "a a 22 you\na a.example 7 you\n");
     let wrong = SshConfig::parse("Port 1\nMatch exec \"echo %x\"", Path::new("/c")).unwrap();
@@ -232,7 +232,7 @@ fn bad_values_name_their_line() {
         assert!(shown.starts_with("/c:2: ") && shown.contains(expected), "{text}: {shown}");
         assert!(error.hint().is_some());
     }
-    // A block for other hosts is checked as well.
+    // Blocks for other hosts are checked as well.
     assert!(SshConfig::parse("Host other\nPort x", Path::new("c")).is_err());
 }
 
@@ -300,7 +300,7 @@ fn files_that_others_may_write_are_refused_as_by_ssh() {
         refused(None, "config");
         load(Some("config")).unwrap();
     }
-    // An included file is checked whichever file includes it, and by ssh(1) as well.
+    // Permissions of an included file are checked whichever file includes it, as in ssh(1).
     write("config", &format!("Include {}", at("part").display()), 0o600);
     write("part", "Port 7", 0o666);
     refused(None, "part");

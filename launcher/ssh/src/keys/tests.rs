@@ -5,7 +5,7 @@ use std::process::Command;
 
 const PASSPHRASE: &str = "näher, mein Schlüssel";
 
-/// Runs a tool that the machine may not have; whether it has.
+/// Runs a tool; false if this machine does not have it.
 fn ran(program: &str, args: &[&str]) -> bool {
     let Ok(output) = Command::new(program).args(args).output() else {
         println!("skipped: no {program}");
@@ -19,13 +19,13 @@ fn fingerprint(public: &PublicKey) -> String {
     public.fingerprint(russh::keys::HashAlg::Sha256).to_string()
 }
 
-/// The public half that the tool has written beside the key.
+/// Reads the public half that the tool has written beside the key.
 fn beside(path: &Path) -> String {
     let text = fs::read_to_string(path.with_extension("pub")).unwrap();
     fingerprint(&PublicKey::from_openssh(text.trim()).unwrap())
 }
 
-/// Opens a key file as a login would, with the passphrase where it needs one.
+/// Opens a key file as a login would, with the passphrase if it needs one.
 fn opened_with(path: &Path, locked: bool) -> PublicKey {
     match KeyFile::read(path).unwrap() {
         KeyFile::Plain(key) => {
@@ -58,7 +58,7 @@ fn every_kind_in_every_format_that_ssh_keygen_writes() {
                 continue;
             }
             for passphrase in ["", PASSPHRASE] {
-                // The name says nothing.
+                // The format does not depend on the file name.
                 let path = directory.path().join(format!("id_rsa_{seen}"));
                 let name = path.to_str().unwrap();
                 let mut args = vec!["-q", "-t", kind, "-m", format, "-a", "1"];
@@ -90,7 +90,7 @@ fn what_openssl_writes() {
     let protect =
         |path: &Path| fs::set_permissions(path, PermissionsExt::from_mode(0o600)).unwrap();
     protect(&at("plain"));
-    // A block with the curve stands before the key.
+    // A block with the curve parameters precedes the key.
     assert!(fs::read_to_string(at("plain")).unwrap().starts_with("-----BEGIN EC PARAMETERS-----"));
     let public = fingerprint(&opened_with(&at("plain"), false));
     let pass = format!("pass:{PASSPHRASE}");
@@ -124,7 +124,7 @@ fn a_key_that_others_may_read_is_not_used() {
     };
     assert_eq!(with_mode(0o640), Err(KeyError::Exposed(path.clone())));
     assert_eq!(with_mode(0o400), Ok(()));
-    // The public half may be read by all.
+    // Others may read the public half.
     assert!(matches!(KeyFile::read(&path.with_extension("pub")), Ok(KeyFile::Public(_))));
     if Uid::current().is_root() {
         chown(&path, Some(1000), None).unwrap();

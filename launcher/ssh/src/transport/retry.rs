@@ -211,9 +211,9 @@ mod tests {
             assert_eq!(retry.stage, "its name is not in DNS yet");
             assert_eq!(pod.retry(RetryableFailure::NoConnection, 1, MOST), None);
         }
-        let patient = policy("", "pi-worker-0.pi-worker", true);
+        let until_up = policy("", "pi-worker-0.pi-worker", true);
         for failure in [RetryableFailure::NoConnection, RetryableFailure::NoName] {
-            assert!(patient.retry(failure, 99, MOST).is_some());
+            assert!(until_up.retry(failure, 99, MOST).is_some());
         }
     }
 

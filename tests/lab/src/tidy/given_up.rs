@@ -11,6 +11,8 @@ use super::names::{GivenUp, Vocabulary, word};
 pub(super) const GIVEN_UP: &[Vocabulary] = &[
     Vocabulary { crates: &[], words: EVERYWHERE },
     Vocabulary { crates: &["bootstrap"], words: BOOTSTRAP },
+    Vocabulary { crates: &["launcher/console", "launcher"], words: CONSOLE },
+    Vocabulary { crates: &["launcher/ssh"], words: SSH },
     Vocabulary { crates: &["launcher"], words: LAUNCHER_HOSTS_SSH_CONNECT },
     Vocabulary { crates: &["launcher"], words: LAUNCHER_PLAN },
     Vocabulary { crates: &["launcher"], words: LAUNCHER_CLI_COMMANDS },
@@ -63,6 +65,37 @@ const BOOTSTRAP: &[GivenUp] = &[
     word("census", "stragglers"),
     word("crowd", "admission queue"),
     word("news", "job event"),
+];
+
+/// `launcher/console`, and `launcher` where it uses it.
+const CONSOLE: &[GivenUp] = &[
+    // One entry on a line.
+    word("Roster", "Progress"),
+    word("Surroundings", "ProcessEnv"),
+    word("be_quiet", "set_quiet"),
+    word("while_waiting", "report_while"),
+];
+
+/// `launcher/ssh`.
+const SSH: &[GivenUp] = &[
+    // One entry on a line.
+    word("Again", "Retry"),
+    word("Greeting", "Banner"),
+    word("Holder", "SigningKey"),
+    word("HungUp", "Disconnected"),
+    word("Judgement", "CheckOutcome"),
+    word("Legacy", "LegacyPem"),
+    word("Locked", "EncryptedKey"),
+    word("Looking", "KeyProbe"),
+    word("Overheard", "BannerReader"),
+    word("Rules", "RetryPolicy"),
+    word("Silence", "ModeGuard"),
+    word("Tried", "PasswordLogin"),
+    word("Trouble", "RetryableFailure"),
+    word("Useless", "Unusable"),
+    word("Wish", "AskpassPolicy"),
+    word("patient", "retry_until_up"),
+    word("unsaid", "unreported"),
 ];
 
 /// `launcher`: words of console, hosts, ssh and connect.

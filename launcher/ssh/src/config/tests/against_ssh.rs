@@ -3,7 +3,7 @@
 use super::*;
 use std::process::{Command, Stdio};
 
-/// The config of a well-known guide, as it is there.
+/// Configuration of a published guide, unchanged.
 const GUIDE: &str = "\
 Host *
  User nvidia
@@ -11,7 +11,7 @@ Host *
  StrictHostKeyChecking no
  UserKnownHostsFile=/dev/null
 ";
-/// The one for its containers.
+/// Configuration of the same guide for containers.
 const GUIDE_CONTAINER: &str = "\
 Host *
  User nvidia
@@ -70,12 +70,12 @@ const TABLE: &[&str] = &[
     "IdentityFile none\nGSSAPIAuthentication no\nSendEnv LANG LC_*\nHashKnownHosts yes",
 ];
 
-/// Words whose values are compared only where a configuration names them: defaults differ, as
-/// ssh_config(5) has other ciphers and other keys to look for.
+/// Keywords that are compared only if the configuration sets them, because the defaults differ: OpenSSH has
+/// other ciphers and other key files.
 const WHERE_NAMED: [&str; 5] =
     ["kexalgorithms", "ciphers", "hostkeyalgorithms", "pubkeyacceptedalgorithms", "identityfile"];
 
-/// The lines of either that can be compared, in one form and in alphabetical order.
+/// Brings the comparable lines of either program into one form, in alphabetical order.
 fn comparable(lines: impl Iterator<Item = (String, String)>, text: &str) -> Vec<String> {
     let text = text.to_ascii_lowercase().replace("keytypes", "algorithms");
     let named = |key: &str| !WHERE_NAMED.contains(&key) || text.contains(key);
@@ -92,21 +92,22 @@ fn theirs(file: &Path, alias: &str, text: &str, words: &[String]) -> Vec<String>
     let shown = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let home = local().home.display().to_string();
-    // `ssh` goes by the password file, not by HOME; and it would ask where we accept.
+    // `ssh` takes the home directory from the password file, not from HOME, and its default is to ask about
+    // unknown keys where ours is to accept them.
     let account = nix::unistd::User::from_uid(nix::unistd::Uid::current()).unwrap().unwrap();
     let account = account.dir.display().to_string();
     let line = |line: &str| {
         let (key, value) = line.split_once(' ')?;
         let value = match (key, value) {
             ("stricthostkeychecking", "ask") => "accept-new".to_owned(),
-            // Both mean as long as the system takes.
+            // Both leave the limit to the system.
             ("connecttimeout", "none") if text.contains("ConnectTimeout none") => "0".to_owned(),
             _ => value.replace(&account, "~").replace('~', &home),
         };
         words.iter().any(|word| word == key).then(|| (key.to_owned(), value))
     };
     let mut lines: Vec<(String, String)> = shown.lines().filter_map(line).collect();
-    // Versions before 9 name no host.
+    // Versions before 9 print no `host` line.
     lines.retain(|(key, _)| key != "host");
     comparable(lines.into_iter(), text)
 }
@@ -124,7 +125,7 @@ fn ours(file: &Path, alias: &str, text: &str) -> (Vec<String>, Vec<String>) {
     let lines = config.show(alias, &host).into_iter().chain(lists);
     let lines: Vec<_> = lines.map(|(key, value)| (key.to_owned(), value)).collect();
     let words = lines.iter().map(|(key, _)| key.clone());
-    // What is shown only where it is set must be compared where it is not shown.
+    // Keywords that are printed only if set must be absent from both.
     let words = words.chain(["proxyjump", "proxycommand", "bindaddress"].map(str::to_owned));
     let words =
         words.chain(["certificatefile", "identityagent", "hostkeyalias"].map(str::to_owned));
