@@ -1,4 +1,5 @@
-//! The accepting end of connections: who knocks is a stranger until it has proved otherwise.
+//! Accepting end of the handshake. A connection is not trusted until its peer has proved that it
+//! has the key.
 
 use super::handshake_socket::HandshakeSocket;
 use super::hello::{Challenge, Direction, HELLO, Hello, PROOF, RankKey, TAKEN};
@@ -7,10 +8,10 @@ use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// So long somebody may take to prove who it is.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time limit for a peer to authenticate.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Somebody who has connected.
+/// Accepted connection whose peer is not authenticated yet.
 #[derive(Debug)]
 pub(super) struct InboundConnection {
     wire: HandshakeSocket,
@@ -24,14 +25,14 @@ enum AcceptStep {
     AwaitsProof(Direction, Challenge),
 }
 
-/// What came of a guest.
+/// Outcome of a step of the handshake.
 #[derive(Debug)]
 pub(super) enum AcceptOutcome {
-    /// Nothing yet.
+    /// The handshake goes on.
     Pending(InboundConnection),
-    /// It is who it says; its connection is used once it has been told so.
+    /// The peer is authenticated. It starts to use the connection when [`take`] has told it to.
     Authenticated(Direction, HandshakeSocket),
-    /// It was sent away.
+    /// The connection was closed.
     Rejected,
 }
 
@@ -39,7 +40,7 @@ impl InboundConnection {
     fn new(socket: TcpStream) -> io::Result<InboundConnection> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
-        let (wire, expires) = (HandshakeSocket::new(socket), Instant::now() + PATIENCE);
+        let (wire, expires) = (HandshakeSocket::new(socket), Instant::now() + HANDSHAKE_TIMEOUT);
         Ok(InboundConnection { wire, step: AcceptStep::AwaitsHello, expires })
     }
 
@@ -51,7 +52,8 @@ impl InboundConnection {
         self.expires
     }
 
-    /// The socket is ready. `is_missing` says who may come. A stranger's fault is its own affair.
+    /// Takes the next step once the socket is ready. `is_missing` decides whether a connection is
+    /// wanted. Errors of an unauthenticated peer only close its connection.
     pub(super) fn advance(
         self,
         own: &RankKey,
@@ -102,21 +104,22 @@ pub(super) fn take(wire: HandshakeSocket) -> io::Result<TcpStream> {
     Ok(wire.into_socket())
 }
 
-/// Lets in all who knock, and those go who have been here longest when there are more than `most`.
+/// Accepts all waiting connections. While there are more than `most` it drops the oldest.
 pub(super) fn admit(
     listener: &TcpListener,
     inbound: &mut VecDeque<InboundConnection>,
     most: usize,
 ) -> io::Result<()> {
-    // Not for ever, however many there are.
+    // Bounded, so that a flood of connections cannot occupy this rank.
     for _ in 0..most {
         match listener.accept() {
             Ok((socket, _)) => inbound.extend(InboundConnection::new(socket)),
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock => break,
                 io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
-                // accept(2): errors of the network show here and concern that connection alone.
-                _ if is_of_the_network(&error) => {}
+                // accept(2) also returns network errors of the new connection, which concern no
+                // other.
+                _ if is_network_error(&error) => {}
                 _ => return Err(error),
             },
         }
@@ -127,7 +130,7 @@ pub(super) fn admit(
     Ok(())
 }
 
-fn is_of_the_network(error: &io::Error) -> bool {
+fn is_network_error(error: &io::Error) -> bool {
     use nix::errno::Errno;
     let known = [
         Errno::ENETDOWN,

@@ -1,4 +1,4 @@
-//! What a rank tells the others so that they find it.
+//! Contact data of ranks, and its exchange through the agents.
 
 use super::WireUpError;
 use super::hello::RankKey;
@@ -8,30 +8,30 @@ use rlaunch_bootstrap::client::ClientError;
 use rlaunch_bootstrap::id::Rank;
 use serde::{Deserialize, Serialize};
 
-/// Changes whenever a field changes its meaning or goes.
+/// Version of the encoding; it changes with the meaning or number of the fields.
 const VERSION: u16 = 3;
 
-/// What a rank puts into the gather.
+/// Data that a rank contributes to the all-gather, so that other ranks can connect to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Contact {
-    /// First of all, so that other builds are recognized.
+    /// Encoded first, so that contacts of other builds are recognized.
     version: u16,
-    /// Where it accepts TCP, if any of its pairs speaks that.
+    /// TCP listener, if the rank has peers on other nodes.
     pub(crate) tcp: Option<TcpContact>,
-    /// Its queue pairs, in the words of that link; nothing where it has no RDMA.
+    /// Encoded `Advert` of the rank's queue pairs; empty if it has no RDMA.
     pub(crate) verbs: Vec<u8>,
 }
 
-/// Where a rank accepts TCP connections: at its node's address.
+/// Port of a rank's TCP listener, at its node's address, and the key to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TcpContact {
     pub(super) port: u16,
-    /// Who has it is of this job.
+    /// Key that proves to the rank that a peer is of this job.
     pub(super) key: RankKey,
 }
 
 impl Contact {
-    /// Says nothing but `tcp` so far.
+    /// Makes a contact without RDMA.
     pub(crate) fn new(tcp: Option<TcpContact>) -> Contact {
         Contact { version: VERSION, tcp, verbs: Vec::new() }
     }
@@ -41,13 +41,13 @@ impl Contact {
         let (version, _): (u16, _) =
             postcard::take_from_bytes(bytes).map_err(|_| bad("it is empty"))?;
         if version != VERSION {
-            return Err(bad("it is of another version of rlaunch"));
+            return Err(bad("it is from another version of rlaunch"));
         }
         postcard::from_bytes(bytes).map_err(|_| bad("it is damaged"))
     }
 }
 
-/// Gives this rank's contact to `gather`, and gets those of all ranks, by rank.
+/// Passes this rank's contact to `gather`, and returns the contacts of all ranks, in rank order.
 pub(crate) fn exchange(
     own: &Contact,
     gather: impl FnOnce(&[u8]) -> Result<Vec<Bytes>, ClientError>,
@@ -60,23 +60,23 @@ pub(crate) fn exchange(
     (0..).map(Rank).zip(all).map(|(rank, bytes)| Contact::decode(rank, &bytes)).collect()
 }
 
-/// The longest reason that is told, in bytes.
+/// Longest error text that is sent, in bytes.
 const REASON: usize = 1 << 10;
 
-/// Tells all ranks that this one is ready, or why not, and waits for all to have told. Fails where
-/// another is not.
+/// Reports to all ranks that this one is ready, or its error, and waits for the reports of all.
+/// Fails if another rank reports an error.
 pub(crate) fn ready(
     own: Option<&WireUpError>,
     names: &[PeerName],
     gather: impl FnOnce(&[u8]) -> Result<Vec<Bytes>, ClientError>,
 ) -> Result<(), WireUpError> {
-    let mut said = own.map(ToString::to_string).unwrap_or_default();
-    said.truncate(said.floor_char_boundary(REASON));
-    let all = gather(said.as_bytes())?;
+    let mut report = own.map(ToString::to_string).unwrap_or_default();
+    report.truncate(report.floor_char_boundary(REASON));
+    let all = gather(report.as_bytes())?;
     let mut others = names.iter().zip(all).filter(|_| own.is_none());
-    match others.find(|(_, said)| !said.is_empty()) {
-        Some((peer, said)) => {
-            let why = String::from_utf8_lossy(&said).into_owned();
+    match others.find(|(_, report)| !report.is_empty()) {
+        Some((peer, report)) => {
+            let why = String::from_utf8_lossy(&report).into_owned();
             Err(WireUpError::NotReady { peer: peer.clone(), why })
         }
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! The dialling end of a connection until it is in use.
+//! Dialling end of the handshake.
 
 use super::DialError;
 use super::handshake_socket::HandshakeSocket;
@@ -8,10 +8,10 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// So long an attempt may take until it is known who answers.
+/// Time limit of an attempt until the peer is authenticated.
 const ATTEMPT: Duration = Duration::from_secs(3);
 
-/// An attempt to reach a peer.
+/// Attempt to connect to a peer.
 #[derive(Debug)]
 pub(super) struct Dial {
     pub(super) parties: Direction,
@@ -25,18 +25,19 @@ pub(super) struct Dial {
 enum DialStep {
     Connects,
     AwaitsReply,
-    /// The peer may be using the connection already, so there is no way back but its end.
+    /// The proof was sent, so the peer may already use the connection. The attempt ends only with
+    /// the connection.
     AwaitsTaken,
 }
 
-/// How far it has come.
+/// Outcome of a step of an attempt.
 #[derive(Debug)]
 pub(super) enum DialOutcome {
-    /// Not there yet.
+    /// The attempt goes on.
     Pending(Dial),
-    /// The peer takes the connection if it believes the proof that has been sent.
+    /// The proof was sent; the peer decides whether it uses the connection.
     Proved(Dial),
-    /// It is in use.
+    /// The peer uses the connection.
     Accepted(TcpStream),
 }
 
@@ -52,17 +53,17 @@ impl Dial {
         self.wire.socket()
     }
 
-    /// What it waits for.
+    /// Returns the poll events that the attempt waits for.
     pub(super) fn waits_for(&self) -> PollFlags {
         if self.step == DialStep::Connects { PollFlags::POLLOUT } else { PollFlags::POLLIN }
     }
 
-    /// When it is given up.
+    /// Returns the time at which the attempt is abandoned.
     pub(super) fn expires(&self) -> Option<Instant> {
         (self.step != DialStep::AwaitsTaken).then_some(self.expires)
     }
 
-    /// The socket is ready. `key` is the peer's.
+    /// Takes the next step once the socket is ready. `key` is the peer's.
     pub(super) fn advance(mut self, key: &RankKey) -> Result<DialOutcome, DialError> {
         match self.step {
             DialStep::Connects => {

@@ -1,9 +1,9 @@
-//! All pairs of a rank meet at once, without a thread for any of them.
+//! Connects all pairs of a rank at once, in one thread.
 //!
-//! Who dials follows from the ranks' numbers. The other end dials as well when nobody has come for
-//! a while, for a firewall may let one direction through alone; then both connections may come
-//! about. Which of them is used is decided by that other end: it uses the first that it has either
-//! taken, as the accepting end, or offered, as the dialling one.
+//! Ranks decide by their numbers which end dials ([`dials`]). If no connection has arrived after a
+//! while, the other end dials as well, because a firewall may allow only one direction. Then two
+//! connections may be made. The end that normally accepts decides between them: it uses the first
+//! that it has either accepted, or offered as the dialling end.
 
 use super::accept::{self, AcceptOutcome, InboundConnection};
 use super::dial::{Dial, DialOutcome};
@@ -22,16 +22,16 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// So long a rank waits for those that are to dial it, before it dials them.
+/// Time that a rank waits for a peer to dial before it dials the peer.
 const REVERSE_AFTER: Duration = Duration::from_millis(300);
-/// Between two attempts to reach the same peer, at first and at most.
+/// Pause between two attempts to reach a peer, at first and at most.
 const PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// So many may knock who are not of the job without being in the way.
+/// Number of unauthenticated connections that are kept beside those of missing peers.
 const MAX_UNAUTHENTICATED: usize = 64;
 
-/// Connects this rank, `me`, with all `peers`. Each has opened its door and knows `contacts`, by
-/// rank. Fails after `patience`.
+/// Connects this rank, `me`, with all `peers`, which listen at their `contacts`, indexed by rank.
+/// Fails after `patience`.
 pub(crate) fn connect_all(
     listener: RankListener,
     contacts: &[Contact],
@@ -42,7 +42,7 @@ pub(crate) fn connect_all(
     connect_all_within(listener, contacts, table, (me, peers), patience, REVERSE_AFTER)
 }
 
-/// The same where peers are dialled that have not come within `reverse_after`.
+/// Does the work of [`connect_all`]; dials a peer that has not connected within `reverse_after`.
 pub(super) fn connect_all_within(
     listener: RankListener,
     contacts: &[Contact],
@@ -65,7 +65,7 @@ pub(super) fn connect_all_within(
     connected.map(|(rank, socket)| Ok((rank, link(rank, socket)?))).collect()
 }
 
-/// The rule by which one of two ranks dials the other: each rank dials half of its peers.
+/// Returns whether `from` dials `to`. By this rule each rank dials about half of its peers.
 pub(super) fn dials(from: Rank, to: Rank) -> bool {
     ((from.0 ^ to.0) & 1 == 0) == (from < to)
 }
@@ -90,7 +90,7 @@ impl PeerConnection {
     }
 }
 
-/// Makes a link of the socket by which a peer has been met.
+/// Makes a link from the socket of an authenticated peer.
 pub(super) fn link(rank: Rank, socket: TcpStream) -> Result<TcpLink, WireUpError> {
     let why = "its socket cannot be set up";
     TcpLink::new(socket).map_err(|_| WireUpError::Contact { rank, why })
@@ -104,12 +104,12 @@ enum Connection {
 
 #[derive(Debug)]
 struct Missing {
-    /// When the next attempt begins; `None` while there is one, or nobody wants any.
+    /// Time of the next attempt; `None` while one is running, or if the peer is not wanted.
     next: Option<Instant>,
     pause: Duration,
     /// Why the last attempt failed.
     why: Option<DialError>,
-    /// This end decides, and has offered its own connection.
+    /// This end decides which connection is used, and has sent its proof on one that it dialled.
     offered: bool,
 }
 
@@ -124,7 +124,7 @@ pub(super) struct TcpConnector {
 }
 
 impl TcpConnector {
-    /// `first` says when a peer is dialled for the first time.
+    /// Makes a connector; `first` returns the time at which a peer is first dialled.
     pub(super) fn new(
         listener: RankListener,
         contacts: &[Contact],
@@ -137,7 +137,7 @@ impl TcpConnector {
             let row = table.ranks().get(rank.index());
             let contact = contacts.get(rank.index()).and_then(|contact| contact.tcp.as_ref());
             let (Some(row), Some(contact)) = (row, contact) else {
-                return Err(WireUpError::Contact { rank, why: "it does not say where it listens" });
+                return Err(WireUpError::Contact { rank, why: "it has no TCP listener" });
             };
             let next = first(rank);
             let missing = Missing { next, pause: PAUSE, why: None, offered: false };
@@ -149,37 +149,37 @@ impl TcpConnector {
             by_rank.insert(rank, peer);
         }
         let missing = by_rank.len();
-        allow_files(missing + MAX_UNAUTHENTICATED);
+        raise_file_limit(missing + MAX_UNAUTHENTICATED);
         let (dials, inbound) = (Vec::new(), VecDeque::new());
         Ok(TcpConnector { listener, me, peers: by_rank, missing, dials, inbound })
     }
 
-    /// Dials a peer now, if it is missing.
+    /// Dials a peer now if it is missing.
     pub(super) fn want(&mut self, rank: Rank) {
         if let Some(missing) = self.missing_mut(rank) {
             missing.next = Some(Instant::now());
         }
     }
 
-    /// Peers that have come, who are not this meeting's any more.
+    /// Removes and returns the peers that have connected.
     pub(super) fn take_connected(&mut self) -> Vec<(Rank, TcpStream)> {
         let connected = self.peers.extract_if(.., |_, peer| peer.is_connected());
         connected.filter_map(|(rank, peer)| Some((rank, peer.socket()?))).collect()
     }
 
-    /// Whether this rank is dialling a peer.
+    /// Returns whether this rank is dialling a peer.
     pub(super) fn is_dialling(&self, rank: Rank) -> bool {
         self.dials.iter().any(|dial| dial.parties.to == rank)
     }
 
-    /// Waits for one peer no longer; `false` where it is not missing.
+    /// Stops waiting for a peer. Returns `false` if it was not expected.
     pub(super) fn forget(&mut self, rank: Rank) -> bool {
         let Some(peer) = self.peers.remove(&rank) else { return false };
         self.missing -= usize::from(!peer.is_connected());
         true
     }
 
-    /// Waits for one peer no longer, and says why it has not come.
+    /// Stops waiting for a peer, and returns the error that tells why it has not connected.
     pub(super) fn give_up(
         &mut self,
         rank: Rank,
@@ -192,8 +192,8 @@ impl TcpConnector {
         Some(unconnected(table, (self.me, self.listener.address), (rank, peer), (waited, 0)))
     }
 
-    /// Waits for something to happen, until `end` at most or until one of `also` is readable, and does
-    /// what follows.
+    /// Waits until a socket is ready, one of `also` is readable, or `end` is reached, and takes the
+    /// steps that are possible.
     pub(super) fn step(
         &mut self,
         end: Instant,
@@ -203,9 +203,9 @@ impl TcpConnector {
         self.dial_due()?;
         let ready = self.wait(end, also)?;
         let (listener, ready) = ready.split_first().unwrap_or((&false, &[]));
-        let (of_dials, of_guests) = ready.split_at(self.dials.len().min(ready.len()));
+        let (of_dials, of_inbound) = ready.split_at(self.dials.len().min(ready.len()));
         self.advance_dials(of_dials)?;
-        self.advance_inbound(of_guests);
+        self.advance_inbound(of_inbound);
         if *listener {
             let most = self.missing + MAX_UNAUTHENTICATED;
             let admitted = accept::admit(&self.listener.listener, &mut self.inbound, most);
@@ -240,8 +240,8 @@ impl TcpConnector {
         for (parties, address) in due {
             match Dial::begin(parties, address) {
                 Ok(dial) => self.dials.push(dial),
-                Err(source) if is_about_files(&source) => {
-                    return Err(WireUpError::System { operation: "make a socket", source });
+                Err(source) if is_file_limit(&source) => {
+                    return Err(WireUpError::System { operation: "create a socket", source });
                 }
                 Err(error) => self.dial_failed(parties, error.into()),
             }
@@ -249,7 +249,8 @@ impl TcpConnector {
         Ok(())
     }
 
-    /// Which of the listener, the dials and the guests are ready, in this order.
+    /// Polls, and returns whether the listener, each dialled and each accepted connection are
+    /// ready, in this order.
     fn wait(&self, end: Instant, also: &[BorrowedFd<'_>]) -> Result<Vec<bool>, WireUpError> {
         let attempts = self.peers.values().filter_map(|peer| match &peer.connection {
             Connection::Missing(missing) => missing.next,
@@ -258,7 +259,7 @@ impl TcpConnector {
         let expires = self.dials.iter().filter_map(Dial::expires);
         let expires = expires.chain(self.inbound.iter().map(InboundConnection::expires));
         let next = attempts.chain(expires).fold(end, Instant::min);
-        // Rounded up: what is due is due when this returns.
+        // Rounded up, so that timers are due when this returns.
         let timeout = next.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
 
@@ -298,7 +299,7 @@ impl TcpConnector {
                     self.dials.push(dial);
                 }
                 Ok(DialOutcome::Accepted(socket)) => self.take(parties.to, socket),
-                Err(DialError::System(source)) if is_about_files(&source) => {
+                Err(DialError::System(source)) if is_file_limit(&source) => {
                     return Err(WireUpError::System { operation: "reach a peer", source });
                 }
                 Err(why) => self.dial_failed(parties, why),
@@ -313,7 +314,7 @@ impl TcpConnector {
                 self.inbound.push_back(connection);
                 continue;
             }
-            match connection.advance(&self.listener.key, |parties| self.may_come(parties)) {
+            match connection.advance(&self.listener.key, |parties| self.is_wanted(parties)) {
                 AcceptOutcome::Pending(connection) => self.inbound.push_back(connection),
                 AcceptOutcome::Authenticated(parties, wire) => {
                     if let Ok(socket) = accept::take(wire) {
@@ -325,12 +326,13 @@ impl TcpConnector {
         }
     }
 
-    /// Whether this connection is wanted: neither another one in its place nor for somebody else.
-    fn may_come(&self, parties: Direction) -> bool {
+    /// Returns whether this connection is wanted: the peer is missing, this rank is meant, and no
+    /// own connection was offered.
+    fn is_wanted(&self, parties: Direction) -> bool {
         let connection = self.peers.get(&parties.from).map(|peer| &peer.connection);
-        let wanted = |missing: &Missing| !missing.offered;
+        let is_open = |missing: &Missing| !missing.offered;
         parties.to == self.me
-            && matches!(connection, Some(Connection::Missing(missing)) if wanted(missing))
+            && matches!(connection, Some(Connection::Missing(missing)) if is_open(missing))
     }
 
     fn missing_mut(&mut self, rank: Rank) -> Option<&mut Missing> {
@@ -340,7 +342,7 @@ impl TcpConnector {
         }
     }
 
-    /// The connection is in use; an attempt at another one ends.
+    /// Marks a connection as used, and ends other attempts.
     fn take(&mut self, rank: Rank, socket: TcpStream) {
         let connection = self.peers.get_mut(&rank).map(|peer| &mut peer.connection);
         if let Some(connection @ Connection::Missing(_)) = connection {
@@ -359,7 +361,7 @@ impl TcpConnector {
         }
     }
 
-    /// Who was not met, and why.
+    /// Returns the error for the peers that are missing.
     fn unconnected(self, table: &RankTable, waited: Duration) -> WireUpError {
         let me = (self.me, self.listener.address);
         let mut missing = self.peers.into_iter().filter(|(_, peer)| !peer.is_connected());
@@ -371,7 +373,7 @@ impl TcpConnector {
     }
 }
 
-/// Why a peer was not met by `me`, nor `more` others.
+/// Returns the error for a peer that `me` could not connect to, nor to `more` others.
 fn unconnected(
     table: &RankTable,
     (me, address): (Rank, SocketAddr),
@@ -384,7 +386,7 @@ fn unconnected(
         let host = node.map(|node| node.host.clone()).unwrap_or_default();
         PeerAddress { rank, host, address }
     };
-    let (me, listener) = (place(me, address), place(rank, peer.address));
+    let (me, other) = (place(me, address), place(rank, peer.address));
     let missing = match peer.connection {
         Connection::Missing(missing) => Some(missing),
         Connection::InUse(_) => None,
@@ -394,27 +396,21 @@ fn unconnected(
         let never = if under_way { DialError::NoAnswer } else { DialError::NotTried };
         missing.why.unwrap_or(never)
     });
-    WireUpError::NotConnected(Box::new(UnconnectedPair {
-        me,
-        peer: listener,
-        reason,
-        waited,
-        more,
-    }))
+    WireUpError::NotConnected(Box::new(UnconnectedPair { me, peer: other, reason, waited, more }))
 }
 
-fn is_about_files(error: &io::Error) -> bool {
+fn is_file_limit(error: &io::Error) -> bool {
     let files = [Errno::EMFILE as i32, Errno::ENFILE as i32];
     error.raw_os_error().is_some_and(|errno| files.contains(&errno))
 }
 
-/// Sees to it that so many more files may be open and the program keeps its room, as far as the hard
-/// limit lets it: the usual limit of 1024 is less than a large job has ranks.
-fn allow_files(more: usize) {
+/// Raises the limit on open files for `more` sockets, up to the hard limit, so that the program
+/// keeps its share: the usual limit of 1024 is less than the ranks of a large job.
+fn raise_file_limit(more: usize) {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
     let more = more as u64;
     if more > soft / 4 {
-        // If not, the system says so when the files are opened.
+        // If this fails, opening the sockets reports it.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, soft.saturating_add(more).min(hard), hard);
     }
 }

@@ -1,4 +1,4 @@
-//! Why ranks did not find each other.
+//! Errors of connecting the ranks of a job.
 
 use crate::types::error::PeerName;
 use rlaunch_bootstrap::client::ClientError;
@@ -7,95 +7,96 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// Why the ranks of a job are not joined.
+/// Failure to connect the ranks of a job.
 #[derive(Debug, thiserror::Error)]
 pub enum WireUpError {
-    /// The node's address cannot be listened on.
+    /// The rank cannot listen on its node's address.
     #[error("cannot listen on {address}")]
     Listen {
-        /// The address of this rank's node.
+        /// Address of this rank's node.
         address: IpAddr,
-        /// The system's reason.
+        /// Error that the system returned.
         source: io::Error,
     },
-    /// The system refuses something that concerns no peer.
+    /// A system call that concerns no particular peer failed.
     #[error("cannot {operation}")]
     System {
-        /// What was tried.
+        /// Attempted operation.
         operation: &'static str,
-        /// Why it failed.
+        /// Error that the system returned.
         source: io::Error,
     },
-    /// The gather did not come about.
-    #[error("the ranks' contacts were not gathered")]
+    /// The all-gather of contacts failed.
+    #[error("the contacts of the ranks could not be gathered")]
     Gather(#[from] ClientError),
-    /// A rank's contact is not what this build expects.
-    #[error("the contact of rank {rank} is no good: {why}")]
+    /// A rank's contact is not what this build of rlaunch expects.
+    #[error("the contact of rank {rank} is invalid: {why}")]
     Contact {
-        /// Whose.
+        /// Rank that sent the contact.
         rank: Rank,
-        /// What is wrong with it.
+        /// Problem with the contact.
         why: &'static str,
     },
-    /// Two ranks do not reach each other in any direction.
+    /// Two ranks could not connect in either direction.
     #[error("{0}")]
     NotConnected(Box<UnconnectedPair>),
-    /// RDMA cannot be set up where the rank table says that it is used.
+    /// RDMA failed to start, although the rank table assigns it to this pair.
     #[error("{0}")]
     NoRdma(Box<NoRdma>),
-    /// Another rank is not ready.
+    /// Another rank failed to connect.
     #[error("{peer} is not ready: {why}")]
     NotReady {
-        /// Which.
+        /// The rank that failed.
         peer: PeerName,
-        /// In its words.
+        /// Error that this rank reported.
         why: String,
     },
 }
 
-/// RDMA that cannot be set up.
+/// Failure to set up RDMA.
 #[derive(Debug, thiserror::Error)]
-#[error("no RDMA by {port}{}: {source}{}", to(.peer.as_ref()), takes(*.memory))]
+#[error("no RDMA by {port}{}: {source}{}", to_peer(.peer.as_ref()), memory_text(*.memory))]
 pub struct NoRdma {
-    /// This rank's port: `mlx5_0/1`.
+    /// RDMA port of this rank, for example `mlx5_0/1`.
     pub port: String,
-    /// To whom, where it concerns one rank.
+    /// Peer, if the failure concerns one peer.
     pub peer: Option<PeerName>,
-    /// Where memory may not be locked: how much each peer takes at least, and the limit, in bytes.
+    /// Bytes that each peer needs at least, and the limit on locked memory in bytes, if memory
+    /// could not be locked.
     pub memory: Option<(u64, u64)>,
-    /// What to do about it.
+    /// Advice to the user, if there is any.
     pub hint: Option<&'static str>,
-    /// What the device or rdma-core said.
+    /// Error of the device or of rdma-core.
     pub source: Box<dyn std::error::Error + Send + Sync>,
 }
 
-fn to(peer: Option<&PeerName>) -> String {
+fn to_peer(peer: Option<&PeerName>) -> String {
     peer.map(|peer| format!(" to {peer}")).unwrap_or_default()
 }
 
-fn takes(memory: Option<(u64, u64)>) -> String {
+fn memory_text(memory: Option<(u64, u64)>) -> String {
     let kib = |bytes: u64| bytes.div_ceil(1024);
-    let takes = |(needed, limit)| {
+    let text = |(needed, limit)| {
         format!(", {} KiB are needed for each peer, the limit is {} KiB", kib(needed), kib(limit))
     };
-    memory.map(takes).unwrap_or_default()
+    memory.map(text).unwrap_or_default()
 }
 
-/// Where a rank listens.
+/// Address at which a rank listens.
 #[derive(Clone, Debug)]
 pub struct PeerAddress {
-    /// The rank.
+    /// Rank in the job.
     pub rank: Rank,
-    /// Its host, as the user typed it.
+    /// Host as the user typed it.
     pub host: String,
-    /// Where it listens.
+    /// Socket address of its listener.
     pub address: SocketAddr,
 }
 
-/// A pair that did not meet.
+/// Pair of ranks that could not connect.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "rank {} on {} and rank {} on {} did not meet over TCP within {} s: {} was not reached at {} \
+    "rank {} on {} and rank {} on {} could not connect over TCP within {} s: {} was not reached at {} \
      ({reason}), and did not reach {} at {}{}",
     .me.rank, .me.host, .peer.rank, .peer.host, .waited.as_secs_f64(),
     .peer.host, .peer.address, .me.host, .me.address, and_more(*.more)
@@ -103,55 +104,55 @@ pub struct PeerAddress {
 pub struct UnconnectedPair {
     /// This rank.
     pub me: PeerAddress,
-    /// The other.
+    /// Other rank of the pair.
     pub peer: PeerAddress,
-    /// Why this rank did not reach it.
+    /// Why this rank did not reach the other.
     pub reason: DialError,
-    /// How long it was tried.
+    /// Time for which the connection was tried.
     pub waited: Duration,
-    /// So many other ranks were not met either.
+    /// Number of further ranks that this rank could not connect to.
     pub more: usize,
 }
 
-/// Why nobody was reached.
+/// Reason why an attempt to dial a rank failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
-    /// It was left to the other end.
+    /// This rank did not dial; the other end was to.
     #[error("not tried")]
     NotTried,
-    /// Nothing came back.
+    /// No answer arrived in time.
     #[error("no answer")]
     NoAnswer,
-    /// The system's reason.
+    /// Error that the system returned.
     #[error("{0}")]
     System(#[from] io::Error),
-    /// Somebody else listens there.
-    #[error("who answers there is not of this job")]
+    /// The listener does not have the rank's key, so it belongs to another job or program.
+    #[error("the process that answers there is not of this job")]
     Unauthenticated,
 }
 
 fn and_more(more: usize) -> String {
     match more {
         0 => String::new(),
-        1 => "; nor did this rank and 1 other".to_owned(),
-        more => format!("; nor did this rank and {more} others"),
+        1 => "; nor could this rank and 1 other".to_owned(),
+        more => format!("; nor could this rank and {more} others"),
     }
 }
 
 impl WireUpError {
-    /// What to do about it.
+    /// Returns advice on the error, if there is any.
     pub fn hint(&self) -> Option<String> {
         match self {
-            WireUpError::NotConnected(unmet) => Some(format!(
-                "on {}, let TCP connections from {} in, or on {} those from {}; ranks listen on \
+            WireUpError::NotConnected(pair) => Some(format!(
+                "allow TCP connections from {1} on {0}, or from {3} on {2}; ranks listen on \
                  ports of /proc/sys/net/ipv4/ip_local_port_range",
-                unmet.peer.host,
-                unmet.me.address.ip(),
-                unmet.me.host,
-                unmet.peer.address.ip(),
+                pair.peer.host,
+                pair.me.address.ip(),
+                pair.me.host,
+                pair.peer.address.ip(),
             )),
             WireUpError::NoRdma(no) => Some(match no.hint {
-                Some(hint) => format!("{hint}; --transport tcp does without"),
+                Some(hint) => format!("{hint}; --transport tcp does without RDMA"),
                 None => "--transport tcp does without RDMA".to_owned(),
             }),
             WireUpError::Gather(ClientError::TimedOut { .. }) => {

@@ -1,4 +1,4 @@
-//! Messages of fixed length over a socket that blocks nobody.
+//! Messages of fixed length over a non-blocking socket.
 
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -8,10 +8,10 @@ use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 
-/// The longest message.
+/// Length of the longest message, in bytes.
 const LONGEST: usize = 64;
 
-/// One end of a fresh connection.
+/// Socket on which a handshake runs.
 #[derive(Debug)]
 pub(super) struct HandshakeSocket {
     socket: TcpStream,
@@ -20,12 +20,12 @@ pub(super) struct HandshakeSocket {
 }
 
 impl HandshakeSocket {
-    /// `socket` does not block.
+    /// Takes over a `socket` that must be non-blocking.
     pub(super) fn new(socket: TcpStream) -> HandshakeSocket {
         HandshakeSocket { socket, buffer: [0; LONGEST], filled: 0 }
     }
 
-    /// Begins to connect; the socket is writable once that has ended.
+    /// Starts to connect. The socket becomes writable when the attempt has ended.
     pub(super) fn dial(to: SocketAddr) -> io::Result<HandshakeSocket> {
         let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
@@ -45,14 +45,15 @@ impl HandshakeSocket {
         self.socket
     }
 
-    /// There is always room: nothing else is on the way.
+    /// Sends a message. It always fits into the socket buffer, because nothing else was sent
+    /// before.
     pub(super) fn send(&self, bytes: &[u8]) -> io::Result<()> {
         let sent = send(self.socket.as_raw_fd(), bytes, MsgFlags::MSG_NOSIGNAL)?;
         if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
 
-    /// A message of `length` bytes, at most [`LONGEST`], once all of it has come, and not a byte of
-    /// what follows.
+    /// Returns a message of `length` bytes, at most [`LONGEST`], once it has arrived completely.
+    /// Does not read beyond it, because what follows belongs to the link.
     pub(super) fn receive(&mut self, length: usize) -> io::Result<Option<&[u8]>> {
         let wanted = self.buffer.get_mut(self.filled..length).unwrap_or_default();
         match self.socket.read(wanted) {

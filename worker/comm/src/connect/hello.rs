@@ -1,16 +1,16 @@
-//! What two ranks say to each other on a fresh connection, without a socket.
+//! Handshake of two ranks on a new connection, as a state machine without a socket.
 //!
 //! ```text
-//! dials                                            accepts
+//! dialling rank                                    accepting rank
 //!   magic, from, to, nonce           ──────────▶
 //!                                    ◀──────────   nonce, HMAC(key, "accepts", all of the above)
 //!   HMAC(key, "dials", the same)     ──────────▶
 //!                                    ◀──────────   taken
 //! ```
 //!
-//! The key is the accepting rank's, which it has told the ranks of the job and nobody else. Both
-//! nonces are fresh, so nothing that was overheard can be said again. This keeps strangers out; it
-//! does not encrypt what ranks say afterwards, as no message-passing library does.
+//! The key is the accepting rank's, which only the ranks of the job know. Both nonces are fresh, so
+//! recorded messages cannot be replayed. The handshake authenticates the ends; it does not encrypt
+//! later messages, as other message-passing libraries do not either.
 
 use hmac::{Hmac, KeyInit, Mac};
 use rlaunch_bootstrap::id::Rank;
@@ -18,37 +18,37 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use std::{fmt, io};
 
-/// Changes whenever what is said here changes.
+/// Protocol magic; its last byte changes with every change of the handshake.
 const MAGIC: [u8; 8] = *b"rlrank\0\x02";
 const NONCE: usize = 32;
 const MAC: usize = 32;
 
-/// What the dialling rank says first, in bytes.
+/// Length of the dialling rank's first message, in bytes.
 pub(super) const HELLO: usize = MAGIC.len() + 4 + 4 + NONCE;
-/// What it is answered, in bytes.
+/// Length of the accepting rank's reply, in bytes.
 pub(super) const REPLY: usize = NONCE + MAC;
-/// What it says then, in bytes.
+/// Length of the dialling rank's proof, in bytes.
 pub(super) const PROOF: usize = MAC;
-/// What it is told last: the connection is in use.
+/// Last message of the accepting rank: the connection is in use.
 pub(super) const TAKEN: u8 = 0x2a;
 
-/// What the ranks of a job know of a rank and others do not. It is never printed.
+/// Secret key of a rank that only the ranks of its job know. It is never printed.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RankKey([u8; 32]);
 
 impl RankKey {
-    /// A new one.
+    /// Makes a random key.
     pub(super) fn random() -> io::Result<RankKey> {
         random().map(RankKey)
     }
 
-    /// What nobody can say of these words who has not the key.
+    /// Returns the HMAC of these parts under the key.
     #[cfg(feature = "rdma")]
     pub(super) fn proof(&self, words: &[&[u8]]) -> [u8; MAC] {
         self.mac_of(words).finalize().into_bytes().into()
     }
 
-    /// Whether that is it.
+    /// Returns whether `proof` is the HMAC of these parts under the key.
     #[cfg(feature = "rdma")]
     pub(super) fn is_proof(&self, words: &[&[u8]], proof: &[u8]) -> bool {
         self.mac_of(words).verify_slice(proof).is_ok()
@@ -56,7 +56,7 @@ impl RankKey {
 
     #[cfg(feature = "rdma")]
     fn mac_of(&self, words: &[&[u8]]) -> Hmac<Sha256> {
-        // Shorter keys are filled up with zeros.
+        // HMAC fills keys shorter than a block with zeros.
         let mut block = [0; 64];
         block[..self.0.len()].copy_from_slice(&self.0);
         words.iter().fold(Hmac::<Sha256>::new(&block.into()), Hmac::chain_update)
@@ -75,21 +75,21 @@ fn random() -> io::Result<[u8; 32]> {
     Ok(bytes)
 }
 
-/// Which connection this is.
+/// Ends of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Direction {
-    /// Who dials.
+    /// Rank that dials.
     pub(super) from: Rank,
-    /// Who accepts.
+    /// Rank that accepts.
     pub(super) to: Rank,
 }
 
-/// The first thing said.
+/// First message of the handshake.
 #[derive(Clone, Debug)]
 pub(super) struct Hello([u8; HELLO]);
 
 impl Hello {
-    /// With a fresh nonce.
+    /// Makes a hello with a fresh nonce.
     pub(super) fn new(parties: Direction) -> io::Result<Hello> {
         let mut bytes = [0; HELLO];
         let parts: [&[u8]; 4] =
@@ -102,7 +102,7 @@ impl Hello {
         Ok(Hello(bytes))
     }
 
-    /// `None` for what no rank says.
+    /// Decodes a hello; `None` if the bytes are not one.
     pub(super) fn read(bytes: &[u8]) -> Option<(Hello, Direction)> {
         let hello: [u8; HELLO] = bytes.try_into().ok()?;
         let rest = hello.strip_prefix(&MAGIC)?;
@@ -118,14 +118,15 @@ impl Hello {
     }
 }
 
-/// Who of the two says it; neither can be made to say the other's.
+/// End that computes an HMAC. It is part of the HMAC, so that neither end's can be used as the
+/// other's.
 #[derive(Clone, Copy, Debug)]
 enum Role {
     Dials,
     Accepts,
 }
 
-/// What both ends have said when the proofs are due.
+/// Data that both ends have sent before the proofs.
 #[derive(Clone, Debug)]
 pub(super) struct Challenge {
     hello: Hello,
@@ -133,7 +134,7 @@ pub(super) struct Challenge {
 }
 
 impl Challenge {
-    /// The accepting end's answer to a hello, with a fresh nonce.
+    /// Answers a hello, with a fresh nonce; for the accepting end.
     pub(super) fn reply(hello: Hello, own: &RankKey) -> io::Result<(Challenge, [u8; REPLY])> {
         let challenge = Challenge { hello, nonce: random()? };
         let mut reply = [0; REPLY];
@@ -143,7 +144,8 @@ impl Challenge {
         Ok((challenge, reply))
     }
 
-    /// The dialling end's answer to that; `None` if it is not from who has `key`.
+    /// Answers the reply with a proof; for the dialling end. Returns `None` if the reply was made
+    /// without `key`.
     pub(super) fn prove(
         hello: &Hello,
         reply: &[u8],
@@ -157,7 +159,7 @@ impl Challenge {
         Ok(Some(challenge.mac(key, Role::Dials)?.finalize().into_bytes().into()))
     }
 
-    /// Whether the dialling end has the key, too.
+    /// Returns whether the dialling end has proved that it has the key.
     pub(super) fn is_connected(&self, proof: &[u8], own: &RankKey) -> bool {
         self.mac(own, Role::Dials).is_ok_and(|mac| mac.verify_slice(proof).is_ok())
     }
@@ -183,9 +185,9 @@ mod tests {
     fn two_with_the_key_believe_each_other() {
         let key = RankKey::random().unwrap();
         let hello = Hello::new(PARTIES).unwrap();
-        let (heard, parties) = Hello::read(hello.bytes()).unwrap();
+        let (received, parties) = Hello::read(hello.bytes()).unwrap();
         assert_eq!(parties, PARTIES);
-        let (challenge, reply) = Challenge::reply(heard, &key).unwrap();
+        let (challenge, reply) = Challenge::reply(received, &key).unwrap();
         let proof = Challenge::prove(&hello, &reply, &key).unwrap().unwrap();
         assert!(challenge.is_connected(&proof, &key));
     }
@@ -198,7 +200,7 @@ mod tests {
         assert_eq!(Challenge::prove(&hello, &reply, &other).unwrap(), None);
         let proof = Challenge::prove(&hello, &reply, &key).unwrap().unwrap();
         assert!(!challenge.is_connected(&proof, &other));
-        // What the accepting end itself has said is no proof.
+        // The accepting end's own HMAC is not accepted as a proof.
         assert!(!challenge.is_connected(&reply[NONCE..], &key));
         assert!(!challenge.is_connected(&[], &key));
     }

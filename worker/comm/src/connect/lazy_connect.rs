@@ -1,8 +1,11 @@
-//! Meeting peers when they are needed, in jobs with so many ranks that few pairs ever speak.
+//! Connections that are made at the first message, for jobs with so many ranks that few pairs ever
+//! communicate.
 //!
-//! A thread keeps the door: it lets peers in that dial, and dials those that are wanted. It runs as
-//! long as any link waits for its peer. Those that speak RDMA meet here over TCP as well, and connect
-//! their queue pairs then ([`LazyRdma`]).
+//! One thread of the process accepts peers that dial, and dials those that a
+//! [`LazyLink`](super::lazy_link::LazyLink) has asked for. It runs as long as any link waits for
+//! its peer. Pairs that use RDMA first connect over TCP here, and then connect their queue pairs
+//! ([`LazyRdma`]). The thread puts finished connections into a mailbox, counts an event, and wakes
+//! the rank through an eventfd.
 
 use super::eager_connect::{self, TcpConnector};
 use super::{Contact, LazyRdma, RankListener, WireUpError, wake_fd};
@@ -21,52 +24,52 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// With nobody to wait for, the thread wakes for nothing else than its peers and this.
+/// Longest sleep of the thread while no peer is wanted.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Where links get their peers from. The thread ends with it.
+/// Connector from which lazy links take their connections. Dropping it ends the thread.
 #[derive(Debug)]
 pub(crate) struct LazyConnector {
     shared: Arc<Shared>,
-    /// Of those that do not speak TCP.
+    /// Properties of links that do not use TCP.
     link_hint: BTreeMap<Rank, LinkHint>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread and the links share.
+/// State that the thread and the links share.
 #[derive(Debug)]
 struct Shared {
     mailbox: Mutex<Mailbox>,
-    /// Grows whenever a peer has come, or never will; then the rank is called.
-    news: AtomicU32,
-    /// How many of these calls were heard.
-    heard: AtomicU32,
+    /// Count of events: connections made or failed. After each increment the rank is woken.
+    events: AtomicU32,
+    /// Count of wake-ups that were drained.
+    drained: AtomicU32,
     is_closed: AtomicBool,
     /// Wakes the thread.
     wake: WakeFd,
-    /// Wakes a rank that sleeps.
+    /// Wakes a sleeping rank.
     arrivals: WakeFd,
 }
 
 #[derive(Default)]
 struct Mailbox {
     wanted: Vec<Rank>,
-    /// Peers whose processes have ended well.
+    /// Peers whose processes have exited successfully.
     ended: Vec<Rank>,
     finished: BTreeMap<Rank, Result<Arrival, LinkError>>,
-    /// Nobody comes any more.
+    /// Error that ended the thread; no connection is made after it.
     broken: Option<Arc<str>>,
 }
 
-/// End of a link's wait for its peer.
+/// Result of a link's wait for its peer.
 pub(crate) enum Arrival {
     Connected(Box<dyn Link>),
-    /// Its process has ended, and nothing was sent to this rank.
+    /// The peer's process has exited without sending anything to this rank.
     Left,
 }
 
 impl Mailbox {
-    /// Takes those that are wanted, and those that have ended.
+    /// Takes the wanted peers and the ended peers.
     fn take_requests(&mut self) -> (Vec<Rank>, Vec<Rank>) {
         (std::mem::take(&mut self.wanted), std::mem::take(&mut self.ended))
     }
@@ -80,8 +83,9 @@ impl fmt::Debug for Mailbox {
 }
 
 impl LazyConnector {
-    /// Keeps `listener` for this rank, `me`, and those of `peers`, whose `contacts` it knows; some of them
-    /// are reached by `rdma`. A peer that is wanted has `patience` to come.
+    /// Starts the thread for this rank, `me`, which listens on `listener`. It connects to those of
+    /// `peers` that are wanted, at their `contacts`, by `rdma` where possible. A wanted peer has
+    /// `patience` to connect.
     pub(crate) fn open(
         listener: RankListener,
         rdma: Option<LazyRdma>,
@@ -92,8 +96,8 @@ impl LazyConnector {
     ) -> Result<LazyConnector, WireUpError> {
         let shared = Arc::new(Shared {
             mailbox: Mutex::default(),
-            news: AtomicU32::new(0),
-            heard: AtomicU32::new(0),
+            events: AtomicU32::new(0),
+            drained: AtomicU32::new(0),
             is_closed: AtomicBool::new(false),
             wake: wake_fd()?,
             arrivals: wake_fd()?,
@@ -104,47 +108,48 @@ impl LazyConnector {
         let thread = thread::Builder::new().name("rlaunch peers".to_owned());
         let thread = without_signals(|| thread.spawn(|| connects.run()));
         let thread = thread.map_err(|source| WireUpError::System {
-            operation: "start the thread that lets peers in",
+            operation: "start the thread that accepts peers",
             source,
         })?;
         Ok(LazyConnector { shared, link_hint, thread: Some(thread) })
     }
 
-    /// What the link to a peer will be.
+    /// Returns the properties that the link to a peer will have.
     pub(crate) fn link_hint(&self, peer: Rank) -> LinkHint {
         self.link_hint.get(&peer).copied().unwrap_or(LinkHint::TCP)
     }
 
-    /// Whether there are any news since `seen`, which it brings up to date.
-    pub(crate) fn has_news(&self, seen: &mut u32) -> bool {
-        self.shared.has_news(seen)
+    /// Returns whether there were events since `seen`, which it updates.
+    pub(crate) fn has_event(&self, seen: &mut u32) -> bool {
+        self.shared.has_event(seen)
     }
 
-    /// Before this rank sleeps on [`LazyConnector::fd`]: makes it quiet, where it is about news that are
-    /// [there](Reception::has_news) already.
-    pub(crate) fn quiet(&self) {
-        self.shared.quiet();
+    /// Drains wake-ups of events that are counted already ([`LazyConnector::has_event`]), so that
+    /// they do not end the next sleep.
+    pub(crate) fn drain_wakeups(&self) {
+        self.shared.drain_wakeups();
     }
 
-    /// Returns the owner of the descriptor, which is watched for longer than there is a reception.
+    /// Returns the wake-up descriptor, which may be watched for longer than the connector exists.
     pub(crate) fn arrival_fd(&self) -> ArrivalFd {
         ArrivalFd(self.shared.clone())
     }
 
-    /// The peer's process has ended well. Unless there is a connection to it, which brings what it has
-    /// sent, it is [not met](Arrival::Left) any more.
+    /// Reports that the peer's process has exited successfully. If a connection to it is in use or
+    /// being made, that connection delivers its last packets; otherwise the wait ends with
+    /// [`Arrival::Left`].
     pub(crate) fn peer_has_left(&self, peer: Rank) {
         self.shared.lock().ended.push(peer);
         self.shared.wake.wake();
     }
 
-    /// Has a peer dialled.
+    /// Asks the thread to dial a peer.
     pub(crate) fn want(&self, peer: Rank) {
         self.shared.lock().wanted.push(peer);
         self.shared.wake.wake();
     }
 
-    /// Takes the end of the wait for a peer, if it has come.
+    /// Takes the result of the wait for a peer, if there is one.
     pub(crate) fn take(&self, peer: Rank) -> Result<Option<Arrival>, LinkError> {
         let mut mailbox = self.shared.lock();
         match mailbox.finished.remove(&peer).transpose()? {
@@ -157,7 +162,7 @@ impl LazyConnector {
     }
 }
 
-/// Readable when a reception has news.
+/// Descriptor that is readable after an event of the connector.
 #[derive(Debug)]
 pub(crate) struct ArrivalFd(Arc<Shared>);
 
@@ -171,35 +176,37 @@ impl Drop for LazyConnector {
     fn drop(&mut self) {
         self.shared.is_closed.store(true, Ordering::Release);
         self.shared.wake.wake();
-        // It has nothing to say: a panic in it is a bug that was printed.
+        // The thread returns no value, and a panic in it has already been printed.
         drop(self.thread.take().map(JoinHandle::join));
     }
 }
 
 impl Shared {
-    fn has_news(&self, seen: &mut u32) -> bool {
-        let news = self.news.load(Ordering::Acquire);
-        std::mem::replace(seen, news) != news
+    fn has_event(&self, seen: &mut u32) -> bool {
+        let events = self.events.load(Ordering::Acquire);
+        std::mem::replace(seen, events) != events
     }
 
-    /// Counts the news, and calls then: who has heard the call and finds no news has them already.
+    /// Counts an event and then wakes the rank. In this order a rank that drains the wake-up finds
+    /// the event counted.
     fn announce(&self) {
         self.count();
         self.arrivals.wake();
     }
 
     fn count(&self) {
-        self.news.fetch_add(1, Ordering::Release);
+        self.events.fetch_add(1, Ordering::Release);
     }
 
-    /// Hears the calls about news that were counted. As long as one is due that has not come, the next
-    /// sleep hears it.
-    fn quiet(&self) {
-        let news = self.news.load(Ordering::Acquire);
-        let heard = self.heard.load(Ordering::Relaxed);
-        if news != heard {
-            // One thread sleeps at a time.
-            self.heard.store(heard.wrapping_add(self.arrivals.clear() as u32), Ordering::Relaxed);
+    /// Drains wake-ups of counted events. If one of them is not yet written, the next sleep is
+    /// woken by it and drains it.
+    fn drain_wakeups(&self) {
+        let events = self.events.load(Ordering::Acquire);
+        let drained = self.drained.load(Ordering::Relaxed);
+        if events != drained {
+            // Only one thread sleeps at a time.
+            self.drained
+                .store(drained.wrapping_add(self.arrivals.clear() as u32), Ordering::Relaxed);
         }
     }
 
@@ -208,7 +215,7 @@ impl Shared {
     }
 }
 
-/// The thread.
+/// State of the connecting thread.
 struct ConnectThread {
     shared: Arc<Shared>,
     connector: TcpConnector,
@@ -217,7 +224,7 @@ struct ConnectThread {
     patience: Duration,
 }
 
-/// Who has come, or never will.
+/// Peers that have connected or failed to.
 type Arrivals = Vec<(Rank, Result<Arrival, WireUpError>)>;
 
 impl ConnectThread {
@@ -234,9 +241,9 @@ impl ConnectThread {
                     now + self.patience
                 });
             }
-            // What they have sent is on its way by a connection that is in use, or about to be.
+            // Wait for connections that are being made: they may bring what an ended peer has sent.
             let mut over: Vec<Rank> =
-                ended.extract_if(.., |rank| !self.is_under_way(*rank)).collect();
+                ended.extract_if(.., |rank| !self.is_connecting(*rank)).collect();
             over.retain(|rank| self.connector.forget(*rank));
             if !over.is_empty() {
                 waits.retain(|rank, _| !over.contains(rank));
@@ -244,7 +251,7 @@ impl ConnectThread {
                 continue;
             }
             if let Err(error) = self.step(&waits) {
-                self.shared.lock().broken = Some(sentence(&error).into());
+                self.shared.lock().broken = Some(full_text(&error).into());
                 return self.shared.announce();
             }
             let mut arrivals = Arrivals::new();
@@ -266,21 +273,22 @@ impl ConnectThread {
         }
     }
 
-    /// Hands these to their links.
+    /// Puts results into the mailbox and wakes the rank.
     fn deliver(&self, arrivals: Arrivals) {
-        let unmet = |error| LinkError::NotConnected(sentence(&error).into());
-        let arrivals = arrivals.into_iter().map(|(rank, arrival)| (rank, arrival.map_err(unmet)));
+        let not_connected = |error| LinkError::NotConnected(full_text(&error).into());
+        let arrivals =
+            arrivals.into_iter().map(|(rank, arrival)| (rank, arrival.map_err(not_connected)));
         self.shared.lock().finished.extend(arrivals);
         self.shared.announce();
     }
 
-    /// Whether a connection to a peer is being made, or a queue pair.
-    fn is_under_way(&self, rank: Rank) -> bool {
-        self.connector.is_dialling(rank) || self.rdma.as_ref().is_some_and(|rdma| rdma.begins(rank))
+    /// Returns whether a connection to a peer, or a queue pair, is being made.
+    fn is_connecting(&self, rank: Rank) -> bool {
+        self.connector.is_dialling(rank)
+            || self.rdma.as_ref().is_some_and(|rdma| rdma.is_connecting(rank))
     }
 
-    /// Waits for something to happen, or until the first of those that are waited for has had its
-    /// time.
+    /// Waits until something happens or the first wanted peer has timed out.
     fn step(&mut self, waits: &BTreeMap<Rank, Instant>) -> Result<(), WireUpError> {
         let ends = waits.values().copied().chain(self.rdma.as_ref().and_then(LazyRdma::end));
         let end = ends.fold(Instant::now() + IDLE, Instant::min);
@@ -291,9 +299,9 @@ impl ConnectThread {
         Ok(())
     }
 
-    /// A peer has been met over TCP.
+    /// Continues after a TCP connection was made: with RDMA if the pair uses it.
     fn on_connected(&mut self, rank: Rank, socket: TcpStream, arrivals: &mut Arrivals) {
-        match self.rdma.as_mut().filter(|rdma| rdma.speaks_with(rank)) {
+        match self.rdma.as_mut().filter(|rdma| rdma.uses_rdma(rank)) {
             Some(rdma) => {
                 let end = Instant::now() + self.patience;
                 let begun = rdma.begin(rank, socket, end);
@@ -307,18 +315,19 @@ impl ConnectThread {
     }
 }
 
-/// With what to do about it, since nothing else says that here.
-fn sentence(error: &WireUpError) -> String {
+/// Formats an error with its cause and hint, because the link's error carries only one text.
+fn full_text(error: &WireUpError) -> String {
     let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
     let hint = error.hint().map(|hint| format!(" (hint: {hint})"));
     format!("{error}{}{}", cause.unwrap_or_default(), hint.unwrap_or_default())
 }
 
-/// A thread that `starts` here gets none of the program's signals.
+/// Calls `starts` with all signals blocked, so that a thread started by it receives none of the
+/// program's signals.
 fn without_signals<R>(starts: impl FnOnce() -> R) -> R {
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
     let started = starts();
-    // The same call as above with what that one has returned: it cannot fail.
+    // Restores a mask that the call above returned; cannot fail.
     let _ = before.map(|before| before.thread_set_mask());
     started
 }
@@ -328,7 +337,7 @@ mod tests {
     use super::*;
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-    /// The thread's way to tell of news, in two steps, between which a rank may do anything.
+    /// The thread's announcement in two steps, between which a rank may take any step.
     struct Announcer<'d> {
         shared: &'d Shared,
         is_counted: bool,
@@ -349,14 +358,15 @@ mod tests {
         poll(&mut fds, PollTimeout::ZERO).unwrap() == 1
     }
 
-    /// Every order of two news and of a rank that looks and is about to sleep, for two of its links.
+    /// Checks every order of two events and the steps of a rank that polls two links and is about
+    /// to sleep.
     #[test]
     fn a_rank_does_not_sleep_on_news_and_is_not_woken_for_nothing() {
         for order in 0..1 << 12 {
             let shared = Shared {
                 mailbox: Mutex::default(),
-                news: AtomicU32::new(0),
-                heard: AtomicU32::new(0),
+                events: AtomicU32::new(0),
+                drained: AtomicU32::new(0),
                 is_closed: AtomicBool::new(false),
                 wake: wake_fd().unwrap(),
                 arrivals: wake_fd().unwrap(),
@@ -370,25 +380,25 @@ mod tests {
                     continue;
                 }
                 let link = moment as usize % 2;
-                shared.quiet();
-                shared.has_news(&mut seen[link]);
+                shared.drain_wakeups();
+                shared.has_event(&mut seen[link]);
             }
-            // The rank goes to sleep, link by link; then what is left to do is done.
+            // The rank arms its links one by one; then the remaining events occur.
             let mut is_awake = false;
             for seen in &mut seen {
-                shared.quiet();
-                is_awake |= shared.has_news(seen);
+                shared.drain_wakeups();
+                is_awake |= shared.has_event(seen);
             }
             while steps < 4 {
                 announcer.step();
                 steps += 1;
             }
-            let sees = seen.iter().all(|seen| *seen == shared.news.load(Ordering::Acquire));
-            assert!(sees || is_awake || would_wake(&shared), "{order:b}: it sleeps on news");
-            // Once it has seen everything, it sleeps.
+            let sees = seen.iter().all(|seen| *seen == shared.events.load(Ordering::Acquire));
+            assert!(sees || is_awake || would_wake(&shared), "{order:b}: it sleeps on events");
+            // A rank that has seen all events sleeps.
             for seen in &mut seen {
-                shared.quiet();
-                shared.has_news(seen);
+                shared.drain_wakeups();
+                shared.has_event(seen);
             }
             assert!(!would_wake(&shared), "{order:b}: it is woken for nothing");
         }

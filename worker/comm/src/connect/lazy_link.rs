@@ -1,4 +1,4 @@
-//! A way to a peer that is connected when there is something to say to it.
+//! Link that connects when there is something to send.
 
 use super::{Arrival, ArrivalFd, LazyConnector};
 use crate::transport::packet::{Header, PacketKind};
@@ -13,11 +13,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The way to a peer, whether or not it has been met.
+/// Link to a peer, whether or not it is connected.
 pub(crate) struct LazyLink {
     peer: Rank,
     link_hint: LinkHint,
-    /// The descriptor that was watched until the peer was met.
+    /// Descriptor that is watched until the peer is connected.
     arrivals: ArrivalFd,
     state: LazyState,
 }
@@ -29,9 +29,9 @@ enum LazyState {
         seen: u32,
     },
     Connected(Box<dyn Link>),
-    /// It has left, and has sent nothing.
+    /// The peer has left without sending anything to this rank.
     Left {
-        is_told: bool,
+        is_reported: bool,
     },
 }
 
@@ -52,29 +52,30 @@ impl LazyLink {
         matches!(self.state, LazyState::Connected(_))
     }
 
-    /// Whether there are news at the reception, which may be about this peer.
+    /// Takes the connection from the connector if it is made. Returns whether the connector had any
+    /// event, possibly for another link.
     fn take_arrival(&mut self) -> Result<bool, LinkError> {
         let LazyState::Unconnected { connector, seen, .. } = &mut self.state else {
             return Ok(false);
         };
-        if !connector.has_news(seen) {
+        if !connector.has_event(seen) {
             return Ok(false);
         }
         match connector.take(self.peer)? {
             Some(Arrival::Connected(link)) => self.state = LazyState::Connected(link),
-            Some(Arrival::Left) => self.state = LazyState::Left { is_told: false },
+            Some(Arrival::Left) => self.state = LazyState::Left { is_reported: false },
             None => {}
         }
         Ok(true)
     }
 
-    /// The link, if the peer has been met.
+    /// Returns the underlying link, if the peer is connected by now.
     fn connected(&mut self) -> Result<Option<&mut dyn Link>, LinkError> {
         self.take_arrival()?;
         Ok(self.connected_link())
     }
 
-    /// The same, without a look at the reception.
+    /// Returns the underlying link, without a check for events.
     fn connected_link(&mut self) -> Option<&mut dyn Link> {
         match &mut self.state {
             LazyState::Connected(link) => Some(link.as_mut()),
@@ -86,7 +87,10 @@ impl LazyLink {
 impl fmt::Debug for LazyLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_connected = matches!(self.state, LazyState::Connected(_));
-        f.debug_struct("LazyLink").field("peer", &self.peer).field("is_met", &is_connected).finish()
+        f.debug_struct("LazyLink")
+            .field("peer", &self.peer)
+            .field("is_connected", &is_connected)
+            .finish()
     }
 }
 
@@ -106,7 +110,7 @@ impl Link for LazyLink {
         let LazyState::Unconnected { connector, is_wanted, .. } = &mut self.state else {
             return Ok(false);
         };
-        // A peer that was never spoken to is not waiting for the last word.
+        // A peer without a connection does not expect a goodbye.
         if header.kind == PacketKind::Bye && !*is_wanted {
             return Ok(true);
         }
@@ -121,9 +125,9 @@ impl Link for LazyLink {
             return link.receive(sink);
         }
         match &mut self.state {
-            // What the peer would have said.
-            LazyState::Left { is_told: is_told @ false } => {
-                *is_told = true;
+            // Deliver the goodbye that the peer would have sent.
+            LazyState::Left { is_reported: is_reported @ false } => {
+                *is_reported = true;
                 let bye = PacketKind::Bye;
                 sink.packet(Header { kind: bye, context: 0, tag: 0, transfer: 0, length: 0 }, &[])?;
                 Ok(true)
@@ -132,7 +136,7 @@ impl Link for LazyLink {
         }
     }
 
-    // Who exposes memory and who writes to it have spoken before.
+    // Memory is exposed and written only after a connection was made.
 
     fn register(&mut self, buffers: &BufferTable, whole: LocalSlice) {
         if let Some(link) = self.connected_link() {
@@ -174,9 +178,9 @@ impl Link for LazyLink {
 
     fn arm(&mut self, wants_room: bool) -> Result<Armed<'_>, LinkError> {
         if let LazyState::Unconnected { connector, .. } = &self.state {
-            connector.quiet();
+            connector.drain_wakeups();
         }
-        // News may be for links that were asked before this one.
+        // The event may concern a link that was armed before this one.
         if self.take_arrival()? {
             return Ok(Armed::Ready);
         }
@@ -192,8 +196,8 @@ impl Link for LazyLink {
                 let fd = self.arrivals.as_fd();
                 Ok(Armed::Watch(WatchedFd { fd, writable: false, instead_of: None }))
             }
-            LazyState::Left { is_told: false } => Ok(Armed::Ready),
-            LazyState::Left { is_told: true } => Ok(Armed::NoFd),
+            LazyState::Left { is_reported: false } => Ok(Armed::Ready),
+            LazyState::Left { is_reported: true } => Ok(Armed::NoFd),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The ways to the ranks of other nodes.
+//! Links to the ranks of other nodes.
 
 use super::lazy_link::LazyLink;
 use super::{self as connect, Contact, Fabric, LazyConnector, RankListener, WireUpError};
@@ -11,17 +11,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What ranks call their gather, and the one after it.
+/// Names of the two all-gathers: of contacts, and of readiness.
 const GATHER: &str = "rlaunch communicator";
 const READY: &str = "rlaunch communicator is ready";
-/// How long sockets may take to be connected once all ranks are there.
+/// Time limit for connecting once all ranks have started.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Links by rank.
 pub(crate) type Links = BTreeMap<Rank, Box<dyn Link>>;
 
-/// Meets the ranks of other nodes, by RDMA where the rank table says so and both ends have it, and
-/// else by TCP. Once it is over, all ranks have taken their places.
+/// Connects this rank with the ranks of other nodes: by RDMA if the rank table says so and both
+/// ends support it, otherwise by TCP. When it returns, all ranks have sent their contacts.
 pub(crate) fn connect(
     client: &mut Client,
     table: &Arc<RankTable>,
@@ -33,10 +33,10 @@ pub(crate) fn connect(
     let others = table.ranks().iter().filter(|other| other.node != row.node);
     let others: Vec<Rank> = others.map(|other| other.rank).collect();
     let fabric = Fabric::open(table, me, job.to_string(), is_large)?;
-    // Who has RDMA may still meet somebody who has none.
+    // A rank with RDMA also listens on TCP, for peers built without RDMA.
     let listener = (!others.is_empty()).then(|| RankListener::open(row.address)).transpose()?;
     let mut contact = Contact::new(listener.as_ref().map(RankListener::contact));
-    contact.verbs = fabric.as_ref().map(Fabric::told).transpose()?.unwrap_or_default();
+    contact.verbs = fabric.as_ref().map(Fabric::advert).transpose()?.unwrap_or_default();
     let contacts = connect::exchange(&contact, |own| client.all_gather(GATHER, own))?;
     let connects = || match listener {
         Some(listener) if is_large => {
@@ -51,14 +51,14 @@ pub(crate) fn connect(
     connected
 }
 
-/// Whether two ranks speak RDMA: the rank table says so, and both have been built for it.
+/// Returns whether two ranks use RDMA: the rank table says so, and the peer's build supports it.
 fn has_rdma(table: &RankTable, contacts: &[Contact], me: Rank, peer: Rank) -> bool {
     let has = contacts.get(peer.index()).is_some_and(|contact| !contact.verbs.is_empty());
     let by_rdma = |connect| matches!(connect, PairTransport::Rdma | PairTransport::RdmaCm);
     has && table.pair(me, peer).is_some_and(|pair| by_rdma(pair.connect))
 }
 
-/// All of them now.
+/// Connects all pairs now.
 fn connect_now(
     listener: Option<RankListener>,
     fabric: Option<Fabric>,
@@ -66,22 +66,23 @@ fn connect_now(
     table: &RankTable,
     (me, others): (Rank, &[Rank]),
 ) -> Result<Links, WireUpError> {
-    let speaks_rdma = |peer: &Rank| fabric.is_some() && has_rdma(table, contacts, me, *peer);
-    let speak_tcp: Vec<Rank> = others.iter().copied().filter(|peer| !speaks_rdma(peer)).collect();
+    let uses_rdma = |peer: &Rank| fabric.is_some() && has_rdma(table, contacts, me, *peer);
+    let tcp_peers: Vec<Rank> = others.iter().copied().filter(|peer| !uses_rdma(peer)).collect();
     let mut links = Links::new();
-    if let Some(listener) = listener.filter(|_| !speak_tcp.is_empty()) {
+    if let Some(listener) = listener.filter(|_| !tcp_peers.is_empty()) {
         let connected =
-            connect::connect_all(listener, contacts, table, (me, &speak_tcp), CONNECT_TIMEOUT)?;
+            connect::connect_all(listener, contacts, table, (me, &tcp_peers), CONNECT_TIMEOUT)?;
         links.extend(connected.into_iter().map(|(rank, link)| (rank, Box::new(link) as _)));
     }
     if let Some(fabric) = fabric {
-        let joined = fabric.connect(contacts, table, CONNECT_TIMEOUT)?;
-        links.extend(joined.into_iter().map(|(rank, joined)| (rank, Box::new(joined.link()) as _)));
+        let queue_pairs = fabric.connect(contacts, table, CONNECT_TIMEOUT)?;
+        links
+            .extend(queue_pairs.into_iter().map(|(rank, pair)| (rank, Box::new(pair.link()) as _)));
     }
     Ok(links)
 }
 
-/// Each when it is needed.
+/// Makes links that connect when they are first used.
 fn connect_lazily(
     listener: RankListener,
     fabric: Option<Fabric>,
@@ -99,6 +100,6 @@ fn connect_lazily(
         CONNECT_TIMEOUT,
     )?;
     let connector = Arc::new(connector);
-    let later = |&rank: &Rank| (rank, Box::new(LazyLink::new(rank, &connector)) as _);
-    Ok(others.iter().map(later).collect())
+    let lazy = |&rank: &Rank| (rank, Box::new(LazyLink::new(rank, &connector)) as _);
+    Ok(others.iter().map(lazy).collect())
 }

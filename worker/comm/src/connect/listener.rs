@@ -1,4 +1,4 @@
-//! Where a rank is found by those that dial it.
+//! TCP listener of a rank.
 
 use super::WireUpError;
 use super::contact::TcpContact;
@@ -7,7 +7,7 @@ use nix::sys::socket::{Backlog, listen};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
-/// A rank's listener, and the key to it.
+/// Listener of a rank, and the key that dialling ranks must have.
 #[derive(Debug)]
 pub(crate) struct RankListener {
     pub(super) listener: TcpListener,
@@ -16,12 +16,12 @@ pub(crate) struct RankListener {
 }
 
 impl RankListener {
-    /// Listens on the node's address, on any free port.
+    /// Listens on the node's address, on a port that the kernel chooses.
     pub(crate) fn open(address: IpAddr) -> Result<RankListener, WireUpError> {
         let opened = || -> io::Result<(TcpListener, SocketAddr)> {
             let listener = TcpListener::bind((address, 0))?;
             listener.set_nonblocking(true)?;
-            // All ranks of other nodes may knock at once.
+            // All ranks of other nodes may connect at once.
             listen(&listener, Backlog::MAXALLOWABLE)?;
             let address = listener.local_addr()?;
             Ok((listener, address))
@@ -29,11 +29,12 @@ impl RankListener {
         let (listener, address) =
             opened().map_err(|source| WireUpError::Listen { address, source })?;
         let key = RankKey::random();
-        let key = key.map_err(|source| WireUpError::System { operation: "make a key", source })?;
+        let key =
+            key.map_err(|source| WireUpError::System { operation: "generate a key", source })?;
         Ok(RankListener { listener, address, key })
     }
 
-    /// What the other ranks of the job, and nobody else, are to know of it.
+    /// Returns the listener's contact data. It must be sent to ranks of the job only.
     pub(crate) fn contact(&self) -> TcpContact {
         TcpContact { port: self.address.port(), key: self.key.clone() }
     }

@@ -1,13 +1,16 @@
-//! How the ranks of a job find and trust each other.
+//! Connections between the ranks of a job that are on different nodes.
 //!
-//! Each rank opens its [`RankListener`], puts what others need to find it into a [`Contact`], and all
-//! contacts travel in one gather through the agents, encrypted and authenticated between nodes.
-//! Then the pairs that speak TCP meet, all at once ([`connector`]): one end dials, the other accepts,
-//! and both prove that they have the key that the accepting rank gave to the gather ([`hello`])
-//! before a byte of payload moves. Where one direction is closed, the other is tried. Those that
-//! speak RDMA connect their queue pairs ([`rdma`]), and a second gather says that all have: before,
-//! none may be used. In jobs of many ranks each pair does all that when it first speaks
-//! ([`connector`]).
+//! 1. Each rank opens a [`RankListener`] and describes it in its [`Contact`]. All contacts are
+//!    exchanged in one all-gather through the agents, which is encrypted and authenticated between
+//!    nodes.
+//! 2. Each pair that uses TCP connects: one end dials, the other accepts, and both prove in a
+//!    handshake ([`hello`]) that they have the accepting rank's key from the all-gather. If a
+//!    firewall blocks one direction the other is tried.
+//! 3. Pairs that use RDMA connect their queue pairs ([`rdma`]). A second all-gather reports that
+//!    all ranks are ready; before it no queue pair may be used.
+//!
+//! In small jobs all pairs connect at the start ([`eager_connect`]); in large jobs each pair
+//! connects at its first message ([`lazy_connect`], [`lazy_link`]). [`links`] chooses between them.
 
 mod accept;
 mod contact;
@@ -37,12 +40,12 @@ pub(crate) use lazy_connect::{Arrival, ArrivalFd, LazyConnector};
 pub(crate) use listener::RankListener;
 pub(crate) use rdma::{Fabric, LazyRdma};
 
-/// What wakes a thread that meets peers.
+/// Makes the eventfd that wakes a connecting thread.
 fn wake_fd() -> Result<WakeFd, WireUpError> {
-    WakeFd::new().map_err(|source| WireUpError::System { operation: "make an eventfd", source })
+    WakeFd::new().map_err(|source| WireUpError::System { operation: "create an eventfd", source })
 }
 
-/// Whether somebody who knocks has begun as ranks do.
+/// Returns whether these first bytes of a connection are a rank's hello.
 pub(crate) fn is_hello(bytes: &[u8]) -> bool {
     hello::Hello::read(bytes).is_some()
 }

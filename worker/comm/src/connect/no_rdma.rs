@@ -1,4 +1,4 @@
-//! Ranks that were built without RDMA.
+//! Stand-in for [`rdma`](super::rdma) in builds without RDMA. Its types have no values.
 
 use super::{Contact, WireUpError};
 use crate::transport::{LinkHint, SelfLink};
@@ -10,15 +10,15 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// There is none.
+/// RDMA ports of this rank.
 #[derive(Debug)]
 pub(crate) enum Fabric {}
 
-/// Nor this.
+/// Connected queue pair.
 #[derive(Debug)]
 pub(crate) enum ConnectedQp {}
 
-/// Nor this.
+/// Connector of RDMA peers.
 #[derive(Debug)]
 pub(crate) enum LazyRdma {}
 
@@ -29,7 +29,7 @@ impl ConnectedQp {
 }
 
 impl Fabric {
-    /// None, whatever the rank table names.
+    /// Returns `None`, whatever the rank table says.
     pub(crate) fn open(
         _: &RankTable,
         _: Rank,
@@ -39,7 +39,7 @@ impl Fabric {
         Ok(None)
     }
 
-    pub(crate) fn told(&self) -> Result<Vec<u8>, WireUpError> {
+    pub(crate) fn advert(&self) -> Result<Vec<u8>, WireUpError> {
         match *self {}
     }
 
@@ -62,11 +62,11 @@ impl LazyRdma {
         match *self {}
     }
 
-    pub(crate) fn speaks_with(&self, _: Rank) -> bool {
+    pub(crate) fn uses_rdma(&self, _: Rank) -> bool {
         match *self {}
     }
 
-    pub(crate) fn begins(&self, _: Rank) -> bool {
+    pub(crate) fn is_connecting(&self, _: Rank) -> bool {
         match *self {}
     }
 

@@ -1,4 +1,4 @@
-//! Ranks as threads, each with its own copy of what the gather has brought.
+//! Tests with ranks as threads, each with its own copy of the gathered contacts.
 
 mod lazy;
 
@@ -25,13 +25,13 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(20);
 const REVERSE_AFTER: Duration = Duration::from_millis(30);
 
-type Met = Result<BTreeMap<Rank, TcpLink>, WireUpError>;
+type ConnectResult = Result<BTreeMap<Rank, TcpLink>, WireUpError>;
 
 fn address(node: u32) -> IpAddr {
     IpAddr::from([127, 0, 0, node as u8 + 1])
 }
 
-/// `ranks` ranks on two nodes, the lower half on the first.
+/// Makes a rank table of `ranks` ranks on two nodes, the lower half on the first.
 fn table(ranks: u32) -> RankTable {
     let node = |number| NodeRow {
         node: NodeId(number),
@@ -58,31 +58,35 @@ fn table(ranks: u32) -> RankTable {
     RankTable::new(JobId(7), ranks, nodes, rows, Connectivity::default()).unwrap()
 }
 
-/// The doors of so many ranks, and what all know of them.
-fn doors(ranks: usize) -> (Vec<RankListener>, Vec<Contact>) {
+/// Opens the listeners of `ranks` ranks, and gathers their contacts.
+fn listeners(ranks: usize) -> (Vec<RankListener>, Vec<Contact>) {
     let half = ranks / 2;
     let open = |rank| RankListener::open(address((rank / half) as u32)).unwrap();
-    let doors: Vec<RankListener> = (0..ranks).map(open).collect();
+    let listeners: Vec<RankListener> = (0..ranks).map(open).collect();
     let own: Vec<Contact> =
-        doors.iter().map(|listener| Contact::new(Some(listener.contact()))).collect();
+        listeners.iter().map(|listener| Contact::new(Some(listener.contact()))).collect();
     let bytes: Vec<Bytes> = own.iter().map(|own| encoded(own).into()).collect();
     let contacts = exchange(&own[0], |_| Ok(bytes)).unwrap();
     assert_eq!(contacts, own);
-    (doors, contacts)
+    (listeners, contacts)
 }
 
 fn encoded(contact: &Contact) -> Vec<u8> {
     postcard::to_stdvec(contact).unwrap()
 }
 
-/// The ranks on the other node.
+/// Returns the ranks on the other node.
 fn others(ranks: u32, me: u32) -> Vec<Rank> {
     let half = ranks / 2;
     (0..ranks).filter(|rank| rank / half != me / half).map(Rank).collect()
 }
 
-/// A rank on its way to its peers.
-fn rank(me: u32, listener: RankListener, contacts: Vec<Contact>) -> thread::JoinHandle<Met> {
+/// Starts a rank that connects with its peers.
+fn rank(
+    me: u32,
+    listener: RankListener,
+    contacts: Vec<Contact>,
+) -> thread::JoinHandle<ConnectResult> {
     thread::spawn(move || {
         let ranks = contacts.len() as u32;
         let peers = others(ranks, me);
@@ -97,7 +101,7 @@ fn rank(me: u32, listener: RankListener, contacts: Vec<Contact>) -> thread::Join
     })
 }
 
-/// Keeps the tags of what comes.
+/// Sink that keeps the tags of packets.
 struct Tags(Vec<u32>);
 
 impl Sink for Tags {
@@ -120,7 +124,8 @@ impl Sink for Tags {
     }
 }
 
-/// Every link leads where it should: both ends say who they are, in a few words and in many.
+/// Checks that every link leads to the right rank: both ends send their rank in a short and a long
+/// packet.
 fn check(all: Vec<BTreeMap<Rank, TcpLink>>) {
     let ranks = all.len() as u32;
     let threads = (0..).zip(all).map(|(me, mut links)| {
@@ -148,24 +153,27 @@ fn check(all: Vec<BTreeMap<Rank, TcpLink>>) {
             links
         })
     });
-    // Nobody leaves before all are through.
+    // No rank ends before all have finished.
     let threads: Vec<_> = threads.collect();
     drop(threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>());
 }
 
-fn join(threads: Vec<thread::JoinHandle<Met>>) -> Vec<BTreeMap<Rank, TcpLink>> {
+fn join(threads: Vec<thread::JoinHandle<ConnectResult>>) -> Vec<BTreeMap<Rank, TcpLink>> {
     threads.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect()
 }
 
-fn start(doors: Vec<RankListener>, contacts: &[Contact]) -> Vec<thread::JoinHandle<Met>> {
-    (0..).zip(doors).map(|(me, listener)| rank(me, listener, contacts.to_vec())).collect()
+fn start(
+    listeners: Vec<RankListener>,
+    contacts: &[Contact],
+) -> Vec<thread::JoinHandle<ConnectResult>> {
+    (0..).zip(listeners).map(|(me, listener)| rank(me, listener, contacts.to_vec())).collect()
 }
 
 #[test]
 fn ranks_of_two_hosts_meet() {
-    let (doors, contacts) = doors(8);
+    let (listeners, contacts) = listeners(8);
     let begin = Instant::now();
-    let all = join(start(doors, &contacts));
+    let all = join(start(listeners, &contacts));
     eprintln!("8 ranks: {:?}", begin.elapsed());
     check(all);
 }
@@ -188,8 +196,8 @@ fn each_rank_dials_half_of_its_peers_and_of_two_always_one() {
 #[test]
 fn connections_that_cross_come_to_one() {
     for _ in 0..30 {
-        let (doors, contacts) = doors(6);
-        let threads = (0..).zip(doors).map(|(me, listener)| {
+        let (listeners, contacts) = listeners(6);
+        let threads = (0..).zip(listeners).map(|(me, listener)| {
             let contacts = contacts.clone();
             thread::spawn(move || {
                 let peers = others(6, me);
@@ -209,7 +217,7 @@ fn connections_that_cross_come_to_one() {
     }
 }
 
-/// A port that nobody listens on while the socket lives.
+/// Reserves a port on which no process listens while the socket exists.
 fn closed_port() -> (nix::sys::socket::SockaddrIn, std::os::fd::OwnedFd, u16) {
     use nix::sys::socket::*;
     use std::os::fd::AsRawFd;
@@ -228,10 +236,10 @@ fn with_port(contacts: &[Contact], of: usize, port: u16) -> Vec<Contact> {
 #[test]
 fn a_closed_direction_is_replaced_by_the_other() {
     for blocked in [0, 1] {
-        let (mut doors, contacts) = doors(2);
+        let (mut listeners, contacts) = listeners(2);
         let (_, _held, port) = closed_port();
         let sees_closed = with_port(&contacts, blocked, port);
-        let (second, first) = (doors.pop().unwrap(), doors.pop().unwrap());
+        let (second, first) = (listeners.pop().unwrap(), listeners.pop().unwrap());
         let views = if blocked == 0 { [contacts, sees_closed] } else { [sees_closed, contacts] };
         let [firsts, seconds] = views;
         check(join(vec![rank(0, first, firsts), rank(1, second, seconds)]));
@@ -240,10 +248,10 @@ fn a_closed_direction_is_replaced_by_the_other() {
 
 #[test]
 fn a_direction_that_leads_to_silence_is_replaced_by_the_other() {
-    let (mut doors, contacts) = doors(2);
+    let (mut listeners, contacts) = listeners(2);
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = with_port(&contacts, 0, silent.local_addr().unwrap().port());
-    let (second, first) = (doors.pop().unwrap(), doors.pop().unwrap());
+    let (second, first) = (listeners.pop().unwrap(), listeners.pop().unwrap());
     check(join(vec![rank(0, first, contacts), rank(1, second, silent)]));
 }
 
@@ -263,18 +271,18 @@ fn connect_for(
 
 #[test]
 fn a_pair_that_cannot_meet_is_named_with_the_reason() {
-    let (mut doors, contacts) = doors(4);
+    let (mut listeners, contacts) = listeners(4);
     let (_, _held, port) = closed_port();
     let closed = with_port(&with_port(&contacts, 2, port), 3, port);
-    let own = doors.remove(1);
+    let own = listeners.remove(1);
     let own_port = own.address.port();
     let error = connect_for(1500, 1, own, &closed);
     assert_eq!(
         error.to_string(),
         format!(
-            "rank 1 on a and rank 2 on b did not meet over TCP within 1.5 s: b was not reached at \
+            "rank 1 on a and rank 2 on b could not connect over TCP within 1.5 s: b was not reached at \
              127.0.0.2:{port} (Connection refused (os error 111)), and did not reach a at \
-             127.0.0.1:{own_port}; nor did this rank and 1 other"
+             127.0.0.1:{own_port}; nor could this rank and 1 other"
         )
     );
     let hint = error.hint().unwrap();
@@ -283,32 +291,33 @@ fn a_pair_that_cannot_meet_is_named_with_the_reason() {
 
 #[test]
 fn who_listens_without_the_key_is_not_believed() {
-    let (mut doors, contacts) = doors(2);
+    let (mut listeners, contacts) = listeners(2);
     let mut wrong_keys = contacts;
     for contact in &mut wrong_keys {
         let stranger = RankListener::open(address(0)).unwrap();
         contact.tcp.as_mut().unwrap().key = stranger.contact().key;
     }
-    let (second, first) = (doors.pop().unwrap(), doors.pop().unwrap());
+    let (second, first) = (listeners.pop().unwrap(), listeners.pop().unwrap());
     let both = wrong_keys.clone();
     let waiting = thread::spawn(move || connect_for(1500, 0, first, &both));
     let error = connect_for(1500, 1, second, &wrong_keys).to_string();
-    assert!(error.contains("(who answers there is not of this job)"), "{error}");
+    assert!(error.contains("(the process that answers there is not of this job)"), "{error}");
     let error = waiting.join().unwrap().to_string();
-    assert!(error.contains("rank 0 on a and rank 1 on b did not meet"), "{error}");
+    assert!(error.contains("rank 0 on a and rank 1 on b could not connect"), "{error}");
 }
 
 #[test]
 fn strangers_harm_nobody() {
-    let (mut doors, contacts) = doors(4);
-    let first = doors.remove(0);
+    let (mut listeners, contacts) = listeners(4);
+    let first = listeners.remove(0);
     let at = first.address;
     let first = rank(0, first, contacts.clone());
     let mut strangers = Vec::new();
     let from = |from, to| Direction { from: Rank(from), to: Rank(to) };
     let likely = [from(2, 0), from(3, 0), from(1, 0), from(2, 1), from(9, 0)];
     for round in 0..60 {
-        // Silent; gone at once; no hello; half a hello; hellos of others with proofs of nothing.
+        // Peers that are silent, leave at once, send no hello, half a hello, or hellos of other
+        // ranks with invalid proofs.
         strangers.push(TcpStream::connect(at).unwrap());
         drop(TcpStream::connect(at).unwrap());
         let mut noise = TcpStream::connect(at).unwrap();
@@ -318,14 +327,14 @@ fn strangers_harm_nobody() {
         half.write_all(&hello.bytes()[..20]).unwrap();
         let mut liar = TcpStream::connect(at).unwrap();
         liar.write_all(hello.bytes()).unwrap();
-        // It may have been sent away already.
+        // The connection may be closed already.
         let _ = liar.write_all(&[round; 32]);
         strangers.extend([noise, half, liar]);
     }
     let mut threads = vec![first];
-    threads.extend((1..).zip(doors).map(|(me, listener)| rank(me, listener, contacts.clone())));
+    threads.extend((1..).zip(listeners).map(|(me, listener)| rank(me, listener, contacts.clone())));
     check(join(threads));
-    // All of them are sent away, without the word that a connection is in use.
+    // All of them are closed without the message that a connection is in use.
     for mut stranger in strangers {
         stranger.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut said = Vec::new();
@@ -337,12 +346,12 @@ fn strangers_harm_nobody() {
 
 #[test]
 fn what_was_overheard_opens_no_door() {
-    // Rank 1 goes through somebody who listens in. Rank 0 waits for rank 3, too.
-    let (mut doors, contacts) = doors(4);
+    // Rank 1 connects through an eavesdropper. Rank 0 waits for rank 3, too.
+    let (mut listeners, contacts) = listeners(4);
     let listens_in = TcpListener::bind("127.0.0.1:0").unwrap();
     let through = with_port(&contacts, 0, listens_in.local_addr().unwrap().port());
-    let (fourth, third) = (doors.pop().unwrap(), doors.pop().unwrap());
-    let (second, first) = (doors.pop().unwrap(), doors.pop().unwrap());
+    let (fourth, third) = (listeners.pop().unwrap(), listeners.pop().unwrap());
+    let (second, first) = (listeners.pop().unwrap(), listeners.pop().unwrap());
     let at = first.address;
     assert!(eager_connect::dials(Rank(3), Rank(0)) && eager_connect::dials(Rank(0), Rank(2)));
     let slow = Duration::from_secs(10);
@@ -363,7 +372,7 @@ fn what_was_overheard_opens_no_door() {
     dialled.read_exact(said_first).unwrap();
     listener.write_all(said_first).unwrap();
     listener.read_exact(&mut reply).unwrap();
-    // Before the dialling rank has its answer, and after.
+    // Before the dialling rank has its reply, and after.
     let mut early = TcpStream::connect(at).unwrap();
     early.write_all(said_first).unwrap();
     let mut other_reply = [0; hello::REPLY];
@@ -391,7 +400,7 @@ fn what_was_overheard_opens_no_door() {
 
 #[test]
 fn contacts_of_other_builds_and_damaged_ones_are_refused() {
-    let (mut doors, contacts) = doors(2);
+    let (mut listeners, contacts) = listeners(2);
     let good = encoded(&contacts[0]);
     let gather = |second: &[u8]| {
         let all = vec![Bytes::from(good.clone()), Bytes::copy_from_slice(second)];
@@ -402,7 +411,7 @@ fn contacts_of_other_builds_and_damaged_ones_are_refused() {
     assert!(gather(&[99, 1, 2]).ends_with("it is of another version of rlaunch"));
     let mut without = contacts.clone();
     without[1].tcp = None;
-    let error = connect_for(100, 0, doors.remove(0), &without).to_string();
+    let error = connect_for(100, 0, listeners.remove(0), &without).to_string();
     assert_eq!(error, "the contact of rank 1 is no good: it does not say where it listens");
     assert!(!format!("{contacts:?}").contains("key: Key(["));
 }

@@ -1,4 +1,4 @@
-//! What a rank tells the others of its queue pairs.
+//! Data about a rank's queue pairs that its peers need to connect theirs.
 
 use super::super::WireUpError;
 use super::super::hello::RankKey;
@@ -9,34 +9,34 @@ use rlaunch_verbs::{Context, Endpoint, Listener, Mtu, VerbsError};
 use serde::{Deserialize, Serialize};
 use std::net::Ipv6Addr;
 
-/// What a rank puts into its contact.
+/// Queue pairs and ports of a rank, as encoded in its contact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Advert {
-    /// Of each queue pair.
+    /// Receive slots of each queue pair.
     pub(super) slots: u32,
-    /// The longest that fits into one, in bytes.
+    /// Longest payload of a slot, in bytes.
     pub(super) payload: u32,
-    /// Who has it is of this job.
+    /// Key that proves to the rank that a peer is of this job.
     pub(super) key: RankKey,
     pub(super) ports: Vec<PortAdvert>,
-    /// Those that are connected out of band, in the order of peers.
+    /// Queue pairs that are connected without the connection manager, in the order of peers.
     pub(super) pairs: Vec<QpAdvert>,
 }
 
-/// A port of the rank's.
+/// RDMA port that a rank uses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PortAdvert {
-    /// Among its node's NICs.
+    /// Index in the NICs of its node.
     pub(super) nic: u32,
     pub(super) lid: u16,
     pub(super) gid: Option<Ipv6Addr>,
-    /// In bytes.
+    /// Path MTU in bytes.
     pub(super) mtu: u32,
-    /// By the connection manager, and then nothing of the above is of use.
+    /// Port number of the connection manager's listener; if present, LID, GID and MTU are unused.
     pub(super) listener: Option<u16>,
 }
 
-/// A queue pair.
+/// Queue pair for one peer: its number and first packet sequence number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct QpAdvert {
     pub(super) peer: u32,
@@ -44,7 +44,7 @@ pub(super) struct QpAdvert {
     pub(super) psn: u32,
 }
 
-/// What is told of a port that was opened.
+/// Describes an opened port.
 pub(super) fn port(
     index: u32,
     nic: &Nic,
@@ -69,11 +69,11 @@ impl Advert {
     }
 
     pub(super) fn decode(rank: Rank, bytes: &[u8]) -> Result<Advert, WireUpError> {
-        let why = "what it tells of its queue pairs is damaged";
+        let why = "the data about its queue pairs is damaged";
         postcard::from_bytes(bytes).map_err(|_| WireUpError::Contact { rank, why })
     }
 
-    /// What both ends make of what each has: this end's longest payload, and its slots.
+    /// Combines both ends' limits: the shorter payload, and the slots of each.
     pub(super) fn config(
         &self,
         payload: usize,
@@ -81,21 +81,21 @@ impl Advert {
         rank: Rank,
     ) -> Result<LinkConfig, WireUpError> {
         let payload = payload.min(self.payload as usize);
-        if self.slots < 2 || payload < super::SHORTEST || !payload.is_multiple_of(64) {
-            let why = "it has no room for what ranks say to each other";
+        if self.slots < 2 || payload < super::SHORTEST_PAYLOAD || !payload.is_multiple_of(64) {
+            let why = "its slots are too few or too small";
             return Err(WireUpError::Contact { rank, why });
         }
         Ok(LinkConfig { payload, slots: (self.slots, slots) })
     }
 
-    /// The queue pair of `peer`, who tells this, that is for `me`.
+    /// Returns the queue pair of `peer`, the sender of this data, that is meant for `me`.
     pub(super) fn pair(&self, me: Rank, peer: Rank) -> Result<&QpAdvert, WireUpError> {
         let why = "it has no queue pair for this rank";
         let mut pairs = self.pairs.iter();
         pairs.find(|pair| pair.peer == me.0).ok_or(WireUpError::Contact { rank: peer, why })
     }
 
-    /// The end that such a queue pair is, over this NIC of the node of `peer`.
+    /// Returns the endpoint of a queue pair of `peer` on this NIC of its node.
     pub(super) fn endpoint(
         &self,
         pair: &QpAdvert,
@@ -115,7 +115,7 @@ impl Advert {
         })
     }
 
-    /// Where it listens at this NIC of its node.
+    /// Returns the port of the connection manager's listener on this NIC, if there is one.
     pub(super) fn listener(&self, nic: u32) -> Option<u16> {
         self.ports.iter().filter(|port| port.nic == nic).find_map(|port| port.listener)
     }
@@ -125,7 +125,7 @@ impl Advert {
 mod tests {
     use super::*;
 
-    fn told() -> Advert {
+    fn advert() -> Advert {
         let gid = Some("::ffff:10.0.0.1".parse().unwrap());
         let port = |nic, listener| PortAdvert { nic, lid: 3, gid, mtu: 1024, listener };
         Advert {
@@ -139,40 +139,40 @@ mod tests {
 
     #[test]
     fn what_is_told_is_understood() {
-        let told = told();
-        let bytes = told.encode().unwrap();
-        assert_eq!(Advert::decode(Rank(1), &bytes).unwrap(), told);
-        let end = told.endpoint(told.pair(Rank(5), Rank(1)).unwrap(), Rank(1), 1).unwrap();
+        let advert = advert();
+        let bytes = advert.encode().unwrap();
+        assert_eq!(Advert::decode(Rank(1), &bytes).unwrap(), advert);
+        let end = advert.endpoint(advert.pair(Rank(5), Rank(1)).unwrap(), Rank(1), 1).unwrap();
         assert_eq!((end.qpn, end.psn, end.lid), (17, 99, 3));
-        assert_eq!((end.mtu, end.gid), (Mtu::B1024, told.ports[0].gid));
-        assert_eq!((told.listener(1), told.listener(0)), (Some(4711), None));
+        assert_eq!((end.mtu, end.gid), (Mtu::B1024, advert.ports[0].gid));
+        assert_eq!((advert.listener(1), advert.listener(0)), (Some(4711), None));
         let error = Advert::decode(Rank(1), &bytes[..9]).unwrap_err().to_string();
         assert_eq!(
             error,
-            "the contact of rank 1 is no good: what it tells of its queue pairs is damaged"
+            "the contact of rank 1 is invalid: the data about its queue pairs is damaged"
         );
     }
 
     #[test]
     fn a_peer_without_a_queue_pair_for_this_rank_is_named() {
-        let told = told();
-        let error = told.pair(Rank(6), Rank(1)).unwrap_err().to_string();
-        assert!(error.ends_with("of rank 1 is no good: it has no queue pair for this rank"));
-        let error = told.endpoint(&told.pairs[0], Rank(1), 2).unwrap_err().to_string();
+        let advert = advert();
+        let error = advert.pair(Rank(6), Rank(1)).unwrap_err().to_string();
+        assert!(error.ends_with("of rank 1 is invalid: it has no queue pair for this rank"));
+        let error = advert.endpoint(&advert.pairs[0], Rank(1), 2).unwrap_err().to_string();
         assert!(
-            error.ends_with("of rank 1 is no good: it has no port for this rank"),
+            error.ends_with("of rank 1 is invalid: it has no port for this rank"),
             "nor a port"
         );
     }
 
     #[test]
     fn two_ends_agree_on_the_smaller_of_their_slots() {
-        let config = told().config(16 << 10, 8, Rank(1)).unwrap();
+        let config = advert().config(16 << 10, 8, Rank(1)).unwrap();
         assert_eq!((config.payload, config.slots), (4096, (32, 8)));
-        assert_eq!(told().config(2048, 8, Rank(1)).unwrap().payload, 2048);
-        let few = Advert { slots: 1, ..told() };
+        assert_eq!(advert().config(2048, 8, Rank(1)).unwrap().payload, 2048);
+        let few = Advert { slots: 1, ..advert() };
         assert!(few.config(2048, 8, Rank(1)).is_err());
-        let short = Advert { payload: 100, ..told() };
+        let short = Advert { payload: 100, ..advert() };
         assert!(short.config(2048, 8, Rank(1)).is_err());
     }
 }

@@ -1,7 +1,9 @@
-//! Connections by the connection manager: the lower rank knocks and shows that it has the key of the
-//! higher one, which shows the same in turn.
+//! Queue pairs that the RDMA connection manager (rdma_cm) connects.
 //!
-//! Both wait in the kernel for a peer that is not there, so no peer is waited for before another.
+//! The lower rank of a pair sends a connection request to the higher one. The private data of
+//! request and reply contain an HMAC under the higher rank's key, by which both prove that they are
+//! of this job. Calls of the connection manager block, so dialling and accepting run in several
+//! threads, and an absent peer does not delay the others.
 
 use super::super::hello::RankKey;
 use super::{ConnectedQp, CqPoller, FirstSender, LinkConfig, PortKey};
@@ -17,22 +19,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Scope};
 use std::time::Instant;
 
-/// Peers that are dialled at once.
+/// Number of peers that are dialled at once.
 const DIALS: usize = 16;
 
-/// A peer to be connected with.
+/// Peer to connect with.
 #[derive(Debug)]
 pub(super) struct CmTarget {
     pub(super) peer: Rank,
     pub(super) from: IpAddr,
     pub(super) to: SocketAddr,
-    /// The peer's.
+    /// Key of the end that accepts.
     pub(super) key: RankKey,
-    pub(super) hub: Arc<CqPoller>,
+    pub(super) poller: Arc<CqPoller>,
     pub(super) config: LinkConfig,
 }
 
-/// Who knocks, how and until when.
+/// This rank's data for requests and replies, and the time limit.
 #[derive(Debug)]
 pub(super) struct CmContext {
     pub(super) job: String,
@@ -42,48 +44,48 @@ pub(super) struct CmContext {
     pub(super) deadline: Instant,
 }
 
-/// What came of a peer.
+/// Peer, and its queue pair or error.
 pub(super) type CmResult = (Rank, Result<ConnectedQp, VerbsError>);
 
-/// Who says it; neither can be made to say the other's.
-const REQUEST: &[u8] = b"knocks by RDMA";
-const REPLY_LABEL: &[u8] = b"opens by RDMA";
+/// Labels in the HMACs, so that a request cannot be used as a reply or the reverse.
+const REQUEST: &[u8] = b"RDMA request";
+const REPLY_LABEL: &[u8] = b"RDMA reply";
 const MAC: usize = 32;
-/// Two ranks and a proof.
-const SAID: usize = 4 + 4 + MAC;
+/// Length of a request's private data: two ranks and an HMAC.
+const REQUEST_DATA: usize = 4 + 4 + MAC;
 
-/// What the rank `from` says when it knocks at `to`, whose key this is.
-fn request_data(key: &RankKey, job: &str, from: Rank, to: Rank) -> [u8; SAID] {
+/// Makes the private data of a request of rank `from` to rank `to`, which has `key`.
+fn request_data(key: &RankKey, job: &str, from: Rank, to: Rank) -> [u8; REQUEST_DATA] {
     let ranks = [from.0.to_le_bytes(), to.0.to_le_bytes()];
-    let mut said = [0; SAID];
-    said[..8].copy_from_slice(ranks.as_flattened());
-    said[8..].copy_from_slice(&key.proof(&[REQUEST, job.as_bytes(), ranks.as_flattened()]));
-    said
+    let mut data = [0; REQUEST_DATA];
+    data[..8].copy_from_slice(ranks.as_flattened());
+    data[8..].copy_from_slice(&key.proof(&[REQUEST, job.as_bytes(), ranks.as_flattened()]));
+    data
 }
 
-/// What it is answered.
+/// Makes the private data of the reply.
 fn reply_data(key: &RankKey, job: &str, from: Rank, to: Rank) -> [u8; MAC] {
     let ranks = [from.0.to_le_bytes(), to.0.to_le_bytes()];
     key.proof(&[REPLY_LABEL, job.as_bytes(), ranks.as_flattened()])
 }
 
-/// Whether that is what was said; devices fill up with zeros.
+/// Returns whether the private data is a valid reply. Devices pad it with zeros.
 fn is_reply(said: &[u8], key: &RankKey, job: &str, from: Rank, to: Rank) -> bool {
     let ranks = [from.0.to_le_bytes(), to.0.to_le_bytes()];
     let words = [REPLY_LABEL, job.as_bytes(), ranks.as_flattened()];
     said.first_chunk::<MAC>().is_some_and(|proof| key.is_proof(&words, proof))
 }
 
-/// Who has said that at the rank `at`, whose key this is, if it is of this job.
+/// Returns the rank that sent this request to rank `at`, which has `key`, if the request is valid.
 pub(super) fn requester(said: &[u8], key: &RankKey, job: &str, at: Rank) -> Option<Rank> {
-    let (ranks, proof) = said.first_chunk::<SAID>()?.split_first_chunk::<8>()?;
+    let (ranks, proof) = said.first_chunk::<REQUEST_DATA>()?.split_first_chunk::<8>()?;
     let (from, to) = ranks.split_first_chunk()?;
     let from = Rank(u32::from_le_bytes(*from));
     let words = [REQUEST, job.as_bytes(), ranks];
     (*to == at.0.to_le_bytes() && key.is_proof(&words, proof)).then_some(from)
 }
 
-/// Connects with all peers of `jobs`, each by one of the listeners' ports.
+/// Connects with all peers, each through the port that is given with it.
 pub(super) fn connect(
     jobs: Vec<(PortKey, CmTarget)>,
     listeners: &BTreeMap<PortKey, &Listener>,
@@ -98,38 +100,38 @@ pub(super) fn connect(
     let dials: VecDeque<CmTarget> = dials.into_iter().map(|(_, job)| job).collect();
     let dialling = dials.len().min(DIALS);
     let dials = Mutex::new(dials);
-    let (tell, told) = channel();
+    let (results, received) = channel();
     thread::scope(|scope| {
         for (port, jobs) in expected {
-            let (listener, tell) = (listeners.get(&port).copied(), tell.clone());
+            let (listener, results) = (listeners.get(&port).copied(), results.clone());
             if let Some(listener) = listener {
-                scope.spawn(move || listen(scope, listener, jobs, cm_context, &tell));
+                scope.spawn(move || listen(scope, listener, jobs, cm_context, &results));
             }
         }
         for _ in 0..dialling {
-            let (tell, dials) = (tell.clone(), &dials);
+            let (results, dials) = (results.clone(), &dials);
             scope.spawn(move || {
                 let next = || dials.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
                 while let Some(job) = next() {
-                    // The other side of the channel is open for longer than this thread lives.
-                    let _ = tell.send((job.peer, dial(job, cm_context)));
+                    // The receiver outlives this thread.
+                    let _ = results.send((job.peer, dial(job, cm_context)));
                 }
             });
         }
     });
-    drop(tell);
-    told.into_iter().collect()
+    drop(results);
+    received.into_iter().collect()
 }
 
 pub(super) fn dial(job: CmTarget, cm_context: &CmContext) -> Result<ConnectedQp, VerbsError> {
     let (settings, deadline) = (&cm_context.settings, cm_context.deadline);
-    let route =
-        Route::resolve(job.from, job.to, settings, deadline)?.require_device(job.hub.device())?;
-    let saying = request_data(&job.key, &cm_context.job, cm_context.me, job.peer);
-    let pair = route.connect(&job.hub.resources, &saying, settings, deadline)?;
+    let route = Route::resolve(job.from, job.to, settings, deadline)?
+        .require_device(job.poller.device())?;
+    let private_data = request_data(&job.key, &cm_context.job, cm_context.me, job.peer);
+    let pair = route.connect(&job.poller.resources, &private_data, settings, deadline)?;
     if !is_reply(pair.private_data(), &job.key, &cm_context.job, cm_context.me, job.peer) {
         let addresses = format!("{} to {}", job.from, job.to);
-        let event_name = "who answers is not of this job".to_owned();
+        let event_name = "the process that answers is not of this job".to_owned();
         let source = std::io::ErrorKind::PermissionDenied.into();
         return Err(VerbsError::UnexpectedEvent {
             verb: Verb::Connect,
@@ -138,25 +140,25 @@ pub(super) fn dial(job: CmTarget, cm_context: &CmContext) -> Result<ConnectedQp,
             source,
         });
     }
-    joined(pair, job, FirstSender::Local)
+    connected(pair, job, FirstSender::Local)
 }
 
-fn joined(
+fn connected(
     pair: QueuePair<Connected>,
     job: CmTarget,
     begins: FirstSender,
 ) -> Result<ConnectedQp, VerbsError> {
     let slots = BounceBuffers::new(pair, LinkConfig::slot(job.config.payload))?;
-    Ok(ConnectedQp { slots, hub: job.hub, config: job.config, begins })
+    Ok(ConnectedQp { slots, poller: job.poller, config: job.config, begins })
 }
 
-/// Lets those in who are expected and show that they are.
+/// Accepts the expected peers that authenticate themselves.
 fn listen<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     listener: &'scope Listener,
     mut expected: BTreeMap<Rank, CmTarget>,
     cm_context: &'scope CmContext,
-    tell: &Sender<CmResult>,
+    results: &Sender<CmResult>,
 ) {
     let failed =
         |job: &CmTarget| VerbsError::TimedOut { verb: Verb::Accept, addresses: job.to.to_string() };
@@ -166,7 +168,7 @@ fn listen<'scope, 'env>(
             Ok(None) => break,
             Err(error) => {
                 if let Some((peer, _)) = expected.pop_first() {
-                    let _ = tell.send((peer, Err(error)));
+                    let _ = results.send((peer, Err(error)));
                 }
                 break;
             }
@@ -178,15 +180,15 @@ fn listen<'scope, 'env>(
             request.reject();
             continue;
         };
-        let tell = tell.clone();
-        // A peer that stops half way does not keep the others out.
+        let results = results.clone();
+        // In its own thread, so that a peer that stalls does not delay the others.
         scope.spawn(move || {
-            // The other side of the channel is open for longer than this thread lives.
-            let _ = tell.send((job.peer, accept(job, request, cm_context)));
+            // The receiver outlives this thread.
+            let _ = results.send((job.peer, accept(job, request, cm_context)));
         });
     }
     for (peer, job) in expected {
-        let _ = tell.send((peer, Err(failed(&job))));
+        let _ = results.send((peer, Err(failed(&job))));
     }
 }
 
@@ -195,10 +197,14 @@ pub(super) fn accept(
     request: ConnectRequest,
     cm_context: &CmContext,
 ) -> Result<ConnectedQp, VerbsError> {
-    let saying = reply_data(&cm_context.own, &cm_context.job, job.peer, cm_context.me);
-    let pair =
-        request.accept(&job.hub.resources, &saying, &cm_context.settings, cm_context.deadline)?;
-    joined(pair, job, FirstSender::Peer)
+    let private_data = reply_data(&cm_context.own, &cm_context.job, job.peer, cm_context.me);
+    let pair = request.accept(
+        &job.poller.resources,
+        &private_data,
+        &cm_context.settings,
+        cm_context.deadline,
+    )?;
+    connected(pair, job, FirstSender::Peer)
 }
 
 #[cfg(test)]
@@ -213,15 +219,15 @@ mod tests {
         let own = RankKey::random().unwrap();
         let who = |said: &[u8]| requester(said, &own, "job", ME);
         let said = request_data(&own, "job", Rank(3), ME);
-        const { assert!(SAID <= MAX_PRIVATE_DATA) };
+        const { assert!(REQUEST_DATA <= MAX_PRIVATE_DATA) };
         assert_eq!(who(&said), Some(Rank(3)));
-        let filled = [&said[..], &[0; MAX_PRIVATE_DATA - SAID]].concat();
+        let filled = [&said[..], &[0; MAX_PRIVATE_DATA - REQUEST_DATA]].concat();
         assert_eq!(who(&filled), Some(Rank(3)), "devices fill up with zeros");
-        assert_eq!(who(&said[..SAID - 1]), None);
+        assert_eq!(who(&said[..REQUEST_DATA - 1]), None);
         assert_eq!(who(&request_data(&own, "another", Rank(3), ME)), None);
         assert_eq!(who(&request_data(&own, "job", Rank(3), Rank(8))), None);
         assert_eq!(who(&request_data(&RankKey::random().unwrap(), "job", Rank(3), ME)), None);
-        for at in 0..SAID {
+        for at in 0..REQUEST_DATA {
             let mut other = said;
             other[at] ^= 1;
             assert_eq!(who(&other), None, "byte {at}");

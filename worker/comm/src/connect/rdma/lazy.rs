@@ -1,9 +1,15 @@
-//! Queue pairs of ranks that connect when they first speak.
+//! Queue pairs that are connected at the pair's first message.
 //!
-//! Two such ranks have met over TCP, and tell each other over that socket what others put into the
-//! gather: which queue pairs are to be connected or, where the connection manager does it, that the
-//! lower rank may knock; then that each is ready. With that the socket has served. Nothing in here
-//! waits but the connection manager's calls, in threads of their own.
+//! Two ranks that have connected over TCP exchange over that socket what is otherwise in the
+//! all-gather:
+//!
+//! 1. Each sends the number and first PSN of its queue pair. If the connection manager connects the
+//!    pair, the higher rank sends [`GO`] instead, and the lower rank then sends its connection
+//!    request.
+//! 2. Each end connects its queue pair and sends [`GO`].
+//! 3. An end that has received this [`GO`] hands the link over, and the socket is closed.
+//!
+//! Nothing here blocks except the connection manager's calls, which run in threads of their own.
 
 use super::super::handshake_socket::HandshakeSocket;
 use super::super::wake_fd;
@@ -26,25 +32,25 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Instant;
 
-/// What is told of a queue pair, in bytes: its number and its first PSN.
+/// Length of the message about a queue pair, in bytes: its number and first PSN.
 const PAIR: usize = 8;
-/// All else that is told: that the other end may knock, and that this one is ready.
+/// Message that the other end may send its request, or that this end is ready.
 const GO: [u8; 1] = [1];
 
-/// This rank's ports, and the peers that it connects with just now.
+/// Ports of this rank, and the peers with which it is connecting.
 #[derive(Debug)]
 pub(crate) struct LazyRdma {
     fabric: Fabric,
     table: Arc<RankTable>,
     theirs: BTreeMap<Rank, PeerAdvert>,
     begun: BTreeMap<Rank, PendingQp>,
-    /// From the threads, which ring the bell.
+    /// Results of the connection manager's threads, which also wake the connecting thread.
     done: Receiver<CmResult>,
-    tell: Sender<CmResult>,
+    results: Sender<CmResult>,
     wake: Arc<WakeFd>,
 }
 
-/// A peer that this rank connects with.
+/// Peer with which this rank is connecting.
 #[derive(Debug)]
 struct PendingQp {
     wire: HandshakeSocket,
@@ -55,59 +61,61 @@ struct PendingQp {
 
 #[derive(Debug)]
 enum QpStep {
-    /// This end's, until the peer has told of its own.
+    /// Own queue pair, until the peer has sent the data of its own.
     AwaitsPair(QueuePair<Prepared>),
-    /// Until this rank may knock.
+    /// Until this rank may send its connection request.
     AwaitsGo,
-    /// Until the peer has knocked.
+    /// Until the peer's connection request arrives.
     AwaitsRequest,
-    /// Until the connection manager is through.
+    /// Until the connection manager has finished.
     Connects,
     /// Until the peer is ready, too.
     AwaitsReady(ConnectedSide),
     Failed(WireUpError),
 }
 
-/// A queue pair that is connected.
+/// Connected queue pair whose peer may not be ready.
 #[derive(Debug)]
 enum ConnectedSide {
-    /// This end speaks first, and the peer is silent until then.
+    /// This end sends first, and must not before the peer is ready.
     Silent(Box<ConnectedQp>),
-    /// The peer may speak as soon as it knows that this end is ready.
+    /// The peer may send as soon as it knows that this end is ready, so the receives are posted.
     Listens(Box<VerbsLink>),
 }
 
 impl Fabric {
-    /// Connects with none of the peers that have told of their ports before it is wanted.
+    /// Makes a connector for the peers that have advertised RDMA ports; it connects none of them
+    /// yet.
     pub(crate) fn lazy(
         self,
         contacts: &[Contact],
         table: &Arc<RankTable>,
     ) -> Result<LazyRdma, WireUpError> {
         let theirs = self.theirs(contacts)?;
-        let ((tell, done), table, wake) = (channel(), table.clone(), Arc::new(wake_fd()?));
-        Ok(LazyRdma { fabric: self, table, theirs, begun: BTreeMap::new(), done, tell, wake })
+        let ((results, done), table, wake) = (channel(), table.clone(), Arc::new(wake_fd()?));
+        Ok(LazyRdma { fabric: self, table, theirs, begun: BTreeMap::new(), done, results, wake })
     }
 }
 
 impl LazyRdma {
-    /// What links with its peers will be.
+    /// Returns the properties of the links to its peers.
     pub(crate) fn link_hint(&self) -> BTreeMap<Rank, LinkHint> {
         let link_hint = |(_, config): &PeerAdvert| VerbsLink::link_hint(config.payload);
         self.theirs.iter().map(|(peer, theirs)| (*peer, link_hint(theirs))).collect()
     }
 
-    /// Whether RDMA leads to this peer.
-    pub(crate) fn speaks_with(&self, peer: Rank) -> bool {
+    /// Returns whether this peer is reached by RDMA.
+    pub(crate) fn uses_rdma(&self, peer: Rank) -> bool {
         self.theirs.contains_key(&peer)
     }
 
-    /// Whether a queue pair with this peer is being connected.
-    pub(crate) fn begins(&self, peer: Rank) -> bool {
+    /// Returns whether a queue pair with this peer is being connected.
+    pub(crate) fn is_connecting(&self, peer: Rank) -> bool {
         self.begun.contains_key(&peer)
     }
 
-    /// The two have met by this socket, and connect until then.
+    /// Starts to connect a queue pair with a peer, over the socket between the two, until the given
+    /// time.
     pub(crate) fn begin(
         &mut self,
         peer: Rank,
@@ -131,10 +139,10 @@ impl LazyRdma {
         Ok(())
     }
 
-    /// What becomes readable when there is something to [`advance`](Later::advance).
+    /// Returns the descriptors that become readable when there is work for [`LazyRdma::advance`].
     pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
         let listeners = self.fabric.ports.values().filter_map(|port| port.listener.as_ref());
-        // Who is ready has nothing more to say here.
+        // A peer that is ready sends nothing more on the socket.
         let wires = self.begun.values().filter(|begun| !begun.is_peer_ready);
         let mut fds = vec![self.wake.as_fd()];
         fds.extend(listeners.map(AsFd::as_fd));
@@ -142,57 +150,59 @@ impl LazyRdma {
         fds
     }
 
-    /// When the first of the peers has had its time.
+    /// Returns the earliest time limit.
     pub(crate) fn end(&self) -> Option<Instant> {
         self.begun.values().map(|begun| begun.until).min()
     }
 
-    /// Does what there is to do, and says who is connected, or never will be.
+    /// Takes all steps that are possible, and returns the peers that have connected or failed.
     pub(crate) fn advance(&mut self) -> Vec<(Rank, Result<Box<VerbsLink>, WireUpError>)> {
         self.wake.clear();
-        self.let_in();
-        let mut came: BTreeMap<_, _> = self.done.try_iter().collect();
+        self.accept_requests();
+        let mut cm_result: BTreeMap<_, _> = self.done.try_iter().collect();
         let mut over = Vec::new();
         let mut begun = std::mem::take(&mut self.begun);
-        begun.retain(|peer, begun| match self.go_on(*peer, begun, came.remove(peer)).transpose() {
-            Some(how) => {
-                over.push((*peer, how));
-                false
+        begun.retain(|peer, begun| {
+            match self.advance_peer(*peer, begun, cm_result.remove(peer)).transpose() {
+                Some(how) => {
+                    over.push((*peer, how));
+                    false
+                }
+                None => true,
             }
-            None => true,
         });
         self.begun = begun;
         over
     }
 
-    /// Takes the steps that can be taken, and returns the link if that was the last; `came` is what the
-    /// connection manager has made.
-    fn go_on(
+    /// Takes the possible steps for one peer, and returns the link after the last. `cm_result` is the
+    /// result of the connection manager.
+    fn advance_peer(
         &self,
         peer: Rank,
         begun: &mut PendingQp,
-        came: Option<Result<ConnectedQp, VerbsError>>,
+        cm_result: Option<Result<ConnectedQp, VerbsError>>,
     ) -> Result<Option<Box<VerbsLink>>, WireUpError> {
         let PendingQp { wire, step, is_peer_ready, until } = begun;
-        if let Some(joined) = came {
-            let joined = joined.map_err(self.fabric.no_rdma(&self.table, peer))?;
-            *step = self.is_ready(peer, wire, joined)?;
+        if let Some(connected) = cm_result {
+            let connected = connected.map_err(self.fabric.no_rdma(&self.table, peer))?;
+            *step = self.is_ready(peer, wire, connected)?;
         }
         *step = match std::mem::replace(step, QpStep::Connects) {
             QpStep::AwaitsPair(pair) => match self.receive(peer, wire)? {
                 Some(said) => {
-                    let joined = self.join(peer, pair, said)?;
-                    self.is_ready(peer, wire, joined)?
+                    let connected = self.join(peer, pair, said)?;
+                    self.is_ready(peer, wire, connected)?
                 }
                 None => QpStep::AwaitsPair(pair),
             },
             QpStep::AwaitsGo => match self.receive(peer, wire)? {
                 Some(GO) => {
                     let job = self.job(peer)?;
-                    self.aside(peer, *until, move |cm_context| cm::dial(job, cm_context))?;
+                    self.spawn_cm_call(peer, *until, move |cm_context| cm::dial(job, cm_context))?;
                     QpStep::Connects
                 }
-                Some(_) => return Err(self.not_ready(peer, "it speaks out of turn")),
+                Some(_) => return Err(self.not_ready(peer, "it sent an unexpected message")),
                 None => QpStep::AwaitsGo,
             },
             QpStep::Failed(error) => return Err(error),
@@ -224,25 +234,25 @@ impl LazyRdma {
         self.fabric.join(&self.table, peer, pair, &told, self.theirs_of(peer)?)
     }
 
-    /// This end is connected, and tells the peer.
+    /// Tells the peer that this end is connected.
     fn is_ready(
         &self,
         peer: Rank,
         wire: &HandshakeSocket,
-        joined: ConnectedQp,
+        connected: ConnectedQp,
     ) -> Result<QpStep, WireUpError> {
-        let connected = match joined.begins {
-            FirstSender::Local => ConnectedSide::Silent(Box::new(joined)),
+        let side = match connected.begins {
+            FirstSender::Local => ConnectedSide::Silent(Box::new(connected)),
             FirstSender::Peer | FirstSender::Either => {
-                ConnectedSide::Listens(Box::new(joined.link()))
+                ConnectedSide::Listens(Box::new(connected.link()))
             }
         };
         self.send(peer, wire, &GO)?;
-        Ok(QpStep::AwaitsReady(connected))
+        Ok(QpStep::AwaitsReady(side))
     }
 
-    /// Lets those in who may knock.
-    fn let_in(&mut self) {
+    /// Accepts connection requests of the peers that may send one.
+    fn accept_requests(&mut self) {
         let mut requests = Vec::new();
         for listener in self.fabric.ports.values().filter_map(|port| port.listener.as_ref()) {
             let next = || listener.next_request(Instant::now()).transpose();
@@ -258,7 +268,7 @@ impl LazyRdma {
             let may_request = |peer: &Rank| self.awaited().any(|awaited| awaited == *peer);
             let (peer, request) = match request {
                 Ok(request) => (self.fabric.requester(&request).filter(may_request), Ok(request)),
-                // Whosever that would have been.
+                // The error concerns an unknown peer; report it for one of those expected.
                 Err(error) => (self.awaited().next(), Err(error)),
             };
             if let Some(peer) = peer {
@@ -279,17 +289,17 @@ impl LazyRdma {
         let request = request.map_err(self.fabric.no_rdma(&self.table, peer))?;
         let until = self.begun.get(&peer).map_or_else(Instant::now, |begun| begun.until);
         let job = self.job(peer)?;
-        self.aside(peer, until, move |cm_context| cm::accept(job, request, cm_context))
+        self.spawn_cm_call(peer, until, move |cm_context| cm::accept(job, request, cm_context))
     }
 
-    /// Those who may knock.
+    /// Returns the peers that may send a connection request.
     fn awaited(&self) -> impl Iterator<Item = Rank> {
         let awaited = self.begun.iter().filter(|(_, it)| matches!(it.step, QpStep::AwaitsRequest));
         awaited.map(|(peer, _)| *peer)
     }
 
     fn theirs_of(&self, peer: Rank) -> Result<&PeerAdvert, WireUpError> {
-        let why = "it has told nothing of RDMA";
+        let why = "it has advertised no RDMA";
         self.theirs.get(&peer).ok_or(WireUpError::Contact { rank: peer, why })
     }
 
@@ -297,18 +307,18 @@ impl LazyRdma {
         self.fabric.job(&self.table, peer, self.theirs_of(peer)?)
     }
 
-    /// Has the connection manager connect, in a thread that ends with it.
-    fn aside(
+    /// Runs a blocking call of the connection manager in a thread of its own.
+    fn spawn_cm_call(
         &self,
         peer: Rank,
         until: Instant,
         connects: impl FnOnce(&CmContext) -> Result<ConnectedQp, VerbsError> + Send + 'static,
     ) -> Result<(), WireUpError> {
-        let (tell, wake) = (self.tell.clone(), self.wake.clone());
+        let (results, wake) = (self.results.clone(), self.wake.clone());
         let cm_context = self.fabric.cm_context(&self.table, until);
         let runs = move || {
-            // Nobody hears of it once the ranks have parted.
-            let _ = tell.send((peer, connects(&cm_context)));
+            // Fails only after the connector was dropped.
+            let _ = results.send((peer, connects(&cm_context)));
             wake.wake();
         };
         let thread = thread::Builder::new().name("rlaunch rdma_cm".to_owned()).spawn(runs);
@@ -317,20 +327,20 @@ impl LazyRdma {
     }
 
     fn send(&self, peer: Rank, wire: &HandshakeSocket, said: &[u8]) -> Result<(), WireUpError> {
-        wire.send(said).map_err(|error| self.parted(peer, &error))
+        wire.send(said).map_err(|error| self.socket_error(peer, &error))
     }
 
-    /// What the peer has said, once so many bytes have come.
+    /// Returns the peer's message of `N` bytes, once it has arrived.
     fn receive<const N: usize>(
         &self,
         peer: Rank,
         wire: &mut HandshakeSocket,
     ) -> Result<Option<[u8; N]>, WireUpError> {
-        let said = wire.receive(N).map_err(|error| self.parted(peer, &error))?;
+        let said = wire.receive(N).map_err(|error| self.socket_error(peer, &error))?;
         Ok(said.and_then(|said| said.first_chunk().copied()))
     }
 
-    fn parted(&self, peer: Rank, error: &io::Error) -> WireUpError {
+    fn socket_error(&self, peer: Rank, error: &io::Error) -> WireUpError {
         match error.kind() {
             io::ErrorKind::UnexpectedEof => self.not_ready(peer, "it has given up or ended"),
             _ => self.not_ready(peer, &error.to_string()),
@@ -340,14 +350,14 @@ impl LazyRdma {
     fn not_ready(&self, peer: Rank, why: &str) -> WireUpError {
         let nowhere = || PeerName { rank: peer.0, host: "".into() };
         let peer = name(&self.table, peer).unwrap_or_else(nowhere);
-        WireUpError::NotReady { peer, why: format!("{why} while RDMA was connected") }
+        WireUpError::NotReady { peer, why: format!("{why} while RDMA was being connected") }
     }
 }
 
 impl ConnectedSide {
     fn link(self) -> Box<VerbsLink> {
         match self {
-            ConnectedSide::Silent(joined) => Box::new(joined.link()),
+            ConnectedSide::Silent(connected) => Box::new(connected.link()),
             ConnectedSide::Listens(link) => link,
         }
     }

@@ -1,11 +1,14 @@
-//! RDMA between ranks of different nodes: a queue pair for each pair of ranks, over the ports that
-//! the rank table names.
+//! RDMA between ranks of different nodes: a queue pair for each pair of ranks, over the ports in
+//! the rank table.
 //!
-//! A rank makes its queue pairs before the gather and puts into it what their peers must know; after
-//! it, it connects them. Where the connection manager does that, the lower rank knocks at the
-//! higher one, and both show that they have its key. None carries anything before all ranks have
-//! said that they are through ([`super::ready`]). In jobs of many ranks all that is left to each pair,
-//! and to when it first speaks ([`later`]).
+//! 1. Before the all-gather of contacts a rank creates its queue pairs and puts their numbers,
+//!    first PSNs and ports into its contact ([`advert`]).
+//! 2. After it the rank connects them. If a pair uses the connection manager ([`cm`]), the lower
+//!    rank sends a connection request to the higher one, and both authenticate each other.
+//! 3. No queue pair is used before all ranks have reported in a second all-gather that theirs are
+//!    connected ([`super::ready`]).
+//!
+//! In large jobs each pair does this over a TCP connection at its first message ([`lazy`]).
 
 mod advert;
 mod cm;
@@ -31,86 +34,87 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// BounceBuffers of a queue pair, for each direction: the peer is told of half of them at once.
+/// Slots of a queue pair in each direction. Credits are returned for half of them at a time.
 const SLOTS: u32 = 32;
-/// What small requests carry themselves, in bytes: as much as all devices that were met have room
-/// for, enough for 56 bytes of payload.
+/// Inline data of a work request in bytes: all tested devices support this much. It is enough for
+/// 56 bytes of payload.
 const INLINE: u32 = 80;
 const DEPTH: Depth = Depth { send: SLOTS, receive: SLOTS, inline: INLINE };
-/// All slots of a process take no more than this, in bytes, however many peers it has; unless each
-/// has the shortest.
+/// Upper bound on the memory of all slots of a process, in bytes, unless the slots already have the
+/// shortest payload.
 const MEMORY: usize = 16 << 20;
-/// Of a payload, in bytes.
-const SHORTEST: usize = 1 << 10;
-const LONGEST: usize = 16 << 10;
+/// Bounds of a slot's payload, in bytes.
+const SHORTEST_PAYLOAD: usize = 1 << 10;
+const LONGEST_PAYLOAD: usize = 16 << 10;
 
-/// An answer within 0.54 s, at the seventh try: a processor that has much to do, or a switch that
-/// has, is no dead link, and that one is named within 5 s. One retry more is for ever with soft RoCE.
+/// ACK timeout (4.096 us times 2^17, 0.54 s) and retry count of a queue pair. A busy processor or
+/// switch is not taken for a dead link, and a dead link is reported within 5 s. With one retry
+/// more, soft RoCE retries forever.
 const TIMEOUT: u8 = 17;
 const RETRIES: u8 = 6;
 
-/// This rank's ports, and its queue pairs that wait for their peers.
+/// RDMA ports of this rank, and the queue pairs that are not connected yet.
 #[derive(Debug)]
 pub(crate) struct Fabric {
     me: Rank,
     job: String,
     key: RankKey,
-    /// Of its longest payload, in bytes.
+    /// Longest payload of a slot, in bytes.
     payload: usize,
     ports: BTreeMap<PortKey, Port>,
     ends: BTreeMap<Rank, PairPath>,
-    /// Those that were made before the gather.
+    /// Queue pairs created before the all-gather.
     pairs: BTreeMap<Rank, QueuePair<Prepared>>,
 }
 
-/// A NIC of the own node, and whether the connection manager serves it.
+/// Index of a NIC on this node, and whether the connection manager connects its queue pairs.
 type PortKey = (u32, bool);
 
 #[derive(Debug)]
 struct Port {
-    hub: Arc<CqPoller>,
-    /// Where it is by the connection manager.
+    poller: Arc<CqPoller>,
+    /// Listener of the connection manager, if it is used.
     listener: Option<Listener>,
-    told: PortAdvert,
+    advert: PortAdvert,
 }
 
-/// This end of a pair.
+/// Path from this rank to one peer.
 #[derive(Clone, Copy, Debug)]
 struct PairPath {
     port: PortKey,
-    /// The peer's NIC.
+    /// Index of the peer's NIC on its node.
     nic: u32,
-    /// The largest packet between the two, in bytes.
+    /// Path MTU in bytes, if known.
     mtu: Option<u32>,
 }
 
-/// What a peer has told, and how links with it are made.
+/// Data that a peer has advertised, and the parameters of links with it.
 type PeerAdvert = (Advert, LinkConfig);
 
-/// A queue pair that is connected, and must not be used before its peer is ready.
+/// Connected queue pair that must not be used before its peer is ready.
 #[derive(Debug)]
 pub(crate) struct ConnectedQp {
     slots: BounceBuffers,
-    hub: Arc<CqPoller>,
+    poller: Arc<CqPoller>,
     config: LinkConfig,
     begins: FirstSender,
 }
 
 impl ConnectedQp {
-    /// Its peer is ready.
+    /// Makes the link. The peer must be ready.
     pub(crate) fn link(self) -> VerbsLink {
-        VerbsLink::new(self.slots, self.hub, self.config, self.begins)
+        VerbsLink::new(self.slots, self.poller, self.config, self.begins)
     }
 }
 
 impl Fabric {
-    /// Opens the devices that the rank table names for `me`, and makes its queue pairs, unless they
-    /// are made `later`. `None` where it names none.
+    /// Opens the devices that the rank table names for `me`, and creates its queue pairs unless
+    /// `is_lazy`. Returns `None` if the table names no device.
     pub(crate) fn open(
         table: &RankTable,
         me: Rank,
         job: String,
-        later: bool,
+        is_lazy: bool,
     ) -> Result<Option<Fabric>, WireUpError> {
         let named: Vec<(PortKey, Pair)> = pairs(table, me).collect();
         if named.is_empty() {
@@ -118,7 +122,8 @@ impl Fabric {
         }
         let payload = payload(memory(), named.len());
         let key = RankKey::random();
-        let key = key.map_err(|source| WireUpError::System { operation: "make a key", source })?;
+        let key =
+            key.map_err(|source| WireUpError::System { operation: "generate a key", source })?;
         let ports = open_ports(table, me, &named, payload)?;
         let end = |(port, pair): (PortKey, Pair)| {
             let nic = pair.nic_b.unwrap_or(0);
@@ -127,7 +132,7 @@ impl Fabric {
         let ends = named.into_iter().map(end).collect();
         let pairs = BTreeMap::new();
         let mut fabric = Fabric { me, job, key, payload, ports, ends, pairs };
-        if !later {
+        if !is_lazy {
             for peer in fabric.ends.keys() {
                 let prepared = fabric.prepare(table, *peer)?;
                 fabric.pairs.extend(prepared.map(|pair| (*peer, pair)));
@@ -136,24 +141,24 @@ impl Fabric {
         Ok(Some(fabric))
     }
 
-    /// What the other ranks must know of it.
-    pub(crate) fn told(&self) -> Result<Vec<u8>, WireUpError> {
+    /// Encodes the data that peers need.
+    pub(crate) fn advert(&self) -> Result<Vec<u8>, WireUpError> {
         let pairs = self.pairs.iter().map(|(peer, pair)| {
             let Endpoint { qpn, psn, .. } = *pair.endpoint();
             QpAdvert { peer: peer.0, qpn, psn }
         });
-        let told = Advert {
+        let advert = Advert {
             slots: SLOTS,
             payload: u32::try_from(self.payload).unwrap_or(u32::MAX),
             key: self.key.clone(),
-            ports: self.ports.values().map(|port| port.told.clone()).collect(),
+            ports: self.ports.values().map(|port| port.advert.clone()).collect(),
             pairs: pairs.collect(),
         };
-        told.encode()
+        advert.encode()
     }
 
-    /// Connects with all peers that have told of theirs; with the others it has no RDMA. Fails after
-    /// `patience`.
+    /// Connects with all peers that have advertised queue pairs; the others have no RDMA. Fails
+    /// after `patience`.
     pub(crate) fn connect(
         mut self,
         contacts: &[Contact],
@@ -161,7 +166,7 @@ impl Fabric {
         patience: Duration,
     ) -> Result<BTreeMap<Rank, ConnectedQp>, WireUpError> {
         let cm_context = self.cm_context(table, Instant::now() + patience);
-        let (mut joined, mut jobs) = (BTreeMap::new(), Vec::new());
+        let (mut connected, mut jobs) = (BTreeMap::new(), Vec::new());
         let mut pairs = std::mem::take(&mut self.pairs);
         for (peer, theirs) in self.theirs(contacts)? {
             let Some(end) = self.ends.get(&peer) else { continue };
@@ -169,18 +174,19 @@ impl Fabric {
                 jobs.push((end.port, self.job(table, peer, &theirs)?));
             } else if let Some(pair) = pairs.remove(&peer) {
                 let told = theirs.0.pair(self.me, peer)?;
-                joined.insert(peer, self.join(table, peer, pair, told, &theirs)?);
+                connected.insert(peer, self.join(table, peer, pair, told, &theirs)?);
             }
         }
         let listeners =
             self.ports.iter().filter_map(|(key, port)| Some((*key, port.listener.as_ref()?)));
         for (peer, done) in cm::connect(jobs, &listeners.collect(), &cm_context) {
-            joined.insert(peer, done.map_err(self.no_rdma(table, peer))?);
+            connected.insert(peer, done.map_err(self.no_rdma(table, peer))?);
         }
-        Ok(joined)
+        Ok(connected)
     }
 
-    /// What the peers of this rank have told, those that have, and how links with them are made.
+    /// Decodes the data of the peers that have RDMA, and computes the parameters of links with
+    /// them.
     fn theirs(&self, contacts: &[Contact]) -> Result<BTreeMap<Rank, PeerAdvert>, WireUpError> {
         let told = self.ends.keys().filter_map(|peer| {
             let contact = contacts.get(peer.index())?;
@@ -194,7 +200,7 @@ impl Fabric {
         .collect()
     }
 
-    /// A queue pair for this peer; `None` where the connection manager makes it.
+    /// Creates a queue pair for a peer; `None` if the connection manager creates it.
     fn prepare(
         &self,
         table: &RankTable,
@@ -204,11 +210,11 @@ impl Fabric {
         let Some(nic) = nic(table, self.me, end.port.0).filter(|_| !end.port.1) else {
             return Ok(None);
         };
-        let pair = QueuePair::prepare(&port.hub.resources, nic.port, nic.gid_index);
+        let pair = QueuePair::prepare(&port.poller.resources, nic.port, nic.gid_index);
         pair.map(Some).map_err(self.no_rdma(table, peer))
     }
 
-    /// Connects a queue pair with that which this peer has told of.
+    /// Connects a queue pair with the one that the peer has advertised.
     fn join(
         &self,
         table: &RankTable,
@@ -226,13 +232,13 @@ impl Fabric {
         let slots = slots.map_err(self.no_rdma(table, peer))?;
         Ok(ConnectedQp {
             slots,
-            hub: port.hub.clone(),
+            poller: port.poller.clone(),
             config: *config,
             begins: FirstSender::Either,
         })
     }
 
-    /// What the connection manager is to do for this peer.
+    /// Makes the target for the connection manager.
     fn job(
         &self,
         table: &RankTable,
@@ -243,10 +249,10 @@ impl Fabric {
         let address = |rank, index| nic(table, rank, index).and_then(|nic| nic.address);
         let from = address(self.me, end.port.0).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         let to = address(peer, end.nic).zip(theirs.listener(end.nic));
-        let why = "it does not listen for RDMA";
+        let why = "it has no RDMA listener";
         let to = to.map(SocketAddr::from).ok_or(WireUpError::Contact { rank: peer, why })?;
-        let (key, hub, config) = (theirs.key.clone(), port.hub.clone(), *config);
-        Ok(cm::CmTarget { peer, from, to, key, hub, config })
+        let (key, poller, config) = (theirs.key.clone(), port.poller.clone(), *config);
+        Ok(cm::CmTarget { peer, from, to, key, poller, config })
     }
 
     fn end(&self, peer: Rank) -> Option<(&PairPath, &Port)> {
@@ -254,25 +260,24 @@ impl Fabric {
         Some((end, self.ports.get(&end.port)?))
     }
 
-    /// This end of the pair with a peer that has told of its own.
+    /// Returns the path to a peer that has advertised RDMA.
     fn path(&self, peer: Rank) -> Result<(&PairPath, &Port), WireUpError> {
-        let why = "nothing leads to it by RDMA";
+        let why = "no RDMA path leads to it";
         self.end(peer).ok_or(WireUpError::Contact { rank: peer, why })
     }
 
-    /// Whose request that is, if it is of this job.
+    /// Returns the rank that sent a connection request, if it is of this job.
     fn requester(&self, request: &ConnectRequest) -> Option<Rank> {
         cm::requester(request.private_data(), &self.key, &self.job, self.me)
     }
 
-    /// How this rank shows that it is of the job, until then.
+    /// Makes this rank's data for the connection manager, valid until the deadline.
     fn cm_context(&self, table: &RankTable, deadline: Instant) -> cm::CmContext {
         let settings = settings(table, Mtu::B4096);
         let (job, own) = (self.job.clone(), self.key.clone());
         cm::CmContext { job, me: self.me, own, settings, deadline }
     }
 
-    /// See [`no_rdma`].
     fn no_rdma(&self, table: &RankTable, peer: Rank) -> impl FnOnce(VerbsError) -> WireUpError {
         let nic = self.ends.get(&peer).and_then(|end| nic(table, self.me, end.port.0));
         no_rdma(table, nic, Some(peer), self.payload)
@@ -285,7 +290,7 @@ fn settings(table: &RankTable, mtu: Mtu) -> Settings {
     Settings { mtu, timeout, retries, traffic_class, service_level }
 }
 
-/// The pairs of `me` that speak RDMA, and over which of its ports.
+/// Returns the pairs of `me` that use RDMA, each with the port of this rank.
 fn pairs(table: &RankTable, me: Rank) -> impl Iterator<Item = (PortKey, Pair)> {
     let peers = (0..table.world_size()).map(Rank).filter(move |peer| *peer != me);
     peers.filter_map(move |peer| {
@@ -318,32 +323,31 @@ fn open_ports(
             *on_device.entry((&nic.device, key.1)).or_default() += 1;
         }
     }
-    let mut hubs: BTreeMap<(&str, bool), Arc<CqPoller>> = BTreeMap::new();
+    let mut pollers: BTreeMap<(&str, bool), Arc<CqPoller>> = BTreeMap::new();
     let mut ports = BTreeMap::new();
     for (key, paths) in used {
         let (index, by_manager) = key;
         let Some(nic) = nic(table, me, index) else { continue };
         let device = (nic.device.as_str(), by_manager);
         let all = on_device.get(&device).copied().unwrap_or(paths);
-        let known = hubs.get(&device).cloned();
+        let known = pollers.get(&device).cloned();
         let open = || -> Result<Port, VerbsError> {
             let (context, listener) = opened(nic, paths, by_manager, known.as_ref())?;
-            let hub = match known {
-                Some(hub) => hub,
+            let poller = match known {
+                Some(poller) => poller,
                 None => CqPoller::open(&context, all, DEPTH)?,
             };
-            let told = advert::port(index, nic, &context, listener.as_ref())?;
-            Ok(Port { hub, listener, told })
+            let advert = advert::port(index, nic, &context, listener.as_ref())?;
+            Ok(Port { poller, listener, advert })
         };
         let port = open().map_err(no_rdma(table, Some(nic), None, payload))?;
-        hubs.insert(device, port.hub.clone());
+        pollers.insert(device, port.poller.clone());
         ports.insert(key, port);
     }
     Ok(ports)
 }
 
-/// The device, and what listens at it where the connection manager serves it, which has opened it
-/// itself then.
+/// Opens a device, or listens on it with the connection manager, which then has opened it itself.
 fn opened(
     nic: &Nic,
     paths: usize,
@@ -352,19 +356,19 @@ fn opened(
 ) -> Result<(Arc<Context>, Option<Listener>), VerbsError> {
     if by_manager {
         let address = nic.address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        // iWARP resets those who knock beyond that.
+        // iWARP resets connections beyond the backlog.
         let backlog = u32::try_from(paths).unwrap_or(u32::MAX);
         let listener = Listener::bind(SocketAddr::new(address, 0), backlog)?;
         return Ok((listener.context().clone(), Some(listener)));
     }
     match known {
-        Some(hub) => Ok((hub.resources.domain.context().clone(), None)),
+        Some(poller) => Ok((poller.resources.domain.context().clone(), None)),
         None => Ok((Device::by_name(&nic.device)?.open()?, None)),
     }
 }
 
-/// How much memory slots may take, in bytes: half of what may be locked, since devices lock memory
-/// of their own. As much may be locked as the hard limit lets it.
+/// Returns the memory for slots in bytes: half of what may be locked, since devices lock memory of
+/// their own. Raises the soft limit to the hard limit first.
 fn memory() -> usize {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_MEMLOCK) else { return MEMORY };
     let raised = soft < hard && setrlimit(Resource::RLIMIT_MEMLOCK, hard, hard).is_ok();
@@ -372,18 +376,20 @@ fn memory() -> usize {
     usize::try_from(limit / 2).unwrap_or(MEMORY).min(MEMORY)
 }
 
-/// The longest payload for which the slots of so many peers fit into `memory`; the shortest where
-/// none does. A power of two.
+/// Returns the longest payload, a power of two, for which the slots of `peers` peers fit into
+/// `memory`; the shortest payload if none fits.
 fn payload(memory: usize, peers: usize) -> usize {
     let fits = |payload: &usize| {
         let slots = BounceBuffers::memory_size(SLOTS, SLOTS, LinkConfig::slot(*payload));
         peers.saturating_mul(slots) <= memory
     };
-    let mut payloads = std::iter::successors(Some(LONGEST), |payload| Some(payload / 2));
-    payloads.find(|payload| *payload <= SHORTEST || fits(payload)).unwrap_or(SHORTEST)
+    let mut payloads = std::iter::successors(Some(LONGEST_PAYLOAD), |payload| Some(payload / 2));
+    payloads
+        .find(|payload| *payload <= SHORTEST_PAYLOAD || fits(payload))
+        .unwrap_or(SHORTEST_PAYLOAD)
 }
 
-/// Makes a verb's error one that names the port and the peer, and what memory it takes.
+/// Returns a function that adds the port, the peer and the memory limit to a verbs error.
 fn no_rdma(
     table: &RankTable,
     nic: Option<&Nic>,
@@ -395,14 +401,14 @@ fn no_rdma(
     let slots = BounceBuffers::memory_size(SLOTS, SLOTS, LinkConfig::slot(payload));
     move |error: VerbsError| {
         let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map(|(soft, _)| soft);
-        let memory = limit.ok().filter(|_| is_about_memory(&error));
+        let memory = limit.ok().filter(|_| is_out_of_memory(&error));
         let memory = memory.map(|limit| (slots as u64, limit));
         let hint = error.hint();
         WireUpError::NoRdma(Box::new(NoRdma { port, peer, memory, hint, source: error.into() }))
     }
 }
 
-fn is_about_memory(error: &VerbsError) -> bool {
+fn is_out_of_memory(error: &VerbsError) -> bool {
     let enomem = nix::errno::Errno::ENOMEM as i32;
     matches!(error, VerbsError::Failed { source, .. } if source.raw_os_error() == Some(enomem))
 }
@@ -419,15 +425,15 @@ mod tests {
 
     #[test]
     fn slots_of_all_peers_fit_into_what_may_be_locked() {
-        assert_eq!(payload(MEMORY, 1), LONGEST);
-        assert_eq!(payload(MEMORY, 15), LONGEST);
-        assert_eq!(payload(MEMORY, 255), SHORTEST);
-        assert_eq!(payload(0, 1), SHORTEST, "and then the device says that it is too much");
+        assert_eq!(payload(MEMORY, 1), LONGEST_PAYLOAD);
+        assert_eq!(payload(MEMORY, 15), LONGEST_PAYLOAD);
+        assert_eq!(payload(MEMORY, 255), SHORTEST_PAYLOAD);
+        assert_eq!(payload(0, 1), SHORTEST_PAYLOAD, "and then the device says that it is too much");
         for peers in 1..200 {
             let payload = payload(MEMORY, peers);
             let slots = BounceBuffers::memory_size(SLOTS, SLOTS, LinkConfig::slot(payload));
             assert!(payload.is_power_of_two() && payload.is_multiple_of(64));
-            assert!(slots * peers <= MEMORY || payload == SHORTEST, "{peers}");
+            assert!(slots * peers <= MEMORY || payload == SHORTEST_PAYLOAD, "{peers}");
         }
     }
 }

@@ -1,12 +1,12 @@
-//! Links that connect when there is something to send.
+//! Tests of links that connect when there is something to send.
 
 use super::*;
 
-/// Each rank says something to every third of the others, and all at once.
+/// Each rank sends to every third of the others, all at once.
 #[test]
 fn peers_meet_when_there_is_something_to_say() {
     let ranks = 8;
-    let (doors, contacts) = doors(8);
+    let (listeners, contacts) = listeners(8);
     let table = Arc::new(table(ranks));
     let open = |(me, listener): (u32, RankListener)| {
         let peers = others(ranks, me);
@@ -23,7 +23,7 @@ fn peers_meet_when_there_is_something_to_say() {
         let link = |peer: &Rank| (*peer, LazyLink::new(*peer, &connector));
         peers.iter().map(link).collect::<BTreeMap<Rank, LazyLink>>()
     };
-    let all: Vec<_> = (0..).zip(doors).map(open).collect();
+    let all: Vec<_> = (0..).zip(listeners).map(open).collect();
     let speak = |one: u32, other: u32| (one + other).is_multiple_of(3);
     let barrier = Barrier::new(ranks as usize);
     thread::scope(|scope| {
@@ -50,21 +50,21 @@ fn peers_meet_when_there_is_something_to_say() {
                 for (peer, link) in &links {
                     assert_eq!(link.is_connected(), speak(me, peer.0), "{me} and {peer}");
                 }
-                // Nobody leaves before all are through.
+                // No rank ends before all have finished.
                 barrier.wait();
             });
         }
     });
 }
 
-/// A rank that has left is not met any more, and that is said.
+/// The error of a rank that has left names it.
 #[test]
 fn a_peer_that_does_not_come_is_named() {
-    let (mut doors, contacts) = doors(2);
+    let (mut listeners, contacts) = listeners(2);
     let table = Arc::new(table(2));
-    drop(doors.pop());
+    drop(listeners.pop());
     let patience = Duration::from_millis(200);
-    let listener = doors.remove(0);
+    let listener = listeners.remove(0);
     let connector =
         LazyConnector::open(listener, None, &contacts, table, (Rank(0), &[Rank(1)]), patience);
     let mut link = LazyLink::new(Rank(1), &Arc::new(connector.unwrap()));
@@ -79,13 +79,13 @@ fn a_peer_that_does_not_come_is_named() {
     assert!(error.contains("rank 0 on a and rank 1 on b did not meet over TCP"), "{error}");
 }
 
-/// Ranks sleep until a peer has come, and are woken.
+/// Sleeping ranks are woken when a peer connects.
 #[test]
 fn a_rank_that_sleeps_hears_of_its_peer() {
-    let (doors, contacts) = doors(2);
+    let (listeners, contacts) = listeners(2);
     let table = Arc::new(table(2));
     let mut links: Vec<LazyLink> = (0..)
-        .zip(doors)
+        .zip(listeners)
         .map(|(me, listener)| {
             let peer = Rank(1 - me);
             let table = table.clone();
@@ -115,9 +115,9 @@ fn a_rank_that_sleeps_hears_of_its_peer() {
     assert!(links[0].send(header, &[]).unwrap());
 }
 
-/// Both ends of the way between two ranks that have not met.
+/// Makes both ends of a link between two ranks that are not connected.
 fn two_ahead() -> [LazyLink; 2] {
-    let (doors, contacts) = doors(2);
+    let (listeners, contacts) = listeners(2);
     let table = Arc::new(table(2));
     let open = |(me, listener): (u32, RankListener)| {
         let (peer, table) = (Rank(1 - me), table.clone());
@@ -125,11 +125,11 @@ fn two_ahead() -> [LazyLink; 2] {
             LazyConnector::open(listener, None, &contacts, table, (Rank(me), &[peer]), PATIENCE);
         LazyLink::new(peer, &Arc::new(connector.unwrap()))
     };
-    let links: Vec<LazyLink> = (0..).zip(doors).map(open).collect();
+    let links: Vec<LazyLink> = (0..).zip(listeners).map(open).collect();
     links.try_into().unwrap()
 }
 
-/// Sleeps on a link until something has come.
+/// Sleeps on a link until a packet arrives, and returns its kind.
 fn next_kind(link: &mut LazyLink) -> PacketKind {
     struct First(Option<PacketKind>);
     impl Sink for First {
@@ -157,7 +157,7 @@ fn next_kind(link: &mut LazyLink) -> PacketKind {
     }
 }
 
-/// No link hears the call about the last peer.
+/// No link drains the wake-up of the last peer.
 #[test]
 fn a_rank_that_has_met_all_is_not_woken_by_the_reception() {
     let [mut link, mut other] = two_ahead();
@@ -191,14 +191,14 @@ fn a_peer_that_left_before_it_was_met_says_goodbye() {
     assert!(matches!(link.arm(true).unwrap(), Armed::NoFd));
 }
 
-/// The news that the peer has left go by another way than what it sent.
+/// The report that the peer has left takes another path than its packets.
 #[test]
 fn what_a_peer_sent_before_it_left_comes_first() {
     for is_wanted in [false, true] {
         let [mut link, mut leaves] = two_ahead();
         let header = |kind| Header { kind, context: 0, tag: 0, transfer: 0, length: 0 };
         if is_wanted {
-            // Both dial each other then.
+            // Both then dial each other.
             assert!(!link.send(header(PacketKind::Eager), &[]).unwrap());
         }
         let end = Instant::now() + PATIENCE;
