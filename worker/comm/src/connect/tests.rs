@@ -406,12 +406,12 @@ fn contacts_of_other_builds_and_damaged_ones_are_refused() {
         let all = vec![Bytes::from(good.clone()), Bytes::copy_from_slice(second)];
         exchange(&contacts[0], |_| Ok(all)).unwrap_err().to_string()
     };
-    assert!(gather(&[]).ends_with("of rank 1 is no good: it is empty"));
+    assert!(gather(&[]).ends_with("of rank 1 is invalid: it is empty"));
     assert!(gather(&good[..good.len() - 1]).ends_with("it is damaged"));
     assert!(gather(&[99, 1, 2]).ends_with("it is of another version of rlaunch"));
     let mut without = contacts.clone();
     without[1].tcp = None;
     let error = connect_for(100, 0, listeners.remove(0), &without).to_string();
-    assert_eq!(error, "the contact of rank 1 is no good: it does not say where it listens");
+    assert_eq!(error, "the contact of rank 1 is invalid: it has no TCP listener");
     assert!(!format!("{contacts:?}").contains("key: Key(["));
 }

@@ -76,7 +76,7 @@ fn a_peer_that_does_not_come_is_named() {
             Err(error) => break error.to_string(),
         }
     };
-    assert!(error.contains("rank 0 on a and rank 1 on b did not meet over TCP"), "{error}");
+    assert!(error.contains("rank 0 on a and rank 1 on b could not connect over TCP"), "{error}");
 }
 
 /// Sleeping ranks are woken when a peer connects.
