@@ -408,7 +408,7 @@ fn contacts_of_other_builds_and_damaged_ones_are_refused() {
     };
     assert!(gather(&[]).ends_with("of rank 1 is invalid: it is empty"));
     assert!(gather(&good[..good.len() - 1]).ends_with("it is damaged"));
-    assert!(gather(&[99, 1, 2]).ends_with("it is of another version of rlaunch"));
+    assert!(gather(&[99, 1, 2]).ends_with("it is from another version of rlaunch"));
     let mut without = contacts.clone();
     without[1].tcp = None;
     let error = connect_for(100, 0, listeners.remove(0), &without).to_string();
