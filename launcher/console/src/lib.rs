@@ -1,4 +1,4 @@
-//! What every part of the launcher prints, waits and ends with: messages, time limits, exit codes.
+//! Foundations of the launcher's crates: messages, time limits, exit codes and text helpers.
 //!
 //! | files | subject |
 //! |---|---|

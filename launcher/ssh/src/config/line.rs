@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::ConfigError;
 
-/// A line with a keyword and, in `rest`, its value as written.
+/// Line with a keyword in lower case and, in `rest`, its value as written.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) key: String,

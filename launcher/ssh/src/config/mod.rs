@@ -87,12 +87,12 @@ pub enum StrictHostKeyChecking {
 /// SSH agent that holds keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum IdentityAgent {
-    /// The socket in `SSH_AUTH_SOCK`, if that is set.
+    /// Agent at the socket in `SSH_AUTH_SOCK`, if that is set.
     #[default]
     Environment,
     /// No agent.
     None,
-    /// The socket at this path.
+    /// Agent at this socket.
     Socket(PathBuf),
 }
 
@@ -111,12 +111,12 @@ pub enum AddressFamily {
 /// Route of the byte stream to a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Proxy {
-    /// By TCP from this machine.
+    /// TCP from this machine.
     #[default]
     Direct,
-    /// Through these hosts, the first of which is connected to directly; each has its own configuration.
+    /// Chain of jump hosts, the first of which is connected to directly; each has its own configuration.
     Jump(Vec<JumpHop>),
-    /// By stdin and stdout of this shell command.
+    /// Stdin and stdout of this shell command.
     Command(String),
 }
 
