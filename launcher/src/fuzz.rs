@@ -4,7 +4,7 @@
 use crate::cli::config::file;
 use crate::hosts::ranges::MAX_HOSTS;
 use crate::hosts::{self, Host, hostfile};
-use crate::job::tag_pattern::{Pattern, Who};
+use crate::job::tag_pattern::{LineOrigin, TagPattern};
 use crate::plan::rank_env::env_file;
 use std::path::Path;
 
@@ -70,8 +70,8 @@ pub fn cluster(data: &[u8]) {
                 assert!(!host.bracketed().contains([' ', ',', '/']));
             }
             let of_profiles = file.profiles.iter().flat_map(|(_, settings)| settings);
-            for setting in file.defaults.iter().chain(of_profiles).chain(&file.list) {
-                let place = setting.place.to_string();
+            for setting in file.defaults.iter().chain(of_profiles).chain(&file.host_list) {
+                let place = setting.origin.to_string();
                 let line = place.strip_prefix("/c:").and_then(|line| line.parse().ok());
                 assert!(line.is_some_and(|line: usize| (1..=lines).contains(&line)), "{place}");
             }
@@ -116,21 +116,21 @@ pub fn variables_seeds() -> Vec<Vec<u8>> {
 /// Parses a tag pattern. A valid one prints as it was typed, and makes tags of one line.
 pub fn tag_pattern(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let Ok(pattern) = text.parse::<Pattern>() else { return };
+    let Ok(pattern) = text.parse::<TagPattern>() else { return };
     assert_eq!(pattern.to_string(), text);
     assert_eq!(pattern.to_string().parse(), Ok(pattern.clone()));
-    let who = Who { rank: u32::MAX, host: "b".into(), local_rank: 0, pid: Some(7) };
-    let tag = pattern.fill_in(&who, "12:00");
+    let origin = LineOrigin { rank: u32::MAX, host: "b".into(), local_rank: 0, pid: Some(7) };
+    let tag = pattern.format(&origin, "12:00");
     assert!(!tag.is_empty() && !tag.contains('\n'));
-    // Only `%t` makes a tag depend on the time.
-    assert!(pattern.has_time() || tag == pattern.fill_in(&who, "13:00"));
+    // Without a word for it, the time is nowhere.
+    assert!(pattern.has_time() || tag == pattern.format(&origin, "13:00"));
 }
 
 /// Returns the seeds of [`tag_pattern`].
 pub fn tag_pattern_seeds() -> Vec<Vec<u8>> {
     let all = ["[%r,%h] ", "%t %h.%l (%p): ", "100%% of rank %r|", "%"];
     all.iter()
-        .chain(&[Pattern::default().to_string().as_str()])
+        .chain(&[TagPattern::default().to_string().as_str()])
         .map(|s| s.as_bytes().to_vec())
         .collect()
 }

@@ -53,7 +53,7 @@ fn ranks_are_dealt_out_and_numbered_as_asked() {
     let refused = |words: &str, texts: &[&str]| {
         field.rlaunch(words).args(["true"]).run().refused(200, texts);
     };
-    refused("-H a,b --exclude d", &["--exclude d is none of the hosts: a, b"]);
+    refused("-H a,b --exclude d", &["--exclude d is not among the hosts: a, b"]);
     refused("-H a,b:1 --ppn 2", &["b has 1: use b:2 or --oversubscribe"]);
     refused("-H a,n[3-1]", &["in -H a,n[3-1]: `n[3-1]`: `3-1` runs backwards"]);
     let each = gpus(&field) + 1;
@@ -155,7 +155,7 @@ fn hosts_that_were_allocated_are_found() {
     assert_eq!(listed(&[&pbs, &mpi_job]), expected);
     let expected = format!("# hosts of {nodes} ({})\n", mpi_job[0].0);
     assert!(listed(&[&mpi_job]).starts_with(&expected));
-    let expected = "# hosts of this machine: nobody has named another\nlocalhost slots=1\n";
+    let expected = "# hosts of this machine: no others are named\nlocalhost slots=1\n";
     assert_eq!(listed(&[]), expected);
     let wrong = [("SLURM_TASKS_PER_NODE", "2(y2)")];
     let ran = run("true", &[&slurm[..2], &wrong]).run();

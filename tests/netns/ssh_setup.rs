@@ -217,7 +217,7 @@ fn fresh_hosts_open_to_a_key_and_their_containers_to_another() {
     typist.answer_hidden(&field, question, 1, "open barley");
     typist.answer_hidden(&field, question, 2, PASSWORD);
     let (ran, shown) = typist.finish();
-    ran.succeeded().says(&["a does not take it", "a, b, c open to your key"]);
+    ran.succeeded().says(&["a does not accept it", "a, b, c accept your key"]);
     assert!(!shown.contains("open") && shown.contains('y'), "{shown}");
     assert_eq!(shown.matches("password of root@").count(), 2, "{shown}");
 
@@ -260,17 +260,20 @@ fn a_host_that_cannot_be_set_up_says_why_and_hides_no_other() {
     let _sshds = reconfigure(&field, lines);
     let before = trees(&field);
     let ran = field.rlaunch("ssh-setup -H a,b,nowhere --yes").run();
-    ran.refused(201, &["2 of 3 hosts are not set up", "  b: no key of yours opens it to root"]);
-    ran.refused(201, &["takes no passwords", "  nowhere: cannot look up"])
+    ran.refused(
+        201,
+        &["2 of 3 hosts are not set up", "  b: it accepts none of your keys for root"],
+    );
+    ran.refused(201, &["accepts no passwords", "  nowhere: cannot look up"])
         .hints("ssh-ed25519 AAAA");
-    ran.says(&["a opens to your key"]);
+    ran.says(&["a accepts your key"]);
     assert_eq!(trees(&field), before);
 
     let _refused = field.files(&["a"], "/tmp/stand-in/refused", "", 0o644);
     let run = || field.rlaunch("ssh-setup -H a,c --container mpicont --yes").run();
     let ran = run();
     ran.refused(201, &["a: container mpicont of docker runs no commands: permission denied"]);
-    ran.hints("usermod -aG docker root").says(&["c opens to your key"]);
+    ran.hints("usermod -aG docker root").says(&["c accepts your key"]);
     let key = fs::read_to_string(known.join("id_ed25519_mpicont.pub")).unwrap();
     let other = field.lab.home("c", Account::Root).unwrap().join(".ssh/other");
     fs::write(other, key).unwrap();

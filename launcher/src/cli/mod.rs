@@ -1,15 +1,17 @@
-//! The command line and files of settings.
+//! From the command line to a job: options, configuration files, other launchers' options, schedulers.
 //!
 //! | files | subject |
 //! |---|---|
-//! | `args` | options and verbs; verbs that were meant (`meant`) |
-//! | `compat` | other launchers' options as rlaunch's own |
-//! | `config` | `rlaunch.toml` and variables, their order; untrusted files (`stranger`), the store of trust (`trusted`) |
-//! | `host_selection`, `allocation` | the hosts of a job; Slurm, PBS, an MPIJob |
-//! | `lower` | from what was typed to [`crate::job::JobSpec`] |
+//! | `command_line` | the steps from typed words to words that clap parses; parsing of a job |
+//! | `args` | options, grouped for the verbs that share them |
+//! | `compat` | translation of other launchers' options |
+//! | `config` | settings from `rlaunch.toml` and from variables; trust in files |
+//! | `host_selection`, `allocation` | the hosts of a job: from options, or allocated by Slurm, PBS or an MPIJob |
+//! | `lower` | from parsed options to [`crate::job::JobSpec`] |
 
 pub(crate) mod allocation;
 pub(crate) mod args;
+pub(crate) mod command_line;
 pub(crate) mod compat;
 pub(crate) mod config;
 pub(crate) mod host_selection;

@@ -1,27 +1,50 @@
-//! `rlaunch capture`: the files that say what hosts have, in an archive that `topo --from` reads.
+//! `rlaunch capture`: records the files that describe a host's hardware, in an archive that `topo --from` reads.
 //!
-//! The archive has a directory for each host, and in it the host's files by their paths: what the
-//! kernel says of devices, and of the agent's own process no more than its limits.
+//! The archive has a directory for each host with its files, by their paths: files of the kernel on devices, and the
+//! limits of the agent's process.
 
-use crate::cli::args::CaptureArgs;
-use crate::commands::agent_query;
+use super::agent_query;
+use crate::cli::args::{ConnectArgs, HostListArgs};
+use crate::cli::command_line::CommandLine;
+use clap::Parser;
 use rlaunch_bootstrap::inventory::recording::{RecordedEntry, Recording, relative};
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::text;
 use std::fs::{self, File};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tar::{Archive, Builder, EntryType, Header};
 use tempfile::TempDir;
 
-/// The largest archive that is read, in bytes.
-const LARGEST: u64 = 1 << 30;
+/// Limit of an archive's size, in bytes.
+const MAX_ARCHIVE: u64 = 1 << 30;
 
-/// Asks every host at once and writes the archive. A host that does not answer is left out, and is
-/// an error.
-pub(crate) async fn capture(args: CaptureArgs) -> Result<Exit, Failed> {
-    let answers = agent_query::every_host(&args.hosts, args.reach, "capture").await?;
+/// Record the files that describe the hardware of hosts, for `rlaunch topo --from`.
+///
+/// These are files of the kernel on devices, processors and interfaces, and the agent's own limits. No environment
+/// and no secrets are recorded.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  rlaunch capture -H a,b -o x.tar
+  rlaunch topo --from x.tar")]
+pub(crate) struct CaptureArgs {
+    #[command(flatten)]
+    pub(crate) hosts: HostListArgs,
+
+    /// Archive to write
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) connect: ConnectArgs,
+}
+
+/// Records all hosts at once and writes the archive. Hosts without an answer are left out of it, and are errors.
+pub(super) async fn run(args: CaptureArgs, line: &CommandLine) -> Result<Exit, Failed> {
+    let answers =
+        agent_query::query_hosts(&args.hosts, args.connect, &line.config, "capture").await?;
     let (mut recordings, mut failures) = (Vec::new(), Vec::new());
     for (host, answer) in answers {
         let host = host.to_string();
@@ -40,7 +63,7 @@ pub(crate) async fn capture(args: CaptureArgs) -> Result<Exit, Failed> {
     agent_query::conclude(failures)
 }
 
-/// The archive gets its name when it is whole.
+/// Writes an archive, which gets its name when it is complete.
 fn write(path: &Path, recordings: &[(String, Recording)]) -> io::Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let mut file = tempfile::NamedTempFile::new_in(directory.unwrap_or(Path::new(".")))?;
@@ -81,17 +104,17 @@ fn append<W: io::Write>(
     }
 }
 
-/// Unpacks an archive; below the directory is one for each host, whose names come along in order.
-pub(crate) fn unpack(path: &Path) -> Result<(TempDir, Vec<String>), Failed> {
+/// Unpacks an archive into a directory with one for each host, and returns it with the names of the hosts, sorted.
+pub(super) fn unpack(path: &Path) -> Result<(TempDir, Vec<String>), Failed> {
     let name = path.display();
     let failed =
         |error: io::Error| Failed::new(Exit::FILES, format!("cannot read {name}: {error}"));
     let file = File::open(path).map_err(failed)?;
-    if file.metadata().map_err(failed)?.len() > LARGEST {
+    if file.metadata().map_err(failed)?.len() > MAX_ARCHIVE {
         return Err(failed(io::Error::other("it is too large to be a recording")));
     }
     let directory = tempfile::tempdir().map_err(failed)?;
-    // Nothing in it can lead outside: the library refuses such names and links.
+    // No entry can be outside of the directory: the library refuses such names and links.
     Archive::new(file).unpack(directory.path()).map_err(failed)?;
     let hosts = fs::read_dir(directory.path()).map_err(failed)?;
     let hosts = hosts.flatten().filter_map(|entry| entry.file_name().into_string().ok());

@@ -1,60 +1,39 @@
-//! `rlaunch completions` and `rlaunch man`: both are made from the definition by which command lines
-//! are read.
+//! `rlaunch man`: manual pages of rlaunch, of its verbs and of help topics.
 
-use crate::cli::args::{self, CompletionsArgs, ManArgs, Shell};
-use crate::commands::help;
-use clap_complete::Shell as Known;
+use super::help;
+use super::invocation::definition;
+use clap::Parser;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 use rlaunch_console::stdout;
 
-/// Prints the script for a shell.
-pub(crate) fn completions(args: &CompletionsArgs) -> Result<Exit, Failed> {
-    print(&script(args.shell))
+/// Print the manual page of rlaunch, of one of its verbs, or of a topic.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  rlaunch man | man -l -                            read it
+  rlaunch man topo | man -l -                       that of a verb
+  rlaunch man env | man -l -                        that of a topic of rlaunch help
+  rlaunch man > ~/.local/share/man/man1/rlaunch.1   install it")]
+pub(crate) struct ManArgs {
+    /// Verb or topic, as topo or env; for bench train both words
+    #[arg(value_name = "VERB|TOPIC", num_args = 0..=2)]
+    pub(crate) words: Vec<String>,
 }
 
-/// Prints a page.
-pub(crate) fn man(args: &ManArgs) -> Result<Exit, Failed> {
-    print(&page(&args.words)?)
-}
-
-fn print(bytes: &[u8]) -> Result<Exit, Failed> {
-    stdout::write(bytes);
+/// Prints the page.
+pub(super) fn run(args: &ManArgs) -> Result<Exit, Failed> {
+    stdout::write(&page(&args.words)?);
     Ok(Exit::SUCCESS)
-}
-
-fn script(shell: Shell) -> Vec<u8> {
-    let shell = match shell {
-        Shell::Bash => Known::Bash,
-        Shell::Zsh => Known::Zsh,
-        Shell::Fish => Known::Fish,
-    };
-    let mut script = Vec::new();
-    let mut definition = without_hidden(&args::definition());
-    clap_complete::generate(shell, &mut definition, "rlaunch", &mut script);
-    script
-}
-
-/// What completions are made of: all of a command but its hidden options, which scripts would offer.
-fn without_hidden(command: &clap::Command) -> clap::Command {
-    let shown = command.get_arguments().filter(|arg| !arg.is_hide_set()).cloned();
-    let about = command.get_about().cloned().unwrap_or_default();
-    clap::Command::new(command.get_name().to_owned())
-        .about(about)
-        .args(shown)
-        .subcommands(command.get_subcommands().map(without_hidden))
-        .disable_help_subcommand(true)
-        .disable_version_flag(command.get_version().is_none_or(str::is_empty))
-        .version(env!("CARGO_PKG_VERSION"))
 }
 
 fn page(words: &[String]) -> Result<Vec<u8>, Failed> {
     if let [topic] = words
-        && let Some(page) = help::manual_page(topic)
+        && let Some(page) = help::man_page(topic)
     {
         return Ok(page.into_bytes());
     }
-    let mut whole = args::definition();
+    let mut whole = definition();
     whole.build();
     let mut command = &whole;
     for word in words {
@@ -63,7 +42,7 @@ fn page(words: &[String]) -> Result<Vec<u8>, Failed> {
             let known: Vec<&str> = known.into_iter().filter(|name| *name != "help").collect();
             let message = format!("`{word}` is not a verb or a topic of rlaunch");
             let failed = Failed::new(Exit::USAGE, message);
-            failed.hint((!known.is_empty()).then(|| format!("there are {}", known.join(", "))))
+            failed.hint((!known.is_empty()).then(|| format!("verbs are {}", known.join(", "))))
         })?;
     }
     let mut page = Vec::new();
@@ -73,38 +52,17 @@ fn page(words: &[String]) -> Result<Vec<u8>, Failed> {
     Ok(page)
 }
 
+/// Options that no help or completion may show.
+#[cfg(test)]
+pub(super) const HIDDEN: [&str; 5] =
+    ["ignored", "remark", "interfaces", "nnodes", "allow-run-as-root"];
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What nobody is to type.
-    const HIDDEN: [&str; 5] = ["ignored", "remark", "interfaces", "nnodes", "allow-run-as-root"];
-    const VERBS: [&str; 5] = ["topo", "bench", "ssh-config", "completions", "man"];
-
     fn text(bytes: Vec<u8>) -> String {
         String::from_utf8(bytes).unwrap()
-    }
-
-    #[test]
-    fn the_whole_definition_is_sound() {
-        args::definition().debug_assert();
-    }
-
-    #[test]
-    fn shells_complete_options_and_verbs() {
-        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-            let script = text(script(shell));
-            let dashes = if shell == Shell::Fish { "-l " } else { "--" };
-            for option in ["map-by", "transport", "gids"] {
-                assert!(script.contains(&format!("{dashes}{option}")), "{shell:?}: {option}");
-            }
-            for verb in VERBS {
-                assert!(script.contains(verb), "{shell:?}: {verb}");
-            }
-            for hidden in HIDDEN {
-                assert!(!script.contains(&format!("{dashes}{hidden}")), "{shell:?}: {hidden}");
-            }
-        }
     }
 
     #[test]

@@ -1,23 +1,87 @@
-//! The verbs other than a job.
+//! Verbs, and the job that rlaunch runs without one.
+//!
+//! To add a verb:
+//!
+//! 1. Write `commands/NAME.rs` with its options, a struct that derives [`clap::Parser`], and with `run`. The first
+//!    line of the struct's comment is the verb's line in `rlaunch -h`. Flatten [`crate::cli::args::ConnectArgs`] if
+//!    the verb connects to hosts; with it the verb reads `rlaunch.toml`.
+//! 2. Add a variant to [`Verb`], and an arm to [`Verb::run`].
+//!
+//! Help, completions, manual pages and hints on mistyped verbs are made from [`Verb`].
 //!
 //! | files | subject |
 //! |---|---|
-//! | `topo`, `capture`, `agent_query` | `rlaunch topo` and `capture`; one question to every host's agent |
-//! | `bench` | `rlaunch bench`: a job of a program that comes along; one program with several numbers of ranks |
-//! | `report` | `rlaunch report`; `log_metrics`: figures read from output line by line |
-//! | `help`, `man` | `rlaunch help` and its pages; `rlaunch completions` and `man` |
-//! | `reap` | `rlaunch reap` |
-//! | `ssh_config`, `ssh_setup` | `rlaunch ssh-config`; `rlaunch ssh-setup`: the plan, keys, the script that runs on hosts, the way into containers |
-//! | `trust` | `rlaunch trust` |
+//! | `invocation`, `verb_hint` | which verb the command line means; a hint if a program was meant as a verb |
+//! | `job` | `rlaunch PROGRAM` |
+//! | `topo`, `capture`, `reap` | verbs that ask all hosts at once, by `agent_query` |
+//! | `bench` | `rlaunch bench`; `rlaunch bench train` |
+//! | `report` | `rlaunch report`; `log_metrics` finds speeds and networks in output |
+//! | `hostfile`, `trust` | `rlaunch hostfile`; `rlaunch trust` |
+//! | `ssh_config`, `ssh_setup` | `rlaunch ssh-config`; `rlaunch ssh-setup` |
+//! | `help`, `man`, `completions` | topics and verbs explained; manual pages; completions for shells |
 
-pub(crate) mod agent_query;
+mod agent_query;
 pub(crate) mod bench;
-pub(crate) mod capture;
-pub(crate) mod help;
-pub(crate) mod man;
+mod capture;
+mod completions;
+mod help;
+mod hostfile;
+mod invocation;
+mod job;
+mod man;
 pub(crate) mod reap;
-pub(crate) mod report;
-pub(crate) mod ssh_config;
-pub(crate) mod ssh_setup;
+mod report;
+mod ssh_config;
+mod ssh_setup;
 pub(crate) mod topo;
-pub(crate) mod trust;
+mod trust;
+mod verb_hint;
+
+pub(crate) use invocation::Invocation;
+
+use crate::cli::args::JobArgs;
+use crate::cli::command_line::CommandLine;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::messages::Failed;
+
+/// Verb of rlaunch with its options. Commands for ranks, as `rlaunch kv`, are in
+/// [`rlaunch_bootstrap::client::command`].
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Verb {
+    Reap(reap::ReapArgs),
+    Topo(topo::TopoArgs),
+    Capture(capture::CaptureArgs),
+    Bench(Box<bench::BenchCommand>),
+    Report(report::ReportArgs),
+    Hostfile(hostfile::HostfileArgs),
+    SshConfig(ssh_config::SshConfigArgs),
+    SshSetup(ssh_setup::SshSetupArgs),
+    Trust(trust::TrustArgs),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
+    Help(help::HelpArgs),
+    /// No verb: a job.
+    #[command(skip)]
+    Job(Box<JobArgs>),
+}
+
+impl Verb {
+    /// Runs the verb. `line` is its command line, with the settings that were found for it.
+    pub(crate) async fn run(self, line: CommandLine) -> Result<Exit, Failed> {
+        match self {
+            Verb::Reap(args) => reap::run(args, &line).await,
+            Verb::Topo(args) => topo::run(args, &line).await,
+            Verb::Capture(args) => capture::run(args, &line).await,
+            Verb::Bench(command) => bench::run(*command, &line).await,
+            Verb::Report(args) => report::run(&args),
+            Verb::Hostfile(args) => hostfile::run(&args, &line),
+            Verb::SshConfig(args) => ssh_config::run(&args),
+            Verb::SshSetup(args) => ssh_setup::run(args).await,
+            Verb::Trust(args) => trust::run(&args),
+            Verb::Completions(args) => completions::run(&args),
+            Verb::Man(args) => man::run(&args),
+            Verb::Help(args) => help::run(&args),
+            Verb::Job(args) => job::run(*args, &line).await,
+        }
+    }
+}

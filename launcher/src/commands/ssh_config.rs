@@ -1,7 +1,8 @@
-//! `rlaunch ssh-config`: what SSH's configuration says about hosts, as rlaunch understands it.
+//! `rlaunch ssh-config`: shows SSH's configuration of hosts as rlaunch understands it.
 
-use crate::cli::args::SshConfigArgs;
+use crate::cli::args::SshArgs;
 use crate::hosts::{self, Host};
+use clap::Parser;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 use rlaunch_console::stdout;
@@ -9,30 +10,56 @@ use rlaunch_ssh::AlgorithmNames;
 use rlaunch_ssh::config::{HostConfig, SshConfig, StrictHostKeyChecking};
 use std::path::PathBuf;
 
-/// Prints it, host by host.
-pub(crate) fn ssh_config(args: &SshConfigArgs) -> Result<Exit, Failed> {
+/// Show what SSH's configuration says about hosts, as rlaunch understands it.
+///
+/// The format is that of `ssh -G`, a keyword and its value on each line, for the keywords that rlaunch follows. Other
+/// keywords are ignored. No host is connected to. Comments name the files that were read, and what rlaunch does not
+/// follow in them (`Match exec`).
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  rlaunch ssh-config a                          address, user and keys for a
+  rlaunch ssh-config root@a b                   the same for root on a, and for b
+  diff <(rlaunch ssh-config a | sort) <(ssh -G a | sort)    differences from ssh
+
+Keywords that are followed: Host, Match (host, originalhost, user, localuser, all), Include, HostName,
+User, Port, AddressFamily, BindAddress, ProxyJump, ProxyCommand, ConnectTimeout, ConnectionAttempts,
+ServerAliveInterval, ServerAliveCountMax, RekeyLimit, IdentityFile, CertificateFile, IdentityAgent,
+IdentitiesOnly, StrictHostKeyChecking, UserKnownHostsFile, GlobalKnownHostsFile, HostKeyAlias,
+KexAlgorithms, Ciphers, HostKeyAlgorithms, PubkeyAcceptedAlgorithms.")]
+pub(crate) struct SshConfigArgs {
+    /// Hosts, as for ssh or for a job
+    #[arg(value_name = "HOST", required = true)]
+    pub(crate) hosts: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) ssh: SshArgs,
+}
+
+/// Prints the configuration of each host.
+pub(super) fn run(args: &SshConfigArgs) -> Result<Exit, Failed> {
     let usage = |error: &dyn std::error::Error| Failed::from_error(Exit::USAGE, error);
     let hosts = hosts::parse(&args.hosts).map_err(|error| usage(&error))?;
     let home = std::env::home_dir().unwrap_or_else(|| PathBuf::from("/"));
     let paths =
-        args.ssh_config.clone().map_or_else(|| SshConfig::default_paths(&home), |file| vec![file]);
-    let config = SshConfig::load_for_user(args.ssh_config.as_deref(), &home);
+        args.ssh.ssh_config.clone().map_or_else(|| SshConfig::default_paths(&home), |f| vec![f]);
+    let config = SshConfig::load_for_user(args.ssh.ssh_config.as_deref(), &home);
     let config = config.map_err(|e| usage(&e).hint(e.hint()))?;
-    let mut text = head(&config, &paths);
+    let mut text = header(&config, &paths);
     for host in &hosts {
-        text += &of_host(&config, host, args.port)?;
+        text += &host_config(&config, host, args.ssh.port)?;
     }
     stdout::print(&text);
     Ok(Exit::SUCCESS)
 }
 
-fn head(config: &SshConfig, paths: &[PathBuf]) -> String {
+fn header(config: &SshConfig, paths: &[PathBuf]) -> String {
     let name = |path: &PathBuf| path.display().to_string();
     let read: Vec<String> = config.files().iter().map(name).collect();
     let mut text = match read.as_slice() {
         [] => {
             let missing: Vec<String> = paths.iter().map(name).collect();
-            format!("# no file: {} is not there\n", missing.join(" or "))
+            format!("# no file: {} does not exist\n", missing.join(" or "))
         }
         read => format!("# read: {}\n", read.join(" ")),
     };
@@ -42,13 +69,13 @@ fn head(config: &SshConfig, paths: &[PathBuf]) -> String {
     text
 }
 
-fn of_host(config: &SshConfig, host: &Host, port: Option<u16>) -> Result<String, Failed> {
+fn host_config(config: &SshConfig, host: &Host, port: Option<u16>) -> Result<String, Failed> {
     let failed =
         |error: &dyn std::error::Error, hint| Failed::from_error(Exit::USAGE, error).hint(hint);
     let resolved = config
         .resolve_as(&host.name, host.user.as_deref(), None)
         .map_err(|error| failed(&error, error.hint()))?;
-    // As for a job: `--port` is for hosts whose configuration names none.
+    // As for a job, --port is for hosts whose configuration has none.
     let resolved = HostConfig { port: resolved.port.or(port), ..resolved };
     let names = AlgorithmNames::for_host(&resolved)
         .map_err(|error| failed(&error, error.hint(&host.name)))?;
@@ -61,7 +88,7 @@ fn of_host(config: &SshConfig, host: &Host, port: Option<u16>) -> Result<String,
     text += &format!("hostkeyalgorithms {}\n", names.host_keys);
     text += &format!("pubkeyacceptedalgorithms {}\n", names.public_keys);
     if resolved.strict_host_key_checking == StrictHostKeyChecking::AcceptNew {
-        text += "# a key that is not known is accepted, kept and said: nobody is asked\n";
+        text += "# unknown host keys are accepted without a question, recorded and reported\n";
     }
     Ok(text)
 }

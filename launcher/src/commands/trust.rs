@@ -1,9 +1,8 @@
-//! `rlaunch trust`: lets the `rlaunch.toml` of a working directory count, lists what does, or takes
-//! it back.
+//! `rlaunch trust`: trusts the `rlaunch.toml` of a working directory, lists trusted files, or ends trust.
 
-use crate::cli::args::{Args, TrustArgs};
-use crate::cli::config::{ConfigError, FILE, Review, State, TrustStore, Trusted};
-use clap::CommandFactory;
+use crate::cli::args::JobArgs;
+use crate::cli::config::{ConfigError, FILE, Review, TrustState, TrustStore, TrustedFile};
+use clap::{CommandFactory, Parser};
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 use rlaunch_console::process_env::ProcessEnv;
@@ -11,22 +10,53 @@ use rlaunch_console::shell::quoted;
 use rlaunch_console::stdout;
 use std::path::{Path, PathBuf};
 
-/// Does what was asked, and prints what came of it.
-pub(crate) fn trust(args: &TrustArgs) -> Result<Exit, Failed> {
-    let around = ProcessEnv::current();
-    let path = file_of(args.file.as_deref());
+/// Let the rlaunch.toml in a working directory take full effect.
+///
+/// Such a file may have come with a cloned repository, so without trust only harmless keys take effect, as np,
+/// transport or map-by; a warning names the others. `rlaunch trust` prints the effects that need trust: hosts,
+/// commands, programs, files, variables, networks, profiles. Then it records the path of the file and the SHA-256 of
+/// its content below ~/.local/state/rlaunch ($XDG_STATE_HOME/rlaunch), and the same of files beside or below it that
+/// it names (ssh-config, env-file, hostfile, agent, preload, template, stdin, words of rsh and container-exec). When
+/// the content of one of them changes, the file is not trusted any more.
+///
+/// The file of --cluster and ~/.config/rlaunch/rlaunch.toml need no trust.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  rlaunch trust                     trust ./rlaunch.toml
+  rlaunch trust ~/src/train         trust the one of that directory
+  rlaunch trust --list              list trusted files, and those that have changed
+  rlaunch trust --revoke            end trust in ./rlaunch.toml")]
+pub(crate) struct TrustArgs {
+    /// The file, or its directory; by default ./rlaunch.toml
+    #[arg(value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+
+    /// List files that were trusted: trusted still, changed or gone
+    #[arg(long, conflicts_with_all = ["file", "revoke"])]
+    pub(crate) list: bool,
+
+    /// End trust in the file
+    #[arg(long)]
+    pub(crate) revoke: bool,
+}
+
+/// Trusts a file, ends trust or lists files, and prints the result.
+pub(super) fn run(args: &TrustArgs) -> Result<Exit, Failed> {
+    let env = ProcessEnv::current();
+    let path = resolve(args.file.as_deref());
     let done = match args {
-        TrustArgs { list: true, .. } => list(&around),
-        TrustArgs { revoke: true, .. } => revoke(&path, &around),
-        _ => review_and_trust(&path, &around),
+        TrustArgs { list: true, .. } => list(&env),
+        TrustArgs { revoke: true, .. } => revoke(&path, &env),
+        _ => review_and_trust(&path, &env),
     };
     let text = done.map_err(|error| Failed::from_error(Exit::USAGE, &error).hint(error.hint()))?;
     stdout::write(text.as_bytes());
     Ok(Exit::SUCCESS)
 }
 
-/// Finds the file that was meant; a directory stands for the one in it.
-fn file_of(typed: Option<&Path>) -> PathBuf {
+/// Returns the path of the file; a directory stands for the rlaunch.toml in it.
+fn resolve(typed: Option<&Path>) -> PathBuf {
     match typed {
         None => FILE.into(),
         Some(path) if path.is_dir() => path.join(FILE),
@@ -34,38 +64,40 @@ fn file_of(typed: Option<&Path>) -> PathBuf {
     }
 }
 
-/// Shows what a file does, and then records that this content of it is trusted.
-fn review_and_trust(path: &Path, around: &ProcessEnv) -> Result<String, ConfigError> {
-    let review = Review::of(path, Args::command())?;
+/// Prints the effects of a file, and then records that it is trusted with this content.
+fn review_and_trust(path: &Path, env: &ProcessEnv) -> Result<String, ConfigError> {
+    let review = Review::read(path, JobArgs::command())?;
     let name = path.display();
     let shown: String = match &review.lines[..] {
         [] => format!("{name} does nothing that needs trust\n"),
         lines => lines.iter().map(|line| format!("{line}\n")).collect(),
     };
-    // Printed first: what cannot be recorded has been shown all the same.
+    // The effects are shown even if trust cannot be recorded.
     stdout::write(shown.as_bytes());
-    review.trust(around)?;
+    review.trust(env)?;
     Ok(format!(
         "{name} is trusted until it, or a file listed above, changes; `rlaunch trust --revoke` ends \
          that\n"
     ))
 }
 
-fn list(around: &ProcessEnv) -> Result<String, ConfigError> {
-    let line = |Trusted { path, state }: Trusted| {
-        let (state, what) = match &state {
-            State::Same => ("trusted", None),
-            State::Changed(what) => ("changed", Some(what).filter(|what| **what != path)),
-            State::Gone => ("gone", None),
+fn list(env: &ProcessEnv) -> Result<String, ConfigError> {
+    let line = |TrustedFile { path, state }: TrustedFile| {
+        let (state, changed) = match &state {
+            TrustState::Same => ("trusted", None),
+            TrustState::Changed(changed) => {
+                ("changed", Some(changed).filter(|changed| **changed != path))
+            }
+            TrustState::Gone => ("gone", None),
         };
-        let what = what.map(|what| format!(", which names {}", quoted(what.as_os_str())));
-        format!("{state:<8} {}{}\n", quoted(path.as_os_str()), what.unwrap_or_default())
+        let named = changed.map(|named| format!(", which names {}", quoted(named.as_os_str())));
+        format!("{state:<8} {}{}\n", quoted(path.as_os_str()), named.unwrap_or_default())
     };
-    Ok(TrustStore::of(around)?.all()?.into_iter().map(line).collect())
+    Ok(TrustStore::for_user(env)?.all()?.into_iter().map(line).collect())
 }
 
-fn revoke(path: &Path, around: &ProcessEnv) -> Result<String, ConfigError> {
-    match TrustStore::of(around)?.revoke(path)? {
+fn revoke(path: &Path, env: &ProcessEnv) -> Result<String, ConfigError> {
+    match TrustStore::for_user(env)?.revoke(path)? {
         true => Ok(format!("{} is not trusted any more\n", path.display())),
         false => Err(ConfigError::NotTrusted(path.to_owned())),
     }

@@ -29,7 +29,7 @@ impl From<NewHostsRule> for StrictHostKeyChecking {
 #[derive(Debug, Default)]
 pub(crate) struct ConnectOptions {
     /// `[hosts.NAME]` of the configuration file.
-    pub(crate) book: HostTable,
+    pub(crate) host_table: HostTable,
     pub(crate) port: Option<u16>,
     pub(crate) ssh_config: Option<PathBuf>,
     /// Whether `ssh_config` was named by an rlaunch.toml rather than by the user; others must then not

@@ -1,7 +1,7 @@
 //! `[hosts.NAME]` of a configuration file: the address, user and port of a host, its slots and its
 //! addresses on the fabric.
 
-use crate::hosts::Host;
+use crate::hosts::{Host, HostsError};
 use rlaunch_bootstrap::job::InterfaceAddress;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -51,18 +51,9 @@ impl HostTable {
         (dialled, entry.port)
     }
 
-    /// Lists of hosts as `-H` has them, in which a host without a number of slots gets the file's.
-    pub(crate) fn with_slots(&self, lists: &[String]) -> Vec<String> {
-        let of_entry = |text: &str| {
-            let name = text.trim().rsplit('@').next().unwrap_or_default();
-            let name = name.strip_prefix('[').and_then(|n| n.strip_suffix(']')).unwrap_or(name);
-            let entry = self.get(name).and_then(|entry| Some((entry, entry.slots?)));
-            let Some((entry, slots)) = entry else { return text.to_owned() };
-            let user = text.trim().rsplit_once('@').map(|(user, _)| format!("{user}@"));
-            format!("{}{}:{slots}", user.unwrap_or_default(), entry.bracketed())
-        };
-        let of_list = |list: &String| list.split(',').map(of_entry).collect::<Vec<_>>().join(",");
-        lists.iter().map(of_list).collect()
+    /// Parses lists as `-H` has them; a host without slots there has those of the file, or one.
+    pub(crate) fn parse_hosts(&self, lists: &[String]) -> Result<Vec<Host>, HostsError> {
+        crate::hosts::parse_with_slots(lists, |host| self.get(&host.name)?.slots)
     }
 
     /// Lists the fabric addresses of all hosts, which agents and ranks prefer.
@@ -86,7 +77,7 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    fn book(text: &str) -> HostTable {
+    fn table(text: &str) -> HostTable {
         let path = Path::new("rlaunch.toml");
         HostTable {
             path: path.into(),
@@ -96,10 +87,11 @@ mod tests {
 
     #[test]
     fn hosts_are_dialled_as_the_file_says() {
-        let book = book("[hosts.t]\nssh = \"10.0.0.170\"\nuser = \"me\"\nport = 2222\n[hosts.s]\n");
+        let table =
+            table("[hosts.t]\nssh = \"10.0.0.170\"\nuser = \"me\"\nport = 2222\n[hosts.s]\n");
         let way = |entry: &str| {
             let hosts = crate::hosts::parse(&[entry.to_owned()]).unwrap();
-            let (host, port) = book.target_of(&hosts[0]);
+            let (host, port) = table.target_of(&hosts[0]);
             (host.to_string(), port)
         };
         assert_eq!(way("t"), ("me@10.0.0.170".to_owned(), Some(2222)));
@@ -110,24 +102,35 @@ mod tests {
 
     #[test]
     fn slots_of_the_file_count_where_none_are_typed() {
-        let book = book("[hosts.t]\nslots = 4\n[hosts.\"fd00::2\"]\nslots = 2\n[hosts.s]\n");
-        let lists = |list: &str| book.with_slots(&[list.to_owned()]).join(" ");
-        assert_eq!(lists("t,me@t, t,t:1,s,x"), "t:4,me@t:4,t:4,t:1,s,x");
-        assert_eq!(lists("[fd00::2],fd00::2,[fd00::2]:1"), "[fd00::2]:2,[fd00::2]:2,[fd00::2]:1");
-        assert_eq!(lists("n[01-16,20],t:2"), "n[01-16,20],t:2");
+        let table = table(
+            "[hosts.t]\nslots = 4\n[hosts.\"fd00::2\"]\nslots = 2\n[hosts.s]\n\
+                         [hosts.n02]\nslots = 3\n",
+        );
+        let parsed = |list: &str| {
+            let hosts = table.parse_hosts(&[list.to_owned()]).unwrap();
+            let shown = |host: &Host| format!("{host} {} {:?}", host.slots, host.slots_by);
+            hosts.iter().map(shown).collect::<Vec<_>>().join(", ")
+        };
+        assert_eq!(parsed("t,me@t,s,x"), "t 4 Given, me@t 4 Given, s 1 One, x 1 One");
+        assert_eq!(parsed("t, t,t:1"), "t 9 Given");
+        assert_eq!(parsed("[fd00::2],fd00::2,[fd00::2]:1"), "fd00::2 5 Given");
+        assert_eq!(parsed("n[01-02,20],t:2"), "n01 1 One, n02 3 Given, n20 1 One, t 2 Given");
+        // An error quotes what the user typed.
+        let error = table.parse_hosts(&["t,b:two".to_owned()]).unwrap_err().to_string();
+        assert_eq!(error, "in -H t,b:two: `b:two`: `two` is not a number of slots");
     }
 
     #[test]
     fn a_fabric_address_that_is_nowhere_is_said() {
-        let book = book("[hosts.t]\nmesh = [\"10.1.0.1\", \"10.1.0.2\"]\n");
+        let table = table("[hosts.t]\nmesh = [\"10.1.0.1\", \"10.1.0.2\"]\n");
         let own = [InterfaceAddress {
             interface: "eth1".into(),
             address: "10.1.0.1".parse().unwrap(),
             prefix: 24,
         }];
         let expected = "t has no address 10.1.0.2, its mesh in rlaunch.toml:2";
-        assert_eq!(book.absent("t", &own), [expected]);
-        assert!(book.absent("s", &own).is_empty());
-        assert_eq!(book.mesh().len(), 2);
+        assert_eq!(table.absent("t", &own), [expected]);
+        assert!(table.absent("s", &own).is_empty());
+        assert_eq!(table.mesh().len(), 2);
     }
 }

@@ -10,4 +10,6 @@ pub(crate) mod addresses;
 pub(crate) mod host_table;
 mod list;
 
-pub(crate) use list::{Host, HostSet, HostsError, SlotsBy, are_local, hostfile, parse, ranges};
+pub(crate) use list::{
+    Host, HostSet, HostsError, SlotsBy, are_local, hostfile, parse, parse_with_slots, ranges,
+};

@@ -1,5 +1,10 @@
-//! A job as it was meant: its hosts, its programs and what is wanted of it. Nothing here or above looks
-//! at an argument again.
+//! The job that the user asked for: its hosts, its programs and all options, checked and complete.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `apps` | programs, their order of start, templates |
+//! | `options` | dry runs, `--show`, output, restarts |
+//! | `stdin`, `tag_pattern` | `--stdin`; `--tag-output` |
 
 pub(crate) mod apps;
 pub(crate) mod options;
@@ -23,93 +28,96 @@ use std::path::PathBuf;
 use std::time::Duration;
 use stdin::Stdin;
 
-/// One run of rlaunch.
+/// Specification of a job.
 pub(crate) struct JobSpec {
     pub(crate) id: JobId,
-    /// In the order given; only this machine when none were. Programs may have others of their own.
+    /// Hosts in the order of the user, or this machine if the user named none. Programs may have their own.
     pub(crate) hosts: Vec<Host>,
-    /// Run on this machine, without SSH or a container.
-    pub(crate) local: bool,
+    /// Whether ranks run on this machine, without SSH and outside of a container.
+    pub(crate) is_local: bool,
     pub(crate) map_by: MapBy,
-    /// `None` numbers ranks as they are dealt out.
+    /// Numbering of ranks; `None` for the order in which they are dealt out.
     pub(crate) rank_by: Option<RankBy>,
     pub(crate) oversubscribe: bool,
     /// Programs, at least one.
     pub(crate) apps: Vec<AppSpec>,
-    /// They are services: when a rank ends, the job does.
+    /// The programs are services: the job ends as soon as any rank exits.
     pub(crate) serve: bool,
-    /// The whole command line of rlaunch.
+    /// Whole command line of rlaunch.
     pub(crate) typed: Vec<OsString>,
-    /// Nothing else goes along from this shell, to this machine's own agent neither.
+    /// Pass on none of this shell's variables except those of `-x` and `--env-file`, not even to ranks on this
+    /// machine.
     pub(crate) no_env: bool,
-    /// Variables that a login on a host sets count there before those that go along from here.
+    /// Variables that a login shell on a host sets override those passed on from this shell.
     pub(crate) login: bool,
     pub(crate) options: Options,
     pub(crate) preload: Vec<Preload>,
     pub(crate) singleton: SingletonPolicy,
     pub(crate) stdin: Stdin,
     pub(crate) output: OutputOptions,
+    /// Time between TERM and KILL.
     pub(crate) kill_after: Duration,
-    /// How long a node may be silent before it is lost.
+    /// Time without a message after which a node is lost.
     pub(crate) node_timeout: Duration,
     pub(crate) timeout: Option<Duration>,
     pub(crate) continue_on_error: bool,
     pub(crate) port_range: PortRange,
-    /// MASTER_PORT, where the user has chosen it.
+    /// `--master-port`.
     pub(crate) master_port: Option<u16>,
-    /// Addresses that agents may use among themselves.
+    /// Addresses that agents use among themselves.
     pub(crate) oob: addresses::Choice,
-    /// The most children an agent has in the tree, when the user says so.
+    /// `--radix`: the limit of an agent's children in the tree.
     pub(crate) radix: Option<u32>,
-    /// Secret that agents of this job have in common.
+    /// Secret that the agents of this job share.
     pub(crate) secret: Secret,
-    /// Token by which ranks of this job are known.
+    /// Token by which ranks of this job authenticate.
     pub(crate) token: Token,
     pub(crate) show: Vec<Show>,
-    /// No rank is to be started.
+    /// Set if no rank is to be started.
     pub(crate) dry_run: Option<DryRun>,
-    /// Restarts, where the job may begin again.
+    /// Set if the job may be restarted.
     pub(crate) restarts: Option<Restarts>,
-    pub(crate) reach: ConnectOptions,
-    /// Target of its events: a file, or `fd:N`.
+    pub(crate) connect: ConnectOptions,
+    /// Destination of events: a file, or `fd:N`.
     pub(crate) events: Option<String>,
-    /// A record is kept of it.
+    /// Whether a record of the job is kept.
     pub(crate) is_recorded: bool,
-    /// Standard output of ranks goes to stderr.
-    pub(crate) aside: bool,
+    /// Whether ranks' stdout goes to stderr.
+    pub(crate) ranks_to_stderr: bool,
 }
 
-/// A file to copy and where it is here.
+/// File to copy to hosts.
 #[derive(Clone, Debug)]
 pub(crate) struct Preload {
     pub(crate) file: PreloadFile,
+    /// Path on this machine.
     pub(crate) source: PathBuf,
 }
 
 impl JobSpec {
-    /// The program before the first `:`, or the only one.
+    /// Returns the first program, or the only one.
     pub(crate) fn first(&self) -> &AppSpec {
         &self.apps[0]
     }
 
-    /// Whether the user has set a variable, for any program.
-    pub(crate) fn asks_for(&self, name: &str) -> bool {
+    /// Tells whether the user set a variable, for any program.
+    pub(crate) fn sets_variable(&self, name: &str) -> bool {
         self.apps.iter().any(|app| app.env.iter().any(|var| var.name == name))
     }
 
-    /// Whether it takes the GPUs of hosts to know how many ranks they run.
-    pub(crate) fn has_open_slots(&self) -> bool {
+    /// Tells whether a host's slots are the number of its GPUs, which only its agent knows.
+    pub(crate) fn has_slots_from_gpus(&self) -> bool {
         let is_open = |host: &Host| host.slots_by == SlotsBy::Open;
         !matches!(self.map_by, MapBy::Ppr(_)) && self.hosts.iter().any(is_open)
     }
 
-    /// Maps ranks onto the hosts, if no slots are open.
+    /// Maps ranks to the hosts, whose slots must be known.
     pub(crate) fn map_ranks(&self) -> Result<RankMap, MapError> {
-        self.map_onto(&self.hosts)
+        self.map_ranks_to(&self.hosts)
     }
 
-    /// Maps ranks onto these hosts in place of the job's own, whose slots are known.
-    pub(crate) fn map_onto(&self, hosts: &[Host]) -> Result<RankMap, MapError> {
+    /// Maps ranks to these hosts in place of the job's own, once their slots are known.
+    pub(crate) fn map_ranks_to(&self, hosts: &[Host]) -> Result<RankMap, MapError> {
         let by = |hosts: &[Host], ranks| {
             let map = RankMap::by(self.map_by, hosts, ranks, self.oversubscribe)?;
             Ok(map.numbered(self.map_by, self.rank_by))
@@ -120,21 +128,20 @@ impl JobSpec {
         }
     }
 
-    /// Returns what setting ranks up needs. A network that is chosen for the first program is chosen for
-    /// all.
+    /// Returns the user's choices for ranks. A network chosen by variables of the first program is that of all ranks.
     pub(crate) fn wishes(&self) -> UserChoices<'_> {
         UserChoices { options: &self.options, env: &self.first().env }
     }
 }
 
-/// Makes bytes that cannot be guessed.
+/// Returns random bytes for a secret.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N], NoRandom> {
     let mut bytes = [0; N];
     let filled = ring::rand::SystemRandom::new().fill(&mut bytes);
     filled.map(|()| bytes).map_err(|_| NoRandom)
 }
 
-/// A system without random numbers.
+/// Error of a system that has no source of random numbers.
 #[derive(Debug, thiserror::Error)]
-#[error("the system has no random numbers")]
+#[error("the system has no source of random numbers")]
 pub(crate) struct NoRandom;

@@ -1,31 +1,31 @@
-//! Options of a job as types: what is shown, read, tagged and restarted.
+//! Options of a job as types: dry runs, explanations, output, restarts.
 
-use crate::job::tag_pattern::Pattern;
+use crate::job::tag_pattern::TagPattern;
 use rlaunch_bootstrap::env as names;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// How dry.
+/// Extent of a dry run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum DryRun {
-    /// Agents look for what the job needs
+    /// Agents on the hosts check what the job needs
     Agents,
-    /// No host is reached
+    /// No host is connected to
     Offline,
 }
 
-/// Something to explain.
+/// Subject of `--show`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Show {
-    RankTable(Form),
-    Mesh(Form),
+    RankTable(ShowFormat),
+    Mesh(ShowFormat),
     Placement,
     Env,
 }
 
-/// For whom.
+/// Format of an explanation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum ShowFormat {
     Text,
     Json,
 }
@@ -35,10 +35,10 @@ impl FromStr for Show {
 
     fn from_str(text: &str) -> Result<Show, String> {
         match text {
-            "rank-table" => Ok(Show::RankTable(Form::Text)),
-            "rank-table=json" => Ok(Show::RankTable(Form::Json)),
-            "mesh" => Ok(Show::Mesh(Form::Text)),
-            "mesh=json" => Ok(Show::Mesh(Form::Json)),
+            "rank-table" => Ok(Show::RankTable(ShowFormat::Text)),
+            "rank-table=json" => Ok(Show::RankTable(ShowFormat::Json)),
+            "mesh" => Ok(Show::Mesh(ShowFormat::Text)),
+            "mesh=json" => Ok(Show::Mesh(ShowFormat::Json)),
             "placement" => Ok(Show::Placement),
             "env" => Ok(Show::Env),
             _ => Err("env, placement, mesh, mesh=json, rank-table or rank-table=json can be shown"
@@ -47,50 +47,50 @@ impl FromStr for Show {
     }
 }
 
-/// How output is wanted.
+/// Options for the output of ranks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OutputOptions {
-    /// Tag that each line starts with.
-    pub(crate) tag: Option<Pattern>,
-    /// Directory in which each rank has files of its own.
+    /// Tag at the start of each line.
+    pub(crate) tag: Option<TagPattern>,
+    /// Directory for a copy of each rank's output.
     pub(crate) directory: Option<PathBuf>,
-    /// Standard error of ranks comes with their standard output.
+    /// Whether ranks' stderr goes to stdout.
     pub(crate) merge_stderr: bool,
 }
 
 impl OutputOptions {
-    /// Whether agents have to say when they read what they send.
-    pub(crate) fn is_stamped(&self) -> bool {
-        self.tag.as_ref().is_some_and(Pattern::has_time)
+    /// Tells whether agents have to send the time of each piece of output.
+    pub(crate) fn needs_timestamps(&self) -> bool {
+        self.tag.as_ref().is_some_and(TagPattern::has_time)
     }
 }
 
-/// How often a job may begin again, and how often it has.
+/// Limit and number of a job's restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Restarts {
-    pub(crate) most: u32,
+    pub(crate) max: u32,
     pub(crate) done: u32,
 }
 
 impl Restarts {
-    /// Counts the first attempt.
-    pub(crate) fn up_to(most: u32) -> Restarts {
-        Restarts { most, done: 0 }
+    /// Returns the state of the first attempt.
+    pub(crate) fn up_to(max: u32) -> Restarts {
+        Restarts { max, done: 0 }
     }
 
-    /// Counts the next attempt, where there may be one.
+    /// Returns the state of the next attempt, if there may be one.
     pub(crate) fn next(self) -> Option<Restarts> {
-        (self.done < self.most).then_some(Restarts { done: self.done + 1, ..self })
+        (self.done < self.max).then_some(Restarts { done: self.done + 1, ..self })
     }
 
-    /// Returns the variables that tell ranks of it, as torchrun's do, but for those that `-x` has set.
+    /// Returns the variables of ranks with these numbers, named as torchrun's, without those that `-x` sets.
     pub(crate) fn env(self, explicit: &[String]) -> Vec<(String, String)> {
         let all = [
             (names::TORCHELASTIC_RESTART_COUNT, self.done),
-            (names::TORCHELASTIC_MAX_RESTARTS, self.most),
+            (names::TORCHELASTIC_MAX_RESTARTS, self.max),
             (names::RLAUNCH_RESTART_COUNT, self.done),
         ];
-        let told = all.map(|(name, count)| (name.to_owned(), count.to_string()));
-        told.into_iter().filter(|(name, _)| !explicit.contains(name)).collect()
+        let variables = all.map(|(name, count)| (name.to_owned(), count.to_string()));
+        variables.into_iter().filter(|(name, _)| !explicit.contains(name)).collect()
     }
 }

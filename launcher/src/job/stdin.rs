@@ -1,4 +1,4 @@
-//! `--stdin`: which ranks read standard input, and from where.
+//! `--stdin`: which ranks have a standard input, and its source.
 
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_console::exit::Exit;
@@ -11,7 +11,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// `--stdin` as it was typed.
+/// Value of `--stdin`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StdinArg {
     None,
@@ -35,22 +35,23 @@ impl FromStr for StdinArg {
     }
 }
 
-/// Ranks that read standard input, and the file it comes from.
+/// Source and readers of standard input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stdin {
     pub(crate) readers: Readers,
-    /// In place of this process's own.
+    /// File to read in place of this process's own standard input.
     pub(crate) file: Option<PathBuf>,
 }
 
+/// Ranks that read standard input. The others have /dev/null.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readers {
-    Nobody,
+    None,
     One(Rank),
     All,
 }
 
-/// A `--stdin` that cannot be meant.
+/// Error in `--stdin`.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StdinError {
     #[error("cannot read {} (--stdin)", path.display())]
@@ -58,20 +59,20 @@ pub(crate) enum StdinError {
 }
 
 impl StdinError {
-    /// Says what could be meant.
+    /// Returns a hint on the values of the option.
     pub(crate) fn hint(&self) -> Option<String> {
         Some("--stdin takes a rank, all, none or a file".into())
     }
 }
 
 impl Stdin {
-    /// Follows the option. Without one, rank 0 reads a pipe or a file; a terminal is left alone, since
-    /// reading it from the background would stop the job.
-    pub(crate) fn of(asked: Option<&StdinArg>) -> Result<Stdin, StdinError> {
+    /// Follows the option. Without it, rank 0 reads standard input if that is a pipe or a file; a terminal is not
+    /// read, since that would stop a job in the background.
+    pub(crate) fn from_option(option: Option<&StdinArg>) -> Result<Stdin, StdinError> {
         let own = |readers| Stdin { readers, file: None };
-        match asked {
-            None if carries_something(io::stdin().as_fd()) => Ok(own(Readers::One(Rank(0)))),
-            None | Some(StdinArg::None) => Ok(own(Readers::Nobody)),
+        match option {
+            None if has_data(io::stdin().as_fd()) => Ok(own(Readers::One(Rank(0)))),
+            None | Some(StdinArg::None) => Ok(own(Readers::None)),
             Some(StdinArg::All) => Ok(own(Readers::All)),
             Some(StdinArg::Rank(rank)) => Ok(own(Readers::One(Rank(*rank)))),
             Some(StdinArg::File(path)) => {
@@ -85,23 +86,23 @@ impl Stdin {
         }
     }
 
-    /// Returns what another attempt at the same job reads: a file anew, and nothing of what the first has
-    /// taken from this process's own.
-    pub(crate) fn once_more(self) -> Stdin {
-        let readers = if self.file.is_some() { self.readers } else { Readers::Nobody };
+    /// Returns the standard input of a restarted job: a file is read again, but what was read of this process's own
+    /// standard input is gone.
+    pub(crate) fn for_restart(self) -> Stdin {
+        let readers = if self.file.is_some() { self.readers } else { Readers::None };
         Stdin { readers, ..self }
     }
 
-    /// Whether a rank reads it; the others find nothing.
+    /// Tells whether a rank reads standard input.
     pub(crate) fn is_read_by(&self, rank: Rank) -> bool {
         match self.readers {
-            Readers::Nobody => false,
+            Readers::None => false,
             Readers::One(reader) => reader == rank,
             Readers::All => true,
         }
     }
 
-    /// Whether there are so many ranks.
+    /// Checks that the rank of the option exists among `ranks` ranks.
     pub(crate) fn check(&self, ranks: u32) -> Result<(), Failed> {
         match self.readers {
             Readers::One(Rank(rank)) if rank >= ranks => {
@@ -115,8 +116,8 @@ impl Stdin {
     }
 }
 
-/// Whether an inherited stdin is a pipe, a socket or a file, not a terminal or /dev/null.
-fn carries_something(stdin: BorrowedFd<'_>) -> bool {
+/// Tells whether an inherited stdin is a pipe, a socket or a file, and not a terminal or /dev/null.
+fn has_data(stdin: BorrowedFd<'_>) -> bool {
     let file = stdin.try_clone_to_owned().map(File::from);
     let kind = file.and_then(|file| file.metadata()).map(|metadata| metadata.file_type());
     kind.is_ok_and(|kind| kind.is_fifo() || kind.is_socket() || kind.is_file())
@@ -126,38 +127,38 @@ fn carries_something(stdin: BorrowedFd<'_>) -> bool {
 mod tests {
     use super::*;
 
-    fn asked(text: &str) -> StdinArg {
-        let Ok(asked) = text.parse();
-        asked
+    fn parsed(text: &str) -> StdinArg {
+        let Ok(value) = text.parse();
+        value
     }
 
     #[test]
     fn what_is_typed_is_told_apart() {
-        assert_eq!(asked("none"), StdinArg::None);
-        assert_eq!(asked("all"), StdinArg::All);
-        assert_eq!(asked("3"), StdinArg::Rank(3));
-        assert_eq!(asked("./3"), StdinArg::File("./3".into()));
+        assert_eq!(parsed("none"), StdinArg::None);
+        assert_eq!(parsed("all"), StdinArg::All);
+        assert_eq!(parsed("3"), StdinArg::Rank(3));
+        assert_eq!(parsed("./3"), StdinArg::File("./3".into()));
     }
 
     #[test]
     fn who_reads_is_checked() {
-        let three = Stdin::of(Some(&StdinArg::Rank(3))).unwrap();
+        let three = Stdin::from_option(Some(&StdinArg::Rank(3))).unwrap();
         assert!(three.is_read_by(Rank(3)) && !three.is_read_by(Rank(0)));
         assert_eq!(three.check(3).unwrap_err().message, "--stdin 3: ranks are 0 to 2");
         assert!(three.check(4).is_ok());
-        let all = Stdin::of(Some(&StdinArg::All)).unwrap();
+        let all = Stdin::from_option(Some(&StdinArg::All)).unwrap();
         assert!(all.is_read_by(Rank(7)));
-        assert!(!Stdin::of(Some(&StdinArg::None)).unwrap().is_read_by(Rank(0)));
-        let missing = Stdin::of(Some(&asked("/no/such/file"))).unwrap_err();
+        assert!(!Stdin::from_option(Some(&StdinArg::None)).unwrap().is_read_by(Rank(0)));
+        let missing = Stdin::from_option(Some(&parsed("/no/such/file"))).unwrap_err();
         assert_eq!(missing.to_string(), "cannot read /no/such/file (--stdin)");
-        assert!(Stdin::of(Some(&asked("/tmp"))).is_err());
+        assert!(Stdin::from_option(Some(&parsed("/tmp"))).is_err());
     }
 
     #[test]
     fn pipes_and_files_carry_something() {
         let (pipe, _other) = io::pipe().unwrap();
-        assert!(carries_something(pipe.as_fd()));
-        assert!(carries_something(tempfile::tempfile().unwrap().as_fd()));
-        assert!(!carries_something(File::open("/dev/null").unwrap().as_fd()));
+        assert!(has_data(pipe.as_fd()));
+        assert!(has_data(tempfile::tempfile().unwrap().as_fd()));
+        assert!(!has_data(File::open("/dev/null").unwrap().as_fd()));
     }
 }

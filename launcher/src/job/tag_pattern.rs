@@ -1,14 +1,14 @@
-//! `--tag-output=PATTERN`: what stands in front of every line of a rank.
+//! `--tag-output=PATTERN`: the tag at the start of every line of a rank's output.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest pattern, in bytes.
-const LONGEST: usize = 256;
+/// Limit of a pattern's length, in bytes.
+const MAX_BYTES: usize = 256;
 
-/// A tag with words that each rank, or each line, fills in.
+/// Tag with placeholders for the line's rank, host and time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Pattern(Vec<Part>);
+pub(crate) struct TagPattern(Vec<Part>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
@@ -20,27 +20,27 @@ enum Part {
     Time,
 }
 
-/// What a tag may say of a line's rank.
+/// Rank that wrote a line, as a tag describes it.
 #[derive(Clone, Debug)]
-pub(crate) struct Who {
+pub(crate) struct LineOrigin {
     pub(crate) rank: u32,
-    /// As the user typed it.
+    /// Host as the user named it.
     pub(crate) host: String,
     pub(crate) local_rank: u32,
-    /// `None` until it has started.
+    /// Process id; `None` until the rank has been started.
     pub(crate) pid: Option<u32>,
 }
 
-/// Why a text is no pattern.
+/// Error in a pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PatternError {
     #[error("it is empty")]
     Empty,
-    #[error("it is longer than {LONGEST} bytes")]
+    #[error("it is longer than {MAX_BYTES} bytes")]
     TooLong,
     #[error("it has a control character")]
     Control,
-    #[error("% is the last character; %% is a plain %")]
+    #[error("it ends in %; %% is a plain %")]
     Unfinished,
     #[error(
         "there is no %{0}; there are %r rank, %h host, %l local rank, %p process id, %t time, %%"
@@ -48,29 +48,29 @@ pub(crate) enum PatternError {
     Unknown(char),
 }
 
-impl Default for Pattern {
-    /// `[1,b] `.
-    fn default() -> Pattern {
+impl Default for TagPattern {
+    /// Returns `[%r,%h] `, which makes tags like `[1,b] `.
+    fn default() -> TagPattern {
         let text = |text: &str| Part::Text(text.to_owned());
-        Pattern(vec![text("["), Part::Rank, text(","), Part::Host, text("] ")])
+        TagPattern(vec![text("["), Part::Rank, text(","), Part::Host, text("] ")])
     }
 }
 
-impl FromStr for Pattern {
+impl FromStr for TagPattern {
     type Err = PatternError;
 
-    fn from_str(text: &str) -> Result<Pattern, PatternError> {
+    fn from_str(text: &str) -> Result<TagPattern, PatternError> {
         if text.is_empty() {
             return Err(PatternError::Empty);
         }
-        if text.len() > LONGEST {
+        if text.len() > MAX_BYTES {
             return Err(PatternError::TooLong);
         }
-        // A line end would be one more line, and an escape would be the terminal's.
+        // A line end would start another line, and a terminal would obey an escape sequence.
         if text.chars().any(|c| c.is_control() && c != '\t') {
             return Err(PatternError::Control);
         }
-        let mut pattern = Pattern(Vec::new());
+        let mut pattern = TagPattern(Vec::new());
         let mut chars = text.chars();
         while let Some(c) = chars.next() {
             if c != '%' {
@@ -95,8 +95,8 @@ impl FromStr for Pattern {
     }
 }
 
-/// As it is typed.
-impl fmt::Display for Pattern {
+/// Formats the pattern as it is typed.
+impl fmt::Display for TagPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|part| match part {
             Part::Text(text) => f.write_str(&text.replace('%', "%%")),
@@ -109,7 +109,7 @@ impl fmt::Display for Pattern {
     }
 }
 
-impl Pattern {
+impl TagPattern {
     fn add_text(&mut self, c: char) {
         match self.0.last_mut() {
             Some(Part::Text(text)) => text.push(c),
@@ -117,21 +117,21 @@ impl Pattern {
         }
     }
 
-    /// Whether it says when a line was written.
+    /// Tells whether the tag has the time at which a line was written.
     pub(crate) fn has_time(&self) -> bool {
         self.0.contains(&Part::Time)
     }
 
-    /// The tag of a line that `who` wrote at `time`. What is not known is `-`.
-    pub(crate) fn fill_in(&self, who: &Who, time: &str) -> String {
+    /// Makes the tag of a line that was written at `time`; unknown values are `-`.
+    pub(crate) fn format(&self, origin: &LineOrigin, time: &str) -> String {
         let mut tag = String::new();
         for part in &self.0 {
             match part {
                 Part::Text(text) => tag.push_str(text),
-                Part::Rank => tag.push_str(&who.rank.to_string()),
-                Part::Host => tag.push_str(&who.host),
-                Part::LocalRank => tag.push_str(&who.local_rank.to_string()),
-                Part::Pid => match who.pid {
+                Part::Rank => tag.push_str(&origin.rank.to_string()),
+                Part::Host => tag.push_str(&origin.host),
+                Part::LocalRank => tag.push_str(&origin.local_rank.to_string()),
+                Part::Pid => match origin.pid {
                     Some(pid) => tag.push_str(&pid.to_string()),
                     None => tag.push('-'),
                 },
@@ -148,8 +148,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn filled(pattern: &str) -> Result<String, PatternError> {
-        let who = Who { rank: 7, host: "b".into(), local_rank: 1, pid: Some(4711) };
-        Ok(pattern.parse::<Pattern>()?.fill_in(&who, "12:00"))
+        let origin = LineOrigin { rank: 7, host: "b".into(), local_rank: 1, pid: Some(4711) };
+        Ok(pattern.parse::<TagPattern>()?.format(&origin, "12:00"))
     }
 
     #[test]
@@ -158,9 +158,9 @@ mod tests {
         assert_eq!(filled("100%% of %%r: ").unwrap(), "100% of %r: ");
         assert_eq!(filled("plain ").unwrap(), "plain ");
         assert_eq!(filled("ü%rß").unwrap(), "ü7ß");
-        assert_eq!("[%r,%h] ".parse(), Ok(Pattern::default()));
-        let nobody = Who { rank: 0, host: "a".into(), local_rank: 0, pid: None };
-        assert_eq!("%p %t".parse::<Pattern>().unwrap().fill_in(&nobody, ""), "- -");
+        assert_eq!("[%r,%h] ".parse(), Ok(TagPattern::default()));
+        let unstarted = LineOrigin { rank: 0, host: "a".into(), local_rank: 0, pid: None };
+        assert_eq!("%p %t".parse::<TagPattern>().unwrap().format(&unstarted, ""), "- -");
     }
 
     #[test]
@@ -170,14 +170,14 @@ mod tests {
         assert_eq!(filled("%q"), Err(PatternError::Unknown('q')));
         assert_eq!(filled("%r\n"), Err(PatternError::Control));
         assert_eq!(filled("\u{1b}[1m"), Err(PatternError::Control));
-        assert_eq!(filled(&"x".repeat(LONGEST + 1)), Err(PatternError::TooLong));
+        assert_eq!(filled(&"x".repeat(MAX_BYTES + 1)), Err(PatternError::TooLong));
         assert!(filled("%x").unwrap_err().to_string().contains("%l local rank"));
     }
 
     proptest! {
         #[test]
         fn a_pattern_reads_the_same_again(text in "([a-z ü\t]|%[rhlpt%]){0,40}|\\PC{0,20}") {
-            if let Ok(pattern) = text.parse::<Pattern>() {
+            if let Ok(pattern) = text.parse::<TagPattern>() {
                 prop_assert_eq!(pattern.to_string().parse(), Ok(pattern.clone()));
                 prop_assert_eq!(pattern.to_string(), text);
             }

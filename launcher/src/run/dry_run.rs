@@ -35,7 +35,7 @@ use std::ffi::{OsStr, OsString};
 /// Prints the job without reaching any host: it depends only on the command line, and on the files and
 /// environment of this machine.
 pub(crate) fn offline(job: &JobSpec) -> Result<Exit, Failed> {
-    let known = !job.has_open_slots();
+    let known = !job.has_slots_from_gpus();
     let map = known.then(|| job.map_ranks()).transpose();
     let map = map.map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     if let Some(map) = &map {

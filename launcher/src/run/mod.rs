@@ -33,7 +33,7 @@ mod stdin;
 mod supervisor;
 
 use crate::job::JobSpec;
-use crate::job::apps::Order;
+use crate::job::apps::StartOrder;
 use crate::plan::map::RankMap;
 use crate::plan::placement_line;
 use events::Event;
@@ -99,7 +99,7 @@ async fn run(job: &JobRun, signals: &mut Signals) -> Result<Exit, Failed> {
 
 /// Maps the ranks; or returns all hosts without ranks, if their GPUs must be counted first.
 fn hosts_to_reach(job: &JobRun) -> Result<RankMap, Failed> {
-    if job.has_open_slots() {
+    if job.has_slots_from_gpus() {
         return Ok(RankMap::all_hosts(&job.hosts));
     }
     let map = job.map_ranks().map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
@@ -134,7 +134,7 @@ async fn start_ranks(
     stdio: PendingStdio,
 ) -> Result<Option<Started>, Failed> {
     let map = nodes.assign_ranks(job, reached)?;
-    if job.has_open_slots() {
+    if job.has_slots_from_gpus() {
         announce(job, &map)?;
     }
     let prepared = job.phase("prepare", nodes.prepare(job, &map)).await?;
@@ -144,7 +144,7 @@ async fn start_ranks(
         return Ok(None);
     }
     let writer = nodes.open_stdio(job, &map, stdio)?;
-    let order = Order::of(job, &map, Instant::now());
+    let order = StartOrder::new(job, &map, Instant::now());
     nodes.start(job, &map, &joined)?;
     let Joined { relay, master: (_, master_port), table, mesh, setups, libraries, .. } = joined;
     let links = LinkMonitor::new(&mesh, &table, &job.options.mesh, Instant::now());

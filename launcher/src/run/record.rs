@@ -160,7 +160,7 @@ impl Recorder {
     pub(crate) fn finish(&self, job: &JobSpec, ended: &Result<Exit, Failed>) -> Option<JobRecord> {
         let map = match self.map.get() {
             Some(map) => map.clone(),
-            None if job.has_open_slots() => RankMap::all_hosts(&job.hosts),
+            None if job.has_slots_from_gpus() => RankMap::all_hosts(&job.hosts),
             None => return None,
         };
         let since_1970 = self.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

@@ -112,7 +112,7 @@ impl Nodes {
         let mut plan = Plan::new(&prepared.inventories, &job.options.ports);
         let mut state = JoinState::new(self, shape);
         if mesh::is_wanted(&job.options, &plan) {
-            let given = job.reach.agent.as_deref();
+            let given = job.connect.agent.as_deref();
             state.prover = ProverUpload::offer(self, given, &plan, &job.options.mesh)?;
         }
         self.send_parents(shape, prepared);

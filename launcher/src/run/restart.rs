@@ -31,8 +31,8 @@ pub(crate) async fn run_with_restarts(job: JobSpec, signals: &mut Signals) -> Re
         };
         let Some(restarts) = job.restarts else { return Err(failed) };
         let Some(next) = restarts.next() else {
-            let Restarts { most, done } = restarts;
-            failed.details.push(format!("restarts: {done} of {most}"));
+            let Restarts { max, done } = restarts;
+            failed.details.push(format!("restarts: {done} of {max}"));
             return Err(failed);
         };
         print_restart(next, &failed);
@@ -43,7 +43,7 @@ pub(crate) async fn run_with_restarts(job: JobSpec, signals: &mut Signals) -> Re
         job = JobRun::next(spec, events);
         job.events.emit(&Event::JobRestarted {
             number: next.done,
-            most: next.most,
+            most: next.max,
             former: former.to_string(),
             after: names::redacted(&failed.message),
         });
@@ -51,10 +51,10 @@ pub(crate) async fn run_with_restarts(job: JobSpec, signals: &mut Signals) -> Re
 }
 
 /// Prints `restart 1 of 3 after: rank 1 on b (pid 4711) exited with code 7`, with details and hints.
-fn print_restart(Restarts { most, done }: Restarts, failed: &Failed) {
+fn print_restart(Restarts { max, done }: Restarts, failed: &Failed) {
     let below = failed.details.iter().map(|detail| format!("\n  {detail}"));
     let below: String = below.collect();
-    messages::info(&format!("restart {done} of {most} after: {}{below}", failed.message));
+    messages::info(&format!("restart {done} of {max} after: {}{below}", failed.message));
     failed.hints.iter().for_each(|hint| messages::hint(hint));
 }
 
@@ -65,7 +65,7 @@ fn restarted(job: JobSpec, restarts: Restarts) -> Result<JobSpec, NoRandom> {
         secret: Secret::from_bytes(random()?),
         token: Token(random()?),
         restarts: Some(restarts),
-        stdin: job.stdin.once_more(),
+        stdin: job.stdin.for_restart(),
         ..job
     })
 }
@@ -98,7 +98,7 @@ mod tests {
     fn there_are_as_many_restarts_as_were_asked_for() {
         assert_eq!(Restarts::up_to(0).next(), None);
         let last = Restarts::up_to(2).next().and_then(Restarts::next);
-        assert_eq!(last, Some(Restarts { most: 2, done: 2 }));
+        assert_eq!(last, Some(Restarts { max: 2, done: 2 }));
         assert_eq!(last.and_then(Restarts::next), None);
     }
 

@@ -4,7 +4,7 @@ use crate::connect::agent::library::SHARED;
 use crate::hosts::Host;
 use crate::job::JobSpec;
 use crate::job::apps::AppSpec;
-use crate::job::options::{Form, Show};
+use crate::job::options::{Show, ShowFormat};
 use crate::plan::map::{MappedNode, RankMap};
 use crate::plan::mesh;
 use crate::plan::rank_config::{RankConfig, Variable};
@@ -48,10 +48,10 @@ impl Show {
                 }));
                 columns::lay_out(&rows)
             }
-            Show::RankTable(Form::Text) => table::for_people(&joined.table),
-            Show::RankTable(Form::Json) => json(&joined.table),
-            Show::Mesh(Form::Text) => mesh::for_people(&joined.table, &joined.mesh),
-            Show::Mesh(Form::Json) => json(&mesh::for_programs(&joined.table, &joined.mesh)),
+            Show::RankTable(ShowFormat::Text) => table::for_people(&joined.table),
+            Show::RankTable(ShowFormat::Json) => json(&joined.table),
+            Show::Mesh(ShowFormat::Text) => mesh::for_people(&joined.table, &joined.mesh),
+            Show::Mesh(ShowFormat::Json) => json(&mesh::for_programs(&joined.table, &joined.mesh)),
         }
     }
 }
@@ -217,9 +217,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_shown_is_refused() {
-        assert_eq!("rank-table".parse(), Ok(Show::RankTable(Form::Text)));
-        assert_eq!("rank-table=json".parse(), Ok(Show::RankTable(Form::Json)));
-        assert_eq!("mesh=json".parse(), Ok(Show::Mesh(Form::Json)));
+        assert_eq!("rank-table".parse(), Ok(Show::RankTable(ShowFormat::Text)));
+        assert_eq!("rank-table=json".parse(), Ok(Show::RankTable(ShowFormat::Json)));
+        assert_eq!("mesh=json".parse(), Ok(Show::Mesh(ShowFormat::Json)));
         assert_eq!("placement".parse(), Ok(Show::Placement));
         assert!("rank-table=xml".parse::<Show>().is_err());
         assert!("".parse::<Show>().is_err());

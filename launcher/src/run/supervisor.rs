@@ -25,7 +25,7 @@ mod tests;
 
 use crate::connect::outbox::Reserved;
 use crate::job::JobSpec;
-use crate::job::apps::{Due, Order};
+use crate::job::apps::{DueProgram, StartOrder};
 use crate::run::events::Event;
 use crate::run::first_failure::{FirstFailure, RankExit};
 use crate::run::mesh::{LinkChange, LinkMonitor};
@@ -102,7 +102,7 @@ pub(crate) struct SupervisedNode {
 pub(crate) struct Machines {
     pub(crate) relay: Relay,
     pub(crate) links: LinkMonitor,
-    pub(crate) order: Order,
+    pub(crate) order: StartOrder,
 }
 
 /// The running job.
@@ -111,7 +111,7 @@ pub(crate) struct Supervisor<'a> {
     nodes: Vec<SupervisedNode>,
     relay: Relay,
     links: LinkMonitor,
-    order: Order,
+    order: StartOrder,
     actions: VecDeque<Action>,
     first_failure: FirstFailure,
     /// Why the job is being ended; `None` while it runs.
@@ -301,7 +301,7 @@ impl<'a> Supervisor<'a> {
             FromAgent::Started { rank, pid } => {
                 tracing::info!(%rank, %host, pid, "started");
                 self.emit(Event::RankStarted { rank: rank.0, host, pid });
-                let due = self.order.rank_seen(rank);
+                let due = self.order.on_rank_started(rank);
                 self.start(due);
             }
             FromAgent::Exited { rank, pid, status, out_of_memory, at_us } => {
@@ -314,7 +314,7 @@ impl<'a> Supervisor<'a> {
                 self.on_exit(now, &host, exit);
             }
             FromAgent::PortOpen { id } => {
-                let due = self.order.port_open(id);
+                let due = self.order.on_port_open(id);
                 self.start(due);
             }
             FromAgent::NoLibrary { cause } => self.warn(no_library(&host, &cause)),
@@ -377,16 +377,16 @@ impl<'a> Supervisor<'a> {
             let line = format!("rank {rank} on {host} has ended, so the others are ended too");
             self.end(now, Reason::Served(line.clone()), ending(line));
         }
-        let due = self.order.rank_seen(rank);
+        let due = self.order.on_rank_started(rank);
         self.start(due);
     }
 
     /// Starts applications whose conditions are met, unless the job is being ended.
-    fn start(&mut self, due: Vec<Due>) {
+    fn start(&mut self, due: Vec<DueProgram>) {
         if self.is_ending() {
             return;
         }
-        for Due { index, nodes } in due {
+        for DueProgram { index, nodes } in due {
             tracing::info!("application {} starts", index + 1);
             let start = |node| Action::Send(node, ToAgent::StartApplication { index });
             self.actions.extend(nodes.into_iter().map(start));

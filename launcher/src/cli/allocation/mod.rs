@@ -1,5 +1,10 @@
-//! What the environment says of hosts, when the command line says nothing: whoever gave us these
-//! machines has written down which they are.
+//! Hosts that a scheduler has allocated for this shell, found in its environment variables.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `slurm` | `salloc`, `sbatch` |
+//! | `pbs` | PBS and Torque |
+//! | `mpijob` | variables that configure mpirun, as Kubernetes' mpi-operator sets them |
 
 pub(crate) mod mpijob;
 mod pbs;
@@ -12,23 +17,23 @@ pub(crate) use slurm::SlurmError;
 use crate::hosts::Host;
 use std::ffi::OsString;
 
-/// Hosts of a scheduler's allocation.
+/// Allocation of a scheduler.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Allocation {
     pub(crate) hosts: Vec<Host>,
-    /// Who says so, as in `hosts of …`.
+    /// Name of the allocation and its variable, as in `hosts of SOURCE: a, b`.
     pub(crate) source: String,
 }
 
-/// Hosts that somebody has set aside for this shell.
+/// Source of allocated hosts.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum AllocatedHosts {
     Scheduler(Allocation),
-    /// What is set for mpirun or mpiexec in our place.
+    /// Configuration of mpirun or mpiexec.
     MpiJob(MpiJob),
 }
 
-/// An allocation that cannot be followed.
+/// Error in the variables of an allocation.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AllocationError {
     #[error(transparent)]
@@ -38,30 +43,30 @@ pub(crate) enum AllocationError {
 }
 
 impl AllocationError {
-    /// What the user can do.
+    /// Returns what the user can do about the error.
     pub(crate) fn hint(&self) -> String {
         let variable = match self {
             AllocationError::Slurm(_) => slurm::NODES,
             AllocationError::Pbs(_) => pbs::FILE,
         };
-        format!("-H names hosts, which then count; without {variable} nobody looks at the others")
+        format!("-H names hosts, in place of those of {variable}")
     }
 }
 
-/// The first of Slurm, PBS and what is set for mpirun that these variables speak of.
+/// Finds the hosts of Slurm, or else of PBS, or else of mpirun's configuration.
 pub(crate) fn find(
     env: impl Fn(&str) -> Option<OsString>,
-) -> Result<Option<Found>, AllocationError> {
+) -> Result<Option<AllocatedHosts>, AllocationError> {
     if let Some(allocation) = slurm::hosts(&env)? {
-        return Ok(Some(Found::Scheduler(allocation)));
+        return Ok(Some(AllocatedHosts::Scheduler(allocation)));
     }
     if let Some(allocation) = pbs::hosts(&env)? {
-        return Ok(Some(Found::Scheduler(allocation)));
+        return Ok(Some(AllocatedHosts::Scheduler(allocation)));
     }
-    Ok(MpiJob::from_environment(env).map(Found::MpiJob))
+    Ok(MpiJob::from_environment(env).map(AllocatedHosts::MpiJob))
 }
 
-/// The text of a variable that is set to something.
+/// Returns the text of a variable, unless it is empty.
 fn text(env: &impl Fn(&str) -> Option<OsString>, name: &str) -> Option<String> {
     let value = env(name)?.to_string_lossy().trim().to_owned();
     Some(value).filter(|value| !value.is_empty())
@@ -85,8 +90,10 @@ mod tests {
         while !settings.is_empty() {
             let env = |name: &str| settings.iter().find(|(n, _)| *n == name).map(|s| s.1.clone());
             found.push(match find(env).unwrap() {
-                Some(Found::Scheduler(allocation)) => allocation.hosts[0].name.clone(),
-                Some(Found::MpiJob(job)) => format!("mpirun's {}", job.hosts().unwrap()[0].name),
+                Some(AllocatedHosts::Scheduler(allocation)) => allocation.hosts[0].name.clone(),
+                Some(AllocatedHosts::MpiJob(job)) => {
+                    format!("mpirun's {}", job.hosts().unwrap()[0].name)
+                }
                 None => String::new(),
             });
             settings.remove(0);

@@ -1,5 +1,5 @@
-//! The variables by which Kubernetes' mpi-operator and others configure mpirun and mpiexec, so that
-//! rlaunch takes their place in a job as it is.
+//! Variables by which Kubernetes' mpi-operator and others configure mpirun and mpiexec. rlaunch reads them, so that
+//! it can replace mpirun in such a job without other changes.
 
 use crate::connect::connector::{Rsh, RshError};
 use crate::hosts::Host;
@@ -8,8 +8,8 @@ use rlaunch_console::text;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Variables that name a hostfile, the first that is set counts: Open MPI up to 4 and from 5 on,
-/// MPICH, Intel MPI.
+/// Variables that name a hostfile: of Open MPI up to 4 and from 5 on, MPICH, Intel MPI. The first that is set takes
+/// effect.
 const HOSTFILES: &[&str] = &[
     "OMPI_MCA_orte_default_hostfile",
     "PRTE_MCA_prte_default_hostfile",
@@ -29,17 +29,17 @@ const SHELLS: &[(&str, &str)] = &[
 /// Variables that name a remote shell by its kind.
 const KINDS: &[&str] = &["HYDRA_LAUNCHER", "HYDRA_BOOTSTRAP", "I_MPI_HYDRA_BOOTSTRAP"];
 
-/// The hosts and the way to them, as an environment has them.
+/// Hosts of mpirun's configuration and the remote shell that reaches them.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct MpiJob {
     hostfile: PathBuf,
-    /// The variable that names it.
+    /// Variable that names the hostfile.
     variable: &'static str,
-    /// The variable that names a remote shell, and its words.
+    /// Variable that names a remote shell, and the shell's command line.
     shell: Option<(&'static str, String)>,
 }
 
-/// An environment that cannot be followed.
+/// Hostfile of mpirun's configuration that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("the hosts of {variable}")]
 pub(crate) struct MpiJobError {
@@ -48,18 +48,18 @@ pub(crate) struct MpiJobError {
 }
 
 impl MpiJobError {
-    /// What the user can do.
+    /// Returns what the user can do about the error.
     pub(crate) fn hint(&self) -> String {
-        format!("-H names hosts, which then count; `unset {}` is this machine alone", self.variable)
+        format!("-H names hosts in its place; with `unset {}` the job runs here", self.variable)
     }
 }
 
 impl MpiJob {
-    /// What these variables say; `None` where none of them names a hostfile.
+    /// Reads the variables; returns `None` if none of them names a hostfile.
     pub(crate) fn from_environment(env: impl Fn(&str) -> Option<OsString>) -> Option<MpiJob> {
         let set = |name: &str| env(name).filter(|value| !value.is_empty());
         let text = |name: &str| Some(set(name)?.to_string_lossy().trim().to_owned());
-        // Open MPI's word for no file.
+        // `none` stands for no file in Open MPI.
         let file = |name: &&'static str| Some((*name, set(name).filter(|file| file != "none")?));
         let (variable, hostfile) = HOSTFILES.iter().find_map(file)?;
         let named = SHELLS.iter().find_map(|(name, args)| Some((*name, text(name)?, text(args))));
@@ -72,46 +72,47 @@ impl MpiJob {
             Some((name, "ssh".to_owned(), Some(args)))
         };
         let shell = named.or_else(by_kind).or_else(by_args);
-        let shell = shell.and_then(|(name, command, args)| Some((name, words(&command, args)?)));
+        let shell =
+            shell.and_then(|(name, command, args)| Some((name, shell_command(&command, args)?)));
         Some(MpiJob { hostfile: hostfile.into(), variable, shell })
     }
 
-    /// The hosts of its file.
+    /// Reads the hosts of the hostfile.
     pub(crate) fn hosts(&self) -> Result<Vec<Host>, MpiJobError> {
         let variable = self.variable;
         hostfile::read(&self.hostfile).map_err(|source| MpiJobError { variable, source })
     }
 
-    /// The command that leads there; `None` where that is SSH.
+    /// Returns the remote shell; `None` if rlaunch's own SSH does the same.
     pub(crate) fn rsh(&self) -> Result<Option<Rsh>, RshError> {
         self.shell.as_ref().map(|(name, words)| Rsh::parse(name, words)).transpose()
     }
 
-    /// `/etc/mpi/hostfile (OMPI_MCA_orte_default_hostfile)`
+    /// Names the source: `/etc/mpi/hostfile (OMPI_MCA_orte_default_hostfile)`.
     pub(crate) fn source(&self) -> String {
         format!("{} ({})", self.hostfile.display(), self.variable)
     }
 
-    /// `hosts of /etc/mpi/hostfile (OMPI_MCA_orte_default_hostfile): a, b`
+    /// Describes the origin: `hosts of /etc/mpi/hostfile (OMPI_MCA_orte_default_hostfile): a, b`.
     pub(crate) fn origin(&self, hosts: &[Host]) -> String {
         let by = self.shell.as_ref().map(|(_, words)| format!("; by {words}")).unwrap_or_default();
         format!("hosts of {}: {}{by}", self.source(), text::list(hosts))
     }
 }
 
-/// A remote shell and its options as one line; `None` where rlaunch's own SSH does the same.
-pub(crate) fn words(command: &str, args: Option<String>) -> Option<String> {
-    // Open MPI takes the first of `ssh : rsh` that it finds.
+/// Joins a remote shell and its options to one command line; returns `None` if rlaunch's own SSH does the same.
+pub(crate) fn shell_command(command: &str, args: Option<String>) -> Option<String> {
+    // Open MPI takes the first of `ssh : rsh` that is installed.
     let command = command.split(" : ").next().unwrap_or_default().trim();
     let args = args.unwrap_or_default();
-    if command == "ssh" && is_patience(&args) {
+    if command == "ssh" && only_retries(&args) {
         return None;
     }
     Some(format!("{command} {args}").trim().to_owned())
 }
 
-/// Whether options of ssh say no more than to try again, which rlaunch does by itself.
-fn is_patience(args: &str) -> bool {
+/// Tells whether options of ssh only ask for more connection attempts, which rlaunch makes by itself.
+fn only_retries(args: &str) -> bool {
     let mut words = args.split_whitespace();
     while let Some(word) = words.next() {
         let option = match word.strip_prefix("-o") {
@@ -130,8 +131,8 @@ fn is_patience(args: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// What these settings mean: the hostfile's variable, and the words of a remote shell.
-    fn of(settings: &[(&str, &str)]) -> Option<(&'static str, Option<String>)> {
+    /// Returns the hostfile's variable and the remote shell's command line.
+    fn parsed(settings: &[(&str, &str)]) -> Option<(&'static str, Option<String>)> {
         let value =
             |name: &str| settings.iter().find(|(n, _)| *n == name).map(|(_, v)| OsString::from(v));
         let job = MpiJob::from_environment(value)?;
@@ -144,7 +145,7 @@ mod tests {
     #[test]
     fn mpi_operator_v1alpha1_leads_by_kubexec() {
         let kubexec = ("OMPI_MCA_plm_rsh_agent", "/etc/mpi/kubexec.sh");
-        assert_eq!(of(&[OPEN_MPI, kubexec]), Some((OPEN_MPI.0, Some(kubexec.1.to_owned()))));
+        assert_eq!(parsed(&[OPEN_MPI, kubexec]), Some((OPEN_MPI.0, Some(kubexec.1.to_owned()))));
         let job = MpiJob::from_environment(|name| {
             [OPEN_MPI, kubexec].iter().find(|(n, _)| *n == name).map(|(_, v)| OsString::from(v))
         });
@@ -159,20 +160,20 @@ mod tests {
     #[test]
     fn mpi_operator_v2beta1_leads_by_ssh() {
         let again = "-o ConnectionAttempts=10";
-        assert_eq!(of(&[OPEN_MPI, ("OMPI_MCA_plm_rsh_args", again)]), Some((OPEN_MPI.0, None)));
+        assert_eq!(parsed(&[OPEN_MPI, ("OMPI_MCA_plm_rsh_args", again)]), Some((OPEN_MPI.0, None)));
         let mpich = ("HYDRA_HOST_FILE", "/etc/mpi/hostfile");
-        assert_eq!(of(&[mpich, ("HYDRA_LAUNCH_EXTRA_ARGS", again)]), Some((mpich.0, None)));
+        assert_eq!(parsed(&[mpich, ("HYDRA_LAUNCH_EXTRA_ARGS", again)]), Some((mpich.0, None)));
         let intel = ("I_MPI_HYDRA_HOST_FILE", "/etc/mpi/hostfile");
         let args = ("I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS", again);
-        assert_eq!(of(&[intel, args]), Some((intel.0, None)));
+        assert_eq!(parsed(&[intel, args]), Some((intel.0, None)));
         let newer = ("PRTE_MCA_prte_default_hostfile", "/etc/mpi/hostfile");
-        assert_eq!(of(&[newer]), Some((newer.0, None)));
+        assert_eq!(parsed(&[newer]), Some((newer.0, None)));
     }
 
     #[test]
     fn a_shell_of_its_own_is_called_as_it_is_named() {
         let words =
-            |settings: &[(&str, &str)]| of(&[&[OPEN_MPI][..], settings].concat()).unwrap().1;
+            |settings: &[(&str, &str)]| parsed(&[&[OPEN_MPI][..], settings].concat()).unwrap().1;
         let some = |text: &str| Some(text.to_owned());
         assert_eq!(words(&[("OMPI_MCA_plm_rsh_agent", "ssh : rsh")]), None);
         assert_eq!(words(&[("OMPI_MCA_plm_rsh_agent", "rsh")]), some("rsh"));
@@ -185,9 +186,9 @@ mod tests {
 
     #[test]
     fn without_a_hostfile_there_is_nothing_to_follow() {
-        assert_eq!(of(&[]), None);
-        assert_eq!(of(&[("OMPI_MCA_plm_rsh_agent", "/etc/mpi/kubexec.sh")]), None);
-        assert_eq!(of(&[(OPEN_MPI.0, "none")]), None);
-        assert_eq!(of(&[(OPEN_MPI.0, "")]), None);
+        assert_eq!(parsed(&[]), None);
+        assert_eq!(parsed(&[("OMPI_MCA_plm_rsh_agent", "/etc/mpi/kubexec.sh")]), None);
+        assert_eq!(parsed(&[(OPEN_MPI.0, "none")]), None);
+        assert_eq!(parsed(&[(OPEN_MPI.0, "")]), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Hosts that PBS or Torque has allocated: a file with a line for each rank, or for each node.
+//! Hosts that PBS or Torque has allocated, in a file with a line for each rank or for each node.
 
 use super::{Allocation, text};
 use crate::hosts::hostfile::{self, HostfileError};
@@ -6,22 +6,22 @@ use crate::hosts::{Host, SlotsBy};
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Names that file.
+/// Variable that names the file.
 pub(super) const FILE: &str = "PBS_NODEFILE";
-/// How many processors of each node Torque has allocated, for files with a line for each node.
-const EACH: &str = "PBS_NUM_PPN";
+/// Variable of Torque with the number of allocated CPUs on each node, for files with a line for each node.
+const CPUS_PER_NODE: &str = "PBS_NUM_PPN";
 
-/// An allocation that cannot be read.
+/// Error in an allocation of PBS.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PbsError {
     #[error("the hosts of {FILE}")]
     File(#[source] HostfileError),
-    #[error("{EACH} is `{0}`, which is no number of ranks")]
-    Each(String),
+    #[error("{CPUS_PER_NODE} is `{0}`, which is not a number of ranks")]
+    CpusPerNode(String),
 }
 
-/// The allocation that these variables speak of. A host has a slot for each of its lines; where
-/// none has two, as many as Torque says.
+/// Reads the allocation, if there is one. A host has a slot for each of its lines; if no host has two lines, each has
+/// the number of slots that Torque's variable says.
 pub(super) fn hosts(
     env: &impl Fn(&str) -> Option<OsString>,
 ) -> Result<Option<Allocation>, PbsError> {
@@ -31,19 +31,19 @@ pub(super) fn hosts(
     let path = Path::new(&file);
     let hosts = hostfile::read(path).map_err(PbsError::File)?;
     let once = hosts.iter().all(|host| host.slots_by == SlotsBy::Open);
-    let each = match text(env, EACH).filter(|_| once) {
+    let each = match text(env, CPUS_PER_NODE).filter(|_| once) {
         Some(each) => {
             let number = each.parse().ok().filter(|&each: &u32| each > 0);
-            number.ok_or(PbsError::Each(each))?
+            number.ok_or(PbsError::CpusPerNode(each))?
         }
         None => 1,
     };
-    let settle = |host: Host| Host {
+    let with_slots = |host: Host| Host {
         slots: if host.slots_by == SlotsBy::Open { each } else { host.slots },
         slots_by: SlotsBy::Given,
         ..host
     };
-    let hosts = hosts.into_iter().map(settle).collect();
+    let hosts = hosts.into_iter().map(with_slots).collect();
     Ok(Some(Allocation { hosts, source: format!("{} ({FILE})", path.display()) }))
 }
 
@@ -51,13 +51,13 @@ pub(super) fn hosts(
 mod tests {
     use super::*;
 
-    fn of(text: &str, each: Option<&str>) -> Result<Option<Vec<(String, u32)>>, PbsError> {
+    fn parsed(text: &str, each: Option<&str>) -> Result<Option<Vec<(String, u32)>>, PbsError> {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("nodes");
         std::fs::write(&file, text).unwrap();
         let value = |name: &str| match name {
             FILE => Some(file.clone().into_os_string()),
-            EACH => each.map(OsString::from),
+            CPUS_PER_NODE => each.map(OsString::from),
             _ => None,
         };
         let named = |host: &Host| (host.name.clone(), host.slots);
@@ -67,12 +67,12 @@ mod tests {
     #[test]
     fn a_line_is_a_slot() {
         let expect = |text: &str, each, wanted: &[(&str, u32)]| {
-            let found = of(text, each).unwrap().unwrap();
+            let found = parsed(text, each).unwrap().unwrap();
             let found: Vec<_> = found.iter().map(|(n, s)| (n.as_str(), *s)).collect();
             assert_eq!(found, wanted, "{text}");
         };
         expect("a\na\nb\n", None, &[("a", 2), ("b", 1)]);
-        // Torque's number is in the lines already.
+        // The lines have Torque's number already.
         expect("a\na\nb\nb\n", Some("2"), &[("a", 2), ("b", 2)]);
         expect("a\nb\n", Some("4"), &[("a", 4), ("b", 4)]);
         expect("a\nb\n", None, &[("a", 1), ("b", 1)]);
@@ -80,10 +80,14 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_an_error() {
-        let said = |text: &str, each| rlaunch_bootstrap::error_chain(&of(text, each).unwrap_err());
-        assert!(said("a\nb c\n", None).ends_with("nodes:2: `c` is not understood"));
-        assert!(said("", None).starts_with("the hosts of PBS_NODEFILE: "));
-        assert_eq!(said("a\n", Some("many")), "PBS_NUM_PPN is `many`, which is no number of ranks");
+        let error =
+            |text: &str, each| rlaunch_bootstrap::error_chain(&parsed(text, each).unwrap_err());
+        assert!(error("a\nb c\n", None).ends_with("nodes:2: `c` is not understood"));
+        assert!(error("", None).starts_with("the hosts of PBS_NODEFILE: "));
+        assert_eq!(
+            error("a\n", Some("many")),
+            "PBS_NUM_PPN is `many`, which is not a number of ranks"
+        );
         assert_eq!(hosts(&|_| None).unwrap(), None);
     }
 }

@@ -1,20 +1,20 @@
-//! Hosts that Slurm has allocated, as `salloc` and `sbatch` write them into the environment.
+//! Hosts that Slurm has allocated, from the variables that `salloc` and `sbatch` set.
 
 use super::{Allocation, text};
 use crate::hosts::ranges::MAX_HOSTS;
 use crate::hosts::{self, Host, HostsError, SlotsBy};
 use std::ffi::OsString;
 
-/// The nodes: `n[01-03],login`.
+/// Variable with the nodes: `n[01-03],login`.
 pub(super) const NODES: &str = "SLURM_JOB_NODELIST";
-/// Its name before Slurm 2.
-const NODES_OF_OLD: &str = "SLURM_NODELIST";
-/// How many tasks each of them runs, in the same order: `2(x3),1`.
+/// Name of that variable before Slurm 2.
+const OLD_NODES: &str = "SLURM_NODELIST";
+/// Variable with the number of tasks on each node, in the order of the nodes: `2(x3),1`.
 const TASKS: &str = "SLURM_TASKS_PER_NODE";
-/// The same for all, where that was asked for.
-const TASKS_OF_EACH: &str = "SLURM_NTASKS_PER_NODE";
+/// Variable with the number of tasks on every node, if the user set it.
+const TASKS_PER_NODE: &str = "SLURM_NTASKS_PER_NODE";
 
-/// An allocation that cannot be read.
+/// Error in an allocation of Slurm.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SlurmError {
     #[error("the nodes of {variable}")]
@@ -25,13 +25,13 @@ pub(crate) enum SlurmError {
     Lengths { value: String, counts: usize, nodes: usize },
 }
 
-/// The allocation that these variables speak of. A node runs the tasks that Slurm would start
-/// there; where nothing is said of tasks that is one.
+/// Reads the allocation, if there is one. A node has a slot for each task that Slurm would start there, or one slot
+/// if no variable says how many.
 pub(super) fn hosts(
     env: &impl Fn(&str) -> Option<OsString>,
 ) -> Result<Option<Allocation>, SlurmError> {
     let named = |variable| Some((variable, text(env, variable)?));
-    let Some((variable, list)) = named(NODES).or_else(|| named(NODES_OF_OLD)) else {
+    let Some((variable, list)) = named(NODES).or_else(|| named(OLD_NODES)) else {
         return Ok(None);
     };
     let hosts = hosts::parse(&[list]);
@@ -44,7 +44,7 @@ pub(super) fn hosts(
     Ok(Some(Allocation { hosts, source: format!("Slurm's job{job} ({variable})") }))
 }
 
-/// By node; nothing where nothing is said.
+/// Returns the number of tasks on each node; empty if no variable says.
 fn tasks(env: &impl Fn(&str) -> Option<OsString>, nodes: usize) -> Result<Vec<u32>, SlurmError> {
     if let Some(value) = text(env, TASKS) {
         let counts = counts(&value);
@@ -55,13 +55,13 @@ fn tasks(env: &impl Fn(&str) -> Option<OsString>, nodes: usize) -> Result<Vec<u3
         }
         return Ok(counts);
     }
-    let Some(value) = text(env, TASKS_OF_EACH) else { return Ok(Vec::new()) };
+    let Some(value) = text(env, TASKS_PER_NODE) else { return Ok(Vec::new()) };
     let each = value.parse().ok().filter(|&each: &u32| each > 0);
-    let each = each.ok_or(SlurmError::Tasks { variable: TASKS_OF_EACH, value })?;
+    let each = each.ok_or(SlurmError::Tasks { variable: TASKS_PER_NODE, value })?;
     Ok(vec![each; nodes])
 }
 
-/// `2(x3),1` is 2, 2, 2, 1.
+/// Parses `2(x3),1` to 2, 2, 2, 1.
 fn counts(text: &str) -> Option<Vec<u32>> {
     let mut counts = Vec::new();
     for part in text.split(',') {
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn of(settings: &[(&str, &str)]) -> Result<Option<Vec<(String, u32)>>, SlurmError> {
+    fn parsed(settings: &[(&str, &str)]) -> Result<Option<Vec<(String, u32)>>, SlurmError> {
         let value =
             |name: &str| settings.iter().find(|(n, _)| *n == name).map(|(_, v)| OsString::from(v));
         let named = |host: &Host| (host.name.clone(), host.slots);
@@ -100,17 +100,17 @@ mod tests {
     fn nodes_take_the_tasks_that_slurm_would_start() {
         let nodes = (NODES, "n[01-03],login");
         let expected = [("n01", 2), ("n02", 2), ("n03", 2), ("login", 1)];
-        assert_eq!(of(&[nodes, (TASKS, "2(x3),1")]), some(&expected));
-        assert_eq!(of(&[(NODES_OF_OLD, "a,b"), (TASKS, "4(x2)")]), some(&[("a", 4), ("b", 4)]));
-        assert_eq!(of(&[(NODES, "a,b"), (TASKS_OF_EACH, "3")]), some(&[("a", 3), ("b", 3)]));
-        let both = [(NODES, "a"), (TASKS, "2"), (TASKS_OF_EACH, "3")];
-        assert_eq!(of(&both), some(&[("a", 2)]));
-        // The processors of one node say nothing of tasks.
+        assert_eq!(parsed(&[nodes, (TASKS, "2(x3),1")]), some(&expected));
+        assert_eq!(parsed(&[(OLD_NODES, "a,b"), (TASKS, "4(x2)")]), some(&[("a", 4), ("b", 4)]));
+        assert_eq!(parsed(&[(NODES, "a,b"), (TASKS_PER_NODE, "3")]), some(&[("a", 3), ("b", 3)]));
+        let both = [(NODES, "a"), (TASKS, "2"), (TASKS_PER_NODE, "3")];
+        assert_eq!(parsed(&both), some(&[("a", 2)]));
+        // The number of CPUs on a node says nothing about tasks.
         assert_eq!(
-            of(&[(NODES, "a,b"), ("SLURM_CPUS_ON_NODE", "64")]),
+            parsed(&[(NODES, "a,b"), ("SLURM_CPUS_ON_NODE", "64")]),
             some(&[("a", 1), ("b", 1)])
         );
-        assert_eq!(of(&[(TASKS, "2")]), Ok(None));
+        assert_eq!(parsed(&[(TASKS, "2")]), Ok(None));
     }
 
     #[test]
@@ -124,20 +124,21 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_an_error() {
-        let said =
-            |settings: &[(&str, &str)]| rlaunch_bootstrap::error_chain(&of(settings).unwrap_err());
+        let error = |settings: &[(&str, &str)]| {
+            rlaunch_bootstrap::error_chain(&parsed(settings).unwrap_err())
+        };
         assert_eq!(
-            said(&[(NODES, "n[1-")]),
+            error(&[(NODES, "n[1-")]),
             "the nodes of SLURM_JOB_NODELIST: `n[1-`: a bracket is not closed"
         );
         assert_eq!(
-            said(&[(NODES, "n[1-4]"), (TASKS, "1")]),
+            error(&[(NODES, "n[1-4]"), (TASKS, "1")]),
             "SLURM_TASKS_PER_NODE `1` is for 1 nodes, and SLURM_JOB_NODELIST has 4"
         );
         for bad in ["2(y3)", "2(x3", "x", "0", "2,", "2(x99999)", "2(x18446744073709551616)"] {
-            assert!(said(&[(NODES, "a"), (TASKS, bad)]).contains("not understood"), "{bad}");
+            assert!(error(&[(NODES, "a"), (TASKS, bad)]).contains("not understood"), "{bad}");
         }
-        assert!(said(&[(NODES, "a"), (TASKS_OF_EACH, "-1")]).contains(TASKS_OF_EACH));
+        assert!(error(&[(NODES, "a"), (TASKS_PER_NODE, "-1")]).contains(TASKS_PER_NODE));
     }
 
     proptest! {

@@ -1,51 +1,50 @@
-//! What the program finds: its environment, its directory, its files.
+//! Options for the variables, the working directory and the files of ranks.
 
 use clap::ArgAction;
 use rlaunch_bootstrap::job::SingletonPolicy;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// What the program is given.
+/// Variables, working directory and files of a job's ranks.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct ProgramArgs {
-    /// Give every rank this variable
+pub(crate) struct EnvironmentArgs {
+    /// Set this variable for every rank
     ///
-    /// NAME=VALUE, NAME to take its value from here, or 'NAME*' for all whose names begin so. The rest of
-    /// this shell's environment goes along, except what belongs to one host or another launch.
+    /// NAME=VALUE; NAME to pass on its value here; or 'NAME*' for all variables whose names begin so. The rest
+    /// of this shell's environment is passed on as well, except variables of one host or of another launch.
     #[arg(
         short = 'x', long = "env", value_name = "NAME[=VALUE]", action = ArgAction::Append,
         help_heading = "The program"
     )]
     pub(crate) env: Vec<OsString>,
 
-    /// Give every rank the variables of this file, a line NAME=VALUE for each, as docker and dotenv
-    /// have them; -x counts before it
+    /// Set the variables of this file, with a line NAME=VALUE for each, as docker and dotenv have them; -x
+    /// overrides it
     #[arg(long, value_name = "FILE", action = ArgAction::Append, help_heading = "The program")]
     pub(crate) env_file: Vec<PathBuf>,
 
-    /// Leave this shell's environment here, but for what -x and --env-file name
+    /// Pass on nothing of this shell's environment but what -x and --env-file name
     #[arg(long, help_heading = "The program")]
     pub(crate) no_env: bool,
 
-    /// Ask the login shell on each host for PATH and the rest, as a login there has them; of this
-    /// shell's environment goes along what a login does not set
+    /// Take PATH and other variables from a login shell on each host; only variables that it does not set are
+    /// passed on from this shell
     #[arg(long, help_heading = "The program")]
     pub(crate) login: bool,
 
     /// Run in this directory, which every host must have
     ///
-    /// Without it ranks run in the directory of this shell where the host has it, else in the home directory.
+    /// Without it ranks run in this shell's directory, or in the home directory on hosts that lack it.
     #[arg(long, value_name = "DIR", help_heading = "The program")]
     pub(crate) wdir: Option<PathBuf>,
 
     /// Copy this file to every host for the job
     ///
-    /// Arguments that name it become the copy's path.
+    /// Arguments that name it are replaced by the copy's path.
     #[arg(long, value_name = "FILE", action = ArgAction::Append, help_heading = "The program")]
     pub(crate) preload: Vec<PathBuf>,
 
-    /// What to do when several ranks run MPI, which rlaunch does not serve: each would be rank 0
-    /// of 1
+    /// Reaction to several ranks that each run MPI as rank 0 of 1, since rlaunch does not serve MPI
     #[arg(
         long,
         value_name = "error|warn|ignore",
@@ -56,20 +55,23 @@ pub(crate) struct ProgramArgs {
     pub(crate) singleton: SingletonArg,
 }
 
-/// What is started: the rest of the words.
+/// Variables, working directory and files of one program of several, or of each job of a measurement.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct CommandArgs {
-    /// The program and its arguments
-    #[arg(
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "PROGRAM",
-        required = true
-    )]
-    pub(crate) argv: Vec<OsString>,
+pub(crate) struct ProcessArgs {
+    /// Set this variable for its ranks: NAME=VALUE, or NAME to pass on its value here
+    #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]", action = ArgAction::Append)]
+    pub(crate) env: Vec<OsString>,
+
+    /// Run in this directory, which its hosts must have
+    #[arg(long, value_name = "DIR")]
+    pub(crate) wdir: Option<PathBuf>,
+
+    /// Copy this file to its hosts; arguments that name it are replaced by the copy's path
+    #[arg(long, value_name = "FILE", action = ArgAction::Append)]
+    pub(crate) preload: Vec<PathBuf>,
 }
 
-/// `--singleton`.
+/// Value of `--singleton`.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(crate) enum SingletonArg {
     Error,
@@ -78,8 +80,8 @@ pub(crate) enum SingletonArg {
 }
 
 impl From<SingletonArg> for SingletonPolicy {
-    fn from(typed: SingletonArg) -> SingletonPolicy {
-        match typed {
+    fn from(value: SingletonArg) -> SingletonPolicy {
+        match value {
             SingletonArg::Error => SingletonPolicy::Error,
             SingletonArg::Warn => SingletonPolicy::Warn,
             SingletonArg::Ignore => SingletonPolicy::Ignore,

@@ -1,49 +1,49 @@
-//! Which hosts, how many ranks, and which of them where.
+//! Options for the hosts of a job, and for the number and order of its ranks.
 
-use super::{ConfigArgs, values};
+use super::values;
 use crate::plan::map::{MapBy, RankBy};
-use clap::{ArgAction, Parser};
+use clap::ArgAction;
 use std::path::PathBuf;
 
-/// Hosts, and how ranks are dealt to them.
+/// Hosts of a job, and how ranks are dealt to them.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct HostArgs {
     /// Hosts and their slots, as `a,b:2,user@c,n[01-16]`
     ///
-    /// `:N` gives a host N slots, else it has one; repeats add up. Ports come from ~/.ssh/config or --port.
-    /// Without -H and --hostfile, the hosts that Slurm, PBS or an MPIJob has allocated, or this machine.
+    /// `:N` gives a host N slots, otherwise it has one; slots of repeated hosts add up. Ports come from
+    /// ~/.ssh/config or --port. Without -H and --hostfile the job runs on the hosts that Slurm, PBS or an MPIJob
+    /// has allocated, or on this machine.
     #[arg(
         short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST[:N],...",
         action = ArgAction::Append, help_heading = "Hosts and ranks"
     )]
     pub(crate) hosts: Vec<String>,
 
-    /// Hosts by lines, as `a slots=4`
+    /// File with a line for each host, as `a slots=4`
     ///
-    /// Also `b:4`, `user@c`, `n[01-16] slots=8`; without a number a host has as many slots as GPUs, or one.
-    /// With -H as well, -H chooses among them.
+    /// Also `b:4`, `user@c` and `n[01-16] slots=8`. A host without a number has one slot for each of its GPUs,
+    /// or one slot. With -H as well, -H chooses among the hosts of the file.
     #[arg(
         long = "hostfile", visible_alias = "machinefile", value_name = "FILE",
         action = ArgAction::Append, help_heading = "Hosts and ranks"
     )]
     pub(crate) hostfiles: Vec<PathBuf>,
 
-    /// Leave these hosts out, as `a,n[03-04]`
+    /// Leave out these hosts, as `a,n[03-04]`
     #[arg(
         long, value_name = "HOST,...", action = ArgAction::Append,
         help_heading = "Hosts and ranks"
     )]
     pub(crate) exclude: Vec<String>,
 
-    /// How many ranks to start, also `-np N`; without it, one for each slot
+    /// Number of ranks, also `-np N`; by default one for each slot
     #[arg(
         short = 'n', long = "np", value_name = "N", help_heading = "Hosts and ranks",
         value_parser = values::parse_ranks
     )]
     pub(crate) ranks: Option<u32>,
 
-    /// So many ranks on each host, which needs no slots where none were given; the same as
-    /// `--map-by ppr:N:node`
+    /// Start N ranks on each host, which needs no slots; the same as `--map-by ppr:N:node`
     #[arg(
         long = "npernode", visible_aliases = ["ppn", "nproc-per-node"], value_name = "N",
         help_heading = "Hosts and ranks", value_parser = values::parse_ranks
@@ -54,11 +54,11 @@ pub(crate) struct HostArgs {
     #[arg(long, help_heading = "Hosts and ranks")]
     pub(crate) oversubscribe: bool,
 
-    /// Where ranks go
+    /// Order in which slots are filled with ranks
     ///
-    /// slot: ranks fill the slots of one host after the other; node: they take one of each host in
-    /// turn; ppr:N:node: N on each host. numa and gpu are slot, and on each host ranks go to its
-    /// NUMA nodes in turn, or each to a GPU of its own.
+    /// slot: all slots of a host, then the next host; node: one slot of each host in turn; ppr:N:node: N ranks on
+    /// each host. numa and gpu: like slot, and on each host ranks go to its NUMA nodes in turn, or to a GPU
+    /// each.
     #[arg(
         long,
         value_name = "slot|node|ppr:N:node|numa|gpu",
@@ -67,8 +67,8 @@ pub(crate) struct HostArgs {
     )]
     pub(crate) map_by: MapBy,
 
-    /// Number ranks host by host, or one of each host in turn, wherever they are. As --map-by deals
-    /// them out, without it
+    /// Number ranks host by host (slot), or one of each host in turn (node); by default in the order in which
+    /// --map-by deals them out
     #[arg(
         long,
         value_name = "slot|node",
@@ -77,45 +77,15 @@ pub(crate) struct HostArgs {
     )]
     pub(crate) rank_by: Option<RankBy>,
 
-    /// As root, too, which needs no leave here: for command lines that mpirun has had.
+    /// Accepted for mpirun's command lines; root needs no permission here
     #[arg(long = "allow-run-as-root", hide = true)]
     pub(crate) _root: bool,
 }
 
-/// Print the hosts that a job would have, as a hostfile.
-///
-/// Ranges are written out, repeats added up, and a comment says where the hosts are from. Nobody is
-/// connected to. mpirun and mpiexec read it as well.
-#[derive(Debug, Parser)]
-#[command(
-    name = "rlaunch hostfile",
-    version,
-    max_term_width = 100,
-    after_help = "\
-Examples:
-  rlaunch hostfile                              what Slurm, PBS or an MPIJob has allocated
-  rlaunch hostfile -H 'n[01-16]:8' --exclude n03
-  mpirun --hostfile <(rlaunch hostfile) ./program"
-)]
-pub(crate) struct HostfileArgs {
-    /// Hosts, as for a job
-    #[arg(
-        short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST[:N],...",
-        action = ArgAction::Append
-    )]
+/// Hosts that a verb asks, all at once.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct HostListArgs {
+    /// Hosts, as for a job; by default this machine
+    #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...")]
     pub(crate) hosts: Vec<String>,
-
-    /// Hosts by lines, as for a job
-    #[arg(
-        long = "hostfile", visible_alias = "machinefile", value_name = "FILE",
-        action = ArgAction::Append
-    )]
-    pub(crate) hostfiles: Vec<PathBuf>,
-
-    /// Leave these hosts out
-    #[arg(long, value_name = "HOST,...", action = ArgAction::Append)]
-    pub(crate) exclude: Vec<String>,
-
-    #[command(flatten)]
-    pub(crate) config: ConfigArgs,
 }

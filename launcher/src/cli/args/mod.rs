@@ -1,53 +1,52 @@
-//! Arguments as they were typed. [`crate::cli::lower`] turns them into a job, after which nothing reads them
-//! again.
+//! Options, grouped by subject for the verbs that share them, and the command line of a job.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `hosts` | `-H`, hostfiles, number and order of ranks |
+//! | `placement` | CPUs and GPUs of ranks |
+//! | `program` | the program; options of each of several programs (`:`) |
+//! | `environment` | variables, working directory and files of ranks |
+//! | `network` | RDMA, TCP and NCCL between ranks |
+//! | `output` | standard input and output, logs, records, dry runs |
+//! | `rendezvous` | ports and networks by which agents reach each other |
+//! | `termination` | timeouts, restarts, exit |
+//! | `connect` | SSH, containers, the agent |
+//! | `config` | configuration file and profile |
+//! | `compat` | hidden options that only other launchers' options are translated to |
+//! | `values` | parsers of values |
+//!
+//! The options of one verb are beside the verb, in [`crate::commands`].
 
-mod bench;
 mod compat;
 mod config;
+mod connect;
 mod environment;
 mod hosts;
-mod invocation;
-mod manual;
-mod meant;
 mod network;
 mod output;
-mod placing;
+mod placement;
 mod program;
-mod reach;
 mod rendezvous;
-mod setup;
 mod termination;
-mod train;
-mod trust;
-mod values;
-mod verbs;
+pub(crate) mod values;
 
-pub(crate) use bench::{BenchArgs, What as BenchWhat};
-pub(crate) use compat::{ForeignArgs, OtherNodes};
+pub(crate) use compat::{CompatArgs, NodeCountError};
 pub(crate) use config::ConfigArgs;
-pub(crate) use environment::{CommandArgs, ProgramArgs};
-pub(crate) use hosts::{HostArgs, HostfileArgs};
-pub(crate) use invocation::{Invocation, definition};
-pub(crate) use manual::{CompletionsArgs, HelpArgs, ManArgs, Shell};
+pub(crate) use connect::{ConnectArgs, SshArgs};
+pub(crate) use environment::{EnvironmentArgs, ProcessArgs};
+pub(crate) use hosts::{HostArgs, HostListArgs};
 pub(crate) use network::NetworkArgs;
 pub(crate) use output::OutputArgs;
-pub(crate) use placing::PlacingArgs;
-pub(crate) use program::{AnotherArgs, ApplicationArgs};
-pub(crate) use reach::ReachArgs;
-pub(crate) use rendezvous::BetweenArgs;
-#[cfg(test)]
-pub(crate) use setup::Engine;
-pub(crate) use setup::{NamedContainer, SetupArgs};
-pub(crate) use termination::EndArgs;
-pub(crate) use train::TrainArgs;
-pub(crate) use trust::TrustArgs;
-pub(crate) use verbs::{CaptureArgs, ReapArgs, ReportArgs, SshConfigArgs, TopoArgs};
+pub(crate) use placement::PlacementArgs;
+pub(crate) use program::{ApplicationArgs, CommandArgs, ProgramArgs, split_programs};
+pub(crate) use rendezvous::{DEFAULT_PORTS, RendezvousArgs};
+pub(crate) use termination::TerminationArgs;
 
 use clap::Parser;
 use std::ffi::OsString;
 
-/// The options that `rlaunch -h` shows.
-const COMMON: [&str; 10] = [
+/// Options that `rlaunch -h` shows.
+pub(crate) const COMMON: [&str; 10] = [
     "host",
     "hostfile",
     "np",
@@ -62,8 +61,8 @@ const COMMON: [&str; 10] = [
 
 /// Start one program on many hosts over SSH.
 ///
-/// Every host is reached at once, the agent arrives by itself, and nothing starts anywhere before
-/// everything it needs is known to be there. When it cannot work, one sentence says why.
+/// rlaunch logs in to all hosts at once, installs its agent where it is missing, and starts no rank before
+/// every host has what the job needs. If the job cannot run, an error says why and what to do.
 #[derive(Debug, Parser)]
 #[command(
     name = "rlaunch",
@@ -81,46 +80,47 @@ Ranks have commands of their own: rlaunch kv --help.",
 Examples:
   rlaunch -H a,b,c hostname                     one rank on each of three hosts
   rlaunch -H a:8,b:8 -np 16 python3 train.py    eight ranks on each of two hosts
-  rlaunch -H a,b --preload train.py python3 train.py   a script only this machine has
-  rlaunch -np 4 ./program                       four ranks on this machine, no SSH
-  rlaunch --hostfile hosts --map-by node ./program    hosts from a file, a rank on each in turn
-  rlaunch hostfile                              which hosts that would be; see rlaunch hostfile --help
+  rlaunch -H a,b --preload train.py python3 train.py   a script that only this machine has
+  rlaunch -np 4 ./program                       four ranks on this machine, without SSH
+  rlaunch --hostfile hosts --map-by node ./program    hosts from a file, one rank on each in turn
   rlaunch -H a -np 1 ./server : -H b,c ./client    two programs in one job
-  rlaunch topo -H a,b                           what hosts have; see rlaunch topo --help
-  rlaunch capture -H a,b -o x.tar               the same to be seen elsewhere
-  rlaunch report last                           was it fast; see rlaunch report --help
-  rlaunch bench lat -H a,b                      how quick messages are; see rlaunch bench --help
-  rlaunch bench train -H a,b --np 1,2 ./train   how a program scales
-  rlaunch reap --all -H a,b                     end what jobs left behind; see rlaunch reap --help
-  rlaunch ssh-config a                          what ~/.ssh/config says about a host
-  rlaunch ssh-setup -H a,b                      let your key in; see rlaunch ssh-setup --help
-  rlaunch trust                                 let ./rlaunch.toml count; see rlaunch trust --help
-  rlaunch completions bash                      for your shell; see rlaunch completions --help
-  rlaunch help env                              the variables of a rank; rlaunch help lists topics
+  rlaunch hostfile                              print the hosts that a job would have
+  rlaunch topo -H a,b                           show CPUs, GPUs, NICs and networks of hosts
+  rlaunch capture -H a,b -o x.tar               record them, to be shown elsewhere
+  rlaunch report last                           show how fast the last job was
+  rlaunch bench lat -H a,b                      measure the latency of messages
+  rlaunch bench train -H a,b --np 1,2 ./train   measure how a program scales
+  rlaunch reap --all -H a,b                     end processes that jobs left behind
+  rlaunch ssh-config a                          show what ~/.ssh/config says about a host
+  rlaunch ssh-setup -H a,b                      set up login by key
+  rlaunch trust                                 let ./rlaunch.toml take full effect
+  rlaunch completions bash                      print completions for a shell
+  rlaunch help env                              explain the variables of a rank; rlaunch help
+                                                lists all topics
 
-Words of mpirun, mpiexec, torchrun and horovodrun are understood as they are typed there: -np 4,
--hostfile FILE, -bind-to none, --mca NAME VALUE, -genv NAME VALUE, --nproc_per_node 2. What has no
-meaning here is named on a line that begins with \"ignored:\".
+Options of mpirun, mpiexec, torchrun and horovodrun work as they are typed there: -np 4,
+-hostfile FILE, -bind-to none, --mca NAME VALUE, -genv NAME VALUE, --nproc_per_node 2. Those that
+have no effect here are listed on a line that begins with \"ignored:\".
 
-A `:` between programs is a word of its own, and \\: is a colon among arguments. What stands before
-the first program is for all of them (-x, --wdir, --preload) or for the job; -np, --name, --after
-and --template are the first program's. Without -H a program runs on the job's hosts, from the first
-free slot on. In arguments, values of -x and files of --template, {{host.name}}, {{host.oob_ip}},
-{{rank.index}}, {{rank.local}}, {{rank.hca}}, {{rank.hcas | join(\",\")}}, {{world_size}},
-{{app[\"NAME\"].oob_ip}} and {{app[\"NAME\"].hosts}} are filled in.
+A word `:` separates programs; type \\: for an argument that is a colon. Options before the first
+program are for all programs (-x, --wdir, --preload) or for the job, except -np, --name, --after and
+--template, which are for the first program. A program without -H runs on the job's hosts, from the
+first free slot on. In arguments, values of -x and files of --template, these placeholders are
+replaced: {{host.name}}, {{host.oob_ip}}, {{rank.index}}, {{rank.local}}, {{rank.hca}},
+{{rank.hcas | join(\",\")}}, {{world_size}}, {{app[\"NAME\"].oob_ip}} and {{app[\"NAME\"].hosts}}.
 
-Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in its environment.
-The exit code is that of the first rank to fail, or 128 + its signal; 0 when all succeed."
+Each rank has RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in its environment.
+The exit code is that of the first rank to fail, or 128 + its signal; 0 if all ranks succeed."
 )]
-pub(crate) struct Args {
+pub(crate) struct JobArgs {
     #[command(flatten)]
     pub(crate) hosts: HostArgs,
 
     #[command(flatten)]
-    pub(crate) placing: PlacingArgs,
+    pub(crate) placement: PlacementArgs,
 
     #[command(flatten)]
-    pub(crate) program: ProgramArgs,
+    pub(crate) environment: EnvironmentArgs,
 
     #[command(flatten)]
     pub(crate) application: ApplicationArgs,
@@ -132,31 +132,31 @@ pub(crate) struct Args {
     pub(crate) output: OutputArgs,
 
     #[command(flatten)]
-    pub(crate) end: EndArgs,
+    pub(crate) termination: TerminationArgs,
 
     #[command(flatten)]
-    pub(crate) between: BetweenArgs,
+    pub(crate) rendezvous: RendezvousArgs,
 
     #[command(flatten)]
-    pub(crate) reach: ReachArgs,
+    pub(crate) connect: ConnectArgs,
 
     #[command(flatten)]
-    pub(crate) foreign: ForeignArgs,
+    pub(crate) compat: CompatArgs,
 
     #[command(flatten)]
     pub(crate) command: CommandArgs,
 
-    /// The programs behind the first, with options of their own.
+    /// Programs behind the first `:`.
     #[arg(skip)]
-    pub(crate) others: Vec<AnotherArgs>,
+    pub(crate) other_programs: Vec<ProgramArgs>,
 
-    /// The command line all this was read from.
+    /// Whole command line as the user typed it.
     #[arg(skip)]
     pub(crate) typed: Vec<OsString>,
 
-    /// Whether stdout is wanted for something else than ranks' output.
+    /// Whether ranks' stdout goes to stderr, because a verb prints its own result on stdout.
     #[arg(skip)]
-    pub(crate) aside: bool,
+    pub(crate) ranks_to_stderr: bool,
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Options of the network that ranks use among themselves.
+//! Options for the network between ranks: RDMA, TCP, NCCL.
 
 use super::values;
 use crate::plan::env_style::EnvStyle;
@@ -10,13 +10,13 @@ use rlaunch_bootstrap::protocol::mesh::QpSettings;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How ranks of different hosts reach each other.
+/// Network between ranks of different hosts.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct NetworkArgs {
-    /// How ranks of different hosts reach each other
+    /// Transport between ranks of different hosts
     ///
-    /// auto: by RDMA where it connects two hosts, else by TCP, and a line says so; rdma: TCP is an
-    /// error; tcp: RDMA is left alone.
+    /// auto: RDMA between hosts that it connects, otherwise TCP, which is reported; rdma: no TCP, a job that
+    /// needs it fails; tcp: no RDMA.
     #[arg(
         long,
         value_name = "auto|rdma|tcp",
@@ -26,17 +26,19 @@ pub(crate) struct NetworkArgs {
     )]
     pub(crate) transport: Transport,
 
-    /// As --transport rdma, and NCCL must be able to use it
+    /// Like --transport rdma, and NCCL must be able to use it as well
     #[arg(long, help_heading = "Network of ranks")]
     pub(crate) require_rdma: bool,
 
-    /// The RDMA ports that may be used, as NCCL_IB_HCA has them: mlx5 (all that begin so),
-    /// =mlx5_0:1,mlx5_1 (these), ^mlx5_2 (all but these)
+    /// RDMA ports to use, as NCCL_IB_HCA has them: mlx5 (names that begin so), =mlx5_0:1,mlx5_1 (only these),
+    /// ^mlx5_2 (all but these)
     #[arg(long, value_name = "[^][=]DEVICE[:PORT],...", help_heading = "Network of ranks")]
     pub(crate) hca: Option<HcaFilter>,
 
-    /// auto: out of band, or by the RDMA connection manager where a device takes nothing else;
-    /// rdma_cm: by that for all; oob: devices that take RDMA_CM only are left out
+    /// Method by which RDMA connections are made
+    ///
+    /// oob: over the agents' TCP connections, without devices that need the RDMA connection manager; rdma_cm: by
+    /// the connection manager; auto: by the connection manager for devices that need it, otherwise oob.
     #[arg(
         long,
         value_name = "auto|oob|rdma_cm",
@@ -47,7 +49,7 @@ pub(crate) struct NetworkArgs {
     )]
     pub(crate) connect: ConnectBy,
 
-    /// This entry of every RoCE port's GID table, in place of the one that suits it best
+    /// Entry of every RoCE port's GID table to use, in place of the one that rlaunch would choose
     #[arg(long, value_name = "N", help_heading = "Network of ranks")]
     pub(crate) gid_index: Option<u16>,
 
@@ -55,31 +57,29 @@ pub(crate) struct NetworkArgs {
     #[arg(long, value_name = "PATH", help_heading = "Network of ranks")]
     pub(crate) nccl_net_plugin: Option<PathBuf>,
 
-    /// Say at the end which network NCCL has really used in each rank; with --require-rdma, TCP is
-    /// an error
+    /// Report at the end which network NCCL used in each rank; with --require-rdma, TCP is an error
     #[arg(long, help_heading = "Network of ranks")]
     pub(crate) nccl_verify: bool,
 
-    /// Let several ranks use one GPU, which NCCL takes for a mistake: each is told to be a host of its
-    /// own (NCCL_HOSTID). To see that a program works, not how fast it is: all data goes by the
-    /// network
+    /// Let several ranks share a GPU, which NCCL refuses unless they seem to be on different hosts; sets a
+    /// NCCL_HOSTID for each. Good for testing a program, not its speed: all data goes over the network
     #[arg(long, help_heading = "Network of ranks")]
     pub(crate) nccl_share_gpu: bool,
 
-    /// Set another launcher's variables as well, for programs that know nothing else
+    /// Set another launcher's variables as well, for programs that read no others
     #[arg(
         long, value_name = "tensorflow|slurm|openmpi", action = ArgAction::Append,
         hide_possible_values = true, help_heading = "The program"
     )]
     pub(crate) env_style: Vec<EnvStyle>,
 
-    /// Do not serve the store by which Horovod's ranks meet, and set none of its variables.
-    /// Otherwise programs that use Horovod start as they are, without horovodrun
+    /// Do not serve the store that Horovod's ranks use for rendezvous, and set none of its variables. By default
+    /// programs that use Horovod run without horovodrun
     #[arg(long, help_heading = "The program")]
     pub(crate) no_horovod: bool,
 
-    /// How long a communicator of rlaunch's waits for all ranks to ask for it, in seconds; 300
-    /// without. Sets RLAUNCH_INIT_TIMEOUT
+    /// Time that a communicator of rlaunch's library waits for all ranks to create it, in seconds; 300 by
+    /// default. Sets RLAUNCH_INIT_TIMEOUT
     #[arg(
         long, value_name = "SECONDS", help_heading = "Network of ranks",
         value_parser = values::parse_timeout
@@ -90,12 +90,13 @@ pub(crate) struct NetworkArgs {
     pub(crate) mesh: MeshArgs,
 }
 
-/// Proving RDMA, and watching it.
+/// Proof of RDMA before ranks start, and supervision of its links.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct MeshArgs {
-    /// What of RDMA is proved before the program starts, by a few bytes and a block each way. auto:
-    /// each pair of ranks in jobs of up to 64, each pair of ports in larger ones; full: each pair of
-    /// ranks; off: nothing
+    /// Prove that RDMA works before the program starts, with a few bytes and a block in each direction
+    ///
+    /// auto: for each pair of ranks in jobs of up to 64 ranks, for each pair of ports in larger ones; full: for
+    /// each pair of ranks; off: not at all.
     #[arg(
         long = "mesh",
         value_name = "auto|full|off",
@@ -105,14 +106,14 @@ pub(crate) struct MeshArgs {
     )]
     pub(crate) mode: Mode,
 
-    /// How long that may take, in seconds; what is not proved by then counts as not working
+    /// Time limit of the proof, in seconds; paths not proved by then count as broken
     #[arg(
         long, value_name = "SECONDS", default_value = "5", help_heading = "Network of ranks",
         value_parser = values::parse_timeout
     )]
     pub(crate) mesh_timeout: Duration,
 
-    /// Do not watch RDMA while the program runs. Otherwise a link that goes down is named within
+    /// Do not watch RDMA links while the program runs. By default a link that goes down is reported within
     /// seconds
     #[arg(long, help_heading = "Network of ranks")]
     pub(crate) no_watch: bool,
@@ -121,25 +122,25 @@ pub(crate) struct MeshArgs {
     #[arg(long, conflicts_with = "no_watch", help_heading = "Network of ranks")]
     pub(crate) abort_on_link_down: bool,
 
-    /// Mark RoCE's packets, the TOS byte of IP: DSCP times 4. Sets NCCL_IB_TC as well
+    /// TOS byte of RoCE packets, which is DSCP times 4. Sets NCCL_IB_TC as well
     #[arg(long, value_name = "0-255", help_heading = "Network of ranks")]
     pub(crate) traffic_class: Option<u8>,
 
-    /// The service level of InfiniBand's packets. Sets NCCL_IB_SL as well
+    /// Service level of InfiniBand packets. Sets NCCL_IB_SL as well
     #[arg(
         long, value_name = "0-15", help_heading = "Network of ranks",
         value_parser = clap::value_parser!(u8).range(0..=15)
     )]
     pub(crate) service_level: Option<u8>,
 
-    /// How long the mesh's queue pairs wait for an answer: 4.096 us times 2 to the power of N
+    /// Acknowledgement timeout of the queue pairs of the proof: 4.096 us times 2 to the power of N
     #[arg(
         long, value_name = "N", default_value = "16", help_heading = "Network of ranks",
         value_parser = clap::value_parser!(u8).range(1..=31)
     )]
     pub(crate) rdma_timeout: u8,
 
-    /// How often the mesh's queue pairs send again what is not answered
+    /// Number of retries of these queue pairs when a packet is not acknowledged
     #[arg(
         long, value_name = "0-7", default_value = "1", help_heading = "Network of ranks",
         value_parser = clap::value_parser!(u8).range(0..=7)
@@ -148,7 +149,7 @@ pub(crate) struct MeshArgs {
 }
 
 impl MeshArgs {
-    /// As the mesh takes them.
+    /// Returns the options in the form that the mesh takes.
     pub(crate) fn options(&self) -> MeshOptions {
         MeshOptions {
             mode: self.mode,

@@ -1,45 +1,45 @@
-//! What ranks read, what is printed, how, and what is kept of it.
+//! Options for standard input and output of ranks, logs, events, records and dry runs.
 
-use crate::job::options::DryRun;
-use crate::job::options::Show;
+use crate::job::options::{DryRun, Show};
 use crate::job::stdin::StdinArg;
-use crate::job::tag_pattern::Pattern;
+use crate::job::tag_pattern::TagPattern;
 use clap::ArgAction;
 use std::path::PathBuf;
 
-/// What ranks read, what is printed, and what is kept.
+/// Input of ranks, output of ranks and of rlaunch.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct OutputArgs {
-    /// Who reads this command's standard input: a rank, `all` ranks or `none`; or a file that rank 0
-    /// reads instead. Otherwise rank 0 reads it where it is a pipe or a file, and nobody reads a
-    /// terminal. Ranks that read nothing have /dev/null
+    /// Standard input: the rank that reads this command's, all ranks, none; or a file for rank 0
+    ///
+    /// By default rank 0 reads it if it is a pipe or a file, and no rank reads a terminal. Ranks that read
+    /// nothing have /dev/null.
     #[arg(long, value_name = "RANK|all|none|FILE", help_heading = "The program")]
     pub(crate) stdin: Option<StdinArg>,
 
     /// Start every line with `[rank,host]`, or with a pattern
     ///
-    /// In a pattern %r is the rank, %h the host, %l the local rank, %p the process id, %t the time at which
-    /// the line was written, by the host's clock, and %% a plain %.
+    /// In a pattern %r is the rank, %h the host, %l the local rank, %p the process id, %t the time at which the
+    /// line was written, by the host's clock, and %% a plain %.
     #[arg(
         long, value_name = "PATTERN", num_args = 0..=1, require_equals = true,
         default_missing_value = "[%r,%h] ", help_heading = "Output"
     )]
-    pub(crate) tag_output: Option<Pattern>,
+    pub(crate) tag_output: Option<TagPattern>,
 
-    /// Write what each rank prints to DIR/rank.N/stdout and DIR/rank.N/stderr as well, in place of
-    /// what is there. With it the job goes on when nobody reads its output any more
+    /// Write the output of each rank to DIR/rank.N/stdout and DIR/rank.N/stderr as well, replacing these files;
+    /// the job then goes on if the reader of its output goes away
     #[arg(long, value_name = "DIR", alias = "output-filename", help_heading = "Output")]
     pub(crate) output_dir: Option<PathBuf>,
 
-    /// What ranks write to stderr goes to stdout, in the order in which they wrote
+    /// Send ranks' stderr to stdout, in the order in which they write
     #[arg(long, alias = "merge-stderr-to-stdout", help_heading = "Output")]
     pub(crate) merge_stderr: bool,
 
-    /// Of rlaunch's own words print errors only
+    /// Print only errors from rlaunch itself
     #[arg(short, long, conflicts_with = "verbose", help_heading = "Output")]
     pub(crate) quiet: bool,
 
-    /// Say what happens; -vv says it in detail
+    /// Log what happens; -vv logs it in detail
     #[arg(short, long, action = ArgAction::Count, help_heading = "Output")]
     pub(crate) verbose: u8,
 
@@ -51,28 +51,29 @@ pub(crate) struct OutputArgs {
     #[arg(long, help_heading = "Output")]
     pub(crate) log_json: bool,
 
-    /// Write what happens as JSON, one object per line, to a file or to descriptor N
+    /// Write the job's events as JSON, one object per line, to a file or to file descriptor N
     #[arg(long, value_name = "FILE|fd:N", help_heading = "Output")]
     pub(crate) events: Option<String>,
 
-    /// Leave no record. Otherwise a job leaves one for `rlaunch report`, with what its ranks printed,
-    /// below ~/.local/state/rlaunch ($XDG_STATE_HOME/rlaunch)
+    /// Keep no record of the job for `rlaunch report`. A record has the output of ranks, and is below
+    /// ~/.local/state/rlaunch ($XDG_STATE_HOME/rlaunch)
     #[arg(long, help_heading = "Output")]
     pub(crate) no_record: bool,
 
-    /// Start no rank, and print which hosts and ranks there would be
+    /// Start no ranks, and print the hosts and ranks that the job would have
     ///
-    /// The agents on the hosts look for all that the job needs, which gives placement and variables as
-    /// well. With =offline rlaunch connects to no host.
+    /// Agents on the hosts check everything that the job needs, so placement and variables are known as well.
+    /// With =offline rlaunch connects to no host.
     #[arg(
         long, value_name = "agents|offline", num_args = 0..=1, require_equals = true,
         default_missing_value = "agents", hide_possible_values = true, help_heading = "Output"
     )]
     pub(crate) dry_run: Option<DryRun>,
 
-    /// Explain before the ranks start: placement (who runs where, and why), env (variables that
-    /// rlaunch sets, and why), mesh (by what ranks of different hosts reach each other), rank-table;
-    /// the last two also =json. Repeats add up
+    /// Explain, before ranks start: placement, env, mesh[=json] or rank-table[=json]; repeats add up
+    ///
+    /// placement: the host and CPUs of each rank, and why; env: the variables that rlaunch sets, and why; mesh:
+    /// the ports by which ranks of different hosts reach each other; rank-table: all of it, for programs.
     #[arg(
         long, value_name = "WHAT[=json]", action = ArgAction::Append, help_heading = "Output"
     )]

@@ -1,31 +1,44 @@
-//! Several programs in one job, with `:` between them.
+//! The program of a job, and several programs with `:` between them.
 
-use super::{Args, CommandArgs, ForeignArgs, values};
+use super::{CompatArgs, JobArgs, ProcessArgs, values};
+use crate::cli::compat::{self, Notices};
 use clap::error::ErrorKind;
 use clap::{ArgAction, CommandFactory, Parser};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
 
-/// What one program of several is to the others, and what is made for it.
+/// Program and its arguments: the last words of a command line.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct CommandArgs {
+    /// Program and its arguments
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM",
+        required = true
+    )]
+    pub(crate) argv: Vec<OsString>,
+}
+
+/// Options that relate a program to the other programs of the job.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ApplicationArgs {
-    /// Call this program NAME, for --after and templates
+    /// Name of this program, for --after and templates
     #[arg(long, value_name = "NAME", help_heading = "Several programs")]
     pub(crate) name: Option<String>,
 
-    /// Start this program only when all of that is there: NAME (the ranks of that program have been
-    /// started) or ready:tcp:HOST:PORT (HOST accepts connections at PORT; HOST is one of the job's
-    /// hosts, or any name)
+    /// Start this program only when all conditions are met: NAME (the ranks of that program have been
+    /// started), ready:tcp:HOST:PORT (HOST, one of the job's or any other, accepts connections at PORT)
     #[arg(
         long, value_name = "CONDITION,...", value_delimiter = ',', action = ArgAction::Append,
         help_heading = "Several programs"
     )]
     pub(crate) after: Vec<String>,
 
-    /// Make DEST on the program's hosts out of FILE, in which {{host.oob_ip}} and the like are
-    /// filled in; below the working directory, unless DEST begins with a slash. Only the hosts'
-    /// user may read it, and it goes when the job is over
+    /// Write DEST on the program's hosts: FILE with its placeholders, as {{host.oob_ip}}, replaced
+    ///
+    /// DEST is relative to the working directory. Only the user may read it, and it is removed when the job
+    /// ends.
     #[arg(
         long, value_name = "FILE:DEST", action = ArgAction::Append,
         help_heading = "Several programs"
@@ -33,84 +46,75 @@ pub(crate) struct ApplicationArgs {
     pub(crate) template: Vec<String>,
 }
 
-/// Options that stand before a program behind a `:`.
+/// Options and program behind a `:`.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "rlaunch ... :",
     max_term_width = 100,
     override_usage = "rlaunch [OPTIONS] PROGRAM [ARGUMENT]... : [OPTIONS] PROGRAM [ARGUMENT]..."
 )]
-pub(crate) struct AnotherArgs {
-    /// Its hosts; otherwise the job's, from the first slot on that is free
+pub(crate) struct ProgramArgs {
+    /// Its hosts; by default those of the job, from the first free slot on
     #[arg(
         short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST[:N],...",
         action = ArgAction::Append
     )]
     pub(crate) hosts: Vec<String>,
 
-    /// How many ranks to start; without it, one for each slot
+    /// Number of its ranks; by default one for each slot
     #[arg(short = 'n', long = "np", value_name = "N", value_parser = values::parse_ranks)]
     pub(crate) ranks: Option<u32>,
 
-    /// Give its ranks this variable as well, or instead: NAME=VALUE, or NAME to take its value from
-    /// here
-    #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]", action = ArgAction::Append)]
-    pub(crate) env: Vec<OsString>,
-
-    /// Run in this directory, which its hosts must have
-    #[arg(long, value_name = "DIR")]
-    pub(crate) wdir: Option<PathBuf>,
-
-    /// Copy this file to the hosts as well; arguments that name it become the copy's path
-    #[arg(long, value_name = "FILE", action = ArgAction::Append)]
-    pub(crate) preload: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) process: ProcessArgs,
 
     #[command(flatten)]
     pub(crate) application: ApplicationArgs,
 
     #[command(flatten)]
-    pub(crate) foreign: ForeignArgs,
+    pub(crate) compat: CompatArgs,
 
     #[command(flatten)]
     pub(crate) command: CommandArgs,
 }
 
-impl AnotherArgs {
-    /// Reads the words between two `:`.
-    pub(super) fn parse(words: &[OsString]) -> Result<AnotherArgs, clap::Error> {
-        let command = AnotherArgs::command();
+impl ProgramArgs {
+    /// Parses the words between two `:`, which may have other launchers' options.
+    pub(crate) fn parse(words: &[OsString]) -> Result<(ProgramArgs, Notices), clap::Error> {
+        let command = ProgramArgs::command();
         let mut typed: Vec<OsString> = vec![command.get_name().into()];
         typed.extend_from_slice(words);
-        let spelled = crate::cli::compat::translate::respell_for(command, typed).map_err(of_all)?;
-        AnotherArgs::try_parse_from(spelled)
+        let translated = compat::translate(command, &typed);
+        let (words, notices) = translated.map_err(hint_at_job_option)?;
+        Ok((ProgramArgs::try_parse_from(words)?, notices))
     }
 }
 
-/// An option that is unknown here may be one of the job's, which stand before the first program.
-fn of_all(error: clap::Error) -> clap::Error {
+/// Replaces the error for an unknown option that is one of the job's.
+fn hint_at_job_option(error: clap::Error) -> clap::Error {
     let text = error.to_string();
     let word = text.split('\'').nth(1).filter(|_| error.kind() == ErrorKind::UnknownArgument);
     let long = word.map(|word| word.trim_start_matches('-').split('=').next().unwrap_or_default());
-    let command = Args::command();
+    let command = JobArgs::command();
     let is_of_job = |long: &str| command.get_arguments().any(|arg| arg.get_long() == Some(long));
     match (word, long) {
         (Some(word), Some(long)) if is_of_job(long) => command.clone().error(
             ErrorKind::UnknownArgument,
-            format!("'{word}' is for all programs: it stands before the first of them"),
+            format!("'{word}' is for all programs: it goes before the first of them"),
         ),
         _ => error,
     }
 }
 
-/// The words of each program: those up to the first `:`, the name of the command included, then
-/// those up to the next. A `:` that is meant as an argument is typed as `\:`.
-pub(super) fn split(typed: &[OsString]) -> Vec<Vec<OsString>> {
-    let words = |part: &[OsString]| part.iter().map(unescaped).collect();
+/// Splits a command line at every `:` into the words of each program. The command's name is the first word of
+/// the first program. `\:` becomes an argument `:`.
+pub(crate) fn split_programs(typed: &[OsString]) -> Vec<Vec<OsString>> {
+    let words = |part: &[OsString]| part.iter().map(unescape).collect();
     typed.split(|word| word == ":").map(words).collect()
 }
 
-/// `\:` is `:`, `\\:` is `\:`, and so on; every other word is itself.
-fn unescaped(word: &OsString) -> OsString {
+/// Removes one backslash from words of backslashes and a colon: `\:` becomes `:`, and `\\:` becomes `\:`.
+fn unescape(word: &OsString) -> OsString {
     let bytes = word.as_bytes();
     match bytes.strip_prefix(b"\\") {
         Some(rest) if rest.strip_suffix(b":").is_some_and(|r| r.iter().all(|&b| b == b'\\')) => {
@@ -131,21 +135,21 @@ mod tests {
 
     #[test]
     fn the_definition_is_sound() {
-        AnotherArgs::command().debug_assert();
+        ProgramArgs::command().debug_assert();
     }
 
     #[test]
     fn a_colon_of_its_own_begins_another_program() {
-        let parts = split(&words("rlaunch -H a -np 1 x a:b : -np 2 y \\: : z"));
+        let parts = split_programs(&words("rlaunch -H a -np 1 x a:b : -np 2 y \\: : z"));
         assert_eq!(parts, [words("rlaunch -H a -np 1 x a:b"), words("-np 2 y :"), words("z")]);
-        assert_eq!(split(&words("x \\\\: \\ a\\: \\a:")), [words("x \\: \\ a\\: \\a:")]);
+        assert_eq!(split_programs(&words("x \\\\: \\ a\\: \\a:")), [words("x \\: \\ a\\: \\a:")]);
     }
 
     #[test]
     fn each_program_has_options_of_its_own() {
         let line =
             "-H a,b -np 2 -x A=1 --name srv --after x,ready:tcp:a:80 --template f:/g p -np 3";
-        let args = AnotherArgs::parse(&words(line)).unwrap();
+        let (args, _) = ProgramArgs::parse(&words(line)).unwrap();
         assert_eq!((args.hosts, args.ranks), (vec!["a,b".to_owned()], Some(2)));
         assert_eq!(args.application.name.as_deref(), Some("srv"));
         assert_eq!(args.application.after, ["x", "ready:tcp:a:80"]);
@@ -155,11 +159,11 @@ mod tests {
 
     #[test]
     fn options_of_the_job_are_not_a_programs() {
-        let error = AnotherArgs::parse(&words("--tag-output p")).unwrap_err().to_string();
+        let error = ProgramArgs::parse(&words("--tag-output p")).unwrap_err().to_string();
         assert!(error.contains("'--tag-output' is for all programs"), "{error}");
-        let error = AnotherArgs::parse(&words("--tag-outptu p")).unwrap_err().to_string();
+        let error = ProgramArgs::parse(&words("--tag-outptu p")).unwrap_err().to_string();
         assert!(error.contains("unexpected argument '--tag-outptu'"), "{error}");
-        assert!(AnotherArgs::parse(&[]).is_err());
+        assert!(ProgramArgs::parse(&[]).is_err());
     }
 
     proptest! {
@@ -173,7 +177,7 @@ mod tests {
             };
             let typed: Vec<Vec<OsString>> =
                 programs.iter().map(|words| words.iter().map(escape).collect()).collect();
-            let parts = split(&typed.join(&OsString::from(":")));
+            let parts = split_programs(&typed.join(&OsString::from(":")));
             prop_assert_eq!(parts, programs.into_iter().map(|words| {
                 words.into_iter().map(OsString::from).collect::<Vec<_>>()
             }).collect::<Vec<_>>());

@@ -1,43 +1,46 @@
-//! When a job ends, and how.
+//! Options that decide when and how a job ends.
 
 use super::values;
+use std::time::Duration;
 
-/// When a job ends, and how.
+/// Timeouts, restarts and what a failed rank means for the others.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct EndArgs {
-    /// How long ranks may take to end between TERM and KILL, in seconds
+pub(crate) struct TerminationArgs {
+    /// Time that ranks have between TERM and KILL, in seconds
     #[arg(
         long, value_name = "SECONDS", default_value = "5", help_heading = "The end",
         value_parser = values::parse_seconds
     )]
-    pub(crate) kill_after: std::time::Duration,
+    pub(crate) kill_after: Duration,
 
-    /// Give up a host that is silent for so long, in seconds, as a host gives up an rlaunch and ends its
-    /// ranks: more where machines are slow or stop for a while, as when they are migrated
+    /// Give up a host that has been silent for this time, in seconds
+    ///
+    /// A host gives up a silent rlaunch after the same time, and ends its ranks. Set it higher for machines
+    /// that are slow or suspended for a while, for example while they are migrated.
     #[arg(
         long, value_name = "SECONDS", default_value = "6", help_heading = "The end",
         value_parser = values::parse_silence
     )]
-    pub(crate) node_timeout: std::time::Duration,
+    pub(crate) node_timeout: Duration,
 
-    /// End the job after this many seconds, with exit code 124
+    /// End the job after this time, in seconds, with exit code 124
     #[arg(
         long, value_name = "SECONDS", help_heading = "The end", value_parser = values::parse_timeout
     )]
-    pub(crate) timeout: Option<std::time::Duration>,
+    pub(crate) timeout: Option<Duration>,
 
-    /// Begin again when a rank fails or a host is lost, at most so many times: all ranks, when all of
-    /// the former attempt is gone, with a new MASTER_PORT, and how often that was in
-    /// TORCHELASTIC_RESTART_COUNT. --timeout is for each attempt; what comes on stdin is for the
-    /// first alone
+    /// Restart all ranks, N times at most, when a rank fails or a host is lost
+    ///
+    /// The next attempt begins once nothing of the last one is left. It has a new MASTER_PORT, and its number
+    /// in TORCHELASTIC_RESTART_COUNT. --timeout is for each attempt; only the first one reads stdin.
     #[arg(long, value_name = "N", help_heading = "The end")]
     pub(crate) max_restarts: Option<u32>,
 
-    /// Let the other ranks run when one fails; the exit code is still that of the first
+    /// Let the other ranks run on when one fails; the exit code is still that of the first to fail
     #[arg(long, help_heading = "The end")]
     pub(crate) continue_on_error: bool,
 
-    /// The programs are services: when one of their ranks ends, the job does, with its exit code
+    /// End the job, with the rank's exit code, as soon as any rank exits: the programs are services
     #[arg(long, conflicts_with = "continue_on_error", help_heading = "Several programs")]
     pub(crate) serve: bool,
 }

@@ -1,20 +1,20 @@
 use super::values::{parse_master_port, parse_port_range, parse_ranks, parse_seconds};
 use super::*;
-use crate::cli::compat::translate::respell;
+use crate::cli::compat::translate_job;
 use crate::job::options::DryRun;
 use crate::job::stdin::StdinArg;
-use crate::job::tag_pattern::Pattern;
+use crate::job::tag_pattern::TagPattern;
 use crate::plan::map::{MapBy, RankBy};
 use clap::CommandFactory;
 
-fn parse(line: &str) -> Args {
+fn parse(line: &str) -> JobArgs {
     let words = std::iter::once("rlaunch").chain(line.split(' ')).map(OsString::from).collect();
-    Args::try_parse_from(respell(words).unwrap()).unwrap()
+    JobArgs::try_parse_from(translate_job(words).unwrap().0).unwrap()
 }
 
 #[test]
 fn the_definition_is_sound() {
-    Args::command().debug_assert();
+    JobArgs::command().debug_assert();
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn hosts_and_orders_are_read_as_they_are_typed() {
     assert_eq!(parse("--nproc-per-node 2 x").hosts.per_node, Some(2));
     assert_eq!(parse("--map-by ppr:2:node x").hosts.map_by, MapBy::Ppr(2));
     let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
-    let error = Args::try_parse_from(words("rlaunch --map-by core x")).unwrap_err().to_string();
+    let error = JobArgs::try_parse_from(words("rlaunch --map-by core x")).unwrap_err().to_string();
     assert!(error.contains("slot, node, ppr:N:node, numa or gpu are understood"), "{error}");
 }
 
@@ -45,7 +45,7 @@ fn values_are_not_taken_for_programs() {
     let args = parse("--tag-output -x A=1 -H a -H b:2 -vn 2 run -np");
     assert_eq!(args.command.argv, ["run", "-np"]);
     assert_eq!(args.hosts.ranks, Some(2));
-    assert_eq!(args.output.tag_output, Some(Pattern::default()));
+    assert_eq!(args.output.tag_output, Some(TagPattern::default()));
     let args = parse("--tag-output=%t:%r --stdin all --output-filename x -q cat %r");
     assert_eq!(args.output.tag_output.map(|tag| tag.to_string()), Some("%t:%r".to_owned()));
     assert_eq!((args.output.stdin, args.output.quiet), (Some(StdinArg::All), true));
@@ -69,14 +69,14 @@ fn values_are_not_taken_for_programs() {
 #[test]
 fn unknown_options_are_no_programs() {
     let words = |line: &str| line.split(' ').map(OsString::from).collect();
-    let error = respell(words("rlaunch -H a --tag-outptu hostname")).unwrap_err();
+    let error = translate_job(words("rlaunch -H a --tag-outptu hostname")).unwrap_err();
     assert!(error.to_string().contains("--tag-output exists"), "{error}");
-    assert!(respell(words("rlaunch -H a -Q hostname")).is_err());
-    assert!(respell(words("rlaunch -H a -- -Q hostname")).is_ok());
-    assert!(respell(words("rlaunch --help")).is_ok());
-    let pattern = Args::try_parse_from(words("rlaunch --tag-output=%q hostname")).unwrap_err();
+    assert!(translate_job(words("rlaunch -H a -Q hostname")).is_err());
+    assert!(translate_job(words("rlaunch -H a -- -Q hostname")).is_ok());
+    assert!(translate_job(words("rlaunch --help")).is_ok());
+    let pattern = JobArgs::try_parse_from(words("rlaunch --tag-output=%q hostname")).unwrap_err();
     assert!(pattern.to_string().contains("there is no %q; there are %r rank"), "{pattern}");
-    assert!(Args::try_parse_from(words("rlaunch --quiet -v hostname")).is_err());
+    assert!(JobArgs::try_parse_from(words("rlaunch --quiet -v hostname")).is_err());
 }
 
 #[test]
@@ -93,28 +93,4 @@ fn ranges_and_times_are_checked() {
     assert!(parse_seconds("-1").is_err());
     assert_eq!(parse_ranks(" 4 "), Ok(4));
     assert!(parse_ranks("0").is_err());
-}
-
-#[test]
-fn short_help_lists_verbs_and_the_options_that_people_use_most() {
-    let help = |line: &str| {
-        let words = line.split(' ').map(OsString::from).collect();
-        match Invocation::parse(words).err() {
-            Some(invocation::Misread::Words(error)) => error.to_string(),
-            other => panic!("{line}: {other:?}"),
-        }
-    };
-    let (short, long) = (help("rlaunch -h"), help("rlaunch -H a --help"));
-    for (verb, ..) in invocation::VERBS {
-        let line = |text: &str| text.lines().any(|l| l.starts_with(&format!("  {verb} ")));
-        assert!(line(&short) && line(&long), "{verb}: {short}");
-    }
-    for option in COMMON {
-        assert!(short.contains(&format!("--{option}")), "{option}: {short}");
-    }
-    let topo = help("rlaunch topo -h");
-    assert!(topo.contains("Usage: rlaunch topo [OPTIONS]"), "{topo}");
-    // Options and the verbs' lines, each of which fits a terminal of 100 columns.
-    assert!(short.lines().count() <= 60, "{short}");
-    assert!(!short.contains("--oversubscribe") && long.contains("--oversubscribe"), "{short}");
 }

@@ -1,40 +1,44 @@
-//! What options' values mean.
+//! Parsers of options' values. An error says which values are accepted.
 
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::protocol::control::BEAT;
+use std::time::Duration;
 
-pub(super) fn parse_job(text: &str) -> Result<String, String> {
+/// Parses the id of a job.
+pub(crate) fn parse_job_id(text: &str) -> Result<String, String> {
     let is_id = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_id.then(|| text.to_owned()).ok_or_else(|| "32 hexadecimal digits".to_owned())
 }
 
-pub(super) fn parse_ranks(text: &str) -> Result<u32, String> {
+pub(crate) fn parse_ranks(text: &str) -> Result<u32, String> {
     let ranks = text.trim().parse().ok().filter(|&n: &u32| n > 0);
     ranks.ok_or_else(|| "a number of ranks, 1 or more".to_owned())
 }
 
-pub(super) fn parse_seconds(text: &str) -> Result<std::time::Duration, String> {
+/// Parses seconds from 0 to 3600.
+pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "a number of seconds".to_owned())?;
-    let duration = std::time::Duration::try_from_secs_f64(seconds);
+    let duration = Duration::try_from_secs_f64(seconds);
     duration.ok().filter(|d| d.as_secs() <= 3600).ok_or_else(|| "0 to 3600 seconds".to_owned())
 }
 
-/// Silence of less than two beats says nothing.
-pub(super) fn parse_silence(text: &str) -> Result<std::time::Duration, String> {
+/// Parses the silence after which a host is given up: two heartbeats at least.
+pub(crate) fn parse_silence(text: &str) -> Result<Duration, String> {
     let silence = parse_seconds(text).ok().filter(|&silence| silence >= BEAT * 2);
     silence.ok_or_else(|| format!("{} to 3600 seconds", BEAT.as_secs() * 2))
 }
 
-pub(super) fn parse_timeout(text: &str) -> Result<std::time::Duration, String> {
+/// Parses seconds above 0.
+pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "a number of seconds".to_owned())?;
-    let duration = std::time::Duration::try_from_secs_f64(seconds).ok();
+    let duration = Duration::try_from_secs_f64(seconds).ok();
     duration.filter(|d| !d.is_zero()).ok_or_else(|| "more than 0 seconds".to_owned())
 }
 
-/// Ports that eRDMA's compat mode takes for itself.
+/// Ports that eRDMA's compat mode uses.
 const ERDMA_PORTS: std::ops::RangeInclusive<u16> = 30608..=30623;
 
-pub(super) fn parse_master_port(text: &str) -> Result<u16, String> {
+pub(crate) fn parse_master_port(text: &str) -> Result<u16, String> {
     let port = text.trim().parse().ok().filter(|&port: &u16| port >= 1024);
     let port = port.ok_or_else(|| "a port from 1024 to 65535".to_owned())?;
     if ERDMA_PORTS.contains(&port) {
@@ -43,7 +47,7 @@ pub(super) fn parse_master_port(text: &str) -> Result<u16, String> {
     Ok(port)
 }
 
-pub(super) fn parse_port_range(text: &str) -> Result<PortRange, String> {
+pub(crate) fn parse_port_range(text: &str) -> Result<PortRange, String> {
     let wanted = || "a range of ports like 21000-21511".to_owned();
     let (first, last) = text.split_once('-').ok_or_else(wanted)?;
     let first: u16 = first.trim().parse().map_err(|_| wanted())?;

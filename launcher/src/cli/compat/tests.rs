@@ -1,7 +1,8 @@
-use super::mca;
-use super::translate::{long_option, translate};
-use super::words::{Meaning, WORDS};
-use crate::cli::args::Args;
+use super::options::{Meaning, OPTIONS};
+use super::translate::{long_option, translate_options};
+use super::{Notices, mca};
+use crate::cli::args::JobArgs;
+use crate::commands::bench::train::TrainArgs;
 use clap::{CommandFactory, Parser};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -12,27 +13,28 @@ fn words(line: &str) -> Vec<OsString> {
 }
 
 fn built() -> clap::Command {
-    let mut command = Args::command();
+    let mut command = JobArgs::command();
     command.build();
     command
 }
 
-/// rlaunch's own words for a line.
-fn spelled(line: &str) -> Result<String, String> {
-    let spelled = translate(&built(), &words(line)).map_err(|error| error.to_string())?;
-    let spelled: Vec<String> = spelled.iter().map(|word| word.display().to_string()).collect();
-    Ok(spelled.join("|"))
+/// Translates a line: `--np|2|prog ignored(--mca pml) note(...)`.
+fn translated(line: &str) -> Result<String, String> {
+    let translated = translate_options(&built(), &words(line));
+    let (words, notices) = translated.map_err(|error| error.to_string())?;
+    let words: Vec<String> = words.iter().map(|word| word.display().to_string()).collect();
+    Ok(format!("{}{notices}", words.join("|")))
 }
 
 #[track_caller]
 fn becomes(line: &str, expected: &str) {
-    assert_eq!(spelled(line).as_deref(), Ok(expected), "{line}");
+    assert_eq!(translated(line).as_deref(), Ok(expected), "{line}");
 }
 
-/// A line that is refused, with each of `texts`.
+/// Checks that a line is refused with a message that has each of `texts`.
 #[track_caller]
 fn refuses(line: &str, texts: &[&str]) {
-    let error = spelled(line).unwrap_err();
+    let error = translated(line).unwrap_err();
     for text in texts {
         assert!(error.contains(text), "{line}: no `{text}` in {error}");
     }
@@ -42,11 +44,11 @@ fn refuses(line: &str, texts: &[&str]) {
 fn every_word_stands_for_an_option_that_there_is() {
     let command = built();
     let mut lacking = BTreeSet::new();
-    let targets = WORDS.iter().filter_map(|word| match &word.meaning {
-        Meaning::Is(option) | Meaning::Sets(option, _) => Some(*option),
+    let targets = OPTIONS.iter().filter_map(|foreign| match &foreign.meaning {
+        Meaning::SameAs(option) | Meaning::Sets(option, _) => Some(*option),
         _ => None,
     });
-    let by_values = ["env", "preload", "ignored", "remark", "interfaces", "bind", "port", "rsh"];
+    let by_values = ["env", "preload", "interfaces", "bind", "port", "rsh"];
     for option in targets.chain(mca::options()).chain(by_values) {
         if long_option(&command, option).is_none() {
             lacking.insert(option);
@@ -57,9 +59,9 @@ fn every_word_stands_for_an_option_that_there_is() {
 
 #[test]
 fn every_word_stands_once() {
-    for (at, word) in WORDS.iter().enumerate() {
-        assert!(!WORDS[..at].iter().any(|other| other.name == word.name), "{}", word.name);
-        assert!(!word.name.contains('_') && !word.name.starts_with('-'), "{}", word.name);
+    for (at, option) in OPTIONS.iter().enumerate() {
+        assert!(!OPTIONS[..at].iter().any(|other| other.name == option.name), "{}", option.name);
+        assert!(!option.name.contains('_') && !option.name.starts_with('-'), "{}", option.name);
     }
 }
 
@@ -71,15 +73,16 @@ fn the_line_of_resnet_50() {
         "-x NCCL_IB_DISABLE=0 -x NCCL_DEBUG=INFO --mca pml ob1 --mca btl ^openib -bind-to none \
          -map-by slot python3 train.py -np 7",
     ));
-    let spelled = translate(&built(), &typed).unwrap();
-    let text: Vec<String> = spelled.iter().map(|word| word.display().to_string()).collect();
+    let (translated, notices) = translate_options(&built(), &typed).unwrap();
+    let text: Vec<String> = translated.iter().map(|word| word.display().to_string()).collect();
     assert_eq!(
         text.join("|"),
         "-H|a,b,c,d|--np|4 |-x|NCCL_IB_DISABLE=0|-x|NCCL_DEBUG=INFO|--bind=none|--map-by=slot|\
-         --ignored=--mca pml|--ignored=--mca btl|python3|train.py|-np|7"
+         python3|train.py|-np|7"
     );
-    let line = std::iter::once("rlaunch".into()).chain(spelled);
-    let args = Args::try_parse_from(line).unwrap();
+    assert_eq!(notices.to_string(), " ignored(--mca pml) ignored(--mca btl)");
+    let line = std::iter::once("rlaunch".into()).chain(translated);
+    let args = JobArgs::try_parse_from(line).unwrap();
     assert_eq!((args.hosts.ranks, args.command.argv.len()), (Some(4), 4));
 }
 
@@ -109,9 +112,9 @@ fn variables_are_given_as_mpiexec_has_them() {
 fn binding_and_mapping_are_translated() {
     becomes("--bind-to core -report-bindings p", "--bind=core|--show=placement|p");
     becomes("-bind-to=hwthread p", "--cpus-per-rank=1|p");
-    let told = "--remark=--bind-to socket: ranks are bound to NUMA nodes, as by --bind numa";
-    becomes("--bind-to socket p", &format!("--bind=numa|{told}|p"));
-    becomes("--bind-to core:if-supported p", "--bind=core|--ignored=--bind-to :if-supported|p");
+    let note = "--bind-to socket: ranks are bound to NUMA nodes, as by --bind numa";
+    becomes("--bind-to socket p", &format!("--bind=numa|p note({note})"));
+    becomes("--bind-to core:if-supported p", "--bind=core|p ignored(--bind-to :if-supported)");
     refuses("--bind-to tray p", &["'tray' for '--bind-to'", "socket and package"]);
     becomes(
         "-map-by ppr:2:node:PE=4,OVERSUBSCRIBE p",
@@ -120,23 +123,23 @@ fn binding_and_mapping_are_translated() {
     becomes("--map-by :OVERSUBSCRIBE --oversubscribe p", "--oversubscribe|p");
     becomes(
         "--oversubscribe --map-by core:span p",
-        "--oversubscribe|--map-by=slot|--ignored=--map-by :span|p",
+        "--oversubscribe|--map-by=slot|p ignored(--map-by :span)",
     );
     becomes("-bynode p", "--map-by=node|p");
-    becomes("--display map,bind,topo p", "--show=placement|--ignored=--display topo|p");
-    becomes("--output tag:pretty p", "--tag-output|--ignored=--output pretty|p");
+    becomes("--display map,bind,topo p", "--show=placement|p ignored(--display topo)");
+    becomes("--output tag:pretty p", "--tag-output|p ignored(--output pretty)");
 }
 
 #[test]
 fn parameters_with_a_meaning_take_effect() {
     becomes("--mca btl_openib_if_include mlx5_0:1,mlx5_1 p", "--hca==mlx5_0:1,mlx5_1|p");
     becomes("--mca btl_openib_if_exclude mlx5_2 p", "--hca=^=mlx5_2|p");
-    becomes("--mca hwloc_base_binding_policy core -gmca x 1 p", "--bind=core|--ignored=-gmca x|p");
+    becomes("--mca hwloc_base_binding_policy core -gmca x 1 p", "--bind=core|p ignored(-gmca x)");
     becomes("--mca rmaps_base_oversubscribe true p", "--oversubscribe|p");
     becomes("--mca rmaps_base_oversubscribe 0 p", "p");
     becomes(
         "--mca orte_tag_output 1 -tag-output p",
-        "--tag-output|--ignored=--mca orte_tag_output|p",
+        "--tag-output|p ignored(--mca orte_tag_output)",
     );
     becomes("--prtemca plm_ssh_num_concurrent 16 p", "--ssh-fanout=16|p");
     refuses("--mca hwloc_base_binding_policy tray p", &["--mca hwloc_base_binding_policy"]);
@@ -146,18 +149,18 @@ fn parameters_with_a_meaning_take_effect() {
 fn interfaces_are_preferred_and_not_required() {
     becomes(
         "--mca btl_tcp_if_include bond0 --mca oob_tcp_if_include bond0 --mca pml ob1 p",
-        "--interfaces=oob_tcp_if_include bond0|--ignored=--mca pml|p",
+        "--interfaces=oob_tcp_if_include bond0|p ignored(--mca pml)",
     );
     becomes(
         "--mca btl_tcp_if_include ib0 --mca oob_tcp_if_include eth0 p",
-        "--ignored=--mca btl_tcp_if_include|--interfaces=oob_tcp_if_include eth0|p",
+        "--interfaces=oob_tcp_if_include eth0|p ignored(--mca btl_tcp_if_include)",
     );
     becomes(
         "-iface eth0 --mca btl_tcp_if_include ib0 p",
-        "--oob-if|eth0|--ignored=--mca btl_tcp_if_include|p",
+        "--oob-if|eth0|p ignored(--mca btl_tcp_if_include)",
     );
     let line = ["rlaunch", "--interfaces=oob_tcp_if_include bond0", "p"];
-    assert_eq!(Args::try_parse_from(line).unwrap().foreign.preferences.len(), 1);
+    assert_eq!(JobArgs::try_parse_from(line).unwrap().compat.preferences.len(), 1);
     let texts = ["'10.1.0.0/33' for '--prtemca prte_if_include'", "10.1.0.0/16"];
     refuses("--prtemca prte_if_include 10.1.0.0/33 p", &texts);
 }
@@ -168,17 +171,17 @@ fn remote_shells_are_one_with_their_options() {
     becomes("--mca plm_rsh_args -p2222 p", "--port=2222|p");
     let shell = |agent: &str, options: &str| {
         let words = ["--mca", "plm_rsh_args", options, "--mca", "plm_rsh_agent", agent, "p"];
-        let spelled = translate(&built(), &words.map(OsString::from)).unwrap();
-        spelled.iter().map(|word| word.display().to_string()).collect::<Vec<_>>().join("|")
+        let (translated, _) = translate_options(&built(), &words.map(OsString::from)).unwrap();
+        translated.iter().map(|word| word.display().to_string()).collect::<Vec<_>>().join("|")
     };
     assert_eq!(shell("ssh : rsh", "-p 2222"), "--port=2222|p");
     assert_eq!(shell("ssh", "-q -p 2222"), "--rsh=ssh -q -p 2222|p");
     assert_eq!(shell("rsh", "-p 2222"), "--rsh=rsh -p 2222|p");
     assert_eq!(shell("ssh", "-o ConnectionAttempts=10"), "p");
-    becomes("--rsh x --mca plm_rsh_agent y p", "--rsh|x|--ignored=--mca plm_rsh_agent|p");
+    becomes("--rsh x --mca plm_rsh_agent y p", "--rsh|x|p ignored(--mca plm_rsh_agent)");
     becomes("-launcher ssh -launcher-exec /k.sh p", "--rsh|/k.sh|p");
     becomes("-launcher rsh p", "--rsh=rsh|p");
-    becomes("-bootstrap slurm p", "--ignored=-launcher slurm|p");
+    becomes("-bootstrap slurm p", "p ignored(-launcher slurm)");
 }
 
 #[test]
@@ -186,14 +189,12 @@ fn torchruns_words_mean_the_same() {
     becomes("--nnodes=2 --master_port 29500 p", "--nnodes=2|--master-port|29500|p");
     becomes(
         "--rdzv_backend c10d --rdzv-endpoint=a:29400 --rdzv_id 7 p",
-        "--ignored=--rdzv_backend|--ignored=--rdzv-endpoint|--ignored=--rdzv_id|p",
+        "p ignored(--rdzv_backend) ignored(--rdzv-endpoint) ignored(--rdzv_id)",
     );
     for kind in ["gpu", "auto"] {
         refuses(&format!("--nproc_per_node {kind} p"), &["'--nproc_per_node'", "as it has GPUs"]);
     }
-    assert!(
-        spelled("--master-addr a p").unwrap().starts_with("--remark=--master-addr a is left out")
-    );
+    assert!(translated("--master-addr a p").unwrap().starts_with("p note(--master-addr a is "));
 }
 
 #[test]
@@ -204,21 +205,27 @@ fn what_is_mistyped_has_a_neighbour() {
     refuses("-hoste a p", &["--host exists"]);
     refuses("--hots a p", &["--hosts exists"]);
     refuses("--rdzv_backedn c10d p", &["--rdzv-backend exists"]);
-    let error = spelled("--ignore x p").unwrap_err();
+    let error = translated("--ignore x p").unwrap_err();
     assert!(!error.contains("--ignored"), "{error}");
+    // Notices are not options, so neither a file nor a variable can set them.
+    for word in ["--ignored", "--remark"] {
+        refuses(&format!("{word} x p"), &[&format!("unexpected argument '{word}'")]);
+    }
 }
 
 #[test]
 fn words_of_a_command_that_lacks_an_option_are_unknown_there() {
-    let mut train = crate::cli::args::TrainArgs::command();
+    let mut train = TrainArgs::command();
     train.build();
-    let of = |line: &str| translate(&train, &words(line)).map(|words| words.len());
-    assert_eq!(of("-np 1,2 -bind-to none --mca pml ob1 p").unwrap(), 5);
-    assert!(of("-bynode p").unwrap_err().to_string().contains("unexpected argument '-bynode'"));
+    let translated = |line: &str| translate_options(&train, &words(line));
+    let (line, notices) = translated("-np 1,2 -bind-to none --mca pml ob1 p").unwrap();
+    assert_eq!((line.len(), notices.to_string()), (4, " ignored(--mca pml)".to_owned()));
+    let error = translated("-bynode p").unwrap_err().to_string();
+    assert!(error.contains("unexpected argument '-bynode'"), "{error}");
 }
 
 proptest! {
-    /// Whatever is typed, the program is left as it is.
+    /// The words of the program are not changed.
     #[test]
     fn the_program_is_left_alone(
         options in prop::collection::vec(
@@ -234,17 +241,18 @@ proptest! {
         let program: Vec<OsString> =
             std::iter::once("prog".to_owned()).chain(program).map(OsString::from).collect();
         typed.extend_from_slice(&program);
-        let spelled = translate(&built(), &typed).unwrap();
-        prop_assert!(spelled.ends_with(&program));
-        // What is spelled stays so.
-        prop_assert_eq!(translate(&built(), &spelled).unwrap(), spelled);
+        let (translated, _) = translate_options(&built(), &typed).unwrap();
+        prop_assert!(translated.ends_with(&program));
+        // A translated line is not changed again.
+        let again = translate_options(&built(), &translated).unwrap();
+        prop_assert_eq!(again, (translated, Notices::default()));
     }
 
     #[test]
     fn anything_is_words_or_an_error(line in "(-{0,2}[a-z_=:^,0-9]{0,9} ?){0,6}|.{0,40}") {
         let typed = words(&line);
-        if let Ok(spelled) = translate(&built(), &typed) {
-            prop_assert!(spelled.len() <= 4 * typed.len() + line.len());
+        if let Ok((translated, _)) = translate_options(&built(), &typed) {
+            prop_assert!(translated.len() <= 4 * typed.len() + line.len());
         }
     }
 }

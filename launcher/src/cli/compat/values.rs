@@ -1,35 +1,36 @@
-//! Values of other launchers' words: the options that they stand for here, or why they mean nothing.
+//! Options of other launchers whose value decides what they mean here: each function returns the effects of
+//! a value, or the reason why it is refused.
 
-use super::translate::Meant;
+use super::Effect;
 
-/// `--bind-to core:overload-allowed`
-pub(super) fn bind_to(text: &str) -> Result<Vec<Meant>, String> {
+/// Translates `--bind-to core:overload-allowed`.
+pub(super) fn bind_to(text: &str) -> Result<Vec<Effect>, String> {
     let (policy, qualifiers) = text.trim().split_once(':').unwrap_or((text.trim(), ""));
     let policy = policy.to_ascii_lowercase();
-    let mut meant = match policy.as_str() {
-        "none" | "core" | "numa" | "gpu" => vec![Meant::with("bind", policy.clone())],
-        "hwthread" => vec![Meant::with("cpus-per-rank", "1")],
-        "l1cache" | "l2cache" => vec![Meant::with("bind", "core")],
+    let mut effects = match policy.as_str() {
+        "none" | "core" | "numa" | "gpu" => vec![Effect::value("bind", policy.clone())],
+        "hwthread" => vec![Effect::value("cpus-per-rank", "1")],
+        "l1cache" | "l2cache" => vec![Effect::value("bind", "core")],
         "socket" | "package" | "l3cache" => {
-            let told =
+            let note =
                 format!("--bind-to {policy}: ranks are bound to NUMA nodes, as by --bind numa");
-            vec![Meant::with("bind", "numa"), Meant::remark(told)]
+            vec![Effect::value("bind", "numa"), Effect::Note(note)]
         }
-        "machine" | "board" | "node" => vec![Meant::with("bind", "none")],
+        "machine" | "board" | "node" => vec![Effect::value("bind", "none")],
         _ => {
             let known = "none, core, hwthread, numa, socket and package are understood; see --bind";
             return Err(known.to_owned());
         }
     };
     if !qualifiers.is_empty() {
-        meant.push(Meant::ignored(format!("--bind-to :{qualifiers}")));
+        effects.push(Effect::Ignored(format!("--bind-to :{qualifiers}")));
     }
-    Ok(meant)
+    Ok(effects)
 }
 
-/// `--map-by slot`, `ppr:2:node`, `node:PE=4,OVERSUBSCRIBE`; what is not mpirun's own is as
-/// rlaunch's `--map-by` takes it.
-pub(super) fn map_by(text: &str) -> Result<Vec<Meant>, String> {
+/// Translates `--map-by slot`, `ppr:2:node` or `node:PE=4,OVERSUBSCRIBE`. A policy that mpirun does not have
+/// is passed on, for rlaunch's own `--map-by` to check.
+pub(super) fn map_by(text: &str) -> Result<Vec<Effect>, String> {
     let mut parts = text.trim().split(':');
     let mut policy = parts.next().unwrap_or_default().to_ascii_lowercase();
     if policy == "ppr" {
@@ -37,82 +38,82 @@ pub(super) fn map_by(text: &str) -> Result<Vec<Meant>, String> {
             policy = format!("{policy}:{}", part.to_ascii_lowercase());
         }
     }
-    let mut meant = match policy.as_str() {
+    let mut effects = match policy.as_str() {
         "" => Vec::new(),
-        // These fill one host after the other as well.
-        "core" | "hwthread" | "l1cache" | "l2cache" => vec![Meant::with("map-by", "slot")],
+        // These policies fill one host after the other, too.
+        "core" | "hwthread" | "l1cache" | "l2cache" => vec![Effect::value("map-by", "slot")],
         "socket" | "package" | "l3cache" => {
-            let told =
+            let note =
                 format!("--map-by {policy}: ranks are dealt to NUMA nodes, as by --map-by numa");
-            vec![Meant::with("map-by", "numa"), Meant::remark(told)]
+            vec![Effect::value("map-by", "numa"), Effect::Note(note)]
         }
-        _ => vec![Meant::with("map-by", policy.clone())],
+        _ => vec![Effect::value("map-by", policy.clone())],
     };
     for qualifier in parts.flat_map(|part| part.split(',')) {
         let upper = qualifier.to_ascii_uppercase();
         match (upper.as_str(), upper.strip_prefix("PE=")) {
             ("" | "NOOVERSUBSCRIBE", _) => {}
-            ("OVERSUBSCRIBE", _) => meant.push(Meant::flag("oversubscribe")),
-            (_, Some(cpus)) => meant.push(Meant::with("cpus-per-rank", cpus)),
-            _ => meant.push(Meant::ignored(format!("--map-by :{qualifier}"))),
+            ("OVERSUBSCRIBE", _) => effects.push(Effect::flag("oversubscribe")),
+            (_, Some(cpus)) => effects.push(Effect::value("cpus-per-rank", cpus)),
+            _ => effects.push(Effect::Ignored(format!("--map-by :{qualifier}"))),
         }
     }
-    Ok(meant)
+    Ok(effects)
 }
 
-/// `--preload-files a,b`
-pub(super) fn preload_files(text: &str) -> Result<Vec<Meant>, String> {
-    Ok(text.split(',').map(|file| Meant::with("preload", file)).collect())
+/// Translates `--preload-files a,b`.
+pub(super) fn preload_files(text: &str) -> Result<Vec<Effect>, String> {
+    Ok(text.split(',').map(|file| Effect::value("preload", file)).collect())
 }
 
-/// `--display map,bind`
-pub(super) fn display(text: &str) -> Result<Vec<Meant>, String> {
-    let shown = |what: &str| match what.split(':').next().unwrap_or_default() {
+/// Translates `--display map,bind`.
+pub(super) fn display(text: &str) -> Result<Vec<Effect>, String> {
+    let effect = |item: &str| match item.split(':').next().unwrap_or_default() {
         "map" | "map-devel" | "allocation" | "alloc" | "bind" | "bindings" => {
-            Meant::with("show", "placement")
+            Effect::value("show", "placement")
         }
-        _ => Meant::ignored(format!("--display {what}")),
+        _ => Effect::Ignored(format!("--display {item}")),
     };
-    Ok(text.split(',').map(shown).collect())
+    Ok(text.split(',').map(effect).collect())
 }
 
-/// `--output tag,merge,dir=D`
-pub(super) fn output(text: &str) -> Result<Vec<Meant>, String> {
-    let of_kind = |kind: &str| match kind.split_once('=') {
-        Some(("dir", directory)) => Meant::with("output-dir", directory),
+/// Translates `--output tag,merge,dir=D`.
+pub(super) fn output(text: &str) -> Result<Vec<Effect>, String> {
+    let effect = |kind: &str| match kind.split_once('=') {
+        Some(("dir", directory)) => Effect::value("output-dir", directory),
         None if matches!(kind, "tag" | "tag-detailed" | "tag-fullname" | "rank") => {
-            Meant::flag("tag-output")
+            Effect::flag("tag-output")
         }
-        None if kind.starts_with("merge") => Meant::flag("merge-stderr"),
-        _ => Meant::ignored(format!("--output {kind}")),
+        None if kind.starts_with("merge") => Effect::flag("merge-stderr"),
+        _ => Effect::Ignored(format!("--output {kind}")),
     };
-    Ok(text.split([',', ':']).map(of_kind).collect())
+    Ok(text.split([',', ':']).map(effect).collect())
 }
 
-/// `-launcher ssh`
-pub(super) fn launcher(text: &str) -> Result<Vec<Meant>, String> {
+/// Translates `-launcher ssh`.
+pub(super) fn launcher(text: &str) -> Result<Vec<Effect>, String> {
     Ok(match text {
         "ssh" => Vec::new(),
-        "rsh" => vec![Meant::with("rsh", "rsh")],
-        _ => vec![Meant::ignored(format!("-launcher {text}"))],
+        "rsh" => vec![Effect::value("rsh", "rsh")],
+        _ => vec![Effect::Ignored(format!("-launcher {text}"))],
     })
 }
 
-/// `--nproc-per-node 4`
-pub(super) fn nproc_per_node(text: &str) -> Result<Vec<Meant>, String> {
+/// Translates `--nproc-per-node 4`.
+pub(super) fn nproc_per_node(text: &str) -> Result<Vec<Effect>, String> {
     match text.trim() {
         "gpu" | "auto" | "cpu" | "xpu" => Err(
             "rlaunch takes a number here; a line of a hostfile without slots= gives a host as many \
              ranks as it has GPUs"
                 .to_owned(),
         ),
-        number => Ok(vec![Meant::with("npernode", number)]),
+        number => Ok(vec![Effect::value("npernode", number)]),
     }
 }
 
-/// `--master-addr 10.1.0.1`
-pub(super) fn master_addr(text: &str) -> Result<Vec<Meant>, String> {
-    Ok(vec![Meant::remark(format!(
+/// Translates `--master-addr 10.1.0.1`.
+pub(super) fn master_addr(text: &str) -> Result<Vec<Effect>, String> {
+    Ok(vec![Effect::Note(format!(
         "--master-addr {text} is left out: MASTER_ADDR is an address of rank 0's host that the other \
          hosts have reached; --oob-if and --oob-net choose the network"
     ))])

@@ -1,121 +1,123 @@
-//! What is wrong with `rlaunch.toml` or a variable that stands for an option, and where.
+//! Errors in `rlaunch.toml` and in variables `RLAUNCH_NAME`, with their place.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The file's name where it is looked for.
+/// Name of a configuration file in the working directory and in ~/.config/rlaunch.
 pub(crate) const FILE: &str = "rlaunch.toml";
 
-/// The command that makes an untrusted file count.
+/// Hint for settings that have no effect without trust.
 const TRUST: &str = "`rlaunch trust` shows what the file does and trusts it";
 
-/// Where something was written.
+/// Place of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// In a file, at this line, from 1.
+pub(crate) enum Origin {
+    /// Line of a file, from 1.
     Line(PathBuf, usize),
-    /// In the variable of this name.
+    /// Variable of this name.
     Variable(String),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Line(path, line) => write!(f, "{}:{line}", path.display()),
-            Place::Variable(name) => f.write_str(name),
+            Origin::Line(path, line) => write!(f, "{}:{line}", path.display()),
+            Origin::Variable(name) => f.write_str(name),
         }
     }
 }
 
-/// Why defaults cannot be taken.
+/// Error in a configuration file, in a variable, or in the store of trusted files.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
     #[error("cannot read {}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    /// Found, and others may have written it.
+    /// Other users may have written the file.
     #[error("{} is not read: {reason}, and it can name commands to run", path.display())]
     Distrusted { path: PathBuf, reason: String },
-    #[error("{place}: {reason}")]
-    Wrong { place: Place, reason: String },
-    #[error("{place}: unknown key `{key}`{}", known(near.as_deref(), all))]
-    Unknown {
-        place: Place,
+    #[error("{origin}: {reason}")]
+    Invalid { origin: Origin, reason: String },
+    #[error("{origin}: unknown key `{key}`{}", suggestion(nearest.as_deref(), known))]
+    UnknownKey {
+        origin: Origin,
         key: String,
-        /// The known key that is nearest to it.
-        near: Option<String>,
-        /// What there is, where that is short.
-        all: &'static [&'static str],
+        /// Known key with a similar name.
+        nearest: Option<String>,
+        /// All known keys, if there are only a few.
+        known: &'static [&'static str],
     },
-    #[error("{} has no profile `{name}`{}", path.display(), profiles(has))]
+    #[error("{} has no profile `{name}`{}", path.display(), profile_names(has))]
     NoProfile { path: PathBuf, name: String, has: Vec<String> },
-    #[error("profile `{0}`: there is no rlaunch.toml to have it")]
+    #[error("there is no profile `{0}`, since there is no rlaunch.toml")]
     NoFile(String),
-    #[error("profile `{name}` of {} does not count: the file is not trusted", path.display())]
+    #[error("profile `{name}` of {} has no effect: the file is not trusted", path.display())]
     UntrustedProfile { path: PathBuf, name: String },
-    /// Nothing else names any, and this machine is not what the file's writer meant.
-    #[error("the only hosts are those of {}, which is not trusted", path.display())]
+    /// An untrusted file names the only hosts, so this machine is not meant.
+    #[error("only {} names hosts, and it is not trusted", path.display())]
     UntrustedHosts { path: PathBuf },
-    #[error("no directory for what is trusted: neither XDG_STATE_HOME nor HOME names one")]
-    NoState,
-    #[error("cannot record what is trusted in {}", path.display())]
+    #[error("no directory to record trusted files in: neither XDG_STATE_HOME nor HOME is set")]
+    NoStateDirectory,
+    #[error("cannot record trusted files in {}", path.display())]
     Record { path: PathBuf, source: io::Error },
     #[error("{} is not trusted", .0.display())]
     NotTrusted(PathBuf),
-    #[error("{}: there is no such file", .0.display())]
+    #[error("{}: no such file", .0.display())]
     Missing(PathBuf),
-    #[error("{}: only a {FILE} needs trust, where a working directory has one", .0.display())]
+    #[error("{}: only a file {FILE} in a working directory needs trust", .0.display())]
     NeedsNoTrust(PathBuf),
 }
 
-fn known(near: Option<&str>, all: &[&str]) -> String {
-    match (near, all) {
-        (Some(near), _) => format!(": `{near}` exists"),
+fn suggestion(nearest: Option<&str>, known: &[&str]) -> String {
+    match (nearest, known) {
+        (Some(nearest), _) => format!(": `{nearest}` exists"),
         (None, []) => String::new(),
-        (None, all) => format!(": there are {}", all.join(", ")),
+        (None, known) => format!(": there are {}", known.join(", ")),
     }
 }
 
-fn profiles(has: &[String]) -> String {
+fn profile_names(has: &[String]) -> String {
     if has.is_empty() { String::new() } else { format!(": it has {}", has.join(", ")) }
 }
 
 impl ConfigError {
-    /// Something at a line of a file.
-    pub(crate) fn at(path: &Path, line: usize, reason: impl Into<String>) -> ConfigError {
-        ConfigError::Wrong { place: Place::Line(path.to_owned(), line), reason: reason.into() }
+    /// Makes the error for a line of a file.
+    pub(crate) fn at_line(path: &Path, line: usize, reason: impl Into<String>) -> ConfigError {
+        let origin = Origin::Line(path.to_owned(), line);
+        ConfigError::Invalid { origin, reason: reason.into() }
     }
 
-    /// What the user can do.
+    /// Returns what the user can do about the error.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
-            ConfigError::Read { .. } => Some("--cluster none goes without a file".into()),
+            ConfigError::Read { .. } => Some("--cluster none reads no file".into()),
             ConfigError::Distrusted { path, .. } => Some(format!(
-                "chmod go-w {0}, if it is yours; --cluster {0} reads it all the same, --cluster \
-                 none goes without",
+                "chmod go-w {0}, if it is yours; --cluster {0} reads it nevertheless, --cluster \
+                 none reads no file",
                 path.display()
             )),
             ConfigError::UntrustedProfile { .. } => Some(TRUST.into()),
-            ConfigError::UntrustedHosts { .. } => {
-                Some("-H names other hosts, as -H localhost for this machine".into())
+            ConfigError::UntrustedHosts { .. } => Some(
+                "`rlaunch trust` trusts the file; -H names other hosts, -H localhost this machine"
+                    .into(),
+            ),
+            ConfigError::NoStateDirectory | ConfigError::Record { .. } => {
+                Some(format!("--cluster {FILE} reads a file that is not trusted"))
             }
-            ConfigError::NoState | ConfigError::Record { .. } => {
-                Some(format!("--cluster {FILE} reads a file without asking for trust"))
-            }
-            ConfigError::NotTrusted(_) => Some("`rlaunch trust --list` has what is".into()),
+            ConfigError::NotTrusted(_) => Some("`rlaunch trust --list` lists trusted files".into()),
             ConfigError::NeedsNoTrust(path) => {
-                Some(format!("--cluster {} takes it as it is, since you name it", path.display()))
+                Some(format!("--cluster {} reads it without trust", path.display()))
             }
-            ConfigError::Unknown { near: None, all: [], .. } => {
-                Some("`rlaunch --help` has the options, each a key by its long name".into())
+            ConfigError::UnknownKey { nearest: None, known: [], .. } => {
+                Some("keys are the long names of options, see `rlaunch --help`".into())
             }
             ConfigError::NoFile(_) => Some(format!(
-                "--cluster FILE names one; otherwise ./{FILE} or ~/.config/rlaunch/{FILE} is read"
+                "--cluster FILE names a file; without it ./{FILE} or ~/.config/rlaunch/{FILE} is read"
             )),
-            ConfigError::Unknown { .. }
+            ConfigError::UnknownKey { .. }
             | ConfigError::NoProfile { .. }
             | ConfigError::Missing(_)
-            | ConfigError::Wrong { .. } => None,
+            | ConfigError::Invalid { .. } => None,
         }
     }
 }

@@ -1,7 +1,7 @@
-//! `rlaunch.toml` as data: defaults, profiles and hosts, each with the line it stands on. Which
-//! options there are is not known here.
+//! `rlaunch.toml` as data: defaults, profiles and hosts with their line numbers. Keys and values of options
+//! are not checked here.
 
-use super::error::{ConfigError, Place};
+use super::error::{ConfigError, Origin};
 use crate::hosts::host_table::HostEntry;
 use rlaunch_bootstrap::shell_safe;
 use rlaunch_console::text::nearest;
@@ -10,112 +10,113 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-/// What may stand at the top.
+/// Keys at the top level.
 const SECTIONS: &[&str] = &["defaults", "hosts", "profile"];
-/// What may be said of a host.
-const OF_HOST: &[&str] = &["mesh", "port", "slots", "ssh", "user"];
+/// Keys of a host.
+const HOST_KEYS: &[&str] = &["mesh", "port", "slots", "ssh", "user"];
 
-/// A value as it was written.
+/// Value of a setting, before it is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Value {
+pub(crate) enum SettingValue {
     Flag(bool),
-    /// A string or a number.
+    /// String or number.
     Text(String),
     List(Vec<String>),
 }
 
-/// An option's value by the option's long name.
+/// Value of an option, by the option's long name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Setting {
     pub(crate) key: String,
-    pub(crate) value: Value,
-    pub(crate) place: Place,
+    pub(crate) value: SettingValue,
+    pub(crate) origin: Origin,
 }
 
-/// A file, read.
+/// Content of a configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct File {
+pub(crate) struct ConfigFile {
     pub(crate) defaults: Vec<Setting>,
     pub(crate) profiles: Vec<(String, Vec<Setting>)>,
-    /// In the order in which they stand there.
+    /// `[hosts.NAME]`, in the order of the file.
     pub(crate) hosts: Vec<HostEntry>,
-    /// `hosts = [...]`, or else the names of all `[hosts.NAME]`: where nobody says which hosts.
-    pub(crate) list: Option<Setting>,
+    /// Hosts of a job for which the user names none: `hosts = [...]`, or the names of all `[hosts.NAME]`.
+    pub(crate) host_list: Option<Setting>,
 }
 
 type Key<'a> = Spanned<DeString<'a>>;
-type Entry<'t, 'a> = (&'t Key<'a>, &'t Spanned<DeValue<'a>>);
+type KeyValue<'t, 'a> = (&'t Key<'a>, &'t Spanned<DeValue<'a>>);
 
-/// Reads `text`, the content of `path`.
-pub(crate) fn parse(text: &str, path: &Path) -> Result<File, ConfigError> {
-    let reading = Reading { text, path };
+/// Parses `text`, the content of `path`.
+pub(crate) fn parse(text: &str, path: &Path) -> Result<ConfigFile, ConfigError> {
+    let parser = FileParser { text, path };
     let table = DeTable::parse(text).map_err(|error| {
-        let line = reading.line(error.span().map_or(text.len(), |span| span.start));
-        ConfigError::at(path, line, error.message().trim())
+        let line = parser.line(error.span().map_or(text.len(), |span| span.start));
+        ConfigError::at_line(path, line, error.message().trim())
     })?;
-    let mut file = File::default();
+    let mut file = ConfigFile::default();
     for (key, value) in in_order(table.get_ref()) {
         match &**key.get_ref() {
-            "defaults" => file.defaults = reading.settings(key, value)?,
+            "defaults" => file.defaults = parser.settings(key, value)?,
             "profile" => {
-                for (name, value) in in_order(reading.table(key, value)?) {
-                    let settings = reading.settings(name, value)?;
+                for (name, value) in in_order(parser.table(key, value)?) {
+                    let settings = parser.settings(name, value)?;
                     file.profiles.push((name.get_ref().to_string(), settings));
                 }
             }
             "hosts" => match value.get_ref() {
                 DeValue::Table(hosts) => {
                     let hosts = in_order(hosts).into_iter();
-                    file.hosts =
-                        hosts.map(|(n, v)| reading.host(n, v)).collect::<Result<_, _>>()?;
+                    file.hosts = hosts.map(|(n, v)| parser.host(n, v)).collect::<Result<_, _>>()?;
                 }
-                _ => file.list = Some(reading.setting(key, value)?),
+                _ => file.host_list = Some(parser.setting(key, value)?),
             },
-            _ => return Err(reading.unknown(key, SECTIONS)),
+            _ => return Err(parser.unknown(key, SECTIONS)),
         }
     }
-    if let (None, Some(first)) = (&file.list, file.hosts.first()) {
-        // The file is of the hosts of a cluster, so these are they.
+    if let (None, Some(first)) = (&file.host_list, file.hosts.first()) {
+        // The file describes a cluster, so its hosts are those of a job.
         let names = file.hosts.iter().map(HostEntry::bracketed).collect();
-        let place = Place::Line(path.to_owned(), first.line);
-        file.list = Some(Setting { key: "hosts".into(), value: Value::List(names), place });
+        let origin = Origin::Line(path.to_owned(), first.line);
+        file.host_list =
+            Some(Setting { key: "hosts".into(), value: SettingValue::List(names), origin });
     }
     Ok(file)
 }
 
-/// A table's entries as they stand in the file.
-fn in_order<'t, 'a>(table: &'t DeTable<'a>) -> Vec<Entry<'t, 'a>> {
-    let mut entries: Vec<Entry<'t, 'a>> = table.iter().collect();
+/// Lists a table's entries in the order of the file.
+fn in_order<'t, 'a>(table: &'t DeTable<'a>) -> Vec<KeyValue<'t, 'a>> {
+    let mut entries: Vec<KeyValue<'t, 'a>> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
     entries
 }
 
-/// A file that is being read.
-struct Reading<'f> {
+/// Text of a file, to find the lines of its parts.
+struct FileParser<'f> {
     text: &'f str,
     path: &'f Path,
 }
 
-impl Reading<'_> {
-    /// The line of a byte, from 1.
+impl FileParser<'_> {
+    /// Returns the line of a byte, from 1.
     fn line(&self, at: usize) -> usize {
         let before = self.text.as_bytes().get(..at).unwrap_or(self.text.as_bytes());
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
-        // Behind the last line there is none.
+        // An error at the end of the text is in its last line.
         line.min(self.text.lines().count().max(1))
     }
 
-    fn place<T>(&self, what: &Spanned<T>) -> Place {
-        Place::Line(self.path.to_owned(), self.line(what.span().start))
+    fn origin<T>(&self, item: &Spanned<T>) -> Origin {
+        Origin::Line(self.path.to_owned(), self.line(item.span().start))
     }
 
-    fn wrong<T>(&self, what: &Spanned<T>, reason: impl Into<String>) -> ConfigError {
-        ConfigError::Wrong { place: self.place(what), reason: reason.into() }
+    fn invalid<T>(&self, item: &Spanned<T>, reason: impl Into<String>) -> ConfigError {
+        ConfigError::Invalid { origin: self.origin(item), reason: reason.into() }
     }
 
-    fn unknown(&self, key: &Key<'_>, all: &'static [&'static str]) -> ConfigError {
-        let near = nearest(key.get_ref(), all.iter().copied()).map(str::to_owned);
-        ConfigError::Unknown { place: self.place(key), key: key.get_ref().to_string(), near, all }
+    fn unknown(&self, key: &Key<'_>, known: &'static [&'static str]) -> ConfigError {
+        let nearest = nearest(key.get_ref(), known.iter().copied()).map(str::to_owned);
+        let (origin, key) = (self.origin(key), key.get_ref().to_string());
+        ConfigError::UnknownKey { origin, key, nearest, known }
     }
 
     fn table<'t, 'a>(
@@ -125,7 +126,7 @@ impl Reading<'_> {
     ) -> Result<&'t DeTable<'a>, ConfigError> {
         match value.get_ref() {
             DeValue::Table(table) => Ok(table),
-            _ => Err(self.wrong(key, format!("`{0}` is a table: [{0}]", key.get_ref()))),
+            _ => Err(self.invalid(key, format!("`{0}` is a table: [{0}]", key.get_ref()))),
         }
     }
 
@@ -139,32 +140,33 @@ impl Reading<'_> {
     }
 
     fn setting(&self, key: &Key<'_>, value: &Spanned<DeValue<'_>>) -> Result<Setting, ConfigError> {
-        let wrong = || {
+        let invalid = || {
             let reason = "takes a string, a number, true or false, or a list of strings";
-            self.wrong(key, format!("`{}` {reason}", key.get_ref()))
+            self.invalid(key, format!("`{}` {reason}", key.get_ref()))
         };
         let value = match value.get_ref() {
-            DeValue::Boolean(flag) => Value::Flag(*flag),
+            DeValue::Boolean(flag) => SettingValue::Flag(*flag),
             DeValue::Array(list) => {
                 let texts = list.iter().map(|value| text_of(value.get_ref()));
-                Value::List(texts.collect::<Option<_>>().ok_or_else(wrong)?)
+                SettingValue::List(texts.collect::<Option<_>>().ok_or_else(invalid)?)
             }
-            value => Value::Text(text_of(value).ok_or_else(wrong)?),
+            value => SettingValue::Text(text_of(value).ok_or_else(invalid)?),
         };
-        Ok(Setting { key: key.get_ref().to_string(), value, place: self.place(key) })
+        Ok(Setting { key: key.get_ref().to_string(), value, origin: self.origin(key) })
     }
 
     fn host(&self, name: &Key<'_>, value: &Spanned<DeValue<'_>>) -> Result<HostEntry, ConfigError> {
         let line = self.line(name.span().start);
-        let name_of = self.word(name, name.get_ref(), shell_safe::is_host_name)?;
-        let mut host = HostEntry { name: name_of, line, ..HostEntry::default() };
+        let text = self.word(name, name.get_ref(), shell_safe::is_host_name)?;
+        let mut host = HostEntry { name: text, line, ..HostEntry::default() };
         if host.name.contains(['@', ',', '[', ']']) {
-            let reason = format!("`{}` is no host name: its user is the key `user`", host.name);
-            return Err(self.wrong(name, reason));
+            let reason =
+                format!("`{}` is not a host name; the key `user` names the user", host.name);
+            return Err(self.invalid(name, reason));
         }
         let DeValue::Table(table) = value.get_ref() else {
             let reason = format!("`{0}` is a table: [hosts.{0}]", host.name);
-            return Err(self.wrong(name, reason));
+            return Err(self.invalid(name, reason));
         };
         for (key, value) in in_order(table) {
             match &**key.get_ref() {
@@ -173,7 +175,7 @@ impl Reading<'_> {
                 "port" => host.port = Some(self.number(key, value)?),
                 "slots" => host.slots = Some(self.number(key, value)?),
                 "mesh" => host.mesh = self.addresses(key, value)?,
-                _ => return Err(self.unknown(key, OF_HOST)),
+                _ => return Err(self.unknown(key, HOST_KEYS)),
             }
         }
         Ok(host)
@@ -181,7 +183,8 @@ impl Reading<'_> {
 
     fn string(&self, key: &Key<'_>, value: &Spanned<DeValue<'_>>) -> Result<String, ConfigError> {
         let text = value.get_ref().as_str();
-        let text = text.ok_or_else(|| self.wrong(key, format!("`{}` is a string", key.get_ref())));
+        let text =
+            text.ok_or_else(|| self.invalid(key, format!("`{}` is a string", key.get_ref())));
         let is_name = if &**key.get_ref() == "user" {
             shell_safe::is_user_name
         } else {
@@ -190,7 +193,7 @@ impl Reading<'_> {
         self.word(key, text?, is_name)
     }
 
-    /// What may become a word of a command line, or part of one.
+    /// Checks a text that may become a word of a command line, or part of one.
     fn word(
         &self,
         key: &Key<'_>,
@@ -198,13 +201,13 @@ impl Reading<'_> {
         is_name: fn(&str) -> bool,
     ) -> Result<String, ConfigError> {
         if !is_name(text) || text.contains('/') {
-            let reason = format!("{text:?} names no host or user");
-            return Err(self.wrong(key, reason));
+            let reason = format!("{text:?} is not a name of a host or user");
+            return Err(self.invalid(key, reason));
         }
         Ok(text.to_owned())
     }
 
-    /// From 1 on, as far as its type goes.
+    /// Parses a number from 1 to the largest of its type.
     fn number<T: TryFrom<u64>>(
         &self,
         key: &Key<'_>,
@@ -213,11 +216,11 @@ impl Reading<'_> {
         let number = value.get_ref().as_integer();
         let number = number.and_then(|n| u64::from_str_radix(n.as_str(), n.radix()).ok());
         let number = number.filter(|&n| n > 0).and_then(|n| T::try_from(n).ok());
-        let wrong = || {
+        let invalid = || {
             let most = if size_of::<T>() == 2 { ", 65535 at most" } else { "" };
-            self.wrong(key, format!("`{}` is a number, 1 or more{most}", key.get_ref()))
+            self.invalid(key, format!("`{}` is a number, 1 or more{most}", key.get_ref()))
         };
-        number.ok_or_else(wrong)
+        number.ok_or_else(invalid)
     }
 
     fn addresses(
@@ -225,20 +228,20 @@ impl Reading<'_> {
         key: &Key<'_>,
         value: &Spanned<DeValue<'_>>,
     ) -> Result<Vec<(IpAddr, usize)>, ConfigError> {
-        let wrong = || {
+        let invalid = || {
             let reason = format!("`{}` is a list of addresses, as [\"10.1.0.1\"]", key.get_ref());
-            self.wrong(key, reason)
+            self.invalid(key, reason)
         };
-        let DeValue::Array(list) = value.get_ref() else { return Err(wrong()) };
+        let DeValue::Array(list) = value.get_ref() else { return Err(invalid()) };
         let address = |value: &Spanned<DeValue<'_>>| {
             let address = value.get_ref().as_str()?.parse().ok()?;
             Some((address, self.line(value.span().start)))
         };
-        list.iter().map(address).collect::<Option<_>>().ok_or_else(wrong)
+        list.iter().map(address).collect::<Option<_>>().ok_or_else(invalid)
     }
 }
 
-/// A string or a number as an option takes it.
+/// Returns a string or a number in the form in which options take it.
 fn text_of(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),

@@ -1,8 +1,8 @@
-//! Finding the files to read: `--cluster F`; else `rlaunch.toml` here, if the user trusts it; else the
-//! user's own, with what of an untrusted one here is harmless.
+//! The configuration files to read: that of `--cluster`; or ./rlaunch.toml, if it is trusted; or the user's own
+//! file, together with the harmless keys of an untrusted ./rlaunch.toml.
 
 use super::error::{ConfigError, FILE};
-use super::trusted::{self, State, TrustStore};
+use super::trusted::{self, TrustState, TrustStore};
 use nix::fcntl::OFlag;
 use nix::unistd::{Gid, Group, Uid, User};
 use rlaunch_console::process_env::ProcessEnv;
@@ -11,37 +11,36 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The longest file, in bytes.
-const LONGEST: u64 = 1 << 20;
+/// Limit of a file's size, in bytes.
+const MAX_BYTES: u64 = 1 << 20;
 const UNBLOCKED: i32 = OFlag::O_NONBLOCK.bits();
-/// `--cluster none` reads none.
+/// Value of `--cluster` for no file.
 const NONE: &str = "none";
 
-/// Names the user's own file, for all directories.
-fn of_user(around: &ProcessEnv) -> Option<PathBuf> {
-    let configured = around.variable("XDG_CONFIG_HOME").map(PathBuf::from);
+/// Returns the path of the user's own file, which applies in all directories.
+fn user_file(env: &ProcessEnv) -> Option<PathBuf> {
+    let configured = env.variable("XDG_CONFIG_HOME").map(PathBuf::from);
     let base = configured.filter(|path| path.is_absolute());
-    let base = base.or_else(|| Some(around.home.as_ref()?.join(".config")))?;
+    let base = base.or_else(|| Some(env.home.as_ref()?.join(".config")))?;
     Some(base.join("rlaunch").join(FILE))
 }
 
-/// A file that was read.
+/// Content of a configuration file, and whether it is trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ReadFile {
     pub(super) path: PathBuf,
     pub(super) text: String,
-    /// The user has named it, or trusts it, or it is the user's own.
+    /// Whether the user named it or trusts it, or it is the user's own.
     pub(super) is_trusted: bool,
-    /// Change since it was trusted: of itself, or of a file that it names.
+    /// File that has changed since it was trusted: itself, or one that it names.
     pub(super) changed: Option<PathBuf>,
 }
 
-/// Finds the files to read and their content, an untrusted one first. One that was not asked for by name
-/// must be the user's own, or root's, and nobody else may write to it: a trusted one can name
-/// commands that run here.
-pub(super) fn find(
+/// Reads the configuration files, an untrusted one first. One that `--cluster` does not name must belong to the
+/// user or to root, and no other user may be able to write it, since it can name commands that run here.
+pub(super) fn find_files(
     asked: Option<&Path>,
-    around: &ProcessEnv,
+    env: &ProcessEnv,
 ) -> Result<Vec<ReadFile>, ConfigError> {
     let trusted = |(path, text)| ReadFile { path, text, is_trusted: true, changed: None };
     if let Some(path) = asked {
@@ -52,8 +51,8 @@ pub(super) fn find(
         let text = text.map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         return Ok(vec![trusted((path.to_owned(), text))]);
     }
-    let own = of_user(around);
-    let near = around.directory.join(FILE);
+    let own = user_file(env);
+    let near = env.directory.join(FILE);
     let Some(text) = guarded(&near)? else {
         return Ok(own.map_or(Ok(None), read_own)?.map(trusted).into_iter().collect());
     };
@@ -62,24 +61,23 @@ pub(super) fn find(
             |own: &PathBuf| Some(trusted::identity(own).ok()? == trusted::identity(&near).ok()?);
         own.as_ref().and_then(same).unwrap_or(false)
     };
-    let state = || TrustStore::of(around).ok()?.state(&near, &text);
-    let changed = match if is_own() { Some(State::Same) } else { state() } {
-        Some(State::Same) => return Ok(vec![trusted((near, text))]),
-        Some(State::Changed(what)) => Some(what),
-        Some(State::Gone) | None => None,
+    let state = || TrustStore::for_user(env).ok()?.state(&near, &text);
+    let changed = match if is_own() { Some(TrustState::Same) } else { state() } {
+        Some(TrustState::Same) => return Ok(vec![trusted((near, text))]),
+        Some(TrustState::Changed(what)) => Some(what),
+        Some(TrustState::Gone) | None => None,
     };
-    // A stranger's file must not displace the user's own settings.
-    let stranger = ReadFile { path: near, text, is_trusted: false, changed };
+    // An untrusted file must not displace the user's own settings.
+    let untrusted = ReadFile { path: near, text, is_trusted: false, changed };
     let own = own.map_or(Ok(None), read_own)?.map(trusted);
-    Ok([Some(stranger), own].into_iter().flatten().collect())
+    Ok([Some(untrusted), own].into_iter().flatten().collect())
 }
 
 fn read_own(path: PathBuf) -> Result<Option<(PathBuf, String)>, ConfigError> {
     Ok(guarded(&path)?.map(|text| (path, text)))
 }
 
-/// Reads a file that was not asked for by name, if it exists and only this user or root can have
-/// written it.
+/// Reads a file if it exists and only this user or root can have written it.
 pub(super) fn guarded(path: &Path) -> Result<Option<String>, ConfigError> {
     let failed = |source| ConfigError::Read { path: path.to_owned(), source };
     let file = match open(path) {
@@ -93,12 +91,12 @@ pub(super) fn guarded(path: &Path) -> Result<Option<String>, ConfigError> {
     read(file).map(Some).map_err(failed)
 }
 
-/// Opens a file; a pipe of that name is not waited for.
+/// Opens a file; if it is a pipe, it does not wait for a writer.
 pub(super) fn open(path: &Path) -> io::Result<fs::File> {
     fs::OpenOptions::new().read(true).custom_flags(UNBLOCKED).open(path)
 }
 
-/// Reads a file, whoever may write to it.
+/// Reads a file without a check of its permissions.
 pub(super) fn content(path: &Path) -> io::Result<String> {
     open(path).and_then(read)
 }
@@ -107,11 +105,11 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// Why somebody else may have written it.
+/// Returns the reason why another user may have written the file.
 fn distrust(metadata: &fs::Metadata) -> Option<String> {
     let (owner, us) = (Uid::from_raw(metadata.uid()), Uid::effective());
     if !metadata.is_file() {
-        return Some("it is no file".to_owned());
+        return Some("it is not a regular file".to_owned());
     }
     if !owner.is_root() && owner != us {
         let name = User::from_uid(owner).ok().flatten().map(|user| user.name);
@@ -119,7 +117,7 @@ fn distrust(metadata: &fs::Metadata) -> Option<String> {
         return Some(format!("it belongs to {name}"));
     }
     if metadata.mode() & 0o002 != 0 {
-        return Some("everybody may write to it".to_owned());
+        return Some("all users may write to it".to_owned());
     }
     let gid = Gid::from_raw(metadata.gid());
     (metadata.mode() & 0o020 != 0 && !is_private_to(owner, gid)).then(|| {
@@ -128,8 +126,8 @@ fn distrust(metadata: &fs::Metadata) -> Option<String> {
     })
 }
 
-/// Tells whether a group has no member but its user. Where each user has such a group, umask is often
-/// 002, and every file is writable by a group that is the user alone; Debian's ssh allows that, too.
+/// Tells whether the user is the only member of a group. Systems with such a group for each user often have
+/// umask 002, so that all files are writable by their group. Debian's ssh makes the same exception.
 fn is_private_to(user: Uid, gid: Gid) -> bool {
     let user = User::from_uid(user).ok().flatten();
     let group = Group::from_gid(gid).ok().flatten();
@@ -144,9 +142,9 @@ fn is_alone(user: &User, group: &Group) -> bool {
 
 fn read(file: fs::File) -> io::Result<String> {
     let mut text = String::new();
-    let length = file.take(LONGEST + 1).read_to_string(&mut text)?;
-    if length as u64 > LONGEST {
-        return Err(io::Error::other(format!("longer than {} MiB", LONGEST >> 20)));
+    let length = file.take(MAX_BYTES + 1).read_to_string(&mut text)?;
+    if length as u64 > MAX_BYTES {
+        return Err(io::Error::other(format!("longer than {} MiB", MAX_BYTES >> 20)));
     }
     Ok(text)
 }
@@ -157,14 +155,15 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use tempfile::TempDir;
 
+    /// Directory with a home and a place for rlaunch.toml.
     struct Scratch {
         _scratch: TempDir,
-        around: ProcessEnv,
+        env: ProcessEnv,
         near: PathBuf,
         own: PathBuf,
     }
 
-    /// A directory and a home without files.
+    /// Makes a directory and a home without files.
     fn scratch() -> Scratch {
         let scratch = tempfile::tempdir().unwrap();
         let (here, home) = (scratch.path().join("here"), scratch.path().join("home"));
@@ -173,13 +172,13 @@ mod tests {
             fs::create_dir_all(directory).unwrap();
         }
         let near = here.join("rlaunch.toml");
-        let around = ProcessEnv { directory: here, home: Some(home), ..ProcessEnv::default() };
-        Scratch { _scratch: scratch, around, near, own }
+        let env = ProcessEnv { directory: here, home: Some(home), ..ProcessEnv::default() };
+        Scratch { _scratch: scratch, env, near, own }
     }
 
-    /// The texts that are read, and whether each is trusted.
-    fn found(asked: Option<&Path>, around: &ProcessEnv) -> Vec<(String, bool)> {
-        let files = find(asked, around).unwrap();
+    /// Returns the texts that are read, and whether each is trusted.
+    fn found(asked: Option<&Path>, env: &ProcessEnv) -> Vec<(String, bool)> {
+        let files = find_files(asked, env).unwrap();
         files.into_iter().map(|file| (file.text, file.is_trusted)).collect()
     }
 
@@ -189,56 +188,56 @@ mod tests {
 
     #[test]
     fn the_nearest_trusted_file_is_read_and_what_is_untrusted_before_it() {
-        let Scratch { _scratch, mut around, near, own } = scratch();
-        assert!(find(None, &around).unwrap().is_empty());
+        let Scratch { _scratch, mut env, near, own } = scratch();
+        assert!(find_files(None, &env).unwrap().is_empty());
         fs::write(&own, "# own").unwrap();
-        assert_eq!(found(None, &around), texts(&[("# own", true)]));
+        assert_eq!(found(None, &env), texts(&[("# own", true)]));
         fs::write(&near, "# near").unwrap();
-        assert_eq!(found(None, &around), texts(&[("# near", false), ("# own", true)]));
-        TrustStore::of(&around).unwrap().trust(&near, "# near", &[]).unwrap();
-        assert_eq!(found(None, &around), texts(&[("# near", true)]));
+        assert_eq!(found(None, &env), texts(&[("# near", false), ("# own", true)]));
+        TrustStore::for_user(&env).unwrap().trust(&near, "# near", &[]).unwrap();
+        assert_eq!(found(None, &env), texts(&[("# near", true)]));
         fs::write(&near, "# changed").unwrap();
-        assert_eq!(found(None, &around), texts(&[("# changed", false), ("# own", true)]));
-        assert_eq!(found(Some(&own), &around), texts(&[("# own", true)]));
-        assert_eq!(found(Some(&near), &around), texts(&[("# changed", true)]));
-        assert!(find(Some(Path::new("none")), &around).unwrap().is_empty());
-        let missing = find(Some(&near.with_file_name("x.toml")), &around).unwrap_err();
+        assert_eq!(found(None, &env), texts(&[("# changed", false), ("# own", true)]));
+        assert_eq!(found(Some(&own), &env), texts(&[("# own", true)]));
+        assert_eq!(found(Some(&near), &env), texts(&[("# changed", true)]));
+        assert!(find_files(Some(Path::new("none")), &env).unwrap().is_empty());
+        let missing = find_files(Some(&near.with_file_name("x.toml")), &env).unwrap_err();
         assert!(missing.to_string().starts_with("cannot read "), "{missing}");
-        // In its own directory the user's own file is no stranger's.
-        around.directory = own.parent().unwrap().to_owned();
-        assert_eq!(found(None, &around), texts(&[("# own", true)]));
-        // An absolute XDG_CONFIG_HOME is taken in place of ~/.config.
-        around.directory = near.with_file_name("");
+        // The user's own file is trusted in its own directory, too.
+        env.directory = own.parent().unwrap().to_owned();
+        assert_eq!(found(None, &env), texts(&[("# own", true)]));
+        // An absolute XDG_CONFIG_HOME replaces ~/.config.
+        env.directory = near.with_file_name("");
         fs::remove_file(&near).unwrap();
-        around.variables = vec![("XDG_CONFIG_HOME".into(), around.directory.clone().into())];
-        assert!(find(None, &around).unwrap().is_empty());
+        env.variables = vec![("XDG_CONFIG_HOME".into(), env.directory.clone().into())];
+        assert!(find_files(None, &env).unwrap().is_empty());
     }
 
     #[test]
     fn a_file_that_others_may_write_to_is_not_read() {
-        let Scratch { _scratch, around, near, own } = scratch();
+        let Scratch { _scratch, env, near, own } = scratch();
         let mode = |path: &Path, mode| {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         };
         for path in [&near, &own] {
             fs::write(path, "").unwrap();
-            TrustStore::of(&around).unwrap().trust(path, "", &[]).unwrap();
+            TrustStore::for_user(&env).unwrap().trust(path, "", &[]).unwrap();
             mode(path, 0o666);
-            let error = find(None, &around).unwrap_err();
-            assert!(error.to_string().contains("everybody may write to it"), "{error}");
+            let error = find_files(None, &env).unwrap_err();
+            assert!(error.to_string().contains("all users may write to it"), "{error}");
             assert!(error.hint().unwrap().contains("chmod go-w "), "{error}");
             // Asked for by name it is read.
-            assert!(find(Some(path), &around).is_ok());
+            assert!(find_files(Some(path), &env).is_ok());
             mode(path, 0o644);
             if Uid::effective().is_root() {
                 let chown =
                     |uid, gid| std::os::unix::fs::chown(path, Some(uid), Some(gid)).unwrap();
                 chown(0, 54321);
                 mode(path, 0o664);
-                let error = find(None, &around).unwrap_err().to_string();
+                let error = find_files(None, &env).unwrap_err().to_string();
                 assert!(error.contains("its group 54321 may write to it"), "{error}");
                 chown(54321, 0);
-                let error = find(None, &around).unwrap_err().to_string();
+                let error = find_files(None, &env).unwrap_err().to_string();
                 assert!(error.contains("it belongs to uid 54321"), "{error}");
             }
             fs::remove_file(path).unwrap();

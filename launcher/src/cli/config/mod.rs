@@ -1,10 +1,21 @@
-//! What is not typed: defaults from `rlaunch.toml` and from variables that stand for options.
+//! Settings from `rlaunch.toml` and from variables `RLAUNCH_NAME`.
 //!
-//! Flags count before the environment, the environment before the profile, the profile before the
-//! file's defaults. What counts is put before what was typed, as the words that would have been
-//! typed; but whether it can be meant is checked where it stands, so that an error names the file
-//! and the line. Of a file that the user does not trust only harmless keys count ([`stranger`]), and
-//! those behind the user's own file.
+//! A setting is an option that is not on the command line. The command line overrides variables, these
+//! override the profile, and the profile overrides `[defaults]`. Settings that take effect are inserted into
+//! the command line as words ([`with_defaults`]); their values are checked beforehand, so that an error names
+//! the file and the line. Of a file that the user does not trust only harmless keys take effect, and the
+//! user's own file overrides them.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `find` | which files are read, and who may have written them |
+//! | `file` | `rlaunch.toml` as data, with line numbers |
+//! | `merge` | settings as options; which of several values takes effect |
+//! | `untrusted` | keys of untrusted files: harmless ones, and those that are ignored |
+//! | `trusted` | the store of trusted files |
+//! | `named` | other files that a configuration file names, and that trust in it covers |
+//! | `review` | the effects of a file, for `rlaunch trust` |
+//! | `error` | errors with their place |
 
 mod error;
 pub(crate) mod file;
@@ -12,208 +23,211 @@ mod find;
 mod merge;
 mod named;
 mod review;
-mod stranger;
 mod trusted;
+mod untrusted;
 
 pub(crate) use error::{ConfigError, FILE};
 pub(crate) use review::Review;
-pub(crate) use trusted::{State, TrustStore, Trusted};
+pub(crate) use trusted::{TrustState, TrustStore, TrustedFile};
 
 use crate::hosts::host_table::{HostEntry, HostTable};
 use clap::{ArgMatches, Command};
-use error::Place;
-use file::{File, Setting, Value};
+use error::Origin;
+use file::{ConfigFile, Setting, SettingValue};
 use find::ReadFile;
-use merge::Given;
+use merge::OptionSetting;
 use rlaunch_bootstrap::env::{RLAUNCH_PREFIX, is_rank_variable};
 use rlaunch_console::process_env::ProcessEnv;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
-use stranger::Aside;
+use untrusted::IgnoredKeys;
 
-/// What was found beside the command line.
+/// Settings beside the command line, as far as they are more than options.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Found {
-    /// What the file says of hosts.
-    pub(crate) book: HostTable,
-    /// The files that were read.
+pub(crate) struct LoadedConfig {
+    /// `[hosts.NAME]` of the trusted file.
+    pub(crate) hosts: HostTable,
+    /// Files that were read.
     files: Vec<PathBuf>,
-    /// Settings of them and of the environment that count: `transport (rlaunch.toml:3)`.
-    given: Vec<String>,
-    /// What does not count, and why.
+    /// Settings that take effect, with their place: `transport (rlaunch.toml:3)`.
+    effective: Vec<String>,
+    /// Settings that have no effect, with the reason.
     notes: Vec<String>,
-    /// Keys that do not count because their file is not trusted.
-    aside: Option<Aside>,
+    /// Keys that are ignored because their file is not trusted.
+    ignored_keys: Option<IgnoredKeys>,
     /// Whether a file, and not the user, names SSH's configuration.
     pub(crate) check_ssh_config_permissions: bool,
 }
 
-impl Found {
-    /// Says for -v what was read, and for -vv what came of it.
+impl LoadedConfig {
+    /// Logs which files were read (`-v`), and which settings take effect (`-vv`).
     pub(crate) fn log(&self) {
         for path in &self.files {
-            tracing::info!("defaults from {}", stranger::shown(path));
+            tracing::info!("defaults from {}", untrusted::shown(path));
         }
-        for given in &self.given {
-            tracing::debug!("given: {given}");
+        for setting in &self.effective {
+            tracing::debug!("setting: {setting}");
         }
         for note in &self.notes {
             tracing::debug!("{note}");
         }
     }
 
-    /// For an error that may be about what nobody typed.
+    /// Returns a hint for an error that a setting may have caused.
     pub(crate) fn hint(&self) -> Option<String> {
-        (!self.given.is_empty()).then(|| format!("not typed but given: {}", self.given.join(", ")))
+        let settings = self.effective.join(", ");
+        (!settings.is_empty()).then(|| format!("set by variables or files: {settings}"))
     }
 
-    /// Says on one line what of an untrusted file is left aside.
+    /// Returns the warning that keys of an untrusted file are ignored.
     pub(crate) fn warning(&self) -> Option<String> {
-        self.aside.as_ref().map(Aside::sentence)
+        self.ignored_keys.as_ref().map(IgnoredKeys::sentence)
     }
 
-    /// Gives a hint for an error that may come of what is left aside.
+    /// Returns a hint for an error that ignored keys may have caused.
     pub(crate) fn trust_hint(&self) -> Option<String> {
-        self.aside.as_ref().map(Aside::hint)
+        self.ignored_keys.as_ref().map(IgnoredKeys::hint)
     }
 
-    /// Refuses to take this machine in place of an untrusted file's hosts, where no other are named.
+    /// Fails if an untrusted file names the only hosts: the job must not run on this machine instead.
     pub(crate) fn check_no_hosts(&self) -> Result<(), ConfigError> {
-        match self.aside.as_ref().and_then(Aside::hosts_are_of) {
+        match self.ignored_keys.as_ref().and_then(IgnoredKeys::path_if_hosts) {
             Some(path) => Err(ConfigError::UntrustedHosts { path: path.to_owned() }),
             None => Ok(()),
         }
     }
 }
 
-/// A file whose settings are checked.
-struct Checked {
+/// Configuration file whose settings were checked.
+struct CheckedFile {
     path: PathBuf,
     is_trusted: bool,
     /// File that has changed since it was trusted.
     changed: Option<PathBuf>,
-    profiles: Vec<(String, Vec<Given>)>,
-    defaults: Vec<Given>,
-    /// Hosts of a job whose user names none.
-    list: Vec<Given>,
+    profiles: Vec<(String, Vec<OptionSetting>)>,
+    defaults: Vec<OptionSetting>,
+    /// Hosts of a job for which the user names none.
+    host_list: Vec<OptionSetting>,
     hosts: Vec<HostEntry>,
 }
 
-impl Checked {
-    /// Checks all of a file, so that a mistake is found even in what will not count.
-    fn of(read: ReadFile, all: &Command) -> Result<Checked, ConfigError> {
+impl CheckedFile {
+    /// Checks all settings of a file, also those that will have no effect.
+    fn check(read: ReadFile, all: &Command) -> Result<CheckedFile, ConfigError> {
         let ReadFile { path, text, is_trusted, changed } = read;
-        let File { defaults, profiles, hosts, list } = file::parse(&text, &path)?;
+        let ConfigFile { defaults, profiles, hosts, host_list } = file::parse(&text, &path)?;
         let profile = |(name, settings): (String, Vec<Setting>)| {
-            check(all, &settings).map(|given| (name, given))
+            check(all, &settings).map(|settings| (name, settings))
         };
-        Ok(Checked {
+        Ok(CheckedFile {
             is_trusted,
             changed,
             profiles: profiles.into_iter().map(profile).collect::<Result<_, _>>()?,
             defaults: check(all, &defaults)?,
-            list: check(all, list.as_slice())?,
+            host_list: check(all, host_list.as_slice())?,
             hosts,
             path,
         })
     }
 
-    fn profile(&self, name: &str) -> Option<&Vec<Given>> {
-        self.profiles.iter().find(|(own, _)| own == name).map(|(_, given)| given)
+    fn profile(&self, name: &str) -> Option<&Vec<OptionSetting>> {
+        self.profiles.iter().find(|(own, _)| own == name).map(|(_, settings)| settings)
     }
 }
 
-fn check(all: &Command, settings: &[Setting]) -> Result<Vec<Given>, ConfigError> {
+fn check(all: &Command, settings: &[Setting]) -> Result<Vec<OptionSetting>, ConfigError> {
     settings.iter().map(|setting| merge::check(all, setting)).collect()
 }
 
-/// The words of a command line with defaults before what was typed. `all` knows every option that a
-/// file or the environment may set; `command` takes those of them that it has.
+/// Inserts settings before the options of a command line, the first word of which is the command's name. `all`
+/// has every option that may be set; `command` takes those of them that it has.
 pub(crate) fn with_defaults(
-    all: Command,
+    mut all: Command,
     mut command: Command,
     typed: Vec<OsString>,
-    around: &ProcessEnv,
-) -> Result<(Vec<OsString>, Found), ConfigError> {
-    let mut all = all;
+    env: &ProcessEnv,
+) -> Result<(Vec<OsString>, LoadedConfig), ConfigError> {
     all.build();
     command.build();
-    // What is wrong with it is found when all of it is read.
+    // Errors are reported when the complete line is parsed.
     let Ok(matches) = command.clone().ignore_errors(true).try_get_matches_from(&typed) else {
-        // Help was asked for.
-        return Ok((typed, Found::default()));
+        // The user asks for help.
+        return Ok((typed, LoadedConfig::default()));
     };
-    let (cluster, profile) = sources(&matches, around);
-    let files = find::find(cluster.as_deref(), around)?.into_iter();
-    let files = files.map(|read| Checked::of(read, &all)).collect::<Result<Vec<_>, _>>()?;
-    let (environment, mut notes) = of_environment(&all, around)?;
-    let mut layers = vec![check(&all, &environment)?, chosen(profile.as_deref(), &files)?];
-    layers.extend(files.iter().flat_map(|file| [file.defaults.clone(), file.list.clone()]));
-    let aside = match files.iter().find(|file| !file.is_trusted) {
-        Some(strange) => {
-            let (would_count, _) = merge::choose(&command, &matches, layers.clone())?;
-            let is_kept = |given: &Given| {
-                stranger::is_harmless(given) || !stranger::is_of(given, &strange.path)
-            };
-            layers.iter_mut().for_each(|layer| layer.retain(is_kept));
-            // Trusted it would count before the user's own file, which until then counts before it.
-            layers.sort_by_key(|layer| {
-                layer.iter().any(|given| stranger::is_of(given, &strange.path))
-            });
-            let changed = strange.changed.as_deref();
-            Aside::of(&strange.path, changed, &would_count, &strange.hosts)
+    let (cluster, profile) = file_and_profile(&matches, env);
+    let files = find::find_files(cluster.as_deref(), env)?.into_iter();
+    let files = files.map(|read| CheckedFile::check(read, &all)).collect::<Result<Vec<_>, _>>()?;
+    let (variables, mut notes) = from_variables(&all, env)?;
+    let mut layers = vec![check(&all, &variables)?, profile_settings(profile.as_deref(), &files)?];
+    layers.extend(files.iter().flat_map(|file| [file.defaults.clone(), file.host_list.clone()]));
+    let ignored_keys = match files.iter().find(|file| !file.is_trusted) {
+        Some(file) => {
+            let (would_count, _) = merge::select(&command, &matches, layers.clone())?;
+            drop_untrusted(&mut layers, file);
+            let changed = file.changed.as_deref();
+            IgnoredKeys::collect(&file.path, changed, &would_count, &file.hosts)
         }
         None => None,
     };
-    let (given, left_out) = merge::choose(&command, &matches, layers)?;
+    let (settings, left_out) = merge::select(&command, &matches, layers)?;
     notes.extend(left_out);
-    let shown = |given: &Given| format!("{} ({})", given.long, given.place);
-    let given_words = given.iter().map(shown).collect();
+    let check_ssh_config_permissions = settings.iter().any(|setting| {
+        setting.option == "ssh-config" && matches!(setting.origin, Origin::Line(..))
+    });
+    let effective = settings.iter().map(|s| format!("{} ({})", s.option, s.origin)).collect();
     let paths = files.iter().map(|file| file.path.clone()).collect();
     let trusted = files.into_iter().find(|file| file.is_trusted);
-    let book = trusted.map(|file| HostTable { path: file.path, entries: file.hosts });
-    let book = book.unwrap_or_default();
-    let check_ssh_config_permissions = given
-        .iter()
-        .any(|given| given.long == "ssh-config" && matches!(given.place, Place::Line(..)));
-    let found = Found {
-        book,
+    let hosts = trusted.map(|file| HostTable { path: file.path, entries: file.hosts });
+    let config = LoadedConfig {
+        hosts: hosts.unwrap_or_default(),
         files: paths,
-        given: given_words,
+        effective,
         notes,
-        aside,
+        ignored_keys,
         check_ssh_config_permissions,
     };
     let mut words = typed;
     let behind_name = words.len().min(1);
-    let defaults: Vec<OsString> = given.into_iter().flat_map(|given| given.words).collect();
-    words.splice(behind_name..behind_name, defaults);
-    Ok((words, found))
+    let inserted: Vec<OsString> = settings.into_iter().flat_map(|setting| setting.words).collect();
+    words.splice(behind_name..behind_name, inserted);
+    Ok((words, config))
 }
 
-/// `--cluster` and `--profile`, or the variables that stand for them.
-fn sources(matches: &ArgMatches, around: &ProcessEnv) -> (Option<PathBuf>, Option<String>) {
+/// Removes the keys of an untrusted file that need trust, and lets the user's own file override the others.
+fn drop_untrusted(layers: &mut [Vec<OptionSetting>], file: &CheckedFile) {
+    let is_of_file = |setting: &OptionSetting| untrusted::is_from(setting, &file.path);
+    for layer in layers.iter_mut() {
+        layer.retain(|setting| untrusted::is_harmless(setting) || !is_of_file(setting));
+    }
+    layers.sort_by_key(|layer| layer.iter().any(is_of_file));
+}
+
+/// Returns `--cluster` and `--profile`, or their variables.
+fn file_and_profile(matches: &ArgMatches, env: &ProcessEnv) -> (Option<PathBuf>, Option<String>) {
     let typed = |name| matches.try_get_one::<String>(name).ok().flatten().cloned();
     let cluster = matches.try_get_one::<PathBuf>("cluster").ok().flatten().cloned();
-    let cluster = cluster.or_else(|| around.variable("RLAUNCH_CLUSTER").map(PathBuf::from));
-    let of_environment = || around.variable("RLAUNCH_PROFILE").map(OsStr::to_string_lossy);
-    let profile = typed("profile").or_else(|| of_environment().map(Into::into));
+    let cluster = cluster.or_else(|| env.variable("RLAUNCH_CLUSTER").map(PathBuf::from));
+    let variable = || env.variable("RLAUNCH_PROFILE").map(OsStr::to_string_lossy);
+    let profile = typed("profile").or_else(|| variable().map(Into::into));
     (cluster, profile)
 }
 
-/// Finds the settings of the profile that was asked for. Since the user named it, it is not left
-/// aside: one of an untrusted file is an error.
-fn chosen(name: Option<&str>, files: &[Checked]) -> Result<Vec<Given>, ConfigError> {
+/// Finds the settings of the profile that the user chose. A profile of an untrusted file is an error: to ignore
+/// it would be to ignore the user.
+fn profile_settings(
+    name: Option<&str>,
+    files: &[CheckedFile],
+) -> Result<Vec<OptionSetting>, ConfigError> {
     let Some(name) = name else { return Ok(Vec::new()) };
-    let with_it = |is_trusted| {
+    let find = |is_trusted| {
         files.iter().find(|file| file.is_trusted == is_trusted && file.profile(name).is_some())
     };
-    if let Some(given) = with_it(true).and_then(|file| file.profile(name)) {
-        return Ok(given.clone());
+    if let Some(settings) = find(true).and_then(|file| file.profile(name)) {
+        return Ok(settings.clone());
     }
-    Err(match (with_it(false), files.last()) {
-        (Some(strange), _) => {
-            ConfigError::UntrustedProfile { path: strange.path.clone(), name: name.to_owned() }
+    Err(match (find(false), files.last()) {
+        (Some(untrusted), _) => {
+            ConfigError::UntrustedProfile { path: untrusted.path.clone(), name: name.to_owned() }
         }
         (None, Some(file)) => ConfigError::NoProfile {
             path: file.path.clone(),
@@ -224,14 +238,14 @@ fn chosen(name: Option<&str>, files: &[Checked]) -> Result<Vec<Given>, ConfigErr
     })
 }
 
-/// Variables that stand for an option, and what to note of others. Those that ranks are told never
-/// do: in a rank they are set for another job.
-fn of_environment(
+/// Collects settings from variables `RLAUNCH_NAME`, and notes on those that name no option. Variables that
+/// rlaunch sets for ranks are skipped, since in a rank they have the values of another job.
+fn from_variables(
     all: &Command,
-    around: &ProcessEnv,
+    env: &ProcessEnv,
 ) -> Result<(Vec<Setting>, Vec<String>), ConfigError> {
     let (mut settings, mut notes) = (Vec::new(), Vec::new());
-    for (name, value) in &around.variables {
+    for (name, value) in &env.variables {
         let Some(name) = name.to_str() else { continue };
         let Some(rest) = name.strip_prefix(RLAUNCH_PREFIX).filter(|_| !is_rank_variable(name))
         else {
@@ -245,11 +259,11 @@ fn of_environment(
         if value.is_empty() || !merge::is_setting(option) {
             continue;
         }
-        let place = Place::Variable(name.to_owned());
+        let origin = Origin::Variable(name.to_owned());
         let Some(text) = value.to_str() else {
-            return Err(ConfigError::Wrong { place, reason: "it is not UTF-8".to_owned() });
+            return Err(ConfigError::Invalid { origin, reason: "it is not UTF-8".to_owned() });
         };
-        settings.push(Setting { key, value: Value::Text(text.to_owned()), place });
+        settings.push(Setting { key, value: SettingValue::Text(text.to_owned()), origin });
     }
     Ok((settings, notes))
 }

@@ -1,28 +1,27 @@
-//! Files that keys of a working directory's file name, and that trust in it covers: what they say counts
-//! as much as the keys, and whoever may change the one can often change the others.
+//! Other files that an rlaunch.toml names. Trust in it covers them, since they take effect as its keys do, and a
+//! user who may write one of them can often write the others.
 //!
-//! Covered are names that are relative, or lead below the file's directory. A file elsewhere did not
-//! come with this one.
+//! Only relative names and names below the file's directory are covered. A file elsewhere did not come with it.
 
-use super::error::Place;
-use super::file::{File, Setting, Value};
+use super::error::Origin;
+use super::file::{ConfigFile, Setting, SettingValue};
 use super::{find, merge, trusted};
 use clap::Command;
 use sha2::{Digest, Sha256};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Bytes that are read at one time.
+/// Bytes that are read at a time.
 const BLOCK: usize = 256 << 10;
 
 /// Form in which a key's value names files of this machine.
 #[derive(Clone, Copy)]
 enum NameForm {
-    /// All of it is a file's name.
+    /// The name of a file.
     Name,
-    /// FILE:DEST.
+    /// `FILE:DEST`.
     Template,
-    /// Words of a command line, each of which may be a file's name.
+    /// A command line, each word of which may be the name of a file.
     Command,
 }
 
@@ -39,22 +38,22 @@ const KEYS: &[(&str, NameForm)] = &[
     ("template", NameForm::Template),
 ];
 
-/// A file that a key names.
+/// File that a key names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NamedFile {
-    /// The line of the first key that names it.
+    /// Line of the first key that names it.
     pub(super) line: usize,
-    /// Its name as written.
+    /// Name as written.
     pub(super) name: PathBuf,
-    /// SHA-256 of its content; `None` where there is no such file.
+    /// SHA-256 of the content; `None` if there is no such file.
     pub(super) digest: Option<String>,
-    /// Whether it is a word of a command, which need not be a file's name.
+    /// Whether the name is a word of a command line, and therefore perhaps no file's name.
     pub(super) is_word: bool,
 }
 
-/// Lists the files that `file`, read from `path`, names and that trust in it covers. Those that are not
-/// there are among them: one that appears later is not trusted either.
-pub(super) fn of(all: &Command, file: &File, path: &Path) -> Vec<NamedFile> {
+/// Lists the files that `file`, read from `path`, names and that trust in it covers. Missing files are listed as
+/// well: if one appears later, the file is not trusted any more.
+pub(super) fn named_files(all: &Command, file: &ConfigFile, path: &Path) -> Vec<NamedFile> {
     let Ok(own) = trusted::identity(path) else { return Vec::new() };
     let directory = own.parent().unwrap_or(Path::new("/"));
     let is_covered = |name: &Path| {
@@ -62,8 +61,8 @@ pub(super) fn of(all: &Command, file: &File, path: &Path) -> Vec<NamedFile> {
     };
     let of_profiles = file.profiles.iter().flat_map(|(_, settings)| settings);
     let mut found: Vec<NamedFile> = Vec::new();
-    for setting in file.list.iter().chain(&file.defaults).chain(of_profiles) {
-        let Place::Line(_, line) = setting.place else { continue };
+    for setting in file.host_list.iter().chain(&file.defaults).chain(of_profiles) {
+        let Origin::Line(_, line) = setting.origin else { continue };
         for (name, is_word) in names(all, setting) {
             let name = PathBuf::from(name);
             match found.iter_mut().find(|known| known.name == name) {
@@ -79,16 +78,16 @@ pub(super) fn of(all: &Command, file: &File, path: &Path) -> Vec<NamedFile> {
     found
 }
 
-/// Gives what may be files' names in a setting's value, and whether each is a word of a command.
+/// Lists the texts in a setting's value that may name files, and whether each is a word of a command line.
 fn names(all: &Command, setting: &Setting) -> Vec<(String, bool)> {
     let key = merge::option(all, &setting.key).and_then(|option| option.get_long());
     let Some((_, form)) = KEYS.iter().find(|(known, _)| key == Some(known)) else {
         return Vec::new();
     };
     let texts = match &setting.value {
-        Value::Flag(_) => &[],
-        Value::Text(text) => std::slice::from_ref(text),
-        Value::List(texts) => &texts[..],
+        SettingValue::Flag(_) => &[],
+        SettingValue::Text(text) => std::slice::from_ref(text),
+        SettingValue::List(texts) => &texts[..],
     };
     let of_text = |text: &String| -> Vec<(String, bool)> {
         match form {
@@ -104,15 +103,15 @@ fn names(all: &Command, setting: &Setting) -> Vec<(String, bool)> {
     texts.iter().flat_map(of_text).filter(can_be).collect()
 }
 
-/// Gives the words of a command line, and those within them that another shell would take apart. A program
-/// that is looked up in PATH is not among them, nor what the command writes by `>`: that changes.
+/// Splits a command line into words, and these again where a shell that the command starts would split them.
+/// Leaves out a program that is looked up in PATH, and files that the command writes by `>`, since they change.
 fn words(text: &str) -> Vec<String> {
     let is_between = |c: char| c.is_whitespace() || "'\"`;|&()<>$=".contains(c);
     let split = shlex::split(text).unwrap_or_default();
     let program = split.first().filter(|word| !word.contains('/')).cloned();
     let is_odd = |word: &String| word.contains(is_between) || !text.contains(word.as_str());
     let mut words: Vec<String> = split.into_iter().filter(is_odd).collect();
-    // `<>` reads as well.
+    // `<>` opens a file for reading, too.
     let mut is_written = false;
     for part in text.split('>') {
         let read = match is_written {
@@ -126,7 +125,7 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// Computes the SHA-256 of a file's content; `None` where there is no regular file that can be read.
+/// Computes the SHA-256 of a file's content; `None` if it is not a regular file that can be read.
 pub(super) fn digest(path: &Path) -> Option<String> {
     let mut file = find::open(path).ok()?;
     if !file.metadata().ok()?.is_file() {
@@ -153,20 +152,20 @@ fn shown(digest: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::args::Args;
+    use crate::cli::args::JobArgs;
     use crate::cli::config::file;
     use clap::CommandFactory;
     use std::fs;
 
-    /// Names of the files that a text covers, in a directory with `here` in it.
+    /// Lists the files that trust in a text covers, in a directory with a file `here`.
     fn covered(text: &str) -> Vec<String> {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("rlaunch.toml");
         fs::write(scratch.path().join("here"), "x").unwrap();
         let text = text.replace("DIR", scratch.path().to_str().unwrap());
-        let mut all = Args::command();
+        let mut all = JobArgs::command();
         all.build();
-        let named = of(&all, &file::parse(&text, &path).unwrap(), &path);
+        let named = named_files(&all, &file::parse(&text, &path).unwrap(), &path);
         let shown = |named: NamedFile| {
             let mark = if named.digest.is_some() { "+" } else { "-" };
             let name = named.name.display().to_string();

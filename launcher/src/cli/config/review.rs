@@ -1,28 +1,28 @@
-//! Review of a file before it is trusted: what it would do then.
+//! Review of a configuration file before it is trusted: the effects that it would have.
 
-use super::error::{ConfigError, FILE, Place};
-use super::file::{self, Setting, Value};
+use super::error::{ConfigError, FILE, Origin};
+use super::file::{self, Setting, SettingValue};
 use super::named::{self, NamedFile};
-use super::{TrustStore, find, merge, stranger};
+use super::{TrustStore, find, merge, untrusted};
 use crate::hosts::host_table::HostEntry;
 use clap::Command;
 use rlaunch_console::process_env::ProcessEnv;
 use std::path::{Path, PathBuf};
 
-/// A file that was read, to be trusted as it was read.
+/// Configuration file and its effects. It can be trusted with the content that was read.
 #[derive(Clone, Debug)]
 pub(crate) struct Review {
     path: PathBuf,
     text: String,
-    /// The files that trust covers beside it, as they are now.
+    /// Other files that trust in it covers, with their present content.
     named: Vec<NamedFile>,
-    /// Its effects that need trust, a line each.
+    /// Effects that need trust, one per line.
     pub(crate) lines: Vec<String>,
 }
 
 impl Review {
-    /// Reads a file that a working directory may have; `all` knows every option.
-    pub(crate) fn of(path: &Path, mut all: Command) -> Result<Review, ConfigError> {
+    /// Reads the rlaunch.toml of a working directory. `all` has every option that may be set.
+    pub(crate) fn read(path: &Path, mut all: Command) -> Result<Review, ConfigError> {
         all.build();
         if path.file_name().is_none_or(|name| name != FILE) {
             return Err(ConfigError::NeedsNoTrust(path.to_owned()));
@@ -30,67 +30,67 @@ impl Review {
         let text = find::guarded(path)?.ok_or_else(|| ConfigError::Missing(path.to_owned()))?;
         let file = file::parse(&text, path)?;
         let mut found: Vec<(usize, String)> = Vec::new();
-        for setting in file.list.iter().chain(&file.defaults) {
-            found.extend(line(&all, setting, "")?);
+        for setting in file.host_list.iter().chain(&file.defaults) {
+            found.extend(setting_line(&all, setting, "")?);
         }
         for (name, settings) in &file.profiles {
             let section = format!("[profile.{}] ", name.escape_debug());
             for setting in settings {
-                found.extend(line(&all, setting, &section)?);
+                found.extend(setting_line(&all, setting, &section)?);
             }
         }
-        found.extend(file.hosts.iter().filter_map(|host| Some((host.line, of_host(host)?))));
-        let named = named::of(&all, &file, path);
-        found.extend(named.iter().filter_map(|named| Some((named.line, of_file(named)?))));
+        found.extend(file.hosts.iter().filter_map(|host| Some((host.line, host_effect(host)?))));
+        let named = named::named_files(&all, &file, path);
+        found.extend(named.iter().filter_map(|named| Some((named.line, file_effect(named)?))));
         found.sort_by_key(|(line, _)| *line);
         let shown = |(line, text): (usize, String)| format!("{}:{line}: {text}", path.display());
         let lines = found.into_iter().map(shown).collect();
         Ok(Review { path: path.to_owned(), text, named, lines })
     }
 
-    /// Lets the file, and those that it names, count as they were read.
-    pub(crate) fn trust(&self, around: &ProcessEnv) -> Result<(), ConfigError> {
-        TrustStore::of(around)?.trust(&self.path, &self.text, &self.named)
+    /// Records that the file, and those that it names, are trusted with the content that was read.
+    pub(crate) fn trust(&self, env: &ProcessEnv) -> Result<(), ConfigError> {
+        TrustStore::for_user(env)?.trust(&self.path, &self.text, &self.named)
     }
 }
 
-/// Says what a setting does, with its line. Harmless settings are left out, except in a profile: a
-/// profile counts as a whole or not at all. Values are shown in full, what looks like a secret as
-/// well: a command could hide behind it.
-fn line(
+/// Describes the effect of a setting, with its line. Harmless settings are left out, except in a profile, since a
+/// profile takes effect as a whole or not at all. Values are shown in full, even if they look like secrets: a
+/// command could hide in one.
+fn setting_line(
     all: &Command,
     setting: &Setting,
     section: &str,
 ) -> Result<Option<(usize, String)>, ConfigError> {
-    let given = merge::check(all, setting)?;
-    let is_harmless = stranger::is_harmless(&given);
-    let Place::Line(_, line) = given.place else { return Ok(None) };
+    let checked = merge::check(all, setting)?;
+    let is_harmless = untrusted::is_harmless(&checked);
+    let Origin::Line(_, line) = checked.origin else { return Ok(None) };
     if is_harmless && section.is_empty() {
         return Ok(None);
     }
     let quoted = |text: &String| format!("{text:?}");
     let value = match &setting.value {
-        Value::Flag(flag) => flag.to_string(),
-        Value::Text(text) => quoted(text),
-        Value::List(texts) => texts.iter().map(quoted).collect::<Vec<_>>().join(", "),
+        SettingValue::Flag(flag) => flag.to_string(),
+        SettingValue::Text(text) => quoted(text),
+        SettingValue::List(texts) => texts.iter().map(quoted).collect::<Vec<_>>().join(", "),
     };
-    let effect = if is_harmless { "" } else { stranger::effect(&given.long) };
+    let effect = if is_harmless { "" } else { untrusted::effect(&checked.option) };
     let colon = if effect.is_empty() { "" } else { ": " };
     Ok(Some((line, format!("{section}{} = {value}{colon}{effect}", setting.key))))
 }
 
-/// Says that a file's content is trusted as it is. Words of a command that name no file are left out.
-fn of_file(named: &NamedFile) -> Option<String> {
+/// Says whether the content of a named file is trusted. Words of a command line that name no file are left out.
+fn file_effect(named: &NamedFile) -> Option<String> {
     let name = &named.name;
     match &named.digest {
         Some(_) => Some(format!("file {name:?}: trusted with its present content")),
         None if named.is_word => None,
-        None => Some(format!("file {name:?}: is not there, and not trusted once it is")),
+        None => Some(format!("file {name:?}: missing; trust ends if it appears")),
     }
 }
 
-/// Says how a host is reached according to the file.
-fn of_host(host: &HostEntry) -> Option<String> {
+/// Says how the file has a host reached.
+fn host_effect(host: &HostEntry) -> Option<String> {
     let words = [
         host.ssh.as_ref().map(|ssh| format!("ssh {ssh:?}")),
         host.user.as_ref().map(|user| format!("user {user:?}")),
@@ -105,7 +105,7 @@ fn of_host(host: &HostEntry) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::args::Args;
+    use crate::cli::args::JobArgs;
     use clap::CommandFactory;
     use std::fs;
 
@@ -116,7 +116,7 @@ mod tests {
         for file in files {
             fs::write(scratch.path().join(file), "").unwrap();
         }
-        let lines = Review::of(&path, Args::command()).unwrap().lines.join("\n");
+        let lines = Review::read(&path, JobArgs::command()).unwrap().lines.join("\n");
         lines.replace(&format!("{}/", scratch.path().display()), "")
     }
 
@@ -148,7 +148,7 @@ mod tests {
         for line in [
             "rlaunch.toml:2: file \"c.cfg\": trusted with its present content",
             "rlaunch.toml:3: file \"e\": trusted with its present content",
-            "rlaunch.toml:3: file \"none\": is not there, and not trusted once it is",
+            "rlaunch.toml:3: file \"none\": missing; trust ends if it appears",
         ] {
             assert!(lines.contains(line), "no {line}: {lines}");
         }

@@ -1,11 +1,14 @@
 use super::*;
-use crate::cli::args::{Args, BenchArgs, ReapArgs, TopoArgs};
+use crate::cli::args::JobArgs;
+use crate::commands::bench::BenchArgs;
+use crate::commands::reap::ReapArgs;
+use crate::commands::topo::TopoArgs;
 use clap::{CommandFactory, Parser};
 use std::fs;
 use tempfile::TempDir;
 
-/// A directory with `rlaunch.toml` in it, which nobody trusts yet, and variables.
-fn strange(text: &str, variables: &[(&str, &str)]) -> (TempDir, ProcessEnv) {
+/// Makes a directory with an untrusted `rlaunch.toml`, and variables.
+fn untrusted_file(text: &str, variables: &[(&str, &str)]) -> (TempDir, ProcessEnv) {
     let scratch = tempfile::tempdir().unwrap();
     fs::write(scratch.path().join("rlaunch.toml"), text).unwrap();
     let variables = variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
@@ -13,38 +16,38 @@ fn strange(text: &str, variables: &[(&str, &str)]) -> (TempDir, ProcessEnv) {
     (scratch, ProcessEnv { variables, directory, home: Some(home) })
 }
 
-/// Like `strange`, with a file that is trusted.
-fn around(text: &str, variables: &[(&str, &str)]) -> (TempDir, ProcessEnv) {
-    let (scratch, around) = strange(text, variables);
-    let file = around.directory.join("rlaunch.toml");
-    TrustStore::of(&around).unwrap().trust(&file, text, &[]).unwrap();
-    (scratch, around)
+/// Makes a directory with a trusted `rlaunch.toml`, and variables.
+fn trusted_file(text: &str, variables: &[(&str, &str)]) -> (TempDir, ProcessEnv) {
+    let (scratch, env) = untrusted_file(text, variables);
+    let file = env.directory.join("rlaunch.toml");
+    TrustStore::for_user(&env).unwrap().trust(&file, text, &[]).unwrap();
+    (scratch, env)
 }
 
 fn words(line: &str) -> Vec<OsString> {
     std::iter::once("rlaunch").chain(line.split(' ')).map(OsString::from).collect()
 }
 
-/// What a command line means with such a file and variables.
-fn meant<P: Parser>(
+/// Parses a command line with a trusted file and variables.
+fn parsed<P: Parser>(
     line: &str,
     text: &str,
     variables: &[(&str, &str)],
-) -> Result<(P, Found), String> {
-    let (scratch, around) = around(text, variables);
-    let found = with_defaults(Args::command(), P::command(), words(line), &around);
-    let (words, found) = found.map_err(|error| {
+) -> Result<(P, LoadedConfig), String> {
+    let (scratch, env) = trusted_file(text, variables);
+    let config = with_defaults(JobArgs::command(), P::command(), words(line), &env);
+    let (words, config) = config.map_err(|error| {
         error.to_string().replace(&format!("{}/", scratch.path().display()), "")
     })?;
-    Ok((P::try_parse_from(words).unwrap(), found))
+    Ok((P::try_parse_from(words).unwrap(), config))
 }
 
-fn job(line: &str, text: &str, variables: &[(&str, &str)]) -> Args {
-    meant::<Args>(line, text, variables).unwrap().0
+fn job(line: &str, text: &str, variables: &[(&str, &str)]) -> JobArgs {
+    parsed::<JobArgs>(line, text, variables).unwrap().0
 }
 
-fn said(line: &str, text: &str, variables: &[(&str, &str)]) -> String {
-    meant::<Args>(line, text, variables).unwrap_err()
+fn error(line: &str, text: &str, variables: &[(&str, &str)]) -> String {
+    parsed::<JobArgs>(line, text, variables).unwrap_err()
 }
 
 #[test]
@@ -54,13 +57,13 @@ fn flags_count_before_the_environment_before_the_profile_before_the_defaults() {
     let variables = [("RLAUNCH_NP", "4"), ("RLAUNCH_WDIR", "/e")];
     let args = job("--profile x --np 5 hostname", file, &variables);
     assert_eq!(args.hosts.ranks, Some(5));
-    assert_eq!(args.program.wdir, Some("/e".into()));
-    assert_eq!(args.between.radix, Some(6));
-    assert_eq!(args.end.kill_after.as_secs(), 1);
+    assert_eq!(args.environment.wdir, Some("/e".into()));
+    assert_eq!(args.rendezvous.radix, Some(6));
+    assert_eq!(args.termination.kill_after.as_secs(), 1);
     assert_eq!(args.command.argv, ["hostname"]);
-    // Without the profile it says nothing; and a program's words are its own.
+    // Without the profile its settings have no effect; and options behind the program are the program's.
     let args = job("hostname --np 7", file, &[("RLAUNCH_PROFILE", "")]);
-    assert_eq!((args.hosts.ranks, args.between.radix), (Some(2), Some(5)));
+    assert_eq!((args.hosts.ranks, args.rendezvous.radix), (Some(2), Some(5)));
     assert_eq!(args.command.argv, ["hostname", "--np", "7"]);
     let args = job("hostname", file, &[("RLAUNCH_PROFILE", "x")]);
     assert_eq!(args.hosts.ranks, Some(3));
@@ -72,10 +75,10 @@ fn lists_replace_each_other_and_variables_of_ranks_add_up() {
                 oob-if = [\"e0\", \"e1\"]\n[profile.x]\nenv = \"A=2\"\n[hosts.c]\n";
     let args = job("--profile x -x B=3 p", file, &[("RLAUNCH_OOB_IF", "e2,e3")]);
     assert_eq!(args.hosts.hosts, ["a", "b:2"]);
-    assert_eq!(args.program.env, ["A=1", "B=1", "A=2", "B=3"]);
-    assert_eq!(args.between.oob_if, ["e2", "e3"]);
+    assert_eq!(args.environment.env, ["A=1", "B=1", "A=2", "B=3"]);
+    assert_eq!(args.rendezvous.oob_if, ["e2", "e3"]);
     assert_eq!(job("-H d p", file, &[]).hosts.hosts, ["d"]);
-    // Without a list, the hosts of the file are all that it has.
+    // Without a list, all hosts of the file are those of the job.
     assert_eq!(job("p", "[hosts.b]\n[hosts.a]\n", &[]).hosts.hosts, ["b", "a"]);
     assert_eq!(job("p", "[hosts.b]\n", &[("RLAUNCH_HOSTS", "x,y")]).hosts.hosts, ["x,y"]);
 }
@@ -83,13 +86,13 @@ fn lists_replace_each_other_and_variables_of_ranks_add_up() {
 #[test]
 fn what_excludes_what_was_typed_is_left_out() {
     let file = "[defaults]\nrsh = \"ssh -x\"\nno-watch = true\n[profile.x]\nno-watch = false\n";
-    let (args, found) = meant::<Args>("--port 2222 p", file, &[]).unwrap();
-    assert!(args.reach.rsh.is_none() && args.network.mesh.no_watch);
-    assert!(found.notes[0].ends_with("rsh is left out for --port"), "{found:?}");
-    assert!(found.hint().unwrap().contains("no-watch ("), "{found:?}");
+    let (args, config) = parsed::<JobArgs>("--port 2222 p", file, &[]).unwrap();
+    assert!(args.connect.rsh.is_none() && args.network.mesh.no_watch);
+    assert!(config.notes[0].ends_with("--port overrides rsh"), "{config:?}");
+    assert!(config.hint().unwrap().contains("no-watch ("), "{config:?}");
     let args = job("--profile x --abort-on-link-down p", file, &[]);
-    assert!(!args.network.mesh.no_watch && args.reach.rsh.is_some());
-    let both = said("p", "[defaults]\nrsh = \"ssh\"\nport = 22\n", &[]);
+    assert!(!args.network.mesh.no_watch && args.connect.rsh.is_some());
+    let both = error("p", "[defaults]\nrsh = \"ssh\"\nport = 22\n", &[]);
     assert_eq!(both, "rlaunch.toml:3: `port` and `rsh` (rlaunch.toml:2) exclude each other");
 }
 
@@ -104,117 +107,134 @@ fn variables_of_ranks_are_no_options() {
         ("RLAUNCH_VERBOSE", "2"),
         ("RLAUNCH_OVERSUBSCRIBE", "off"),
     ];
-    let (args, found) = meant::<Args>("p", "", &variables).unwrap();
+    let (args, config) = parsed::<JobArgs>("p", "", &variables).unwrap();
     assert!(args.hosts.hosts.is_empty() && args.network.init_timeout.is_none());
     assert!(!args.hosts.oversubscribe && args.hosts.ranks.is_none());
     assert_eq!(args.output.verbose, 2);
-    assert_eq!(found.notes, ["RLAUNCH_NO_SUCH stands for no option"]);
-    assert_eq!(found.given.len(), 2, "{found:?}");
+    assert_eq!(config.notes, ["RLAUNCH_NO_SUCH stands for no option"]);
+    assert_eq!(config.effective.len(), 2, "{config:?}");
 }
 
 #[test]
 fn mistakes_are_named_where_they_stand() {
-    let of = |line: &str| said("p", &format!("[defaults]\n\n{line}\n"), &[]);
+    let error_in = |line: &str| error("p", &format!("[defaults]\n\n{line}\n"), &[]);
     assert_eq!(
-        of("tag_outputs = true"),
+        error_in("tag_outputs = true"),
         "rlaunch.toml:3: unknown key `tag_outputs`: `tag-output` exists"
     );
-    assert_eq!(of("xyzzy = 1"), "rlaunch.toml:3: unknown key `xyzzy`");
-    assert_eq!(of("profile = \"x\""), "rlaunch.toml:3: `profile` is for the command line");
-    assert_eq!(of("np = 0"), "rlaunch.toml:3: `np` cannot be `0`: a number of ranks, 1 or more");
+    assert_eq!(error_in("xyzzy = 1"), "rlaunch.toml:3: unknown key `xyzzy`");
     assert_eq!(
-        of("transport = \"tpc\""),
+        error_in("profile = \"x\""),
+        "rlaunch.toml:3: `profile` can be set on the command line only"
+    );
+    assert_eq!(
+        error_in("np = 0"),
+        "rlaunch.toml:3: `np` cannot be `0`: a number of ranks, 1 or more"
+    );
+    assert_eq!(
+        error_in("transport = \"tpc\""),
         "rlaunch.toml:3: `transport` cannot be `tpc`: auto, rdma or tcp"
     );
-    assert_eq!(of("oversubscribe = \"x\""), "rlaunch.toml:3: `oversubscribe` is true or false");
-    assert_eq!(of("np = true"), "rlaunch.toml:3: `np` takes a value, not true or false");
-    assert_eq!(of("np = [\"1\"]"), "rlaunch.toml:3: `np` takes one value");
-    assert!(
-        of("port = 70000").starts_with("rlaunch.toml:3: `port` cannot be `70000`: "),
-        "{}",
-        of("port = 70000")
-    );
-    // In a profile that nobody asks for as well.
-    assert!(said("p", "[profile.x]\nnp = 0\n", &[]).starts_with("rlaunch.toml:2: "));
     assert_eq!(
-        said("p", "", &[("RLAUNCH_NP", "x")]),
+        error_in("oversubscribe = \"x\""),
+        "rlaunch.toml:3: `oversubscribe` is true or false"
+    );
+    assert_eq!(error_in("np = true"), "rlaunch.toml:3: `np` takes a value, not true or false");
+    assert_eq!(error_in("np = [\"1\"]"), "rlaunch.toml:3: `np` takes one value");
+    assert!(
+        error_in("port = 70000").starts_with("rlaunch.toml:3: `port` cannot be `70000`: "),
+        "{}",
+        error_in("port = 70000")
+    );
+    // Also in a profile that is not chosen.
+    assert!(error("p", "[profile.x]\nnp = 0\n", &[]).starts_with("rlaunch.toml:2: "));
+    assert_eq!(
+        error("p", "", &[("RLAUNCH_NP", "x")]),
         "RLAUNCH_NP: `np` cannot be `x`: a number of ranks, 1 or more"
     );
     assert_eq!(
-        said("--profile z p", "[profile.x]\n[profile.y]\n", &[]),
+        error("--profile z p", "[profile.x]\n[profile.y]\n", &[]),
         "rlaunch.toml has no profile `z`: it has x, y"
     );
-    assert!(said("--profile z --cluster none p", "", &[]).contains("there is no rlaunch.toml"));
+    assert!(error("--profile z --cluster none p", "", &[]).contains("there is no rlaunch.toml"));
 }
 
 #[test]
 fn verbs_take_what_they_have() {
     let file = "[defaults]\nhosts = [\"a\", \"b\"]\nnp = 2\nssh-config = \"/c\"\nwdir = \"/d\"\n\
                 transport = \"tcp\"\n[hosts.a]\nssh = \"10.0.0.1\"\n";
-    let (args, found) = meant::<TopoArgs>("--gids", file, &[]).unwrap();
+    let (args, config) = parsed::<TopoArgs>("--gids", file, &[]).unwrap();
     assert_eq!(
-        (args.hosts, args.reach.ssh_config),
+        (args.hosts.hosts, args.connect.ssh_config),
         (vec!["a".into(), "b".into()], Some("/c".into()))
     );
-    assert_eq!(found.book.entries.len(), 1);
-    let (args, _) = meant::<TopoArgs>("--from x.tar", file, &[]).unwrap();
-    assert!(args.hosts.is_empty());
-    let (args, _) = meant::<ReapArgs>("--all -H c", file, &[]).unwrap();
-    assert_eq!(args.hosts, ["c"]);
-    let (args, _) = meant::<BenchArgs>("lat", file, &[]).unwrap();
-    assert_eq!((args.ranks, args.hosts.len()), (Some(2), 2));
-    // Mistakes are found for every verb.
-    assert!(meant::<TopoArgs>("--gids", "[defaults]\nnpp = 1\n", &[]).is_err());
+    assert_eq!(config.hosts.entries.len(), 1);
+    let (args, _) = parsed::<TopoArgs>("--from x.tar", file, &[]).unwrap();
+    assert!(args.hosts.hosts.is_empty());
+    let (args, _) = parsed::<ReapArgs>("--all -H c", file, &[]).unwrap();
+    assert_eq!(args.hosts.hosts, ["c"]);
+    let (args, _) = parsed::<BenchArgs>("lat", file, &[]).unwrap();
+    assert_eq!((args.ranks, args.measurement.hosts.len()), (Some(2), 2));
+    // Errors are config whatever the verb is.
+    assert!(parsed::<TopoArgs>("--gids", "[defaults]\nnpp = 1\n", &[]).is_err());
 }
 
 #[test]
 fn help_needs_no_file() {
-    let (_scratch, around) = around("[defaults]\nnpp = 1\n", &[]);
-    assert!(with_defaults(Args::command(), Args::command(), words("--help"), &around).is_ok());
+    let (_scratch, env) = trusted_file("[defaults]\nnpp = 1\n", &[]);
+    assert!(with_defaults(JobArgs::command(), JobArgs::command(), words("--help"), &env).is_ok());
 }
 
 /// Parses a command line with an untrusted file here, and one of the user's own.
-fn among_strangers(line: &str, near: &str, own: Option<&str>) -> Result<(Args, Found), String> {
-    let (scratch, around) = strange(near, &[]);
+fn with_untrusted(
+    line: &str,
+    near: &str,
+    own: Option<&str>,
+) -> Result<(JobArgs, LoadedConfig), String> {
+    let (scratch, env) = untrusted_file(near, &[]);
     if let Some(own) = own {
         let path = scratch.path().join("home/.config/rlaunch/rlaunch.toml");
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, own).unwrap();
     }
     let plain = |text: String| text.replace(&format!("{}/", scratch.path().display()), "");
-    let found = with_defaults(Args::command(), Args::command(), words(line), &around);
-    let (words, found) = found.map_err(|error| plain(error.to_string()))?;
-    Ok((Args::try_parse_from(words).unwrap(), found))
+    let config = with_defaults(JobArgs::command(), JobArgs::command(), words(line), &env);
+    let (words, config) = config.map_err(|error| plain(error.to_string()))?;
+    Ok((JobArgs::try_parse_from(words).unwrap(), config))
 }
 
 #[test]
 fn of_an_untrusted_file_harmless_keys_count_and_others_are_named() {
     let file = "[defaults]\nnp = 2\nrsh = \"x\"\nenv = [\"A=1\"]\ntransport = \"tcp\"\n\
                 [hosts.b]\nssh = \"c\"\n[profile.x]\nnp = 3\n";
-    let (args, found) = among_strangers("p", file, None).unwrap();
+    let (args, config) = with_untrusted("p", file, None).unwrap();
     assert_eq!(
         (args.hosts.ranks, args.network.transport),
         (Some(2), crate::plan::rank_config::Transport::Tcp)
     );
-    assert!(args.reach.rsh.is_none() && args.program.env.is_empty() && args.hosts.hosts.is_empty());
-    assert!(found.book.entries.is_empty());
-    let said = found.warning().unwrap();
-    let keys = "so rsh (line 3), env (line 4) and hosts (line 6) are left aside; `rlaunch trust` ";
-    assert!(said.contains(keys) && !said.contains('\n'), "{said}");
-    assert!(found.check_no_hosts().is_err());
-    // What was typed counts before it, so nothing of that is left aside.
+    assert!(
+        args.connect.rsh.is_none()
+            && args.environment.env.is_empty()
+            && args.hosts.hosts.is_empty()
+    );
+    assert!(config.hosts.entries.is_empty());
+    let warning = config.warning().unwrap();
+    let keys = "so rsh (line 3), env (line 4) and hosts (line 6) are ignored; `rlaunch trust` ";
+    assert!(warning.contains(keys) && !warning.contains('\n'), "{warning}");
+    assert!(config.check_no_hosts().is_err());
+    // What was typed overrides the file, so it is not listed as ignored.
     let file = "[defaults]\nrsh = \"x\"\nhosts = [\"b\"]\n";
-    let (_, found) = among_strangers("--rsh y p", file, None).unwrap();
-    assert!(found.warning().unwrap().contains("so hosts (line 3) are left aside"), "{found:?}");
-    let (_, found) = among_strangers("--rsh y -H a p", file, None).unwrap();
-    assert_eq!(found.warning(), None);
-    assert!(found.check_no_hosts().is_ok());
-    let error = among_strangers("--profile x p", "[profile.x]\nnp = 3\n", None).unwrap_err();
-    let expected = "profile `x` of rlaunch.toml does not count: the file is not trusted";
+    let (_, config) = with_untrusted("--rsh y p", file, None).unwrap();
+    assert!(config.warning().unwrap().contains("so hosts (line 3) are ignored"), "{config:?}");
+    let (_, config) = with_untrusted("--rsh y -H a p", file, None).unwrap();
+    assert_eq!(config.warning(), None);
+    assert!(config.check_no_hosts().is_ok());
+    let error = with_untrusted("--profile x p", "[profile.x]\nnp = 3\n", None).unwrap_err();
+    let expected = "profile `x` of rlaunch.toml has no effect: the file is not trusted";
     assert_eq!(error, expected);
-    // A name is harmless, but not an escape of the terminal's.
-    let (_, found) = among_strangers("p", "[defaults]\nname = \"\\u001b[2J\"\n", None).unwrap();
-    assert!(found.warning().unwrap().contains("name (line 2)"), "{found:?}");
+    // A name is harmless, unless it has an escape sequence for the terminal.
+    let (_, config) = with_untrusted("p", "[defaults]\nname = \"\\u001b[2J\"\n", None).unwrap();
+    assert!(config.warning().unwrap().contains("name (line 2)"), "{config:?}");
 }
 
 #[test]
@@ -232,16 +252,16 @@ fn no_key_that_needs_trust_counts_before_it() {
         "\"10.0.0.0/8\"",
         "\"oob_tcp_if_include e0\"",
     ];
-    for key in stranger::needing_trust() {
+    for key in untrusted::needing_trust() {
         let parsed = |value: &&str| {
             let file = format!("[defaults]\n{key} = {value}\n");
-            let (_scratch, around) = strange(&file, &[]);
-            with_defaults(Args::command(), Args::command(), words("p"), &around).ok()
+            let (_scratch, env) = untrusted_file(&file, &[]);
+            with_defaults(JobArgs::command(), JobArgs::command(), words("p"), &env).ok()
         };
         let counted = VALUES.iter().find_map(parsed);
-        let (counted, found) = counted.unwrap_or_else(|| panic!("a value for `{key}`"));
+        let (counted, config) = counted.unwrap_or_else(|| panic!("a value for `{key}`"));
         assert_eq!(counted, words("p"), "{key}");
-        assert!(found.warning().unwrap().contains("(line 2)"), "{found:?}");
+        assert!(config.warning().unwrap().contains("(line 2)"), "{config:?}");
     }
 }
 
@@ -251,56 +271,57 @@ fn an_untrusted_file_takes_nothing_away_from_the_users_own() {
                [profile.x]\nradix = 3\n";
     let near =
         "[defaults]\nno-env = false\nnp = 2\nrsh = \"x\"\n[hosts.n]\n[profile.x]\nradix = 9\n";
-    let (args, found) = among_strangers("--profile x p", near, Some(own)).unwrap();
+    let (args, config) = with_untrusted("--profile x p", near, Some(own)).unwrap();
     assert_eq!((args.hosts.hosts, args.hosts.ranks), (vec!["o".to_owned()], Some(4)));
-    assert_eq!((args.reach.rsh.as_deref(), args.between.radix), (Some("mine"), Some(3)));
-    assert!(args.program.no_env);
-    assert_eq!(found.book.entries[0].name, "o");
-    assert!(found.warning().is_some());
-    // The user's own harmless keys count, too; others do not even add to them.
+    assert_eq!((args.connect.rsh.as_deref(), args.rendezvous.radix), (Some("mine"), Some(3)));
+    assert!(args.environment.no_env);
+    assert_eq!(config.hosts.entries[0].name, "o");
+    assert!(config.warning().is_some());
+    // The user's own keys override harmless ones, and an untrusted file does not add to them.
     let own =
         "[defaults]\nkill-after = 300\nrequire-rdma = true\nradix = 3\nmerge-stderr = false\n";
     let near = "[defaults]\nkill-after = 0\nrequire-rdma = false\nradix = 9\nmerge-stderr = true\n\
                 no-record = true\ncontinue-on-error = true\nsingleton = \"ignore\"\n\
                 tag-output = \"error: run\"\nnp = 2\n";
-    let (args, found) = among_strangers("p", near, Some(own)).unwrap();
-    assert_eq!((args.end.kill_after.as_secs(), args.between.radix), (300, Some(3)));
+    let (args, config) = with_untrusted("p", near, Some(own)).unwrap();
+    assert_eq!((args.termination.kill_after.as_secs(), args.rendezvous.radix), (300, Some(3)));
     assert!(args.network.require_rdma && !args.output.merge_stderr && !args.output.no_record);
-    assert!(!args.end.continue_on_error && args.output.tag_output.is_none());
+    assert!(!args.termination.continue_on_error && args.output.tag_output.is_none());
     assert_eq!(args.hosts.ranks, Some(2));
     let keys = "kill-after (line 2), no-record (line 6), continue-on-error (line 7), singleton (line 8) \
-                and tag-output (line 9) are left aside";
-    assert!(found.warning().unwrap().contains(keys), "{found:?}");
-    let (args, found) = among_strangers("p", "[defaults]\ntag-output = true\n", None).unwrap();
-    assert!(args.output.tag_output.is_some() && found.warning().is_none());
+                and tag-output (line 9) are ignored";
+    assert!(config.warning().unwrap().contains(keys), "{config:?}");
+    let (args, config) = with_untrusted("p", "[defaults]\ntag-output = true\n", None).unwrap();
+    assert!(args.output.tag_output.is_some() && config.warning().is_none());
 }
 
 #[test]
 fn a_file_that_names_a_changed_one_does_not_count() {
     let text = "[defaults]\nssh-config = \"ssh.cfg\"\nenv = [\"A=1\"]\n";
-    let (scratch, around) = strange(text, &[]);
+    let (scratch, env) = untrusted_file(text, &[]);
     let cfg = scratch.path().join("ssh.cfg");
     fs::write(&cfg, "Host a\n").unwrap();
-    let review = Review::of(&scratch.path().join("rlaunch.toml"), Args::command()).unwrap();
-    review.trust(&around).unwrap();
+    let review = Review::read(&scratch.path().join("rlaunch.toml"), JobArgs::command()).unwrap();
+    review.trust(&env).unwrap();
     let read = || {
-        let read = with_defaults(Args::command(), Args::command(), words("p"), &around);
-        let (words, found) = read.unwrap();
-        (Args::try_parse_from(words).unwrap().reach.ssh_config, found)
+        let read = with_defaults(JobArgs::command(), JobArgs::command(), words("p"), &env);
+        let (words, config) = read.unwrap();
+        (JobArgs::try_parse_from(words).unwrap().connect.ssh_config, config)
     };
-    let (path, found) = read();
-    assert_eq!((path, found.warning()), (Some("ssh.cfg".into()), None));
-    assert!(found.check_ssh_config_permissions);
+    let (path, config) = read();
+    assert_eq!((path, config.warning()), (Some("ssh.cfg".into()), None));
+    assert!(config.check_ssh_config_permissions);
     fs::write(&cfg, "ProxyCommand evil\n").unwrap();
-    let (path, found) = read();
+    let (path, config) = read();
     assert_eq!(path, None);
-    let said = found.warning().unwrap();
-    assert!(said.starts_with("ssh.cfg, which ") && said.contains("ssh-config (line 2)"), "{said}");
-    assert!(said.contains(" names, has changed since that was trusted, so "), "{said}");
+    let warning = config.warning().unwrap();
+    assert!(warning.starts_with("ssh.cfg, which "), "{warning}");
+    assert!(warning.contains("ssh-config (line 2)"), "{warning}");
+    assert!(warning.contains(" names, has changed since that was trusted, so "), "{warning}");
     fs::write(scratch.path().join("rlaunch.toml"), text.replace("A=1", "A=2")).unwrap();
-    let (_, found) = read();
+    let (_, config) = read();
     assert!(
-        found.warning().unwrap().contains("rlaunch.toml has changed since it was trusted, so ")
+        config.warning().unwrap().contains("rlaunch.toml has changed since it was trusted, so ")
     );
 }
 
@@ -308,7 +329,7 @@ fn a_file_that_names_a_changed_one_does_not_count() {
 fn a_configuration_of_ssh_that_was_typed_is_the_users() {
     let file = "[defaults]\nssh-config = \"c\"\n";
     let is_of_file = |line: &str, variables: &[(&str, &str)]| {
-        meant::<Args>(line, file, variables).unwrap().1.check_ssh_config_permissions
+        parsed::<JobArgs>(line, file, variables).unwrap().1.check_ssh_config_permissions
     };
     assert!(is_of_file("p", &[]));
     assert!(!is_of_file("--ssh-config d p", &[]));

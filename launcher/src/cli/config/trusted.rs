@@ -1,9 +1,8 @@
-//! Files of working directories that the user trusts: a record for each in the user's state
-//! directory, with the file's path and the SHA-256 of its content, and of each file that it names.
-//! Another content of any of them is not trusted.
+//! Store of the configuration files that the user trusts.
 //!
-//! A record counts only if it belongs to this user and nobody else may write to it, wherever the
-//! state directory is.
+//! Each file has a record in the user's state directory: its path, the SHA-256 of its content, and the same of
+//! each file that it names. If the content of any of them changes, the file is not trusted any more. A record
+//! is valid only if it belongs to this user and no other user may write it, wherever the state directory is.
 
 use super::error::ConfigError;
 use super::find;
@@ -17,57 +16,56 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The longest record, in bytes.
-const LONGEST: usize = 256 << 10;
-/// Characters of a digest as it is written.
+/// Limit of a record's size, in bytes.
+const MAX_BYTES: usize = 256 << 10;
+/// Characters of a digest in hexadecimal.
 const DIGITS: usize = 64;
-/// Stands for the digest of a file that is not there.
+/// Placeholder for the digest of a missing file.
 const ABSENT: [u8; DIGITS] = [b'-'; DIGITS];
 
-/// The records of one user.
+/// Records of one user.
 #[derive(Clone, Debug)]
 pub(crate) struct TrustStore {
     directory: PathBuf,
 }
 
-/// A file that was trusted once.
+/// File with a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Trusted {
+pub(crate) struct TrustedFile {
     pub(crate) path: PathBuf,
-    pub(crate) state: State,
+    pub(crate) state: TrustState,
 }
 
-/// State of a file that was trusted.
+/// State of a file that has a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    /// Its content, and that of the files that it names, is the trusted one.
+pub(crate) enum TrustState {
+    /// Trusted: its content, and that of the files that it names, has not changed.
     Same,
-    /// This has another content, so that the file does not count: itself, or a file that it names.
+    /// Not trusted any more: the content of this file has changed, itself or one that it names.
     Changed(PathBuf),
-    /// It cannot be read any more.
+    /// The file cannot be read any more.
     Gone,
 }
 
 impl TrustStore {
-    /// Finds the store of this user; fails where there is no state directory.
-    pub(crate) fn of(around: &ProcessEnv) -> Result<TrustStore, ConfigError> {
-        let state = around.state().ok_or(ConfigError::NoState)?;
+    /// Returns the store of this user; fails if there is no state directory.
+    pub(crate) fn for_user(env: &ProcessEnv) -> Result<TrustStore, ConfigError> {
+        let state = env.state().ok_or(ConfigError::NoStateDirectory)?;
         Ok(TrustStore { directory: state.join("rlaunch/trusted") })
     }
 
-    /// Compares a file with its record; `None` where it was not trusted. A record that cannot be read
-    /// does not count.
-    pub(super) fn state(&self, path: &Path, content: &str) -> Option<State> {
+    /// Compares a file with its record; `None` if it has no valid record.
+    pub(super) fn state(&self, path: &Path, content: &str) -> Option<TrustState> {
         let identity = identity(path).ok()?;
         let record =
             read(&self.record_of(&identity)).ok().filter(|record| record.path == identity)?;
         Some(match record.state(content) {
-            State::Changed(own) if own == identity => State::Changed(path.to_owned()),
+            TrustState::Changed(own) if own == identity => TrustState::Changed(path.to_owned()),
             state => state,
         })
     }
 
-    /// Trusts this content of a file and of those that it names, and no other.
+    /// Records that a file is trusted with this content and that of the files that it names.
     pub(crate) fn trust(
         &self,
         path: &Path,
@@ -80,11 +78,11 @@ impl TrustStore {
             for named in named {
                 record.extend(entry(named.digest.as_deref(), &named.name));
             }
-            if record.len() > LONGEST {
+            if record.len() > MAX_BYTES {
                 return Err(io::Error::other("the file names too many others"));
             }
             DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
-            // Its mode is 0600 from the start, and it gets its name when it is whole.
+            // The file has mode 0600 from the start, and gets its name when it is complete.
             let mut file = tempfile::NamedTempFile::new_in(&self.directory)?;
             file.write_all(&record)?;
             file.persist(self.record_of(&path))?;
@@ -93,7 +91,7 @@ impl TrustStore {
         write().map_err(|source| ConfigError::Record { path: self.directory.clone(), source })
     }
 
-    /// Forgets a file; `false` if it was not trusted.
+    /// Removes the record of a file; returns `false` if it had none.
     pub(crate) fn revoke(&self, path: &Path) -> Result<bool, ConfigError> {
         let remove = || fs::remove_file(self.record_of(&identity(path)?));
         match remove() {
@@ -103,21 +101,21 @@ impl TrustStore {
         }
     }
 
-    /// Lists every file that was trusted and not revoked, by path.
-    pub(crate) fn all(&self) -> Result<Vec<Trusted>, ConfigError> {
+    /// Lists all files with a record, sorted by path.
+    pub(crate) fn all(&self) -> Result<Vec<TrustedFile>, ConfigError> {
         let entries = match fs::read_dir(&self.directory) {
             Ok(entries) => entries,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             Err(source) => return Err(ConfigError::Read { path: self.directory.clone(), source }),
         };
         let records = entries.flatten().filter_map(|entry| read(&entry.path()).ok());
-        let mut all: Vec<Trusted> = records
+        let mut all: Vec<TrustedFile> = records
             .map(|record| {
                 let state = match find::content(&record.path) {
                     Ok(content) => record.state(&content),
-                    Err(_) => State::Gone,
+                    Err(_) => TrustState::Gone,
                 };
-                Trusted { path: record.path, state }
+                TrustedFile { path: record.path, state }
             })
             .collect();
         all.sort_by(|one, other| one.path.cmp(&other.path));
@@ -129,14 +127,14 @@ impl TrustStore {
     }
 }
 
-/// Gives the path by which a file is recorded: its name in its directory's real path. A link is not
-/// the file it leads to, since a trusted file may name others relative to its own directory.
+/// Returns the path by which a file is recorded: its directory's canonical path, and its name. A symbolic link is
+/// not resolved, since names in a file are relative to the directory where it is found.
 pub(super) fn identity(path: &Path) -> io::Result<PathBuf> {
     let absolute = std::path::absolute(path)?;
     let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
-        return Err(io::Error::other("it names no file"));
+        return Err(io::Error::other("it is not the name of a file"));
     };
-    // The directory of a file that is to be revoked may be gone.
+    // When a record is removed, the file's directory may not exist any more.
     Ok(fs::canonicalize(parent).unwrap_or_else(|_| parent.to_owned()).join(name))
 }
 
@@ -144,44 +142,44 @@ pub(super) fn identity(path: &Path) -> io::Result<PathBuf> {
 struct TrustRecord {
     digest: String,
     path: PathBuf,
-    /// The files that it names, relative to its directory; no digest for those that were not there.
+    /// Files that it names, relative to its directory; missing files have no digest.
     named: Vec<(Option<String>, PathBuf)>,
 }
 
 impl TrustRecord {
-    fn state(&self, content: &str) -> State {
+    fn state(&self, content: &str) -> TrustState {
         if named::hex(content.as_bytes()) != self.digest {
-            return State::Changed(self.path.clone());
+            return TrustState::Changed(self.path.clone());
         }
         let directory = self.path.parent().unwrap_or(Path::new("/"));
         let is_other = |(digest, name): &&(Option<String>, PathBuf)| {
             named::digest(&directory.join(name)) != *digest
         };
         let other = self.named.iter().find(is_other);
-        other.map_or(State::Same, |(_, name)| State::Changed(name.clone()))
+        other.map_or(TrustState::Same, |(_, name)| TrustState::Changed(name.clone()))
     }
 }
 
-/// Gives what a record has of one file.
+/// Encodes one file of a record.
 fn entry(digest: Option<&str>, path: &Path) -> Vec<u8> {
     let digest = digest.map_or(&ABSENT[..], str::as_bytes);
     [digest, b"\n", path.as_os_str().as_bytes(), b"\0"].concat()
 }
 
-/// Reads a record: the file's entry, and those of the files that it names.
+/// Reads a record, if no other user can have written it.
 fn read(record: &Path) -> io::Result<TrustRecord> {
     let file = File::open(record)?;
     let metadata = file.metadata()?;
     if metadata.uid() != Uid::effective().as_raw() || metadata.mode() & 0o022 != 0 {
-        return Err(io::Error::other("it is not this user's alone"));
+        return Err(io::Error::other("another user may have written it"));
     }
     let mut bytes = Vec::new();
-    file.take(LONGEST as u64 + 1).read_to_end(&mut bytes)?;
+    file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     parse(&bytes).ok_or_else(|| io::Error::other("it is not a record"))
 }
 
 fn parse(bytes: &[u8]) -> Option<TrustRecord> {
-    let bytes = bytes.strip_suffix(b"\0").filter(|_| bytes.len() <= LONGEST)?;
+    let bytes = bytes.strip_suffix(b"\0").filter(|_| bytes.len() <= MAX_BYTES)?;
     let entry = |entry: &[u8]| {
         let (digest, path) = entry.split_at_checked(DIGITS)?;
         let written = (digest != ABSENT).then(|| String::from_utf8_lossy(digest).into_owned());
@@ -198,7 +196,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
     use tempfile::TempDir;
 
-    /// A store, and a directory with a file in it.
+    /// Makes a store, and a directory with a file in it.
     fn scratch() -> (TempDir, TrustStore, PathBuf) {
         let scratch = tempfile::tempdir().unwrap();
         let store = TrustStore { directory: scratch.path().join("state/trusted") };
@@ -211,17 +209,18 @@ mod tests {
     #[test]
     fn one_content_of_one_file_is_trusted() {
         let (scratch, store, file) = scratch();
-        let trusts = |path: &Path, content: &str| store.state(path, content) == Some(State::Same);
+        let trusts =
+            |path: &Path, content: &str| store.state(path, content) == Some(TrustState::Same);
         assert_eq!(store.state(&file, "# a"), None);
         store.trust(&file, "# a", &[]).unwrap();
         assert!(trusts(&file, "# a"));
-        assert_eq!(store.state(&file, "# b"), Some(State::Changed(file.clone())));
-        // Equal content elsewhere, behind a link, or a link in its place, is not.
+        assert_eq!(store.state(&file, "# b"), Some(TrustState::Changed(file.clone())));
+        // The same content elsewhere is not trusted, nor a link to the file.
         let other = scratch.path().join("other");
         fs::create_dir(&other).unwrap();
         symlink(&file, other.join("rlaunch.toml")).unwrap();
         assert!(!trusts(&other.join("rlaunch.toml"), "# a"));
-        // A link to its directory is the same directory.
+        // A link to its directory leads to the same path.
         symlink(file.parent().unwrap(), scratch.path().join("link")).unwrap();
         assert!(trusts(&scratch.path().join("link/rlaunch.toml"), "# a"));
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -235,11 +234,11 @@ mod tests {
         assert_eq!(store.all().unwrap(), []);
         store.trust(&file, "# a", &[]).unwrap();
         let state = || store.all().unwrap()[0].state.clone();
-        assert_eq!(state(), State::Same);
+        assert_eq!(state(), TrustState::Same);
         fs::write(&file, "# b").unwrap();
-        assert_eq!(state(), State::Changed(identity(&file).unwrap()));
+        assert_eq!(state(), TrustState::Changed(identity(&file).unwrap()));
         fs::remove_dir_all(file.parent().unwrap()).unwrap();
-        assert_eq!(state(), State::Gone);
+        assert_eq!(state(), TrustState::Gone);
         assert!(store.revoke(&file).unwrap() && !store.revoke(&file).unwrap());
         assert_eq!(store.all().unwrap(), []);
     }
@@ -281,18 +280,18 @@ mod tests {
             assert_eq!(store.all().unwrap()[0].state, state);
             state
         };
-        assert_eq!(state(), State::Same);
+        assert_eq!(state(), TrustState::Same);
         for (path, content) in [("ssh.cfg", "Host a"), ("env", ""), ("../e", "")] {
             let path_there = file.with_file_name(path);
             fs::write(&path_there, "ProxyCommand evil").unwrap();
-            assert_eq!(state(), State::Changed(path.into()));
+            assert_eq!(state(), TrustState::Changed(path.into()));
             match content {
                 "" => fs::remove_file(&path_there).unwrap(),
                 content => fs::write(&path_there, content).unwrap(),
             }
-            assert_eq!(state(), State::Same);
+            assert_eq!(state(), TrustState::Same);
         }
         fs::remove_file(&other).unwrap();
-        assert_eq!(state(), State::Changed("ssh.cfg".into()));
+        assert_eq!(state(), TrustState::Changed("ssh.cfg".into()));
     }
 }

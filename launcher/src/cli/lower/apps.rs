@@ -1,84 +1,99 @@
-//! From what was typed to programs.
+//! The programs of a job, and how they relate to each other.
 
 use super::JobError;
-use crate::cli::args::{AnotherArgs, ApplicationArgs};
-use crate::cli::host_selection::ListingError;
-use crate::hosts::{self, Host, HostSet, SlotsBy};
+use crate::cli::args::{ApplicationArgs, ProgramArgs};
+use crate::cli::host_selection::HostSelectionError;
+use crate::hosts::host_table::HostTable;
+use crate::hosts::{Host, HostSet, HostsError, SlotsBy};
 use crate::job::apps::template::{self, TemplateFile};
-use crate::job::apps::{AppError, AppSpec, Title, after};
+use crate::job::apps::{AppError, AppSpec, AppTitle, after};
 use crate::plan::rank_env;
 use rlaunch_bootstrap::job::{ScriptCheck, WorkingDir};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Every host of the job: `common`, and what programs name for themselves.
-pub(crate) fn all_hosts(
-    common: &[Host],
-    others: &[AnotherArgs],
-) -> Result<Vec<Host>, ListingError> {
+/// Program behind a `:` with its own hosts, which are none if it runs on the job's.
+pub(super) struct Program {
+    args: ProgramArgs,
+    hosts: Vec<Host>,
+}
+
+/// Parses the hosts of programs; those without slots have the slots of the table, or one.
+pub(super) fn with_hosts(
+    programs: Vec<ProgramArgs>,
+    table: &HostTable,
+) -> Result<Vec<Program>, HostSelectionError> {
+    let with_hosts = |args: ProgramArgs| {
+        let hosts = table.parse_hosts(&args.hosts)?;
+        Ok(Program { args, hosts })
+    };
+    programs.into_iter().map(with_hosts).collect()
+}
+
+/// Returns all hosts of the job: its own, and those of programs.
+pub(super) fn all_hosts(job_hosts: &[Host], programs: &[Program]) -> Result<Vec<Host>, HostsError> {
     let mut all = HostSet::default();
-    common.iter().cloned().try_for_each(|host| all.add(host))?;
-    for own in others {
-        hosts::parse(&own.hosts)?.into_iter().try_for_each(|host| all.add(host))?;
-    }
+    let of_programs = programs.iter().flat_map(|program| &program.hosts);
+    job_hosts.iter().chain(of_programs).cloned().try_for_each(|host| all.add(host))?;
     Ok(all.into_hosts())
 }
 
-/// How many ranks are on the job's own hosts at least: one where a program does not say.
-pub(crate) fn ranks_on_common(first: Option<u32>, others: &[AnotherArgs]) -> u32 {
-    let others = others.iter().filter(|other| other.hosts.is_empty()).map(|other| other.ranks);
-    others.chain([first]).fold(0, |all: u32, ranks| all.saturating_add(ranks.unwrap_or(1)))
+/// Counts the ranks on the job's own hosts; a program without a number counts as one rank.
+pub(super) fn ranks_on_job_hosts(first: Option<u32>, programs: &[Program]) -> u32 {
+    let others = programs.iter().filter(|program| program.hosts.is_empty());
+    let ranks = others.map(|program| program.args.ranks).chain([first]);
+    ranks.fold(0, |all: u32, ranks| all.saturating_add(ranks.unwrap_or(1)))
 }
 
-/// All programs, and the files that are preloaded for any of them: `first` as it is without what
-/// `own` says, then the others, which have what is said before the first unless they say otherwise.
-/// `script` looks for the script among the words of a program.
-pub(crate) fn lower(
+/// Lowers all programs, and returns them with the files that are preloaded for any of them. `first` is complete
+/// except for `first_args`. The others have its environment, directory and files, unless they set their own.
+/// `script_check` finds the script among the words of a program.
+pub(super) fn lower(
     first: AppSpec,
-    own: &ApplicationArgs,
+    first_args: &ApplicationArgs,
     preload: Vec<PathBuf>,
-    others: Vec<AnotherArgs>,
-    script: impl Fn(&[OsString]) -> Option<ScriptCheck>,
+    others: Vec<Program>,
+    script_check: impl Fn(&[OsString]) -> Option<ScriptCheck>,
 ) -> Result<(Vec<AppSpec>, Vec<PathBuf>), JobError> {
     let mut files = preload;
-    let mut of_application = vec![own.clone()];
+    let mut application_args = vec![first_args.clone()];
     let mut apps = vec![first];
-    for other in others {
+    for Program { args, hosts } in others {
         let first = &apps[0];
-        let given = (first.env.clone(), first.explicit.clone());
-        let (env, explicit) = rank_env::extended(given, std::env::vars_os(), &other.env)?;
+        let inherited = (first.env.clone(), first.explicit.clone());
+        let process = args.process;
+        let (env, explicit) = rank_env::extended(inherited, std::env::vars_os(), &process.env)?;
         let mut preload = first.preload.clone();
-        preload.extend(other.preload.iter().map(|path| place_of(path, &mut files)));
-        let own_hosts = hosts::parse(&other.hosts).map_err(ListingError::from)?;
+        preload.extend(process.preload.iter().map(|path| index_of(path, &mut files)));
         apps.push(AppSpec {
             name: None,
-            hosts: Some(own_hosts).filter(|hosts| !hosts.is_empty()),
-            ranks: other.ranks,
-            script: script(&other.command.argv),
-            wdir: other.wdir.map_or_else(|| first.wdir.clone(), WorkingDir::Required),
-            argv: other.command.argv,
+            hosts: Some(hosts).filter(|hosts| !hosts.is_empty()),
+            ranks: args.ranks,
+            script: script_check(&args.command.argv),
+            wdir: process.wdir.map_or_else(|| first.wdir.clone(), WorkingDir::Required),
+            argv: args.command.argv,
             env,
             explicit,
             preload,
             after: Vec::new(),
             templates: Vec::new(),
         });
-        of_application.push(other.application);
+        application_args.push(args.application);
     }
-    relate(&mut apps, &of_application)?;
+    relate(&mut apps, &application_args)?;
     Ok((apps, files))
 }
 
-/// Where several programs share hosts, it has to be known how many slots these have.
-pub(crate) fn check_slots(apps: &[AppSpec], common: &[Host]) -> Result<(), AppError> {
+/// Refuses hosts whose slots depend on their GPUs in a job with several programs.
+pub(super) fn check_slots(apps: &[AppSpec], common: &[Host]) -> Result<(), AppError> {
     match common.iter().find(|host| host.slots_by == SlotsBy::Open) {
-        Some(open) if apps.len() > 1 => Err(AppError::OpenSlots(open.to_string())),
+        Some(open) if apps.len() > 1 => Err(AppError::SlotsFromGpus(open.to_string())),
         _ => Ok(()),
     }
 }
 
-/// Which of `files` this is, which it is from now on.
-fn place_of(path: &Path, files: &mut Vec<PathBuf>) -> u32 {
+/// Returns the index of a file in `files`, to which it is added if it is not there.
+fn index_of(path: &Path, files: &mut Vec<PathBuf>) -> u32 {
     let at = files.iter().position(|file| file == path).unwrap_or_else(|| {
         files.push(path.to_owned());
         files.len() - 1
@@ -86,9 +101,9 @@ fn place_of(path: &Path, files: &mut Vec<PathBuf>) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }
 
-/// Names, conditions and templates, once all programs are known.
-fn relate(apps: &mut [AppSpec], typed: &[ApplicationArgs]) -> Result<(), AppError> {
-    let names: Vec<Option<String>> = typed.iter().map(|typed| typed.name.clone()).collect();
+/// Sets names, conditions and templates, which may refer to any of the programs.
+fn relate(apps: &mut [AppSpec], args: &[ApplicationArgs]) -> Result<(), AppError> {
+    let names: Vec<Option<String>> = args.iter().map(|args| args.name.clone()).collect();
     for (index, name) in names.iter().enumerate() {
         let Some(name) = name else { continue };
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -99,27 +114,28 @@ fn relate(apps: &mut [AppSpec], typed: &[ApplicationArgs]) -> Result<(), AppErro
             return Err(AppError::NameTwice(name.clone()));
         }
     }
-    let title = |apps: &[AppSpec], at: usize| Title::new(at, names[at].as_deref(), &apps[at].argv);
-    for (index, typed) in typed.iter().enumerate() {
+    let title =
+        |apps: &[AppSpec], at: usize| AppTitle::new(at, names[at].as_deref(), &apps[at].argv);
+    for (index, args) in args.iter().enumerate() {
         let title = title(apps, index);
         let templates: Result<Vec<TemplateFile>, AppError> =
-            typed.template.iter().map(|typed| TemplateFile::load(typed)).collect();
+            args.template.iter().map(|option| TemplateFile::load(option)).collect();
         let app = &mut apps[index];
         app.name.clone_from(&names[index]);
-        app.after = after::parse(&typed.after, &names, &title)?;
+        app.after = after::parse(&args.after, &names, &title)?;
         app.templates = templates?;
         template::check(app, &title)?;
     }
     let after: Vec<&[_]> = apps.iter().map(|app| &app.after[..]).collect();
-    after::check_circles(&after, &names)?;
-    let on_common = |app: &&(usize, &AppSpec)| app.1.hosts.is_none();
+    after::check_cycles(&after, &names)?;
+    let on_job_hosts = |app: &&(usize, &AppSpec)| app.1.hosts.is_none();
     let all: Vec<(usize, &AppSpec)> = apps.iter().enumerate().collect();
-    let last = all.iter().rfind(on_common).map(|(index, _)| *index);
-    let endless = all
+    let last = all.iter().rfind(on_job_hosts).map(|(index, _)| *index);
+    let unlimited = all
         .iter()
-        .filter(on_common)
+        .filter(on_job_hosts)
         .find(|(index, app)| app.ranks.is_none() && Some(*index) != last);
-    match endless {
+    match unlimited {
         Some((index, app)) => Err(AppError::NoRanks(app.title(*index))),
         None => Ok(()),
     }
@@ -128,7 +144,7 @@ fn relate(apps: &mut [AppSpec], typed: &[ApplicationArgs]) -> Result<(), AppErro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::apps::typed as job;
+    use crate::job::apps::parse as job;
 
     #[test]
     fn what_stands_before_the_first_program_is_for_all() {
@@ -152,13 +168,13 @@ mod tests {
         let nodes: Vec<(String, usize)> =
             map.nodes.iter().map(|node| (node.host.to_string(), node.ranks.len())).collect();
         assert_eq!(nodes, [("a".into(), 1), ("b".into(), 1), ("c".into(), 1)]);
-        assert!(!job.local);
+        assert!(!job.is_local);
     }
 
     #[test]
     fn one_program_is_what_it_always_was() {
         let job = job("-np 2 x a b").unwrap();
-        assert_eq!((job.apps.len(), job.local), (1, true));
+        assert_eq!((job.apps.len(), job.is_local), (1, true));
         assert_eq!(job.map_ranks().unwrap().world_size, 2);
         assert!(job.first().name.is_none() && job.first().after.is_empty());
     }
@@ -166,24 +182,24 @@ mod tests {
     #[test]
     fn programs_without_hosts_are_on_this_machine() {
         let job = job("-np 2 x : -np 3 y").unwrap();
-        assert!(job.local);
+        assert!(job.is_local);
         assert_eq!(job.map_ranks().unwrap().world_size, 5);
     }
 
     #[test]
-    fn what_cannot_be_meant_is_said() {
-        let said = |line: &str| job(line).err().unwrap();
-        assert!(said("-H a:2 x : -np 1 y").starts_with("application 1 (x) has no -np"));
-        assert_eq!(said("-np 1 --name a x : -np 1 --name a y"), "two programs are called a");
-        assert!(said("-np 1 --name a,b x").contains("is no name"));
-        assert!(said("-np 1 --after srv x").contains("`srv`, which no program is called"));
+    fn what_cannot_be_meant_is_error() {
+        let error = |line: &str| job(line).err().unwrap();
+        assert!(error("-H a:2 x : -np 1 y").starts_with("application 1 (x) has no -np"));
+        assert_eq!(error("-np 1 --name a x : -np 1 --name a y"), "two programs are called a");
+        assert!(error("-np 1 --name a,b x").contains("is not a name"));
+        assert!(error("-np 1 --after srv x").contains("`srv`, but no program has that name"));
         assert!(
-            said("-np 1 --name a --after b x : -np 1 --name b --after a y").starts_with("a, b")
+            error("-np 1 --name a --after b x : -np 1 --name b --after a y").starts_with("a, b")
         );
-        assert!(said("-np 1 x {{host.name").contains("no template"), "an open brace");
-        assert!(said("-np 1 --template nothing x").contains("FILE:DEST"));
-        assert!(said("-np 1 --template /no/file:/x x").contains("/no/file"));
-        assert!(said("-np 1 x : -x NO_SUCH_NAME -np 1 y").contains("NO_SUCH_NAME"));
-        assert!(said("-np 1 x : -H a,,b -np 1 y").contains("empty host"));
+        assert!(error("-np 1 x {{host.name").contains("not a valid template"), "an open brace");
+        assert!(error("-np 1 --template nothing x").contains("FILE:DEST"));
+        assert!(error("-np 1 --template /no/file:/x x").contains("/no/file"));
+        assert!(error("-np 1 x : -x NO_SUCH_NAME -np 1 y").contains("NO_SUCH_NAME"));
+        assert!(error("-np 1 x : -H a,,b -np 1 y").contains("empty host"));
     }
 }

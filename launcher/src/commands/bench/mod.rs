@@ -1,37 +1,367 @@
-//! `rlaunch bench`: a job of a program that comes with rlaunch.
+//! `rlaunch bench`: measures rlaunch's communicator, by a job of a program that comes with rlaunch.
 
 pub(crate) mod train;
 
-use crate::cli::args::{Args, BenchArgs, BenchWhat};
+use crate::cli::args::{ConnectArgs, HostArgs, JobArgs, NetworkArgs, PlacementArgs, values};
+use crate::cli::command_line::CommandLine;
+use crate::cli::lower;
 use crate::connect::agent::store;
 use crate::job::JobSpec;
+use clap::{ArgMatches, Command, FromArgMatches, Parser, ValueEnum};
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+use train::TrainArgs;
 
-/// What is to be run, and what is measured.
-pub(crate) fn job(args: BenchArgs) -> Result<(Args, BenchWhat), Failed> {
-    let program = store::bench(args.reach.agent.as_deref())
-        .map_err(|error| Failed::from_error(Exit::FILES, &error).hint(error.hint()))?;
-    let what = args.what;
-    let args = args.into_job(&program).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
-    let typed = std::env::args_os().collect();
-    Ok((Args { typed, ..args }, what))
+/// Limit of a message's size, in bytes.
+const MAX_SIZE: usize = 1 << 30;
+
+/// `rlaunch bench`, or `rlaunch bench train`.
+#[derive(Debug)]
+pub(crate) enum BenchCommand {
+    Measure(BenchArgs),
+    Train(TrainArgs),
 }
 
-/// Whether so many ranks can measure it.
-pub(crate) fn check(job: &JobSpec, what: BenchWhat) -> Result<(), Failed> {
-    let ranks = match (job.has_open_slots(), job.first().ranks) {
+impl clap::Args for BenchCommand {
+    fn augment_args(command: Command) -> Command {
+        let train = TrainArgs::augment_args(Command::new("train"));
+        BenchArgs::augment_args(command)
+            .subcommand(train)
+            .args_conflicts_with_subcommands(true)
+            .disable_help_subcommand(true)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        BenchCommand::augment_args(command)
+    }
+}
+
+impl FromArgMatches for BenchCommand {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<BenchCommand, clap::Error> {
+        match matches.subcommand() {
+            Some((_, train)) => TrainArgs::from_arg_matches(train).map(BenchCommand::Train),
+            None => BenchArgs::from_arg_matches(matches).map(BenchCommand::Measure),
+        }
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = BenchCommand::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// Hosts and network of a measurement.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct MeasurementArgs {
+    /// Hosts, as for a job: `:N` gives a host N slots for ranks
+    #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST[:N],...")]
+    pub(crate) hosts: Vec<String>,
+
+    /// Allow more ranks than slots
+    #[arg(long)]
+    pub(crate) oversubscribe: bool,
+
+    #[command(flatten)]
+    pub(crate) placement: PlacementArgs,
+
+    #[command(flatten)]
+    pub(crate) network: NetworkArgs,
+
+    #[command(flatten)]
+    pub(crate) connect: ConnectArgs,
+}
+
+/// Measure messages and collectives of rlaunch's communicator between hosts.
+///
+/// A small program is copied to the hosts and run as ranks. Its transport (shared memory, TCP, RDMA) is chosen as for
+/// a job, by --transport and by what the hosts have. A line for each size is printed as soon as it is measured.
+/// Received data is compared with what was sent.
+#[derive(Debug, Parser)]
+#[command(
+    override_usage = "rlaunch bench [OPTIONS] lat|bw|coll [COLLECTIVE]\n       \
+                      rlaunch bench train --np N,... [OPTIONS] PROGRAM [ARGUMENT]...",
+    after_help = "\
+Examples:
+  rlaunch bench lat -H a,b                       latency of messages of 8 bytes to 4 MiB
+  rlaunch bench lat -H a:2 --sizes 8             the same within a host, over shared memory
+  rlaunch bench bw -H a,b --transport tcp        bandwidth of many messages at once, over TCP
+  rlaunch bench coll all_reduce -H a:4,b:4       8 ranks on two hosts, 8 bytes to 16 MiB
+  rlaunch bench coll all_gather -H a,b --sizes 1K,1M --type u8 --json
+  rlaunch bench train -H a,b --np 1,2 ./train    how a program scales; see bench train --help
+
+Columns:
+  bytes      of each message, of each rank's vector (all_reduce, reduce, broadcast), or of all
+             ranks' parts together (gather, scatter, all_gather, reduce_scatter, all_to_all)
+  time       of one message or call on the slowest rank, in microseconds: the median, the minimum and
+             the 99th percentile over batches of 200 us or more, which ranks start together
+  algbw      bytes / median time; GB are 10^9 bytes
+  busbw      load of each rank's link, whatever the number n of ranks, as nccl-tests defines it:
+             algbw * 2 (n - 1) / n for all_reduce,
+             algbw * (n - 1) / n for gather, scatter, all_gather, reduce_scatter, all_to_all,
+             algbw for lat, bw, broadcast and reduce"
+)]
+pub(crate) struct BenchArgs {
+    /// lat: latency of a message, half a round trip of 2 ranks; bw: bandwidth from rank 0 to rank 1, many
+    /// messages at once; coll: a collective of all ranks
+    #[arg(value_name = "lat|bw|coll", hide_possible_values = true)]
+    pub(crate) benchmark: Benchmark,
+
+    /// Collective for coll: all_reduce, reduce, broadcast, gather, scatter, all_gather, reduce_scatter,
+    /// all_to_all or barrier
+    #[arg(value_name = "COLLECTIVE", value_parser = COLLECTIVES, hide_possible_values = true)]
+    pub(crate) collective: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) measurement: MeasurementArgs,
+
+    /// Number of ranks, also `-np N`; by default one for each slot
+    #[arg(short = 'n', long = "np", value_name = "N", value_parser = values::parse_ranks)]
+    pub(crate) ranks: Option<u32>,
+
+    /// Sizes of messages, from FIRST to LAST, doubled each time, or a list; K, M and G are powers of 1024.
+    /// By default 8..4M for lat and bw, 8..16M for coll
+    #[arg(long, value_name = "FIRST..LAST|SIZE,...")]
+    pub(crate) sizes: Option<Sizes>,
+
+    /// Type of elements: f16, bf16, f32, f64, i32, i64, u8 or u64
+    #[arg(
+        long = "type", value_name = "TYPE", default_value = "f32", hide_possible_values = true,
+        value_parser = ["f16", "bf16", "f32", "f64", "i32", "i64", "u8", "u64"]
+    )]
+    pub(crate) element: String,
+
+    /// Operation of all_reduce, reduce and reduce_scatter: sum, prod, min or max
+    #[arg(
+        long, value_name = "OP", default_value = "sum", hide_possible_values = true,
+        value_parser = ["sum", "prod", "min", "max"]
+    )]
+    pub(crate) op: String,
+
+    /// Number of batches of each size; by default as many as fit into a second, from 10 to 1000
+    #[arg(
+        long, value_name = "N", visible_alias = "iters",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000)
+    )]
+    pub(crate) iterations: Option<u32>,
+
+    /// Print one JSON object at the end, in place of the table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const COLLECTIVES: [&str; 9] = [
+    "all_reduce",
+    "reduce",
+    "broadcast",
+    "gather",
+    "scatter",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "barrier",
+];
+
+/// Subject of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Benchmark {
+    Lat,
+    Bw,
+    Coll,
+}
+
+impl fmt::Display for Benchmark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Benchmark::Lat => "lat",
+            Benchmark::Bw => "bw",
+            Benchmark::Coll => "coll",
+        })
+    }
+}
+
+/// Sizes in bytes, in the order of their measurement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sizes(pub(crate) Vec<usize>);
+
+impl FromStr for Sizes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Sizes, String> {
+        let Some((first, last)) = text.split_once("..") else {
+            return text.split(',').map(size).collect::<Result<_, _>>().map(Sizes);
+        };
+        let (first, last) = (size(first)?, size(last)?);
+        if first == 0 || first > last {
+            return Err("a range starts at 1 or more and does not end below its start".to_owned());
+        }
+        Ok(Sizes(
+            std::iter::successors(Some(first), |size| Some(size * 2))
+                .take_while(|size| *size <= last)
+                .collect(),
+        ))
+    }
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    let (digits, unit) = match text.trim().char_indices().last() {
+        Some((at, 'K' | 'k')) => (&text.trim()[..at], 1 << 10),
+        Some((at, 'M' | 'm')) => (&text.trim()[..at], 1 << 20),
+        Some((at, 'G' | 'g')) => (&text.trim()[..at], 1 << 30),
+        _ => (text.trim(), 1),
+    };
+    let number = digits.parse::<usize>().ok().and_then(|number| number.checked_mul(unit));
+    number
+        .filter(|size| *size <= MAX_SIZE)
+        .ok_or_else(|| format!("{text:?} is not a size of up to 1G, as 8, 64K or 16M"))
+}
+
+/// Error in the options of a measurement.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BenchError {
+    #[error("rlaunch bench coll needs a collective: {}", COLLECTIVES.join(", "))]
+    NoCollective,
+    #[error("rlaunch bench {0} takes no collective, but {1} was given")]
+    Collective(Benchmark, String),
+    #[error("rlaunch bench {benchmark} is between 2 ranks, but there {are}", are = are(*.ranks))]
+    Ranks { benchmark: Benchmark, ranks: u32 },
+    #[error(transparent)]
+    Program(#[from] clap::Error),
+}
+
+fn are(ranks: u32) -> String {
+    if ranks == 1 { "is 1".to_owned() } else { format!("are {ranks}") }
+}
+
+/// Measures, and prints the results.
+pub(super) async fn run(command: BenchCommand, line: &CommandLine) -> Result<Exit, Failed> {
+    let args = match command {
+        BenchCommand::Train(args) => return train::run(args, line).await,
+        BenchCommand::Measure(args) => args,
+    };
+    let program = store::bench(args.measurement.connect.agent.as_deref())
+        .map_err(|error| Failed::from_error(Exit::FILES, &error).hint(error.hint()))?;
+    let benchmark = args.benchmark;
+    let args = args.into_job(&program).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+    let typed = std::env::args_os().collect();
+    let job = lower::job_or_fail(JobArgs { typed, ..args }, &line.config)?;
+    check_ranks(&job, benchmark)?;
+    crate::run::run_job(job).await
+}
+
+/// Checks the number of ranks, unless it is known only when hosts are reached; the program checks it then.
+fn check_ranks(job: &JobSpec, benchmark: Benchmark) -> Result<(), Failed> {
+    let ranks = match (job.has_slots_from_gpus(), job.first().ranks) {
         (false, _) => {
             let map = job.map_ranks();
             map.map_err(|error| Failed::from_error(Exit::USAGE, &error))?.world_size
         }
         (true, Some(ranks)) => ranks,
-        // How many there are is known when the hosts are reached, and the program looks then.
         (true, None) => return Ok(()),
     };
-    let checked = BenchArgs::check_ranks(what, ranks);
-    checked.map_err(|error| {
-        let hint = "-H a,b for two hosts, -H a:2 for two ranks of one, or -np 2";
+    benchmark.check_ranks(ranks).map_err(|error| {
+        let hint = "-H a,b for two hosts, -H a:2 for two ranks on one host, or -np 2";
         Failed::from_error(Exit::USAGE, &error).hint(Some(hint))
     })
+}
+
+impl Benchmark {
+    /// Checks the number of ranks; a collective takes any.
+    fn check_ranks(self, ranks: u32) -> Result<(), BenchError> {
+        match (self, ranks) {
+            (Benchmark::Coll, _) | (_, 2) => Ok(()),
+            (benchmark, _) => Err(BenchError::Ranks { benchmark, ranks }),
+        }
+    }
+}
+
+impl BenchArgs {
+    /// Returns the job that runs the measuring program.
+    fn into_job(self, program: &Path) -> Result<JobArgs, BenchError> {
+        let test = match (self.benchmark, self.collective) {
+            (Benchmark::Coll, Some(collective)) => collective,
+            (Benchmark::Coll, None) => return Err(BenchError::NoCollective),
+            (benchmark, None) => benchmark.to_string(),
+            (benchmark, Some(collective)) => {
+                return Err(BenchError::Collective(benchmark, collective));
+            }
+        };
+        let is_collective = self.benchmark == Benchmark::Coll;
+        let last: usize = if is_collective { 16 << 20 } else { 4 << 20 };
+        let default = || Sizes((3..=last.ilog2()).map(|power| 1 << power).collect());
+        let sizes = match test.as_str() {
+            "barrier" => Sizes(vec![0]),
+            _ => self.sizes.unwrap_or_else(default),
+        };
+        let sizes: Vec<String> = sizes.0.iter().map(ToString::to_string).collect();
+        let element = if is_collective { self.element } else { "u8".to_owned() };
+        let batches = self.iterations.unwrap_or(0).to_string();
+        let format = if self.json { "json" } else { "table" };
+        let name = program.file_name().unwrap_or(program.as_os_str());
+        let mut words: Vec<OsString> =
+            ["rlaunch", "--stdin", "none", "--preload"].map(OsString::from).into();
+        words.push(program.into());
+        words.push(name.to_owned());
+        words.extend([test, sizes.join(","), element, self.op, batches].map(OsString::from));
+        words.push(format.into());
+        Ok(self.measurement.set(JobArgs::try_parse_from(words)?, self.ranks))
+    }
+}
+
+impl MeasurementArgs {
+    /// Sets the options of a job.
+    fn set(self, job: JobArgs, ranks: Option<u32>) -> JobArgs {
+        let MeasurementArgs { hosts, oversubscribe, placement, network, connect } = self;
+        let hosts = HostArgs { hosts, ranks, oversubscribe, ..job.hosts };
+        JobArgs { hosts, placement, network, connect, ..job }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Result<String, BenchError> {
+        let words = ["rlaunch bench"].into_iter().chain(line.split(' '));
+        let args = BenchArgs::try_parse_from(words)?.into_job(Path::new("/x/rlaunch-bench"))?;
+        let words = args.command.argv.iter().map(|word| word.to_string_lossy().into_owned());
+        Ok(words.collect::<Vec<_>>().join(" "))
+    }
+
+    #[test]
+    fn sizes_are_doubled_or_listed() {
+        let sizes = |text: &str| text.parse::<Sizes>().map(|sizes| sizes.0);
+        assert_eq!(sizes("8..64").unwrap(), [8, 16, 32, 64]);
+        assert_eq!(sizes("3..10").unwrap(), [3, 6]);
+        assert_eq!(sizes("0,1k,2M").unwrap(), [0, 1024, 2 << 20]);
+        for bad in ["", "8..", "9..8", "0..8", "2G", "8,x", "K", "-1", "18446744073709551615G"] {
+            assert!(sizes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_was_typed_becomes_a_job() {
+        let line = words("coll all_gather -H a:2,b --sizes 8,16 --type u8 --json").unwrap();
+        assert_eq!(line, "rlaunch-bench all_gather 8,16 u8 sum 0 json");
+        let line = words("lat -H a,b --sizes 8 --iterations 5").unwrap();
+        assert_eq!(line, "rlaunch-bench lat 8 u8 sum 5 table");
+        assert!(words("coll all_reduce -H a").unwrap().contains(" 8,16,32,"));
+        assert_eq!(words("coll barrier -H a").unwrap(), "rlaunch-bench barrier 0 f32 sum 0 table");
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_said() {
+        let error = |line: &str| words(line).unwrap_err().to_string();
+        assert!(
+            error("coll -H a").starts_with("rlaunch bench coll needs a collective: all_reduce,")
+        );
+        assert!(error("lat barrier").contains("takes no collective"));
+        assert!(error("coll allreduce").contains("invalid value 'allreduce'"));
+        let one = Benchmark::Lat.check_ranks(1).unwrap_err().to_string();
+        assert_eq!(one, "rlaunch bench lat is between 2 ranks, but there is 1");
+        assert!(Benchmark::Coll.check_ranks(1).is_ok());
+    }
 }

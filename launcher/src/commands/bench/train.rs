@@ -1,125 +1,291 @@
-//! `rlaunch bench train`: one program with several numbers of ranks, and how it scales.
+//! `rlaunch bench train`: runs a training program with several numbers of ranks, and reports how it scales.
 
-use crate::cli::args::{ForeignArgs, TrainArgs};
-use crate::cli::lower::specify;
-use crate::commands::report::log_metrics::KNOWN;
-use crate::commands::report::{Remark, Run, Scaling, Verdict, scaling_table};
+use super::MeasurementArgs;
+use crate::cli::args::{
+    CommandArgs, CompatArgs, EnvironmentArgs, JobArgs, OutputArgs, ProcessArgs, TerminationArgs,
+    values,
+};
+use crate::cli::command_line::CommandLine;
+use crate::cli::config::LoadedConfig;
+use crate::cli::lower;
+use crate::commands::report::log_metrics::KNOWN_FORMATS;
+use crate::commands::report::{Finding, Run, Scaling, SourceReport, scaling_table};
+use crate::job::tag_pattern::TagPattern;
 use crate::run::job_run::JobRun;
 use crate::run::record::JobRecord;
 use crate::run::run_attempt;
 use crate::run::signals::Signals;
+use clap::Parser;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::redact::without_secrets;
 use rlaunch_console::{shell, stdout};
 use serde::Serialize;
 use std::ffi::OsString;
+use std::time::Duration;
 
-/// Version of what `--json` prints. New fields may appear without a new one.
+/// Version of the output of `--json`. New fields may appear in the same version.
 const VERSION: u32 = 1;
 
-/// A run that is over.
+/// Run a training program with several numbers of ranks, one after the other, and report how it scales.
+///
+/// Each run is a normal job, and leaves a record for `rlaunch report`. The program has to print images/sec in a format
+/// that `rlaunch report` knows. Efficiency is images/sec per rank relative to the smallest run. Runs with
+/// contradictory figures are not compared.
+#[derive(Debug, Parser)]
+#[command(
+    override_usage = "rlaunch bench train --np N,... [OPTIONS] PROGRAM [ARGUMENT]...",
+    after_help = "\
+Examples:
+  rlaunch bench train -H a,b,c,d --np 1,2,4 python3 train.py --batch-size 64
+  rlaunch bench train -H a:8,b:8 --np 8,16 --json -- python3 train.py"
+)]
+pub(crate) struct TrainArgs {
+    #[command(flatten)]
+    pub(crate) measurement: MeasurementArgs,
+
+    /// Numbers of ranks, also `-np N,...`; smaller jobs run on the first hosts
+    #[arg(
+        short = 'n', long = "np", value_name = "N,...", required = true, value_delimiter = ',',
+        value_parser = values::parse_ranks
+    )]
+    pub(crate) ranks: Vec<u32>,
+
+    #[command(flatten)]
+    pub(crate) process: ProcessArgs,
+
+    /// Start every line of ranks' output with `[rank,host]`
+    #[arg(long)]
+    pub(crate) tag_output: bool,
+
+    /// End a job, and the measurement with it, after this time in seconds
+    #[arg(long, value_name = "SECONDS", value_parser = values::parse_timeout)]
+    pub(crate) timeout: Option<Duration>,
+
+    /// Print one JSON object at the end; the output of ranks goes to stderr
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) compat: CompatArgs,
+
+    #[command(flatten)]
+    pub(crate) command: CommandArgs,
+}
+
+/// Job that has ended.
 #[derive(Serialize)]
-struct Measured {
+struct MeasuredRun {
     command: String,
     job: String,
     ranks: u32,
-    /// In seconds.
+    /// Duration in seconds.
     seconds: f64,
-    /// Of all ranks, in images per second; none if the figures contradict each other.
+    /// Images per second of all ranks; `None` if the figures contradict each other.
     total: Option<f64>,
-    remarks: Vec<Remark>,
+    #[serde(rename = "remarks")]
+    findings: Vec<Finding>,
 }
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
-struct Printed<'a> {
+struct TrainReport<'a> {
     v: u32,
-    runs: &'a [Measured],
+    runs: &'a [MeasuredRun],
     scaling: Option<&'a Scaling>,
 }
 
-/// Runs all sizes, smallest first, and prints what they were worth. The first job that fails ends
-/// it.
-pub(crate) async fn train(args: TrainArgs) -> Result<Exit, Failed> {
+/// Runs a job for each number of ranks, the smallest first, and prints their speeds. The first job that fails ends the
+/// measurement.
+pub(super) async fn run(args: TrainArgs, line: &CommandLine) -> Result<Exit, Failed> {
     let mut signals = Signals::install()?;
-    ForeignArgs::tell([&args.foreign].into_iter());
-    let mut measured = Vec::new();
+    let options = args.options_of_jobs(&line.words);
+    let mut runs = Vec::new();
     let mut ended = Ok(Exit::SUCCESS);
     for ranks in args.sizes() {
-        match run(&args, ranks, &mut signals).await {
-            Ok(run) => measured.push(run),
+        let job = args.job(ranks, &options);
+        let job = job.map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+        match run_job(job, &line.config, &mut signals).await {
+            Ok(run) => runs.push(run),
             Err(failed) => {
                 ended = Err(failed);
                 break;
             }
         }
     }
-    print(&measured, args.json)?;
+    print(&runs, args.json)?;
     ended
 }
 
-/// One job, as if it had been typed.
-async fn run(args: &TrainArgs, ranks: u32, signals: &mut Signals) -> Result<Measured, Failed> {
-    let job = args.job(ranks).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+async fn run_job(
+    job: JobArgs,
+    config: &LoadedConfig,
+    signals: &mut Signals,
+) -> Result<MeasuredRun, Failed> {
     let command = quoted(&job.typed);
     messages::info(&command);
-    let job = JobRun::first(specify(job)?)?;
+    let job = JobRun::first(lower::job_or_fail(job, config)?)?;
     let (ended, record) = run_attempt(&job, signals).await;
     ended?;
     let record = record.ok_or_else(|| Failed::new(Exit::BUG, "the job has left no record"))?;
     measure(&record, command)
 }
 
-fn measure(record: &JobRecord, command: String) -> Result<Measured, Failed> {
-    let verdict = Verdict::of_record(record);
-    if verdict.speed.is_none() {
-        let message = format!("no images/sec in what {command} printed");
-        return Err(Failed::new(Exit::FILES, message).hint(Some(KNOWN)));
+fn measure(record: &JobRecord, command: String) -> Result<MeasuredRun, Failed> {
+    let report = SourceReport::from_record(record);
+    if report.speed.is_none() {
+        let message = format!("no images/sec in the output of {command}");
+        return Err(Failed::new(Exit::FILES, message).hint(Some(KNOWN_FORMATS)));
     }
-    for remark in &verdict.remarks {
-        messages::warn(&remark.text);
-        remark.hint.iter().for_each(|hint| messages::hint(hint));
+    for finding in &report.findings {
+        messages::warn(&finding.text);
+        finding.hint.iter().for_each(|hint| messages::hint(hint));
     }
-    Ok(Measured {
+    Ok(MeasuredRun {
         command,
         job: record.job.clone(),
         ranks: record.ranks(),
         seconds: record.seconds,
-        total: verdict.run().map(|run| run.total),
-        remarks: verdict.remarks,
+        total: report.run().map(|run| run.total),
+        findings: report.findings,
     })
 }
 
-fn print(measured: &[Measured], json: bool) -> Result<(), Failed> {
-    let run = |measured: &Measured| {
+fn print(measured: &[MeasuredRun], json: bool) -> Result<(), Failed> {
+    let run = |measured: &MeasuredRun| {
         let source = measured.command.clone();
         Some(Run { source, ranks: measured.ranks, total: measured.total? })
     };
     let runs: Vec<Run> = measured.iter().filter_map(run).collect();
     let text = match json {
         true => {
-            let scaling = Scaling::of(runs);
-            let printed = Printed { v: VERSION, runs: measured, scaling: scaling.as_ref() };
-            let text = serde_json::to_string_pretty(&printed);
+            let scaling = Scaling::between_sizes(runs);
+            let report = TrainReport { v: VERSION, runs: measured, scaling: scaling.as_ref() };
+            let text = serde_json::to_string_pretty(&report);
             text.map_err(|error| Failed::from_error(Exit::BUG, &error))? + "\n"
         }
-        false => scaling_table(&Scaling::beside_smallest(runs)),
+        false => scaling_table(&Scaling::new(runs)),
     };
     stdout::print(&text);
     Ok(())
 }
 
-/// As a shell takes it, without secrets.
+/// Quotes a command line for a shell, without secrets.
 fn quoted(words: &[OsString]) -> String {
     let words = without_secrets(words);
     let words = words.iter().map(|word| shell::quoted(word.as_ref()));
     words.collect::<Vec<_>>().join(" ")
 }
 
+impl TrainArgs {
+    /// Returns the numbers of ranks in ascending order, each once.
+    fn sizes(&self) -> Vec<u32> {
+        let mut sizes = self.ranks.clone();
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    }
+
+    /// Returns the options that the command line of each job has: those of the measurement, without `--np`, `--json` and
+    /// the `--` behind them.
+    fn options_of_jobs(&self, words: &[OsString]) -> Vec<OsString> {
+        let options = &words[1..words.len() - self.command.argv.len()];
+        let mut kept = Vec::with_capacity(options.len());
+        let mut options = options.iter();
+        while let Some(word) = options.next() {
+            match word.to_str() {
+                Some("--np" | "-n") => drop(options.next()),
+                Some("--json" | "--") => {}
+                Some(text) if text.starts_with("--np=") => {}
+                _ => kept.push(word.clone()),
+            }
+        }
+        kept
+    }
+
+    /// Returns the job with this number of ranks. It does not read standard input, which the first job would use up.
+    fn job(&self, ranks: u32, options: &[OsString]) -> Result<JobArgs, clap::Error> {
+        let mut typed: Vec<OsString> = vec!["rlaunch".into()];
+        typed.extend_from_slice(options);
+        typed.extend(["--np".into(), ranks.to_string().into()]);
+        if self.command.argv.first().is_some_and(|word| word.as_encoded_bytes().starts_with(b"-")) {
+            typed.push("--".into());
+        }
+        typed.extend_from_slice(&self.command.argv);
+        let words = ["rlaunch", "--stdin", "none", "--"].map(OsString::from);
+        let job = JobArgs::try_parse_from(words.iter().chain(&self.command.argv))?;
+        let ProcessArgs { env, wdir, preload } = self.process.clone();
+        let job = JobArgs {
+            environment: EnvironmentArgs { env, wdir, preload, ..job.environment },
+            output: OutputArgs {
+                tag_output: self.tag_output.then(TagPattern::default),
+                ..job.output
+            },
+            termination: TerminationArgs { timeout: self.timeout, ..job.termination },
+            compat: self.compat.clone(),
+            typed,
+            ranks_to_stderr: self.json,
+            ..job
+        };
+        Ok(self.measurement.clone().set(job, Some(ranks)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::args::HostArgs;
+    use crate::cli::compat;
+    use clap::CommandFactory;
+
+    /// Parses a line, and returns its options for each job.
+    fn parse(line: &str) -> Result<(TrainArgs, Vec<OsString>), clap::Error> {
+        let words: Vec<OsString> =
+            ["rlaunch"].into_iter().chain(line.split(' ')).map(OsString::from).collect();
+        let (words, _) = compat::translate(TrainArgs::command(), &words)?;
+        let args = TrainArgs::try_parse_from(&words)?;
+        let options = args.options_of_jobs(&words);
+        Ok((args, options))
+    }
+
+    fn command((args, options): &(TrainArgs, Vec<OsString>), ranks: u32) -> String {
+        let typed = args.job(ranks, options).unwrap().typed;
+        typed.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        TrainArgs::command().debug_assert();
+    }
+
+    #[test]
+    fn each_job_is_a_command_line() {
+        let parsed = parse("-H a,b:2 -np 2,1,2 --mca x y -x A=1 --json train.py --np 7 --json");
+        let parsed = parsed.unwrap();
+        assert_eq!(parsed.0.sizes(), [1, 2]);
+        let expected = "rlaunch -H a,b:2 -x A=1 --np 2 train.py --np 7 --json";
+        assert_eq!(command(&parsed, 2), expected);
+        let job = parsed.0.job(2, &[]).unwrap();
+        let HostArgs { hosts, ranks, .. } = job.hosts;
+        assert_eq!((ranks, job.ranks_to_stderr, hosts), (Some(2), true, vec!["a,b:2".to_owned()]));
+        assert_eq!(job.command.argv, ["train.py", "--np", "7", "--json"]);
+    }
+
+    #[test]
+    fn every_spelling_of_np_is_replaced() {
+        for np in ["--np=1,2", "-n1,2", "-n 1,2", "--np 1,2"] {
+            let parsed = parse(&format!("{np} --transport tcp -- -odd")).unwrap();
+            assert_eq!(command(&parsed, 1), "rlaunch --transport tcp --np 1 -- -odd", "{np}");
+            assert!(!parsed.0.job(1, &[]).unwrap().ranks_to_stderr);
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_said() {
+        for line in ["--np 1,2", "-H a train.py", "--np 0 train.py", "--np 1,, train.py"] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
 
     #[test]
     fn commands_are_quoted_for_a_shell() {

@@ -2,8 +2,8 @@
 
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 
-/// Renders a topic, whose text is Markdown of few forms: headings, paragraphs, items that begin with
-/// `- `, lines indented by four spaces, and `code`.
+/// Renders a topic. Its text is Markdown with these elements: headings, paragraphs, items that begin with `- `, lines
+/// indented by four spaces, and `code`.
 pub(super) fn render(topic: &str, about: &str, text: &str) -> String {
     let mut page = Roff::new();
     let source = format!("rlaunch {}", env!("CARGO_PKG_VERSION"));
@@ -37,12 +37,12 @@ pub(super) fn render(topic: &str, about: &str, text: &str) -> String {
     page.render()
 }
 
-/// Whether a line goes on with the paragraph or item before it.
+/// Tells whether a line continues the paragraph or item before it.
 fn continues(line: &str) -> bool {
     !line.is_empty() && !["- ", "#", "    "].iter().any(|begin| line.starts_with(begin))
 }
 
-/// Splits a text into words as they are and `code`, which is bold.
+/// Splits a text into plain text and `code`, which is bold.
 fn inlines(text: &str) -> Vec<Inline> {
     let parts = text.split('`').enumerate().filter(|(_, part)| !part.is_empty());
     parts.map(|(at, part)| if at % 2 == 0 { roman(part) } else { bold(part) }).collect()

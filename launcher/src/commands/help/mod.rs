@@ -1,16 +1,19 @@
-//! `rlaunch help`: pages on topics, and what `--help` says of each verb.
+//! `rlaunch help`: pages on topics, and the help of verbs.
+//!
+//! The text of a topic is `launcher/help/TOPIC.md`.
 
 mod man_page;
 mod pager;
 
-use crate::cli::args::{self, HelpArgs};
+use super::invocation::definition;
+use clap::Parser;
 use rlaunch_bootstrap::client::command;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 use rlaunch_console::stdout;
 use std::fmt::Write as _;
 
-/// A page: its word, what it is about, and its text.
+/// Name of a page, its subject, and its text.
 type Topic = (&'static str, &'static str, &'static str);
 
 macro_rules! topics {
@@ -20,33 +23,47 @@ macro_rules! topics {
 }
 
 const TOPICS: &[Topic] = topics! {
-    "hosts": "-H, hostfiles, slots, where ranks run, and what hosts have",
+    "hosts": "-H, hostfiles, slots, mapping of ranks, and what hosts have",
     "ssh": "how hosts are reached: SSH, keys, jump hosts, ports",
-    "env": "the variables that a rank finds, and what goes along from your shell",
+    "env": "the variables of a rank, and which of your shell's are passed on",
     "programs": "several programs, templates, dry runs, commands for ranks",
     "containers": "Docker, Podman, Kubernetes",
-    "mesh": "RDMA between hosts: which ports meet, the proof, the watch",
-    "nccl": "what NCCL and UCX are given, and whether NCCL uses RDMA",
-    "config": "rlaunch.toml, trust, variables, words of other launchers",
+    "mesh": "RDMA between hosts: which ports reach each other, the proof, the watch",
+    "nccl": "variables of NCCL and UCX, and whether NCCL uses RDMA",
+    "config": "rlaunch.toml, trust, variables, options of other launchers",
     "output": "input and output of ranks, records, reports, benchmarks",
     "ends": "how a job ends, exit codes, restarts",
-    "security": "trust, encryption, and what others can see or disturb",
+    "security": "trust, encryption, and what other users can see or disturb",
 };
 
+/// Marks of a comment, which is not printed.
 const COMMENT: (&str, &str) = ("<!--", "-->");
 
+/// Explain a topic, as env or ssh, or a verb; without a word, list both.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  rlaunch help               topics and verbs
+  rlaunch help env           the variables of a rank
+  rlaunch help topo          the same as rlaunch topo --help")]
+pub(crate) struct HelpArgs {
+    /// Topic or verb; for bench train both words
+    #[arg(value_name = "TOPIC|VERB", num_args = 0..=2)]
+    pub(crate) words: Vec<String>,
+}
+
 /// Prints a page, the help of a verb, or a list of both.
-pub(crate) fn help(args: &HelpArgs) -> Result<Exit, Failed> {
+pub(super) fn run(args: &HelpArgs) -> Result<Exit, Failed> {
     match &args.words[..] {
         [] => stdout::print_styled(&contents()),
         [word] if let Some((_, _, text)) = topic(word) => pager::show(&without_comments(text)),
-        words => pager::show(&of_verb(words)?),
+        words => pager::show(&verb_help(words)?),
     }
     Ok(Exit::SUCCESS)
 }
 
 /// Renders a topic as a manual page.
-pub(crate) fn manual_page(word: &str) -> Option<String> {
+pub(super) fn man_page(word: &str) -> Option<String> {
     let (word, about, text) = topic(word)?;
     Some(man_page::render(word, about, &without_comments(text)))
 }
@@ -55,7 +72,7 @@ fn topic(word: &str) -> Option<&'static Topic> {
     TOPICS.iter().find(|(name, ..)| *name == word)
 }
 
-/// The text as it is read: comments are for those who write it.
+/// Removes comments, which are for the writers of a page.
 fn without_comments(text: &str) -> String {
     let mut rest = text;
     let mut shown = String::with_capacity(text.len());
@@ -67,7 +84,7 @@ fn without_comments(text: &str) -> String {
     let lines: Vec<&str> = shown.lines().map(str::trim_end).collect();
     let mut text = String::new();
     for (index, line) in lines.iter().enumerate() {
-        // A comment that had lines of its own leaves one empty line, not two.
+        // A comment on lines of its own leaves one empty line, not two.
         if !line.is_empty() || index > 0 && !lines[index - 1].is_empty() {
             text.push_str(line);
             text.push('\n');
@@ -77,31 +94,32 @@ fn without_comments(text: &str) -> String {
 }
 
 fn contents() -> String {
-    let mut text = "rlaunch --help says how a job is started. Topics of rlaunch help:\n".to_owned();
+    let mut text =
+        "rlaunch --help explains how to start a job. Topics of rlaunch help:\n".to_owned();
     for (word, about, _) in TOPICS {
         let _ = writeln!(text, "  {word:<12}  {about}");
     }
     text.push_str("Verbs, as rlaunch help VERB or rlaunch VERB --help:\n");
-    for verb in args::definition().get_subcommands() {
+    for verb in definition().get_subcommands() {
         let about = verb.get_about().map(ToString::to_string).unwrap_or_default();
         let about = about.trim_end_matches('.');
         let _ = writeln!(text, "  {:<12}  {about}", verb.get_name());
     }
-    text.push_str("Commands of ranks, within a job:\n");
+    text.push_str("Commands for ranks, within a job:\n");
     for verb in command::VERBS {
         let _ = writeln!(text, "  {verb:<12}  see rlaunch {verb} --help");
     }
     text
 }
 
-fn of_verb(words: &[String]) -> Result<String, Failed> {
-    let mut whole = args::definition();
+fn verb_help(words: &[String]) -> Result<String, Failed> {
+    let mut whole = definition();
     whole.build();
     let mut command = &mut whole;
     for word in words {
         command = command.find_subcommand_mut(word).ok_or_else(|| {
             let topics: Vec<&str> = TOPICS.iter().map(|(word, ..)| *word).collect();
-            let message = format!("rlaunch help knows no `{word}`");
+            let message = format!("`{word}` is not a topic or a verb of rlaunch");
             let hint = format!("topics: {}; `rlaunch help` lists verbs as well", topics.join(", "));
             Failed::new(Exit::USAGE, message).hint(Some(hint))
         })?;
@@ -118,7 +136,7 @@ mod tests {
         line.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Items of a page with their comments: from "- " to the next, or to an empty line.
+    /// Returns the items of a page with their comments: from "- " to the next one, or to an empty line.
     fn claims(text: &str) -> Vec<String> {
         let mut claims: Vec<String> = Vec::new();
         let mut inside = false;
@@ -168,7 +186,7 @@ mod tests {
         assert_eq!(without_comments("a <!-- open"), "a\n");
     }
 
-    /// Text fits a terminal; output that is quoted is as wide as it is.
+    /// Text has to fit a terminal, unlike quoted output.
     #[test]
     fn pages_are_readable_at_a_terminal() {
         for (word, _, text) in TOPICS {
@@ -181,7 +199,7 @@ mod tests {
         }
     }
 
-    /// The front page is read in five minutes; what is longer belongs into a topic.
+    /// The front page has to be short; details belong into a topic.
     #[test]
     fn the_readme_is_short_and_names_every_topic() {
         let readme = include_str!("../../../../README.md");
@@ -196,10 +214,10 @@ mod tests {
         for word in TOPICS.iter().map(|(word, ..)| *word).chain(["topo", "barrier"]) {
             assert!(contents().contains(&format!("  {word} ")), "{word}");
         }
-        assert!(of_verb(&words("topo")).unwrap().contains("--gids"));
-        assert!(of_verb(&words("bench train")).unwrap().contains("--np"));
-        let failed = of_verb(&words("securty")).unwrap_err();
-        assert_eq!(failed.message, "rlaunch help knows no `securty`");
+        assert!(verb_help(&words("topo")).unwrap().contains("--gids"));
+        assert!(verb_help(&words("bench train")).unwrap().contains("--np"));
+        let failed = verb_help(&words("securty")).unwrap_err();
+        assert_eq!(failed.message, "`securty` is not a topic or a verb of rlaunch");
         assert!(failed.hints[0].contains("security"), "{failed:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Text at a terminal goes through the user's pager, if there is one.
+//! Prints text by the user's pager, if standard output is a terminal.
 
 use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
@@ -15,7 +15,7 @@ pub(super) fn show(text: &str) {
     if io::stdout().is_terminal() {
         let variable = |name| env::var(name).ok();
         let words = pager(variable("PAGER").as_deref(), variable("TERM").as_deref());
-        // A pager that does not start leaves the text to be printed.
+        // If the pager cannot be started, the text is printed without it.
         if let Some((program, arguments)) = words.split_first() {
             let _ = become_pager(program, arguments, text);
         }
@@ -23,7 +23,7 @@ pub(super) fn show(text: &str) {
     stdout::print_styled(text);
 }
 
-/// Chooses the pager's command line; it is empty where the text is to be printed as it is.
+/// Returns the pager's command line; empty if the text is to be printed without one.
 fn pager(named: Option<&str>, terminal: Option<&str>) -> Vec<String> {
     if terminal.is_none_or(|name| name.is_empty() || name == "dumb") {
         return Vec::new();
@@ -35,10 +35,10 @@ fn pager(named: Option<&str>, terminal: Option<&str>) -> Vec<String> {
     }
 }
 
-/// Replaces this process by the pager, which reads the text from a file without a name: no process
-/// stays behind, and Ctrl-C is the pager's. Returns only if that fails.
+/// Replaces this process by the pager, which reads the text from an unlinked file, so that no other process is left
+/// and Ctrl-C reaches the pager alone. Returns only if that fails.
 ///
-/// A failed `exec` leaves SIGPIPE at its default, so no test of this process calls this.
+/// A failed `exec` leaves SIGPIPE at its default, so tests must not call this.
 fn become_pager(program: &str, arguments: &[String], text: &str) -> io::Result<Infallible> {
     let is_less = Path::new(program).file_name().is_some_and(|name| name == "less");
     let is_colourful = AutoStream::choice(&io::stdout()) != ColorChoice::Never;
@@ -50,7 +50,7 @@ fn become_pager(program: &str, arguments: &[String], text: &str) -> io::Result<I
     file.rewind()?;
     let mut command = Command::new(program);
     if env::var_os("LESS").is_none() {
-        // A text that fits the screen needs no key to leave it.
+        // With F less exits at once if the text fits the screen.
         command.env("LESS", "FRX");
     }
     Err(command.args(arguments).stdin(file).exec())

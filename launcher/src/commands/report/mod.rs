@@ -1,197 +1,227 @@
-//! `rlaunch report`: whether a run was fast, whether its figures add up, and which network it used.
+//! `rlaunch report`: how fast a run was, whether its figures are consistent, and which network it used.
 //!
-//! Figures are read by [`crate::commands::report::log_metrics`]; here they are compared with each other, with what is
-//! known of the job, and with smaller runs. What does not fit is a [`Remark`].
+//! Metrics are found in output by [`log_metrics`]. They are compared with each other, with facts about the job, and with
+//! smaller runs. An inconsistency is a [`Finding`].
+//!
+//! | file | subject |
+//! |---|---|
+//! | `log_metrics` | metrics in output, line by line |
+//! | `input` | where output is from: a file, standard input, or a job's record |
+//! | `speed`, `scaling` | images per second of a run; runs of different sizes compared |
+//! | `nccl_tests` | checks of nccl-tests' tables |
+//! | `networks` | networks that NCCL used |
+//! | `text` | the report for people |
 
+mod input;
 pub(crate) mod log_metrics;
+mod nccl_tests;
 mod networks;
 mod scaling;
-mod source;
 mod speed;
-mod tables;
 mod text;
 
 pub(crate) use scaling::{Run, Scaling};
-pub(crate) use speed::Speed;
-pub(crate) use text::table as scaling_table;
+pub(crate) use text::scaling_table;
 
-use crate::cli::args::ReportArgs;
-use crate::commands::report::log_metrics::Figures;
-use crate::commands::report::log_metrics::collective::Collective;
 use crate::run::record::JobRecord;
 use crate::run::record::store::RecordStore;
+use clap::Parser;
+use input::{InputError, JobFacts, ReportInput};
+use log_metrics::LogMetrics;
+use log_metrics::collective::CollectiveTable;
 use networks::RankNetwork;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
-use rlaunch_console::printable;
+use rlaunch_console::stdout;
 use serde::Serialize;
-use source::{JobFacts, Source, SourceError};
+use speed::Speed;
+use std::ffi::OsString;
 
-/// Version of what `--json` prints. New fields may appear without a new one.
+/// Version of the output of `--json`. New fields may appear in the same version.
 const VERSION: u32 = 1;
-/// Figures that differ by less are the same, as part of the larger.
+/// Relative difference up to which two figures count as equal.
 const TOLERANCE: f64 = 0.02;
 
-/// What is to be said of one job's output.
+/// Report how fast a run was, whether its figures are consistent, and which network it used.
+///
+/// It reads the output of tf_cnn_benchmarks, of Horovod's synthetic benchmarks and of nccl-tests, and NCCL's log
+/// (NCCL_DEBUG=INFO), with the tags of `--tag-output` of rlaunch or Open MPI or without tags. It prints images/sec of
+/// each rank (mean of the last 5 values, +/- their standard deviation) and of all ranks, tables of bandwidths, and the
+/// network of each rank. Inconsistent figures are warnings. Runs of different sizes are compared; a recorded job is
+/// also compared with a smaller recorded job of the same program.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  rlaunch report last                  the last job, from its record
+  rlaunch report 0199f3a2c4d1          another job, by its id or the beginning of it
+  rlaunch report train.log             output of any launcher's job
+  rlaunch report np1.log np4.log       two runs compared
+  mpirun … | rlaunch report -          output of another program")]
+pub(crate) struct ReportArgs {
+    /// Files with output, `-` for standard input, `last` for the last job, or ids of jobs
+    #[arg(value_name = "FILE|JOB|last|-", required = true)]
+    pub(crate) sources: Vec<OsString>,
+
+    /// Print everything as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Report on one input.
 #[derive(Debug, Serialize)]
-pub(crate) struct Verdict {
-    /// The file's name, or that it is a record.
+pub(crate) struct SourceReport {
+    /// Name of the file, or of the recorded job.
     pub(crate) source: String,
-    /// What its record knows.
+    /// Facts from the job's record.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) job: Option<JobFacts>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) speed: Option<Speed>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) collective: Option<Collective>,
+    pub(crate) collective: Option<CollectiveTable>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) networks: Vec<RankNetwork>,
-    pub(crate) remarks: Vec<Remark>,
+    #[serde(rename = "remarks")]
+    pub(crate) findings: Vec<Finding>,
 }
 
-/// Something that does not add up, or that a reader of the figures has to know.
+/// Inconsistency, or a fact without which the figures would mislead.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Remark {
-    pub(crate) kind: Kind,
+pub(crate) struct Finding {
+    pub(crate) kind: FindingKind,
     pub(crate) text: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) hint: Option<String>,
 }
 
-/// What a remark is about, for programs.
+/// Kind of a finding, for programs that read `--json`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Kind {
-    /// Each rank has run by itself.
+pub(crate) enum FindingKind {
+    /// Ranks ran as separate jobs of one rank each.
     Alone,
-    /// The printed average is not that of the table.
+    /// The printed average is not the average of the table.
     AverageDiffers,
-    /// NCCL tried to connect ports of two networks.
+    /// NCCL tried to connect ports of different networks.
     Disconnected,
     /// The job has failed.
     Failed,
-    /// Some ranks have printed no rate.
+    /// Some ranks printed no rate.
     Incomplete,
     /// The middle of the output was not kept.
     LeftOut,
-    /// The sum of the ranks is not the total.
+    /// The sum of the ranks' rates is not the printed total.
     SumDiffers,
-    /// Not RDMA.
+    /// Ranks used TCP and not RDMA.
     Tcp,
-    /// Totals that should be one differ.
+    /// Totals that should be equal differ.
     TotalsDiffer,
-    /// Nothing says which rank has printed what.
+    /// Lines have no rank.
     Unnamed,
-    /// As many ranks as were started have not met.
+    /// The program ran with another number of ranks than were started.
     WorldDiffers,
     /// Collectives had wrong results.
     WrongValues,
 }
 
-impl Remark {
-    fn new(kind: Kind, text: impl Into<String>) -> Remark {
-        Remark { kind, text: text.into(), hint: None }
+impl Finding {
+    fn new(kind: FindingKind, text: impl Into<String>) -> Finding {
+        Finding { kind, text: text.into(), hint: None }
     }
 
-    fn hint(self, hint: impl Into<String>) -> Remark {
-        Remark { hint: Some(hint.into()), ..self }
+    fn hint(self, hint: impl Into<String>) -> Finding {
+        Finding { hint: Some(hint.into()), ..self }
     }
 }
 
-impl Verdict {
-    /// Of what a source has printed.
-    fn of(source: Source) -> Verdict {
-        let Source { name, job, figures } = source;
-        let Figures { throughput, collective, networks: nccl, ranks, hosts } = &figures;
+impl SourceReport {
+    fn new(input: ReportInput) -> SourceReport {
+        let ReportInput { name, job, metrics } = input;
+        let LogMetrics { throughput, collective, networks: nccl, ranks, hosts } = &metrics;
         let host_of = |rank: u32| match &job {
             Some(job) => job.host_of(rank),
             None => hosts.get(&rank).map(String::as_str),
         };
-        let mut remarks = job.as_ref().map(JobFacts::remarks).unwrap_or_default();
-        // Without a record, ranks that are named are all that is known; a single one may have
-        // printed for others.
+        let mut findings = job.as_ref().map(JobFacts::findings).unwrap_or_default();
+        // Without a record only ranks in tags are known. If it is only one, it may have printed for all ranks.
         let named = u32::try_from(ranks.len()).ok().filter(|named| *named > 1);
         let world = job.as_ref().map(|job| job.ranks).or(named);
-        let speed = Speed::of(throughput, world, host_of);
+        let speed = Speed::assess(throughput, world, host_of);
         let speed = speed.map(|(speed, of_speed)| {
-            remarks.extend(of_speed);
+            findings.extend(of_speed);
             speed
         });
         let collective = (!collective.rows.is_empty()).then(|| collective.clone());
-        remarks.extend(collective.iter().flat_map(tables::remarks));
+        findings.extend(collective.iter().flat_map(nccl_tests::findings));
         let networks = networks::by_rank(nccl, host_of);
-        remarks.extend(networks::remarks(&networks, nccl));
-        Verdict { source: name, job, speed, collective, networks, remarks }
+        findings.extend(networks::findings(&networks, nccl));
+        SourceReport { source: name, job, speed, collective, networks, findings }
     }
 
-    /// Of a record.
-    pub(crate) fn of_record(record: &JobRecord) -> Verdict {
-        Verdict::of(Source::of_record(record))
+    pub(crate) fn from_record(record: &JobRecord) -> SourceReport {
+        SourceReport::new(ReportInput::from_record(record))
     }
 
-    /// As a run that others can be compared with; `None` if its figures are not to be trusted.
+    /// Returns the run for a comparison; `None` if its figures are not reliable.
     pub(crate) fn run(&self) -> Option<Run> {
         let speed = self.speed.as_ref()?;
         Some(Run { source: self.source.clone(), ranks: speed.ranks?, total: speed.total? })
     }
 }
 
-/// Everything that is printed.
+/// Output of `--json`, and content of the report for people.
 #[derive(Debug, Serialize)]
 struct Report {
     v: u32,
-    reports: Vec<Verdict>,
+    reports: Vec<SourceReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     scaling: Option<Scaling>,
 }
 
-/// Reads, judges and prints.
-pub(crate) fn report(args: &ReportArgs) -> Result<Exit, Failed> {
-    let failed = |error: SourceError| Failed::from_error(Exit::FILES, &error).hint(error.hint());
-    let sources: Result<Vec<Source>, SourceError> =
-        args.sources.iter().map(|given| Source::read(given)).collect();
-    let sources = sources.map_err(failed)?;
-    if let Some(empty) = sources.iter().find(|source| source.figures.is_empty()) {
-        return Err(failed(SourceError::NoFigures(empty.name.clone())));
+/// Reads all inputs and prints the report.
+pub(super) fn run(args: &ReportArgs) -> Result<Exit, Failed> {
+    let failed = |error: InputError| Failed::from_error(Exit::FILES, &error).hint(error.hint());
+    let inputs: Result<Vec<ReportInput>, InputError> =
+        args.sources.iter().map(|source| ReportInput::read(source)).collect();
+    let inputs = inputs.map_err(failed)?;
+    if let Some(empty) = inputs.iter().find(|input| input.metrics.is_empty()) {
+        return Err(failed(InputError::NoFigures(empty.name.clone())));
     }
-    let program = sources.iter().find_map(|source| Some(source.job.as_ref()?.program.clone()));
-    let reports: Vec<Verdict> = sources.into_iter().map(Verdict::of).collect();
-    let mut runs: Vec<Run> = reports.iter().filter_map(Verdict::run).collect();
+    let program = inputs.iter().find_map(|input| Some(input.job.as_ref()?.program.clone()));
+    let reports: Vec<SourceReport> = inputs.into_iter().map(SourceReport::new).collect();
+    let mut runs: Vec<Run> = reports.iter().filter_map(SourceReport::run).collect();
     if let ([only], Some(program)) = (&runs[..], program) {
         let smaller = smaller_run(only, &program);
         runs.extend(smaller);
     }
-    let report = Report { v: VERSION, scaling: Scaling::of(runs), reports };
+    let report = Report { v: VERSION, scaling: Scaling::between_sizes(runs), reports };
     print(&report, args.json)?;
     Ok(Exit::SUCCESS)
 }
 
-/// Of the jobs on record that ran the same program, the smallest, and of these the newest.
+/// Finds the recorded job of the same program with the fewest ranks; of several the newest.
 fn smaller_run(than: &Run, program: &[String]) -> Option<Run> {
     let mut records = RecordStore::for_user().ok()?.all();
     records.retain(|record| record.program == program && record.ranks() < than.ranks);
     records.retain(|record| record.end.exit_code == 0);
-    // Of several that are the smallest it takes the first.
+    // `min_by_key` returns the first of several, so the newest has to come first.
     records.reverse();
-    let runs = records.iter().filter_map(|record| Verdict::of_record(record).run());
+    let runs = records.iter().filter_map(|record| SourceReport::from_record(record).run());
     runs.min_by_key(|run| run.ranks)
 }
 
 fn print(report: &Report, json: bool) -> Result<(), Failed> {
-    use std::io::Write;
-    let mut out = anstream::stdout().lock();
-    // A reader that has gone does not need it.
     if json {
         let text = serde_json::to_string_pretty(report);
         let text = text.map_err(|error| Failed::from_error(Exit::BUG, &error))?;
-        let _ = writeln!(out, "{}", printable::text(&text));
+        stdout::print(&(text + "\n"));
     } else {
-        let _ = text::write(&mut out, report);
+        stdout::print_styled(&text::format(report));
     }
     Ok(())
 }
 
-/// Whether two figures that should be the same are.
+/// Tells whether two figures are equal within the tolerance.
 fn agree(one: f64, other: f64) -> bool {
     (one - other).abs() <= TOLERANCE * one.abs().max(other.abs())
 }

@@ -1,15 +1,15 @@
-//! Which network NCCL used in each rank.
+//! Network that NCCL used in each rank.
 
-use super::{Kind, Remark};
-use crate::commands::report::log_metrics::network::{Networks, ProcessUse};
+use super::log_metrics::nccl_network::{NcclNetworks, ProcessNetwork};
+use super::{Finding, FindingKind};
 use crate::plan::nccl::{Use, Version};
 use rlaunch_console::text;
 use serde::Serialize;
 
-/// Of one process, which mostly is one rank.
+/// Network of one process, which usually is one rank.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct RankNetwork {
-    /// Those that the process is, where that is known.
+    /// Ranks of the process, as far as they are known.
     pub(crate) ranks: Vec<u32>,
     pub(crate) host: String,
     pub(crate) pid: u32,
@@ -19,8 +19,8 @@ pub(crate) struct RankNetwork {
 }
 
 impl RankNetwork {
-    /// `rank 0`, or `n pid 17` where no rank is known.
-    pub(super) fn name(&self) -> String {
+    /// Returns `rank 0`, or `n pid 17` if no rank is known.
+    pub(crate) fn name(&self) -> String {
         match &self.ranks[..] {
             [] => format!("{} pid {}", self.host, self.pid),
             [rank] => format!("rank {rank}"),
@@ -29,12 +29,12 @@ impl RankNetwork {
     }
 }
 
-/// Processes that said it, in the order of their ranks. Hosts are called as the launcher does.
-pub(super) fn by_rank<'a>(
-    networks: &Networks,
+/// Lists the processes whose network is known, in the order of their ranks. Hosts have the launcher's names for them.
+pub(crate) fn by_rank<'a>(
+    networks: &NcclNetworks,
     host_of: impl Fn(u32) -> Option<&'a str>,
 ) -> Vec<RankNetwork> {
-    let named = |used: ProcessUse<'_>| {
+    let named = |used: ProcessNetwork<'_>| {
         let host = used.ranks.first().and_then(|rank| host_of(*rank)).unwrap_or(used.host);
         RankNetwork {
             host: host.to_owned(),
@@ -44,30 +44,30 @@ pub(super) fn by_rank<'a>(
             ranks: used.ranks,
         }
     };
-    networks.uses().into_iter().map(named).collect()
+    networks.by_process().into_iter().map(named).collect()
 }
 
-pub(super) fn remarks(uses: &[RankNetwork], networks: &Networks) -> Vec<Remark> {
+pub(crate) fn findings(uses: &[RankNetwork], networks: &NcclNetworks) -> Vec<Finding> {
     let by_tcp: Vec<String> =
         uses.iter().filter(|used| !used.rdma).map(RankNetwork::name).collect();
     let tcp = (!by_tcp.is_empty()).then(|| {
-        let who = match by_tcp.len() == uses.len() {
+        let ranks = match by_tcp.len() == uses.len() {
             true => "any rank".to_owned(),
             false => text::list(&by_tcp),
         };
-        let hint = "rlaunch --require-rdma insists, and says what is missing";
-        Remark::new(Kind::Tcp, format!("NCCL did not use RDMA in {who}")).hint(hint)
+        let hint = "rlaunch --require-rdma fails without RDMA, and says what is missing";
+        Finding::new(FindingKind::Tcp, format!("NCCL did not use RDMA in {ranks}")).hint(hint)
     });
     let failed = networks.failed().map(|pair| {
         let (local, remote) = (&pair.local, &pair.remote);
         let text =
-            format!("NCCL could not connect {local} and {remote}: they may be on two subnets");
+            format!("NCCL could not connect {local} and {remote}: they may be on different subnets");
         let known = Version::SUBNET_AWARE;
         let hint = format!(
-            "NCCL {known} or newer chooses ports by subnet; rlaunch --show mesh says which \
-             ports meet"
+            "NCCL {known} or newer chooses ports by subnet; rlaunch --show mesh lists the ports that \
+             reach each other"
         );
-        Remark::new(Kind::Disconnected, text).hint(hint)
+        Finding::new(FindingKind::Disconnected, text).hint(hint)
     });
     tcp.into_iter().chain(failed).collect()
 }

@@ -1,111 +1,119 @@
-//! Images per second: of each rank, of all, and whether the two fit.
+//! Images per second of each rank and of all ranks, and whether they are consistent.
 
-use super::{Kind, Remark, agree};
-use crate::commands::report::log_metrics::throughput::{Printed, Style, Throughput, Total, Value};
+use super::log_metrics::throughput::{RankOutput, RateSample, Style, Throughput, Total};
+use super::{Finding, FindingKind, agree};
 use serde::Serialize;
 
-/// So many of the last values stand for a rank.
+/// Number of last values of which the mean is a rank's rate.
 const LAST: usize = 5;
 
-/// How fast a job was; rates are in images per second.
+/// Speed of a job; rates are in images per second.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Speed {
     pub(crate) style: Style,
-    /// How many worked together, where that is known.
+    /// Number of ranks that worked together, if it is known.
     pub(crate) ranks: Option<u32>,
     pub(crate) rates: Vec<RankRate>,
+    /// Sum of `rates`.
     pub(crate) sum: f64,
-    /// Totals as they were printed, each already of all ranks.
+    /// Printed totals, each of all ranks.
     pub(crate) printed_totals: Vec<f64>,
-    /// What all ranks did together; `None` if the figures contradict each other.
+    /// Rate of all ranks; `None` if the figures contradict each other.
     pub(crate) total: Option<f64>,
 }
 
-/// How fast one rank was.
+/// Rate of one rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct RankRate {
-    /// `None` where nothing says whose it is.
+    /// `None` if lines have no rank.
     pub(crate) rank: Option<u32>,
     pub(crate) host: Option<String>,
-    /// The mean is of so many values.
+    /// Number of values of which `mean` is the mean.
     pub(crate) values: usize,
     pub(crate) mean: f64,
-    /// Their standard deviation, of two values or more.
+    /// Standard deviation of these values, if there are at least two.
     pub(crate) spread: Option<f64>,
-    /// Of the last value.
+    /// Step of the last value.
     pub(crate) step: Option<u64>,
+    /// Loss of the last value.
     pub(crate) loss: Option<f64>,
 }
 
 /// Rates and totals before they are compared.
-struct Sheet {
+struct PrintedRates {
     rates: Vec<RankRate>,
     totals: Vec<Total>,
-    remarks: Vec<Remark>,
-    /// Whether every rank that worked along is among them.
+    findings: Vec<Finding>,
+    /// Whether `rates` has every rank of the run.
     complete: bool,
 }
 
 impl Speed {
-    /// Judges what was printed by `world` ranks, as far as that is known; `None` if it was nothing.
-    pub(super) fn of<'a>(
+    /// Assesses the output of a run with `world` ranks, if that is known. Returns `None` if it has no rates.
+    pub(crate) fn assess<'a>(
         throughput: &Throughput,
         world: Option<u32>,
         host_of: impl Fn(u32) -> Option<&'a str>,
-    ) -> Option<(Speed, Vec<Remark>)> {
+    ) -> Option<(Speed, Vec<Finding>)> {
         let style = throughput.style()?;
         let by_rank = throughput.by_rank();
-        let sheet = match (&by_rank[..], throughput.unsigned()) {
-            ([], Some(printed)) => Sheet::unsigned(style, printed),
-            _ => Sheet::signed(&by_rank, world, host_of),
+        let printed = match (&by_rank[..], throughput.untagged()) {
+            ([], Some(output)) => PrintedRates::from_untagged(style, output),
+            _ => PrintedRates::from_tagged(&by_rank, world, host_of),
         };
-        if sheet.rates.is_empty() && sheet.totals.is_empty() {
+        if printed.rates.is_empty() && printed.totals.is_empty() {
             return None;
         }
         Some(match style {
-            Style::TfCnn => sheet.judge_each(world),
-            Style::Horovod => sheet.judge_devices(world),
+            Style::TfCnn => printed.assess_ranks(world),
+            Style::Horovod => printed.assess_devices(world),
         })
     }
 }
 
-impl Sheet {
-    fn signed<'a>(
-        by_rank: &[(u32, &Printed)],
+impl PrintedRates {
+    fn from_tagged<'a>(
+        by_rank: &[(u32, &RankOutput)],
         world: Option<u32>,
         host_of: impl Fn(u32) -> Option<&'a str>,
-    ) -> Sheet {
-        let rate = |(rank, printed): &(u32, &Printed)| {
+    ) -> PrintedRates {
+        let rate = |(rank, output): &(u32, &RankOutput)| {
             let host = host_of(*rank).map(str::to_owned);
-            RankRate::of(&printed.values).map(|rate| RankRate { rank: Some(*rank), host, ..rate })
+            RankRate::of_last(&output.values).map(|rate| RankRate {
+                rank: Some(*rank),
+                host,
+                ..rate
+            })
         };
         let rates: Vec<RankRate> = by_rank.iter().filter_map(rate).collect();
-        let totals = by_rank.iter().filter_map(|(_, printed)| printed.totals.last().copied());
+        let totals = by_rank.iter().filter_map(|(_, output)| output.totals.last().copied());
         let complete = world.is_some_and(|world| rates.len() == world as usize);
-        Sheet { totals: totals.collect(), rates, remarks: Vec::new(), complete }
+        PrintedRates { totals: totals.collect(), rates, findings: Vec::new(), complete }
     }
 
-    /// Several ranks without names can be told apart where they stop: each prints a last value.
-    fn unsigned(style: Style, printed: &Printed) -> Sheet {
+    /// Separates ranks in lines without tags: each rank prints one value for the last step.
+    fn from_untagged(style: Style, output: &RankOutput) -> PrintedRates {
         let last = match style {
-            Style::TfCnn => last_of_each(printed),
+            Style::TfCnn => last_of_each(output),
             Style::Horovod => Vec::new(),
         };
-        let totals = printed.totals.clone();
+        let totals = output.totals.clone();
         if last.len() < 2 {
-            let rates: Vec<RankRate> = RankRate::of(&printed.values).into_iter().collect();
-            return Sheet { rates, totals, remarks: Vec::new(), complete: false };
+            let rates: Vec<RankRate> = RankRate::of_last(&output.values).into_iter().collect();
+            return PrintedRates { rates, totals, findings: Vec::new(), complete: false };
         }
-        let rates: Vec<RankRate> =
-            last.iter().filter_map(|value| RankRate::of(std::slice::from_ref(value))).collect();
+        let rates: Vec<RankRate> = last
+            .iter()
+            .filter_map(|value| RankRate::of_last(std::slice::from_ref(value)))
+            .collect();
         let step = last[0].step.map(|step| format!(", those of step {step},")).unwrap_or_default();
         let text = format!(
-            "no line says which rank printed it: of all values only the {} last{step} can be told \
-             apart",
+            "lines have no rank: only the {} last values{step} can be told apart",
             last.len()
         );
-        let unnamed = Remark::new(Kind::Unnamed, text).hint("rlaunch --tag-output names ranks");
-        Sheet { rates, totals, remarks: vec![unnamed], complete: true }
+        let unnamed =
+            Finding::new(FindingKind::Unnamed, text).hint("rlaunch --tag-output names ranks");
+        PrintedRates { rates, totals, findings: vec![unnamed], complete: true }
     }
 
     fn sum(&self) -> f64 {
@@ -117,16 +125,16 @@ impl Sheet {
         (!self.totals.is_empty()).then(|| sum / self.totals.len() as f64)
     }
 
-    /// Where each rank prints its own rate.
-    fn judge_each(mut self, world: Option<u32>) -> (Speed, Vec<Remark>) {
+    /// Assesses output in which each rank prints its own rate.
+    fn assess_ranks(mut self, world: Option<u32>) -> (Speed, Vec<Finding>) {
         let found =
             self.alone(world).or_else(|| self.totals_differ()).or_else(|| self.sum_differs());
         let trusted = found.is_none();
-        self.remarks.extend(found);
+        self.findings.extend(found);
         let count = u32::try_from(self.rates.len()).unwrap_or(u32::MAX);
         if let Some(world) = world.filter(|world| count < *world && trusted) {
             let text = format!("{count} of {world} ranks printed images/sec");
-            self.remarks.push(Remark::new(Kind::Incomplete, text));
+            self.findings.push(Finding::new(FindingKind::Incomplete, text));
         }
         let mut ranks = world.or(self.complete.then_some(count));
         if ranks.is_none() && self.mean_total().is_some_and(|total| agree(total, self.sum())) {
@@ -134,23 +142,23 @@ impl Sheet {
         }
         let of_all = self.mean_total().or_else(|| self.complete.then(|| self.sum()));
         let speed = self.speed(Style::TfCnn, ranks, of_all.filter(|_| trusted));
-        (speed, self.remarks)
+        (speed, self.findings)
     }
 
-    /// Where rank 0 prints the rate of a device.
-    fn judge_devices(mut self, world: Option<u32>) -> (Speed, Vec<Remark>) {
+    /// Assesses output in which rank 0 prints the rate of a device.
+    fn assess_devices(mut self, world: Option<u32>) -> (Speed, Vec<Finding>) {
         let devices = self.totals.last().and_then(|total| total.devices);
         let alone = devices == Some(1) && self.totals.len() > 1;
         let met = devices.zip(world).is_none_or(|(devices, world)| devices == world);
         if alone {
-            self.remarks.push(alone_remark(self.totals.len()));
+            self.findings.push(alone_finding(self.totals.len()));
         } else if let (false, Some(devices), Some(world)) = (met, devices, world) {
-            let text = format!("the log says {devices} devices, and the job had {world} ranks");
-            self.remarks.push(Remark::new(Kind::WorldDiffers, text));
+            let text = format!("the log says {devices} devices, but the job had {world} ranks");
+            self.findings.push(Finding::new(FindingKind::WorldDiffers, text));
         }
         let total = self.mean_total().filter(|_| !alone && met);
         let speed = self.speed(Style::Horovod, devices.filter(|_| !alone), total);
-        (speed, self.remarks)
+        (speed, self.findings)
     }
 
     fn speed(&self, style: Style, ranks: Option<u32>, total: Option<f64>) -> Speed {
@@ -158,8 +166,8 @@ impl Sheet {
         Speed { style, ranks, rates: self.rates.clone(), sum: self.sum(), printed_totals, total }
     }
 
-    /// Every total is the rate of the rank that printed it, and there were others.
-    fn alone(&self, world: Option<u32>) -> Option<Remark> {
+    /// Finds that every total is the rate of the rank that printed it, although there were other ranks.
+    fn alone(&self, world: Option<u32>) -> Option<Finding> {
         let sorted = |mut rates: Vec<f64>| {
             rates.sort_by(f64::total_cmp);
             rates
@@ -169,54 +177,53 @@ impl Sheet {
         let others = rates.len().max(world.unwrap_or(0) as usize) > 1;
         let own = rates.len() == totals.len() && !totals.is_empty();
         let own = own && rates.iter().zip(&totals).all(|(rate, total)| agree(*rate, *total));
-        (others && own).then(|| alone_remark(rates.len()))
+        (others && own).then(|| alone_finding(rates.len()))
     }
 
-    fn totals_differ(&self) -> Option<Remark> {
+    fn totals_differ(&self) -> Option<Finding> {
         let (least, most) = range(self.totals.iter().map(|total| total.rate))?;
         let text = format!("ranks print totals from {least} to {most}: do not trust this log");
-        (!agree(least, most)).then(|| Remark::new(Kind::TotalsDiffer, text))
+        (!agree(least, most)).then(|| Finding::new(FindingKind::TotalsDiffer, text))
     }
 
-    fn sum_differs(&self) -> Option<Remark> {
+    fn sum_differs(&self) -> Option<Finding> {
         let total = self.totals.first().filter(|_| self.complete)?.rate;
         let sum = self.sum();
         let text = format!("ranks sum to {sum:.1}, the log says {total}: do not trust this log");
-        (!agree(sum, total)).then(|| Remark::new(Kind::SumDiffers, text))
+        (!agree(sum, total)).then(|| Finding::new(FindingKind::SumDiffers, text))
     }
 }
 
-/// `4 ranks print totals that are their own rates: each was alone`
-fn alone_remark(ranks: usize) -> Remark {
+/// Makes the finding that ranks ran alone.
+fn alone_finding(ranks: usize) -> Finding {
     let text = match ranks {
-        1 => "the total that is printed is one rank's own rate: it was alone".to_owned(),
-        ranks => format!("{ranks} ranks print totals that are their own rates: each was alone"),
+        1 => "the printed total is the rate of one rank: it ran alone".to_owned(),
+        ranks => format!("{ranks} ranks print totals that are their own rates: each ran alone"),
     };
-    let hint =
-        "ranks have not found each other: a Horovod that is built for MPI alone needs mpirun";
-    Remark::new(Kind::Alone, text).hint(hint)
+    let hint = "ranks did not form one job: a Horovod that is built only for MPI needs mpirun";
+    Finding::new(FindingKind::Alone, text).hint(hint)
 }
 
-/// The least and the most.
-pub(super) fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+/// Returns the minimum and the maximum.
+pub(crate) fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     values.fold(None, |range, value| match range {
         None => Some((value, value)),
         Some((least, most)) => Some((value.min(least), value.max(most))),
     })
 }
 
-/// The values of the last step; without steps as many as there are totals.
-fn last_of_each(printed: &Printed) -> Vec<Value> {
-    let values = &printed.values;
+/// Returns the values of the last step; without steps, as many last values as there are totals.
+fn last_of_each(output: &RankOutput) -> Vec<RateSample> {
+    let values = &output.values;
     match values.iter().filter_map(|value| value.step).max() {
         Some(last) => values.iter().filter(|value| value.step == Some(last)).copied().collect(),
-        None => values[values.len().saturating_sub(printed.totals.len())..].to_vec(),
+        None => values[values.len().saturating_sub(output.totals.len())..].to_vec(),
     }
 }
 
 impl RankRate {
-    /// Of the last values.
-    fn of(values: &[Value]) -> Option<RankRate> {
+    /// Returns the mean of the last values.
+    fn of_last(values: &[RateSample]) -> Option<RankRate> {
         let last = &values[values.len().saturating_sub(LAST)..];
         let newest = last.last()?;
         let count = last.len() as f64;

@@ -1,55 +1,63 @@
-//! Verdicts for people.
+//! The report for people.
 
+use super::input::JobFacts;
+use super::log_metrics::collective::{CollectiveTable, Timing};
+use super::log_metrics::throughput::Style;
 use super::networks::RankNetwork;
-use super::source::JobFacts;
 use super::speed::{RankRate, range};
-use super::{Remark, Report, Scaling, Speed, Verdict};
-use crate::commands::report::log_metrics::collective::{Collective, Measured};
-use crate::commands::report::log_metrics::throughput::Style;
+use super::{Finding, Report, Scaling, SourceReport, Speed};
 use rlaunch_console::columns::{self, row};
 use rlaunch_console::messages::{HINT, WARNING};
 use rlaunch_console::printable;
 use rlaunch_console::text::count;
 use std::collections::BTreeSet;
-use std::io::{self, Write};
+use std::fmt::{self, Write};
 
-pub(super) fn write(out: &mut impl Write, report: &Report) -> io::Result<()> {
-    for verdict in &report.reports {
-        write_verdict(out, verdict)?;
+/// Formats the report, with colours.
+pub(super) fn format(report: &Report) -> String {
+    let mut out = String::new();
+    // Writing to a string cannot fail.
+    let _ = write(&mut out, report);
+    out
+}
+
+fn write(out: &mut impl Write, report: &Report) -> fmt::Result {
+    for report in &report.reports {
+        write_source(out, report)?;
     }
     match &report.scaling {
         Some(scaling) => write_scaling(out, scaling),
-        None if report.reports.iter().any(|verdict| verdict.run().is_some()) => writeln!(
+        None if report.reports.iter().any(|report| report.run().is_some()) => writeln!(
             out,
-            "scaling: no smaller run to compare with: rlaunch bench train --np 1,2,4 measures them"
+            "scaling: no smaller run to compare with; rlaunch bench train --np 1,2,4 runs several sizes"
         ),
         None => Ok(()),
     }
 }
 
-fn write_verdict(out: &mut impl Write, verdict: &Verdict) -> io::Result<()> {
-    let Verdict { source, job, speed, collective, networks, remarks } = verdict;
-    writeln!(out, "{source}{}", job.as_ref().map(about).unwrap_or_default())?;
+fn write_source(out: &mut impl Write, report: &SourceReport) -> fmt::Result {
+    let SourceReport { source, job, speed, collective, networks, findings } = report;
+    writeln!(out, "{source}{}", job.as_ref().map(describe_job).unwrap_or_default())?;
     if let Some(speed) = speed {
         indent(out, &rates(speed))?;
         writeln!(out, "  {}", totals(speed))?;
     }
     if let Some(collective) = collective {
-        indent(out, &measured(collective))?;
+        indent(out, &bandwidths(collective))?;
     }
     if !networks.is_empty() {
-        indent(out, &used(networks))?;
+        indent(out, &network_table(networks))?;
     }
-    remarks.iter().try_for_each(|remark| write_remark(out, remark))
+    findings.iter().try_for_each(|finding| write_finding(out, finding))
 }
 
-/// `: python3 train.py, 4 ranks on 2 hosts, 12.3 s`
-fn about(job: &JobFacts) -> String {
-    const LONGEST: usize = 80;
+/// Describes a job: `: python3 train.py, 4 ranks on 2 hosts, 12.3 s`.
+fn describe_job(job: &JobFacts) -> String {
+    const MAX_CHARS: usize = 80;
     let JobFacts { program, ranks, nodes, seconds, .. } = job;
     let printable = |c: char| if c.is_control() { ' ' } else { c };
-    let mut words: String = program.join(" ").chars().map(printable).take(LONGEST + 1).collect();
-    if words.chars().count() > LONGEST {
+    let mut words: String = program.join(" ").chars().map(printable).take(MAX_CHARS + 1).collect();
+    if words.chars().count() > MAX_CHARS {
         words.pop();
         words.push('…');
     }
@@ -85,25 +93,25 @@ fn rate_row(rate: &RankRate, signed: bool) -> Vec<String> {
     ]
 }
 
-/// `ranks sum to 8401.2; total printed: 8400.46 (4 times, 8400.46 to 8400.99)`
+/// Describes the totals: `ranks sum to 8401.2; total printed: 8400.46 (4 times, 8400.46 to 8400.99)`.
 fn totals(speed: &Speed) -> String {
     let sum = match (speed.style, speed.rates.len()) {
         (Style::TfCnn, 2..) => format!("ranks sum to {:.1}; ", speed.sum),
         _ => String::new(),
     };
     let printed = &speed.printed_totals;
-    let said = match (&printed[..], range(printed.iter().copied())) {
+    let total = match (&printed[..], range(printed.iter().copied())) {
         ([], _) | (_, None) => "no total printed".to_owned(),
         ([only], _) => format!("total printed: {only}"),
         ([first, ..], Some((least, most))) => {
             format!("total printed: {first} ({} times, {least} to {most})", printed.len())
         }
     };
-    format!("{sum}{said}")
+    format!("{sum}{total}")
 }
 
-fn measured(collective: &Collective) -> String {
-    let Collective { test, devices, rows, average_busbw, .. } = collective;
+fn bandwidths(collective: &CollectiveTable) -> String {
+    let CollectiveTable { test, devices, rows, average_busbw, .. } = collective;
     let hosts: BTreeSet<&str> = devices.iter().map(|device| device.host.as_str()).collect();
     let mut text = test.clone().unwrap_or_else(|| "nccl-tests".to_owned());
     if !devices.is_empty() {
@@ -112,8 +120,8 @@ fn measured(collective: &Collective) -> String {
     text += "; out of place, then in place:\n";
     let head = ["bytes", "us", "algbw GB/s", "busbw GB/s", "us", "algbw GB/s", "busbw GB/s"];
     let mut table = vec![row(head)];
-    let cells = |measured: &Measured| {
-        let Measured { time_us, algbw, busbw, .. } = measured;
+    let cells = |timing: &Timing| {
+        let Timing { time_us, algbw, busbw, .. } = timing;
         [time_us.to_string(), format!("{algbw:.2}"), format!("{busbw:.2}")]
     };
     table.extend(rows.iter().map(|row| {
@@ -131,7 +139,7 @@ fn measured(collective: &Collective) -> String {
     text
 }
 
-fn used(networks: &[RankNetwork]) -> String {
+fn network_table(networks: &[RankNetwork]) -> String {
     let mut rows = vec![row(["NCCL in", "host", "out of band", "network"])];
     rows.extend(networks.iter().map(|used| {
         let out_of_band = used.network.out_of_band().unwrap_or_default().to_owned();
@@ -140,34 +148,34 @@ fn used(networks: &[RankNetwork]) -> String {
     columns::lay_out(&rows)
 }
 
-fn write_remark(out: &mut impl Write, remark: &Remark) -> io::Result<()> {
-    writeln!(out, "  {WARNING}warning:{WARNING:#} {}", printable::message(&remark.text))?;
-    match &remark.hint {
+fn write_finding(out: &mut impl Write, finding: &Finding) -> fmt::Result {
+    writeln!(out, "  {WARNING}warning:{WARNING:#} {}", printable::message(&finding.text))?;
+    match &finding.hint {
         Some(hint) => writeln!(out, "  {HINT}hint:{HINT:#} {}", printable::text(hint)),
         None => Ok(()),
     }
 }
 
-fn write_scaling(out: &mut impl Write, scaling: &Scaling) -> io::Result<()> {
+fn write_scaling(out: &mut impl Write, scaling: &Scaling) -> fmt::Result {
     writeln!(out, "scaling")?;
-    indent(out, &table(scaling))
+    indent(out, &scaling_table(scaling))
 }
 
-/// One row for each run.
-pub(crate) fn table(scaling: &Scaling) -> String {
+/// Formats a table with one row for each run.
+pub(crate) fn scaling_table(scaling: &Scaling) -> String {
     let mut rows = vec![row(["ranks", "images/sec", "per rank", "efficiency", "from"])];
-    rows.extend(scaling.runs.iter().map(|step| {
+    rows.extend(scaling.runs.iter().map(|scaled| {
         vec![
-            step.run.ranks.to_string(),
-            format!("{:.1}", step.run.total),
-            format!("{:.1}", step.per_rank),
-            format!("{:.1} %", step.efficiency * 100.0),
-            step.run.source.clone(),
+            scaled.run.ranks.to_string(),
+            format!("{:.1}", scaled.run.total),
+            format!("{:.1}", scaled.per_rank),
+            format!("{:.1} %", scaled.efficiency * 100.0),
+            scaled.run.source.clone(),
         ]
     }));
     columns::lay_out(&rows)
 }
 
-fn indent(out: &mut impl Write, text: &str) -> io::Result<()> {
+fn indent(out: &mut impl Write, text: &str) -> fmt::Result {
     printable::text(text).lines().try_for_each(|line| writeln!(out, "  {line}"))
 }

@@ -1,20 +1,45 @@
-//! The way into a container by SSH: a key of its own, which sshd answers with one command.
+//! Login to a container by SSH: a key of its own, for which sshd runs one command that enters the container.
 
-use crate::cli::args::NamedContainer;
+use crate::connect::connector::{ContainerEngine, is_container_name};
 use rlaunch_console::shell::quoted_posix;
 use rlaunch_ssh::config::{HostConfig, Proxy, StrictHostKeyChecking};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Container that has the same name on every host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NamedContainer {
+    /// Engine with docker's options.
+    pub(super) engine: ContainerEngine,
+    pub(super) name: String,
+}
+
+impl FromStr for NamedContainer {
+    type Err = String;
+
+    /// Parses `NAME` or `KIND:NAME`. The name becomes part of file names and commands, so only characters that engines
+    /// allow in names are accepted.
+    fn from_str(text: &str) -> Result<NamedContainer, String> {
+        let (kind, name) = text.split_once(':').unwrap_or(("docker", text));
+        let engine = ContainerEngine::from_kind(kind).filter(|engine| engine.is_like_docker());
+        let engine = engine.ok_or_else(|| format!("`{kind}` is not docker, podman or nerdctl"))?;
+        if !is_container_name(name) {
+            return Err("a container's name has letters, digits and _.- only".to_owned());
+        }
+        Ok(NamedContainer { engine, name: name.to_owned() })
+    }
+}
 
 impl NamedContainer {
-    /// The command's file on the hosts, from their home directories.
+    /// Returns the path of the script on hosts, relative to the home directory.
     pub(crate) fn script_path(&self) -> String {
         format!(".ssh/rlaunch-{}.sh", self.name)
     }
 
-    /// What that file holds.
+    /// Returns the script that sshd runs.
     pub(crate) fn script(&self) -> String {
-        let NamedContainer { engine, name } = self;
+        let (engine, name) = (self.engine.command(), &self.name);
         format!(
             "#!/bin/sh\n\
              # Written by rlaunch ssh-setup. sshd runs it for logins by the key of container {name}.\n\
@@ -25,27 +50,26 @@ impl NamedContainer {
         )
     }
 
-    /// The line for authorized_keys that gives the key `public` this command and nothing else.
+    /// Returns the line for authorized_keys by which the key `public` may only run the script.
     pub(crate) fn authorized_line(&self, public: &str) -> String {
         let only = "no-port-forwarding,no-agent-forwarding,no-X11-forwarding";
         format!("command=\"sh ~/{}\",{only} {public}", self.script_path())
     }
 }
 
-/// One host of the configuration that leads into the container.
-pub(crate) struct Entry<'a> {
-    /// As the user calls it.
+/// Host for the SSH configuration of the container.
+pub(crate) struct HostBlock<'a> {
+    /// Name as the user types it.
     pub(crate) alias: &'a str,
     pub(crate) config: &'a HostConfig,
 }
 
-/// The configuration for `--ssh-config`: every host by `key`, reached as `entries` say. Hosts that
-/// `before`, its present text, has and `entries` do not are kept. `sources` are the files that know
-/// more of jump hosts.
+/// Returns the SSH configuration for the container: `hosts` as they are configured, but by `key`. Other hosts in
+/// `before`, the present text, are kept. Jump hosts are configured by `sources`, which are included.
 pub(crate) fn configuration(
     container: &NamedContainer,
     key: &Path,
-    entries: &[Entry<'_>],
+    hosts: &[HostBlock<'_>],
     before: &str,
     (home, sources): (&Path, &[PathBuf]),
 ) -> String {
@@ -57,12 +81,11 @@ pub(crate) fn configuration(
         let name = first.trim_start_matches("Host ");
         if rest.contains("Include ") {
             hops.extend(name.split(' ').map(str::to_owned));
-        } else if name != "*" && !name.starts_with("* ") && !entries.iter().any(|e| e.alias == name)
-        {
+        } else if name != "*" && !name.starts_with("* ") && !hosts.iter().any(|e| e.alias == name) {
             blocks.push(block.trim_end().to_owned());
         }
     }
-    for Entry { alias, config } in entries {
+    for HostBlock { alias, config } in hosts {
         let lines = host_lines(alias, config, home);
         if !lines.is_empty() {
             blocks.push(format!("Host {alias}\n{}", lines.trim_end()));
@@ -97,7 +120,7 @@ pub(crate) fn configuration(
     text
 }
 
-/// What of a host's configuration says where it is, and who it is.
+/// Returns the lines of a host's address, user, port, proxy and host key.
 fn host_lines(alias: &str, config: &HostConfig, home: &Path) -> String {
     let mut text = String::new();
     let mut line = |keyword: &str, value: &str| {
@@ -143,13 +166,13 @@ fn host_lines(alias: &str, config: &HostConfig, home: &Path) -> String {
     text
 }
 
-/// A value as ssh_config reads it back.
+/// Escapes a value for ssh_config.
 fn words(value: &str) -> String {
     let value = value.replace('%', "%%");
     if value.contains(' ') { format!("\"{value}\"") } else { value }
 }
 
-/// `~/…` for what is below the home directory.
+/// Writes a path below the home directory as `~/…`.
 pub(crate) fn tilde(path: &Path, home: &Path) -> String {
     match path.strip_prefix(home) {
         Ok(below) => format!("~/{}", below.display()),
@@ -157,15 +180,14 @@ pub(crate) fn tilde(path: &Path, home: &Path) -> String {
     }
 }
 
-/// The line of the container's key, to be pasted on a host.
-pub(crate) fn pasteable(line: &str) -> String {
+/// Returns a shell command that appends a line to authorized_keys.
+pub(crate) fn append_command(line: &str) -> String {
     format!("echo {} >> ~/.ssh/authorized_keys", quoted_posix(line))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::args::Engine;
     use rlaunch_ssh::config::SshConfig;
 
     fn container(text: &str) -> NamedContainer {
@@ -174,7 +196,7 @@ mod tests {
 
     #[test]
     fn names_of_containers() {
-        assert_eq!(container("mpicont").engine, Engine::Docker);
+        assert_eq!(container("mpicont").engine, ContainerEngine::Docker);
         assert_eq!(container("podman:a_b.c-1").name, "a_b.c-1");
         for bad in ["", "-x", "a b", "a;b", "a'b", "lxc:a", "docker:", "a:b:c", "../a"] {
             assert!(bad.parse::<NamedContainer>().is_err(), "{bad}");
@@ -192,7 +214,7 @@ Host b
   UserKnownHostsFile /dev/null
 ";
 
-    /// What the written configuration says of a host is what the user's says, but for the key.
+    /// The written configuration of a host is the user's except for the key.
     #[test]
     fn hosts_are_where_they_were() {
         let (home, file) = (std::env::home_dir().unwrap(), Path::new("/x/config"));
@@ -203,8 +225,9 @@ Host b
         let key = home.join(".ssh/id_ed25519_mpicont");
         let write = |names: &[&str], before: &str| {
             let configs = resolved(names);
-            let entries = names.iter().zip(&configs).map(|(alias, config)| Entry { alias, config });
-            let entries: Vec<Entry<'_>> = entries.collect();
+            let entries =
+                names.iter().zip(&configs).map(|(alias, config)| HostBlock { alias, config });
+            let entries: Vec<HostBlock<'_>> = entries.collect();
             let sources = [file.to_owned()];
             configuration(&container("mpicont"), &key, &entries, before, (&home, &sources))
         };
@@ -225,7 +248,7 @@ Host b
         }
         assert!(ours.resolve_as("gate", None, None).unwrap().identity_files.is_empty(), "{text}");
         assert!(text.ends_with("\nHost gate\n  Include /x/config\n"), "{text}");
-        // One host after the other comes to the same, in whatever order.
+        // Adding hosts one by one in another order gives the same text.
         let one_by_one = write(&["a"], &write(&["c"], &write(&["b"], "")));
         assert_eq!(one_by_one, text);
         assert_eq!(write(&["a", "b", "c"], &text), text);

@@ -1,8 +1,7 @@
-//! Why a host, or this machine, could not be set up.
+//! Errors in setting up a host or this machine.
 
-use super::container::pasteable;
+use super::container::{NamedContainer, append_command};
 use super::remote::RUN_TIMEOUT;
-use crate::cli::args::NamedContainer;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 use rlaunch_ssh::error::SshError;
@@ -10,135 +9,134 @@ use rlaunch_ssh::known_hosts::KnownHostsError;
 use std::io;
 use std::path::PathBuf;
 
-/// One failure. The host is named by whoever reports it.
+/// Error on one host, without its name, which [`SetupError::on_host`] adds; or on this machine.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SetupError {
     #[error(transparent)]
     Ssh(#[from] SshError),
     #[error(transparent)]
     KnownHosts(#[from] KnownHostsError),
-    #[error("no key of yours opens it to {user}, and its sshd takes no passwords")]
+    #[error("it accepts none of your keys for {user}, and its sshd accepts no passwords")]
     Closed { user: String, line: String },
-    #[error("its sshd does not take this password of {user}")]
-    Wrong { user: String },
+    #[error("its sshd does not accept this password of {user}")]
+    WrongPassword { user: String },
     #[error("the password of {user} must be typed once, and there is no terminal")]
-    Nobody { user: String },
-    #[error("nobody answers")]
-    Terminal(#[source] io::Error),
+    NoTerminal { user: String },
+    #[error("there is no answer")]
+    NoAnswer(#[source] io::Error),
     #[error("cannot set it up: {cause}")]
     Refused { cause: String },
-    #[error("its shell runs no commands{}", said(.0))]
-    Shell(String),
-    #[error("its shell does not end within {} s", RUN_TIMEOUT.as_secs())]
+    #[error("its shell runs no commands{}", suffix(.0))]
+    NoCommands(String),
+    #[error("its shell does not exit within {} s", RUN_TIMEOUT.as_secs())]
     Late,
-    #[error("the key is there and does not open it")]
-    NotOpened(#[source] SshError),
-    #[error("the key of container {name} does not open it")]
-    NoWayIn { name: String, source: SshError },
-    #[error("the key reaches the host, not container {name}")]
-    Landing { name: String, line: String },
-    #[error("{container} runs no commands{}", said(said_there), container = named(container))]
-    Container { container: NamedContainer, user: String, said_there: String },
+    #[error("it has the key and does not accept it")]
+    KeyRefused(#[source] SshError),
+    #[error("it does not accept the key of container {name}")]
+    ContainerKeyRefused { name: String, source: SshError },
+    #[error("the key logs in to the host, not to container {name}")]
+    NotInContainer { name: String, line: String },
+    #[error("{container} runs no commands{}", suffix(output), container = named(container))]
+    Container { container: NamedContainer, user: String, output: String },
     #[error("cannot write {}", path.display())]
     Write { path: PathBuf, source: io::Error },
     #[error("cannot read {}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("{} is no private key", path.display())]
+    #[error("{} is not a private key", path.display())]
     Key { path: PathBuf, source: russh::keys::Error },
     #[error("cannot make a key")]
-    Make,
+    MakeKey,
 }
 
-fn said(words: &str) -> String {
+fn suffix(words: &str) -> String {
     let words = words.trim();
     if words.is_empty() { String::new() } else { format!(": {words}") }
 }
 
 fn named(container: &NamedContainer) -> String {
-    format!("container {} of {}", container.name, container.engine)
+    format!("container {} of {}", container.name, container.engine.command())
 }
 
 impl SetupError {
-    /// What the user can do.
+    /// Returns what the user can do about the error.
     pub(super) fn hint(&self, host: &str) -> Option<String> {
         match self {
             SetupError::Ssh(error) => error.hint(host),
             SetupError::KnownHosts(error) => error.hint(),
-            SetupError::Closed { line, .. } => Some(format!(
-                "whoever can log in there runs: mkdir -pm 700 ~/.ssh; {}; chmod 600 \
-                 ~/.ssh/authorized_keys; or sets PasswordAuthentication yes in \
-                 /etc/ssh/sshd_config for now",
-                pasteable(line)
+            SetupError::Closed { user, line } => Some(format!(
+                "on {host}, as {user}: mkdir -pm 700 ~/.ssh; {}; chmod 600 ~/.ssh/authorized_keys; or \
+                 set PasswordAuthentication yes in /etc/ssh/sshd_config for now",
+                append_command(line)
             )),
-            SetupError::Wrong { user } if user == "root" => Some(
-                "by default sshd lets root in by a key alone (PermitRootLogin): say user@host, or \
+            SetupError::WrongPassword { user } if user == "root" => Some(
+                "by default sshd lets root log in by key only (PermitRootLogin): type user@host, or \
                  set PermitRootLogin yes in /etc/ssh/sshd_config for now"
                     .to_owned(),
             ),
-            SetupError::Wrong { .. } => Some("user@host names another user".to_owned()),
-            SetupError::Nobody { .. } => Some(
-                "run it on a terminal, or name a program in SSH_ASKPASS that answers, with \
+            SetupError::WrongPassword { .. } => Some("user@host names another user".to_owned()),
+            SetupError::NoTerminal { .. } => Some(
+                "run it at a terminal, or name a program that answers in SSH_ASKPASS, with \
                  SSH_ASKPASS_REQUIRE=force"
                     .to_owned(),
             ),
-            SetupError::Shell(_) | SetupError::Late => {
+            SetupError::NoCommands(_) | SetupError::Late => {
                 Some(format!("`ssh {host} echo hello` should print just that"))
             }
-            SetupError::NotOpened(_) | SetupError::NoWayIn { .. } => Some(format!(
-                "the sshd of {host} may look elsewhere: sudo sshd -T | grep -i -e authorizedkeys \
+            SetupError::KeyRefused(_) | SetupError::ContainerKeyRefused { .. } => Some(format!(
+                "the sshd of {host} may read other files: sudo sshd -T | grep -i -e authorizedkeys \
                  -e pubkey; its log says why it refused: sudo journalctl -u ssh -u sshd -n 20"
             )),
-            SetupError::Landing { line, .. } => Some(format!(
-                "another line of ~/.ssh/authorized_keys there lets this key in; it must be this \
-                 one alone: {line}"
+            SetupError::NotInContainer { line, .. } => Some(format!(
+                "another line of ~/.ssh/authorized_keys there has this key; this must be the only one: {line}"
             )),
-            SetupError::Container { container, user, said_there } => {
-                container_hint(container, user, said_there, host)
+            SetupError::Container { container, user, output } => {
+                container_hint(container, user, output, host)
             }
             SetupError::Key { .. } => Some("--key names another file".to_owned()),
             SetupError::Write { .. } | SetupError::Read { .. } => {
                 Some("--key names a file elsewhere".to_owned())
             }
-            SetupError::Refused { .. } | SetupError::Terminal(_) | SetupError::Make => None,
+            SetupError::Refused { .. } | SetupError::NoAnswer(_) | SetupError::MakeKey => None,
         }
     }
 
-    /// As rlaunch ends with it.
+    /// Returns the failure of rlaunch for an error on this machine.
     pub(super) fn here(&self) -> Failed {
         Failed::from_error(Exit::USAGE, self).hint(self.hint("HOST"))
     }
 
-    /// The same of a host.
-    pub(super) fn of(&self, host: &str) -> Failed {
+    /// Returns the failure of a host.
+    pub(super) fn on_host(&self, host: &str) -> Failed {
         let message = format!("{host}: {}", messages::error_chain(self));
         Failed::new(Exit::HOST, message).hint(self.hint(host))
     }
 }
 
-/// By what the engine says.
+/// Returns a hint for the message of a container engine.
 fn container_hint(
     NamedContainer { engine, name }: &NamedContainer,
     user: &str,
-    said: &str,
+    output: &str,
     host: &str,
 ) -> Option<String> {
-    let lower = said.to_ascii_lowercase();
+    let engine = engine.command();
+    let lower = output.to_ascii_lowercase();
     let has = |words: &str| lower.contains(words);
     Some(if has("permission denied") && has(".sock") {
-        format!("on {host}: sudo usermod -aG {engine} {user}; it counts from the next login on")
+        format!("on {host}: sudo usermod -aG {engine} {user}; it takes effect at the next login")
     } else if has("no such container") || has("no container with name") {
         format!("on {host}: {engine} ps -a; {engine} run -d --name {name} … sleep infinity")
     } else if has("not running") || has("can only create exec sessions on running") {
         format!("on {host}: {engine} start {name}")
-    } else if has("not found") && has(&engine.to_string()) {
+    } else if has("not found") && has(engine) {
         format!("{engine} is not on {host}'s PATH for commands; podman:{name} names another engine")
     } else {
         return None;
     })
 }
 
-/// The failures of several hosts as one.
-pub(super) fn together(mut failures: Vec<Failed>, hosts: usize) -> Option<Failed> {
+/// Combines the failures of several hosts into one.
+pub(super) fn combine(mut failures: Vec<Failed>, hosts: usize) -> Option<Failed> {
     match failures.len() {
         0 => None,
         1 => failures.pop(),

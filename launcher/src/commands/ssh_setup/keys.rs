@@ -1,4 +1,4 @@
-//! Key pairs of the user: found, or made.
+//! Key pairs of the user, which are found or made.
 
 use super::container::tilde;
 use super::error::SetupError;
@@ -11,89 +11,94 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// A key pair, as it is or as it is to be.
+/// Key pair that exists, or will be written.
 pub(super) struct KeyPair {
     pub(super) path: PathBuf,
     public: PublicKey,
-    state: State,
+    state: KeyFileState,
 }
 
-enum State {
+/// State of the private key's file.
+enum KeyFileState {
     Good,
-    /// Others may read it, so that OpenSSH would not use it.
+    /// Other users may read it, so that OpenSSH would not use it.
     Open,
-    /// It exists in memory only.
+    /// It does not exist; the key is new.
     Missing(Box<PrivateKey>),
 }
 
 impl KeyPair {
-    /// The one at `path`, or a new one that is not written yet.
+    /// Reads the key at `path`, or makes a new one that is not written yet.
     pub(super) fn find_or_make(path: PathBuf) -> Result<KeyPair, SetupError> {
         let read = |source| SetupError::Read { path: path.clone(), source };
         let state = match fs::metadata(&path) {
-            Ok(found) if found.mode() & 0o077 == 0 => State::Good,
-            Ok(_) => State::Open,
-            Err(error) if error.kind() == ErrorKind::NotFound => State::Missing(Box::new(new()?)),
+            Ok(found) if found.mode() & 0o077 == 0 => KeyFileState::Good,
+            Ok(_) => KeyFileState::Open,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                KeyFileState::Missing(Box::new(make_key()?))
+            }
             Err(error) => return Err(read(error)),
         };
         let public = match &state {
-            State::Missing(key) => key.public_key().clone(),
-            State::Good | State::Open => public_half(&path)?,
+            KeyFileState::Missing(key) => key.public_key().clone(),
+            KeyFileState::Good | KeyFileState::Open => public_half(&path)?,
         };
         Ok(KeyPair { path, public, state })
     }
 
-    /// What is to be done, in words; `home` is written as `~`.
-    pub(super) fn to_do(&self, home: &Path) -> Option<String> {
+    /// Describes the change that [`KeyPair::write`] makes, if any; `home` is written as `~`.
+    pub(super) fn change(&self, home: &Path) -> Option<String> {
         let path = tilde(&self.path, home);
         match self.state {
-            State::Good => None,
-            State::Open => Some(format!("chmod 600 {path}")),
-            State::Missing(_) => {
+            KeyFileState::Good => None,
+            KeyFileState::Open => Some(format!("chmod 600 {path}")),
+            KeyFileState::Missing(_) => {
                 Some(format!("make the key {path} and {path}.pub: Ed25519, without a passphrase"))
             }
         }
     }
 
-    /// Does it.
+    /// Writes a new key, or corrects the mode of the file.
     pub(super) fn write(&self) -> Result<(), SetupError> {
         match &self.state {
-            State::Good => Ok(()),
-            State::Open => fs::set_permissions(&self.path, Permissions::from_mode(0o600))
-                .map_err(failed(&self.path)),
-            State::Missing(key) => {
-                let text = key.to_openssh(LineEnding::LF).map_err(|_| SetupError::Make)?;
+            KeyFileState::Good => Ok(()),
+            KeyFileState::Open => fs::set_permissions(&self.path, Permissions::from_mode(0o600))
+                .map_err(write_error(&self.path)),
+            KeyFileState::Missing(key) => {
+                let text = key.to_openssh(LineEnding::LF).map_err(|_| SetupError::MakeKey)?;
                 write_new(&self.path, text.as_bytes(), 0o600)?;
                 write_new(&public_path(&self.path), format!("{}\n", self.line()?).as_bytes(), 0o644)
             }
         }
     }
 
-    /// `ssh-ed25519 AAAA… comment`, as authorized_keys has it.
+    /// Returns the line for authorized_keys: `ssh-ed25519 AAAA… comment`.
     pub(super) fn line(&self) -> Result<String, SetupError> {
-        let line = self.public.to_openssh().map_err(|_| SetupError::Make)?;
+        let line = self.public.to_openssh().map_err(|_| SetupError::MakeKey)?;
         Ok(line.trim_end().replace(['\n', '\r'], " "))
     }
 
-    /// What of the line is the key itself.
+    /// Returns the key itself, the second word of that line.
     pub(super) fn blob(&self) -> Result<String, SetupError> {
         let line = self.line()?;
         Ok(line.split(' ').nth(1).unwrap_or_default().to_owned())
     }
 }
 
-/// Ed25519: short, quick, and known to every OpenSSH since 2014.
-fn new() -> Result<PrivateKey, SetupError> {
+/// Makes an Ed25519 key, which every OpenSSH since 2014 accepts.
+fn make_key() -> Result<PrivateKey, SetupError> {
     let mut seed = [0; 32];
-    ring::rand::SystemRandom::new().fill(&mut seed).map_err(|_| SetupError::Make)?;
+    ring::rand::SystemRandom::new().fill(&mut seed).map_err(|_| SetupError::MakeKey)?;
     let pair = KeypairData::Ed25519(Ed25519Keypair::from_seed(&seed));
     let host = nix::unistd::gethostname().unwrap_or_default();
     let user = nix::unistd::User::from_uid(nix::unistd::Uid::effective()).ok().flatten();
     let user = user.map_or_else(String::new, |user| format!("{}@", user.name));
-    PrivateKey::new(pair, format!("{user}{}", host.to_string_lossy())).map_err(|_| SetupError::Make)
+    PrivateKey::new(pair, format!("{user}{}", host.to_string_lossy()))
+        .map_err(|_| SetupError::MakeKey)
 }
 
-/// From the file beside it where there is one: the key itself may want a passphrase.
+/// Reads the public key from the file beside the private key, since that may have a passphrase, or else from the
+/// private key.
 fn public_half(path: &Path) -> Result<PublicKey, SetupError> {
     if let Ok(public) = PublicKey::read_openssh_file(public_path(path)) {
         return Ok(public);
@@ -101,7 +106,7 @@ fn public_half(path: &Path) -> Result<PublicKey, SetupError> {
     match russh::keys::load_secret_key(path, None) {
         Ok(key) => Ok(key.public_key().clone()),
         Err(source) => {
-            // OpenSSH's own form tells the public half also of a locked key.
+            // OpenSSH's own format has the public half in clear even if the key has a passphrase.
             let text = fs::read(path)
                 .map_err(|source| SetupError::Read { path: path.to_owned(), source })?;
             let key = PrivateKey::from_openssh(&text);
@@ -117,36 +122,36 @@ fn public_path(path: &Path) -> PathBuf {
     PathBuf::from(path)
 }
 
-fn failed(path: &Path) -> impl Fn(io::Error) -> SetupError {
+fn write_error(path: &Path) -> impl Fn(io::Error) -> SetupError {
     move |source| SetupError::Write { path: path.to_owned(), source }
 }
 
-/// Writes a file that is not there yet, and its directory.
+/// Writes a file that must not exist yet, and its directory.
 fn write_new(path: &Path, bytes: &[u8], mode: u32) -> Result<(), SetupError> {
     make_parent(path)?;
     let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
-    file.and_then(|mut file| file.write_all(bytes)).map_err(failed(path))
+    file.and_then(|mut file| file.write_all(bytes)).map_err(write_error(path))
 }
 
-/// Puts `text` in place of a file of the user's, mode 600, in one step.
+/// Replaces the content of a file atomically; it gets mode 600.
 pub(super) fn replace(path: &Path, text: &str) -> Result<(), SetupError> {
     make_parent(path)?;
     let directory = path.parent().unwrap_or(path);
     let write = || -> io::Result<()> {
-        // Such files have mode 600.
+        // Temporary files have mode 600.
         let mut file = tempfile::NamedTempFile::new_in(directory)?;
         file.write_all(text.as_bytes())?;
         file.persist(path)?;
         Ok(())
     };
-    write().map_err(failed(path))
+    write().map_err(write_error(path))
 }
 
 fn make_parent(path: &Path) -> Result<(), SetupError> {
     let Some(directory) = path.parent().filter(|directory| !directory.exists()) else {
         return Ok(());
     };
-    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed(directory))
+    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(write_error(directory))
 }
 
 #[cfg(test)]
@@ -164,19 +169,19 @@ mod tests {
         let path = home.path().join(".ssh/id_ed25519");
         let pair = KeyPair::find_or_make(path.clone()).unwrap();
         assert!(!path.exists());
-        assert!(pair.to_do(home.path()).unwrap().starts_with("make the key ~/.ssh/id_ed25519 "));
+        assert!(pair.change(home.path()).unwrap().starts_with("make the key ~/.ssh/id_ed25519 "));
         pair.write().unwrap();
         assert_eq!((mode(&path), mode(&public_path(&path))), (0o600, 0o644));
         assert_eq!(mode(path.parent().unwrap()), 0o700);
         let again = KeyPair::find_or_make(path.clone()).unwrap();
-        assert_eq!(again.to_do(home.path()), None);
+        assert_eq!(again.change(home.path()), None);
         assert_eq!(again.line().unwrap(), pair.line().unwrap());
         let derived = Command::new("ssh-keygen").arg("-yf").arg(&path).output().unwrap();
         let derived = String::from_utf8(derived.stdout).unwrap();
         assert_eq!(derived.split(' ').nth(1).unwrap().trim_end(), pair.blob().unwrap());
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
         let open = KeyPair::find_or_make(path.clone()).unwrap();
-        assert_eq!(open.to_do(home.path()).unwrap(), "chmod 600 ~/.ssh/id_ed25519");
+        assert_eq!(open.change(home.path()).unwrap(), "chmod 600 ~/.ssh/id_ed25519");
         open.write().unwrap();
         assert_eq!(mode(&path), 0o600);
     }

@@ -1,25 +1,31 @@
-//! `rlaunch ssh-setup`: hosts that open to the user's key, and containers that open to another.
+//! `rlaunch ssh-setup`: lets the user's key log in to hosts, and a second key log in to containers there.
 //!
-//! Looks at every host, says what is to be done, asks, does it, and proves it by fresh logins. All
-//! of it can be done again and then finds nothing to do.
+//! 1. Log in to all hosts, and find what has to be changed (`host_state`).
+//! 2. Print the changes, and ask whether to make them (`prompt`).
+//! 3. Change files here (`keys`, `container`), log in by keys or passwords (`login`), and run a script on the hosts
+//!    (`remote`, `setup.sh`).
+//! 4. Test a new login to every host and container.
+//!
+//! A second run finds nothing to change.
 
-mod ask;
 mod container;
-mod entering;
 mod error;
+mod host_state;
 mod keys;
+mod login;
+mod prompt;
 mod remote;
-mod survey;
 
-use crate::cli::args::NamedContainer;
-use crate::cli::args::SetupArgs;
+use crate::cli::args::SshArgs;
 use crate::connect::options::destination;
 use crate::hosts::{self, Host};
 use crate::run::signals::Signals;
-use container::tilde;
+use clap::{ArgAction, Parser};
+use container::{HostBlock, NamedContainer, tilde};
 use error::SetupError;
+use host_state::HostState;
 use keys::KeyPair;
-use remote::{Forced, Wanted};
+use remote::{DesiredState, ForcedCommand};
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::progress::Progress;
@@ -31,82 +37,133 @@ use rlaunch_ssh::config::{HostConfig, SshConfig};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use survey::State;
 
-/// Sets hosts up, or says what would be done.
-pub(crate) async fn ssh_setup(args: SetupArgs) -> Result<Exit, Failed> {
+/// Let your key log in to hosts, so that jobs run there without a password.
+///
+/// On hosts that accept no key yet it logs in by password, once. It installs the key, corrects file modes that sshd
+/// would not accept, and tests a new login. Before that it prints all changes, and asks. A second run finds nothing
+/// to change.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Files that are written, unless they are right already:
+  here        ~/.ssh/id_ed25519 and .pub        a key without a passphrase, if you have none
+              ~/.ssh/known_hosts                keys of hosts, which you see first
+  on a host   ~/.ssh/authorized_keys            one line for your key is added
+              modes: ~ not writable for others, ~/.ssh 700, authorized_keys 600
+With --container NAME also
+  here        ~/.ssh/id_ed25519_NAME and .pub   a second key, for the container
+              ~/.ssh/rlaunch-NAME               for --ssh-config: hosts by that key
+  on a host   ~/.ssh/rlaunch-NAME.sh            runs `docker exec -i NAME`, mode 700
+              ~/.ssh/authorized_keys            one line for that key, with this command
+Nothing else is changed. Secrets are neither written to files nor given to other programs.
+
+Examples:
+  rlaunch ssh-setup -H a,b                        as this user, at most one password for each
+  rlaunch ssh-setup -H nvidia@a,nvidia@b --dry-run   print what would be changed
+  rlaunch ssh-setup -H a,b --container mpicont    also into containers called mpicont:
+  rlaunch --ssh-config ~/.ssh/rlaunch-mpicont -H a,b hostname")]
+pub(crate) struct SshSetupArgs {
+    /// Hosts, as for a job
+    #[arg(
+        short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...",
+        action = ArgAction::Append, required = true
+    )]
+    pub(crate) hosts: Vec<String>,
+
+    /// Make a second key that logs in to the container of this name on every host: by docker, or by podman
+    /// or nerdctl as podman:NAME
+    #[arg(long, value_name = "[KIND:]NAME")]
+    pub(crate) container: Option<NamedContainer>,
+
+    /// Key to install, made if the file does not exist. By default the key that ~/.ssh/config names, or
+    /// ~/.ssh/id_ed25519
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+
+    /// Make the changes without asking
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+
+    /// Print what would be changed, and change nothing
+    #[arg(long, conflicts_with = "yes")]
+    pub(crate) dry_run: bool,
+
+    #[command(flatten)]
+    pub(crate) ssh: SshArgs,
+}
+
+/// Sets hosts up, or prints what would be changed.
+pub(super) async fn run(args: SshSetupArgs) -> Result<Exit, Failed> {
     let mut signals = Signals::install()?;
     tokio::select! {
-        done = Setup::from_args(args)?.run() => done,
+        done = SshSetup::from_args(args)?.run() => done,
         signal = signals.end() => {
-            let message = format!("ended by {signal}; a second run does what is left");
+            let message = format!("ended by {signal}; run it again for the rest");
             Err(Failed::new(Exit::signal(signal as i32), message))
         }
     }
 }
 
-/// One host and the way to it.
-struct Way {
+/// Host with its SSH configuration and key.
+struct TargetHost {
     host: Host,
-    /// As the user gave it.
+    /// Name as the user typed it.
     name: String,
     config: HostConfig,
     user: String,
-    /// Which of the keys is for this host.
+    /// Index of its key in [`SshSetup::keys`].
     key: usize,
-    /// Its line for authorized_keys.
+    /// Line of the key for authorized_keys.
     line: String,
 }
 
-impl Way {
+impl TargetHost {
     fn closed(&self) -> SetupError {
         SetupError::Closed { user: self.user.clone(), line: self.line.clone() }
     }
 }
 
-/// The container, its key, and the configuration that uses it.
-struct Inside {
+/// Container with its key, and the SSH configuration that uses it.
+struct ContainerSetup {
     container: NamedContainer,
     key: KeyPair,
-    forced: Forced,
+    forced: ForcedCommand,
     config_path: PathBuf,
-    /// What that file is to hold, if it does not yet.
+    /// New content of that file, if it has to be changed.
     config_text: Option<String>,
 }
 
-/// Everything that was asked for.
-struct Setup {
-    reach: SshOptions,
+/// Hosts, keys and options of one run.
+struct SshSetup {
+    ssh_options: SshOptions,
     home: PathBuf,
     yes: bool,
     dry_run: bool,
-    /// The key was named, so it is installed where another opens the host as well.
+    /// The user named the key, so it is installed even on hosts that accept another one.
     key_is_named: bool,
     keys: Vec<KeyPair>,
-    ways: Vec<Arc<Way>>,
-    inside: Option<Inside>,
+    hosts: Vec<Arc<TargetHost>>,
+    container: Option<ContainerSetup>,
 }
 
-/// What was found out about a host, or why nothing was.
-type Found = Result<State, SetupError>;
+/// State of a host, or the reason why it is unknown.
+type StateResult = Result<HostState, SetupError>;
 
-impl Setup {
-    fn from_args(args: SetupArgs) -> Result<Setup, Failed> {
+impl SshSetup {
+    fn from_args(args: SshSetupArgs) -> Result<SshSetup, Failed> {
+        let SshArgs { port, ssh_config } = args.ssh;
         let usage = |error: &dyn std::error::Error| Failed::from_error(Exit::USAGE, error);
         let hosts = hosts::parse(&args.hosts).map_err(|error| usage(&error))?;
         if hosts::are_local(&hosts) {
             let hint = "rlaunch -np 2 hostname runs here without SSH";
             return Err(Failed::new(Exit::USAGE, "this machine needs no set-up").hint(Some(hint)));
         }
-        let reach = SshOptions {
-            port: args.port,
-            config: args.ssh_config.clone(),
-            ..SshOptions::default()
-        };
-        let ssh = Ssh::new(&reach)?;
+        let ssh_options = SshOptions { port, config: ssh_config.clone(), ..SshOptions::default() };
+        let ssh = Ssh::new(&ssh_options)?;
         let home = ssh.home().to_owned();
         let here = |error: SetupError| error.here();
-        let (mut keys, mut ways): (Vec<KeyPair>, Vec<Arc<Way>>) = (Vec::new(), Vec::new());
+        let (mut keys, mut targets): (Vec<KeyPair>, Vec<Arc<TargetHost>>) =
+            (Vec::new(), Vec::new());
         for host in hosts {
             let config =
                 ssh.config_for(destination(&host, None)).map_err(|error| here(error.into()))?;
@@ -123,40 +180,39 @@ impl Setup {
             };
             let line = keys[key].line().map_err(here)?;
             let (name, user) = (host.to_string(), ssh.user_for(&config));
-            ways.push(Arc::new(Way { host, name, config, user, key, line }));
+            targets.push(Arc::new(TargetHost { host, name, config, user, key, line }));
         }
-        let sources = match &args.ssh_config {
+        let sources = match &ssh_config {
             Some(path) => vec![absolute(path)],
             None => SshConfig::default_paths(&home),
         };
-        let inside = args.container.map(|container| inside(container, &ways, (&home, &sources)));
-        Ok(Setup {
-            reach,
+        let container = args
+            .container
+            .map(|container| set_up_container(container, &targets, (&home, &sources)));
+        Ok(SshSetup {
+            ssh_options,
             home,
             yes: args.yes,
             dry_run: args.dry_run,
             key_is_named: args.key.is_some(),
             keys,
-            ways,
-            inside: inside.transpose().map_err(here)?,
+            hosts: targets,
+            container: container.transpose().map_err(here)?,
         })
     }
 
     async fn run(self) -> Result<Exit, Failed> {
-        let ssh = Arc::new(Ssh::new(&self.reach)?);
-        let wanted: Vec<Wanted> =
-            self.ways.iter().map(|way| self.wanted(way, self.key_is_named)).collect();
-        let found = survey::look(&ssh, &self.ways, &wanted).await;
+        let ssh = Arc::new(Ssh::new(&self.ssh_options)?);
+        let desired: Vec<DesiredState> =
+            self.hosts.iter().map(|host| self.desired_state(host, self.key_is_named)).collect();
+        let states = host_state::find(&ssh, &self.hosts, &desired).await;
         ssh.announce_new_hosts();
-        let here = self.to_do_here(&found);
-        let hosts = self
-            .ways
-            .iter()
-            .zip(&found)
-            .filter_map(|(way, found)| Some((way.as_ref(), found.as_ref().ok()?)));
-        let name = self.inside.as_ref().map(|inside| inside.container.name.as_str());
-        let plan = survey::plan(&here, hosts, name);
-        if plan.is_empty() && found.iter().all(Result::is_ok) {
+        let here = self.changes_here(&states);
+        let known = self.hosts.iter().zip(&states);
+        let known = known.filter_map(|(host, state)| Some((host.as_ref(), state.as_ref().ok()?)));
+        let name = self.container.as_ref().map(|setup| setup.container.name.as_str());
+        let plan = host_state::format_plan(&here, known, name);
+        if plan.is_empty() && states.iter().all(Result::is_ok) {
             messages::info("there is nothing to do");
         }
         match self.dry_run {
@@ -164,182 +220,189 @@ impl Setup {
             false => drop(std::io::stderr().write_all(printable::text(&plan).as_bytes())),
         }
         if self.dry_run {
-            return self.conclude(found.into_iter().map(|found| found.map(drop)));
+            return self.conclude(states.into_iter().map(|state| state.map(drop)));
         }
         if !plan.is_empty() {
-            self.ask_whether_to_go_on().await?;
-            self.write_here(&found).map_err(|error| error.here())?;
+            self.confirm().await?;
+            self.change_files_here(&states).map_err(|error| error.here())?;
         }
-        let done = self.do_it(found).await?;
-        self.conclude(done.into_iter())
+        let results = self.change_hosts(states).await?;
+        self.conclude(results.into_iter())
     }
 
-    /// Keys and files that a host is to have. `key`: the user's key as well.
-    fn wanted(&self, way: &Way, key: bool) -> Wanted {
-        let blob = way.line.split(' ').nth(1).unwrap_or_default();
-        Wanted {
-            key: key.then(|| (way.line.clone(), blob.to_owned())),
-            forced: self.inside.as_ref().map(|inside| inside.forced.clone()),
+    /// Returns the keys and files that a host should have; `has_key` tells whether the user's key is among them.
+    fn desired_state(&self, host: &TargetHost, has_key: bool) -> DesiredState {
+        let blob = host.line.split(' ').nth(1).unwrap_or_default();
+        DesiredState {
+            key: has_key.then(|| (host.line.clone(), blob.to_owned())),
+            forced: self.container.as_ref().map(|setup| setup.forced.clone()),
         }
     }
 
-    /// The keys that some host needs.
-    fn needed_keys(&self, found: &[Found]) -> impl Iterator<Item = &KeyPair> {
-        let needs = |found: &Found| {
-            found.as_ref().is_ok_and(|state| self.key_is_named || state.needs_key())
+    /// Returns the keys that at least one host needs.
+    fn needed_keys(&self, states: &[StateResult]) -> impl Iterator<Item = &KeyPair> {
+        let needs = |state: &StateResult| {
+            state.as_ref().is_ok_and(|state| self.key_is_named || state.needs_key())
         };
-        let users = self.ways.iter().zip(found).filter(move |(_, found)| needs(found));
-        let used: Vec<usize> = users.map(|(way, _)| way.key).collect();
+        let users = self.hosts.iter().zip(states).filter(move |(_, state)| needs(state));
+        let used: Vec<usize> = users.map(|(host, _)| host.key).collect();
         self.keys.iter().enumerate().filter(move |(at, _)| used.contains(at)).map(|(_, key)| key)
     }
 
-    fn to_do_here(&self, found: &[Found]) -> Vec<String> {
-        if found.iter().all(Result::is_err) {
+    fn changes_here(&self, states: &[StateResult]) -> Vec<String> {
+        if states.iter().all(Result::is_err) {
             return Vec::new();
         }
-        let keys = self.needed_keys(found).chain(self.inside.as_ref().map(|inside| &inside.key));
-        let mut lines: Vec<String> = keys.filter_map(|key| key.to_do(&self.home)).collect();
-        if let Some(inside) = self.inside.as_ref().filter(|inside| inside.config_text.is_some()) {
-            let path = tilde(&inside.config_path, &self.home);
+        let container = self.container.as_ref();
+        let keys = self.needed_keys(states).chain(container.map(|setup| &setup.key));
+        let mut lines: Vec<String> = keys.filter_map(|key| key.change(&self.home)).collect();
+        if let Some(setup) = container.filter(|setup| setup.config_text.is_some()) {
+            let path = tilde(&setup.config_path, &self.home);
             lines.push(format!("write {path}: for --ssh-config, hosts by the container's key"));
         }
         lines
     }
 
-    async fn ask_whether_to_go_on(&self) -> Result<(), Failed> {
+    async fn confirm(&self) -> Result<(), Failed> {
         if self.yes {
             return Ok(());
         }
         let refused = |message: &str| Failed::new(Exit::USAGE, message);
-        if !ask::somebody_is_there() {
-            let hint = "--yes does it without asking; --dry-run only says what it is";
+        if !prompt::can_confirm() {
+            let hint = "--yes makes the changes without asking; --dry-run only prints them";
             return Err(
-                refused("nothing was changed: standard input is no terminal").hint(Some(hint))
+                refused("nothing was changed: standard input is not a terminal").hint(Some(hint))
             );
         }
-        match ask::go_on().await.map_err(|error| error.here())? {
+        match prompt::confirm().await.map_err(|error| error.here())? {
             true => Ok(()),
             false => Err(refused("nothing was changed")),
         }
     }
 
-    /// Keys of the user and of hosts, and the configuration for the container.
-    fn write_here(&self, found: &[Found]) -> Result<(), SetupError> {
-        for key in self.needed_keys(found) {
+    /// Writes keys, keys of hosts, and the SSH configuration for the container.
+    fn change_files_here(&self, states: &[StateResult]) -> Result<(), SetupError> {
+        for key in self.needed_keys(states) {
             key.write()?;
         }
-        if let Some(inside) = &self.inside {
-            inside.key.write()?;
-            if let Some(text) = &inside.config_text {
-                keys::replace(&inside.config_path, text)?;
+        if let Some(setup) = &self.container {
+            setup.key.write()?;
+            if let Some(text) = &setup.config_text {
+                keys::replace(&setup.config_path, text)?;
             }
         }
-        found.iter().try_for_each(|found| match found {
-            Ok(State::Unknown(key)) => Ok(key.accept()?),
+        states.iter().try_for_each(|state| match state {
+            Ok(HostState::Unknown(key)) => Ok(key.accept()?),
             _ => Ok(()),
         })
     }
 
-    /// Logs in where something is to be done, does it, and proves all of it.
-    async fn do_it(&self, found: Vec<Found>) -> Result<Vec<Result<(), SetupError>>, Failed> {
-        // What was read before has changed: keys, and known hosts.
-        let ssh = Arc::new(Ssh::new(&self.reach)?);
-        let is_left = |found: &Found| found.as_ref().is_ok_and(|state| !state.is_done());
-        let left = || self.ways.iter().zip(&found).filter(|(_, found)| is_left(found));
-        let ways: Vec<Arc<Way>> = left().map(|(way, _)| way.clone()).collect();
-        let wanted = left().map(|(way, found)| {
-            let needs_key = found.as_ref().is_ok_and(State::needs_key);
-            self.wanted(way, self.key_is_named || needs_key)
+    /// Changes the hosts that are not in their desired state, and tests a login to all hosts.
+    async fn change_hosts(
+        &self,
+        states: Vec<StateResult>,
+    ) -> Result<Vec<Result<(), SetupError>>, Failed> {
+        // Keys and known hosts have changed since they were read.
+        let ssh = Arc::new(Ssh::new(&self.ssh_options)?);
+        let is_left = |state: &StateResult| state.as_ref().is_ok_and(|state| !state.is_done());
+        let left = || self.hosts.iter().zip(&states).filter(|(_, state)| is_left(state));
+        let hosts: Vec<Arc<TargetHost>> = left().map(|(host, _)| host.clone()).collect();
+        let desired = left().map(|(host, state)| {
+            let needs_key = state.as_ref().is_ok_and(HostState::needs_key);
+            self.desired_state(host, self.key_is_named || needs_key)
         });
-        let wanted: Vec<Wanted> = wanted.collect();
-        let entered = entering::enter(&ssh, &ways).await;
-        let works = ways.iter().zip(wanted).zip(entered).map(|((way, wanted), entered)| {
-            (way.name.clone(), async move {
-                let connection = entered?;
-                let changes = remote::set_up(&connection, &wanted, false).await;
+        let desired: Vec<DesiredState> = desired.collect();
+        let logins = login::log_in(&ssh, &hosts).await;
+        let changes = hosts.iter().zip(desired).zip(logins).map(|((host, desired), login)| {
+            (host.name.clone(), async move {
+                let connection = login?;
+                let changes = remote::apply(&connection, &desired, false).await;
                 connection.close().await;
                 changes.map(drop)
             })
         });
-        let mut worked = at_once("setting up", works.collect()).await.into_iter();
-        let done = found.into_iter().map(|found| match is_left(&found) {
-            true => worked.next().unwrap_or(Ok(())),
-            false => found.map(drop),
+        let mut changed = on_hosts("setting up", changes.collect()).await.into_iter();
+        let results = states.into_iter().map(|state| match is_left(&state) {
+            true => changed.next().unwrap_or(Ok(())),
+            false => state.map(drop),
         });
-        self.prove(&ssh, done.collect()).await
+        self.test_logins(&ssh, results.collect()).await
     }
 
-    /// A fresh login on every host, and into its container.
-    async fn prove(
+    /// Tests a new login to every host without an error, and to its container.
+    async fn test_logins(
         &self,
         ssh: &Arc<Ssh>,
-        done: Vec<Result<(), SetupError>>,
+        results: Vec<Result<(), SetupError>>,
     ) -> Result<Vec<Result<(), SetupError>>, Failed> {
-        let into = match &self.inside {
+        let container = match &self.container {
             None => None,
-            Some(inside) => {
-                let reach = SshOptions {
-                    port: self.reach.port,
-                    config: Some(inside.config_path.clone()),
+            Some(setup) => {
+                let options = SshOptions {
+                    port: self.ssh_options.port,
+                    config: Some(setup.config_path.clone()),
                     ..SshOptions::default()
                 };
-                Some(Arc::new(Inward {
-                    ssh: Ssh::new(&reach)?,
-                    container: inside.container.clone(),
-                    line: inside.forced.line.clone(),
+                Some(Arc::new(ContainerLogin {
+                    ssh: Ssh::new(&options)?,
+                    container: setup.container.clone(),
+                    line: setup.forced.line.clone(),
                 }))
             }
         };
-        let proofs = self.ways.iter().zip(done).map(|(way, done)| {
-            let mut config = way.config.clone();
+        let tests = self.hosts.iter().zip(results).map(|(host, result)| {
+            let mut config = host.config.clone();
             if self.key_is_named {
-                config.identity_files = vec![self.keys[way.key].path.clone()];
+                config.identity_files = vec![self.keys[host.key].path.clone()];
                 config.identities_only = true;
             }
-            let (ssh, way, into) = (ssh.clone(), way.clone(), into.clone());
-            (way.name.clone(), async move {
-                done?;
-                prove(&ssh, &config, &way, into.as_deref()).await
+            let (ssh, host, container) = (ssh.clone(), host.clone(), container.clone());
+            (host.name.clone(), async move {
+                result?;
+                test_login(&ssh, &config, &host, container.as_deref()).await
             })
         });
-        Ok(at_once("trying a login", proofs.collect()).await)
+        Ok(on_hosts("trying a login", tests.collect()).await)
     }
 
-    /// Says of every host what is so now, or would be.
-    fn conclude(&self, done: impl Iterator<Item = Result<(), SetupError>>) -> Result<Exit, Failed> {
+    /// Reports the results for all hosts.
+    fn conclude(
+        &self,
+        results: impl Iterator<Item = Result<(), SetupError>>,
+    ) -> Result<Exit, Failed> {
         let mut failures = Vec::new();
         let mut good = Vec::new();
-        for (way, done) in self.ways.iter().zip(done) {
-            match done {
-                Ok(()) => good.push(way),
-                Err(error) => failures.push(error.of(&way.name)),
+        for (host, result) in self.hosts.iter().zip(results) {
+            match result {
+                Ok(()) => good.push(host),
+                Err(error) => failures.push(error.on_host(&host.name)),
             }
         }
         if !self.dry_run && !good.is_empty() {
-            self.tell(&good);
+            self.report_success(&good);
         }
-        error::together(failures, self.ways.len()).map_or(Ok(Exit::SUCCESS), Err)
+        error::combine(failures, self.hosts.len()).map_or(Ok(Exit::SUCCESS), Err)
     }
 
-    fn tell(&self, good: &[&Arc<Way>]) {
-        let names: Vec<&str> = good.iter().map(|way| way.name.as_str()).collect();
-        let opens = if names.len() == 1 { "opens" } else { "open" };
-        messages::info(&format!("{} {opens} to your key", text::list(&names)));
-        let used = |way: &&&Arc<Way>| {
-            let usual = way.config.identity_files_or_default(&self.home);
-            self.key_is_named && !usual.contains(&self.keys[way.key].path)
+    fn report_success(&self, good: &[&Arc<TargetHost>]) {
+        let names: Vec<&str> = good.iter().map(|host| host.name.as_str()).collect();
+        let accept = if names.len() == 1 { "accepts" } else { "accept" };
+        messages::info(&format!("{} {accept} your key", text::list(&names)));
+        let is_unusual = |host: &&&Arc<TargetHost>| {
+            let usual = host.config.identity_files_or_default(&self.home);
+            self.key_is_named && !usual.contains(&self.keys[host.key].path)
         };
-        if let Some(way) = good.iter().find(used) {
-            let key = tilde(&self.keys[way.key].path, &self.home);
+        if let Some(host) = good.iter().find(is_unusual) {
+            let key = tilde(&self.keys[host.key].path, &self.home);
             messages::hint(&format!(
-                "ssh and rlaunch use {key} when ~/.ssh/config says so: Host {}, IdentityFile {key}",
-                way.host.name
+                "ssh and rlaunch use {key} if ~/.ssh/config says so: Host {}, IdentityFile {key}",
+                host.host.name
             ));
         }
-        if let Some(Inside { container, config_path, .. }) = &self.inside {
+        if let Some(ContainerSetup { container, config_path, .. }) = &self.container {
             let path = tilde(config_path, &self.home);
             let name = &container.name;
-            messages::info(&format!("the container {name} of each opens to a key of its own:"));
+            messages::info(&format!("the container {name} on each accepts a key of its own:"));
             messages::info(&format!(
                 "  rlaunch --ssh-config {path} -H {} hostname",
                 names.join(",")
@@ -348,7 +411,7 @@ impl Setup {
     }
 }
 
-/// The key that the configuration names for a host, the first that is there.
+/// Returns the key that the configuration names for a host; of several the first that exists.
 fn key_path(config: &HostConfig, home: &Path) -> PathBuf {
     let named = config.identity_files_or_default(home);
     let present = named.iter().find(|path| path.exists()).or(named.first());
@@ -359,76 +422,79 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// What the container needs on this machine, beside what is there.
-fn inside(
+/// Prepares the files for a container: its key, its SSH configuration, and its script on the hosts.
+fn set_up_container(
     container: NamedContainer,
-    ways: &[Arc<Way>],
+    hosts: &[Arc<TargetHost>],
     (home, sources): (&Path, &[PathBuf]),
-) -> Result<Inside, SetupError> {
+) -> Result<ContainerSetup, SetupError> {
     let directory = home.join(".ssh");
     let key = KeyPair::find_or_make(directory.join(format!("id_ed25519_{}", container.name)))?;
     let config_path = directory.join(format!("rlaunch-{}", container.name));
     let before = std::fs::read_to_string(&config_path).unwrap_or_default();
-    let entries: Vec<container::Entry<'_>> = ways
+    let blocks: Vec<HostBlock<'_>> = hosts
         .iter()
-        .map(|way| container::Entry { alias: &way.host.name, config: &way.config })
+        .map(|host| HostBlock { alias: &host.host.name, config: &host.config })
         .collect();
-    let text = container::configuration(&container, &key.path, &entries, &before, (home, sources));
-    let forced = Forced {
+    let text = container::configuration(&container, &key.path, &blocks, &before, (home, sources));
+    let forced = ForcedCommand {
         line: container.authorized_line(&key.line()?),
         blob: key.blob()?,
         script: container.script(),
         script_path: container.script_path(),
     };
     let config_text = (text != before).then_some(text);
-    Ok(Inside { container, key, forced, config_path, config_text })
+    Ok(ContainerSetup { container, key, forced, config_path, config_text })
 }
 
-/// The way into the containers, as it is written down.
-struct Inward {
+/// Login to the container on any host, by the configuration that was written for it.
+struct ContainerLogin {
     ssh: Ssh,
     container: NamedContainer,
+    /// Line of its key for authorized_keys.
     line: String,
 }
 
-/// Logs in afresh, and into the container if there is one.
-async fn prove(
+/// Tests a new login to a host, and one to its container. The latter must not end on the host.
+async fn test_login(
     ssh: &Ssh,
     config: &HostConfig,
-    way: &Way,
-    into: Option<&Inward>,
+    host: &TargetHost,
+    container: Option<&ContainerLogin>,
 ) -> Result<(), SetupError> {
     let connection = match ssh.log_in_by_key(config).await? {
         KeyLogin::Open(connection) => connection,
-        KeyLogin::Refused { why, .. } => return Err(SetupError::NotOpened(why)),
+        KeyLogin::Refused { why, .. } => return Err(SetupError::KeyRefused(why)),
     };
-    let on_host = remote::landing(&connection).await;
+    let on_host = remote::mount_namespace(&connection).await;
     connection.close().await;
-    let on_host = on_host?.map_err(SetupError::Shell)?;
-    let Some(Inward { ssh, container, line }) = into else { return Ok(()) };
+    let on_host = on_host?.map_err(SetupError::NoCommands)?;
+    let Some(ContainerLogin { ssh, container, line }) = container else { return Ok(()) };
     let name = container.name.clone();
-    let connection = match ssh.log_in_by_key(&ssh.config_for(destination(&way.host, None))?).await?
-    {
-        KeyLogin::Open(connection) => connection,
-        KeyLogin::Refused { why, .. } => return Err(SetupError::NoWayIn { name, source: why }),
-    };
-    let inside = remote::landing(&connection).await;
+    let connection =
+        match ssh.log_in_by_key(&ssh.config_for(destination(&host.host, None))?).await? {
+            KeyLogin::Open(connection) => connection,
+            KeyLogin::Refused { why, .. } => {
+                return Err(SetupError::ContainerKeyRefused { name, source: why });
+            }
+        };
+    let in_container = remote::mount_namespace(&connection).await;
     connection.close().await;
-    match inside? {
-        Err(said_there) => {
-            let (container, user) = (container.clone(), way.user.clone());
-            Err(SetupError::Container { container, user, said_there })
+    match in_container? {
+        Err(output) => {
+            let (container, user) = (container.clone(), host.user.clone());
+            Err(SetupError::Container { container, user, output })
         }
-        // A host without /proc tells nothing.
-        Ok(place) if place == on_host && !place.is_empty() => {
-            Err(SetupError::Landing { name, line: line.clone() })
+        // Without /proc the namespace is empty, and the two cannot be compared.
+        Ok(namespace) if namespace == on_host && !namespace.is_empty() => {
+            Err(SetupError::NotInContainer { name, line: line.clone() })
         }
         Ok(_) => Ok(()),
     }
 }
 
-/// Runs these at once and gives the results in their order; a long wait says who is waited for.
-async fn at_once<T, F>(stage: &'static str, tasks: Vec<(String, F)>) -> Vec<T>
+/// Runs a task for each host at once, and returns the results in order. A long wait names the hosts that are left.
+async fn on_hosts<T, F>(stage: &'static str, tasks: Vec<(String, F)>) -> Vec<T>
 where
     T: Send + 'static,
     F: Future<Output = T> + Send + 'static,

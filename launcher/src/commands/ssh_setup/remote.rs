@@ -1,6 +1,7 @@
-//! Work on a host: the script that lets keys in, and a look at where a login lands.
+//! Commands on a host: the script `setup.sh` that installs keys, and a test whether a login is in a container.
 
 use super::error::SetupError;
+use crate::connect::connector::last_words;
 use rlaunch_console::printable;
 use rlaunch_console::shell::quoted_posix;
 use rlaunch_ssh::Connection;
@@ -8,30 +9,33 @@ use russh::ChannelMsg;
 use std::time::Duration;
 
 const SCRIPT: &str = include_str!("setup.sh");
-/// How long the host may take for either.
+/// Time limit of a command.
 pub(super) const RUN_TIMEOUT: Duration = Duration::from_secs(20);
-/// Both say little.
-const MOST: usize = 64 << 10;
+/// Limit of a command's output, in bytes.
+const MAX_OUTPUT: usize = 64 << 10;
 
-/// Keys and files that a host is to have.
+/// Keys and files that a host should have.
 #[derive(Clone, Default)]
-pub(super) struct Wanted {
-    /// The line for authorized_keys, and what of it is the key itself.
+pub(super) struct DesiredState {
+    /// Line of the user's key for authorized_keys, and the key in it.
     pub(super) key: Option<(String, String)>,
-    pub(super) forced: Option<Forced>,
+    pub(super) forced: Option<ForcedCommand>,
 }
 
-/// The way into a container.
+/// Key for a container, with the script that sshd runs for it.
 #[derive(Clone)]
-pub(super) struct Forced {
+pub(super) struct ForcedCommand {
+    /// Line for authorized_keys.
     pub(super) line: String,
+    /// The key in that line.
     pub(super) blob: String,
     pub(super) script: String,
+    /// Path relative to the home directory.
     pub(super) script_path: String,
 }
 
-/// A word that marks the answers of one command. What a banner or a start-up file prints was written
-/// before the word was made, so it is no answer, whatever it looks like.
+/// Random word that marks the output of one command. Output of banners and start-up files cannot have it, whatever it
+/// looks like.
 struct Token(String);
 
 impl Token {
@@ -39,24 +43,24 @@ impl Token {
         Token(uuid::Uuid::new_v4().simple().to_string())
     }
 
-    /// Beginning of an answer.
+    /// Returns the beginning of a marked line.
     fn mark(&self, kind: &str) -> String {
         format!("{kind}-{} ", self.0)
     }
 }
 
-/// What a command has printed.
-struct Said {
+/// Output of a command.
+struct CommandOutput {
     out: String,
     err: String,
 }
 
-impl Wanted {
-    /// The whole text for a shell's standard input.
+impl DesiredState {
+    /// Returns the script for a shell's standard input, with values for its variables.
     fn text(&self, dry: bool, token: &Token) -> String {
         let (key, key_blob) = self.key.clone().unwrap_or_default();
         let forced = self.forced.as_ref();
-        let of_forced = |field: fn(&Forced) -> &String| forced.map_or("", |f| field(f));
+        let of_forced = |field: fn(&ForcedCommand) -> &String| forced.map_or("", |f| field(f));
         let values = [
             ("token", token.0.as_str()),
             ("dry", if dry { "1" } else { "0" }),
@@ -72,25 +76,25 @@ impl Wanted {
     }
 }
 
-/// Makes the host have what is wanted, or only says what that would change when `dry`.
-pub(super) async fn set_up(
+/// Brings the host into the desired state, and returns the changes. With `dry` it changes nothing.
+pub(super) async fn apply(
     connection: &Connection,
-    wanted: &Wanted,
+    desired: &DesiredState,
     dry: bool,
 ) -> Result<Vec<String>, SetupError> {
     let token = Token::new();
-    let said = run(connection, "exec sh -s", &wanted.text(dry, &token)).await?;
-    answers(&said.out, &token).ok_or_else(|| SetupError::Shell(last_words(&said)))?
+    let output = run(connection, "exec sh -s", &desired.text(dry, &token)).await?;
+    parse(&output.out, &token).ok_or_else(|| SetupError::NoCommands(output.last_words()))?
 }
 
-/// The script's lines among whatever a login shell prints; `None` if it did not come to its end.
-fn answers(out: &str, token: &Token) -> Option<Result<Vec<String>, SetupError>> {
+/// Parses the script's lines among other output of the login shell; returns `None` if the script did not finish.
+fn parse(out: &str, token: &Token) -> Option<Result<Vec<String>, SetupError>> {
     let mark = token.mark("rlaunch-setup");
     let mut changes = Vec::new();
     for line in out.lines() {
         let Some((_, answer)) = line.split_once(&mark) else { continue };
         match answer.split_once(' ').unwrap_or((answer, "")) {
-            ("change", what) => changes.push(printable::first_line(what)),
+            ("change", change) => changes.push(printable::first_line(change)),
             ("failed", cause) => {
                 return Some(Err(SetupError::Refused { cause: printable::first_line(cause) }));
             }
@@ -101,34 +105,41 @@ fn answers(out: &str, token: &Token) -> Option<Result<Vec<String>, SetupError>> 
     None
 }
 
-/// Where a login by this connection lands: its mount namespace, which no container shares with its
-/// host. Two that land in the same place give the same words; `Err` holds what came instead.
-pub(super) async fn landing(connection: &Connection) -> Result<Result<String, String>, SetupError> {
+/// Returns the mount namespace of a login, which no container shares with its host. The inner `Err` is the output if the
+/// command did not run.
+pub(super) async fn mount_namespace(
+    connection: &Connection,
+) -> Result<Result<String, String>, SetupError> {
     let mark = Token::new().mark("rlaunch-landed");
-    let look = format!("exec sh -c 'echo {mark}$(readlink /proc/self/ns/mnt)' sh");
-    let said = run(connection, &look, "").await?;
-    let found = said.out.lines().find_map(|line| line.split_once(mark.trim_end()));
-    Ok(found.map(|(_, place)| place.trim().to_owned()).ok_or_else(|| last_words(&said)))
+    let command = format!("exec sh -c 'echo {mark}$(readlink /proc/self/ns/mnt)' sh");
+    let output = run(connection, &command, "").await?;
+    let found = output.out.lines().find_map(|line| line.split_once(mark.trim_end()));
+    Ok(found.map(|(_, name)| name.trim().to_owned()).ok_or_else(|| output.last_words()))
 }
 
-fn last_words(said: &Said) -> String {
-    let last =
-        |text: &str| text.lines().rfind(|line| !line.trim().is_empty()).map(printable::first_line);
-    last(&said.err).or_else(|| last(&said.out)).unwrap_or_default()
+impl CommandOutput {
+    /// Returns the end of stderr, or of stdout if nothing was written to stderr.
+    fn last_words(&self) -> String {
+        last_words(if self.err.trim().is_empty() { &self.out } else { &self.err })
+    }
 }
 
-/// Runs a command with this input to its end.
-async fn run(connection: &Connection, command: &str, input: &str) -> Result<Said, SetupError> {
+/// Runs a command with this input until it exits.
+async fn run(
+    connection: &Connection,
+    command: &str,
+    input: &str,
+) -> Result<CommandOutput, SetupError> {
     let running = async {
         let mut channel = connection.exec(command).await?;
-        // A command that reads nothing ends all the same.
+        // Errors are ignored, since a command need not read its input.
         let _ = channel.data_bytes(input.to_owned()).await;
         let _ = channel.eof().await;
         let (mut out, mut err) = (Vec::new(), Vec::new());
         while let Some(message) = channel.wait().await {
             match message {
-                ChannelMsg::Data { data } if out.len() < MOST => out.extend_from_slice(&data),
-                ChannelMsg::ExtendedData { data, .. } if err.len() < MOST => {
+                ChannelMsg::Data { data } if out.len() < MAX_OUTPUT => out.extend_from_slice(&data),
+                ChannelMsg::ExtendedData { data, .. } if err.len() < MAX_OUTPUT => {
                     err.extend_from_slice(&data);
                 }
                 ChannelMsg::Close => break,
@@ -136,7 +147,7 @@ async fn run(connection: &Connection, command: &str, input: &str) -> Result<Said
             }
         }
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ok(Said { out: text(&out), err: text(&err) })
+        Ok(CommandOutput { out: text(&out), err: text(&err) })
     };
     tokio::time::timeout(RUN_TIMEOUT, running).await.map_err(|_| SetupError::Late)?
 }

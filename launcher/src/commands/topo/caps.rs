@@ -1,36 +1,35 @@
-//! `--caps`: what programs can ask of RDMA devices.
+//! `--caps`: capabilities of RDMA devices.
 //!
-//! The kernel has no file for it. These are the abilities of drivers as their sources have them
-//! (rdma-core providers/*, the kernel's rxe_param.h, eRDMA's ibv_devinfo); a device whose driver is
-//! not among them has `?`.
+//! The kernel has no files for them. The table is from the sources of drivers (rdma-core providers/*, the kernel's
+//! rxe_param.h, eRDMA's ibv_devinfo). A device with another driver has `?`.
 
 use super::indent;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::rdma::NodeType;
 use rlaunch_console::columns::{self, row};
 
-/// What a driver can do, `yes` or `no` each.
-struct Abilities {
-    /// By how its name begins.
+/// Capabilities of a driver.
+struct Capabilities {
+    /// Beginning of the driver's name.
     driver: &'static str,
-    /// Unreliable datagrams.
+    /// Unreliable datagram queue pairs (UD).
     datagrams: bool,
     shared_receive_queues: bool,
     write_with_immediate: bool,
     atomics: bool,
 }
 
-const DRIVERS: &[Abilities] = &[
-    abilities("mlx4", [true, true, true, true]),
-    abilities("mlx5", [true, true, true, true]),
-    abilities("erdma", [false, false, true, true]),
-    abilities("rxe", [true, true, true, true]),
-    abilities("siw", [false, true, false, false]),
+const DRIVERS: &[Capabilities] = &[
+    capabilities("mlx4", [true, true, true, true]),
+    capabilities("mlx5", [true, true, true, true]),
+    capabilities("erdma", [false, false, true, true]),
+    capabilities("rxe", [true, true, true, true]),
+    capabilities("siw", [false, true, false, false]),
 ];
 
-const fn abilities(driver: &'static str, can: [bool; 4]) -> Abilities {
+const fn capabilities(driver: &'static str, can: [bool; 4]) -> Capabilities {
     let [datagrams, shared_receive_queues, write_with_immediate, atomics] = can;
-    Abilities { driver, datagrams, shared_receive_queues, write_with_immediate, atomics }
+    Capabilities { driver, datagrams, shared_receive_queues, write_with_immediate, atomics }
 }
 
 pub(super) fn print(host: &str, inventory: &Inventory) -> String {
@@ -39,7 +38,7 @@ pub(super) fn print(host: &str, inventory: &Inventory) -> String {
     for device in &inventory.rdma {
         let driver = device.driver.as_deref().unwrap_or_default();
         let known = DRIVERS.iter().find(|known| driver.starts_with(known.driver));
-        let can = |ability: fn(&Abilities) -> bool| match known.map(ability) {
+        let can = |capability: fn(&Capabilities) -> bool| match known.map(capability) {
             Some(true) => "yes",
             Some(false) => "no",
             None => "?",

@@ -5,7 +5,7 @@ use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::rdma::{GidKind, LinkLayer};
 use rlaunch_console::columns::{self, row};
 
-/// The GID tables, as MLNX_OFED's `show_gids` prints them.
+/// Prints the GID tables in the format of MLNX_OFED's `show_gids`.
 pub(super) fn print(host: &str, inventory: &Inventory) -> String {
     let mut rows = vec![row(["dev", "port", "index", "gid", "ipv4", "ver", "interface"])];
     for device in &inventory.rdma {

@@ -1,15 +1,20 @@
-//! `rlaunch topo`: what each host has, which RDMA ports can be used and which not, and why.
+//! `rlaunch topo`: shows the hardware of hosts, which RDMA ports can be used, and why others cannot.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `gids`, `caps`, `tree` | `--gids`, `--caps`, `--tree` |
 
 mod caps;
 mod gids;
 mod tree;
 
-use crate::cli::args::{ReachArgs, TopoArgs};
-use crate::commands::agent_query;
-use crate::commands::capture;
+use super::{agent_query, capture};
+use crate::cli::args::{ConnectArgs, HostListArgs};
+use crate::cli::command_line::CommandLine;
 use crate::hosts::Host;
 use crate::plan::selection::{self, Addressing};
 use crate::run::container_check;
+use clap::Parser;
 use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
 use rlaunch_bootstrap::inventory::pci::{PciDevice, gigabits};
 use rlaunch_bootstrap::inventory::rdma::{LinkLayer, Port, RdmaDevice};
@@ -21,19 +26,60 @@ use rlaunch_console::{stdout, text};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const GIB: u64 = 1 << 30;
 
-/// What `--json` prints for each host.
+/// Show what hosts have: processors, RDMA ports and what limits them, GPUs, interfaces.
+///
+/// The line of an RDMA port says how a job would use it, or why it cannot be used. Nothing on the hosts is changed, and
+/// no other program is run.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  rlaunch topo                    this machine
+  rlaunch topo -H a,b             two hosts
+  rlaunch topo -H a,b --gids      their GID tables
+  rlaunch topo -H a --tree        a tree of bridges, GPUs and NICs
+  rlaunch topo -H a --json        everything, for programs
+  rlaunch topo --from x.tar       hosts that rlaunch capture has recorded")]
+pub(crate) struct TopoArgs {
+    #[command(flatten)]
+    pub(crate) hosts: HostListArgs,
+
+    /// Show hosts that `rlaunch capture` has recorded
+    #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
+    pub(crate) from: Option<PathBuf>,
+
+    /// Print GID tables, as `show_gids` does
+    #[arg(long, group = "format")]
+    pub(crate) gids: bool,
+
+    /// Draw NUMA nodes, bridges, GPUs and NICs
+    #[arg(long, group = "format")]
+    pub(crate) tree: bool,
+
+    /// Print the capabilities of RDMA devices
+    #[arg(long, group = "format")]
+    pub(crate) caps: bool,
+
+    /// Print everything as JSON
+    #[arg(long, group = "format")]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) connect: ConnectArgs,
+}
+
+/// Output of `--json` for a host.
 #[derive(Serialize)]
-struct Node<'a> {
+struct HostInventory<'a> {
     host: &'a str,
     inventory: &'a Inventory,
 }
 
-/// Asks every host at once and prints what each has.
-pub(crate) async fn topo(args: TopoArgs) -> Result<Exit, Failed> {
+/// Queries all hosts at once and prints what each has.
+pub(super) async fn run(args: TopoArgs, line: &CommandLine) -> Result<Exit, Failed> {
     let print: fn(&str, &Inventory) -> String = match &args {
         TopoArgs { gids: true, .. } => gids::print,
         TopoArgs { tree: true, .. } => tree::print,
@@ -41,48 +87,51 @@ pub(crate) async fn topo(args: TopoArgs) -> Result<Exit, Failed> {
         _ => overview,
     };
     let answers = match &args.from {
-        Some(archive) => of_recording(archive, args.reach).await?,
-        None => agent_query::every_host(&args.hosts, args.reach, "inventory").await?,
+        Some(archive) => query_recording(archive, &args.connect).await?,
+        None => {
+            let words = "inventory";
+            agent_query::query_hosts(&args.hosts, args.connect, &line.config, words).await?
+        }
     };
-    let (mut nodes, mut failures) = (Vec::new(), Vec::new());
+    let (mut hosts, mut failures) = (Vec::new(), Vec::new());
     for (host, answer) in answers {
         let host = host.to_string();
         match answer.and_then(|answer| agent_query::decode(&answer, &host)) {
-            Ok(inventory) => nodes.push((host, inventory)),
+            Ok(inventory) => hosts.push((host, inventory)),
             Err(failed) => failures.push(failed),
         }
     }
     let text = match args.json {
-        true => as_json(&nodes)?,
-        false => nodes.iter().map(|(host, inventory)| print(host, inventory)).collect(),
+        true => as_json(&hosts)?,
+        false => hosts.iter().map(|(host, inventory)| print(host, inventory)).collect(),
     };
     stdout::print(&text);
     agent_query::conclude(failures)
 }
 
-/// The same from the files that `rlaunch capture` has recorded, read by this machine's agent.
-async fn of_recording(
+/// Lets this machine's agent read the files that `rlaunch capture` has recorded.
+async fn query_recording(
     archive: &Path,
-    reach: ReachArgs,
+    connect: &ConnectArgs,
 ) -> Result<Vec<(Host, agent_query::Answer)>, Failed> {
     let (directory, names) = capture::unpack(archive)?;
     let mut answers = Vec::new();
     for name in names {
         let words = [OsString::from("inventory"), directory.path().join(&name).into()];
-        let answer = agent_query::this_machine(&reach, &words).await;
+        let answer = agent_query::query_this_machine(connect, &words).await;
         answers.push((Host { name, ..Host::this_machine() }, answer));
     }
     Ok(answers)
 }
 
-fn as_json(nodes: &[(String, Inventory)]) -> Result<String, Failed> {
-    let nodes: Vec<Node<'_>> =
-        nodes.iter().map(|(host, inventory)| Node { host, inventory }).collect();
-    let text = serde_json::to_string_pretty(&nodes);
+fn as_json(hosts: &[(String, Inventory)]) -> Result<String, Failed> {
+    let hosts: Vec<HostInventory<'_>> =
+        hosts.iter().map(|(host, inventory)| HostInventory { host, inventory }).collect();
+    let text = serde_json::to_string_pretty(&hosts);
     text.map(|text| text + "\n").map_err(|error| Failed::from_error(Exit::BUG, &error))
 }
 
-/// A host's devices for people.
+/// Describes a host for people.
 fn overview(host: &str, inventory: &Inventory) -> String {
     let mut text = format!("{host}: {}\n", summary(inventory));
     let mut rows = vec![row([
@@ -105,7 +154,7 @@ fn overview(host: &str, inventory: &Inventory) -> String {
         _ => indent(&mut text, &columns::lay_out(&rows)),
     }
     for device in &inventory.rdma {
-        let _ = writeln!(text, "  {}", where_it_is(device));
+        let _ = writeln!(text, "  {}", location(device));
     }
     for (name, devices) in shared_ports(inventory) {
         let _ = writeln!(text, "  {}: one physical port, {name}", devices.join(", "));
@@ -125,7 +174,7 @@ fn overview(host: &str, inventory: &Inventory) -> String {
     text
 }
 
-/// Versions, limits, and what lies between NICs and GPUs, as far as anything is known of each.
+/// Describes the container, versions, limits, and transfers between NICs and GPUs, as far as they are known.
 fn system(inventory: &Inventory) -> Vec<String> {
     let (system, limits) = (&inventory.system, &inventory.limits);
     let versions = system.drivers.iter().chain(&system.libraries);
@@ -151,18 +200,17 @@ fn system(inventory: &Inventory) -> Vec<String> {
         lines.push("a driver lets NICs read and write the memory of GPUs".to_owned());
     }
     if system.iommu && !inventory.gpus.is_empty() && !inventory.rdma.is_empty() {
-        lines.push(
-            "an IOMMU is at work: what NICs and GPUs send each other may go through it".into(),
-        );
+        lines
+            .push("an IOMMU is active: transfers between NICs and GPUs may pass through it".into());
     }
-    // Whose limits these are is not known, and root's own are none on a host.
+    // The user whose limits these are is not known; on a host root has none.
     let deficits = container_check::deficits(inventory, false, 0);
     let deficits = deficits.iter();
     lines.extend(deficits.map(|deficit| format!("{deficit}: {}", deficit.remedy())));
     lines
 }
 
-/// `8.0 MiB`.
+/// Formats a size: `8.0 MiB`.
 fn size(bytes: u64) -> String {
     const MIB: u64 = 1 << 20;
     let (unit, name) = match bytes {
@@ -173,7 +221,7 @@ fn size(bytes: u64) -> String {
     format!("{:.1} {name}", bytes as f64 / unit as f64)
 }
 
-/// Devices that share a physical port, as the halves of a card in two slots do, and its name.
+/// Returns the names of physical ports with the devices that share them, as a card in two slots does.
 fn shared_ports(inventory: &Inventory) -> Vec<(&str, Vec<&str>)> {
     let mut ports: Vec<((&str, &str), Vec<&str>)> = Vec::new();
     for device in &inventory.rdma {
@@ -196,7 +244,7 @@ fn indent(text: &mut String, lines: &str) {
     }
 }
 
-/// `Debian GNU/Linux 12 (bookworm), kernel 6.1.0, 2 of 4 CPUs, 1 NUMA node, 7.8 GiB`.
+/// Summarizes a host: `Debian GNU/Linux 12 (bookworm), kernel 6.1.0, 2 of 4 CPUs, 1 NUMA node, 7.8 GiB`.
 fn summary(inventory: &Inventory) -> String {
     let system = &inventory.system;
     let kernel = system.kernel.as_ref().map(|kernel| format!("kernel {kernel}"));
@@ -232,11 +280,11 @@ fn port_row(device: &RdmaDevice, port: &Port, netdevs: &[Netdev]) -> Vec<String>
         port.mtu.map(|mtu| mtu.to_string()).unwrap_or_default(),
         netdev,
         behind.map(addresses).unwrap_or_default(),
-        how_it_is_used(device, port, netdevs),
+        usage(device, port, netdevs),
     ]
 }
 
-fn how_it_is_used(device: &RdmaDevice, port: &Port, netdevs: &[Netdev]) -> String {
+fn usage(device: &RdmaDevice, port: &Port, netdevs: &[Netdev]) -> String {
     match selection::examine(device, port, netdevs) {
         Ok(Addressing::Lid { .. }) => format!(
             "LID {}, subnet manager {}",
@@ -249,8 +297,8 @@ fn how_it_is_used(device: &RdmaDevice, port: &Port, netdevs: &[Netdev]) -> Strin
     }
 }
 
-/// Where a device is, and what its way there carries.
-fn where_it_is(device: &RdmaDevice) -> String {
+/// Describes the PCI address of a device and the speed of its link.
+fn location(device: &RdmaDevice) -> String {
     let firmware = device.firmware.as_ref().map(|version| format!(", firmware {version}"));
     let firmware = firmware.unwrap_or_default();
     match &device.pci {
@@ -259,7 +307,7 @@ fn where_it_is(device: &RdmaDevice) -> String {
     }
 }
 
-/// In the words of the kernel's `pcie_print_link_status`.
+/// Describes the link of a device, as the kernel's `pcie_print_link_status` does.
 fn link(pci: &PciDevice) -> String {
     let mut text = String::new();
     if let Some(limit) = pci.bottleneck() {
@@ -277,7 +325,7 @@ fn link(pci: &PciDevice) -> String {
     text
 }
 
-/// Interfaces that could carry TCP between hosts.
+/// Lists the interfaces that could carry TCP between hosts.
 fn interfaces(inventory: &Inventory) -> String {
     let mut rows = vec![row(["interface", "kind", "speed", "mtu", "addresses"])];
     for netdev in &inventory.netdevs {
@@ -314,7 +362,7 @@ mod tests {
     use crate::goldens::is_golden;
     use crate::recorded::inventory;
 
-    /// What is printed of each recorded machine is in `launcher/goldens`.
+    /// The expected texts are in `launcher/goldens`.
     #[test]
     fn overviews_of_recorded_machines() {
         let machines = [

@@ -1,10 +1,10 @@
-//! `--tree`: a drawing of NUMA nodes, bridges, GPUs and NICs.
+//! `--tree`: a tree of NUMA nodes, bridges, GPUs and NICs.
 
 use rlaunch_bootstrap::inventory::pci::{PciDevice, PciLink, gigabits};
 use rlaunch_bootstrap::inventory::{GpuVendor, Inventory, NumaNode};
 use std::collections::BTreeMap;
 
-/// A place in the drawing and what is below it.
+/// Node of the tree, with the nodes below it.
 #[derive(Default)]
 struct Branch {
     label: String,
@@ -39,7 +39,7 @@ pub(super) fn print(host: &str, inventory: &Inventory) -> String {
             GpuVendor::Amd => "AMD",
         };
         let model = gpu.model.as_deref().unwrap_or(vendor);
-        let place = place_of(&mut root, &gpu.pci, &inventory.numa_nodes);
+        let place = node_of(&mut root, &gpu.pci, &inventory.numa_nodes);
         place.label = format!("{} GPU {model}{}", gpu.pci.address, link(gpu.pci.links.first()));
     }
     for device in &inventory.rdma {
@@ -51,7 +51,7 @@ pub(super) fn print(host: &str, inventory: &Inventory) -> String {
         };
         match &device.pci {
             Some(pci) => {
-                let place = place_of(&mut root, pci, &inventory.numa_nodes);
+                let place = node_of(&mut root, pci, &inventory.numa_nodes);
                 let (address, link) = (&pci.address, link(pci.links.first()));
                 place.label = format!("{address} NIC {}{interfaces}{link}", device.name);
             }
@@ -66,7 +66,7 @@ pub(super) fn print(host: &str, inventory: &Inventory) -> String {
     text
 }
 
-/// Nodes in the order of their numbers, what has none behind them.
+/// Returns a key that sorts NUMA nodes by number, and devices without one behind them.
 fn key(numa_node: Option<u32>) -> String {
     numa_node.map_or("numa ?".to_owned(), |number| format!("numa {number:06}"))
 }
@@ -76,9 +76,9 @@ fn numa_label(node: &NumaNode) -> String {
     format!("NUMA node {}: CPUs {}{}", node.number, node.cpus, memory.unwrap_or_default())
 }
 
-/// Goes down from the NUMA node over the host bridge and every bridge to the device.
-fn place_of<'a>(root: &'a mut Branch, pci: &PciDevice, nodes: &[NumaNode]) -> &'a mut Branch {
-    // Where there is but one node, firmware often does not say.
+/// Returns the tree's node of a device, below its NUMA node, host bridge and bridges.
+fn node_of<'a>(root: &'a mut Branch, pci: &PciDevice, nodes: &[NumaNode]) -> &'a mut Branch {
+    // If there is only one NUMA node, firmware often does not report it.
     let only = match nodes {
         [only] => Some(only.number),
         _ => None,
@@ -100,7 +100,7 @@ fn place_of<'a>(root: &'a mut Branch, pci: &PciDevice, nodes: &[NumaNode]) -> &'
     place.child(&pci.address, String::new)
 }
 
-/// `, 504.112 Gb/s (32.0 GT/s PCIe x16)`, and what it could be.
+/// Formats the speed of a link, and the speed that it could have: `, 504.112 Gb/s (32.0 GT/s PCIe x16)`.
 fn link(link: Option<&PciLink>) -> String {
     let Some(PciLink { current: Some(current), max: most, .. }) = link else {
         return String::new();

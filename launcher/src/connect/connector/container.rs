@@ -23,7 +23,7 @@ const NO_IMAGE: &[&str] = &[
 /// Container or image of `--container`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Container {
-    engine: Engine,
+    engine: ContainerEngine,
     name: String,
     /// `--container-exec`: the command that enters or starts it.
     enter: Option<String>,
@@ -42,7 +42,7 @@ pub(super) enum ContainerEntry<'a> {
 
 /// Container engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Engine {
+pub(crate) enum ContainerEngine {
     Docker,
     Podman,
     Nerdctl,
@@ -53,13 +53,13 @@ enum Engine {
     Other,
 }
 
-const ENGINES: &[(&str, Engine)] = &[
-    ("docker", Engine::Docker),
-    ("podman", Engine::Podman),
-    ("nerdctl", Engine::Nerdctl),
-    ("toolbox", Engine::Toolbox),
-    ("forced", Engine::Forced),
-    ("other", Engine::Other),
+const ENGINES: &[(&str, ContainerEngine)] = &[
+    ("docker", ContainerEngine::Docker),
+    ("podman", ContainerEngine::Podman),
+    ("nerdctl", ContainerEngine::Nerdctl),
+    ("toolbox", ContainerEngine::Toolbox),
+    ("forced", ContainerEngine::Forced),
+    ("other", ContainerEngine::Other),
 ];
 
 /// Error in `--container` or `--container-exec`.
@@ -140,6 +140,39 @@ impl ContainerError {
     }
 }
 
+impl ContainerEngine {
+    /// Finds an engine by the KIND of `KIND:NAME`.
+    pub(crate) fn from_kind(kind: &str) -> Option<ContainerEngine> {
+        ENGINES.iter().find(|(known, _)| *known == kind).map(|(_, engine)| *engine)
+    }
+
+    /// Tells whether the engine has `exec` and `run` with the options of docker.
+    pub(crate) fn is_like_docker(self) -> bool {
+        matches!(self, ContainerEngine::Docker | ContainerEngine::Podman | ContainerEngine::Nerdctl)
+    }
+
+    /// Returns the engine's command.
+    pub(crate) fn command(self) -> &'static str {
+        match self {
+            ContainerEngine::Podman => "podman",
+            ContainerEngine::Nerdctl => "nerdctl",
+            ContainerEngine::Toolbox => "toolbox",
+            ContainerEngine::Docker | ContainerEngine::Forced | ContainerEngine::Other => "docker",
+        }
+    }
+}
+
+/// Tells whether a text has only characters that engines allow in names of containers.
+pub(crate) fn is_container_name(text: &str) -> bool {
+    has_only(text, &['_', '.', '-'])
+}
+
+/// Tells whether a text begins with a letter or a digit, and has no others than these and `allowed`.
+fn has_only(text: &str, allowed: &[char]) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || allowed.contains(&c))
+}
+
 impl FromStr for Container {
     type Err = String;
 
@@ -147,22 +180,17 @@ impl FromStr for Container {
     /// becomes part of shell commands.
     fn from_str(text: &str) -> Result<Container, String> {
         let (kind, name) = text.split_once(':').ok_or("KIND:NAME, as in docker:mpi")?;
-        let engine = ENGINES.iter().find(|(known, _)| *known == kind);
-        let (_, engine) = engine.ok_or_else(|| {
+        let engine = ContainerEngine::from_kind(kind).ok_or_else(|| {
             let kinds: Vec<&str> = ENGINES.iter().map(|(kind, _)| *kind).collect();
             format!("a KIND among {}", kinds.join(", "))
         })?;
-        let plain = |c: char| {
-            c.is_ascii_alphanumeric() || "_.-".contains(c) || IMAGE_CHARACTERS.contains(&c)
-        };
-        if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(plain) {
+        if !has_only(name, &[&['_', '.', '-'], &IMAGE_CHARACTERS[..]].concat()) {
             return Err(
                 "a NAME of letters, digits and _.-, or an IMAGE with / or : or @".to_owned()
             );
         }
-        let container = Container { engine: *engine, name: name.to_owned(), enter: None };
-        let starts = matches!(engine, Engine::Docker | Engine::Podman | Engine::Nerdctl);
-        if container.is_image() && !starts {
+        let container = Container { engine, name: name.to_owned(), enter: None };
+        if container.is_image() && !engine.is_like_docker() {
             return Err(format!("{kind} enters a container; docker, podman and nerdctl start one"));
         }
         Ok(container)
@@ -180,8 +208,8 @@ impl Container {
         };
         let name = container.name.clone();
         match (container.engine, &enter) {
-            (Engine::Other, None) => return Err(ContainerOptionError::NoCommand(name)),
-            (Engine::Forced, Some(_)) => return Err(ContainerOptionError::Forced(name)),
+            (ContainerEngine::Other, None) => return Err(ContainerOptionError::NoCommand(name)),
+            (ContainerEngine::Forced, Some(_)) => return Err(ContainerOptionError::Forced(name)),
             (_, Some(command)) => check_command(command)?,
             (_, None) => {}
         }
@@ -203,23 +231,17 @@ impl Container {
     pub(super) fn entry(&self) -> ContainerEntry<'_> {
         let name = &self.name;
         match (&self.enter, self.engine) {
-            (run, _) if self.is_image() => {
-                ContainerEntry::Run(Image { tool: self.tool(), name, run: run.as_deref() })
-            }
+            (run, _) if self.is_image() => ContainerEntry::Run(Image {
+                tool: self.engine.command(),
+                name,
+                run: run.as_deref(),
+            }),
             (Some(command), _) => ContainerEntry::Exec(command.replace(PLACEHOLDER, name)),
-            (None, Engine::Toolbox) => ContainerEntry::Exec(format!("toolbox run -c {name}")),
-            (None, Engine::Forced | Engine::Other) => ContainerEntry::Login,
-            (None, _) => ContainerEntry::Exec(format!("{} exec -i {name}", self.tool())),
-        }
-    }
-
-    /// Returns the engine's command.
-    fn tool(&self) -> &'static str {
-        match self.engine {
-            Engine::Podman => "podman",
-            Engine::Nerdctl => "nerdctl",
-            Engine::Toolbox => "toolbox",
-            Engine::Docker | Engine::Forced | Engine::Other => "docker",
+            (None, ContainerEngine::Toolbox) => {
+                ContainerEntry::Exec(format!("toolbox run -c {name}"))
+            }
+            (None, ContainerEngine::Forced | ContainerEngine::Other) => ContainerEntry::Login,
+            (None, _) => ContainerEntry::Exec(format!("{} exec -i {name}", self.engine.command())),
         }
     }
 
@@ -230,7 +252,7 @@ impl Container {
             ContainerEntry::Exec(enter) => enter,
             ContainerEntry::Run(image) => image.run.unwrap_or(image.tool).to_owned(),
         };
-        let (tool, name) = (self.tool(), self.name.clone());
+        let (tool, name) = (self.engine.command(), self.name.clone());
         let said = said.to_lowercase();
         let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
         // The missing program is the command's first word, which may be sudo.
@@ -264,7 +286,10 @@ impl Container {
         let own = self.enter.is_none();
         own && matches!(
             self.engine,
-            Engine::Docker | Engine::Podman | Engine::Toolbox | Engine::Forced
+            ContainerEngine::Docker
+                | ContainerEngine::Podman
+                | ContainerEngine::Toolbox
+                | ContainerEngine::Forced
         )
     }
 
@@ -277,7 +302,7 @@ impl Container {
         if is_in_container || !self.has_marker() {
             return Ok(());
         }
-        let forced = self.engine == Engine::Forced;
+        let forced = self.engine == ContainerEngine::Forced;
         Err(ContainerError::NotInside { name: self.name.clone(), forced })
     }
 }

@@ -9,7 +9,9 @@ mod image;
 mod rsh;
 
 pub(crate) use command::{AgentLocation, RemoteCommand};
-pub(crate) use container::{Container, ContainerError, ContainerOptionError};
+pub(crate) use container::{
+    Container, ContainerEngine, ContainerError, ContainerOptionError, is_container_name,
+};
 pub(crate) use image::GONE as CONTAINER_GONE;
 pub(crate) use rsh::{Rsh, RshError, last_words};
 
@@ -35,7 +37,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Connector to the hosts of a job.
 pub(crate) struct Connector {
     by: RemoteShell,
-    book: HostTable,
+    host_table: HostTable,
     container: Option<Container>,
     /// Prefix of the names of started containers.
     label: String,
@@ -93,8 +95,8 @@ impl Connector {
             None => RemoteShell::Ssh(Box::new(Ssh::new(&reach.ssh())?)),
         };
         let label = format!("rlaunch-{}", uuid::Uuid::new_v4().simple());
-        let (book, container) = (reach.book.clone(), reach.container.clone());
-        Ok(Connector { by, book, container, label })
+        let (host_table, container) = (reach.host_table.clone(), reach.container.clone());
+        Ok(Connector { by, host_table, container, label })
     }
 
     /// Puts the job's id in the names of started containers.
@@ -118,7 +120,7 @@ impl Connector {
         progress: &Progress,
     ) -> Result<HostConnection, ConnectError> {
         let tell = |stage| progress.set_stage(&host.to_string(), stage);
-        let (dialled, port) = self.book.target_of(host);
+        let (dialled, port) = self.host_table.target_of(host);
         let login = match &self.by {
             RemoteShell::Ssh(ssh) => {
                 Login::Ssh(ssh.connect(destination(&dialled, port), &tell).await?)

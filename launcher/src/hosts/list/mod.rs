@@ -94,9 +94,24 @@ pub(crate) enum HostsError {
 /// Parses lists as `-H` has them into hosts in the order of their first mention. `a:2` has two slots,
 /// `a` one; slots of repeated hosts add up.
 pub(crate) fn parse(lists: &[String]) -> Result<Vec<Host>, HostsError> {
+    parse_with_slots(lists, |_| None)
+}
+
+/// Parses lists like [`parse`]; each mention of a host without slots has those that `default_slots` returns,
+/// or one.
+pub(crate) fn parse_with_slots(
+    lists: &[String],
+    default_slots: impl Fn(&Host) -> Option<u32>,
+) -> Result<Vec<Host>, HostsError> {
+    let with_default = |host: Host| match default_slots(&host) {
+        Some(slots) if host.slots_by == SlotsBy::One => {
+            Host { slots, slots_by: SlotsBy::Given, ..host }
+        }
+        _ => host,
+    };
     let mut hosts = HostSet::default();
     for list in lists {
-        parse_list(list, &mut hosts).map_err(|error| match error {
+        parse_list(list, &mut hosts, &with_default).map_err(|error| match error {
             HostsError::Empty(_) => HostsError::Empty(format!("-H {list}")),
             other if ranges::entries(list).nth(1).is_none() => other,
             other => HostsError::Listed { list: list.clone(), what: Box::new(other) },
@@ -105,10 +120,14 @@ pub(crate) fn parse(lists: &[String]) -> Result<Vec<Host>, HostsError> {
     Ok(hosts.into_hosts())
 }
 
-fn parse_list(list: &str, hosts: &mut HostSet) -> Result<(), HostsError> {
+fn parse_list(
+    list: &str,
+    hosts: &mut HostSet,
+    with_default: &impl Fn(Host) -> Host,
+) -> Result<(), HostsError> {
     for entry in ranges::entries(list) {
         for host in parse_entry(entry, SlotsBy::One)? {
-            hosts.add(host)?;
+            hosts.add(with_default(host))?;
         }
     }
     Ok(())

@@ -1,38 +1,38 @@
-//! `--after`: what has to be there before the ranks of a program start.
+//! `--after`: conditions that have to be met before the ranks of a program start.
 
-use super::{AppError, Title};
+use super::{AppError, AppTitle};
 use rlaunch_console::text::nearest;
 use std::fmt;
 
-/// What a program waits for.
+/// Condition that a program waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Condition {
-    /// The ranks of this application have been started.
+    /// The ranks of the program with this index have been started.
     Started { index: usize, name: String },
-    /// Somebody accepts connections there.
-    Open { host: String, port: u16 },
+    /// The host accepts TCP connections at this port.
+    PortOpen { host: String, port: u16 },
 }
 
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Condition::Started { name, .. } => f.write_str(name),
-            Condition::Open { host, port } if host.contains(':') => {
+            Condition::PortOpen { host, port } if host.contains(':') => {
                 write!(f, "ready:tcp:[{host}]:{port}")
             }
-            Condition::Open { host, port } => write!(f, "ready:tcp:{host}:{port}"),
+            Condition::PortOpen { host, port } => write!(f, "ready:tcp:{host}:{port}"),
         }
     }
 }
 
-/// Lower what was typed of the application called `title`; `names` are those of all.
+/// Parses the conditions of one program; `names` are those of all programs.
 pub(crate) fn parse(
-    typed: &[String],
+    options: &[String],
     names: &[Option<String>],
-    title: &Title,
+    title: &AppTitle,
 ) -> Result<Vec<Condition>, AppError> {
     let mut conditions = Vec::new();
-    for text in typed {
+    for text in options {
         let condition = parse_one(text.trim(), names, title)?;
         if !conditions.contains(&condition) {
             conditions.push(condition);
@@ -41,18 +41,22 @@ pub(crate) fn parse(
     Ok(conditions)
 }
 
-fn parse_one(text: &str, names: &[Option<String>], title: &Title) -> Result<Condition, AppError> {
+fn parse_one(
+    text: &str,
+    names: &[Option<String>],
+    title: &AppTitle,
+) -> Result<Condition, AppError> {
     if let Some(port) = text.strip_prefix("ready:") {
         return parse_port(port).ok_or_else(|| AppError::Ready(text.to_owned()));
     }
     if let Some(index) = names.iter().position(|name| name.as_deref() == Some(text)) {
         return Ok(Condition::Started { index, name: text.to_owned() });
     }
-    let near = nearest(text, names.iter().flatten().map(String::as_str)).map(str::to_owned);
-    Err(AppError::Unknown { title: title.clone(), name: text.to_owned(), near })
+    let nearest = nearest(text, names.iter().flatten().map(String::as_str)).map(str::to_owned);
+    Err(AppError::UnknownName { title: title.clone(), name: text.to_owned(), nearest })
 }
 
-/// `tcp:HOST:PORT`; an IPv6 address is in brackets.
+/// Parses `tcp:HOST:PORT`; an IPv6 address is in brackets.
 fn parse_port(text: &str) -> Option<Condition> {
     let (host, port) = text.strip_prefix("tcp:")?.rsplit_once(':')?;
     let port = port.parse().ok().filter(|&port| port > 0)?;
@@ -61,12 +65,12 @@ fn parse_port(text: &str) -> Option<Condition> {
         None => Some(host).filter(|host| !host.contains(':'))?,
     };
     let is_name = !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || c == '/');
-    is_name.then(|| Condition::Open { host: host.to_owned(), port })
+    is_name.then(|| Condition::PortOpen { host: host.to_owned(), port })
 }
 
-/// Refuses applications that wait for each other in a circle; `after` are the conditions of each,
-/// and `names` how they are called.
-pub(crate) fn check_circles(
+/// Refuses programs that wait for each other in a cycle. `after` and `names` are the conditions and names of all
+/// programs.
+pub(crate) fn check_cycles(
     after: &[&[Condition]],
     names: &[Option<String>],
 ) -> Result<(), AppError> {
@@ -75,7 +79,7 @@ pub(crate) fn check_circles(
         let waits = |index: &usize| {
             after[*index].iter().any(|condition| match condition {
                 Condition::Started { index, .. } => left.contains(index),
-                Condition::Open { .. } => false,
+                Condition::PortOpen { .. } => false,
             })
         };
         let still: Vec<usize> = left.iter().copied().filter(waits).collect();
@@ -84,7 +88,7 @@ pub(crate) fn check_circles(
         }
         left = still;
     }
-    // Those that only wait for the circle are not in it.
+    // Programs that wait for one of the cycle, and for which none waits, are not part of it.
     let awaited = |index: &usize| {
         left.iter().any(|waiting| {
             after[*waiting].iter().any(|condition| {
@@ -92,9 +96,9 @@ pub(crate) fn check_circles(
             })
         })
     };
-    let circle: Vec<String> =
+    let cycle: Vec<String> =
         left.iter().filter(|i| awaited(i)).filter_map(|&i| names[i].clone()).collect();
-    if circle.is_empty() { Ok(()) } else { Err(AppError::Cycle(circle)) }
+    if cycle.is_empty() { Ok(()) } else { Err(AppError::Cycle(cycle)) }
 }
 
 #[cfg(test)]
@@ -107,14 +111,14 @@ mod tests {
     }
 
     fn parsed(text: &str) -> Result<Condition, String> {
-        let title = Title::new(1, None, &["decode".into()]);
+        let title = AppTitle::new(1, None, &["decode".into()]);
         parse_one(text, &names(&["master", "", "prefill"]), &title).map_err(|e| e.to_string())
     }
 
     #[test]
     fn conditions_are_names_or_ports() {
         let started = |index, name: &str| Ok(Condition::Started { index, name: name.into() });
-        let open = |host: &str, port| Ok(Condition::Open { host: host.into(), port });
+        let open = |host: &str, port| Ok(Condition::PortOpen { host: host.into(), port });
         assert_eq!(parsed("prefill"), started(2, "prefill"));
         assert_eq!(parsed("ready:tcp:p:7100"), open("p", 7100));
         assert_eq!(parsed("ready:tcp:[fd00::1]:80"), open("fd00::1", 80));
@@ -126,10 +130,11 @@ mod tests {
 
     #[test]
     fn a_mistyped_name_is_answered_with_the_nearest() {
-        let title = Title::new(1, None, &["/usr/bin/decode".into()]);
+        let title = AppTitle::new(1, None, &["/usr/bin/decode".into()]);
         let error = parse_one("mastr", &names(&["master", ""]), &title).unwrap_err();
-        let said = "application 2 (decode) is to start after `mastr`, which no program is called";
-        assert_eq!(error.to_string(), said);
+        let expected =
+            "application 2 (decode) is to start after `mastr`, but no program has that name";
+        assert_eq!(error.to_string(), expected);
         assert_eq!(error.hint().as_deref(), Some("master exists"));
     }
 
@@ -142,19 +147,19 @@ mod tests {
         };
         let check = |lists: &[Vec<Condition>]| {
             let lists: Vec<&[Condition]> = lists.iter().map(Vec::as_slice).collect();
-            check_circles(&lists, &all).map_err(|error| error.to_string())
+            check_cycles(&lists, &all).map_err(|error| error.to_string())
         };
         assert_eq!(check(&[after(&[]), after(&[0]), after(&[0, 1]), after(&[2])]), Ok(()));
-        let circle = check(&[after(&[1]), after(&[0]), after(&[1]), after(&[])]);
-        assert_eq!(circle, Err("a, b cannot start: each waits for another of them".to_owned()));
+        let cycle = check(&[after(&[1]), after(&[0]), after(&[1]), after(&[])]);
+        assert_eq!(cycle, Err("a, b cannot start: each waits for another".to_owned()));
         let own = check(&[after(&[0]), after(&[]), after(&[]), after(&[])]);
-        assert_eq!(own, Err("a cannot start: each waits for another of them".to_owned()));
+        assert_eq!(own, Err("a cannot start: each waits for another".to_owned()));
     }
 
     proptest! {
         #[test]
         fn what_is_shown_can_be_typed(host in "[a-z0-9:.-]{1,12}", port in 1u16..) {
-            let condition = Condition::Open { host, port };
+            let condition = Condition::PortOpen { host, port };
             prop_assert_eq!(parsed(&condition.to_string()), Ok(condition));
         }
 

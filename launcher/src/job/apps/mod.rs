@@ -1,17 +1,24 @@
-//! The programs of a job: one, or several with `:` between them, each with hosts, ranks and
-//! variables of its own. All ranks are of one job, numbered over the programs in their order.
+//! Programs of a job: one, or several with `:` between them, each with its own hosts, ranks and variables. Ranks are
+//! numbered through all programs, in the order of the programs.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `rank_map` | mapping of the ranks of several programs to hosts |
+//! | `after`, `start_order` | `--after`: conditions, and which program may start when |
+//! | `template`, `render` | texts with placeholders; their replacement for each rank |
+//! | `error` | errors in the options of programs |
 
 pub(crate) mod after;
 mod error;
-mod map;
-mod order;
+mod rank_map;
 mod render;
+mod start_order;
 pub(crate) mod template;
 
 pub(crate) use error::AppError;
-pub(crate) use map::map_ranks;
-pub(crate) use order::{Due, Order, awaited_ports};
-pub(crate) use render::Filled;
+pub(crate) use rank_map::map_ranks;
+pub(crate) use render::RenderedTexts;
+pub(crate) use start_order::{DueProgram, StartOrder, awaited_ports};
 
 use crate::hosts::Host;
 use crate::job::JobSpec;
@@ -25,72 +32,72 @@ use std::fmt;
 use std::path::Path;
 use template::TemplateFile;
 
-/// One program of a job, and what its ranks have in common.
+/// One program of a job, and what its ranks share.
 #[derive(Clone, Debug)]
 pub(crate) struct AppSpec {
-    /// By which conditions and templates know it.
+    /// Name for conditions and templates.
     pub(crate) name: Option<String>,
-    /// Its own; `None` where it runs on those of the job.
+    /// Hosts of its own; `None` if it runs on those of the job.
     pub(crate) hosts: Option<Vec<Host>>,
-    /// How many ranks; `None` is one for each slot that is free.
+    /// Number of ranks; `None` for one on each free slot.
     pub(crate) ranks: Option<u32>,
-    /// The program and its arguments, at least one.
+    /// Program and its arguments; never empty.
     pub(crate) argv: Vec<OsString>,
     pub(crate) wdir: WorkingDir,
-    /// What goes along from here, and what `-x` sets.
+    /// Variables passed on from this shell, and those of `-x`.
     pub(crate) env: Vec<EnvVar>,
-    /// Names that `-x` set: rlaunch's own values do not replace them.
+    /// Names of variables that `-x` sets, which rlaunch therefore does not set.
     pub(crate) explicit: Vec<String>,
     pub(crate) script: Option<ScriptCheck>,
-    /// Which of the job's preloaded files its arguments may name.
+    /// Indices of the job's preloaded files that its arguments may name.
     pub(crate) preload: Vec<u32>,
-    /// What has to be there before its ranks start.
+    /// Conditions that have to be met before its ranks start.
     pub(crate) after: Vec<Condition>,
     pub(crate) templates: Vec<TemplateFile>,
 }
 
-/// How an application is called in messages: `application 2 (decode)`.
+/// Name of a program in messages: `application 2 (decode)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Title(String);
+pub(crate) struct AppTitle(String);
 
-impl Title {
-    pub(crate) fn new(index: usize, name: Option<&str>, argv: &[OsString]) -> Title {
+impl AppTitle {
+    pub(crate) fn new(index: usize, name: Option<&str>, argv: &[OsString]) -> AppTitle {
         let program = argv.first().and_then(|program| Path::new(program).file_name());
         let program = program.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        Title(format!("application {} ({})", index + 1, name.unwrap_or(&program)))
+        AppTitle(format!("application {} ({})", index + 1, name.unwrap_or(&program)))
     }
 }
 
-impl fmt::Display for Title {
+impl fmt::Display for AppTitle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
 impl AppSpec {
-    /// How it is called; `index` is its place among the job's.
-    pub(crate) fn title(&self, index: usize) -> Title {
-        Title::new(index, self.name.as_deref(), &self.argv)
+    /// Returns its name in messages; `index` counts the job's programs from 0.
+    pub(crate) fn title(&self, index: usize) -> AppTitle {
+        AppTitle::new(index, self.name.as_deref(), &self.argv)
     }
 }
 
 impl JobSpec {
-    /// What a rank runs.
+    /// Returns the program of a rank.
     pub(crate) fn application_of(&self, map: &RankMap, rank: Rank) -> &AppSpec {
         let index = map.application_of(rank);
         self.apps.get(index).unwrap_or_else(|| self.first())
     }
 }
 
-/// Names that `-x` sets for every program.
+/// Returns the names of variables that `-x` sets for every program.
 pub(crate) fn explicit_everywhere(apps: &[AppSpec]) -> Vec<String> {
     let Some((first, others)) = apps.split_first() else { return Vec::new() };
     let is_everywhere = |name: &&String| others.iter().all(|app| app.explicit.contains(name));
     first.explicit.iter().filter(is_everywhere).cloned().collect()
 }
 
-/// The programs that ranks of a node run, and these ranks, as its agent is told.
-pub(crate) fn of_node(
+/// Returns the programs and the ranks of a node, in the form that its agent takes.
+pub(crate) fn node_applications(
     job: &JobSpec,
     map: &RankMap,
     node: NodeId,
@@ -126,24 +133,20 @@ pub(crate) fn of_node(
     (here.iter().filter_map(application).collect(), specs)
 }
 
-/// Nodes on which an application has ranks, in their order.
+/// Returns the nodes on which a program has ranks.
 fn nodes_of(map: &RankMap, index: usize) -> impl Iterator<Item = &MappedNode> {
     let has_any =
         move |node: &&MappedNode| node.ranks.iter().any(|rank| map.application_of(*rank) == index);
     map.nodes.iter().filter(has_any)
 }
 
-/// What a command line means, its words without quotes, or why it cannot be meant.
+/// Parses the command line of a job; its words are separated by spaces.
 #[cfg(test)]
-pub(crate) fn typed(line: &str) -> Result<JobSpec, String> {
-    use crate::cli::args::Invocation;
+pub(crate) fn parse(line: &str) -> Result<JobSpec, String> {
+    use crate::cli::command_line::parse_job;
+    use crate::cli::lower;
 
-    let typed = std::iter::once("rlaunch").chain(line.split(' ')).map(OsString::from);
-    match Invocation::parse(typed.collect()) {
-        Ok(Invocation::Run(args)) => {
-            crate::cli::lower::job(*args).map_err(|error| error.to_string())
-        }
-        Ok(_) => Err("a verb".to_owned()),
-        Err(misread) => Err(format!("{misread:?}")),
-    }
+    let words = std::iter::once("rlaunch").chain(line.split(' ')).map(OsString::from);
+    let (args, line) = parse_job(words.collect()).map_err(|error| format!("{error:?}"))?;
+    lower::job(args, &line.config).map_err(|error| error.to_string())
 }

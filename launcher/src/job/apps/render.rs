@@ -1,6 +1,6 @@
-//! What is filled into templates, once it is known where every rank runs.
+//! Replacement of placeholders in templates, once the rank table is known.
 
-use super::template::{self, Target, Text};
+use super::template::{self, TemplateText, TemplateUse};
 use super::{AppError, AppSpec, nodes_of};
 use crate::job::JobSpec;
 use crate::plan::map::RankMap;
@@ -17,93 +17,94 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// What templates can name.
-pub(super) const KNOWN: &str = "host.name, host.hostname, host.oob_ip, rank.index, rank.local, \
+/// Placeholders that templates may have, for a hint.
+pub(super) const PLACEHOLDERS: &str = "host.name, host.hostname, host.oob_ip, rank.index, rank.local, \
     rank.hca, rank.hcas, world_size, app[\"NAME\"].oob_ip, app[\"NAME\"].hosts, \
     app[\"NAME\"].size; rank.hca where the host has RDMA, and NAME as --name has it";
 
-/// What was known late of one rank, as [`rlaunch_bootstrap::job::RankSetup`] has it.
+/// Words, variables and files of one rank in which placeholders were replaced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Filled {
+pub(crate) struct RenderedTexts {
+    /// Arguments by their index; 0 is the program.
     pub(crate) words: Vec<(u32, OsString)>,
     pub(crate) env: Vec<(OsString, OsString)>,
     pub(crate) files: Vec<RankFile>,
 }
 
 #[derive(Serialize)]
-struct OfHost<'a> {
+struct HostContext<'a> {
     name: &'a str,
     hostname: &'a str,
     oob_ip: String,
 }
 
 #[derive(Serialize)]
-struct OfRank<'a> {
+struct RankContext<'a> {
     index: u32,
     local: u32,
-    /// Nearest first.
+    /// RDMA devices, the nearest to the rank first.
     hcas: Vec<&'a str>,
-    /// Not defined where there is none, so that naming it is an error.
+    /// First of `hcas`; undefined if there is none, so that a template with it is an error.
     #[serde(skip_serializing_if = "Option::is_none")]
     hca: Option<&'a str>,
 }
 
 #[derive(Serialize)]
-struct OfApp<'a> {
+struct AppContext<'a> {
     oob_ip: String,
     hosts: Vec<&'a str>,
     size: usize,
 }
 
-/// What the templates of one rank can name.
+/// Values of the placeholders for one rank.
 #[derive(Serialize)]
-struct Known<'a> {
-    host: OfHost<'a>,
-    rank: OfRank<'a>,
+struct TemplateContext<'a> {
+    host: HostContext<'a>,
+    rank: RankContext<'a>,
     world_size: u32,
-    app: &'a BTreeMap<&'a str, OfApp<'a>>,
+    app: &'a BTreeMap<&'a str, AppContext<'a>>,
 }
 
-impl Filled {
-    /// What is filled in for each rank that has any of it.
-    pub(crate) fn by_rank(
+impl RenderedTexts {
+    /// Renders the templates of all ranks; ranks without templates have no entry.
+    pub(crate) fn render_all(
         job: &JobSpec,
         map: &RankMap,
         table: &RankTable,
-    ) -> Result<BTreeMap<Rank, Filled>, Failed> {
-        fill(&job.apps, map, table)
+    ) -> Result<BTreeMap<Rank, RenderedTexts>, Failed> {
+        render(&job.apps, map, table)
             .map_err(|error| Failed::from_error(Exit::USAGE, &error).hint(error.hint()))
     }
 }
 
-/// The templates of a program, ready to be filled in.
-type Compiled<'e, 'a> = Vec<(Text<'a>, Template<'e, 'a>)>;
+/// Templates of a program, parsed.
+type Compiled<'e, 'a> = Vec<(TemplateText<'a>, Template<'e, 'a>)>;
 
-fn fill(
+fn render(
     apps: &[AppSpec],
     map: &RankMap,
     table: &RankTable,
-) -> Result<BTreeMap<Rank, Filled>, AppError> {
-    let mut filled: BTreeMap<Rank, Filled> = BTreeMap::new();
+) -> Result<BTreeMap<Rank, RenderedTexts>, AppError> {
+    let mut rendered: BTreeMap<Rank, RenderedTexts> = BTreeMap::new();
     let environment = template::environment();
-    let named = named(apps, map, table);
+    let named = named_apps(apps, map, table);
     for (index, app) in apps.iter().enumerate() {
-        let own = kept(apps, app);
+        let own = own_master(apps, app);
         let compiled = compile(&environment, app, index)?;
         if own.is_empty() && compiled.is_empty() {
             continue;
         }
         let ranks = (0..map.world_size).map(Rank).filter(|r| map.application_of(*r) == index);
         for rank in ranks {
-            let Some(known) = known(table, rank, &named) else { continue };
-            let known = Value::from(Serde(known));
-            let mut of_rank = fill_one(app, index, (rank, &known), &compiled)?;
+            let Some(context) = context(table, rank, &named) else { continue };
+            let context = Value::from(Serde(context));
+            let mut of_rank = render_rank(app, index, (rank, &context), &compiled)?;
             of_rank.env.splice(..0, own.iter().cloned());
-            filled.insert(rank, of_rank);
+            rendered.insert(rank, of_rank);
         }
     }
-    check_files(apps, map, &filled)?;
-    Ok(filled)
+    check_files(apps, map, &rendered)?;
+    Ok(rendered)
 }
 
 fn compile<'e, 'a>(
@@ -111,11 +112,11 @@ fn compile<'e, 'a>(
     app: &'a AppSpec,
     index: usize,
 ) -> Result<Compiled<'e, 'a>, AppError> {
-    let compile = |text: Text<'a>| {
+    let compile = |text: TemplateText<'a>| {
         let template = environment.template_from_str(text.text);
         let template = template.map_err(|error| AppError::Syntax {
             title: app.title(index),
-            what: text.what(app),
+            what: text.describe(app),
             cause: template::cause(&error, text),
         });
         Ok((text, template?))
@@ -123,69 +124,71 @@ fn compile<'e, 'a>(
     template::texts(app).into_iter().map(compile).collect()
 }
 
-fn fill_one(
+fn render_rank(
     app: &AppSpec,
     index: usize,
-    (rank, known): (Rank, &Value),
+    (rank, context): (Rank, &Value),
     compiled: &Compiled<'_, '_>,
-) -> Result<Filled, AppError> {
-    let mut filled = Filled::default();
+) -> Result<RenderedTexts, AppError> {
+    let mut rendered = RenderedTexts::default();
     for (text, template) in compiled {
-        let done = template.render(known.clone()).map_err(|error| AppError::Fill {
+        let done = template.render(context.clone()).map_err(|error| AppError::Fill {
             title: app.title(index),
-            what: text.what(app),
+            what: text.describe(app),
             rank: rank.0,
             cause: template::cause(&error, *text),
         })?;
-        match text.target {
-            Target::Word(at) => filled.words.push((at, done.into())),
-            Target::Variable(name) => filled.env.push((name.to_owned(), done.into())),
-            Target::Dest(_) => filled.files.push(RankFile { path: done.into(), content: vec![] }),
-            // Its path came just before.
-            Target::Content(_) => {
-                if let Some(file) = filled.files.last_mut() {
+        match text.usage {
+            TemplateUse::Word(at) => rendered.words.push((at, done.into())),
+            TemplateUse::Variable(name) => rendered.env.push((name.to_owned(), done.into())),
+            TemplateUse::Dest(_) => {
+                rendered.files.push(RankFile { path: done.into(), content: vec![] });
+            }
+            // The path of the file was the text before.
+            TemplateUse::Content(_) => {
+                if let Some(file) = rendered.files.last_mut() {
                     file.content = done.into_bytes();
                 }
             }
         }
     }
-    Ok(filled)
+    Ok(rendered)
 }
 
-/// Where rank 0 can be met is told to all ranks alike, unless every program has set it: one that
-/// has keeps what it has.
-fn kept(apps: &[AppSpec], app: &AppSpec) -> Vec<(OsString, OsString)> {
-    const OF_MASTER: [&str; 3] =
+/// Returns the variables for reaching rank 0 that the user set for this program. All ranks get rlaunch's own values,
+/// unless every program sets the variable, so a program that sets it keeps its value by being rendered.
+fn own_master(apps: &[AppSpec], app: &AppSpec) -> Vec<(OsString, OsString)> {
+    const MASTER: [&str; 3] =
         [names::MASTER_ADDR, names::MASTER_PORT, names::JAX_COORDINATOR_ADDRESS];
     let sets = |app: &AppSpec, name: &str| app.explicit.iter().any(|asked| asked == name);
     let is_own = |name: &&str| sets(app, name) && !apps.iter().all(|other| sets(other, name));
     let value = |name| app.env.iter().find(|var| var.name == name).map(|var| var.value.clone());
-    let own = OF_MASTER.into_iter().filter(is_own);
+    let own = MASTER.into_iter().filter(is_own);
     own.filter_map(|name| Some((name.into(), value(name)?))).collect()
 }
 
-/// Programs by their names.
-fn named<'a>(
+/// Returns the programs with a name, by their names.
+fn named_apps<'a>(
     apps: &'a [AppSpec],
     map: &'a RankMap,
     table: &'a RankTable,
-) -> BTreeMap<&'a str, OfApp<'a>> {
+) -> BTreeMap<&'a str, AppContext<'a>> {
     let of_app = |(index, app): (usize, &'a AppSpec)| {
         let nodes: Vec<_> = nodes_of(map, index).collect();
         let first = table.nodes().get(nodes.first()?.id.index())?;
         let is_own = |rank: &u32| map.application_of(Rank(*rank)) == index;
         let hosts = nodes.iter().map(|node| node.host.name.as_str()).collect();
         let size = (0..map.world_size).filter(is_own).count();
-        Some((app.name.as_deref()?, OfApp { oob_ip: first.address.to_string(), hosts, size }))
+        Some((app.name.as_deref()?, AppContext { oob_ip: first.address.to_string(), hosts, size }))
     };
     apps.iter().enumerate().filter_map(of_app).collect()
 }
 
-fn known<'a>(
+fn context<'a>(
     table: &'a RankTable,
     rank: Rank,
-    app: &'a BTreeMap<&'a str, OfApp<'a>>,
-) -> Option<Known<'a>> {
+    app: &'a BTreeMap<&'a str, AppContext<'a>>,
+) -> Option<TemplateContext<'a>> {
     let row = table.ranks().get(rank.index())?;
     let node = table.nodes().get(row.node.index())?;
     let mut hcas: Vec<&str> = Vec::new();
@@ -196,9 +199,14 @@ fn known<'a>(
         }
     }
     let (name, hostname) = (node.host.as_str(), node.hostname.as_str());
-    Some(Known {
-        host: OfHost { name, hostname, oob_ip: node.address.to_string() },
-        rank: OfRank { index: rank.0, local: row.local_rank.0, hca: hcas.first().copied(), hcas },
+    Some(TemplateContext {
+        host: HostContext { name, hostname, oob_ip: node.address.to_string() },
+        rank: RankContext {
+            index: rank.0,
+            local: row.local_rank.0,
+            hca: hcas.first().copied(),
+            hcas,
+        },
         world_size: table.ranks().len().try_into().unwrap_or(u32::MAX),
         app,
     })
@@ -208,17 +216,17 @@ fn known<'a>(
 fn check_files(
     apps: &[AppSpec],
     map: &RankMap,
-    filled: &BTreeMap<Rank, Filled>,
+    rendered: &BTreeMap<Rank, RenderedTexts>,
 ) -> Result<(), AppError> {
-    let mut there: BTreeMap<(NodeId, PathBuf), (Rank, &[u8])> = BTreeMap::new();
-    for (&rank, of_rank) in filled {
+    let mut seen: BTreeMap<(NodeId, PathBuf), (Rank, &[u8])> = BTreeMap::new();
+    for (&rank, of_rank) in rendered {
         let Some(node) = map.node_of(rank) else { continue };
         let index = map.application_of(rank);
         let (WorkingDir::SameAsLauncher(directory) | WorkingDir::Required(directory)) =
             &apps[index].wdir;
         for file in &of_rank.files {
             let path = directory.join(&file.path);
-            let (other, content) = there.entry((node.id, path)).or_insert((rank, &file.content));
+            let (other, content) = seen.entry((node.id, path)).or_insert((rank, &file.content));
             if *content != file.content {
                 return Err(AppError::TwoFiles {
                     title: apps[index].title(index),

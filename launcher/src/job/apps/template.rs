@@ -1,7 +1,7 @@
-//! Templates: words of a command line, values of `-x` and files in which `{{host.oob_ip}}` and the
-//! like are filled in. A word or a value without two opening braces is none.
+//! Templates: arguments, values of `-x` and files of `--template`, in which placeholders like `{{host.oob_ip}}` are
+//! replaced. An argument or a value without `{{` is not a template.
 
-use super::{AppError, AppSpec, Title};
+use super::{AppError, AppSpec, AppTitle};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, UndefinedBehavior};
 use rlaunch_bootstrap::env::redacted_value;
@@ -11,27 +11,27 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// The longest file that is taken, in bytes.
-const LONGEST: u64 = 256 << 10;
-/// So much of a text is shown in a message, in characters.
-const SHOWN: usize = 80;
+/// Limit of a file's size, in bytes.
+const MAX_BYTES: u64 = 256 << 10;
+/// Characters of a text that a message quotes.
+const QUOTED: usize = 80;
 
-/// `--template FILE:DEST`.
+/// File of `--template FILE:DEST`.
 #[derive(Clone, Debug)]
 pub(crate) struct TemplateFile {
-    /// Where it is here.
+    /// Path on this machine.
     pub(crate) source: PathBuf,
     pub(crate) text: String,
-    /// Where it will be, as typed.
+    /// Path on the hosts, itself a template.
     pub(crate) dest: String,
 }
 
 impl TemplateFile {
-    /// Reads the file.
-    pub(crate) fn load(typed: &str) -> Result<TemplateFile, AppError> {
+    /// Reads the file of an option's value.
+    pub(crate) fn load(option: &str) -> Result<TemplateFile, AppError> {
         let parts =
-            typed.split_once(':').filter(|(file, dest)| !file.is_empty() && !dest.is_empty());
-        let (source, dest) = parts.ok_or_else(|| AppError::NoDest(typed.to_owned()))?;
+            option.split_once(':').filter(|(file, dest)| !file.is_empty() && !dest.is_empty());
+        let (source, dest) = parts.ok_or_else(|| AppError::NoDest(option.to_owned()))?;
         let text = read(Path::new(source))
             .map_err(|error| AppError::Read { path: source.into(), source: error })?;
         Ok(TemplateFile { source: source.into(), text, dest: dest.to_owned() })
@@ -40,102 +40,102 @@ impl TemplateFile {
 
 fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    File::open(path)?.take(LONGEST + 1).read_to_string(&mut text)?;
-    match text.len() as u64 > LONGEST {
-        true => Err(io::Error::other(format!("it is longer than {} KiB", LONGEST >> 10))),
+    File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > MAX_BYTES {
+        true => Err(io::Error::other(format!("it is longer than {} KiB", MAX_BYTES >> 10))),
         false => Ok(text),
     }
 }
 
-/// What a template is for.
+/// Use of a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Target<'a> {
-    /// Of the program's words; 0 would be the program.
+pub(crate) enum TemplateUse<'a> {
+    /// Argument by its index; 0 is the program.
     Word(u32),
     Variable(&'a OsStr),
-    /// The path of one of [`AppSpec::templates`].
+    /// Path of one of [`AppSpec::templates`].
     Dest(usize),
-    /// What is in it.
+    /// Content of one of them.
     Content(usize),
 }
 
-/// A text in which something is to be filled in.
+/// Template and its use.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Text<'a> {
+pub(crate) struct TemplateText<'a> {
     pub(crate) text: &'a str,
-    pub(crate) target: Target<'a>,
+    pub(crate) usage: TemplateUse<'a>,
 }
 
-impl Text<'_> {
-    /// How it is called in a message; no secret is in it.
-    pub(crate) fn what(&self, app: &AppSpec) -> String {
-        let cut = |text: String| text.chars().take(SHOWN).collect::<String>();
-        match self.target {
-            Target::Word(_) => {
+impl TemplateText<'_> {
+    /// Returns its name for a message, without secrets.
+    pub(crate) fn describe(&self, app: &AppSpec) -> String {
+        let cut = |text: String| text.chars().take(QUOTED).collect::<String>();
+        match self.usage {
+            TemplateUse::Word(_) => {
                 let word = without_secrets(&[self.text.into()]).concat();
                 format!("`{}`", cut(word))
             }
-            Target::Variable(name) => {
+            TemplateUse::Variable(name) => {
                 let name = name.to_string_lossy();
                 format!("`-x {name}={}`", cut(redacted_value(&name, self.text)))
             }
-            Target::Dest(_) => format!("`{}` of --template", cut(self.text.to_owned())),
-            Target::Content(index) => app.templates[index].source.display().to_string(),
+            TemplateUse::Dest(_) => format!("`{}` of --template", cut(self.text.to_owned())),
+            TemplateUse::Content(index) => app.templates[index].source.display().to_string(),
         }
     }
 }
 
-/// All templates of a program.
-pub(crate) fn texts(app: &AppSpec) -> Vec<Text<'_>> {
+/// Lists the templates of a program.
+pub(crate) fn texts(app: &AppSpec) -> Vec<TemplateText<'_>> {
     let is_template = |text: &&str| text.contains("{{");
     let words = (1..).zip(app.argv.iter().skip(1)).filter_map(|(at, word)| {
         let text = word.to_str().filter(is_template)?;
-        Some(Text { text, target: Target::Word(at) })
+        Some(TemplateText { text, usage: TemplateUse::Word(at) })
     });
     let asked_for = |name: &OsStr| app.explicit.iter().any(|asked| name == asked.as_str());
     let variables = app.env.iter().filter(|var| asked_for(&var.name)).filter_map(|var| {
         let text = var.value.to_str().filter(is_template)?;
-        Some(Text { text, target: Target::Variable(&var.name) })
+        Some(TemplateText { text, usage: TemplateUse::Variable(&var.name) })
     });
     let files = app.templates.iter().enumerate().flat_map(|(index, file)| {
-        let dest = Text { text: &file.dest, target: Target::Dest(index) };
-        [dest, Text { text: &file.text, target: Target::Content(index) }]
+        let dest = TemplateText { text: &file.dest, usage: TemplateUse::Dest(index) };
+        [dest, TemplateText { text: &file.text, usage: TemplateUse::Content(index) }]
     });
     words.chain(variables).chain(files).collect()
 }
 
-/// What fills in texts: a name that is not known is an error, and nothing is escaped.
+/// Returns the template engine. An unknown placeholder is an error, and values are not escaped.
 pub(crate) fn environment<'a>() -> Environment<'a> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
-    // A file ends as it ends.
+    // Keep the line end at the end of a file.
     if let Ok(syntax) = SyntaxConfig::builder().keep_trailing_newline(true).build() {
         environment.set_syntax(syntax);
     }
     environment
 }
 
-/// Refuses what is no template before any host is reached.
-pub(crate) fn check(app: &AppSpec, title: &Title) -> Result<(), AppError> {
+/// Checks the syntax of a program's templates, before any host is reached.
+pub(crate) fn check(app: &AppSpec, title: &AppTitle) -> Result<(), AppError> {
     let environment = environment();
     for text in texts(app) {
         environment.template_from_str(text.text).map_err(|error| AppError::Syntax {
             title: title.clone(),
-            what: text.what(app),
+            what: text.describe(app),
             cause: cause(&error, text),
         })?;
     }
     Ok(())
 }
 
-/// What is wrong, and in which line of a file.
-pub(crate) fn cause(error: &minijinja::Error, text: Text<'_>) -> String {
+/// Returns the cause of an error, with the line in a file.
+pub(crate) fn cause(error: &minijinja::Error, text: TemplateText<'_>) -> String {
     let mut cause = error.kind().to_string();
     if let Some(detail) = error.detail() {
         cause = format!("{cause}: {detail}");
     }
-    match (text.target, error.line()) {
-        (Target::Content(_), Some(line)) => format!("line {line}: {cause}"),
+    match (text.usage, error.line()) {
+        (TemplateUse::Content(_), Some(line)) => format!("line {line}: {cause}"),
         _ => cause,
     }
 }

@@ -1,7 +1,8 @@
 //! The printed lines parse back to the command line.
 
 use super::*;
-use crate::cli::args::Invocation;
+use crate::cli::command_line::parse_job;
+use crate::cli::lower;
 use crate::hosts::{HostSet, SlotsBy};
 use crate::job::options::DryRun;
 use crate::plan::map::MapBy;
@@ -146,11 +147,8 @@ fn job_line() -> impl Strategy<Value = JobLine> {
 
 /// Makes a job of a command line.
 fn lowered(words: Vec<OsString>) -> JobSpec {
-    match Invocation::parse(words) {
-        Ok(Invocation::Run(args)) => crate::cli::lower::job(*args).unwrap(),
-        Ok(_) => panic!("not a job"),
-        Err(error) => panic!("{error:?}"),
-    }
+    let (args, line) = parse_job(words).unwrap();
+    lower::job(args, &line.config).unwrap()
 }
 
 fn printed(words: Vec<OsString>) -> String {
@@ -314,5 +312,5 @@ fn mistakes_are_those_of_a_job() {
     assert_eq!(failed.exit, Exit::USAGE);
     assert!(failed.message.contains("3 ranks asked, 1 slot (a 1)"), "{}", failed.message);
     let words = ["rlaunch", "--dry-run=online", "-H", "a", "true"];
-    assert!(Invocation::parse(line(&words)).is_err());
+    assert!(parse_job(line(&words)).is_err());
 }

@@ -21,13 +21,13 @@ impl Nodes {
         job: &JobSpec,
         reached: RankMap,
     ) -> Result<RankMap, Failed> {
-        let map = match job.has_open_slots() {
+        let map = match job.has_slots_from_gpus() {
             false => reached,
             true => {
                 let nodes = self.reached.iter();
                 let hosts: Vec<Host> =
                     nodes.map(|node| node.host.settled(node.facts.gpus)).collect();
-                job.map_onto(&hosts).map_err(|error| Failed::from_error(Exit::USAGE, &error))?
+                job.map_ranks_to(&hosts).map_err(|error| Failed::from_error(Exit::USAGE, &error))?
             }
         };
         // Hosts without ranks are the last ones, so the other hosts keep their ids.

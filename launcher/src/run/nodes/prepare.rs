@@ -56,7 +56,7 @@ impl Nodes {
         let named: Vec<(&str, &NodeFacts)> =
             self.reached.iter().map(|node| (node.host.name.as_str(), &node.facts)).collect();
         for (name, facts) in &named {
-            let absent = job.reach.book.absent(name, &facts.addresses);
+            let absent = job.connect.host_table.absent(name, &facts.addresses);
             absent.iter().for_each(|line| messages::warn(line));
         }
         let candidates = addresses::candidates(&named, &job.oob)?;
@@ -87,7 +87,7 @@ impl Nodes {
         let prepared = self.evaluate(&answers, candidates)?;
         let hosts = self.reached.iter().map(|node| &node.host);
         let inventories: Vec<(&Host, &Inventory)> = hosts.zip(&prepared.inventories).collect();
-        let container = job.reach.container.as_ref();
+        let container = job.connect.container.as_ref();
         container_check::check(container, &inventories)?;
         container_check::print_deficits(
             container,
@@ -172,7 +172,7 @@ fn node_job(
     (addresses, library): (Vec<IpAddr>, Option<LibrarySource>),
 ) -> Job {
     let shape = job.shape(map.nodes.len());
-    let (applications, ranks) = apps::of_node(job, map, node.id);
+    let (applications, ranks) = apps::node_applications(job, map, node.id);
     Job {
         id: job.id,
         node: node.id,
@@ -184,7 +184,7 @@ fn node_job(
         kill_after_ms: u32::try_from(job.kill_after.as_millis()).unwrap_or(u32::MAX),
         silence_ms: u32::try_from(job.node_timeout.as_millis()).unwrap_or(u32::MAX),
         output_window: output::window(map.nodes.len()),
-        stamp_output: job.output.is_stamped(),
+        stamp_output: job.output.needs_timestamps(),
         merge_stderr: job.output.merge_stderr,
         world_size: map.world_size,
         singleton: job.singleton,

@@ -2,7 +2,7 @@
 
 use super::Nodes;
 use crate::job::JobSpec;
-use crate::job::apps::{self, Filled};
+use crate::job::apps::{self, RenderedTexts};
 use crate::plan::map::RankMap;
 use crate::plan::rank_config::RankConfig;
 use crate::plan::rank_env;
@@ -26,12 +26,12 @@ impl Nodes {
         let explicit = apps::explicit_everywhere(&job.apps);
         let mut env = rank_env::of_master(address, port, &explicit);
         env.extend(job.restarts.into_iter().flat_map(|restarts| restarts.env(&explicit)));
-        let mut filled = Filled::by_rank(job, map, &joined.table)?;
+        let mut filled = RenderedTexts::render_all(job, map, &joined.table)?;
         let awaited = apps::awaited_ports(job, map, &joined.table);
         let mut messages = Vec::with_capacity(self.reached.len());
         for (node, setups) in self.reached.iter().zip(&joined.setups) {
             let rank_setup = |(rank, setup): (&Rank, &RankConfig)| {
-                let Filled { words, env, files } = filled.remove(rank).unwrap_or_default();
+                let RenderedTexts { words, env, files } = filled.remove(rank).unwrap_or_default();
                 RankSetup { words, env, files, ..setup.told() }
             };
             let ranks = node.ranks.iter().zip(setups).map(rank_setup).collect();

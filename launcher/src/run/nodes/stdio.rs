@@ -32,7 +32,7 @@ impl Nodes {
         streams.stdin.open(&job.stdin, map, &commands).map_err(|error| {
             Failed::new(Exit::FILES, format!("cannot read standard input: {error}"))
         })?;
-        let nccl = job.options.nccl_verify.then(|| Log::new(job.asks_for("NCCL_DEBUG")));
+        let nccl = job.options.nccl_verify.then(|| Log::new(job.sets_variable("NCCL_DEBUG")));
         let config = output::OutputConfig {
             tags: job.output.tag.clone().map(|pattern| output::Tags::new(pattern, map)),
             files,
@@ -41,7 +41,7 @@ impl Nodes {
             ranks: map.world_size,
             nccl,
             transcript: job.recorder.is_some().then(Transcript::default),
-            ranks_to_stderr: job.aside,
+            ranks_to_stderr: job.ranks_to_stderr,
         };
         Ok(output::start(config, streams.output))
     }

@@ -1,7 +1,7 @@
 //! `--tag-output`: tags in front of lines.
 
 use super::StreamId;
-use crate::job::tag_pattern::{Pattern, Who};
+use crate::job::tag_pattern::{LineOrigin, TagPattern};
 use crate::plan::map::RankMap;
 use anstyle::{AnsiColor, Style};
 use chrono::{DateTime, SecondsFormat};
@@ -20,7 +20,7 @@ const COLOURS: [AnsiColor; 6] = [
 
 /// Puts a tag in front of every line.
 pub(crate) struct Tags {
-    pattern: Pattern,
+    pattern: TagPattern,
     by_rank: Vec<RankTag>,
     /// Streams that are in the middle of a line.
     unfinished: HashSet<StreamId>,
@@ -28,7 +28,7 @@ pub(crate) struct Tags {
 
 /// A rank and its tag.
 struct RankTag {
-    who: Who,
+    origin: LineOrigin,
     /// Tag of all lines, unless the pattern has the time in it.
     tag: String,
     colour: Style,
@@ -44,26 +44,26 @@ impl RankTag {
 }
 
 impl Tags {
-    pub(crate) fn new(pattern: Pattern, map: &RankMap) -> Tags {
+    pub(crate) fn new(pattern: TagPattern, map: &RankMap) -> Tags {
         let ranks = map.nodes.iter().flat_map(|node| {
             let locals = (0u32..).map(LocalRank).zip(&node.ranks);
-            locals.map(|(local, rank)| Who {
+            locals.map(|(local, rank)| LineOrigin {
                 rank: rank.0,
                 host: node.host.name.clone(),
                 local_rank: local.0,
                 pid: None,
             })
         });
-        let mut ranks: Vec<Who> = ranks.collect();
-        ranks.sort_unstable_by_key(|who| who.rank);
+        let mut ranks: Vec<LineOrigin> = ranks.collect();
+        ranks.sort_unstable_by_key(|origin| origin.rank);
         Tags::from_ranks(pattern, ranks)
     }
 
-    fn from_ranks(pattern: Pattern, ranks: Vec<Who>) -> Tags {
+    fn from_ranks(pattern: TagPattern, ranks: Vec<LineOrigin>) -> Tags {
         let colours = COLOURS.iter().cycle();
-        let rank_tag = |(who, colour): (Who, &AnsiColor)| RankTag {
-            tag: pattern.fill_in(&who, ""),
-            who,
+        let rank_tag = |(origin, colour): (LineOrigin, &AnsiColor)| RankTag {
+            tag: pattern.format(&origin, ""),
+            origin,
             colour: colour.on_default(),
         };
         let by_rank = ranks.into_iter().zip(colours).map(rank_tag).collect();
@@ -73,8 +73,8 @@ impl Tags {
     /// Adds the process id of a rank to its tag.
     pub(crate) fn started(&mut self, rank: Rank, pid: u32) {
         if let Some(named) = self.by_rank.get_mut(rank.index()) {
-            named.who.pid = Some(pid);
-            named.tag = self.pattern.fill_in(&named.who, "");
+            named.origin.pid = Some(pid);
+            named.tag = self.pattern.format(&named.origin, "");
         }
     }
 
@@ -90,7 +90,7 @@ impl Tags {
             return;
         }
         let tag = self.by_rank.get(source.0.index()).map(|named| match self.pattern.has_time() {
-            true => named.paint(&self.pattern.fill_in(&named.who, &time(stamp)), coloured),
+            true => named.paint(&self.pattern.format(&named.origin, &time(stamp)), coloured),
             false => named.paint(&named.tag, coloured),
         });
         let tag = tag.unwrap_or_default();
@@ -135,8 +135,9 @@ mod tests {
     const OUT: StreamId = (Rank(0), Stream::Stdout);
 
     fn tags(pattern: &str) -> Tags {
-        let who = |rank, host: &str| Who { rank, host: host.into(), local_rank: 0, pid: None };
-        Tags::from_ranks(pattern.parse().unwrap(), vec![who(0, "a"), who(1, "b")])
+        let origin =
+            |rank, host: &str| LineOrigin { rank, host: host.into(), local_rank: 0, pid: None };
+        Tags::from_ranks(pattern.parse().unwrap(), vec![origin(0, "a"), origin(1, "b")])
     }
 
     fn apply(tags: &mut Tags, source: StreamId, data: &str) -> String {

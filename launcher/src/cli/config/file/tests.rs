@@ -26,11 +26,11 @@ mesh = [
 [hosts.\"a.b\"]
 ";
 
-fn parsed(text: &str) -> Result<File, ConfigError> {
+fn parsed(text: &str) -> Result<ConfigFile, ConfigError> {
     parse(text, Path::new("rlaunch.toml"))
 }
 
-fn said(text: &str) -> String {
+fn error(text: &str) -> String {
     parsed(text).unwrap_err().to_string()
 }
 
@@ -38,7 +38,7 @@ fn said(text: &str) -> String {
 fn everything_has_its_line() {
     let file = parsed(WHOLE).unwrap();
     let shown = |settings: &[Setting]| {
-        settings.iter().map(|s| format!("{} {} {:?}", s.place, s.key, s.value)).collect::<Vec<_>>()
+        settings.iter().map(|s| format!("{} {} {:?}", s.origin, s.key, s.value)).collect::<Vec<_>>()
     };
     let expected = [
         "rlaunch.toml:3 transport Text(\"tcp\")",
@@ -57,47 +57,50 @@ fn everything_has_its_line() {
     let mesh = [("192.168.100.2", 18), ("fd00::2", 19)];
     assert_eq!(titanic.mesh, mesh.map(|(a, line)| (a.parse().unwrap(), line)));
     // Without a list of hosts these are the hosts, in the order of the file.
-    let list = file.list.unwrap();
-    assert_eq!(list.value, Value::List(vec!["titanic".into(), "a.b".into()]));
-    assert_eq!(list.place.to_string(), "rlaunch.toml:12");
+    let list = file.host_list.unwrap();
+    assert_eq!(list.value, SettingValue::List(vec!["titanic".into(), "a.b".into()]));
+    assert_eq!(list.origin.to_string(), "rlaunch.toml:12");
 }
 
 #[test]
 fn a_list_of_hosts_stands_at_the_top() {
-    let list = parsed("hosts = [\"a\", \"b:2\"]\n").unwrap().list.unwrap();
-    assert_eq!(list.value, Value::List(vec!["a".into(), "b:2".into()]));
-    assert_eq!(parsed("[hosts.\"fd00::2\"]\n").unwrap().list.unwrap().value, {
-        Value::List(vec!["[fd00::2]".into()])
+    let list = parsed("hosts = [\"a\", \"b:2\"]\n").unwrap().host_list.unwrap();
+    assert_eq!(list.value, SettingValue::List(vec!["a".into(), "b:2".into()]));
+    assert_eq!(parsed("[hosts.\"fd00::2\"]\n").unwrap().host_list.unwrap().value, {
+        SettingValue::List(vec!["[fd00::2]".into()])
     });
-    assert_eq!(parsed("").unwrap(), File::default());
+    assert_eq!(parsed("").unwrap(), ConfigFile::default());
 }
 
 #[test]
 fn mistakes_are_named_with_their_line() {
     assert_eq!(
-        said("[hosts.a]\nssh = \"b\"\nslot = 2\n"),
+        error("[hosts.a]\nssh = \"b\"\nslot = 2\n"),
         "rlaunch.toml:3: unknown key `slot`: `slots` exists"
     );
     assert_eq!(
-        said("# x\nprofiles = 1\n"),
+        error("# x\nprofiles = 1\n"),
         "rlaunch.toml:2: unknown key `profiles`: `profile` exists"
     );
     assert_eq!(
-        said("transport = \"tcp\"\n"),
+        error("transport = \"tcp\"\n"),
         "rlaunch.toml:1: unknown key `transport`: there are defaults, hosts, profile"
     );
     let cases = [
         ("defaults = 1", "rlaunch.toml:1: `defaults` is a table: [defaults]"),
         ("[hosts]\na = 1", "rlaunch.toml:2: `a` is a table: [hosts.a]"),
-        ("[hosts.\"-o\"]", "rlaunch.toml:1: \"-o\" names no host or user"),
-        ("[hosts.\"u@a\"]", "rlaunch.toml:1: `u@a` is no host name: its user is the key `user`"),
+        ("[hosts.\"-o\"]", "rlaunch.toml:1: \"-o\" is not a name of a host or user"),
+        (
+            "[hosts.\"u@a\"]",
+            "rlaunch.toml:1: `u@a` is not a host name; the key `user` names the user",
+        ),
         ("[hosts.a]\nport = 65536", "rlaunch.toml:2: `port` is a number, 1 or more, 65535 at most"),
         ("[hosts.a]\nslots = 0", "rlaunch.toml:2: `slots` is a number, 1 or more"),
         ("[hosts.a]\nssh = 1", "rlaunch.toml:2: `ssh` is a string"),
-        ("[hosts.a]\nuser = \"a b\"", "rlaunch.toml:2: \"a b\" names no host or user"),
-        ("[hosts.a]\nuser = \"`id`\"", "rlaunch.toml:2: \"`id`\" names no host or user"),
-        ("[hosts.a]\nssh = \"$(id)\"", "rlaunch.toml:2: \"$(id)\" names no host or user"),
-        ("[hosts.\"a;id\"]", "rlaunch.toml:1: \"a;id\" names no host or user"),
+        ("[hosts.a]\nuser = \"a b\"", "rlaunch.toml:2: \"a b\" is not a name of a host or user"),
+        ("[hosts.a]\nuser = \"`id`\"", "rlaunch.toml:2: \"`id`\" is not a name of a host or user"),
+        ("[hosts.a]\nssh = \"$(id)\"", "rlaunch.toml:2: \"$(id)\" is not a name of a host or user"),
+        ("[hosts.\"a;id\"]", "rlaunch.toml:1: \"a;id\" is not a name of a host or user"),
         (
             "[hosts.a]\nmesh = [\"x\"]",
             "rlaunch.toml:2: `mesh` is a list of addresses, as [\"10.1.0.1\"]",
@@ -108,11 +111,11 @@ fn mistakes_are_named_with_their_line() {
         ),
     ];
     for (text, expected) in cases {
-        assert_eq!(said(text), expected, "{text}");
+        assert_eq!(error(text), expected, "{text}");
     }
-    // What is no TOML at all.
-    assert!(said("[defaults]\nnp = \n").starts_with("rlaunch.toml:2: "), "{}", said("a = "));
-    assert!(said("[defaults]\nnp = 1\nnp = 2").starts_with("rlaunch.toml:3: "));
+    // Errors of TOML's own syntax.
+    assert!(error("[defaults]\nnp = \n").starts_with("rlaunch.toml:2: "), "{}", error("a = "));
+    assert!(error("[defaults]\nnp = 1\nnp = 2").starts_with("rlaunch.toml:3: "));
 }
 
 proptest! {

@@ -1,61 +1,61 @@
-//! Tables of nccl-tests: times and bandwidths of a collective by size, out of place and in place.
+//! Tables of nccl-tests: time and bandwidth of a collective for each size, out of place and in place.
 
 use serde::Serialize;
 
-/// What one run of nccl-tests printed.
+/// Output of one run of nccl-tests.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct Collective {
-    /// `all_reduce_perf`, where the version prints it.
+pub(crate) struct CollectiveTable {
+    /// Name of the test, as `all_reduce_perf`, if this version of nccl-tests prints it.
     pub(crate) test: Option<String>,
     /// Ranks and their hosts.
-    pub(crate) devices: Vec<Device>,
-    pub(crate) rows: Vec<Row>,
-    /// The mean of all bus bandwidths, as printed, in GB/s (10^9 bytes).
+    pub(crate) devices: Vec<RankDevice>,
+    pub(crate) rows: Vec<SizeRow>,
+    /// Printed average of all bus bandwidths, in GB/s (10^9 bytes).
     pub(crate) average_busbw: Option<f64>,
-    /// A table's head was seen: only then are rows taken for rows.
+    /// Whether the table's header was found; numbers before it are not rows.
     #[serde(skip)]
-    begun: bool,
+    has_header: bool,
 }
 
-/// `#  Rank  0 Group  0 Pid  16 on node-0 device  0 [0x19] NVIDIA H100`.
+/// Rank in `#  Rank  0 Group  0 Pid  16 on node-0 device  0 [0x19] NVIDIA H100`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Device {
+pub(crate) struct RankDevice {
     pub(crate) rank: u32,
     pub(crate) host: String,
 }
 
-/// Of one size.
+/// Row of the table, for one size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Row {
+pub(crate) struct SizeRow {
     pub(crate) bytes: u64,
-    pub(crate) out_of_place: Measured,
-    /// Some collectives have none.
-    pub(crate) in_place: Option<Measured>,
+    pub(crate) out_of_place: Timing,
+    /// `None` for collectives that do not work in place.
+    pub(crate) in_place: Option<Timing>,
 }
 
-/// A time and what follows from it; bandwidths in GB/s (10^9 bytes).
+/// Time, and bandwidths in GB/s (10^9 bytes).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct Measured {
+pub(crate) struct Timing {
     pub(crate) time_us: f64,
     pub(crate) algbw: f64,
     pub(crate) busbw: f64,
-    /// So many values were not what they should be; `None` if nobody looked.
+    /// Number of wrong values; `None` if results were not checked.
     pub(crate) wrong: Option<u64>,
 }
 
-impl Collective {
-    pub(super) fn take(&mut self, line: &str) {
+impl CollectiveTable {
+    pub(super) fn add_line(&mut self, line: &str) {
         let line = line.trim();
         match line.strip_prefix('#') {
-            Some(comment) => self.take_comment(comment.trim()),
-            None if self.begun => self.rows.extend(row(line)),
+            Some(comment) => self.add_comment(comment.trim()),
+            None if self.has_header => self.rows.extend(row(line)),
             None => {}
         }
     }
 
-    fn take_comment(&mut self, comment: &str) {
+    fn add_comment(&mut self, comment: &str) {
         if comment.contains("algbw") && comment.contains("busbw") {
-            self.begun = true;
+            self.has_header = true;
         } else if let Some(test) = comment.strip_prefix("Collective test starting:") {
             self.test = Some(test.trim().to_owned());
         } else if let Some(average) = comment.strip_prefix("Avg bus bandwidth") {
@@ -70,8 +70,8 @@ impl Collective {
         self.rows.is_empty()
     }
 
-    /// Every measurement, with its size in bytes.
-    pub(crate) fn measured(&self) -> impl Iterator<Item = (u64, &Measured)> {
+    /// Returns all timings with their sizes in bytes.
+    pub(crate) fn timings(&self) -> impl Iterator<Item = (u64, &Timing)> {
         self.rows.iter().flat_map(|row| {
             std::iter::once(&row.out_of_place).chain(&row.in_place).map(|one| (row.bytes, one))
         })
@@ -82,16 +82,15 @@ fn number(word: &str) -> Option<f64> {
     word.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0)
 }
 
-fn device(comment: &str) -> Option<Device> {
+fn device(comment: &str) -> Option<RankDevice> {
     let mut words = comment.split_whitespace();
     let rank = words.nth(1)?.parse().ok()?;
     let host = words.skip_while(|word| *word != "on").nth(1)?;
-    Some(Device { rank, host: host.to_owned() })
+    Some(RankDevice { rank, host: host.to_owned() })
 }
 
-/// `size count type redop root` and once or twice `time algbw busbw #wrong`; older versions have no
-/// `root`.
-fn row(line: &str) -> Option<Row> {
+/// Parses `size count type redop root`, and once or twice `time algbw busbw #wrong`. Older versions have no `root`.
+fn row(line: &str) -> Option<SizeRow> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let (bytes, _count) = (words.first()?.parse().ok()?, words.get(1)?.parse::<u64>().ok()?);
     let is_type = |word: &&str| word.starts_with(|first: char| first.is_ascii_alphabetic());
@@ -104,10 +103,10 @@ fn row(line: &str) -> Option<Row> {
     let mut measured = measured.chunks(4).map(|words| {
         let [time, algbw, busbw, wrong] = words else { return None };
         let (time_us, algbw, busbw) = (number(time)?, number(algbw)?, number(busbw)?);
-        Some(Measured { time_us, algbw, busbw, wrong: wrong.parse().ok() })
+        Some(Timing { time_us, algbw, busbw, wrong: wrong.parse().ok() })
     });
     let out_of_place = measured.next()??;
-    Some(Row { bytes, out_of_place, in_place: measured.next().flatten() })
+    Some(SizeRow { bytes, out_of_place, in_place: measured.next().flatten() })
 }
 
 #[cfg(test)]
@@ -117,9 +116,9 @@ mod tests {
     const HEAD: &str =
         "#       size         count      type   redop    root     time   algbw   busbw";
 
-    fn read(lines: &[&str]) -> Collective {
-        let mut collective = Collective::default();
-        lines.iter().for_each(|line| collective.take(line));
+    fn read(lines: &[&str]) -> CollectiveTable {
+        let mut collective = CollectiveTable::default();
+        lines.iter().for_each(|line| collective.add_line(line));
         collective
     }
 
@@ -129,7 +128,7 @@ mod tests {
         let one = "34359738368 8589934592 float sum -1 875713 39.24 68.66 0";
         let rootless = "1024 256 float sum 31.2 0.03 0.06 0e+00 30.9 0.03 0.06 N/A";
         let read = read(&[HEAD, both, one, rootless, "1 2 3 4 5 6 7 8 9", "done"]);
-        let busbw: Vec<f64> = read.measured().map(|(_, measured)| measured.busbw).collect();
+        let busbw: Vec<f64> = read.timings().map(|(_, timing)| timing.busbw).collect();
         assert_eq!(busbw, [193.50, 187.19, 68.66, 0.06, 0.06]);
         assert_eq!(read.rows[0].out_of_place.wrong, Some(0));
         assert_eq!(read.rows[1].in_place, None);
@@ -144,7 +143,7 @@ mod tests {
             "# Collective test starting: all_reduce_perf",
             "# Avg bus bandwidth    : 194.675 ",
         ]);
-        let device = |rank, host: &str| Device { rank, host: host.to_owned() };
+        let device = |rank, host: &str| RankDevice { rank, host: host.to_owned() };
         assert_eq!(read.devices, [device(0, "node-0"), device(1, "node-1")]);
         assert_eq!(read.test.as_deref(), Some("all_reduce_perf"));
         assert_eq!(read.average_busbw, Some(194.675));

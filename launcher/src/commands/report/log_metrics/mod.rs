@@ -1,52 +1,58 @@
-//! What benchmarks print of their speed, and NCCL of its network, read from a job's output line by
-//! line. What it amounts to is for [`crate::commands::report`] to say.
+//! Metrics in a job's output, found line by line: speeds that benchmarks print, and networks that NCCL logs.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `throughput` | images per second |
+//! | `collective` | tables of nccl-tests |
+//! | `nccl_network` | networks in NCCL's log |
+//! | `line_tag` | tags that launchers write in front of lines |
 
 pub(crate) mod collective;
-mod line;
-pub(crate) mod network;
+mod line_tag;
+pub(crate) mod nccl_network;
 pub(crate) mod throughput;
 
-use collective::Collective;
-use line::{Tagged, untag};
-use network::Networks;
+use collective::CollectiveTable;
+use line_tag::{TaggedLine, split_tag};
+use nccl_network::NcclNetworks;
 use std::collections::{BTreeMap, BTreeSet};
 use throughput::Throughput;
 
-/// What is read, for those who have given something else.
-pub(crate) const KNOWN: &str = "lines of tf_cnn_benchmarks (images/sec: …), of Horovod's synthetic \
+/// Output that is understood, for a hint.
+pub(crate) const KNOWN_FORMATS: &str = "lines of tf_cnn_benchmarks (images/sec: …), of Horovod's synthetic \
     benchmarks (Iter #0: … img/sec per GPU), of nccl-tests, and of NCCL_DEBUG=INFO are known";
 
-/// All figures of one job.
+/// All metrics of one job.
 #[derive(Debug, Default)]
-pub(crate) struct Figures {
+pub(crate) struct LogMetrics {
     pub(crate) throughput: Throughput,
-    pub(crate) collective: Collective,
-    pub(crate) networks: Networks,
-    /// Ranks that have printed anything, where lines say by whom they are.
+    pub(crate) collective: CollectiveTable,
+    pub(crate) networks: NcclNetworks,
+    /// Ranks that printed anything, as far as lines have ranks.
     pub(crate) ranks: BTreeSet<u32>,
-    /// Their hosts, where lines say that as well.
+    /// Hosts of these ranks, as far as lines have hosts.
     pub(crate) hosts: BTreeMap<u32, String>,
 }
 
-impl Figures {
-    /// Reads a line; `rank` is known to have printed it.
-    pub(crate) fn take(&mut self, rank: Option<u32>, line: &str) {
+impl LogMetrics {
+    /// Adds a line without a tag; `rank` printed it, if that is known.
+    pub(crate) fn add_line(&mut self, rank: Option<u32>, line: &str) {
         self.ranks.extend(rank);
-        self.throughput.take(rank, line);
-        self.collective.take(line);
-        self.networks.take(rank, line);
+        self.throughput.add_line(rank, line);
+        self.collective.add_line(line);
+        self.networks.add_line(rank, line);
     }
 
-    /// Reads a line that may have a tag.
-    pub(crate) fn take_tagged(&mut self, line: &str) {
-        let Tagged { rank, host, text } = untag(line);
+    /// Adds a line that may have a tag.
+    pub(crate) fn add_tagged_line(&mut self, line: &str) {
+        let TaggedLine { rank, host, text } = split_tag(line);
         if let (Some(rank), Some(host)) = (rank, host) {
             self.hosts.entry(rank).or_insert_with(|| host.to_owned());
         }
-        self.take(rank, text);
+        self.add_line(rank, text);
     }
 
-    /// Whether nothing of what was read was a figure.
+    /// Tells whether no line had a metric.
     pub(crate) fn is_empty(&self) -> bool {
         self.throughput.is_empty() && self.collective.is_empty() && self.networks.is_empty()
     }

@@ -1,7 +1,7 @@
-//! Images per second, as two families of benchmarks print them.
+//! Images per second, in the formats of two families of benchmarks.
 //!
-//! tf_cnn_benchmarks, and what prints like it: every rank prints its own rate at some of its steps
-//! and at the end a total that is of all ranks already:
+//! tf_cnn_benchmarks and programs with its format: each rank prints its own rate at some of its steps, and at the end
+//! the total of all ranks:
 //!
 //! ```text
 //! Step    Img/sec total_loss
@@ -9,8 +9,8 @@
 //! total images/sec: 8400.46
 //! ```
 //!
-//! Horovod's synthetic benchmarks: rank 0 alone prints, the rate of one device and that times
-//! their number:
+//! Horovod's synthetic benchmarks: only rank 0 prints, the rate of one device and this rate times the number of
+//! devices:
 //!
 //! ```text
 //! Iter #0: 290.1 img/sec per GPU
@@ -20,100 +20,99 @@
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Who prints what.
+/// Format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Style {
-    /// Every rank its own rate, and the total of all.
+    /// Each rank prints its own rate and the total of all ranks.
     TfCnn,
-    /// Rank 0 the rate of a device, and the total of all.
+    /// Rank 0 prints the rate of a device and the total of all devices.
     Horovod,
 }
 
-/// What was printed, by rank; what lines do not say by whom they are is under `None`.
+/// Rates by rank; those of lines without a rank are under `None`.
 #[derive(Debug, Default)]
 pub(crate) struct Throughput {
     style: Option<Style>,
-    printed: BTreeMap<Option<u32>, Printed>,
+    outputs: BTreeMap<Option<u32>, RankOutput>,
 }
 
-/// Of one rank.
+/// Rates that one rank printed, in the order of lines.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Printed {
-    /// In the order of the lines.
-    pub(crate) values: Vec<Value>,
+pub(crate) struct RankOutput {
+    pub(crate) values: Vec<RateSample>,
     pub(crate) totals: Vec<Total>,
 }
 
-/// A rate on the way.
+/// Rate of a rank or device at one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Value {
+pub(crate) struct RateSample {
     pub(crate) step: Option<u64>,
-    /// In images per second.
+    /// Images per second.
     pub(crate) rate: f64,
     pub(crate) loss: Option<f64>,
 }
 
-/// The rate of all ranks, as a rank printed it.
+/// Rate of all ranks, as one of them printed it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Total {
-    /// In images per second.
+    /// Images per second.
     pub(crate) rate: f64,
-    /// Of so many devices, where that is said.
+    /// Number of devices, if it is printed.
     pub(crate) devices: Option<u32>,
 }
 
-/// What a line says.
+/// Metric of one line.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Said {
-    Value(Value),
+enum LineMetric {
+    Rate(RateSample),
     Total(Total),
 }
 
 impl Throughput {
-    pub(super) fn take(&mut self, rank: Option<u32>, line: &str) {
-        let Some((style, said)) = read(line) else { return };
+    pub(super) fn add_line(&mut self, rank: Option<u32>, line: &str) {
+        let Some((style, metric)) = parse(line) else { return };
         self.style.get_or_insert(style);
-        let printed = self.printed.entry(rank).or_default();
-        match said {
-            Said::Value(value) => printed.values.push(value),
-            Said::Total(total) => printed.totals.push(total),
+        let output = self.outputs.entry(rank).or_default();
+        match metric {
+            LineMetric::Rate(rate) => output.values.push(rate),
+            LineMetric::Total(total) => output.totals.push(total),
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.printed.is_empty()
+        self.outputs.is_empty()
     }
 
-    /// `None` if nothing was printed; of two styles in one log it is the first.
+    /// Returns the format; `None` if there are no rates, and the first of several formats.
     pub(crate) fn style(&self) -> Option<Style> {
         self.style
     }
 
-    /// By rank, if lines say by whom they are.
-    pub(crate) fn by_rank(&self) -> Vec<(u32, &Printed)> {
-        self.printed.iter().filter_map(|(rank, printed)| Some(((*rank)?, printed))).collect()
+    /// Returns the output of each rank, from lines that have a rank.
+    pub(crate) fn by_rank(&self) -> Vec<(u32, &RankOutput)> {
+        self.outputs.iter().filter_map(|(rank, output)| Some(((*rank)?, output))).collect()
     }
 
-    /// What nobody has signed.
-    pub(crate) fn unsigned(&self) -> Option<&Printed> {
-        self.printed.get(&None)
+    /// Returns the output in lines without a rank.
+    pub(crate) fn untagged(&self) -> Option<&RankOutput> {
+        self.outputs.get(&None)
     }
 }
 
-fn read(line: &str) -> Option<(Style, Said)> {
+fn parse(line: &str) -> Option<(Style, LineMetric)> {
     let line = line.trim();
     tf_cnn(line)
-        .map(|said| (Style::TfCnn, said))
-        .or_else(|| horovod(line).map(|said| (Style::Horovod, said)))
+        .map(|metric| (Style::TfCnn, metric))
+        .or_else(|| horovod(line).map(|metric| (Style::Horovod, metric)))
 }
 
-fn tf_cnn(line: &str) -> Option<Said> {
+fn tf_cnn(line: &str) -> Option<LineMetric> {
     let (before, after) = line.split_once("images/sec:")?;
     let mut words = after.split_whitespace();
     let rate = rate(words.next()?)?;
     match before.trim() {
-        "total" => return Some(Said::Total(Total { rate, devices: None })),
+        "total" => return Some(LineMetric::Total(Total { rate, devices: None })),
         "" if !after.contains("+/-") => return None,
         _ => {}
     }
@@ -123,23 +122,23 @@ fn tf_cnn(line: &str) -> Option<Said> {
     };
     let mut behind = words.skip_while(|word| !word.ends_with(')'));
     let loss = behind.nth(1).and_then(|word| word.parse().ok());
-    Some(Said::Value(Value { step, rate, loss }))
+    Some(LineMetric::Rate(RateSample { step, rate, loss }))
 }
 
-fn horovod(line: &str) -> Option<Said> {
+fn horovod(line: &str) -> Option<LineMetric> {
     if let Some(iteration) = line.strip_prefix("Iter #") {
         let (step, words) = iteration.split_once(": ")?;
         let (number, _device) = words.split_once(" img/sec per ")?;
-        let value = Value { step: step.parse().ok(), rate: rate(number)?, loss: None };
-        return Some(Said::Value(value));
+        let value = RateSample { step: step.parse().ok(), rate: rate(number)?, loss: None };
+        return Some(LineMetric::Rate(value));
     }
     let (devices, words) = line.strip_prefix("Total img/sec on ")?.split_once(": ")?;
     let devices = devices.split_whitespace().next()?.parse().ok();
     let rate = rate(words.split_whitespace().next()?)?;
-    Some(Said::Total(Total { rate, devices }))
+    Some(LineMetric::Total(Total { rate, devices }))
 }
 
-/// Numbers that a rate can be.
+/// Parses a number that can be a rate.
 fn rate(word: &str) -> Option<f64> {
     word.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate >= 0.0)
 }
@@ -149,16 +148,16 @@ mod tests {
     use super::*;
 
     fn value(line: &str) -> Option<(Option<u64>, f64, Option<f64>)> {
-        match read(line)?.1 {
-            Said::Value(Value { step, rate, loss }) => Some((step, rate, loss)),
-            Said::Total(_) => None,
+        match parse(line)?.1 {
+            LineMetric::Rate(RateSample { step, rate, loss }) => Some((step, rate, loss)),
+            LineMetric::Total(_) => None,
         }
     }
 
     fn total(line: &str) -> Option<(f64, Option<u32>)> {
-        match read(line)?.1 {
-            Said::Total(Total { rate, devices }) => Some((rate, devices)),
-            Said::Value(_) => None,
+        match parse(line)?.1 {
+            LineMetric::Total(Total { rate, devices }) => Some((rate, devices)),
+            LineMetric::Rate(_) => None,
         }
     }
 
@@ -192,7 +191,7 @@ mod tests {
             "Img/sec per GPU: 290.1 +-1.2",
             "Total img/sec on",
         ] {
-            assert_eq!(read(line), None, "{line}");
+            assert_eq!(parse(line), None, "{line}");
         }
     }
 }

@@ -30,13 +30,13 @@ fn file(text: &str, dest: &str) -> TemplateFile {
     TemplateFile { source: "f.yaml".into(), text: text.to_owned(), dest: dest.to_owned() }
 }
 
-/// Rank 0 on `a` is of the first program, 1 on `b` and 2 on `c` of the second.
-fn filled(apps: &[AppSpec]) -> Result<BTreeMap<Rank, Filled>, AppError> {
+/// Renders for rank 0 of the first program on `a`, and ranks 1 and 2 of the second on `b` and `c`.
+fn rendered(apps: &[AppSpec]) -> Result<BTreeMap<Rank, RenderedTexts>, AppError> {
     let machines = goldens::triangle();
     let table = goldens::table_of(&machines, 1, &Plan::new(&machines, &PortWishes::default()));
     let host = |name: &str| Host { name: name.to_owned(), ..Host::this_machine() };
     let hosts = ["a", "b", "c"].map(host).into_iter().zip((0..).map(|rank| vec![Rank(rank)]));
-    fill(apps, &RankMap::of(hosts.collect(), vec![Rank(1)]), &table)
+    render(apps, &RankMap::of(hosts.collect(), vec![Rank(1)]), &table)
 }
 
 #[test]
@@ -47,10 +47,10 @@ fn each_rank_has_what_it_named() {
     set(&mut decode, "OTHERS", "{{app[\"srv\"].hosts[0]}} {{app.decode.hosts | join(' ')}}");
     set(&mut decode, "PLAIN", "x");
     decode.templates = vec![file("{{app.srv.oob_ip}}\n", "{{rank.index}}.yaml")];
-    let filled = filled(&[app("srv", &["y"]), decode]).unwrap();
-    let ranks: Vec<Rank> = filled.keys().copied().collect();
+    let rendered = rendered(&[app("srv", &["y"]), decode]).unwrap();
+    let ranks: Vec<Rank> = rendered.keys().copied().collect();
     assert_eq!(ranks, [Rank(1), Rank(2)], "the first program has no template");
-    let of_rank = &filled[&Rank(2)];
+    let of_rank = &rendered[&Rank(2)];
     assert_eq!(of_rank.words, [(1, "--at=2/0/3".into()), (3, "c".into())]);
     let hcas = "rocep1s0f0,rocep1s0f1 rocep1s0f0";
     let env = [("HCAS", hcas), ("OTHERS", "a b c")];
@@ -63,15 +63,18 @@ fn each_rank_has_what_it_named() {
 
 #[test]
 fn what_is_not_known_is_an_error_with_the_text() {
-    let said = |word: &str| filled(&[app("srv", &[word]), app("y", &[])]).unwrap_err().to_string();
+    let error =
+        |word: &str| rendered(&[app("srv", &[word]), app("y", &[])]).unwrap_err().to_string();
     for word in ["{{hst.name}}", "{{host.nam}}", "{{app.decode.oob_ip}}", "{{app['no'].hosts}}"] {
-        let begin = format!("application 1 (srv): cannot fill in `{word}` for rank 0: undefined");
-        assert!(said(word).starts_with(&begin), "{}", said(word));
+        let begin = format!(
+            "application 1 (srv): cannot replace placeholders in `{word}` for rank 0: undefined"
+        );
+        assert!(error(word).starts_with(&begin), "{}", error(word));
     }
-    assert!(said("{{world_size | nope}}").contains("nope"));
+    assert!(error("{{world_size | nope}}").contains("nope"));
     let mut secret = app("srv", &[]);
     set(&mut secret, "API_KEY", "{{no}} abc");
-    let error = filled(&[secret, app("y", &[])]).unwrap_err();
+    let error = rendered(&[secret, app("y", &[])]).unwrap_err();
     assert!(!error.to_string().contains("abc"), "{error}");
     assert!(error.hint().unwrap().contains("host.oob_ip"));
 }
@@ -80,7 +83,7 @@ fn what_is_not_known_is_an_error_with_the_text() {
 fn a_file_says_which_line_is_wrong() {
     let mut first = app("srv", &[]);
     first.templates = vec![file("a: 1\nb: {{no}}\n", "/x")];
-    let error = filled(&[first, app("y", &[])]).unwrap_err().to_string();
+    let error = rendered(&[first, app("y", &[])]).unwrap_err().to_string();
     assert!(error.contains("f.yaml") && error.contains("line 2: undefined"), "{error}");
 }
 
@@ -91,7 +94,7 @@ fn two_files_at_one_place_are_refused() {
         let table = goldens::table_of(&machines, 1, &Plan::new(&machines, &PortWishes::default()));
         let host = Host { slots: 3, ..Host::this_machine() };
         let map = RankMap::of(vec![(host, vec![Rank(0), Rank(1), Rank(2)])], vec![Rank(1)]);
-        fill(apps, &map, &table)
+        render(apps, &map, &table)
     };
     let with = |text: &str, dest: &str| {
         let mut app = app("y", &[]);
@@ -100,8 +103,9 @@ fn two_files_at_one_place_are_refused() {
     };
     assert!(table(&[with("a", "x"), with("a", "/w/x")]).is_ok(), "they are the same");
     let error = table(&[with("a", "x"), with("b", "/w/x")]).unwrap_err();
-    let said = "application 2 (y): /w/x is another file for rank 1 than for rank 0 of localhost";
-    assert_eq!(error.to_string(), said);
+    let expected =
+        "application 2 (y): /w/x would have other content for rank 1 than for rank 0 on localhost";
+    assert_eq!(error.to_string(), expected);
     assert!(table(&[app("z", &[]), with("{{rank.index}}", "x")]).is_err());
     assert!(table(&[app("z", &[]), with("{{rank.index}}", "x{{rank.index}}")]).is_ok());
 }
@@ -111,8 +115,8 @@ fn a_program_keeps_the_master_that_it_has_set() {
     let mut first = app("srv", &[]);
     set(&mut first, "MASTER_PORT", "4000");
     let both = [first.clone(), first.clone()];
-    assert!(filled(&both).unwrap().is_empty(), "rlaunch tells nobody");
-    let filled = filled(&[first, app("y", &[])]).unwrap();
-    assert_eq!(filled[&Rank(0)].env, [("MASTER_PORT".into(), "4000".into())]);
-    assert_eq!(filled.len(), 1);
+    assert!(rendered(&both).unwrap().is_empty(), "rlaunch sets it for no rank");
+    let rendered = rendered(&[first, app("y", &[])]).unwrap();
+    assert_eq!(rendered[&Rank(0)].env, [("MASTER_PORT".into(), "4000".into())]);
+    assert_eq!(rendered.len(), 1);
 }

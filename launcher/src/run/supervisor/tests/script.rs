@@ -13,7 +13,7 @@
 use super::super::{Action, Input, Machines, SupervisedNode, Supervisor};
 use crate::goldens::{table_of, triangle};
 use crate::job::JobSpec;
-use crate::job::apps::{Order, typed};
+use crate::job::apps::{StartOrder, parse};
 use crate::plan::map::RankMap;
 use crate::plan::mesh::outcome::ProofOutcome;
 use crate::plan::mesh::{Mesh, Mode, ProofResult, paths};
@@ -40,7 +40,7 @@ use std::time::{Duration, Instant};
 /// Plays a script for the job of a command line, whose words have no quotes. Rank R has the process
 /// 100 + R.
 pub(super) fn check(command: &str, script: &str) {
-    let job = typed(command).unwrap();
+    let job = parse(command).unwrap();
     let map = job.map_ranks().unwrap();
     let table = triangle_table();
     let links = |now| LinkMonitor::new(&Mesh::default(), &table, &job.options.mesh, now);
@@ -50,7 +50,7 @@ pub(super) fn check(command: &str, script: &str) {
 /// Plays a script for a job of one rank on each of three hosts, with RDMA links between any two: link
 /// 0 is between a and b, 1 between a and c, 2 between b and c.
 pub(super) fn check_links(options: &str, script: &str) {
-    let job = typed(&format!("-H a,b,c {options}x")).unwrap();
+    let job = parse(&format!("-H a,b,c {options}x")).unwrap();
     let map = job.map_ranks().unwrap();
     let table = triangle_table();
     let mut mesh = Mesh { rounds: 1, ..Mesh::default() };
@@ -81,7 +81,7 @@ fn play(job: &JobSpec, map: &RankMap, links: impl Fn(Instant) -> LinkMonitor, sc
     let machines = Machines {
         relay: Relay::new(shape),
         links: links(start),
-        order: Order::of(job, map, start),
+        order: StartOrder::new(job, map, start),
     };
     let mut played = Played {
         supervisor: Supervisor::new(job, nodes, machines, start),

@@ -105,7 +105,7 @@ fn check(before: &[u8], after: &[u8]) {
         }
     }
     let added: Vec<String> = new[old.len()..].iter().map(|line| shown(line)).collect();
-    let forced = shown(wanted().forced.unwrap().line.as_bytes());
+    let forced = shown(desired().forced.unwrap().line.as_bytes());
     let ours = ["ssh-ed25519 AAAA me".to_owned(), forced, String::new()];
     assert!(added.iter().all(|line| ours.contains(line)), "{}", context());
     let is_unchanged = before == after;
@@ -128,7 +128,7 @@ fn lines_of_others_survive_in_every_shell_and_locale() {
     for shell in shells() {
         for locale in ["C.UTF-8", "de_DE.ISO-8859-1"] {
             let home = home_with(&text);
-            answers_of(home.path(), (shell, locale), &wanted(), false).unwrap();
+            run_script(home.path(), (shell, locale), &desired(), false).unwrap();
             let after = keys_of(home.path());
             check(&text, &after);
             let corrected =
@@ -138,7 +138,7 @@ fn lines_of_others_survive_in_every_shell_and_locale() {
             let last = format!("\n{OPTIONS} ssh-ed25519 CCCC\nssh-ed25519 AAAA me\n");
             assert!(after.ends_with(last.as_bytes()), "{shell} {locale}: {}", after.escape_ascii());
             // The second time there is nothing to do.
-            assert_eq!(run_in(home.path(), shell, &wanted(), false), [""; 0], "{shell} {locale}");
+            assert_eq!(run_in(home.path(), shell, &desired(), false), [""; 0], "{shell} {locale}");
             assert_eq!(keys_of(home.path()), after);
         }
     }
@@ -151,7 +151,7 @@ fn two_files_are_kept_and_no_more() {
     for name in ["one", "two", "three"] {
         let line = format!("ssh-ed25519 CCCC {name}\n");
         fs::write(ssh.join("authorized_keys"), line).unwrap();
-        run_in(home.path(), "sh", &wanted(), false);
+        run_in(home.path(), "sh", &desired(), false);
     }
     let mut names: Vec<_> = fs::read_dir(&ssh).unwrap().map(|e| e.unwrap().file_name()).collect();
     names.sort();
@@ -166,30 +166,34 @@ fn two_files_are_kept_and_no_more() {
 fn run_on_full_disk(
     home: &Path,
     blocks: usize,
-    wanted: &Wanted,
+    desired: &DesiredState,
 ) -> Result<Vec<String>, SetupError> {
     let token = Token::new();
     let limit = format!("ulimit -f {blocks}; trap '' XFSZ; exec sh -s");
     let mut sh = Command::new("dash");
     sh.args(["-c", &limit]).env("HOME", home).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = sh.spawn().unwrap();
-    child.stdin.take().unwrap().write_all(wanted.text(false, &token).as_bytes()).unwrap();
+    child.stdin.take().unwrap().write_all(desired.text(false, &token).as_bytes()).unwrap();
     let out = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
-    answers(&out, &token).unwrap_or_else(|| panic!("{out}"))
+    parse(&out, &token).unwrap_or_else(|| panic!("{out}"))
 }
 
 #[test]
 fn a_full_disk_leaves_the_file_as_it_was() {
     let others = "ssh-rsa BBBB someone\n".repeat(48);
     // Nothing fits but the script, so neither a line more nor a file more does.
-    for (text, wanted, blocks) in [
-        (others.clone(), Wanted { forced: None, ..wanted() }, 2),
-        (format!("{others}ssh-ed25519 CCCC free\n"), Wanted { key: None, ..wanted() }, 2),
+    for (text, desired, blocks) in [
+        (others.clone(), DesiredState { forced: None, ..desired() }, 2),
+        (format!("{others}ssh-ed25519 CCCC free\n"), DesiredState { key: None, ..desired() }, 2),
         // The copy fits, the longer file does not.
-        (format!("{}ssh-ed25519 CCCC free\n", &others[..987]), Wanted { key: None, ..wanted() }, 2),
+        (
+            format!("{}ssh-ed25519 CCCC free\n", &others[..987]),
+            DesiredState { key: None, ..desired() },
+            2,
+        ),
     ] {
         let home = home_with(text.as_bytes());
-        let error = run_on_full_disk(home.path(), blocks, &wanted).unwrap_err();
+        let error = run_on_full_disk(home.path(), blocks, &desired).unwrap_err();
         assert!(error.to_string().contains("authorized_keys"), "{error}");
         assert_eq!(String::from_utf8(keys_of(home.path())).unwrap(), text, "{error}");
         let left = fs::read_dir(home.path().join(".ssh")).unwrap().map(|e| e.unwrap().file_name());
@@ -210,9 +214,9 @@ fn a_file_that_a_tool_does_not_read_to_its_end_is_left_alone() {
     let mut sh = Command::new("sh");
     sh.args(["-c", &path]).env("HOME", home.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = sh.spawn().unwrap();
-    child.stdin.take().unwrap().write_all(wanted().text(false, &token).as_bytes()).unwrap();
+    child.stdin.take().unwrap().write_all(desired().text(false, &token).as_bytes()).unwrap();
     let out = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
-    let error = answers(&out, &token).unwrap().unwrap_err().to_string();
+    let error = parse(&out, &token).unwrap().unwrap_err().to_string();
     assert!(error.contains("cannot read ~/.ssh/authorized_keys to its end"), "{error}");
     assert_eq!(keys_of(home.path()), b"ssh-rsa BBBB someone\nssh-ed25519 CCCC free\n");
 }
@@ -223,7 +227,7 @@ fn a_link_stays_a_link() {
     let (keys, target) = (home.path().join(".ssh/authorized_keys"), home.path().join("dotfiles"));
     fs::rename(&keys, &target).unwrap();
     std::os::unix::fs::symlink("../dotfiles", &keys).unwrap();
-    run_in(home.path(), "sh", &wanted(), false);
+    run_in(home.path(), "sh", &desired(), false);
     assert!(fs::symlink_metadata(&keys).unwrap().is_symlink());
     assert!(fs::read_to_string(&target).unwrap().starts_with(OPTIONS));
     assert!(home.path().join(".ssh/authorized_keys.rlaunch-backup").exists());
@@ -291,9 +295,9 @@ proptest! {
         locale in prop::sample::select(vec!["C", "C.UTF-8", "en_US.UTF-8"]),
     ) {
         let home = home_with(&text);
-        answers_of(home.path(), (shell, locale), &wanted(), false).unwrap();
+        run_script(home.path(), (shell, locale), &desired(), false).unwrap();
         let after = keys_of(home.path());
         check(&text, &after);
-        prop_assert_eq!(answers_of(home.path(), (shell, "C"), &wanted(), true).unwrap(), [""; 0]);
+        prop_assert_eq!(run_script(home.path(), (shell, "C"), &desired(), true).unwrap(), [""; 0]);
     }
 }

@@ -1,18 +1,18 @@
-//! Keys that a file of the working directory may set before the user trusts it: a cloned repository or an
-//! unpacked archive brings one as easily as any other file.
+//! Keys that an rlaunch.toml of the working directory may set before the user trusts it. Such a file may have come
+//! with a cloned repository or an unpacked archive.
 //!
-//! Every key is in one of two lists. One that is in neither needs trust, and a test asks for a
-//! decision.
+//! Every key is in one of two lists. A key that is in neither needs trust, and fails a test until it is put into
+//! one.
 
-use super::error::Place;
-use super::merge::Given;
+use super::error::Origin;
+use super::merge::OptionSetting;
 use crate::hosts::host_table::HostEntry;
 use rlaunch_console::shell::quoted;
 use std::path::{Path, PathBuf};
 
-/// Keys that count at once. None of them chooses a program, a host or a network, runs a command,
-/// reads or writes a file, sends variables or code anywhere, ends or repeats work, hides a failure or
-/// what rlaunch has to say, puts words into output, or weakens how hosts and ranks prove who they are.
+/// Keys that take effect without trust. None of them chooses a program, a host or a network, runs a command, reads
+/// or writes a file, sends variables or code anywhere, ends or repeats work, hides a failure or a message, puts
+/// text into output, or weakens authentication.
 const HARMLESS: &[&str] = &[
     "allow-run-as-root",
     "bind",
@@ -46,10 +46,10 @@ const HARMLESS: &[&str] = &[
     "verbose",
 ];
 
-/// Keys of [`NEEDS_TRUST`] that count at once where they have no text of the file's.
+/// Keys of [`NEEDS_TRUST`] that take effect without trust if they have no value.
 const HARMLESS_WITHOUT_TEXT: &[&str] = &["tag-output"];
 
-/// Keys that count once the file is trusted, and what each does.
+/// Keys that take effect only if the file is trusted, and the effect of each.
 const NEEDS_TRUST: &[(&str, &str)] = &[
     ("abort-on-link-down", "ends jobs"),
     ("after", "lets hosts connect to an address"),
@@ -76,7 +76,7 @@ const NEEDS_TRUST: &[(&str, &str)] = &[
     ("nccl-net-plugin", "loads code into ranks"),
     ("nccl-verify", "decides whether NCCL's network is checked"),
     ("new-hosts", "decides whether hosts without a known key are accepted"),
-    ("no-env", "decides on variables of ranks"),
+    ("no-env", "decides which variables ranks have"),
     ("no-record", "leaves no record of jobs"),
     ("no-watch", "hides links that go down"),
     ("node-timeout", "decides when a silent host is given up"),
@@ -98,59 +98,58 @@ const NEEDS_TRUST: &[(&str, &str)] = &[
     ("wdir", "chooses programs and files by their directory"),
 ];
 
-/// Tells whether a setting counts without trust. A control character could be an escape sequence
-/// for the terminal.
-pub(super) fn is_harmless(given: &Given) -> bool {
+/// Tells whether a setting takes effect without trust. A value with a control character does not: it could be an
+/// escape sequence for the terminal.
+pub(super) fn is_harmless(setting: &OptionSetting) -> bool {
     let is_plain = |word: &std::ffi::OsString| !word.to_string_lossy().contains(char::is_control);
     let has_text = |word: &std::ffi::OsString| word.to_string_lossy().contains('=');
-    let key = given.long.as_str();
-    let is_bare = || HARMLESS_WITHOUT_TEXT.contains(&key) && !given.words.iter().any(has_text);
-    (HARMLESS.contains(&key) || is_bare()) && given.words.iter().all(is_plain)
+    let key = setting.option.as_str();
+    let is_bare = || HARMLESS_WITHOUT_TEXT.contains(&key) && !setting.words.iter().any(has_text);
+    (HARMLESS.contains(&key) || is_bare()) && setting.words.iter().all(is_plain)
 }
 
-/// Tells whether a setting stands in this file.
-pub(super) fn is_of(given: &Given, path: &Path) -> bool {
-    matches!(&given.place, Place::Line(of, _) if of == path)
+/// Tells whether a setting is from this file.
+pub(super) fn is_from(setting: &OptionSetting, path: &Path) -> bool {
+    matches!(&setting.origin, Origin::Line(file, _) if file == path)
 }
 
-/// Says what a key that needs trust does.
+/// Returns the effect of a key that needs trust.
 pub(super) fn effect(key: &str) -> &'static str {
     let known = NEEDS_TRUST.iter().find(|(known, _)| *known == key);
     known.map_or("has a control character", |(_, effect)| effect)
 }
 
-/// Keys of an untrusted file that would count if it were trusted.
+/// Keys of an untrusted file that would take effect if it were trusted.
 #[derive(Clone, Debug)]
-pub(crate) struct Aside {
+pub(crate) struct IgnoredKeys {
     path: PathBuf,
-    /// Change since the file was trusted: of itself, or of a file that it names.
+    /// File that has changed since it was trusted: itself, or one that it names.
     changed: Option<PathBuf>,
-    /// Each key with its line.
+    /// Keys with their lines.
     keys: Vec<(String, usize)>,
-    /// Whether the job's hosts would come from this file, since no source of higher precedence names
-    /// any.
+    /// Whether the job's hosts would come from this file, since nothing of higher precedence names any.
     names_the_hosts: bool,
 }
 
-impl Aside {
-    /// Collects what is left aside of `path`: those of these settings that need trust, and its
-    /// `hosts`; `None` where that is nothing.
-    pub(super) fn of(
+impl IgnoredKeys {
+    /// Collects the ignored keys of `path`: its `hosts`, and those of `would_count` that need trust. Returns `None` if
+    /// there are none.
+    pub(super) fn collect(
         path: &Path,
         changed: Option<&Path>,
-        would_count: &[Given],
+        would_count: &[OptionSetting],
         hosts: &[HostEntry],
-    ) -> Option<Aside> {
-        let line_here = |given: &Given| match &given.place {
-            Place::Line(of, line) if of == path => Some(*line),
+    ) -> Option<IgnoredKeys> {
+        let line_here = |setting: &OptionSetting| match &setting.origin {
+            Origin::Line(file, line) if file == path => Some(*line),
             _ => None,
         };
         let mut keys: Vec<(String, usize)> =
             hosts.first().map(|first| ("hosts".to_owned(), first.line)).into_iter().collect();
         let mut names_the_hosts = false;
-        for given in would_count.iter().filter(|given| !is_harmless(given)) {
-            let Some(line) = line_here(given) else { continue };
-            let key = match given.long.as_str() {
+        for setting in would_count.iter().filter(|setting| !is_harmless(setting)) {
+            let Some(line) = line_here(setting) else { continue };
+            let key = match setting.option.as_str() {
                 "host" => "hosts",
                 key => key,
             };
@@ -161,15 +160,20 @@ impl Aside {
         }
         keys.sort_by_key(|(_, line)| *line);
         let changed = changed.map(Path::to_owned);
-        (!keys.is_empty()).then(|| Aside { path: path.to_owned(), changed, keys, names_the_hosts })
+        (!keys.is_empty()).then(|| IgnoredKeys {
+            path: path.to_owned(),
+            changed,
+            keys,
+            names_the_hosts,
+        })
     }
 
-    /// Gives the file, where its hosts would be the job's.
-    pub(super) fn hosts_are_of(&self) -> Option<&Path> {
+    /// Returns the file's path if its hosts would be those of the job.
+    pub(super) fn path_if_hosts(&self) -> Option<&Path> {
         self.names_the_hosts.then_some(&*self.path)
     }
 
-    /// Says on one line which keys were left aside, and how to trust the file.
+    /// Says in one line which keys are ignored, and how to trust the file.
     pub(super) fn sentence(&self) -> String {
         let are = match &self.keys[..] {
             [(key, _)] if key != "hosts" => "is",
@@ -185,15 +189,15 @@ impl Aside {
             ),
         };
         format!(
-            "{reason}, so {} {are} left aside; `rlaunch trust` shows what the file does and trusts it",
+            "{reason}, so {} {are} ignored; `rlaunch trust` shows the file's effects and trusts it",
             self.listed()
         )
     }
 
-    /// Gives a hint for an error that may come of it.
+    /// Returns a hint for an error that ignored keys may have caused.
     pub(super) fn hint(&self) -> String {
         let path = shown(&self.path);
-        format!("{} of {path} would count after `rlaunch trust`", self.listed())
+        format!("{} of {path} would take effect after `rlaunch trust`", self.listed())
     }
 
     fn listed(&self) -> String {
@@ -206,13 +210,13 @@ impl Aside {
     }
 }
 
-/// Shows a file that was found as a user would type it.
+/// Shows a file's path as a user would type it.
 pub(super) fn shown(path: &Path) -> String {
     let here = path.parent().is_some_and(|parent| parent.as_os_str().is_empty());
     format!("{}{}", if here { "./" } else { "" }, path.display())
 }
 
-/// Gives all keys that need trust, whatever their value is.
+/// Lists the keys that need trust whatever their value is.
 #[cfg(test)]
 pub(super) fn needing_trust() -> impl Iterator<Item = &'static str> {
     let keys = NEEDS_TRUST.iter().map(|(key, _)| *key);
@@ -223,12 +227,12 @@ pub(super) fn needing_trust() -> impl Iterator<Item = &'static str> {
 mod tests {
     use super::super::merge;
     use super::*;
-    use crate::cli::args::Args;
+    use crate::cli::args::JobArgs;
     use clap::CommandFactory;
 
     #[test]
     fn every_key_is_either_harmless_or_needs_trust() {
-        let command = Args::command();
+        let command = JobArgs::command();
         let keys: Vec<&str> = command
             .get_arguments()
             .filter(|arg| merge::is_setting(arg))
@@ -237,7 +241,7 @@ mod tests {
         for key in &keys {
             let lists = usize::from(HARMLESS.contains(key))
                 + NEEDS_TRUST.iter().filter(|(known, _)| known == key).count();
-            assert_eq!(lists, 1, "`{key}` has to be in one list: may a stranger's file set it?");
+            assert_eq!(lists, 1, "`{key}` has to be in one list: may an untrusted file set it?");
         }
         let known = HARMLESS.iter().chain(NEEDS_TRUST.iter().map(|(key, _)| key));
         for key in known {

@@ -1,19 +1,19 @@
-//! Which network NCCL says it uses, by process.
+//! Networks that NCCL logs, by process.
 
 use crate::plan::nccl::Use;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// By what each line of NCCL's is known.
+/// Marks of NCCL's lines.
 const MARKS: [&str; 2] = [" NCCL INFO ", " NCCL WARN "];
 
-/// Processes that have said something, and connections that NCCL could not make.
+/// Processes with lines of NCCL, and connections that NCCL could not make.
 #[derive(Debug, Default)]
-pub(crate) struct Networks {
-    processes: BTreeMap<Process, Said>,
+pub(crate) struct NcclNetworks {
+    processes: BTreeMap<Process, ProcessLog>,
     failed: BTreeSet<FailedPair>,
 }
 
-/// As NCCL begins its lines, `host:pid:tid [device]`; the rank is the launcher's word.
+/// Process in `host:pid:tid [device]`, with which NCCL begins its lines. The rank is from the launcher's tag.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Process {
     rank: Option<u32>,
@@ -21,62 +21,63 @@ struct Process {
     pid: u32,
 }
 
+/// Facts from the lines of one process.
 #[derive(Clone, Debug, Default)]
-struct Said {
-    /// A process may be several, one for each of its GPUs.
+struct ProcessLog {
+    /// A process may have several ranks, one for each of its GPUs.
     ranks: BTreeSet<u32>,
     network: Use,
 }
 
-/// What one process uses.
+/// Network of one process.
 #[derive(Clone, Debug)]
-pub(crate) struct ProcessUse<'a> {
-    /// Those that it is, where anybody has said.
+pub(crate) struct ProcessNetwork<'a> {
+    /// Ranks of the process, as far as they are known.
     pub(crate) ranks: Vec<u32>,
     pub(crate) host: &'a str,
     pub(crate) pid: u32,
     pub(crate) network: &'a Use,
 }
 
-/// Two GIDs that NCCL could not connect.
+/// GIDs that NCCL could not connect.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FailedPair {
     pub(crate) local: String,
     pub(crate) remote: String,
 }
 
-impl Networks {
-    pub(super) fn take(&mut self, rank: Option<u32>, line: &str) {
+impl NcclNetworks {
+    pub(super) fn add_line(&mut self, rank: Option<u32>, line: &str) {
         self.failed.extend(failed_pair(line));
         let Some((before, words)) = MARKS.iter().find_map(|mark| line.split_once(mark)) else {
             return;
         };
         let Some((host, pid)) = process(before) else { return };
         let process = Process { rank, host: host.to_owned(), pid };
-        let said = self.processes.entry(process).or_default();
-        said.ranks.extend(rank.or_else(|| rank_of(words)));
-        said.network.read(words.trim_end());
+        let log = self.processes.entry(process).or_default();
+        log.ranks.extend(rank.or_else(|| rank_of(words)));
+        log.network.read(words.trim_end());
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.processes.is_empty() && self.failed.is_empty()
     }
 
-    /// In the order of ranks; those that have not said which network they use are left out.
-    pub(crate) fn uses(&self) -> Vec<ProcessUse<'_>> {
-        let known = self.processes.iter().filter(|(_, said)| said.network.is_known());
-        let mut uses: Vec<ProcessUse<'_>> = known
-            .map(|(process, said)| ProcessUse {
-                ranks: said.ranks.iter().copied().collect(),
+    /// Lists the processes whose network is known, in the order of their ranks.
+    pub(crate) fn by_process(&self) -> Vec<ProcessNetwork<'_>> {
+        let known = self.processes.iter().filter(|(_, log)| log.network.is_known());
+        let mut networks: Vec<ProcessNetwork<'_>> = known
+            .map(|(process, log)| ProcessNetwork {
+                ranks: log.ranks.iter().copied().collect(),
                 host: &process.host,
                 pid: process.pid,
-                network: &said.network,
+                network: &log.network,
             })
             .collect();
-        uses.sort_by(|one, other| {
+        networks.sort_by(|one, other| {
             (&one.ranks, one.host, one.pid).cmp(&(&other.ranks, other.host, other.pid))
         });
-        uses
+        networks
     }
 
     pub(crate) fn failed(&self) -> impl Iterator<Item = &FailedPair> {
@@ -84,7 +85,7 @@ impl Networks {
     }
 }
 
-/// `node-0:17:28 [0]`, whatever stands before it.
+/// Parses `node-0:17:28 [0]` at the end of a text.
 fn process(before: &str) -> Option<(&str, u32)> {
     let mut words = before.split_whitespace().rev();
     let name = words.find(|word| word.matches(':').count() == 2)?;
@@ -93,7 +94,7 @@ fn process(before: &str) -> Option<(&str, u32)> {
     Some((host, pid.parse().ok()?))
 }
 
-/// `comm 0x55d0 rank 1 nranks 2 cudaDev 0`.
+/// Finds the rank in `comm 0x55d0 rank 1 nranks 2 cudaDev 0`.
 fn rank_of(words: &str) -> Option<u32> {
     let mut words = words.split_whitespace().skip_while(|word| *word != "comm");
     words.find(|word| *word == "rank")?;
@@ -102,11 +103,11 @@ fn rank_of(words: &str) -> Option<u32> {
     Some(rank)
 }
 
-/// `Call to ibv_modify_qp failed with 110 …, local GID ::ffff:192.168.100.1, remote GID …`.
+/// Parses `Call to ibv_modify_qp failed with 110 …, local GID ::ffff:192.168.100.1, remote GID …`.
 fn failed_pair(line: &str) -> Option<FailedPair> {
     let (_, details) = line.split_once("ibv_modify_qp failed")?;
     let gid = |name| {
-        // `local GID index 3` comes before it.
+        // `local GID index 3` precedes it.
         let (_, gid) = details.rsplit_once(name)?;
         gid.split([',', ' ']).find(|word| !word.is_empty()).map(str::to_owned)
     };
@@ -117,9 +118,9 @@ fn failed_pair(line: &str) -> Option<FailedPair> {
 mod tests {
     use super::*;
 
-    fn read(lines: &[&str]) -> Networks {
-        let mut networks = Networks::default();
-        lines.iter().for_each(|line| networks.take(None, line));
+    fn read(lines: &[&str]) -> NcclNetworks {
+        let mut networks = NcclNetworks::default();
+        lines.iter().for_each(|line| networks.add_line(None, line));
         networks
     }
 
@@ -133,8 +134,8 @@ mod tests {
             "n:18:27 [1] NCCL INFO ncclCommInitRank comm 0x55 rank 0 nRanks 2 cudaDev 1",
             "n:19:1 [1] NCCL INFO NCCL_DEBUG set by environment to INFO",
         ]);
-        let uses = networks.uses();
-        let said: Vec<(Vec<u32>, u32, String)> = uses
+        let by_process = networks.by_process();
+        let found: Vec<(Vec<u32>, u32, String)> = by_process
             .iter()
             .map(|used| (used.ranks.clone(), used.pid, used.network.to_string()))
             .collect();
@@ -142,7 +143,7 @@ mod tests {
             (vec![0], 18, "TCP (Socket): RDMA is not used".to_owned()),
             (vec![1], 17, "IB rocep26s0:1 RoCE".to_owned()),
         ];
-        assert_eq!(said, expected);
+        assert_eq!(found, expected);
     }
 
     #[test]
@@ -154,6 +155,6 @@ mod tests {
         let failed: Vec<&FailedPair> = networks.failed().collect();
         let (local, remote) = ("::ffff:192.168.100.1".into(), "::ffff:192.168.101.3".into());
         assert_eq!(failed, [&FailedPair { local, remote }]);
-        assert!(networks.uses().is_empty() && !networks.is_empty());
+        assert!(networks.by_process().is_empty() && !networks.is_empty());
     }
 }

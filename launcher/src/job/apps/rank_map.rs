@@ -1,20 +1,21 @@
-//! Ranks of several programs onto hosts: each program's onto its own, or onto the job's from the
-//! first free slot on.
+//! Mapping of the ranks of several programs to hosts: to the program's own hosts, or to the job's from the first free
+//! slot on.
 
 use super::AppSpec;
 use crate::hosts::Host;
 use crate::plan::map::{MapError, RankMap};
 use rlaunch_bootstrap::id::Rank;
 
-/// Programs that run on the same list of hosts, and where their ranks are if these are all there is.
-struct Group<'a> {
+/// Programs that share a list of hosts.
+struct HostGroup<'a> {
     hosts: &'a [Host],
-    /// Numbers of programs, ascending.
+    /// Indices of the programs, ascending.
     members: Vec<usize>,
+    /// Ranks of these programs on their hosts, numbered from 0.
     map: RankMap,
 }
 
-/// Where every rank runs. `by` deals so many ranks, or one for each slot, to the slots of hosts.
+/// Maps all ranks. `by` deals a number of ranks, or one for each slot, to the slots of hosts.
 pub(crate) fn map_ranks(
     apps: &[AppSpec],
     common: &[Host],
@@ -34,13 +35,13 @@ pub(crate) fn map_ranks(
                 let all = by(hosts, None)?;
                 match all.world_size.checked_sub(others).filter(|&left| left > 0) {
                     Some(left) => sizes[last] = left,
-                    // Not even one is left.
+                    // No slot is left, so that this fails with the number that is needed.
                     None => return by(hosts, Some(others.saturating_add(1))),
                 }
                 all
             }
         };
-        groups.push(Group { hosts, members, map });
+        groups.push(HostGroup { hosts, members, map });
     }
     let mut end = 0_u32;
     let first = |size: &u32| {
@@ -59,13 +60,13 @@ pub(crate) fn map_ranks(
     Ok(RankMap::of(hosts, firsts))
 }
 
-impl Group<'_> {
-    /// Adds its ranks, as the job counts them, to those of its hosts.
+impl HostGroup<'_> {
+    /// Adds the group's ranks, in the job's numbering, to those of its hosts.
     fn place(&self, sizes: &[u32], firsts: &[u32], hosts: &mut Vec<(Host, Vec<Rank>)>) {
         for host in self.hosts {
             let node = self.map.nodes.iter().find(|node| node.host == *host);
             let ranks = node.map_or(&[][..], |node| &node.ranks);
-            let ranks = ranks.iter().filter_map(|rank| self.of_job(*rank, sizes, firsts));
+            let ranks = ranks.iter().filter_map(|rank| self.job_rank(*rank, sizes, firsts));
             let is_same =
                 |(known, _): &&mut (Host, _)| known.name == host.name && known.user == host.user;
             match hosts.iter_mut().find(is_same) {
@@ -81,8 +82,9 @@ impl Group<'_> {
         }
     }
 
-    /// The group's ranks are those of its programs, one program's after the other's.
-    fn of_job(&self, rank: Rank, sizes: &[u32], firsts: &[u32]) -> Option<Rank> {
+    /// Converts a rank of the group to the job's numbering. `sizes` and `firsts` are the number of ranks and the first
+    /// rank of each program.
+    fn job_rank(&self, rank: Rank, sizes: &[u32], firsts: &[u32]) -> Option<Rank> {
         let mut left = rank.0;
         for &member in &self.members {
             match left.checked_sub(sizes[member]) {
@@ -123,7 +125,7 @@ mod tests {
         map_ranks(apps, &common, by).map_err(|error| error.to_string())
     }
 
-    /// `a: 0 1 · b: 2`, and the program of each rank.
+    /// Returns `a: 0 1 · b: 2`, and the program of each rank.
     fn shown(map: &RankMap) -> (String, Vec<usize>) {
         let node = |node: &crate::plan::map::MappedNode| {
             let ranks: Vec<String> = node.ranks.iter().map(ToString::to_string).collect();
@@ -159,10 +161,10 @@ mod tests {
     #[test]
     fn too_few_slots_count_all_programs() {
         let apps = [app(None, Some(1)), app(None, Some(1))];
-        let said = "2 ranks asked, 1 slot (p 1): use p:2 or --oversubscribe";
-        assert_eq!(map("p", &apps, MapBy::Slot), Err(said.to_owned()));
+        let error = "2 ranks asked, 1 slot (p 1): use p:2 or --oversubscribe";
+        assert_eq!(map("p", &apps, MapBy::Slot), Err(error.to_owned()));
         let apps = [app(None, Some(1)), app(None, None)];
-        assert_eq!(map("p", &apps, MapBy::Slot), Err(said.to_owned()));
+        assert_eq!(map("p", &apps, MapBy::Slot), Err(error.to_owned()));
     }
 
     proptest! {

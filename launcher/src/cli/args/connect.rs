@@ -1,0 +1,91 @@
+//! Options that say how to reach hosts.
+
+use super::ConfigArgs;
+use crate::connect::connector::Container;
+use crate::connect::options::NewHostsRule;
+use std::path::PathBuf;
+
+/// Connections to hosts: SSH or another command, containers, the agent.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct ConnectArgs {
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+
+    /// SSH port of hosts for which ~/.ssh/config sets none
+    #[arg(long, value_name = "PORT", help_heading = "Reaching hosts")]
+    pub(crate) port: Option<u16>,
+
+    /// Reach hosts by this command in place of rlaunch's own SSH: 'ssh -p 2222',
+    /// 'kubectl exec -i {host} -- sh -c'
+    ///
+    /// It is called as mpirun calls its remote shell, `CMD HOST LINE`, and runs LINE in a shell on HOST. In a
+    /// CMD with {host} the host's name goes there.
+    #[arg(
+        long, value_name = "CMD", conflicts_with_all = ["port", "ssh_config"],
+        help_heading = "Reaching hosts"
+    )]
+    pub(crate) rsh: Option<String>,
+
+    /// Run in the container of this name on every host, or in one started from this image
+    ///
+    /// Running containers: docker:NAME, podman:NAME, nerdctl:NAME, toolbox:NAME; forced:NAME if the login
+    /// itself enters the container; other:NAME with --container-exec. Text with a / : or @ names an IMAGE:
+    /// docker, podman or nerdctl start a container from it for this job, with the host's network and
+    /// /dev/infiniband, as in docker:ubuntu:24.04. The hosts must have the image already.
+    #[arg(long, value_name = "KIND:NAME|IMAGE", help_heading = "Reaching hosts")]
+    pub(crate) container: Option<Container>,
+
+    /// Command on the hosts that enters the container, or starts one from an IMAGE; {name} stands for its
+    /// name
+    ///
+    /// 'sudo docker exec -i {name}', or 'docker run --rm -i --network host --ipc host --gpus all {name}'.
+    #[arg(long, value_name = "CMD", help_heading = "Reaching hosts")]
+    pub(crate) container_exec: Option<String>,
+
+    /// Read this file in place of ~/.ssh/config and /etc/ssh/ssh_config
+    #[arg(long, value_name = "FILE", help_heading = "Reaching hosts")]
+    pub(crate) ssh_config: Option<PathBuf>,
+
+    /// Accept, ask about, or refuse hosts whose keys are not in ~/.ssh/known_hosts
+    ///
+    /// Accepted keys are reported. Nothing of yours is sent to a refused host. Without this option
+    /// StrictHostKeyChecking decides (accept-new or no, ask, yes); if it is not set, new hosts are accepted. A
+    /// host whose key has changed is always refused.
+    #[arg(
+        long,
+        value_name = "RULE",
+        value_enum,
+        conflicts_with = "rsh",
+        help_heading = "Reaching hosts"
+    )]
+    pub(crate) new_hosts: Option<NewHostsRule>,
+
+    /// Agent to install on hosts, in place of the one that came with rlaunch
+    #[arg(long, value_name = "FILE", help_heading = "Reaching hosts")]
+    pub(crate) agent: Option<PathBuf>,
+
+    /// Directory in which hosts keep the agent, in place of ~/.cache/rlaunch. Accounts may share it: each has
+    /// its own .rlaunch-UID there
+    #[arg(long, value_name = "DIR", help_heading = "Reaching hosts")]
+    pub(crate) agent_dir: Option<String>,
+
+    /// Limit of simultaneous logins, 128 by default; fewer if an sshd drops connections (MaxStartups), and 8
+    /// at most through one jump host
+    #[arg(
+        long, value_name = "N", help_heading = "Reaching hosts",
+        value_parser = clap::value_parser!(u16).range(1..=4096)
+    )]
+    pub(crate) ssh_fanout: Option<u16>,
+}
+
+/// Options of verbs that use SSH without an agent.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct SshArgs {
+    /// SSH port of hosts for which the configuration sets none
+    #[arg(long, value_name = "PORT")]
+    pub(crate) port: Option<u16>,
+
+    /// Read this file in place of ~/.ssh/config and /etc/ssh/ssh_config
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ssh_config: Option<PathBuf>,
+}

@@ -1,0 +1,123 @@
+//! From the words that the user typed to words that clap parses.
+//!
+//! 1. Other launchers' options are translated ([`crate::cli::compat`]), if the command ends in a program.
+//! 2. Settings from variables and from configuration files are inserted before the options of the user, which
+//!    override them ([`crate::cli::config`]), if the command has `--cluster`.
+
+use crate::cli::args::{JobArgs, ProgramArgs, split_programs};
+use crate::cli::compat::{self, Notices};
+use crate::cli::config::{self, ConfigError, LoadedConfig};
+use clap::error::ErrorKind;
+use clap::{Command, CommandFactory, Parser};
+use rlaunch_console::exit::Exit;
+use rlaunch_console::messages::Failed;
+use rlaunch_console::process_env::ProcessEnv;
+use std::ffi::OsString;
+
+/// Command line that clap can parse, and what was found while it was prepared.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CommandLine {
+    /// Name of the command, its options and its arguments.
+    pub(crate) words: Vec<OsString>,
+    pub(crate) config: LoadedConfig,
+    pub(crate) notices: Notices,
+}
+
+/// Error in a command line, or in a file or variable that adds to it. A request for help is one as well.
+#[derive(Debug)]
+pub(crate) enum UsageError {
+    Clap(clap::Error),
+    Config(ConfigError),
+}
+
+impl From<clap::Error> for UsageError {
+    fn from(error: clap::Error) -> UsageError {
+        UsageError::Clap(error)
+    }
+}
+
+impl From<ConfigError> for UsageError {
+    fn from(error: ConfigError) -> UsageError {
+        UsageError::Config(error)
+    }
+}
+
+impl UsageError {
+    /// Replaces a job's help by that of `definition`, which has verbs as well. Jobs are not parsed by it, since
+    /// a program may have the name of a verb.
+    pub(crate) fn with_help_of(self, definition: Command, typed: Vec<OsString>) -> UsageError {
+        match self {
+            UsageError::Clap(error) if error.kind() == ErrorKind::DisplayHelp => {
+                let first = split_programs(&typed).into_iter().next().unwrap_or_default();
+                let words = compat::translate_job(first).map_or(typed, |(words, _)| words);
+                let parsed = definition.try_get_matches_from(words);
+                UsageError::Clap(parsed.err().unwrap_or(error))
+            }
+            other => other,
+        }
+    }
+
+    /// Prints the error or the help, and returns the exit code.
+    pub(crate) fn print(self) -> Exit {
+        match self {
+            UsageError::Clap(error) => {
+                let _ = error.print();
+                if error.use_stderr() { Exit::USAGE } else { Exit::SUCCESS }
+            }
+            UsageError::Config(error) => {
+                Failed::from_error(Exit::USAGE, &error).hint(error.hint()).print();
+                Exit::USAGE
+            }
+        }
+    }
+}
+
+impl CommandLine {
+    /// Prepares the words of a command, the first of which is its name.
+    pub(crate) fn prepare(
+        command: &Command,
+        typed: Vec<OsString>,
+    ) -> Result<CommandLine, UsageError> {
+        let has = |id: &str| command.get_arguments().any(|arg| arg.get_id() == id);
+        let (words, notices) = match has("argv") {
+            true => compat::translate(command.clone(), &typed)?,
+            // `-np` of mpirun is the only such option of commands without a program.
+            false => (with_long_np(command, typed), Notices::default()),
+        };
+        let (words, config) = match has("cluster") {
+            true => insert_settings(command.clone(), words)?,
+            false => (words, LoadedConfig::default()),
+        };
+        Ok(CommandLine { words, config, notices })
+    }
+}
+
+/// Parses the command line of a job: one program, or several with `:` between them.
+pub(crate) fn parse_job(typed: Vec<OsString>) -> Result<(JobArgs, CommandLine), UsageError> {
+    let mut programs = split_programs(&typed).into_iter();
+    let (words, mut notices) = compat::translate_job(programs.next().unwrap_or_default())?;
+    let (words, config) = insert_settings(JobArgs::command(), words)?;
+    let args = JobArgs::try_parse_from(&words)?;
+    let mut other_programs = Vec::new();
+    for words in programs {
+        let (program, of_program) = ProgramArgs::parse(&words)?;
+        other_programs.push(program);
+        notices.extend(of_program);
+    }
+    let args = JobArgs { other_programs, typed, ..args };
+    Ok((args, CommandLine { words, config, notices }))
+}
+
+/// Replaces `-np` by `--np` for a command that has this option.
+fn with_long_np(command: &Command, typed: Vec<OsString>) -> Vec<OsString> {
+    let has_np = command.get_arguments().any(|arg| arg.get_long() == Some("np"));
+    let long = |word: OsString| if has_np && word == "-np" { "--np".into() } else { word };
+    typed.into_iter().map(long).collect()
+}
+
+fn insert_settings(
+    command: Command,
+    words: Vec<OsString>,
+) -> Result<(Vec<OsString>, LoadedConfig), ConfigError> {
+    config::with_defaults(JobArgs::command(), command, words, &ProcessEnv::current())
+}

@@ -1,0 +1,118 @@
+//! Options of ranks, of the network between them, and of connections to hosts.
+
+use super::JobError;
+use crate::cli::args::{ConnectArgs, EnvironmentArgs, NetworkArgs, PlacementArgs};
+use crate::cli::config::LoadedConfig;
+use crate::connect::connector::{Container, Rsh};
+use crate::connect::options::ConnectOptions;
+use crate::plan::horovod;
+use crate::plan::map::MapBy;
+use crate::plan::placement::Bind;
+use crate::plan::rank_config::{Options, Transport};
+use crate::plan::rank_env;
+use crate::plan::selection::PortWishes;
+use rlaunch_bootstrap::job::EnvVar;
+use std::ffi::OsString;
+
+/// Lowers the options that say how to reach hosts.
+pub(crate) fn connect_options(
+    args: ConnectArgs,
+    config: &LoadedConfig,
+) -> Result<ConnectOptions, JobError> {
+    let ConnectArgs { port, ssh_config, rsh, new_hosts, container, container_exec, .. } = args;
+    if let Some(directory) = &args.agent_dir {
+        crate::connect::agent::deploy::check_directory(directory).map_err(JobError::AgentDir)?;
+    }
+    Ok(ConnectOptions {
+        host_table: config.hosts.clone(),
+        port,
+        ssh_config,
+        check_ssh_config_permissions: config.check_ssh_config_permissions,
+        rsh: rsh.map(|text| Rsh::parse("--rsh", &text)).transpose()?,
+        new_hosts,
+        container: Container::from_args(container, container_exec)?,
+        here: false,
+        retry_until_up: false,
+        agent: args.agent,
+        agent_dir: args.agent_dir,
+        fanout: args.ssh_fanout,
+    })
+}
+
+/// Collects the variables that are passed on from this shell and those that the user set, and the names of the
+/// latter.
+pub(super) fn variables(
+    args: &EnvironmentArgs,
+    network: &NetworkArgs,
+) -> Result<(Vec<EnvVar>, Vec<String>), JobError> {
+    let wanted = rank_env::Wanted {
+        named: named_variables(network, &args.env),
+        files: args.env_file.clone(),
+        nothing_else: args.no_env,
+        login: args.login,
+    };
+    let (mut env, explicit) = rank_env::forwarded(std::env::vars_os(), &wanted)?;
+    let name = rlaunch_bootstrap::env::RLAUNCH_INIT_TIMEOUT;
+    if network.init_timeout.is_some() && !explicit.iter().any(|asked| asked == name) {
+        // --init-timeout overrides the shell's variable.
+        env.retain(|var| var.name != name);
+    }
+    for var in &env {
+        let (name, value) = (var.name.to_string_lossy(), var.value.to_string_lossy());
+        tracing::debug!(
+            "forwards {name}={}",
+            rlaunch_bootstrap::env::redacted_value(&name, &value)
+        );
+    }
+    Ok((env, explicit))
+}
+
+/// Lists the variables of `-x`, and the one that makes NCCL load the plugin of `--nccl-net-plugin`.
+fn named_variables(network: &NetworkArgs, env: &[OsString]) -> Vec<OsString> {
+    let plugin = network.nccl_net_plugin.iter().map(|path| {
+        let mut variable = OsString::from("NCCL_NET_PLUGIN=");
+        variable.push(path);
+        variable
+    });
+    plugin.chain(env.iter().cloned()).collect()
+}
+
+/// Lowers the options for ranks' CPUs, GPUs and network.
+pub(super) fn rank_options(
+    placement: PlacementArgs,
+    network: NetworkArgs,
+    env: &[EnvVar],
+) -> Result<Options, JobError> {
+    let bind = match (placement.bind, placement.cpus_per_rank) {
+        (bind, None) => bind.unwrap_or_default(),
+        (None | Some(Bind::Core(_)), each) => Bind::Core(each),
+        (Some(_), Some(_)) => return Err(JobError::CpusPerRank),
+    };
+    let require_rdma = network.require_rdma;
+    let transport = match (network.transport, require_rdma) {
+        (Transport::Tcp, true) => return Err(JobError::RdmaByTcp),
+        (_, true) => Transport::Rdma,
+        (transport, false) => transport,
+    };
+    Ok(Options {
+        map_by: MapBy::default(),
+        bind,
+        gpu_mask: placement.gpu_mask,
+        transport,
+        require_rdma,
+        ports: PortWishes {
+            hca: network.hca,
+            gid_index: network.gid_index,
+            connect: network.connect,
+        },
+        nccl_net_plugin: network.nccl_net_plugin,
+        nccl_verify: network.nccl_verify,
+        nccl_share_gpu: network.nccl_share_gpu,
+        env_styles: network.env_style,
+        horovod: !network.no_horovod && horovod::is_left_to_us(env),
+        traffic_class: network.mesh.traffic_class,
+        service_level: network.mesh.service_level,
+        init_timeout: network.init_timeout,
+        mesh: network.mesh.options(),
+    })
+}

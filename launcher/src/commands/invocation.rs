@@ -1,0 +1,114 @@
+//! The verb or the job that a command line means.
+
+use super::Verb;
+use crate::cli::args::JobArgs;
+use crate::cli::command_line::{CommandLine, UsageError, parse_job};
+use clap::{Command, CommandFactory, FromArgMatches, Subcommand, ValueHint};
+use rlaunch_bootstrap::client::command;
+use std::ffi::OsString;
+
+/// Parsed command line of rlaunch.
+#[derive(Debug)]
+pub(crate) enum Invocation {
+    Verb(Box<Verb>, Box<CommandLine>),
+    /// Command for ranks with its words: `barrier`, or `kv get KEY`.
+    RankCommand(Vec<OsString>),
+}
+
+impl Invocation {
+    /// Parses a command line, the first word of which is the command's name. The second word is the verb; if it is
+    /// not one, the command line is that of a job.
+    pub(crate) fn parse(typed: Vec<OsString>) -> Result<Invocation, UsageError> {
+        let first = typed.get(1).and_then(|word| word.to_str()).unwrap_or_default();
+        if Verb::has_subcommand(first) {
+            return parse_verb(&typed);
+        }
+        if command::VERBS.contains(&first) {
+            return Ok(Invocation::RankCommand(typed.into_iter().skip(1).collect()));
+        }
+        let parsed = parse_job(typed.clone());
+        let (args, line) = parsed.map_err(|error| error.with_help_of(definition(), typed))?;
+        Ok(Invocation::Verb(Box::new(Verb::Job(Box::new(args))), Box::new(line)))
+    }
+}
+
+/// Returns the definition of all that can be typed, for help, completions and manual pages. Nothing is parsed by
+/// it: the first word behind options would be a verb.
+pub(super) fn definition() -> Command {
+    let hint = ValueHint::CommandWithArguments;
+    let job = JobArgs::command().mut_arg("argv", |argv| argv.value_hint(hint));
+    let job = job.subcommand_negates_reqs(true).disable_help_subcommand(true);
+    Verb::augment_subcommands(job)
+}
+
+fn parse_verb(typed: &[OsString]) -> Result<Invocation, UsageError> {
+    let rlaunch = Command::new("rlaunch").max_term_width(100).disable_help_subcommand(true);
+    let rlaunch = Verb::augment_subcommands(rlaunch);
+    let (mut verb, mut depth) = (&rlaunch, 1);
+    while let Some(found) = typed.get(depth).and_then(|word| verb.find_subcommand(word)) {
+        verb = found;
+        depth += 1;
+    }
+    let (names, options) = typed.split_at(depth);
+    let line = CommandLine::prepare(verb, [&names[..1], options].concat())?;
+    let words = names.iter().chain(line.words.iter().skip(1));
+    let matches = rlaunch.try_get_matches_from(words)?;
+    let verb = Verb::from_arg_matches(&matches)?;
+    Ok(Invocation::Verb(Box::new(verb), Box::new(line)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::args::COMMON;
+    use crate::commands::bench::BenchCommand;
+
+    fn help(line: &str) -> String {
+        match Invocation::parse(line.split(' ').map(OsString::from).collect()) {
+            Err(UsageError::Clap(error)) => error.to_string(),
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_whole_definition_is_sound() {
+        definition().debug_assert();
+    }
+
+    #[test]
+    fn short_help_lists_verbs_and_the_options_that_people_use_most() {
+        let (short, long) = (help("rlaunch -h"), help("rlaunch -H a --help"));
+        let definition = definition();
+        assert!(definition.get_subcommands().count() > 0);
+        for verb in definition.get_subcommands().map(Command::get_name) {
+            let line = |text: &str| text.lines().any(|l| l.starts_with(&format!("  {verb} ")));
+            assert!(line(&short) && line(&long), "{verb}: {short}");
+        }
+        for option in COMMON {
+            assert!(short.contains(&format!("--{option}")), "{option}: {short}");
+        }
+        let topo = help("rlaunch topo -h");
+        assert!(topo.contains("Usage: rlaunch topo [OPTIONS]"), "{topo}");
+        // Options and the verbs' lines, each of which fits a terminal of 100 columns.
+        assert!(short.lines().count() <= 60, "{short}");
+        assert!(!short.contains("--oversubscribe") && long.contains("--oversubscribe"), "{short}");
+    }
+
+    #[test]
+    fn a_verb_in_a_verb_has_its_own_options() {
+        let parse = |line: &str| {
+            let words = line.split(' ').map(OsString::from).collect();
+            match Invocation::parse(words) {
+                Ok(Invocation::Verb(verb, line)) => (*verb, line.words),
+                other => panic!("{line}: {other:?}"),
+            }
+        };
+        let (verb, words) = parse("rlaunch bench train -np 1,2 -bind-to none ./train -np 3");
+        let Verb::Bench(command) = verb else { panic!("{verb:?}") };
+        assert!(matches!(*command, BenchCommand::Train(_)), "{command:?}");
+        assert_eq!(words, ["rlaunch", "--np", "1,2", "--bind=none", "./train", "-np", "3"]);
+        let (verb, _) = parse("rlaunch bench lat -np 2");
+        let Verb::Bench(command) = verb else { panic!("{verb:?}") };
+        assert!(matches!(*command, BenchCommand::Measure(_)), "{command:?}");
+    }
+}

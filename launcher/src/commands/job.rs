@@ -1,0 +1,24 @@
+//! `rlaunch PROGRAM`: runs a job.
+
+use super::verb_hint::verb_hint;
+use crate::cli::args::JobArgs;
+use crate::cli::command_line::CommandLine;
+use crate::cli::lower;
+use crate::job::options::DryRun;
+use crate::run::{self, dry_run};
+use rlaunch_console::exit::Exit;
+use rlaunch_console::messages::Failed;
+
+/// Runs the job, or the dry run of it.
+pub(super) async fn run(args: JobArgs, line: &CommandLine) -> Result<Exit, Failed> {
+    let verb = verb_hint(&args);
+    let job = lower::job_or_fail(args, &line.config)?;
+    let ended = match job.dry_run {
+        Some(DryRun::Offline) => dry_run::offline(&job),
+        Some(DryRun::Agents) | None => run::run_job(job).await,
+    };
+    ended.map_err(|failed| match failed.exit {
+        Exit::NOT_FOUND if !failed.by_rank => failed.hint(verb),
+        _ => failed,
+    })
+}

@@ -1,0 +1,160 @@
+//! Input of a report: a file, standard input, or a job's record.
+
+use super::log_metrics::{KNOWN_FORMATS, LogMetrics};
+use super::{Finding, FindingKind};
+use crate::run::record::JobRecord;
+use crate::run::record::store::{self, RecordStore, RecordStoreError};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// Limit of an input's size, in bytes.
+const MAX_BYTES: u64 = 256 << 20;
+
+/// Output of a run with its metrics.
+#[derive(Debug)]
+pub(crate) struct ReportInput {
+    pub(crate) name: String,
+    pub(crate) job: Option<JobFacts>,
+    pub(crate) metrics: LogMetrics,
+}
+
+/// Facts about a job from its record.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct JobFacts {
+    pub(crate) id: String,
+    pub(crate) program: Vec<String>,
+    pub(crate) ranks: u32,
+    /// Hosts by rank.
+    #[serde(skip)]
+    hosts: BTreeMap<u32, String>,
+    pub(crate) nodes: usize,
+    pub(crate) seconds: f64,
+    pub(crate) exit_code: u8,
+    pub(crate) left_out_bytes: u64,
+}
+
+/// Error that leaves nothing to report.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InputError {
+    #[error("cannot read {name}")]
+    Read { name: String, source: io::Error },
+    #[error("{0} is larger than {limit} MiB", limit = MAX_BYTES >> 20)]
+    TooLarge(String),
+    #[error("no figures in {0}")]
+    NoFigures(String),
+    #[error(transparent)]
+    Record(#[from] RecordStoreError),
+}
+
+impl InputError {
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            InputError::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                let words = "`last` is the last job; other jobs are named by their ids, or by the \
+                             first 6 or more digits of them";
+                Some(words.to_owned())
+            }
+            InputError::Read { .. } => None,
+            InputError::TooLarge(name) => {
+                Some(format!("its end may be enough: tail -c 64M {name} | rlaunch report -"))
+            }
+            InputError::NoFigures(_) => Some(KNOWN_FORMATS.to_owned()),
+            InputError::Record(error) => error.hint(),
+        }
+    }
+}
+
+impl ReportInput {
+    /// Reads an input. `source` is a file, `-`, `last` or the id of a job; a file takes precedence over a job.
+    pub(crate) fn read(source: &OsStr) -> Result<ReportInput, InputError> {
+        let path = Path::new(source);
+        let text = source.to_string_lossy();
+        let is_file = path.exists();
+        if source == "-" {
+            return ReportInput::from_stream("standard input", io::stdin().lock());
+        }
+        if text == "last" && !is_file {
+            return Ok(ReportInput::from_record(&RecordStore::for_user()?.last()?));
+        }
+        if store::begins_id(&text) && !is_file {
+            return Ok(ReportInput::from_record(&RecordStore::for_user()?.find(&text)?));
+        }
+        let opened = File::open(path).map_err(|source| {
+            let name = text.clone().into_owned();
+            InputError::Read { name, source }
+        })?;
+        ReportInput::from_stream(&text, opened)
+    }
+
+    fn from_stream(name: &str, stream: impl Read) -> Result<ReportInput, InputError> {
+        let mut bytes = Vec::new();
+        let read = stream.take(MAX_BYTES + 1).read_to_end(&mut bytes);
+        read.map_err(|source| InputError::Read { name: name.to_owned(), source })?;
+        if bytes.len() as u64 > MAX_BYTES {
+            return Err(InputError::TooLarge(name.to_owned()));
+        }
+        if bytes.first() == Some(&b'{')
+            && let Ok(record) = serde_json::from_slice(&bytes)
+        {
+            return Ok(ReportInput::from_record(&record));
+        }
+        Ok(ReportInput::from_text(name, &String::from_utf8_lossy(&bytes)))
+    }
+
+    /// Reads lines with or without the tags of a launcher.
+    pub(crate) fn from_text(name: &str, text: &str) -> ReportInput {
+        let mut metrics = LogMetrics::default();
+        text.lines().for_each(|line| metrics.add_tagged_line(line));
+        ReportInput { name: name.to_owned(), job: None, metrics }
+    }
+
+    pub(crate) fn from_record(record: &JobRecord) -> ReportInput {
+        let mut metrics = LogMetrics::default();
+        for (rank, line) in record.output.lines() {
+            metrics.add_line(Some(rank), &line);
+        }
+        let name = format!("job {}", record.job);
+        ReportInput { name, job: Some(JobFacts::from_record(record)), metrics }
+    }
+}
+
+impl JobFacts {
+    fn from_record(record: &JobRecord) -> JobFacts {
+        let ranks = record
+            .hosts
+            .iter()
+            .flat_map(|host| host.ranks.iter().map(|rank| (*rank, host.host.clone())));
+        JobFacts {
+            id: record.job.clone(),
+            program: record.program.clone(),
+            ranks: record.ranks(),
+            hosts: ranks.collect(),
+            nodes: record.hosts.len(),
+            seconds: record.seconds,
+            exit_code: record.end.exit_code,
+            left_out_bytes: record.output.left_out_bytes,
+        }
+    }
+
+    pub(crate) fn host_of(&self, rank: u32) -> Option<&str> {
+        self.hosts.get(&rank).map(String::as_str)
+    }
+
+    pub(crate) fn findings(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        if self.exit_code != 0 {
+            let text = format!("the job has failed with exit code {}", self.exit_code);
+            findings.push(Finding::new(FindingKind::Failed, text));
+        }
+        if self.left_out_bytes > 0 {
+            let text = format!("{} bytes of its output were not kept", self.left_out_bytes);
+            let hint = "rlaunch … --tag-output > FILE keeps all of it for rlaunch report FILE";
+            findings.push(Finding::new(FindingKind::LeftOut, text).hint(hint));
+        }
+        findings
+    }
+}

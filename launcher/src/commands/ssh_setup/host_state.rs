@@ -1,0 +1,120 @@
+//! State of hosts, and the changes that they need.
+
+use super::error::SetupError;
+use super::remote::{self, DesiredState};
+use super::{TargetHost, on_hosts};
+use rlaunch_console::text;
+use rlaunch_ssh::KeyLogin;
+use rlaunch_ssh::Ssh;
+use rlaunch_ssh::known_hosts::NewHostKey;
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// State of a host before any change.
+pub(super) enum HostState {
+    /// Its host key is unknown, so no login was tried.
+    Unknown(NewHostKey),
+    /// It accepts none of the user's keys, but may accept a password.
+    Password,
+    /// It accepts a key. The texts describe changes that it still needs.
+    Open(Vec<String>),
+}
+
+impl HostState {
+    /// Tells whether the host needs no changes.
+    pub(super) fn is_done(&self) -> bool {
+        matches!(self, HostState::Open(changes) if changes.is_empty())
+    }
+
+    /// Tells whether the host needs the user's key, as far as is known.
+    pub(super) fn needs_key(&self) -> bool {
+        matches!(self, HostState::Unknown(_) | HostState::Password)
+    }
+
+    /// Describes the changes that the host needs.
+    fn changes(&self, host: &TargetHost, container: Option<&str>) -> Vec<String> {
+        let mut lines = Vec::new();
+        match self {
+            HostState::Open(changes) => return changes.clone(),
+            HostState::Unknown(key) => {
+                lines.push(format!("accept its host key {}", key.fingerprint()));
+                lines.push(format!("log in by the password of {}, unless a key works", host.user));
+            }
+            HostState::Password => lines.push(format!("log in by the password of {}", host.user)),
+        }
+        lines.push(
+            "add your key to ~/.ssh/authorized_keys (mode 600, ~/.ssh 700, ~ not writable for \
+             others)"
+                .to_owned(),
+        );
+        if let Some(name) = container {
+            lines.push(format!(
+                "add the container's key with its command, ~/.ssh/rlaunch-{name}.sh (mode 700)"
+            ));
+        }
+        lines
+    }
+}
+
+/// Finds the states of all hosts at once, without changes. `desired` is compared with hosts that accept a key already.
+pub(super) async fn find(
+    ssh: &Arc<Ssh>,
+    hosts: &[Arc<TargetHost>],
+    desired: &[DesiredState],
+) -> Vec<Result<HostState, SetupError>> {
+    let checks = hosts.iter().zip(desired).map(|(host, desired)| {
+        let (ssh, host, desired) = (ssh.clone(), host.clone(), desired.clone());
+        (host.name.clone(), async move { find_one(&ssh, &host, &desired).await })
+    });
+    on_hosts("connecting", checks.collect()).await
+}
+
+async fn find_one(
+    ssh: &Ssh,
+    host: &TargetHost,
+    desired: &DesiredState,
+) -> Result<HostState, SetupError> {
+    if let Some(key) = ssh.unknown_key(&host.config).await? {
+        return Ok(HostState::Unknown(key));
+    }
+    match ssh.log_in_by_key(&host.config).await? {
+        KeyLogin::Open(connection) => {
+            let changes = remote::apply(&connection, desired, true).await;
+            connection.close().await;
+            Ok(HostState::Open(changes?))
+        }
+        KeyLogin::Refused { takes_passwords: true, .. } => Ok(HostState::Password),
+        KeyLogin::Refused { takes_passwords: false, .. } => Err(host.closed()),
+    }
+}
+
+/// Formats all changes: those on this machine, then those on hosts, grouped by equal changes. The text is empty if there
+/// are none.
+pub(super) fn format_plan<'a>(
+    here: &[String],
+    hosts: impl Iterator<Item = (&'a TargetHost, &'a HostState)>,
+    container: Option<&str>,
+) -> String {
+    let mut groups: Vec<(Vec<&str>, Vec<String>)> = Vec::new();
+    for (host, state) in hosts.filter(|(_, state)| !state.is_done()) {
+        let lines = state.changes(host, container);
+        match groups.iter_mut().find(|(_, known)| *known == lines) {
+            Some((names, _)) => names.push(&host.name),
+            None => groups.push((vec![&host.name], lines)),
+        }
+    }
+    let mut text = String::new();
+    let mut block = |heading: &str, lines: &[String]| {
+        let _ = writeln!(text, "{heading}:");
+        for line in lines {
+            let _ = writeln!(text, "  {line}");
+        }
+    };
+    if !here.is_empty() {
+        block("here", here);
+    }
+    for (names, lines) in &groups {
+        block(&format!("on {}", text::list(names)), lines);
+    }
+    text
+}

@@ -1,0 +1,212 @@
+//! Order in which programs start: a program with `--after` waits until all its conditions are met.
+//!
+//! [`StartOrder`] is fed with ranks that were started and ports that opened, and returns the programs that may start.
+
+use super::after::Condition;
+use super::{AppTitle, nodes_of};
+use crate::job::JobSpec;
+use crate::plan::map::RankMap;
+use rlaunch_bootstrap::id::{NodeId, Rank};
+use rlaunch_bootstrap::job::AwaitedPort;
+use rlaunch_bootstrap::rank_table::RankTable;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// Time after which a message says what a program waits for. Further messages follow after three times as long each.
+const FIRST_REPORT: Duration = Duration::from_secs(10);
+
+/// Program that may start now.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct DueProgram {
+    /// Index of the program in the job.
+    pub(crate) index: u32,
+    /// Nodes on which it has ranks.
+    pub(crate) nodes: Vec<NodeId>,
+}
+
+/// Event for which a program waits.
+#[derive(Debug)]
+enum Awaited {
+    /// Start of these ranks of another program.
+    Ranks(BTreeSet<Rank>),
+    /// Opening of the port with this id.
+    Port(u32),
+}
+
+/// Program that may not start yet.
+struct WaitingProgram {
+    title: AppTitle,
+    program: DueProgram,
+    /// Conditions that are not met yet.
+    awaited: Vec<(Condition, Awaited)>,
+}
+
+/// Programs that wait for conditions.
+pub(crate) struct StartOrder {
+    waiting: Vec<WaitingProgram>,
+    since: Instant,
+    report_at: Instant,
+}
+
+impl StartOrder {
+    /// Lists the programs with conditions. The others start at `now`.
+    pub(crate) fn new(job: &JobSpec, map: &RankMap, now: Instant) -> StartOrder {
+        let mut ids = 0..;
+        let mut awaited = |condition: &Condition| match condition {
+            Condition::Started { index, .. } => {
+                let is_own = |rank: &Rank| map.application_of(*rank) == *index;
+                Some(Awaited::Ranks((0..map.world_size).map(Rank).filter(is_own).collect()))
+            }
+            Condition::PortOpen { .. } => Some(Awaited::Port(ids.next()?)),
+        };
+        let mut waiting = Vec::new();
+        for (index, app) in job.apps.iter().enumerate() {
+            let conditions = app.after.iter();
+            let awaited: Vec<_> =
+                conditions.filter_map(|c| Some((c.clone(), awaited(c)?))).collect();
+            if awaited.is_empty() {
+                continue;
+            }
+            let nodes = nodes_of(map, index).map(|node| node.id).collect();
+            let program = DueProgram { index: u32::try_from(index).unwrap_or(u32::MAX), nodes };
+            waiting.push(WaitingProgram { title: app.title(index), program, awaited });
+        }
+        StartOrder { waiting, since: now, report_at: now + FIRST_REPORT }
+    }
+
+    /// Notes that a rank was started, or failed to start, and returns the programs that may start now.
+    pub(crate) fn on_rank_started(&mut self, rank: Rank) -> Vec<DueProgram> {
+        self.remove_met(|awaited| match awaited {
+            Awaited::Ranks(ranks) => {
+                ranks.remove(&rank);
+                ranks.is_empty()
+            }
+            Awaited::Port(_) => false,
+        })
+    }
+
+    /// Notes that a port accepts connections, and returns the programs that may start now.
+    pub(crate) fn on_port_open(&mut self, id: u32) -> Vec<DueProgram> {
+        self.remove_met(|awaited| matches!(awaited, Awaited::Port(own) if *own == id))
+    }
+
+    fn remove_met(&mut self, mut is_met: impl FnMut(&mut Awaited) -> bool) -> Vec<DueProgram> {
+        for waiting in &mut self.waiting {
+            waiting.awaited.retain_mut(|(_, awaited)| !is_met(awaited));
+        }
+        let due = self.waiting.extract_if(.., |waiting| waiting.awaited.is_empty());
+        due.map(|waiting| waiting.program).collect()
+    }
+
+    /// Returns the time at which [`StartOrder::on_time`] has to be called, if a program waits.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        (!self.waiting.is_empty()).then_some(self.report_at)
+    }
+
+    /// Returns a message for each program that still waits, if it is time for one.
+    pub(crate) fn on_time(&mut self, now: Instant) -> Vec<String> {
+        if now < self.report_at {
+            return Vec::new();
+        }
+        let waited = now.duration_since(self.since);
+        self.report_at = now + waited * 2;
+        let line = |waiting: &WaitingProgram| {
+            let awaited: Vec<String> =
+                waiting.awaited.iter().map(|(condition, _)| condition.to_string()).collect();
+            let seconds = waited.as_secs();
+            format!("{} waits for {}, {seconds} s so far", waiting.title, awaited.join(" and "))
+        };
+        self.waiting.iter().map(line).collect()
+    }
+}
+
+/// Returns the ports that programs wait for, each with the node that tries it: the first node of the waiting program.
+/// A host of the job is tried by its address.
+pub(crate) fn awaited_ports(
+    job: &JobSpec,
+    map: &RankMap,
+    table: &RankTable,
+) -> Vec<(NodeId, AwaitedPort)> {
+    let mut ports = Vec::new();
+    let mut id = 0;
+    for (index, app) in job.apps.iter().enumerate() {
+        let prober = nodes_of(map, index).next().map(|node| node.id);
+        for condition in &app.after {
+            let Condition::PortOpen { host, port } = condition else { continue };
+            let hosts = addresses(host, prober, table);
+            let port = AwaitedPort { id, hosts, port: *port };
+            ports.extend(prober.map(|node| (node, port)));
+            id += 1;
+        }
+    }
+    ports
+}
+
+/// Returns the names and addresses by which a node tries `host`. The node itself is tried by all its addresses.
+fn addresses(host: &str, from: Option<NodeId>, table: &RankTable) -> Vec<String> {
+    let of_job = table.nodes().iter().find(|node| node.host == host);
+    let Some(node) = of_job else { return vec![host.to_owned()] };
+    let mut addresses = vec![node.address.to_string()];
+    if Some(node.node) == from {
+        addresses.extend(["127.0.0.1", "::1"].map(str::to_owned));
+        addresses.extend(node.addresses.iter().map(|own| own.address.to_string()));
+        addresses.sort_unstable();
+        addresses.dedup();
+    }
+    addresses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse;
+    use super::*;
+
+    fn order(line: &str, now: Instant) -> StartOrder {
+        let job = parse(line).unwrap();
+        StartOrder::new(&job, &job.map_ranks().unwrap(), now)
+    }
+
+    fn due(index: u32, nodes: &[u32]) -> Vec<DueProgram> {
+        vec![DueProgram { index, nodes: nodes.iter().copied().map(NodeId).collect() }]
+    }
+
+    #[test]
+    fn a_program_starts_when_all_of_another_has_and_its_ports_are_open() {
+        let line = "-H a,b -np 2 --name srv x : -H b:2,c --after srv,ready:tcp:a:80 y : -H c \
+                    --after ready:tcp:b:81 z";
+        let mut order = order(line, Instant::now());
+        assert_eq!(order.on_rank_started(Rank(0)), []);
+        assert_eq!(order.on_port_open(0), []);
+        assert_eq!(order.on_port_open(1), due(2, &[2]));
+        assert_eq!(order.on_rank_started(Rank(0)), [], "the same one again");
+        assert_eq!(order.on_rank_started(Rank(1)), due(1, &[1, 2]));
+        assert_eq!(order.deadline(), None, "no program waits any more");
+    }
+
+    #[test]
+    fn a_long_wait_is_said_less_and_less_often() {
+        let now = Instant::now();
+        let line =
+            "-H a -np 1 --name srv x : -H b -np 1 --name decode --after srv,ready:tcp:a:80 y";
+        let mut order = order(line, now);
+        let mut reports = Vec::new();
+        for second in 0..=100 {
+            let lines = order.on_time(now + Duration::from_secs(second));
+            reports.extend(lines.into_iter().map(|line| (second, line)));
+        }
+        let seconds: Vec<u64> = reports.iter().map(|(second, _)| *second).collect();
+        assert_eq!(seconds, [10, 30, 90]);
+        let line = "application 2 (decode) waits for srv and ready:tcp:a:80, 30 s so far";
+        assert_eq!(reports[1].1, line);
+        assert_eq!(order.on_rank_started(Rank(0)), []);
+        let left = order.on_time(now + Duration::from_secs(300));
+        assert_eq!(left, ["application 2 (decode) waits for ready:tcp:a:80, 300 s so far"]);
+    }
+
+    #[test]
+    fn a_job_without_conditions_waits_for_nothing() {
+        let mut order = order("-H a,b x", Instant::now());
+        assert_eq!(order.deadline(), None);
+        assert_eq!(order.on_rank_started(Rank(0)), []);
+    }
+}
