@@ -77,8 +77,8 @@ fn it_can_be_read_by_programs() {
 fn what_cannot_be_measured_is_refused_in_a_sentence() {
     let field = Field::new();
     let refused = [
-        ("lat -H a", "rlaunch bench lat is between 2 ranks, and there is 1"),
-        ("bw -H a,b,c", "rlaunch bench bw is between 2 ranks, and there are 3"),
+        ("lat -H a", "rlaunch bench lat is between 2 ranks, but there is 1"),
+        ("bw -H a,b,c", "rlaunch bench bw is between 2 ranks, but there are 3"),
         ("coll -H a,b", "rlaunch bench coll needs a collective: all_reduce"),
         ("lat all_reduce -H a,b", "rlaunch bench lat takes no collective"),
         ("coll allreduce -H a,b", "invalid value 'allreduce'"),

@@ -278,7 +278,7 @@ fn a_host_that_cannot_be_set_up_says_why_and_hides_no_other() {
     let other = field.lab.home("c", Account::Root).unwrap().join(".ssh/other");
     fs::write(other, key).unwrap();
     let ran = run();
-    ran.refused(201, &["  c: the key reaches the host, not container mpicont"]);
+    ran.refused(201, &["  c: the key logs in to the host, not to container mpicont"]);
     ran.hints("command=\"sh ~/.ssh/rlaunch-mpicont.sh\"");
 }
 

@@ -124,7 +124,7 @@ fn mpiexecs_and_torchruns_words_take_effect() {
     assert_eq!(ran.succeeded().sorted(), ["29517", "29517"], "{ran}");
     ran.says(&["ignored: --rdzv_backend\n", "--master-addr a is left out"]);
     let ran = field.rlaunch("-H a,b,c --nnodes 2 true").run();
-    ran.refused(200, &["--nnodes 2, and there are 3 hosts: a, b, c"]);
+    ran.refused(200, &["--nnodes 2, but there are 3 hosts: a, b, c"]);
     let ran = field.rlaunch("-H a,b --nnodes 1:2 true").run();
     ran.ended_with(200).says(&["takes no MIN:MAX"]);
     let ran = field.rlaunch("-H a,b --nproc_per_node gpu true").run();
