@@ -82,7 +82,7 @@ fn what_cannot_be_measured_is_refused_in_a_sentence() {
         ("coll -H a,b", "rlaunch bench coll needs a collective: all_reduce"),
         ("lat all_reduce -H a,b", "rlaunch bench lat takes no collective"),
         ("coll allreduce -H a,b", "invalid value 'allreduce'"),
-        ("lat -H a,b --sizes 9..8", "the first of a range is 1 or more"),
+        ("lat -H a,b --sizes 9..8", "a range starts at 1 or more"),
         ("coll all_reduce -H a,b -np 3", "3 ranks asked, 2 slots"),
     ];
     for (line, sentence) in refused {
