@@ -125,7 +125,8 @@ fn programs_share_one_world_and_have_what_is_their_own() {
     let run = field.rlaunch("-H a -np 1 echo here : -H b -np 1 no-such-program").run();
     run.refused(127, &["no-such-program is not on b"]);
     let run = field.rlaunch("-H a -np 1 echo {{host.nam}} : -H b -np 1 true").run();
-    let said = "application 1 (echo): cannot replace placeholders in `{{host.nam}}` for rank 0: undefined";
+    let said =
+        "application 1 (echo): cannot replace placeholders in `{{host.nam}}` for rank 0: undefined";
     run.refused(200, &[said]).hints("host.oob_ip");
     let run = field.rlaunch("-H a -np 1 true : -H b -np 1 --tag-output true").run();
     run.ended_with(200).says(&["'--tag-output' is for all programs"]);

@@ -20,11 +20,11 @@ const MAX_QUEUED_PER_ADDRESS: usize = 64;
 #[derive(Clone)]
 pub(super) struct TransferSlots {
     total: Arc<Semaphore>,
-    origins: Arc<Mutex<HashMap<IpAddr, Origin>>>,
+    origins: Arc<Mutex<HashMap<IpAddr, AddressSlots>>>,
 }
 
 /// Connections and slots of one address.
-struct Origin {
+struct AddressSlots {
     connections: usize,
     transfers: Arc<Semaphore>,
 }
@@ -50,8 +50,10 @@ impl TransferSlots {
         if total >= MAX_QUEUED || own >= MAX_QUEUED_PER_ADDRESS {
             return None;
         }
-        let fresh =
-            || Origin { connections: 0, transfers: Arc::new(Semaphore::new(MAX_PER_ADDRESS)) };
+        let fresh = || AddressSlots {
+            connections: 0,
+            transfers: Arc::new(Semaphore::new(MAX_PER_ADDRESS)),
+        };
         let entry = origins.entry(from).or_insert_with(fresh);
         entry.connections += 1;
         Some(QueuedTransfer { of: self.clone(), from, transfers: entry.transfers.clone() })
