@@ -122,7 +122,7 @@ pub fn tag_pattern(data: &[u8]) {
     let origin = LineOrigin { rank: u32::MAX, host: "b".into(), local_rank: 0, pid: Some(7) };
     let tag = pattern.format(&origin, "12:00");
     assert!(!tag.is_empty() && !tag.contains('\n'));
-    // Without a word for it, the time is nowhere.
+    // Only `%t` makes a tag depend on the time.
     assert!(pattern.has_time() || tag == pattern.format(&origin, "13:00"));
 }
 

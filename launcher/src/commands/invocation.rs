@@ -38,7 +38,10 @@ pub(super) fn definition() -> Command {
     let hint = ValueHint::CommandWithArguments;
     let job = JobArgs::command().mut_arg("argv", |argv| argv.value_hint(hint));
     let job = job.subcommand_negates_reqs(true).disable_help_subcommand(true);
-    Verb::augment_subcommands(job)
+    // Otherwise the comment of `Verb` would replace them.
+    let about = job.get_about().cloned().unwrap_or_default();
+    let long_about = job.get_long_about().cloned().unwrap_or_default();
+    Verb::augment_subcommands(job).about(about).long_about(long_about)
 }
 
 fn parse_verb(typed: &[OsString]) -> Result<Invocation, UsageError> {
@@ -78,6 +81,7 @@ mod tests {
     #[test]
     fn short_help_lists_verbs_and_the_options_that_people_use_most() {
         let (short, long) = (help("rlaunch -h"), help("rlaunch -H a --help"));
+        assert!(short.starts_with("Start one program") && long.starts_with("Start one program"));
         let definition = definition();
         assert!(definition.get_subcommands().count() > 0);
         for verb in definition.get_subcommands().map(Command::get_name) {

@@ -59,7 +59,7 @@ impl Show {
 fn json<T: Serialize>(value: &T) -> String {
     match serde_json::to_string_pretty(value) {
         Ok(text) => format!("{text}\n"),
-        Err(error) => format!("cannot be redacted_value: {error}\n"),
+        Err(error) => format!("cannot be shown: {error}\n"),
     }
 }
 

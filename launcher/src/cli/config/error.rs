@@ -12,18 +12,18 @@ const TRUST: &str = "`rlaunch trust` shows what the file does and trusts it";
 
 /// Place of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum SettingOrigin {
     /// Line of a file, from 1.
     Line(PathBuf, usize),
     /// Variable of this name.
     Variable(String),
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Origin::Line(path, line) => write!(f, "{}:{line}", path.display()),
-            Origin::Variable(name) => f.write_str(name),
+            SettingOrigin::Line(path, line) => write!(f, "{}:{line}", path.display()),
+            SettingOrigin::Variable(name) => f.write_str(name),
         }
     }
 }
@@ -37,10 +37,10 @@ pub(crate) enum ConfigError {
     #[error("{} is not read: {reason}, and it can name commands to run", path.display())]
     Distrusted { path: PathBuf, reason: String },
     #[error("{origin}: {reason}")]
-    Invalid { origin: Origin, reason: String },
+    Invalid { origin: SettingOrigin, reason: String },
     #[error("{origin}: unknown key `{key}`{}", suggestion(nearest.as_deref(), known))]
     UnknownKey {
-        origin: Origin,
+        origin: SettingOrigin,
         key: String,
         /// Known key with a similar name.
         nearest: Option<String>,
@@ -83,7 +83,7 @@ fn profile_names(has: &[String]) -> String {
 impl ConfigError {
     /// Makes the error for a line of a file.
     pub(crate) fn at_line(path: &Path, line: usize, reason: impl Into<String>) -> ConfigError {
-        let origin = Origin::Line(path.to_owned(), line);
+        let origin = SettingOrigin::Line(path.to_owned(), line);
         ConfigError::Invalid { origin, reason: reason.into() }
     }
 

@@ -1,7 +1,7 @@
 //! `rlaunch.toml` as data: defaults, profiles and hosts with their line numbers. Keys and values of options
 //! are not checked here.
 
-use super::error::{ConfigError, Origin};
+use super::error::{ConfigError, SettingOrigin};
 use crate::hosts::host_table::HostEntry;
 use rlaunch_bootstrap::shell_safe;
 use rlaunch_console::text::nearest;
@@ -29,7 +29,7 @@ pub(crate) enum SettingValue {
 pub(crate) struct Setting {
     pub(crate) key: String,
     pub(crate) value: SettingValue,
-    pub(crate) origin: Origin,
+    pub(crate) origin: SettingOrigin,
 }
 
 /// Content of a configuration file.
@@ -76,7 +76,7 @@ pub(crate) fn parse(text: &str, path: &Path) -> Result<ConfigFile, ConfigError> 
     if let (None, Some(first)) = (&file.host_list, file.hosts.first()) {
         // The file describes a cluster, so its hosts are those of a job.
         let names = file.hosts.iter().map(HostEntry::bracketed).collect();
-        let origin = Origin::Line(path.to_owned(), first.line);
+        let origin = SettingOrigin::Line(path.to_owned(), first.line);
         file.host_list =
             Some(Setting { key: "hosts".into(), value: SettingValue::List(names), origin });
     }
@@ -105,8 +105,8 @@ impl FileParser<'_> {
         line.min(self.text.lines().count().max(1))
     }
 
-    fn origin<T>(&self, item: &Spanned<T>) -> Origin {
-        Origin::Line(self.path.to_owned(), self.line(item.span().start))
+    fn origin<T>(&self, item: &Spanned<T>) -> SettingOrigin {
+        SettingOrigin::Line(self.path.to_owned(), self.line(item.span().start))
     }
 
     fn invalid<T>(&self, item: &Spanned<T>, reason: impl Into<String>) -> ConfigError {

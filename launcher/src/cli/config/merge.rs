@@ -1,6 +1,6 @@
 //! Settings as words of a command line: checks of keys and values, and which of several values takes effect.
 
-use super::error::{ConfigError, Origin};
+use super::error::{ConfigError, SettingOrigin};
 use super::file::{Setting, SettingValue};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
@@ -24,7 +24,7 @@ pub(crate) struct OptionSetting {
     pub(crate) option: String,
     /// Words to insert into the command line; empty for a flag that is off.
     pub(crate) words: Vec<OsString>,
-    pub(crate) origin: Origin,
+    pub(crate) origin: SettingOrigin,
 }
 
 /// Finds an option by its long name or an alias.
@@ -48,7 +48,7 @@ pub(crate) fn check(all: &Command, setting: &Setting) -> Result<OptionSetting, C
     let option = arg.get_long().unwrap_or(&setting.key).to_owned();
     let origin = setting.origin.clone();
     let invalid = |reason: String| ConfigError::Invalid { origin: setting.origin.clone(), reason };
-    let is_variable = matches!(setting.origin, Origin::Variable(_));
+    let is_variable = matches!(setting.origin, SettingOrigin::Variable(_));
     let words = words(arg, &option, &setting.value, is_variable)
         .map_err(|reason| invalid(format!("`{}` {reason}", setting.key)))?;
     for word in &words {
@@ -157,7 +157,7 @@ pub(crate) fn select(
     // Later values override earlier ones, so those of the lowest precedence come first.
     let mut added = Vec::new();
     for layer in layers {
-        let mut of_layer: Vec<(&Arg, Origin)> = Vec::new();
+        let mut of_layer: Vec<(&Arg, SettingOrigin)> = Vec::new();
         let mut added_here = Vec::new();
         for setting in layer {
             // A verb takes settings for its options, except for those that have to be typed.

@@ -32,7 +32,7 @@ pub(crate) use trusted::{TrustState, TrustStore, TrustedFile};
 
 use crate::hosts::host_table::{HostEntry, HostTable};
 use clap::{ArgMatches, Command};
-use error::Origin;
+use error::SettingOrigin;
 use file::{ConfigFile, Setting, SettingValue};
 use find::ReadFile;
 use merge::OptionSetting;
@@ -172,7 +172,7 @@ pub(crate) fn with_defaults(
     let (settings, left_out) = merge::select(&command, &matches, layers)?;
     notes.extend(left_out);
     let check_ssh_config_permissions = settings.iter().any(|setting| {
-        setting.option == "ssh-config" && matches!(setting.origin, Origin::Line(..))
+        setting.option == "ssh-config" && matches!(setting.origin, SettingOrigin::Line(..))
     });
     let effective = settings.iter().map(|s| format!("{} ({})", s.option, s.origin)).collect();
     let paths = files.iter().map(|file| file.path.clone()).collect();
@@ -259,7 +259,7 @@ fn from_variables(
         if value.is_empty() || !merge::is_setting(option) {
             continue;
         }
-        let origin = Origin::Variable(name.to_owned());
+        let origin = SettingOrigin::Variable(name.to_owned());
         let Some(text) = value.to_str() else {
             return Err(ConfigError::Invalid { origin, reason: "it is not UTF-8".to_owned() });
         };

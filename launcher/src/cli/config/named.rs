@@ -3,7 +3,7 @@
 //!
 //! Only relative names and names below the file's directory are covered. A file elsewhere did not come with it.
 
-use super::error::Origin;
+use super::error::SettingOrigin;
 use super::file::{ConfigFile, Setting, SettingValue};
 use super::{find, merge, trusted};
 use clap::Command;
@@ -62,7 +62,7 @@ pub(super) fn named_files(all: &Command, file: &ConfigFile, path: &Path) -> Vec<
     let of_profiles = file.profiles.iter().flat_map(|(_, settings)| settings);
     let mut found: Vec<NamedFile> = Vec::new();
     for setting in file.host_list.iter().chain(&file.defaults).chain(of_profiles) {
-        let Origin::Line(_, line) = setting.origin else { continue };
+        let SettingOrigin::Line(_, line) = setting.origin else { continue };
         for (name, is_word) in names(all, setting) {
             let name = PathBuf::from(name);
             match found.iter_mut().find(|known| known.name == name) {

@@ -1,6 +1,6 @@
 //! Review of a configuration file before it is trusted: the effects that it would have.
 
-use super::error::{ConfigError, FILE, Origin};
+use super::error::{ConfigError, FILE, SettingOrigin};
 use super::file::{self, Setting, SettingValue};
 use super::named::{self, NamedFile};
 use super::{TrustStore, find, merge, untrusted};
@@ -64,7 +64,7 @@ fn setting_line(
 ) -> Result<Option<(usize, String)>, ConfigError> {
     let checked = merge::check(all, setting)?;
     let is_harmless = untrusted::is_harmless(&checked);
-    let Origin::Line(_, line) = checked.origin else { return Ok(None) };
+    let SettingOrigin::Line(_, line) = checked.origin else { return Ok(None) };
     if is_harmless && section.is_empty() {
         return Ok(None);
     }

@@ -4,7 +4,7 @@
 //! Every key is in one of two lists. A key that is in neither needs trust, and fails a test until it is put into
 //! one.
 
-use super::error::Origin;
+use super::error::SettingOrigin;
 use super::merge::OptionSetting;
 use crate::hosts::host_table::HostEntry;
 use rlaunch_console::shell::quoted;
@@ -110,7 +110,7 @@ pub(super) fn is_harmless(setting: &OptionSetting) -> bool {
 
 /// Tells whether a setting is from this file.
 pub(super) fn is_from(setting: &OptionSetting, path: &Path) -> bool {
-    matches!(&setting.origin, Origin::Line(file, _) if file == path)
+    matches!(&setting.origin, SettingOrigin::Line(file, _) if file == path)
 }
 
 /// Returns the effect of a key that needs trust.
@@ -141,7 +141,7 @@ impl IgnoredKeys {
         hosts: &[HostEntry],
     ) -> Option<IgnoredKeys> {
         let line_here = |setting: &OptionSetting| match &setting.origin {
-            Origin::Line(file, line) if file == path => Some(*line),
+            SettingOrigin::Line(file, line) if file == path => Some(*line),
             _ => None,
         };
         let mut keys: Vec<(String, usize)> =

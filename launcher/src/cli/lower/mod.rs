@@ -52,11 +52,10 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, JobEr
     let (hosts, is_local) = select_hosts(&args.hosts, &programs, config, &mut connect)?;
     args.compat.check_nodes(&hosts)?;
     let here = std::env::current_dir().map_err(JobError::WorkingDir)?;
-    let environment = args.environment;
-    let (env, explicit) = options::variables(&environment, &args.network)?;
+    let (env, explicit) = options::variables(&args.environment, &args.network)?;
     let rank_options = options::rank_options(args.placement, args.network, &env)?;
     let script = |argv: &[OsString]| files::script_check(argv, &here);
-    let wdir = environment.wdir;
+    let wdir = args.environment.wdir;
     let first = AppSpec {
         name: None,
         hosts: None,
@@ -66,11 +65,11 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, JobEr
         argv: args.command.argv,
         env,
         explicit,
-        preload: (0..).zip(&environment.preload).map(|(index, _)| index).collect(),
+        preload: (0..).zip(&args.environment.preload).map(|(index, _)| index).collect(),
         after: Vec::new(),
         templates: Vec::new(),
     };
-    let preloaded = environment.preload;
+    let preloaded = args.environment.preload;
     let (apps, preloaded) = apps::lower(first, &args.application, preloaded, programs, script)?;
     apps::check_slots(&apps, &hosts)?;
     let (output, termination) = (args.output, args.termination);
@@ -85,11 +84,11 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, JobEr
         apps,
         serve: termination.serve,
         typed: args.typed,
-        no_env: environment.no_env,
-        login: environment.login,
+        no_env: args.environment.no_env,
+        login: args.environment.login,
         options: Options { map_by, ..rank_options },
         preload: files::preloads(&preloaded)?,
-        singleton: environment.singleton.into(),
+        singleton: args.environment.singleton.into(),
         stdin: Stdin::from_option(output.stdin.as_ref())?,
         output: OutputOptions {
             tag: output.tag_output,

@@ -42,7 +42,7 @@ const VERSION: u32 = 1;
 /// Relative difference up to which two figures count as equal.
 const TOLERANCE: f64 = 0.02;
 
-/// Report how fast a run was, whether its figures are consistent, and which network it used.
+/// Show how fast a run was, whether its figures agree, and which network it used.
 ///
 /// It reads the output of tf_cnn_benchmarks, of Horovod's synthetic benchmarks and of nccl-tests, and NCCL's log
 /// (NCCL_DEBUG=INFO), with the tags of `--tag-output` of rlaunch or Open MPI or without tags. It prints images/sec of

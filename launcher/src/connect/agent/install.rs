@@ -8,7 +8,7 @@
 use super::deploy::{DeployError, MAX_ANSWER, check_directory};
 use super::store::{AgentFile, AgentStore};
 use crate::connect::callback::Callbacks;
-use crate::connect::channel::{AgentChannel, AgentReader, Incoming};
+use crate::connect::channel::{AgentChannel, AgentReader, AgentWriter, Incoming};
 use crate::connect::connector::{AgentLocation, HostConnection, RemoteCommand};
 use std::net::IpAddr;
 use std::path::Path;
@@ -77,10 +77,7 @@ impl Installer<'_> {
         let file = match self.file_for(answers.next().await?) {
             Ok(file) => file,
             Err(error) => {
-                // The shell exits at the end of its stdin; waiting avoids a leftover process.
-                let ends =
-                    async { while writer.end().await.is_ok() && answers.next().await.is_ok() {} };
-                let _ = timeout(EXIT_TIMEOUT, ends).await;
+                wait_for_exit(&mut writer, &mut answers).await;
                 return Err(error);
             }
         };
@@ -120,7 +117,9 @@ impl Installer<'_> {
                     };
                 }
                 ("failed", cause) => {
-                    return Err(DeployError::Install { cause: cause.to_owned() });
+                    let cause = cause.to_owned();
+                    wait_for_exit(&mut writer, &mut answers).await;
+                    return Err(DeployError::Install { cause });
                 }
                 _ => return Err(DeployError::Shell(answer)),
             }
@@ -195,6 +194,15 @@ impl Installer<'_> {
             _ => cached(self.directory, file),
         }
     }
+}
+
+/// Closes the installer's stdin and waits for its exit, so that no shell is left when rlaunch returns.
+async fn wait_for_exit(writer: &mut AgentWriter, replies: &mut InstallerReplies) {
+    let exits = async {
+        let _ = writer.end().await;
+        while replies.next().await.is_ok() {}
+    };
+    let _ = timeout(EXIT_TIMEOUT, exits).await;
 }
 
 fn cached(cache: &str, file: &AgentFile) -> AgentLocation {

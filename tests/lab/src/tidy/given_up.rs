@@ -111,6 +111,26 @@ const LAUNCHER_PLAN: &[GivenUp] = &[
 /// `launcher`: words of job, cli and commands.
 const LAUNCHER_CLI_COMMANDS: &[GivenUp] = &[
     // One entry on a line.
+    word("Abilities", "Capabilities"),
+    word("AnotherArgs", "ProgramArgs"),
+    word("Aside", "IgnoredKeys"),
+    word("BetweenArgs", "RendezvousArgs"),
+    word("EndArgs", "TerminationArgs"),
+    word("Figures", "LogMetrics"),
+    word("ForeignArgs", "CompatArgs"),
+    word("Inward", "ContainerLogin"),
+    word("Listing", "HostSelection"),
+    word("ListingError", "HostSelectionError"),
+    word("Meant", "Effect"),
+    word("Misread", "UsageError"),
+    word("OfRank", "RankCommand"),
+    word("OtherNodes", "NodeCountError"),
+    word("PlacingArgs", "PlacementArgs"),
+    word("ProcessUse", "ProcessNetwork"),
+    word("ReachArgs", "ConnectArgs"),
+    word("Remark", "Finding"),
+    word("Sheet", "PrintedRates"),
+    word("Speller", "Translator"),
 ];
 
 /// `launcher`: words of run.

@@ -6,12 +6,6 @@ use super::finding::{Known, Rule};
 
 /// The list.
 pub(super) const KNOWN: &[Known] = &[
-    Known::kept(
-        Rule::LongFunction,
-        "launcher",
-        &[("job", 95)],
-        "most of it is one line for each field of a job",
-    ),
     Known::to_mend(
         Rule::LongFunction,
         "launcher",

@@ -67,6 +67,7 @@ const ROWS: &[Coverage] = &[
             "launcher/src/cli/mod.rs",
             "launcher/src/cli/lower/",
             "launcher/src/commands/mod.rs",
+            "launcher/src/commands/job.rs",
             "launcher/src/connect/mod.rs",
             "launcher/src/connect/options.rs",
             "launcher/src/connect/outbox.rs",
@@ -148,9 +149,13 @@ const ROWS: &[Coverage] = &[
         sources: &[
             "launcher/src/cli/compat/",
             "launcher/src/cli/args/",
+            "launcher/src/cli/command_line.rs",
+            "launcher/src/commands/invocation.rs",
+            "launcher/src/commands/verb_hint.rs",
             "launcher/src/commands/help/",
             "launcher/help/",
             "launcher/src/commands/man.rs",
+            "launcher/src/commands/completions.rs",
             "launcher/console/src/shell.rs",
             "launcher/src/run/dry_run.rs",
             "launcher/src/run/dry_run/",
@@ -180,6 +185,7 @@ const ROWS: &[Coverage] = &[
     Coverage {
         sources: &[
             "launcher/src/cli/host_selection.rs",
+            "launcher/src/commands/hostfile.rs",
             "launcher/src/hosts/host_table.rs",
             "launcher/src/hosts/list/",
             "launcher/src/cli/allocation/",

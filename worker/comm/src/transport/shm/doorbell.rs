@@ -1,4 +1,4 @@
-//! Doorbell: wakes a rank of the same node that sleep_word.
+//! Doorbell: wakes a rank of the same node that sleeps.
 //!
 //! 1. A rank that is about to sleep stores the number of this sleep in its sleep word in the shared
 //!    segment, executes a full barrier, and polls its rings a last time.
@@ -13,7 +13,7 @@
 //! processes with threads.
 //!
 //! The socket has an abstract name that the kernel chose, so no other process can have taken it. A
-//! spurious datagram is harmless: the rank polls and sleep_word again.
+//! spurious datagram is harmless: the rank polls and sleeps again.
 
 use super::memory::Memory;
 use super::segment::Segment;
@@ -45,7 +45,7 @@ pub(super) fn sleep_number<M: Memory>(memory: &M, word: usize) -> u64 {
     memory.load(word, Ordering::Relaxed)
 }
 
-/// Descriptor on which a rank sleep_word, one for all its peers on the node.
+/// Descriptor on which a rank sleeps, one for all its peers on the node.
 #[derive(Debug)]
 pub(super) struct Doorbell {
     socket: UnixDatagram,
@@ -130,7 +130,7 @@ impl Doorbell {
         let _ = segment.memory().swap_if(segment.sleep_word(rank), sleep, 0);
     }
 
-    /// Announces that this rank sleep_word, once for all its links. Senders of later records ring.
+    /// Announces that this rank sleeps, once for all its links. Senders of later records ring.
     pub(super) fn arm(&self, segment: &Segment) {
         if self.armed.swap(true, Ordering::Relaxed) {
             return;

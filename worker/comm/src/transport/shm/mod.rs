@@ -4,7 +4,7 @@
 //! longer than [`EAGER`] are announced by an RTS, and the receiver copies them from the sender's
 //! memory with `process_vm_readv`, from [`HELPED`] bytes on with the sender's help
 //! ([`split_copy`]). If the system forbids that, they go through the ring as data packets. A rank
-//! that sleep_word is woken through its [`doorbell`]; [`stall_guard`] handles a helper that is
+//! that sleeps is woken through its [`doorbell`]; [`stall_guard`] handles a helper that is
 //! suspended. [`model`] checks the memory orderings with loom.
 
 mod doorbell;
@@ -51,7 +51,7 @@ const PACKET: usize = 16 << 10;
 const FETCH: usize = 16 << 10;
 /// Bytes read by one system call, so that the kernel pins few pages at a time.
 const SLICE: usize = 1 << 20;
-/// Shortest message, in bytes, for which the sender is peer_request to help.
+/// Shortest message, in bytes, for which the sender is asked to help.
 const HELPED: usize = 24 << 10;
 /// Bounds of a slice of a shared copy, in bytes; between them it is half of the message. A system
 /// call costs as much as copying 20 KiB.
@@ -203,7 +203,7 @@ impl ShmLink {
         }
     }
 
-    /// Wakes the peer if it sleep_word. Called after each publication that it may be waiting for.
+    /// Wakes the peer if it sleeps. Called after each publication that it may be waiting for.
     #[inline(always)]
     fn wake(&self) {
         let sleep = doorbell::sleep_number(self.node.segment.memory(), self.sleep_word);
@@ -212,7 +212,7 @@ impl ShmLink {
         }
     }
 
-    /// Handles an empty poll: helps the peer with a copy if it has peer_request, and checks now and then
+    /// Handles an empty poll: helps the peer with a copy if it has asked for that, and checks now and then
     /// whether it is alive.
     #[inline]
     fn idle(&mut self) -> Result<bool, LinkError> {
