@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_error() {
+    fn what_cannot_be_meant_is_said() {
         let error = |line: &str| job(line).err().unwrap();
         assert!(error("-H a:2 x : -np 1 y").starts_with("application 1 (x) has no -np"));
         assert_eq!(error("-np 1 --name a x : -np 1 --name a y"), "two programs are called a");
