@@ -208,7 +208,11 @@ fn fresh_hosts_open_to_a_key_and_their_containers_to_another() {
         assert!(plan.contains(&wanted), "{wanted}{ran}");
     }
     assert!(plan.contains("here:\n  make the key ~/.ssh/id_ed25519 "), "{ran}");
-    field.rlaunch(setup).run().refused(200, &["nothing was changed", "no terminal"]).hints("--yes");
+    field
+        .rlaunch(setup)
+        .run()
+        .refused(200, &["nothing was changed", "not a terminal"])
+        .hints("--yes");
     assert_eq!(trees(&field), before);
 
     let mut typist = Typist::start(&field, field.rlaunch(setup));

@@ -79,8 +79,9 @@ async fn conclude(
     if let (Some(recorder), Some(transcript)) = (&job.recorder, written.transcript.take()) {
         recorder.printed(transcript);
     }
-    outcome.closing_line().into_iter().for_each(messages::info);
+    let closing_line = outcome.closing_line().map(str::to_owned);
     let decided = outcome.decide(&job.options, written, master_port);
+    closing_line.iter().for_each(|line| messages::info(line));
     if let Err(failed) = &decided {
         tracing::debug!(job = %job.id, exit = failed.exit.0, "concluded");
     }

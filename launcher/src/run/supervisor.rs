@@ -181,9 +181,10 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Whether the job has ended, or its nodes are no longer waited for.
+    /// Whether the job has ended, or its nodes are no longer waited for. A Ctrl-Z stops this process first.
     pub(crate) fn is_over(&self) -> bool {
-        self.sessions_closed || self.gave_up || self.ends.iter().all(Option::is_some)
+        let all_ended = self.ends.iter().all(Option::is_some);
+        self.sessions_closed || self.gave_up || (all_ended && self.suspension.is_none())
     }
 
     /// Whether nodes are stopping their ranks for a Ctrl-Z. Until they have, the caller must hand in only

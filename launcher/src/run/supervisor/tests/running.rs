@@ -154,6 +154,25 @@ fn ctrl_z_ends_with_the_sessions() {
 }
 
 #[test]
+fn ctrl_z_stops_a_job_whose_last_node_ends_meanwhile() {
+    check(
+        "-H a x",
+        r#"
+        0.20 ctrl-z
+          to all: suspend
+          (suspending)
+        0.30 a done
+          event node_clean helpers_ended=0 host="a" segments_removed=0
+          (suspending)
+        1.20 timeout
+          stop this process
+          to all: resume
+        exit 0
+        "#,
+    );
+}
+
+#[test]
 fn messages_are_relayed_between_neighbours_only() {
     check(
         "-H a,b,c x",
