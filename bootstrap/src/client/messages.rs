@@ -25,7 +25,8 @@ use serde::{Deserialize, Serialize};
 /// than the agent.
 pub const CLIENT_VERSION: u16 = 3;
 
-/// Longest message of a rank without the framing, in bytes: one value or blob, and names.
+/// Longest message of a rank in bytes, excluding framing: room for a value or blob and for the names
+/// in the message.
 pub const MAX_CALL: usize = 2 * MAX_BLOB;
 
 /// Message from a rank to its agent.

@@ -55,7 +55,7 @@ pub(crate) struct Fabric<'a> {
     inventories: &'a [Inventory],
     /// Ports that NCCL may use, by node.
     ports: Vec<Vec<&'a Reachable>>,
-    /// Variables that are the same on all nodes, if NCCL uses verbs.
+    /// Variables with the same value on every node; empty unless NCCL uses verbs.
     alike: Vec<Variable>,
 }
 

@@ -366,8 +366,8 @@ impl BufferTable {
         Attached::Pending
     }
 
-    /// Returns the slot that holds the attachments for a buffer: that of the region that the buffer
-    /// is inside of, or its own.
+    /// Returns the slot that holds a buffer's attachments: the slot of the region that encloses the
+    /// buffer, or else the buffer's own.
     fn attachment_holder(&self, slots: &mut [Slot], index: u32, raw: RawBuffer) -> u32 {
         let slot = &slots[index as usize];
         if slot.region.is_some() || (slot.part_of.is_none() && !slot.attachments.is_empty()) {

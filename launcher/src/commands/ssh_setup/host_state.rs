@@ -56,7 +56,8 @@ impl HostState {
     }
 }
 
-/// Finds the states of all hosts at once, without changes. `desired` is compared with hosts that accept a key already.
+/// Determines the states of all hosts at once, and changes nothing on them. On hosts that accept a key
+/// already, the setup is compared with `desired`.
 pub(super) async fn find(
     ssh: &Arc<Ssh>,
     hosts: &[Arc<TargetHost>],

@@ -35,7 +35,8 @@ impl NewHosts {
         accepted.get(&(new.name.clone(), new.port)) == Some(new.key.key_data())
     }
 
-    /// Records a key for later reports; connections that are shown the same key record it once.
+    /// Records an accepted new key for the report to the user. A key that several connections accept
+    /// is recorded once.
     pub(super) fn accept(&self, new: &NewHostKey) -> Result<(), KnownHostsError> {
         let is_reported = !new.is_forgotten();
         self.record(new, |new| {

@@ -40,7 +40,7 @@ impl Process {
         line.starts_with("sshd: ") && line.contains("[listener]")
     }
 
-    /// Returns whether it is the sshd of one connection.
+    /// Tells whether this process is an sshd that serves a connection, not the listening sshd.
     pub(super) fn is_ssh_session(&self) -> bool {
         self.command_line().starts_with("sshd") && !self.is_listening_sshd()
     }

@@ -1,4 +1,5 @@
-//! The order of rooms: declared, or derived from the sources.
+//! The order of a crate's rooms (its folders), each of which may use only those below it: declared, or
+//! derived from the sources.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -8,8 +8,8 @@ use pyo3::{PyErr, Python};
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
-/// Shortest time between two checks of a thread. A check attaches to the interpreter, which delays
-/// other threads.
+/// Shortest time between two checks for interrupts by a thread. A check attaches to the
+/// interpreter, which delays other threads.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 thread_local! {

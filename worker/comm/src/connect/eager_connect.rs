@@ -1,9 +1,9 @@
-//! Connects all pairs of a rank at once, in one thread.
+//! Connects a rank to all its peers at once, in one thread.
 //!
 //! Ranks decide by their numbers which end dials ([`dials`]). If no connection has arrived after a
 //! while, the other end dials as well, because a firewall may allow only one direction. Then two
-//! connections may be made. The end that normally accepts decides between them: it uses the first
-//! that it has either accepted, or offered as the dialling end.
+//! connections may be made. The end that normally accepts decides between them: it keeps the one that
+//! was complete first, whether it accepted or dialled that connection.
 
 use super::accept::{self, AcceptOutcome, InboundConnection};
 use super::dial::{Dial, DialOutcome};

@@ -138,8 +138,8 @@ async fn identify(
     authenticate(tcp, &begin, children, context).await
 }
 
-/// Makes a return connection to the child. If that succeeds, the child may accept the connection as
-/// its edge.
+/// Connects back to the child, which proves that both directions work. The child may then use that
+/// connection as its edge, the link to its parent in the tree.
 async fn prove_return_path(
     AuthenticatedChild { mut negotiation, listener, nonce }: AuthenticatedChild,
     proved: &mpsc::UnboundedSender<ProvedConnection>,

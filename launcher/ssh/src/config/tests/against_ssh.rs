@@ -75,7 +75,7 @@ const TABLE: &[&str] = &[
 const WHERE_NAMED: [&str; 5] =
     ["kexalgorithms", "ciphers", "hostkeyalgorithms", "pubkeyacceptedalgorithms", "identityfile"];
 
-/// Brings the comparable lines of either program into one form, in alphabetical order.
+/// Normalises and sorts those lines of a program's output, `ssh -G` or ours, that can be compared.
 fn comparable(lines: impl Iterator<Item = (String, String)>, text: &str) -> Vec<String> {
     let text = text.to_ascii_lowercase().replace("keytypes", "algorithms");
     let named = |key: &str| !WHERE_NAMED.contains(&key) || text.contains(key);

@@ -180,8 +180,8 @@ impl Outbox {
         self.queue.push_back(QueuedPacket::Words { header, words: place.encode() });
     }
 
-    /// Queues a goodbye. It names the rank whose loss makes this rank leave, if any; then
-    /// everything else that has not begun is dropped.
+    /// Queues a goodbye. If this rank leaves because another was lost, the goodbye names that rank,
+    /// and messages whose sending has not begun are dropped.
     pub(crate) fn push_bye(&mut self, lost: Option<usize>) {
         if lost.is_some() {
             let keeps = usize::from(self.is_begun);

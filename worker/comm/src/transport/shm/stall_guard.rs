@@ -17,7 +17,7 @@ const TURN: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_millis(1);
 /// Time after which the wait is reported on stderr.
 const NOTICE: Duration = Duration::from_secs(10);
-/// Time that a peer has to write its slices after SIGCONT; they are at most a few pages.
+/// Time in which a resumed peer surely finishes its part of a copy, which is at most a few pages.
 const REST: Duration = Duration::from_secs(1);
 
 /// Wait for one peer's process.
