@@ -19,7 +19,7 @@ pub(super) struct Parameter {
 
 /// Meaning of a parameter that does not depend on others.
 enum ParameterMeaning {
-    /// The same as the option of this name, with the same value.
+    /// Equivalent of the option of this name, with the same value.
     SameAs(&'static str),
     /// Effects that this function derives from the value.
     Computed(fn(&str) -> Result<Vec<Effect>, String>),

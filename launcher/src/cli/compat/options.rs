@@ -21,7 +21,7 @@ pub(super) enum Dashes {
 
 /// Meaning of another launcher's option here.
 pub(super) enum Meaning {
-    /// The same as the option of this name, with the same values.
+    /// Equivalent of the option of this name, with the same values.
     SameAs(&'static str),
     /// A flag that sets the option of this name to this value.
     Sets(&'static str, Option<&'static str>),
@@ -35,7 +35,7 @@ pub(super) enum Meaning {
     McaParameter,
     /// No effect, which is reported; the number says how many values follow.
     Ignored(usize),
-    /// What rlaunch does by default, so that nothing is reported.
+    /// Default behaviour of rlaunch, so nothing is reported.
     Default,
 }
 

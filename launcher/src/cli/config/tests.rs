@@ -222,7 +222,7 @@ fn of_an_untrusted_file_harmless_keys_count_and_others_are_named() {
     let keys = "so rsh (line 3), env (line 4) and hosts (line 6) are ignored; `rlaunch trust` ";
     assert!(warning.contains(keys) && !warning.contains('\n'), "{warning}");
     assert!(config.check_no_hosts().is_err());
-    // What was typed overrides the file, so it is not listed as ignored.
+    // Options on the command line override the file, so they are not listed as ignored.
     let file = "[defaults]\nrsh = \"x\"\nhosts = [\"b\"]\n";
     let (_, config) = with_untrusted("--rsh y p", file, None).unwrap();
     assert!(config.warning().unwrap().contains("so hosts (line 3) are ignored"), "{config:?}");

@@ -215,7 +215,7 @@ mod tests {
         store.trust(&file, "# a", &[]).unwrap();
         assert!(trusts(&file, "# a"));
         assert_eq!(store.state(&file, "# b"), Some(TrustState::Changed(file.clone())));
-        // The same content elsewhere is not trusted, nor a link to the file.
+        // Trust covers neither a copy of the file elsewhere nor a link to it.
         let other = scratch.path().join("other");
         fs::create_dir(&other).unwrap();
         symlink(&file, other.join("rlaunch.toml")).unwrap();

@@ -227,7 +227,7 @@ impl Ssh {
     }
 
     /// Connects once, up to the end of the handshake. If the user has to accept the host key, connects
-    /// again after a yes, because a server drops handshakes that wait for somebody to type.
+    /// again after a yes, because a server drops handshakes that wait for an answer of the user.
     async fn attempt(
         &self,
         hop: &Hop,
