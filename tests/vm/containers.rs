@@ -74,7 +74,7 @@ fn each_lack_is_said_with_the_flag_that_gives_it() {
     ran.succeeded();
     ran.says("n1: this podman container may lock only 64 KiB of memory");
     ran.says("hint: podman run needs --ulimit memlock=-1");
-    ran.says("n2: /dev/shm of this podman container has 64 MiB");
+    ran.says("n2: /dev/shm of this podman container has only 64 MiB");
     ran.says("hint: podman run needs --ipc=host or --shm-size=1g");
     start(&field, "n2", "apart", &format!("--network=none {MEMORY} {SHARED} {DEVICE}"));
     let ran = field.rlaunch("-H n2 --container podman:apart --transport tcp true", &[]);
@@ -104,7 +104,7 @@ fn a_job_in_podmans_containers_is_told_what_they_lack() {
     whole.does_not_say("podman run needs").does_not_say("install in the image");
     let bare = field.rlaunch("-H n1 --container podman:bare sh -c", &[inside]);
     assert_eq!(bare.succeeded().out, "n1\n", "{bare}");
-    bare.says("its file in /dev/infiniband is not in this podman container");
+    bare.says("its file in /dev/infiniband is missing in this podman container");
     bare.says("hint: podman run needs --device=/dev/infiniband");
     let stopped = field.rlaunch("-H n1 --container podman:nobody hostname", &[]);
     assert_eq!(stopped.code, Some(201), "{stopped}");
