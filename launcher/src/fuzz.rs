@@ -5,7 +5,7 @@ use crate::cli::config::file;
 use crate::hosts::ranges::MAX_HOSTS;
 use crate::hosts::{self, Host, hostfile};
 use crate::job::tag_pattern::{LineOrigin, TagPattern};
-use crate::plan::rank_env::env_file;
+use crate::plan::env::env_file;
 use std::path::Path;
 
 /// Checks that names can be looked up, and are not taken for options of a command.

@@ -1,10 +1,12 @@
 //! Golden tests: the decisions for jobs on recorded machines, `launcher/goldens/job-*.txt`. Other tests
 //! compare with golden files by [`is_golden`].
 
+use crate::plan::env::Variable;
+use crate::plan::env::nccl::Fabric;
 use crate::plan::map::RankMap;
 use crate::plan::mesh;
-use crate::plan::nccl::Fabric;
-use crate::plan::rank_config::{self, JobView, Options, RankConfig, UserChoices};
+use crate::plan::options::{JobView, Options, UserChoices};
+use crate::plan::rank_config::{self, RankConfig};
 use crate::plan::selection::{Plan, PortWishes};
 use crate::plan::table;
 use crate::recorded::inventory;
@@ -114,8 +116,8 @@ pub(crate) fn facts() -> NodeFacts {
 }
 
 fn env(setup: &RankConfig) -> String {
-    let line = |default: &rank_config::Variable| {
-        let rank_config::Variable { name, value, reason } = default;
+    let line = |default: &Variable| {
+        let Variable { name, value, reason } = default;
         format!("{name}={value}  ({reason})\n")
     };
     setup.defaults.iter().map(line).collect()
@@ -228,9 +230,7 @@ fn a_guide_shows_what_is_decided() {
     for line in tables.flat_map(str::lines) {
         assert!(guide.contains(&format!("    {line}\n")), "not in the guide: {line}");
     }
-    for rank_config::Variable { name, value, .. } in
-        env.iter().filter(|v| v.name.starts_with("NCCL_IB"))
-    {
+    for Variable { name, value, .. } in env.iter().filter(|v| v.name.starts_with("NCCL_IB")) {
         assert!(guide.contains(&format!("{name}={value}")), "not in the guide: {name}={value}");
     }
 }

@@ -15,7 +15,7 @@ use crate::connect::options::ConnectOptions;
 use crate::hosts::addresses;
 use crate::hosts::{Host, SlotsBy};
 use crate::plan::map::{MapBy, MapError, RankBy, RankMap};
-use crate::plan::rank_config::{Options, UserChoices};
+use crate::plan::options::{Options, UserChoices};
 use apps::AppSpec;
 use options::{DryRun, OutputOptions, Restarts, Show};
 use ring::rand::SecureRandom;

@@ -1,8 +1,9 @@
 //! Report on hosts that RDMA does not connect, before ranks start; an error under `--transport rdma`.
 
+use crate::plan::env::nccl::{self, NcclNetwork};
 use crate::plan::map::RankMap;
-use crate::plan::nccl::{self, NcclNetwork};
-use crate::plan::rank_config::{self, Transport, UserChoices};
+use crate::plan::options::{Transport, UserChoices};
+use crate::plan::rank_config;
 use crate::plan::selection::{Plan, Reachable};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_console::exit::Exit;

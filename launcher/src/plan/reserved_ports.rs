@@ -1,9 +1,9 @@
 //! Uses of the ports that each node reserves until its ranks start.
 
-use crate::plan::env_style::EnvStyle;
-use crate::plan::horovod;
+use crate::plan::env::horovod;
 use crate::plan::map::{MappedNode, RankMap};
-use crate::plan::rank_config::Options;
+use crate::plan::options::EnvStyle;
+use crate::plan::options::Options;
 use rlaunch_bootstrap::id::NodeId;
 
 /// Numbers of ports that a node reserves for each use, in this order.

@@ -1,6 +1,7 @@
 //! Building the rank table from the nodes' reports, and printing it.
 
-use crate::plan::rank_config::{JobView, Options, RankConfig, Transport};
+use crate::plan::options::{JobView, Options, Transport};
+use crate::plan::rank_config::RankConfig;
 use rlaunch_bootstrap::id::LocalRank;
 use rlaunch_bootstrap::job::NodeFacts;
 use rlaunch_bootstrap::protocol::mesh::QpSettings;

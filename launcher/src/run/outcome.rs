@@ -1,8 +1,8 @@
 //! The outcome of a job: why it ended, as a sentence and an exit code.
 
 use crate::connect::lost_agent::CleanupOutcome;
-use crate::plan::nccl;
-use crate::plan::rank_config::Options;
+use crate::plan::env::nccl;
+use crate::plan::options::Options;
 use crate::run::first_failure::{FirstFailure, RankExit};
 use crate::run::output::Written;
 use crate::run::supervisor::SupervisedNode;

@@ -23,7 +23,7 @@ pub(crate) use tags::Tags;
 
 use crate::connect::outbox::{Outbox, Reserved};
 use crate::job::options::OutputOptions;
-use crate::plan::nccl::Log;
+use crate::plan::env::nccl::Log;
 use crate::run::output::line_arbiter::{Chunk, LineArbiter, ReadyChunk, ShowUnfinished};
 use crate::run::output::sink::Sink;
 use crate::run::output::tail::Tails;

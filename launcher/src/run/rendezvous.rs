@@ -10,11 +10,12 @@
 
 use crate::hosts::addresses;
 use crate::job::JobSpec;
-use crate::plan::horovod::GlooStore;
+use crate::plan::env::horovod::GlooStore;
+use crate::plan::env::nccl::Fabric;
 use crate::plan::map::RankMap;
 use crate::plan::mesh::{self, Mesh};
-use crate::plan::nccl::Fabric;
-use crate::plan::rank_config::{self, JobView, RankConfig};
+use crate::plan::options::JobView;
+use crate::plan::rank_config::{self, RankConfig};
 use crate::plan::rdma_check;
 use crate::plan::reserved_ports::ReservedPorts;
 use crate::plan::selection::Plan;

@@ -17,7 +17,7 @@ use crate::network::callback::CallbackTarget;
 use crate::network::channel::{Channel, ChannelKind};
 use crate::network::frames::FrameEvent;
 use crate::network::horovod::{HorovodProxy, LOOPBACK};
-use crate::network::oob::tree::{Tree, TreeEvent};
+use crate::network::rendezvous::tree::{Tree, TreeEvent};
 use crate::network::services::Services;
 use crate::node::cache;
 use crate::node::facts;

@@ -7,7 +7,7 @@
 //! nothing, the oldest of them is closed to make room for ranks.
 
 use crate::console::errln;
-use crate::network::oob::ports::ReservedPort;
+use crate::network::rendezvous::ports::ReservedPort;
 use crate::network::socket_owner::owner;
 use rlaunch_bootstrap::rendezvous::node::Answer;
 use rlaunch_bootstrap::rendezvous::payload::Payload;

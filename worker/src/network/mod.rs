@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `channel.rs`, `callback.rs` | control channel to the launcher, over stdin and stdout or TCP |
 //! | `frames.rs`, `outbox.rs` | reading and writing of its frames; credit for output |
-//! | `oob/` | this node's place in the tree of agents |
+//! | `rendezvous/` | this node's place in the tree of agents |
 //! | `services.rs` | Unix socket through which ranks call the agent |
 //! | `horovod.rs`, `socket_owner.rs` | proxy to Horovod's store; which user a TCP connection belongs to |
 
@@ -12,7 +12,7 @@ pub(crate) mod callback;
 pub(crate) mod channel;
 pub(crate) mod frames;
 pub(crate) mod horovod;
-pub(crate) mod oob;
 pub(crate) mod outbox;
+pub(crate) mod rendezvous;
 pub(crate) mod services;
 pub(crate) mod socket_owner;

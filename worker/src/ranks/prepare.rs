@@ -2,7 +2,7 @@
 
 use crate::cleanup::workspace::Workspace;
 use crate::network::horovod::LOOPBACK;
-use crate::network::oob::ports::{self, ReservedPort};
+use crate::network::rendezvous::ports::{self, ReservedPort};
 use crate::node::environment::{self, Environment};
 use crate::node::inventory::{self, Root, nccl};
 use crate::ranks::singleton;

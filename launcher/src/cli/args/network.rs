@@ -1,9 +1,9 @@
 //! Options for the network between ranks: RDMA, TCP, NCCL.
 
 use super::values;
-use crate::plan::env_style::EnvStyle;
 use crate::plan::mesh::{MeshOptions, Mode};
-use crate::plan::rank_config::Transport;
+use crate::plan::options::EnvStyle;
+use crate::plan::options::Transport;
 use crate::plan::selection::{ConnectBy, HcaFilter};
 use clap::ArgAction;
 use rlaunch_bootstrap::protocol::mesh::QpSettings;

@@ -7,7 +7,7 @@ use crate::hosts::host_table::HostTable;
 use crate::hosts::{Host, HostSet, HostsError, SlotsBy};
 use crate::job::apps::template::{self, TemplateFile};
 use crate::job::apps::{AppError, AppSpec, AppTitle, after};
-use crate::plan::rank_env;
+use crate::plan::env::forwarded;
 use rlaunch_bootstrap::job::{ScriptCheck, WorkingDir};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ pub(super) fn lower(
         let first = &apps[0];
         let inherited = (first.env.clone(), first.explicit.clone());
         let process = args.process;
-        let (env, explicit) = rank_env::extended(inherited, std::env::vars_os(), &process.env)?;
+        let (env, explicit) = forwarded::extended(inherited, std::env::vars_os(), &process.env)?;
         let mut preload = first.preload.clone();
         preload.extend(process.preload.iter().map(|path| index_of(path, &mut files)));
         apps.push(AppSpec {

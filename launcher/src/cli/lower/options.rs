@@ -5,11 +5,11 @@ use crate::cli::args::{ConnectArgs, EnvironmentArgs, NetworkArgs, PlacementArgs}
 use crate::cli::config::LoadedConfig;
 use crate::connect::connector::{Container, Rsh};
 use crate::connect::options::ConnectOptions;
-use crate::plan::horovod;
+use crate::plan::env::forwarded;
+use crate::plan::env::horovod;
 use crate::plan::map::MapBy;
+use crate::plan::options::{Options, Transport};
 use crate::plan::placement::Bind;
-use crate::plan::rank_config::{Options, Transport};
-use crate::plan::rank_env;
 use crate::plan::selection::PortWishes;
 use rlaunch_bootstrap::job::EnvVar;
 use std::ffi::OsString;
@@ -45,13 +45,13 @@ pub(super) fn variables(
     args: &EnvironmentArgs,
     network: &NetworkArgs,
 ) -> Result<(Vec<EnvVar>, Vec<String>), JobError> {
-    let wanted = rank_env::Wanted {
+    let wanted = forwarded::Wanted {
         named: named_variables(network, &args.env),
         files: args.env_file.clone(),
         nothing_else: args.no_env,
         login: args.login,
     };
-    let (mut env, explicit) = rank_env::forwarded(std::env::vars_os(), &wanted)?;
+    let (mut env, explicit) = forwarded::forwarded(std::env::vars_os(), &wanted)?;
     let name = rlaunch_bootstrap::env::RLAUNCH_INIT_TIMEOUT;
     if network.init_timeout.is_some() && !explicit.iter().any(|asked| asked == name) {
         // --init-timeout overrides the shell's variable.

@@ -2,7 +2,7 @@
 
 use super::log_metrics::nccl_network::{NcclNetworks, ProcessNetwork};
 use super::{Finding, FindingKind};
-use crate::plan::nccl::{Use, Version};
+use crate::plan::env::nccl::{Use, Version};
 use rlaunch_console::text;
 use serde::Serialize;
 

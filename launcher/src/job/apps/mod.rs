@@ -22,8 +22,8 @@ pub(crate) use start_order::{DueProgram, StartOrder, awaited_ports};
 
 use crate::hosts::Host;
 use crate::job::JobSpec;
+use crate::plan::env::identity;
 use crate::plan::map::{MappedNode, RankMap};
-use crate::plan::rank_env;
 use after::Condition;
 use rlaunch_bootstrap::id::{LocalRank, NodeId, Rank};
 use rlaunch_bootstrap::job::{Application, EnvVar, RankSpec, ScriptCheck, WorkingDir};
@@ -125,7 +125,7 @@ pub(crate) fn node_applications(
             rank,
             local_rank,
             application: u32::try_from(at).unwrap_or(u32::MAX),
-            env: rank_env::of_rank(job.id, map, node, local_rank, explicit),
+            env: identity::rank_variables(job.id, map, node, local_rank, explicit),
             stdin: job.stdin.is_read_by(rank),
         }
     };

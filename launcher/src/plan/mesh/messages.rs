@@ -5,7 +5,7 @@ use super::outcome::Failure;
 use super::paths::{Mode, Proof};
 use super::show::{Side, speaks};
 use super::{Mesh, ProofResult, is_rdma};
-use crate::plan::rank_config::Transport;
+use crate::plan::options::Transport;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::{NicId, RankTable};
 use rlaunch_console::exit::Exit;

@@ -16,7 +16,7 @@ mod tests;
 pub(crate) use paths::Mode;
 pub(crate) use show::{for_people, for_programs};
 
-use crate::plan::rank_config::{Options, Transport};
+use crate::plan::options::{Options, Transport};
 use crate::plan::selection::Plan;
 use outcome::{Failure, ProofOutcome, Remedy};
 use paths::Proof;

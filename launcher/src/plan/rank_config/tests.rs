@@ -1,6 +1,11 @@
 use super::*;
+use crate::plan::options::{EnvStyle, Options};
+use crate::plan::selection::{Plan, PortWishes};
 use crate::recorded::inventory;
+use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::inventory::net::NetdevKind;
+use rlaunch_bootstrap::job::EnvVar;
+use std::net::IpAddr;
 
 fn job_of(hosts: &str) -> RankMap {
     let hosts = crate::hosts::parse(&[hosts.into()]).unwrap();

@@ -1,7 +1,8 @@
 use super::*;
+use crate::plan::env::nccl::Fabric;
 use crate::plan::map::RankMap;
-use crate::plan::nccl::Fabric;
-use crate::plan::rank_config::{self, JobView, Options, RankConfig, UserChoices};
+use crate::plan::options::{JobView, Options, UserChoices};
+use crate::plan::rank_config::{self, RankConfig};
 use crate::plan::table;
 use crate::recorded::inventory;
 use proptest::prelude::*;

@@ -3,9 +3,9 @@
 use super::Nodes;
 use crate::job::JobSpec;
 use crate::job::apps::{self, RenderedTexts};
+use crate::plan::env::identity;
 use crate::plan::map::RankMap;
 use crate::plan::rank_config::RankConfig;
-use crate::plan::rank_env;
 use crate::run::rendezvous::Joined;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::RankSetup;
@@ -24,7 +24,7 @@ impl Nodes {
         let (address, port) = joined.master;
         tracing::info!("MASTER_ADDR {address} MASTER_PORT {port}");
         let explicit = apps::explicit_everywhere(&job.apps);
-        let mut env = rank_env::of_master(address, port, &explicit);
+        let mut env = identity::master_variables(address, port, &explicit);
         env.extend(job.restarts.into_iter().flat_map(|restarts| restarts.env(&explicit)));
         let mut filled = RenderedTexts::render_all(job, map, &joined.table)?;
         let awaited = apps::awaited_ports(job, map, &joined.table);
@@ -32,7 +32,7 @@ impl Nodes {
         for (node, setups) in self.reached.iter().zip(&joined.setups) {
             let rank_setup = |(rank, setup): (&Rank, &RankConfig)| {
                 let RenderedTexts { words, env, files } = filled.remove(rank).unwrap_or_default();
-                RankSetup { words, env, files, ..setup.told() }
+                RankSetup { words, env, files, ..setup.to_setup() }
             };
             let ranks = node.ranks.iter().zip(setups).map(rank_setup).collect();
             let own = awaited.iter().filter(|(looks, _)| *looks == node.id);

@@ -2,8 +2,8 @@
 
 use super::Nodes;
 use crate::connect::outbox::Outbox;
+use crate::plan::env::nccl::Log;
 use crate::plan::map::RankMap;
-use crate::plan::nccl::Log;
 use crate::run::job_run::JobRun;
 use crate::run::output;
 use crate::run::record::Transcript;

@@ -1,6 +1,6 @@
 //! Networks that NCCL logs, by process.
 
-use crate::plan::nccl::Use;
+use crate::plan::env::nccl::Use;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Marks of NCCL's lines.

@@ -170,7 +170,7 @@ const GROUPS: &[TargetGroup] = &[
         sources: &[
             "tests/fuzz/src/launcher.rs",
             "launcher/src/fuzz.rs",
-            "launcher/src/plan/rank_env/env_file.rs",
+            "launcher/src/plan/env/env_file.rs",
         ],
     },
     TargetGroup {

@@ -1,9 +1,10 @@
 //! Variables by which Horovod's ranks connect over Gloo: all or none. With some of them missing, some
 //! releases of Horovod run as rank 0 of 1, others look for MPI.
 
-use crate::plan::env_style::RankPosition;
+use crate::plan::env::Variable;
 use crate::plan::map::RankMap;
-use crate::plan::rank_config::{JobView, Options, Variable};
+use crate::plan::options::RankPosition;
+use crate::plan::options::{JobView, Options};
 use crate::plan::reserved_ports::ReservedPorts;
 use rlaunch_bootstrap::env::horovod as names;
 use rlaunch_bootstrap::job::EnvVar;

@@ -1,30 +1,11 @@
 //! `--env-style`: variables of other launchers, for programs that expect them. They are set only on
 //! request, since a program that sees them behaves as if that launcher were running.
 
-use crate::plan::rank_config::{JobView, Variable};
-use rlaunch_bootstrap::id::Rank;
+use super::Variable;
+use crate::plan::options::{EnvStyle, JobView, RankPosition};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-
-/// Launcher or framework whose variables are set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum EnvStyle {
-    /// TF_CONFIG, with a port for each rank's server
-    Tensorflow,
-    /// SLURM_*, from which JAX and others read ranks
-    Slurm,
-    /// OMPI_MCA_orte_hnp_uri, by which JAX finds rank 0
-    Openmpi,
-}
-
-/// Position of a rank in the job and on its node.
-#[derive(Clone, Copy)]
-pub(crate) struct RankPosition {
-    pub(crate) rank: Rank,
-    pub(crate) node: usize,
-    pub(crate) local_rank: usize,
-}
 
 /// Returns a rank's variables in this style. `servers` has, by rank, the address on which each rank's
 /// server would listen.
@@ -110,7 +91,7 @@ mod tests {
     use super::*;
     use crate::plan::map::RankMap;
     use crate::plan::selection::Plan;
-    use rlaunch_bootstrap::id::JobId;
+    use rlaunch_bootstrap::id::{JobId, Rank};
 
     fn told(style: EnvStyle) -> Vec<String> {
         let hosts = crate::hosts::parse(&["a:2,b:1".into()]).unwrap();

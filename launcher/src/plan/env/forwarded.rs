@@ -1,15 +1,10 @@
-//! Environment of ranks: variables forwarded from the launching shell, and those that rlaunch sets.
+//! Variables that ranks get from the launching shell, `-x` and `--env-file`.
 
-pub(crate) mod env_file;
-
-use crate::plan::map::RankMap;
-use env_file::EnvFileError;
+use super::env_file::{self, EnvFileError};
 use rlaunch_bootstrap::env as names;
-use rlaunch_bootstrap::id::{JobId, LocalRank, NodeId, Rank};
 use rlaunch_bootstrap::job::{EnvRule, EnvVar};
 use rlaunch_console::glob;
 use std::ffi::{OsStr, OsString};
-use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -164,62 +159,6 @@ fn named(
     Ok(vec![(name.to_owned(), value)])
 }
 
-/// Returns a rank's own variables, without those that `-x` sets.
-pub(crate) fn of_rank(
-    job: JobId,
-    map: &RankMap,
-    node: NodeId,
-    local: LocalRank,
-    explicit: &[String],
-) -> Vec<(String, String)> {
-    let Some(mapped) = map.nodes.get(node.index()) else { return Vec::new() };
-    let rank = mapped.ranks.get(local.index()).copied().unwrap_or(Rank(0)).to_string();
-    let local = local.to_string();
-    let local_size = mapped.ranks.len().to_string();
-    let (world, group) = (map.world_size.to_string(), node.to_string());
-    let groups = map.nodes.len().to_string();
-    let all = [
-        (names::RANK, &rank),
-        (names::WORLD_SIZE, &world),
-        (names::LOCAL_RANK, &local),
-        (names::LOCAL_WORLD_SIZE, &local_size),
-        (names::GROUP_RANK, &group),
-        (names::NODE_RANK, &group),
-        (names::GROUP_WORLD_SIZE, &groups),
-        (names::LOCAL_SIZE, &local_size),
-        (names::CROSS_RANK, &group),
-        (names::CROSS_SIZE, &groups),
-        (names::OMPI_RANK, &rank),
-        (names::OMPI_SIZE, &world),
-        (names::OMPI_LOCAL_RANK, &local),
-        (names::OMPI_LOCAL_SIZE, &local_size),
-        (names::OMPI_NODE_RANK, &local),
-        (names::RLAUNCH_RANK, &rank),
-        (names::RLAUNCH_JOB_ID, &job.to_string()),
-        (names::RLAUNCH_HOST, &mapped.host.name),
-        (names::RLAUNCH_NODES, &groups),
-    ];
-    without(explicit, all.into_iter().map(|(name, value)| (name.to_owned(), value.clone())))
-}
-
-/// Returns the variables for the address of rank 0, without those that `-x` sets.
-pub(crate) fn of_master(address: IpAddr, port: u16, explicit: &[String]) -> Vec<(String, String)> {
-    let all = [
-        (names::MASTER_ADDR, address.to_string()),
-        (names::MASTER_PORT, port.to_string()),
-        // A job uses either PyTorch or JAX, so the port can be the same.
-        (names::JAX_COORDINATOR_ADDRESS, SocketAddr::new(address, port).to_string()),
-    ];
-    without(explicit, all.into_iter().map(|(name, value)| (name.to_owned(), value)))
-}
-
-fn without(
-    explicit: &[String],
-    all: impl Iterator<Item = (String, String)>,
-) -> Vec<(String, String)> {
-    all.filter(|(name, _)| !explicit.contains(name)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -251,10 +190,6 @@ mod tests {
         for expected in ["A=2", "HOME=/h", "PYTHONUNBUFFERED=", "RANK=7"] {
             assert!(env.contains(&expected.to_owned()), "{expected}");
         }
-        let map = RankMap::by_slot(&crate::hosts::parse(&["a:2,b".into()]).unwrap(), None, false);
-        let own = of_rank(JobId(1), &map.unwrap(), NodeId(0), LocalRank(1), &explicit);
-        assert!(own.contains(&("LOCAL_RANK".into(), "1".into())));
-        assert!(!own.iter().any(|(name, _)| name == "RANK"));
     }
 
     #[test]

@@ -9,8 +9,9 @@ mod version;
 pub(crate) use log::{Log, Use};
 pub(crate) use version::Version;
 
+use crate::plan::env::Variable;
 use crate::plan::map::RankMap;
-use crate::plan::rank_config::{Options, Transport, Variable};
+use crate::plan::options::{Options, Transport};
 use crate::plan::selection::{self, Plan, PortWishes, Reachable, Rejection};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::inventory::Inventory;

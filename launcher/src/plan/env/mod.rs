@@ -1,0 +1,86 @@
+//! Environment variables of ranks, each with its reason. Variables that the user or the host set are never
+//! overridden.
+//!
+//! | file | variables |
+//! |---|---|
+//! | `forwarded`, `env_file` | taken along from this shell, `-x`, `--env-file` |
+//! | `identity` | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, …, `MASTER_ADDR`, `MASTER_PORT` |
+//! | `interfaces` | `NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME`: the network interface for TCP |
+//! | `nccl` | `NCCL_*`, `UCX_NET_DEVICES`: the RDMA ports; NCCL's version and log |
+//! | `hardware` | `OMP_NUM_THREADS`, `CUDA_VISIBLE_DEVICES` |
+//! | `horovod` | `HOROVOD_*`: the store by which Horovod's ranks meet |
+//! | `styles` | `--env-style`: `TF_CONFIG`, `SLURM_*` |
+
+pub(crate) mod env_file;
+pub(crate) mod forwarded;
+pub(crate) mod hardware;
+pub(crate) mod horovod;
+pub(crate) mod identity;
+pub(crate) mod interfaces;
+pub(crate) mod nccl;
+pub(crate) mod styles;
+
+use crate::plan::options::{JobView, UserChoices};
+use nccl::Fabric;
+use rlaunch_bootstrap::env::RLAUNCH_INIT_TIMEOUT;
+use rlaunch_bootstrap::job::EnvVar;
+use std::ffi::OsStr;
+
+/// Prefixes of variables that choose a network. If the user sets any of these, rlaunch leaves the network
+/// to them.
+const NETWORK: &[&str] = &["NCCL_IB_", "NCCL_NET", "UCX_"];
+
+/// Environment variable with the reason for its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Variable {
+    pub(crate) name: &'static str,
+    pub(crate) value: String,
+    /// Reason, or empty if none is needed.
+    pub(crate) reason: String,
+}
+
+impl Variable {
+    pub(crate) fn new(name: &'static str, value: impl Into<String>, reason: &str) -> Variable {
+        Variable { name, value: value.into(), reason: reason.to_owned() }
+    }
+}
+
+/// Returns the variables that are the same for all ranks of a node.
+pub(crate) fn node_variables(
+    choices: &UserChoices<'_>,
+    job: &JobView<'_>,
+    fabric: &Fabric<'_>,
+    node: usize,
+    ras: Option<u16>,
+) -> Vec<Variable> {
+    let UserChoices { options, env } = choices;
+    let inventory = &job.inventories[node];
+    let mut defaults = Vec::new();
+    if job.map.nodes.len() > 1 {
+        defaults.extend(interfaces::variables(inventory, job.addresses[node]));
+        if options.nccl_net_plugin.is_some() {
+            defaults.extend(fabric.for_plugin(node));
+        } else if !user_chose_network(env) {
+            defaults.extend(fabric.variables(node));
+        }
+        defaults.extend(nccl::of_packets(options.traffic_class, options.service_level));
+    }
+    if job.inventories.iter().any(|inventory| !inventory.gpus.is_empty()) {
+        defaults.extend(nccl::of_job(job.short_id(), ras));
+    }
+    if options.nccl_verify {
+        defaults.extend(nccl::for_verify());
+    }
+    if let Some(timeout) = options.init_timeout {
+        let seconds = timeout.as_secs_f64().to_string();
+        defaults.push(Variable::new(RLAUNCH_INIT_TIMEOUT, seconds, "--init-timeout"));
+    }
+    defaults
+}
+
+/// Tells whether the user chose a network.
+pub(crate) fn user_chose_network(env: &[EnvVar]) -> bool {
+    let starts_with =
+        |name: &OsStr, prefix: &str| name.as_encoded_bytes().starts_with(prefix.as_bytes());
+    env.iter().any(|var| NETWORK.iter().any(|prefix| starts_with(&var.name, prefix)))
+}

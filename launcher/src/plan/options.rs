@@ -1,0 +1,99 @@
+//! Inputs of planning: the user's options, and a view of the job and its nodes.
+
+use crate::plan::map::{MapBy, RankMap};
+use crate::plan::mesh::MeshOptions;
+use crate::plan::placement::Bind;
+use crate::plan::selection::{Plan, PortWishes};
+use rlaunch_bootstrap::id::{JobId, Rank};
+use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_bootstrap::job::EnvVar;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The user's options for placement and networks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Options {
+    /// Mapping of ranks to the NUMA nodes of their host.
+    pub(crate) map_by: MapBy,
+    pub(crate) bind: Bind,
+    /// Restrict each rank to its own GPU.
+    pub(crate) gpu_mask: bool,
+    pub(crate) transport: Transport,
+    /// Require NCCL to use RDMA as well.
+    pub(crate) require_rdma: bool,
+    pub(crate) ports: PortWishes,
+    /// Path of NCCL's network plugin on every host.
+    pub(crate) nccl_net_plugin: Option<PathBuf>,
+    /// Report the network that NCCL used.
+    pub(crate) nccl_verify: bool,
+    /// Let ranks share a GPU by presenting each to NCCL as a host of its own.
+    pub(crate) nccl_share_gpu: bool,
+    pub(crate) env_styles: Vec<EnvStyle>,
+    /// Set Horovod's variables.
+    pub(crate) horovod: bool,
+    pub(crate) mesh: MeshOptions,
+    /// Traffic class of RoCE packets: the IP TOS byte.
+    pub(crate) traffic_class: Option<u8>,
+    /// Service level of InfiniBand packets.
+    pub(crate) service_level: Option<u8>,
+    /// Time limit for all ranks to create a communicator.
+    pub(crate) init_timeout: Option<Duration>,
+}
+
+/// `--transport`: transport between ranks of different nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Transport {
+    /// RDMA where it connects two hosts, TCP otherwise
+    #[default]
+    Auto,
+    /// RDMA; an error where it does not connect two hosts
+    Rdma,
+    /// TCP
+    Tcp,
+}
+
+/// The user's choices that affect the configuration of ranks.
+#[derive(Clone, Copy)]
+pub(crate) struct UserChoices<'a> {
+    pub(crate) options: &'a Options,
+    /// Variables that every rank gets from the launching shell.
+    pub(crate) env: &'a [EnvVar],
+}
+
+/// Read-only view of a job and its nodes; slices are indexed by node.
+#[derive(Clone, Copy)]
+pub(crate) struct JobView<'a> {
+    pub(crate) id: JobId,
+    pub(crate) map: &'a RankMap,
+    pub(crate) inventories: &'a [Inventory],
+    pub(crate) plan: &'a Plan,
+    /// Address by which other nodes reach each node.
+    pub(crate) addresses: &'a [IpAddr],
+}
+
+impl JobView<'_> {
+    /// Returns a number that is unlikely to be another job's, positive and of at most 63 bits.
+    pub(crate) fn short_id(&self) -> u64 {
+        (self.id.0 & u128::from(u64::MAX >> 1)) as u64
+    }
+}
+
+/// Position of a rank in the job and on its node.
+#[derive(Clone, Copy)]
+pub(crate) struct RankPosition {
+    pub(crate) rank: Rank,
+    pub(crate) node: usize,
+    pub(crate) local_rank: usize,
+}
+
+/// `--env-style`: launcher or framework whose variables are set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum EnvStyle {
+    /// TF_CONFIG, with a port for each rank's server
+    Tensorflow,
+    /// SLURM_*, from which JAX and others read ranks
+    Slurm,
+    /// OMPI_MCA_orte_hnp_uri, by which JAX finds rank 0
+    Openmpi,
+}
