@@ -1,5 +1,5 @@
-//! Sets the library's soname, so that programs find it by name and not by the path where it was
-//! linked.
+//! Sets the library's soname, so that programs find the library by its name and not by the path
+//! where they were linked.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

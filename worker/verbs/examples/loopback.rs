@@ -1,14 +1,18 @@
-//! Moves a token in one direction and a block in the other by RDMA writes, and checks both:
+//! Writes a short token in one direction and a block of 64 KiB in the other by RDMA, and checks
+//! both:
 //!
-//! * `loopback DEVICE GID_INDEX [MTU]`: between two queue pairs of port 1, whose endpoints are
-//!   exchanged in the process; the block is read by RDMA, too;
+//! * `loopback DEVICE GID_INDEX [MTU]` does this between two queue pairs of port 1, whose endpoints
+//!   are exchanged within the process. It also reads the block by RDMA.
 //! * `loopback listen ADDRESS:PORT` on one host and `loopback connect FROM TO:PORT [TRAFFIC_CLASS]`
-//!   on another: connected by the RDMA connection manager;
-//! * `loopback refuse ADDRESS:PORT`: rejects two connect requests, the first explicitly, the second
-//!   by dropping it;
-//! * `loopback events DEVICE SECONDS`: prints the device's asynchronous events meanwhile.
+//!   on another do this over a connection of the RDMA connection manager.
 //!
-//! Prints errors with their hint.
+//! There are two more commands:
+//!
+//! * `loopback refuse ADDRESS:PORT` rejects two connect requests, the first explicitly, the second
+//!   by dropping it.
+//! * `loopback events DEVICE SECONDS` prints the device's asynchronous events for this time.
+//!
+//! Errors are printed with their hints.
 
 use rlaunch_verbs::{
     CompletionChannel, CompletionQueue, Connected, Context, Depth, Device, Endpoint, Listener,
@@ -45,7 +49,7 @@ impl End {
         Ok(End { resources: Resources::new(&domain, &completions), region, channel })
     }
 
-    /// Encodes where the peer finds the memory: address (8 bytes) and rkey (4 bytes),
+    /// Encodes the location of the memory for the peer: address (8 bytes) and rkey (4 bytes),
     /// little-endian.
     fn encode_memory(&self) -> Vec<u8> {
         let key = self.region.rkey().to_le_bytes();
@@ -53,7 +57,8 @@ impl End {
     }
 }
 
-/// Decodes the private data of a peer, and returns the address `offset` bytes into its memory.
+/// Decodes the private data of a peer, and returns the address that is `offset` bytes behind the
+/// start of the peer's memory.
 fn remote_addr(private_data: &[u8], offset: usize) -> Result<RemoteAddr, Failure> {
     let too_short = "the peer's private data is too short";
     let (address, rest) = private_data.split_first_chunk().ok_or(too_short)?;
@@ -96,7 +101,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Waits for a token and answers with a block.
+/// Waits for a peer and its token, and answers with a block.
 fn listen(address: &str) -> Result<String, Failure> {
     let listener = Listener::bind(address.parse()?, 16)?;
     let end = End::on(listener.context())?;
@@ -122,7 +127,7 @@ fn listen(address: &str) -> Result<String, Failure> {
 /// Sends a token and waits for the block.
 fn connect(from: &str, to: &str, class: &str) -> Result<String, Failure> {
     let settings = Settings { traffic_class: class.parse()?, ..Settings::default() };
-    // Includes the time that librdmacm takes to open all devices.
+    // The deadline includes the time that librdmacm takes to open all devices.
     let deadline = Instant::now() + CONNECT_TIMEOUT;
     let route = Route::resolve(from.parse()?, to.parse()?, &settings, deadline)?;
     let end = End::on(route.context())?;
@@ -159,7 +164,7 @@ fn refuse(address: &str) -> Result<String, Failure> {
     Ok("two were sent away".into())
 }
 
-/// Prints events as they come.
+/// Prints the events of a device as they arrive.
 fn events(device: &str, seconds: &str) -> Result<String, Failure> {
     let context = Device::by_name(device)?.open()?;
     let deadline = Instant::now() + Duration::from_secs(seconds.parse()?);
@@ -212,8 +217,8 @@ fn out_of_band(device: &str, gid_index: &str, mtu: &str) -> Result<String, Failu
     Ok(format!("{device}: token and block, MTU {mtu}, {} us", round_trip.as_micros()))
 }
 
-/// Reads the block from `other` into `one`, signals that by an inline write, and checks that a
-/// write with a wrong rkey fails.
+/// Reads the block from `other` into `one`, writes a flag as inline data, and checks that a write
+/// with a wrong rkey fails.
 fn read_and_flag(
     (one, first): (&End, &QueuePair<Connected>),
     (other, second): (&End, &QueuePair<Connected>),
@@ -228,13 +233,14 @@ fn read_and_flag(
     if received != block() {
         return Err("the block is not what was read".into());
     }
-    // The bytes are inline data: they are freed when the call returns.
+    // The bytes are inline data: they are freed when the call returns, before the device sends
+    // them.
     first.write_inline(3, &FLAG.to_ne_bytes(), there.remote_addr(BLOCK as u64), true)?;
     wait(one, "inline write")?;
     if other.region.read_u64(BLOCK) != Some(FLAG) {
         return Err("the flag is not what was sent".into());
     }
-    // A key that no region has.
+    // An rkey that no region has.
     let (address, key) = here.memory.ok_or("no memory")?;
     second.write(4, other.region.slice(0, 8)?, RemoteAddr::new(address, !key))?;
     match wait(other, "write") {
@@ -244,7 +250,8 @@ fn read_and_flag(
     }
 }
 
-/// Writes the first `length` bytes of an end's memory to its peer, and waits for the completion.
+/// Writes the first `length` bytes of an end's memory to its peer's memory, and waits for the
+/// completion.
 fn write(
     end: &End,
     pair: &QueuePair<Connected>,
@@ -255,7 +262,7 @@ fn write(
     wait(end, "write")
 }
 
-/// Waits for the completion of the one outstanding request.
+/// Waits for the completion of the only outstanding request. `what` names the request in errors.
 fn wait(end: &End, what: &str) -> Result<(), Failure> {
     let completions = &end.resources.completions;
     let deadline = Instant::now() + TIMEOUT;

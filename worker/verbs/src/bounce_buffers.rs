@@ -1,12 +1,15 @@
-//! Send and receive buffers of a queue pair: registered memory cut into buffers of equal size.
+//! Send and receive buffers of a queue pair: registered memory that is divided into buffers of
+//! equal size.
 //!
 //! Receive buffers cycle between the device and the program: [`BounceBuffers::new`] posts all of
-//! them; a completion hands one to the program as a [`FilledBuffer`], which the program reads in
-//! place ([`BounceBuffers::message`]) and hands back ([`BounceBuffers::repost`]). Send buffers form
-//! a ring: one is free again once the send that used it is known to have completed.
+//! them; a completion passes one buffer to the program as a [`FilledBuffer`], which the program
+//! reads in place ([`BounceBuffers::message`]) and returns ([`BounceBuffers::repost`]). Send
+//! buffers form a ring: a buffer is free again once the send that used it is known to have
+//! completed.
 //!
-//! A work request id has, from the top, the tag of its `BounceBuffers` (20 bits), a bit that is set
-//! for receives, and a sequence number (43 bits) that counts sends and receives separately.
+//! A work request id consists of, from the highest bit, the tag of its `BounceBuffers` (20 bits), a
+//! bit that is set for receives, and a sequence number (43 bits) that counts sends and receives
+//! separately.
 
 use crate::error::VerbsError;
 use crate::memory::{MemoryRegion, MrSlice, ProtectionDomain};
@@ -23,8 +26,8 @@ const TAG_SHIFT: u32 = SEQUENCE_BITS + 1;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
-/// A connected queue pair together with its send and receive buffers. It owns the queue pair: no
-/// other work requests may be posted to it.
+/// Connected queue pair together with its send and receive buffers. This object owns the queue
+/// pair: no other work requests may be posted to it.
 #[derive(Debug)]
 pub struct BounceBuffers {
     // Drop order matters: the device may write to the region until the queue pair is destroyed.
@@ -33,9 +36,10 @@ pub struct BounceBuffers {
     layout: Layout,
     /// Number of this object, unique in the process.
     id: u64,
-    /// Indices of the receive buffers that the device has, in the order in which it fills them.
+    /// Indices of the receive buffers that are posted to the device, in the order in which it fills
+    /// them.
     posted_receives: VecDeque<u32>,
-    /// Count of messages received.
+    /// Number of messages received.
     received: u64,
     sends: SendQueue,
 }
@@ -51,11 +55,11 @@ struct Layout {
     size: usize,
 }
 
-/// A receive buffer that holds a message. The device cannot reuse the buffer before it is handed
-/// back to [`BounceBuffers::repost`]; one that is dropped is lost to the queue pair.
+/// Receive buffer with a message. The device cannot reuse the buffer before it is passed to
+/// [`BounceBuffers::repost`]; if this value is dropped, the queue pair has one buffer less.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FilledBuffer {
-    /// [`BounceBuffers::id`] of the buffers that it belongs to.
+    /// [`BounceBuffers::id`] of the object that the buffer belongs to.
     owner: u64,
     index: u32,
     length: usize,
@@ -66,17 +70,17 @@ pub struct FilledBuffer {
 pub enum BufferEvent {
     /// A message was received.
     Received(FilledBuffer),
-    /// One or more sends or writes completed: [`BounceBuffers::completed`] has the new count.
+    /// One or more sends or writes completed; [`BounceBuffers::completed`] returns the new count.
     Sent,
-    /// A work request failed. The queue pair is in the error state, and all other work requests on
-    /// it fail as well.
+    /// A work request failed. The queue pair is now in the error state, and all its other work
+    /// requests fail as well.
     Failed(WcStatus),
 }
 
 /// Counts of send and write requests, which complete in the order in which they were posted.
 #[derive(Clone, Copy, Debug)]
 struct SendQueue {
-    /// Requests that the send queue holds.
+    /// Number of requests that the send queue has room for.
     capacity: u64,
     posted: u64,
     completed: u64,
@@ -93,9 +97,9 @@ impl SendQueue {
         self.capacity - (self.posted - self.completed)
     }
 
-    /// Tells whether the next request must be signalled. A completion implies those of all requests
-    /// before it, so one signalled request for each quarter of the queue is enough to free the
-    /// queue.
+    /// Tells whether the next request must be signalled. The completion of a request implies that
+    /// all requests before it have completed, so one signalled request for each quarter of the
+    /// queue is enough to free the queue.
     fn needs_signal(self) -> bool {
         self.posted + 1 - self.signalled >= (self.capacity / 4).max(1)
     }
@@ -107,7 +111,7 @@ impl SendQueue {
         }
     }
 
-    /// Notes that a request has completed, and with it all requests before it. `number` has the low
+    /// Records that a request and all requests before it have completed. `number` has the low
     /// [`SEQUENCE_BITS`] bits of the request's sequence number.
     fn complete(&mut self, number: u64) {
         let behind = (self.posted - 1).wrapping_sub(number) & (RECEIVE_FLAG - 1);
@@ -136,7 +140,7 @@ impl Layout {
 }
 
 impl BounceBuffers {
-    /// Returns how many bytes of memory `receive` receive buffers and `send` send buffers take, for
+    /// Returns the memory in bytes that `receive` receive buffers and `send` send buffers take, for
     /// messages of up to `size` bytes.
     pub fn memory_size(receive: u32, send: u32, size: usize) -> usize {
         Layout { receive, send, size }.total_size()
@@ -158,41 +162,42 @@ impl BounceBuffers {
         Ok(buffers)
     }
 
-    /// Returns the tag by which the user of a shared completion queue finds the completions of
-    /// these buffers: [`BounceBuffers::tag_of`] of each of them equals it. Tags repeat after 2^20
+    /// Returns the tag by which the user of a shared completion queue recognizes the completions of
+    /// these buffers: [`BounceBuffers::tag_of`] returns it for each of them. Tags repeat after 2^20
     /// objects.
     pub fn tag(&self) -> u64 {
         self.id & (u64::MAX >> TAG_SHIFT)
     }
 
-    /// Returns the [tag](BounceBuffers::tag) of the buffers that a completion belongs to.
+    /// Returns the [tag](BounceBuffers::tag) of the `BounceBuffers` that a completion belongs to.
     pub fn tag_of(completion: &Completion) -> u64 {
         completion.id() >> TAG_SHIFT
     }
 
-    /// Returns how many sends and writes were posted so far.
+    /// Returns the number of sends and writes posted so far.
     pub fn posted(&self) -> u64 {
         self.sends.posted
     }
 
-    /// Returns how many of the posted sends and writes are known to have completed. Unsignalled
-    /// requests count once a later signalled one has completed.
+    /// Returns the number of posted sends and writes that are known to have completed. An
+    /// unsignalled request counts once a later signalled request has completed.
     pub fn completed(&self) -> u64 {
         self.sends.completed
     }
 
-    /// Returns how many sends and writes can be posted now.
+    /// Returns the number of sends and writes that can be posted now.
     pub fn available(&self) -> u64 {
         self.sends.available()
     }
 
     /// Copies `parts` into a send buffer, one after the other, and sends them as one message. A
-    /// message that fits into the work request ([`QueuePair::max_inline`]) is sent inline. Unless
-    /// it is `signalled`, its completion may be reported only with that of a later request.
+    /// message that fits into the work request ([`QueuePair::max_inline`]) is sent inline. If the
+    /// send is not `signalled`, its completion may be reported only together with that of a later
+    /// request.
     ///
     /// # Errors
     ///
-    /// [`VerbsError::OutOfBounds`] if the message is longer than a buffer, or nothing is
+    /// [`VerbsError::OutOfBounds`] if the message is longer than a buffer, or no send is
     /// [available](BounceBuffers::available).
     pub fn send<const N: usize>(
         &mut self,
@@ -227,11 +232,11 @@ impl BounceBuffers {
         Ok(())
     }
 
-    /// Posts a signalled RDMA write of `from` to the peer's memory.
+    /// Posts a signalled RDMA write of `from` to the address `to` in the peer's memory.
     ///
     /// # Errors
     ///
-    /// [`VerbsError::OutOfBounds`] if nothing is [available](BounceBuffers::available).
+    /// [`VerbsError::OutOfBounds`] if no write is [available](BounceBuffers::available).
     pub fn write(&mut self, from: MrSlice<'_>, to: RemoteAddr) -> Result<(), VerbsError> {
         if self.available() == 0 {
             return Err(VerbsError::OutOfBounds { offset: 0, length: 1, size: 0 });
@@ -266,7 +271,7 @@ impl BounceBuffers {
         Some(BufferEvent::Received(FilledBuffer { owner: self.id, index, length }))
     }
 
-    /// Returns the message in a buffer, or nothing if the buffer belongs to another queue pair.
+    /// Returns the message in a buffer; empty if the buffer belongs to another queue pair.
     pub fn message(&self, buffer: &FilledBuffer) -> &[u8] {
         if buffer.owner != self.id {
             return &[];
@@ -278,7 +283,7 @@ impl BounceBuffers {
         unsafe { self.region.memory().bytes(at, buffer.length) }.unwrap_or_default()
     }
 
-    /// Hands a receive buffer back to the device, for another message. A buffer of another queue
+    /// Posts a receive buffer again for another message. A buffer that belongs to another queue
     /// pair is ignored.
     pub fn repost(&mut self, buffer: FilledBuffer) -> Result<(), VerbsError> {
         if buffer.owner == self.id { self.post(buffer.index) } else { Ok(()) }

@@ -1,12 +1,12 @@
-//! Connections by the RDMA connection manager (librdmacm, rdma_cm(7)): peers are named by IP
-//! address and port, and the manager moves queue pairs through their states itself. iWARP devices
+//! Connections by the RDMA connection manager (librdmacm, rdma_cm(7)). Peers are addressed by IP
+//! address and port, and the manager itself changes the states of queue pairs. iWARP devices
 //! support no other method.
 //!
 //! | listening end | connecting end |
 //! |---|---|
 //! | [`Listener::bind`] | [`Route::resolve`]: address, then route |
 //! | [`Listener::next_request`] | [`Route::connect`] sends a connect request |
-//! | [`ConnectRequest::accept`] or [`ConnectRequest::reject`] | returns the queue pair, or fails |
+//! | [`ConnectRequest::accept`] or [`ConnectRequest::reject`] | [`Route::connect`] returns the queue pair, or fails |
 //!
 //! The connecting end has to send the first message: iWARP's handshake (MPA) depends on it.
 
@@ -22,12 +22,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Timeout of one attempt to resolve an address, in milliseconds; attempts repeat until the
-/// deadline. Short, because the kernel has a race: if the neighbour's ARP reply arrives just before
-/// it starts to wait, it notices only when the attempt times out (`addr_resolve` and `queue_req` in
-/// drivers/infiniband/core/addr.c).
+/// deadline. The timeout is short because of a race in the kernel: if the neighbour's ARP reply
+/// arrives just before the kernel starts to wait for it, the kernel notices the reply only when the
+/// attempt times out (`addr_resolve` and `queue_req` in drivers/infiniband/core/addr.c).
 const ADDRESS_TIMEOUT_MS: i32 = 300;
 
-/// Listening end: accepts connections of peers on an RDMA device.
+/// Listening end, which accepts connections of peers at an address of an RDMA device.
 #[derive(Debug)]
 pub struct Listener {
     id: CmId,
@@ -36,12 +36,12 @@ pub struct Listener {
 
 impl Listener {
     /// Listens at an IP address of an RDMA device. Port 0 chooses a free port. At most `backlog`
-    /// connect requests wait to be taken; iWARP resets further ones.
+    /// connect requests wait for [`Listener::next_request`]; iWARP resets further connections.
     ///
     /// If two devices have the address, such as soft RoCE and Soft-iWARP on one interface, the
-    /// kernel chooses the one that was added first, at both ends of a connection. If the two hosts
-    /// added their devices in different order, the kernel of the listening host rejects the connect
-    /// request.
+    /// kernel chooses the device that was added first, at both ends of a connection. If the two
+    /// hosts added their devices in different order, the kernel of the listening host rejects the
+    /// connect request.
     pub fn bind(address: SocketAddr, backlog: u32) -> Result<Listener, VerbsError> {
         let id = CmId::listening(address.to_string(), address, backlog)?;
         let context = id.context()?;
@@ -60,7 +60,7 @@ impl Listener {
     }
 
     /// Waits for the next connect request; `None` if none arrives before the deadline. With a
-    /// deadline in the past it only looks.
+    /// deadline in the past the call does not wait.
     pub fn next_request(&self, deadline: Instant) -> Result<Option<ConnectRequest>, VerbsError> {
         let expected = event_type::RDMA_CM_EVENT_CONNECT_REQUEST;
         let Some(event) = self.id.next(expected, Verb::Accept, deadline)? else { return Ok(None) };
@@ -74,15 +74,15 @@ impl Listener {
     }
 }
 
-/// The file descriptor is readable when [`Listener::next_request`] would return at once.
+/// Descriptor that is readable when [`Listener::next_request`] would return at once.
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.id.as_fd()
     }
 }
 
-/// A connect request of a peer. Dropping it rejects the request: the kernel rejects requests whose
-/// id is destroyed.
+/// Connect request of a peer. Dropping it rejects the request, because the kernel rejects requests
+/// whose id is destroyed.
 #[derive(Debug)]
 pub struct ConnectRequest {
     id: CmId,
@@ -91,13 +91,13 @@ pub struct ConnectRequest {
 
 impl ConnectRequest {
     /// Returns the private data of the request, up to [`MAX_PRIVATE_DATA`] bytes. InfiniBand and
-    /// RoCE pad it with zeros, so the length says nothing.
+    /// RoCE pad the data with zeros, so its length is not what the peer sent.
     pub fn private_data(&self) -> &[u8] {
         &self.peer_data
     }
 
     /// Accepts the connection and waits until it is established. `private_data`, at most
-    /// [`MAX_PRIVATE_DATA`] bytes, goes to the peer. The peer has to send the first message.
+    /// [`MAX_PRIVATE_DATA`] bytes, is sent to the peer. The peer must send the first message.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl ConnectRequest {
         connected(id, resources, max_inline, peer_data)
     }
 
-    /// Rejects the connection. The peer's [`Route::connect`] fails.
+    /// Rejects the request. The peer's [`Route::connect`] fails.
     pub fn reject(self) {
         // SAFETY: the id is alive; there is no private data.
         let code = unsafe { rdma_sys::rdma_reject(self.id.as_ptr(), null(), 0) };
@@ -133,7 +133,7 @@ impl ConnectRequest {
     }
 }
 
-/// Connecting end: a resolved route to a listener.
+/// Connecting end: resolved route to a listener.
 #[derive(Debug)]
 pub struct Route {
     id: CmId,
@@ -141,8 +141,8 @@ pub struct Route {
 }
 
 impl Route {
-    /// Resolves the route from the local address `from`, which an RDMA device must have, to the
-    /// listener at `to`. Only the traffic class of `settings` is used.
+    /// Resolves the route from the local address `from`, which must be the address of an RDMA
+    /// device, to the listener at `to`. Only the traffic class of `settings` is used.
     pub fn resolve(
         from: IpAddr,
         to: SocketAddr,
@@ -181,7 +181,7 @@ impl Route {
     }
 
     /// Connects and waits until the connection is established. `private_data`, at most
-    /// [`MAX_PRIVATE_DATA`] bytes, goes to the peer. This end has to send the first message.
+    /// [`MAX_PRIVATE_DATA`] bytes, is sent to the peer. This end must send the first message.
     ///
     /// # Errors
     ///
@@ -223,8 +223,8 @@ impl CmId {
         Ok(id)
     }
 
-    /// Tries once to resolve the device, and the next hop, from one address to another. Returns
-    /// false if the attempt timed out.
+    /// Tries once to resolve the device and the next hop for the way from one address to another.
+    /// Returns `false` if the attempt timed out.
     fn try_resolve_address(
         &self,
         from: IpAddr,
@@ -252,7 +252,7 @@ impl CmId {
     }
 }
 
-/// Creates the queue pair of an id; returns its inline capacity in bytes.
+/// Creates the queue pair of an id, and returns its inline capacity in bytes.
 fn create_pair(id: &CmId, resources: &Resources) -> Result<u32, VerbsError> {
     let attr = resources.init_attr(id.verbs())?;
     let domain = resources.domain.as_ptr();
@@ -278,8 +278,8 @@ fn connected(
     }
 }
 
-/// Returns the milliseconds until the deadline. Less than 1 ms is an error: the kernel rejects a
-/// timeout of 0.
+/// Returns the milliseconds until the deadline. Fails if less than 1 ms is left, because the kernel
+/// rejects a timeout of 0.
 fn remaining_ms(deadline: Instant, verb: Verb, addresses: &str) -> Result<i32, VerbsError> {
     let left = deadline.saturating_duration_since(Instant::now());
     match i32::try_from(left.as_millis()).unwrap_or(i32::MAX) {
@@ -288,7 +288,8 @@ fn remaining_ms(deadline: Instant, verb: Verb, addresses: &str) -> Result<i32, V
     }
 }
 
-/// Returns connection parameters. They point to `private_data`, which has to outlive their use.
+/// Makes connection parameters. They contain a pointer to `private_data`, which must outlive their
+/// use.
 fn conn_params(
     private_data: &[u8],
     settings: &Settings,

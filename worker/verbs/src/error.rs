@@ -1,5 +1,6 @@
-//! Errors of libibverbs and librdmacm calls: which call failed on which device or address, what the
-//! system's error number means for that call, and a hint where there is a usual remedy.
+//! Errors of libibverbs and librdmacm calls. An error tells which call failed on which device or
+//! address, what the error number means for that call, and how to remedy it, if there is a usual
+//! remedy.
 
 use std::fmt;
 use std::io;
@@ -101,7 +102,7 @@ impl fmt::Display for Verb {
     }
 }
 
-/// An RDMA operation that failed.
+/// Failure of an RDMA operation.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {
     /// libibverbs.so.1 is missing or cannot be loaded.
@@ -125,14 +126,14 @@ pub enum VerbsError {
     /// A call returned an error.
     #[error("{device}: {verb}: {}", explanation(*verb, source).unwrap_or("failed"))]
     Failed {
-        /// The call.
+        /// Call that failed.
         verb: Verb,
         /// Name of the device, like `mlx5_0`, or the addresses of a connection.
         device: String,
         /// Error number of the call.
         source: io::Error,
     },
-    /// The connection manager reported another event than the expected one.
+    /// The connection manager reported an event that was not the expected one.
     #[error("{addresses}: {verb}: {event_name}{}", explanation_suffix(*verb, source))]
     UnexpectedEvent {
         /// Call whose event was awaited.
@@ -164,8 +165,8 @@ pub enum VerbsError {
         /// Largest length that the connection manager carries, in bytes.
         max: usize,
     },
-    /// The handle was opened before this process was forked from the one that opened it. Only the
-    /// parent can use it.
+    /// The handle was opened by a parent process, before it forked this process. Only the parent
+    /// can use the handle.
     #[error("{device}: opened by the parent process before fork(), and not usable in the child")]
     Inherited {
         /// Name of the device, like `mlx5_0`.
@@ -183,7 +184,7 @@ pub enum VerbsError {
         /// Name of the device that the kernel chose.
         found: String,
     },
-    /// A range exceeds the buffer or region that it is taken from.
+    /// A range exceeds the buffer or region.
     #[error("{length} bytes at offset {offset} exceed a region of {size} bytes")]
     OutOfBounds {
         /// Offset from the beginning of the region, in bytes.
@@ -196,7 +197,7 @@ pub enum VerbsError {
 }
 
 impl VerbsError {
-    /// Makes the error of a call that has failed with the number in `errno`.
+    /// Makes the error of a call that has set `errno`.
     pub(crate) fn last_os_error(verb: Verb, device: &str) -> VerbsError {
         VerbsError::from_io(verb, device, io::Error::last_os_error())
     }
@@ -210,7 +211,7 @@ impl VerbsError {
         VerbsError::Failed { verb, device: device.to_owned(), source }
     }
 
-    /// Returns what the user can do about the error, where there is a usual remedy.
+    /// Returns advice to the user about the error, if there is a usual remedy.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             VerbsError::NoLibrary => Some("install rdma-core (libibverbs1)"),
@@ -238,7 +239,7 @@ impl VerbsError {
     }
 }
 
-/// Explains an error number that means something else for this call than its usual text.
+/// Explains an error number of this call, if the usual text of the number is misleading.
 fn explanation(verb: Verb, source: &io::Error) -> Option<&'static str> {
     use Verb::{
         BindAddr, Connect, CreateCq, CreateQp, ModifyToRtr, ModifyToRts, OpenDevice, RegMr,
@@ -263,7 +264,8 @@ fn explanation(verb: Verb, source: &io::Error) -> Option<&'static str> {
     })
 }
 
-/// Formats the explanation of an event's status, to follow the event's name; empty without one.
+/// Formats the explanation of an event's status as a suffix of the event's name; empty if there is
+/// no explanation.
 fn explanation_suffix(verb: Verb, source: &io::Error) -> String {
     explanation(verb, source).map(|explanation| format!(" ({explanation})")).unwrap_or_default()
 }

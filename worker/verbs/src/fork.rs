@@ -1,19 +1,19 @@
 //! Protection of registered memory against fork(2).
 //!
 //! After a fork, parent and child share each page until one of them writes to it; the writer gets a
-//! copy. Before Linux 5.12 the writer could be the parent: its registered memory is then a new
-//! page, while the device still uses the old one, so it sends stale data, and received data never
-//! appears. libibverbs prevents this if `ibv_fork_init` is called before the first registration: it
-//! withholds registered pages from children (`MADV_DONTFORK`). Since Linux 5.12 the kernel copies
-//! such pages at the fork, and no protection is needed.
+//! copy. Before Linux 5.12 the writer could be the parent. The parent's registered memory is then
+//! the new page, while the device still uses the old page: the device sends stale data, and
+//! received data never appears. libibverbs prevents this if `ibv_fork_init` is called before the
+//! first registration: it keeps registered pages out of children (`MADV_DONTFORK`). Since Linux
+//! 5.12 the kernel copies such pages at the fork, and no protection is needed.
 //!
-//! A child that touches a withheld page is killed (SIGSEGV). Memory that this crate allocates is on
-//! pages of its own; application memory ([`crate::UserMr`]) shares its first and last page with its
-//! neighbours while it is registered. Pages of hugetlbfs can be withheld only as a whole:
+//! A child that accesses such a page is killed (SIGSEGV). Memory that this crate allocates is on
+//! pages of its own; application memory ([`crate::UserMr`]) may share its first and last page with
+//! other data, which children then lack, too. Pages of hugetlbfs can be kept out only as a whole:
 //! libibverbs determines their size if `RDMAV_HUGEPAGES_SAFE` is set, by reading all of
-//! /proc/self/smaps at each registration. That choice is left to the user; without the variable,
-//! registering such memory fails with EINVAL on kernels that need protection, and messages from it
-//! are copied. Transparent huge pages are split by the kernel as needed.
+//! /proc/self/smaps at each registration. Setting the variable is left to the user. Without it,
+//! registering such memory fails with EINVAL on kernels that need protection, and messages from the
+//! memory are copied. Transparent huge pages are split by the kernel as needed.
 
 use rdma_sys::{IBV_FORK_ENABLED, IBV_FORK_UNNEEDED};
 use std::io;
@@ -24,7 +24,7 @@ use std::sync::OnceLock;
 pub enum ForkSafety {
     /// Safe: the kernel copies registered pages for the child.
     Unneeded,
-    /// Safe: libibverbs withholds registered pages from children, which crash if they touch one.
+    /// Safe: libibverbs keeps registered pages out of children, which crash if they access one.
     Enabled,
     /// Unsafe: after a fork, RDMA may lose data.
     Disabled,
@@ -52,12 +52,13 @@ pub fn fork_safety() -> ForkSafety {
     })
 }
 
-/// Enables the protection. Must precede the first call of a process into libibverbs or librdmacm.
+/// Enables the protection. Must be called before the first call of the process into libibverbs or
+/// librdmacm.
 pub(crate) fn initialize() {
     fork_safety();
 }
 
-/// Combines the results of `ibv_fork_init` and `ibv_is_fork_initialized`.
+/// Determines the safety from the results of `ibv_fork_init` and `ibv_is_fork_initialized`.
 fn classify(code: i32, status: u32) -> ForkSafety {
     match (code, status) {
         (_, IBV_FORK_UNNEEDED) => ForkSafety::Unneeded,
@@ -77,7 +78,7 @@ mod tests {
         assert_eq!(classify(0, IBV_FORK_UNNEEDED), ForkSafety::Unneeded);
         assert_eq!(classify(libc::EINVAL, IBV_FORK_UNNEEDED), ForkSafety::Unneeded);
         assert_eq!(classify(0, IBV_FORK_ENABLED), ForkSafety::Enabled);
-        // A library without ibv_is_fork_initialized.
+        // The library does not have ibv_is_fork_initialized.
         assert_eq!(classify(0, DISABLED), ForkSafety::Enabled);
         // Another library of the process registered memory earlier.
         assert_eq!(classify(libc::EINVAL, DISABLED), ForkSafety::Disabled);

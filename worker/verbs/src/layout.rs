@@ -1,6 +1,6 @@
-//! Test: the structures that this crate passes to rdma-core have the layout of rdma-core's headers.
-//! A C program that prints sizes and offsets is compiled and run, and its output compared with the
-//! bindings.
+//! Test that the structures which this crate passes to rdma-core have the layout of rdma-core's
+//! headers. It compiles and runs a C program that prints sizes and offsets, and compares the output
+//! with the Rust bindings.
 
 use rdma_sys::*;
 use std::fmt::Write as _;
@@ -90,14 +90,15 @@ fn rust() -> Vec<(String, usize)> {
     }
 }
 
-/// Tells whether the Rust structure may be larger than the C one: these structures grow with
-/// versions of rdma-core, and libibverbs is passed the size that is reserved.
+/// Tells whether the Rust structure may be larger than the C structure of this `sizeof` expression.
+/// Such structures grow with versions of rdma-core, and libibverbs is passed the size that is
+/// reserved.
 fn may_be_larger(expression: &str) -> bool {
     expression == "sizeof(struct ibv_port_attr)" || expression == "sizeof(struct ibv_device_attr)"
 }
 
-/// Returns the folder of the headers that the bindings were generated from, in the package of the
-/// bindings.
+/// Returns the folder of the headers from which the bindings were generated. It is in the package
+/// of the bindings.
 fn headers() -> PathBuf {
     let words = ["metadata", "--format-version", "1", "--offline"];
     let printed = Command::new(env!("CARGO")).args(words).output().unwrap().stdout;

@@ -3,15 +3,15 @@
 //! | module | contents | uses |
 //! |---|---|---|
 //! | `error` | [`VerbsError`] | |
-//! | `fork`, `poll` | fork(2) and registered memory; waiting for file descriptors | `error` |
+//! | `fork`, `poll` | protection of registered memory against fork(2); waiting for file descriptors | `error` |
 //! | `device` | [`Device`], [`Context`], ports, asynchronous events | `fork`, `poll` |
 //! | `memory` | [`ProtectionDomain`], [`MemoryRegion`], [`UserMr`] | `device` |
 //! | `cm_id` | ids and event channels of librdmacm | `device` |
 //! | `queue` | [`CompletionQueue`], [`QueuePair`] | `memory`, `cm_id` |
 //! | `connection_manager` | [`Listener`], [`Route`]: connections by librdmacm | `queue` |
-//! | `bounce_buffers` | [`BounceBuffers`]: messages in buffers that are reused | `queue` |
+//! | `bounce_buffers` | [`BounceBuffers`]: registered buffers for messages, which are reused | `queue` |
 //!
-//! A reliable connection whose [`Endpoint`]s are exchanged out of band:
+//! Example of a reliable connection whose [`Endpoint`]s are exchanged out of band:
 //!
 //! ```no_run
 //! use rlaunch_verbs::{
@@ -41,9 +41,10 @@
 //! Every handle holds an `Arc` of the object that it was made from, so objects are destroyed in the
 //! right order. `Drop` destroys the object, logs failures and never panics. libibverbs may be
 //! called from any thread (ibv_open_device(3): "fully thread safe"), so handles are `Send` and
-//! `Sync`. Memory that peers write to is accessed only through raw pointers: no Rust reference to
-//! it ever exists. A forked child has copies of its parent's handles, but every call on one fails
-//! with [`VerbsError::Inherited`], and dropping one destroys nothing.
+//! `Sync`. The memory of a [`MemoryRegion`] to which peers may write is accessed only through raw
+//! pointers: no Rust reference to it ever exists. A forked child has copies of its parent's
+//! handles, but every call on such a copy fails with [`VerbsError::Inherited`], and dropping it
+//! destroys nothing.
 
 mod bounce_buffers;
 mod cm_id;

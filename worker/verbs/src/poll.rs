@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::Instant;
 
-/// Waits until `fd` is readable and returns true, or false at the deadline. With a deadline in the
-/// past it only looks.
+/// Waits until `fd` is readable and returns `true`; returns `false` at the deadline. With a
+/// deadline in the past the call does not wait.
 pub(crate) fn is_readable(fd: RawFd, deadline: Instant) -> io::Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -23,8 +23,8 @@ pub(crate) fn is_readable(fd: RawFd, deadline: Instant) -> io::Result<bool> {
     }
 }
 
-/// Sets O_NONBLOCK, so that a read returns EAGAIN if another thread has taken the event that
-/// poll(2) announced.
+/// Sets O_NONBLOCK on a descriptor, so that a read returns EAGAIN if another thread has taken the
+/// event that poll(2) reported.
 pub(crate) fn set_nonblocking(fd: RawFd) -> io::Result<()> {
     // SAFETY: fcntl(2) takes any number, and fails if it is not a descriptor.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };

@@ -1,5 +1,5 @@
-//! The first call of a process into rdma-core is `ibv_fork_init`, no matter which library it uses
-//! first. Stub libraries take rdma-core's place and record the calls.
+//! Tests that the first call of a process into rdma-core is `ibv_fork_init`, no matter which of its
+//! libraries the process uses first. Stub libraries take rdma-core's place and record the calls.
 
 #![expect(
     clippy::unwrap_used,
@@ -10,7 +10,8 @@ use rlaunch_verbs::{ForkSafety, Listener, devices, fork_safety};
 use std::path::Path;
 use std::process::Command;
 
-/// Variable that tells the child process, which is this test again, which library to use first.
+/// Environment variable with the name of the library that the child process uses first. The child
+/// runs this test executable again.
 const BEGINS: &str = "RLAUNCH_TEST_BEGINS";
 const CALLS: &str = "RLAUNCH_TEST_CALLS";
 
@@ -31,7 +32,7 @@ void *ibv_get_device_list(int *count) { note("ibv_get_device_list"); errno = ENO
 void *ibv_open_device(void *device) { note("ibv_open_device"); return 0; }
 void *ibv_reg_mr(void *domain, void *first, size_t length, int access) { note("ibv_reg_mr"); return 0; }
 "#;
-/// Function that rdma-core has since version 35.
+/// Function that rdma-core has had since version 35.
 const NEWER: &str = r#"
 int ibv_is_fork_initialized(void) { note("ibv_is_fork_initialized"); return 2; }
 "#;
@@ -47,8 +48,8 @@ fn compile(directory: &Path, name: &str, parts: &[&str]) {
     assert!(cc.status().unwrap().success());
 }
 
-/// Runs a process that uses the library `begins` first; returns its calls in order, and its
-/// [`ForkSafety`].
+/// Runs a process that uses the library `begins` first. Returns the process's calls in order, and
+/// its [`ForkSafety`].
 fn calls(begins: &str, ibverbs: &[&str]) -> (Vec<String>, String) {
     let name = format!("rlaunch-fork-{}-{begins}-{}", std::process::id(), ibverbs.len());
     let directory = std::env::temp_dir().join(name);
@@ -88,7 +89,7 @@ fn forks_are_prepared_before_any_device_is_looked_for() {
         let (called, safety) = calls(begins, &[NOTE, IBVERBS, NEWER]);
         assert_eq!(called, ["ibv_fork_init", "ibv_is_fork_initialized", first]);
         assert_eq!(safety, "Unneeded");
-        // Before version 35 the success of ibv_fork_init is all that is known.
+        // Before version 35, the result of ibv_fork_init is the only information.
         let (called, safety) = calls(begins, &[NOTE, IBVERBS]);
         assert_eq!(called, ["ibv_fork_init", first]);
         assert_eq!(safety, "Enabled");

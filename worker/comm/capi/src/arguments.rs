@@ -14,7 +14,8 @@ pub(crate) fn op(number: rl_op) -> Result<Op, Failure> {
     known.copied().ok_or_else(|| Failure::argument(format!("there is no rl_op {number}")))
 }
 
-/// Fails with RL_INVALID if a pointer is NULL. `name` is the name of the parameter.
+/// Unwraps a pointer that C has passed. Fails with RL_INVALID if it is NULL. `name` is the name of
+/// the parameter, for the error.
 pub(crate) fn given<T>(pointer: Option<T>, name: &str) -> Result<T, Failure> {
     pointer.ok_or_else(|| Failure::argument(format!("{name} is NULL")))
 }

@@ -1,4 +1,4 @@
-//! Blocking collectives. See the crate for safety.
+//! Blocking collectives. The crate's documentation has the safety requirements.
 
 use crate::arguments::{given, op};
 use crate::errors::call;
@@ -9,6 +9,8 @@ use rlaunch_comm::raw::{self, CollectiveKind};
 use std::ffi::c_void;
 use std::ptr;
 
+/// Runs a blocking collective with the arguments that C has passed.
+///
 /// # Safety
 ///
 /// The buffers must be valid as the header demands, during the call.

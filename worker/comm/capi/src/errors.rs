@@ -1,4 +1,5 @@
-//! Errors of calls: a number, and a text that each thread keeps until its next failure.
+//! Errors of calls: a number that the call returns, and a text that each thread keeps until its
+//! next failure.
 
 use crate::types::*;
 use rlaunch_comm::{Cause, CommError, StartError, error_chain};
@@ -18,7 +19,7 @@ pub(crate) enum Failure {
     Start(StartError),
     /// The communicator was finalized before the request completed.
     GivenUp,
-    /// Panic message: a bug in rlaunch.
+    /// A panic with this message, which is a bug in rlaunch.
     Panic(String),
 }
 
@@ -83,8 +84,8 @@ thread_local! {
     static LATEST: RefCell<CString> = RefCell::default();
 }
 
-/// Runs the body of an exported function. Catches panics, because unwinding into C is undefined
-/// behaviour.
+/// Runs the body of an exported function, and keeps the text of its error for [`rl_error`]. Catches
+/// panics, because unwinding into C is undefined behaviour.
 pub(crate) fn call(works: impl FnOnce() -> Result<(), Failure>) -> rl_result {
     let ended = panic::catch_unwind(AssertUnwindSafe(works));
     let Err(failure) = ended.unwrap_or_else(|panic| Err(Failure::Panic(panic_message(&*panic))))
@@ -92,7 +93,7 @@ pub(crate) fn call(works: impl FnOnce() -> Result<(), Failure>) -> rl_result {
         return RL_OK;
     };
     let text: Vec<u8> = failure.text().bytes().filter(|byte| *byte != 0).collect();
-    // Fails only in destructors of an ending thread, which cannot read the text any more.
+    // This fails only in destructors of an ending thread, which cannot read the text any more.
     let _ = LATEST.try_with(|latest| latest.replace(CString::new(text).unwrap_or_default()));
     failure.code()
 }

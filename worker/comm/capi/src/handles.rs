@@ -18,11 +18,11 @@ pub struct rl_comm {
     open: Mutex<OpenRequests>,
 }
 
-/// Requests of a communicator, to be cancelled when it is finalized.
+/// Requests of a communicator that are in progress, which are cancelled when it is finalized.
 #[derive(Debug, Default)]
 struct OpenRequests {
     requests: Vec<Weak<rl_request>>,
-    /// Length at which requests that no longer exist are removed.
+    /// Length of `requests` at which freed requests are removed from it.
     full: usize,
 }
 
@@ -30,7 +30,7 @@ struct OpenRequests {
 /// completed.
 #[derive(Debug)]
 pub struct rl_request {
-    /// `None` after the communicator was finalized.
+    /// Operation in progress; `None` after the communicator was finalized.
     pending: Mutex<Option<Pending>>,
 }
 
@@ -43,12 +43,12 @@ impl rl_comm {
         Box::into_raw(Box::new(rl_comm { comm: Arc::new(comm), open: Mutex::default() }))
     }
 
-    /// Returns the rank and the size.
     pub(crate) fn rank_and_size(&self) -> (usize, usize) {
         (self.comm.rank(), self.comm.size())
     }
 
-    /// Makes a handle for a started operation, which [`crate::requests`] takes back.
+    /// Makes a handle for an operation that was started. The functions of [`crate::requests`] free
+    /// the handle.
     pub(crate) fn new_request(&self, pending: Pending) -> *mut rl_request {
         let request = Arc::new(rl_request { pending: Mutex::new(Some(pending)) });
         let mut open = lock(&self.open);
@@ -62,7 +62,7 @@ impl rl_comm {
 }
 
 impl rl_request {
-    /// Locks the operation; `None` if the communicator was finalized.
+    /// Locks the operation in progress; it is `None` if the communicator was finalized.
     pub(crate) fn pending(&self) -> MutexGuard<'_, Option<Pending>> {
         lock(&self.pending)
     }

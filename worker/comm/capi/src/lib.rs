@@ -1,7 +1,8 @@
 //! C library of rlaunch's communicator, also for other languages that call C.
 //!
 //! `include/rlaunch.h` is generated from these functions by cbindgen, and compared with them in a
-//! test (`tests/header.rs`); it has the documentation for users. Installed, the library is
+//! test (`tests/header.rs`). The header has the documentation for users. When installed, the
+//! library consists of
 //!
 //! ```text
 //! lib/librlaunch.so
@@ -9,7 +10,8 @@
 //! include/rlaunch.h
 //! ```
 //!
-//! below one folder, which may be moved: `cc main.c $(pkg-config --cflags --libs rlaunch)`.
+//! below one folder, which may be moved. Programs are built with `cc main.c $(pkg-config --cflags
+//! --libs rlaunch)`.
 //!
 //! The shipped library is built with `cargo rustc --release -p rlaunch-capi --lib --crate-type
 //! cdylib`, because link-time optimisation does not work together with the rlib that the tests
@@ -17,9 +19,9 @@
 //!
 //! # Layers
 //!
-//! `types` (constants and structures) ← `errors` ← `arguments` (checks and conversions) ←
-//! `handles`, `memory` ← `messages`, `collectives`, `nonblocking_collectives`, `requests`,
-//! `registrations` (the functions).
+//! Each layer uses the layers before it: `types` (constants and structures) ← `errors` ←
+//! `arguments` (checks and conversions) ← `handles`, `memory` ← `messages`, `collectives`,
+//! `nonblocking_collectives`, `requests`, `registrations` (the functions).
 //!
 //! # Safety
 //!

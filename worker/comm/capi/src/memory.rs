@@ -1,4 +1,4 @@
-//! Conversion of C's buffers to slices, with the checks that are possible.
+//! Conversion of C's buffers to slices, with all checks that are possible.
 
 use crate::arguments::element;
 use crate::errors::Failure;
@@ -8,7 +8,7 @@ use rlaunch_comm::raw::{CollectiveBuffers, CollectiveKind};
 use std::ffi::c_void;
 use std::slice;
 
-/// Returns the size of `count` elements in bytes; fails if no memory can be that large.
+/// Returns the size of `count` elements in bytes. Fails if the size exceeds the address space.
 pub(crate) fn bytes(element: ElementType, count: usize) -> Result<usize, Failure> {
     // Slices cannot be longer than isize::MAX.
     let bytes = count.checked_mul(element.size()).filter(|bytes| isize::try_from(*bytes).is_ok());
@@ -65,8 +65,8 @@ pub(crate) unsafe fn output<'a>(
     Ok(unsafe { slice::from_raw_parts_mut(first.cast(), length) })
 }
 
-/// Fails if two buffers overlap. Must precede making slices of them, because overlapping slices are
-/// undefined behaviour.
+/// Fails if two buffers overlap. Must be called before slices of both are made, because overlapping
+/// slices are undefined behaviour.
 pub(crate) fn are_apart(
     (one, length): (*const c_void, usize),
     (other, other_length): (*const c_void, usize),
@@ -94,7 +94,7 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// Converts the buffers for this rank of a communicator of `size` ranks.
+    /// Converts the buffers for the rank `rank` of a communicator of `size` ranks.
     ///
     /// # Safety
     ///
@@ -124,8 +124,8 @@ impl Buffers {
     }
 }
 
-/// Returns the lengths of input and output in bytes. `part` is the length of one rank's part, `all`
-/// that of all parts.
+/// Returns the lengths of input and output in bytes. `part` is the length of one rank's part, and
+/// `all` the length of all parts together.
 fn lengths(
     kind: CollectiveKind,
     is_root: bool,

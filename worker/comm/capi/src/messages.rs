@@ -1,4 +1,5 @@
-//! Messages from rank to rank (point-to-point). See the crate for safety.
+//! Messages from rank to rank (point-to-point). The crate's documentation has the safety
+//! requirements.
 
 use crate::arguments::{element, given};
 use crate::errors::{Failure, call};
@@ -63,6 +64,8 @@ pub unsafe extern "C" fn rl_recv_any(
     call(|| unsafe { receive(comm, (data, count, datatype), (None, tag), received) })
 }
 
+/// Receives a message from the rank and with the tag in `source`; `None` means any rank.
+///
 /// # Safety
 ///
 /// `data` must be valid as the header demands, during the call.
@@ -173,6 +176,8 @@ pub unsafe extern "C" fn rl_irecv_any(
     call(|| unsafe { ireceive(comm, (data, count, datatype), (None, tag), request) })
 }
 
+/// Starts to receive a message from the rank and with the tag in `source`; `None` means any rank.
+///
 /// # Safety
 ///
 /// `data` must be valid as the header demands, until the request completes.

@@ -1,4 +1,4 @@
-//! Nonblocking collectives. See the crate for safety.
+//! Nonblocking collectives. The crate's documentation has the safety requirements.
 
 use crate::arguments::{given, op};
 use crate::errors::call;
@@ -10,6 +10,8 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr;
 
+/// Starts a collective with the arguments that C has passed.
+///
 /// # Safety
 ///
 /// The buffers must be valid as the header demands, until the request completes.

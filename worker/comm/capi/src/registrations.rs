@@ -1,4 +1,4 @@
-//! Registration of memory with RDMA devices. See the crate for safety.
+//! Registration of memory with RDMA devices. The crate's documentation has the safety requirements.
 #![expect(non_camel_case_types, reason = "they are C's")]
 
 use crate::arguments::given;

@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
 
-/// Takes the handle back and sets C's variable to NULL.
+/// Takes the handle from C and sets C's variable to NULL.
 ///
 /// # Safety
 ///

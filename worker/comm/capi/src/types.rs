@@ -1,5 +1,5 @@
-//! Types and constants of the C API. C may pass any integer, so they are integers and not Rust
-//! enums.
+//! Types and constants of the C API. C may pass any integer, so types and operations are integers
+//! and not Rust enums.
 #![expect(non_camel_case_types, reason = "they are C's")]
 
 use rlaunch_comm::Received;

@@ -1,4 +1,4 @@
-//! C programs, built as users build them, and run as a job of one rank.
+//! Tests with C programs, which are built as users build them and run as a job of one rank.
 
 #![expect(
     clippy::unwrap_used,
@@ -39,7 +39,7 @@ fn succeeds(command: &mut Command) -> String {
     stdout.into_owned()
 }
 
-/// Builds a program; `compiler` is the command with its language options.
+/// Builds a program. `compiler` is the compiler command with its language options.
 fn build(compiler: &[&str], source: &Path, installed: &Path, flags: &[&str]) -> PathBuf {
     let program = installed.join("program");
     let mut command = Command::new(compiler[0]);
@@ -91,7 +91,7 @@ fn arguments_that_make_no_sense_are_refused_in_a_sentence() {
     assert_eq!(run(C, "tests/refuses.c"), "ok\n");
 }
 
-// One rank here; `rlaunch -H localhost:4 -np 4` runs it with several.
+// This job has one rank. `rlaunch -H localhost:4 -np 4` runs the program with several ranks.
 #[test]
 fn every_call_does_what_it_says_among_ranks() {
     assert_eq!(run(C, "tests/ranks.c"), "1 ranks: all as it should be\n");

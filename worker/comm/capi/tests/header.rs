@@ -1,5 +1,5 @@
-//! The committed header matches the functions, and the library exports exactly the header's
-//! functions.
+//! Tests that the committed header matches the functions, and that the library exports exactly the
+//! functions of the header.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Arguments of collectives, checked: kind, operation and buffers.
+//! Checked arguments of collectives: kind, operation and buffers.
 
 use crate::buffer::Buffer;
 use crate::dtype::Dtype;
@@ -8,17 +8,17 @@ use pyo3::prelude::*;
 use rlaunch_comm::raw::{CollectiveBuffers, CollectiveKind};
 use rlaunch_comm::{Communicator, ElementType, Op};
 
-/// A collective that is ready to start.
+/// Collective with checked arguments, ready to start.
 pub(crate) struct CollectiveCall {
     pub(crate) kind: CollectiveKind,
-    /// Type that the elements are transferred as, and the reduction.
+    /// Type as which the elements are transferred, and the reduction operation.
     pub(crate) element_and_op: (ElementType, Op),
     pub(crate) memory: Memory,
 }
 
 impl CollectiveCall {
-    /// Checks the arguments, and decides which buffers `x` and `out` are. Without `out`, the call
-    /// works in place in `x` at ranks that have both an input and an output.
+    /// Checks the arguments, and decides whether `x` and `out` are input or output. Without `out`,
+    /// the call works in place in `x` on ranks that have both an input and an output.
     pub(crate) fn new(
         comm: &Communicator,
         (kind, op): (CollectiveKind, Op),
@@ -39,7 +39,7 @@ impl CollectiveCall {
         if let Some(buffer) = memory.buffers().next() {
             check_reducible(kind, buffer)?;
         }
-        // In other cases the communicator compares the lengths of input and output.
+        // In all other cases the communicator compares the lengths of input and output.
         if kind == CollectiveKind::AllToAll || memory.is_in_place && is_root {
             memory.buffers().try_for_each(|buffer| check_divisible(call, buffer, comm.size()))?;
         }
@@ -74,8 +74,8 @@ fn check_reducible(kind: CollectiveKind, buffer: &Buffer) -> PyResult<()> {
     }
 }
 
-/// Fails where elements would be cut when each of `size` ranks has a part: those that travel as
-/// bytes could be.
+/// Fails if a division of the buffer into `size` equal parts would split an element. This can
+/// happen only to elements that are transferred as bytes.
 fn check_divisible(call: &str, buffer: &Buffer, size: usize) -> PyResult<()> {
     let travels_as_bytes = matches!(buffer.dtype(), Dtype::Other(..));
     if !travels_as_bytes || buffer.elements().is_multiple_of(size) {

@@ -1,5 +1,5 @@
-//! The class `Communicator`. Each call takes the memory of its arguments, detaches from the
-//! interpreter, and makes the call of the same name in `rlaunch-comm`.
+//! The class `Communicator`. Each method gets access to the memory of its arguments, detaches from
+//! the interpreter, and calls the function of the same name in `rlaunch-comm`.
 
 use crate::buffer::{Access, Buffer};
 use crate::collective::CollectiveCall;
@@ -37,7 +37,7 @@ pub(crate) fn forked() {
     shared::count_fork();
 }
 
-/// A reduction operation, which Python passes by name.
+/// Reduction operation that Python passes by its name.
 #[derive(Clone, Copy)]
 struct OpName(Op);
 
@@ -62,7 +62,7 @@ impl Communicator {
         Communicator { shared: Arc::new(SharedComm::new(inner)) }
     }
 
-    /// Makes a call while detached from the interpreter, and converts its error.
+    /// Runs `call` while detached from the interpreter, and converts its error to an exception.
     fn run<R: Send>(
         &self,
         py: Python<'_>,
@@ -116,7 +116,7 @@ impl Communicator {
     }
 }
 
-/// Sends and receives bytes at the same time; without a source, receives from any rank.
+/// Sends and receives bytes at the same time. If `source` is `None`, receives from any rank.
 fn exchange(
     inner: &comm::Communicator,
     (data, to, tag): (&[u8], usize, u32),

@@ -19,11 +19,11 @@ pub(crate) enum NumberKind {
 pub(crate) enum Dtype {
     /// Type that can be reduced.
     Element(ElementType),
-    /// Type that can only be transferred, as bytes: its name, and its size in bytes.
+    /// Type that cannot be reduced, and is transferred as bytes: its name, and its size in bytes.
     Other(String, usize),
 }
 
-/// Error: the elements are not in native byte order.
+/// Error that elements are not in native byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NonNativeOrder;
 
@@ -82,7 +82,7 @@ impl Dtype {
         Some(Ok(Dtype::new(kind, size)))
     }
 
-    /// Converts a DLPack type; `None` if elements are not whole bytes.
+    /// Converts a DLPack type; `None` if an element is not a whole number of bytes.
     pub(crate) fn from_dlpack(code: u8, bits: u8, lanes: u16) -> Option<Dtype> {
         let bytes = u32::from(bits) * u32::from(lanes);
         let size = usize::try_from(bytes / 8).ok().filter(|size| *size > 0 && bytes % 8 == 0)?;
@@ -117,7 +117,7 @@ impl Dtype {
         }
     }
 
-    /// Returns the alignment that addresses need, in bytes.
+    /// Returns the alignment that addresses of elements need, in bytes.
     pub(crate) fn alignment(&self) -> usize {
         match self {
             Dtype::Element(element) => element.size(),

@@ -5,7 +5,7 @@ use pyo3::PyErr;
 use pyo3::exceptions::PyRuntimeError;
 use rlaunch_comm::{Cause, CommError, StartError};
 
-// A module of its own, because the macro generates public items.
+// The macro generates public items, so they are in a module of their own.
 mod raised {
     use super::PyRuntimeError;
 

@@ -1,15 +1,15 @@
 //! Interruption of waits by Python's signal handlers, such as that of Ctrl-C.
 //!
-//! Python runs signal handlers only when the interpreter is asked to. A waiting call asks regularly
-//! ([`is_pending`]); if a handler raises, the call ends with the handler's exception
+//! Python runs signal handlers only when the interpreter is asked to. A waiting call asks it
+//! regularly ([`is_pending`]). If a handler raises an exception, the call ends with that exception
 //! ([`take_exception`]).
 
 use pyo3::{PyErr, Python};
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
-/// Shortest time between two checks for interrupts by a thread. A check attaches to the
-/// interpreter, which delays other threads.
+/// Shortest time between two checks for signals by one thread. A check attaches to the interpreter,
+/// which delays other threads.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 thread_local! {
@@ -17,8 +17,8 @@ thread_local! {
     static EXCEPTION: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
-/// Runs pending signal handlers, and tells whether one has raised an exception, which is kept for
-/// [`take_exception`].
+/// Runs pending signal handlers. Tells whether one of them has raised an exception, which is kept
+/// for [`take_exception`].
 pub(crate) fn is_pending() -> bool {
     let now = Instant::now();
     if LAST_CHECK.get().is_some_and(|call| now.duration_since(call) < CHECK_INTERVAL) {
@@ -36,7 +36,7 @@ pub(crate) fn is_pending() -> bool {
     }
 }
 
-/// Takes the exception that a handler has raised in this thread.
+/// Takes the exception that a signal handler has raised in this thread.
 pub(crate) fn take_exception() -> Option<PyErr> {
     EXCEPTION.take()
 }

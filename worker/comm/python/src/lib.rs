@@ -5,8 +5,8 @@
 //! load this extension, `_fallback.py` makes the same calls by ctypes; `torch.py` is a backend of
 //! `torch.distributed`.
 //!
-//! Layers: `dtype`, `interrupt` ← `error`, `buffer` ← `received` ← `memory` ← `shared` ← `request`,
-//! `registration`, `collective` ← `communicator`.
+//! Layers, each of which uses layers before it: `dtype`, `interrupt` ← `error`, `buffer` ←
+//! `received` ← `memory` ← `shared` ← `request`, `registration`, `collective` ← `communicator`.
 
 mod buffer;
 mod collective;

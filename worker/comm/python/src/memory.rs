@@ -1,4 +1,4 @@
-//! Memory of a call: the buffers that it reads and writes.
+//! Memory of a call: the buffers that the call reads and writes.
 
 use crate::buffer::{Access, Buffer};
 use crate::dtype::Dtype;
@@ -6,15 +6,15 @@ use crate::received::Received;
 use pyo3::prelude::*;
 use rlaunch_comm::{self as comm, ElementType};
 
-/// An optional argument that exposes its memory.
+/// Optional argument of a call: an object that exposes its memory.
 pub(crate) type Argument<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
 
-/// Input and output buffer of a call. Either may be missing, depending on the rank. The objects
-/// keep their memory until this is dropped.
+/// Input and output buffer of a call. Either may be missing, depending on the rank. The Python
+/// objects keep their memory in place until this value is dropped.
 pub(crate) struct Memory {
     input: Option<Buffer>,
     output: Option<Buffer>,
-    /// `output` is the input as well.
+    /// Whether `output` is the input as well.
     pub(crate) is_in_place: bool,
 }
 
@@ -54,7 +54,7 @@ impl Memory {
         [&self.input, &self.output].into_iter().flatten()
     }
 
-    /// Returns the type that the communicator transfers the elements as.
+    /// Returns the type as which the communicator transfers the elements.
     pub(crate) fn element(&self) -> ElementType {
         self.buffers().next().map_or(ElementType::U8, Buffer::transfer_type)
     }
@@ -64,7 +64,7 @@ impl Memory {
         self.output.as_ref().map(|output| output.dtype().clone())
     }
 
-    /// Returns input and output as bytes; empty if missing.
+    /// Returns the bytes of input and output; a missing buffer is empty.
     pub(crate) fn bytes(&mut self) -> (&[u8], &mut [u8]) {
         #[expect(unsafe_code, reason = "the program has to synchronise its threads")]
         // SAFETY: `read` and `write` have three requirements.

@@ -7,9 +7,9 @@ use pyo3::prelude::*;
 use rlaunch_comm::raw;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A registration, and the buffer that keeps the memory in place.
+/// Registration, and the buffer that keeps the memory in place.
 struct RegisteredBuffer {
-    // Declared first: the memory is deregistered before its object may free it.
+    // Declared first, so that the memory is deregistered before the object may free it.
     registration: raw::Registration,
     _buffer: Buffer,
 }

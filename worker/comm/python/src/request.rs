@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 enum State {
     InFlight(InFlight),
-    /// A thread is waiting for it or testing it.
+    /// A thread has taken the operation, to wait for it or to test it.
     Taken,
     Done(Result<comm::Received, CommError>),
 }
@@ -23,7 +23,7 @@ pub(crate) struct Request {
     shared: Arc<SharedComm>,
     // Locked only briefly, and never while the interpreter is detached, so it cannot deadlock.
     state: Mutex<State>,
-    /// Type of the elements, if the operation is a receive.
+    /// Type of the received elements; `None` if the operation is not a receive.
     receives: Option<Dtype>,
 }
 

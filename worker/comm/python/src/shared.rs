@@ -13,22 +13,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// belongs to an ancestor process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// Counts a fork; called in the child.
+/// Counts a fork. Called in the child.
 pub(crate) fn count_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// An operation in progress, and its memory.
+/// Operation in progress, and its memory.
 pub(crate) struct InFlight {
-    // Declared first: dropping it stops the use of the memory.
+    // Declared first, because dropping it stops the use of the memory.
     pub(crate) pending: Pending,
     pub(crate) memory: Memory,
 }
 
-/// A communicator and its operations without a request.
+/// Communicator, and its operations in progress whose requests the program has dropped.
 pub(crate) struct SharedComm {
     comm: ManuallyDrop<Arc<Communicator>>,
-    /// Operations in progress whose request the program has dropped.
+    /// Operations in progress whose requests the program has dropped.
     abandoned: Mutex<Vec<InFlight>>,
     /// Value of [`FORKS`] in the process that the communicator belongs to.
     forks: u32,

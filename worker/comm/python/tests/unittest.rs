@@ -1,4 +1,4 @@
-//! Runs the Python tests, in a job of one rank, on a package that is laid out as it is shipped.
+//! Runs the Python tests in a job of one rank, with a package that is laid out as it is shipped.
 
 #![expect(
     clippy::unwrap_used,
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::{env, fs};
 
-/// Lays out the files as in ranks: `librlaunch.so` if `shared`, and a directory for PYTHONPATH,
-/// with the extension if `extension`.
+/// Lays out the files in `site` as ranks find them: `librlaunch.so` if `shared`, and a directory
+/// for PYTHONPATH, which has the extension if `extension`.
 fn lay_out(site: &Path, extension: bool, shared: bool) {
     let package = site.join("python/rlaunch");
     fs::create_dir_all(&package).unwrap();
@@ -49,7 +49,8 @@ fn has_python() -> bool {
     has
 }
 
-/// Returns the path of a directory that does not exist yet.
+/// Returns the path of a directory for this test, which does not exist: a directory of an earlier
+/// run is removed.
 fn site(name: &str) -> PathBuf {
     let site = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     if site.exists() {
@@ -58,7 +59,7 @@ fn site(name: &str) -> PathBuf {
     site
 }
 
-/// Runs Python with these arguments; `by` is the value of RLAUNCH_PYTHON. Returns whether it
+/// Runs Python with these arguments. `by` is the value of RLAUNCH_PYTHON. Returns whether Python
 /// succeeded, and its output.
 fn in_python(site: &Path, by: &str, arguments: &[&str]) -> (bool, String) {
     let ran = Command::new(python())
@@ -66,7 +67,7 @@ fn in_python(site: &Path, by: &str, arguments: &[&str]) -> (bool, String) {
         .env("PYTHONPATH", site.join("python"))
         .env("RLAUNCH_PYTHON", by)
         .env("PYTHONDONTWRITEBYTECODE", "1")
-        // Cargo sets it for its own libraries.
+        // Cargo sets this variable for its own libraries.
         .env_remove("LD_LIBRARY_PATH")
         .env_remove("RLAUNCH_SOCKET")
         .env_remove("RLAUNCH_HOST")

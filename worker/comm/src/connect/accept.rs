@@ -1,5 +1,5 @@
 //! Accepting end of the handshake. A connection is not trusted until its peer has proved that it
-//! has the key.
+//! has this rank's key.
 
 use super::handshake_socket::HandshakeSocket;
 use super::hello::{Challenge, Direction, HELLO, Hello, PROOF, RankKey, TAKEN};
@@ -8,7 +8,7 @@ use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Time limit for a peer to authenticate.
+/// Time for a peer to authenticate after its connection was accepted.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Accepted connection whose peer is not authenticated yet.
@@ -28,11 +28,12 @@ enum AcceptStep {
 /// Outcome of a step of the handshake.
 #[derive(Debug)]
 pub(super) enum AcceptOutcome {
-    /// The handshake goes on.
+    /// The handshake continues.
     Pending(InboundConnection),
-    /// The peer is authenticated. It starts to use the connection when [`take`] has told it to.
+    /// The peer is authenticated. It starts to use the connection when [`take`] has sent it the
+    /// last message.
     Authenticated(Direction, HandshakeSocket),
-    /// The connection was closed.
+    /// The handshake has failed, and the connection is closed.
     Rejected,
 }
 
@@ -52,8 +53,9 @@ impl InboundConnection {
         self.expires
     }
 
-    /// Takes the next step once the socket is ready. `is_missing` decides whether a connection is
-    /// wanted. Errors of an unauthenticated peer only close its connection.
+    /// Takes the next step of the handshake once the socket is readable. `own` is this rank's key.
+    /// `is_missing` tells whether this rank still needs a connection with these ends. Errors of an
+    /// unauthenticated peer only close its connection.
     pub(super) fn advance(
         self,
         own: &RankKey,
@@ -98,19 +100,20 @@ impl InboundConnection {
     }
 }
 
-/// Tells the peer that its connection is in use.
+/// Sends the last message of the handshake, which says that the connection is in use.
 pub(super) fn take(wire: HandshakeSocket) -> io::Result<TcpStream> {
     wire.send(&[TAKEN])?;
     Ok(wire.into_socket())
 }
 
-/// Accepts all waiting connections. While there are more than `most` it drops the oldest.
+/// Accepts up to `most` waiting connections. If `inbound` then has more than `most` connections,
+/// the oldest are closed.
 pub(super) fn admit(
     listener: &TcpListener,
     inbound: &mut VecDeque<InboundConnection>,
     most: usize,
 ) -> io::Result<()> {
-    // Bounded, so that a flood of connections cannot occupy this rank.
+    // The loop is bounded, so that a flood of connections cannot occupy this rank.
     for _ in 0..most {
         match listener.accept() {
             Ok((socket, _)) => inbound.extend(InboundConnection::new(socket)),
@@ -118,7 +121,7 @@ pub(super) fn admit(
                 io::ErrorKind::WouldBlock => break,
                 io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                 // accept(2) also returns network errors of the new connection, which concern no
-                // other.
+                // other connection.
                 _ if is_network_error(&error) => {}
                 _ => return Err(error),
             },

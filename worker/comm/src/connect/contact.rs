@@ -1,4 +1,5 @@
-//! Contact data of ranks, and its exchange through the agents.
+//! Contacts of ranks, which are the data that other ranks need to connect to them, and their
+//! exchange through the agents.
 
 use super::WireUpError;
 use super::hello::RankKey;
@@ -8,25 +9,27 @@ use rlaunch_bootstrap::client::ClientError;
 use rlaunch_bootstrap::id::Rank;
 use serde::{Deserialize, Serialize};
 
-/// Version of the encoding; it changes with the meaning or number of the fields.
+/// Version of the encoding, increased whenever the number or meaning of the fields changes.
 const VERSION: u16 = 3;
 
-/// Data that a rank contributes to the all-gather, so that other ranks can connect to it.
+/// Data of a rank that other ranks need to connect to it. All contacts are exchanged in one
+/// all-gather.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Contact {
-    /// Encoded first, so that contacts of other builds are recognized.
+    /// Version of the encoding. It is the first field, so that contacts of other builds are
+    /// recognized.
     version: u16,
-    /// TCP listener, if the rank has peers on other nodes.
+    /// TCP listener; `None` if the rank has no peers on other nodes.
     pub(crate) tcp: Option<TcpContact>,
-    /// Encoded `Advert` of the rank's queue pairs; empty if it has no RDMA.
+    /// Encoded `Advert` of the rank's queue pairs; empty if the rank does not use RDMA.
     pub(crate) verbs: Vec<u8>,
 }
 
-/// Port of a rank's TCP listener, at its node's address, and the key to it.
+/// Port of a rank's TCP listener at its node's address, and the key that peers need there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TcpContact {
     pub(super) port: u16,
-    /// Key that proves to the rank that a peer is of this job.
+    /// Key by which a peer proves to the rank that it belongs to this job.
     pub(super) key: RankKey,
 }
 
@@ -47,7 +50,8 @@ impl Contact {
     }
 }
 
-/// Passes this rank's contact to `gather`, and returns the contacts of all ranks, in rank order.
+/// Passes this rank's encoded contact to `gather`, an all-gather, and returns the contacts of all
+/// ranks in rank order.
 pub(crate) fn exchange(
     own: &Contact,
     gather: impl FnOnce(&[u8]) -> Result<Vec<Bytes>, ClientError>,
@@ -60,11 +64,11 @@ pub(crate) fn exchange(
     (0..).map(Rank).zip(all).map(|(rank, bytes)| Contact::decode(rank, &bytes)).collect()
 }
 
-/// Longest error text that is sent, in bytes.
+/// Longest error text that a rank reports to the others, in bytes.
 const REASON: usize = 1 << 10;
 
-/// Reports to all ranks that this one is ready, or its error, and waits for the reports of all.
-/// Fails if another rank reports an error.
+/// Reports to all ranks that this rank is ready, or its error `own`, and waits for the reports of
+/// all ranks. Fails if another rank reports an error, unless this rank has one itself.
 pub(crate) fn ready(
     own: Option<&WireUpError>,
     names: &[PeerName],

@@ -8,7 +8,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Time limit of an attempt until the peer is authenticated.
+/// Time for an attempt until the peer is authenticated.
 const ATTEMPT: Duration = Duration::from_secs(3);
 
 /// Attempt to connect to a peer.
@@ -25,17 +25,17 @@ pub(super) struct Dial {
 enum DialStep {
     Connects,
     AwaitsReply,
-    /// The proof was sent, so the peer may already use the connection. The attempt ends only with
-    /// the connection.
+    /// The proof was sent, so the peer may already use the connection. From here on the attempt has
+    /// no time limit, and ends only if the connection fails.
     AwaitsTaken,
 }
 
 /// Outcome of a step of an attempt.
 #[derive(Debug)]
 pub(super) enum DialOutcome {
-    /// The attempt goes on.
+    /// The attempt continues.
     Pending(Dial),
-    /// The proof was sent; the peer decides whether it uses the connection.
+    /// The proof was sent. The attempt continues until the peer says that it uses the connection.
     Proved(Dial),
     /// The peer uses the connection.
     Accepted(TcpStream),
@@ -53,17 +53,17 @@ impl Dial {
         self.wire.socket()
     }
 
-    /// Returns the poll events that the attempt waits for.
+    /// Returns the poll(2) events that the attempt waits for.
     pub(super) fn waits_for(&self) -> PollFlags {
         if self.step == DialStep::Connects { PollFlags::POLLOUT } else { PollFlags::POLLIN }
     }
 
-    /// Returns the time at which the attempt is abandoned.
+    /// Returns the time at which the attempt is abandoned; `None` once the proof is sent.
     pub(super) fn expires(&self) -> Option<Instant> {
         (self.step != DialStep::AwaitsTaken).then_some(self.expires)
     }
 
-    /// Takes the next step once the socket is ready. `key` is the peer's.
+    /// Takes the next step of the attempt once the socket is ready. `key` is the peer's key.
     pub(super) fn advance(mut self, key: &RankKey) -> Result<DialOutcome, DialError> {
         match self.step {
             DialStep::Connects => {

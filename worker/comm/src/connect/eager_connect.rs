@@ -1,9 +1,10 @@
 //! Connects a rank to all its peers at once, in one thread.
 //!
-//! Ranks decide by their numbers which end dials ([`dials`]). If no connection has arrived after a
-//! while, the other end dials as well, because a firewall may allow only one direction. Then two
-//! connections may be made. The end that normally accepts decides between them: it keeps the one that
-//! was complete first, whether it accepted or dialled that connection.
+//! The numbers of two ranks decide which of them dials ([`dials`]). If no connection has arrived
+//! after a while, the accepting rank dials as well, because a firewall may allow only one
+//! direction. Then two connections may be made. The rank that normally accepts decides between
+//! them: it keeps the connection that was complete first, whether it accepted or dialled that
+//! connection.
 
 use super::accept::{self, AcceptOutcome, InboundConnection};
 use super::dial::{Dial, DialOutcome};
@@ -22,16 +23,17 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// Time that a rank waits for a peer to dial before it dials the peer.
+/// Time that a rank waits for a connection from a peer before it dials the peer itself.
 const REVERSE_AFTER: Duration = Duration::from_millis(300);
-/// Pause between two attempts to reach a peer, at first and at most.
+/// Pause between the first two attempts to reach a peer, and the longest pause; pauses double.
 const PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// Number of unauthenticated connections that are kept beside those of missing peers.
+/// Number of unauthenticated connections that are kept open, in addition to one for each missing
+/// peer.
 const MAX_UNAUTHENTICATED: usize = 64;
 
-/// Connects this rank, `me`, with all `peers`, which listen at their `contacts`, indexed by rank.
-/// Fails after `patience`.
+/// Connects this rank, `me`, with all `peers`, which listen at their `contacts` (indexed by rank).
+/// Fails if a peer is not connected within `patience`.
 pub(crate) fn connect_all(
     listener: RankListener,
     contacts: &[Contact],
@@ -42,7 +44,8 @@ pub(crate) fn connect_all(
     connect_all_within(listener, contacts, table, (me, peers), patience, REVERSE_AFTER)
 }
 
-/// Does the work of [`connect_all`]; dials a peer that has not connected within `reverse_after`.
+/// Does the work of [`connect_all`]. Dials a peer that should dial this rank but has not connected
+/// within `reverse_after`.
 pub(super) fn connect_all_within(
     listener: RankListener,
     contacts: &[Contact],
@@ -65,7 +68,8 @@ pub(super) fn connect_all_within(
     connected.map(|(rank, socket)| Ok((rank, link(rank, socket)?))).collect()
 }
 
-/// Returns whether `from` dials `to`. By this rule each rank dials about half of its peers.
+/// Returns whether rank `from` dials rank `to`, and not the reverse. By this rule each rank dials
+/// about half of its peers.
 pub(super) fn dials(from: Rank, to: Rank) -> bool {
     ((from.0 ^ to.0) & 1 == 0) == (from < to)
 }
@@ -104,12 +108,14 @@ enum Connection {
 
 #[derive(Debug)]
 struct Missing {
-    /// Time of the next attempt; `None` while one is running, or if the peer is not wanted.
+    /// Time of the next attempt to dial; `None` while an attempt is running, or if this rank shall
+    /// only accept.
     next: Option<Instant>,
     pause: Duration,
-    /// Why the last attempt failed.
+    /// Error of the last attempt; `None` if no attempt has failed.
     why: Option<DialError>,
-    /// This end decides which connection is used, and has sent its proof on one that it dialled.
+    /// Whether this rank decides which connection is used, and has sent its proof on a connection
+    /// that it dialled. The peer may use that connection, so no other is accepted meanwhile.
     offered: bool,
 }
 
@@ -124,7 +130,8 @@ pub(super) struct TcpConnector {
 }
 
 impl TcpConnector {
-    /// Makes a connector; `first` returns the time at which a peer is first dialled.
+    /// Makes a connector. `first` returns the time at which a peer is first dialled; `None` to only
+    /// accept it.
     pub(super) fn new(
         listener: RankListener,
         contacts: &[Contact],
@@ -154,14 +161,14 @@ impl TcpConnector {
         Ok(TcpConnector { listener, me, peers: by_rank, missing, dials, inbound })
     }
 
-    /// Dials a peer now if it is missing.
+    /// Schedules an attempt to dial the peer now, if it is not connected.
     pub(super) fn want(&mut self, rank: Rank) {
         if let Some(missing) = self.missing_mut(rank) {
             missing.next = Some(Instant::now());
         }
     }
 
-    /// Removes and returns the peers that have connected.
+    /// Removes the peers that have connected, and returns them with their sockets.
     pub(super) fn take_connected(&mut self) -> Vec<(Rank, TcpStream)> {
         let connected = self.peers.extract_if(.., |_, peer| peer.is_connected());
         connected.filter_map(|(rank, peer)| Some((rank, peer.socket()?))).collect()
@@ -172,14 +179,15 @@ impl TcpConnector {
         self.dials.iter().any(|dial| dial.parties.to == rank)
     }
 
-    /// Stops waiting for a peer. Returns `false` if it was not expected.
+    /// Stops waiting for a peer. Returns `false` if the connector does not know the peer.
     pub(super) fn forget(&mut self, rank: Rank) -> bool {
         let Some(peer) = self.peers.remove(&rank) else { return false };
         self.missing -= usize::from(!peer.is_connected());
         true
     }
 
-    /// Stops waiting for a peer, and returns the error that tells why it has not connected.
+    /// Stops waiting for a peer, and returns the error that explains why it has not connected after
+    /// `waited`. Returns `None` if the connector does not know the peer.
     pub(super) fn give_up(
         &mut self,
         rank: Rank,
@@ -192,8 +200,8 @@ impl TcpConnector {
         Some(unconnected(table, (self.me, self.listener.address), (rank, peer), (waited, 0)))
     }
 
-    /// Waits until a socket is ready, one of `also` is readable, or `end` is reached, and takes the
-    /// steps that are possible.
+    /// Waits until a socket is ready, a descriptor of `also` is readable, or `end` is reached. Then
+    /// takes the steps that are possible.
     pub(super) fn step(
         &mut self,
         end: Instant,
@@ -249,8 +257,8 @@ impl TcpConnector {
         Ok(())
     }
 
-    /// Polls, and returns whether the listener, each dialled and each accepted connection are
-    /// ready, in this order.
+    /// Waits in poll(2). Returns whether the listener, each dialled connection and each accepted
+    /// connection are ready, in this order.
     fn wait(&self, end: Instant, also: &[BorrowedFd<'_>]) -> Result<Vec<bool>, WireUpError> {
         let attempts = self.peers.values().filter_map(|peer| match &peer.connection {
             Connection::Missing(missing) => missing.next,
@@ -259,7 +267,7 @@ impl TcpConnector {
         let expires = self.dials.iter().filter_map(Dial::expires);
         let expires = expires.chain(self.inbound.iter().map(InboundConnection::expires));
         let next = attempts.chain(expires).fold(end, Instant::min);
-        // Rounded up, so that timers are due when this returns.
+        // Rounded up to milliseconds, so that timers are due when poll(2) returns.
         let timeout = next.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
 
@@ -326,8 +334,8 @@ impl TcpConnector {
         }
     }
 
-    /// Returns whether this connection is wanted: the peer is missing, this rank is meant, and no
-    /// own connection was offered.
+    /// Returns whether this rank accepts a connection with these ends: it is a connection to this
+    /// rank, the peer is missing, and this rank has not offered the peer another connection.
     fn is_wanted(&self, parties: Direction) -> bool {
         let connection = self.peers.get(&parties.from).map(|peer| &peer.connection);
         let is_open = |missing: &Missing| !missing.offered;
@@ -342,7 +350,7 @@ impl TcpConnector {
         }
     }
 
-    /// Marks a connection as used, and ends other attempts.
+    /// Marks a peer as connected by this socket, and ends other attempts to dial the peer.
     fn take(&mut self, rank: Rank, socket: TcpStream) {
         let connection = self.peers.get_mut(&rank).map(|peer| &mut peer.connection);
         if let Some(connection @ Connection::Missing(_)) = connection {
@@ -361,7 +369,7 @@ impl TcpConnector {
         }
     }
 
-    /// Returns the error for the peers that are missing.
+    /// Returns the error that names the first peer that is missing, and the number of the others.
     fn unconnected(self, table: &RankTable, waited: Duration) -> WireUpError {
         let me = (self.me, self.listener.address);
         let mut missing = self.peers.into_iter().filter(|(_, peer)| !peer.is_connected());
@@ -373,7 +381,8 @@ impl TcpConnector {
     }
 }
 
-/// Returns the error for a peer that `me` could not connect to, nor to `more` others.
+/// Returns the error for the peer `rank`, to which this rank `me` could not connect, nor to `more`
+/// other peers.
 fn unconnected(
     table: &RankTable,
     (me, address): (Rank, SocketAddr),
@@ -404,8 +413,8 @@ fn is_file_limit(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|errno| files.contains(&errno))
 }
 
-/// Raises the limit on open files for `more` sockets, up to the hard limit, so that the program
-/// keeps its share: the usual limit of 1024 is less than the ranks of a large job.
+/// Raises the limit on open files by `more`, up to the hard limit, so that the program keeps its
+/// share: the usual limit of 1024 is less than the number of ranks in a large job.
 fn raise_file_limit(more: usize) {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
     let more = more as u64;

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Failure to connect the ranks of a job.
 #[derive(Debug, thiserror::Error)]
 pub enum WireUpError {
-    /// The rank cannot listen on its node's address.
+    /// This rank cannot listen on its node's address.
     #[error("cannot listen on {address}")]
     Listen {
         /// Address of this rank's node.
@@ -18,10 +18,10 @@ pub enum WireUpError {
         /// Error that the system returned.
         source: io::Error,
     },
-    /// A system call that concerns no particular peer failed.
+    /// A system call failed that does not concern a particular peer.
     #[error("cannot {operation}")]
     System {
-        /// Attempted operation.
+        /// Operation that failed, for the error text.
         operation: &'static str,
         /// Error that the system returned.
         source: io::Error,
@@ -29,7 +29,7 @@ pub enum WireUpError {
     /// The all-gather of contacts failed.
     #[error("the contacts of the ranks could not be gathered")]
     Gather(#[from] ClientError),
-    /// A rank's contact is not what this build of rlaunch expects.
+    /// The contact of a rank is damaged, or is from another build of rlaunch.
     #[error("the contact of rank {rank} is invalid: {why}")]
     Contact {
         /// Rank that sent the contact.
@@ -40,15 +40,15 @@ pub enum WireUpError {
     /// Two ranks could not connect in either direction.
     #[error("{0}")]
     NotConnected(Box<UnconnectedPair>),
-    /// RDMA failed to start, although the rank table assigns it to this pair.
+    /// RDMA could not be set up, although the rank table assigns it to a pair of this rank.
     #[error("{0}")]
     NoRdma(Box<NoRdma>),
     /// Another rank failed to connect.
     #[error("{peer} is not ready: {why}")]
     NotReady {
-        /// The rank that failed.
+        /// Rank that failed.
         peer: PeerName,
-        /// Error that this rank reported.
+        /// Error that the failed rank reported.
         why: String,
     },
 }
@@ -59,10 +59,10 @@ pub enum WireUpError {
 pub struct NoRdma {
     /// RDMA port of this rank, for example `mlx5_0/1`.
     pub port: String,
-    /// Peer, if the failure concerns one peer.
+    /// Peer that the failure concerns; `None` if it concerns all peers of the port.
     pub peer: Option<PeerName>,
-    /// Bytes that each peer needs at least, and the limit on locked memory in bytes, if memory
-    /// could not be locked.
+    /// Bytes of locked memory that each peer needs at least, and the limit on locked memory in
+    /// bytes; `None` if locking memory has not failed.
     pub memory: Option<(u64, u64)>,
     /// Advice to the user, if there is any.
     pub hint: Option<&'static str>,
@@ -85,11 +85,11 @@ fn memory_text(memory: Option<(u64, u64)>) -> String {
 /// Address at which a rank listens.
 #[derive(Clone, Debug)]
 pub struct PeerAddress {
-    /// Rank in the job.
+    /// Rank that listens.
     pub rank: Rank,
     /// Host as the user typed it.
     pub host: String,
-    /// Socket address of its listener.
+    /// Socket address of the rank's listener.
     pub address: SocketAddr,
 }
 
@@ -102,11 +102,11 @@ pub struct PeerAddress {
     .peer.host, .peer.address, .me.host, .me.address, and_more(*.more)
 )]
 pub struct UnconnectedPair {
-    /// This rank.
+    /// This rank, which reports the error.
     pub me: PeerAddress,
     /// Other rank of the pair.
     pub peer: PeerAddress,
-    /// Why this rank did not reach the other.
+    /// Reason why this rank did not reach the peer.
     pub reason: DialError,
     /// Time for which the connection was tried.
     pub waited: Duration,
@@ -117,7 +117,7 @@ pub struct UnconnectedPair {
 /// Reason why an attempt to dial a rank failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
-    /// This rank did not dial; the other end was to.
+    /// This rank did not dial, because the peer should have dialled.
     #[error("not tried")]
     NotTried,
     /// No answer arrived in time.
@@ -126,7 +126,8 @@ pub enum DialError {
     /// Error that the system returned.
     #[error("{0}")]
     System(#[from] io::Error),
-    /// The listener does not have the rank's key, so it belongs to another job or program.
+    /// The process that listens there does not have the peer's key, so it belongs to another job or
+    /// program.
     #[error("the process that answers there is not of this job")]
     Unauthenticated,
 }
@@ -140,7 +141,7 @@ fn and_more(more: usize) -> String {
 }
 
 impl WireUpError {
-    /// Returns advice on the error, if there is any.
+    /// Returns advice to the user about the error, if there is any.
     pub fn hint(&self) -> Option<String> {
         match self {
             WireUpError::NotConnected(pair) => Some(format!(

@@ -20,12 +20,12 @@ pub(super) struct HandshakeSocket {
 }
 
 impl HandshakeSocket {
-    /// Takes over a `socket` that must be non-blocking.
+    /// Makes a handshake socket from `socket`, which must be non-blocking.
     pub(super) fn new(socket: TcpStream) -> HandshakeSocket {
         HandshakeSocket { socket, buffer: [0; LONGEST], filled: 0 }
     }
 
-    /// Starts to connect. The socket becomes writable when the attempt has ended.
+    /// Starts to connect. The socket becomes writable when the attempt has succeeded or failed.
     pub(super) fn dial(to: SocketAddr) -> io::Result<HandshakeSocket> {
         let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
@@ -45,15 +45,15 @@ impl HandshakeSocket {
         self.socket
     }
 
-    /// Sends a message. It always fits into the socket buffer, because nothing else was sent
-    /// before.
+    /// Sends a message. The message always fits into the socket buffer, because nothing else was
+    /// sent before.
     pub(super) fn send(&self, bytes: &[u8]) -> io::Result<()> {
         let sent = send(self.socket.as_raw_fd(), bytes, MsgFlags::MSG_NOSIGNAL)?;
         if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
 
-    /// Returns a message of `length` bytes, at most [`LONGEST`], once it has arrived completely.
-    /// Does not read beyond it, because what follows belongs to the link.
+    /// Returns the next message of `length` bytes, at most [`LONGEST`]; `None` until it has arrived
+    /// completely. Reads no bytes behind the message, because they belong to the link.
     pub(super) fn receive(&mut self, length: usize) -> io::Result<Option<&[u8]>> {
         let wanted = self.buffer.get_mut(self.filled..length).unwrap_or_default();
         match self.socket.read(wanted) {

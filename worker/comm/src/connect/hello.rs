@@ -8,9 +8,9 @@
 //!                                    ◀──────────   taken
 //! ```
 //!
-//! The key is the accepting rank's, which only the ranks of the job know. Both nonces are fresh, so
-//! recorded messages cannot be replayed. The handshake authenticates the ends; it does not encrypt
-//! later messages, as other message-passing libraries do not either.
+//! The key is the accepting rank's key, which only the ranks of the job know. Both nonces are fresh
+//! random numbers, so recorded messages cannot be replayed. The handshake authenticates both ends.
+//! Later messages are not encrypted, as in other message-passing libraries.
 
 use hmac::{Hmac, KeyInit, Mac};
 use rlaunch_bootstrap::id::Rank;
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use std::{fmt, io};
 
-/// Protocol magic; its last byte changes with every change of the handshake.
+/// First bytes of a hello. The last byte changes with every change of the handshake.
 const MAGIC: [u8; 8] = *b"rlrank\0\x02";
 const NONCE: usize = 32;
 const MAC: usize = 32;
@@ -29,26 +29,25 @@ pub(super) const HELLO: usize = MAGIC.len() + 4 + 4 + NONCE;
 pub(super) const REPLY: usize = NONCE + MAC;
 /// Length of the dialling rank's proof, in bytes.
 pub(super) const PROOF: usize = MAC;
-/// Last message of the accepting rank: the connection is in use.
+/// Last message of the accepting rank, which says that the connection is in use.
 pub(super) const TAKEN: u8 = 0x2a;
 
-/// Secret key of a rank that only the ranks of its job know. It is never printed.
+/// Secret key of a rank, which only the ranks of its job know. The key is never printed.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RankKey([u8; 32]);
 
 impl RankKey {
-    /// Makes a random key.
     pub(super) fn random() -> io::Result<RankKey> {
         random().map(RankKey)
     }
 
-    /// Returns the HMAC of these parts under the key.
+    /// Returns the HMAC of the concatenated `words` under the key.
     #[cfg(feature = "rdma")]
     pub(super) fn proof(&self, words: &[&[u8]]) -> [u8; MAC] {
         self.mac_of(words).finalize().into_bytes().into()
     }
 
-    /// Returns whether `proof` is the HMAC of these parts under the key.
+    /// Returns whether `proof` is the HMAC of the concatenated `words` under the key.
     #[cfg(feature = "rdma")]
     pub(super) fn is_proof(&self, words: &[&[u8]], proof: &[u8]) -> bool {
         self.mac_of(words).verify_slice(proof).is_ok()
@@ -75,7 +74,7 @@ fn random() -> io::Result<[u8; 32]> {
     Ok(bytes)
 }
 
-/// Ends of a connection.
+/// Both ranks of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Direction {
     /// Rank that dials.
@@ -84,7 +83,7 @@ pub(super) struct Direction {
     pub(super) to: Rank,
 }
 
-/// First message of the handshake.
+/// First message of the handshake, which the dialling rank sends.
 #[derive(Clone, Debug)]
 pub(super) struct Hello([u8; HELLO]);
 
@@ -102,7 +101,7 @@ impl Hello {
         Ok(Hello(bytes))
     }
 
-    /// Decodes a hello; `None` if the bytes are not one.
+    /// Decodes a hello; `None` if the bytes are not a hello of this version.
     pub(super) fn read(bytes: &[u8]) -> Option<(Hello, Direction)> {
         let hello: [u8; HELLO] = bytes.try_into().ok()?;
         let rest = hello.strip_prefix(&MAGIC)?;
@@ -118,15 +117,15 @@ impl Hello {
     }
 }
 
-/// End that computes an HMAC. It is part of the HMAC, so that neither end's can be used as the
-/// other's.
+/// End that computes an HMAC. The role is part of the HMAC, so that the HMAC of one end cannot be
+/// used as that of the other.
 #[derive(Clone, Copy, Debug)]
 enum Role {
     Dials,
     Accepts,
 }
 
-/// Data that both ends have sent before the proofs.
+/// Data that both ends have sent before the proofs, and that the proofs authenticate.
 #[derive(Clone, Debug)]
 pub(super) struct Challenge {
     hello: Hello,
@@ -134,7 +133,8 @@ pub(super) struct Challenge {
 }
 
 impl Challenge {
-    /// Answers a hello, with a fresh nonce; for the accepting end.
+    /// Makes the accepting rank's reply to a hello, with a fresh nonce. `own` is the accepting
+    /// rank's key.
     pub(super) fn reply(hello: Hello, own: &RankKey) -> io::Result<(Challenge, [u8; REPLY])> {
         let challenge = Challenge { hello, nonce: random()? };
         let mut reply = [0; REPLY];
@@ -144,8 +144,8 @@ impl Challenge {
         Ok((challenge, reply))
     }
 
-    /// Answers the reply with a proof; for the dialling end. Returns `None` if the reply was made
-    /// without `key`.
+    /// Makes the dialling rank's proof from the accepting rank's `reply`. Returns `None` if the
+    /// reply was made without `key`.
     pub(super) fn prove(
         hello: &Hello,
         reply: &[u8],
@@ -159,7 +159,7 @@ impl Challenge {
         Ok(Some(challenge.mac(key, Role::Dials)?.finalize().into_bytes().into()))
     }
 
-    /// Returns whether the dialling end has proved that it has the key.
+    /// Returns whether `proof` shows that the dialling rank has the key.
     pub(super) fn is_connected(&self, proof: &[u8], own: &RankKey) -> bool {
         self.mac(own, Role::Dials).is_ok_and(|mac| mac.verify_slice(proof).is_ok())
     }
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(Challenge::prove(&hello, &reply, &other).unwrap(), None);
         let proof = Challenge::prove(&hello, &reply, &key).unwrap().unwrap();
         assert!(!challenge.is_connected(&proof, &other));
-        // The accepting end's own HMAC is not accepted as a proof.
+        // The HMAC of the accepting rank is not accepted as a proof.
         assert!(!challenge.is_connected(&reply[NONCE..], &key));
         assert!(!challenge.is_connected(&[], &key));
     }

@@ -1,11 +1,11 @@
-//! Connections that are made at the first message, for jobs with so many ranks that few pairs ever
+//! Connections that are made at the first message, for large jobs, in which few pairs of ranks ever
 //! communicate.
 //!
-//! One thread of the process accepts peers that dial, and dials those that a
-//! [`LazyLink`](super::lazy_link::LazyLink) has asked for. It runs as long as any link waits for
-//! its peer. Pairs that use RDMA first connect over TCP here, and then connect their queue pairs
-//! ([`LazyRdma`]). The thread puts finished connections into a mailbox, counts an event, and wakes
-//! the rank through an eventfd.
+//! One thread of the process accepts peers that dial, and dials the peers that a
+//! [`LazyLink`](super::lazy_link::LazyLink) has asked for. The thread runs as long as any link
+//! waits for its peer. Pairs that use RDMA first connect over TCP here, and then connect their
+//! queue pairs ([`LazyRdma`]). The thread puts finished connections into a mailbox, counts an
+//! event, and wakes the rank through an eventfd.
 
 use super::eager_connect::{self, TcpConnector};
 use super::{Contact, LazyRdma, RankListener, WireUpError, wake_fd};
@@ -24,14 +24,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Longest sleep of the thread while no peer is wanted.
+/// Longest sleep of the thread while no link asks for its peer.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Connector from which lazy links take their connections. Dropping it ends the thread.
+/// Connector from which lazy links take their connections. Dropping it ends its thread.
 #[derive(Debug)]
 pub(crate) struct LazyConnector {
     shared: Arc<Shared>,
-    /// Properties of links that do not use TCP.
+    /// Properties of the links to peers that are reached by RDMA and not by TCP.
     link_hint: BTreeMap<Rank, LinkHint>,
     thread: Option<JoinHandle<()>>,
 }
@@ -40,14 +40,15 @@ pub(crate) struct LazyConnector {
 #[derive(Debug)]
 struct Shared {
     mailbox: Mutex<Mailbox>,
-    /// Count of events: connections made or failed. After each increment the rank is woken.
+    /// Count of events, which are connections made or failed. The rank is woken after each
+    /// increment.
     events: AtomicU32,
     /// Count of wake-ups that were drained.
     drained: AtomicU32,
     is_closed: AtomicBool,
-    /// Wakes the thread.
+    /// Descriptor that wakes the connecting thread.
     wake: WakeFd,
-    /// Wakes a sleeping rank.
+    /// Descriptor that wakes the sleeping rank.
     arrivals: WakeFd,
 }
 
@@ -57,11 +58,11 @@ struct Mailbox {
     /// Peers whose processes have exited successfully.
     ended: Vec<Rank>,
     finished: BTreeMap<Rank, Result<Arrival, LinkError>>,
-    /// Error that ended the thread; no connection is made after it.
+    /// Error that ended the thread, after which no connection is made.
     broken: Option<Arc<str>>,
 }
 
-/// Result of a link's wait for its peer.
+/// Result of a link's wait for a connection to its peer.
 pub(crate) enum Arrival {
     Connected(Box<dyn Link>),
     /// The peer's process has exited without sending anything to this rank.
@@ -69,7 +70,7 @@ pub(crate) enum Arrival {
 }
 
 impl Mailbox {
-    /// Takes the wanted peers and the ended peers.
+    /// Takes the peers that links have asked for, and the peers that have ended.
     fn take_requests(&mut self) -> (Vec<Rank>, Vec<Rank>) {
         (std::mem::take(&mut self.wanted), std::mem::take(&mut self.ended))
     }
@@ -83,9 +84,9 @@ impl fmt::Debug for Mailbox {
 }
 
 impl LazyConnector {
-    /// Starts the thread for this rank, `me`, which listens on `listener`. It connects to those of
-    /// `peers` that are wanted, at their `contacts`, by `rdma` where possible. A wanted peer has
-    /// `patience` to connect.
+    /// Starts the thread for this rank, `me`, which listens on `listener`. The thread dials the
+    /// `peers` that links ask for, at their `contacts`, and uses `rdma` where possible. A peer that
+    /// a link has asked for must connect within `patience`.
     pub(crate) fn open(
         listener: RankListener,
         rdma: Option<LazyRdma>,
@@ -119,37 +120,39 @@ impl LazyConnector {
         self.link_hint.get(&peer).copied().unwrap_or(LinkHint::TCP)
     }
 
-    /// Returns whether there were events since `seen`, which it updates.
+    /// Returns whether an event has occurred since the count `seen`, and sets `seen` to the current
+    /// count.
     pub(crate) fn has_event(&self, seen: &mut u32) -> bool {
         self.shared.has_event(seen)
     }
 
-    /// Drains wake-ups of events that are counted already ([`LazyConnector::has_event`]), so that
-    /// they do not end the next sleep.
+    /// Drains the wake-ups of events that are counted already ([`LazyConnector::has_event`]), so
+    /// that they do not end the next sleep.
     pub(crate) fn drain_wakeups(&self) {
         self.shared.drain_wakeups();
     }
 
-    /// Returns the wake-up descriptor, which may be watched for longer than the connector exists.
+    /// Returns the descriptor that wakes the rank. It may be watched for longer than the connector
+    /// exists.
     pub(crate) fn arrival_fd(&self) -> ArrivalFd {
         ArrivalFd(self.shared.clone())
     }
 
-    /// Reports that the peer's process has exited successfully. If a connection to it is in use or
-    /// being made, that connection delivers its last packets; otherwise the wait ends with
-    /// [`Arrival::Left`].
+    /// Reports that the peer's process has exited successfully. If a connection to the peer is in
+    /// use or being made, that connection delivers its last packets. Otherwise the link's wait for
+    /// the peer ends with [`Arrival::Left`].
     pub(crate) fn peer_has_left(&self, peer: Rank) {
         self.shared.lock().ended.push(peer);
         self.shared.wake.wake();
     }
 
-    /// Asks the thread to dial a peer.
+    /// Asks the connecting thread to dial a peer.
     pub(crate) fn want(&self, peer: Rank) {
         self.shared.lock().wanted.push(peer);
         self.shared.wake.wake();
     }
 
-    /// Takes the result of the wait for a peer, if there is one.
+    /// Takes the result of a link's wait for this peer; `None` while the wait lasts.
     pub(crate) fn take(&self, peer: Rank) -> Result<Option<Arrival>, LinkError> {
         let mut mailbox = self.shared.lock();
         match mailbox.finished.remove(&peer).transpose()? {
@@ -187,8 +190,8 @@ impl Shared {
         std::mem::replace(seen, events) != events
     }
 
-    /// Counts an event and then wakes the rank. In this order a rank that drains the wake-up finds
-    /// the event counted.
+    /// Counts an event and then wakes the rank. Because of this order, a rank that drains the
+    /// wake-up finds the event counted.
     fn announce(&self) {
         self.count();
         self.arrivals.wake();
@@ -198,13 +201,13 @@ impl Shared {
         self.events.fetch_add(1, Ordering::Release);
     }
 
-    /// Drains wake-ups of counted events. If one of them is not yet written, the next sleep is
-    /// woken by it and drains it.
+    /// Drains the wake-ups of counted events. If the wake-up of a counted event is not written yet,
+    /// it ends the next sleep and is drained afterwards.
     fn drain_wakeups(&self) {
         let events = self.events.load(Ordering::Acquire);
         let drained = self.drained.load(Ordering::Relaxed);
         if events != drained {
-            // Only one thread sleeps at a time.
+            // Only one thread sleeps at a time, so no other thread changes this count.
             self.drained
                 .store(drained.wrapping_add(self.arrivals.clear() as u32), Ordering::Relaxed);
         }
@@ -224,7 +227,7 @@ struct ConnectThread {
     patience: Duration,
 }
 
-/// Peers that have connected or failed to.
+/// Peers that have connected, or the errors of those that failed to connect.
 type Arrivals = Vec<(Rank, Result<Arrival, WireUpError>)>;
 
 impl ConnectThread {
@@ -241,7 +244,8 @@ impl ConnectThread {
                     now + self.patience
                 });
             }
-            // Wait for connections that are being made: they may bring what an ended peer has sent.
+            // Connections that are being made may still deliver data that an ended peer has sent,
+            // so wait for them.
             let mut over: Vec<Rank> =
                 ended.extract_if(.., |rank| !self.is_connecting(*rank)).collect();
             over.retain(|rank| self.connector.forget(*rank));
@@ -273,7 +277,7 @@ impl ConnectThread {
         }
     }
 
-    /// Puts results into the mailbox and wakes the rank.
+    /// Puts results into the mailbox, and wakes the rank.
     fn deliver(&self, arrivals: Arrivals) {
         let not_connected = |error| LinkError::NotConnected(full_text(&error).into());
         let arrivals =
@@ -282,13 +286,14 @@ impl ConnectThread {
         self.shared.announce();
     }
 
-    /// Returns whether a connection to a peer, or a queue pair, is being made.
+    /// Returns whether this rank is dialling a peer, or connecting a queue pair with it.
     fn is_connecting(&self, rank: Rank) -> bool {
         self.connector.is_dialling(rank)
             || self.rdma.as_ref().is_some_and(|rdma| rdma.is_connecting(rank))
     }
 
-    /// Waits until something happens or the first wanted peer has timed out.
+    /// Waits until there is work or the first time limit of `waits` is reached, and takes the steps
+    /// that are possible.
     fn step(&mut self, waits: &BTreeMap<Rank, Instant>) -> Result<(), WireUpError> {
         let ends = waits.values().copied().chain(self.rdma.as_ref().and_then(LazyRdma::end));
         let end = ends.fold(Instant::now() + IDLE, Instant::min);
@@ -299,7 +304,8 @@ impl ConnectThread {
         Ok(())
     }
 
-    /// Continues after a TCP connection was made: with RDMA if the pair uses it.
+    /// Continues after a TCP connection to the peer `rank` was made: connects a queue pair if the
+    /// pair uses RDMA, else makes the link.
     fn on_connected(&mut self, rank: Rank, socket: TcpStream, arrivals: &mut Arrivals) {
         match self.rdma.as_mut().filter(|rdma| rdma.uses_rdma(rank)) {
             Some(rdma) => {
@@ -315,19 +321,19 @@ impl ConnectThread {
     }
 }
 
-/// Formats an error with its cause and hint, because the link's error carries only one text.
+/// Formats an error with its cause and hint, because the link's error has only one text.
 fn full_text(error: &WireUpError) -> String {
     let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
     let hint = error.hint().map(|hint| format!(" (hint: {hint})"));
     format!("{error}{}{}", cause.unwrap_or_default(), hint.unwrap_or_default())
 }
 
-/// Calls `starts` with all signals blocked, so that a thread started by it receives none of the
+/// Calls `starts` with all signals blocked, so that a thread which it starts receives none of the
 /// program's signals.
 fn without_signals<R>(starts: impl FnOnce() -> R) -> R {
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
     let started = starts();
-    // Restores a mask that the call above returned; cannot fail.
+    // This cannot fail: it restores a mask that the call above returned.
     let _ = before.map(|before| before.thread_set_mask());
     started
 }
@@ -337,7 +343,8 @@ mod tests {
     use super::*;
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-    /// The thread's announcement in two steps, between which a rank may take any step.
+    /// Announcement of an event by the connecting thread, in two steps. The rank may take any step
+    /// in between.
     struct Announcer<'d> {
         shared: &'d Shared,
         is_counted: bool,
@@ -358,8 +365,8 @@ mod tests {
         poll(&mut fds, PollTimeout::ZERO).unwrap() == 1
     }
 
-    /// Checks every order of two events and the steps of a rank that polls two links and is about
-    /// to sleep.
+    /// Checks every order of two events and of the steps of a rank that polls two links and is
+    /// about to sleep.
     #[test]
     fn a_rank_does_not_sleep_on_news_and_is_not_woken_for_nothing() {
         for order in 0..1 << 12 {

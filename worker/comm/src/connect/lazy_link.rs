@@ -1,4 +1,4 @@
-//! Link that connects when there is something to send.
+//! Link that connects to its peer when there is something to send.
 
 use super::{Arrival, ArrivalFd, LazyConnector};
 use crate::transport::packet::{Header, PacketKind};
@@ -13,11 +13,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Link to a peer, whether or not it is connected.
+/// Link to a peer that may not be connected yet.
 pub(crate) struct LazyLink {
     peer: Rank,
     link_hint: LinkHint,
-    /// Descriptor that is watched until the peer is connected.
+    /// Descriptor that the rank watches until the peer is connected.
     arrivals: ArrivalFd,
     state: LazyState,
 }
@@ -52,8 +52,8 @@ impl LazyLink {
         matches!(self.state, LazyState::Connected(_))
     }
 
-    /// Takes the connection from the connector if it is made. Returns whether the connector had any
-    /// event, possibly for another link.
+    /// Takes the connection to the peer from the connector, if it is made. Returns whether the
+    /// connector had any event, possibly for another link.
     fn take_arrival(&mut self) -> Result<bool, LinkError> {
         let LazyState::Unconnected { connector, seen, .. } = &mut self.state else {
             return Ok(false);
@@ -69,13 +69,13 @@ impl LazyLink {
         Ok(true)
     }
 
-    /// Returns the underlying link, if the peer is connected by now.
+    /// Returns the underlying link, or `None` if the peer is not connected yet.
     fn connected(&mut self) -> Result<Option<&mut dyn Link>, LinkError> {
         self.take_arrival()?;
         Ok(self.connected_link())
     }
 
-    /// Returns the underlying link, without a check for events.
+    /// Returns the underlying link, or `None` if it was not taken from the connector yet.
     fn connected_link(&mut self) -> Option<&mut dyn Link> {
         match &mut self.state {
             LazyState::Connected(link) => Some(link.as_mut()),
@@ -125,7 +125,7 @@ impl Link for LazyLink {
             return link.receive(sink);
         }
         match &mut self.state {
-            // Deliver the goodbye that the peer would have sent.
+            // Deliver the goodbye packet that a connected peer would have sent.
             LazyState::Left { is_reported: is_reported @ false } => {
                 *is_reported = true;
                 let bye = PacketKind::Bye;

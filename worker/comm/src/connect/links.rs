@@ -11,17 +11,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Names of the two all-gathers: of contacts, and of readiness.
+/// Names of the two all-gathers, which exchange the contacts and the reports that ranks are ready.
 const GATHER: &str = "rlaunch communicator";
 const READY: &str = "rlaunch communicator is ready";
-/// Time limit for connecting once all ranks have started.
+/// Time for all ranks to connect, after all of them have started.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Links by rank.
+/// Links of this rank, by peer.
 pub(crate) type Links = BTreeMap<Rank, Box<dyn Link>>;
 
 /// Connects this rank with the ranks of other nodes: by RDMA if the rank table says so and both
-/// ends support it, otherwise by TCP. When it returns, all ranks have sent their contacts.
+/// ends support it, otherwise by TCP. If the job `is_large`, pairs connect at their first message.
+/// When the function returns, all ranks have sent their contacts.
 pub(crate) fn connect(
     client: &mut Client,
     table: &Arc<RankTable>,
@@ -33,7 +34,7 @@ pub(crate) fn connect(
     let others = table.ranks().iter().filter(|other| other.node != row.node);
     let others: Vec<Rank> = others.map(|other| other.rank).collect();
     let fabric = Fabric::open(table, me, job.to_string(), is_large)?;
-    // A rank with RDMA also listens on TCP, for peers built without RDMA.
+    // A rank that uses RDMA also listens on TCP, for peers built without RDMA.
     let listener = (!others.is_empty()).then(|| RankListener::open(row.address)).transpose()?;
     let mut contact = Contact::new(listener.as_ref().map(RankListener::contact));
     contact.verbs = fabric.as_ref().map(Fabric::advert).transpose()?.unwrap_or_default();
@@ -51,14 +52,15 @@ pub(crate) fn connect(
     connected
 }
 
-/// Returns whether two ranks use RDMA: the rank table says so, and the peer's build supports it.
+/// Returns whether `me` and `peer` use RDMA: the rank table says so, and the peer's contact has
+/// queue pairs.
 fn has_rdma(table: &RankTable, contacts: &[Contact], me: Rank, peer: Rank) -> bool {
     let has = contacts.get(peer.index()).is_some_and(|contact| !contact.verbs.is_empty());
     let by_rdma = |connect| matches!(connect, PairTransport::Rdma | PairTransport::RdmaCm);
     has && table.pair(me, peer).is_some_and(|pair| by_rdma(pair.connect))
 }
 
-/// Connects all pairs now.
+/// Connects this rank with all `others` now.
 fn connect_now(
     listener: Option<RankListener>,
     fabric: Option<Fabric>,
@@ -82,7 +84,7 @@ fn connect_now(
     Ok(links)
 }
 
-/// Makes links that connect when they are first used.
+/// Makes links to all `others` that connect when they are first used.
 fn connect_lazily(
     listener: RankListener,
     fabric: Option<Fabric>,

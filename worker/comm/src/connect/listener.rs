@@ -7,7 +7,7 @@ use nix::sys::socket::{Backlog, listen};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
-/// Listener of a rank, and the key that dialling ranks must have.
+/// TCP listener of a rank, and the key that dialling ranks must have.
 #[derive(Debug)]
 pub(crate) struct RankListener {
     pub(super) listener: TcpListener,
@@ -16,12 +16,12 @@ pub(crate) struct RankListener {
 }
 
 impl RankListener {
-    /// Listens on the node's address, on a port that the kernel chooses.
+    /// Listens on `address`, the node's address, at a port that the kernel chooses.
     pub(crate) fn open(address: IpAddr) -> Result<RankListener, WireUpError> {
         let opened = || -> io::Result<(TcpListener, SocketAddr)> {
             let listener = TcpListener::bind((address, 0))?;
             listener.set_nonblocking(true)?;
-            // All ranks of other nodes may connect at once.
+            // All ranks of other nodes may connect at the same time.
             listen(&listener, Backlog::MAXALLOWABLE)?;
             let address = listener.local_addr()?;
             Ok((listener, address))
@@ -34,7 +34,7 @@ impl RankListener {
         Ok(RankListener { listener, address, key })
     }
 
-    /// Returns the listener's contact data. It must be sent to ranks of the job only.
+    /// Returns the listener's port and key. They must be sent to ranks of this job only.
     pub(crate) fn contact(&self) -> TcpContact {
         TcpContact { port: self.address.port(), key: self.key.clone() }
     }

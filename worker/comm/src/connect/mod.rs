@@ -1,11 +1,11 @@
 //! Connections between the ranks of a job that are on different nodes.
 //!
-//! 1. Each rank opens a [`RankListener`] and describes it in its [`Contact`]. All contacts are
-//!    exchanged in one all-gather through the agents, which is encrypted and authenticated between
-//!    nodes.
+//! 1. Each rank opens a [`RankListener`] and puts its port and key into the rank's [`Contact`]. All
+//!    contacts are exchanged in one all-gather through the agents, which is encrypted and
+//!    authenticated between nodes.
 //! 2. Each pair that uses TCP connects: one end dials, the other accepts, and both prove in a
 //!    handshake ([`hello`]) that they have the accepting rank's key from the all-gather. If a
-//!    firewall blocks one direction the other is tried.
+//!    firewall blocks one direction, the other direction is tried.
 //! 3. Pairs that use RDMA connect their queue pairs ([`rdma`]). A second all-gather reports that
 //!    all ranks are ready; before it no queue pair may be used.
 //!
@@ -40,12 +40,12 @@ pub(crate) use lazy_connect::{Arrival, ArrivalFd, LazyConnector};
 pub(crate) use listener::RankListener;
 pub(crate) use rdma::{Fabric, LazyRdma};
 
-/// Makes the eventfd that wakes a connecting thread.
+/// Makes an eventfd that wakes the connecting thread or the rank.
 fn wake_fd() -> Result<WakeFd, WireUpError> {
     WakeFd::new().map_err(|source| WireUpError::System { operation: "create an eventfd", source })
 }
 
-/// Returns whether these first bytes of a connection are a rank's hello.
+/// Returns whether `bytes`, the first bytes of a connection, are a rank's hello.
 pub(crate) fn is_hello(bytes: &[u8]) -> bool {
     hello::Hello::read(bytes).is_some()
 }

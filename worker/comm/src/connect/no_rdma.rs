@@ -1,4 +1,5 @@
-//! Stand-in for [`rdma`](super::rdma) in builds without RDMA. Its types have no values.
+//! Replacement of [`rdma`](super::rdma) in builds without RDMA. Its types have no values, so their
+//! methods are never called.
 
 use super::{Contact, WireUpError};
 use crate::transport::{LinkHint, SelfLink};
@@ -10,15 +11,15 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// RDMA ports of this rank.
+/// RDMA ports of this rank, which do not exist in this build.
 #[derive(Debug)]
 pub(crate) enum Fabric {}
 
-/// Connected queue pair.
+/// Connected queue pair, which does not exist in this build.
 #[derive(Debug)]
 pub(crate) enum ConnectedQp {}
 
-/// Connector of RDMA peers.
+/// Connector of RDMA peers, which does not exist in this build.
 #[derive(Debug)]
 pub(crate) enum LazyRdma {}
 

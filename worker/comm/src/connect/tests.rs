@@ -31,7 +31,8 @@ fn address(node: u32) -> IpAddr {
     IpAddr::from([127, 0, 0, node as u8 + 1])
 }
 
-/// Makes a rank table of `ranks` ranks on two nodes, the lower half on the first.
+/// Makes a rank table of `ranks` ranks on two nodes; the lower half of the ranks is on the first
+/// node.
 fn table(ranks: u32) -> RankTable {
     let node = |number| NodeRow {
         node: NodeId(number),
@@ -75,13 +76,13 @@ fn encoded(contact: &Contact) -> Vec<u8> {
     postcard::to_stdvec(contact).unwrap()
 }
 
-/// Returns the ranks on the other node.
+/// Returns the ranks that are not on the node of rank `me`.
 fn others(ranks: u32, me: u32) -> Vec<Rank> {
     let half = ranks / 2;
     (0..ranks).filter(|rank| rank / half != me / half).map(Rank).collect()
 }
 
-/// Starts a rank that connects with its peers.
+/// Starts a thread in which rank `me` connects with all ranks of the other node.
 fn rank(
     me: u32,
     listener: RankListener,
@@ -124,8 +125,8 @@ impl Sink for Tags {
     }
 }
 
-/// Checks that every link leads to the right rank: both ends send their rank in a short and a long
-/// packet.
+/// Checks that every link leads to the right rank: each rank sends its number to all peers, in a
+/// short and in a long packet.
 fn check(all: Vec<BTreeMap<Rank, TcpLink>>) {
     let ranks = all.len() as u32;
     let threads = (0..).zip(all).map(|(me, mut links)| {
@@ -153,7 +154,7 @@ fn check(all: Vec<BTreeMap<Rank, TcpLink>>) {
             links
         })
     });
-    // No rank ends before all have finished.
+    // The links are kept until all ranks have finished.
     let threads: Vec<_> = threads.collect();
     drop(threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>());
 }
@@ -217,7 +218,7 @@ fn connections_that_cross_come_to_one() {
     }
 }
 
-/// Reserves a port on which no process listens while the socket exists.
+/// Reserves a port on which no process listens as long as the returned socket exists.
 fn closed_port() -> (nix::sys::socket::SockaddrIn, std::os::fd::OwnedFd, u16) {
     use nix::sys::socket::*;
     use std::os::fd::AsRawFd;
@@ -316,8 +317,8 @@ fn strangers_harm_nobody() {
     let from = |from, to| Direction { from: Rank(from), to: Rank(to) };
     let likely = [from(2, 0), from(3, 0), from(1, 0), from(2, 1), from(9, 0)];
     for round in 0..60 {
-        // Peers that are silent, leave at once, send no hello, half a hello, or hellos of other
-        // ranks with invalid proofs.
+        // Clients that send nothing, disconnect at once, send no hello, half a hello, or hellos of
+        // other ranks with invalid proofs.
         strangers.push(TcpStream::connect(at).unwrap());
         drop(TcpStream::connect(at).unwrap());
         let mut noise = TcpStream::connect(at).unwrap();
@@ -334,7 +335,7 @@ fn strangers_harm_nobody() {
     let mut threads = vec![first];
     threads.extend((1..).zip(listeners).map(|(me, listener)| rank(me, listener, contacts.clone())));
     check(join(threads));
-    // All of them are closed without the message that a connection is in use.
+    // All these connections are closed without the message that a connection is in use.
     for mut stranger in strangers {
         stranger.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut said = Vec::new();
@@ -372,7 +373,7 @@ fn what_was_overheard_opens_no_door() {
     dialled.read_exact(said_first).unwrap();
     listener.write_all(said_first).unwrap();
     listener.read_exact(&mut reply).unwrap();
-    // Before the dialling rank has its reply, and after.
+    // Replay the hello before the dialling rank has its reply, and later the proof.
     let mut early = TcpStream::connect(at).unwrap();
     early.write_all(said_first).unwrap();
     let mut other_reply = [0; hello::REPLY];

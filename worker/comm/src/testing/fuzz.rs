@@ -1,5 +1,5 @@
-//! Entry points for fuzzers, which play other ranks and strangers. No input may cause a panic or
-//! allocate much more memory than its own length.
+//! Entry points for fuzzers. Their input takes the place of what other ranks, or processes outside
+//! the job, send. No input may cause a panic or allocate much more memory than its own length.
 
 use crate::connect;
 use crate::progress::engine::target::Target;
@@ -15,10 +15,11 @@ use std::collections::VecDeque;
 const PACKET: usize = 128;
 /// Length of each receive buffer in bytes.
 const ROOM: usize = 64;
-/// Bytes in front of each packet: whether it arrives in parts, and its length.
+/// Number of bytes in front of each packet in the input: a flag for arrival in parts, and the
+/// length of the payload.
 const FRAME: usize = 2;
 
-/// Decodes a rank's contact, and the first message of a connection.
+/// Decodes the input as a rank's contact, and as the first message of a connection.
 pub fn wire_up(data: &[u8]) {
     let own = connect::Contact::new(None);
     let _ = connect::exchange(&own, |_| Ok(vec![Bytes::copy_from_slice(data)]));
@@ -34,14 +35,14 @@ pub fn wire_up_seeds() -> Vec<Vec<u8>> {
     vec![hello, contact]
 }
 
-/// Link that receives the fuzzer's packets.
+/// Link over which the packets of the fuzzer's input arrive.
 struct Feed {
     packets: VecDeque<(bool, Result<Header, LinkError>, Vec<u8>)>,
 }
 
 impl Feed {
-    /// Splits the input into packets. Each is a flag for arrival in parts, a length, a header and a
-    /// payload.
+    /// Splits the input into packets. Each packet is a flag for arrival in parts, a length, a
+    /// header and a payload.
     fn cut(mut data: &[u8]) -> Feed {
         let mut packets = VecDeque::new();
         while let Some((&[in_parts, length], rest)) = data.split_first_chunk::<FRAME>() {
@@ -95,8 +96,8 @@ impl Link for Feed {
     }
 }
 
-/// Feeds packets of one peer to a rank that waits for short messages from it, for a message from
-/// any rank, and for the receiver of a long message.
+/// Delivers the input as packets of one peer to a rank that waits for short messages from that
+/// peer, for a message from any rank, and for the peer to accept a long message.
 pub fn packets(data: &[u8]) {
     let name = |rank| PeerName { rank, host: "".into() };
     let links: Vec<Box<dyn Link>> = vec![Box::new(SelfLink::default()), Box::new(Feed::cut(data))];
@@ -122,7 +123,7 @@ pub fn packets(data: &[u8]) {
         let message = Envelope { peer: 1, context: 0, tag: 0 };
         engine.send(message, LocalSlice::all(from, 4 * ROOM), Owner::Request(key), buffers);
         keys.push(key);
-        // Each poll handles one packet or its consequences.
+        // Each call handles one packet, or sends what follows from one.
         for _ in 0..2 * (data.len() / (FRAME + Header::SIZE)) + 4 {
             engine.progress(buffers);
         }

@@ -1,9 +1,9 @@
-//! Slices of buffers that the program has lent to the engine.
+//! Byte ranges of the buffers that the program has lent to the engine for a call.
 
 use rlaunch_lock::{BufferId, BufferTable};
 use std::ops::Range;
 
-/// Range of a lent buffer, in bytes.
+/// Byte range of a lent buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocalSlice {
     pub(crate) buffer: BufferId,
@@ -16,7 +16,8 @@ impl LocalSlice {
         LocalSlice { buffer, start: 0, length }
     }
 
-    /// Returns the `length` bytes from `offset` of this slice, which must contain them.
+    /// Returns the `length` bytes of this slice that begin at `offset`. The slice must contain
+    /// them.
     pub(crate) fn part(self, offset: usize, length: usize) -> LocalSlice {
         LocalSlice { start: self.start + offset, length, ..self }
     }

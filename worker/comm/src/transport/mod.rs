@@ -1,22 +1,24 @@
 //! Links: transports that carry packets from this rank to one other rank.
 //!
 //! A [`Link`] delivers packets in order and completely, and knows nothing of messages or matching.
-//! The rank table names the transport of each pair; the layers above are the same for all of them.
+//! The rank table names the transport of each pair; the layers above do not depend on the
+//! transport.
 //!
 //! | module | transport |
 //! |---|---|
-//! | [`shm`] | shared-memory rings and `process_vm_readv` between ranks of a node |
+//! | [`shm`] | shared-memory rings, and `process_vm_readv`, between ranks of a node |
 //! | [`tcp`] | one socket for each pair of ranks |
 //! | `verbs` | one RDMA queue pair (RC) for each pair of ranks |
 //! | [`sim`] | a simulated network, for tests |
 //! | [`SelfLink`] | a queue, for messages of a rank to itself |
 //!
-//! [`packet`] has the packet header, [`wake_fd`] an eventfd that wakes a sleeping thread.
+//! [`packet`] defines the packet header. [`wake_fd`] is an eventfd that wakes a sleeping thread.
 //!
-//! A message of up to [`Limits::eager`] bytes is sent as one packet. A longer one is announced by a
-//! request to send (RTS), and moved once the receiver has a buffer for it, by one of three methods:
-//! the receiver fetches it from the sender's memory ([`Link::fetch`]), the sender writes it into
-//! the receiver's ([`Link::write`]), or the sender sends it as data packets.
+//! A message of up to [`Limits::eager`] bytes is sent as one packet. A longer message is announced
+//! by a request to send (RTS). Once the receiver has a buffer for the message, it is transferred by
+//! one of three methods: the receiver copies it from the sender's memory ([`Link::fetch`]), the
+//! sender writes it into the receiver's memory ([`Link::write`]), or the sender sends it as data
+//! packets.
 
 mod local_slice;
 pub(crate) mod packet;
@@ -38,35 +40,38 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// Default of [`Link::wake_latency`], for transports whose wake-up takes one system call.
+/// Default result of [`Link::wake_latency`], for transports whose wake-up takes one system call.
 const WAKE_LATENCY: Duration = Duration::from_micros(50);
 
-/// Connection to one other rank. No method blocks.
+/// Connection to one peer. None of the methods blocks.
 pub(crate) trait Link: Send {
-    /// Returns the sizes that this link works best with.
+    /// Returns the message sizes at which this link changes its transfer method, and its longest
+    /// packet.
     fn limits(&self) -> Limits;
 
-    /// Returns about how long a sleeping rank takes to continue after data has arrived.
+    /// Returns the approximate time from the arrival of data until a rank that sleeps on this link
+    /// continues.
     fn wake_latency(&self) -> Duration {
         WAKE_LATENCY
     }
 
-    /// Sends a packet, or continues one that was sent in part. Returns `true` once the whole
+    /// Sends a packet, or continues a packet that was sent in part. Returns `true` once the whole
     /// payload has been copied or written, so that the caller may change it; `false` if there is no
-    /// room at present.
+    /// room yet.
     ///
     /// After `false` the caller repeats the call with the same packet, and sends no other packet
     /// before it. The payload has at most [`Limits::packet`] bytes.
     fn send(&mut self, header: Header, payload: &[u8]) -> Result<bool, LinkError>;
 
-    /// Passes packets that have arrived to the sink, a limited number so that other links get their
+    /// Passes arrived packets to `sink`, a limited number per call so that other links get their
     /// turn. Returns whether any data arrived. Fails with [`LinkError::Gone`] if the peer ended
-    /// without [`PacketKind::Bye`](packet::PacketKind::Bye), after all that it had sent was
-    /// delivered.
+    /// without [`PacketKind::Bye`](packet::PacketKind::Bye), after everything that the peer had
+    /// sent was delivered.
     fn receive(&mut self, sink: &mut dyn Sink) -> Result<bool, LinkError>;
 
-    /// Returns the address from which the peer can fetch `message`, or `None` if it cannot. The
-    /// caller keeps the memory unchanged until the transfer is finished or [revoked](Link::revoke).
+    /// Returns the address from which the peer can fetch `message`, or `None` if the peer cannot
+    /// fetch it. The caller keeps the memory unchanged until the transfer is finished or
+    /// [revoked](Link::revoke).
     fn expose_read(&mut self, message: &[u8]) -> Option<u64> {
         let _ = message;
         None
@@ -80,26 +85,28 @@ pub(crate) trait Link: Send {
         Ok(false)
     }
 
-    /// Registers a whole buffer with this link's device, before any of it is sent or received.
+    /// Registers a whole buffer with this link's device. Called before any part of it is sent or
+    /// received.
     fn register(&mut self, buffers: &BufferTable, whole: LocalSlice) {
         let _ = (buffers, whole);
     }
 
-    /// Marks the memory that was [exposed](Link::expose_read) at this address as about to change,
-    /// so that the peer can detect a fetch that came too late ([`Link::has_revoked`]). Called once
+    /// Records that the memory [exposed](Link::expose_read) at this address is about to change, so
+    /// that the peer can detect a fetch that came too late ([`Link::has_revoked`]). Called once
     /// before each [`PacketKind::Withdrawn`](packet::PacketKind::Withdrawn) is sent.
     fn revoke(&mut self, address: u64) {
         let _ = address;
     }
 
-    /// Returns whether the peer has revoked more than `known` exposures. Called after a
-    /// [fetch](Link::fetch): on `false` the fetched bytes are those that were exposed.
+    /// Returns whether the peer has revoked more exposures than the `known` number. Called after a
+    /// [fetch](Link::fetch): `false` means that the fetched bytes had not changed.
     fn has_revoked(&mut self, known: u32) -> bool {
         let _ = known;
         false
     }
 
-    /// Allows the peer to write to this memory, and returns the address and key that it needs.
+    /// Allows the peer to write to the memory `into`, and returns the address and key that the peer
+    /// needs for that.
     fn expose_write(&mut self, buffers: &BufferTable, into: LocalSlice) -> Exposure {
         let _ = (buffers, into);
         Exposure::Refused
@@ -127,44 +134,46 @@ pub(crate) trait Link: Send {
         false
     }
 
-    /// Returns whether everything sent reaches the peer even if this process ends immediately.
+    /// Returns whether everything that was sent reaches the peer even if this process ends now.
     fn is_delivered(&self) -> bool {
         true
     }
 
-    /// Sends the peer an occasional probe, so that the end of its host is detected. Called before
-    /// this rank sleeps while it waits for the peer.
+    /// Sends the peer a probe now and then, so that a crash of the peer's host is detected. Called
+    /// before this rank sleeps while it waits for the peer.
     fn probe_peer(&mut self) {}
 
-    /// Prepares for sleep: returns the file descriptor that becomes ready when a packet arrives or,
-    /// if `wants_room`, when there is room to send.
+    /// Prepares this rank to sleep on this link. The returned file descriptor becomes ready when a
+    /// packet arrives or, if `wants_room`, when there is room to send.
     fn arm(&mut self, wants_room: bool) -> Result<Armed<'_>, LinkError>;
 
-    /// Ends what [`Link::arm`] began, whether or not the rank has slept.
+    /// Reverses [`Link::arm`], whether or not the rank has slept.
     fn disarm(&mut self) {}
 
-    /// Passes every descriptor that [`Link::arm`] has ever returned to `unwatches`. Called when the
+    /// Passes to `unwatches` every descriptor that [`Link::arm`] has ever returned. Called when the
     /// peer has left and nothing more is expected from it.
     fn unwatch(&self, unwatches: &mut dyn FnMut(BorrowedFd<'_>)) {
         let _ = unwatches;
     }
 
     /// Reports that the peer's process has exited successfully, as the launcher observed. A
-    /// connected link ignores it, because it receives the peer's last packets itself.
+    /// connected link ignores the report, because it receives the peer's last packets itself.
     fn peer_has_left(&mut self) {}
 }
 
 /// Size limits of a link, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Longest message that is sent eagerly. A longer one is announced by an RTS.
+    /// Longest message that is sent eagerly, as one packet. Longer messages are announced by an
+    /// RTS.
     pub(crate) eager: usize,
     /// Longest payload of one packet: at least `eager`, and a multiple of 64.
     pub(crate) packet: usize,
-    /// Shortest message that the receiver fetches; `usize::MAX` if the link cannot fetch.
+    /// Shortest message that the receiver fetches; `usize::MAX` if the link does not support
+    /// fetches.
     pub(crate) fetch: usize,
     /// Shortest message for which the receiver exposes memory to the sender's write; `usize::MAX`
-    /// if the link has no writes.
+    /// if the link does not support writes.
     pub(crate) write: usize,
     /// Whether each poll for packets is a system call.
     pub(crate) poll_is_syscall: bool,
@@ -174,7 +183,7 @@ pub(crate) struct Limits {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LinkHint {
     pub(crate) limits: Limits,
-    /// As [`Link::wake_latency`] will return it.
+    /// Value that [`Link::wake_latency`] will return.
     pub(crate) wake_latency: Duration,
     pub(crate) is_rdma: bool,
 }
@@ -184,7 +193,7 @@ impl LinkHint {
         LinkHint { limits: tcp::TcpLink::LIMITS, wake_latency: WAKE_LATENCY, is_rdma: false };
 }
 
-/// Remote memory that a message is written to; the link defines what the two numbers mean.
+/// Memory of the peer that a message is written to. The link defines the meaning of both numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RemoteBuf {
     pub(crate) address: u64,
@@ -198,7 +207,7 @@ pub(crate) enum Exposure {
     At(RemoteBuf),
     /// Registration with the device is still running; call again.
     Pending,
-    /// The peer cannot write; it has to [send](Link::send) the bytes.
+    /// The peer cannot write, and has to [send](Link::send) the bytes.
     Refused,
 }
 
@@ -207,48 +216,48 @@ pub(crate) enum Exposure {
 pub(crate) enum WriteOutcome {
     /// The whole message was posted.
     Posted,
-    /// There is no room for all of it at present; call again.
+    /// Part of the message has not been posted, because there is no room yet; call again.
     NoRoom,
     /// Nothing was posted, because the memory cannot be registered with the device.
     Refused,
 }
 
-/// Permission of a link for its rank to sleep.
+/// Answer of a link to whether its rank may sleep.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Armed<'l> {
-    /// The rank must not sleep: a packet has arrived, or there is room to send.
+    /// The rank must not sleep, because a packet has arrived or there is room to send.
     Ready,
     /// The rank may sleep on this descriptor.
     Watch(WatchedFd<'l>),
-    /// The rank may sleep; no descriptor reports this link's packets.
+    /// The rank may sleep, but no descriptor reports this link's packets.
     NoFd,
 }
 
 /// Descriptor on which a rank sleeps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WatchedFd<'l> {
-    /// Becomes readable when a packet arrives.
+    /// Descriptor that becomes readable when a packet arrives.
     pub(crate) fd: BorrowedFd<'l>,
-    /// Wait until the descriptor is writable, too.
+    /// Whether the rank also wakes up when the descriptor is writable.
     pub(crate) writable: bool,
-    /// Descriptor that the link returned earlier and that may have to be removed from the watched
-    /// set.
+    /// Descriptor that the link returned earlier, to be removed from the watched set if it is still
+    /// there.
     pub(crate) instead_of: Option<BorrowedFd<'l>>,
 }
 
 /// Function that copies the next bytes of a payload to the start of the given memory, and returns
-/// their number.
+/// the number of bytes copied.
 pub(crate) type Fill<'f> = dyn FnMut(&mut [u8]) -> io::Result<usize> + 'f;
 
 /// Receiver of the packets that arrive over links.
 pub(crate) trait Sink {
-    /// Takes a packet whose payload is in memory completely.
+    /// Takes a packet with its whole payload.
     fn packet(&mut self, header: Header, payload: &[u8]) -> Result<(), LinkError>;
 
     /// Takes the next part of a packet that arrives in parts: calls `fill` with the memory for the
     /// payload from `offset` on, and returns the number of bytes that `fill` returned. The packet
-    /// ends when `offset` plus this number is the payload's length. Until then the link delivers
-    /// nothing else.
+    /// is complete when `offset` plus this number equals the payload's length. Until then the link
+    /// delivers nothing else.
     fn part(
         &mut self,
         header: Header,
@@ -256,14 +265,15 @@ pub(crate) trait Sink {
         fill: &mut Fill<'_>,
     ) -> Result<usize, LinkError>;
 
-    /// Reports that a [`Link::write`] with this transfer id has completed and its memory may
-    /// change.
+    /// Reports that the [`Link::write`] with this transfer id has completed and its source memory
+    /// may change.
     fn written(&mut self, transfer: u32) -> Result<(), LinkError> {
         let _ = transfer;
         Err(LinkError::Protocol("completion of a write that was never posted"))
     }
 
-    /// Returns the table of lent buffers, for links that copy into memory as a device would.
+    /// Returns the table of lent buffers, for simulated links that write to memory as a device
+    /// would.
     fn buffers(&self) -> Option<&BufferTable> {
         None
     }

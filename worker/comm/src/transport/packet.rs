@@ -1,50 +1,49 @@
 //! Packets: a header of 16 bytes, then a payload.
 //!
-//! A short message is one [`Eager`](PacketKind::Eager) packet. A long one takes these steps:
+//! A short message is one [`Eager`](PacketKind::Eager) packet. A long message takes these steps:
 //!
 //! 1. The sender sends [`Rts`](PacketKind::Rts) with the length and, if the receiver can fetch, the
-//!    address.
+//!    address of the message.
 //! 2. Once a receive matches, the receiver either fetches the bytes and sends
-//!    [`Fin`](PacketKind::Fin), or sends [`Cts`](PacketKind::Cts), with an address if the sender
-//!    can write.
+//!    [`Fin`](PacketKind::Fin), or sends [`Cts`](PacketKind::Cts), with an address of its own if
+//!    the sender can write.
 //! 3. After a CTS the sender writes the bytes and sends [`Written`](PacketKind::Written), or sends
 //!    them as [`Data`](PacketKind::Data) packets.
 //!
-//! [`Withdrawn`](PacketKind::Withdrawn) cancels a message that was announced.
+//! [`Withdrawn`](PacketKind::Withdrawn) cancels a message after its RTS.
 
 use crate::types::error::LinkError;
 
-/// Kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum PacketKind {
     /// Complete short message.
     Eager = 1,
-    /// Request to send: announces a long message. The payload is an [`Rts`](crate::progress).
+    /// Request to send, which announces a long message. The payload is an [`Rts`](crate::progress).
     Rts = 2,
     /// Clear to send: the receiver has a buffer for the message of this transfer. The payload has
     /// the address to write to, if the link supports writes.
     Cts = 3,
     /// Next bytes of a transfer.
     Data = 4,
-    /// End of a transfer that the receiver fetched; the sender may reuse the memory.
+    /// Report that the receiver has fetched the message of this transfer; the sender may reuse its
+    /// memory.
     Fin = 5,
-    /// Goodbye: the peer sends nothing more on this link.
+    /// Goodbye: the sender sends nothing more on this link.
     Bye = 6,
-    /// The message of this transfer was written to the address in the CTS.
+    /// Report that the message of this transfer was written to the address in the CTS.
     Written = 7,
-    /// The sender cancelled the message of this transfer. The receiver answers with
-    /// [`PacketKind::Fin`] unless it has sent one already.
+    /// Report that the sender cancelled the message of this transfer. The receiver answers with
+    /// [`PacketKind::Fin`] unless it has sent one for this transfer already.
     Withdrawn = 8,
-    /// A rank abandoned the collective with this context and number. The payload has the rank, the
-    /// name of its collective, and the reason.
+    /// Report that a rank abandoned the collective with this context and number. The payload has
+    /// the rank, the name of its collective, and the reason.
     OutOfStep = 9,
 }
 
 /// Number of bits of a context id.
 pub(crate) const CONTEXT: u32 = 28;
 
-/// Header of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) kind: PacketKind,
@@ -72,7 +71,7 @@ impl Header {
         [first, u64::from(self.tag) | u64::from(self.transfer) << 32]
     }
 
-    /// Decodes a header. Fails on a kind that rlaunch does not define.
+    /// Decodes a header. Fails if rlaunch does not define the packet kind.
     #[inline]
     pub(crate) fn from_words(words: [u64; 2]) -> Result<Header, LinkError> {
         let kind = match (words[0] >> 32) as u8 & 0xf {

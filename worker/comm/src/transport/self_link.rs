@@ -1,4 +1,4 @@
-//! Messages of a rank to itself.
+//! Link for messages of a rank to itself.
 
 use super::{Armed, Limits, Link, Sink};
 use crate::transport::packet::Header;
@@ -13,7 +13,7 @@ pub(crate) struct SelfLink {
 
 impl Link for SelfLink {
     fn limits(&self) -> Limits {
-        // All messages are eager: while the rank is sending it could not answer its own RTS.
+        // All messages are eager, because a rank that is sending cannot answer its own RTS.
         let all = u32::MAX as usize & !63;
         Limits { eager: all, packet: all, fetch: all, write: all, poll_is_syscall: false }
     }

@@ -1,4 +1,4 @@
-//! Eventfd that wakes a thread which sleeps on file descriptors.
+//! Eventfd that wakes a thread from its sleep on file descriptors.
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::io;
@@ -16,8 +16,7 @@ impl WakeFd {
     }
 
     pub(crate) fn wake(&self) {
-        // Fails only if the counter of 64 bits would overflow; the descriptor is readable then,
-        // too.
+        // Fails only if the 64-bit counter would overflow; even then the descriptor is readable.
         let _ = self.0.write(1);
     }
 

@@ -1,5 +1,5 @@
-//! Control connection between both ends, over TCP: they exchange endpoints, and wait for each
-//! other.
+//! Control connection between both ends, over TCP. The ends exchange endpoints over it, and wait
+//! for each other.
 
 use crate::Failure;
 use rlaunch_verbs::{Endpoint, Mtu};
@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 pub(crate) struct Control(BufReader<TcpStream>);
 
 impl Control {
-    /// Connects to the server, or without one waits for a client.
+    /// Connects to the server; without a server, waits for a client.
     pub(crate) fn connect(server: Option<&str>, port: u16) -> Result<Control, Failure> {
         let stream = match server {
             Some(server) => TcpStream::connect((server, port))?,
@@ -42,7 +42,7 @@ impl Control {
         })
     }
 
-    /// Returns once the peer has called it as well.
+    /// Returns once the peer has called this function as well.
     pub(crate) fn wait_for_peer(&mut self) -> Result<(), Failure> {
         self.send("ready")?;
         match self.receive()?.as_str() {

@@ -1,12 +1,12 @@
-//! Benchmark of RDMA writes that does what perftest's `ib_write_bw` and `ib_write_lat` do, to be
-//! compared with them:
+//! Benchmark of RDMA writes, for comparison with perftest's `ib_write_bw` and `ib_write_lat`, whose
+//! method it follows:
 //!
-//! * `perf write_bw|write_lat [--size BYTES] [--iterations N] [--inline BYTES] [--port TCP]
-//!   DEVICE GID_INDEX` serves one client;
-//! * the same with the server's address appended is the client.
+//! * `perf write_bw|write_lat [--size BYTES] [--iterations N] [--inline BYTES] [--port TCP] DEVICE
+//!   GID_INDEX` is the server of one client.
+//! * The same command with the server's address appended is the client.
 //!
 //! `write_bw` prints `BYTES N MiB/s` at the client. `write_lat` prints `BYTES N MIN MAX MEDIAN
-//! MEAN` at both ends: half of the round-trip time, in microseconds.
+//! MEAN` at both ends; the last four are half of the round-trip time, in microseconds.
 
 mod control;
 mod streams;
@@ -24,13 +24,13 @@ type Failure = Box<dyn std::error::Error>;
 
 const USAGE: &str = "perf write_bw|write_lat [--size BYTES] [--iterations N] [--inline BYTES] \
                      [--port TCP] DEVICE GID_INDEX [SERVER]";
-/// Outstanding writes of `write_bw`, as in perftest.
+/// Most outstanding writes of `write_bw`, as in perftest.
 const WRITES: u32 = 128;
 /// Inline capacity for `write_lat`, in bytes, as perftest chooses for most devices.
 const INLINE: u32 = 220;
-/// Timeout (67 ms) and retries of the connection, as in perftest.
+/// Timeout (exponent 14, which is 67 ms) and retry count of the connection, as in perftest.
 const SETTINGS: (u8, u8) = (14, 7);
-/// Alignment of the send and the receive buffer, in bytes.
+/// Alignment of the send buffer and of the receive buffer, in bytes.
 const PAGE: usize = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,24 +51,24 @@ struct Plan {
     gid_index: u16,
     /// TCP port of the control connection.
     port: u16,
-    /// Host of the server; `None` at the server itself.
+    /// Host of the server; `None` if this process is the server.
     server: Option<String>,
 }
 
-/// This end of the connection.
+/// State of this end of the connection.
 struct End {
     plan: Plan,
     pair: QueuePair<Connected>,
     completions: Arc<CompletionQueue>,
     /// Send buffer in the first half, receive buffer in the second.
     region: MemoryRegion,
-    /// Inline capacity that the device has granted, in bytes.
+    /// Inline capacity of the queue pair, in bytes.
     inline: u32,
-    /// Offset of the receive buffer in either region, in bytes.
+    /// Offset of the receive buffer in the region of either end, in bytes.
     half: usize,
-    /// Receive buffer of the peer.
+    /// Address of the peer's receive buffer.
     remote: RemoteAddr,
-    /// Writes that the queue pair holds.
+    /// Most outstanding writes of the queue pair.
     depth: usize,
 }
 
@@ -119,12 +119,12 @@ impl Plan {
     }
 }
 
-/// Connects and measures; returns the line to print, if any.
+/// Connects and measures. Returns the line to print, if any.
 fn run(plan: Plan) -> Result<Option<String>, Failure> {
     let mut control = Control::connect(plan.server.as_deref(), plan.port)?;
     let end = End::connect(plan, &mut control)?;
     let line = end.measure()?;
-    // The memory must stay registered until the peer is done with it.
+    // The memory must stay registered until the peer has finished its writes.
     control.wait_for_peer()?;
     Ok(line)
 }

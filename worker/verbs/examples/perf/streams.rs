@@ -1,23 +1,23 @@
-//! The two measured patterns: a stream of writes, and writes in turn. Both post one request for
-//! each message, and copy nothing but inline data.
+//! The two measured patterns: a stream of writes, and writes in turn. Both patterns post one
+//! request for each message, and copy only inline data.
 
 use crate::ticks::Ticks;
 use crate::{End, Failure, Plan};
 use rlaunch_verbs::{Completion, CompletionBatch};
 use std::time::{Duration, Instant};
 
-/// Interval of signalled requests, for messages up to [`SMALL`] bytes; larger ones are all
-/// signalled. Both values are perftest's.
+/// Number of requests of which one is signalled, for messages of up to [`SMALL`] bytes; requests
+/// for longer messages are all signalled. Both values are those of perftest.
 const SIGNALLED_EVERY: usize = 100;
 const SMALL: usize = 8192;
 /// Time without progress after which the benchmark fails.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Polls without progress between two reads of the clock.
+/// Number of polls without progress between two reads of the clock.
 const POLLS: u32 = 1 << 20;
 
 impl End {
-    /// Writes all messages, as many at once as the queue pair holds; returns the seconds from the
-    /// first post to the last completion.
+    /// Writes all messages, as many at the same time as the queue pair allows. Returns the seconds
+    /// from the first post to the last completion.
     pub(crate) fn stream(&self) -> Result<f64, Failure> {
         let Plan { size, iterations, .. } = self.plan;
         let every = if size > SMALL { 1 } else { SIGNALLED_EVERY.min(self.depth) };
@@ -30,7 +30,8 @@ impl End {
             while posted < iterations && posted < completed + self.depth {
                 posted += 1;
                 let signalled = posted % every == 0 || posted == iterations;
-                // The completion of a signalled write implies those of all earlier ones.
+                // The completion of a signalled write implies that all earlier writes have
+                // completed.
                 self.pair.write_with(posted as u64, from, self.remote, signalled)?;
             }
             let ended = self.completions.poll_into(&mut batch)?;
@@ -42,8 +43,9 @@ impl End {
         Ok(started.elapsed().as_secs_f64())
     }
 
-    /// Writes in turn with the peer, which answers each message; the client begins. Returns half of
-    /// each round-trip time in microseconds, one value less than messages.
+    /// Writes messages in turn with the peer, which answers each of them; the client begins.
+    /// Returns half of each round-trip time in microseconds: one value for each pair of successive
+    /// messages.
     pub(crate) fn echo(&self) -> Result<Vec<f64>, Failure> {
         let Plan { size, iterations, .. } = self.plan;
         let from = self.region.slice(0, size)?;
@@ -105,8 +107,8 @@ fn checked(done: Completion) -> Result<Completion, Failure> {
     }
 }
 
-/// Detects that the peer makes no progress. Reads the clock only every [`POLLS`] polls, because
-/// that takes microseconds on emulated hosts.
+/// Detector of a peer that makes no progress. It reads the clock only once in [`POLLS`] polls,
+/// because a reading takes microseconds on emulated hosts.
 struct StallTimer {
     polls_left: u32,
     since: Option<Instant>,
@@ -117,7 +119,8 @@ impl StallTimer {
         StallTimer { polls_left: POLLS, since: None }
     }
 
-    /// Counts a poll, and fails if nothing has been found for [`TIMEOUT`].
+    /// Counts a poll, which has `found` something or not. Fails if no poll has found anything for
+    /// [`TIMEOUT`].
     fn polled(&mut self, found: bool) -> Result<(), Failure> {
         if found {
             *self = StallTimer::new();

@@ -1,8 +1,8 @@
-//! A clock that is cheap to read: on emulated hosts, reading the system's clock takes microseconds.
+//! Clock that is cheap to read. On emulated hosts, reading the system's clock takes microseconds.
 
 use std::time::Instant;
 
-/// The processor's timestamp counter, calibrated by the system's clock.
+/// Timestamp counter of the processor, calibrated by the system's clock.
 pub(crate) struct Ticks {
     first: u64,
     started: Instant,
@@ -13,7 +13,7 @@ impl Ticks {
         Ticks { started: Instant::now(), first: now() }
     }
 
-    /// Returns the counter.
+    /// Returns the current count of ticks.
     pub(crate) fn now(&self) -> u64 {
         now()
     }
@@ -31,7 +31,8 @@ fn now() -> u64 {
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// Returns nanoseconds of the system's clock, which is cheap to read on other architectures.
+/// Returns nanoseconds of the system's clock, which is cheap to read on architectures other than
+/// x86-64.
 #[cfg(not(target_arch = "x86_64"))]
 fn now() -> u64 {
     use std::sync::OnceLock;

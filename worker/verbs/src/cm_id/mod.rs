@@ -1,5 +1,5 @@
-//! Ids of the connection manager (`rdma_cm_id`): one for each listener, connect request and
-//! connection. Each has an event channel of its own, so that threads can wait for different
+//! Ids of the connection manager (`rdma_cm_id`). Each listener, connect request and connection has
+//! an id. Each id has an event channel of its own, so that threads can wait for different
 //! connections.
 
 mod socket_address;
@@ -22,16 +22,16 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// `RDMA_OPTION_ID`, and below it `RDMA_OPTION_ID_TOS`: values of anonymous enums, which the
-/// bindings lack.
+/// `RDMA_OPTION_ID` and its option `RDMA_OPTION_ID_TOS`: values of anonymous enums, which the
+/// bindings do not have.
 const OPTION_ID: i32 = 0;
 const OPTION_ID_TOS: i32 = 0;
 
-/// Largest length of private data, in bytes: the smallest of all kinds of devices, which is what an
-/// InfiniBand connect request has left beside librdmacm's own header.
+/// Largest length of private data, in bytes, that all kinds of devices support. InfiniBand supports
+/// least: its connect request has this space left behind librdmacm's own header.
 pub const MAX_PRIVATE_DATA: usize = 56;
 
-/// An `rdma_cm_id` and its event channel.
+/// Owned `rdma_cm_id` and its event channel.
 #[derive(Debug)]
 pub(crate) struct CmId {
     id: NonNull<rdma_cm_id>,
@@ -68,7 +68,7 @@ impl Channel {
         unsafe { self.0.as_ref() }.fd
     }
 
-    /// Waits for the next event, which the caller has to acknowledge; `None` if none arrives before
+    /// Waits for the next event, which the caller must acknowledge; `None` if none arrives before
     /// the deadline.
     fn next(&self, deadline: Instant) -> io::Result<Option<NonNull<rdma_cm_event>>> {
         while is_readable(self.fd(), deadline)? {
@@ -99,9 +99,9 @@ impl Drop for Channel {
     }
 }
 
-/// An event of the expected type.
+/// Contents of an event of the expected type.
 pub(crate) struct Event {
-    /// Id of the event; for a connect request, an id made for that connection.
+    /// Id that the event belongs to; for a connect request, a new id for that connection.
     pub(crate) id: Option<NonNull<rdma_cm_id>>,
     /// Private data of the peer, up to [`MAX_PRIVATE_DATA`] bytes.
     pub(crate) peer_data: Vec<u8>,
@@ -141,13 +141,14 @@ impl CmId {
         self.id.as_ptr()
     }
 
-    /// Returns the opened device; null until the address is bound or resolved.
+    /// Returns the opened device that the id uses; null until the id's address is bound or
+    /// resolved.
     pub(crate) fn verbs(&self) -> *mut ibv_context {
         // SAFETY: the id is alive.
         unsafe { self.id.as_ref() }.verbs
     }
 
-    /// Returns the queue pair, once `rdma_create_qp` has created it.
+    /// Returns the queue pair; `None` until `rdma_create_qp` has created it.
     pub(crate) fn queue_pair(&self) -> Option<NonNull<ibv_qp>> {
         // SAFETY: the id is alive.
         NonNull::new(unsafe { self.id.as_ref() }.qp)
@@ -161,7 +162,8 @@ impl CmId {
         if code == 0 { Ok(()) } else { Err(VerbsError::last_os_error(verb, &self.addresses)) }
     }
 
-    /// Returns the device that has the bound or resolved address, which librdmacm has opened.
+    /// Returns the device that the id uses, which librdmacm has opened. Fails with ENODEV until the
+    /// id's address is bound or resolved.
     pub(crate) fn context(&self) -> Result<Arc<Context>, VerbsError> {
         match NonNull::new(self.verbs()) {
             Some(context) => ManagerDevices::context_of(context, &self.addresses),
@@ -178,7 +180,7 @@ impl CmId {
         u16::from_be(unsafe { id.route.addr.src_addr_union.src_sin.sin_port })
     }
 
-    /// Sets the TOS byte of the packets of the connection; 0, the default, changes nothing.
+    /// Sets the TOS byte of the connection's packets. With 0, the default, nothing is set.
     pub(crate) fn set_type_of_service(&self, mut class: u8) -> Result<(), VerbsError> {
         if class == 0 {
             return Ok(());
@@ -190,8 +192,8 @@ impl CmId {
         self.check(Verb::SetOption, code)
     }
 
-    /// Waits for an event, which must be of type `wanted`. `verb` is the call that caused it, for
-    /// errors. Fails with [`VerbsError::TimedOut`] at the deadline.
+    /// Waits for an event, which must be of type `wanted`. `verb` is the call that causes the
+    /// event, for errors. Fails with [`VerbsError::TimedOut`] at the deadline.
     pub(crate) fn expect(
         &self,
         wanted: event_type::Type,
@@ -220,7 +222,7 @@ impl CmId {
         taken.map(Some)
     }
 
-    /// Copies the contents of an event, or makes an error of one of another type.
+    /// Copies the contents of an event of type `wanted`. Fails if the event is of another type.
     fn read(
         &self,
         event: NonNull<rdma_cm_event>,
@@ -252,9 +254,10 @@ impl CmId {
     }
 }
 
-/// Converts the status of an event. It is an error number, negated by some devices. Only a
-/// rejection on InfiniBand or RoCE has a positive status that is a reason code (table "REJ Reason
-/// Codes" of the InfiniBand specification); iWARP rejections have an error number.
+/// Converts the status of an event to an error. The status is an error number, negated by some
+/// devices. Only a rejection on InfiniBand or RoCE has a positive status that is a reason code
+/// (table "REJ Reason Codes" of the InfiniBand specification); iWARP rejections have an error
+/// number.
 fn cause(event: event_type::Type, status: i32) -> io::Error {
     const NO_SUCH_SERVICE: i32 = 8;
     const CONSUMER_REJECT: i32 = 28;
@@ -268,7 +271,7 @@ fn cause(event: event_type::Type, status: i32) -> io::Error {
     }
 }
 
-/// Returns the name of an event, like `RDMA_CM_EVENT_REJECTED`.
+/// Returns the name of an event type, like `RDMA_CM_EVENT_REJECTED`.
 fn name_of(event: event_type::Type) -> String {
     // SAFETY: any number is allowed; unknown ones have a text as well.
     let text = unsafe { rdma_sys::rdma_event_str(event) };

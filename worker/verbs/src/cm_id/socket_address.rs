@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 
-/// A `sockaddr_in` or `sockaddr_in6`.
+/// Socket address as a `sockaddr_in` or `sockaddr_in6`.
 pub(crate) struct SocketAddress(libc::sockaddr_storage);
 
 impl SocketAddress {

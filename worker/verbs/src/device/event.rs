@@ -1,4 +1,4 @@
-//! Asynchronous events of a device: a port goes down or up, the device fails.
+//! Asynchronous events of a device, for example that a port goes down or the device fails.
 
 use super::Context;
 use crate::error::{Verb, VerbsError};
@@ -10,14 +10,14 @@ use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-/// An asynchronous event of a device.
+/// Asynchronous event of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceEvent {
     /// The port with this number, from 1, became active: it carries data.
     PortActive(u8),
     /// The link of the port with this number, from 1, went down.
     PortError(u8),
-    /// The device failed. None of its objects works any more.
+    /// The device failed. None of its objects works from now on.
     DeviceFatal,
     /// A queue pair failed and entered the error state.
     QueuePairFatal,
@@ -26,8 +26,9 @@ pub enum DeviceEvent {
 }
 
 impl Context {
-    /// Waits for the next event of the device; `None` if none arrives before the timeout. A timeout
-    /// of zero only looks. Several threads may wait; each event goes to one of them.
+    /// Waits for the next event of the device; `None` if none arrives before the timeout. With a
+    /// timeout of zero the call does not wait. Several threads may wait; each event is returned to
+    /// one of them.
     pub fn next_event(&self, timeout: Duration) -> Result<Option<DeviceEvent>, VerbsError> {
         let failed = || VerbsError::last_os_error(Verb::GetAsyncEvent, self.name());
         self.check_not_inherited()?;
@@ -57,8 +58,9 @@ impl Context {
     }
 }
 
-/// Parses an event. The type is read as an integer: newer kernels report types that the Rust enum
-/// of the bindings does not have, and such a value in an enum would be undefined behaviour.
+/// Parses an event. Its type is read as an integer, because newer kernels report types that the
+/// Rust enum of the bindings does not have, and such a value in an enum would be undefined
+/// behaviour.
 fn parse(event: &MaybeUninit<ibv_async_event>) -> DeviceEvent {
     let event = event.as_ptr();
     // SAFETY: the pointer is to the whole structure; no reference to the field is made.
@@ -87,7 +89,7 @@ fn classify(kind: u32, port: u8) -> DeviceEvent {
     }
 }
 
-/// Event types of the bindings.
+/// All event types that the bindings have.
 const KNOWN: [ibv_event_type; 20] = [
     ibv_event_type::IBV_EVENT_CQ_ERR,
     ibv_event_type::IBV_EVENT_QP_FATAL,

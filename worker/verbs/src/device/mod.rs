@@ -1,4 +1,4 @@
-//! RDMA devices: listing, opening, attributes of their ports, asynchronous events.
+//! RDMA devices: how they are listed and opened, attributes of their ports, asynchronous events.
 //!
 //! | file | contents |
 //! |---|---|
@@ -29,7 +29,7 @@ use std::sync::Arc;
 /// Directory where the kernel lists its devices, with or without a user-space driver.
 const KERNEL_DEVICES: &str = "/sys/class/infiniband";
 
-/// Device list made by `ibv_get_device_list`, which owns its devices.
+/// Device list made by `ibv_get_device_list`. It owns the devices in it.
 #[derive(Debug)]
 struct DeviceList(NonNull<*mut ibv_device>);
 
@@ -45,7 +45,7 @@ impl Drop for DeviceList {
     }
 }
 
-/// An RDMA device that rdma-core has a driver for. Not opened yet.
+/// RDMA device that rdma-core has a driver for. It is not opened yet.
 #[derive(Clone, Debug)]
 pub struct Device {
     device: NonNull<ibv_device>,
@@ -63,7 +63,7 @@ unsafe impl Sync for Device {}
 /// # Errors
 ///
 /// [`VerbsError::NoLibrary`] if libibverbs cannot be loaded, [`VerbsError::NoKernelSupport`] if the
-/// kernel module is not.
+/// kernel module ib_uverbs is not loaded.
 pub fn devices() -> Result<Vec<Device>, VerbsError> {
     fork::initialize();
     let mut count = 0;
@@ -96,7 +96,7 @@ impl Device {
     /// # Errors
     ///
     /// [`VerbsError::NoProvider`] if the kernel has the device but rdma-core has no driver for it,
-    /// [`VerbsError::NoDevice`] if neither knows it; also the errors of [`devices`].
+    /// [`VerbsError::NoDevice`] if the kernel does not have it; also the errors of [`devices`].
     pub fn by_name(name: &str) -> Result<Device, VerbsError> {
         let found = devices()?.into_iter().find(|device| device.name() == name);
         found.ok_or_else(|| {
@@ -114,8 +114,8 @@ impl Device {
         unsafe { Device::name_of(self.device.as_ptr()) }
     }
 
-    /// Tells whether the device is iWARP, or claims to be: its queue pairs can be connected only by
-    /// the RDMA connection manager ([`crate::Listener`], [`crate::Route`]).
+    /// Tells whether the device is an iWARP device, or reports to be one. Its queue pairs can be
+    /// connected only by the RDMA connection manager ([`crate::Listener`], [`crate::Route`]).
     pub fn is_iwarp(&self) -> bool {
         // SAFETY: the device is alive, and these fields are written when it is made.
         let device = unsafe { self.device.as_ref() };
@@ -127,7 +127,7 @@ impl Device {
     ///
     /// # Safety
     ///
-    /// The device is alive.
+    /// `device` must point to a device that exists during the call.
     pub(crate) unsafe fn name_of(device: *mut ibv_device) -> String {
         // SAFETY: the caller's promise.
         let name = unsafe { rdma_sys::ibv_get_device_name(device) };
@@ -139,8 +139,8 @@ impl Device {
         unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
     }
 
-    /// Opens the device for this process (`/dev/infiniband/uverbs*`). Children that the process
-    /// forks cannot use the context.
+    /// Opens the device (`/dev/infiniband/uverbs*`) for this process. Children that the process
+    /// forks cannot use the returned context.
     pub fn open(&self) -> Result<Arc<Context>, VerbsError> {
         // SAFETY: the device is alive: `self._list` keeps the list that it is part of.
         let context = unsafe { rdma_sys::ibv_open_device(self.device.as_ptr()) };
@@ -156,7 +156,7 @@ impl Device {
     }
 }
 
-/// An opened device (`ibv_context`).
+/// Opened device (`ibv_context`).
 #[derive(Debug)]
 pub struct Context {
     context: NonNull<ibv_context>,
@@ -169,9 +169,10 @@ pub struct Context {
 /// Opener of a context, which decides how it is closed.
 #[derive(Debug)]
 enum OpenedBy {
-    /// [`Device::open`]: closed when the [`Context`] is dropped.
+    /// Opened by [`Device::open`]; closed when the [`Context`] is dropped.
     Handle(#[expect(dead_code, reason = "held until the context is closed")] Device),
-    /// librdmacm, which closes its contexts itself, but none while a [`ManagerDevices`] exists.
+    /// Opened by librdmacm, which closes its contexts itself, but none while a [`ManagerDevices`]
+    /// exists.
     ConnectionManager(
         #[expect(dead_code, reason = "held until the context is dropped")] ManagerDevices,
     ),
@@ -205,7 +206,8 @@ impl Context {
         &self.name
     }
 
-    /// Wraps a context that librdmacm has opened. `opened` must hold it.
+    /// Wraps a context that librdmacm has opened. `opened` must contain the context, so that it
+    /// stays open.
     pub(crate) fn from_manager(
         context: NonNull<ibv_context>,
         name: String,
@@ -219,8 +221,8 @@ impl Context {
         }
     }
 
-    /// Tells whether a parent process opened the device before it forked this process: no call may
-    /// be made on it then.
+    /// Tells whether a parent process opened the device before it forked this process. No call may
+    /// then be made on the device.
     pub(crate) fn is_inherited(&self) -> bool {
         self.created_in.is_inherited()
     }
@@ -260,7 +262,7 @@ impl Context {
         })
     }
 
-    /// Queries the current attributes of a port; ports are numbered from 1.
+    /// Queries the current attributes of the port with this number, from 1.
     pub fn port(&self, number: u8) -> Result<PortAttributes, VerbsError> {
         self.check_not_inherited()?;
         let mut attributes = MaybeUninit::<ibv_port_attr>::zeroed();

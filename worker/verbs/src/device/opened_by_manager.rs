@@ -8,10 +8,10 @@ use rlaunch_sys::ForkGeneration;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Reference to all devices that librdmacm has opened so far. While one exists, librdmacm closes
-/// none of them, not even a device that was unplugged (rdma_get_devices(3)). An id holds only its
-/// own device, and only until it is destroyed, which is too short: completion queues and memory
-/// outlive ids.
+/// Reference to all devices that librdmacm has opened so far. While such a reference exists,
+/// librdmacm closes none of them, not even a device that was unplugged (rdma_get_devices(3)). An id
+/// keeps only its own device open, and only until the id is destroyed, which is too early:
+/// completion queues and memory outlive ids.
 #[derive(Debug)]
 pub(crate) struct ManagerDevices {
     list: NonNull<*mut ibv_context>,
@@ -25,7 +25,8 @@ unsafe impl Send for ManagerDevices {}
 unsafe impl Sync for ManagerDevices {}
 
 impl ManagerDevices {
-    /// Takes the reference. `addresses` names the connection in errors.
+    /// Makes a reference to the devices that are open now. `addresses` names the connection in
+    /// errors.
     fn open(addresses: &str) -> Result<ManagerDevices, VerbsError> {
         fork::initialize();
         let mut count = 0;
@@ -46,8 +47,8 @@ impl ManagerDevices {
         })
     }
 
-    /// Returns the context of an id, which must be alive and hold it during the call. `addresses`
-    /// names the connection in errors.
+    /// Wraps the context of an id. The id must exist during the call, so that the device stays
+    /// open. `addresses` names the connection in errors.
     pub(crate) fn context_of(
         context: NonNull<ibv_context>,
         addresses: &str,

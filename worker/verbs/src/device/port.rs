@@ -3,7 +3,7 @@
 use rdma_sys::{ibv_gid_entry, ibv_port_attr, ibv_port_state};
 use std::net::Ipv6Addr;
 
-/// Path MTU: largest payload of a packet. InfiniBand and RoCE know these sizes only.
+/// Path MTU, the largest payload of a packet. InfiniBand and RoCE support only these sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mtu {
     /// 256 bytes.
@@ -32,7 +32,7 @@ impl Mtu {
         256 << (self as u32)
     }
 
-    /// Returns the largest MTU of at most `bytes` bytes; `None` below 256.
+    /// Returns the largest MTU of at most `bytes` bytes; `None` if `bytes` is less than 256.
     pub fn up_to(bytes: u32) -> Option<Mtu> {
         MTUS.iter().rev().find(|(_, size)| *size <= bytes).map(|(mtu, _)| *mtu)
     }
@@ -56,22 +56,22 @@ pub enum LinkLayer {
     Ethernet,
 }
 
-/// Attributes of a port when it was queried.
+/// Attributes of a port at the time of the query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortAttributes {
     /// Port number, from 1.
     pub number: u8,
-    /// The port's state is ACTIVE: it carries data.
+    /// Whether the port's state is ACTIVE, so that it carries data.
     pub is_active: bool,
-    /// Active MTU.
+    /// Path MTU that is active on the port.
     pub mtu: Mtu,
     /// Local identifier in the InfiniBand subnet; 0 on Ethernet.
     pub lid: u16,
-    /// Link layer.
+    /// Link layer of the port.
     pub link_layer: LinkLayer,
     /// Number of entries of the GID table, empty ones included.
     pub gid_table_len: u16,
-    /// Every packet needs a global route header, even within the subnet.
+    /// Whether every packet needs a global route header, even within the subnet.
     pub grh_required: bool,
 }
 
@@ -95,17 +95,17 @@ impl PortAttributes {
     }
 }
 
-/// A GID table entry that is not empty.
+/// Entry of a GID table that is not empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidEntry {
     /// Index in the GID table, from 0.
     pub index: u16,
-    /// The GID. For RoCE the IPv6 address of the interface, or its IPv4 address as
+    /// GID of the port. For RoCE it is the IPv6 address of the interface, or its IPv4 address as
     /// `::ffff:a.b.c.d`.
     pub value: Ipv6Addr,
-    /// The entry is of RoCE v2 (over UDP).
+    /// Whether packets with this GID are RoCE v2 (over UDP).
     pub is_roce_v2: bool,
-    /// Interface index (`ifindex`) of the network interface; 0 if the entry belongs to none.
+    /// Index (`ifindex`) of the network interface that has the address; 0 if there is none.
     pub interface_index: u32,
 }
 
@@ -113,7 +113,7 @@ pub struct GidEntry {
 const ROCE_V2: u32 = 2;
 
 impl GidEntry {
-    /// Converts an entry; `None` if it is empty, that is, all zeros.
+    /// Converts an entry; `None` if the entry is empty, that is, all zeros.
     pub(crate) fn from_verbs(index: u16, entry: &ibv_gid_entry) -> Option<GidEntry> {
         // SAFETY: both fields of the union are 16 bytes without padding, so reading bytes is valid.
         let raw = unsafe { entry.gid.raw };

@@ -4,15 +4,15 @@ use std::alloc::{Layout, LayoutError, alloc_zeroed, dealloc, handle_alloc_error}
 use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, fence};
 
-/// Alignment and granularity of allocations, in bytes: registering pins whole pages, which must not
-/// contain other data.
+/// Alignment and granularity of allocations, in bytes. Registering memory pins whole pages, which
+/// must not contain other data.
 const PAGE: usize = 4096;
 /// Unit of copies, in bytes.
 const WORD: usize = size_of::<u64>();
 
-/// Zeroed memory that is accessed by volatile copies only: in words of 8 bytes where they are
-/// aligned, in bytes elsewhere. A copy that races with a write of a device, or of another thread,
-/// may see some of its words and bytes and miss others.
+/// Initially zeroed memory that is accessed mostly by volatile copies: in words of 8 bytes where
+/// they are aligned, in bytes elsewhere. A copy that races with a write of a device, or of another
+/// thread, may see some words and bytes of that write and miss others.
 #[derive(Debug)]
 pub(crate) struct VolatileBuffer {
     first: NonNull<u8>,
@@ -28,7 +28,8 @@ unsafe impl Send for VolatileBuffer {}
 unsafe impl Sync for VolatileBuffer {}
 
 impl VolatileBuffer {
-    /// Allocates `size` bytes, at least 1, page-aligned. Fails if `size` exceeds the address space.
+    /// Allocates `size` bytes, or 1 if `size` is 0, page-aligned. Fails if `size` exceeds the
+    /// address space.
     pub(crate) fn allocate(size: usize) -> Result<VolatileBuffer, LayoutError> {
         let size = size.max(1);
         // `from_size_align` checks that the size, rounded up to whole pages, does not overflow.
@@ -48,7 +49,8 @@ impl VolatileBuffer {
         self.first.as_ptr()
     }
 
-    /// Copies `bytes` into the buffer at `offset`, as many as fit. Returns how many were copied.
+    /// Copies as many of `bytes` into the buffer at `offset` as fit. Returns the number of bytes
+    /// copied.
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) -> usize {
         let length = self.clamp_length(offset, bytes.len());
         let (head, rest) = bytes[..length].split_at(head_length(offset, length));
@@ -66,8 +68,8 @@ impl VolatileBuffer {
         length
     }
 
-    /// Copies from the buffer at `offset` into `bytes`, as many as there are; the rest of `bytes`
-    /// stays unchanged. Returns how many were copied.
+    /// Copies into `bytes` from the buffer at `offset`, up to the end of the buffer; the rest of
+    /// `bytes` stays unchanged. Returns the number of bytes copied.
     pub(crate) fn read(&self, offset: usize, bytes: &mut [u8]) -> usize {
         let length = self.clamp_length(offset, bytes.len());
         let (head, rest) = bytes[..length].split_at_mut(head_length(offset, length));
@@ -85,12 +87,14 @@ impl VolatileBuffer {
         length
     }
 
-    /// Sets `length` bytes at `offset` to `byte`, as many as fit. Returns how many were set.
+    /// Sets up to `length` bytes at `offset` to `byte`, up to the end of the buffer. Returns the
+    /// number of bytes set.
     pub(crate) fn fill(&self, offset: usize, length: usize, byte: u8) -> usize {
         let length = self.clamp_length(offset, length);
         let block = [byte; 64 * WORD];
         let mut done = 0;
-        // The first piece ends at a word, so that all others are copied in words.
+        // The first piece ends where an aligned word begins, so that all later pieces are copied in
+        // words.
         let mut next = head_length(offset, length);
         while done < length {
             let piece = if next > 0 { next } else { (length - done).min(block.len()) };
@@ -100,8 +104,8 @@ impl VolatileBuffer {
         length
     }
 
-    /// Reads the word at `offset` in one access, with acquire ordering. `None` unless `offset` is a
-    /// multiple of 8 and the word is in the buffer.
+    /// Reads the word at `offset` in one access, with acquire ordering. Returns `None` unless
+    /// `offset` is a multiple of 8 and the word is in the buffer.
     pub(crate) fn read_u64(&self, offset: usize) -> Option<u64> {
         if !self.is_word(offset) {
             return None;
@@ -114,8 +118,8 @@ impl VolatileBuffer {
         Some(value)
     }
 
-    /// Writes the word at `offset` in one access, with release ordering. False unless `offset` is a
-    /// multiple of 8 and the word is in the buffer.
+    /// Writes the word at `offset` in one access, with release ordering. Returns `false`, and
+    /// writes nothing, unless `offset` is a multiple of 8 and the word is in the buffer.
     pub(crate) fn write_u64(&self, offset: usize, value: u64) -> bool {
         if !self.is_word(offset) {
             return false;
@@ -145,7 +149,7 @@ impl VolatileBuffer {
     }
 
     /// Copies `bytes` into the buffer at `offset` by memcpy, which is faster than volatile copies.
-    /// Returns false, and copies nothing, if they do not fit.
+    /// Returns `false`, and copies nothing, if `bytes` does not fit.
     ///
     /// # Safety
     ///
@@ -180,7 +184,7 @@ impl VolatileBuffer {
         }
     }
 
-    /// Returns how many of `length` bytes at `offset` are in the buffer.
+    /// Returns the number of bytes from `offset` on that are in the buffer, at most `length`.
     fn clamp_length(&self, offset: usize, length: usize) -> usize {
         length.min(self.size().saturating_sub(offset))
     }
@@ -198,8 +202,8 @@ impl VolatileBuffer {
     }
 }
 
-/// Returns how many of `length` bytes at `offset` precede the first aligned word. Buffers are
-/// page-aligned, so offsets are aligned as addresses are.
+/// Returns the number of bytes from `offset` to the first aligned word, at most `length`. Buffers
+/// are page-aligned, so an offset is aligned if its address is.
 fn head_length(offset: usize, length: usize) -> usize {
     (offset.wrapping_neg() % WORD).min(length)
 }
@@ -215,7 +219,8 @@ impl Drop for VolatileBuffer {
 mod tests {
     use super::*;
 
-    /// Compares copies with a vector, for lengths and offsets around words and around the end.
+    /// Compares copies with those of a plain array, for lengths and offsets around words and around
+    /// the end.
     #[test]
     fn copies_are_what_a_vector_would_hold() {
         const SIZE: usize = 100;

@@ -3,8 +3,8 @@
 //! | file | contents |
 //! |---|---|
 //! | `protection_domain` | [`ProtectionDomain`] |
-//! | `buffer` | page-aligned memory that is reached by volatile copies only |
-//! | `registration` | a registration (`ibv_mr`) of any memory, and [`MrSlice`], a range of it |
+//! | `buffer` | page-aligned memory that a device may write to |
+//! | `registration` | registration (`ibv_mr`) of memory of either kind, and [`MrSlice`], a range of it |
 //! | `region` | [`MemoryRegion`]: memory that this crate allocates |
 //! | `user_mr` | [`UserMr`]: memory of the application, borrowed while it is registered |
 

@@ -6,7 +6,7 @@ use rdma_sys::ibv_pd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A protection domain (`ibv_pd`).
+/// Protection domain (`ibv_pd`).
 #[derive(Debug)]
 pub struct ProtectionDomain {
     domain: NonNull<ibv_pd>,

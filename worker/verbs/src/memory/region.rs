@@ -9,28 +9,29 @@ use std::sync::Arc;
 
 /// Page-aligned, zeroed memory that is registered with a device until the value is dropped.
 ///
-/// A peer may write to the memory at any time, so no references to it exist: [`MemoryRegion::read`]
-/// and [`MemoryRegion::write`] copy, in aligned words of 8 bytes where possible. A copy that races
-/// with a peer's write may see part of it; words are never torn.
+/// A peer may write to the memory at any time, so no references to it are returned:
+/// [`MemoryRegion::read`] and [`MemoryRegion::write`] copy, in aligned words of 8 bytes where
+/// possible. A copy that races with a peer's write may see part of that write; aligned words are
+/// never torn.
 #[derive(Debug)]
 pub struct MemoryRegion(Registration<VolatileBuffer>);
 
 impl MemoryRegion {
-    /// Allocates `size` bytes, at least 1, and registers them for local use and for RDMA reads and
-    /// writes of peers. Fails with EINVAL if `size` exceeds the address space, and with ENOMEM if
-    /// it exceeds the limit on locked memory (`ulimit -l`).
+    /// Allocates `size` bytes, or 1 if `size` is 0, and registers them for local use and for RDMA
+    /// reads and writes of peers. Fails with EINVAL if `size` exceeds the address space, and with
+    /// ENOMEM if it exceeds the limit on locked memory (`ulimit -l`).
     pub fn register(
         domain: &Arc<ProtectionDomain>,
         size: usize,
     ) -> Result<MemoryRegion, VerbsError> {
-        // iWARP requires remote write access of the local target of an RDMA read, too.
+        // iWARP requires remote write access also for the local target of an RDMA read.
         let remote =
             ibv_access_flags::IBV_ACCESS_REMOTE_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_READ;
         MemoryRegion::with_access(domain, size, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | remote)
     }
 
-    /// Allocates `size` bytes, at least 1, and registers them for local use only: as the source of
-    /// sends and the target of receives.
+    /// Allocates `size` bytes, or 1 if `size` is 0, and registers them for local use only: as the
+    /// source of sends and the target of receives.
     pub(crate) fn register_local(
         domain: &Arc<ProtectionDomain>,
         size: usize,
@@ -68,38 +69,40 @@ impl MemoryRegion {
         self.0.rkey()
     }
 
-    /// Returns a range of the region, for work requests; [`VerbsError::OutOfBounds`] if it exceeds
-    /// the region or 4 GiB.
+    /// Returns a range of the region, for work requests. Fails with [`VerbsError::OutOfBounds`] if
+    /// the range exceeds the region or is 4 GiB or longer.
     pub fn slice(&self, offset: usize, length: usize) -> Result<MrSlice<'_>, VerbsError> {
         self.0.slice(offset, length)
     }
 
-    /// Copies `bytes` into the region at `offset`, as many as fit. Returns how many were copied.
+    /// Copies as many of `bytes` into the region at `offset` as fit. Returns the number of bytes
+    /// copied.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> usize {
         self.memory().write(offset, bytes)
     }
 
-    /// Copies from the region at `offset` into `bytes`, as many as there are; the rest of `bytes`
-    /// stays unchanged. Returns how many were copied.
+    /// Copies into `bytes` from the region at `offset`, up to the end of the region; the rest of
+    /// `bytes` stays unchanged. Returns the number of bytes copied.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> usize {
         self.memory().read(offset, bytes)
     }
 
-    /// Sets `length` bytes at `offset` to `byte`, as many as fit. Returns how many were set.
+    /// Sets up to `length` bytes at `offset` to `byte`, up to the end of the region. Returns the
+    /// number of bytes set.
     pub fn fill(&self, offset: usize, length: usize, byte: u8) -> usize {
         self.memory().fill(offset, length, byte)
     }
 
     /// Reads the word at `offset` in one access, in native byte order, with acquire ordering: if
-    /// the word is a flag that a peer wrote last, later reads see the data that the peer wrote
-    /// before it. Returns `None` unless `offset` is a multiple of 8 and the word is in the region.
+    /// the word is a flag that a peer has written after other data, later reads see that data.
+    /// Returns `None` unless `offset` is a multiple of 8 and the word is in the region.
     pub fn read_u64(&self, offset: usize) -> Option<u64> {
         self.memory().read_u64(offset)
     }
 
     /// Writes the word at `offset` in one access, in native byte order, with release ordering.
-    /// Returns false, and writes nothing, unless `offset` is a multiple of 8 and the word is in the
-    /// region.
+    /// Returns `false`, and writes nothing, unless `offset` is a multiple of 8 and the word is in
+    /// the region.
     pub fn write_u64(&self, offset: usize, value: u64) -> bool {
         self.memory().write_u64(offset, value)
     }

@@ -1,5 +1,5 @@
-//! Registration of memory with a protection domain (`ibv_mr`), for memory of this crate and of the
-//! application alike.
+//! Registration of memory with a protection domain (`ibv_mr`), both of memory that this crate
+//! allocates and of the application's memory.
 
 use super::buffer::VolatileBuffer;
 use super::protection_domain::ProtectionDomain;
@@ -18,8 +18,8 @@ use std::sync::Arc;
 /// The bytes must neither move nor be freed until the value is dropped, and this process must not
 /// make a reference to bytes while a device may write to them. A device writes in two cases: a work
 /// request of this process receives or reads into the bytes, or a peer that has the rkey writes to
-/// them. Peers are ranks of the same job and trusted to write only to the ranges they were given,
-/// and only while the owner waits for them.
+/// them. Peers are ranks of the same job. They are trusted to write only to the ranges that they
+/// were given, and only while the owner of the memory waits for these writes.
 pub(crate) unsafe trait Registrable {
     /// Returns the address of the first byte.
     fn base(&self) -> *mut u8;
@@ -72,14 +72,15 @@ unsafe impl Registrable for PinnedBuffer {
 #[derive(Debug)]
 pub(crate) struct Registration<M> {
     region: NonNull<ibv_mr>,
-    /// Dropped after the memory is deregistered; never dropped if deregistering fails.
+    /// Memory that is registered. It is dropped after it is deregistered, and never dropped if
+    /// deregistering fails.
     memory: ManuallyDrop<M>,
     domain: Arc<ProtectionDomain>,
 }
 
-/// Range of a registered region, as work requests name it. The lifetime ensures that the region
-/// exists when a request is posted. If the region is dropped before the request completes, the
-/// device finds the key invalid and the queue pair fails; no other memory is accessed.
+/// Range of a registered region, for work requests. The lifetime ensures that the region exists
+/// when a request is posted. If the region is dropped before the request completes, the device
+/// finds the key invalid and the queue pair fails; no other memory is accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MrSlice<'r> {
     pub(crate) address: u64,
@@ -94,7 +95,8 @@ unsafe impl<M: Send> Send for Registration<M> {}
 unsafe impl<M: Sync> Sync for Registration<M> {}
 
 impl<M: Registrable> Registration<M> {
-    /// Registers all of `memory`: with `access` if it is writable, else for local reads only.
+    /// Registers all of `memory`, with `access` if the memory is writable, else for local reads
+    /// only.
     pub(crate) fn register(
         domain: &Arc<ProtectionDomain>,
         memory: M,
@@ -132,8 +134,8 @@ impl<M: Registrable> Registration<M> {
         unsafe { self.region.as_ref() }.rkey
     }
 
-    /// Returns a range of the region; [`VerbsError::OutOfBounds`] if it exceeds the region or 4
-    /// GiB.
+    /// Returns a range of the region. Fails with [`VerbsError::OutOfBounds`] if the range exceeds
+    /// the region or is 4 GiB or longer.
     pub(crate) fn slice(&self, offset: usize, length: usize) -> Result<MrSlice<'_>, VerbsError> {
         let size = self.memory.length();
         let outside = || VerbsError::OutOfBounds { offset, length, size };
@@ -158,7 +160,8 @@ impl<M> Drop for Registration<M> {
         let code = unsafe { rdma_sys::ibv_dereg_mr(self.region.as_ptr()) };
         if code != 0 {
             // A device may still write to the memory, so it must not be reused: leak it. If the
-            // application lent it, rlaunch-lock notices that it was not dropped, and aborts.
+            // application has lent the memory, rlaunch-lock notices that the memory was not
+            // dropped, and aborts the process.
             let device = self.domain.context().name();
             tracing::error!(device, code, "ibv_dereg_mr failed: its memory is never given back");
             return;

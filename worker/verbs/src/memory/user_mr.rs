@@ -1,4 +1,4 @@
-//! Registered memory of the application, lent to a device for a time.
+//! Registered memory that the application has lent to a device for a time.
 
 use super::protection_domain::ProtectionDomain;
 use super::registration::{MrSlice, Registration};
@@ -7,14 +7,15 @@ use rdma_sys::ibv_access_flags;
 use rlaunch_lock::PinnedBuffer;
 use std::sync::Arc;
 
-/// Registered memory of the application. It is deregistered, and goes back to the application, when
-/// the value is dropped.
+/// Registered memory of the application. When the value is dropped, the memory is deregistered and
+/// given back to the application.
 #[derive(Debug)]
 pub struct UserMr(Registration<PinnedBuffer>);
 
 impl UserMr {
-    /// Registers all of `buffer`: if it is writable, for local use and RDMA writes of peers, else
-    /// for local reads only (as the source of sends and writes). Fails with EINVAL if it is empty.
+    /// Registers all of `buffer`. If the buffer is writable, it is registered for local use and
+    /// RDMA writes of peers, else for local reads only (as the source of sends and writes). Fails
+    /// with EINVAL if the buffer is empty.
     pub fn register(
         domain: &Arc<ProtectionDomain>,
         buffer: PinnedBuffer,
@@ -43,8 +44,8 @@ impl UserMr {
         self.0.memory().is_writable()
     }
 
-    /// Returns a range of the memory, for work requests; [`VerbsError::OutOfBounds`] if it exceeds
-    /// the memory or 4 GiB.
+    /// Returns a range of the memory, for work requests. Fails with [`VerbsError::OutOfBounds`] if
+    /// the range exceeds the memory or is 4 GiB or longer.
     pub fn slice(&self, offset: usize, length: usize) -> Result<MrSlice<'_>, VerbsError> {
         self.0.slice(offset, length)
     }

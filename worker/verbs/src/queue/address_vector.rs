@@ -1,5 +1,5 @@
-//! Address vectors: the path of a queue pair's packets to its peer, computed from the addresses of
-//! both ports.
+//! Address vectors. An address vector is the path of a queue pair's packets to its peer, computed
+//! from the addresses of both ports.
 
 use super::queue_pair::Endpoint;
 use crate::device::{LinkLayer, PortAttributes};
@@ -13,16 +13,17 @@ const HOP_LIMIT: u8 = 255;
 pub struct LocalPort {
     /// Port number, from 1.
     pub number: u8,
-    /// Link layer.
+    /// Link layer of the port.
     pub link_layer: LinkLayer,
-    /// Every packet needs a global route header.
+    /// Whether every packet needs a global route header.
     pub grh_required: bool,
-    /// Index in the GID table and value of the GID that packets are sent from.
+    /// Index in the GID table, and value, of the GID that packets are sent from.
     pub gid: Option<(u16, Ipv6Addr)>,
 }
 
 impl LocalPort {
-    /// Takes the address of a port that sends from `gid`: its index in the GID table and its value.
+    /// Returns the address of a port that sends from `gid`, which is an index in the port's GID
+    /// table and the value there.
     pub fn new(port: &PortAttributes, gid: Option<(u16, Ipv6Addr)>) -> LocalPort {
         let PortAttributes { number, link_layer, grh_required, .. } = *port;
         LocalPort { number, link_layer, grh_required, gid }
@@ -56,9 +57,9 @@ pub struct GlobalRoute {
 }
 
 impl AddressVector {
-    /// Computes the path from a local port to a peer. On InfiniBand the peer is addressed by LID,
-    /// with a global route header if the port requires one or the peer is in another subnet; on
-    /// Ethernet by GID only.
+    /// Computes the path from a local port to a peer. On InfiniBand, packets have the peer's LID,
+    /// and a global route header if the port requires one or the peer is in another subnet. On
+    /// Ethernet they have only the peer's GID.
     pub fn between(
         local: &LocalPort,
         peer: &Endpoint,

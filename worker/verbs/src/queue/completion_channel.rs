@@ -1,8 +1,8 @@
-//! Completion channels: waiting for completions without polling.
+//! Completion channels, with which a thread waits for completions without polling.
 //!
-//! Arm the queues ([`crate::CompletionQueue::arm`]), poll each again, then wait on the channel.
-//! A completion that precedes the arming raises no event, and an event stands for any number of
-//! completions.
+//! Arm the queues ([`crate::CompletionQueue::arm`]), poll each queue again, then wait on the
+//! channel. A completion that arrived before its queue was armed raises no event. One event stands
+//! for any number of completions.
 
 use crate::device::Context;
 use crate::error::{Verb, VerbsError};
@@ -14,9 +14,9 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A completion channel (`ibv_comp_channel`): a file descriptor that becomes readable when a
+/// Completion channel (`ibv_comp_channel`): a file descriptor that becomes readable when a
 /// completion arrives in an armed completion queue that was created on it. An armed queue raises
-/// one event, and has to be armed again for the next.
+/// one event, and must be armed again for the next.
 #[derive(Debug)]
 pub struct CompletionChannel {
     channel: NonNull<ibv_comp_channel>,
@@ -56,15 +56,15 @@ impl CompletionChannel {
         unsafe { self.channel.as_ref() }.fd
     }
 
-    /// Returns the file descriptor, for an event loop: readable when [`CompletionChannel::wait`]
-    /// would return at once.
+    /// Returns the file descriptor, for an event loop. It is readable when
+    /// [`CompletionChannel::wait`] would return at once.
     pub fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is alive for as long as it is borrowed, and the descriptor with it.
         unsafe { BorrowedFd::borrow_raw(self.raw_fd()) }
     }
 
-    /// Waits for an event and takes all events that have arrived. Returns false if none arrives
-    /// before the timeout. Afterwards the queues have to be armed again and then polled.
+    /// Waits for an event and takes all events that have arrived. Returns `false` if none arrives
+    /// before the timeout. Afterwards the queues must be armed again and then polled.
     pub fn wait(&self, timeout: Duration) -> Result<bool, VerbsError> {
         match is_readable(self.raw_fd(), Instant::now() + timeout) {
             Ok(true) => {}
@@ -74,7 +74,7 @@ impl CompletionChannel {
         self.drain_events()
     }
 
-    /// Takes all events that have arrived, without waiting. Returns false if there were none.
+    /// Takes all events that have arrived, without waiting. Returns `false` if there were none.
     pub fn drain_events(&self) -> Result<bool, VerbsError> {
         let mut any = false;
         while self.take_event()? {
@@ -83,7 +83,7 @@ impl CompletionChannel {
         Ok(any)
     }
 
-    /// Takes and acknowledges one event; false if there is none.
+    /// Takes and acknowledges one event. Returns `false` if there is none.
     fn take_event(&self) -> Result<bool, VerbsError> {
         self.context.check_not_inherited()?;
         let (mut queue, mut cq_context) = (null_mut(), null_mut());
@@ -103,7 +103,7 @@ impl CompletionChannel {
         Ok(true)
     }
 
-    /// Makes an error from the number in `errno`.
+    /// Makes the error of `ibv_get_cq_event` from the number in `errno`.
     fn failed(&self) -> VerbsError {
         VerbsError::last_os_error(Verb::GetCqEvent, self.context.name())
     }

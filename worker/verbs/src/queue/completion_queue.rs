@@ -10,11 +10,11 @@ use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-/// Space for up to `N` completions that are polled at once, to be reused from poll to poll.
+/// Memory for up to `N` completions of one poll, which the caller reuses from poll to poll.
 #[derive(Debug)]
 pub struct CompletionBatch<const N: usize = 16>([MaybeUninit<ibv_wc>; N]);
 
-/// A completion queue (`ibv_cq`). Several queue pairs may share one.
+/// Completion queue (`ibv_cq`). Several queue pairs may share it.
 #[derive(Debug)]
 pub struct CompletionQueue {
     queue: NonNull<ibv_cq>,
@@ -45,8 +45,8 @@ impl WcStatus {
         self.0 == ibv_wc_status::IBV_WC_RETRY_EXC_ERR
     }
 
-    /// Tells whether the work request was flushed: the queue pair was in the error state already.
-    /// The completion that failed first has the cause.
+    /// Tells whether the work request was flushed, because the queue pair was in the error state
+    /// already. The first failed completion of the queue pair has the cause.
     pub fn is_flushed(self) -> bool {
         self.0 == ibv_wc_status::IBV_WC_WR_FLUSH_ERR
     }
@@ -57,7 +57,8 @@ impl WcStatus {
     }
 }
 
-/// Writes rdma-core's text and the number: `transport retry counter exceeded (status 12)`.
+/// Writes rdma-core's text and the number, for example `transport retry counter exceeded (status
+/// 12)`.
 impl fmt::Display for WcStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // SAFETY: any number is allowed; unknown ones have a text as well.
@@ -71,16 +72,16 @@ impl fmt::Display for WcStatus {
     }
 }
 
-/// A work completion. It proves that its work request is over and the device no longer uses the
-/// request's memory: completions can be neither constructed nor cloned, and each comes from the
-/// device once.
+/// Work completion. It proves that its work request is over and the device no longer uses the
+/// request's memory: a completion can be neither constructed nor cloned, and the device reports
+/// each completion once.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Completion {
     id: u64,
     qpn: u32,
     /// Address of the `ibv_cq` that the completion was polled from.
     queue: usize,
-    /// Success, or the cause of the failure.
+    /// Success, or the kind of failure.
     pub status: WcStatus,
     /// Length of the received message, in bytes. Undefined unless a receive succeeded.
     pub length: u32,
@@ -89,21 +90,21 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// Returns the id that the work request was posted with.
+    /// Returns the id with which the work request was posted.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Tells whether the completion is of the queue pair with number `qpn`, which must exist, and
-    /// was polled from `queue`.
+    /// Tells whether the completion belongs to the queue pair with number `qpn`, which must exist,
+    /// and was polled from `queue`.
     pub(crate) fn is_from(&self, qpn: u32, queue: *const ibv_cq) -> bool {
         self.qpn == qpn && self.queue == queue as usize
     }
 }
 
 impl CompletionQueue {
-    /// Creates a queue with room for at least `entries` completions. If more are outstanding, the
-    /// queue overruns and fails.
+    /// Creates a queue with room for at least `entries` completions. If more completions arrive
+    /// without being polled, the queue overruns and fails.
     pub fn create(
         context: &Arc<Context>,
         entries: u32,
@@ -149,8 +150,8 @@ impl CompletionQueue {
         &self.context
     }
 
-    /// Arms the queue: the next completion raises an event on the channel. Poll the queue again
-    /// afterwards, because completions that precede the call raise none.
+    /// Arms the queue, so that the next completion raises an event on the channel. Poll the queue
+    /// again afterwards, because completions that arrived before the call raise no event.
     pub fn arm(&self) -> Result<(), VerbsError> {
         self.context.check_not_inherited()?;
         // SAFETY: the queue is alive. 0 asks for an event for every completion, not only for
@@ -171,8 +172,8 @@ impl CompletionQueue {
         Ok(self.poll_into(&mut <CompletionBatch>::default())?.collect())
     }
 
-    /// Takes up to `N` completions, without waiting, by way of a batch that the caller reuses: an
-    /// empty poll costs only the call of `ibv_poll_cq`.
+    /// Takes up to `N` completions, without waiting. The caller reuses the `batch` for further
+    /// polls, so a poll without a completion costs only the call of `ibv_poll_cq`.
     pub fn poll_into<'b, const N: usize>(
         &self,
         batch: &'b mut CompletionBatch<N>,

@@ -3,11 +3,11 @@
 //! 1. [`QueuePair::prepare`] creates a queue pair in state INIT: receives can be posted, and its
 //!    [`Endpoint`] is known.
 //! 2. The program exchanges endpoints with the peer.
-//! 3. [`QueuePair::connect`] moves it through RTR to RTS: it can receive and send. The first send
-//!    has to wait until the peer is in RTR as well.
+//! 3. [`QueuePair::connect`] moves the queue pair through RTR (ready to receive) to RTS (ready to
+//!    send). The first send has to wait until the peer is in RTR as well.
 //!
-//! The connection manager ([`crate::Listener`], [`crate::Route`]) does all of that itself, and
-//! returns connected queue pairs.
+//! The connection manager ([`crate::Listener`], [`crate::Route`]) performs all these steps itself,
+//! and returns connected queue pairs.
 
 use super::address_vector::{AddressVector, LocalPort};
 use super::resources::Resources;
@@ -26,8 +26,8 @@ use std::mem::MaybeUninit;
 use std::net::Ipv6Addr;
 use std::ptr::{NonNull, null_mut};
 
-/// Outstanding RDMA reads and atomics of a queue pair, as initiator and as responder. Further ones
-/// wait in the send queue.
+/// Most outstanding RDMA reads and atomics of a queue pair, both as initiator and as responder.
+/// Further ones wait in the send queue.
 pub(crate) const MAX_READS: u8 = 1;
 
 /// State of a queue pair that is not connected yet.
@@ -44,8 +44,8 @@ pub struct Connected {
     peer_data: Vec<u8>,
 }
 
-/// A queue pair of a reliable connection (`ibv_qp`), [`Prepared`] or [`Connected`]. It is destroyed
-/// when it is dropped.
+/// Queue pair of a reliable connection (`ibv_qp`), [`Prepared`] or [`Connected`]. Dropping the
+/// value destroys the queue pair.
 #[derive(Debug)]
 pub struct QueuePair<State> {
     handle: Handle,
@@ -53,12 +53,12 @@ pub struct QueuePair<State> {
     state: State,
 }
 
-/// The `ibv_qp` of a queue pair in any state.
+/// Handle of an `ibv_qp`, in any state.
 #[derive(Debug)]
 struct Handle {
     pair: NonNull<ibv_qp>,
     created_by: CreatedBy,
-    /// Objects that the device uses as long as the queue pair exists.
+    /// Objects that the device uses while the queue pair exists.
     resources: Resources,
     /// Inline capacity, in bytes.
     max_inline: u32,
@@ -69,7 +69,7 @@ struct Handle {
 #[derive(Debug)]
 enum CreatedBy {
     Handle,
-    /// librdmacm, which destroys it together with the id.
+    /// Created by librdmacm, which destroys the queue pair together with the id.
     ConnectionManager {
         _id: CmId,
     },
@@ -86,8 +86,8 @@ unsafe impl Sync for Handle {}
 pub struct Endpoint {
     /// Queue pair number, 24 bits.
     pub qpn: u32,
-    /// Packet sequence number of the first packet, 24 bits. Random, so that a late packet of an
-    /// earlier queue pair with the same number is not taken for one of this connection.
+    /// Packet sequence number of the first packet, 24 bits. It is random, so that a late packet of
+    /// an earlier queue pair with the same number is not taken for a packet of this connection.
     pub psn: u32,
     /// Local identifier of the port; 0 on Ethernet.
     pub lid: u16,
@@ -95,7 +95,7 @@ pub struct Endpoint {
     pub gid: Option<Ipv6Addr>,
     /// Active MTU of the port.
     pub mtu: Mtu,
-    /// Address and rkey of memory that the peer may read and write.
+    /// Address and rkey of memory that the peer may read and write, if there is any.
     pub memory: Option<(u64, u32)>,
 }
 
@@ -105,7 +105,7 @@ impl Default for Endpoint {
     }
 }
 
-/// Address in a peer's memory, with the key that RDMA reads and writes need there.
+/// Address in a peer's memory, with the rkey that RDMA reads and writes need there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteAddr {
     address: u64,
@@ -113,15 +113,15 @@ pub struct RemoteAddr {
 }
 
 impl RemoteAddr {
-    /// Combines an address and an rkey, as the peer sent them.
+    /// Makes a remote address from an address and an rkey that the peer has sent.
     pub fn new(address: u64, rkey: u32) -> RemoteAddr {
         RemoteAddr { address, rkey }
     }
 }
 
 impl Endpoint {
-    /// Returns the address `offset` bytes into [`Endpoint::memory`], or address `offset` with rkey
-    /// 0 if there is no memory.
+    /// Returns the address `offset` bytes behind the start of [`Endpoint::memory`]; without memory,
+    /// address `offset` with rkey 0.
     pub fn remote_addr(&self, offset: u64) -> RemoteAddr {
         let (address, rkey) = self.memory.unwrap_or_default();
         RemoteAddr { address: address.wrapping_add(offset), rkey }
@@ -138,18 +138,18 @@ impl Endpoint {
 pub struct Settings {
     /// Upper limit of the path MTU, which is also limited by the active MTU of both ports.
     pub mtu: Mtu,
-    /// Timeout for an acknowledgement, 4.096 µs · 2^timeout; 0 to 31, where 0 means no timeout. The
-    /// connection manager chooses its own.
+    /// Exponent of the timeout for an acknowledgement, 4.096 µs · 2^timeout; 0 to 31, where 0 means
+    /// no timeout. The connection manager ignores it and chooses its own.
     pub timeout: u8,
     /// Number of times that an unacknowledged packet is sent again, 0 to 7.
     pub retries: u8,
-    /// InfiniBand service level, 0 to 15. The connection manager chooses its own.
+    /// InfiniBand service level, 0 to 15. The connection manager ignores it and chooses its own.
     pub service_level: u8,
     /// Traffic class; for RoCE the TOS byte of IP, whose upper six bits are the DSCP.
     pub traffic_class: u8,
 }
 
-/// Timeout of 0.27 s and one retry.
+/// Defaults: timeout of 0.27 s, one retry, and no limit on the MTU.
 impl Default for Settings {
     fn default() -> Settings {
         Settings { mtu: Mtu::B4096, timeout: 16, retries: 1, service_level: 0, traffic_class: 0 }
@@ -157,9 +157,9 @@ impl Default for Settings {
 }
 
 impl QueuePair<Prepared> {
-    /// Creates a queue pair on a port, numbered from 1, and moves it to INIT. `gid_index` is the
-    /// entry of the port's GID table that packets are sent from; RoCE requires one
-    /// ([`PortAttributes::needs_gid`]).
+    /// Creates a queue pair on the port with number `port`, from 1, and moves it to INIT.
+    /// `gid_index` is the index in the port's GID table of the GID that packets are sent from; RoCE
+    /// requires it ([`PortAttributes::needs_gid`]).
     pub fn prepare(
         resources: &Resources,
         port: u8,
@@ -184,13 +184,14 @@ impl QueuePair<Prepared> {
         Ok(QueuePair { handle, endpoint, state: Prepared { port, gid } })
     }
 
-    /// Returns the address that the peer needs to connect.
+    /// Returns the endpoint, which the peer needs to connect.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// Connects to a peer, which has to connect to this queue pair likewise. Nothing may be sent
-    /// before the peer has: the end that sends first has to wait for a message out of band.
+    /// Connects to a peer, which has to connect to this queue pair in the same way. Nothing may be
+    /// sent before the peer has connected, so the end that sends first must wait until the peer has
+    /// reported that over another channel.
     pub fn connect(
         self,
         peer: &Endpoint,
@@ -226,20 +227,21 @@ impl QueuePair<Connected> {
 
     /// Returns the private data that the peer sent with the connection, up to
     /// [`crate::MAX_PRIVATE_DATA`] bytes; InfiniBand and RoCE pad it with zeros. Empty unless the
-    /// connection manager has made the connection.
+    /// connection was made by the connection manager.
     pub fn private_data(&self) -> &[u8] {
         &self.state.peer_data
     }
 
-    /// Posts an RDMA write of `from`, whose region must be of the queue pair's domain, to the
-    /// peer's memory. A completion with `id` reports its end; the data should not change before.
+    /// Posts an RDMA write of `from` to the peer's memory. The region of `from` must belong to the
+    /// queue pair's domain. A completion with `id` reports the end of the write; the data should
+    /// not change before.
     pub fn write(&self, id: u64, from: MrSlice<'_>, to: RemoteAddr) -> Result<(), VerbsError> {
         self.write_with(id, from, to, true)
     }
 
-    /// Posts an RDMA write, like [`QueuePair::write`]. Unless it is `signalled`, its success is not
-    /// reported, and its entry in the send queue is free only once a later signalled request has
-    /// completed.
+    /// Posts an RDMA write, like [`QueuePair::write`]. If the request is not `signalled`, its
+    /// success is not reported, and its entry in the send queue becomes free only when a later
+    /// signalled request has completed.
     pub fn write_with(
         &self,
         id: u64,
@@ -250,8 +252,8 @@ impl QueuePair<Connected> {
         self.post(id, ibv_wr_opcode::IBV_WR_RDMA_WRITE, Segment::from_slice(from), to, signalled)
     }
 
-    /// Posts an RDMA write of inline data, at most [`QueuePair::max_inline`] bytes (more are
-    /// [`VerbsError::OutOfBounds`]). `bytes` may be reused at once.
+    /// Posts an RDMA write of inline data, at most [`QueuePair::max_inline`] bytes; fails with
+    /// [`VerbsError::OutOfBounds`] if `bytes` is longer. `bytes` may be reused at once.
     pub fn write_inline(
         &self,
         id: u64,
@@ -262,21 +264,22 @@ impl QueuePair<Connected> {
         self.post(id, ibv_wr_opcode::IBV_WR_RDMA_WRITE, self.inline_segment(bytes)?, to, signalled)
     }
 
-    /// Posts an RDMA read of the peer's memory into all of `into`, whose region must be of the
-    /// queue pair's domain. A completion with `id` reports its end.
+    /// Posts an RDMA read of the peer's memory into all of `into`. The region of `into` must belong
+    /// to the queue pair's domain. A completion with `id` reports the end of the read.
     pub fn read(&self, id: u64, into: MrSlice<'_>, from: RemoteAddr) -> Result<(), VerbsError> {
         self.post(id, ibv_wr_opcode::IBV_WR_RDMA_READ, Segment::from_slice(into), from, true)
     }
 
-    /// Posts a send of `from`, whose region must be of the queue pair's domain. It consumes the
-    /// oldest receive that the peer has posted. See [`QueuePair::write_with`] for `signalled`.
+    /// Posts a send of `from`, whose region must belong to the queue pair's domain. The send
+    /// consumes the oldest receive that the peer has posted. See [`QueuePair::write_with`] for
+    /// `signalled`.
     pub fn send(&self, id: u64, from: MrSlice<'_>, signalled: bool) -> Result<(), VerbsError> {
         let nowhere = RemoteAddr::new(0, 0);
         self.post(id, ibv_wr_opcode::IBV_WR_SEND, Segment::from_slice(from), nowhere, signalled)
     }
 
-    /// Posts a send of inline data, at most [`QueuePair::max_inline`] bytes (more are
-    /// [`VerbsError::OutOfBounds`]). `bytes` may be reused at once.
+    /// Posts a send of inline data, at most [`QueuePair::max_inline`] bytes; fails with
+    /// [`VerbsError::OutOfBounds`] if `bytes` is longer. `bytes` may be reused at once.
     pub fn send_inline(&self, id: u64, bytes: &[u8], signalled: bool) -> Result<(), VerbsError> {
         let nowhere = RemoteAddr::new(0, 0);
         self.post(id, ibv_wr_opcode::IBV_WR_SEND, self.inline_segment(bytes)?, nowhere, signalled)
@@ -324,7 +327,7 @@ impl QueuePair<Connected> {
 /// Local memory of a work request.
 struct Segment<'m> {
     sge: ibv_sge,
-    /// The bytes are copied into the work request.
+    /// Whether the bytes are copied into the work request.
     is_inline: bool,
     _memory: PhantomData<&'m [u8]>,
 }
@@ -356,14 +359,14 @@ impl<State> QueuePair<State> {
     }
 
     /// Returns the inline capacity in bytes: [`Depth::inline`](crate::Depth::inline), or 0 if the
-    /// device does not support as many.
+    /// device does not support that length.
     pub fn max_inline(&self) -> u32 {
         self.handle.max_inline
     }
 
-    /// Posts a receive into `into`, whose region must be of the queue pair's domain. Receives are
-    /// filled in the order in which they were posted; a completion with `id` reports the length of
-    /// the message.
+    /// Posts a receive into `into`, whose region must belong to the queue pair's domain. Messages
+    /// fill the receives in the order in which these were posted. A completion with `id` reports
+    /// the length of the message.
     pub fn receive(&self, id: u64, into: MrSlice<'_>) -> Result<(), VerbsError> {
         self.handle.check_not_inherited()?;
         let mut sge = Segment::from_slice(into).sge;
@@ -514,7 +517,8 @@ impl Drop for Handle {
     }
 }
 
-/// Returns a random PSN. It only has to differ between successive connections; it is not a secret.
+/// Returns a random packet sequence number. It is not a secret, and only has to differ between
+/// successive connections.
 fn random_24_bits() -> u32 {
     let mut bytes = [0; 4];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
@@ -524,8 +528,8 @@ fn random_24_bits() -> u32 {
 }
 
 impl PortAttributes {
-    /// Tells whether [`QueuePair::prepare`] requires a GID index on this port: Ethernet ports are
-    /// addressed by GID only.
+    /// Tells whether [`QueuePair::prepare`] requires a GID index on this port. Ethernet ports
+    /// require it, because they have no other address.
     pub fn needs_gid(&self) -> bool {
         self.link_layer == LinkLayer::Ethernet
     }

@@ -7,34 +7,34 @@ use rdma_sys::{ibv_context, ibv_qp_init_attr, ibv_qp_type};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-/// Objects and capacities that a queue pair is created with. Queue pairs may share them. The domain
-/// and the completion queue must belong to the same opened device.
+/// Objects and capacities that a queue pair is created with. Several queue pairs may share the
+/// objects. The domain and the completion queue must belong to the same opened device.
 #[derive(Clone, Debug)]
 pub struct Resources {
     /// Domain whose memory the queue pair may access.
     pub domain: Arc<ProtectionDomain>,
     /// Queue for the completions of both sends and receives.
     pub completions: Arc<CompletionQueue>,
-    /// Capacities.
+    /// Capacities of the queue pair.
     pub depth: Depth,
 }
 
 /// Capacities of a queue pair (`ibv_qp_cap`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Depth {
-    /// Outstanding sends, reads and writes.
+    /// Most outstanding sends, RDMA reads and RDMA writes.
     pub send: u32,
-    /// Outstanding receives.
+    /// Most outstanding receives.
     pub receive: u32,
-    /// Bytes of inline data: data that is copied into the work request, so that the device need not
-    /// fetch it from memory. If the device does not support as many, the queue pair has no inline
-    /// data at all: see [`crate::QueuePair::max_inline`].
+    /// Most bytes of inline data, which is copied into the work request so that the device need not
+    /// fetch it from memory. If the device does not support this length, the queue pair has no
+    /// inline data at all: see [`crate::QueuePair::max_inline`].
     pub inline: u32,
 }
 
-/// Small queues, for programs with many peers: a work request takes 64 to 256 bytes, depending on
-/// the device, so a queue pair takes about 4 KiB. No inline data, because not every device supports
-/// it.
+/// Defaults: small queues, for programs with many peers. A work request takes 64 to 256 bytes,
+/// depending on the device, so a queue pair takes about 4 KiB. There is no inline data, because not
+/// every device supports it.
 impl Default for Depth {
     fn default() -> Depth {
         Depth { send: 16, receive: 1, inline: 0 }
@@ -42,14 +42,14 @@ impl Default for Depth {
 }
 
 impl Resources {
-    /// Combines the objects with the default [`Depth`].
+    /// Makes resources of the default [`Depth`].
     pub fn new(domain: &Arc<ProtectionDomain>, completions: &Arc<CompletionQueue>) -> Resources {
         let (domain, completions) = (domain.clone(), completions.clone());
         Resources { domain, completions, depth: Depth::default() }
     }
 
     /// Returns the attributes to create a reliable connection (RC) on this opened device. Fails
-    /// with EINVAL if the domain or the completion queue belongs to another one.
+    /// with EINVAL if the domain or the completion queue belongs to another opened device.
     pub(crate) fn init_attr(&self, context: *mut ibv_context) -> Result<InitAttr, VerbsError> {
         let own = self.domain.context();
         if own.as_ptr() != context || self.completions.context().as_ptr() != context {
@@ -74,8 +74,8 @@ impl Resources {
 pub(crate) struct InitAttr(ibv_qp_init_attr);
 
 impl InitAttr {
-    /// Calls `create` with the attributes, and again without inline data if that fails. Returns
-    /// what was created, and its inline capacity in bytes.
+    /// Calls `create` with the attributes and, if that fails, again without inline data. Returns
+    /// the result of `create`, and the queue pair's inline capacity in bytes.
     pub(crate) fn create_with_inline_fallback<T>(
         mut self,
         create: impl Fn(*mut ibv_qp_init_attr) -> Result<T, VerbsError>,

@@ -1,7 +1,7 @@
 //! DLPack, the protocol by which torch and others share tensors.
 //!
-//! The capsule that an object returns is held and not consumed, so it frees the tensor when it is
-//! dropped.
+//! This module keeps the capsule that an object returns, and does not mark it as used. So the
+//! capsule frees the tensor when it is dropped.
 #![expect(unsafe_code, reason = "access to the structure in a capsule")]
 
 use super::{ArrayDescription, Exporter};
@@ -12,7 +12,7 @@ use pyo3::types::{PyCapsule, PyDict};
 use std::ffi::c_void;
 use std::slice;
 
-/// `DLTensor`.
+/// C structure `DLTensor`.
 #[repr(C)]
 struct Tensor {
     data: *mut c_void,
@@ -28,7 +28,7 @@ struct Tensor {
     byte_offset: u64,
 }
 
-/// `DLManagedTensorVersioned` of major version 1.
+/// C structure `DLManagedTensorVersioned` of major version 1.
 #[repr(C)]
 struct Versioned {
     major: u32,
@@ -42,7 +42,7 @@ struct Versioned {
 const READ_ONLY: u64 = 1;
 const IS_COPIED: u64 = 2;
 
-/// Device types whose memory the CPU can access: CPU, and host memory pinned by CUDA or ROCm.
+/// Device types with memory that the CPU can access: CPU, and host memory pinned by CUDA or ROCm.
 const HOST: [i32; 3] = [1, 3, 11];
 
 /// Describes an object's memory by DLPack; `None` if the object has no `__dlpack__`.
@@ -90,8 +90,8 @@ pub(super) fn describe(
     Ok(Some(ArrayDescription { first, dtype: Ok(dtype), shape, strides, is_writable, exporter }))
 }
 
-/// Calls `__dlpack__` with the supported version, or without it if the object does not know the
-/// argument.
+/// Calls `__dlpack__` with the supported version as an argument, or without the argument if the
+/// object does not accept it.
 fn call_dlpack<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     let arguments = PyDict::new(py);
@@ -102,7 +102,7 @@ fn call_dlpack<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     }
 }
 
-/// Returns the tensor in a capsule, and whether it is writable.
+/// Returns the tensor in a capsule, and whether its memory is writable.
 fn tensor_in<'a>(capsule: &'a Bound<'_, PyCapsule>) -> PyResult<(&'a Tensor, bool)> {
     if !capsule.is_valid_checked(Some(c"dltensor_versioned")) {
         let first = capsule.pointer_checked(Some(c"dltensor"))?.cast::<Tensor>();

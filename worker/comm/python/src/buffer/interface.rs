@@ -1,4 +1,5 @@
-//! `__array_interface__`: a dictionary with the address, shape and type of an array.
+//! Access to memory by `__array_interface__`, a dictionary with the address, shape and type of an
+//! array.
 
 use super::{ArrayDescription, Exporter};
 use crate::dtype::Dtype;
@@ -7,8 +8,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::ptr::with_exposed_provenance_mut;
 
-/// Describes an object's memory by `__array_interface__`; `None` if the object does not have it, or
-/// it does not contain the address.
+/// Describes an object's memory by `__array_interface__`; `None` if the object does not have that
+/// attribute, or if the attribute does not contain an address.
 pub(super) fn describe(object: &Bound<'_, PyAny>) -> PyResult<Option<ArrayDescription>> {
     let Some(interface) = object.getattr_opt("__array_interface__")? else { return Ok(None) };
     let Ok(interface) = interface.cast::<PyDict>() else { return Ok(None) };

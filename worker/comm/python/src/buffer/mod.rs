@@ -25,14 +25,14 @@ pub(crate) enum Access {
     Write,
 }
 
-/// Reference that keeps the memory in place until it is dropped.
+/// Reference to an object that keeps the memory in place until the reference is dropped.
 #[expect(dead_code, reason = "held only to be dropped")]
 enum Exporter {
     View(view::View),
     Object(Py<PyAny>),
 }
 
-/// An array as an object describes it, not checked yet.
+/// Array as an object describes it, before any check.
 struct ArrayDescription {
     /// Address of the first element.
     first: *mut u8,
@@ -72,7 +72,7 @@ impl ArrayDescription {
     }
 }
 
-/// Address range of a buffer, which may be passed to another thread.
+/// Address range of a buffer. It may be passed to another thread.
 #[derive(Clone, Copy)]
 pub(crate) struct RawRange {
     first: NonNull<u8>,
@@ -92,7 +92,7 @@ impl RawRange {
 }
 
 /// Contiguous, aligned elements of one type in an object's memory. The memory stays in place until
-/// this is dropped.
+/// this value is dropped.
 pub(crate) struct Buffer {
     first: NonNull<u8>,
     elements: usize,
@@ -107,9 +107,9 @@ pub(crate) struct Buffer {
 unsafe impl Send for Buffer {}
 
 impl Buffer {
-    /// Accesses the memory of `object`. Fails unless it is contiguous, aligned, in native byte
-    /// order, and writable if `access` says so. `call` is the name of the call, which begins error
-    /// messages.
+    /// Accesses the memory of `object`. Fails unless the memory is contiguous, aligned, in native
+    /// byte order, and writable if `access` is [`Access::Write`]. `call` is the name of the call,
+    /// with which error messages begin.
     pub(crate) fn from_object(
         object: &Bound<'_, PyAny>,
         call: &str,
@@ -152,18 +152,16 @@ impl Buffer {
         RawRange { first: self.first, length, is_writable: self.is_writable }
     }
 
-    /// Returns the type of the elements.
     pub(crate) fn dtype(&self) -> &Dtype {
         &self.dtype
     }
 
-    /// Returns the number of elements.
     pub(crate) fn elements(&self) -> usize {
         self.elements
     }
 
-    /// Returns the type that the elements are transferred as: their own if it can be reduced, else
-    /// bytes.
+    /// Returns the type as which the elements are transferred: their own type if it can be reduced,
+    /// else bytes.
     pub(crate) fn transfer_type(&self) -> ElementType {
         match self.dtype {
             Dtype::Element(element) => element,
@@ -202,7 +200,7 @@ impl Buffer {
         unsafe { slice::from_raw_parts(self.first.as_ptr(), length) }
     }
 
-    /// Returns the elements as bytes; nothing if they are read-only.
+    /// Returns the elements as bytes; empty if they are read-only.
     ///
     /// # Safety
     ///
@@ -218,9 +216,9 @@ impl Buffer {
     }
 }
 
-/// Gets the description of an object's memory, by the first protocol that it supports.
+/// Describes an object's memory by the first protocol that the object supports.
 fn describe(object: &Bound<'_, PyAny>, call: &str) -> PyResult<ArrayDescription> {
-    // Numpy refuses the buffer protocol for types without a format letter, but supports
+    // Numpy refuses the buffer protocol for element types without a format letter, but supports
     // `__array_interface__` for them.
     let refused = match view::describe(object) {
         Ok(Some(found)) => return Ok(found),

@@ -1,7 +1,7 @@
-//! The buffer protocol.
+//! Access to memory by Python's buffer protocol (PEP 3118).
 //!
-//! Its functions are declared here, because PyO3 has them for the stable ABI of Python 3.11 and
-//! later only. They have been the same since Python 3.9.
+//! The functions of the protocol are declared here, because PyO3 declares them only for the stable
+//! ABI of Python 3.11 and later. They have been the same since Python 3.9.
 #![expect(unsafe_code, reason = "calls of the interpreter")]
 
 use super::{ArrayDescription, Exporter};
@@ -12,7 +12,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::slice;
 
-/// `Py_buffer`.
+/// C structure `Py_buffer`.
 #[repr(C)]
 struct PyBuffer {
     buf: *mut c_void,
@@ -28,7 +28,8 @@ struct PyBuffer {
     internal: *mut c_void,
 }
 
-/// `PyBUF_FULL_RO`: any layout, read-only allowed, with format.
+/// Flags `PyBUF_FULL_RO`: the memory may have any layout and be read-only, and its format is
+/// requested.
 const FULL_READ_ONLY: c_int = 0x11c;
 
 unsafe extern "C" {
@@ -37,9 +38,9 @@ unsafe extern "C" {
     fn PyBuffer_Release(view: *mut PyBuffer);
 }
 
-/// A `Py_buffer`, which keeps an object's memory in place until it is released.
+/// Filled `Py_buffer`, which keeps an object's memory in place until it is released.
 pub(super) struct View {
-    /// Boxed, because the structure may contain pointers into itself.
+    /// Structure in a box, because it may contain pointers into itself.
     raw: Box<PyBuffer>,
 }
 

@@ -1,4 +1,4 @@
-//! Data about a rank's queue pairs that its peers need to connect theirs.
+//! Data about a rank's queue pairs that its peers need to connect their own queue pairs.
 
 use super::super::WireUpError;
 use super::super::hello::RankKey;
@@ -9,34 +9,35 @@ use rlaunch_verbs::{Context, Endpoint, Listener, Mtu, VerbsError};
 use serde::{Deserialize, Serialize};
 use std::net::Ipv6Addr;
 
-/// Queue pairs and ports of a rank, as encoded in its contact.
+/// Queue pairs and ports of a rank; encoded, it is a field of the rank's contact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Advert {
-    /// Receive slots of each queue pair.
+    /// Number of receive slots of each queue pair.
     pub(super) slots: u32,
     /// Longest payload of a slot, in bytes.
     pub(super) payload: u32,
-    /// Key that proves to the rank that a peer is of this job.
+    /// Key by which a peer proves to the rank that it belongs to this job.
     pub(super) key: RankKey,
     pub(super) ports: Vec<PortAdvert>,
-    /// Queue pairs that are connected without the connection manager, in the order of peers.
+    /// Queue pairs that are connected without the connection manager, ordered by peer.
     pub(super) pairs: Vec<QpAdvert>,
 }
 
 /// RDMA port that a rank uses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PortAdvert {
-    /// Index in the NICs of its node.
+    /// Index of the port in the NIC list of its node in the rank table.
     pub(super) nic: u32,
     pub(super) lid: u16,
     pub(super) gid: Option<Ipv6Addr>,
     /// Path MTU in bytes.
     pub(super) mtu: u32,
-    /// Port number of the connection manager's listener; if present, LID, GID and MTU are unused.
+    /// Port number of the connection manager's listener, like a TCP port; if present, `lid`, `gid`
+    /// and `mtu` are unused.
     pub(super) listener: Option<u16>,
 }
 
-/// Queue pair for one peer: its number and first packet sequence number.
+/// Queue pair for one peer: its number, and the sequence number of its first packet (PSN).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct QpAdvert {
     pub(super) peer: u32,
@@ -44,7 +45,7 @@ pub(super) struct QpAdvert {
     pub(super) psn: u32,
 }
 
-/// Describes an opened port.
+/// Makes the advert of an opened port. `index` is the port's index in the NIC list of this node.
 pub(super) fn port(
     index: u32,
     nic: &Nic,
@@ -73,7 +74,8 @@ impl Advert {
         postcard::from_bytes(bytes).map_err(|_| WireUpError::Contact { rank, why })
     }
 
-    /// Combines both ends' limits: the shorter payload, and the slots of each.
+    /// Combines the limits that `rank` has advertised with this rank's `payload` and `slots`: the
+    /// link has the shorter payload, and the slots of each end.
     pub(super) fn config(
         &self,
         payload: usize,
@@ -88,14 +90,15 @@ impl Advert {
         Ok(LinkConfig { payload, slots: (self.slots, slots) })
     }
 
-    /// Returns the queue pair of `peer`, the sender of this data, that is meant for `me`.
+    /// Returns the queue pair that `peer`, the sender of this advert, has made for rank `me`.
     pub(super) fn pair(&self, me: Rank, peer: Rank) -> Result<&QpAdvert, WireUpError> {
         let why = "it has no queue pair for this rank";
         let mut pairs = self.pairs.iter();
         pairs.find(|pair| pair.peer == me.0).ok_or(WireUpError::Contact { rank: peer, why })
     }
 
-    /// Returns the endpoint of a queue pair of `peer` on this NIC of its node.
+    /// Returns the endpoint of a queue pair of `peer`, the sender of this advert, on NIC number
+    /// `nic` of its node.
     pub(super) fn endpoint(
         &self,
         pair: &QpAdvert,
@@ -115,7 +118,8 @@ impl Advert {
         })
     }
 
-    /// Returns the port of the connection manager's listener on this NIC, if there is one.
+    /// Returns the port number of the connection manager's listener on NIC number `nic`, if there
+    /// is one.
     pub(super) fn listener(&self, nic: u32) -> Option<u16> {
         self.ports.iter().filter(|port| port.nic == nic).find_map(|port| port.listener)
     }

@@ -1,9 +1,9 @@
 //! Queue pairs that the RDMA connection manager (rdma_cm) connects.
 //!
 //! The lower rank of a pair sends a connection request to the higher one. The private data of
-//! request and reply contain an HMAC under the higher rank's key, by which both prove that they are
-//! of this job. Calls of the connection manager block, so dialling and accepting run in several
-//! threads, and an absent peer does not delay the others.
+//! request and reply contain an HMAC under the higher rank's key, by which both ranks prove that
+//! they belong to this job. Calls of the connection manager block. So dialling and accepting run in
+//! several threads, and an absent peer does not delay other peers.
 
 use super::super::hello::RankKey;
 use super::{ConnectedQp, CqPoller, FirstSender, LinkConfig, PortKey};
@@ -19,22 +19,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Scope};
 use std::time::Instant;
 
-/// Number of peers that are dialled at once.
+/// Most peers that are dialled at the same time.
 const DIALS: usize = 16;
 
-/// Peer to connect with.
+/// Peer to connect with, and the parameters of the connection.
 #[derive(Debug)]
 pub(super) struct CmTarget {
     pub(super) peer: Rank,
     pub(super) from: IpAddr,
     pub(super) to: SocketAddr,
-    /// Key of the end that accepts.
+    /// Key of the peer, for requests that this rank sends.
     pub(super) key: RankKey,
     pub(super) poller: Arc<CqPoller>,
     pub(super) config: LinkConfig,
 }
 
-/// This rank's data for requests and replies, and the time limit.
+/// Data of this rank for all requests and replies, and their deadline.
 #[derive(Debug)]
 pub(super) struct CmContext {
     pub(super) job: String,
@@ -44,17 +44,18 @@ pub(super) struct CmContext {
     pub(super) deadline: Instant,
 }
 
-/// Peer, and its queue pair or error.
+/// Peer, and its connected queue pair or the error.
 pub(super) type CmResult = (Rank, Result<ConnectedQp, VerbsError>);
 
-/// Labels in the HMACs, so that a request cannot be used as a reply or the reverse.
+/// Labels in the HMACs, so that a request cannot be used as a reply, nor a reply as a request.
 const REQUEST: &[u8] = b"RDMA request";
 const REPLY_LABEL: &[u8] = b"RDMA reply";
 const MAC: usize = 32;
-/// Length of a request's private data: two ranks and an HMAC.
+/// Length in bytes of a request's private data: two ranks and an HMAC.
 const REQUEST_DATA: usize = 4 + 4 + MAC;
 
-/// Makes the private data of a request of rank `from` to rank `to`, which has `key`.
+/// Makes the private data of a connection request from rank `from` to rank `to`. `key` is the key
+/// of rank `to`.
 fn request_data(key: &RankKey, job: &str, from: Rank, to: Rank) -> [u8; REQUEST_DATA] {
     let ranks = [from.0.to_le_bytes(), to.0.to_le_bytes()];
     let mut data = [0; REQUEST_DATA];
@@ -63,20 +64,23 @@ fn request_data(key: &RankKey, job: &str, from: Rank, to: Rank) -> [u8; REQUEST_
     data
 }
 
-/// Makes the private data of the reply.
+/// Makes the private data of the reply to a request from rank `from` to rank `to`. `key` is the key
+/// of rank `to`.
 fn reply_data(key: &RankKey, job: &str, from: Rank, to: Rank) -> [u8; MAC] {
     let ranks = [from.0.to_le_bytes(), to.0.to_le_bytes()];
     key.proof(&[REPLY_LABEL, job.as_bytes(), ranks.as_flattened()])
 }
 
-/// Returns whether the private data is a valid reply. Devices pad it with zeros.
+/// Returns whether the private data `said` is a valid reply to a request from rank `from` to rank
+/// `to`. Devices pad private data with zeros.
 fn is_reply(said: &[u8], key: &RankKey, job: &str, from: Rank, to: Rank) -> bool {
     let ranks = [from.0.to_le_bytes(), to.0.to_le_bytes()];
     let words = [REPLY_LABEL, job.as_bytes(), ranks.as_flattened()];
     said.first_chunk::<MAC>().is_some_and(|proof| key.is_proof(&words, proof))
 }
 
-/// Returns the rank that sent this request to rank `at`, which has `key`, if the request is valid.
+/// Returns the rank that sent the connection request with the private data `said` to rank `at`, or
+/// `None` if the request is invalid. `key` is the key of rank `at`.
 pub(super) fn requester(said: &[u8], key: &RankKey, job: &str, at: Rank) -> Option<Rank> {
     let (ranks, proof) = said.first_chunk::<REQUEST_DATA>()?.split_first_chunk::<8>()?;
     let (from, to) = ranks.split_first_chunk()?;
@@ -85,7 +89,8 @@ pub(super) fn requester(said: &[u8], key: &RankKey, job: &str, at: Rank) -> Opti
     (*to == at.0.to_le_bytes() && key.is_proof(&words, proof)).then_some(from)
 }
 
-/// Connects with all peers, each through the port that is given with it.
+/// Connects with the peers of all `jobs`, each through the port that is paired with it, and returns
+/// their results.
 pub(super) fn connect(
     jobs: Vec<(PortKey, CmTarget)>,
     listeners: &BTreeMap<PortKey, &Listener>,
@@ -152,7 +157,8 @@ fn connected(
     Ok(ConnectedQp { slots, poller: job.poller, config: job.config, begins })
 }
 
-/// Accepts the expected peers that authenticate themselves.
+/// Accepts requests of the `expected` peers that authenticate themselves, and rejects all other
+/// requests.
 fn listen<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     listener: &'scope Listener,
@@ -181,7 +187,7 @@ fn listen<'scope, 'env>(
             continue;
         };
         let results = results.clone();
-        // In its own thread, so that a peer that stalls does not delay the others.
+        // This runs in a thread of its own, so that a peer that stalls does not delay other peers.
         scope.spawn(move || {
             // The receiver outlives this thread.
             let _ = results.send((job.peer, accept(job, request, cm_context)));

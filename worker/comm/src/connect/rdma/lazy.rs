@@ -1,15 +1,16 @@
 //! Queue pairs that are connected at the pair's first message.
 //!
-//! Two ranks that have connected over TCP exchange over that socket what is otherwise in the
-//! all-gather:
+//! Two ranks that have connected over TCP exchange over that socket the data that small jobs
+//! exchange in the all-gather:
 //!
-//! 1. Each sends the number and first PSN of its queue pair. If the connection manager connects the
-//!    pair, the higher rank sends [`GO`] instead, and the lower rank then sends its connection
-//!    request.
-//! 2. Each end connects its queue pair and sends [`GO`].
-//! 3. An end that has received this [`GO`] hands the link over, and the socket is closed.
+//! 1. Each rank sends the number of its queue pair and the sequence number of its first packet
+//!    (PSN). If the connection manager connects the pair, only the higher rank sends a message,
+//!    [`GO`], and the lower rank then sends its connection request.
+//! 2. Each rank connects its queue pair and sends [`GO`].
+//! 3. A rank that has received the [`GO`] of step 2 passes the link to its user, and closes the
+//!    socket.
 //!
-//! Nothing here blocks except the connection manager's calls, which run in threads of their own.
+//! Only calls of the connection manager block; they run in threads of their own.
 
 use super::super::handshake_socket::HandshakeSocket;
 use super::super::wake_fd;
@@ -32,25 +33,27 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Instant;
 
-/// Length of the message about a queue pair, in bytes: its number and first PSN.
+/// Length in bytes of the message about a queue pair: its number and first PSN.
 const PAIR: usize = 8;
-/// Message that the other end may send its request, or that this end is ready.
+/// Message of one byte: in step 1 the peer may send its connection request, in step 2 this rank is
+/// connected.
 const GO: [u8; 1] = [1];
 
-/// Ports of this rank, and the peers with which it is connecting.
+/// RDMA ports of this rank, and the peers with which it is connecting.
 #[derive(Debug)]
 pub(crate) struct LazyRdma {
     fabric: Fabric,
     table: Arc<RankTable>,
     theirs: BTreeMap<Rank, PeerAdvert>,
     begun: BTreeMap<Rank, PendingQp>,
-    /// Results of the connection manager's threads, which also wake the connecting thread.
+    /// Results of the threads that call the connection manager. They also wake the connecting
+    /// thread.
     done: Receiver<CmResult>,
     results: Sender<CmResult>,
     wake: Arc<WakeFd>,
 }
 
-/// Peer with which this rank is connecting.
+/// Progress of connecting with one peer.
 #[derive(Debug)]
 struct PendingQp {
     wire: HandshakeSocket,
@@ -61,30 +64,31 @@ struct PendingQp {
 
 #[derive(Debug)]
 enum QpStep {
-    /// Own queue pair, until the peer has sent the data of its own.
+    /// Waits for the data of the peer's queue pair; contains this rank's own.
     AwaitsPair(QueuePair<Prepared>),
-    /// Until this rank may send its connection request.
+    /// Waits until this rank may send its connection request.
     AwaitsGo,
-    /// Until the peer's connection request arrives.
+    /// Waits for the peer's connection request.
     AwaitsRequest,
-    /// Until the connection manager has finished.
+    /// Waits for the result of the connection manager.
     Connects,
-    /// Until the peer is ready, too.
+    /// This rank is connected, and waits until the peer is.
     AwaitsReady(ConnectedSide),
     Failed(WireUpError),
 }
 
-/// Connected queue pair whose peer may not be ready.
+/// Connected queue pair of this rank, while the peer may not be connected yet.
 #[derive(Debug)]
 enum ConnectedSide {
-    /// This end sends first, and must not before the peer is ready.
+    /// This rank sends the first message, which it must not do before the peer is connected.
     Silent(Box<ConnectedQp>),
-    /// The peer may send as soon as it knows that this end is ready, so the receives are posted.
+    /// The peer may send as soon as it knows that this rank is connected, so this rank's receives
+    /// are posted already.
     Listens(Box<VerbsLink>),
 }
 
 impl Fabric {
-    /// Makes a connector for the peers that have advertised RDMA ports; it connects none of them
+    /// Makes a connector for the peers that have advertised RDMA ports. It connects none of them
     /// yet.
     pub(crate) fn lazy(
         self,
@@ -98,24 +102,24 @@ impl Fabric {
 }
 
 impl LazyRdma {
-    /// Returns the properties of the links to its peers.
+    /// Returns the properties of the links that it will make, by peer.
     pub(crate) fn link_hint(&self) -> BTreeMap<Rank, LinkHint> {
         let link_hint = |(_, config): &PeerAdvert| VerbsLink::link_hint(config.payload);
         self.theirs.iter().map(|(peer, theirs)| (*peer, link_hint(theirs))).collect()
     }
 
-    /// Returns whether this peer is reached by RDMA.
+    /// Returns whether this rank reaches `peer` by RDMA.
     pub(crate) fn uses_rdma(&self, peer: Rank) -> bool {
         self.theirs.contains_key(&peer)
     }
 
-    /// Returns whether a queue pair with this peer is being connected.
+    /// Returns whether this rank is connecting a queue pair with `peer`.
     pub(crate) fn is_connecting(&self, peer: Rank) -> bool {
         self.begun.contains_key(&peer)
     }
 
-    /// Starts to connect a queue pair with a peer, over the socket between the two, until the given
-    /// time.
+    /// Starts to connect a queue pair with a peer. `socket` is the TCP connection to the peer;
+    /// `until` is the time limit.
     pub(crate) fn begin(
         &mut self,
         peer: Rank,
@@ -142,7 +146,7 @@ impl LazyRdma {
     /// Returns the descriptors that become readable when there is work for [`LazyRdma::advance`].
     pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
         let listeners = self.fabric.ports.values().filter_map(|port| port.listener.as_ref());
-        // A peer that is ready sends nothing more on the socket.
+        // A peer that is connected sends nothing more on the socket.
         let wires = self.begun.values().filter(|begun| !begun.is_peer_ready);
         let mut fds = vec![self.wake.as_fd()];
         fds.extend(listeners.map(AsFd::as_fd));
@@ -150,12 +154,13 @@ impl LazyRdma {
         fds
     }
 
-    /// Returns the earliest time limit.
+    /// Returns the earliest time limit of all pending peers.
     pub(crate) fn end(&self) -> Option<Instant> {
         self.begun.values().map(|begun| begun.until).min()
     }
 
-    /// Takes all steps that are possible, and returns the peers that have connected or failed.
+    /// Takes all steps that are possible, and returns the links or errors of the peers that have
+    /// finished.
     pub(crate) fn advance(&mut self) -> Vec<(Rank, Result<Box<VerbsLink>, WireUpError>)> {
         self.wake.clear();
         self.accept_requests();
@@ -175,8 +180,8 @@ impl LazyRdma {
         over
     }
 
-    /// Takes the possible steps for one peer, and returns the link after the last. `cm_result` is the
-    /// result of the connection manager.
+    /// Takes the possible steps for one peer, and returns its link after the last step. `cm_result`
+    /// is the result of the connection manager, if it has finished.
     fn advance_peer(
         &self,
         peer: Rank,
@@ -234,7 +239,7 @@ impl LazyRdma {
         self.fabric.join(&self.table, peer, pair, &told, self.theirs_of(peer)?)
     }
 
-    /// Tells the peer that this end is connected.
+    /// Sends the peer the message that this rank is connected.
     fn is_ready(
         &self,
         peer: Rank,
@@ -251,7 +256,7 @@ impl LazyRdma {
         Ok(QpStep::AwaitsReady(side))
     }
 
-    /// Accepts connection requests of the peers that may send one.
+    /// Accepts the connection requests of the peers that may send one, and rejects all others.
     fn accept_requests(&mut self) {
         let mut requests = Vec::new();
         for listener in self.fabric.ports.values().filter_map(|port| port.listener.as_ref()) {
@@ -268,7 +273,7 @@ impl LazyRdma {
             let may_request = |peer: &Rank| self.awaited().any(|awaited| awaited == *peer);
             let (peer, request) = match request {
                 Ok(request) => (self.fabric.requester(&request).filter(may_request), Ok(request)),
-                // The error concerns an unknown peer; report it for one of those expected.
+                // The error concerns an unknown peer; report it for one of the expected peers.
                 Err(error) => (self.awaited().next(), Err(error)),
             };
             if let Some(peer) = peer {
@@ -292,7 +297,7 @@ impl LazyRdma {
         self.spawn_cm_call(peer, until, move |cm_context| cm::accept(job, request, cm_context))
     }
 
-    /// Returns the peers that may send a connection request.
+    /// Returns the peers whose connection requests this rank waits for.
     fn awaited(&self) -> impl Iterator<Item = Rank> {
         let awaited = self.begun.iter().filter(|(_, it)| matches!(it.step, QpStep::AwaitsRequest));
         awaited.map(|(peer, _)| *peer)
@@ -330,7 +335,7 @@ impl LazyRdma {
         wire.send(said).map_err(|error| self.socket_error(peer, &error))
     }
 
-    /// Returns the peer's message of `N` bytes, once it has arrived.
+    /// Returns the peer's next message of `N` bytes; `None` until it has arrived completely.
     fn receive<const N: usize>(
         &self,
         peer: Rank,

@@ -1,14 +1,16 @@
 //! RDMA between ranks of different nodes: a queue pair for each pair of ranks, over the ports in
 //! the rank table.
 //!
-//! 1. Before the all-gather of contacts a rank creates its queue pairs and puts their numbers,
-//!    first PSNs and ports into its contact ([`advert`]).
-//! 2. After it the rank connects them. If a pair uses the connection manager ([`cm`]), the lower
-//!    rank sends a connection request to the higher one, and both authenticate each other.
-//! 3. No queue pair is used before all ranks have reported in a second all-gather that theirs are
-//!    connected ([`super::ready`]).
+//! 1. Before the all-gather of contacts, a rank creates its queue pairs and puts their numbers,
+//!    first packet sequence numbers (PSNs) and ports into its contact ([`advert`]).
+//! 2. After the all-gather, the rank connects its queue pairs. If a pair uses the connection
+//!    manager ([`cm`]), the lower rank sends a connection request to the higher rank, and both
+//!    authenticate each other.
+//! 3. No queue pair is used before all ranks have reported in a second all-gather that their queue
+//!    pairs are connected ([`super::ready`]).
 //!
-//! In large jobs each pair does this over a TCP connection at its first message ([`lazy`]).
+//! In large jobs each pair of ranks exchanges this data over a TCP connection at its first message
+//! ([`lazy`]).
 
 mod advert;
 mod cm;
@@ -34,26 +36,27 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Slots of a queue pair in each direction. Credits are returned for half of them at a time.
+/// Number of send slots (buffers) and of receive slots of a queue pair. Credits are returned for
+/// half of the slots at a time.
 const SLOTS: u32 = 32;
-/// Inline data of a work request in bytes: all tested devices support this much. It is enough for
-/// 56 bytes of payload.
+/// Inline data of a work request, in bytes. All tested devices support this length, which is enough
+/// for 56 bytes of payload.
 const INLINE: u32 = 80;
 const DEPTH: Depth = Depth { send: SLOTS, receive: SLOTS, inline: INLINE };
-/// Upper bound on the memory of all slots of a process, in bytes, unless the slots already have the
+/// Most memory of all slots of a process, in bytes. It is exceeded only if the slots have the
 /// shortest payload.
 const MEMORY: usize = 16 << 20;
-/// Bounds of a slot's payload, in bytes.
+/// Shortest and longest payload of a slot, in bytes.
 const SHORTEST_PAYLOAD: usize = 1 << 10;
 const LONGEST_PAYLOAD: usize = 16 << 10;
 
-/// ACK timeout (4.096 us times 2^17, 0.54 s) and retry count of a queue pair. A busy processor or
-/// switch is not taken for a dead link, and a dead link is reported within 5 s. With one retry
-/// more, soft RoCE retries forever.
+/// ACK timeout (4.096 us times 2^17, that is 0.54 s) and retry count of a queue pair. With these
+/// values a busy processor or switch is not taken for a dead link, and a dead link is reported
+/// within 5 s. With a retry count of 7, soft RoCE retries forever.
 const TIMEOUT: u8 = 17;
 const RETRIES: u8 = 6;
 
-/// RDMA ports of this rank, and the queue pairs that are not connected yet.
+/// RDMA ports of this rank, and its queue pairs that are not connected yet.
 #[derive(Debug)]
 pub(crate) struct Fabric {
     me: Rank,
@@ -63,11 +66,12 @@ pub(crate) struct Fabric {
     payload: usize,
     ports: BTreeMap<PortKey, Port>,
     ends: BTreeMap<Rank, PairPath>,
-    /// Queue pairs created before the all-gather.
+    /// Queue pairs that were created before the all-gather of contacts.
     pairs: BTreeMap<Rank, QueuePair<Prepared>>,
 }
 
-/// Index of a NIC on this node, and whether the connection manager connects its queue pairs.
+/// Index in the NIC list of this node in the rank table, and whether the connection manager
+/// connects the queue pairs.
 type PortKey = (u32, bool);
 
 #[derive(Debug)]
@@ -82,16 +86,16 @@ struct Port {
 #[derive(Clone, Copy, Debug)]
 struct PairPath {
     port: PortKey,
-    /// Index of the peer's NIC on its node.
+    /// Index of the peer's NIC in the NIC list of its node.
     nic: u32,
     /// Path MTU in bytes, if known.
     mtu: Option<u32>,
 }
 
-/// Data that a peer has advertised, and the parameters of links with it.
+/// Data that a peer has advertised, and the parameters of the link with the peer.
 type PeerAdvert = (Advert, LinkConfig);
 
-/// Connected queue pair that must not be used before its peer is ready.
+/// Connected queue pair, which must not be used before the peer's queue pair is connected as well.
 #[derive(Debug)]
 pub(crate) struct ConnectedQp {
     slots: BounceBuffers,
@@ -101,15 +105,15 @@ pub(crate) struct ConnectedQp {
 }
 
 impl ConnectedQp {
-    /// Makes the link. The peer must be ready.
+    /// Makes the link. The peer's queue pair must be connected.
     pub(crate) fn link(self) -> VerbsLink {
         VerbsLink::new(self.slots, self.poller, self.config, self.begins)
     }
 }
 
 impl Fabric {
-    /// Opens the devices that the rank table names for `me`, and creates its queue pairs unless
-    /// `is_lazy`. Returns `None` if the table names no device.
+    /// Opens the devices that the rank table names for `me`, and creates the queue pairs to its
+    /// peers unless `is_lazy`. Returns `None` if the table names no device.
     pub(crate) fn open(
         table: &RankTable,
         me: Rank,
@@ -141,7 +145,7 @@ impl Fabric {
         Ok(Some(fabric))
     }
 
-    /// Encodes the data that peers need.
+    /// Encodes the data that peers need to connect with this rank.
     pub(crate) fn advert(&self) -> Result<Vec<u8>, WireUpError> {
         let pairs = self.pairs.iter().map(|(peer, pair)| {
             let Endpoint { qpn, psn, .. } = *pair.endpoint();
@@ -157,8 +161,8 @@ impl Fabric {
         advert.encode()
     }
 
-    /// Connects with all peers that have advertised queue pairs; the others have no RDMA. Fails
-    /// after `patience`.
+    /// Connects with all peers that have advertised queue pairs; the other peers are not reached by
+    /// RDMA. Fails if a peer is not connected within `patience`.
     pub(crate) fn connect(
         mut self,
         contacts: &[Contact],
@@ -185,8 +189,8 @@ impl Fabric {
         Ok(connected)
     }
 
-    /// Decodes the data of the peers that have RDMA, and computes the parameters of links with
-    /// them.
+    /// Decodes the adverts of the peers that use RDMA, and computes the parameters of the links
+    /// with them.
     fn theirs(&self, contacts: &[Contact]) -> Result<BTreeMap<Rank, PeerAdvert>, WireUpError> {
         let told = self.ends.keys().filter_map(|peer| {
             let contact = contacts.get(peer.index())?;
@@ -200,7 +204,7 @@ impl Fabric {
         .collect()
     }
 
-    /// Creates a queue pair for a peer; `None` if the connection manager creates it.
+    /// Creates a queue pair for a peer. Returns `None` if the connection manager will create it.
     fn prepare(
         &self,
         table: &RankTable,
@@ -214,7 +218,7 @@ impl Fabric {
         pair.map(Some).map_err(self.no_rdma(table, peer))
     }
 
-    /// Connects a queue pair with the one that the peer has advertised.
+    /// Connects a queue pair with the queue pair that the peer has advertised in `told`.
     fn join(
         &self,
         table: &RankTable,
@@ -238,7 +242,7 @@ impl Fabric {
         })
     }
 
-    /// Makes the target for the connection manager.
+    /// Makes the parameters with which the connection manager connects with a peer.
     fn job(
         &self,
         table: &RankTable,
@@ -260,18 +264,19 @@ impl Fabric {
         Some((end, self.ports.get(&end.port)?))
     }
 
-    /// Returns the path to a peer that has advertised RDMA.
+    /// Returns the path to a peer that has advertised RDMA, and this rank's port on it.
     fn path(&self, peer: Rank) -> Result<(&PairPath, &Port), WireUpError> {
         let why = "no RDMA path leads to it";
         self.end(peer).ok_or(WireUpError::Contact { rank: peer, why })
     }
 
-    /// Returns the rank that sent a connection request, if it is of this job.
+    /// Returns the rank that sent a connection request; `None` if it is not of this job.
     fn requester(&self, request: &ConnectRequest) -> Option<Rank> {
         cm::requester(request.private_data(), &self.key, &self.job, self.me)
     }
 
-    /// Makes this rank's data for the connection manager, valid until the deadline.
+    /// Makes this rank's data for requests and replies of the connection manager, with their
+    /// deadline.
     fn cm_context(&self, table: &RankTable, deadline: Instant) -> cm::CmContext {
         let settings = settings(table, Mtu::B4096);
         let (job, own) = (self.job.clone(), self.key.clone());
@@ -290,7 +295,7 @@ fn settings(table: &RankTable, mtu: Mtu) -> Settings {
     Settings { mtu, timeout, retries, traffic_class, service_level }
 }
 
-/// Returns the pairs of `me` that use RDMA, each with the port of this rank.
+/// Returns the pairs of rank `me` and a peer that use RDMA, each with this rank's port.
 fn pairs(table: &RankTable, me: Rank) -> impl Iterator<Item = (PortKey, Pair)> {
     let peers = (0..table.world_size()).map(Rank).filter(move |peer| *peer != me);
     peers.filter_map(move |peer| {
@@ -308,7 +313,7 @@ fn nic(table: &RankTable, rank: Rank, index: u32) -> Option<&Nic> {
     table.nodes().get(row.node.index())?.nics.get(index as usize)
 }
 
-/// Opens each device once for all its ports that are used.
+/// Opens the ports that `pairs` use. Each device is opened once for all its ports.
 fn open_ports(
     table: &RankTable,
     me: Rank,
@@ -347,7 +352,9 @@ fn open_ports(
     Ok(ports)
 }
 
-/// Opens a device, or listens on it with the connection manager, which then has opened it itself.
+/// Opens the device of `nic`, unless the poller `known` has it open. If `by_manager`, instead
+/// listens at its address with the connection manager, which opens the device itself, for up to
+/// `paths` requests.
 fn opened(
     nic: &Nic,
     paths: usize,
@@ -367,8 +374,8 @@ fn opened(
     }
 }
 
-/// Returns the memory for slots in bytes: half of what may be locked, since devices lock memory of
-/// their own. Raises the soft limit to the hard limit first.
+/// Returns the memory that slots may take, in bytes: half of what may be locked, since devices lock
+/// memory of their own. First raises the soft limit to the hard limit.
 fn memory() -> usize {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_MEMLOCK) else { return MEMORY };
     let raised = soft < hard && setrlimit(Resource::RLIMIT_MEMLOCK, hard, hard).is_ok();
@@ -376,8 +383,8 @@ fn memory() -> usize {
     usize::try_from(limit / 2).unwrap_or(MEMORY).min(MEMORY)
 }
 
-/// Returns the longest payload, a power of two, for which the slots of `peers` peers fit into
-/// `memory`; the shortest payload if none fits.
+/// Returns the longest payload in bytes, a power of two, for which the slots of `peers` peers fit
+/// into `memory` bytes; the shortest payload if none fits.
 fn payload(memory: usize, peers: usize) -> usize {
     let fits = |payload: &usize| {
         let slots = BounceBuffers::memory_size(SLOTS, SLOTS, LinkConfig::slot(*payload));

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Each rank sends to every third of the others, all at once.
+/// Each rank sends to every third of the other ranks; all ranks send at the same time.
 #[test]
 fn peers_meet_when_there_is_something_to_say() {
     let ranks = 8;
@@ -50,14 +50,14 @@ fn peers_meet_when_there_is_something_to_say() {
                 for (peer, link) in &links {
                     assert_eq!(link.is_connected(), speak(me, peer.0), "{me} and {peer}");
                 }
-                // No rank ends before all have finished.
+                // No rank ends before all ranks have finished.
                 barrier.wait();
             });
         }
     });
 }
 
-/// The error of a rank that has left names it.
+/// The error about a rank that has left names that rank.
 #[test]
 fn a_peer_that_does_not_come_is_named() {
     let (mut listeners, contacts) = listeners(2);
@@ -115,7 +115,7 @@ fn a_rank_that_sleeps_hears_of_its_peer() {
     assert!(links[0].send(header, &[]).unwrap());
 }
 
-/// Makes both ends of a link between two ranks that are not connected.
+/// Makes both ends of a link between two ranks that are not connected yet.
 fn two_ahead() -> [LazyLink; 2] {
     let (listeners, contacts) = listeners(2);
     let table = Arc::new(table(2));
@@ -157,7 +157,7 @@ fn next_kind(link: &mut LazyLink) -> PacketKind {
     }
 }
 
-/// No link drains the wake-up of the last peer.
+/// After the last peer has connected, no link is left to drain its wake-up.
 #[test]
 fn a_rank_that_has_met_all_is_not_woken_by_the_reception() {
     let [mut link, mut other] = two_ahead();
@@ -191,14 +191,14 @@ fn a_peer_that_left_before_it_was_met_says_goodbye() {
     assert!(matches!(link.arm(true).unwrap(), Armed::NoFd));
 }
 
-/// The report that the peer has left takes another path than its packets.
+/// The report that a peer has left takes another path than the peer's packets.
 #[test]
 fn what_a_peer_sent_before_it_left_comes_first() {
     for is_wanted in [false, true] {
         let [mut link, mut leaves] = two_ahead();
         let header = |kind| Header { kind, context: 0, tag: 0, transfer: 0, length: 0 };
         if is_wanted {
-            // Both then dial each other.
+            // Both ranks then dial each other.
             assert!(!link.send(header(PacketKind::Eager), &[]).unwrap());
         }
         let end = Instant::now() + PATIENCE;

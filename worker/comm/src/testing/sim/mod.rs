@@ -1,4 +1,4 @@
-//! Simulated job in one process. Its ranks are threads, of which one runs at a time.
+//! Simulated job in one process. Its ranks are threads, of which only one runs at a time.
 //!
 //! One seed determines which rank runs next, how long packets take, when links have room and which
 //! rank dies, so failures can be replayed. Time is virtual.
@@ -28,7 +28,7 @@ pub struct Settings {
     pub per_node: usize,
     /// Faults to inject.
     pub faults: Faults,
-    /// Limit of a wait, in virtual time.
+    /// Time after which a wait fails, in virtual time.
     pub timeout: Duration,
 }
 
@@ -67,7 +67,7 @@ impl Idle for SimIdle {
     fn wake(&self) {}
 }
 
-/// Runs `program` in every rank and returns the results by rank.
+/// Runs `program` in every rank, and returns the results in rank order.
 pub fn run<R: Send>(settings: &Settings, program: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
     let ranks = settings.ranks;
     let world = Arc::new(SimWorld::new(settings.seed, ranks, settings.faults.clone()));
@@ -75,7 +75,7 @@ pub fn run<R: Send>(settings: &Settings, program: impl Fn(&Communicator) -> R + 
         let rank = |me| {
             let (world, program) = (&world, &program);
             scope.spawn(move || {
-                // The next rank gets its turn even if the program panics.
+                // Its drop gives another rank the next turn even if the program panics.
                 let _end = EndGuard { world, me };
                 world.begin(me);
                 program(&communicator(world, settings, me))

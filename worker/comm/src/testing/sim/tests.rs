@@ -8,7 +8,7 @@ fn settings(seed: u64, ranks: usize) -> Settings {
     Settings { seed, ranks, per_node, faults, timeout }
 }
 
-/// Returns a message that no other rank and number has.
+/// Returns a message that differs from that of any other rank or number.
 fn message(from: usize, number: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 7 + from * 31 + number * 13) as u8).collect()
 }
@@ -36,7 +36,8 @@ fn messages_arrive_whole_and_in_order() {
     }
 }
 
-/// A rank that misses a wake-up continues after ten seconds, when it reports what it waits for.
+/// A simulated rank that misses a wake-up sleeps until it reports its wait, after 10 s of virtual
+/// time. So all calls must end earlier.
 #[test]
 fn nobody_sleeps_on_a_message_that_has_come() {
     for seed in 0..60 {
@@ -153,7 +154,7 @@ fn a_message_too_long_is_said_and_the_next_one_comes() {
     }
 }
 
-/// Covers messages short enough for the caller's stack and longer ones.
+/// Covers messages that are short enough for the caller's stack, and longer ones.
 #[test]
 fn ranks_that_call_with_different_counts_are_told() {
     for (seed, counts) in (0..).zip([[1, 2], [8, 300], [20, 9000], [700, 600], [9000, 9001]]) {
@@ -195,7 +196,7 @@ fn a_wait_that_takes_too_long_says_for_whom() {
     let results = run(&settings(3, 2), |comm| {
         comm.recv(&mut [0_u8], 1 - comm.rank(), 7).unwrap_err().to_string()
     });
-    // The rank that times out first leaves.
+    // The rank that times out first leaves, so the other rank may report that instead.
     let is_told = |(rank, results): (usize, &String)| {
         let peer = 1 - rank;
         let of_peer = format!("receive from rank {peer} (tag 7)");
@@ -204,7 +205,7 @@ fn a_wait_that_takes_too_long_says_for_whom() {
     assert!(results.iter().enumerate().any(is_told), "{results:?}");
 }
 
-/// Returns integers, whose sums are exact in any order.
+/// Returns integers as floats: their sums are exact in any order.
 fn numbers(rank: usize, count: usize) -> Vec<f32> {
     (0..count).map(|at| ((rank * 5 + at * 3) % 11) as f32).collect()
 }
@@ -251,8 +252,8 @@ fn collectives_do_what_they_say() {
     }
 }
 
-/// A message longer than one fetch of a reduction. The kernel refuses after the first part, and the
-/// rest arrives as packets.
+/// Reduces a message that is longer than one fetch. The kernel refuses to fetch after the first
+/// part, and the rest arrives as packets.
 #[test]
 fn what_was_fetched_before_a_refusal_is_reduced_once() {
     let count = 3000;
@@ -321,11 +322,11 @@ fn an_abort_says_why() {
 }
 
 thread_local! {
-    /// Whether waits of this thread's rank shall be interrupted.
+    /// Whether waits of the rank in this thread are interrupted.
     static QUITS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a call that is interrupted when it first sleeps.
+/// Runs a call that is interrupted when it first sleeps, and returns its error.
 fn quitting<R>(comm: &Communicator, calls: impl FnOnce() -> Result<R, CommError>) -> CommError {
     comm.set_interrupt_check(|| QUITS.get());
     QUITS.set(true);
@@ -335,7 +336,7 @@ fn quitting<R>(comm: &Communicator, calls: impl FnOnce() -> Result<R, CommError>
     given_up
 }
 
-/// Lets other ranks run for some turns; time is virtual.
+/// Lets other ranks run for 20 ms of virtual time.
 fn for_a_while(comm: &Communicator) {
     let until = comm.progress.idle.now() + Duration::from_millis(20);
     while comm.progress.idle.now() < until {
@@ -345,7 +346,8 @@ fn for_a_while(comm: &Communicator) {
 
 #[test]
 fn a_message_that_was_given_up_is_not_received() {
-    // Lengths that are fetched, written and sent, also when the kernel refuses to fetch.
+    // Lengths at which messages are fetched, written and sent, also when the kernel refuses to
+    // fetch.
     for (seed, length) in (0..90).zip([700, 1024, 3000, 10_001].into_iter().cycle()) {
         let faults = Faults { no_fetch: seed % 3 == 0, ..Faults::default() };
         run(&Settings { faults, ..settings(seed, 3) }, |comm| {
@@ -417,7 +419,7 @@ fn all_ranks_are_told_of_a_collective_that_was_given_up() {
                 quitting(comm, &mut call);
             } else {
                 for_a_while(comm);
-                // All messages that it needs may have been sent before.
+                // This call may succeed, if all messages that it needs were sent before.
                 failed.extend(call().err().map(|error| error.to_string()));
             }
             failed.push(comm.barrier().unwrap_err().to_string());
@@ -425,7 +427,7 @@ fn all_ranks_are_told_of_a_collective_that_was_given_up() {
             let mut all = [0_u64];
             other.all_reduce(&[1], &mut all, Op::Sum).unwrap();
             assert_eq!(all, [4]);
-            // Messages still work.
+            // Messages from rank to rank still work.
             let (right, left) = ((comm.rank() + 1) % 4, (comm.rank() + 3) % 4);
             comm.sendrecv(&own, (right, 0), &mut sum, (left, 0)).unwrap();
             (failed, comm.progress.idle.now())

@@ -6,11 +6,11 @@
 //!    word. If it is not 0, the sender sends one byte to the receiver's datagram socket and then
 //!    clears the word.
 //!
-//! Without both barriers the sleeper could miss the record while the sender misses the word (the
-//! store-buffering race). The sender's barrier comes after the record is published, so it does not
-//! delay the receiver: the latency of 8 bytes is the same without it. `membarrier(2)`, with which
-//! only the sleeper would pay, is not used because registering for it takes up to 40 ms in
-//! processes with threads.
+//! Without both barriers the sleeping rank could miss the record while the sender misses the word
+//! (the store-buffering race). The sender's barrier comes after the record is published, so it does
+//! not delay the receiver: the latency of 8 bytes is the same without it. `membarrier(2)`, which
+//! would move the whole cost to the sleeping rank, is not used because registering for it takes up
+//! to 40 ms in processes with threads.
 //!
 //! The socket has an abstract name that the kernel chose, so no other process can have taken it. A
 //! spurious datagram is harmless: the rank polls and sleeps again.
@@ -27,18 +27,18 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Epoll data of the socket; other values are local ranks, whose pidfd is meant.
+/// Epoll data of the socket. The epoll data of a pidfd is the local rank of its process.
 const SOCKET: u64 = u64::MAX;
 
-/// Announces a sleep. The caller polls its rings again afterwards: a sender whose record it does
-/// not see then will see the word.
+/// Announces a sleep in this rank's sleep word. The caller polls its rings once more afterwards:
+/// the sender of any record that this poll misses will see the word.
 pub(super) fn announce_sleep<M: Memory>(memory: &M, word: usize, sleep: u64) {
     memory.store(word, sleep, Ordering::Relaxed);
     memory.fence();
 }
 
-/// Returns the number of the sleep of the rank for which a record was just published, or 0 if it is
-/// awake.
+/// Returns the sleep word of the rank for which a record was just published: the number of its
+/// current sleep, or 0 if the rank is awake.
 #[inline(always)]
 pub(super) fn sleep_number<M: Memory>(memory: &M, word: usize) -> u64 {
     memory.fence();
@@ -49,11 +49,11 @@ pub(super) fn sleep_number<M: Memory>(memory: &M, word: usize) -> u64 {
 #[derive(Debug)]
 pub(super) struct Doorbell {
     socket: UnixDatagram,
-    /// Contains the socket and a pidfd for each peer's process.
+    /// Epoll descriptor of the socket and of a pidfd for each peer's process.
     epoll: Epoll,
-    /// Pidfds by local rank.
+    /// Pidfds of the peers' processes, by local rank.
     processes: Mutex<Vec<Option<OwnedFd>>>,
-    /// Whether the process has ended, by local rank.
+    /// Whether each peer's process has ended, by local rank.
     ended: Vec<AtomicBool>,
     /// Whether this rank's sleep word is set.
     armed: AtomicBool,
@@ -79,7 +79,7 @@ impl Doorbell {
         })
     }
 
-    /// Returns the name of the socket, as peers need it for [`Doorbell::ring`].
+    /// Returns the name of the socket, which peers pass to [`Doorbell::ring`].
     pub(super) fn name(&self) -> io::Result<u64> {
         let address = self.socket.local_addr()?;
         let name = address.as_abstract_name().ok_or(io::ErrorKind::AddrNotAvailable)?;
@@ -88,8 +88,8 @@ impl Doorbell {
         Ok(u64::from_le_bytes(word))
     }
 
-    /// Watches a peer's process for its end. Where the system has no pidfds, only the agent detects
-    /// it.
+    /// Watches a peer's process for its end. If the system does not support pidfds, only the agent
+    /// detects the end.
     pub(super) fn watch(&self, rank: usize, pid: u64) -> io::Result<()> {
         let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
             return Err(io::ErrorKind::InvalidData.into());
@@ -115,22 +115,25 @@ impl Doorbell {
         self.ended[rank].load(Ordering::Relaxed)
     }
 
-    /// Wakes the sleeping rank whose socket has this name, and clears its sleep word.
+    /// Wakes the sleeping local rank `rank`, which has a socket of this name, and clears its sleep
+    /// word. `sleep` is the number of the sleep that is to end.
     #[cold]
     pub(super) fn ring(&self, segment: &Segment, rank: usize, sleep: u64, name: u64) {
         let bytes = name.to_le_bytes();
         let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
         if let Ok(address) = SocketAddr::from_abstract_name(&bytes[..end]) {
-            // Fails if the peer is gone, which its pidfd reports, or if its socket is full, which
-            // wakes it as well.
+            // This fails if the peer is gone, which its pidfd reports, or if the peer's socket is
+            // full, which means that it wakes up anyway.
             let _ = self.socket.send_to_addr(&[1], &address);
         }
-        // Clear the word only after the datagram: a sender killed in between would otherwise leave
-        // a sleeper that no other sender wakes. The sleep's number protects a later sleep.
+        // Clear the word only after the datagram is sent: a sender killed in between would
+        // otherwise leave a sleeping rank that no other sender wakes. If the rank has gone to sleep
+        // again meanwhile, the number differs and the word stays.
         let _ = segment.memory().swap_if(segment.sleep_word(rank), sleep, 0);
     }
 
-    /// Announces that this rank sleeps, once for all its links. Senders of later records ring.
+    /// Announces that this rank is about to sleep, once for all its links. Peers that publish a
+    /// record later [wake](Doorbell::ring) it.
     pub(super) fn arm(&self, segment: &Segment) {
         if self.armed.swap(true, Ordering::Relaxed) {
             return;
@@ -147,11 +150,11 @@ impl Doorbell {
         }
     }
 
-    /// Polls the epoll: drops pending datagrams, and records processes that have ended. Takes a
-    /// system call.
+    /// Polls the epoll descriptor: drops pending datagrams, and records which processes have ended.
+    /// Costs at least one system call.
     pub(super) fn poll(&self) {
         let mut events = [EpollEvent::empty(); 16];
-        // On an error nothing changes until the next call.
+        // If this fails, nothing changes until the next call.
         let count = self.epoll.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
         for event in &events[..count] {
             if event.data() == SOCKET {
@@ -170,7 +173,8 @@ impl Doorbell {
         }
     }
 
-    /// Returns the descriptor that is readable after a ring, or after the end of a peer's process.
+    /// Returns the descriptor that is readable after a peer has rung, or after a peer's process has
+    /// ended.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
     }

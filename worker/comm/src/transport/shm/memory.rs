@@ -1,4 +1,4 @@
-//! Memory accesses of a ring: implemented by shared memory, and by a model of it in tests.
+//! Memory accesses of a ring: implemented for shared memory, and for a model of it in tests.
 
 use rlaunch_sys::{OwnedBytes, SharedMemory};
 use std::sync::atomic::{self, Ordering};
@@ -9,17 +9,18 @@ pub(super) trait Memory {
 
     fn store(&self, word: usize, value: u64, order: Ordering);
 
-    /// Stores `value` if the word is `was`. Returns the previous value either way.
+    /// Stores `value` if the word equals `was`. Returns the previous value, as `Err` if it
+    /// differed.
     fn swap_if(&self, word: usize, was: u64, value: u64) -> Result<u64, u64>;
 
     /// Executes a sequentially consistent fence.
     fn fence(&self);
 
-    /// Executes an acquire fence: later loads are not moved before earlier ones.
+    /// Executes an acquire fence: later loads are not moved before earlier loads.
     fn acquire(&self);
 }
 
-/// Words, and bytes that only one link of this process accesses. Offsets are in bytes.
+/// Atomic words, and bytes that only one link of this process accesses. Offsets are in bytes.
 pub(super) trait Bytes: Memory {
     fn write(&self, offset: usize, bytes: &[u8]);
 

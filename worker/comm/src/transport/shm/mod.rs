@@ -3,9 +3,9 @@
 //! Each ordered pair of ranks has a [`ring`] in the node's shared [`segment`] for packets. Messages
 //! longer than [`EAGER`] are announced by an RTS, and the receiver copies them from the sender's
 //! memory with `process_vm_readv`, from [`HELPED`] bytes on with the sender's help
-//! ([`split_copy`]). If the system forbids that, they go through the ring as data packets. A rank
-//! that sleeps is woken through its [`doorbell`]; [`stall_guard`] handles a helper that is
-//! suspended. [`model`] checks the memory orderings with loom.
+//! ([`split_copy`]). If the system forbids that, long messages go through the ring as data packets.
+//! A rank that sleeps is woken through its [`doorbell`]. [`stall_guard`] handles a sender that is
+//! suspended while it helps. [`model`] checks the memory orderings with loom.
 
 mod doorbell;
 mod memory;
@@ -42,34 +42,36 @@ use std::time::Duration;
 
 /// Longest eager message, in bytes; longer ones are fetched by the receiver.
 const EAGER: usize = 16 << 10;
-/// Longest payload of a packet, in bytes: longer packets would only delay the receiver's start on
-/// them.
+/// Longest payload of a packet, in bytes. With longer packets the receiver could only start later.
 const PACKET: usize = 16 << 10;
-/// Shortest fetched message, in bytes, for which one copy is worth the system call. Two copies
-/// through the ring take 2.5 us for 16 KiB and 4.8 us for 32 KiB, one copy by both ends 3.1 us and
-/// 4.1 us.
+/// Shortest fetched message, in bytes: from here on one copy by a system call costs less than two
+/// copies through the ring. Those two take 2.5 us for 16 KiB and 4.8 us for 32 KiB; one copy that
+/// both ends share takes 3.1 us and 4.1 us.
 const FETCH: usize = 16 << 10;
-/// Bytes read by one system call, so that the kernel pins few pages at a time.
+/// Most bytes that one system call reads, so that the kernel pins few pages at a time.
 const SLICE: usize = 1 << 20;
-/// Shortest message, in bytes, for which the sender is asked to help.
+/// Shortest message, in bytes, for which the receiver asks the sender to copy a part.
 const HELPED: usize = 24 << 10;
-/// Bounds of a slice of a shared copy, in bytes; between them it is half of the message. A system
-/// call costs as much as copying 20 KiB.
+/// Shortest and longest slice of a copy that both ends share, in bytes. Between these bounds a
+/// slice is half of the message. One system call costs as much as copying 20 KiB.
 const CLAIM: std::ops::RangeInclusive<usize> = 16 << 10..=512 << 10;
-/// Empty polls between two checks whether the peer's process is alive.
+/// Number of polls without a packet after which a link checks whether the peer's process is alive.
 const POLLS_PER_CHECK: u32 = 1 << 14;
 
-/// State of this rank on its node that all its shared-memory links have in common.
+/// State that all shared-memory links of this rank share.
 #[derive(Debug)]
 pub(crate) struct ShmNode {
     segment: Segment,
     doorbell: Doorbell,
     me: Identity,
-    /// Ranks share processors, so a sender that helps would take time from other ranks.
+    /// Whether the node has more ranks than processors. A sender that helps with a copy would then
+    /// take time from other ranks.
     oversubscribed: bool,
-    /// Time that a peer may be suspended while it writes to this rank's memory.
+    /// Time that a peer may be suspended while it writes to this rank's memory; `None` for no
+    /// limit.
     timeout: Option<Duration>,
-    /// Value that peers read to test whether they may read this rank's memory.
+    /// Random value whose address is in [`Identity`]. A peer that can read it can fetch from this
+    /// rank.
     _probe: Box<u64>,
 }
 
@@ -77,8 +79,9 @@ impl ShmNode {
     /// Joins the segment of this rank's node. `name` identifies the job and the node: the first
     /// rank to attach creates /dev/shm/`name`, and the last one removes the name.
     ///
-    /// `oversubscribed` means that the node has more ranks than processors. `timeout` is how long a
-    /// peer may be suspended while it writes to this rank's memory, before it is made to continue.
+    /// `oversubscribed` means that the node has more ranks than processors. `timeout` is the time
+    /// that a peer may be suspended while it writes to this rank's memory, before this rank makes
+    /// it continue.
     pub(crate) fn attach(
         name: &str,
         local_rank: usize,
@@ -103,11 +106,8 @@ impl ShmNode {
         Ok(Arc::new(ShmNode { segment, doorbell, me, oversubscribed, timeout, _probe: probe }))
     }
 
-    /// Makes the link to another rank of this node, given by its local rank; `None` until that rank
-    /// has attached.
-    ///
-    /// # Panics
-    /// If `peer` is this rank, or not a local rank of this node.
+    /// Makes the link to the local rank `peer` of this node. Returns `None` until that rank has
+    /// attached.
     pub(crate) fn link(self: &Arc<ShmNode>, peer: usize) -> Result<Option<ShmLink>, LinkError> {
         assert!(peer < self.segment.local_size() && peer != self.segment.local_rank());
         let Some(identity) = self.segment.identity(peer) else { return Ok(None) };
@@ -157,7 +157,8 @@ impl ShmNode {
     }
 }
 
-/// Returns the inode of a namespace of this process, or 0 if /proc does not show it.
+/// Returns the inode number of this process's namespace of the given kind, or 0 if /proc does not
+/// show it.
 fn namespace(kind: &str) -> u64 {
     std::fs::metadata(format!("/proc/self/ns/{kind}")).map_or(0, |metadata| metadata.ino())
 }
@@ -166,35 +167,39 @@ fn namespace(kind: &str) -> u64 {
 #[derive(Debug)]
 pub(crate) struct ShmLink {
     sender: Sender,
-    /// Lines of the ring to the peer.
+    /// Memory of the ring to the peer.
     outgoing: OwnedBytes,
     receiver: Receiver,
-    /// Lines of the ring from the peer.
+    /// Memory of the ring from the peer.
     incoming: OwnedBytes,
-    /// Offsets of the areas for copy requests to the peer, and from the peer.
+    /// Offsets in the segment of the copy requests that this rank sends to the peer, and of those
+    /// that the peer sends.
     own_request: usize,
     peer_request: usize,
-    /// Number of this rank's last copy request, and of the peer's last request that was handled.
+    /// Number of the last copy request that this rank has sent, and of the peer's last request that
+    /// this rank has handled; 0 before the first.
     last_request: u32,
     last_helped: u32,
     peer: usize,
-    /// Offset of the peer's sleep word.
+    /// Offset in the segment of the word that says whether the peer sleeps.
     sleep_word: usize,
     /// Name of the peer's doorbell socket.
     doorbell_name: u64,
-    /// Process id of the peer, if this rank may read its memory.
+    /// Process id of the peer; `None` if this rank may not read the peer's memory.
     peer_pid: Option<Pid>,
     has_said_bye: bool,
-    /// Length of the payload that the last [`Link::send`] had no room for.
+    /// Length in bytes of the payload that the last [`Link::send`] had no room for.
     blocked_payload: usize,
-    /// Number of empty polls.
+    /// Number of polls without a packet; wraps around.
     empty_polls: u32,
     limits: Limits,
     node: Arc<ShmNode>,
 }
 
 impl ShmLink {
-    /// Tests whether the peer's memory can be read, and that the process id means the peer.
+    /// Tests whether the peer's memory can be read, and whether the process id is the peer's:
+    /// `probe` has an address in the peer's memory and the value that is there. If not, this rank
+    /// never reads it.
     fn probe(&mut self, probe: [u64; 2]) {
         let mut bytes = [0; 8];
         let read = self.fetch(probe[0], &mut bytes);
@@ -203,7 +208,7 @@ impl ShmLink {
         }
     }
 
-    /// Wakes the peer if it sleeps. Called after each publication that it may be waiting for.
+    /// Wakes the peer if it sleeps. Called after each change that the peer may be waiting for.
     #[inline(always)]
     fn wake(&self) {
         let sleep = doorbell::sleep_number(self.node.segment.memory(), self.sleep_word);
@@ -212,8 +217,8 @@ impl ShmLink {
         }
     }
 
-    /// Handles an empty poll: helps the peer with a copy if it has asked for that, and checks now and then
-    /// whether it is alive.
+    /// Handles a poll without a packet: copies for the peer if it has asked for help, and checks
+    /// now and then whether the peer is alive. Always returns `false` unless it fails.
     #[inline]
     fn idle(&mut self) -> Result<bool, LinkError> {
         self.sender.idle(&self.outgoing);
@@ -225,8 +230,8 @@ impl ShmLink {
         if self.empty_polls.is_multiple_of(POLLS_PER_CHECK) {
             self.node.doorbell.poll();
         }
-        // The ring is checked after the process: all that the peer sent before its end is in the
-        // ring once the end is visible.
+        // The ring is checked after the process, because everything that the peer sent before its
+        // end is in the ring once the end is detected.
         if self.node.doorbell.ended(self.peer)
             && !self.has_said_bye
             && !self.receiver.waiting(&self.incoming)
@@ -264,7 +269,7 @@ impl ShmLink {
         }
     }
 
-    /// Fetches a message with the sender's help.
+    /// Fetches a message; the sender, if idle, copies part of it.
     fn fetch_split(&mut self, pid: Pid, address: u64, into: &mut [u8]) -> Result<(), ReadError> {
         let slice = (into.len() / 2).clamp(*CLAIM.start(), *CLAIM.end());
         let target = into.as_mut_ptr().expose_provenance() as u64;
@@ -293,8 +298,8 @@ impl ShmLink {
         Ok(())
     }
 
-    /// Waits until the peer has written its `slices` slices or has ended. Returns false if they
-    /// were not all written.
+    /// Waits until the peer has written its `slices` slices or has ended. Returns `false` if the
+    /// peer has not written all of them.
     fn await_written(&self, pid: Pid, slices: usize) -> bool {
         let mut looks = 0_u32;
         let mut stall = None;
@@ -321,7 +326,7 @@ impl ShmLink {
 
 /// Reason why a peer's memory was not read.
 enum ReadError {
-    /// The system forbids it.
+    /// The system forbids the access.
     Forbidden,
     Link(LinkError),
 }
@@ -412,8 +417,8 @@ impl Link for ShmLink {
     fn revoke(&mut self, _: u64) {
         let memory = self.node.segment.memory();
         split_copy::revoke(memory, self.peer_request);
-        // The peer's current request may be for this message, so it must get no more help; another
-        // message merely takes longer without it.
+        // The peer's current request may be for this message, so this rank must no longer help with
+        // it. If the request is for another message, the copy merely takes longer.
         self.last_helped = split_copy::requested(memory, self.peer_request);
     }
 

@@ -1,6 +1,6 @@
-//! Loom models of the ring, the sleep handshake and the split copy: they check every order of two
-//! ranks' loads and stores within bounds. Run them with `cargo test -p rlaunch-comm shm::model`;
-//! `LOOM_MAX_PREEMPTIONS=4` explores more orders.
+//! Loom models of the ring, the sleep handshake and the split copy. They check every order of two
+//! ranks' loads and stores, up to a number of preemptions. Run them with `cargo test -p
+//! rlaunch-comm shm::model`; `LOOM_MAX_PREEMPTIONS=4` checks more orders.
 
 use super::doorbell::{announce_sleep, sleep_number};
 use super::memory::{Bytes, Memory};
@@ -18,12 +18,12 @@ const HEAD: usize = 0;
 const SLEEPS: usize = LINE;
 const PLACE: RingLayout = RingLayout { lines: 2 * LINE, count: 8, head: HEAD };
 
-/// Memory of words that the model tracks; payloads consist of whole words.
+/// Memory that consists of words whose accesses loom tracks. Payloads consist of whole words.
 struct Model(Vec<AtomicU64>);
 
 impl Model {
-    /// Makes memory as it is when the ring has been in use and both ends are at `position`: every
-    /// line looks like the start of a record.
+    /// Makes the memory of a ring that has been in use, with both ends at `position`. All lines
+    /// except the next look like the start of a record.
     fn at(position: u64) -> Model {
         let stale = header(8).to_words()[0];
         let words = 2 * LINE / 8 + PLACE.count * LINE / 8;
@@ -103,7 +103,8 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-/// Sends records with these numbers of words from `position` on, and checks that all arrive.
+/// Sends records with these numbers of payload words, from `position` on, and checks that all
+/// arrive.
 fn everything_arrives(position: u64, records: &'static [usize]) {
     check(move || {
         let memory = Arc::new(Model::at(position));
@@ -192,8 +193,8 @@ fn a_sender_that_sleeps_for_room_is_woken() {
     });
 }
 
-/// Checks a copy by both ends: in one of the orders the sender comes too late, in another it copies
-/// everything.
+/// Checks a copy by both ends. In some orders the sender comes too late to help; in others it
+/// copies everything. `works` says whether the sender's writes succeed.
 fn each_slice_is_copied_once(works: bool) {
     check(move || {
         let memory = Arc::new(Model((0..16).map(|_| AtomicU64::new(0)).collect()));
@@ -241,7 +242,7 @@ fn a_sender_that_cannot_write_says_so() {
     each_slice_is_copied_once(false);
 }
 
-/// The message is one word of its own, which stands for the memory that the kernel copies.
+/// One word of the model stands for the message that the kernel copies.
 #[test]
 fn memory_that_was_given_up_is_not_taken_for_the_message() {
     const MESSAGE: usize = 2 * LINE;

@@ -1,18 +1,19 @@
 //! Ring of records from one rank to another, in memory that both map.
 //!
-//! The ring consists of lines of 64 bytes. A record begins at a line: two words, the first never 0,
-//! and then the payload. The receiver polls the first word of the line where the next record will
-//! begin and nothing else, so that a short message costs the transfer of one cache line.
+//! The ring consists of lines of 64 bytes. A record begins at a line. It has two words of 8 bytes,
+//! of which the first is never 0, and then the payload. The receiver polls the first word of the
+//! line where the next record will begin and nothing else, so that a short message costs the
+//! transfer of one cache line.
 //!
-//! For this the sender keeps the first word at its own end 0: before it publishes a record it
-//! clears the word behind the record, where data from the previous lap would otherwise look like
-//! the next record. It publishes by a release store of the record's first word, which the receiver
-//! loads with acquire ordering.
+//! For this, the line behind the last record must begin with 0. Before the sender publishes a
+//! record, it clears the first word of the line behind it, where data from the previous lap would
+//! otherwise look like the next record. The sender publishes a record by a release store of the
+//! record's first word, which the receiver loads with acquire ordering.
 //!
-//! Records do not wrap around: if one does not fit before the end, a pad record fills the rest.
-//! Positions count lines and never wrap; the place in the ring is the position modulo its size. The
-//! receiver publishes its position in the head word after every eighth of the ring, and the sender
-//! reads it when it runs out of room.
+//! Records do not wrap around: if a record does not fit before the end of the ring, a pad record
+//! fills the rest. Positions count lines and never wrap; the line at a position is the position
+//! modulo the number of lines. The receiver publishes its position in the head word after every
+//! eighth of the ring, and the sender reads the head word when it runs out of room.
 
 use super::memory::{Bytes, Memory};
 use crate::types::error::LinkError;
@@ -20,18 +21,19 @@ use std::sync::atomic::Ordering;
 
 /// Size of a cache line in bytes.
 pub(super) const LINE: usize = 64;
-/// Bytes of the two words before a record's payload.
+/// Length of the two words before a record's payload, in bytes.
 const WORDS: usize = 16;
-/// First word of a pad record: the rest of this lap is empty.
+/// First word of a pad record, which says that the rest of this lap is empty.
 const PAD: u64 = 0xff << 32;
-/// Lines beyond its own end that the sender clears after each record, while the receiver is busy:
-/// the next short record then finds its lines in the sender's cache.
+/// Number of lines behind its last record that the sender clears after each record, while the
+/// receiver is busy. The next short record then finds its lines in the sender's cache.
 const AHEAD: u64 = 2;
-/// Highest number of lines that an idle sender clears, if the last record was as long. This takes a
-/// third off the time of 1 KiB; it does not pay for a sender with more to send.
+/// Most lines that an idle sender clears. It expects the next record to be as long as the last.
+/// Clearing its lines early shortens the time of a 1 KiB message by a third; a sender with more to
+/// send would only lose time.
 const IDLE_AHEAD: u64 = 34;
 
-/// Place of a ring in the segment.
+/// Location and size of a ring in the segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingLayout {
     /// Offset of the first line, a multiple of [`LINE`].
@@ -43,19 +45,19 @@ pub(super) struct RingLayout {
 }
 
 impl RingLayout {
-    /// Returns the longest payload of a record in bytes. Four such records fit, so that sender and
-    /// receiver cannot both wait for each other.
+    /// Returns the longest payload of a record in bytes. Four such records fit into the ring, so
+    /// that sender and receiver cannot both wait for each other.
     pub(super) fn payload(&self) -> usize {
         self.count / 4 * LINE - WORDS
     }
 
-    /// Returns the offset of the line at a position.
+    /// Returns the offset in the segment of the line at a position.
     #[inline(always)]
     fn at(&self, position: u64) -> usize {
         self.lines + (position as usize & (self.count - 1)) * LINE
     }
 
-    /// Returns the byte range of the lines.
+    /// Returns the byte range of the ring's lines in the segment.
     pub(super) fn bytes(&self) -> std::ops::Range<usize> {
         self.lines..self.lines + self.count * LINE
     }
@@ -80,13 +82,13 @@ fn lines(payload: usize) -> u64 {
 #[derive(Debug)]
 pub(super) struct Sender {
     place: RingLayout,
-    /// Position of the next record.
+    /// Position of the next record to send.
     tail: u64,
-    /// End of the lines behind the tail whose first word is 0.
+    /// Position up to which all lines from the tail on begin with 0.
     cleared: u64,
-    /// The receiver's position when it was last read.
+    /// Receiver's position when the sender last read it.
     head: u64,
-    /// Lines of the last record; 0 once [`Sender::idle`] has prepared for the next.
+    /// Number of lines of the last record; 0 once [`Sender::idle`] has cleared lines for the next.
     last: u64,
 }
 
@@ -96,14 +98,15 @@ impl Sender {
         Sender { place, tail: 0, cleared: place.capacity(), head: 0, last: 0 }
     }
 
-    /// Makes the sender of a used ring, in which only the next line is known to begin with 0.
+    /// Makes the sender of a ring that was in use. Only the line at `position` is known to begin
+    /// with 0.
     #[cfg(test)]
     pub(super) fn at(place: RingLayout, position: u64) -> Sender {
         Sender { place, tail: position, cleared: position + 1, head: position, last: 0 }
     }
 
-    /// Writes and publishes a record, or returns `false` if there is no room. The first word must
-    /// not be 0, and its lower half must be the payload's length.
+    /// Writes and publishes a record. Returns `false` if there is no room. The first word must not
+    /// be 0, and its lower half must be the payload's length.
     #[inline]
     pub(super) fn send<M: Bytes>(
         &mut self,
@@ -128,7 +131,7 @@ impl Sender {
         memory.store(at + 8, words[1], Ordering::Relaxed);
         memory.store(at, words[0], Ordering::Release);
         if start != self.tail {
-            // Published last, so that the record behind the pad is complete once the pad is
+            // The pad is published last, so that the record behind it is complete once the pad is
             // visible.
             memory.store(self.place.at(self.tail), PAD, Ordering::Release);
         }
@@ -148,13 +151,13 @@ impl Sender {
     }
 
     /// Clears lines for the next record. Called after a record is published, so that the receiver
-    /// does not wait for it.
+    /// does not wait for the clearing.
     #[inline]
     pub(super) fn prepare<M: Memory>(&mut self, memory: &M) {
         self.clear(memory, self.tail + AHEAD);
     }
 
-    /// Clears lines for a record as long as the last. Called when there is nothing else to do.
+    /// Clears lines for a record as long as the last one. Called when there is nothing else to do.
     #[inline(always)]
     pub(super) fn idle<M: Memory>(&mut self, memory: &M) {
         if self.last != 0 {
@@ -177,7 +180,7 @@ impl Sender {
         (start, start + lines)
     }
 
-    /// Returns whether the lines up to `end`, and the one behind them, are free.
+    /// Returns whether the lines up to `end`, and the line behind them, are free.
     #[inline(always)]
     fn fits<M: Memory>(&mut self, memory: &M, end: u64) -> Result<bool, LinkError> {
         if end - self.head < self.place.capacity() {
@@ -196,7 +199,7 @@ impl Sender {
 #[derive(Debug)]
 pub(super) struct Receiver {
     place: RingLayout,
-    /// Position of the next record.
+    /// Position of the next record to receive.
     head: u64,
     /// Position that was last published in the head word.
     released: u64,
@@ -208,7 +211,7 @@ impl Receiver {
         Receiver { place, head: 0, released: 0 }
     }
 
-    /// Makes the receiver of a used ring.
+    /// Makes the receiver of a ring that was in use, at `position`.
     #[cfg(test)]
     pub(super) fn at(place: RingLayout, position: u64) -> Receiver {
         Receiver { place, head: position, released: position }
@@ -220,8 +223,9 @@ impl Receiver {
         memory.load(self.place.at(self.head), Ordering::Acquire) != 0
     }
 
-    /// Passes the next record, if there is one, to `take` without a copy; the payload is aligned to
-    /// 16 bytes. If `take` fails the record stays in the ring.
+    /// Passes the next record to `take` without a copy, and returns its result; `None` if there is
+    /// no record. The payload is aligned to 16 bytes. If `take` fails, the record stays in the
+    /// ring.
     #[inline]
     pub(super) fn receive<M: Bytes, T>(
         &mut self,
@@ -251,8 +255,8 @@ impl Receiver {
         Ok(Some(taken))
     }
 
-    /// Publishes the receiver's position if an eighth of the ring was consumed since the last time.
-    /// Returns whether it did, so that the caller can wake the sender.
+    /// Publishes the receiver's position if an eighth of the ring was consumed since it was last
+    /// published. Returns whether it was published now, so that the caller can wake the sender.
     #[inline]
     pub(super) fn release<M: Memory>(&mut self, memory: &M) -> bool {
         if self.head - self.released < self.place.capacity() / 8 {

@@ -1,9 +1,10 @@
 //! Shared-memory segment of a node: an entry for each of its ranks, and a ring from each rank to
-//! each other.
+//! each other rank.
 //!
-//! Layout: a line with version and number of ranks, a line with the count of attached ranks, two
-//! lines for each rank (its [`Identity`] and its sleep word), three lines for each ring (head word
-//! and copy requests), and then, from a page boundary on, the rings, grouped by receiver.
+//! Layout: a line (64 bytes) with version and number of ranks, a line with the count of attached
+//! ranks, two lines for each rank (its [`Identity`] and its sleep word), three lines for each ring
+//! (head word and copy requests), and then, from a page boundary on, the rings, grouped by
+//! receiver.
 
 use super::memory::Memory;
 use super::ring::{LINE, RingLayout};
@@ -15,33 +16,34 @@ use rlaunch_sys::{OwnedBytes, SharedMemory};
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// Target size of a segment in bytes: the usual size of /dev/shm in containers.
+/// Size of a segment that the size of its rings aims at, in bytes: the usual size of /dev/shm in
+/// containers.
 const TARGET_SIZE: usize = 64 << 20;
-/// Bounds of a ring's size in bytes. With more than 45 ranks the lower bound takes precedence over
-/// [`TARGET_SIZE`].
+/// Smallest and largest ring, in bytes. With more than 45 ranks the lower bound takes precedence
+/// over [`TARGET_SIZE`].
 const RING_SIZES: std::ops::RangeInclusive<usize> = 32 << 10..=512 << 10;
-/// Bytes of a ring that are prefaulted at the start: two long packets. To fault in all of it would
-/// take longer than the rest of a rank's start.
+/// Bytes of a ring that are prefaulted when a link is made: room for two long packets. Faulting in
+/// the whole ring would take longer than the rest of a rank's start.
 const PREFAULTED: usize = 32 << 10;
-/// Largest page size: the rings of a rank begin at a multiple of it, so that they can be placed on
-/// the rank's NUMA node.
+/// Largest page size of supported systems, in bytes. The rings to one rank begin at a multiple of
+/// it, so that the kernel can place them on that rank's NUMA node.
 const PAGE: usize = 64 << 10;
 
 /// Version of the layout, combined with the number of ranks in the segment's first word.
 const VERSION: u64 = u64::from_le_bytes(*b"rlshm2\0\0");
 const VERSION_WORD: usize = 0;
-/// Word with the number of ranks that have attached.
+/// Offset of the word with the number of ranks that have attached.
 const COUNT_WORD: usize = LINE;
 const RANKS: usize = 2 * LINE;
-/// Size of a rank's entry: one line for its identity, one for its sleep word.
+/// Size of a rank's entry in bytes: one line for its identity, one for its sleep word.
 const RANK: usize = 2 * LINE;
 const PID: usize = 0;
-/// Word that is set to 1 after the rest of the entry is written.
+/// Offset in a rank's entry of the word that is set to 1 after the rest of the entry is written.
 const READY: usize = 8;
 const SLEEP_WORD: usize = LINE;
-/// Size of a ring's control area: the head word's line and the copy requests.
+/// Size of a ring's control area in bytes: the line of the head word, and the copy requests.
 const CONTROL: usize = LINE + split_copy::SIZE;
-/// Offset of the words of an [`Identity`] in an entry.
+/// Offset of the remaining words of an [`Identity`] in a rank's entry, in bytes.
 const IDENTITY: usize = 16;
 
 /// Failure to attach to the node's shared memory.
@@ -50,7 +52,7 @@ pub enum AttachError {
     /// A system call failed.
     #[error("cannot {operation} /dev/shm/{name}")]
     System {
-        /// Attempted operation.
+        /// Operation that failed, for the error text.
         operation: &'static str,
         /// Name of the segment in /dev/shm.
         name: String,
@@ -69,7 +71,7 @@ pub enum AttachError {
         /// Whether the other process is still running.
         is_alive: bool,
     },
-    /// The segment has another version or number of ranks, or is not one of rlaunch.
+    /// The segment has another version or number of ranks, or does not belong to rlaunch.
     #[error("/dev/shm/{name} is not a segment for {local_size} ranks of this version of rlaunch")]
     Other {
         /// Name of the segment in /dev/shm.
@@ -79,7 +81,7 @@ pub enum AttachError {
     },
 }
 
-/// Offsets in the segment, as a pure function of the number of ranks.
+/// Offsets of all entries and rings in the segment, computed from the number of ranks alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SegmentLayout {
     ranks: usize,
@@ -142,12 +144,12 @@ pub(super) struct Identity {
     pub(super) namespaces: [u64; 2],
     /// Name of the rank's doorbell socket.
     pub(super) doorbell: u64,
-    /// Address in the rank's memory, and the random value stored there: a peer that reads this
-    /// value may fetch, and has the right process.
+    /// Address in the rank's memory, and the random value stored there. A peer that reads this
+    /// value has the right process, and may fetch from it.
     pub(super) probe: [u64; 2],
 }
 
-/// One rank's attachment to its node's segment.
+/// Attachment of this rank to its node's segment.
 #[derive(Debug)]
 pub(super) struct Segment {
     memory: SharedMemory,
@@ -216,8 +218,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Returns the identity of a local rank, once it has attached. Rings to it can be written
-    /// before.
+    /// Returns the identity of a local rank, or `None` until that rank has attached.
     pub(super) fn identity(&self, rank: usize) -> Option<Identity> {
         let at = self.layout.rank(rank);
         if self.memory.load(at + READY, Ordering::Acquire) == 0 {
@@ -232,13 +233,13 @@ impl Segment {
         })
     }
 
-    /// Returns the ring from a local rank to this one.
+    /// Returns the ring from a local rank to this rank.
     pub(super) fn ring_from(&self, from: usize) -> RingLayout {
         self.prefault_ring(self.layout.ring(from, self.local_rank))
     }
 
-    /// Returns the ring from this rank to a local rank. Its memory is reserved once that rank has
-    /// attached.
+    /// Returns the ring from this rank to a local rank, which must have attached: only then is the
+    /// ring's memory reserved.
     pub(super) fn ring_to(&self, to: usize) -> RingLayout {
         self.prefault_ring(self.layout.ring(self.local_rank, to))
     }
@@ -249,17 +250,18 @@ impl Segment {
         ring
     }
 
-    /// Claims the lines of a ring, which only one link of this process may use.
+    /// Claims the memory of a ring for one link. Returns `None` if another link of this process has
+    /// it.
     pub(super) fn claim(&self, ring: RingLayout) -> Option<OwnedBytes> {
         self.memory.claim(ring.bytes())
     }
 
-    /// Returns the offset of a ring's copy requests.
+    /// Returns the offset in the segment of a ring's area for copy requests.
     pub(super) fn help(place: RingLayout) -> usize {
         place.head + LINE
     }
 
-    /// Returns the offset of a rank's sleep word.
+    /// Returns the offset in the segment of a rank's sleep word.
     pub(super) fn sleep_word(&self, rank: usize) -> usize {
         self.layout.rank(rank) + SLEEP_WORD
     }

@@ -1,11 +1,11 @@
-//! Copies of one message by both its ends at once.
+//! Copies of one message by its sender and receiver at the same time.
 //!
 //! 1. The receiver of a long message publishes a [`CopyRequest`] in the shared segment.
-//! 2. It copies slices from the front with `process_vm_readv`, while the sender, when idle, copies
-//!    slices from the back with `process_vm_writev`. Each end claims a slice by a compare-and-swap
-//!    of one word before it copies it, until the claims meet.
-//! 3. The receiver closes the request and waits until the sender has written the slices that it
-//!    claimed, because until then the sender may still write into the receiver's buffer.
+//! 2. The receiver copies slices from the front with `process_vm_readv`, while the sender, when
+//!    idle, copies slices from the back with `process_vm_writev`. Before either end copies a slice,
+//!    it claims the slice by a compare-and-swap of one word. Both go on until the claims meet.
+//! 3. The receiver closes the request and waits until the sender has written all slices that the
+//!    sender claimed, because until then the sender may still write into the receiver's buffer.
 //!
 //! If the sender never helps, the receiver copies everything.
 
@@ -14,27 +14,28 @@ use super::ring::LINE;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// Word offsets of a request: its number, or 0 while there is none, then the fields of
-/// [`CopyRequest`].
+/// Byte offsets of the words of a request in a ring's area: its number, or 0 while there is none,
+/// then the fields of [`CopyRequest`].
 const NUMBER: usize = 0;
 const SOURCE: usize = 8;
 const TARGET: usize = 16;
 const LENGTH: usize = 24;
 const SLICE: usize = 32;
-/// Count of exposures that the sender has revoked. It shares the request's cache line, because only
-/// the receiver reads either, and rarely.
+/// Offset of the count of exposures that the sender has revoked. The count shares the request's
+/// cache line, because only the receiver reads either of them, and rarely.
 const REVOKED: usize = 40;
-/// Claim word: the request's number (upper 32 bits), slices claimed from the front (16 bits) and
-/// from the back (16 bits). It has a cache line of its own because both ends write it.
+/// Offset of the claim word: the request's number (upper 32 bits), the slices claimed from the
+/// front (16 bits) and from the back (16 bits). The word has a cache line of its own because both
+/// ends write it.
 const CLAIMED: usize = LINE;
-/// Progress word: the request's number, the [`FAILED`] bit, and the number of slices that the
-/// sender has written.
+/// Offset of the progress word: the request's number (upper 32 bits), the [`FAILED`] bit, and the
+/// number of slices that the sender has written.
 const WRITTEN: usize = LINE + 8;
 const FAILED: u64 = 1 << 31;
 
-/// Size of this area for one ring, in bytes.
+/// Size of a ring's area for copy requests, in bytes.
 pub(super) const SIZE: usize = 2 * LINE;
-/// Highest number of slices, for which the claim word has bits.
+/// Most slices of a message; the claim word has enough bits for this number.
 const MOST: usize = 1 << 12;
 
 /// Request to copy a message from the sender's address to the receiver's.
@@ -58,30 +59,30 @@ impl CopyRequest {
         self.length.div_ceil(self.slice)
     }
 
-    /// Returns the byte range of a slice.
+    /// Returns the byte range in the message of the slice with this index.
     pub(super) fn bytes(&self, slice: usize) -> Range<usize> {
         let end = (slice + 1).saturating_mul(self.slice);
         slice * self.slice..self.length.min(end)
     }
 }
 
-/// Counts a revoked exposure, before the sender changes the memory: a receiver that could have read
-/// changed bytes sees the new count.
+/// Counts a revoked exposure. The sender calls it before it changes the memory, so that a receiver
+/// that could have read changed bytes sees the new count.
 pub(super) fn revoke<M: Memory>(memory: &M, at: usize) {
     let revoked = memory.load(at + REVOKED, Ordering::Relaxed);
     memory.store(at + REVOKED, revoked.wrapping_add(1), Ordering::Relaxed);
     memory.fence();
 }
 
-/// Returns the count of revoked exposures, on the receiver's side. Bytes fetched before the call
-/// are unchanged if the count has not grown.
+/// Returns the count of exposures that the sender has revoked. Bytes that the receiver fetched
+/// before the call are unchanged if the count has not grown.
 #[inline(always)]
 pub(super) fn revoked<M: Memory>(memory: &M, at: usize) -> u32 {
     memory.acquire();
     memory.load(at + REVOKED, Ordering::Relaxed) as u32
 }
 
-/// Publishes a request to help with a copy. Only the receiver calls it, for one request at a time.
+/// Publishes a request to help with a copy. Only the receiver publishes requests, one at a time.
 pub(super) fn request<M: Memory>(memory: &M, at: usize, number: u32, request: &CopyRequest) {
     let number = u64::from(number);
     memory.store(at + SOURCE, request.source, Ordering::Relaxed);
@@ -93,7 +94,7 @@ pub(super) fn request<M: Memory>(memory: &M, at: usize, number: u32, request: &C
     memory.store(at + NUMBER, number, Ordering::Release);
 }
 
-/// Claims the next slice from the front, if there is one.
+/// Claims the next slice from the front, and returns its index; `None` if all slices are claimed.
 pub(super) fn claim_front<M: Memory>(memory: &M, at: usize, slices: usize) -> Option<usize> {
     let mut claimed = memory.load(at + CLAIMED, Ordering::Relaxed);
     loop {
@@ -114,7 +115,8 @@ pub(super) fn close<M: Memory>(memory: &M, at: usize) -> usize {
     usize::from(memory.load(at + CLAIMED, Ordering::Relaxed) as u16)
 }
 
-/// Returns whether the sender has written `slices` slices; `None` if it failed to write one.
+/// Returns whether the sender has written `slices` slices; `None` if the sender failed to write one
+/// of them.
 pub(super) fn written<M: Memory>(memory: &M, at: usize, slices: usize) -> Option<bool> {
     let written = memory.load(at + WRITTEN, Ordering::Acquire) & u64::from(u32::MAX);
     if written & !FAILED < slices as u64 {
@@ -123,14 +125,14 @@ pub(super) fn written<M: Memory>(memory: &M, at: usize, slices: usize) -> Option
     if written & FAILED == 0 { Some(true) } else { None }
 }
 
-/// Returns the number of the current request, or 0; on the sender's side.
+/// Returns the number of the receiver's current request, or 0 if there is none.
 #[inline(always)]
 pub(super) fn requested<M: Memory>(memory: &M, at: usize) -> u32 {
     memory.load(at + NUMBER, Ordering::Acquire) as u32
 }
 
-/// Copies slices of a request by `write` while there are any to claim. Returns false if `write`
-/// failed, after which further help is useless.
+/// Claims slices of the request `number` from the back and copies them by `write`, until all slices
+/// are claimed. Returns `false` if `write` failed; further help is useless then.
 pub(super) fn help<M: Memory>(
     memory: &M,
     at: usize,
@@ -153,8 +155,8 @@ pub(super) fn help<M: Memory>(
         if claimed >> 32 != u64::from(number) || front + back >= slices {
             return true;
         }
-        // If this succeeds the request is the one read above: it is not closed while slices remain
-        // unclaimed, and its words change only after that.
+        // If this succeeds, the request is still the one that was read above: the receiver does not
+        // close it while slices remain unclaimed, and changes its words only after that.
         if memory.swap_if(at + CLAIMED, claimed, claimed + 1).is_err() {
             continue;
         }

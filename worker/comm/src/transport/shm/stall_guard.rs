@@ -1,9 +1,9 @@
 //! Waits for a peer that is suspended while it may write to this rank's memory.
 //!
 //! A slice that the peer has claimed cannot be taken back: whenever the peer continues, it writes.
-//! So the wait ends only when the peer has written or is dead. If waits have a limit, the guard
-//! sends SIGCONT after it. If the peer still does not finish, for example because a debugger or a
-//! frozen cgroup holds it, the guard kills it.
+//! So the wait ends only when the peer has written or is dead. If waits have a time limit, the
+//! guard sends SIGCONT to the peer when the limit has passed. If the peer still does not finish,
+//! for example because a debugger has stopped it or its cgroup is frozen, the guard kills it.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -11,24 +11,24 @@ use rlaunch_bootstrap::deadline::Deadline;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time after which a peer is not merely waiting for a processor.
+/// Time after which a peer counts as suspended, and not merely as waiting for a processor.
 const TURN: Duration = Duration::from_millis(100);
-/// Interval of checks after [`TURN`].
+/// Time that each check sleeps, once [`TURN`] has passed.
 const LOOK: Duration = Duration::from_millis(1);
-/// Time after which the wait is reported on stderr.
+/// Time after which the guard reports the wait on stderr.
 const NOTICE: Duration = Duration::from_secs(10);
-/// Time in which a resumed peer surely finishes its part of a copy, which is at most a few pages.
+/// Time for a resumed peer to finish its part of a copy, which is at most a few pages.
 const REST: Duration = Duration::from_secs(1);
 
-/// Wait for one peer's process.
+/// Guard of the wait for one peer's process.
 #[derive(Debug)]
 pub(super) struct StallGuard {
     pid: Pid,
     begin: Instant,
     limit: Option<Duration>,
     is_reported: bool,
-    /// Whether the peer was stopped when SIGCONT was sent, and its deadline to finish. `None`
-    /// before SIGCONT.
+    /// Whether the peer was stopped when SIGCONT was sent, and the deadline for it to finish;
+    /// `None` before SIGCONT is sent.
     woken: Option<(bool, Deadline)>,
     is_killed: bool,
 }
@@ -39,7 +39,8 @@ impl StallGuard {
         StallGuard { pid, begin, limit, is_reported: false, woken: None, is_killed: false }
     }
 
-    /// Checks the peer after a while without progress.
+    /// Reports the wait, or resumes or kills the peer, if the wait has lasted long enough. Sleeps
+    /// for [`LOOK`] once [`TURN`] has passed.
     pub(super) fn check(&mut self) {
         let lasted = self.begin.elapsed();
         if lasted > TURN {
@@ -64,7 +65,7 @@ impl StallGuard {
     }
 }
 
-/// Stops the peer again if it was stopped before.
+/// Stops the peer again if it was stopped before the guard resumed it.
 impl Drop for StallGuard {
     fn drop(&mut self) {
         if self.woken.is_some_and(|(was_stopped, _)| was_stopped) && !self.is_killed {

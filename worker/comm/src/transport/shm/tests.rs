@@ -66,7 +66,7 @@ fn receive(link: &mut ShmLink) -> Result<(Header, Vec<u8>), LinkError> {
     Ok(kept.0.remove(0))
 }
 
-/// Sleeps until something arrives. Returns whether it really slept.
+/// Sleeps until something arrives. Returns `false` if there was something at once.
 fn sleep(link: &mut ShmLink, wants_room: bool) -> bool {
     let slept = match link.arm(wants_room).unwrap() {
         Armed::NoFd | Armed::Ready => false,
@@ -81,7 +81,7 @@ fn sleep(link: &mut ShmLink, wants_room: bool) -> bool {
     slept
 }
 
-/// Waits until a rank has set its sleep word.
+/// Waits until a local rank has set its sleep word.
 fn until_asleep(node: &ShmNode, rank: usize) {
     let (start, word) = (Instant::now(), node.segment.sleep_word(rank));
     while node.segment.memory().word(word).load(Ordering::Relaxed) == 0 {
@@ -107,7 +107,8 @@ impl Count {
     }
 }
 
-/// Flag that is set on drop, so that a thread that waits for it ends even if the test fails.
+/// Guard that sets a flag on drop, so that a thread that waits for the flag ends even if the test
+/// fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -184,7 +185,7 @@ fn both_ends_copy_a_message_that_is_fetched() {
             }
         });
         let (_ends, start) = (Ends(&over), Instant::now());
-        // The other thread may not get a processor for a while.
+        // The helping thread may not get a processor for a while.
         let rounds = (0..).take_while(|&round| round < 300 || !helped.is_more_than(0, start));
         for round in rounds {
             let length = message.len() - round % 300 * 9_000;
@@ -203,7 +204,7 @@ fn a_rank_that_is_asked_for_help_does_not_sleep() {
     split_copy::request(theirs.node.segment.memory(), theirs.own_request, 1, &request);
     assert!(matches!(ours.arm(false).unwrap(), Armed::Ready));
     ours.disarm();
-    // The addresses are invalid: the copy fails, and reports it.
+    // The addresses are invalid, so the help fails and reports that.
     assert!(!ours.receive(&mut Kept::default()).unwrap());
     assert_eq!(split_copy::close(theirs.node.segment.memory(), theirs.own_request), 1);
     assert_eq!(split_copy::written(theirs.node.segment.memory(), theirs.own_request, 1), None);
@@ -248,7 +249,7 @@ fn a_sleeper_is_woken_for_every_packet() {
         let start = Instant::now();
         let is_enough = |tag| tag >= PACKETS && slept.is_more_than(100, start);
         for tag in 0.. {
-            // Sends at varying moments while the other falls asleep.
+            // Sends at varying moments while the receiver falls asleep.
             for _ in 0..tag * 7 % 4_000 {
                 std::hint::spin_loop();
             }
@@ -325,7 +326,7 @@ fn nobody_rings_for_a_rank_that_is_awake() {
     assert!(matches!(theirs.arm(false).unwrap(), Armed::Ready));
 }
 
-/// Role that another process plays when one of the tests below starts it.
+/// Role of a child process: one of the tests below starts this test in another process.
 #[test]
 fn another_process_plays_its_role() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -358,7 +359,7 @@ fn another_process_plays_its_role() {
     }
 }
 
-/// Another process and the link to it. The process is killed on drop.
+/// Child process and the link to it. The process is killed on drop.
 struct Other(Child, ShmLink);
 
 impl Other {
@@ -426,7 +427,7 @@ fn a_message_is_fetched_from_another_process() {
 fn what_a_killed_process_sent_comes_before_its_end() {
     let mut other = Other::plays("killed");
     other.kill();
-    // The end of the process is known before its packets are polled.
+    // The end of the process is detected before its packets are polled.
     assert!(matches!(other.1.arm(false).unwrap(), Armed::Ready));
     other.1.disarm();
     assert!(other.1.node.doorbell.ended(1));
@@ -467,7 +468,7 @@ fn a_process_that_said_bye_may_end() {
     other.1.node.doorbell.poll();
     assert!(other.1.node.doorbell.ended(1));
     assert!(!other.1.receive(&mut Kept::default()).unwrap());
-    // The ended peer does not keep the others from sleeping.
+    // The ended peer does not keep the rank from sleeping on links to other peers.
     let Armed::Watch(watched) = other.1.arm(false).unwrap() else { panic!() };
     let mut fds = [PollFd::new(watched.fd, PollFlags::POLLIN)];
     assert_eq!(poll(&mut fds, PollTimeout::ZERO).unwrap(), 0);

@@ -1,4 +1,4 @@
-//! Pseudo-random numbers from a seed: SplitMix64 (Steele, Lea, Flood 2014).
+//! Pseudo-random numbers from a seed, by SplitMix64 (Steele, Lea, Flood 2014).
 
 /// Generator whose numbers depend only on its seed.
 #[derive(Debug)]

@@ -1,5 +1,5 @@
-//! Simulated links, for tests: packets travel through memory in a [`SimWorld`], where one rank runs
-//! at a time and a seed decides the order, delays and faults.
+//! Simulated links, for tests. Packets travel through the memory of a [`SimWorld`], in which one
+//! rank runs at a time and a seed decides the order of ranks, the delays and the faults.
 
 mod dice;
 mod world;
@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use world::SimMessage;
 
-/// Limits are low so that small tests have long messages.
+/// Size limits, in bytes. They are low so that small tests have long messages.
 const EAGER: usize = 256;
 const PACKET: usize = 1024;
 
@@ -30,7 +30,7 @@ pub(crate) struct SimLink {
     to: usize,
     /// Packet that is being delivered in parts, and the number of bytes delivered.
     half: Option<(Header, Vec<u8>, usize)>,
-    /// Memory exposed to the peer's writes, by the address that the peer was given.
+    /// Memory exposed to the peer's writes, by the address that the peer received for it.
     exposed: BTreeMap<u64, (BufferId, Range<usize>)>,
 }
 
@@ -39,12 +39,12 @@ impl SimLink {
         SimLink { world: world.clone(), from, to, half: None, exposed: BTreeMap::new() }
     }
 
-    /// Returns whether this pair writes long messages; the other half of the pairs fetches them.
+    /// Returns whether this pair of ranks writes long messages; other pairs fetch them.
     fn writes(&self) -> bool {
         (self.from + self.to) % 2 == 1
     }
 
-    /// Carries out a write of the peer, as a device would.
+    /// Writes the peer's bytes to memory of this rank, as a device would.
     fn write_here(
         &mut self,
         address: u64,
@@ -54,17 +54,19 @@ impl SimLink {
         let unknown = LinkError::Protocol("it wrote to memory that was not exposed");
         let (buffer, range) = self.exposed.remove(&address).ok_or(unknown)?;
         assert_eq!(range.len(), bytes.len(), "length of the exposed memory");
-        // The device does not know memory that was taken back.
+        // If the program has taken the buffer back, these calls have no effect.
         if let Some(buffers) = sink.buffers() {
             buffers.conceal(buffer, &range);
             buffers.write(buffer, range.clone(), |memory| memory.copy_from_slice(bytes));
-            // Exposed again: to this process a device's write looks like another's.
+            // Expose the memory again: this rank must not access it before the peer reports the
+            // write.
             buffers.expose(buffer, range);
         }
         Ok(())
     }
 
-    /// Delivers some bytes of a packet that is being delivered in parts.
+    /// Delivers the next bytes of a packet that is being delivered in parts. Returns whether there
+    /// is such a packet.
     fn deliver_part(&mut self, sink: &mut dyn Sink) -> Result<bool, LinkError> {
         let Some((header, payload, came)) = &mut self.half else { return Ok(false) };
         let most = 1 + self.world.chance(payload.len());
@@ -154,7 +156,7 @@ impl Link for SimLink {
     fn expose_write(&mut self, buffers: &BufferTable, into: LocalSlice) -> Exposure {
         let range = into.range();
         match self.world.chance(8) {
-            // Simulates too little lockable memory, or a slow registration.
+            // Simulate memory that cannot be locked, or a slow registration.
             0 => return Exposure::Refused,
             1 => return Exposure::Pending,
             _ if !buffers.expose(into.buffer, range.clone()) => return Exposure::Refused,

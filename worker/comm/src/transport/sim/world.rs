@@ -1,5 +1,5 @@
-//! Network of a simulated job: packets in flight between ranks, whose turn it is to run, and the
-//! virtual time.
+//! State of a simulated job: packets in flight between ranks, the rank that runs, and the virtual
+//! time.
 
 use super::Dice;
 use crate::transport::packet::Header;
@@ -10,7 +10,8 @@ use std::time::Duration;
 /// Faults of a simulated job.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    /// Rank that dies, and the number of turns after which it does.
+    /// Rank that dies, and the number of turns of all ranks after which it dies; `None` if no rank
+    /// dies.
     pub dies: Option<(usize, u64)>,
     /// Whether ranks are forbidden to fetch from each other's memory.
     pub no_fetch: bool,
@@ -18,13 +19,13 @@ pub struct Faults {
 
 /// Upper bound of a packet's travel time.
 const FLIGHT: Duration = Duration::from_micros(300);
-/// Upper bounds of the time that a turn and a poll of a link take.
+/// Upper bounds of the virtual time that a turn of a rank takes, and a poll of a link.
 const TURN: Duration = Duration::from_micros(20);
 const POLL: Duration = Duration::from_micros(5);
-/// Number of packets in flight from one rank to another.
+/// Most packets in flight from one rank to another.
 const ROOM: usize = 4;
 
-/// Kind of a transmission.
+/// Content of a packet in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SimMessage {
     /// Packet of a link.
@@ -50,16 +51,17 @@ struct WorldState {
     /// Whether each rank's program is running.
     running: Vec<bool>,
     alive: Vec<bool>,
-    /// End of each sleeping rank's sleep if nothing wakes it.
+    /// Time at which each sleeping rank wakes up by itself; `None` for ranks that do not sleep.
     asleep: Vec<Option<Duration>>,
-    /// Pairs (sleeper, peer) for which an arrival from the peer wakes the sleeper; the value says
-    /// whether room to send does, too.
+    /// Pairs of a sleeping rank and a peer, where anything that arrives from the peer wakes the
+    /// rank. The value says whether room to send to the peer wakes it, too.
     armed: BTreeMap<(usize, usize), bool>,
     faults: Faults,
     wires: BTreeMap<(usize, usize), VecDeque<InFlight>>,
-    /// Completed writes, by writer and target.
+    /// Transfer ids of writes that have arrived and are not reported to the writer yet, by writer
+    /// and target.
     confirmed: BTreeMap<(usize, usize), VecDeque<u32>>,
-    /// Messages exposed for fetching, by address.
+    /// Copies of the messages exposed for fetching, by their simulated address.
     exposed: BTreeMap<u64, Vec<u8>>,
     /// Number of revoked exposures, by sender and receiver.
     revoked: BTreeMap<(usize, usize), u32>,
@@ -73,7 +75,7 @@ pub(crate) struct SimWorld {
 }
 
 impl SimWorld {
-    /// Makes a world of `ranks` ranks whose programs have not begun.
+    /// Makes the state for `ranks` ranks whose programs have not begun.
     pub(crate) fn new(seed: u64, ranks: usize, faults: Faults) -> SimWorld {
         let state = WorldState {
             dice: Dice::new(seed),
@@ -119,8 +121,8 @@ impl SimWorld {
         state.wires.entry((from, to)).or_default().push_back(packet);
     }
 
-    /// Takes the next packet that has arrived. A poll takes time, so a packet may arrive between
-    /// two polls of one turn.
+    /// Takes the next packet that has arrived at rank `to`. The call takes virtual time, so a
+    /// packet may arrive between two polls in one turn.
     pub(super) fn take(&self, from: usize, to: usize) -> Option<(SimMessage, Vec<u8>)> {
         let mut state = self.lock();
         state.pass(POLL);
@@ -130,7 +132,8 @@ impl SimWorld {
         Some((packet.message, packet.payload))
     }
 
-    /// Returns whether a rank may sleep until something arrives from this peer.
+    /// Returns whether the rank `me` may sleep until something arrives from this peer, and if so
+    /// records that the arrival wakes it.
     pub(super) fn arm(&self, me: usize, peer: usize, wants_room: bool) -> bool {
         let mut state = self.lock();
         let may_sleep = !state.has_event(me, peer, wants_room);
@@ -144,14 +147,14 @@ impl SimWorld {
         self.lock().armed.remove(&(me, peer));
     }
 
-    /// Reports to the writer of a message that it has arrived.
+    /// Queues the report to rank `from` that its write to rank `to` has completed.
     pub(super) fn confirm(&self, from: usize, to: usize, transfer: u32) {
         self.lock().confirmed.entry((from, to)).or_default().push_back(transfer);
     }
 
     pub(super) fn confirmed(&self, from: usize, to: usize) -> Option<u32> {
         let mut state = self.lock();
-        // A completion may be delayed.
+        // Simulates a delayed completion.
         if state.dice.below(3) == 0 {
             return None;
         }
@@ -173,7 +176,7 @@ impl SimWorld {
         Some(address)
     }
 
-    /// Counts a revoked exposure, and overwrites the memory as the program of `from` would.
+    /// Counts a revoked exposure, and overwrites the message, as the program of rank `from` would.
     pub(super) fn revoke(&self, from: usize, to: usize, address: u64) {
         let mut state = self.lock();
         *state.revoked.entry((from, to)).or_default() += 1;
@@ -188,7 +191,7 @@ impl SimWorld {
 
     pub(super) fn fetch(&self, address: u64, into: &mut [u8]) -> bool {
         let mut state = self.lock();
-        // The kernel may forbid it.
+        // Simulates a kernel that forbids the access.
         if state.dice.below(8) == 0 {
             return false;
         }
@@ -199,7 +202,7 @@ impl SimWorld {
         true
     }
 
-    /// Waits for the first turn of `me`.
+    /// Waits for the first turn of the rank `me`.
     pub(crate) fn begin(&self, me: usize) {
         drop(self.await_turn(self.lock(), me));
     }
@@ -208,7 +211,8 @@ impl SimWorld {
         self.lock().now
     }
 
-    /// Ends a turn, and returns at the next turn of `me`: after a sleep of `longest` at most.
+    /// Ends a turn of the rank `me`, which sleeps for up to `longest`. Returns when its next turn
+    /// begins.
     pub(crate) fn pass(&self, me: usize, longest: Duration) {
         let mut state = self.lock();
         state.asleep[me] = Some(state.now.saturating_add(longest));
@@ -257,7 +261,7 @@ impl WorldState {
         while !running.iter().any(|&rank| self.is_awake(rank)) {
             self.now = self.next_event();
         }
-        // Sometimes a rank is woken without a reason.
+        // Sometimes any rank may run, even one that nothing has woken.
         let is_fair = self.dice.below(8) > 0;
         let turns = running.iter().filter(|&&rank| !is_fair || self.is_awake(rank));
         let turns: Vec<usize> = turns.copied().collect();
@@ -270,7 +274,8 @@ impl WorldState {
         is_over || armed.any(|(&(me, peer), &wants_room)| self.has_event(me, peer, wants_room))
     }
 
-    /// Returns whether a poll of this peer, or a send to it, would make progress.
+    /// Returns whether the rank `me` would make progress if it polled this peer or, if
+    /// `wants_room`, sent to it.
     fn has_event(&self, me: usize, peer: usize, wants_room: bool) -> bool {
         let has_come = match self.wires.get(&(peer, me)).and_then(VecDeque::front) {
             Some(packet) => packet.ready <= self.now,
@@ -282,7 +287,7 @@ impl WorldState {
         has_come || is_completed || !self.alive[me] || (wants_room && has_room)
     }
 
-    /// Returns the time of the next event, while all ranks sleep.
+    /// Returns the time of the next arrival or end of a sleep. Called while all ranks sleep.
     fn next_event(&self) -> Duration {
         let arrivals = self.wires.values().filter_map(VecDeque::front).map(|packet| packet.ready);
         let ends = self.asleep.iter().flatten().copied();

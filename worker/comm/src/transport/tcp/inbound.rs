@@ -1,4 +1,4 @@
-//! Receives packets from one socket.
+//! Receiving of packets from one socket.
 
 use super::{IoOutcome, PACKET};
 use crate::transport::Sink;
@@ -8,24 +8,24 @@ use std::fmt;
 use std::io::{self, IoSliceMut, Read};
 use std::net::TcpStream;
 
-/// Bytes that are read ahead into the buffer.
+/// Size of the buffer for data that is read ahead, in bytes.
 const AHEAD: usize = 64 << 10;
-/// Bytes that are read ahead while a long packet is expected, whose payload is to be read straight
-/// into its place.
+/// Most bytes to read ahead while a long packet is expected: its payload shall be read straight
+/// into the receiver's memory and not into the buffer.
 const SHORT_AHEAD: usize = 256;
-/// Longest payload, in bytes, that is always delivered whole. Longer ones may be delivered in
+/// Longest payload, in bytes, that is always delivered whole. Longer payloads may be delivered in
 /// parts.
 const WHOLE: usize = 16 << 10;
-/// Bytes that one call receives at most before other links get their turn.
+/// Number of bytes after which a call stops receiving, so that other links get their turn.
 const TURN: usize = 4 << 20;
 
 /// Receive state of a link.
 pub(super) struct Inbound {
-    /// Data read ahead, of which `begin..end` is not delivered yet.
+    /// Data that was read ahead; the bytes `begin..end` are not delivered yet.
     buffer: Box<[u8]>,
     begin: usize,
     end: usize,
-    /// Long packet of which a part has been delivered.
+    /// Long packet that has been delivered in part.
     long: Option<Long>,
     /// Whether the next packet is probably long.
     expects_long: bool,
@@ -35,11 +35,11 @@ pub(super) struct Inbound {
 #[derive(Clone, Copy, Debug)]
 struct Long {
     header: Header,
-    /// Bytes of the payload that were delivered.
+    /// Number of bytes of the payload that were delivered.
     offset: usize,
 }
 
-/// State of the peer's end of the stream.
+/// State of the stream of data from the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StreamEnd {
     Open,
@@ -79,8 +79,8 @@ impl Inbound {
         self.stream_end == StreamEnd::Ended
     }
 
-    /// Delivers what has arrived to the sink. Returns whether anything has; if not it took one
-    /// system call.
+    /// Delivers data that has arrived to the sink. Returns whether any has; if not, the call has
+    /// cost one system call.
     pub(super) fn receive(
         &mut self,
         socket: &TcpStream,
@@ -101,14 +101,15 @@ impl Inbound {
                 self.deliver(sink)?;
             }
             total += count;
-            // After a short read the kernel has no more data.
+            // After a partial read the kernel has no more data.
             if count < asked || total >= TURN {
                 return Ok(true);
             }
         }
     }
 
-    /// Handles the end of the stream, once all data before it was delivered.
+    /// Handles the end of the stream. If no goodbye packet has arrived, this is an error, which is
+    /// returned only by a call that has not received data (`has_received`).
     fn end_of_stream(&mut self, has_received: bool) -> Result<bool, LinkError> {
         match self.stream_end {
             StreamEnd::Open if has_received => Ok(true),
@@ -130,15 +131,15 @@ impl Inbound {
         Ok((asked, moved))
     }
 
-    /// Returns the number of bytes to read ahead. It is never 0, because undelivered data is at the
-    /// front of the buffer and shorter than a header and [`WHOLE`] bytes.
+    /// Returns the number of bytes to read ahead. The number is never 0, because undelivered data
+    /// is at the front of the buffer and shorter than a header and [`WHOLE`] bytes.
     fn room_ahead(&self) -> usize {
         let room = self.buffer.len() - self.end;
         if self.expects_long { room.min(SHORT_AHEAD) } else { room }
     }
 
-    /// Reads the rest of a long payload straight into its place, and what follows it into the
-    /// buffer, which is empty.
+    /// Reads the rest of a long payload straight into the receiver's memory, and the data that
+    /// follows it into the buffer, which is empty.
     fn read_long(
         &mut self,
         long: Long,
@@ -184,7 +185,7 @@ impl Inbound {
         }
     }
 
-    /// Delivers every complete packet in the buffer, and the beginning of a long one.
+    /// Delivers every complete packet in the buffer, and the beginning of a long packet.
     fn deliver(&mut self, sink: &mut dyn Sink) -> Result<(), LinkError> {
         while let Some((head, rest)) = self.buffer[self.begin..self.end].split_first_chunk() {
             let header = from_bytes(head)?;

@@ -1,10 +1,11 @@
 //! Links over TCP: one socket for each pair of ranks.
 //!
 //! A packet is its header, 16 bytes in little-endian order, and its payload. Long payloads go from
-//! the sender's memory into the kernel and from there straight into the receiver's; small packets
-//! are read ahead into a buffer, so that one system call receives many of them.
+//! the sender's memory into the kernel, and from there straight into the receiver's memory. Small
+//! packets are read ahead into a buffer, so that one system call receives many of them.
 //!
-//! [`outbound`] and [`inbound`] have the two directions. [`watch`] has the descriptor for a sleep.
+//! [`outbound`] sends and [`inbound`] receives. [`watch`] has the descriptor on which a link
+//! sleeps.
 
 mod inbound;
 mod outbound;
@@ -25,36 +26,36 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 use watch::SocketWatch;
 
-/// Longest eager message, in bytes: up to here a copy costs less than the round trip of an RTS and
-/// CTS.
+/// Longest eager message, in bytes: up to this length a copy costs less than the round trip of RTS
+/// and CTS.
 const EAGER: usize = 64 << 10;
 /// Longest payload of one packet, in bytes.
 const PACKET: usize = 1 << 20;
 
-/// Time without any acknowledgement after which a host, or the network to it, counts as down. The
-/// kernel's own limit, `TCP_USER_TIMEOUT`, is not used because it also ends connections whose peers
-/// merely do not read.
+/// Time without any acknowledgement after which the peer's host, or the network to it, counts as
+/// down. The kernel's own limit, `TCP_USER_TIMEOUT`, is not used because it also ends connections
+/// to peers that merely do not read.
 const SILENCE: Duration = Duration::from_secs(12);
-/// Interval of checks for silence while a rank sleeps.
+/// Interval between checks for missing acknowledgements while a rank sleeps.
 const SILENCE_CHECK: Duration = Duration::from_secs(1);
 /// Keepalive of an idle connection: seconds before the first probe, seconds between probes, and
-/// number of probes.
+/// number of unanswered probes after which the connection fails.
 const KEEP_IDLE: u32 = 4;
 const KEEP_EVERY: u32 = 3;
 const KEEP_COUNT: u32 = 3;
 const KEEP_TOTAL: Duration = Duration::from_secs((KEEP_IDLE + KEEP_EVERY * KEEP_COUNT) as u64);
 
-/// Link to one other rank over TCP. Dropping it closes the connection; data sent before still
-/// arrives if all received data was read.
+/// Link to one peer over TCP. Dropping it closes the connection; data that was sent still arrives
+/// if all received data was read.
 #[derive(Debug)]
 pub(crate) struct TcpLink {
     socket: TcpStream,
     inbound: Inbound,
     outbound: Outbound,
     watch: SocketWatch,
-    /// Time of the last check for silence.
+    /// Time of the last check for missing acknowledgements.
     silence_checked: Instant,
-    /// State of the check.
+    /// State of the check: how long acknowledgements have been missing.
     silence: PeerSilence,
 }
 
@@ -82,13 +83,14 @@ impl TcpLink {
         })
     }
 
-    /// Fails if the peer's host has been silent for too long.
+    /// Fails if the peer's host has acknowledged nothing for [`SILENCE`]. Checks at most once per
+    /// [`SILENCE_CHECK`].
     fn check_silence(&mut self) -> Result<(), LinkError> {
         if self.silence_checked.elapsed() < SILENCE_CHECK {
             return Ok(());
         }
         self.silence_checked = Instant::now();
-        // If the kernel does not tell, keepalive finds a dead peer.
+        // If the kernel does not report the time, keepalive finds a dead peer.
         let silent = self.silence.check(self.socket.as_fd()).unwrap_or(None);
         match silent.filter(|silent| *silent >= SILENCE) {
             Some(silent) => Err(LinkError::Silent(silent)),
@@ -156,7 +158,7 @@ fn keep_alive(socket: &TcpStream) -> nix::Result<()> {
 enum IoOutcome {
     /// Number of bytes moved; more than 0 unless 0 were requested.
     Bytes(usize),
-    /// Nothing to read, or no room to write.
+    /// There was nothing to read, or no room to write.
     WouldBlock,
     /// The connection is closed.
     Closed,

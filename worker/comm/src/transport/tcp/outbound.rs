@@ -1,4 +1,4 @@
-//! Sends packets over one socket.
+//! Sending of packets over one socket.
 
 use super::IoOutcome;
 use crate::transport::packet::Header;
@@ -10,21 +10,22 @@ use std::io::{self, IoSlice};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 
-/// Longest payload, in bytes, that is copied behind its header: cheaper than a system call with two
-/// buffers.
+/// Longest payload, in bytes, that is copied behind its header: the copy is cheaper than a system
+/// call with two buffers.
 const SMALL: usize = 496;
 
-/// Size, in bytes, of a first write for payloads of up to twice this size. The kernel transmits
-/// nothing of such a payload before it has copied the last byte; if the first part is written
-/// separately the peer copies it meanwhile, which takes a fifth off the time. The kernel itself
-/// splits longer payloads.
+/// Size, in bytes, of a separate first write for payloads that are longer than this, but at most
+/// twice as long. The kernel transmits nothing of such a payload before it has copied the last
+/// byte. If the first part is written separately, the peer copies that part meanwhile, which
+/// shortens the transfer by a fifth. The kernel itself splits longer payloads.
 const EARLY: usize = 32 << 10;
 
-/// A broken connection must be an error and not SIGPIPE, because the process belongs to the
-/// program.
+/// Flags of all sends. A broken connection must be an error and not SIGPIPE, because the process
+/// belongs to the program.
 const FLAGS: MsgFlags = MsgFlags::MSG_NOSIGNAL.union(MsgFlags::MSG_DONTWAIT);
 
-/// Send state of a link: bytes sent of the current packet, and a buffer for small packets.
+/// Send state of a link: number of bytes sent of the current packet, and a buffer for small
+/// packets.
 pub(super) struct Outbound {
     sent: usize,
     small: [u8; Header::SIZE + SMALL],
@@ -44,7 +45,8 @@ impl Default for Outbound {
 }
 
 impl Outbound {
-    /// Sends a packet, or continues one. Returns `true` once all of it is written.
+    /// Sends a packet, or continues the packet of the previous call. Returns `true` once all of it
+    /// is written.
     #[inline]
     pub(super) fn send(
         &mut self,
@@ -73,7 +75,7 @@ impl Outbound {
         if !self.count_sent(&moved)? {
             return Ok(false);
         }
-        // After a short write the socket buffer is full; another call would fail.
+        // After a partial write the socket buffer is full; another call would fail.
         if self.sent < head.len() + payload.len() {
             return Ok(false);
         }
@@ -81,7 +83,7 @@ impl Outbound {
         Ok(true)
     }
 
-    /// Counts written bytes. Returns whether any were written.
+    /// Counts the bytes that a system call has written. Returns whether there were any.
     fn count_sent(&mut self, moved: &IoOutcome) -> Result<bool, LinkError> {
         match moved {
             IoOutcome::Bytes(count) => self.sent += count,
@@ -92,7 +94,7 @@ impl Outbound {
     }
 }
 
-/// Writes what follows the first `sent` bytes of `head` and `body`.
+/// Writes `head` and `body` without their first `sent` bytes.
 fn write_two(
     socket: &TcpStream,
     head: &[u8],
@@ -110,7 +112,7 @@ fn write_two(
     IoOutcome::written(result.map_err(|errno: Errno| io::Error::from(errno)))
 }
 
-/// Encodes a header for the wire.
+/// Encodes a header in the byte order of the connection.
 #[inline]
 pub(super) fn to_bytes(header: Header) -> [u8; Header::SIZE] {
     let [first, second] = header.to_words();

@@ -1,5 +1,5 @@
-//! Descriptor on which a link sleeps: its socket, or an epoll(7) of it once the stream has ended,
-//! since the socket would stay readable.
+//! Descriptor on which a link sleeps: its socket or, once the peer has ended the stream, an
+//! epoll(7) descriptor. The socket itself would stay readable from then on.
 
 use crate::transport::WatchedFd;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
@@ -7,16 +7,16 @@ use std::io;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Epoll of a socket at the end of its stream, made when it is first needed.
+/// Epoll descriptor for a socket at the end of its stream, made when it is first needed.
 #[derive(Debug, Default)]
 pub(super) struct SocketWatch {
     epoll: Option<Epoll>,
-    /// Whether the socket is a member of the epoll, watched for room to write.
+    /// Whether the socket was added to the epoll descriptor, to wait for room to write.
     is_member: bool,
 }
 
 impl SocketWatch {
-    /// Returns the epoll descriptor, if it was ever made.
+    /// Returns the epoll descriptor; `None` if it was never needed.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.epoll.as_ref().map(|epoll| epoll.0.as_fd())
     }
@@ -40,7 +40,8 @@ impl SocketWatch {
             if writes {
                 epoll.add(socket, EpollEvent::new(EpollFlags::EPOLLOUT, 0))?;
             } else {
-                // The kernel reports the end of a member's stream even if no event is requested.
+                // The kernel reports the end of the stream of an added socket even if no event is
+                // requested.
                 epoll.delete(socket)?;
             }
             self.is_member = writes;

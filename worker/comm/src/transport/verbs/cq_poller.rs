@@ -1,5 +1,5 @@
-//! Completion queue, protection domain and completion channel that all links of an opened device
-//! share.
+//! Completion queue, protection domain and completion channel of an opened device, which all its
+//! links share.
 
 use super::failed;
 use crate::types::error::LinkError;
@@ -15,30 +15,31 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Source of [`CqPoller::number`].
 static NUMBERS: AtomicUsize = AtomicUsize::new(0);
 
-/// Shared completion queue of one opened device. It distributes completions to the links by the
-/// tags of their slots.
+/// Shared completion queue of one opened device. It passes each completion to the link with the tag
+/// that is in the completion's id.
 #[derive(Debug)]
 pub(crate) struct CqPoller {
     pub(crate) resources: Resources,
     channel: Arc<CompletionChannel>,
-    /// Number that is unique in this process, as the key of buffer registrations.
+    /// Number of this poller, unique in this process: the key under which buffers are registered.
     pub(super) number: usize,
     state: Mutex<PollState>,
 }
 
 #[derive(Debug, Default)]
 struct PollState {
-    /// Completions that were polled and not yet collected, by the tag of their slots.
+    /// Completions that were polled and not yet [collected](CqPoller::collect), by the tag of the
+    /// link's buffers.
     queues: BTreeMap<u64, VecDeque<Completion>>,
     batch: CompletionBatch,
-    /// A notification was requested and its event has not been drained.
+    /// Whether a notification was requested and its event has not been drained.
     requested: bool,
-    /// A link has asked to sleep on the channel.
+    /// Whether a link has asked to sleep on the channel.
     armed: bool,
 }
 
 impl CqPoller {
-    /// Makes the shared resources for `pairs` queue pairs of this depth.
+    /// Makes the shared resources for up to `pairs` queue pairs of this depth.
     pub(crate) fn open(
         context: &Arc<Context>,
         pairs: usize,
@@ -46,9 +47,9 @@ impl CqPoller {
     ) -> Result<Arc<CqPoller>, VerbsError> {
         let domain = ProtectionDomain::allocate(context)?;
         let channel = CompletionChannel::create(context)?;
-        // When queue pairs fail, all their work requests complete at once. The completion queues of
-        // devices are large enough for the queue pairs that are connected at the start (up to 255);
-        // in larger jobs few pairs ever connect.
+        // When queue pairs fail, all their work requests complete at once. Devices allow completion
+        // queues that are large enough for the queue pairs connected at the start (up to 255). In
+        // larger jobs few queue pairs are ever connected.
         let pairs = u32::try_from(pairs).unwrap_or(u32::MAX);
         let entries = pairs.saturating_mul(depth.send + depth.receive);
         let entries = entries.min(context.limits()?.completions);
@@ -66,7 +67,7 @@ impl CqPoller {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts to collect completions for the slots with this tag.
+    /// Starts to keep completions with this tag for [`CqPoller::collect`].
     pub(super) fn join(&self, tag: u64) {
         self.state().queues.insert(tag, VecDeque::new());
     }
@@ -75,7 +76,8 @@ impl CqPoller {
         self.state().queues.remove(&tag);
     }
 
-    /// Swaps the empty `inbox` for the completions of the slots with this tag.
+    /// Moves the completions with this tag into `inbox`, which must be empty. Polls the completion
+    /// queue if there are none.
     #[inline]
     pub(super) fn collect(
         &self,
@@ -106,8 +108,8 @@ impl CqPoller {
         Ok(has_any)
     }
 
-    /// Requests a notification. Returns whether the link may sleep: no completion is pending, and
-    /// the next one raises an event on the channel.
+    /// Prepares the link with this tag to sleep. Returns whether it may: no completion for it is
+    /// pending, and the next completion raises an event on the channel.
     pub(super) fn arm(&self, tag: u64) -> Result<bool, LinkError> {
         let mut state = self.state();
         if state.queues.get(&tag).is_some_and(|queue| !queue.is_empty()) {
@@ -122,18 +124,18 @@ impl CqPoller {
             self.resources.completions.arm().map_err(|error| failed(&error))?;
             state.requested = true;
         }
-        // Completions that precede the request raise no event, so poll again. Their links were
-        // armed before and must be polled by the caller.
+        // Completions that precede the request raise no event, so poll again. If there are any, the
+        // caller must not sleep, because they may belong to links that it has armed already.
         state.armed = !self.poll(&mut state)?;
         Ok(state.armed)
     }
 
-    /// Ends a sleep. Links whose peers have left are no longer armed, so their events are drained
-    /// here; the channel would stay readable otherwise.
+    /// Ends a sleep. A link whose peer has left is no longer armed, but its completions still raise
+    /// events. They are drained here; the channel would stay readable otherwise.
     pub(super) fn disarm(&self, has_peer_left: bool) {
         let mut state = self.state();
         if std::mem::take(&mut state.armed) || (has_peer_left && state.requested) {
-            // An error shows up again in the next call.
+            // An error is returned again by the next call.
             let _ = self.take_events(&mut state);
         }
     }

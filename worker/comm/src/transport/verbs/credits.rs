@@ -1,34 +1,38 @@
-//! Flow control by credits: counts the receive slots of both ends. It does not touch the device.
+//! Flow control by credits: counts the receive buffers (slots) of both ends. This module does not
+//! touch the device.
 //!
 //! A message that finds no posted receive is lost, or resent only after a long pause (RNR retry).
 //! So each end counts the messages that it has sent and how many of them the peer has consumed.
 //! Each message carries the sender's count of consumed messages. When half of an end's slots have
-//! been consumed since it last reported, and it has nothing to send, it sends a message with only
-//! the count. One slot is reserved for these messages, so that two ends whose slots are all full
-//! can still report to each other.
+//! been consumed since its last report, and the end has nothing else to send, it sends a message
+//! with only the count. One slot is reserved for such messages, so that two ends whose slots are
+//! all full can still report to each other.
 
 use crate::types::error::LinkError;
 
 /// Message counts of one end of a link.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Credits {
-    /// Receive slots of the peer.
+    /// Number of receive slots of the peer.
     theirs: u32,
-    /// Receive slots of this end.
+    /// Number of receive slots of this end.
     own: u32,
-    /// Messages sent to the peer, and those of them that it has consumed. Both wrap around.
+    /// Number of messages sent to the peer, and how many of them the peer has consumed. Both wrap
+    /// around.
     sent: u32,
     taken: u32,
-    /// Messages consumed from the peer, and those of them that were reported to it.
+    /// Number of messages consumed from the peer, and how many of them were reported to the peer.
+    /// Both wrap around.
     received: u32,
     returned: u32,
-    /// This end must not send before the peer's first message.
+    /// Whether this end must not send before it has received the peer's first message.
     waits_for_peer: bool,
 }
 
 impl Credits {
     /// Makes the counts of an end with `own` receive slots, whose peer has `theirs`; both have at
-    /// least 2. With `waits_for_peer` this end sends nothing before the peer's first message.
+    /// least 2. With `waits_for_peer` this end sends nothing before it has received the peer's
+    /// first message.
     pub(super) fn new(theirs: u32, own: u32, waits_for_peer: bool) -> Credits {
         Credits { theirs, own, sent: 0, taken: 0, received: 0, returned: 0, waits_for_peer }
     }
@@ -37,22 +41,23 @@ impl Credits {
         self.sent.wrapping_sub(self.taken)
     }
 
-    /// Returns whether a message with a packet may be sent.
+    /// Returns whether the peer has a slot for a message with a packet, besides the reserved slot.
     pub(super) fn may_send(&self) -> bool {
         !self.waits_for_peer && self.under_way() + 1 < self.theirs
     }
 
-    /// Returns whether a message with only the count may be sent.
+    /// Returns whether the peer has a slot for a message with only the count.
     pub(super) fn may_send_credits(&self) -> bool {
         !self.waits_for_peer && self.under_way() < self.theirs
     }
 
-    /// Returns whether a message with only the count is due.
+    /// Returns whether half of this end's slots have been consumed since its last report.
     pub(super) fn is_due(&self) -> bool {
         self.received.wrapping_sub(self.returned) >= (self.own / 2).max(1)
     }
 
-    /// Counts a sent message, and returns the count of consumed messages that it has to carry.
+    /// Counts a sent message, and returns the count of consumed messages that the message must
+    /// carry.
     pub(super) fn on_send(&mut self) -> u32 {
         self.sent = self.sent.wrapping_add(1);
         self.returned = self.received;
@@ -60,7 +65,7 @@ impl Credits {
     }
 
     /// Counts a received message that carries the peer's count `consumed`. Fails if the peer claims
-    /// to have consumed more messages than were sent.
+    /// to have consumed more messages than this end has sent.
     pub(super) fn on_receive(&mut self, consumed: u32) -> Result<(), LinkError> {
         if consumed.wrapping_sub(self.taken) > self.under_way() {
             return Err(LinkError::Protocol(
@@ -80,8 +85,8 @@ mod tests {
     use crate::transport::sim::Dice;
     use std::collections::VecDeque;
 
-    /// Message on the wire: the count of consumed messages, and the number of its packet, if it has
-    /// one.
+    /// Message between the ends: the count of consumed messages, and the number of the packet, if
+    /// the message has one.
     type Message = (u32, Option<u32>);
 
     struct End {
@@ -103,7 +108,7 @@ mod tests {
             End { credits, slots: VecDeque::new(), sent: 0, received: 0 }
         }
 
-        /// Sends the next number, if allowed.
+        /// Sends the next numbered packet, up to number `last`, if the credits allow it.
         fn on_send(&mut self, last: u32, to: &mut End) {
             if self.sent < last && self.credits.may_send() {
                 let consumed = self.credits.on_send();
@@ -128,7 +133,7 @@ mod tests {
         }
     }
 
-    /// Holds for every order of steps, every number of slots, and ends with nothing to send.
+    /// Checks many orders of steps and numbers of slots, also with ends that have nothing to send.
     #[test]
     fn nothing_is_lost_and_nobody_waits_for_ever() {
         for seed in 0..2000 {
@@ -165,8 +170,8 @@ mod tests {
         }
     }
 
-    /// Messages with only the count are sent for every half of the slots, and never in answer to
-    /// one another.
+    /// Messages with only the count are sent whenever half of the slots are consumed, and never in
+    /// answer to each other.
     #[test]
     fn two_who_have_nothing_to_say_fall_silent() {
         let (mut one, mut other) = (End::new(8, 8, false), End::new(8, 8, false));

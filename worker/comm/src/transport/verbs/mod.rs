@@ -1,13 +1,13 @@
 //! Links over RDMA: one reliable-connected (RC) queue pair for each pair of ranks.
 //!
-//! A message on the wire is a word of 8 bytes for flow control ([`credits`]) and then, except in
-//! messages with only the count, a packet: header and payload. It is copied into a registered send
-//! slot (bounce buffer), sent as one SEND work request, and stays in a receive slot of the peer
-//! until it has been processed.
+//! A message of the device is a word of 8 bytes for flow control ([`credits`]) and then, unless the
+//! message has only that word, a packet: header and payload. The message is copied into a
+//! registered send buffer (send slot), sent as one SEND work request, and stays in a receive buffer
+//! (receive slot) of the peer until the peer has processed it.
 //!
-//! Long messages are written by RDMA WRITE from the sender's memory straight into the receiver's,
-//! whose address and rkey are in the CTS. Work requests of a queue pair are executed in order, so
-//! packets sent later arrive after the written data.
+//! Long messages of the program are written by RDMA WRITE from the sender's memory straight into
+//! the receiver's memory, at the address and with the rkey in the CTS. Work requests of a queue
+//! pair are executed in order, so packets sent later arrive after the written data.
 //!
 //! All links of a device share a protection domain and a completion queue ([`CqPoller`]).
 
@@ -33,49 +33,51 @@ use std::time::{Duration, Instant};
 
 /// Length of the flow-control word before each packet, in bytes.
 const PREFIX: usize = 8;
-/// Length of all that precedes a payload, in bytes.
+/// Length of everything before a payload, in bytes.
 const HEAD: usize = PREFIX + Header::SIZE;
-/// Shortest message, in bytes, that is sent by RDMA WRITE: from here on it costs less to register
-/// memory than to copy into and out of slots.
+/// Shortest message, in bytes, that is sent by RDMA WRITE: from this length on it costs less to
+/// register memory than to copy into and out of slots.
 const WRITE: usize = 32 << 10;
-/// Bytes of one RDMA WRITE; some devices do not take more.
+/// Most bytes of one RDMA WRITE; some devices accept no more.
 const CHUNK: usize = 4 << 20;
-/// Completions that are processed before other links get their turn.
+/// Most completions that one call processes before other links get their turn.
 const TURN: usize = 16;
-/// Silence after which a peer that this rank waits for is sent a message. A device detects that the
-/// peer's device is gone only by missing acknowledgements.
+/// Time without messages from a peer after which a rank that waits for it sends it a message. A
+/// device detects only by missing acknowledgements that the peer's device is gone.
 const SILENCE: Duration = Duration::from_secs(2);
-/// NICs delay interrupts to raise fewer of them, and emulated hosts are slow.
+/// Time until a sleeping rank continues after data has arrived. It is long because NICs delay
+/// interrupts to raise fewer of them, and emulated hosts are slow.
 const WAKE_LATENCY: Duration = Duration::from_millis(10);
 
-/// Parameters of a link, which both ends have agreed on.
+/// Parameters of a link that both ends have agreed on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LinkConfig {
     /// Longest payload in bytes; a multiple of 64.
     pub(crate) payload: usize,
-    /// Receive slots of the peer, and of this end: at least two each.
+    /// Number of receive slots of the peer, and of this end; at least two each.
     pub(crate) slots: (u32, u32),
 }
 
 impl LinkConfig {
-    /// Returns the size of a slot for this payload, in bytes.
+    /// Returns the size of a slot for payloads of up to `payload` bytes, in bytes.
     pub(crate) fn slot(payload: usize) -> usize {
         HEAD + payload
     }
 }
 
-/// End that sends the first message. iWARP requires it to be the end that connected.
+/// End of a connection that sends the first message. iWARP requires it to be the end that
+/// connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FirstSender {
     /// This end, immediately.
     Local,
-    /// The peer; this end sends nothing before.
+    /// The peer; this end sends nothing before it has received the peer's first message.
     Peer,
     /// Either end.
     Either,
 }
 
-/// RDMA link to one other rank.
+/// Link to one peer over RDMA.
 #[derive(Debug)]
 pub(crate) struct VerbsLink {
     slots: BounceBuffers,
@@ -84,21 +86,23 @@ pub(crate) struct VerbsLink {
     payload: usize,
     /// Completions that are not processed yet.
     inbox: VecDeque<Completion>,
-    /// When the peer was first found silent, or was last sent a probe.
+    /// Time of the last probe, or else when this rank began to wait for the peer; `None` after each
+    /// message from the peer.
     silent: Option<Instant>,
     /// Status of the first work request that failed.
     failed: Option<WcStatus>,
-    /// Error on which the device rejected a work request. Messages that arrived before are still
+    /// Error with which the device rejected a work request. Messages that arrived earlier are still
     /// processed.
     refused: Option<LinkError>,
     /// Whether [`PacketKind::Bye`] has arrived.
     has_peer_left: bool,
-    /// Number of work requests that must have completed for the goodbye packet to be delivered.
+    /// Number of completed work requests from which on the goodbye packet is known to be delivered;
+    /// 0 before it is sent.
     bye_posted: u64,
-    /// Bytes posted of the message that is being written.
+    /// Number of bytes already posted of the message that is being written.
     begun: usize,
-    /// Written messages: the count of work requests after which each has completed, and its
-    /// transfer id.
+    /// Messages that were posted as writes and have not completed: the count of completed work
+    /// requests from which on each is complete, and its transfer id.
     writing: VecDeque<(u64, u32)>,
 }
 
@@ -108,8 +112,8 @@ pub(super) fn failed(error: &VerbsError) -> LinkError {
 }
 
 impl VerbsLink {
-    /// Makes a link from `slots` of a connected queue pair whose peer has posted its receives. Both
-    /// ends pass the same `config`, each from its own point of view.
+    /// Makes a link from the buffers `slots` of a connected queue pair. The peer must have posted
+    /// its receives. Both ends pass the same `config`, each from its own point of view.
     pub(crate) fn new(
         slots: BounceBuffers,
         poller: Arc<CqPoller>,
@@ -138,7 +142,7 @@ impl VerbsLink {
         link
     }
 
-    /// Returns the properties of a link with this longest payload, in bytes.
+    /// Returns the properties of a link whose longest payload has `payload` bytes.
     pub(crate) fn link_hint(payload: usize) -> LinkHint {
         let (fetch, write) = (usize::MAX, WRITE.max(payload + 1));
         let limits =
@@ -146,18 +150,19 @@ impl VerbsLink {
         LinkHint { limits, wake_latency: WAKE_LATENCY, is_rdma: true }
     }
 
-    /// Returns whether a work request for a packet may be posted; the last one is reserved for
+    /// Returns whether the send queue has room for a packet. The last entry is reserved for
     /// [`VerbsLink::send_credits`].
     fn has_room(&self) -> bool {
         self.slots.available() > 1
     }
 
-    /// Returns whether a packet may be posted.
+    /// Returns whether a packet may be sent: the peer has a slot, the send queue has room, and the
+    /// device has not rejected a work request.
     fn may_send(&self) -> bool {
         self.credits.may_send() && self.has_room() && self.refused.is_none()
     }
 
-    /// Records that the device rejects work requests.
+    /// Records the first error with which the device rejected a work request.
     fn refuse(&mut self, error: &VerbsError) {
         self.refused.get_or_insert_with(|| failed(error));
     }
@@ -170,7 +175,7 @@ impl VerbsLink {
         }
     }
 
-    /// Calls [`VerbsLink::send_credits`] if it is due and possible.
+    /// Calls [`VerbsLink::send_credits`] if a report to the peer is due and possible.
     #[inline]
     fn send_credits_if_due(&mut self) {
         let may_send_credits = self.credits.may_send_credits() && self.slots.available() > 0;
@@ -189,7 +194,7 @@ impl VerbsLink {
         }
     }
 
-    /// Handles an empty poll. Fails if no further message can arrive.
+    /// Handles a poll without a completion. Fails if no further message can arrive.
     fn on_empty_poll(&mut self) -> Result<bool, LinkError> {
         self.check()?;
         match self.refused.take() {
@@ -216,7 +221,8 @@ impl VerbsLink {
             }
             Some(BufferEvent::Sent) => self.written(sink),
             Some(BufferEvent::Failed(status)) => {
-                // The first failed work request has the cause; those after it are only flushed.
+                // The first failed work request has the cause; the requests after it are only
+                // flushed.
                 if self.failed.is_none_or(WcStatus::is_flushed) {
                     self.failed = Some(status);
                 }
@@ -236,7 +242,8 @@ impl VerbsLink {
         Ok(())
     }
 
-    /// Posts RDMA WRITEs for the rest of a message, as long as there is room.
+    /// Posts RDMA WRITEs for the rest of a message while there is room. `begun` is the number of
+    /// bytes posted so far.
     fn post(
         slots: &mut BounceBuffers,
         from: Written<'_>,
@@ -256,8 +263,8 @@ impl VerbsLink {
 }
 
 impl CqPoller {
-    /// Calls `uses` with the registration of a lent buffer on this device, and the buffer's offset
-    /// in the registered region. Registers the buffer if necessary.
+    /// Calls `uses` with the registration of a lent buffer on this device, and with the buffer's
+    /// offset in the registered region. Registers the buffer first if necessary.
     fn with_registration<R>(
         &self,
         buffers: &BufferTable,
@@ -270,7 +277,8 @@ impl CqPoller {
     }
 }
 
-/// Message to be written: its source in a registered region, and its remote address and rkey.
+/// Message to be written: its source range in a registered region, and the address and rkey of the
+/// peer's memory.
 #[derive(Clone, Copy)]
 struct Written<'r> {
     region: &'r UserMr,
@@ -341,7 +349,7 @@ impl Link for VerbsLink {
             Some(RemoteBuf { address, key: region.rkey().into() })
         });
         match place {
-            // The program must not access the memory until the peer has written it.
+            // From here on the program cannot access the memory until the peer has written it.
             Attached::Used(Some(place)) if buffers.expose(buffer, start..start + length) => {
                 Exposure::At(place)
             }
@@ -446,7 +454,8 @@ fn to_bytes(header: Header) -> [u8; Header::SIZE] {
     (u128::from(first) | u128::from(second) << 64).to_le_bytes()
 }
 
-/// Decodes a message: applies its flow-control word, and returns its packet, if it has one.
+/// Decodes a message: passes its flow-control word to `credits`, and returns its packet; `None` if
+/// it has only the word.
 fn decode_message<'m>(
     message: &'m [u8],
     credits: &mut Credits,

@@ -95,7 +95,7 @@ fn a_peer_that_dies_with_unread_packets_is_gone_for_both_directions() {
     assert!(link.send(header(PacketKind::Eager, 2, 4), &[4; 4]).unwrap());
     let waiting = |peer: &TcpStream| peer.peek(&mut [0; 20]).unwrap();
     assert_eq!(waiting(&peer), 20);
-    // Closing with unread data sends a reset.
+    // TCP sends a reset when a socket with unread data is closed.
     drop(peer);
     let mut sink = Recorder::new(usize::MAX);
     assert!(matches!(until_error(&mut link, &mut sink), LinkError::Gone));

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Makes both ends of a connection, with small kernel buffers if `small`. Small segments keep TCP
-/// from waiting for room for a large one.
+/// from waiting until there is room for a large segment.
 fn sockets(small: bool) -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     if small {
@@ -38,7 +38,7 @@ fn links(small: bool) -> (TcpLink, TcpLink) {
     (TcpLink::new(one).unwrap(), TcpLink::new(other).unwrap())
 }
 
-/// Makes a link, and the bare socket of its peer.
+/// Makes a link, and the plain socket of its peer.
 fn bare() -> (TcpLink, TcpStream) {
     let (one, other) = sockets(false);
     (TcpLink::new(one).unwrap(), other)
@@ -52,12 +52,12 @@ fn bytes(seed: u32, length: usize) -> Vec<u8> {
     (0..length as u32).map(|at| (at.wrapping_mul(31) ^ at >> 9).wrapping_add(seed) as u8).collect()
 }
 
-/// Encodes a packet for the wire.
+/// Encodes a packet as it is sent.
 fn encoded(header: Header, payload: &[u8]) -> Vec<u8> {
     [&to_bytes(header)[..], payload].concat()
 }
 
-/// Sink that keeps all packets. It offers `piece` bytes of memory at a time for packets in parts.
+/// Sink that keeps all packets. For packets in parts it offers `piece` bytes of memory at a time.
 #[derive(Default)]
 struct Recorder {
     packets: Vec<(Header, Vec<u8>)>,
@@ -111,11 +111,11 @@ fn cross(from: &mut TcpLink, to: &mut TcpLink, packets: &[(Header, Vec<u8>)], si
         to.receive(sink).unwrap();
         assert!(Instant::now() < end, "{} packets came", sink.packets.len());
     }
-    // Not `assert_eq`, which would print a mebibyte.
+    // `assert_eq` would print a mebibyte.
     assert!(sink.packets[first..] == *packets, "what came is not what was sent");
 }
 
-/// Receives until an error.
+/// Receives until an error, and returns it.
 fn until_error(link: &mut TcpLink, sink: &mut Recorder) -> LinkError {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -126,7 +126,7 @@ fn until_error(link: &mut TcpLink, sink: &mut Recorder) -> LinkError {
     }
 }
 
-/// Receives until `count` packets have arrived.
+/// Receives until `sink` has `count` packets.
 fn until_came(link: &mut TcpLink, sink: &mut Recorder, count: usize) {
     let end = Instant::now() + PATIENCE;
     while sink.packets.len() < count {
@@ -135,7 +135,7 @@ fn until_came(link: &mut TcpLink, sink: &mut Recorder, count: usize) {
     }
 }
 
-/// Returns whether the descriptor of a link becomes ready within this time.
+/// Returns whether a rank that sleeps on the link would wake up within this time.
 fn wakes(link: &mut TcpLink, wants_room: bool, milliseconds: u16) -> bool {
     let Armed::Watch(watched) = link.arm(wants_room).unwrap() else { return true };
     let mut flags = PollFlags::POLLIN;
@@ -146,7 +146,7 @@ fn wakes(link: &mut TcpLink, wants_room: bool, milliseconds: u16) -> bool {
     ready
 }
 
-/// Pseudo-random numbers: xorshift.
+/// Generator of pseudo-random numbers (xorshift).
 struct Random(u64);
 
 impl Random {
