@@ -1,25 +1,25 @@
-//! The last line that `rlaunch-worker reap` prints: what was cleaned up on a host.
+//! The last line that `rlaunch-worker reap` prints: what was cleaned up after a job on one host.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Text before the names of processes that could not be inspected.
+/// Text between the numbers and the processes that could not be inspected.
 const HIDDEN: &str = "; could not look into ";
 
-/// Outcome of cleaning up after a job on one host.
+/// Outcome of the clean-up after a job on one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CleanupReport {
-    /// Nothing of the job is left.
+    /// Everything that was found of the job has been removed.
     Clean {
-        /// Number of processes that were ended.
+        /// Number of processes of the job that were ended.
         ended: usize,
         /// Number of shared-memory files that were removed.
         segments: u32,
-        /// Processes of the user that could not be inspected and may belong to the job; often
-        /// empty.
+        /// Processes of the user that could not be inspected, each with pid, name and state. They
+        /// may belong to the job. Empty if every process could be inspected.
         hidden: String,
     },
-    /// Names of processes that could not be ended.
+    /// Processes of the job that could not be ended, each with pid, name and state.
     Remaining(String),
 }
 

@@ -1,28 +1,28 @@
-//! Time limits that restart when the waiting process itself was suspended.
+//! Time limits that start again if the waiting process was suspended.
 //!
 //! A process that was stopped (Ctrl-Z, a frozen container, a paused VM) or starved of CPU time
-//! finds its timers expired when it runs again, although the answer it waits for may already be in
-//! a socket buffer. [`Deadline`] recognises this by a check that happens late. It has no clock of
-//! its own: callers pass the current time.
+//! finds its timers expired when it runs again, although the awaited answer may already be in a
+//! socket buffer. [`Deadline`] detects a suspension by a check that happens late. It has no clock:
+//! callers pass the current time.
 
 use std::time::{Duration, Instant};
 
-/// Delay of a timer that shows its process to have been suspended or starved of CPU time.
+/// Delay of a check that counts as proof of a suspension, or of starvation of CPU time.
 pub const SUSPENSION_THRESHOLD: Duration = Duration::from_millis(500);
 
-/// Most restarts of one deadline. Without this bound, a host whose timers are always late would
-/// wait for ever.
+/// Maximum number of restarts of one deadline. Without it, a process on a host whose timers are
+/// always late would wait for ever.
 const MAX_RESTARTS: u32 = 3;
 
-/// Usual interval between checks, for [`Deadline::checked_every`].
+/// Usual interval between checks, to be passed to [`Deadline::checked_every`].
 pub const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Time limit that restarts when a check happens more than [`SUSPENSION_THRESHOLD`] late: the
-/// awaited event may have arrived unread, or its sender may have been suspended as well.
+/// Time limit that starts again when a check happens more than [`SUSPENSION_THRESHOLD`] late. The
+/// awaited data may have arrived unread, or its sender may have been suspended as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
     limit: Duration,
-    /// Time between two checks.
+    /// Planned time between two checks.
     interval: Duration,
     due: Instant,
     next_check: Instant,
@@ -30,14 +30,15 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// Makes a deadline that is checked only when it is due.
+    /// Makes a deadline that expires at `now + limit`. The only check is due at that time.
     pub fn after(limit: Duration, now: Instant) -> Deadline {
         let due = now + limit;
         Deadline { limit, interval: limit, due, next_check: due, restarts: 0 }
     }
 
-    /// Adds a check every `interval`, so that suspensions that end before the deadline are noticed
-    /// too. An unnoticed one shortens the wait by `interval` plus [`SUSPENSION_THRESHOLD`] at most.
+    /// Adds a check every `interval`, so that a suspension which ends before the deadline is
+    /// detected too. A suspension that remains undetected shortens the wait by at most `interval`
+    /// plus [`SUSPENSION_THRESHOLD`].
     pub fn checked_every(self, interval: Duration) -> Deadline {
         let begin = self.due - self.limit;
         Deadline { interval, next_check: self.due.min(begin + interval), ..self }
@@ -48,35 +49,37 @@ impl Deadline {
         self.limit
     }
 
-    /// Returns when the limit expires, unless it is restarted before.
+    /// Returns the time at which the limit expires if no suspension is detected.
     pub fn due(&self) -> Instant {
         self.due
     }
 
-    /// Returns when to call [`Deadline::has_expired`] next. A process that calls it much later was
-    /// suspended.
+    /// Returns the time at which [`Deadline::has_expired`] must be called next. A later call counts
+    /// as proof of a suspension.
     pub fn next_check(&self) -> Instant {
         self.next_check
     }
 
-    /// Returns how many suspensions have restarted the limit since [`Deadline::restart`].
+    /// Returns how often a suspension has restarted the limit, since [`Deadline::restart`] at most.
     pub fn restarts(&self) -> u32 {
         self.restarts
     }
 
-    /// Excludes the time from `since` to `now`, when the awaited event could not happen.
+    /// Extends the limit by the time from `since` to `now`, in which the awaited event could not
+    /// happen.
     pub fn exclude(&mut self, since: Instant, now: Instant) {
         let passed = now.saturating_duration_since(since);
         self.due += passed;
         self.next_check += passed;
     }
 
-    /// Starts the full time limit again, with a fresh count of restarts.
+    /// Starts the full time limit again at `now`, and resets the count of restarts.
     pub fn restart(&mut self, now: Instant) {
         *self = Deadline::after(self.limit, now).checked_every(self.interval);
     }
 
-    /// Tells whether the limit has expired at `now`. A late check restarts it instead.
+    /// Tells whether the limit has expired at `now`. A check that is too late restarts the limit
+    /// and returns `false`.
     pub fn has_expired(&mut self, now: Instant) -> bool {
         if now > self.next_check + SUSPENSION_THRESHOLD && self.restarts < MAX_RESTARTS {
             let restarts = self.restarts + 1;

@@ -1,4 +1,4 @@
-//! Errors with their causes as one line of text.
+//! Formatting of an error and its causes as one line of text.
 
 use std::error::Error;
 

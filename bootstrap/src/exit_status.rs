@@ -3,17 +3,17 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Exit status of a rank.
+/// Exit status of a rank's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExitStatus {
-    /// Exit code.
+    /// The process exited with this code.
     Code(i32),
-    /// Number of the signal that killed the rank.
+    /// The process was killed by the signal with this number.
     Signal(i32),
 }
 
 impl ExitStatus {
-    /// Tells whether the rank exited with code 0.
+    /// Tells whether the process exited with code 0.
     pub fn success(self) -> bool {
         self == ExitStatus::Code(0)
     }

@@ -3,22 +3,22 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Longest frame that either side accepts, in bytes. It has room for a job with a full environment.
+/// Maximum length of a frame's message, in bytes. It has room for a job with a full environment.
 pub const MAX_FRAME: usize = 8 << 20;
 
-/// Longest output of a login shell that is skipped before the agent's hello, in bytes.
+/// Maximum length in bytes of a login shell's output before the agent's hello, which is skipped.
 pub const MAX_NOISE: usize = 256 << 10;
 
 /// Error of encoding or decoding a frame.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    /// The announced length is above [`MAX_FRAME`].
+    /// The message is longer than [`MAX_FRAME`]. Contains its length in bytes.
     #[error("frame of {0} bytes, {MAX_FRAME} at most")]
     TooLong(usize),
-    /// The body does not decode as a message.
+    /// The bytes of a frame do not decode as a message.
     #[error("unreadable frame of {length} bytes")]
     Unreadable {
-        /// Length of the body, in bytes.
+        /// Length of the message, in bytes.
         length: usize,
         /// Error of the decoder.
         source: postcard::Error,
@@ -26,12 +26,12 @@ pub enum FrameError {
     /// The message cannot be serialised.
     #[error("cannot encode a message")]
     Encode(#[source] postcard::Error),
-    /// No hello arrived within [`MAX_NOISE`] bytes.
+    /// The agent's hello did not arrive within the first [`MAX_NOISE`] bytes.
     #[error("no hello within the first {MAX_NOISE} bytes")]
     NoHello,
 }
 
-/// Encodes a message as one frame. Fails if it is longer than [`MAX_FRAME`].
+/// Encodes a message as one frame. Fails if the message is longer than [`MAX_FRAME`] bytes.
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
     let mut frame = postcard::to_extend(message, vec![0; 4]).map_err(FrameError::Encode)?;
     let length = frame.len() - 4;
@@ -41,11 +41,11 @@ pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
     Ok(frame)
 }
 
-/// Decoder that turns a byte stream, however it is split, back into messages.
+/// Decoder that turns a byte stream back into messages. The stream may be split anywhere.
 #[derive(Debug, Default)]
 pub struct FrameReader {
     buffer: Vec<u8>,
-    /// Length of the part of `buffer` that has been decoded.
+    /// Number of bytes at the start of `buffer` that have been decoded.
     taken: usize,
 }
 
@@ -59,13 +59,13 @@ impl FrameReader {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Returns the next message, or `None` until all of it has been received.
+    /// Returns the next message, or `None` if it has not been received completely.
     pub fn next_frame<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         Ok(self.next_sized()?.map(|(message, _)| message))
     }
 
-    /// Returns the next message and its encoded length in bytes, or `None` until all of it has been
-    /// received.
+    /// Returns the next message and its encoded length in bytes, or `None` if the message has not
+    /// been received completely.
     pub fn next_sized<T: DeserializeOwned>(&mut self) -> Result<Option<(T, usize)>, FrameError> {
         let Some((prefix, rest)) = self.buffer[self.taken..].split_first_chunk::<4>() else {
             return Ok(None);
@@ -85,7 +85,7 @@ impl FrameReader {
 }
 
 impl FrameReader {
-    /// Returns the received bytes that are not decoded yet, for another decoder to go on with.
+    /// Returns the received bytes that are not decoded yet, so that another decoder can continue.
     pub fn into_unread(mut self) -> Vec<u8> {
         self.buffer.split_off(self.taken)
     }

@@ -10,7 +10,7 @@ macro_rules! id_type {
         pub struct $name(pub u32);
 
         impl $name {
-            /// Returns the number as an index into a table that is ordered by it.
+            /// Returns the number as an index into a table with one entry for each number.
             pub fn index(self) -> usize {
                 self.0 as usize
             }
@@ -25,8 +25,8 @@ macro_rules! id_type {
 }
 
 id_type! {
-    /// Number of a process in the job, `0..world size`, in the order in which slots of hosts are
-    /// filled.
+    /// Number of a rank in the job, from 0. Ranks are numbered in the order in which the slots of
+    /// the hosts are filled.
     Rank
 }
 id_type! {
@@ -34,12 +34,12 @@ id_type! {
     LocalRank
 }
 id_type! {
-    /// Number of a host in the job, in the order in which the hosts were given.
+    /// Number of a node in the job, from 0, in the order in which the hosts were given.
     NodeId
 }
 
-/// Identifier of one run of rlaunch. It is random, so that names of shared memory and directories
-/// derived from it never collide, not even with leftovers of a crashed job.
+/// Identifier of one run of rlaunch. It is random, so that shared memory and directories named
+/// after it never collide with those of another job, even a crashed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct JobId(pub u128);
 

@@ -1,5 +1,5 @@
-//! Serialisation of paths for `#[serde(with = "…")]`. serde itself refuses paths that are not
-//! UTF-8; for those that are, both forms are the same bytes on the wire.
+//! Serialisation of paths as bytes, for `#[serde(with = "…")]`. serde's own form rejects paths that
+//! are not UTF-8. For a UTF-8 path both forms have the same bytes on the wire.
 
 use serde::{Deserialize, Deserializer, Serializer};
 use serde_bytes::ByteBuf;

@@ -1,17 +1,18 @@
 //! Validation of host and user names, which may become part of a shell command.
 //!
-//! SSH configurations insert names into commands (`%h` and `%r` in `ProxyCommand` and `Match
-//! exec`), and users insert them into `--rsh`. A name with shell syntax in it would run as a
-//! command (CVE-2023-51385), so such names are refused wherever one is read, as OpenSSH does since
-//! 9.6.
+//! SSH configurations insert these names into commands (`%h` and `%r` in `ProxyCommand` and `Match
+//! exec`), and users insert them into `--rsh`. A name that contains shell syntax would run as a
+//! command (CVE-2023-51385). So such names are rejected wherever a name is read, as in OpenSSH
+//! since 9.6.
 
-/// Characters with a meaning of their own in a shell.
+/// Characters that have a special meaning in a shell.
 const SHELL_CHARACTERS: &str = "'`\"$\\;&<>|(){}";
-/// Shell characters that user names may have: Windows accounts are written `DOMAIN\me` and
-/// `machine$`, and neither character can start a command there.
+/// Shell characters that are allowed in user names, because Windows accounts are written
+/// `DOMAIN\me` and `machine$`. Without the other shell characters, these two cannot start a
+/// command.
 const ALLOWED_IN_USERS: &str = "$\\";
 
-/// Tells whether a text is acceptable as a host: an address, a DNS name or an alias of the SSH
+/// Tells whether a text is acceptable as a host: an address, a DNS name, or an alias in the SSH
 /// configuration.
 pub fn is_host_name(name: &str) -> bool {
     is_word(name) && !name.contains(|c| SHELL_CHARACTERS.contains(c))
@@ -23,14 +24,14 @@ pub fn is_user_name(name: &str) -> bool {
     is_word(name) && !name.contains(is_bad) && !name.ends_with('\\')
 }
 
-/// Tells whether a name is one visible word that cannot be taken for an option.
+/// Tells whether a name is one visible word that is not mistaken for an option.
 fn is_word(name: &str) -> bool {
     let is_odd = |c: char| c.is_whitespace() || is_invisible(c);
     !name.is_empty() && !name.starts_with('-') && !name.contains(is_odd)
 }
 
-/// Tells whether a character is invisible in a terminal: control characters, joiners, tags, and
-/// those that change the direction of text.
+/// Tells whether a character is invisible in a terminal: a control character, a joiner, a tag, or a
+/// character that changes the direction of text.
 pub fn is_invisible(c: char) -> bool {
     c.is_control()
         || matches!(

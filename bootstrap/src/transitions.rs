@@ -1,6 +1,7 @@
 //! State machines written as transition tables.
 
-/// Implements `after` (the next state) and `graph` (the table as text) for a state enum.
+/// Implements two functions for a state enum: `after` returns the next state, `graph` formats the
+/// table as text.
 ///
 /// ```
 /// #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,13 +25,13 @@ macro_rules! transitions {
             const TRANSITIONS: &[($state, $event, $state)] =
                 &[$(($state::$from, $event::$on, $state::$to),)*];
 
-            /// Returns the next state, or `None` if the event is not allowed in this state.
+            /// Returns the next state, or `None` if `event` is not allowed in this state.
             pub fn after(self, event: $event) -> Option<$state> {
                 let found = Self::TRANSITIONS.iter().find(|(from, on, _)| (*from, *on) == (self, event));
                 found.map(|&(_, _, to)| to)
             }
 
-            /// Formats every transition, one per line.
+            /// Formats the transitions, one on each line.
             pub fn graph() -> String {
                 let line = |(from, on, to): &($state, $event, $state)| {
                     format!("{from:?} -- {on:?} -> {to:?}\n")

@@ -1,4 +1,4 @@
-//! Tests of both clients against a node's state machine behind a real socket.
+//! Tests of both clients. They talk over a real socket to the state machine of a node.
 #![expect(clippy::unwrap_used, reason = "what does not hold is to end the test")]
 
 use rlaunch_bootstrap::client::messages::{FromRank, HelloRefusal, Reply, ToRank, Token};
@@ -22,7 +22,7 @@ use std::{env, fs, process, thread};
 const RANKS: u32 = 2;
 const TOKEN: Token = Token([7; 16]);
 
-/// Node with two ranks, which serves each connection in a thread.
+/// Agent with a node of two ranks. It serves each connection in a thread.
 struct Agent {
     socket: PathBuf,
     state: Arc<Mutex<State>>,
@@ -64,7 +64,6 @@ impl Agent {
         self.state.lock().unwrap().handle(input);
     }
 
-    /// Closes every connection.
     fn close_connections(&self) {
         for socket in self.state.lock().unwrap().sockets.values() {
             socket.shutdown(std::net::Shutdown::Both).unwrap();
@@ -100,7 +99,7 @@ impl State {
     fn send(&self, client: ClientId, frame: &ToRank, payload: &[u8]) {
         let mut bytes = encode_head(frame, payload.len()).unwrap();
         bytes.extend_from_slice(payload);
-        // Sent in two parts, because a socket may split frames anywhere.
+        // Sent in two parts, because a socket may split a frame anywhere.
         let (first, second) = bytes.split_at(bytes.len() / 2);
         let mut socket = &self.sockets[&client];
         let _ = socket.write_all(first).and_then(|()| socket.write_all(second));
@@ -140,7 +139,7 @@ fn serve(state: &Mutex<State>, client: ClientId, mut socket: UnixStream) {
     }
 }
 
-/// Test sequence for both clients; `$wait` is `.await` or nothing.
+/// Sequence of calls that tests a client type. `$wait` is `.await` or nothing.
 macro_rules! story {
     ($client:ident, [$($wait:tt)*]) => {{
         let agent = Agent::start();
@@ -224,7 +223,7 @@ async fn a_call_that_is_dropped_leaves_the_socket_in_order() {
     let mut two = AsyncClient::connect(agent.credentials(1)).await.unwrap();
     let dropped = tokio::time::timeout(Duration::from_millis(30), one.barrier("x")).await;
     assert!(dropped.is_err());
-    // The dropped call has arrived at the barrier; its answer is ignored.
+    // The call whose future was dropped has arrived at the barrier; the answer to it is ignored.
     two.barrier("x").await.unwrap();
     one.put("", "k", b"v").await.unwrap();
     assert_eq!(&one.wait("", "k").await.unwrap()[..], b"v");

@@ -1,6 +1,7 @@
-//! Calls of a rank as futures, on tokio.
+//! Client of the agent whose calls are futures, for tokio.
 //!
-//! Dropping a future does not undo its call: a rank that drops a barrier has arrived at it.
+//! Dropping a future does not cancel its call: a rank that drops the future of a barrier still
+//! counts as arrived.
 
 use super::request::{self, Answered, ClockOffset, Request};
 use super::session::{READ, Session, WELCOME_TIMEOUT};
@@ -12,22 +13,23 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-/// Connection of a rank to its agent. A process may have several.
+/// Connection of a rank to its agent. A process may have several connections.
 #[derive(Debug)]
 pub struct AsyncClient {
     socket: UnixStream,
     session: Session,
-    /// Bytes that must be written first, left over by dropped calls.
+    /// Encoded messages not yet written to the socket. A dropped future may leave some, and later
+    /// calls write them first.
     unsent: Vec<u8>,
 }
 
 impl AsyncClient {
-    /// Connects to the agent given by this process's environment.
+    /// Connects to the agent that this process's environment names.
     pub async fn from_env() -> Result<AsyncClient, ClientError> {
         AsyncClient::connect(Credentials::from_env()?).await
     }
 
-    /// Connects and authenticates to an agent.
+    /// Connects to an agent and authenticates as a rank. Fails after 5 s without a reply.
     pub async fn connect(credentials: Credentials) -> Result<AsyncClient, ClientError> {
         let (session, unsent) = Session::start(&credentials)?;
         let path = credentials.socket;
@@ -52,24 +54,26 @@ impl AsyncClient {
         self.session.world_size()
     }
 
-    /// Sets the timeout of later waits, in place of RLAUNCH_COMM_TIMEOUT; `None` waits for ever.
+    /// Sets the timeout of later barriers, gathers and waits, in place of RLAUNCH_COMM_TIMEOUT.
+    /// `None` means no timeout.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.session.timeout = timeout;
     }
 
-    /// Waits until every rank has called the barrier of this name equally often.
+    /// Waits until every rank has called the barrier `name` as often as this rank.
     pub async fn barrier(&mut self, name: &str) -> Result<(), ClientError> {
         self.call(Request::barrier(name, self.session.timeout)).await.map(drop)
     }
 
-    /// Sends `blob`, at most 64 KiB, to all ranks. Returns the blobs of all ranks, by rank.
+    /// Exchanges blobs of at most 64 KiB among all ranks. Returns the blobs, indexed by rank, once
+    /// every rank has called the gather `name` as often as this rank.
     pub async fn all_gather(&mut self, name: &str, blob: &[u8]) -> Result<Vec<Bytes>, ClientError> {
         let request = Request::all_gather(name, blob, self.session.timeout);
         let answered = self.call(request).await?;
         request::gathered(answered, self.world_size())
     }
 
-    /// Stores `value`, at most 64 KiB, under a key for all ranks to read.
+    /// Stores `value`, at most 64 KiB, under a key that all ranks can read.
     pub async fn put(
         &mut self,
         namespace: &str,
@@ -79,12 +83,12 @@ impl AsyncClient {
         self.call(Request::put(namespace, key, value)).await.map(drop)
     }
 
-    /// Returns the value of a key, or `None` if there is none.
+    /// Returns the value of a key, or `None` if the key has no value yet.
     pub async fn get(&mut self, namespace: &str, key: &str) -> Result<Option<Bytes>, ClientError> {
         self.call(Request::get(namespace, key)).await.map(request::value)
     }
 
-    /// Returns the value of a key, once there is one.
+    /// Waits until a key has a value, and returns the value.
     pub async fn wait(&mut self, namespace: &str, key: &str) -> Result<Bytes, ClientError> {
         let request = Request::wait(namespace, key, self.session.timeout);
         self.call(request).await.map(|(_, value)| value)
@@ -95,12 +99,12 @@ impl AsyncClient {
         self.call(Request::abort(text)).await.map(drop)
     }
 
-    /// Measures the offset between this host's clock and that of rank 0's host.
+    /// Measures the offset between this host's clock and the clock of rank 0's host.
     pub async fn clock(&mut self) -> Result<ClockOffset, ClientError> {
         request::offset(&self.call(Request::clock()).await?)
     }
 
-    /// Adds `text` to the job's event log.
+    /// Adds `text` to the event log that `--events` writes.
     pub async fn event(&mut self, text: &str) -> Result<(), ClientError> {
         self.call(Request::event(text)).await.map(drop)
     }

@@ -1,4 +1,4 @@
-//! Calls of a rank that block until the agent replies.
+//! Client of the agent whose calls block until the agent replies.
 
 use super::events::JobEvent;
 use super::request::{self, Answered, ClockOffset, Request};
@@ -10,14 +10,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Connection of a rank to its agent. A process may have several.
+/// Connection of a rank to its agent. A process may have several connections.
 #[derive(Debug)]
 pub struct Client {
     socket: UnixStream,
     session: Session,
 }
 
-/// Gives access to the socket, for `poll` and for the credentials of its peer.
+/// Gives access to the socket, for `poll` and for a look at the credentials of its peer.
 impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -25,12 +25,12 @@ impl AsFd for Client {
 }
 
 impl Client {
-    /// Connects to the agent given by this process's environment.
+    /// Connects to the agent that this process's environment names.
     pub fn from_env() -> Result<Client, ClientError> {
         Client::connect(Credentials::from_env()?)
     }
 
-    /// Connects and authenticates to an agent.
+    /// Connects to an agent and authenticates as a rank. Fails after 5 s without a reply.
     pub fn connect(credentials: Credentials) -> Result<Client, ClientError> {
         let (session, hello) = Session::start(&credentials)?;
         let path = credentials.socket;
@@ -51,33 +51,35 @@ impl Client {
         self.session.world_size()
     }
 
-    /// Sets the timeout of later waits, in place of RLAUNCH_COMM_TIMEOUT; `None` waits for ever.
+    /// Sets the timeout of later barriers, gathers and waits, in place of RLAUNCH_COMM_TIMEOUT.
+    /// `None` means no timeout.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.session.timeout = timeout;
     }
 
-    /// Waits until every rank has called the barrier of this name equally often.
+    /// Waits until every rank has called the barrier `name` as often as this rank.
     pub fn barrier(&mut self, name: &str) -> Result<(), ClientError> {
         self.call(Request::barrier(name, self.session.timeout)).map(drop)
     }
 
-    /// Sends `blob`, at most 64 KiB, to all ranks. Returns the blobs of all ranks, by rank.
+    /// Exchanges blobs of at most 64 KiB among all ranks. Returns the blobs, indexed by rank, once
+    /// every rank has called the gather `name` as often as this rank.
     pub fn all_gather(&mut self, name: &str, blob: &[u8]) -> Result<Vec<Bytes>, ClientError> {
         let answered = self.call(Request::all_gather(name, blob, self.session.timeout))?;
         request::gathered(answered, self.world_size())
     }
 
-    /// Stores `value`, at most 64 KiB, under a key for all ranks to read.
+    /// Stores `value`, at most 64 KiB, under a key that all ranks can read.
     pub fn put(&mut self, namespace: &str, key: &str, value: &[u8]) -> Result<(), ClientError> {
         self.call(Request::put(namespace, key, value)).map(drop)
     }
 
-    /// Returns the value of a key, or `None` if there is none.
+    /// Returns the value of a key, or `None` if the key has no value yet.
     pub fn get(&mut self, namespace: &str, key: &str) -> Result<Option<Bytes>, ClientError> {
         self.call(Request::get(namespace, key)).map(request::value)
     }
 
-    /// Returns the value of a key, once there is one.
+    /// Waits until a key has a value, and returns the value.
     pub fn wait(&mut self, namespace: &str, key: &str) -> Result<Bytes, ClientError> {
         let request = Request::wait(namespace, key, self.session.timeout);
         self.call(request).map(|(_, value)| value)
@@ -88,19 +90,19 @@ impl Client {
         self.call(Request::abort(text)).map(drop)
     }
 
-    /// Measures the offset between this host's clock and that of rank 0's host.
+    /// Measures the offset between this host's clock and the clock of rank 0's host.
     pub fn clock(&mut self) -> Result<ClockOffset, ClientError> {
         request::offset(&self.call(Request::clock())?)
     }
 
-    /// Adds `text` to the job's event log.
+    /// Adds `text` to the event log that `--events` writes.
     pub fn event(&mut self, text: &str) -> Result<(), ClientError> {
         self.call(Request::event(text)).map(drop)
     }
 
-    /// Returns the next event that the agent reported unasked, waiting up to `timeout`, or not at
-    /// all if that is `None`. Call it when the socket is readable; other calls keep events that
-    /// arrive meanwhile.
+    /// Returns the next job event that the agent has sent, or `None` if no complete event has
+    /// arrived. Waits for at most `timeout`; without a timeout only reads what the socket holds.
+    /// Events that arrive during other calls are kept for this function.
     pub fn job_event(
         &mut self,
         timeout: Option<Duration>,

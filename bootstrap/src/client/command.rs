@@ -1,4 +1,4 @@
-//! Calls of a rank as commands, for shell scripts.
+//! Commands for shell scripts inside a rank, such as `rlaunch barrier` and `rlaunch kv get`.
 
 use super::{Client, ClientError, parse_seconds};
 use crate::error_chain;
@@ -30,10 +30,10 @@ const TIMED_OUT: u8 = 124;
 const USAGE_ERROR: u8 = 200;
 const FAILED: u8 = 204;
 
-/// First words that [`run`] accepts.
+/// First words of the command lines that [`run`] accepts.
 pub const VERBS: &[&str] = &["abort", "barrier", "clock", "event", "kv"];
 
-/// Parsed command line.
+/// Parsed command line: the words that are not options, and the values of the options.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Command {
     words: Vec<String>,
@@ -41,7 +41,8 @@ struct Command {
     timeout: Option<std::time::Duration>,
 }
 
-/// Runs a command, given by its verb and arguments. Prints errors on stderr.
+/// Runs a command and returns the exit code of the process. The first of `words` is the verb.
+/// Prints errors on stderr.
 pub fn run(words: impl Iterator<Item = OsString>) -> ExitCode {
     let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
     if words.iter().any(|word| word == "--help" || word == "-h") {
@@ -95,7 +96,7 @@ fn parse(words: &[String]) -> Result<Command, String> {
     }
 }
 
-/// Runs the command. Returns its output, or `None` if the key has no value.
+/// Runs a parsed command. Returns the text for stdout, or `None` if the key has no value.
 fn execute(command: &Command) -> Result<Option<Vec<u8>>, ClientError> {
     let mut client = Client::from_env()?;
     if command.timeout.is_some() {
@@ -133,7 +134,7 @@ fn print(bytes: &[u8]) -> ExitCode {
 }
 
 fn print_error(text: &str) {
-    // There is nothing left to report to if stderr is closed.
+    // A failure to write to stderr cannot be reported anywhere.
     let _ = write!(io::stderr(), "rlaunch: {text}");
 }
 

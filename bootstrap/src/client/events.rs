@@ -1,42 +1,45 @@
-//! Events that agents report to their ranks unasked: why other ranks will not answer any more.
+//! Job events: reports of failed ranks, lost nodes and the end of the job. An agent sends them to
+//! its ranks without being asked.
 //!
-//! They come from the launcher, which knows which failure was the first. For ranks that communicate
-//! directly they may be the only sign: the death of a peer closes its TCP connections, but its
-//! queue pairs just stop answering.
+//! The events come from the launcher, because the launcher knows which failure was the first. A
+//! rank that uses RDMA may see no other sign of a peer's death: its TCP connections to the peer are
+//! closed, but the peer's queue pairs just stop answering.
 
 use crate::exit_status::ExitStatus;
 use crate::id::{NodeId, Rank};
 use crate::rendezvous::rank_set::RankSet;
 use serde::{Deserialize, Serialize};
 
-/// Most events that are kept for a rank, not counting [`JobEvent::RanksFinished`]. After that many,
-/// no rank still waits.
+/// Maximum number of events that are kept for a rank; later ones are dropped.
+/// [`JobEvent::RanksFinished`] does not count. After this many failures no rank is still waiting
+/// for another.
 pub const MAX_EVENTS: usize = 16;
 
-/// Event of the job.
+/// Event of the job that agents report to their ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobEvent {
     /// A rank failed.
     RankFailed {
         /// Rank that failed.
         rank: Rank,
-        /// Exit status.
+        /// Exit status of the rank.
         status: ExitStatus,
-        /// Whether the job ends because of it.
+        /// Whether this failure ends the job.
         ends: bool,
     },
-    /// The connection to a node's agent was lost. Its ranks are ended.
+    /// The launcher lost its connection to a node's agent. The ranks of that node are ended.
     NodeLost {
-        /// Node that was lost.
+        /// Node of the lost agent.
         node: NodeId,
-        /// Symptom, at most [`crate::rendezvous::message::MAX_TEXT`] bytes.
+        /// Symptom of the loss, at most [`crate::rendezvous::message::MAX_TEXT`] bytes.
         how: String,
     },
     /// RDMA between two nodes failed.
     LinkDown {
-        /// Nodes at the ends of the link.
+        /// Nodes at the two ends of the failed link.
         nodes: [NodeId; 2],
-        /// Link and symptom, at most [`crate::rendezvous::message::MAX_TEXT`] bytes.
+        /// Description of the link and the symptom, at most
+        /// [`crate::rendezvous::message::MAX_TEXT`] bytes.
         what: String,
     },
     /// The job is being ended.
@@ -44,7 +47,7 @@ pub enum JobEvent {
         /// Reason, at most [`crate::rendezvous::message::MAX_TEXT`] bytes.
         why: String,
     },
-    /// Ranks exited with code 0. Ranks that were reported before may be included again.
+    /// Ranks exited with code 0. May include ranks that an earlier event has reported.
     RanksFinished {
         /// Ranks that exited.
         ranks: RankSet,

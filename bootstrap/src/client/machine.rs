@@ -1,4 +1,4 @@
-//! A rank's side of the client protocol as a state machine, without the socket.
+//! State machine of a rank's connection to its agent, without the socket.
 
 use super::events::JobEvent;
 use super::messages::{CLIENT_VERSION, FromRank, HelloRefusal, Reply, ToRank, Token};
@@ -10,23 +10,23 @@ use std::collections::BTreeSet;
 /// State of a client's connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientPhase {
-    /// The hello was sent.
+    /// The rank has sent its hello; the agent has not replied yet.
     #[default]
     AwaitWelcome,
-    /// The agent accepted the rank; calls are answered.
+    /// The agent accepted the rank. The rank may make calls.
     Ready,
     /// The connection has ended.
     Closed,
 }
 
-/// Event that changes the state.
+/// Event that changes the [`ClientPhase`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientPhaseEvent {
     /// The agent accepted the rank.
     Welcome,
     /// The agent rejected the rank.
     Refusal,
-    /// The socket was closed.
+    /// The socket was closed or failed.
     End,
 }
 
@@ -39,31 +39,31 @@ crate::transitions! {
     }
 }
 
-/// Result of a message from the agent.
+/// Result of handling a message from the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientEvent {
-    /// The rank was accepted. The number is the job's world size.
+    /// The agent accepted the rank, in a job with this number of ranks.
     Ready(u32),
-    /// The rank was rejected.
+    /// The agent rejected the rank, for this reason.
     Refused(HelloRefusal),
-    /// Reply to a call: its request number, the reply and the payload.
+    /// The agent replied to a call. Contains the request number, the reply and its payload.
     Answered(u64, Reply, Bytes),
-    /// Event of the job.
+    /// The agent reported an event of the job.
     JobEvent(JobEvent),
 }
 
-/// Violation of the protocol by the agent.
+/// Violation of the protocol by the agent, detected by the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientViolation {
-    /// The message is not allowed in this state.
+    /// The message is not allowed in this state of the connection.
     #[error("unexpected message from the agent in state {0:?}")]
     OutOfPhase(ClientPhase),
-    /// The call does not exist, or was answered before.
+    /// The agent answered a call that was never made or was answered before.
     #[error("the agent answered call {0}, which is not pending")]
     NoSuchCall(u64),
 }
 
-/// State machine of one connection.
+/// State machine of one connection to the agent.
 #[derive(Debug, Default)]
 pub struct ClientMachine {
     phase: ClientPhase,
@@ -72,7 +72,7 @@ pub struct ClientMachine {
 }
 
 impl ClientMachine {
-    /// Starts a connection. Returns the hello to send.
+    /// Starts a connection. Returns the hello message to send.
     pub fn hello(job: JobId, rank: Rank, token: Token) -> (ClientMachine, FromRank) {
         let hello = FromRank::Hello { version: CLIENT_VERSION, job, rank, token };
         (ClientMachine::default(), hello)
@@ -83,12 +83,12 @@ impl ClientMachine {
         self.phase
     }
 
-    /// Returns the request numbers of pending calls.
+    /// Returns the request numbers of calls that the agent has not answered.
     pub fn open(&self) -> impl Iterator<Item = u64> {
         self.open.iter().copied()
     }
 
-    /// Starts a call. Returns its request number and the message to send.
+    /// Starts a call. Returns the request number of the call and the message to send.
     pub fn call(&mut self, call: Call) -> (u64, FromRank) {
         let request = self.next;
         self.next += 1;
@@ -122,7 +122,7 @@ impl ClientMachine {
         }
     }
 
-    /// Handles the end of the socket. Pending calls will not be answered.
+    /// Handles the end of the connection. Drops the pending calls, which will not be answered.
     pub fn end(&mut self) {
         self.phase = self.phase.after(ClientPhaseEvent::End).unwrap_or(self.phase);
         self.open.clear();

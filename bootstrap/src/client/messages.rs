@@ -9,8 +9,8 @@
 //!                           ◀────   JobEvent, at any time
 //! ```
 //!
-//! They are framed by [`crate::rendezvous::codec`]. Data from the rank is part of the message; data
-//! for the rank may be large and is the payload.
+//! [`crate::rendezvous::codec`] frames the messages. The data of a call is part of the message. The
+//! data of a reply may be large and follows the message as its payload.
 
 pub use crate::security::handshake::Token;
 
@@ -21,31 +21,31 @@ use crate::rendezvous::message::MAX_BLOB;
 use crate::rendezvous::node::{Answer, Call};
 use serde::{Deserialize, Serialize};
 
-/// Version of the messages, which changes with every change of them. A rank's library may be older
-/// than the agent.
+/// Version of these messages. Every change of a message needs a new number, because the library
+/// that a rank loads may be older than the agent.
 pub const CLIENT_VERSION: u16 = 3;
 
-/// Longest message of a rank in bytes, excluding framing: room for a value or blob and for the names
-/// in the message.
+/// Maximum length of a rank's message without framing, in bytes. It has room for a value or blob of
+/// [`MAX_BLOB`] bytes and for the names in the message.
 pub const MAX_CALL: usize = 2 * MAX_BLOB;
 
 /// Message from a rank to its agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromRank {
-    /// First message.
+    /// First message on a connection.
     Hello {
-        /// Version of the library ([`CLIENT_VERSION`]).
+        /// Version of the messages that the rank's library uses ([`CLIENT_VERSION`]).
         version: u16,
         /// Job that the rank belongs to.
         job: JobId,
         /// Number of the rank.
         rank: Rank,
-        /// Token of the job on this node.
+        /// Secret that the rank received in its environment.
         token: Token,
     },
-    /// Call of the rank.
+    /// Request to execute an operation.
     Call {
-        /// Request number chosen by the rank, which the reply repeats.
+        /// Number that the rank chose for this request. The reply repeats it.
         request: u64,
         /// Operation and its arguments.
         call: Call,
@@ -55,39 +55,40 @@ pub enum FromRank {
 /// Message from an agent to a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToRank {
-    /// The rank is accepted.
+    /// The agent accepts the rank.
     Welcome {
         /// Number of ranks in the job.
         world_size: u32,
     },
-    /// The rank is rejected. The agent closes the connection.
+    /// The agent rejects the rank and closes the connection.
     Refused(HelloRefusal),
     /// Reply to a call.
     Reply {
         /// Request number of the call.
         request: u64,
-        /// Result of the call. The data of a gather or a value is the payload.
+        /// Result of the call. The data of a gather or the value of a key is not included: it is
+        /// the payload.
         reply: Reply,
     },
-    /// Event of the job. New connections receive all events so far.
+    /// Event of the job. A new connection receives all events that were reported before.
     JobEvent(JobEvent),
 }
 
-/// Reason to reject a hello.
+/// Reason why an agent rejects a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum HelloRefusal {
-    /// The agent uses this other version.
+    /// The agent uses this version of the messages, which is not [`CLIENT_VERSION`].
     #[error("the agent uses protocol version {0}, this library uses {CLIENT_VERSION}")]
     Version(u16),
-    /// The job or the token is a different one, or the rank is not on this node.
+    /// The hello has the wrong job or token, or a rank that does not run on this node.
     #[error("this process is not a rank of the agent's job")]
     WrongJob,
 }
 
-/// Answer to a call without its data.
+/// Reply to a call, without the data that travels as payload.
 pub type Reply = Answer<()>;
 
-/// Returns the longest payload of a reply, in bytes.
+/// Returns the maximum length of a reply's payload, in bytes.
 pub fn payload_limit(world_size: u32) -> usize {
     (world_size as usize).saturating_mul(MAX_BLOB + RECORD_HEADER).min(u32::MAX as usize)
 }

@@ -4,11 +4,11 @@
 //! | module | contents |
 //! |---|---|
 //! | [`messages`], [`events`] | messages on the agent's Unix socket |
-//! | [`machine`] | the rank's side as a state machine |
+//! | [`machine`] | state machine of a rank's connection |
 //! | `session`, `request` | encoding of calls and decoding of replies, shared by both clients |
-//! | `blocking` | [`Client`], with calls that block |
-//! | `asynchronous` | `AsyncClient`, with calls that are futures (feature `tokio`) |
-//! | [`command`] | the calls as commands for shell scripts |
+//! | `blocking` | [`Client`], whose calls block |
+//! | `asynchronous` | `AsyncClient`, whose calls are futures (feature `tokio`) |
+//! | [`command`] | commands for shell scripts, such as `rlaunch barrier` |
 
 #[cfg(feature = "tokio")]
 mod asynchronous;
@@ -36,23 +36,23 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Error of a call.
+/// Failure of a rank's call to its agent.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The variable is missing, so the process is not a rank of an rlaunch job.
+    /// A variable of this name is missing, so the process is not a rank of an rlaunch job.
     #[error("{0} is not set: this runs only inside a rank that rlaunch started")]
     NotARank(&'static str),
-    /// A variable has an invalid value.
+    /// An environment variable has an invalid value.
     #[error("{name} is {value:?}, which is not a {wanted}")]
     BadVariable {
         /// Name of the variable.
         name: &'static str,
-        /// Value of the variable.
+        /// Value that was found; a placeholder for secrets.
         value: String,
-        /// Description of a valid value.
+        /// Description of a valid value, such as `rank`.
         wanted: &'static str,
     },
-    /// The agent's socket cannot be connected.
+    /// The process cannot connect to the agent's socket.
     #[error("cannot reach the agent at {}", path.display())]
     Connect {
         /// Path of the socket.
@@ -60,10 +60,10 @@ pub enum ClientError {
         /// Error of the operating system.
         source: io::Error,
     },
-    /// The socket failed.
+    /// Reading from or writing to the socket failed.
     #[error("cannot talk to the agent")]
     Socket(#[source] io::Error),
-    /// The agent closed the connection, because the job has ended.
+    /// The agent closed the connection. Agents do so when the job has ended.
     #[error("the agent is gone: the job is over")]
     AgentGone,
     /// The agent rejected the rank.
@@ -72,39 +72,39 @@ pub enum ClientError {
     /// The agent violated the protocol.
     #[error(transparent)]
     Violation(#[from] machine::ClientViolation),
-    /// The agent sent a malformed frame.
+    /// The agent sent a frame that cannot be decoded.
     #[error(transparent)]
     Codec(#[from] CodecError),
-    /// The reply to a gather does not have exactly one blob of each rank.
+    /// The reply to a gather does not have exactly one blob for each rank.
     #[error("the agent's reply to the gather is malformed")]
     Damaged(#[from] GatherError),
-    /// The call was not complete within its timeout.
+    /// The operation did not complete within its timeout.
     #[error("{}", timed_out(.what, .after, .missing))]
     TimedOut {
-        /// Operation, such as `barrier "x"`.
+        /// Description of the operation, such as `barrier "x"`.
         what: String,
-        /// Timeout.
+        /// Timeout that expired.
         after: Duration,
-        /// Ranks that had not arrived, as far as known.
+        /// Missing ranks that the last search found; empty if there was no search.
         missing: MissingRanks,
     },
-    /// The call can never complete.
+    /// The operation can never complete.
     #[error("{what}: {why}")]
     CollectiveFailed {
-        /// Operation, such as `barrier "x"`.
+        /// Description of the operation, such as `barrier "x"`.
         what: String,
-        /// Reason.
+        /// Reason why the operation cannot complete.
         why: CollectiveFailure,
     },
-    /// The job is being aborted.
+    /// The job was aborted, so the operation failed.
     #[error("aborted by {}: {text}", by.map_or("rlaunch".to_owned(), |rank| format!("rank {rank}")))]
     Aborted {
-        /// Rank that asked for it; `None` if rlaunch itself did.
+        /// Rank that called for the abort; `None` if rlaunch itself did.
         by: Option<Rank>,
-        /// Reason given by the rank.
+        /// Reason for the abort.
         text: String,
     },
-    /// The agent refused the call.
+    /// The agent refused to execute the call.
     #[error("the agent refused the call: {}", refused(*.0))]
     Refused(Refusal),
 }
@@ -127,7 +127,7 @@ fn refused(refusal: Refusal) -> &'static str {
     }
 }
 
-/// Address of the agent and identity of the rank, from the rank's environment.
+/// Address of the agent and identity of the rank, as given by the rank's environment.
 #[derive(Clone, Debug)]
 pub struct Credentials {
     /// Path of the agent's socket.
@@ -136,14 +136,14 @@ pub struct Credentials {
     pub job: JobId,
     /// Number of the rank.
     pub rank: Rank,
-    /// Proof that the process belongs to the job.
+    /// Secret with which the process proves that it belongs to the job.
     pub token: Token,
-    /// Timeout of waits; `None` waits for ever.
+    /// Timeout of barriers, gathers and waits for keys; `None` means no timeout.
     pub timeout: Option<Duration>,
 }
 
 impl Credentials {
-    /// Reads the environment of this process.
+    /// Reads the credentials from the environment of this process.
     pub fn from_env() -> Result<Credentials, ClientError> {
         Credentials::read(|name| std::env::var_os(name).map(|v| v.to_string_lossy().into_owned()))
     }

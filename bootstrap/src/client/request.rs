@@ -1,4 +1,4 @@
-//! Calls of a rank and the decoding of their replies, shared by both clients.
+//! Requests that a rank sends to its agent, and the decoding of the replies. Used by both clients.
 
 use super::ClientError;
 use super::messages::Reply;
@@ -8,25 +8,23 @@ use crate::rendezvous::node::Call;
 use bytes::Bytes;
 use std::time::Duration;
 
-/// Offset to add to this host's `CLOCK_MONOTONIC` to get that of rank 0's host.
+/// Offset to add to this host's `CLOCK_MONOTONIC` to get the `CLOCK_MONOTONIC` of rank 0's host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockOffset {
-    /// Offset, in nanoseconds.
+    /// Offset in nanoseconds; negative if this host's clock is ahead.
     pub nanoseconds: i64,
-    /// Largest error of the offset, in nanoseconds.
+    /// Maximum error of the offset, in nanoseconds.
     pub error: u64,
 }
 
-/// Call to be sent.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) call: Call,
-    /// Name of the operation in errors.
+    /// Description of the operation for error messages.
     pub(super) description: String,
     pub(super) timeout: Option<Duration>,
 }
 
-/// Reply to a call, with its payload.
 pub(super) type Answered = (Reply, Bytes);
 
 impl Request {
@@ -78,12 +76,12 @@ impl Request {
     }
 }
 
-/// Decodes the blobs of a gather among `world_size` ranks.
+/// Decodes the reply to a gather into the blobs of `world_size` ranks, indexed by rank.
 pub(super) fn gathered(answered: Answered, world_size: u32) -> Result<Vec<Bytes>, ClientError> {
     Ok(Gathered(answered.1.into()).by_rank(world_size)?)
 }
 
-/// Returns the value of a key, if it has one.
+/// Decodes the reply to a read. Returns `None` if the key has no value.
 pub(super) fn value((reply, bytes): Answered) -> Option<Bytes> {
     (reply == Reply::Value(())).then_some(bytes)
 }

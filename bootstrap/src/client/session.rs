@@ -1,4 +1,5 @@
-//! A rank's connection without the socket: encodes calls, decodes replies and keeps events.
+//! State of a rank's connection without the socket: encodes calls, decodes replies and queues job
+//! events.
 
 use super::events::{JobEvent, MAX_EVENTS};
 use super::machine::{ClientEvent, ClientMachine, ClientViolation};
@@ -11,24 +12,23 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
-/// Time within which the agent must accept or reject a rank.
+/// Time within which the agent must accept or reject a new connection.
 pub(super) const WELCOME_TIMEOUT: Duration = Duration::from_secs(5);
-/// Size of a read, in bytes.
+/// Size of the buffer for one read from the socket, in bytes.
 pub(super) const READ: usize = 16 << 10;
 
-/// Protocol state of a connection.
 #[derive(Debug)]
 pub(super) struct Session {
     machine: ClientMachine,
     decoder: Decoder<ToRank>,
     world_size: u32,
     pub(super) timeout: Option<Duration>,
-    /// Events that the caller has not taken yet.
+    /// Job events that the caller has not taken yet, except [`JobEvent::RanksFinished`].
     events: VecDeque<JobEvent>,
     finished: RankSet,
 }
 
-/// Call whose reply is awaited.
+/// Call that was sent and whose reply is awaited.
 #[derive(Debug)]
 pub(super) struct Sent {
     request: u64,
@@ -47,7 +47,7 @@ impl Session {
         Ok((session, encode_head(&hello, 0)?))
     }
 
-    /// Tells whether the agent has accepted the rank. Fails if it has rejected it.
+    /// Tells whether the agent has accepted the rank. Fails if the agent has rejected the rank.
     pub(super) fn is_welcomed(&mut self) -> Result<bool, ClientError> {
         match self.next_event()? {
             None => Ok(false),
@@ -70,20 +70,19 @@ impl Session {
         self.world_size
     }
 
-    /// Encodes a call to be sent.
+    /// Registers and encodes a call. Returns the pending call and the bytes to send.
     pub(super) fn encode_call(&mut self, request: Request) -> Result<(Sent, Vec<u8>), ClientError> {
         let Request { call, description, timeout } = request;
         let (request, frame) = self.machine.call(call);
         Ok((Sent { request, description, timeout }, encode_head(&frame, 0)?))
     }
 
-    /// Appends received bytes.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.decoder.push(bytes);
     }
 
-    /// Returns the reply to a call if it has arrived. Replies to other calls, which were dropped,
-    /// are ignored. A reply that reports a failure becomes an error.
+    /// Returns the reply to `sent` if it has arrived, or an error if the reply reports a failure.
+    /// Replies to other calls are dropped: the futures of those calls were dropped before.
     pub(super) fn reply_to(&mut self, sent: &Sent) -> Result<Option<Answered>, ClientError> {
         while let Some(event) = self.next_event()? {
             match event {
@@ -97,7 +96,7 @@ impl Session {
         Ok(None)
     }
 
-    /// Returns the next event of the job, if one has arrived.
+    /// Returns the oldest job event that the caller has not taken, or `None` if there is none.
     pub(super) fn next_job_event(&mut self) -> Result<Option<JobEvent>, ClientError> {
         while let Some(event) = self.next_event()? {
             if let ClientEvent::JobEvent(event) = event {
@@ -125,7 +124,8 @@ impl Session {
         Ok(Some(self.machine.handle(message, payload)?))
     }
 
-    /// Ends the session after the socket was closed or failed.
+    /// Ends the session after the socket was closed, or failed with `error`. Returns the error for
+    /// the caller.
     pub(super) fn closed(&mut self, error: Option<io::Error>) -> ClientError {
         use io::ErrorKind::{BrokenPipe, ConnectionReset};
         self.machine.end();

@@ -1,5 +1,5 @@
-//! Environment variables: those that ranks can rely on, and those of the launching shell that are
-//! not forwarded.
+//! Environment variables: names that ranks can rely on, and rules for variables of the launching
+//! shell that must not reach the ranks.
 
 pub mod horovod;
 mod secrets;
@@ -9,11 +9,11 @@ pub use secrets::{is_secret, redacted, redacted_value};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// Prefix of rlaunch's own variables. Options of the launcher can also be set through variables
-/// with this prefix, except the names that [`is_rank_variable`] reserves.
+/// Prefix of rlaunch's own variables. Options of the launcher can also be set by variables with
+/// this prefix, except those of [`is_rank_variable`].
 pub const RLAUNCH_PREFIX: &str = "RLAUNCH_";
 
-/// Number of the process in the job, `0..WORLD_SIZE`.
+/// Number of the rank in the job, from 0 to `WORLD_SIZE - 1`.
 pub const RANK: &str = "RANK";
 /// Number of ranks in the job.
 pub const WORLD_SIZE: &str = "WORLD_SIZE";
@@ -21,69 +21,69 @@ pub const WORLD_SIZE: &str = "WORLD_SIZE";
 pub const LOCAL_RANK: &str = "LOCAL_RANK";
 /// Number of ranks on this node.
 pub const LOCAL_WORLD_SIZE: &str = "LOCAL_WORLD_SIZE";
-/// Number of the node, by torchrun's name.
+/// Copy of [`NODE_RANK`] under the name that torchrun uses.
 pub const GROUP_RANK: &str = "GROUP_RANK";
-/// Number of the node.
+/// Number of the rank's node, from 0.
 pub const NODE_RANK: &str = "NODE_RANK";
-/// IP address of rank 0's node that every other node has reached; never a host name.
+/// IP address of rank 0's node, never a host name. Every other node has reached this address.
 pub const MASTER_ADDR: &str = "MASTER_ADDR";
-/// TCP port that was free on rank 0's node when the ranks started.
+/// TCP port on rank 0's node, which was free when the ranks started.
 pub const MASTER_PORT: &str = "MASTER_PORT";
 /// [`MASTER_ADDR`] and [`MASTER_PORT`] joined by a colon, for JAX.
 pub const JAX_COORDINATOR_ADDRESS: &str = "JAX_COORDINATOR_ADDRESS";
-/// Number of nodes, by torchrun's name.
+/// Copy of [`RLAUNCH_NODES`] under the name that torchrun uses.
 pub const GROUP_WORLD_SIZE: &str = "GROUP_WORLD_SIZE";
-/// [`LOCAL_WORLD_SIZE`], by DeepSpeed's name.
+/// Copy of [`LOCAL_WORLD_SIZE`] under the name that DeepSpeed uses.
 pub const LOCAL_SIZE: &str = "LOCAL_SIZE";
-/// [`NODE_RANK`], by DeepSpeed's name.
+/// Copy of [`NODE_RANK`] under the name that DeepSpeed uses.
 pub const CROSS_RANK: &str = "CROSS_RANK";
-/// Number of nodes, by DeepSpeed's name.
+/// Copy of [`RLAUNCH_NODES`] under the name that DeepSpeed uses.
 pub const CROSS_SIZE: &str = "CROSS_SIZE";
 
-/// [`RANK`], for programs that expect Open MPI's `mpirun`.
+/// Copy of [`RANK`] for programs that expect Open MPI's `mpirun`.
 pub const OMPI_RANK: &str = "OMPI_COMM_WORLD_RANK";
-/// [`WORLD_SIZE`], for programs that expect Open MPI's `mpirun`.
+/// Copy of [`WORLD_SIZE`] for programs that expect Open MPI's `mpirun`.
 pub const OMPI_SIZE: &str = "OMPI_COMM_WORLD_SIZE";
-/// [`LOCAL_RANK`], for programs that expect Open MPI's `mpirun`.
+/// Copy of [`LOCAL_RANK`] for programs that expect Open MPI's `mpirun`.
 pub const OMPI_LOCAL_RANK: &str = "OMPI_COMM_WORLD_LOCAL_RANK";
-/// [`LOCAL_WORLD_SIZE`], for programs that expect Open MPI's `mpirun`.
+/// Copy of [`LOCAL_WORLD_SIZE`] for programs that expect Open MPI's `mpirun`.
 pub const OMPI_LOCAL_SIZE: &str = "OMPI_COMM_WORLD_LOCAL_SIZE";
-/// [`LOCAL_RANK`], by a second name that Open MPI's `mpirun` sets.
+/// Copy of [`LOCAL_RANK`] under another name that Open MPI's `mpirun` sets.
 pub const OMPI_NODE_RANK: &str = "OMPI_COMM_WORLD_NODE_RANK";
 
-/// Identifier of the job: 32 hexadecimal digits, never used twice.
+/// Identifier of the job, different for every run of rlaunch: 32 hexadecimal digits.
 pub const RLAUNCH_JOB_ID: &str = "RLAUNCH_JOB_ID";
-/// Host name as it was given to rlaunch.
+/// Name of the rank's host, as the user gave it to rlaunch.
 pub const RLAUNCH_HOST: &str = "RLAUNCH_HOST";
 /// Number of nodes in the job.
 pub const RLAUNCH_NODES: &str = "RLAUNCH_NODES";
 /// Number of restarts of the job so far, from 0. Set only with `--max-restarts`.
 pub const RLAUNCH_RESTART_COUNT: &str = "RLAUNCH_RESTART_COUNT";
-/// [`RLAUNCH_RESTART_COUNT`], by torchrun's name.
+/// Copy of [`RLAUNCH_RESTART_COUNT`] under the name that torchrun uses.
 pub const TORCHELASTIC_RESTART_COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
-/// Most restarts of the job, by torchrun's name.
+/// Maximum number of restarts of the job, under the name that torchrun uses.
 pub const TORCHELASTIC_MAX_RESTARTS: &str = "TORCHELASTIC_MAX_RESTARTS";
-/// [`RANK`], under a name that no other launcher sets.
+/// Copy of [`RANK`] under a name that no other launcher sets.
 pub const RLAUNCH_RANK: &str = "RLAUNCH_RANK";
-/// Path of the Unix socket of this node's agent.
+/// Path of the Unix socket at which this node's agent serves its ranks.
 pub const RLAUNCH_SOCKET: &str = "RLAUNCH_SOCKET";
-/// Secret with which a process proves to the agent that it belongs to the job: 32 hexadecimal
+/// Secret with which a process proves to its agent that it belongs to the job: 32 hexadecimal
 /// digits.
 pub const RLAUNCH_TOKEN: &str = "RLAUNCH_TOKEN";
-/// Path of the rank table as JSON, readable by this node's ranks.
+/// Path of the JSON file with the rank table, readable by this node's ranks.
 pub const RLAUNCH_RANK_TABLE: &str = "RLAUNCH_RANK_TABLE";
-/// Timeout of barriers, gathers and waits for keys, in seconds, set by the user. Without it they
-/// wait for ever.
+/// Timeout of barriers, gathers and waits for keys, in seconds, set by the user. Without this
+/// variable they wait for ever.
 pub const RLAUNCH_COMM_TIMEOUT: &str = "RLAUNCH_COMM_TIMEOUT";
 /// Time within which all ranks must join a communicator, in seconds, set by the user. The default
 /// is 300.
 pub const RLAUNCH_INIT_TIMEOUT: &str = "RLAUNCH_INIT_TIMEOUT";
-/// Spinning of a communicator's waits, set by the user. With 0 a wait sleeps almost at once, which
-/// leaves the CPU to computing threads; with 1 it spins first even if other processes share the
+/// Choice of how a communicator waits, set by the user. With 0 a wait sleeps almost at once, which
+/// leaves the CPU to computing threads. With 1 it spins first, even if other processes share the
 /// CPUs.
 pub const RLAUNCH_SPIN: &str = "RLAUNCH_SPIN";
-/// Number of ranks, set by the user, above which ranks of different nodes connect only when they
-/// first communicate. The default is 256.
+/// Number of ranks above which ranks of different nodes connect only when they first communicate.
+/// Set by the user; the default is 256.
 pub const RLAUNCH_EAGER_RANKS: &str = "RLAUNCH_EAGER_RANKS";
 /// Directory with `librlaunch.so` on this node. Its subdirectory `python` contains the Python
 /// package.
@@ -91,11 +91,12 @@ pub const RLAUNCH_LIB: &str = "RLAUNCH_LIB";
 /// Directory with this node's copies of `--preload` files. Set only if there are any.
 pub const RLAUNCH_PRELOAD_DIR: &str = "RLAUNCH_PRELOAD_DIR";
 
-/// Private directory of the job on this node, removed when the job ends. A value of the user's is
-/// kept.
+/// Private directory of the job on this node, removed when the job ends. A value that the user has
+/// set is kept.
 pub const TMPDIR: &str = "TMPDIR";
 
-/// Set to 1 unless the user sets it, so that Python prints each line immediately.
+/// Variable that rlaunch sets to 1 unless the user has set it, so that Python prints each line
+/// immediately.
 pub const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";
 /// Search path of the dynamic loader. The directory of `librlaunch.so` is its last entry.
 pub const LD_LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
@@ -106,8 +107,8 @@ pub const PYTHONPATH: &str = "PYTHONPATH";
 pub const PATH: &str = "PATH";
 
 /// Tells whether a variable belongs to another launch: to an `srun` or `mpirun` around this one, or
-/// to an outer rlaunch. Such variables are not forwarded, because programs would take the numbers
-/// in them for their own.
+/// to an outer rlaunch. Such variables are not forwarded, because programs would mistake their
+/// numbers for numbers of this job.
 pub fn is_foreign_launch(name: &str) -> bool {
     const EXACT: &[&str] = &[
         RANK,
@@ -193,7 +194,7 @@ pub fn is_rank_variable(name: &str) -> bool {
     NAMES.contains(&name)
 }
 
-/// Tells whether every host sets this variable by itself, whichever program is started there.
+/// Tells whether a login on any host sets this variable, whichever program it starts.
 pub fn is_host_variable(name: &OsStr) -> bool {
     name == PATH || name == "LANG" || is_node_specific(&name.to_string_lossy())
 }

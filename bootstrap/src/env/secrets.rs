@@ -1,19 +1,19 @@
-//! Redaction of secrets in variables and command lines.
+//! Redaction of secrets in environment variables and command lines.
 //!
-//! In `NAME=VALUE` the name decides whether the value is a secret. In other text, a password is
+//! In `NAME=VALUE` the name decides whether the value is a secret. In other text a password is
 //! recognised by its position in a URL. In doubt a value is hidden, because records of a job are
-//! read by more people than the job's owner.
+//! read by more people than its owner.
 
 use std::ops::Range;
 
-/// Parts of names that mark the value as a secret, in upper case.
+/// Parts of upper-case names that mark the value as a secret.
 const STEMS: &[&str] = &[
     "KEY", "SECRET", "PASS", "CRED", "COOKIE", "WEBHOOK", "BEARER", "JWT", "TOKEN", "AUTH", "PWD",
 ];
-/// Words that mark a secret only as whole words: GITHUB_PAT is a personal access token, PATH is
-/// not.
+/// Parts that mark the value as a secret only as whole words: GITHUB_PAT is a personal access
+/// token, but PATH is not.
 const WORDS: &[&str] = &["PAT", "DSN"];
-/// Names that contain PWD but are directories.
+/// Names that contain PWD although their values are directories.
 const DIRECTORIES: &[&str] = &["PWD", "OLDPWD"];
 
 /// Tells whether the name of a variable or option marks its value as a secret, which must never be
@@ -27,7 +27,8 @@ pub fn is_secret(name: &str) -> bool {
     STEMS.iter().any(has) || words(name).any(|word| WORDS.contains(&word.as_str()))
 }
 
-/// Tells whether a stem is only the beginning of an unrelated word, such as AUTHOR or TOKENIZER.
+/// Tells whether `from`, which begins with `stem`, is an unrelated word such as AUTHOR or
+/// TOKENIZER.
 fn is_other(stem: &str, from: &str) -> bool {
     let rest = from.strip_prefix(stem).unwrap_or_default();
     match stem {
@@ -37,7 +38,7 @@ fn is_other(stem: &str, from: &str) -> bool {
     }
 }
 
-/// Splits a name into words in upper case: `githubPat` and `github-pat` both contain PAT.
+/// Splits a name into upper-case words: `githubPat` and `github-pat` both contain PAT.
 fn words(name: &str) -> impl Iterator<Item = String> {
     let mut spaced = String::with_capacity(name.len());
     let mut was_lower = false;
@@ -53,17 +54,17 @@ fn words(name: &str) -> impl Iterator<Item = String> {
     words.into_iter()
 }
 
-/// Redacts the value of a variable for printing, logs and records.
+/// Replaces secrets in the value of variable `name`, for printing, logs and records.
 pub fn redacted_value(name: &str, value: &str) -> String {
     if is_secret(name) { hidden(value) } else { redacted(value) }
 }
 
-/// Redacts a text for printing, logs and records: hides everything after the `=` that follows the
-/// name of a secret, and the passwords in URLs.
+/// Replaces secrets in a text, for printing, logs and records: everything after `NAME=` or
+/// `"NAME":` if the name marks a secret, and the passwords in URLs.
 pub fn redacted(text: &str) -> String {
     let passwords = passwords(text);
     let mut end = secret_value(text).unwrap_or(text.len());
-    // Hide a password from its beginning if the name of a secret seems to occur inside it.
+    // If the name of a secret seems to occur inside a password, all of the password is hidden.
     let torn = passwords.iter().find(|password| password.start < end && end < password.end);
     end = torn.map_or(end, |password| password.start);
     let mut shown = String::with_capacity(text.len());
@@ -84,8 +85,8 @@ fn hidden(secret: &str) -> String {
     format!("(set, {} chars)", secret.chars().count())
 }
 
-/// Finds the start of the value behind the first secret's name, written as `NAME=` or as `"NAME":`
-/// in JSON.
+/// Finds the first secret that follows its name, as in `NAME=` or in the JSON form `"NAME":`.
+/// Returns the index at which the value starts.
 fn secret_value(text: &str) -> Option<usize> {
     let is_named = |(at, sign): &(usize, &str)| {
         let before = text[..*at].trim_end();
@@ -101,7 +102,8 @@ fn secret_value(text: &str) -> Option<usize> {
     signs.find(is_named).map(|(at, sign)| at + sign.len())
 }
 
-/// Finds the passwords of all URLs in a text, as in `pg://u:pw@host`.
+/// Finds the passwords of all URLs in a text, such as `pw` in `pg://u:pw@host`. Returns their byte
+/// ranges.
 fn passwords(text: &str) -> Vec<Range<usize>> {
     const SEPARATOR: &str = "://";
     let mut found = Vec::new();
@@ -118,8 +120,8 @@ fn passwords(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// Finds the password in the part of a URL after `://`. For HTTP a user name without a password
-/// counts as one, because tokens are passed like this.
+/// Finds the byte range of the password in `url`, the part of a URL after `://`. In HTTP URLs a
+/// user name without a password counts as a password, because tokens are passed in this form.
 fn password(scheme: &str, url: &str) -> Option<Range<usize>> {
     let authority = &url[..url.find(['/', '?', '#']).unwrap_or(url.len())];
     let colon = authority.find(':').filter(|_| !authority.starts_with('['));
@@ -130,8 +132,8 @@ fn password(scheme: &str, url: &str) -> Option<Range<usize>> {
             let scheme = scheme.rsplit(|c: char| !c.is_ascii_alphanumeric()).next();
             0..scheme.filter(|scheme| matches!(*scheme, "http" | "https")).map(|_| at)?
         }
-        // A password may contain characters that should have been escaped, but a path may contain
-        // `@` too.
+        // A password may contain unescaped characters such as `/`, but a path may contain `@` as
+        // well.
         (Some(colon), None) if !is_port(&authority[colon + 1..]) => colon + 1..url.rfind('@')?,
         (_, None) => return None,
     };

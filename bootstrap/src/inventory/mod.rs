@@ -1,8 +1,8 @@
 //! Hardware and system software of a node: CPUs, memory, PCI devices, RDMA ports, network
 //! interfaces, GPUs.
 //!
-//! The agent reads all of it from files of the kernel; the launcher uses it for placement and for
-//! the choice of NICs. Anything that the kernel does not report is `None` or an empty list, never a
+//! The agent reads the inventory from files of the kernel. The launcher uses it to place ranks and
+//! to choose NICs. Anything that the kernel does not report is `None` or an empty list, never a
 //! guess.
 //!
 //! | module | contents |
@@ -33,19 +33,20 @@ use std::net::IpAddr;
 pub struct Inventory {
     /// CPUs of the node.
     pub cpus: Cpus,
-    /// NUMA nodes with their memory, in order of their numbers.
+    /// NUMA nodes in order of their numbers, with their memory.
     pub numa_nodes: Vec<NumaNode>,
-    /// Resource limits of this user's processes.
+    /// Limits on the resources of this user's processes.
     pub limits: ResourceLimits,
     /// GPUs, in order of their PCI addresses.
     pub gpus: Vec<Gpu>,
     /// RDMA devices, in order of their names.
     pub rdma: Vec<RdmaDevice>,
-    /// Network interfaces, in order of their indices.
+    /// Network interfaces, in order of the kernel's indices.
     pub netdevs: Vec<Netdev>,
-    /// Routes through interfaces that may belong to an RDMA port, in the kernel's order.
+    /// Routes through network interfaces, in the kernel's order. Jobs do not read the routes of
+    /// nodes without RDMA devices.
     pub routes: Vec<Route>,
-    /// Kernel, drivers and libraries.
+    /// Versions of the kernel, of drivers and of libraries.
     pub system: System,
 }
 
@@ -62,20 +63,21 @@ impl Inventory {
 pub struct Cpus {
     /// CPUs that are present and online.
     pub online: CpuSet,
-    /// CPUs that the agent, and with it the ranks, may run on.
+    /// CPUs that the agent and its ranks may run on.
     pub allowed: CpuSet,
-    /// Hardware threads of each core, ordered by the first thread. Empty if the kernel does not
-    /// report them or the job did not ask for them.
+    /// Sets of hardware threads that share a core, in order of their first threads. Empty if the
+    /// kernel does not report them or the job does not need them.
     pub cores: Vec<CpuSet>,
-    /// CPU time granted by the control group, in thousandths of a CPU; `None` without a limit.
+    /// CPU time that the control group grants, in thousandths of a CPU; `None` if it is not
+    /// limited.
     pub quota: Option<u32>,
 }
 
 impl Cpus {
-    /// Returns how many CPUs the ranks can keep busy, at least 1.
+    /// Returns the number of CPUs that the ranks can keep busy, at least 1.
     pub fn usable(&self) -> usize {
         let allowed = self.allowed.len().max(1);
-        // A rank can run on half a CPU, too.
+        // Rounded up: a rank can also run on a part of a CPU.
         let granted = self.quota.map(|quota| quota.div_ceil(1000).max(1) as usize);
         granted.map_or(allowed, |granted| granted.min(allowed))
     }
@@ -88,32 +90,33 @@ pub struct NumaNode {
     pub number: u32,
     /// CPUs of the NUMA node.
     pub cpus: CpuSet,
-    /// Memory, in bytes.
+    /// Memory of the NUMA node, in bytes; `None` if it was not read.
     pub memory: Option<u64>,
-    /// Distances to all NUMA nodes in order of their numbers, from the firmware. The distance to
-    /// itself is 10.
+    /// Distances to all NUMA nodes, itself included, in order of their numbers. The values come
+    /// from the firmware; the distance of a node to itself is 10. Empty if they were not read.
     pub distances: Vec<u32>,
 }
 
-/// Resource limits of a process.
+/// Resource limits of this user's processes on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceLimits {
-    /// Memory that may be locked, in bytes, as RDMA requires; `None` without a limit.
+    /// Amount of memory that a process may lock, in bytes. RDMA requires locked memory. `None` if
+    /// it is unlimited or unknown.
     pub locked_memory: Option<u64>,
-    /// Number of open files; `None` without a limit.
+    /// Number of files that a process may have open; `None` if it is unlimited or unknown.
     pub open_files: Option<u64>,
-    /// Memory granted by the control group, in bytes; `None` without a limit.
+    /// Memory that the control group grants, in bytes; `None` if it is unlimited or unknown.
     pub memory: Option<u64>,
     /// Size of `/dev/shm`, in bytes; `None` if it cannot be read.
     pub shared_memory: Option<u64>,
 }
 
-/// Graphics or compute processor.
+/// GPU, used for graphics or computing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// Manufacturer.
+    /// Manufacturer of the GPU.
     pub vendor: GpuVendor,
-    /// Model, such as `NVIDIA A100-SXM4-40GB`, if the driver reports it.
+    /// Model, such as `NVIDIA A100-SXM4-40GB`; `None` if the driver does not report it.
     pub model: Option<String>,
     /// PCI device of the GPU.
     pub pci: PciDevice,
@@ -129,7 +132,7 @@ pub enum GpuVendor {
     Amd,
 }
 
-/// Kernel, drivers and libraries of a node.
+/// Versions and settings of the system software of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct System {
     /// Version of the kernel, such as `6.1.0-25-amd64`.
@@ -141,16 +144,16 @@ pub struct System {
     /// Names and versions of libraries that programs would load, such as `libibverbs` and
     /// `libcuda`.
     pub libraries: Vec<(String, String)>,
-    /// Whether a driver (`nvidia_peermem`) lets NICs access the memory of GPUs.
+    /// Whether a driver such as `nvidia_peermem` lets NICs access the memory of GPUs.
     pub peer_memory: bool,
-    /// Whether an IOMMU is enabled, so that devices may use translated addresses.
+    /// Whether an IOMMU is enabled, so that addresses of devices may be translated.
     pub iommu: bool,
-    /// NCCL library that the job's program would load.
+    /// NCCL library that the job's program would load; `None` if there is none.
     pub nccl: Option<InstalledLibrary>,
-    /// Kind of container that the agent runs in, if that is recognisable.
+    /// Kind of container that the agent runs in; `None` if no container was recognised.
     #[serde(default)]
     pub container: Option<ContainerKind>,
-    /// Names of the libibverbs drivers that are installed, such as `mlx5` and `rxe`, in order.
+    /// Names of the installed libibverbs drivers, such as `mlx5` and `rxe`, in alphabetical order.
     #[serde(default)]
     pub providers: Vec<String>,
 }
@@ -159,9 +162,9 @@ pub struct System {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ContainerKind {
-    /// Docker, recognised by `/.dockerenv`.
+    /// Docker, recognised by the file `/.dockerenv`.
     Docker,
-    /// Podman or toolbox, recognised by `/run/.containerenv`.
+    /// Podman or toolbox, recognised by the file `/run/.containerenv`.
     Podman,
     /// Kubernetes, with any container runtime.
     Kubernetes,

@@ -10,25 +10,25 @@ use std::str::FromStr;
 pub struct Netdev {
     /// Name, such as `eth0`.
     pub name: String,
-    /// Index of the interface in the kernel.
+    /// Index that the kernel has given to the interface.
     pub index: u32,
     /// Kind of device behind the interface.
     pub kind: NetdevKind,
-    /// Largest packet, in bytes.
+    /// Maximum size of a packet, in bytes.
     pub mtu: u32,
     /// Speed in Mb/s; `None` if the driver does not report it or the link is down.
     pub speed: Option<u32>,
-    /// Whether the interface is up and has a carrier.
+    /// Whether the interface is up and has a carrier, so that it can send.
     pub running: bool,
     /// Hardware address as the kernel prints it: 6 bytes, or 20 for IPoIB.
     pub hardware_address: Option<String>,
-    /// PCI address of the device.
+    /// PCI address of the device behind the interface; `None` for a software device.
     pub pci: Option<String>,
-    /// Port of the device that the interface belongs to, from 0.
+    /// Index of the device's port that the interface belongs to, from 0.
     pub device_port: Option<u16>,
-    /// Name of that port in the driver, such as `p0`. Interfaces of one port share it.
+    /// Driver's name for the port, such as `p0`. All interfaces of one port have the same name.
     pub port_name: Option<String>,
-    /// IP addresses with the length of their network prefixes.
+    /// IP addresses, each with the length of its network prefix in bits.
     pub addresses: Vec<(IpAddr, u8)>,
 }
 
@@ -36,21 +36,21 @@ pub struct Netdev {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NetdevKind {
-    /// Network device.
+    /// Network card or another hardware device.
     Physical,
-    /// Cable between two computers: Thunderbolt, USB4.
+    /// Direct cable between two computers: Thunderbolt or USB4.
     Thunderbolt,
     /// IP over InfiniBand.
     Ipoib,
     /// Several interfaces bonded into one.
     Bond,
-    /// Bridge, as container engines and hypervisors create them.
+    /// Software bridge, such as those of container engines and hypervisors.
     Bridge,
     /// Loopback interface.
     Loopback,
-    /// VLAN or another interface on top of one.
+    /// VLAN, or another interface on top of an existing one.
     Upper,
-    /// Software device: veth, tun, dummy.
+    /// Software device, such as veth, tun or dummy.
     #[default]
     Virtual,
 }
@@ -60,7 +60,7 @@ pub enum NetdevKind {
 pub struct Route {
     /// Name of the interface.
     pub netdev: String,
-    /// Address of the network; all zeros for the default route.
+    /// Address of the destination network; all zeros for the default route.
     pub destination: IpAddr,
     /// Length of the network prefix, in bits.
     pub prefix: u8,

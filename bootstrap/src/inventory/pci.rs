@@ -1,44 +1,46 @@
-//! PCI devices, the bridges above them, and the rates of their links.
+//! PCI devices, the bridges above them, and the data rates of their links.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// PCI device with its links up to the host bridge.
+/// PCI device with the links between it and its host bridge.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PciDevice {
     /// Address, such as `0000:c3:00.0`.
     pub address: String,
-    /// PCI vendor id.
+    /// Vendor id in PCI configuration space.
     pub vendor: Option<u16>,
-    /// PCI device id.
+    /// Device id in PCI configuration space.
     pub device: Option<u16>,
     /// Driver that is bound to the device.
     pub driver: Option<String>,
-    /// NUMA node of the device; `None` if there is only one, or the firmware does not report it.
+    /// NUMA node of the device; `None` if the node has only one, or the firmware does not report
+    /// it.
     pub numa_node: Option<u32>,
-    /// Whether the device caches translations of the IOMMU (ATS). `None` if the register could not
-    /// be read, which requires root, or was not read.
+    /// Whether the device caches address translations of the IOMMU (ATS). `None` if the register
+    /// was not read, or could not be read because that requires root.
     pub ats: Option<bool>,
-    /// PCI address of the physical function, for a virtual function (SR-IOV).
+    /// PCI address of the physical function that a virtual function (SR-IOV) belongs to; `None` for
+    /// other devices.
     pub physical_function: Option<String>,
     /// Host bridge above the device, such as `pci0000:00`.
     pub host_bridge: Option<String>,
-    /// Links of the device and of every bridge above it, starting with the device.
+    /// Upstream links of the device and of every bridge above it, in this order.
     pub links: Vec<PciLink>,
 }
 
-/// Upstream link of a device or bridge.
+/// Link of a device or bridge to the bridge above it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PciLink {
     /// PCI address of the device or bridge.
     pub address: String,
-    /// Current rate; `None` if the device has no link of its own.
+    /// Current rate; `None` if the kernel reports no link for the device.
     pub current: Option<LinkRate>,
-    /// Highest rate that the device supports.
+    /// Maximum rate that the device supports.
     #[serde(rename = "most")]
     pub max: Option<LinkRate>,
-    /// Whether a bridge sends peer-to-peer writes up to the host bridge first (ACS), which is slow.
-    /// `None` under the conditions of [`PciDevice::ats`].
+    /// Whether the bridge redirects peer-to-peer writes to the host bridge (ACS), which makes them
+    /// slow. `None` if the register was not read or requires root.
     pub acs: Option<bool>,
 }
 
@@ -52,8 +54,8 @@ pub struct LinkRate {
 }
 
 impl LinkRate {
-    /// Parses `current_link_speed` (`8.0 GT/s PCIe`) and `current_link_width` (`4`). Returns `None`
-    /// if the kernel reports neither.
+    /// Parses the kernel's `current_link_speed` (`8.0 GT/s PCIe`) and `current_link_width` (`4`).
+    /// Returns `None` if either is not a valid value.
     pub fn parse(speed: &str, width: &str) -> Option<LinkRate> {
         let (whole, tenths) = speed.split_whitespace().next()?.split_once('.')?;
         let speed =
@@ -62,15 +64,15 @@ impl LinkRate {
         (lane(speed) > 0).then_some(LinkRate { speed, width })
     }
 
-    /// Returns the data rate in Mb/s, computed with the integers of the kernel
-    /// (`PCIE_SPEED2MBS_ENC`, drivers/pci/pci.h), so that the result agrees with `dmesg`.
+    /// Returns the data rate in Mb/s. The arithmetic is that of the kernel (`PCIE_SPEED2MBS_ENC`,
+    /// drivers/pci/pci.h), so that the result agrees with `dmesg`.
     pub fn megabits(self) -> u32 {
         lane(self.speed) * u32::from(self.width)
     }
 }
 
-/// Returns the data rate of one lane in Mb/s after encoding, or 0 for a speed that is not in a
-/// standard.
+/// Returns the data rate of one lane in Mb/s after encoding. `speed` is in tenths of GT/s; the
+/// result is 0 if no standard has this speed.
 fn lane(speed: u16) -> u32 {
     match speed {
         25 => 2_500 * 8 / 10,
@@ -98,15 +100,16 @@ pub fn gigabits(megabits: u32) -> String {
 /// Slowest link between a device and its host bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bottleneck<'a> {
-    /// PCI address of the device or bridge whose upstream link it is.
+    /// PCI address of the device or bridge at the lower end of the link.
     pub address: &'a str,
     /// Current rate of the link.
     pub rate: LinkRate,
 }
 
 impl PciDevice {
-    /// Returns the slowest link between the device and its host bridge; among equals the one
-    /// nearest to the host bridge, like `pcie_bandwidth_available` in the kernel.
+    /// Returns the slowest link between the device and its host bridge, or `None` if no rate is
+    /// known. Among equally slow links, returns the one nearest to the host bridge, as the kernel's
+    /// `pcie_bandwidth_available` does.
     pub fn bottleneck(&self) -> Option<Bottleneck<'_>> {
         let links = self.links.iter().filter_map(|link| Some((link, link.current?)));
         let slowest =
@@ -118,12 +121,13 @@ impl PciDevice {
         slowest.map(|(link, rate)| Bottleneck { address: &link.address, rate })
     }
 
-    /// Returns the highest rate that the device itself supports.
+    /// Returns the maximum rate that the device's own link supports.
     pub fn max_rate(&self) -> Option<LinkRate> {
         self.links.first()?.max
     }
 
-    /// Returns the distance to `other`, by the bridges that data between the two must pass.
+    /// Returns the distance to `other`: the kind of bridges that data between the two devices must
+    /// pass.
     pub fn distance(&self, other: &PciDevice) -> Distance {
         if self.address == other.address {
             return Distance::Same;
@@ -139,27 +143,27 @@ impl PciDevice {
         match (same_bridge, shared) {
             (true, 0) | (false, _) if same_bridge || same_node => Distance::HostBridge,
             (false, _) => Distance::System,
-            // Both are connected to the last switch that they share.
+            // Both devices are directly below the last switch that they share.
             (true, _) if own.len() - shared <= 1 && others.len() - shared <= 1 => Distance::Switch,
             (true, _) => Distance::Switches,
         }
     }
 }
 
-/// Distance between two PCI devices, nearest first. The names in brackets are those of `nvidia-smi
-/// topo -m`.
+/// Kinds of distance between two PCI devices, shortest first. The names in parentheses are those of
+/// `nvidia-smi topo -m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Distance {
-    /// Same device.
+    /// Both are the same device.
     Same,
-    /// Devices below one switch (PIX).
+    /// One switch is between the devices (PIX).
     Switch,
-    /// Several switches between them, but no host bridge (PXB).
+    /// Several switches are between the devices, but no host bridge (PXB).
     Switches,
-    /// One host bridge between them, or two of one NUMA node (PHB, NODE).
+    /// One host bridge is between the devices, or two host bridges of one NUMA node (PHB, NODE).
     HostBridge,
-    /// Devices of different NUMA nodes (SYS).
+    /// The devices belong to different NUMA nodes (SYS).
     System,
 }
 
@@ -183,7 +187,7 @@ mod tests {
         LinkRate { speed, width }
     }
 
-    /// Makes a device below these bridges, the highest first.
+    /// Makes a device below the bridges `way`, whose last element is the device itself.
     fn device(host_bridge: &str, numa_node: u32, way: &[&str]) -> PciDevice {
         let link = |address: &&str| PciLink { address: (*address).into(), ..PciLink::default() };
         PciDevice {

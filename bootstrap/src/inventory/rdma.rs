@@ -11,52 +11,52 @@ use std::net::{IpAddr, Ipv6Addr};
 pub struct RdmaDevice {
     /// Name, such as `mlx5_0`.
     pub name: String,
-    /// Kind of transport that the device is made for.
+    /// Kind of the device, such as channel adapter.
     pub node_type: NodeType,
-    /// Driver, such as `mlx5`. For software devices it is derived from the device's name and
-    /// parent.
+    /// Driver, such as `mlx5`. For a software device it is derived from the names of the device and
+    /// its parent.
     pub driver: Option<String>,
     /// Firmware version, such as `20.31.1014`.
     pub firmware: Option<String>,
-    /// Node GUID, which the functions of one card share.
+    /// Node GUID. All functions of one card share it.
     pub node_guid: Option<String>,
-    /// System image GUID, which all devices of one card share, even if the card occupies several
+    /// System image GUID. All devices of one card share it, even if the card occupies several
     /// slots.
     pub image_guid: Option<String>,
-    /// PCI device; `None` for a software device.
+    /// PCI device of the RDMA device; `None` for a software device.
     pub pci: Option<PciDevice>,
-    /// NUMA node; `None` if there is only one, or the kernel does not report it.
+    /// NUMA node of the device; `None` if the node has only one, or the kernel does not report it.
     pub numa_node: Option<u32>,
-    /// CPUs near the device.
+    /// CPUs near the device; `None` if the kernel does not report them.
     pub cpus: Option<CpuSet>,
-    /// Device file of the device, and whether this user can open it.
+    /// Device file that programs open to use the device.
     pub uverbs: Uverbs,
     /// Ports, in order of their numbers.
     pub ports: Vec<Port>,
 }
 
-/// Kind of an RDMA device (`node_type` in sysfs).
+/// Kind of an RDMA device, as in the sysfs file `node_type`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeType {
     /// Channel adapter for InfiniBand or RoCE.
     ChannelAdapter,
-    /// iWARP adapter, or one that needs the RDMA connection manager like iWARP.
+    /// iWARP adapter, or another device that needs the RDMA connection manager.
     Rnic,
-    /// Neither: a switch, usNIC, or not said.
+    /// Another kind, such as a switch or usNIC, or a kind that the kernel does not report.
     #[default]
     Other,
 }
 
-/// Device file `/dev/infiniband/uverbsN` of an RDMA device.
+/// Device file `/dev/infiniband/uverbsN` of an RDMA device, if this user can open it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Uverbs {
-    /// Name of a file that this user can open.
+    /// The user can open the file with this name.
     Usable(String),
-    /// Name of a file that this user is not permitted to open.
+    /// The user is not permitted to open the file with this name.
     Denied(String),
-    /// No such file: it is not passed into this container, or `ib_uverbs` is not loaded.
+    /// The file does not exist: it is not passed into the container, or `ib_uverbs` is not loaded.
     #[default]
     Missing,
 }
@@ -64,28 +64,29 @@ pub enum Uverbs {
 /// Port of an RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Port {
-    /// Number, from 1.
+    /// Number of the port on its device, from 1.
     pub number: u8,
     /// State of the logical link.
     pub state: PortState,
-    /// State of the physical link in the kernel's words, such as `LinkUp`.
+    /// State of the physical link as the kernel reports it, such as `LinkUp`.
     pub physical_state: Option<String>,
-    /// Link layer.
+    /// Link layer of the port.
     pub link_layer: LinkLayer,
-    /// Local identifier; `None` or 0 without a subnet manager.
+    /// InfiniBand address (LID) of the port; `None` or 0 without a subnet manager.
     pub lid: Option<u16>,
-    /// Local identifier of the subnet manager.
+    /// LID of the subnet manager.
     pub sm_lid: Option<u16>,
-    /// Rate in the kernel's words, such as `56 Gb/sec (4X FDR)`. Software devices and eRDMA report
-    /// arbitrary values.
+    /// Data rate as the kernel reports it, such as `56 Gb/sec (4X FDR)`. Software devices and eRDMA
+    /// report arbitrary values.
     pub rate: Option<String>,
-    /// Largest packet, in bytes, if it follows from the MTU of the network interface.
+    /// Maximum size of a packet, in bytes; `None` if it cannot be derived from the MTU of the
+    /// network interface.
     pub mtu: Option<u32>,
-    /// Network interface of the port.
+    /// Name of the port's network interface.
     pub netdev: Option<String>,
-    /// Size of the GID table.
+    /// Number of entries in the GID table, used or not.
     pub gid_table_length: usize,
-    /// Used entries of the GID table.
+    /// Entries of the GID table that are in use.
     pub gids: Vec<Gid>,
 }
 
@@ -93,21 +94,21 @@ pub struct Port {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PortState {
-    /// No carrier.
+    /// The link has no carrier.
     Down,
-    /// Link up, but not configured by a subnet manager.
+    /// The link is up, but no subnet manager has configured it.
     Init,
-    /// Configured by a subnet manager, but not active yet.
+    /// A subnet manager has configured the link, which is not active yet.
     Armed,
-    /// Data can be transferred.
+    /// The link can transfer data.
     Active,
-    /// State that the kernel does not report or that is unknown to this build.
+    /// The kernel does not report a state, or reports one that this build does not know.
     #[default]
     Unknown,
 }
 
 impl PortState {
-    /// Parses the kernel's text, such as `4: ACTIVE`.
+    /// Parses the state in the kernel's form, such as `4: ACTIVE`.
     pub fn parse(text: &str) -> PortState {
         match text.split(':').next().map(str::trim) {
             Some("1") => PortState::Down,
@@ -119,7 +120,7 @@ impl PortState {
     }
 }
 
-/// Formats a state in capitals, like `ibstat`.
+/// Formats the state in capitals, like `ibstat`.
 impl fmt::Display for PortState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -140,7 +141,7 @@ pub enum LinkLayer {
     InfiniBand,
     /// Ethernet with RoCE or iWARP, addressed by GID or IP address.
     Ethernet,
-    /// Not reported by the kernel.
+    /// Link layer that the kernel does not report.
     #[default]
     Unknown,
 }
@@ -148,32 +149,32 @@ pub enum LinkLayer {
 /// Entry of a GID table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gid {
-    /// Index in the table.
+    /// Index of the entry in the table.
     pub index: u16,
-    /// GID: 16 bytes in the format of an IPv6 address.
+    /// Value of the GID: 16 bytes in the format of an IPv6 address.
     pub value: Ipv6Addr,
     /// Packet format that the GID selects.
     pub kind: GidKind,
-    /// Network interface of the GID; `None` also if the interface of that name in this network
-    /// namespace is a different one.
+    /// Name of the GID's network interface. `None` also if this network namespace has a different
+    /// interface of that name.
     pub netdev: Option<String>,
 }
 
-/// Packet format that a GID selects (`gid_attrs/types` in sysfs).
+/// Packet format that a GID selects, as in the sysfs directory `gid_attrs/types`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GidKind {
-    /// InfiniBand, or RoCE v1, which stays within an Ethernet segment.
+    /// InfiniBand, or RoCE v1, whose packets stay within an Ethernet segment.
     IbOrRoceV1,
-    /// RoCE v2, over UDP.
+    /// RoCE v2, whose packets are UDP datagrams.
     RoceV2,
-    /// Not reported by the kernel: iWARP, or an old kernel.
+    /// Format that the kernel does not report: iWARP, or an old kernel.
     #[default]
     Unknown,
 }
 
 impl GidKind {
-    /// Parses the kernel's text, such as `RoCE v2`.
+    /// Parses the format in the kernel's form, such as `RoCE v2`.
     pub fn parse(text: &str) -> GidKind {
         match text.trim() {
             "IB/RoCE v1" => GidKind::IbOrRoceV1,
@@ -184,8 +185,8 @@ impl GidKind {
 }
 
 impl Gid {
-    /// Returns the IP address in the GID: an IPv4 address for `::ffff:a.b.c.d`, otherwise an IPv6
-    /// address.
+    /// Returns the IP address that the GID contains: an IPv4 address for `::ffff:a.b.c.d`,
+    /// otherwise an IPv6 address.
     pub fn ip(&self) -> IpAddr {
         match self.value.to_ipv4_mapped() {
             Some(v4) => IpAddr::V4(v4),
@@ -193,14 +194,14 @@ impl Gid {
         }
     }
 
-    /// Returns the upper 64 bits, which identify an InfiniBand subnet.
+    /// Returns the upper 64 bits of the GID, which identify an InfiniBand subnet.
     pub fn subnet_prefix(&self) -> u64 {
-        // The upper 64 of 128 bits fit.
+        // The upper 64 of 128 bits fit into 64 bits.
         (self.value.to_bits() >> 64) as u64
     }
 
-    /// Tells whether the GID is a MAC address followed by zeros, as on iWARP devices. It is not an
-    /// IP address then.
+    /// Tells whether the GID is a MAC address followed by zeros, as on iWARP devices, and so not an
+    /// IP address.
     pub fn is_mac(&self) -> bool {
         let octets = self.value.octets();
         octets[6..].iter().all(|byte| *byte == 0) && octets[..6].iter().any(|byte| *byte != 0)

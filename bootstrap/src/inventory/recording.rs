@@ -1,28 +1,29 @@
-//! Copies of the files that an inventory was read from, so that it can be read again on another
-//! machine.
+//! Copies of the files that an inventory was read from, so that the inventory can be read again on
+//! another machine.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// File, directory or symbolic link that was read.
+/// File, directory or symbolic link that the inventory was read from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RecordedEntry {
-    /// Directory that was listed or looked up.
+    /// Directory whose entries were listed or whose existence was checked.
     Directory,
-    /// Content of a file.
+    /// Content of a regular file.
     File(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// Absolute target of a symbolic link.
+    /// Absolute path that a symbolic link points to.
     Link(String),
 }
 
-/// Entries by their absolute paths, such as `/sys/class/net/eth0/mtu`. No path leads through a
-/// symbolic link.
+/// Recorded entries by their absolute paths, such as `/sys/class/net/eth0/mtu`. No path leads
+/// through a symbolic link.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recording(BTreeMap<String, RecordedEntry>);
 
 impl Recording {
-    /// Makes a recording of the entries that were read. Their paths may lead through symbolic
-    /// links, which must be among the entries. Paths that were only `listed` become empty files.
+    /// Makes a recording of `entries`, whose paths may lead through symbolic links if the links are
+    /// entries too. Paths in `listed` were seen in a directory but not read; they become empty
+    /// files.
     pub fn from_entries(
         entries: &BTreeMap<String, RecordedEntry>,
         listed: &BTreeSet<String>,
@@ -40,7 +41,7 @@ impl Recording {
         Recording(recorded)
     }
 
-    /// Returns the paths and entries, each directory before its contents.
+    /// Returns the recorded paths and entries. A directory comes before its contents.
     pub fn entries(&self) -> impl Iterator<Item = (&str, &RecordedEntry)> {
         self.0.iter().map(|(path, entry)| (path.as_str(), entry))
     }
@@ -53,7 +54,7 @@ fn resolve(path: &str, entries: &BTreeMap<String, RecordedEntry>) -> String {
     while let Some(component) = components.next() {
         prefix = format!("{prefix}/{component}");
         real = match entries.get(&prefix) {
-            // The target is a resolved path already, so one step is enough.
+            // The target of a link contains no links itself, so one step is enough.
             Some(RecordedEntry::Link(target)) if components.peek().is_some() => target.clone(),
             _ => format!("{real}/{component}"),
         };
@@ -61,8 +62,8 @@ fn resolve(path: &str, entries: &BTreeMap<String, RecordedEntry>) -> String {
     real
 }
 
-/// Returns `target` relative to the directory of `path`, so that the link works wherever the tree
-/// is copied to.
+/// Converts the absolute path `target` into a path relative to the directory of `path`, so that a
+/// link works wherever the recorded tree is copied to.
 pub fn relative(path: &str, target: &str) -> String {
     let depth = path.split('/').filter(|part| !part.is_empty()).count().saturating_sub(1);
     format!("{}{}", "../".repeat(depth), target.trim_start_matches('/'))

@@ -1,50 +1,52 @@
-//! Files that ranks link and import: `librlaunch.so`, and the Python package `rlaunch` below
-//! `python/`.
+//! Files that ranks link or import: `librlaunch.so`, and the Python package `rlaunch` in the
+//! subdirectory `python`.
 //!
-//! A node keeps them beside its agent, in a directory named after their content. They are sent once
-//! to each node, as a [`LibraryArchive`] that is compressed with zlib and split into chunks.
+//! A node keeps the files in a directory beside the agent's executable, named after a hash of their
+//! content. Each node receives them once, as a [`LibraryArchive`] that is compressed with zlib and
+//! split into chunks.
 
 use crate::frame::FrameError;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::path::{Component, Path, PathBuf};
 
-/// Directory of the Python package, below the library's own.
+/// Name of the subdirectory that contains the Python package.
 pub const PYTHON: &str = "python";
-/// Largest archive that a node accepts, in bytes before compression.
+/// Maximum size of an archive before compression, in bytes.
 pub const MAX_ARCHIVE: usize = 64 << 20;
 
-/// Location of the library for a node's ranks.
+/// Location at which a node finds the library for its ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LibrarySource {
-    /// Directory on the launcher's own machine, which is the node.
+    /// Directory on this node, because the node is the launcher's own machine.
     Directory(#[serde(with = "crate::serde_path")] PathBuf),
-    /// Directory in the cache beside the agent.
+    /// Directory of this library in the cache beside the agent. If it does not exist, the launcher
+    /// sends the library.
     Cached(LibraryName),
 }
 
-/// Name of a library: the SHA-256 that [`LibraryDigest`] computes of its files.
+/// Name of a library: the SHA-256 that [`LibraryDigest`] computes from its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LibraryName(pub [u8; 32]);
 
 impl LibraryName {
-    /// Returns the name of its directory: `library-` and 32 hexadecimal digits.
+    /// Returns the name of the library's directory: `library-` and 32 hexadecimal digits.
     pub fn directory(&self) -> String {
         let digits = self.0[..16].iter().map(|byte| format!("{byte:02x}"));
         digits.fold(LIBRARY_PREFIX.to_owned(), |name, byte| name + &byte)
     }
 }
 
-/// Prefix of the names of libraries' directories.
+/// Prefix of the directory names of libraries.
 pub const LIBRARY_PREFIX: &str = "library-";
 
-/// Location of the library on a node.
+/// Location of the library on a node, as the agent reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeLibrary {
     /// Path of the library's directory.
     #[serde(with = "crate::serde_path")]
     pub path: PathBuf,
-    /// Whether the library is there already; otherwise it must be sent.
+    /// Whether the directory exists already; otherwise the launcher must send the library.
     pub is_present: bool,
 }
 
@@ -55,7 +57,7 @@ pub struct LibraryArchive(pub Vec<ArchivedFile>);
 /// File of a [`LibraryArchive`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArchivedFile {
-    /// Path relative to the library's directory.
+    /// Path of the file, relative to the library's directory.
     pub path: String,
     /// Content of the file.
     #[serde(with = "serde_bytes")]
@@ -63,7 +65,8 @@ pub struct ArchivedFile {
 }
 
 impl ArchivedFile {
-    /// Tells whether the path stays inside the library's directory.
+    /// Tells whether the path stays inside the library's directory. Other paths must not be written
+    /// to.
     pub fn is_inside(&self) -> bool {
         let mut parts = Path::new(&self.path).components();
         !self.path.is_empty() && parts.all(|part| matches!(part, Component::Normal(_)))
@@ -76,13 +79,13 @@ impl LibraryArchive {
         postcard::to_stdvec(self).map_err(FrameError::Encode)
     }
 
-    /// Decodes an archive. Fails if the bytes are not one.
+    /// Decodes an archive. Fails if the bytes are not an encoded archive.
     pub fn decode(bytes: &[u8]) -> Result<LibraryArchive, FrameError> {
         let unreadable = |source| FrameError::Unreadable { length: bytes.len(), source };
         postcard::from_bytes(bytes).map_err(unreadable)
     }
 
-    /// Computes the name of the library.
+    /// Computes the name of the library from its files.
     pub fn name(&self) -> LibraryName {
         let mut digest = LibraryDigest::default();
         for file in &self.0 {
@@ -93,24 +96,24 @@ impl LibraryArchive {
     }
 }
 
-/// Incremental hash of a library's files, which never holds more than one chunk in memory.
+/// Incremental hash of a library's files, so that only one chunk needs to be in memory.
 #[derive(Clone, Debug, Default)]
 pub struct LibraryDigest(Sha256);
 
 impl LibraryDigest {
-    /// Begins the next file, of `size` bytes.
+    /// Starts a file of `size` bytes; its content follows through [`LibraryDigest::update`].
     pub fn begin(&mut self, path: &str, size: u64) {
         self.0.update((path.len() as u64).to_le_bytes());
         self.0.update(path);
         self.0.update(size.to_le_bytes());
     }
 
-    /// Adds a chunk of the file's content.
+    /// Adds a chunk of the current file's content.
     pub fn update(&mut self, content: &[u8]) {
         self.0.update(content);
     }
 
-    /// Returns the name of the library.
+    /// Returns the name of the library, after all files.
     pub fn finish(self) -> LibraryName {
         LibraryName(self.0.finalize().into())
     }

@@ -1,5 +1,5 @@
 //! Description of a job for one node: programs, environment, ranks, and conditions to check before
-//! anything starts; and the node's answers.
+//! any rank starts. Also the node's answers.
 
 pub mod library;
 
@@ -17,33 +17,34 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Everything that an agent needs to prepare and start its ranks. It travels inside the control
-/// channel, never on a command line.
+/// Everything that an agent needs to prepare and start its ranks. It is sent over the control
+/// channel, never on a command line, where other users could read it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
     /// Identifier of the job.
     pub id: JobId,
-    /// Number of the node that receives this.
+    /// Number of the node that receives this description.
     pub node: NodeId,
-    /// Host as the user typed it, for tags and messages.
+    /// Name of the host as the user typed it, for tags of output and for messages.
     pub host: String,
-    /// Whether the node's own environment is read from the user's login shell there.
+    /// Whether the node's own environment is read from the user's login shell on the node.
     pub login: bool,
     /// Programs that ranks of this node run, at least one.
     pub applications: Vec<Application>,
-    /// Ranks of this node, by local rank.
+    /// Ranks of this node, indexed by local rank.
     pub ranks: Vec<RankSpec>,
-    /// Files that follow as [`crate::protocol::control::ToAgent::File`] frames.
+    /// Files that the launcher sends next, as [`crate::protocol::control::ToAgent::File`] frames.
     pub preload: Vec<PreloadFile>,
-    /// Time between SIGTERM and SIGKILL when ranks are ended, in milliseconds.
+    /// Grace period: time between SIGTERM and SIGKILL when ranks are ended, in milliseconds.
     pub kill_after_ms: u32,
-    /// Silence after which the other end of a connection is considered lost, in milliseconds.
+    /// Node timeout: the peer on a connection is considered lost when nothing was received from it
+    /// for this time, in milliseconds.
     pub silence_ms: u32,
-    /// Output that the agent may send before the launcher grants credit, in bytes.
+    /// Credit for output, in bytes, that the agent has before the launcher grants more.
     pub output_window: u32,
     /// Whether output carries the time at which the agent read it.
     pub stamp_output: bool,
-    /// Whether stderr of ranks is merged into their stdout, in the order of the writes.
+    /// Whether the stderr of each rank is merged into its stdout, in the order of the writes.
     pub merge_stderr: bool,
     /// Number of ranks in the job, on all nodes.
     pub world_size: u32,
@@ -51,128 +52,133 @@ pub struct Job {
     pub singleton: SingletonPolicy,
     /// Whether the inventory must list the hardware threads of each core.
     pub wants_cores: bool,
-    /// NCCL network plugin that must exist on the node.
+    /// Path of an NCCL network plugin that must exist on the node; `None` if the job uses none.
     #[serde(with = "crate::serde_path::optional")]
     pub nccl_net_plugin: Option<PathBuf>,
     /// Library for ranks; `None` if the launcher has none.
     pub library: Option<LibrarySource>,
-    /// Number of free TCP ports that the node holds until just before ranks start. A node with GPUs
-    /// tries to hold one more, for NCCL's status service.
+    /// Number of free TCP ports that the agent reserves until just before the ranks start. If the
+    /// node has GPUs, the agent tries to reserve one more, for NCCL's status service.
     pub held_ports: u32,
-    /// MASTER_PORT as the user chose it, only on rank 0's node. It is the first of the held ports.
+    /// MASTER_PORT that the user chose, on rank 0's node only. It is the first of the reserved
+    /// ports.
     pub master_port: Option<u16>,
-    /// The node's configuration in the tree of agents.
+    /// Configuration of the agent in the tree of agents.
     pub oob: OobConfig,
-    /// Secret with which this node's ranks authenticate to the agent.
+    /// Secret with which the job's ranks authenticate to their agents.
     pub token: Token,
 }
 
 impl Job {
-    /// Returns the silence after which the other end of a connection is considered lost.
+    /// Returns the node timeout, [`Job::silence_ms`].
     pub fn silence(&self) -> Duration {
         Duration::from_millis(self.silence_ms.into())
     }
 }
 
-/// Program of the job, with what its ranks have in common.
+/// Program of the job, with the settings that its ranks have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Application {
     /// Number of the program in the job, from 0.
     pub index: u32,
-    /// Program and arguments, at least one element.
+    /// Program and its arguments; has at least one element.
     pub argv: Vec<OsString>,
-    /// Working directory of its ranks.
+    /// Working directory of the program's ranks.
     pub wdir: WorkingDir,
-    /// Variables forwarded from the launching shell or set by `-x`, and PATH and PYTHONPATH.
+    /// Variables that are forwarded from the launching shell or were set by `-x`, and PATH and
+    /// PYTHONPATH.
     pub env: Vec<EnvVar>,
-    /// Script that the program will read, whose presence is checked before any rank starts.
+    /// Script that the program is going to read. The agent checks that it exists before any rank
+    /// starts.
     pub script: Option<ScriptCheck>,
-    /// Indices into [`Job::preload`] of the files that its arguments may name.
+    /// Indices into [`Job::preload`] of the files that arguments of this program may name.
     pub preload: Vec<u32>,
-    /// Whether its ranks start only with [`crate::protocol::control::ToAgent::StartApplication`].
+    /// Whether the ranks start only after [`crate::protocol::control::ToAgent::StartApplication`].
     pub waits: bool,
 }
 
-/// Reaction to several ranks that run MPI without a process manager, so that each believes to be
-/// rank 0 of 1.
+/// Reaction to ranks that run MPI without a process manager. Each of them believes that it is rank
+/// 0 of 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SingletonPolicy {
-    /// End the job if the program itself is linked with MPI; warn if an MPI library was loaded
-    /// later.
+    /// End the job if the program's own file is linked with MPI. Only warn if a rank has loaded an
+    /// MPI library in another way.
     #[default]
     Error,
-    /// Warn.
+    /// Warn, and let the ranks run.
     Warn,
-    /// Do not look for MPI.
+    /// Do not check for MPI.
     Ignore,
 }
 
-/// Working directory of ranks.
+/// Working directory in which ranks start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WorkingDir {
-    /// The launcher's directory if the node has it, otherwise the user's home directory.
+    /// The launcher's directory if it exists on the node, otherwise the user's home directory.
     SameAsLauncher(#[serde(with = "crate::serde_path")] PathBuf),
-    /// Directory that the user asked for. It must exist.
+    /// Directory that the user chose. The job fails if it does not exist on the node.
     Required(#[serde(with = "crate::serde_path")] PathBuf),
 }
 
-/// Environment variable of ranks.
+/// Environment variable that is set for ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnvVar {
     /// Name of the variable.
     pub name: OsString,
     /// Value of the variable.
     pub value: OsString,
-    /// Rule for combining it with the node's own value.
+    /// Rule for combining the value with the value that the node's own environment has.
     pub rule: EnvRule,
 }
 
-/// Rule for combining a variable with the node's own value.
+/// Rule for combining the value of a variable with the value that the node's own environment has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EnvRule {
-    /// Replace the node's value.
+    /// Replace the value that the node's own environment has.
     Set,
-    /// Search path: put these entries before the node's own.
+    /// Add these entries of a search path before the node's own.
     PathBefore,
-    /// Search path: put these entries after the node's own.
+    /// Add these entries of a search path after the node's own.
     PathAfter,
     /// Set the variable only if the node has no value.
     Default,
 }
 
-/// Rank, with the parts of its description that differ from rank to rank.
+/// Rank of this node, with the settings that differ from rank to rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankSpec {
     /// Number of the rank.
     pub rank: Rank,
     /// Number of the rank on this node.
     pub local_rank: LocalRank,
-    /// Index of its program in [`Job::applications`].
+    /// Index of the rank's program in [`Job::applications`].
     pub application: u32,
-    /// Variables of this rank only, without names that the user set by `-x`.
+    /// Variables that only this rank gets. Names that the user has set by `-x` are left out.
     pub env: Vec<(String, String)>,
-    /// Whether it reads standard input; otherwise its stdin is empty.
+    /// Whether the rank reads standard input; otherwise its stdin is empty.
     pub stdin: bool,
 }
 
-/// Settings of a rank that are decided only after every node has reported its inventory.
+/// Settings of a rank that can be decided only after every node has reported its inventory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankSetup {
-    /// CPUs that the rank may use; `None` for those of the agent.
+    /// CPUs that the rank may use; `None` for all CPUs that the agent may use.
     pub cpus: Option<CpuSet>,
-    /// NUMA node whose memory the rank prefers.
+    /// Number of the NUMA node whose memory the rank prefers; `None` for no preference.
     pub memory_node: Option<u32>,
-    /// Variables that the rank gets unless the user or the host has set them.
+    /// Variables that the rank gets if neither the user nor the host has set them.
     pub defaults: Vec<(String, String)>,
-    /// Arguments that were unknown before, with their indices; 0 is the program.
+    /// Arguments that contain placeholders, rendered for this rank, with their positions in
+    /// [`Application::argv`]. Position 0 is the program.
     pub words: Vec<(u32, OsString)>,
-    /// Variables set by the user whose values were unknown before. They replace all others.
+    /// Variables whose values contain placeholders, rendered for this rank. They replace all
+    /// other values.
     pub env: Vec<(OsString, OsString)>,
     /// Files to create before the rank starts.
     pub files: Vec<RankFile>,
 }
 
-/// File that is created for ranks of this node and removed when the job ends.
+/// File that the agent creates for a rank and removes when the job ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankFile {
     /// Path of the file, relative to the rank's working directory unless it is absolute.
@@ -183,48 +189,49 @@ pub struct RankFile {
     pub content: Vec<u8>,
 }
 
-/// TCP port that must accept a connection before an application may start.
+/// TCP port that must accept a connection before a waiting application may start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AwaitedPort {
-    /// Identifier chosen by the launcher.
+    /// Identifier that the launcher has chosen for the port.
     pub id: u32,
-    /// Names or addresses of one host. The first that accepts a connection counts.
+    /// Names or addresses of one host. It is enough that one of them accepts a connection.
     pub hosts: Vec<String>,
     /// Port number.
     pub port: u16,
 }
 
-/// First argument of an interpreter that is not an option, if the launcher has a file of that name.
+/// Script that an interpreter runs: its first argument that is not an option, if the launcher has a
+/// file of that name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScriptCheck {
-    /// Path as typed, relative to the working directory.
+    /// Path of the script as the user typed it, relative to the working directory.
     #[serde(with = "crate::serde_path")]
     pub path: PathBuf,
-    /// SHA-256 of the launcher's copy, if that is at most 1 MiB.
+    /// SHA-256 of the launcher's copy; `None` if that is longer than 1 MiB or cannot be read.
     pub sha256: Option<[u8; 32]>,
 }
 
-/// File that is copied to the node for this job. Arguments equal to `name` or `typed` are replaced
-/// with the path of the copy.
+/// File that is copied to the node for this job. Arguments of ranks that are equal to `typed` or
+/// `name` are replaced with the path of the copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreloadFile {
-    /// Path as the user typed it.
+    /// Path of the file on the launcher's machine, as the user typed it.
     #[serde(with = "crate::serde_path")]
     pub typed: PathBuf,
-    /// File name of the copy, without a directory.
+    /// File name of the copy, without its directory.
     pub name: OsString,
-    /// Size in bytes.
+    /// Size of the file, in bytes.
     pub size: u64,
-    /// Permission bits, at most `0o777`.
+    /// Permission bits of the copy, at most `0o777`.
     pub mode: u32,
 }
 
-/// Description of a node that its agent sends first.
+/// Description of a node, which its agent sends in its first message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFacts {
-    /// Host name in the kernel.
+    /// Host name that the kernel reports.
     pub hostname: String,
-    /// Architecture, `x86_64` or `aarch64`.
+    /// Architecture of the CPUs, `x86_64` or `aarch64`.
     pub arch: String,
     /// Process id of the agent.
     pub pid: u32,
@@ -232,21 +239,22 @@ pub struct NodeFacts {
     pub guardian: u32,
     /// Effective user id of the ranks.
     pub uid: u32,
-    /// Addresses of interfaces that are up, without loopback and link-local ones.
+    /// Addresses of interfaces that are up, except loopback and link-local addresses.
     pub addresses: Vec<InterfaceAddress>,
-    /// Address of this node to which the SSH connection was made; `None` if it was not started by
-    /// SSH.
+    /// Address of this node to which the SSH connection was made; `None` if the agent was not
+    /// started over SSH.
     pub ssh_address: Option<IpAddr>,
-    /// Number of GPUs that programs can use.
+    /// Number of GPUs that programs on the node can use.
     pub gpus: u32,
-    /// Identity of this boot of the kernel and of the container. It is equal for two agents of one
-    /// host, and different for two containers on one. Empty if the system does not provide it.
+    /// Identity of this boot of the kernel and of the container. It is equal for two agents in the
+    /// same container, or on the same host without a container. Empty if the system does not
+    /// provide it.
     pub machine: String,
 }
 
 impl NodeFacts {
-    /// Tells whether two descriptions are of the same host. Virtual machines that were cloned while
-    /// running share the boot identity, so host names and addresses are compared, too.
+    /// Tells whether two descriptions are of the same host. Compares host names and addresses as
+    /// well, because virtual machines that were cloned while running have the same boot identity.
     pub fn is_same_host(&self, other: &NodeFacts) -> bool {
         let has = |a: &NodeFacts, b: &NodeFacts| {
             a.addresses.iter().all(|own| b.addresses.iter().any(|other| other == own))
@@ -258,19 +266,19 @@ impl NodeFacts {
     }
 }
 
-/// Address of an interface, with its network.
+/// IP address of a network interface, with the network that the interface belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterfaceAddress {
     /// Name of the interface, such as `eth0`.
     pub interface: String,
-    /// IP address.
+    /// IP address of the interface.
     pub address: IpAddr,
-    /// Length of the network prefix, at most 32 for IPv4 and 128 for IPv6.
+    /// Length of the network prefix in bits, at most 32 for IPv4 and 128 for IPv6.
     pub prefix: u8,
 }
 
 impl InterfaceAddress {
-    /// Tells whether `other` is in the network of this address.
+    /// Tells whether `other` belongs to the network of this interface.
     pub fn same_network(&self, other: IpAddr) -> bool {
         let prefix = u32::from(self.prefix);
         match (self.address, other) {
@@ -287,14 +295,15 @@ impl InterfaceAddress {
     }
 }
 
-/// Reason why a node cannot run the job. All of them are found before any rank starts.
+/// Reason why a node cannot run the job. Every problem is found before any rank starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Problem {
-    /// The program is not on the node's search path, or its path does not exist.
+    /// The program is not on the node's search path, or the path given for it does not exist.
     NoProgram {
-        /// Program as typed.
+        /// Program as the user typed it.
         program: OsString,
-        /// Existing program with a similar name, such as `python3` for `python`.
+        /// Name of an installed program that the user may have meant, such as `python3` for
+        /// `python`.
         instead: Option<String>,
     },
     /// The program exists but is not executable.
@@ -303,36 +312,36 @@ pub enum Problem {
         #[serde(with = "crate::serde_path")]
         program: PathBuf,
     },
-    /// The script that an interpreter is to run does not exist.
+    /// The script that an interpreter is going to run does not exist.
     NoScript {
-        /// Script as typed.
+        /// Path of the script as the user typed it.
         #[serde(with = "crate::serde_path")]
         script: PathBuf,
     },
     /// The directory given by `--wdir` does not exist.
     NoDirectory {
-        /// Directory as typed.
+        /// Directory as the user typed it.
         #[serde(with = "crate::serde_path")]
         directory: PathBuf,
     },
     /// A file given to an option does not exist.
     NoFile {
-        /// Option, with its dashes.
+        /// Name of the option, with its dashes.
         option: String,
-        /// Path as typed.
+        /// Path of the file as the user typed it.
         #[serde(with = "crate::serde_path")]
         path: PathBuf,
     },
-    /// A preloaded file could not be stored.
+    /// A preloaded file could not be stored on the node.
     Preload {
-        /// Operation that failed, with its path.
+        /// Operation that failed, with the path.
         operation: String,
         /// Error of the operating system.
         cause: String,
     },
-    /// No port of the range is free.
+    /// No port of the range from which listening ports are taken is free.
     NoPort {
-        /// Range of ports.
+        /// Range of ports in which no port is free.
         range: PortRange,
     },
     /// The port that the user chose for MASTER_PORT is in use.
@@ -340,7 +349,8 @@ pub enum Problem {
         /// Port number.
         port: u16,
     },
-    /// The program is linked with MPI, and there is no process manager for it.
+    /// The program is linked with MPI, but no process manager is there to tell each rank its
+    /// number.
     Singleton {
         /// Path of the program.
         #[serde(with = "crate::serde_path")]
@@ -350,7 +360,7 @@ pub enum Problem {
         /// Process management interface that the library needs: `PMI` or `PMIx`.
         needs: String,
     },
-    /// The operating system refused something else that the job needs.
+    /// The operating system refused another operation that the job needs.
     System {
         /// Operation that failed.
         operation: String,
@@ -359,22 +369,23 @@ pub enum Problem {
     },
 }
 
-/// Something that the user should know, but that does not prevent the job.
+/// Fact that the user should know, although it does not prevent the job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Notice {
     /// The launcher's directory does not exist on the node; ranks run in the user's home directory.
     RunsInHome {
-        /// Home directory.
+        /// Path of the user's home directory.
         #[serde(with = "crate::serde_path")]
         home: PathBuf,
     },
     /// The node's copy of the script differs from the launcher's.
     ScriptDiffers {
-        /// Script as typed.
+        /// Path of the script as the user typed it.
         #[serde(with = "crate::serde_path")]
         script: PathBuf,
     },
-    /// The job's own directory could not be created; ranks run without the files in it.
+    /// The job's directory on the node could not be created. Ranks run without the files that it
+    /// would contain.
     NoWorkspace {
         /// Directories that were tried, with the errors of the operating system.
         cause: String,

@@ -1,8 +1,9 @@
 //! Messages between the launcher and an agent on their control channel.
 //!
 //! The channel is a byte stream in each direction, usually stdin and stdout of an SSH session. The
-//! agent sends first. Anything that its login shell printed before (banners, `echo` in a profile)
-//! is skipped up to [`HELLO_MAGIC`]; after that, both directions carry frames of [`crate::frame`].
+//! agent sends first. The launcher skips anything that the login shell printed before (banners,
+//! `echo` in a profile), up to [`HELLO_MAGIC`]. After that, both directions carry frames of
+//! [`crate::frame`].
 //!
 //! The first frame is [`FromAgent::Hello`] with the protocol version. A job goes through these
 //! steps:
@@ -30,13 +31,14 @@
 //!                     ◀──────   JobEvent          failures of ranks, nodes and links, for the ranks
 //!                     ◀──────   End               after a failure, or when the user asks for it
 //!   Done              ──────▶                     nothing of the job is left on the node
-//!                     ◀──────   End               nor on any other: agents that relay may exit
+//!                     ◀──────   End               nor on any other: agents with children in the tree exit
 //! ```
 //!
-//! `Relay` is used in both directions for edges of the tree that go through the launcher.
+//! `Relay` is used in both directions, for edges of the tree that are relayed through the launcher.
 //!
-//! Output requires credit ([`Job::output_window`], [`ToAgent::Credit`]), and so does standard input
-//! ([`FromAgent::StdinCredit`]). All other messages require none and are sent before them.
+//! An agent may send output only with credit ([`Job::output_window`], [`ToAgent::Credit`]), and the
+//! launcher may send standard input only with credit ([`FromAgent::StdinCredit`]). All other
+//! messages need no credit and overtake output and input that wait for credit.
 
 pub use crate::frame::{FrameError, FrameReader, MAX_FRAME, MAX_NOISE, encode};
 
@@ -52,333 +54,346 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Version of the messages, which changes with every change of a message. Launcher and agent are
-/// normally of one build; they differ only if `--agent` names another.
+/// Version of these messages. Every change of a message needs a new number. Launcher and agent are
+/// normally of the same build; they differ only if `--agent` names another agent.
 pub const PROTOCOL_VERSION: u16 = 12;
 
-/// Bytes that precede the agent's first frame and end the output of its login shell. No shell
-/// prints them by accident.
+/// Bytes that separate the output of the login shell from the agent's first frame. No shell prints
+/// them by accident.
 pub const HELLO_MAGIC: &[u8] = b"\n\x02rlaunch-agent-speaks\x03\n";
 
-/// Most output in one frame, in bytes. A control frame never waits for more than this.
+/// Maximum amount of output in one frame, in bytes. A frame of another kind waits until at most
+/// this much output has been sent.
 pub const MAX_OUTPUT: usize = 32 << 10;
 
-/// Most standard input in one frame, in bytes.
+/// Maximum amount of standard input in one frame, in bytes.
 pub const MAX_STDIN: usize = 32 << 10;
 
-/// Most standard input on its way to a node or buffered in its agent, in bytes.
+/// Maximum amount of standard input that is on its way to a node or buffered in its agent, in
+/// bytes.
 pub const STDIN_WINDOW: u32 = 256 << 10;
 
-/// Returns how much of [`STDIN_WINDOW`] a frame with `length` bytes of standard input uses: at
-/// least 1 KiB, because a small frame costs more memory than its bytes.
+/// Returns how many bytes of [`STDIN_WINDOW`] a frame with `length` bytes of standard input uses.
+/// It is at least 1 KiB, because a small frame occupies more memory than its bytes.
 pub fn stdin_cost(length: usize) -> u32 {
     const LEAST: usize = 1 << 10;
     u32::try_from(length.max(LEAST)).unwrap_or(u32::MAX)
 }
 
-/// Longest part of a file in one frame, in bytes.
+/// Maximum size of a part of a file in one frame, in bytes.
 pub const MAX_FILE_CHUNK: usize = 256 << 10;
 
-/// Splits a file into the parts that frames carry: parts of at most [`MAX_FILE_CHUNK`] bytes, then an
-/// empty one, which ends the file.
+/// Splits a file into the parts that frames carry: parts of at most [`MAX_FILE_CHUNK`] bytes, then
+/// an empty part that marks the end of the file.
 pub fn file_parts(content: &[u8]) -> impl Iterator<Item = &[u8]> {
     content.chunks(MAX_FILE_CHUNK).chain(std::iter::once(&[][..]))
 }
 
-/// Longest time between two frames from either end.
+/// Maximum time between two frames from either end. An end with nothing to say sends a beat.
 pub const BEAT: Duration = Duration::from_secs(2);
 
-/// Default silence after which the other end is considered lost: three beats.
+/// Default of the node timeout, after which the other end is considered lost: three times [`BEAT`].
 pub const BEATS_LOST: Duration = Duration::from_secs(6);
 
 /// Message from the launcher to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToAgent {
-    /// Job to prepare.
+    /// Description of the job, to prepare for.
     Job(Box<Job>),
-    /// Next part of a preloaded file; an empty part ends the file.
+    /// Next part of a preloaded file; an empty part marks the end of the file.
     File {
-        /// Index into [`Job::preload`].
+        /// Index of the file in [`Job::preload`].
         index: u32,
-        /// Content, at most [`MAX_FILE_CHUNK`] bytes.
+        /// Content of the part, at most [`MAX_FILE_CHUNK`] bytes.
         #[serde(with = "serde_bytes")]
         data: Vec<u8>,
     },
-    /// Hash and size of the prover. Sent to nodes with RDMA.
+    /// Hash and size of the prover's executable. Sent to nodes with RDMA.
     Prover(ProverFile),
-    /// Next part of the prover, in response to [`FromAgent::NeedsProver`]; an empty part ends the
-    /// file.
+    /// Next part of the prover's executable, after [`FromAgent::NeedsProver`]; an empty part marks
+    /// the end of the file.
     ProverPart(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// Next part of the library for ranks, if the node lacks it; an empty part ends the archive.
+    /// Next part of the library for ranks, sent if the node has no copy; an empty part marks the
+    /// end.
     LibraryPart(#[serde(with = "serde_bytes")] Vec<u8>),
     /// Request to join the tree of agents. Sent when every node is prepared.
     Join {
-        /// Parent in the tree; `None` for the root.
+        /// Parent of this node in the tree; `None` for the root.
         parent: Option<ParentPeer>,
     },
-    /// Request to prove these paths together with the other nodes. Sent when every node has joined.
+    /// Request to prove these paths at the same time as the other nodes. Sent when every node has
+    /// joined the tree.
     Prove(Round),
-    /// Request to close all queue pairs except those of these paths, and to report failures of
-    /// these. Sent after the last round.
+    /// Request to keep only the queue pairs of these paths, close all others, and report failures
+    /// of these paths. Sent after the last round.
     WatchPaths {
-        /// Identifiers of the paths in the last round ([`crate::protocol::mesh::MeshPath::id`]).
+        /// Identifiers of the paths ([`crate::protocol::mesh::MeshPath::id`]).
         ids: Vec<u32>,
         /// Interval between beats on each path, in milliseconds.
         beat_ms: u32,
     },
-    /// Endpoints of the peer of a path that is proved again, once the peer has come as far as this
-    /// end.
+    /// Signal that the peer has reached the same step as this node in proving a path again.
+    /// Contains the peer's encoded endpoints; empty once the peer has connected.
     PeerEndpoints(Vec<Vec<u8>>),
-    /// Rank table, encoded. Sent to the root, for all nodes.
+    /// Encoded rank table. Sent to the root of the tree, which passes it on to all nodes.
     Table(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// Bytes from a neighbour in the tree with which this node has no TCP connection.
+    /// Bytes from a neighbour in the tree, relayed because there is no TCP connection to the
+    /// neighbour.
     Relay {
-        /// Neighbour that sent them.
+        /// Neighbour that sent the bytes.
         from: NodeId,
-        /// Bytes, at most [`MAX_FILE_CHUNK`].
+        /// Relayed bytes, at most [`MAX_FILE_CHUNK`].
         #[serde(with = "serde_bytes")]
         data: Vec<u8>,
     },
     /// Request to start the ranks. Sent when every node has the rank table.
     Start {
-        /// Variables for every rank that were unknown before: MASTER_ADDR and MASTER_PORT.
+        /// Variables for every rank that only now are known: MASTER_ADDR and MASTER_PORT.
         env: Vec<(String, String)>,
-        /// Settings of the node's ranks, by local rank.
+        /// Settings of the node's ranks, indexed by local rank.
         ranks: Vec<RankSetup>,
-        /// Port of the loopback interface at which Horovod's ranks reach their store.
+        /// Loopback port at which the agent must serve the rendezvous store to Horovod's ranks;
+        /// `None` if it need not.
         horovod: Option<u16>,
-        /// Ports to try until they accept connections.
+        /// TCP ports to try until they accept a connection; see [`FromAgent::PortOpen`].
         ports: Vec<AwaitedPort>,
     },
-    /// Request to start the ranks of an application that has waited for other applications.
+    /// Request to start the ranks of an application that has waited for another one.
     StartApplication {
         /// Number of the application ([`crate::job::Application::index`]).
         index: u32,
     },
-    /// Credit for this many more bytes of output.
+    /// Permission to send this many more bytes of output.
     Credit(u32),
     /// Next part of standard input, at most [`MAX_STDIN`] bytes, for every rank of the node that
-    /// reads it; an empty part ends it.
+    /// reads it. An empty part marks the end of the input.
     Stdin(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// Event to pass on to the ranks, which may be waiting for ranks that are gone.
+    /// Event of the job, to be passed on to the ranks: they may be waiting for ranks that have
+    /// ended.
     JobEvent(JobEvent),
-    /// Number of a signal to send to every rank.
+    /// Request to send the signal with this number to every rank.
     Signal(i32),
-    /// Request to end every rank: with SIGTERM first and SIGKILL after the grace period, or with
-    /// SIGKILL.
+    /// Request to end every rank with SIGTERM, and with SIGKILL after the grace period.
     End {
-        /// Whether to send SIGKILL immediately.
+        /// Whether to send SIGKILL immediately instead.
         now: bool,
     },
-    /// Request to stop the ranks because the launcher is about to be stopped. No beats follow.
+    /// Request to stop the ranks, because the user is stopping the launcher. The launcher sends no
+    /// beats until it runs again.
     Suspend,
-    /// Request to continue the ranks because the launcher runs again.
+    /// Request to continue the stopped ranks, because the launcher runs again.
     Resume,
-    /// Sign of life.
+    /// Sign of life, without content.
     Beat,
 }
 
 /// Message from an agent to the launcher.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromAgent {
-    /// First message.
+    /// First message on the channel.
     Hello {
-        /// Version of the agent's messages ([`PROTOCOL_VERSION`]).
+        /// Version of the messages that the agent uses ([`PROTOCOL_VERSION`]).
         version: u16,
         /// Description of the node.
         facts: NodeFacts,
     },
-    /// Preparation is complete; every condition of the job holds on this node.
+    /// Preparation is complete, and every condition of the job holds on this node.
     Prepared {
-        /// Notices for the user.
+        /// Facts that the user should know.
         notices: Vec<Notice>,
-        /// Ports that the node holds, as many as the job asked for.
+        /// TCP ports that the agent has reserved for ranks: as many as [`Job::held_ports`], and one
+        /// more on a node with GPUs if possible.
         ports: Vec<u16>,
-        /// Addresses at which the node's children in the tree can connect.
+        /// Addresses at which the node's children in the tree can connect to its agent.
         listeners: Vec<SocketAddr>,
         /// Hardware and system software of the node.
         inventory: Box<Inventory>,
-        /// Location of the library for ranks on this node.
+        /// Location of the library for ranks on this node; `None` if the job has none.
         library: Option<NodeLibrary>,
     },
-    /// The library could not be installed; ranks run without it.
+    /// The library for ranks could not be installed. The ranks run without it.
     NoLibrary {
-        /// Reason.
+        /// Reason why the installation failed.
         cause: String,
     },
-    /// Result of connecting to the parent in the tree: an edge, or the reasons why it must be
-    /// relayed.
+    /// Result of connecting to the parent in the tree: the edge, or the failed attempts if the edge
+    /// must be relayed through the launcher.
     Edge(EdgeReport),
-    /// The edge to a neighbour broke; from now on it is relayed.
+    /// The TCP connection of an edge broke; from now on the edge is relayed through the launcher.
     EdgeBroke {
-        /// Neighbour at the other end.
+        /// Neighbour in the tree at the other end of the edge.
         peer: NodeId,
         /// Symptom, such as the error of the socket.
         how: String,
     },
-    /// The node has no copy of the prover that [`ToAgent::Prover`] describes.
+    /// The node has no copy of the prover that [`ToAgent::Prover`] described, so the launcher must
+    /// send it.
     NeedsProver,
-    /// Results of a round of proofs on this node.
+    /// Results of a round of proofs for the paths of this node.
     RoundDone {
         /// Number of the round ([`Round::number`]).
         round: u32,
-        /// Outcome of each of the node's paths.
+        /// Outcome of each path of this node in the round.
         outcomes: Vec<PathOutcome>,
-        /// Resources that the round used.
+        /// Resources that the round used on this node.
         cost: RoundCost,
     },
-    /// Endpoints of this end of a path that is proved again, for its peer.
+    /// Signal that this node has finished a step in proving a path again, for its peer
+    /// ([`ToAgent::PeerEndpoints`]).
     PathEndpoints {
         /// Number of the round ([`Round::number`]).
         round: u32,
-        /// Endpoints, encoded; empty once this end has connected.
+        /// Encoded endpoints of this node; empty once this node has connected.
         given: Vec<Vec<u8>>,
     },
-    /// Event on a watched path.
+    /// Change of the state of a watched path.
     PathEvent(PathEvent),
-    /// Every node has the rank table. Sent by the root.
+    /// Every node has received the rank table. Sent by the root of the tree.
     TableEverywhere,
-    /// Bytes for a neighbour in the tree with which this node has no TCP connection.
+    /// Bytes to be relayed to a neighbour in the tree, because there is no TCP connection to the
+    /// neighbour.
     Relay {
-        /// Neighbour to send them to.
+        /// Neighbour that must receive the bytes.
         to: NodeId,
-        /// Bytes, at most [`MAX_FILE_CHUNK`].
+        /// Relayed bytes, at most [`MAX_FILE_CHUNK`].
         #[serde(with = "serde_bytes")]
         data: Vec<u8>,
     },
-    /// Ranks have been waiting for others for a while. Sent by the root.
+    /// Ranks have been waiting for other ranks for a while. Sent by the root of the tree.
     Waiting {
-        /// Description of the operation, such as `barrier "x"`.
+        /// Description of the operation in which they wait, such as `barrier "x"`.
         what: String,
-        /// Time that the first rank has waited, in milliseconds.
+        /// Time for which the first rank has waited, in milliseconds.
         waited_ms: u64,
-        /// Ranks that have not arrived.
+        /// Ranks that have not arrived at the operation.
         missing: MissingRanks,
     },
-    /// Ranks have been waiting for a key that no rank has put. Sent by the root.
+    /// Ranks have been waiting for a key without a value for a while. Sent by the root of the tree.
     WaitingForKey {
-        /// Key, formatted for people.
+        /// Description of the key for messages.
         key: String,
-        /// Time that the first rank has waited, in milliseconds.
+        /// Time for which the first rank has waited, in milliseconds.
         waited_ms: u64,
     },
     /// A rank aborts the job.
     Aborted {
-        /// Rank that asked for it; `None` if rlaunch itself did.
+        /// Rank that called for the abort; `None` if rlaunch itself did.
         by: Option<Rank>,
         /// Reason given by the rank.
         text: String,
     },
-    /// A rank adds a text to the job's event log.
+    /// A rank adds a text to the event log that `--events` writes.
     RankEvent {
-        /// Rank that sent it.
+        /// Rank that sent the text.
         rank: Rank,
-        /// Text of the event.
+        /// Text for the event log.
         text: String,
     },
-    /// The job cannot run on this node. No rank was started.
+    /// The job cannot run on this node. The agent has not started any rank.
     Refused {
         /// All problems that were found, at least one.
         problems: Vec<Problem>,
     },
-    /// The process of a rank was created.
+    /// The process of a rank was started.
     Started {
         /// Rank that was started.
         rank: Rank,
-        /// Process id on the node.
+        /// Process id of the rank on its node.
         pid: u32,
     },
-    /// An awaited port accepts connections.
+    /// A port of [`ToAgent::Start`] has accepted a connection.
     PortOpen {
         /// Identifier of the port ([`AwaitedPort::id`]).
         id: u32,
     },
-    /// Output of a rank; empty data ends the stream. It ends with a line break unless the line is
-    /// longer than a frame, the rank ended in the middle of it, or it has remained incomplete for a
-    /// while.
+    /// Output of a rank. Empty data marks the end of the stream. The data ends with a line break,
+    /// unless the line is longer than a frame, the rank ended in the middle of it, or no more of it
+    /// has come for a while.
     Output {
-        /// Rank that wrote it.
+        /// Rank that wrote the output.
         rank: Rank,
-        /// Stream it was written to.
+        /// Stream that the rank wrote to.
         stream: Stream,
-        /// Time at which the agent read it, in microseconds since 1970 by the node's clock, if
-        /// [`Job::stamp_output`] is set.
+        /// Time at which the agent read the output, in microseconds since 1970 by the node's clock;
+        /// `None` unless [`Job::stamp_output`] is set.
         stamp: Option<u64>,
-        /// Bytes that were written, at most [`MAX_OUTPUT`].
+        /// Bytes that the rank wrote, at most [`MAX_OUTPUT`].
         #[serde(with = "serde_bytes")]
         data: Vec<u8>,
     },
-    /// Credit for more standard input, in the units of [`stdin_cost`]. The first, [`STDIN_WINDOW`],
-    /// is sent when the ranks that read it have started.
+    /// Permission to send more standard input, in bytes as counted by [`stdin_cost`]. The first is
+    /// [`STDIN_WINDOW`] and is sent when all ranks that read the input have started.
     StdinCredit(u32),
-    /// No rank of the node reads standard input any more.
+    /// No rank of this node reads standard input any more.
     StdinClosed,
-    /// The ranks are stopped. No beats follow.
+    /// The ranks are stopped. The agent sends no beats until they continue.
     Suspended,
-    /// The node was suspended while its ranks were ending, so their grace period has been
-    /// restarted.
+    /// The node was suspended during the grace period in which its ranks end, so the grace period
+    /// has been restarted.
     GraceRestarted,
-    /// A rank ended.
+    /// The process of a rank ended.
     Exited {
         /// Rank that ended.
         rank: Rank,
-        /// Process id of the rank.
+        /// Process id of the rank on its node.
         pid: u32,
-        /// Exit status.
+        /// Exit status of the rank.
         status: ExitStatus,
-        /// Whether the rank was killed while the kernel's out-of-memory killer was active on the
-        /// node.
+        /// Whether the rank died by SIGKILL, and the kernel's out-of-memory killer has killed a
+        /// process on the node.
         out_of_memory: bool,
-        /// Time from the agent's hello to the end of the rank, in microseconds by the agent's
-        /// clock.
+        /// Time from the agent's hello to the end of the rank, in microseconds by the node's clock.
         at_us: u64,
     },
     /// A rank runs MPI without a process manager; see [`crate::job::SingletonPolicy`].
     UnservedMpi {
-        /// Process id of the rank or of a process that it started.
+        /// Process id of the rank, or of a process that the rank started.
         pid: u32,
-        /// MPI library that the process uses.
+        /// MPI library that the process has loaded.
         what: UnservedMpi,
     },
-    /// Every rank of this node has ended, its output is sent, and the agent exits.
+    /// Every rank of this node has ended, all output is sent, and the agent is about to exit.
     Done(CleanupReceipt),
-    /// Sign of life.
+    /// Sign of life, without content.
     Beat,
-    /// The agent cannot continue.
+    /// The agent cannot continue the job.
     Failed {
         /// Operation that failed.
         operation: String,
         /// Error of the operating system.
         cause: String,
     },
-    /// No message arrived from the launcher for too long, so the ranks are being ended.
+    /// Nothing was received from the launcher for longer than the node timeout, so the agent is
+    /// ending the ranks.
     LauncherSilent {
-        /// Duration of the silence, in seconds.
+        /// Time for which nothing was received, in seconds.
         for_s: u32,
     },
 }
 
-/// MPI library that found no process manager.
+/// MPI library that runs without the process manager it needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnservedMpi {
     /// File name of the library, such as `libmpi.so.40`.
     pub library: String,
     /// Process management interface that the library needs: `PMI` or `PMIx`.
     pub needs: String,
-    /// Whether the program's own file links the library, which makes it an MPI program for certain.
+    /// Whether the program's own file is linked with the library. Then it is certainly an MPI
+    /// program.
     pub linked: bool,
 }
 
-/// Result of the clean-up on a node after the job.
+/// Result of the clean-up on a node after its ranks have ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CleanupReceipt {
-    /// Number of processes that outlived their rank (helpers, daemons) and were ended.
+    /// Number of leftovers that were ended: processes of the job that outlived their ranks.
     pub leftovers_ended: u32,
-    /// Processes that could not be ended, each as `pid name state`.
+    /// Leftovers that could not be ended, each with pid, name and state.
     pub left: Vec<String>,
-    /// Number of shared-memory files of dead processes that were removed.
+    /// Number of shared-memory files that were removed because their processes are dead.
     pub segments_removed: u32,
-    /// Shared-memory files of a known kind that were created during the job but name no process.
+    /// Names of shared-memory files that look like those of a known library and were created during
+    /// the job, but may belong to a living process. They were not removed.
     pub segments_unclaimed: Vec<String>,
 }
 
@@ -391,15 +406,15 @@ pub enum Stream {
     Stderr,
 }
 
-/// Scanner that skips the output of a login shell before the agent's hello.
+/// Scanner that finds the agent's hello behind the output of a login shell.
 #[derive(Debug, Default)]
 pub struct HelloScanner {
     received: Vec<u8>,
 }
 
 impl HelloScanner {
-    /// Appends received bytes. Returns the bytes after the hello once it is found. Fails after
-    /// [`MAX_NOISE`] bytes without a hello.
+    /// Appends received bytes. Once [`HELLO_MAGIC`] is found, returns the bytes after it. Fails if
+    /// [`MAX_NOISE`] bytes do not contain it.
     pub fn push(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, FrameError> {
         let from = self.received.len().saturating_sub(HELLO_MAGIC.len() - 1);
         self.received.extend_from_slice(bytes);
@@ -412,7 +427,7 @@ impl HelloScanner {
         if self.received.len() > MAX_NOISE { Err(FrameError::NoHello) } else { Ok(None) }
     }
 
-    /// Returns the output before the hello, or all output if there was no hello.
+    /// Returns the shell's output before the hello, or all output if no hello was found.
     pub fn noise(&self) -> String {
         String::from_utf8_lossy(&self.received).trim().to_owned()
     }

@@ -1,9 +1,9 @@
-//! Proofs of the mesh: queue pairs between nodes are made and tested before the program starts.
+//! Proofs of the mesh: before the program starts, queue pairs between nodes are made and tested.
 //!
-//! The launcher decides which paths are proved and sends each node its own ends as a [`Round`]. On
-//! a node a separate process, the *prover*, does the work, because it loads libibverbs, which the
-//! agent does not. Agent and prover exchange [`ToProver`] and [`FromProver`] over the prover's
-//! stdin and stdout, in frames of [`crate::frame`]:
+//! The launcher decides which paths are proved, and sends each node a [`Round`] with the ends of
+//! the paths on that node. The work is done by the *prover*, a process of its own on each node, so
+//! that the agent need not load libibverbs. Agent and prover exchange [`ToProver`] and
+//! [`FromProver`] over the prover's stdin and stdout, in frames of [`crate::frame`]:
 //!
 //! ```text
 //! launcher       agent                         prover
@@ -13,7 +13,7 @@
 //!                    Connect ────────────────────▶  makes them able to send
 //!                    ◀────────────────── Connected
 //!                  barrier: every node has connected
-//!                    Go ─────────────────────────▶  sends a token, then a block, each way
+//!                    Go ─────────────────────────▶  exchanges tokens, reads the peer's block
 //!                    ◀────────────────── RoundDone
 //!   ◀───── RoundDone
 //!   WatchPaths ───▶  Watch ──────────────────────▶  keeps these queue pairs and sends beats
@@ -27,93 +27,95 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-/// Size of the block that is moved each way, in bytes.
+/// Size of the block that each end of a path reads from its peer, in bytes.
 pub const BLOCK: usize = 64 << 10;
 
-/// Paths of one node that are proved at the same time, in step with the other nodes.
+/// Paths of one node that are proved at the same time, step by step with the other nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Round {
     /// Number of the round in the job, from 0.
     pub number: u32,
-    /// Ports of this node at which the paths end.
+    /// Ports of this node that are ends of the paths.
     pub ends: Vec<LocalPort>,
-    /// Paths of this node.
+    /// Paths that end on this node.
     pub paths: Vec<MeshPath>,
-    /// Settings of the queue pairs.
+    /// Settings of the queue pairs that are made.
     pub settings: QpSettings,
     /// Time limits of the steps.
     pub limits: RoundTimeouts,
-    /// Whether only the two nodes of one path take part and exchange endpoints through the
-    /// launcher, because the job is running already.
+    /// Whether only the two nodes of one path take part. They exchange endpoints through the
+    /// launcher, because the ranks are running already.
     pub through_launcher: bool,
 }
 
-/// RDMA port of this node, with one of its addresses.
+/// RDMA port of this node, with the address that its queue pairs use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalPort {
     /// Name of the device, such as `mlx5_0`.
     pub device: String,
     /// Number of the port, from 1.
     pub port: u8,
-    /// Index into the GID table; `None` if packets are addressed by LID alone.
+    /// Index into the port's GID table; `None` if packets are addressed by LID alone.
     pub gid_index: Option<u16>,
-    /// Address at which the RDMA connection manager listens; `None` if endpoints are exchanged out
-    /// of band.
+    /// IP address at which the RDMA connection manager listens; `None` if endpoints are exchanged
+    /// out of band instead.
     pub cm_address: Option<IpAddr>,
 }
 
-/// Path as seen from one of its ends. One queue pair proves both directions.
+/// Path between two nodes, as seen from one of its ends. One queue pair at each end proves both
+/// directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeshPath {
-    /// Identifier, equal at both ends.
+    /// Identifier of the path, equal at both ends.
     pub id: u32,
-    /// Index of this end in [`Round::ends`].
+    /// Index of this end's port in [`Round::ends`].
     pub end: u32,
-    /// Node at the other end.
+    /// Node at the other end of the path.
     pub peer: NodeId,
-    /// Whether this end connects and sends first.
+    /// Whether this end makes the connection and sends first.
     pub dials: bool,
-    /// Largest packet, in bytes, if it must be smaller than the ports allow because a block was
-    /// lost.
+    /// Maximum packet size in bytes, if it must be smaller than the ports allow because a block was
+    /// lost in an earlier round.
     pub mtu: Option<u32>,
 }
 
 /// Settings of queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpSettings {
-    /// Traffic class: the TOS byte of IP with RoCE, or the field of the global header with
-    /// InfiniBand.
+    /// Traffic class of packets: the TOS byte of IP with RoCE, or a field of the global routing
+    /// header with InfiniBand.
     pub traffic_class: u8,
-    /// Service level of InfiniBand, 0 to 15.
+    /// Service level of packets with InfiniBand, 0 to 15.
     pub service_level: u8,
-    /// Exponent of the time to wait for an acknowledgement, 4.096 µs · 2^timeout, 1 to 31.
+    /// Exponent of the time to wait for an acknowledgement, 1 to 31: the time is 4.096 µs ·
+    /// 2^timeout.
     pub timeout: u8,
-    /// Number of retransmissions without an acknowledgement, 0 to 7.
+    /// Number of times that a packet is sent again without an acknowledgement, 0 to 7.
     pub retries: u8,
 }
 
-/// Detects a dead path within a second: it waits 0.27 s for an acknowledgement, twice.
+/// Settings that detect a dead path within a second: wait 0.27 s for an acknowledgement, twice.
 impl Default for QpSettings {
     fn default() -> QpSettings {
         QpSettings { traffic_class: 0, service_level: 0, timeout: 16, retries: 1 }
     }
 }
 
-/// Time limits of the steps of a round, in milliseconds.
+/// Time limits of the steps of a round, in milliseconds. The steps are done one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundTimeouts {
-    /// Until every queue pair can send.
+    /// Time in which every queue pair must become able to send.
     pub connect_ms: u32,
-    /// Until the token has returned.
+    /// Time in which the peer must send back the token.
     pub token_ms: u32,
-    /// Until the block has arrived.
+    /// Time in which the peer's block must be read.
     pub block_ms: u32,
 }
 
 impl RoundTimeouts {
-    /// Divides a time budget that has to suffice for two rounds: 3/10 of it to connect, 2/10 for
-    /// the token, 2/10 for the block. If only `left` remains and that is less, it is divided in the
-    /// same proportions.
+    /// Divides a time budget that must suffice for two rounds: 3/10 of `budget` to connect, 2/10
+    /// for the token, 2/10 for the block. If `left` is less than their sum, `left` is divided in
+    /// the same proportions.
     pub fn within(budget: Duration, left: Duration) -> RoundTimeouts {
         let all = (budget * 7 / 10).min(left);
         let share =
@@ -129,51 +131,52 @@ impl RoundTimeouts {
     }
 }
 
-/// Outcome of a path at one end.
+/// Outcome of the proof of a path, as seen at one end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathOutcome {
     /// Identifier of the path ([`MeshPath::id`]).
     pub id: u32,
-    /// Measurements of a path that carries data, or the fault of one that does not.
+    /// Measurements if the path carries data, otherwise the fault.
     pub result: Result<PathProof, PathFault>,
 }
 
 /// Measurements of a path that carries data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathProof {
-    /// Largest packet, in bytes; `None` if the connection manager decides it.
+    /// Maximum packet size in bytes; `None` if the connection manager decides it.
     pub mtu: Option<u32>,
-    /// Round trip of the token, in nanoseconds.
+    /// Time from sending the token until it came back, in nanoseconds.
     pub round_trip_ns: u32,
 }
 
 /// Fault of a path that does not carry data.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PathFault {
-    /// Step that failed.
+    /// Step of the proof that failed.
     pub step: ProofStep,
     /// Cause, such as `ibv_modify_qp to RTR: no route …` or `transport retry counter exceeded
     /// (status 12)`.
     pub cause: String,
-    /// Remedy, as far as this end knows one.
+    /// Remedy to suggest to the user, if this end knows one.
     pub hint: Option<String>,
-    /// Whether this end only waited for its peer, whose own report is more precise.
+    /// Whether this end only waited for its peer in vain, so that the peer's own report is more
+    /// precise.
     pub awaited_peer: bool,
 }
 
-/// Steps of the proof of a path, in order.
+/// Steps of the proof of a path, in the order in which they are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProofStep {
-    /// Make a queue pair that can receive.
+    /// Make a queue pair that is able to receive.
     Prepare,
     /// Exchange endpoints with the peer.
     Exchange,
     /// Make the queue pair able to send.
     Connect,
-    /// Send a few bytes to the peer and receive them back, each way.
+    /// Send a random number of a few bytes to the peer and receive it back, in each direction.
     Token,
-    /// Send a block in packets of the largest size, each way.
+    /// Read a block from the peer in packets of maximum size, in each direction.
     Block,
 }
 
@@ -194,23 +197,24 @@ impl fmt::Display for ProofStep {
 pub struct RoundCost {
     /// Number of queue pairs that were made.
     pub queue_pairs: u32,
-    /// Time to make and connect them, in microseconds.
+    /// Time to make and connect the queue pairs, in microseconds.
     pub connect_us: u32,
-    /// Memory of the prover for them, in bytes, without memory of the kernel.
+    /// Memory that the prover uses for the queue pairs, in bytes. Memory of the kernel is not
+    /// included.
     pub memory: u64,
 }
 
-/// Event on a watched path.
+/// Change of the state of a watched path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PathEvent {
-    /// The path does not carry data any more.
+    /// The path no longer carries data.
     Down {
         /// Identifier of the path ([`MeshPath::id`]).
         id: u32,
         /// Symptom, such as `no answer (status 12)`, `rxe0 port 1: link down` or `no beat for 5 s`.
         how: String,
     },
-    /// The path's local port is up again, so the path can be proved again.
+    /// The local port of the path is up again, so the path can be proved again.
     PortUp {
         /// Identifier of the path ([`MeshPath::id`]).
         id: u32,
@@ -220,15 +224,16 @@ pub enum PathEvent {
 /// Message from the agent to its prover.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToProver {
-    /// Make queue pairs for these paths.
+    /// Make queue pairs for the paths of this round.
     Prove(Round),
-    /// Endpoints of the other nodes, each an encoded [`NodeEndpoints`].
+    /// Connect the queue pairs to these endpoints of other nodes, each an encoded
+    /// [`NodeEndpoints`].
     Connect(Vec<Vec<u8>>),
-    /// Every node has connected.
+    /// Exchange tokens and blocks: every node has connected its queue pairs.
     Go,
-    /// Close all queue pairs except those of these paths, and watch these.
+    /// Keep and watch the queue pairs of these paths, and close all others.
     Watch {
-        /// Identifiers of the paths in the last round ([`MeshPath::id`]).
+        /// Identifiers of the paths to watch ([`MeshPath::id`]).
         ids: Vec<u32>,
         /// Interval between beats on each path, in milliseconds.
         beat_ms: u32,
@@ -238,30 +243,30 @@ pub enum ToProver {
 /// Message from the prover to its agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromProver {
-    /// Queue pairs can receive. The encoded endpoints are split into at most as many parts as the
-    /// node has ranks.
+    /// The queue pairs can receive. Contains the encoded endpoints of this node in parts, each
+    /// gathered as the blob of one rank; so there must not be more parts than ranks on the node.
     Prepared(Vec<Vec<u8>>),
-    /// Queue pairs can send, except those that failed.
+    /// The queue pairs can send, except those that failed.
     Connected,
-    /// The round is complete.
+    /// The tests of the round are complete.
     RoundDone {
-        /// Outcome of every path.
+        /// Outcome of each path of the round.
         outcomes: Vec<PathOutcome>,
-        /// Resources that the round used.
+        /// Resources that the round used on this node.
         cost: RoundCost,
     },
-    /// Event on a watched path.
+    /// Change of the state of a watched path.
     PathEvent(PathEvent),
 }
 
-/// Endpoints of one node, for its peers.
+/// Endpoints of one node, for its peers to connect to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeEndpoints {
     /// Number of the node.
     pub node: NodeId,
-    /// Ports that could be opened.
+    /// Ports of the node that could be opened.
     pub ends: Vec<EndAdvert>,
-    /// Paths whose queue pairs could be made.
+    /// Paths whose queue pairs could be made on the node.
     pub paths: Vec<PathAdvert>,
 }
 
@@ -271,55 +276,55 @@ impl NodeEndpoints {
         postcard::to_extend(self, Vec::new())
     }
 
-    /// Decodes endpoints. Fails if the bytes are none.
+    /// Decodes endpoints. Fails if the bytes are not encoded endpoints.
     pub fn decode(bytes: &[u8]) -> Result<NodeEndpoints, postcard::Error> {
         postcard::from_bytes(bytes)
     }
 }
 
-/// Description of a port, for peers.
+/// Description of a port, for peers to connect to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndAdvert {
-    /// Index of the port in [`Round::ends`].
+    /// Index of the port in the [`Round::ends`] of its node.
     pub end: u32,
-    /// Local identifier; 0 on Ethernet.
+    /// LID of the port; 0 on Ethernet.
     pub lid: u16,
-    /// GID; with the connection manager, the address at which it listens.
+    /// GID of the port or, with the connection manager, the IP address at which it listens.
     pub gid: Option<Ipv6Addr>,
-    /// Largest packet, in bytes.
+    /// Maximum packet size that the port allows, in bytes.
     pub mtu: u32,
-    /// Virtual address of the port's memory, as peers name it in RDMA reads and writes.
+    /// Virtual address of the memory that peers read from and write to by RDMA.
     pub address: u64,
-    /// Remote key of that memory.
+    /// Remote key with which peers access the memory at `address`.
     pub key: u32,
-    /// Offset in that memory of the block that peers read, in bytes.
+    /// Offset of the block that peers read, in bytes from `address`.
     pub block: u32,
-    /// TCP port of the connection manager's listener.
+    /// TCP port at which the connection manager listens; `None` without the connection manager.
     pub listener: Option<u16>,
 }
 
-/// Description of one end of a path, for the peer.
+/// Description of one end of a path, for the peer at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathAdvert {
     /// Identifier of the path ([`MeshPath::id`]).
     pub id: u32,
-    /// Index of the port in [`NodeEndpoints::ends`].
+    /// Index of the end's port in the [`Round::ends`] of its node.
     pub end: u32,
-    /// Queue pair number, 24 bits; 0 if the connection manager makes the queue pair.
+    /// Number of the queue pair, 24 bits; 0 if the connection manager makes the queue pair.
     pub qpn: u32,
-    /// Packet sequence number of the first packet, 24 bits. If the connection manager makes the queue
-    /// pair: the secret that the dialling end shows in its private data.
+    /// Sequence number of the first packet, 24 bits. If the connection manager makes the queue
+    /// pair, this is the secret that the connecting end must send in its private data.
     pub psn: u32,
-    /// Offset of the path's control words in the port's memory, in bytes.
+    /// Offset in the port's memory of the words that the peer writes (tokens and beats), in bytes.
     pub control: u32,
 }
 
-/// Hash and size of the prover, which a node may have in its cache.
+/// Hash and size of the prover's executable, so that a node can look for it in its cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProverFile {
-    /// SHA-256 of the file.
+    /// SHA-256 of the executable.
     pub sha256: [u8; 32],
-    /// Size in bytes.
+    /// Size of the executable, in bytes.
     pub size: u64,
 }
 

@@ -1,10 +1,10 @@
 //! The rank table: where each rank runs, and how any two ranks reach each other.
 //!
-//! The launcher builds it once, from the reports of all nodes, and every node receives it. It has
-//! one row for each node and each rank. For pairs of ranks there are no rows, because they would
-//! grow quadratically; [`RankTable::pair`] computes the connection of a pair from the table alone,
-//! so both ends come to the same result. As JSON it is described by `rank-table.schema.json` and
-//! `rank-table.example.json`.
+//! The launcher builds the table once, from the reports of all nodes, and sends it to every node.
+//! It has one row for each node and one for each rank. Pairs of ranks have no rows, because their
+//! number grows with the square of the number of ranks: [`RankTable::pair`] computes the connection
+//! of a pair from the table alone, so both ends get the same result. The files
+//! `rank-table.schema.json` and `rank-table.example.json` describe the table as JSON.
 
 mod pair;
 
@@ -16,55 +16,55 @@ use crate::job::InterfaceAddress;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// Version of the table, which changes when a field is removed or changes its meaning.
+/// Version of the table's format, which changes when a field is removed or changes its meaning.
 pub const TABLE_VERSION: u32 = 4;
 
-/// Rank table that is consistent: without gaps, duplicates or references to rows that do not exist.
+/// Rank table that was checked: it has no gaps, no duplicates and no references to missing rows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "UncheckedTable", into = "UncheckedTable")]
 pub struct RankTable {
     rows: UncheckedTable,
 }
 
-/// Rank table before the check for consistency.
+/// Rank table that has not been checked for consistency.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UncheckedTable {
     /// Version of the table ([`TABLE_VERSION`]).
     pub version: u32,
     /// Identifier of the job, 32 hexadecimal digits.
     pub job: String,
-    /// Number of ranks.
+    /// Number of ranks in the job.
     pub world_size: u32,
     /// Nodes, in order of their numbers.
     pub nodes: Vec<NodeRow>,
     /// Ranks, in order of their numbers.
     pub ranks: Vec<RankRow>,
-    /// Rule for pairs of ranks.
+    /// Rule that determines the connection of any two ranks.
     pub rule: PairRule,
-    /// Marks of RDMA packets.
+    /// Marks that RDMA packets carry.
     pub marks: PacketMarks,
-    /// Pairs of NICs for which the rule does not hold, sorted, each with the NIC of the lower node
-    /// first.
+    /// Pairs of NICs for which `rule` does not hold, in ascending order. In each pair the NIC of
+    /// the node with the lower number is first.
     pub exceptions: Vec<PairException>,
 }
 
-/// Row of a node.
+/// Row of the table that describes a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRow {
     /// Number of the node.
     pub node: NodeId,
-    /// Host as the user typed it.
+    /// Name of the host as the user typed it.
     pub host: String,
-    /// Host name in the node's kernel.
+    /// Host name that the node's kernel reports.
     pub hostname: String,
-    /// Architecture, `x86_64` or `aarch64`.
+    /// Architecture of the CPUs, `x86_64` or `aarch64`.
     pub arch: String,
-    /// Address at which other nodes reach it out of band, over TCP.
+    /// Address at which other nodes reach the node out of band, over TCP.
     pub address: IpAddr,
-    /// Addresses of its interfaces that are up.
+    /// Addresses of the node's interfaces that are up, except loopback and link-local addresses.
     pub addresses: Vec<InterfaceAddress>,
-    /// RDMA ports in the order of their rails. A port with several addresses occurs once for each,
-    /// the preferred one first.
+    /// RDMA ports in the order of their rails. A port with several addresses has an entry for each
+    /// of them, the preferred one first.
     pub nics: Vec<Nic>,
 }
 
@@ -75,30 +75,29 @@ pub struct Nic {
     pub device: String,
     /// Number of the port, from 1.
     pub port: u8,
-    /// Number of the port among those of its node, in the order of PCI addresses. In usual
-    /// clusters, ports of the same rail are connected to the same switch.
+    /// Number of the port among the ports of its node, in the order of PCI addresses. In usual
+    /// clusters, ports with the same number are connected to the same switch.
     pub rail: u32,
     /// Transport protocol.
     pub transport: Transport,
-    /// Whether the device is software that runs on the CPU.
+    /// Whether the device is emulated by software on the CPU.
     pub software: bool,
-    /// Whether queue pairs are made by the RDMA connection manager, as is always the case with
-    /// iWARP.
+    /// Whether queue pairs must be made by the RDMA connection manager; always true with iWARP.
     pub by_manager: bool,
-    /// Index of the GID in use.
+    /// Index of the GID in use; `None` if packets are addressed by LID alone.
     pub gid_index: Option<u16>,
     /// GID in use, as the kernel prints it.
     pub gid: Option<String>,
-    /// Network interface of the port.
+    /// Name of the port's network interface.
     pub netdev: Option<String>,
-    /// IP address of the port.
+    /// IP address of the port's network interface.
     pub address: Option<IpAddr>,
-    /// Networks that the port can reach, including its own: `192.168.100.0/24` from addresses and
-    /// routes of its interface, or `ib fe80000000000000` from InfiniBand's subnet prefix.
+    /// Networks that the port can reach, including its own: `192.168.100.0/24` from the addresses
+    /// and routes of its interface, or `ib fe80000000000000` from the subnet prefix of InfiniBand.
     pub networks: Vec<String>,
-    /// Active path MTU, in bytes.
+    /// Maximum packet size of the port at present (active path MTU), in bytes.
     pub mtu: Option<u32>,
-    /// Rate in Mb/s; `None` if the driver does not report it.
+    /// Data rate in Mb/s; `None` if the driver does not report it.
     pub rate_mbps: Option<u32>,
 }
 
@@ -114,69 +113,70 @@ pub enum Transport {
     Iwarp,
 }
 
-/// Row of a rank.
+/// Row of the table that describes a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankRow {
     /// Number of the rank.
     pub rank: Rank,
-    /// Node on which it runs.
+    /// Node on which the rank runs.
     pub node: NodeId,
-    /// Number of the rank on its node.
+    /// Number of the rank on its node, from 0.
     pub local_rank: LocalRank,
-    /// Address of its node.
+    /// Address of the rank's node, equal to [`NodeRow::address`].
     pub address: IpAddr,
-    /// PCI address of the rank's own GPU.
+    /// PCI address of the rank's own GPU; `None` if the rank has none.
     pub gpu: Option<String>,
-    /// NUMA node to which the rank is bound.
+    /// NUMA node that the rank is bound to; `None` if the rank is not bound.
     pub numa_node: Option<u32>,
-    /// CPUs that the rank may use, in the kernel's list format: `0-3,8`.
+    /// CPUs that the rank may use, in the kernel's list format such as `0-3,8`; `None` if the rank
+    /// is not bound.
     pub cpus: Option<String>,
-    /// NICs of the rank, nearest first.
+    /// NICs that the rank may use, nearest first.
     pub nics: Vec<RankNic>,
 }
 
-/// NIC that a rank may use.
+/// NIC that a rank may use, with its distance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankNic {
     /// Index of the NIC in [`NodeRow::nics`].
     pub nic: u32,
-    /// Distance from the rank's GPU or, without a GPU, from its NUMA node.
+    /// Distance of the NIC from the rank's GPU or, without a GPU, from the rank's NUMA node.
     pub distance: Distance,
 }
 
-/// Rule for the connection between two ranks.
+/// Rule that determines how two ranks communicate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PairRule {
-    /// Shared memory on one node, TCP between nodes.
+    /// Shared memory between ranks of one node, TCP between nodes.
     SharedMemoryThenTcp,
-    /// Shared memory on one node; between nodes RDMA if two NICs have the same transport and a
-    /// common network, otherwise TCP.
+    /// Shared memory between ranks of one node. Between nodes RDMA, if both ranks have a NIC with
+    /// the same transport in a common network, otherwise TCP.
     SharedMemoryThenRdmaThenTcp,
 }
 
-/// Marks of RDMA packets, which networks use to assign priorities.
+/// Marks that RDMA packets carry, and by which networks assign priorities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PacketMarks {
-    /// Traffic class: the TOS byte of IP with RoCE, or the field of the global header with
+    /// Traffic class: the TOS byte of IP with RoCE, or a field of the global routing header with
     /// InfiniBand.
     pub traffic_class: u8,
-    /// Service level of InfiniBand, 0 to 15.
+    /// Service level with InfiniBand, 0 to 15.
     pub service_level: u8,
 }
 
-/// Rule for connections between ranks, with its exceptions.
+/// Rule for connections between ranks, with the exceptions to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connectivity {
-    /// Rule for all pairs of NICs that are not excepted.
+    /// Rule for all pairs of NICs that are not in `exceptions`.
     pub rule: PairRule,
-    /// Marks of RDMA packets.
+    /// Marks that RDMA packets carry.
     pub marks: PacketMarks,
-    /// Exceptions, sorted.
+    /// Pairs of NICs for which `rule` does not hold, in ascending order.
     pub exceptions: Vec<PairException>,
 }
 
-/// Connects ranks of different nodes by TCP only.
+/// Connects ranks of one node by shared memory and ranks of different nodes by TCP.
 impl Default for Connectivity {
     fn default() -> Connectivity {
         let (marks, exceptions) = (PacketMarks::default(), Vec::new());
@@ -184,21 +184,21 @@ impl Default for Connectivity {
     }
 }
 
-/// Pair of NICs for which the rule does not hold.
+/// Pair of NICs for which the [`PairRule`] does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PairException {
-    /// NIC of the lower node.
+    /// NIC of the node with the lower number.
     pub a: NicId,
-    /// NIC of the higher node.
+    /// NIC of the node with the higher number.
     pub b: NicId,
-    /// Whether the two reach each other.
+    /// Whether the two NICs reach each other.
     pub reach: bool,
-    /// Largest packet between them, in bytes, if the network between them carries less than the
-    /// NICs.
+    /// Maximum packet size between the two NICs in bytes, if the network between them carries less
+    /// than the NICs.
     pub mtu: Option<u32>,
 }
 
-/// Reference to a NIC of the job.
+/// Reference to a NIC in the rank table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct NicId {
     /// Node of the NIC.
@@ -207,10 +207,10 @@ pub struct NicId {
     pub nic: u32,
 }
 
-/// Inconsistency of a rank table.
+/// Reason why a rank table is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
-    /// The table was made by another version of rlaunch.
+    /// The table has this version, not [`TABLE_VERSION`].
     #[error("rank table version {0} is not supported; this build reads version {TABLE_VERSION}")]
     Version(u32),
     /// A row is missing, duplicate or out of order.
@@ -218,9 +218,9 @@ pub enum TableError {
     OutOfOrder {
         /// Kind of row: `node` or `rank`.
         what: &'static str,
-        /// Index of the row.
+        /// Index at which the row was found.
         index: usize,
-        /// Number that the row has.
+        /// Number of the node or rank in the row.
         found: u32,
     },
     /// The job's identifier is not 32 hexadecimal digits.
@@ -229,24 +229,24 @@ pub enum TableError {
     /// The table has no ranks.
     #[error("the rank table has no ranks")]
     Empty,
-    /// The number of rows differs from the number of ranks.
+    /// The number of rows for ranks differs from the number of ranks.
     #[error("{found} rows of ranks, expected {expected}")]
     WorldSize {
-        /// Number of rows.
+        /// Number of rows for ranks.
         found: usize,
-        /// Number of ranks ([`UncheckedTable::world_size`]).
+        /// Number of ranks in the job ([`UncheckedTable::world_size`]).
         expected: u32,
     },
-    /// A rank refers to a node, or to a NIC of its node, that does not exist.
+    /// A rank refers to a node that does not exist, or to a NIC that its node does not have.
     #[error("rank {0} refers to a node or NIC that does not exist")]
     UnknownNodeOrNic(Rank),
-    /// The address of a rank is not that of its node.
+    /// The address of a rank differs from the address of its node.
     #[error("the address of rank {0} is not that of its node")]
     Address(Rank),
     /// A rank lists a NIC twice.
     #[error("rank {0} lists a NIC twice")]
     RankNics(Rank),
-    /// A node lists a port with the same address twice.
+    /// A node lists the same port twice with the same address.
     #[error("node {0} lists a NIC twice")]
     NodeNics(NodeId),
     /// Local ranks of a node are not numbered 0, 1, 2 and so on.
@@ -296,7 +296,7 @@ impl UncheckedTable {
         self.check_exceptions()
     }
 
-    /// Checks that every rank has a node and that the ranks of a node are numbered without gaps.
+    /// Checks that every rank has a node, and that the local ranks of each node have no gaps.
     fn check_ranks(&self) -> Result<(), TableError> {
         let mut locals: Vec<Vec<u32>> = vec![Vec::new(); self.nodes.len()];
         for row in &self.ranks {
@@ -376,8 +376,8 @@ fn check_order(what: &'static str, numbers: impl Iterator<Item = u32>) -> Result
 }
 
 impl RankTable {
-    /// Makes a table. `nodes`, `ranks` and `exceptions` must be in order. Fails if rows are
-    /// missing, duplicate or inconsistent.
+    /// Makes a table from rows in the order of their numbers and exceptions in ascending order.
+    /// Fails if rows are missing, duplicate or inconsistent.
     pub fn new(
         job: JobId,
         world_size: u32,
@@ -390,22 +390,22 @@ impl RankTable {
             .try_into()
     }
 
-    /// Returns the number of ranks.
+    /// Returns the number of ranks in the job.
     pub fn world_size(&self) -> u32 {
         self.rows.world_size
     }
 
-    /// Returns the rows of nodes, by node.
+    /// Returns the rows of the nodes, indexed by node number.
     pub fn nodes(&self) -> &[NodeRow] {
         &self.rows.nodes
     }
 
-    /// Returns the rows of ranks, by rank.
+    /// Returns the rows of the ranks, indexed by rank.
     pub fn ranks(&self) -> &[RankRow] {
         &self.rows.ranks
     }
 
-    /// Returns the marks of RDMA packets.
+    /// Returns the marks that RDMA packets carry.
     pub fn marks(&self) -> PacketMarks {
         self.rows.marks
     }

@@ -1,5 +1,5 @@
-//! Connection of two ranks, computed from the table alone, so that both ends come to the same
-//! result.
+//! Connection between two ranks. It is computed from the rank table alone, so that both ranks come
+//! to the same result.
 
 use super::{Nic, NicId, PairException, PairRule, RankNic, RankRow, RankTable};
 use crate::id::Rank;
@@ -7,13 +7,13 @@ use crate::inventory::pci::Distance;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 
-/// Means of communication between two ranks.
+/// Means by which two ranks communicate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PairTransport {
-    /// Memory mapped by both processes.
+    /// Memory that is mapped by both processes.
     SharedMemory,
-    /// TCP between the addresses of their nodes.
+    /// TCP between the addresses of the two nodes.
     Tcp,
     /// RDMA queue pair whose endpoints are exchanged out of band.
     Rdma,
@@ -21,28 +21,31 @@ pub enum PairTransport {
     RdmaCm,
 }
 
-/// Connection between two ranks.
+/// Connection between the ranks `a` and `b`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pair {
-    /// First rank.
+    /// Rank at one end.
     pub a: Rank,
-    /// Second rank.
+    /// Rank at the other end.
     pub b: Rank,
     /// Index of the NIC of `a` in [`super::NodeRow::nics`]; `None` without RDMA.
     pub nic_a: Option<u32>,
     /// Index of the NIC of `b` in [`super::NodeRow::nics`]; `None` without RDMA.
     pub nic_b: Option<u32>,
-    /// Means of communication.
+    /// Means by which the ranks communicate.
     pub connect: PairTransport,
-    /// Largest packet between the two NICs, in bytes.
+    /// Maximum packet size between the two NICs, in bytes; `None` without RDMA or if unknown.
     pub mtu: Option<u32>,
 }
 
-/// Cost of a pair of NICs; the pair with the lowest is taken.
+/// Cost of using one pair of NICs; the lowest is best. Compared from left to right: use of a
+/// software device, larger distance, smaller distance, rate, different rails, positions in the
+/// ranks' lists.
 type PairCost = (bool, Distance, Distance, Reverse<u32>, bool, usize, usize);
 
 impl Nic {
-    /// Tells whether the rule connects two NICs: they have the same transport and a common network.
+    /// Tells whether the rule connects two NICs: whether they have the same transport and a common
+    /// network.
     pub fn can_reach(&self, other: &Nic) -> bool {
         let common = || self.networks.iter().any(|network| other.networks.contains(network));
         self.transport == other.transport && common()
@@ -50,15 +53,15 @@ impl Nic {
 }
 
 impl RankTable {
-    /// Returns the connection between `a` and `b`, or `None` if the job lacks one of them. A rank
-    /// reaches itself through shared memory.
+    /// Returns the connection between `a` and `b`, or `None` if the job does not have both ranks. A
+    /// rank reaches itself through shared memory.
     pub fn pair(&self, a: Rank, b: Rank) -> Option<Pair> {
         let (row_a, row_b) = (self.ranks().get(a.index())?, self.ranks().get(b.index())?);
         let by = |connect| Pair { a, b, nic_a: None, nic_b: None, connect, mtu: None };
         if row_a.node == row_b.node {
             return Some(by(PairTransport::SharedMemory));
         }
-        // Both ends compute from the lower rank's side.
+        // Both ends start from the lower rank, so that they get the same result.
         let (low, high) = if a < b { (row_a, row_b) } else { (row_b, row_a) };
         let Some((nic_low, nic_high)) = self.best_nics(low, high) else {
             return Some(by(PairTransport::Tcp));
@@ -76,7 +79,8 @@ impl RankTable {
         Some(Pair { nic_a: Some(nic_a), nic_b: Some(nic_b), mtu, ..by(connect) })
     }
 
-    /// Tells whether two NICs of different nodes reach each other, by an exception or by the rule.
+    /// Tells whether two NICs of different nodes reach each other, according to the exceptions and
+    /// the rule.
     pub fn can_reach(&self, one: NicId, other: NicId) -> bool {
         let (low, high) = if one.node < other.node { (one, other) } else { (other, one) };
         match self.exception(low, high) {
@@ -94,9 +98,10 @@ impl RankTable {
         exceptions.get(at)
     }
 
-    /// Returns the best NICs for two ranks, or `None` if no two reach each other. Hardware is
-    /// better than software, then near, fast, and on the same rail. Among equals the first NIC of
-    /// the lower rank is taken, so that ranks of one node use their own NICs.
+    /// Returns the NICs with which two ranks should communicate, or `None` if no NIC of one reaches
+    /// a NIC of the other. Hardware is better than software; then a short distance, a high rate and
+    /// a common rail count, in this order. Among equal pairs the first NIC of the lower rank is
+    /// used, so that ranks of one node each use their own NIC.
     fn best_nics(&self, low: &RankRow, high: &RankRow) -> Option<(u32, u32)> {
         if self.rows.rule == PairRule::SharedMemoryThenTcp {
             return None;

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use proptest::sample::subsequence;
 use serde_json::{Value, json};
 
-/// What the documentation shows: every field has a value somewhere.
+/// Table of the documentation, in which every field has a value somewhere.
 const EXAMPLE: &str = include_str!("../../rank-table.example.json");
 const SCHEMA: &str = include_str!("../../rank-table.schema.json");
 
@@ -66,7 +66,7 @@ fn rank(rank: u32, node: u32, local_rank: u32, nics: Vec<u32>) -> RankRow {
     }
 }
 
-/// Node 1 has its ranks in another order than the others.
+/// Makes rows in which node 1 lists its ranks in another order than the other nodes.
 fn rows() -> UncheckedTable {
     let places = [(0, 0, 0), (1, 0, 1), (2, 1, 1), (3, 2, 0), (4, 1, 0)];
     UncheckedTable {
@@ -97,7 +97,7 @@ fn both_ends_of_a_pair_conclude_the_same() {
     assert_eq!(table.pair(Rank(5), Rank(0)), None);
 }
 
-/// The NICs of ranks 0 and 3, which sit on nodes 0 and 2, and how they connect.
+/// Returns the NICs that connect ranks 0 and 3, which run on nodes 0 and 2, and their transport.
 fn chosen(change: impl Fn(&mut UncheckedTable)) -> (Option<u32>, Option<u32>, PairTransport) {
     let mut rows = rows();
     rows.exceptions.clear();
@@ -237,7 +237,6 @@ fn an_exception_is_one() {
     assert_eq!(error(unordered), TableError::Exception(NodeId(0), NodeId(2)));
 }
 
-/// Any table of a few nodes and ranks.
 fn any_rows() -> impl Strategy<Value = UncheckedTable> {
     let nodes = prop::collection::vec((1..4_u32, 0..4_usize), 1..5);
     nodes.prop_flat_map(|nodes| {
@@ -365,7 +364,8 @@ fn reading_a_table_checks_it() {
     assert!(postcard::from_bytes::<RankTable>(&postcard::to_allocvec(&rows).unwrap()).is_err());
 }
 
-/// One node without RDMA and a pair with it; what a reader of this version knows must stay.
+/// The example has a node without RDMA and a pair of nodes with it. Readers of this version must be
+/// able to read later tables of the same version.
 #[test]
 fn the_example_is_what_is_written() {
     let mut rows = rows();
@@ -405,7 +405,7 @@ fn example() -> Value {
     serde_json::from_str(EXAMPLE).unwrap()
 }
 
-/// Pointers to everything in `value`, itself included.
+/// Returns JSON pointers to `value` and to everything in it.
 fn places(value: &Value) -> Vec<String> {
     let below = |(key, value): (String, &Value)| {
         places(value).into_iter().map(|place| format!("/{key}{place}")).collect::<Vec<_>>()
@@ -446,7 +446,7 @@ fn the_schema_knows_every_field_and_no_other() {
     }
 }
 
-/// Whatever the schema lets pass can be read.
+/// Every document that the schema accepts must be readable.
 #[test]
 fn the_schema_is_no_looser_than_the_types() {
     let (schema, example) = (schema(), example());

@@ -1,5 +1,5 @@
-//! Framing of messages with large payloads, used between neighbouring agents and between a rank and
-//! its agent.
+//! Framing of messages with large payloads, between neighbouring agents in the tree and between a
+//! rank and its agent. The *head* of a frame is the message without its payload.
 //!
 //! ```text
 //! head length: u32, little endian, at most MAX_HEAD
@@ -13,7 +13,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::marker::PhantomData;
 
-/// Longest head, in bytes. The largest are the call counts of many ranks that ended together.
+/// Maximum length of a head, in bytes. The longest heads are the call counts of many ranks that
+/// ended together.
 pub const MAX_HEAD: usize = 1 << 20;
 
 const PREFIX: usize = 8;
@@ -21,23 +22,23 @@ const PREFIX: usize = 8;
 /// Error of encoding or decoding a frame.
 #[derive(Debug, thiserror::Error)]
 pub enum CodecError {
-    /// The head is longer than its limit.
+    /// The head is longer than its limit allows.
     #[error("head of {length} bytes, {limit} at most")]
     HeadTooLong {
         /// Length of the head, in bytes.
         length: usize,
-        /// Limit, in bytes.
+        /// Limit that was exceeded, in bytes.
         limit: usize,
     },
-    /// The payload is longer than its limit.
+    /// The payload is longer than its limit allows.
     #[error("payload of {length} bytes, {limit} at most")]
     PayloadTooLong {
-        /// Announced length, in bytes.
+        /// Length of the payload, in bytes.
         length: usize,
-        /// Limit, in bytes.
+        /// Limit that was exceeded, in bytes.
         limit: usize,
     },
-    /// The head does not decode.
+    /// The bytes of the head do not decode as a message.
     #[error("unreadable head of {length} bytes")]
     Unreadable {
         /// Length of the head, in bytes.
@@ -50,7 +51,8 @@ pub enum CodecError {
     Encode(#[source] postcard::Error),
 }
 
-/// Encodes the lengths and the head of a frame. The caller appends the payload of `length` bytes.
+/// Encodes the beginning of a frame: the two lengths and the head. The caller must append the
+/// payload of `length` bytes.
 pub fn encode_head<T: Serialize>(head: &T, length: usize) -> Result<Vec<u8>, CodecError> {
     let mut bytes = postcard::to_extend(head, vec![0; PREFIX]).map_err(CodecError::Encode)?;
     let head = bytes.len() - PREFIX;
@@ -65,8 +67,8 @@ pub fn encode_head<T: Serialize>(head: &T, length: usize) -> Result<Vec<u8>, Cod
     Ok(bytes)
 }
 
-/// Decoder that turns a byte stream, however it is split, back into frames. It allocates memory for
-/// received bytes only, not for announced ones.
+/// Decoder that turns a byte stream back into frames. The stream may be split anywhere. Memory is
+/// allocated for received bytes only, never for announced lengths.
 #[derive(Debug)]
 pub struct Decoder<T> {
     buffer: BytesMut,
@@ -82,22 +84,22 @@ impl<T: DeserializeOwned> Decoder<T> {
         Decoder { buffer, head_limit, payload_limit, head: PhantomData }
     }
 
-    /// Sets the limit of heads in bytes, in place of [`MAX_HEAD`].
+    /// Sets the maximum length of a head in bytes, in place of [`MAX_HEAD`].
     pub fn with_head_limit(self, head_limit: usize) -> Decoder<T> {
         Decoder { head_limit, ..self }
     }
 
-    /// Sets the limit of later payloads, in bytes.
+    /// Sets the maximum length of the payloads that follow, in bytes.
     pub fn set_payload_limit(&mut self, payload_limit: usize) {
         self.payload_limit = payload_limit;
     }
 
-    /// Appends received bytes.
+    /// Appends bytes that were received.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Returns the next head and payload, or `None` until all of both have been received.
+    /// Returns the next head and payload, or `None` if they have not been received completely.
     pub fn next_frame(&mut self) -> Result<Option<(T, Bytes)>, CodecError> {
         let Some((prefix, _)) = self.buffer.split_first_chunk::<PREFIX>() else { return Ok(None) };
         let [a, b, c, d, e, f, g, h] = *prefix;

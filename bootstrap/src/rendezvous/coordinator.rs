@@ -5,11 +5,11 @@
 //! AwaitEdges ──every child has reported its edge──▶ AwaitTable ──root: every node has it──▶ Running
 //! ```
 //!
-//! The launcher sends the table to the root only after the last report, so the root's confirmation
-//! always arrives after all reports.
+//! The launcher sends the rank table to the root only after the last child has reported its edge.
+//! So when the root confirms the table, all edges have been reported.
 //!
-//! Edges that could not be made are relayed through the launcher. The coordinator keeps track of
-//! them and rejects relayed bytes between nodes that share no edge.
+//! Edges that could not be made are relayed through the launcher. The coordinator records them, and
+//! rejects relayed bytes between nodes that share no edge.
 
 use super::Time;
 use super::shape::TreeShape;
@@ -17,32 +17,32 @@ use crate::id::NodeId;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// Time within which nodes must join their parents, and within which the table must reach every
+/// Time limit for each of two steps: every node joins its parent, and the rank table reaches every
 /// node.
 pub const JOIN_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// State of the rendezvous.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CoordinatorPhase {
-    /// Nodes are connecting to their parents.
+    /// Nodes are connecting to their parents in the tree.
     #[default]
     AwaitEdges,
     /// The rank table is being sent down the tree.
     AwaitTable,
     /// Every node has the rank table.
     Running,
-    /// A time limit has expired.
+    /// A time limit expired before the step was complete.
     Failed,
 }
 
-/// Event that changes the state.
+/// Event that changes the [`CoordinatorPhase`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoordinatorPhaseEvent {
-    /// The last edge was reported.
+    /// The last child reported the edge to its parent.
     LastEdge,
-    /// The root confirmed that every node has the table.
+    /// The root confirmed that every node has the rank table.
     Table,
-    /// The time limit expired.
+    /// The time limit of the current step expired.
     Deadline,
 }
 
@@ -55,86 +55,86 @@ crate::transitions! {
     }
 }
 
-/// Input of the coordinator.
+/// Input of the coordinator, from the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoordinatorInput {
-    /// A node reported its edge to its parent.
+    /// A node reported the edge to its parent.
     Joined {
-        /// Node that reported.
+        /// Node that sent the report.
         node: NodeId,
         /// Whether the edge must be relayed through the launcher.
         relayed: bool,
     },
     /// A node reported that every node has the rank table.
     TableEverywhere {
-        /// Node that reported; only the root may.
+        /// Node that sent the report. Only the root may send it.
         node: NodeId,
     },
-    /// An edge broke and is relayed from now on.
+    /// The connection of an edge broke, so the edge is relayed from now on.
     Broke {
-        /// Node that reported it.
+        /// Node that reported the break.
         node: NodeId,
-        /// Node at the other end.
+        /// Node at the other end of the edge.
         peer: NodeId,
     },
-    /// A node sent bytes to be relayed.
+    /// A node sent bytes to be relayed to a neighbour in the tree.
     Relay {
-        /// Sender.
+        /// Node that sent the bytes.
         from: NodeId,
-        /// Receiver.
+        /// Node that must receive the bytes.
         to: NodeId,
     },
 }
 
-/// Action for the launcher.
+/// Action that the launcher must carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoordinatorOutput {
-    /// Start the ranks.
+    /// Start the ranks: every node has the rank table.
     Ready,
-    /// Note that an edge is relayed from now on. Emitted once for each edge.
+    /// Record that an edge of the tree is relayed from now on. Emitted once for each edge.
     Relayed {
-        /// Parent.
+        /// Node at the end nearer to the root.
         parent: NodeId,
-        /// Child.
+        /// Node at the other end.
         child: NodeId,
-        /// Whether the edge existed before and broke.
+        /// Whether the edge had a connection before, which broke.
         broke: bool,
     },
-    /// Forward the relayed bytes.
+    /// Forward the relayed bytes that were the input.
     Carry {
-        /// Receiver.
+        /// Node that must receive the bytes.
         to: NodeId,
     },
-    /// Give up, because a time limit expired.
+    /// Give up the rendezvous, because a time limit expired.
     Failed,
 }
 
-/// Violation of the protocol by a node.
+/// Violation of the protocol by a node. The input that caused it has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CoordinatorViolation {
-    /// The node does not exist, or is the root, which has no parent.
+    /// The node that reported an edge does not exist, or is the root, which has no parent.
     #[error("node {0} has no parent to join")]
     NoSuchEdge(NodeId),
-    /// The node has reported before.
+    /// The node has reported its edge before.
     #[error("node {0} reported for the second time")]
     Duplicate(NodeId),
-    /// Only the root may report this.
+    /// The node is not the root, but sent a report that only the root may send.
     #[error("node {0} sent a report that only the root may send")]
     NotTheRoot(NodeId),
-    /// The two nodes share no edge.
+    /// No edge of the tree connects the two nodes.
     #[error("nodes {0} and {1} share no edge")]
     NotNeighbours(NodeId, NodeId),
-    /// The report is not allowed in this state.
+    /// The report is not allowed in the present state of the rendezvous.
     #[error("node {node} reported in state {phase:?}")]
     OutOfPhase {
-        /// Node that reported.
+        /// Node that sent the report.
         node: NodeId,
         /// State of the rendezvous.
         phase: CoordinatorPhase,
     },
 }
 
-/// State machine of the rendezvous.
+/// State machine of the rendezvous, for the launcher.
 #[derive(Debug)]
 pub struct Coordinator {
     shape: TreeShape,
@@ -147,7 +147,7 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// Makes a coordinator that waits for the nodes of `shape` to join.
+    /// Makes a coordinator that waits until the nodes of the tree `shape` have joined.
     pub fn new(shape: TreeShape, now: Time) -> Coordinator {
         let absent: BTreeSet<NodeId> = (1..shape.nodes()).map(NodeId).collect();
         let mut coordinator = Coordinator {
@@ -167,12 +167,12 @@ impl Coordinator {
         self.phase
     }
 
-    /// Returns the nodes that have not reported their edge.
+    /// Returns the nodes that have not reported the edge to their parent.
     pub fn absent(&self) -> impl Iterator<Item = NodeId> {
         self.absent.iter().copied()
     }
 
-    /// Handles an input. A violation leaves the state unchanged.
+    /// Handles an input. After an error the state is unchanged.
     pub fn handle(&mut self, input: CoordinatorInput) -> Result<(), CoordinatorViolation> {
         match input {
             CoordinatorInput::Joined { node, relayed } => self.on_joined(node, relayed),
@@ -184,8 +184,8 @@ impl Coordinator {
             }
             CoordinatorInput::Relay { from, to } => {
                 let child = self.child_of_edge(from, to)?;
-                // A relayed edge counts as reported by one end; the other end may notice it only
-                // through these bytes.
+                // A relayed edge is reported by one end only. The other end may detect the break
+                // only through these bytes, and never report it.
                 self.relay(child, !self.absent.contains(&child));
                 self.outputs.push_back(CoordinatorOutput::Carry { to });
                 Ok(())
@@ -193,7 +193,8 @@ impl Coordinator {
         }
     }
 
-    /// Handles the expiry of the time limit. Does nothing before [`Coordinator::poll_timeout`].
+    /// Handles the expiry of the time limit. Does nothing before the time that
+    /// [`Coordinator::poll_timeout`] returns.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.poll_timeout().is_some_and(|at| at <= now) {
             self.advance(CoordinatorPhaseEvent::Deadline);
@@ -201,18 +202,19 @@ impl Coordinator {
         }
     }
 
-    /// Restarts the time limit, for sending the table.
+    /// Restarts the time limit when the launcher begins to send the rank table.
     pub fn begin_table(&mut self, now: Time) {
         self.deadline = now + JOIN_TIMEOUT;
     }
 
-    /// Returns when to call [`Coordinator::handle_timeout`].
+    /// Returns the time at which to call [`Coordinator::handle_timeout`]; `None` if no time limit
+    /// is running.
     pub fn poll_timeout(&self) -> Option<Time> {
         matches!(self.phase, CoordinatorPhase::AwaitEdges | CoordinatorPhase::AwaitTable)
             .then_some(self.deadline)
     }
 
-    /// Returns the next action.
+    /// Returns the next action, or `None` if there is none.
     pub fn poll_output(&mut self) -> Option<CoordinatorOutput> {
         self.outputs.pop_front()
     }
@@ -252,7 +254,7 @@ impl Coordinator {
         }
     }
 
-    /// Changes the state if the event is allowed. Returns whether it is.
+    /// Changes the state if the event is allowed in it. Returns whether the event is allowed.
     fn advance(&mut self, event: CoordinatorPhaseEvent) -> bool {
         let next = self.phase.after(event);
         self.phase = next.unwrap_or(self.phase);
@@ -287,7 +289,7 @@ mod tests {
         std::iter::from_fn(|| coordinator.poll_output()).collect()
     }
 
-    /// Makes a coordinator for a chain of three nodes, of which `nodes` have joined.
+    /// Makes a coordinator for a chain of three nodes, of which `nodes` have joined already.
     fn joined_by(nodes: impl IntoIterator<Item = u32>) -> Coordinator {
         let mut coordinator = Coordinator::new(TreeShape::new(3, 1), Time(0));
         nodes.into_iter().for_each(|node| coordinator.handle(joined(node)).unwrap());
@@ -344,7 +346,7 @@ mod tests {
             coordinator.handle(CoordinatorInput::Broke { node, peer }).unwrap();
             assert_eq!(outputs(&mut coordinator), [relayed]);
         }
-        // The other end may notice it only through the relayed bytes.
+        // The other end may detect the break only through the relayed bytes.
         let mut coordinator = joined_by([1, 2]);
         coordinator.handle(CoordinatorInput::Relay { from: parent, to: child }).unwrap();
         assert_eq!(outputs(&mut coordinator), [relayed, CoordinatorOutput::Carry { to: child }]);

@@ -1,4 +1,4 @@
-//! Data of a gather: one record for each rank, in any order.
+//! Data of a gather: one record for each rank, in any order. A record has this form:
 //!
 //! ```text
 //! rank: u32, little endian    length: u32, little endian    blob: `length` bytes
@@ -8,10 +8,10 @@ use super::payload::Payload;
 use crate::id::Rank;
 use bytes::{Buf, Bytes};
 
-/// Length of a record without its blob, in bytes.
+/// Length of a record's two numbers, before its blob, in bytes.
 pub const RECORD_HEADER: usize = 8;
 
-/// Encodes the record of one rank.
+/// Encodes the blob of one rank as a record.
 pub fn gather_record(rank: Rank, blob: &[u8]) -> Payload {
     let length = u32::try_from(blob.len()).unwrap_or(u32::MAX);
     let mut record = Vec::with_capacity(RECORD_HEADER + blob.len());
@@ -21,7 +21,7 @@ pub fn gather_record(rank: Rank, blob: &[u8]) -> Payload {
     record.into()
 }
 
-/// Encoded records of all ranks.
+/// Encoded records of all ranks, in any order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gathered(pub Payload);
 
@@ -31,17 +31,17 @@ pub enum GatherError {
     /// The last record is incomplete.
     #[error("the last record is incomplete")]
     CutOff,
-    /// The rank does not exist or has two records.
+    /// The record belongs to a rank that does not exist or has another record.
     #[error("unexpected record of rank {0}")]
     Unexpected(Rank),
-    /// The rank has no record.
+    /// This rank has no record.
     #[error("no record of rank {0}")]
     Missing(Rank),
 }
 
 impl Gathered {
-    /// Returns the blobs of all `world_size` ranks, by rank. Fails unless each has exactly one
-    /// record.
+    /// Returns the blobs of all ranks, indexed by rank. Fails unless each of the `world_size` ranks
+    /// has exactly one record.
     pub fn by_rank(&self, world_size: u32) -> Result<Vec<Bytes>, GatherError> {
         let mut blobs: Vec<Option<Bytes>> = vec![None; world_size as usize];
         let mut rest = RecordReader { chunks: self.0.chunks(), chunk: Bytes::new() };
@@ -63,8 +63,8 @@ struct RecordReader<'a> {
 }
 
 impl RecordReader<'_> {
-    /// Returns the next `length` bytes, or `None` at the end. Copies only if they span several
-    /// pieces.
+    /// Returns the next `length` bytes, or `None` at the end of the payload. Copies the bytes only
+    /// if they span several pieces of the payload.
     fn take(&mut self, length: usize) -> Result<Option<Bytes>, GatherError> {
         while self.chunk.is_empty() {
             match self.chunks.next() {

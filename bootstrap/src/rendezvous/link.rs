@@ -1,8 +1,8 @@
 //! Reliable link over one edge of the tree, which survives a change of the connection below it.
 //!
-//! The *carrier* of an edge is a TCP connection or, if that breaks or cannot be made, a relay
-//! through the launcher. Frames in transit during a change may or may not have arrived, so packets
-//! are numbered and kept until the other end confirms them:
+//! The *carrier* of an edge is the connection below it: a TCP connection or, if that breaks or
+//! cannot be made, a relay through the launcher. Frames that are in transit when the carrier
+//! changes may be lost, so packets are numbered, and kept until the other end confirms them:
 //!
 //! ```text
 //! first carrier    packets are sent immediately
@@ -16,43 +16,44 @@ use super::payload::Payload;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// Number of unconfirmed packets after which a [`Head::Confirm`] is sent.
+/// Number of received packets after which the link confirms them.
 const CONFIRM_AFTER: u64 = 32;
-/// Number of unconfirmed bytes after which a [`Head::Confirm`] is sent.
+/// Number of received payload bytes after which the link confirms the packets.
 const CONFIRM_AFTER_BYTES: usize = 256 << 10;
 
-/// Frame without the payload.
+/// Head of a frame: its content without the payload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Head {
-    /// Message between nodes.
+    /// Message to the other end.
     Packet {
-        /// Number of the packet, from 0.
+        /// Number of the packet; each end counts its packets from 0.
         number: u64,
         /// Message without its payload.
         message: Message,
     },
-    /// Confirmation of all packets before a number.
+    /// Confirmation that all packets before `next` were received.
     Confirm {
-        /// Number of the next expected packet.
+        /// Number of the next packet that the sender of this frame expects.
         next: u64,
     },
-    /// First frame on every carrier except the first.
+    /// Request to continue with packet `next`: the first frame on every carrier except the first
+    /// carrier.
     Resume {
-        /// Number of the next expected packet.
+        /// Number of the next packet that the sender of this frame expects.
         next: u64,
     },
-    /// Sign of life.
+    /// Sign of life, without content.
     Beat,
-    /// Orderly end: the sender sends nothing more and reads nothing more.
+    /// Orderly end of the edge: the sender neither sends nor reads anything after it.
     Leaving,
 }
 
-/// Head and payload.
+/// Unit of transmission on an edge of the tree: a head and its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Head.
+    /// Content of the frame without the payload.
     pub head: Head,
-    /// Payload of a packet; otherwise empty.
+    /// Payload of a [`Head::Packet`]; empty for other heads.
     pub payload: Payload,
 }
 
@@ -62,59 +63,59 @@ impl From<Head> for Frame {
     }
 }
 
-/// Violation of the protocol by the other end of an edge.
+/// Violation of the protocol by the other end of an edge of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkViolation {
-    /// A packet is missing.
+    /// The other end left out a packet.
     #[error("packet {got} instead of {expected}")]
     Skipped {
-        /// Number that was received.
+        /// Number of the packet that was received.
         got: u64,
-        /// Number that was expected.
+        /// Number of the packet that was expected.
         expected: u64,
     },
-    /// A packet was confirmed that was never sent.
+    /// The other end confirmed a packet that was never sent.
     #[error("packet {confirmed} confirmed of {sent} sent")]
     ConfirmedUnsent {
-        /// Number that the other end expects next.
+        /// Number of the packet that the other end expects next.
         confirmed: u64,
-        /// Number of packets sent.
+        /// Number of packets sent to the other end.
         sent: u64,
     },
-    /// The other end wants to resume at a packet that it has confirmed before.
+    /// The other end asks for a packet that it has confirmed before.
     #[error("resumption requested at packet {asked}, but {confirmed} were confirmed")]
     AlreadyConfirmed {
-        /// Number that the other end expects next.
+        /// Number of the packet that the other end expects next.
         asked: u64,
-        /// Number of confirmed packets.
+        /// Number of packets that the other end has confirmed.
         confirmed: u64,
     },
 }
 
-/// State of the carrier.
+/// State of the connection below an edge of the tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Carrier {
-    /// There has been no carrier yet.
+    /// There has been no carrier yet. Packets wait.
     #[default]
     AwaitFirst,
-    /// Packets are sent.
+    /// The carrier is in use: packets are sent.
     Flowing,
-    /// The carrier broke.
+    /// The carrier broke. Packets wait for the next one.
     AwaitNext,
-    /// There is a new carrier, and the other end's Resume is awaited.
+    /// There is a new carrier. Packets wait for the other end's Resume.
     AwaitResume,
 }
 
-/// Event that changes the state of the carrier.
+/// Event that changes the state of a [`Carrier`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CarrierEvent {
     /// A carrier became available.
     Up,
-    /// The carrier broke.
+    /// The carrier in use broke.
     Down,
-    /// Another carrier replaced it.
+    /// Another carrier took the place of the one in use.
     Replaced,
-    /// The other end's Resume arrived.
+    /// The other end's Resume arrived on the new carrier.
     Resumed,
 }
 
@@ -130,25 +131,26 @@ crate::transitions! {
     }
 }
 
-/// One end of an edge.
+/// One end of an edge of the tree.
 #[derive(Debug, Default)]
 pub struct ReliableLink {
     carrier: Carrier,
-    /// Packets that are sent or waiting, but not confirmed. The first has the number `confirmed`.
+    /// Packets that are not confirmed, whether they have been sent or are waiting. The first of
+    /// them has the number `confirmed`.
     unconfirmed: VecDeque<Packet>,
     confirmed: u64,
-    /// Number of the next packet from the other end.
+    /// Number of the next packet that is expected from the other end.
     expected: u64,
-    /// Number that was last confirmed to the other end.
+    /// Value of `expected` that the other end was sent last.
     confirmed_to_peer: u64,
     received_bytes: usize,
-    /// Whether a Resume was sent on this carrier.
+    /// Whether a Resume was sent on the current carrier.
     resume_sent: bool,
     outgoing: VecDeque<Frame>,
 }
 
 impl ReliableLink {
-    /// Sends a packet, or keeps it until there is a carrier.
+    /// Queues a packet for the current carrier. Without a carrier the packet waits.
     pub fn send(&mut self, packet: Packet) {
         if self.carrier == Carrier::Flowing {
             let number = self.confirmed + self.unconfirmed.len() as u64;
@@ -158,7 +160,8 @@ impl ReliableLink {
         self.unconfirmed.push_back(packet);
     }
 
-    /// Starts using a new carrier. Frames that were queued for the previous one are dropped.
+    /// Starts using a new carrier. Drops frames that were queued for the previous carrier;
+    /// unconfirmed packets are sent again.
     pub fn carrier_up(&mut self) {
         let first = self.carrier == Carrier::AwaitFirst;
         let replaced = matches!(self.carrier, Carrier::Flowing | Carrier::AwaitResume);
@@ -166,7 +169,7 @@ impl ReliableLink {
         self.outgoing.clear();
         self.resume_sent = false;
         if first && self.unconfirmed.is_empty() {
-            // The other end of a relayed edge notices it only when a frame arrives.
+            // The other end of a relayed edge detects the relay only when a frame arrives.
             self.outgoing.push_back(Head::Beat.into());
         } else if first {
             self.send_unconfirmed();
@@ -181,18 +184,20 @@ impl ReliableLink {
         self.outgoing.push_back(Head::Resume { next: self.expected }.into());
     }
 
-    /// Stops using a carrier that broke.
+    /// Stops using a carrier that broke. Drops the frames that were queued for it; packets are
+    /// kept.
     pub fn carrier_down(&mut self) {
         self.apply(CarrierEvent::Down);
         self.outgoing.clear();
     }
 
-    /// Tells whether the edge has a carrier.
+    /// Tells whether the edge has a carrier, which may still wait for a Resume.
     pub fn is_carried(&self) -> bool {
         !matches!(self.carrier, Carrier::AwaitFirst | Carrier::AwaitNext)
     }
 
-    /// Handles a frame from the current carrier. Returns the packet in it unless it is a duplicate.
+    /// Handles a frame from the current carrier. Returns the packet in the frame, unless the frame
+    /// has none or a duplicate.
     pub fn receive(&mut self, frame: Frame) -> Result<Option<Packet>, LinkViolation> {
         match frame.head {
             Head::Beat | Head::Leaving => Ok(None),
@@ -203,7 +208,7 @@ impl ReliableLink {
                     return Err(LinkViolation::AlreadyConfirmed { asked: next, confirmed });
                 }
                 self.forget_before(next)?;
-                // The first carrier of this end may be a later one of the other end.
+                // The carrier that is the first for this end may be a later one for the other end.
                 if !self.resume_sent {
                     self.send_resume();
                 }
@@ -229,12 +234,13 @@ impl ReliableLink {
         }
     }
 
-    /// Returns the next frame to send on the current carrier.
+    /// Returns the next frame to send on the current carrier, or `None` if there is none.
     pub fn poll_frame(&mut self) -> Option<Frame> {
         self.outgoing.pop_front()
     }
 
-    /// Sends a sign of life, or a confirmation if one is due.
+    /// Queues a confirmation if there are received packets to confirm, otherwise a sign of life.
+    /// Does nothing unless the carrier is in use.
     pub fn beat(&mut self) {
         if self.carrier == Carrier::Flowing {
             let head =
@@ -243,13 +249,14 @@ impl ReliableLink {
         }
     }
 
-    /// Returns the number of packets that are not confirmed.
+    /// Returns the number of packets that the other end has not confirmed.
     pub fn unconfirmed(&self) -> usize {
         self.unconfirmed.len()
     }
 
     fn apply(&mut self, event: CarrierEvent) {
-        // Events that are not in the table are ignored, such as a second failure of a carrier.
+        // Events without an entry in the table are ignored, such as a second failure of the same
+        // carrier.
         if let Some(next) = self.carrier.after(event) {
             self.carrier = next;
         }
@@ -267,7 +274,7 @@ impl ReliableLink {
         if next > sent {
             return Err(LinkViolation::ConfirmedUnsent { confirmed: next, sent });
         }
-        // An outdated confirmation has no effect.
+        // A confirmation that is older than the last one has no effect.
         while self.confirmed < next {
             self.unconfirmed.pop_front();
             self.confirmed += 1;
@@ -303,7 +310,7 @@ mod tests {
         sent
     }
 
-    /// Delivers up to `limit` frames each way; the rest is lost with the carrier.
+    /// Delivers up to `limit` frames in each direction. The others are lost with the carrier.
     fn carry(a: &mut ReliableLink, b: &mut ReliableLink, limit: usize) -> (Vec<u64>, Vec<u64>) {
         let (mut at_a, mut at_b) = (Vec::new(), Vec::new());
         for _ in 0..limit {

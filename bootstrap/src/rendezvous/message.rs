@@ -1,4 +1,4 @@
-//! Messages between neighbouring nodes of the tree.
+//! Messages between neighbouring agents in the tree.
 
 use super::payload::Payload;
 use super::rank_set::RankSet;
@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
-/// Longest name of a barrier, gather, namespace or key, in bytes.
+/// Maximum length of the name of a barrier, gather, namespace or key, in bytes.
 pub const MAX_NAME: usize = 255;
-/// Longest blob of a gather and longest value of a key, in bytes.
+/// Maximum length of a rank's blob in a gather, and of the value of a key, in bytes.
 pub const MAX_BLOB: usize = 64 << 10;
-/// Longest text of an abort or an event, in bytes.
+/// Maximum length of the text of an abort or event, in bytes.
 pub const MAX_TEXT: usize = 4 << 10;
-/// Number of missing ranks that are described individually.
+/// Maximum number of missing ranks whose states are reported.
 pub const MAX_DESCRIBED: usize = 8;
 
-/// Kind of a collective operation.
+/// Kind of collective operation, in which all ranks of the job take part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum CollectiveKind {
     /// Wait until every rank has arrived.
@@ -26,15 +26,15 @@ pub enum CollectiveKind {
     Gather,
 }
 
-/// Identity of a barrier or gather. Every rank counts its calls of each kind and name, and calls
-/// with the same count belong together.
+/// Identity of a barrier or gather. Every rank counts its calls of each kind and name; the calls of
+/// all ranks with the same count belong together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CollectiveId {
-    /// Kind of the operation.
+    /// Kind of the collective.
     pub kind: CollectiveKind,
-    /// Name of the operation, at most [`MAX_NAME`] bytes.
+    /// Name of the collective, at most [`MAX_NAME`] bytes.
     pub name: Arc<str>,
-    /// Number of earlier calls of this kind and name, from 0.
+    /// Number of earlier calls with this kind and name by the same rank.
     pub sequence: u64,
 }
 
@@ -49,13 +49,13 @@ impl fmt::Display for CollectiveId {
     }
 }
 
-/// Key in the job's key-value store.
+/// Key of the job's key-value store.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Key {
-    /// Namespace, at most [`MAX_NAME`] bytes. Equal names in different namespaces are different
-    /// keys.
+    /// Namespace of the key, at most [`MAX_NAME`] bytes. Keys with equal names in different
+    /// namespaces are different.
     pub namespace: Arc<str>,
-    /// Name, at most [`MAX_NAME`] bytes.
+    /// Name of the key, at most [`MAX_NAME`] bytes.
     pub name: Arc<str>,
 }
 
@@ -68,31 +68,31 @@ impl fmt::Display for Key {
     }
 }
 
-/// Ranks that have not arrived at a collective operation.
+/// Ranks that have not arrived at a collective.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MissingRanks {
-    /// All of these ranks.
+    /// All missing ranks.
     pub ranks: RankSet,
-    /// States of the first [`MAX_DESCRIBED`] of them.
+    /// States of some of the missing ranks, at most [`MAX_DESCRIBED`].
     pub states: Vec<(Rank, RankState)>,
 }
 
 impl MissingRanks {
-    /// Adds the ranks of `other`.
+    /// Adds the missing ranks in `other`.
     pub fn extend(&mut self, other: MissingRanks) {
         self.ranks.extend(&other.ranks);
         let room = MAX_DESCRIBED.saturating_sub(self.states.len());
         self.states.extend(other.states.into_iter().take(room));
     }
 
-    /// Adds ranks that share one state, however many there are.
+    /// Adds ranks that are all in the same state.
     pub fn add_all(&mut self, ranks: &RankSet, state: RankState) {
         self.ranks.extend(ranks);
         let room = MAX_DESCRIBED.saturating_sub(self.states.len());
         self.states.extend(ranks.iter().take(room).map(|rank| (rank, state)));
     }
 
-    /// Adds one rank.
+    /// Adds a rank with its state.
     pub fn add(&mut self, rank: Rank, state: RankState) {
         self.ranks.insert(rank);
         if self.states.len() < MAX_DESCRIBED {
@@ -101,24 +101,24 @@ impl MissingRanks {
     }
 }
 
-/// State of a missing rank, as its agent knows it.
+/// State of a missing rank, as the agent of its node knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RankState {
-    /// Running, but has never called its agent.
+    /// The rank is running, but has never called its agent.
     NeverCalled {
-        /// Process id.
+        /// Process id of the rank on its node.
         pid: u32,
     },
-    /// Running, has called its agent, but has not arrived at this operation.
+    /// The rank is running and has called its agent, but has not arrived at this collective.
     NotArrived {
-        /// Process id.
+        /// Process id of the rank on its node.
         pid: u32,
     },
-    /// Ended.
+    /// The process of the rank has ended.
     Ended(ExitStatus),
-    /// Not started yet.
+    /// The rank has not been started yet.
     NotStarted,
-    /// Unknown, because its agent did not answer.
+    /// The state is not known, because the rank's agent did not answer in time.
     AgentSilent,
 }
 
@@ -157,11 +157,11 @@ impl fmt::Display for MissingRanks {
 /// Reason why a barrier or gather can never complete.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CollectiveFailure {
-    /// A rank ended without arriving.
+    /// A rank ended without arriving at the collective.
     RankEnded {
         /// Rank that ended.
         rank: Rank,
-        /// Exit status.
+        /// Exit status of the rank.
         status: ExitStatus,
     },
 }
@@ -176,114 +176,119 @@ impl fmt::Display for CollectiveFailure {
     }
 }
 
-/// Calls of each kind and name that a rank had made when it ended.
+/// Number of calls that a rank had made when it ended, for each kind and name of collective.
 pub type CallCounts = Vec<(CollectiveKind, Arc<str>, u64)>;
 
-/// Message between neighbours. *Up* is towards the root.
+/// Message between neighbours in the tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
-    /// Down: the rank table, as payload.
+    /// To a child: the rank table, as payload.
     Table,
-    /// Up: every node of the sender's subtree has the rank table.
+    /// To the parent: every node of the sender's subtree has the rank table.
     TableReceived {
-        /// Ranks of the subtree.
+        /// Ranks of all nodes in the sender's subtree.
         ranks: RankSet,
     },
-    /// Up: every rank of the sender's subtree has arrived. The payload of a gather is their
-    /// records.
+    /// To the parent: every rank of the sender's subtree has arrived at this collective. The
+    /// payload of a gather contains the records of these ranks.
     Arrived(CollectiveId),
-    /// Down: every rank has arrived. The payload of a gather is the records of ranks outside the
-    /// receiver's subtree, so that none crosses an edge twice.
+    /// To a child: every rank of the job has arrived at this collective. The payload of a gather
+    /// contains the records of the ranks outside the child's subtree, so that no record crosses an
+    /// edge of the tree twice.
     Released(CollectiveId),
-    /// Up: the operation can never complete.
+    /// To the parent: this collective can never complete. The root notifies all nodes by
+    /// [`Message::Failed`].
     ReportFailure(CollectiveId, CollectiveFailure),
-    /// Down: the operation can never complete.
+    /// To a child: this collective can never complete, and pending calls of it fail.
     Failed(CollectiveId, CollectiveFailure),
-    /// Up: ranks of the sender's subtree have ended.
+    /// To the parent: ranks of the sender's subtree have ended, with these numbers of calls.
     Ended(Vec<(Rank, ExitStatus, CallCounts)>),
-    /// Up: a rank has waited long; request to search for the missing ranks.
+    /// To the parent: request to search for missing ranks, because a rank has waited long.
     QueryMissing {
-        /// Operation that the rank waits in.
+        /// Collective that the rank waits for.
         operation: CollectiveId,
-        /// Time it has waited, in milliseconds.
+        /// Time for which the rank has waited, in milliseconds.
         waited_ms: u64,
     },
-    /// Down: request to report the missing ranks of the receiver's subtree.
+    /// To a child: request to report the ranks of the child's subtree that are missing from this
+    /// collective.
     CountMissing(CollectiveId),
-    /// Up: missing ranks of the sender's subtree.
+    /// To the parent: ranks of the sender's subtree that are missing from this collective.
     MissingCounted(CollectiveId, MissingRanks),
-    /// Down: missing ranks of the whole job, for timeout errors.
+    /// To a child: ranks of the whole job that are missing from this collective, to be named in
+    /// timeout errors.
     Missing(CollectiveId, MissingRanks),
-    /// Up: store the payload under a key.
+    /// To the parent: request to store the payload under a key.
     Put {
-        /// Request number chosen by the sender.
+        /// Number that the sender chose for this request. The reply repeats it.
         request: u64,
-        /// Key to store it under.
+        /// Key to store the payload under.
         key: Key,
     },
-    /// Down: reply to [`Message::Put`].
+    /// To a child: reply to [`Message::Put`].
     Kept {
-        /// Request number.
+        /// Number of the request.
         request: u64,
-        /// Whether the value was stored; there may be no room.
+        /// Whether the value was stored; `false` if there is no room for it.
         kept: bool,
     },
-    /// Up: read the value of a key.
+    /// To the parent: request for the value of a key.
     Get {
-        /// Request number chosen by the sender.
+        /// Number that the sender chose for this request. The reply repeats it.
         request: u64,
-        /// Key to read.
+        /// Key whose value is requested.
         key: Key,
     },
-    /// Down: reply to [`Message::Get`], with the value as payload.
+    /// To a child: reply to [`Message::Get`], with the value as payload.
     Got {
-        /// Request number.
+        /// Number of the request.
         request: u64,
-        /// Whether the key has a value.
+        /// Whether the key has a value; otherwise the payload is empty.
         found: bool,
     },
-    /// Up: send the value of a key once it has one. A node sends this once for all ranks below it.
+    /// To the parent: request to send the value of this key as soon as it has one. A node sends the
+    /// request once for all ranks of its subtree.
     Await(Key),
-    /// Down: the key has a value, the payload.
+    /// To a child: this key now has a value, which is the payload.
     Appeared(Key),
-    /// Up: request to the root's agent, as payload.
+    /// To the parent: request to the root's agent. The content of the request is the payload.
     RootRequest {
-        /// Request number chosen by the sender.
+        /// Number that the sender chose for this request. The reply repeats it.
         request: u64,
     },
-    /// Down: reply to [`Message::RootRequest`], as payload.
+    /// To a child: reply to [`Message::RootRequest`]. The content of the reply is the payload.
     RootReply {
-        /// Request number.
+        /// Number of the request.
         request: u64,
     },
-    /// Up and down: the job is aborted, and pending calls of all ranks fail.
+    /// To the parent or a child: the job is aborted, and pending calls of all ranks fail.
     Abort {
-        /// Rank that asked for it; `None` if rlaunch itself did.
+        /// Rank that called for the abort; `None` if rlaunch itself did.
         by: Option<Rank>,
-        /// Reason, at most [`MAX_TEXT`] bytes.
+        /// Reason for the abort, at most [`MAX_TEXT`] bytes.
         text: String,
     },
-    /// Up: request for the receiver's clock.
+    /// To the parent: request for the time on the parent's clock.
     Ping {
-        /// Sender's clock, in nanoseconds.
+        /// Time on the sender's clock, in nanoseconds.
         sent: u64,
     },
-    /// Down: reply to [`Message::Ping`].
+    /// To a child: reply to [`Message::Ping`].
     Pong {
-        /// Copy of [`Message::Ping`]'s `sent`.
+        /// Copy of `sent` in the [`Message::Ping`].
         sent: u64,
-        /// Clock of the answering node, in nanoseconds.
+        /// Time on the replying node's clock, in nanoseconds.
         at: u64,
-        /// Offset from the answering node's clock to the root's, in nanoseconds.
+        /// Offset to add to the replying node's clock to get the root's clock, in nanoseconds.
         offset: i64,
-        /// Largest error of the offset, in nanoseconds; `u64::MAX` if it is not known yet.
+        /// Maximum error of the offset in nanoseconds; `u64::MAX` if the offset is not known yet.
         error: u64,
     },
 }
 
 impl Message {
-    /// Tells whether a parent may send this before the rank table. Agents use collectives before
-    /// ranks do.
+    /// Tells whether a parent may send the message before the rank table. Agents use collectives
+    /// before any rank runs.
     pub(super) fn may_precede_table(&self) -> bool {
         matches!(
             self,
@@ -297,7 +302,7 @@ impl Message {
         )
     }
 
-    /// Returns the name of the message for errors and traces.
+    /// Returns the name of the message, for errors and traces.
     pub fn name(&self) -> &'static str {
         match self {
             Message::Table => "table",
@@ -326,12 +331,12 @@ impl Message {
     }
 }
 
-/// Message with its payload.
+/// Message between neighbours in the tree, with its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Message.
+    /// Message without its payload.
     pub message: Message,
-    /// Payload; empty for most messages.
+    /// Payload of the message; empty for most messages.
     pub payload: Payload,
 }
 

@@ -1,5 +1,5 @@
-//! Configuration of an agent in the out-of-band network, which is TCP between agents, and its
-//! report about the edge to its parent.
+//! Configuration of an agent in the out-of-band network, which is TCP between agents. Also the
+//! agent's report about the edge to its parent in the tree.
 
 use crate::id::{JobId, NodeId};
 use crate::security::handshake::Secret;
@@ -10,77 +10,78 @@ use std::net::{IpAddr, SocketAddr};
 /// Inclusive range of TCP ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortRange {
-    /// First port.
+    /// First port of the range.
     pub first: u16,
-    /// Last port.
+    /// Last port of the range.
     pub last: u16,
 }
 
 impl PortRange {
-    /// Returns the number of ports, at least 1.
+    /// Returns the number of ports in the range, at least 1.
     pub fn count(self) -> u32 {
         u32::from(self.last.saturating_sub(self.first)) + 1
     }
 
-    /// Returns the offset in the range at which a job starts to look for free ports. It depends on
-    /// the job, so that simultaneous jobs rarely compete.
+    /// Returns the offset in the range at which a job starts to look for free ports. Different jobs
+    /// start at different offsets, so that simultaneous jobs rarely compete.
     pub fn start_offset(self, job: JobId) -> u32 {
         (job.0 % u128::from(self.count())) as u32
     }
 }
 
-/// Time in which a node must reach its parent before the edge is relayed.
+/// Time within which a node must connect to its parent. After that the edge is relayed through the
+/// launcher.
 pub const EDGE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(3);
 
-/// Configuration of an agent in the tree.
+/// Configuration of an agent in the tree of agents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OobConfig {
     /// Secret that all agents of the job share.
     pub secret: Secret,
     /// Number of nodes in the tree.
     pub nodes: u32,
-    /// Most children of a node.
+    /// Maximum number of children of a node.
     pub radix: u32,
-    /// Addresses of this node to listen at, best first.
+    /// Addresses of this node at which the agent listens for its children, best first.
     pub addresses: Vec<IpAddr>,
-    /// Range from which all listening ports are taken.
+    /// Range from which the node's listening ports are taken.
     pub ports: PortRange,
 }
 
-/// Parent of a node and the addresses to connect with.
+/// Parent of a node in the tree, and addresses for the connection to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ParentPeer {
-    /// Number of the parent.
+    /// Number of the parent node.
     pub node: NodeId,
-    /// Pairs of a local address and an address of the parent's listener, best first.
+    /// Pairs of a local address and an address at which the parent listens, best first.
     pub pairs: Vec<(IpAddr, SocketAddr)>,
 }
 
-/// Failed attempt to connect to the parent.
+/// Failed attempt to connect to the parent in the tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EdgeAttempt {
-    /// Local address.
+    /// Local address from which the node tried to connect.
     pub local: IpAddr,
-    /// Address of the parent's listener.
+    /// Address at which the parent listens.
     pub remote: SocketAddr,
-    /// Failure.
+    /// Reason why the attempt failed.
     pub outcome: EdgeFailure,
 }
 
-/// Failure of an attempt to make an edge.
+/// Reason why an attempt to connect to the parent failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EdgeFailure {
-    /// The connection was refused: no listener, or a firewall.
+    /// The connection was refused: no process listens there, or a firewall rejects it.
     Refused,
-    /// There was no answer in time.
+    /// The parent did not answer in time.
     NoAnswer,
-    /// The host has no route to the address.
+    /// The host has no route to the parent's address.
     NoRoute,
-    /// The parent was reached, but could not connect back to this listener.
+    /// The parent answered, but could not connect back to this address of the node's own listener.
     NoReturnPath(SocketAddr),
-    /// A peer answered that is not the parent, with the error that it caused.
+    /// The peer that answered is not the parent. Contains the error that it caused.
     WrongPeer(String),
-    /// Other error of the operating system.
+    /// The operating system reported another error.
     System(String),
 }
 
@@ -97,11 +98,12 @@ impl fmt::Display for EdgeFailure {
     }
 }
 
-/// Report of a node about the edge to its parent.
+/// Report of a node about the edge to its parent in the tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EdgeReport {
-    /// Local and remote address of the edge; `None` if it must be relayed.
+    /// Local and remote address of the connection; `None` if the edge must be relayed through the
+    /// launcher.
     pub edge: Option<(SocketAddr, SocketAddr)>,
-    /// Attempts that failed.
+    /// Attempts to connect that failed.
     pub failed: Vec<EdgeAttempt>,
 }

@@ -1,17 +1,18 @@
-//! Byte strings that share memory.
+//! Payloads of messages: byte strings that share memory.
 //!
-//! A node sends gathered data to its parent, its children and its ranks, each time combined with
-//! other data. Payloads are concatenated without copying, so a gather of any size costs a node only
-//! a few pointers per neighbour.
+//! A node sends the data of a gather to its parent, its children and its ranks, each time combined
+//! with other data. Payloads are concatenated without copying their bytes, so a gather of any size
+//! costs a node only a few pointers per neighbour.
 
 use bytes::Bytes;
 use std::fmt;
 use std::sync::Arc;
 
-/// Number of pieces up to which concatenation copies the list of pieces instead of sharing it.
+/// Maximum number of pieces for which concatenation copies the list of pieces. Longer lists are
+/// shared.
 const FLAT: usize = 64;
 
-/// Byte string that consists of shared pieces.
+/// Byte string that consists of pieces of shared memory.
 #[derive(Clone, Default)]
 pub struct Payload {
     pieces: Vec<Piece>,
@@ -40,7 +41,7 @@ impl Payload {
         self.length == 0
     }
 
-    /// Concatenates payloads.
+    /// Concatenates payloads without copying their bytes.
     pub fn join<'a>(parts: impl IntoIterator<Item = &'a Payload>) -> Payload {
         let mut joined = Payload::empty();
         for part in parts {
@@ -54,7 +55,8 @@ impl Payload {
         joined
     }
 
-    /// Makes clones cost one pointer, whatever the number of pieces.
+    /// Moves the list of pieces into shared memory, so that a clone of the payload costs one
+    /// pointer.
     #[must_use]
     pub fn shared(self) -> Payload {
         if self.pieces.len() < 2 {
@@ -64,7 +66,7 @@ impl Payload {
         Payload { pieces: vec![Piece::Shared(Arc::new(self))], length }
     }
 
-    /// Iterates over the pieces in order.
+    /// Returns an iterator over the pieces in order.
     pub fn chunks(&self) -> Chunks<'_> {
         Chunks { left: vec![self.pieces.iter()] }
     }

@@ -1,18 +1,18 @@
-//! Sets of ranks that are compact if the ranks are contiguous.
+//! Sets of ranks that need little memory if the ranks are contiguous.
 
 use crate::id::Rank;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Set of ranks, as sorted ranges that neither touch nor overlap.
+/// Set of ranks, stored as ranges in ascending order. Adjacent ranges are merged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Vec<(u32, u32)>", into = "Vec<(u32, u32)>")]
 pub struct RankSet {
-    /// Ranges `first..end` that are not empty.
+    /// Ranges in ascending order, each from its first rank to the rank after its last.
     ranges: Vec<(u32, u32)>,
 }
 
-/// Error for ranges that are empty, out of order, or touch.
+/// Error for ranges that are empty, not in ascending order, or adjacent.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("ranges of ranks are out of order")]
 pub struct InvalidRanges;
@@ -55,8 +55,8 @@ impl RankSet {
         self.ranges.get(at).is_some_and(|&(first, _)| first <= rank.0)
     }
 
-    /// Adds a rank. Returns whether it was missing. The number `u32::MAX` is never added, because
-    /// no job has that many ranks.
+    /// Adds a rank. Returns whether the rank was not in the set before. The number `u32::MAX` is
+    /// never added, because no job has this many ranks.
     pub fn insert(&mut self, rank: Rank) -> bool {
         let Some(end) = rank.0.checked_add(1).filter(|_| !self.contains(rank)) else {
             return false;
@@ -65,7 +65,7 @@ impl RankSet {
         true
     }
 
-    /// Removes a rank.
+    /// Removes a rank if it is in the set.
     pub fn remove(&mut self, rank: Rank) {
         if !self.contains(rank) {
             return;
@@ -109,7 +109,7 @@ impl FromIterator<Rank> for RankSet {
     }
 }
 
-/// Formats the ranks as `0-3, 7`.
+/// Formats the set as ranges, such as `0-3, 7`.
 impl fmt::Display for RankSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (first, end)) in self.ranges.iter().enumerate() {

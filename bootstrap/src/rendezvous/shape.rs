@@ -1,14 +1,14 @@
-//! Shape of the tree: parents and children, computed from node numbers.
+//! Shape of the tree of agents: parents and children, computed from node numbers.
 
 use crate::id::NodeId;
 use std::ops::Range;
 
-/// Most children of a node. Beyond it, serving the children takes longer than another level of the
-/// tree.
+/// Maximum number of children of a node. With more children, serving them takes longer than another
+/// level of the tree.
 const MAX_CHILDREN: u32 = 32;
 
-/// Complete tree of the nodes `0..nodes`, filled level by level. Node 0 is the root, and the parent
-/// of node `n` is `(n - 1) / radix`.
+/// Complete tree of the nodes from 0 to `nodes - 1`, filled level by level. Node 0 is the root; the
+/// parent of node `n` is `(n - 1) / radix`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeShape {
     nodes: u32,
@@ -16,13 +16,14 @@ pub struct TreeShape {
 }
 
 impl TreeShape {
-    /// Makes a tree in which each node has at most `radix` children. Both numbers are at least 1.
+    /// Makes a tree in which each node has at most `radix` children. Both arguments are raised to 1
+    /// if they are 0.
     pub fn new(nodes: u32, radix: u32) -> TreeShape {
         TreeShape { nodes: nodes.max(1), radix: radix.max(1) }
     }
 
-    /// Returns the tree of least depth with at most 32 children per node; among these, the one with
-    /// the fewest children per node.
+    /// Returns the tree for `nodes` nodes that has the least depth possible with at most 32
+    /// children per node and, at this depth, the fewest children per node.
     pub fn for_nodes(nodes: u32) -> TreeShape {
         let depth = TreeShape::new(nodes, MAX_CHILDREN).depth();
         let narrowest =
@@ -30,12 +31,12 @@ impl TreeShape {
         TreeShape::new(nodes, narrowest.unwrap_or(MAX_CHILDREN))
     }
 
-    /// Returns the number of nodes.
+    /// Returns the number of nodes in the tree.
     pub fn nodes(self) -> u32 {
         self.nodes
     }
 
-    /// Returns the most children that a node has.
+    /// Returns the maximum number of children of a node.
     pub fn radix(self) -> u32 {
         self.radix
     }
@@ -58,7 +59,7 @@ impl TreeShape {
         within(first)..within(end)
     }
 
-    /// Tells whether two nodes are parent and child.
+    /// Tells whether an edge connects the two nodes, so that one is the parent of the other.
     pub fn is_edge(self, a: NodeId, b: NodeId) -> bool {
         let exist = a.0 < self.nodes && b.0 < self.nodes;
         exist && (self.parent(a) == Some(b) || self.parent(b) == Some(a))
@@ -71,7 +72,7 @@ impl TreeShape {
 
     /// Returns the number of edges from the root to a node.
     pub fn depth_of(self, node: NodeId) -> u32 {
-        // The loop below would take as many steps as the chain is long.
+        // In a chain, the loop below would take as many steps as there are nodes.
         if self.radix == 1 {
             return node.0;
         }
@@ -84,7 +85,7 @@ impl TreeShape {
         depth
     }
 
-    /// Returns the number of levels below a node. The path of first children is the longest.
+    /// Returns the number of levels below a node: the length of the path through first children.
     pub fn height_of(self, node: NodeId) -> u32 {
         if self.radix == 1 {
             return self.nodes - 1 - node.0.min(self.nodes - 1);

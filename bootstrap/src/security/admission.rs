@@ -1,15 +1,16 @@
-//! Bounded queue of connections that have not authenticated yet.
+//! Bounded queue of connections whose peers have not authenticated yet.
 //!
-//! When the queue is full, the network with the most connections in it loses its oldest one, so a
-//! flood from one network evicts its own connections.
+//! When the queue is full, the oldest connection is closed among those of the network with the most
+//! connections in the queue. So a flood from one network evicts connections of that network only.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Length of an IPv6 network prefix: a host can use every address of its network.
+/// Length of the network prefix by which IPv6 connections are counted, in bits. A host can use
+/// every address of its network.
 const NETWORK_BITS: u32 = 64;
 
-/// Unauthenticated connections in order of arrival, each with its source network.
+/// Unauthenticated connections in order of arrival, each with the network that it came from.
 #[derive(Debug)]
 pub struct AdmissionQueue<T> {
     capacity: usize,
@@ -17,17 +18,17 @@ pub struct AdmissionQueue<T> {
 }
 
 impl<T> AdmissionQueue<T> {
-    /// Makes a queue for `capacity` connections, at least one.
+    /// Makes a queue for `capacity` connections. The capacity is at least 1.
     pub fn new(capacity: usize) -> AdmissionQueue<T> {
         AdmissionQueue { capacity: capacity.max(1), connections: VecDeque::new() }
     }
 
-    /// Removes the connections for which `keep` returns false, such as those that are closed.
+    /// Removes the connections for which `keep` returns `false`, such as closed ones.
     pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
         self.connections.retain(|(_, connection)| keep(connection));
     }
 
-    /// Adds a connection. Returns the connection to close if the queue was full.
+    /// Adds a connection. Returns the connection that must be closed if the queue was full.
     pub fn admit(&mut self, from: IpAddr, connection: T) -> Option<T> {
         self.connections.push_back((source_network(from), connection));
         if self.connections.len() <= self.capacity {
@@ -44,8 +45,8 @@ impl<T> AdmissionQueue<T> {
     }
 }
 
-/// Returns the network that an address is counted under: the address itself for IPv4, its /64 for
-/// IPv6.
+/// Returns the network under which connections from an address are counted: the address itself for
+/// IPv4, the /64 network for IPv6.
 pub fn source_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => {

@@ -1,11 +1,12 @@
-//! Callback: connection from an agent to its launcher over TCP, used if the agent's shell passes it
-//! no stdin.
+//! Callback: TCP connection from an agent to its launcher, used if the shell that starts the agent
+//! passes no stdin to it.
 //!
-//! The agent's command line holds only public data: the launcher's address, a public key that the
-//! launcher made for this job, and the number of the node. The agent makes a key pair and prints
-//! the public key on stdout ([`Announcement`]), which SSH authenticates. Then it connects. Both
-//! ends now know each other's public key and prove possession of the private keys by the Noise
-//! handshake `KK` (noiseprotocol.org, revision 34), with fresh session keys for every connection:
+//! The agent's command line contains only public data: the launcher's address, a public key that
+//! the launcher made for this job, and the number of the node. The agent makes a key pair, prints
+//! its public key on stdout ([`Announcement`]), which SSH authenticates, and connects to the
+//! launcher. Both ends then know each other's public key, and prove possession of the private keys
+//! by the Noise handshake `KK` (noiseprotocol.org, revision 34), with fresh session keys for every
+//! connection:
 //!
 //! ```text
 //! agent                                          launcher
@@ -15,11 +16,11 @@
 //!   first packet                 ──────────▶  proves that the message above is not a replay
 //! ```
 //!
-//! After that both directions carry the frames of [`crate::protocol::control`] in the packets of
-//! [`SecureStream`]. A peer without the announced key gets no answer.
+//! After the handshake both directions carry the frames of [`crate::protocol::control`], in the
+//! packets of [`SecureStream`]. A peer without the announced key gets no answer.
 //!
-//! Hosts without an agent download it from the same port ([`FetchRequest`]). It is not secret, and
-//! the host checks its hash.
+//! Hosts that lack the agent's executable download it from the same port ([`FetchRequest`]). The
+//! executable is not secret, and the host checks its hash.
 
 use crate::id::NodeId;
 use crate::security::handshake::{SecureError, SecureStream};
@@ -31,15 +32,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 const PATTERN: &str = "Noise_KK_25519_ChaChaPoly_BLAKE2s";
 const MAGIC: &[u8; 12] = b"rlaunch-call";
-/// Version of the handshake, which changes with every change of it.
+/// Version of the handshake. Every change of the handshake needs a new number.
 pub const CALLBACK_VERSION: u16 = 1;
 
 const PREAMBLE: usize = MAGIC.len() + 2 + 4;
-/// Length of either handshake message, in bytes: `e` and the tag of an empty payload.
+/// Length of each handshake message in bytes: an ephemeral key and the tag of an empty payload.
 pub const HANDSHAKE: usize = 32 + 16;
-/// Longest first message of any kind, in bytes.
+/// Maximum length of the first message on a connection, in bytes.
 pub const MAX_FIRST_MESSAGE: usize = 512;
-/// Length of a SHA-256 in hexadecimal digits.
+/// Length of a SHA-256 hash, in hexadecimal digits.
 const DIGEST: usize = 64;
 
 /// Failure of a callback connection.
@@ -48,21 +49,21 @@ pub enum CallbackError {
     /// The peer uses another protocol.
     #[error("it is not an rlaunch agent")]
     NotRlaunch,
-    /// The peer is of another version.
+    /// The peer uses this other version of the handshake.
     #[error("it uses protocol version {0}, this end uses {CALLBACK_VERSION}")]
     Version(u16),
-    /// The peer does not have the expected key, or the message was altered on its way.
+    /// The peer does not have the expected key, or its message was altered on the way.
     #[error("it does not have the expected key")]
     WrongKey,
     /// The Noise library failed.
     #[error("cannot encrypt")]
     Noise(#[source] snow::Error),
-    /// The peer violates the protocol after the handshake.
+    /// The peer violated the protocol after the handshake.
     #[error(transparent)]
     Secure(#[from] SecureError),
 }
 
-/// Public key, written as hexadecimal digits.
+/// Public key, formatted as hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublicKey([u8; 32]);
 
@@ -90,7 +91,7 @@ impl FromStr for PublicKey {
     }
 }
 
-/// Key pair of one end. The private key is never printed.
+/// Key pair of an agent or launcher. The private key is never printed.
 pub struct KeyPair {
     private: Vec<u8>,
     public: PublicKey,
@@ -141,12 +142,12 @@ fn preamble(node: NodeId) -> Vec<u8> {
     bytes
 }
 
-/// Agent's side of the handshake, until the launcher's answer.
+/// Agent's side of the handshake, while it waits for the launcher's answer.
 #[derive(Debug)]
 pub struct CallbackDialer(Box<HandshakeState>);
 
 impl CallbackDialer {
-    /// Starts the handshake. Returns the bytes to send.
+    /// Starts the handshake with the launcher. Returns the bytes to send.
     pub fn start(
         own: &KeyPair,
         launcher: &PublicKey,
@@ -161,43 +162,43 @@ impl CallbackDialer {
         Ok((CallbackDialer(noise), send))
     }
 
-    /// Completes the handshake with the launcher's answer.
+    /// Completes the handshake with the launcher's answer. Returns the encrypted stream.
     pub fn finish(mut self, answer: &[u8; HANDSHAKE]) -> Result<SecureStream, CallbackError> {
         self.0.read_message(answer, &mut []).map_err(|_| CallbackError::WrongKey)?;
         Ok(SecureStream::new(*self.0, &[])?)
     }
 }
 
-/// First message of a connection to the launcher.
+/// First message that a peer sends on a connection to the launcher.
 #[derive(Debug, PartialEq)]
 pub enum FirstMessage {
-    /// Handshake message of an agent, not authenticated yet.
+    /// The first message of an agent's handshake. The agent is not authenticated yet.
     Callback(CallbackHello),
-    /// Request for the agent's file.
+    /// A request to download the agent's executable.
     Fetch(FetchRequest),
 }
 
-/// First message of the handshake.
+/// First message of the handshake, as the launcher receives it.
 #[derive(Debug, PartialEq)]
 pub struct CallbackHello {
-    /// Node that the sender claims to be.
+    /// Number of the node that the sender claims to run on.
     pub node: NodeId,
     preamble: [u8; PREAMBLE],
     first: [u8; HANDSHAKE],
 }
 
-/// Request for a file by its hash: `FETCH DIGEST`, or `GET /DIGEST HTTP/1.1` with headers.
+/// Request to download a file by its hash: `FETCH DIGEST`, or `GET /DIGEST HTTP/1.1` with headers.
 #[derive(Debug, PartialEq)]
 pub struct FetchRequest {
     /// SHA-256 of the file, in hexadecimal digits.
     pub digest: String,
-    /// Whether the answer must begin with an HTTP header.
+    /// Whether the response must begin with an HTTP header.
     pub http: bool,
 }
 
 impl FirstMessage {
-    /// Parses the bytes received so far. Returns `None` if more are needed, and fails beyond
-    /// [`MAX_FIRST_MESSAGE`].
+    /// Parses the bytes that were received so far. Returns `None` if the message is incomplete, and
+    /// an error if it is longer than [`MAX_FIRST_MESSAGE`] or not valid.
     pub fn read(bytes: &[u8]) -> Result<Option<FirstMessage>, CallbackError> {
         let begins = |with: &[u8]| {
             let length = bytes.len().min(with.len());
@@ -229,16 +230,16 @@ impl CallbackHello {
         }
         let Some((first, rest)) = rest.split_first_chunk::<HANDSHAKE>() else { return Ok(None) };
         if !rest.is_empty() {
-            // Agents send nothing more before the answer.
+            // Agents send nothing more before they receive the answer.
             return Err(CallbackError::NotRlaunch);
         }
         let node = NodeId(u32::from_le_bytes([n0, n1, n2, n3]));
         Ok(Some(CallbackHello { node, preamble: *preamble, first: *first }))
     }
 
-    /// Checks that the message was made with the agent's announced key. Returns the bytes to send
-    /// and the encrypted stream. The message may still be a replay; only a first packet that
-    /// decrypts proves that it is not.
+    /// Checks that the sender has the private key that belongs to the public key `agent`. Returns
+    /// the bytes to send and the encrypted stream. The message may be a replay; only a packet on
+    /// the stream that decrypts proves that it is not.
     pub fn answer(
         &self,
         own: &KeyPair,
@@ -275,49 +276,50 @@ impl FetchRequest {
     }
 }
 
-/// Encrypted connection that a reading and a writing task share. Clones refer to the same
+/// Encrypted connection that a reading task and a writing task share. Clones refer to the same
 /// connection.
 #[derive(Clone, Debug)]
 pub struct SharedStream(Arc<Mutex<SecureStream>>);
 
 impl SharedStream {
-    /// Shares a stream.
+    /// Makes a connection that can be shared.
     pub fn new(stream: SecureStream) -> SharedStream {
         SharedStream(Arc::new(Mutex::new(stream)))
     }
 
-    /// Encrypts bytes. Returns the packets to send.
+    /// Encrypts `plain`. Returns the packets to send.
     pub fn seal(&self, plain: &[u8]) -> Result<Vec<u8>, SecureError> {
         let mut sealed = Vec::with_capacity(plain.len() + 64);
         self.0.lock().unwrap_or_else(PoisonError::into_inner).seal(plain, &mut sealed)?;
         Ok(sealed)
     }
 
-    /// Decrypts received bytes and appends the content of complete packets to `plain`.
+    /// Decrypts received bytes. Appends the contents of complete packets to `plain`.
     pub fn open(&self, received: &[u8], plain: &mut Vec<u8>) -> Result<(), SecureError> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).open(received, plain)
     }
 }
 
-/// Line that an agent without stdin prints on stdout.
+/// Line that an agent without stdin prints on its stdout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Announcement {
-    /// The agent is connecting to the launcher.
+    /// The agent is about to connect to the launcher.
     Dialing {
-        /// Version of its messages ([`crate::protocol::control::PROTOCOL_VERSION`]).
+        /// Version of the agent's messages ([`crate::protocol::control::PROTOCOL_VERSION`]).
         version: u16,
         /// Public key of the agent.
         key: PublicKey,
     },
-    /// The agent could not connect. The text lists the addresses that it tried and the errors.
+    /// The agent could not connect to the launcher. The text lists the addresses that it tried, and
+    /// the errors.
     Failed(String),
 }
 
 const MARK: &str = "rlaunch-callback ";
 const FAILED: &str = "failed ";
-/// Longest announcement, in bytes.
+/// Maximum length of a line with an announcement, in bytes.
 const MAX_LINE: usize = 4096;
-/// Longest failure text that is kept, in characters.
+/// Maximum length of the text in [`Announcement::Failed`], in characters. A longer text is cut off.
 const MAX_FAILURE_TEXT: usize = 900;
 
 impl fmt::Display for Announcement {
@@ -330,7 +332,7 @@ impl fmt::Display for Announcement {
 }
 
 impl Announcement {
-    /// Parses a line without its line break. Returns `None` if it is not an announcement.
+    /// Parses a line without its line break. Returns `None` if the line is not an announcement.
     pub fn parse(line: &str) -> Option<Announcement> {
         let words = line.trim_end().strip_prefix(MARK)?;
         if let Some(why) = words.strip_prefix(FAILED) {
@@ -343,16 +345,16 @@ impl Announcement {
     }
 }
 
-/// Scanner that finds announcements in the agent's stdout, however it is split.
+/// Scanner that finds announcements in the stdout of an agent. The stdout may be split anywhere.
 #[derive(Debug, Default)]
 pub struct AnnouncementScanner {
     line: Vec<u8>,
-    /// Whether the rest of an overlong line is being skipped.
+    /// Whether the rest of a line that is too long is being skipped.
     skips: bool,
 }
 
 impl AnnouncementScanner {
-    /// Appends received bytes. Returns the announcements that they complete.
+    /// Appends received bytes. Returns the announcements that these bytes complete.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<Announcement> {
         let mut found = Vec::new();
         for part in bytes.split_inclusive(|&byte| byte == b'\n') {
@@ -373,12 +375,12 @@ impl AnnouncementScanner {
     }
 }
 
-/// Formats an address as a word that every shell leaves unchanged: without brackets around IPv6.
+/// Formats an address as a word that no shell changes: without brackets around an IPv6 address.
 pub fn address_word(address: SocketAddr) -> String {
     format!("{}:{}", address.ip(), address.port())
 }
 
-/// Parses a word made by [`address_word`].
+/// Parses a word that [`address_word`] has formatted.
 pub fn parse_address_word(word: &str) -> Option<SocketAddr> {
     let (ip, port) = word.rsplit_once(':')?;
     Some(SocketAddr::new(ip.parse::<IpAddr>().ok()?, port.parse().ok()?))

@@ -1,8 +1,8 @@
 //! Mutual authentication and encryption of TCP connections between agents.
 //!
-//! All agents of a job share a secret, which they received on their control channels. Two agents
-//! that connect prove it to each other by the Noise handshake `NNpsk0` (noiseprotocol.org, revision
-//! 34), with fresh session keys for every connection:
+//! All agents of a job have a secret in common, which they received on their control channels. When
+//! two agents connect, each proves to the other that it has the secret, by the Noise handshake
+//! `NNpsk0` (noiseprotocol.org, revision 34), with fresh session keys for every connection:
 //!
 //! ```text
 //! dialer                                          listener
@@ -12,28 +12,28 @@
 //!   first packet                   ──────────▶  proves that the message above is not a replay
 //! ```
 //!
-//! After that both directions carry packets: a `u16` length, little endian, and at most 65,535
-//! bytes. Anything else ends the connection with a [`SecureError`].
+//! After the handshake both directions carry packets: a length as little-endian `u16`, then
+//! encrypted bytes, at most 65,535. Anything else ends the connection with a [`SecureError`].
 
 use crate::id::{JobId, NodeId};
 use serde::{Deserialize, Serialize};
 use snow::{Builder, HandshakeState, TransportState};
 use std::fmt;
 
-/// Secret of a job's ranks on one node, which processes show to the agent. It is passed in their
-/// environment.
+/// Secret that every rank of a job has in its environment, and shows to its agent to prove that it
+/// belongs to the job.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Token(pub [u8; 16]);
 
 impl Token {
-    /// Parses 32 hexadecimal digits, as [`Token::reveal`] formats them.
+    /// Parses 32 hexadecimal digits, as formatted by [`Token::reveal`].
     pub fn parse(text: &str) -> Option<Token> {
         let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         let number = digits.then(|| u128::from_str_radix(text, 16).ok()).flatten()?;
         Some(Token(number.to_be_bytes()))
     }
 
-    /// Formats the token for the environment of ranks.
+    /// Formats the token as 32 hexadecimal digits, for the environment of ranks.
     pub fn reveal(&self) -> String {
         format!("{:032x}", u128::from_be_bytes(self.0))
     }
@@ -45,26 +45,26 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Noise pattern with its algorithms.
+/// Noise handshake pattern with the algorithms it uses.
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 const MAGIC: &[u8; 12] = b"rlaunch-edge";
-/// Version of the handshake and the packets, which changes with every change of them.
+/// Version of the handshake and the packets. Every change of them needs a new number.
 pub const EDGE_VERSION: u16 = 1;
 
 const PREAMBLE: usize = MAGIC.len() + 2 + 16 + 4 + 4;
-/// Length of either handshake message, in bytes: `e` and the tag of an empty payload.
+/// Length of each handshake message in bytes: an ephemeral key and the tag of an empty payload.
 const HANDSHAKE: usize = 32 + 16;
 const TAG: usize = 16;
 const LENGTH: usize = 2;
-/// Most content of one packet, in bytes.
+/// Maximum number of content bytes in one packet.
 pub const MAX_PLAIN: usize = u16::MAX as usize - TAG;
 
-/// Secret that the agents of one job share. It is never printed.
+/// Secret that all agents of a job have in common. It is never printed.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Secret([u8; 32]);
 
 impl Secret {
-    /// Makes a secret of random bytes.
+    /// Makes a secret from random bytes.
     pub fn from_bytes(bytes: [u8; 32]) -> Secret {
         Secret(bytes)
     }
@@ -76,22 +76,22 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Reason to reject the other end of a connection.
+/// Reason why a connection between agents is rejected.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum SecureError {
-    /// The peer uses another protocol.
+    /// The peer does not speak this protocol.
     #[error("it is not an rlaunch agent")]
     NotRlaunch,
-    /// The peer is of another version.
+    /// The peer uses this other version of the protocol.
     #[error("it uses protocol version {0}, this agent uses {EDGE_VERSION}")]
     Version(u16),
-    /// The peer belongs to another job.
+    /// The peer belongs to this other job.
     #[error("it belongs to job {0}")]
     WrongJob(JobId),
-    /// The peer tries to reach another node.
+    /// The peer tries to reach this other node.
     #[error("it expects node {0} at this address")]
     WrongNode(NodeId),
-    /// The peer does not have the job's secret, or the message was altered on its way.
+    /// The peer does not have the job's secret, or its message was altered on the way.
     #[error("it does not have the job's secret")]
     WrongSecret,
     /// The Noise library failed.
@@ -99,14 +99,14 @@ pub enum SecureError {
     Noise(#[source] snow::Error),
 }
 
-/// Job and nodes of a connection.
+/// Job and nodes that a connection between agents belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parties {
-    /// Identifier of the job.
+    /// Identifier of the job that both nodes belong to.
     pub job: JobId,
-    /// Node that connects.
+    /// Node whose agent connects.
     pub from: NodeId,
-    /// Node that listens.
+    /// Node whose agent listens.
     pub to: NodeId,
 }
 
@@ -121,7 +121,7 @@ impl Parties {
         bytes
     }
 
-    /// Parses a complete preamble.
+    /// Parses a preamble of [`PREAMBLE`] bytes.
     fn read(bytes: &[u8]) -> Result<Parties, SecureError> {
         let rest = bytes.strip_prefix(MAGIC).ok_or(SecureError::NotRlaunch)?;
         let (version, rest) = rest.split_first_chunk().ok_or(SecureError::NotRlaunch)?;
@@ -146,28 +146,28 @@ impl Parties {
     }
 }
 
-/// Result of a step of the handshake.
+/// Result of one step of the handshake.
 #[derive(Debug)]
 pub enum HandshakeStep<T> {
-    /// More bytes are needed.
+    /// The handshake needs more bytes from the peer.
     More(T),
     /// The handshake is complete.
     Done(Established),
 }
 
-/// Completed handshake.
+/// Result of a completed handshake.
 #[derive(Debug)]
 pub struct Established {
-    /// Job and nodes of the connection. The listener must not trust `from` before a packet
-    /// decrypts.
+    /// Job and nodes that the connection belongs to. The listener must not trust `from` before a
+    /// packet from the peer has been decrypted, because the handshake may be a replay.
     pub parties: Parties,
-    /// Bytes to send before anything else; may be empty.
+    /// Bytes to send before any packet; may be empty.
     pub send: Vec<u8>,
-    /// Encrypted connection.
+    /// Encrypted connection, ready for use.
     pub stream: SecureStream,
 }
 
-/// Connecting side of the handshake.
+/// Connecting agent's side of the handshake.
 #[derive(Debug)]
 pub struct Dialer {
     noise: Box<HandshakeState>,
@@ -187,7 +187,7 @@ impl Dialer {
         Ok((Dialer { noise, parties, received: Vec::new() }, send))
     }
 
-    /// Continues with received bytes.
+    /// Continues the handshake with bytes that were received.
     pub fn receive(mut self, bytes: &[u8]) -> Result<HandshakeStep<Dialer>, SecureError> {
         self.received.extend_from_slice(bytes);
         let Some((answer, rest)) = self.received.split_at_checked(HANDSHAKE) else {
@@ -199,7 +199,7 @@ impl Dialer {
     }
 }
 
-/// Listening side of the handshake.
+/// Listening agent's side of the handshake.
 #[derive(Debug)]
 pub struct Listener {
     secret: Secret,
@@ -209,12 +209,12 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Makes a listener that accepts connections to node `me` of the job.
+    /// Makes the listener's side for a connection to node `me` of the job.
     pub fn new(secret: Secret, job: JobId, me: NodeId) -> Listener {
         Listener { secret, job, me, received: Vec::new() }
     }
 
-    /// Continues with received bytes.
+    /// Continues the handshake with bytes that were received.
     pub fn receive(mut self, bytes: &[u8]) -> Result<HandshakeStep<Listener>, SecureError> {
         self.received.extend_from_slice(bytes);
         let begins = self.received.len().min(MAGIC.len());
@@ -245,7 +245,7 @@ impl Listener {
     }
 }
 
-/// Encrypted connection, in both directions.
+/// Encrypted connection that carries packets in both directions.
 #[derive(Debug)]
 pub struct SecureStream {
     noise: Box<TransportState>,
@@ -253,13 +253,14 @@ pub struct SecureStream {
 }
 
 impl SecureStream {
-    /// Makes a stream from a completed handshake. `rest` are received bytes behind it.
+    /// Makes a stream from a completed handshake. `rest` contains bytes that were received after
+    /// the handshake.
     pub(crate) fn new(noise: HandshakeState, rest: &[u8]) -> Result<SecureStream, SecureError> {
         let noise = noise.into_transport_mode().map_err(SecureError::Noise)?;
         Ok(SecureStream { noise: Box::new(noise), received: rest.to_vec() })
     }
 
-    /// Encrypts `plain` and appends the packets to `out`.
+    /// Encrypts `plain`. Appends the packets to send to `out`.
     pub fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), SecureError> {
         for part in plain.chunks(MAX_PLAIN) {
             let sealed = part.len() + TAG;
@@ -272,8 +273,8 @@ impl SecureStream {
         Ok(())
     }
 
-    /// Decrypts received bytes and appends the content of complete packets to `plain`. After an
-    /// error the connection must be closed.
+    /// Decrypts received bytes. Appends the contents of complete packets to `plain`. After an error
+    /// the connection must be closed.
     pub fn open(&mut self, received: &[u8], plain: &mut Vec<u8>) -> Result<(), SecureError> {
         self.received.extend_from_slice(received);
         let mut taken = 0;
@@ -286,7 +287,7 @@ impl SecureStream {
             let from = plain.len();
             plain.resize(from + length - TAG, 0);
             if self.noise.read_message(sealed, &mut plain[from..]).is_err() {
-                plain.truncate(from); // Nobody has vouched for it.
+                plain.truncate(from); // These bytes are not authenticated.
                 return Err(SecureError::WrongSecret);
             }
             taken += LENGTH + length;
@@ -310,7 +311,7 @@ mod tests {
         Listener::new(secret(1), JobId(7), NodeId(1))
     }
 
-    /// Feeds `bytes` to a listener in parts of `size`.
+    /// Feeds `bytes` to a listener, in parts of `size` bytes.
     fn feed(bytes: &[u8], size: usize) -> Result<HandshakeStep<Listener>, SecureError> {
         let mut step = HandshakeStep::More(listener());
         for part in bytes.chunks(size) {
@@ -458,7 +459,7 @@ mod tests {
         longest.resize(LENGTH + usize::from(u16::MAX) - 1, 0);
         assert_eq!(listener.open(&longest, &mut Vec::new()), Ok(()));
         assert!(listener.received.len() < LENGTH + usize::from(u16::MAX));
-        // The next byte completes the packet, which is not valid.
+        // The next byte completes the packet, which does not decrypt.
         assert_eq!(listener.open(&[0], &mut Vec::new()), Err(SecureError::WrongSecret));
     }
 

@@ -1,4 +1,4 @@
-//! Calls of ranks to their node, and the answers.
+//! Calls that ranks make to their agent, and the answers.
 
 use super::super::message::{
     CollectiveFailure, CollectiveKind, Key, MAX_BLOB, MAX_NAME, MAX_TEXT, MissingRanks,
@@ -9,94 +9,96 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Connection of a rank to its agent.
+/// Identifier of a rank's connection to its agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
-/// Call of a rank: connection and request number.
+/// Identity of a call on a node: connection and request number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId {
-    /// Connection that the answer goes to.
+    /// Connection on which the call came and its answer is sent.
     pub client: ClientId,
-    /// Request number chosen by the client.
+    /// Number that the rank chose for the request.
     pub request: u64,
 }
 
-/// Call of a rank.
+/// Operation that a rank asks its agent for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
-    /// Arrive at a barrier or gather.
+    /// Arrive at a barrier or gather, and wait for the other ranks.
     Collective {
-        /// Kind of the operation.
+        /// Kind of the collective.
         kind: CollectiveKind,
-        /// Name of the operation, at most [`MAX_NAME`] bytes.
+        /// Name of the collective, at most [`MAX_NAME`] bytes.
         name: Arc<str>,
         /// Blob of this rank, at most [`MAX_BLOB`] bytes; empty for a barrier.
         #[serde(with = "serde_bytes")]
         blob: Vec<u8>,
-        /// Timeout; `None` waits for ever.
+        /// Time to wait for the other ranks; `None` for no limit.
         timeout: Option<Duration>,
     },
-    /// Store a value.
+    /// Store a value under a key.
     Put {
-        /// Key to store it under.
+        /// Key to store the value under.
         key: Key,
-        /// Value, at most [`MAX_BLOB`] bytes.
+        /// Value to store, at most [`MAX_BLOB`] bytes.
         #[serde(with = "serde_bytes")]
         value: Vec<u8>,
     },
-    /// Read the value of a key, if it has one.
+    /// Return the value of a key, if it has one.
     Get(Key),
-    /// Read the value of a key once it has one.
+    /// Wait until a key has a value, and return the value.
     Await {
-        /// Key to read.
+        /// Key whose value is awaited.
         key: Key,
-        /// Timeout; `None` waits for ever.
+        /// Time to wait for the value; `None` for no limit.
         timeout: Option<Duration>,
     },
     /// Abort the job for this reason, at most [`MAX_TEXT`] bytes.
     Abort(String),
-    /// Measure the offset to the root's clock.
+    /// Measure the offset between this host's clock and the clock of the root's host.
     Clock,
-    /// Add a text to the job's event log, at most [`MAX_TEXT`] bytes.
+    /// Add this text to the event log that `--events` writes; at most [`MAX_TEXT`] bytes.
     Event(String),
 }
 
-/// Answer to a [`Call`]. On the rank's socket, the data is the payload beside it.
+/// Answer to a [`Call`]. On a rank's socket the data of the answer is sent as payload beside it,
+/// and `Bytes` is `()`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer<Bytes = Payload> {
-    /// The operation is complete and has no data.
+    /// The operation is complete and returns no data.
     Done,
-    /// Records of all ranks, to be decoded by [`crate::rendezvous::gathered::Gathered`].
+    /// Records of all ranks, which [`crate::rendezvous::gathered::Gathered`] decodes.
     Gathered(Bytes),
-    /// Value of a key.
+    /// Value of a key, or reply to a request to the root's agent.
     Value(Bytes),
-    /// The key has no value.
+    /// The key does not have a value.
     NoValue,
-    /// Offset from this host's clock to the root's.
+    /// Offset to add to this host's clock to get the clock of the root's host.
     Clock {
-        /// Offset, in nanoseconds.
+        /// Offset in nanoseconds; negative if this host's clock is ahead.
         offset: i64,
-        /// Largest error of the offset, in nanoseconds.
+        /// Maximum error of the offset, in nanoseconds.
         error: u64,
     },
-    /// The timeout expired. The ranks are those that were missing at the last search.
+    /// The timeout expired. Contains the missing ranks that the last search found, if there was a
+    /// search.
     TimedOut(MissingRanks),
-    /// The operation can never complete.
+    /// The operation can never complete, for this reason.
     Failed(CollectiveFailure),
-    /// The job is being aborted.
+    /// The job was aborted.
     Aborted {
-        /// Rank that asked for it; `None` if rlaunch itself did.
+        /// Rank that called for the abort; `None` if rlaunch itself did.
         by: Option<Rank>,
-        /// Reason.
+        /// Reason for the abort.
         text: String,
     },
-    /// The call is not possible.
+    /// The agent refused the call, for this reason.
     Refused(Refusal),
 }
 
 impl Answer {
-    /// Separates the answer from its data.
+    /// Splits the answer into a part without data and the data.
     pub fn split(self) -> (Answer<()>, Payload) {
         let bare = |answer| (answer, Payload::empty());
         match self {
@@ -113,21 +115,21 @@ impl Answer {
     }
 }
 
-/// Reason to refuse a call.
+/// Reason why an agent refuses a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
-    /// A name, value or text is too long.
+    /// A name, value or text is longer than allowed.
     TooLong,
-    /// There are too many names or pending calls.
+    /// The rank uses too many names of collectives, or too many calls are pending.
     TooMany,
-    /// The key-value store is full.
+    /// The key-value store has no room for the value.
     Full,
-    /// The rank is not on this node, or has ended.
+    /// The rank does not run on this node, or has ended.
     NotARank,
 }
 
 impl Call {
-    /// Returns a refusal if a name, value or text of the call is too long.
+    /// Returns [`Refusal::TooLong`] if a name, value or text of the call is too long.
     pub(super) fn excess(&self) -> Option<Refusal> {
         let key_fits = |key: &Key| key.namespace.len() <= MAX_NAME && key.name.len() <= MAX_NAME;
         let fits = match self {

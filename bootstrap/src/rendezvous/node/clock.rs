@@ -1,9 +1,9 @@
-//! Offset of the root's clock.
+//! Offset between the clocks of a node and of the root.
 //!
-//! A node asks its parent several times and uses the fastest answer. The parent read its clock
-//! between request and answer, so the error is at most half the round trip (Cristian's algorithm).
-//! Offsets and errors add up on the path to the root. No requests are sent until a rank asks for
-//! the offset.
+//! A node asks its parent for the time several times and uses the answer with the shortest round
+//! trip. The parent has read its clock between request and answer, so the error of the offset is at
+//! most half the round trip (Cristian's algorithm). Offsets and errors add up along the path to the
+//! root. No requests are sent until a rank asks for the offset.
 
 use super::{Answer, CallId, ClientId, Node, NodeViolation};
 use crate::id::NodeId;
@@ -11,13 +11,13 @@ use crate::rendezvous::Time;
 use crate::rendezvous::message::Message;
 use std::time::Duration;
 
-/// Number of requests, of which the fastest answer is used.
+/// Number of requests to the parent, of which the fastest answer is used.
 const ROUNDS: u32 = 4;
-/// Time for which an offset is valid. Clocks drift by about 10 µs per second.
+/// Time for which a measured offset is used. Clocks drift by about 10 µs per second.
 const FRESH: Duration = Duration::from_secs(10);
-/// Delay before the next request if the parent does not know its own offset yet.
+/// Delay before the next request if the parent does not know its offset to the root yet.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
-/// Error value of an offset that is not known yet.
+/// Error value that stands for an offset that is not known yet.
 const UNKNOWN: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +26,6 @@ struct OffsetEstimate {
     error: u64,
 }
 
-/// State of the clock measurement.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
     is_root: bool,
@@ -63,7 +62,7 @@ impl Clock {
         self.known.filter(|(_, at)| now.since(*at) < FRESH).map(|(estimate, _)| estimate)
     }
 
-    /// Starts a series of requests unless one is in progress.
+    /// Starts a series of requests to the parent, unless one is in progress.
     fn start_rounds(&mut self, now: Time) {
         if self.rounds_left == 0 {
             self.rounds_left = ROUNDS;

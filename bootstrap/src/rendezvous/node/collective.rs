@@ -1,8 +1,8 @@
 //! Barriers and gathers.
 //!
-//! When all ranks of a subtree have arrived, their records are sent up. When all children and ranks
-//! of the root have arrived, each child is sent the records from outside its subtree; it has kept
-//! the others.
+//! When all ranks of a subtree have arrived, its topmost node sends their records to its parent.
+//! When all ranks of the job have arrived, the root sends each child the records from outside the
+//! child's subtree; the child has kept the others.
 
 use super::{Answer, CallId, ClientId, MAX_NAMES, MAX_WAITING, Node, NodeViolation, Refusal};
 use crate::exit_status::ExitStatus;
@@ -18,14 +18,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time after which a waiting rank causes a search for missing ranks.
+/// Time after which a search for missing ranks is started on behalf of a waiting rank.
 const QUERY_AFTER: Duration = Duration::from_secs(10);
-/// Time between two such searches.
+/// Time between two searches for the ranks that are missing from one collective.
 const QUERY_INTERVAL: Duration = Duration::from_secs(60);
 
 type CollectiveName = (CollectiveKind, Arc<str>);
 
-/// Rank that ended, with the collectives that it had called before.
+/// Rank of this subtree that has ended, with the number of its calls for each collective.
 #[derive(Debug)]
 pub(super) struct EndedRank {
     status: ExitStatus,
@@ -51,7 +51,6 @@ impl CollectiveId {
     }
 }
 
-/// Call that waits for a collective.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CollectiveWaiter {
     id: CallId,
@@ -64,34 +63,35 @@ impl CollectiveWaiter {
         CollectiveWaiter { id, since: now, until: timeout.map(|timeout| now + timeout) }
     }
 
-    /// Returns when to search for missing ranks: early enough for an answer before the timeout.
+    /// Returns the time at which to search for missing ranks: early enough to have the result
+    /// before the timeout.
     fn query_at(&self) -> Time {
         let half = self.until.map_or(QUERY_AFTER, |until| until.since(self.since) / 2);
         self.since + half.min(QUERY_AFTER)
     }
 }
 
-/// Collective that some ranks of the subtree have called.
+/// Collective at which ranks of the subtree have arrived, and that is not complete.
 #[derive(Debug, Default)]
 struct PendingCollective {
     arrived: RankSet,
     blobs: Vec<Payload>,
-    /// Records of each child whose subtree has arrived.
+    /// Records of each child in the tree whose whole subtree has arrived.
     children: BTreeMap<NodeId, Payload>,
-    /// Whether the arrival of this subtree was sent to the parent.
+    /// Whether the arrival of this node's whole subtree was sent to the parent.
     sent: bool,
     waiters: Vec<CollectiveWaiter>,
     query_at: Option<Time>,
     missing: MissingRanks,
 }
 
-/// Collectives of the ranks of this node.
 #[derive(Debug, Default)]
 pub(super) struct Collectives {
     open: BTreeMap<CollectiveId, PendingCollective>,
-    /// For each name, the sequence number below which all collectives are complete.
+    /// For each kind and name: the sequence number below which all collectives are complete.
     finished: BTreeMap<CollectiveName, u64>,
-    /// For each name, the sequence number from which on no collective can complete, and why.
+    /// For each kind and name: the sequence number from which on no collective can complete, with
+    /// the reason.
     failed: BTreeMap<CollectiveName, (u64, CollectiveFailure)>,
     waiting: usize,
 }
@@ -109,14 +109,14 @@ impl Collectives {
         self.open.values().filter_map(due_of).min()
     }
 
-    /// Forgets all collectives. Returns the calls that wait.
+    /// Removes all pending collectives. Returns the calls that wait for them.
     pub(super) fn abandon(&mut self) -> Vec<CallId> {
         let open = std::mem::take(&mut self.open);
         self.waiting = 0;
         open.into_values().flat_map(|open| open.waiters).map(|waiter| waiter.id).collect()
     }
 
-    /// Drops the calls of a client that disconnected. Its ranks still count as arrived.
+    /// Drops the waiting calls of a client that disconnected. Its rank still counts as arrived.
     pub(super) fn forget(&mut self, client: ClientId) {
         for open in self.open.values_mut() {
             open.waiters.retain(|waiter| waiter.id.client != client);
@@ -135,8 +135,8 @@ impl Collectives {
         (operation.sequence >= *sequence).then_some(why)
     }
 
-    /// Returns the ranks of this node that have arrived, or `None` if the collective is complete or
-    /// failed.
+    /// Returns the ranks of this node that have arrived at the collective, or `None` if the
+    /// collective is complete or has failed.
     pub(super) fn arrived(&self, operation: &CollectiveId) -> Option<RankSet> {
         if self.is_finished(operation) || self.failure_of(operation).is_some() {
             return None;
@@ -156,7 +156,7 @@ impl Collectives {
 }
 
 impl Node {
-    /// Handles a call: the rank arrives and waits.
+    /// Handles a rank's call of a collective: the rank arrives and waits.
     pub(super) fn arrive(
         &mut self,
         now: Time,
@@ -189,7 +189,7 @@ impl Node {
         self.advance_collective(&operation);
     }
 
-    /// Handles the arrival of a child's subtree.
+    /// Handles the message that all ranks of a child's subtree have arrived.
     pub(super) fn on_arrived(
         &mut self,
         from: NodeId,
@@ -198,7 +198,7 @@ impl Node {
     ) -> Result<(), NodeViolation> {
         let message = "arrived";
         if self.collectives.failure_of(operation).is_some() || self.aborted.is_some() {
-            return Ok(()); // Sent before the child knew of the failure.
+            return Ok(()); // Sent before the child knew of the failure or abort.
         }
         if self.collectives.is_finished(operation)
             || self.collectives.child_has_arrived(operation, from)
@@ -214,8 +214,8 @@ impl Node {
         Ok(())
     }
 
-    /// Sends the arrival up once the subtree is complete, or fails the collective once it never
-    /// will be.
+    /// Notifies the parent once all ranks of this node's subtree have arrived. Fails the collective
+    /// if a missing rank has ended.
     fn advance_collective(&mut self, operation: &CollectiveId) {
         let Some(open) = self.collectives.open.get_mut(operation) else { return };
         let complete = open.arrived.len() as usize == self.locals.len()
@@ -237,7 +237,7 @@ impl Node {
         }
     }
 
-    /// Handles the release from the parent.
+    /// Handles the message from the parent that all ranks have arrived.
     pub(super) fn on_released(
         &mut self,
         from: NodeId,
@@ -290,7 +290,7 @@ impl Node {
         }
     }
 
-    /// Reports to the root that a collective can never complete; the root notifies every node.
+    /// Reports to the root that a collective can never complete. The root then notifies every node.
     pub(super) fn fail_collective(&mut self, operation: &CollectiveId, why: CollectiveFailure) {
         if self.collectives.failure_of(operation).is_some() || self.aborted.is_some() {
             return;
@@ -301,7 +301,7 @@ impl Node {
         }
     }
 
-    /// Fails a collective and all later ones of its name, here and below.
+    /// Fails a collective and all later ones of the same name, on this node and in its subtree.
     pub(super) fn on_failed(&mut self, operation: &CollectiveId, why: &CollectiveFailure) {
         if self.collectives.failure_of(operation).is_some() {
             return;
@@ -310,7 +310,8 @@ impl Node {
             .failed
             .insert(operation.collective_name(), (operation.sequence, why.clone()));
         self.send_down(&Message::Failed(operation.clone(), why.clone()).into());
-        // Later collectives of the name cannot complete either, because ranks call them in order.
+        // Later collectives of this name cannot complete either, because each rank calls them in
+        // order.
         let of_name = |open: &&CollectiveId| {
             open.collective_name() == operation.collective_name()
                 && open.sequence >= operation.sequence
@@ -326,7 +327,7 @@ impl Node {
         }
     }
 
-    /// Ends calls whose timeout has expired, and starts searches for missing ranks.
+    /// Ends calls whose timeout has expired, and starts searches for missing ranks that are due.
     pub(super) fn expire_collectives(&mut self, now: Time) {
         let mut ask = Vec::new();
         let mut expired = Vec::new();

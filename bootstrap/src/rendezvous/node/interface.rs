@@ -1,4 +1,4 @@
-//! Inputs and outputs of a node, and violations of the protocol that it detects.
+//! Inputs and outputs of a node's state machine, and violations of the protocol that it detects.
 
 use super::{Answer, Call, CallId, ClientId, NodePhase};
 use crate::exit_status::ExitStatus;
@@ -7,125 +7,128 @@ use crate::rendezvous::message::{CollectiveId, Key, MissingRanks, Packet};
 use crate::rendezvous::payload::Payload;
 use std::time::Duration;
 
-/// Input of a node.
+/// Input of a node's state machine.
 #[derive(Clone, Debug)]
 pub enum NodeInput {
-    /// Packet from a neighbour.
+    /// Packet that was received from this neighbour in the tree.
     Packet(NodeId, Packet),
-    /// Rank table from the launcher; only at the root.
+    /// Rank table from the launcher. Only the root receives it as this input.
     Table(Payload),
-    /// Start of a rank, with its process id.
+    /// Start of a rank of this node, with its process id.
     RankStarted(Rank, u32),
-    /// End of a rank.
+    /// End of a rank of this node.
     RankEnded(Rank, ExitStatus),
-    /// Call of a rank.
+    /// Call of a rank of this node.
     Call(Rank, CallId, Call),
-    /// Request of this agent to the root's agent. The answer is an [`Answer::Value`].
+    /// Request of this agent to the root's agent. The result is an [`Answer::Value`].
     AskRoot(CallId, Payload),
-    /// Reply of the root's agent to [`NodeOutput::RootRequest`]; only at the root.
+    /// Reply of the root's agent to the [`NodeOutput::RootRequest`] with this number. Only for the
+    /// root.
     RootReply(u64, Payload),
-    /// End of a rank's connection. Its calls need no answer.
+    /// End of a rank's connection. Its pending calls need no answer.
     ClientGone(ClientId),
 }
 
-/// Action for the agent.
+/// Action that the agent must carry out for the node's state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeOutput {
-    /// Send a packet to a neighbour.
+    /// Send the packet to this neighbour in the tree.
     Send(NodeId, Packet),
-    /// Answer a call.
+    /// Send the answer to the client that made the call.
     Answer(CallId, Answer),
-    /// Process a request and reply with [`NodeInput::RootReply`] and this number; only at the root.
+    /// Process the request and reply with a [`NodeInput::RootReply`] that has this number. Only at
+    /// the root.
     RootRequest(u64, Payload),
-    /// Pass the rank table to the ranks.
+    /// Make the rank table available to this node's ranks.
     Table(Payload),
-    /// Report to the launcher.
+    /// Send the report to the launcher.
     Report(NodeReport),
 }
 
 /// Report of a node to the launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeReport {
-    /// Every node has the rank table. Sent by the root.
+    /// Every node has received the rank table. Sent by the root.
     TableEverywhere,
-    /// The job is aborted.
+    /// A rank of this node aborts the job.
     Aborted {
-        /// Rank that asked for it; `None` if rlaunch itself did.
+        /// Rank that called for the abort; `None` if rlaunch itself did.
         by: Option<Rank>,
-        /// Reason.
+        /// Reason for the abort.
         text: String,
     },
-    /// Ranks have waited long for others. Sent by the root.
+    /// Ranks have waited long for other ranks. Sent by the root.
     Waiting {
-        /// Operation that they wait in.
+        /// Collective that the ranks wait for.
         operation: CollectiveId,
-        /// Time that the first of them has waited.
+        /// Time for which the first of the ranks has waited.
         waited: Duration,
         /// Ranks that have not arrived.
         missing: MissingRanks,
     },
-    /// Ranks have waited long for a key without a value. Sent by the root.
+    /// Ranks have waited long for a key that has no value. Sent by the root.
     WaitingForKey {
-        /// Key that they wait for.
+        /// Key that the ranks wait for.
         key: Key,
-        /// Time that the first of them has waited.
+        /// Time for which the first of the ranks has waited.
         waited: Duration,
     },
-    /// A rank adds a text to the job's event log.
+    /// A rank adds a text to the event log that `--events` writes.
     Event {
-        /// Rank that sent it.
+        /// Rank that sent the text.
         rank: Rank,
-        /// Text of the event.
+        /// Text for the event log.
         text: String,
     },
 }
 
-/// Violation of the protocol by a neighbour.
+/// Violation of the protocol by a neighbour in the tree.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NodeViolation {
-    /// The sender is not a neighbour.
+    /// The sender is neither the parent nor a child of this node.
     #[error("node {0} is not a neighbour")]
     NotANeighbour(NodeId),
-    /// The message was sent in the wrong direction.
+    /// A child sent a message that only a parent may send, or the parent one that only a child may
+    /// send.
     #[error("{message:?} from {from}, in the wrong direction")]
     WrongDirection {
-        /// Sender.
+        /// Node that sent the message.
         from: NodeId,
-        /// Name of the message.
+        /// Name of the message ([`crate::rendezvous::message::Message::name`]).
         message: &'static str,
     },
-    /// The message may be sent only once.
+    /// The sender has sent this message before, and may send it only once.
     #[error("{message:?} from {from} for the second time")]
     Duplicate {
-        /// Sender.
+        /// Node that sent the message.
         from: NodeId,
-        /// Name of the message.
+        /// Name of the message ([`crate::rendezvous::message::Message::name`]).
         message: &'static str,
     },
-    /// The message refers to a request or collective that does not exist.
+    /// The message refers to a request, key or collective that does not exist on this node.
     #[error("{message:?} from {from} about something unknown")]
     Unknown {
-        /// Sender.
+        /// Node that sent the message.
         from: NodeId,
-        /// Name of the message.
+        /// Name of the message ([`crate::rendezvous::message::Message::name`]).
         message: &'static str,
     },
-    /// The message is not allowed in this state.
+    /// The message is not allowed in the present state of this node.
     #[error("{message:?} from {from} in state {phase:?}")]
     OutOfPhase {
-        /// Sender.
+        /// Node that sent the message.
         from: NodeId,
-        /// Name of the message.
+        /// Name of the message ([`crate::rendezvous::message::Message::name`]).
         message: &'static str,
-        /// State of the node.
+        /// State of this node.
         phase: NodePhase,
     },
-    /// There are more of these messages than any job needs.
+    /// The sender has sent more messages of this kind than any job needs.
     #[error("too many of {message:?} from {from}")]
     TooMany {
-        /// Sender.
+        /// Node that sent the message.
         from: NodeId,
-        /// Name of the message.
+        /// Name of the message ([`crate::rendezvous::message::Message::name`]).
         message: &'static str,
     },
 }

@@ -1,13 +1,14 @@
-//! An agent's part in the tree: services for its ranks, together with its neighbours.
+//! An agent's part in the tree of agents: services for its ranks, together with the neighbouring
+//! agents.
 //!
 //! ```text
 //! AwaitTable ──table from the parent──▶ AwaitSubtree ──all children have it──▶ Running ──▶ Aborted
 //! ```
 //!
-//! Ranks may call as soon as they run; before that, the agents themselves use collectives in the
-//! name of their ranks. All inputs go through [`Node::handle`]. The services are in `collective`
-//! (barriers and gathers), `stragglers` (search for missing ranks), `store` (key-value store),
-//! `root_requests` (requests to the root's agent) and `clock` (clock offsets).
+//! Ranks may call as soon as they run. Before that, the agents themselves use collectives in the
+//! name of their ranks. All inputs go through [`Node::handle`]. The services are in the modules
+//! `collective` (barriers and gathers), `stragglers` (search for missing ranks), `store` (key-value
+//! store), `root_requests` (requests to the root's agent) and `clock` (clock offsets).
 
 mod call;
 mod clock;
@@ -31,35 +32,36 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most names of collectives per rank.
+/// Maximum number of names of collectives that one rank may use.
 const MAX_NAMES: usize = 4096;
-/// Most pending calls on a node.
+/// Maximum number of pending calls on one node.
 const MAX_WAITING: usize = 65_536;
-/// Delay before ended ranks are reported to the parent, so that several are reported together.
+/// Delay before ended ranks are reported to the parent, so that ranks which end together are
+/// reported together.
 const REPORT_DELAY: Duration = Duration::from_millis(20);
 
-/// State of a node.
+/// State of a node in the tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NodePhase {
-    /// The rank table has not arrived.
+    /// The rank table has not arrived at this node.
     #[default]
     AwaitTable,
-    /// The rank table has arrived, but not everywhere in the subtree.
+    /// This node has the rank table, but not yet every node of its subtree.
     AwaitSubtree,
-    /// The rank table is everywhere in the subtree.
+    /// Every node of the subtree has the rank table.
     Running,
-    /// The job is aborted; every call fails.
+    /// The job was aborted. Every call fails.
     Aborted,
 }
 
-/// Event that changes the state.
+/// Event that changes the [`NodePhase`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodePhaseEvent {
-    /// The rank table arrived.
+    /// The rank table arrived at this node.
     Table,
-    /// Every child has confirmed the rank table.
+    /// Every child has confirmed that its subtree has the rank table.
     Subtree,
-    /// The job is aborted.
+    /// The job was aborted.
     Abort,
 }
 
@@ -73,7 +75,6 @@ crate::transitions! {
     }
 }
 
-/// Rank of this node.
 #[derive(Debug)]
 struct HostedRank {
     pid: Option<u32>,
@@ -96,11 +97,11 @@ impl HostedRank {
 #[derive(Debug)]
 struct Child {
     id: NodeId,
-    /// Ranks of the child's subtree, once it has confirmed the rank table.
+    /// Ranks of the child's subtree; `None` until the child has confirmed the rank table.
     ranks: Option<RankSet>,
 }
 
-/// State machine of an agent in the tree.
+/// State machine of an agent in the tree of agents.
 #[derive(Debug)]
 pub struct Node {
     id: NodeId,
@@ -115,7 +116,7 @@ pub struct Node {
     stragglers: stragglers::StragglerQueries,
     store: store::Store,
     clock: clock::Clock,
-    /// Ranks of this subtree that ended.
+    /// Ranks of this node and its subtree that have ended.
     ended_ranks: BTreeMap<Rank, collective::EndedRank>,
     unreported: Vec<(Rank, ExitStatus, CallCounts)>,
     report_at: Option<Time>,
@@ -123,7 +124,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Makes a node with these ranks.
+    /// Makes the state machine of node `id`, on which these ranks run.
     pub fn new(id: NodeId, shape: TreeShape, ranks: impl IntoIterator<Item = Rank>) -> Node {
         let local = |rank| {
             let call_counts = BTreeMap::new();
@@ -155,7 +156,7 @@ impl Node {
         self.phase
     }
 
-    /// Handles an input. A violation leaves the state unchanged.
+    /// Handles an input. After an error the state is unchanged.
     pub fn handle(&mut self, now: Time, input: NodeInput) -> Result<(), NodeViolation> {
         match input {
             NodeInput::Packet(from, packet) => self.on_packet(now, from, packet)?,
@@ -174,7 +175,8 @@ impl Node {
         Ok(())
     }
 
-    /// Handles expired timers. Does nothing before [`Node::poll_timeout`].
+    /// Handles timers that have expired. Does nothing before the time that [`Node::poll_timeout`]
+    /// returns.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.report_at.is_some_and(|at| at <= now) {
             self.report_ended();
@@ -185,7 +187,7 @@ impl Node {
         self.ping_if_due(now);
     }
 
-    /// Returns when to call [`Node::handle_timeout`].
+    /// Returns the time at which to call [`Node::handle_timeout`]; `None` if no timer is running.
     pub fn poll_timeout(&self) -> Option<Time> {
         let due = [
             self.report_at,
@@ -197,7 +199,7 @@ impl Node {
         due.into_iter().flatten().min()
     }
 
-    /// Returns the next action.
+    /// Returns the next action for the agent, or `None` if there is none.
     pub fn poll_output(&mut self) -> Option<NodeOutput> {
         self.outputs.pop_front()
     }
@@ -272,7 +274,7 @@ impl Node {
         }
     }
 
-    /// Passes the table on, even if an abort arrived before it.
+    /// Passes the rank table on to the children and to this node's ranks, even after an abort.
     fn on_table(&mut self, table: Payload) {
         if std::mem::replace(&mut self.has_table, true) {
             return;
@@ -299,7 +301,8 @@ impl Node {
         Ok(())
     }
 
-    /// Reports to the parent, or to the launcher, once the whole subtree has the table.
+    /// Reports to the parent, or from the root to the launcher, once every node of the subtree has
+    /// the rank table.
     fn report_subtree(&mut self) {
         if self.children.iter().any(|child| child.ranks.is_none()) {
             return;
@@ -382,7 +385,8 @@ impl Node {
         self.on_ended(now, vec![(rank, status, call_counts)]);
     }
 
-    /// Handles the end of ranks in this subtree: fails collectives that they will never arrive at.
+    /// Handles the end of ranks in this subtree: fails the collectives at which they will never
+    /// arrive.
     fn on_ended(&mut self, now: Time, ranks: Vec<(Rank, ExitStatus, CallCounts)>) {
         for (rank, status, call_counts) in &ranks {
             self.ended_ranks.insert(*rank, collective::EndedRank::new(*status, call_counts));
@@ -402,7 +406,7 @@ impl Node {
         }
     }
 
-    /// Fails every call, and notifies all neighbours except the one that sent the abort.
+    /// Fails every pending call, and notifies all neighbours except the one that sent the abort.
     fn abort(&mut self, by: Option<Rank>, text: &str, from: Option<NodeId>) {
         if !self.advance(NodePhaseEvent::Abort) {
             return;
@@ -426,7 +430,7 @@ impl Node {
         self.stragglers.abandon();
     }
 
-    /// Leaves the tree: fails every call, and reports ended ranks to the parent.
+    /// Leaves the tree: reports ended ranks to the parent and fails every pending call.
     pub fn abandon(&mut self, text: &str) {
         self.report_ended();
         self.parent = None;

@@ -1,5 +1,5 @@
-//! Requests to the root's agent, for services that this machine transports without knowing them. A
-//! request is sent up, the root's driver replies, and the reply is sent down.
+//! Requests of agents to the root's agent. This module passes requests up the tree and replies
+//! down, without interpreting their content.
 
 use super::store::RequestOrigin;
 use super::{Answer, CallId, Node, NodeOutput, NodeViolation};
@@ -19,7 +19,7 @@ impl Node {
         if self.aborted.is_some() {
             return;
         }
-        // With too many pending requests, the child receives the reply of a full store.
+        // If too many requests are pending, a child gets the reply that says the store is full.
         let Some(request) = self.register_request(origin) else { return };
         match self.parent {
             Some(parent) => self.send_with(parent, Message::RootRequest { request }, question),
@@ -27,7 +27,8 @@ impl Node {
         }
     }
 
-    /// Handles a reply of the root's own agent. After an abort its request does not exist any more.
+    /// Handles this agent's own reply to a request, at the root. Ignores the reply if an abort has
+    /// dropped the request.
     pub(super) fn on_agent_reply(&mut self, request: u64, answer: Payload) {
         if let Some(origin) = self.take_origin(request) {
             self.deliver_root_reply(origin, answer);

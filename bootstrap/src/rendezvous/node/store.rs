@@ -1,7 +1,8 @@
-//! Key-value store. The root keeps all values; requests are sent up to it and replies down.
+//! Key-value store. The root keeps all values; requests are sent up the tree and replies down.
 //!
-//! A read sees the writes that its rank knows of through rlaunch: its own, and those before a
-//! barrier. Edges preserve order, so a reply never overtakes the confirmation of a later write.
+//! A read sees every write that the reading rank can know of through rlaunch: its own writes, and
+//! writes of other ranks before a common barrier. Edges of the tree preserve order, so a reply with
+//! an old value never arrives after the confirmation of a later write.
 
 use super::{
     Answer, CallId, ClientId, MAX_WAITING, Node, NodeOutput, NodeReport, NodeViolation, Refusal,
@@ -13,16 +14,16 @@ use crate::rendezvous::payload::Payload;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Most memory of the store including keys, in bytes.
+/// Maximum memory of the store for keys and values, in bytes.
 const CAPACITY: usize = 64 << 20;
-/// Memory of an entry beyond its key and value, in bytes.
+/// Memory that an entry of the store needs beyond its key and value, in bytes.
 const OVERHEAD: usize = 128;
-/// Time after which the user is told that ranks wait for a key.
+/// Time after which the root reports that ranks wait for a key.
 const REPORT_AFTER: Duration = Duration::from_secs(10);
-/// Time between two such reports.
+/// Time between two reports about the same key.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Sender of a request: a local call, or a child with its request number.
+/// Sender of a request: a call of a rank of this node, or a child with its request number.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RequestOrigin {
     Call(CallId),
@@ -35,12 +36,12 @@ impl From<(NodeId, u64)> for RequestOrigin {
     }
 }
 
-/// Call or child that waits for a key.
+/// Rank's call or child node that waits until a key has a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeyWaiter {
-    /// Local call, with the time at which it expires.
+    /// Call of a rank of this node, with the time at which it expires.
     Call(CallId, Option<Time>),
-    /// Child, on behalf of all ranks below it.
+    /// Child in the tree, on behalf of all ranks of its subtree.
     Child(NodeId),
 }
 
@@ -51,7 +52,7 @@ struct AwaitedKey {
     report_at: Time,
 }
 
-/// Values, only at the root, and pending requests.
+/// State of the key-value store on one node. Only the root has values.
 #[derive(Debug, Default)]
 pub(super) struct Store {
     values: BTreeMap<Key, Payload>,
@@ -96,10 +97,11 @@ impl Store {
                 .waiters
                 .retain(|waiter| !matches!(waiter, KeyWaiter::Call(id, _) if id.client == client));
         }
-        // A pending request keeps its entry until the reply arrives; the reply is dropped then.
+        // Pending requests of the client keep their entries until their replies arrive, which then
+        // are dropped.
     }
 
-    /// Stores a value. Returns `false` if there is no room.
+    /// Stores a value. Returns `false` if there is no room for the value.
     fn keep(&mut self, key: &Key, value: Payload) -> bool {
         let cost = |value: &Payload| key.namespace.len() + key.name.len() + value.len() + OVERHEAD;
         let before = self.values.get(key).map_or(0, cost);
@@ -135,7 +137,8 @@ impl Node {
         self.answer_get(origin, value);
     }
 
-    /// Records the sender of a request under a new request number.
+    /// Records the sender of a request. Returns a new request number, or `None` after refusing the
+    /// request because too many are pending.
     pub(super) fn register_request(&mut self, origin: RequestOrigin) -> Option<u64> {
         if self.waiting() >= MAX_WAITING {
             match origin {
@@ -220,7 +223,7 @@ impl Node {
         Ok(())
     }
 
-    /// Removes and returns the sender of a request.
+    /// Removes a pending request and returns its sender; `None` if there is no such request.
     pub(super) fn take_origin(&mut self, request: u64) -> Option<RequestOrigin> {
         self.store.pending.remove(&request)
     }
@@ -264,7 +267,8 @@ impl Node {
         }
     }
 
-    /// Ends waits whose timeout has expired. The root reports keys that are waited for long.
+    /// Ends waits whose timeout has expired. At the root, also reports keys for which ranks wait
+    /// long.
     pub(super) fn expire_awaits(&mut self, now: Time) {
         let mut expired = Vec::new();
         for (key, awaited) in &mut self.store.awaited {

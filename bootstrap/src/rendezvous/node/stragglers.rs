@@ -1,6 +1,6 @@
-//! Search for missing ranks. A node whose ranks have waited long sends a query up to the root; the
-//! root counts down the tree to the subtrees that have not arrived, and sends the result to every
-//! node.
+//! Search for ranks that are missing from a collective. A node whose ranks have waited long sends a
+//! query up to the root. The root asks the subtrees that have not arrived for their missing ranks,
+//! and sends the result to every node.
 
 use super::{Node, NodeOutput, NodeReport};
 use crate::id::NodeId;
@@ -9,9 +9,9 @@ use crate::rendezvous::message::{CollectiveId, Message, MissingRanks, RankState}
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Time in which equal queries are sent on only once.
+/// Time after a query in which further queries about the same collective are dropped.
 const QUERY_MERGE: Duration = Duration::from_secs(1);
-/// Time that each level of the subtree has for its answer.
+/// Time in which each level of the subtree must report its missing ranks.
 const TIME_PER_LEVEL: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
@@ -21,7 +21,7 @@ struct Count {
     until: Time,
 }
 
-/// Queries and counts in progress.
+/// Queries that this node has passed on, and counts of missing ranks that are in progress.
 #[derive(Debug, Default)]
 pub(super) struct StragglerQueries {
     asked: BTreeMap<CollectiveId, (Time, Duration)>,
@@ -40,7 +40,7 @@ impl StragglerQueries {
 }
 
 impl Node {
-    /// Starts or forwards a query for the missing ranks of a collective.
+    /// Starts or passes on a query for the ranks that are missing from a collective.
     pub(super) fn query_missing(&mut self, now: Time, operation: CollectiveId, waited: Duration) {
         if self.aborted.is_some() {
             return;
@@ -59,7 +59,7 @@ impl Node {
         }
     }
 
-    /// Counts the missing ranks of this subtree.
+    /// Starts to count the missing ranks of this node's subtree.
     pub(super) fn on_count(&mut self, now: Time, operation: &CollectiveId) {
         if self.stragglers.counts.contains_key(operation) || self.aborted.is_some() {
             return;
@@ -87,14 +87,14 @@ impl Node {
         self.conclude_if_counted(operation);
     }
 
-    /// Handles the count of a child.
+    /// Handles the missing ranks that a child has reported for its subtree.
     pub(super) fn on_counted(
         &mut self,
         from: NodeId,
         operation: &CollectiveId,
         missing: MissingRanks,
     ) {
-        // The count has ended without this child.
+        // The time for the count is over, and it ended without this child.
         let Some(count) = self.stragglers.counts.get_mut(operation) else { return };
         if count.awaited.contains(&from) {
             count.awaited.retain(|&id| id != from);
@@ -148,7 +148,8 @@ impl Node {
         }
     }
 
-    /// Distributes the result, which the root has found.
+    /// Records the missing ranks of the whole job, which the root has found, and sends them to the
+    /// children.
     pub(super) fn on_missing(&mut self, operation: &CollectiveId, missing: &MissingRanks) {
         self.collectives.note_missing(operation, missing);
         self.send_down(&Message::Missing(operation.clone(), missing.clone()).into());

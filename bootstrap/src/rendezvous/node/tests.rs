@@ -8,7 +8,7 @@ const LEFT: NodeId = NodeId(3);
 const RIGHT: NodeId = NodeId(4);
 const NOW: Time = Time(0);
 
-/// Makes a node in the middle of a tree, with rank 2; ranks 4 and 5 are below it.
+/// Makes a node in the middle of a tree. It has rank 2; the nodes below it have ranks 4 and 5.
 fn new() -> Node {
     Node::new(ME, TreeShape::new(7, 2), [Rank(2)])
 }
@@ -51,7 +51,7 @@ fn feed(node: &mut Node, inputs: impl IntoIterator<Item = NodeInput>) -> Vec<Nod
     outputs(node)
 }
 
-/// Makes a node in whose subtree the table is everywhere.
+/// Makes a node whose subtree has the rank table on every node.
 fn running() -> Node {
     let mut node = new();
     let story = [packet(PARENT, Message::Table), packet(LEFT, here(4)), packet(RIGHT, here(5))];
@@ -252,7 +252,7 @@ fn the_root_has_its_agent_answer() {
     assert_eq!(asked, [NodeOutput::RootRequest(0, b"child".to_vec().into())]);
     let emitted = feed(&mut root, [NodeInput::RootReply(0, b"yes".to_vec().into())]);
     assert_eq!(emitted, [NodeOutput::Send(child, answered(5, "yes"))]);
-    // A reply counts once, and after an abort no request is sent.
+    // A reply counts once, and no request is sent after an abort.
     assert_eq!(feed(&mut root, [NodeInput::RootReply(0, b"yes".to_vec().into())]), []);
     feed(&mut root, [packet(child, Message::Abort { by: None, text: "enough".into() })]);
     let emitted = feed(&mut root, [NodeInput::AskRoot(id(), Payload::empty())]);
