@@ -1,4 +1,4 @@
-//! The program: reads the command line, sets up logging and the runtime, runs the verb.
+//! Entry point: reads the command line, sets up logging and the runtime, and runs the verb.
 
 use crate::cli::args::OutputArgs;
 use crate::commands::{Invocation, Verb};
@@ -36,7 +36,8 @@ pub fn main() -> ExitCode {
         failed.exit
     });
     rlaunch_ssh::prompt::restore_terminal();
-    // Threads that look up a name or write to a stopped terminal would delay the exit.
+    // Do not wait for threads: one that looks up a host name or writes to a stopped terminal would delay the
+    // exit.
     runtime.shutdown_background();
     exit.into()
 }
@@ -49,8 +50,8 @@ fn set_up_messages(output: &OutputArgs) {
     log::to_stderr(output.verbose, output.log_level.or(errors), output.log_json);
 }
 
-/// Raises the limit of open files and starts the runtime. A few threads are enough for the cryptography of many
-/// connections, and each thread has a heap of its own.
+/// Raises the limit of open files and starts the async runtime. Four threads are enough for the cryptography
+/// of many connections; more would cost memory, since each thread has a heap of its own.
 fn start() -> Result<Runtime, Failed> {
     const MAX_THREADS: usize = 4;
     open_files::require()

@@ -1,5 +1,5 @@
-//! Fuzzing targets for `tests/fuzz`: parsers of host lists, configuration and patterns. A target takes any bytes
-//! and panics only if the parser is wrong.
+//! Fuzzing targets for `tests/fuzz`: parsers of host lists, configuration and patterns. Each target accepts
+//! any bytes and panics only if the parser has a bug.
 
 use crate::cli::config::file;
 use crate::hosts::ranges::MAX_HOSTS;
@@ -8,7 +8,8 @@ use crate::job::tag_pattern::{LineOrigin, TagPattern};
 use crate::plan::env::env_file;
 use std::path::Path;
 
-/// Checks that names can be looked up, and are not taken for options of a command.
+/// Asserts that each host has a slot, and a name that is not empty and cannot be taken for an option of a
+/// command.
 fn check_hosts(hosts: &[Host]) {
     assert!(hosts.len() <= MAX_HOSTS);
     for host in hosts {
@@ -17,7 +18,8 @@ fn check_hosts(hosts: &[Host]) {
     }
 }
 
-/// Parses a hostfile. Errors name an existing line; parsed hosts survive being written and parsed again.
+/// Parses a hostfile. Asserts that an error names an existing line, and that parsed hosts are the same after
+/// they are written and parsed again.
 pub fn hostfile(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     match hostfile::parse(&text) {
@@ -29,7 +31,8 @@ pub fn hostfile(data: &[u8]) {
     }
 }
 
-/// Parses a list of `-H`. Its entries, as separate lists, give the same hosts.
+/// Parses the value of a `-H` option. Asserts that the entries of the list, each in a `-H` of its own, give
+/// the same hosts.
 pub fn host_list(data: &[u8]) {
     let list = String::from_utf8_lossy(data).into_owned();
     let Ok(hosts) = hosts::parse(std::slice::from_ref(&list)) else { return };
@@ -38,7 +41,7 @@ pub fn host_list(data: &[u8]) {
     assert_eq!(hosts::parse(&parts), Ok(hosts));
 }
 
-/// Returns the seeds of [`hostfile`].
+/// Returns the inputs of [`hostfile`] with which the fuzzer starts.
 pub fn hostfile_seeds() -> Vec<Vec<u8>> {
     let texts = [
         "# two\r\na slots = 4 max_slots=8\n\tme@b\na\n[fd00::2]:3\nc user=you count=2\n",
@@ -47,13 +50,13 @@ pub fn hostfile_seeds() -> Vec<Vec<u8>> {
     texts.map(|text| text.as_bytes().to_vec()).to_vec()
 }
 
-/// Returns the seeds of [`host_list`].
+/// Returns the inputs of [`host_list`] with which the fuzzer starts.
 pub fn host_list_seeds() -> Vec<Vec<u8>> {
     let texts = ["a,b:2, me@c,a:3", "n[01-16,20]:8,r[1-2]n[1-3],[fd00::2]:4,10.0.0.1"];
     texts.map(|text| text.as_bytes().to_vec()).to_vec()
 }
 
-/// Parses an `rlaunch.toml`. Errors, hosts and settings name existing lines.
+/// Parses an `rlaunch.toml`. Asserts that errors, hosts and settings name existing lines.
 pub fn cluster(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let lines = text.lines().count().max(1);
@@ -79,7 +82,8 @@ pub fn cluster(data: &[u8]) {
     }
 }
 
-/// Parses an `--env-file`. Errors name an existing line; names and values are valid in an environment.
+/// Parses the file of `--env-file`. Asserts that an error names an existing line, and that names and values
+/// of variables are valid in an environment.
 pub fn variables(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let lines = text.lines().count();
@@ -95,7 +99,7 @@ pub fn variables(data: &[u8]) {
     }
 }
 
-/// Returns the seeds of [`cluster`].
+/// Returns the inputs of [`cluster`] with which the fuzzer starts.
 pub fn cluster_seeds() -> Vec<Vec<u8>> {
     let texts = [
         "[defaults]\ntransport = \"tcp\"\nnp = 0x3\nkill-after = 0.5\ntag-output = true\n\
@@ -107,13 +111,14 @@ pub fn cluster_seeds() -> Vec<Vec<u8>> {
     texts.map(|text| text.as_bytes().to_vec()).to_vec()
 }
 
-/// Returns the seeds of [`variables`].
+/// Returns the inputs of [`variables`] with which the fuzzer starts.
 pub fn variables_seeds() -> Vec<Vec<u8>> {
     let text = "\u{feff}# c\nA=1 # x\r\nexport B = 'two\nlines' # y\nC=\"\\n\\\"\\$d\"\nHERE\nD=\n";
     vec![text.as_bytes().to_vec()]
 }
 
-/// Parses a tag pattern. A valid one prints as it was typed, and makes tags of one line.
+/// Parses a tag pattern. Asserts that a valid pattern prints as it was typed, and that its tags have one
+/// line.
 pub fn tag_pattern(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(pattern) = text.parse::<TagPattern>() else { return };
@@ -126,7 +131,7 @@ pub fn tag_pattern(data: &[u8]) {
     assert!(pattern.has_time() || tag == pattern.format(&origin, "13:00"));
 }
 
-/// Returns the seeds of [`tag_pattern`].
+/// Returns the inputs of [`tag_pattern`] with which the fuzzer starts.
 pub fn tag_pattern_seeds() -> Vec<Vec<u8>> {
     let all = ["[%r,%h] ", "%t %h.%l (%p): ", "100%% of rank %r|", "%"];
     all.iter()

@@ -1,5 +1,5 @@
-//! Golden tests: the decisions for jobs on recorded machines, `launcher/goldens/job-*.txt`. Other tests
-//! compare with golden files by [`is_golden`].
+//! Golden tests: rlaunch's decisions for jobs on recorded machines are compared with
+//! `launcher/goldens/job-*.txt`. Other tests compare texts with golden files by [`is_golden`].
 
 use crate::plan::env::Variable;
 use crate::plan::env::nccl::Fabric;
@@ -22,7 +22,7 @@ use std::path::Path;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// Maps `ranks` ranks onto each of the hosts `a`, `b` and so on.
+/// Maps `ranks` ranks to each machine. The machines are the hosts `a`, `b` and `c`.
 fn map_of(machines: &[Inventory], ranks: usize) -> RankMap {
     map_of_named(&NAMES[..machines.len()], ranks)
 }
@@ -46,7 +46,8 @@ pub(crate) fn table_of(machines: &[Inventory], ranks: usize, plan: &Plan) -> Ran
     table::build(&options, &seen, &vec![&facts(); machines.len()], &setups).unwrap()
 }
 
-/// Makes all decisions for a job and hands them to `then`.
+/// Makes all decisions for a job with default options, and passes them to `then`: each node's rank
+/// configurations, the rank table, the user's choices and the network.
 fn decided<T>(
     map: &RankMap,
     machines: &[Inventory],
@@ -72,7 +73,7 @@ fn placed(map: &RankMap, setups: &[Vec<RankConfig>], table: &RankTable) -> Strin
     format!("{}\n{mesh}", show::placement(map, setups, table))
 }
 
-/// Describes all decisions for a job.
+/// Formats all decisions for a job with `ranks` ranks on each machine, as golden files have them.
 fn job(machines: &[Inventory], ranks: usize) -> String {
     let map = map_of(machines, ranks);
     decided(&map, machines, |setups, table, wishes, fabric| {
@@ -80,7 +81,7 @@ fn job(machines: &[Inventory], ranks: usize) -> String {
         let mut printed: Option<String> = None;
         for (name, setups) in NAMES.iter().zip(setups) {
             let env = env(&setups[0]);
-            // Variables that are the same as on the host before are not repeated.
+            // Variables are printed only if they differ from those of the host before.
             if printed.as_ref() != Some(&env) {
                 let _ = write!(text, "\nfirst rank of {name}\n{env}");
             }
@@ -95,7 +96,7 @@ fn job(machines: &[Inventory], ranks: usize) -> String {
     })
 }
 
-/// Returns the first address that is not loopback.
+/// Returns the machine's first address that is not on a loopback interface.
 fn management(machine: &Inventory) -> IpAddr {
     let netdevs = machine.netdevs.iter().filter(|n| n.kind != NetdevKind::Loopback);
     netdevs.flat_map(|netdev| &netdev.addresses).next().unwrap().0
@@ -123,8 +124,8 @@ fn env(setup: &RankConfig) -> String {
     setup.defaults.iter().map(line).collect()
 }
 
-/// Compares a text with `launcher/goldens/NAME.txt`. With `UPDATE_GOLDENS=1` it is written to that file
-/// instead; review the changes before they are committed.
+/// Asserts that a text equals `launcher/goldens/NAME.txt`. With `UPDATE_GOLDENS=1` the text is written to
+/// that file instead; review the changes before you commit them.
 pub(crate) fn is_golden(name: &str, printed: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens");
     let path = path.join(format!("{name}.txt"));
@@ -140,7 +141,8 @@ fn check(name: &str, machines: &[Inventory], ranks: usize) {
     is_golden(&format!("job-{name}"), &job(machines, ranks));
 }
 
-/// Checks a job on `count` copies of one machine; selection does not depend on their equal addresses.
+/// Checks a job on `count` copies of one machine. The copies have equal addresses, which does not affect the
+/// selection of ports.
 fn several(name: &str, count: usize, ranks: usize) {
     check(name, &vec![inventory(name); count], ranks);
 }
@@ -203,7 +205,7 @@ pub(crate) fn triangle() -> [Inventory; 3] {
     [titanic, iceberg, carpathia]
 }
 
-/// Returns the two machines of `examples/guides/connectx3`, which differ in their addresses.
+/// Returns the two machines of `examples/guides/connectx3`, which differ only in their addresses.
 fn pair() -> [Inventory; 2] {
     let pc1 = inventory("connectx3");
     let mut pc2 = pc1.clone();
@@ -216,7 +218,7 @@ fn pair() -> [Inventory; 2] {
     [pc1, pc2]
 }
 
-/// The guide shows the decisions for its job.
+/// Checks that the guide `connectx3` shows the decisions that rlaunch makes for its job.
 #[test]
 fn a_guide_shows_what_is_decided() {
     let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/guides/connectx3/README.md");

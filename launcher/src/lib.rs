@@ -1,10 +1,10 @@
-//! `rlaunch -H a,b,c -np 3 python train.py`: the command on the head node.
+//! The launcher: the command `rlaunch`, as in `rlaunch -H a,b,c -np 3 python train.py`.
 //!
-//! [`main`] reads the command line and runs the verb. A job goes from left to right: argv → `Args` →
-//! `JobSpec` → `RankMap` → SSH → agents → prepared → joined → started → the first failure → exit code;
-//! `run::run_job` and the functions that it calls are in that order.
+//! [`main`] reads the command line and runs the verb. A job passes through these stages: command line →
+//! `JobArgs` → `JobSpec` → `RankMap` → SSH → agents started → nodes prepared → tree of agents joined → ranks
+//! started → first failure → exit code. `run::run_job` and the functions that it calls are in the same order.
 //!
-//! Folders and crates, each of which uses only those above it (`cargo lab tidy`):
+//! Folders and crates. Each uses only those above it in the table, which `cargo lab tidy` checks:
 //!
 //! | folder | content |
 //! |---|---|
@@ -16,7 +16,7 @@
 //! | `job` | the job that the user asked for |
 //! | `cli` | command line, configuration files, schedulers' variables |
 //! | `run` | a job from its first connection to its exit code |
-//! | `commands` | the other verbs |
+//! | `commands` | verbs, and the job that rlaunch runs without a verb |
 //!
 //! Only [`main`] and the fuzzer's targets ([`fuzz`]) are public.
 

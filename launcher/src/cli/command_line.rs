@@ -1,8 +1,8 @@
-//! From the words that the user typed to words that clap parses.
+//! Conversion of the words that the user typed to words that clap parses.
 //!
-//! 1. Other launchers' options are translated ([`crate::cli::compat`]), if the command ends in a program.
+//! 1. Other launchers' options are translated ([`crate::cli::compat`]), if the command runs a program.
 //! 2. Settings from variables and from configuration files are inserted before the options of the user, which
-//!    override them ([`crate::cli::config`]), if the command has `--cluster`.
+//!    override them ([`crate::cli::config`]), if the command has the option `--cluster`.
 
 use crate::cli::args::{JobArgs, ProgramArgs, split_programs};
 use crate::cli::compat::{self, Notices};
@@ -14,7 +14,8 @@ use rlaunch_console::messages::Failed;
 use rlaunch_console::process_env::ProcessEnv;
 use std::ffi::OsString;
 
-/// Command line that clap can parse, and what was found while it was prepared.
+/// Command line that clap can parse, with the configuration and the notices that were found while it was
+/// prepared.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CommandLine {
     /// Name of the command, its options and its arguments.
@@ -23,7 +24,8 @@ pub(crate) struct CommandLine {
     pub(crate) notices: Notices,
 }
 
-/// Error in a command line, or in a file or variable that adds to it. A request for help is one as well.
+/// Error in a command line, or in a file or variable with settings. A request for help is also returned as an
+/// error.
 #[derive(Debug)]
 pub(crate) enum UsageError {
     Clap(clap::Error),
@@ -43,8 +45,8 @@ impl From<ConfigError> for UsageError {
 }
 
 impl UsageError {
-    /// Replaces a job's help by that of `definition`, which has verbs as well. Jobs are not parsed by it, since
-    /// a program may have the name of a verb.
+    /// Replaces a job's help by the help of `definition`, which lists verbs as well. Jobs are not parsed by
+    /// `definition`, since a program may have the name of a verb.
     pub(crate) fn with_help_of(self, definition: Command, typed: Vec<OsString>) -> UsageError {
         match self {
             UsageError::Clap(error) if error.kind() == ErrorKind::DisplayHelp => {
@@ -73,7 +75,7 @@ impl UsageError {
 }
 
 impl CommandLine {
-    /// Prepares the words of a command, the first of which is its name.
+    /// Converts the command line `typed`, which begins with the command's name, to words that clap parses.
     pub(crate) fn prepare(
         command: &Command,
         typed: Vec<OsString>,
@@ -81,7 +83,7 @@ impl CommandLine {
         let has = |id: &str| command.get_arguments().any(|arg| arg.get_id() == id);
         let (words, notices) = match has("argv") {
             true => compat::translate(command.clone(), &typed)?,
-            // `-np` of mpirun is the only such option of commands without a program.
+            // A command without a program has only one option of another launcher, `-np`.
             false => (with_long_np(command, typed), Notices::default()),
         };
         let (words, config) = match has("cluster") {
@@ -108,7 +110,7 @@ pub(crate) fn parse_job(typed: Vec<OsString>) -> Result<(JobArgs, CommandLine), 
     Ok((args, CommandLine { words, config, notices }))
 }
 
-/// Replaces `-np` by `--np` for a command that has this option.
+/// Replaces the word `-np` by `--np`, if the command has the option `--np`.
 fn with_long_np(command: &Command, typed: Vec<OsString>) -> Vec<OsString> {
     let has_np = command.get_arguments().any(|arg| arg.get_long() == Some("np"));
     let long = |word: OsString| if has_np && word == "-np" { "--np".into() } else { word };

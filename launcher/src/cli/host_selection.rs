@@ -10,13 +10,12 @@ use crate::hosts::{self, Host, HostSet, HostsError, SlotsBy};
 use rlaunch_console::{messages, text};
 use std::path::PathBuf;
 
-/// Options that select hosts.
 pub(crate) struct HostOptions<'a> {
-    /// `-H`.
+    /// Values of `-H`.
     pub(crate) lists: &'a [String],
-    /// `--hostfile`.
+    /// Paths of `--hostfile`.
     pub(crate) files: &'a [PathBuf],
-    /// `--exclude`.
+    /// Values of `--exclude`.
     pub(crate) exclude: &'a [String],
     /// `[hosts.NAME]` of the configuration file.
     pub(crate) table: &'a HostTable,
@@ -24,17 +23,17 @@ pub(crate) struct HostOptions<'a> {
 
 /// Hosts that were selected, and their origin.
 pub(crate) struct HostSelection {
-    /// Empty if no hosts are named or allocated, so that this machine is meant.
+    /// Selected hosts. The list is empty if no hosts are named or allocated; the job then runs on this
+    /// machine.
     pub(crate) hosts: Vec<Host>,
-    /// Origin of the hosts, as in `hosts of SOURCE: a, b`.
+    /// Origin of the hosts, for messages like `hosts of SOURCE: a, b`.
     pub(crate) source: String,
-    /// Configuration of mpirun, if the hosts are from it.
+    /// Configuration of mpirun, if the hosts come from it.
     mpi_job: Option<MpiJob>,
-    /// Whether the hosts are from the environment and not from options.
+    /// Whether the hosts come from environment variables and not from options.
     is_allocated: bool,
 }
 
-/// Error in the selection of hosts.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HostSelectionError {
     #[error(transparent)]
@@ -56,7 +55,6 @@ pub(crate) enum HostSelectionError {
 }
 
 impl HostSelectionError {
-    /// Returns what the user can do about the error.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             HostSelectionError::Hosts(_) => {
@@ -76,8 +74,9 @@ impl HostSelectionError {
     }
 }
 
-/// Selects the hosts of a job; none if this machine is meant. Prints the origin of allocated hosts, and lets
-/// `connect` reach them as mpirun would, unless the user set `--rsh`.
+/// Selects the hosts of a job; the list is empty if none are named or allocated. Prints where allocated hosts
+/// come from. If they come from mpirun's configuration, `connect` gets the remote shell of that
+/// configuration, unless the user set `--rsh`.
 pub(crate) fn select(
     options: &HostOptions<'_>,
     connect: &mut ConnectOptions,
@@ -137,7 +136,7 @@ impl HostSelection {
         Ok(HostSelection { hosts, source, mpi_job, is_allocated })
     }
 
-    /// Describes the origin: `hosts of Slurm's job 4711 (SLURM_JOB_NODELIST): n01, n02`.
+    /// Describes the origin of the hosts: `hosts of Slurm's job 4711 (SLURM_JOB_NODELIST): n01, n02`.
     fn origin(&self) -> String {
         match &self.mpi_job {
             Some(job) => job.origin(&self.hosts),
@@ -191,7 +190,8 @@ fn choose(
     Ok(hosts.into_hosts())
 }
 
-/// Removes the hosts of `--exclude`, each of which has to be among the hosts.
+/// Removes the hosts of `--exclude`. Returns an error if one of them is not in `hosts`, or if no host is
+/// left.
 fn exclude(hosts: Vec<Host>, excluded: &[String]) -> Result<Vec<Host>, HostSelectionError> {
     let known = text::list(&hosts);
     let excluded = hosts::parse(excluded)?;

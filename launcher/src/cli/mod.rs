@@ -1,4 +1,5 @@
-//! From the command line to a job: options, configuration files, other launchers' options, schedulers.
+//! Conversion of the command line to a job: options, configuration files, other launchers' options,
+//! schedulers.
 //!
 //! | files | subject |
 //! |---|---|

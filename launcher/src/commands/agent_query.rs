@@ -1,7 +1,7 @@
 //! Query of the agents of many hosts, outside of any job.
 //!
-//! Each host is connected to and gets this build of the agent if it has another one. The agent runs with words on its
-//! command line, and its output is the answer.
+//! The launcher connects to each host, and installs this build of the agent if the host does not have it. The
+//! query is the agent's command line, and the agent's output is the answer.
 
 use crate::cli::args::{ConnectArgs, DEFAULT_PORTS, HostListArgs};
 use crate::cli::config::LoadedConfig;
@@ -24,15 +24,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time limit for the answer of a host, from the login on.
+/// Time limit for the answer of a host, counted from the end of the login.
 const HOST_TIMEOUT: Duration = Duration::from_secs(20);
-/// Limit of an answer's size, in bytes.
+/// Maximum size of an answer, in bytes.
 const MAX_ANSWER: usize = 16 << 20;
 
 /// Output of an agent, or the reason why there is none.
 pub(super) type Answer = Result<Vec<u8>, Failed>;
 
-/// Queries all hosts at once. Answers are in the order of the hosts.
+/// Queries all hosts at once. `words` is the command line for the agents. Answers are in the order of the
+/// hosts.
 pub(super) async fn query_hosts(
     hosts: &HostListArgs,
     args: ConnectArgs,
@@ -76,7 +77,7 @@ fn deployment(agent: Option<PathBuf>, directory: Option<String>) -> Result<Deplo
         .map_err(|error| Failed::from_error(Exit::AGENT, &error).hint(error.hint()))
 }
 
-/// Queries this machine's own agent.
+/// Runs this machine's agent with the arguments `words`, and returns its output.
 pub(super) async fn query_this_machine(args: &ConnectArgs, words: &[OsString]) -> Answer {
     let deployment = deployment(args.agent.clone(), args.agent_dir.clone())?;
     let mut command = tokio::process::Command::new(&deployment.native().path);
@@ -85,7 +86,7 @@ pub(super) async fn query_this_machine(args: &ConnectArgs, words: &[OsString]) -
     Ok(command.output().await.map_err(failed)?.stdout)
 }
 
-/// Query with all that the hosts share.
+/// Query to several hosts, and the state that their connections share.
 struct Query {
     connector: Connector,
     deployment: Deployment,
@@ -95,7 +96,8 @@ struct Query {
 
 impl Query {
     async fn answer_of(&self, host: &Host) -> Answer {
-        // A login has its own time limit, which waits until the user has typed a passphrase.
+        // The login is outside of `HOST_TIMEOUT`. It has its own time limit, which does not run while the
+        // user types a passphrase.
         let answer = match self.connector.connect(host, &self.progress).await {
             Ok(connection) => {
                 tokio::time::timeout(HOST_TIMEOUT, self.run_agent(host, connection)).await
@@ -128,7 +130,7 @@ impl Query {
     }
 }
 
-/// Combines the failures of all hosts into one.
+/// Combines the failures of all hosts into one; returns success if there are none.
 pub(super) fn conclude(failures: Vec<Failed>) -> Result<Exit, Failed> {
     let mut failures = failures.into_iter();
     let Some(mut first) = failures.next() else { return Ok(Exit::SUCCESS) };
@@ -136,7 +138,8 @@ pub(super) fn conclude(failures: Vec<Failed>) -> Result<Exit, Failed> {
     Err(first)
 }
 
-/// Decodes an answer that is one frame behind the agent's hello. A login shell may have printed text before it.
+/// Decodes an answer: the agent's `HELLO_MAGIC` and one frame. A login shell may have printed text before
+/// them.
 pub(super) fn decode<T: DeserializeOwned>(answer: &[u8], host: &str) -> Result<T, Failed> {
     let mut scanner = HelloScanner::default();
     let found = scanner.push(answer).ok().flatten();

@@ -1,7 +1,7 @@
 //! `rlaunch capture`: records the files that describe a host's hardware, in an archive that `topo --from` reads.
 //!
-//! The archive has a directory for each host with its files, by their paths: files of the kernel on devices, and the
-//! limits of the agent's process.
+//! The archive has a directory for each host, with the recorded files under their paths: files by which the
+//! kernel describes devices, and the limits of the agent's process.
 
 use super::agent_query;
 use crate::cli::args::{ConnectArgs, HostListArgs};
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use tar::{Archive, Builder, EntryType, Header};
 use tempfile::TempDir;
 
-/// Limit of an archive's size, in bytes.
+/// Maximum size of an archive, in bytes.
 const MAX_ARCHIVE: u64 = 1 << 30;
 
 /// Record the files that describe the hardware of hosts, for `rlaunch topo --from`.
@@ -41,7 +41,8 @@ pub(crate) struct CaptureArgs {
     pub(crate) connect: ConnectArgs,
 }
 
-/// Records all hosts at once and writes the archive. Hosts without an answer are left out of it, and are errors.
+/// Records all hosts at once and writes the archive. A host that does not answer is left out, and the verb
+/// fails.
 pub(super) async fn run(args: CaptureArgs, line: &CommandLine) -> Result<Exit, Failed> {
     let answers =
         agent_query::query_hosts(&args.hosts, args.connect, &line.config, "capture").await?;
@@ -63,7 +64,7 @@ pub(super) async fn run(args: CaptureArgs, line: &CommandLine) -> Result<Exit, F
     agent_query::conclude(failures)
 }
 
-/// Writes an archive, which gets its name when it is complete.
+/// Writes an archive to a temporary file, which is renamed to `path` when it is complete.
 fn write(path: &Path, recordings: &[(String, Recording)]) -> io::Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let mut file = tempfile::NamedTempFile::new_in(directory.unwrap_or(Path::new(".")))?;
@@ -104,7 +105,8 @@ fn append<W: io::Write>(
     }
 }
 
-/// Unpacks an archive into a directory with one for each host, and returns it with the names of the hosts, sorted.
+/// Unpacks an archive into a temporary directory, which has a subdirectory for each host. Also returns the
+/// names of the hosts, sorted.
 pub(super) fn unpack(path: &Path) -> Result<(TempDir, Vec<String>), Failed> {
     let name = path.display();
     let failed =

@@ -27,7 +27,6 @@ pub(crate) enum Shell {
     Fish,
 }
 
-/// Prints the script.
 pub(super) fn run(args: &CompletionsArgs) -> Result<Exit, Failed> {
     stdout::write(&script(args.shell));
     Ok(Exit::SUCCESS)
@@ -45,7 +44,7 @@ fn script(shell: Shell) -> Vec<u8> {
     script
 }
 
-/// Returns the definition without hidden options, which scripts would complete.
+/// Returns a copy of the definition without hidden options, which completion scripts would otherwise offer.
 fn without_hidden(command: &clap::Command) -> clap::Command {
     let shown = command.get_arguments().filter(|arg| !arg.is_hide_set()).cloned();
     let about = command.get_about().cloned().unwrap_or_default();

@@ -47,7 +47,6 @@ pub(crate) struct HostfileArgs {
     pub(crate) config: ConfigArgs,
 }
 
-/// Prints the hostfile.
 pub(crate) fn run(args: &HostfileArgs, line: &CommandLine) -> Result<Exit, Failed> {
     let options = HostOptions {
         lists: &args.hosts,
@@ -111,7 +110,7 @@ mod tests {
         let open = "# a host without a number has as many slots as GPUs, or one; ";
         let all = text(&[], Some(file), &[]);
         assert_eq!(all, format!("# hosts of F; {open}a slots=2; b; me@c slots=3; "));
-        // -H chooses hosts of the file, in its own order.
+        // -H chooses hosts of the hostfile, and decides their order.
         let chosen = text(&["c,a:1"], Some(file), &[]);
         assert_eq!(chosen, "# hosts of F; me@c slots=3; a slots=1; ");
         let left = text(&["n[1-4],a"], None, &["n[2-3]", "a"]);

@@ -1,4 +1,4 @@
-//! The verb or the job that a command line means.
+//! Parsing of a command line as a verb, a command for ranks, or a job.
 
 use super::Verb;
 use crate::cli::args::JobArgs;
@@ -7,17 +7,16 @@ use clap::{Command, CommandFactory, FromArgMatches, Subcommand, ValueHint};
 use rlaunch_bootstrap::client::command;
 use std::ffi::OsString;
 
-/// Parsed command line of rlaunch.
 #[derive(Debug)]
 pub(crate) enum Invocation {
     Verb(Box<Verb>, Box<CommandLine>),
-    /// Command for ranks with its words: `barrier`, or `kv get KEY`.
+    /// Command for use inside a rank, with its words: `barrier`, or `kv get KEY`.
     RankCommand(Vec<OsString>),
 }
 
 impl Invocation {
-    /// Parses a command line, the first word of which is the command's name. The second word is the verb; if it is
-    /// not one, the command line is that of a job.
+    /// Parses a command line, which begins with the command's name. If the second word is neither a verb nor
+    /// a command for ranks, the command line is that of a job.
     pub(crate) fn parse(typed: Vec<OsString>) -> Result<Invocation, UsageError> {
         let first = typed.get(1).and_then(|word| word.to_str()).unwrap_or_default();
         if Verb::has_subcommand(first) {
@@ -32,13 +31,13 @@ impl Invocation {
     }
 }
 
-/// Returns the definition of all that can be typed, for help, completions and manual pages. Nothing is parsed by
-/// it: the first word behind options would be a verb.
+/// Returns the definition of all options and verbs, for help, completions and manual pages. It is not used to
+/// parse jobs, since it takes the first word behind options for a verb.
 pub(super) fn definition() -> Command {
     let hint = ValueHint::CommandWithArguments;
     let job = JobArgs::command().mut_arg("argv", |argv| argv.value_hint(hint));
     let job = job.subcommand_negates_reqs(true).disable_help_subcommand(true);
-    // Otherwise the comment of `Verb` would replace them.
+    // `augment_subcommands` replaces both texts by the doc comment of `Verb`.
     let about = job.get_about().cloned().unwrap_or_default();
     let long_about = job.get_long_about().cloned().unwrap_or_default();
     Verb::augment_subcommands(job).about(about).long_about(long_about)

@@ -9,7 +9,8 @@ use crate::run::{self, dry_run};
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 
-/// Runs the job, or the dry run of it.
+/// Runs a job or its dry run. If the program is not found and resembles a verb, the failure has a hint with
+/// the verb.
 pub(super) async fn run(args: JobArgs, line: &CommandLine) -> Result<Exit, Failed> {
     let verb = verb_hint(&args);
     let job = lower::job_or_fail(args, &line.config)?;

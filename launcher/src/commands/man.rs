@@ -21,7 +21,6 @@ pub(crate) struct ManArgs {
     pub(crate) words: Vec<String>,
 }
 
-/// Prints the page.
 pub(super) fn run(args: &ManArgs) -> Result<Exit, Failed> {
     stdout::write(&page(&args.words)?);
     Ok(Exit::SUCCESS)
@@ -52,7 +51,7 @@ fn page(words: &[String]) -> Result<Vec<u8>, Failed> {
     Ok(page)
 }
 
-/// Options that no help or completion may show.
+/// Options that must not appear in any help or completion.
 #[cfg(test)]
 pub(super) const HIDDEN: [&str; 5] =
     ["ignored", "remark", "interfaces", "nnodes", "allow-run-as-root"];

@@ -66,7 +66,7 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    /// Runs the verb. `line` is its command line, with the settings that were found for it.
+    /// Runs the verb. `line` is its command line, with the settings from files and variables.
     pub(crate) async fn run(self, line: CommandLine) -> Result<Exit, Failed> {
         match self {
             Verb::Reap(args) => reap::run(args, &line).await,

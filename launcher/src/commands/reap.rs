@@ -33,7 +33,7 @@ pub(crate) struct ReapArgs {
     pub(crate) connect: ConnectArgs,
 }
 
-/// Reaps on all hosts at once and prints a line for each.
+/// Runs the agent's `reap` on all hosts at once, and prints a line for each host.
 pub(super) async fn run(args: ReapArgs, line: &CommandLine) -> Result<Exit, Failed> {
     if args.connect.container.as_ref().is_some_and(Container::is_image) {
         let message = "a container that is started from an image ends with its job";
@@ -52,7 +52,8 @@ pub(super) async fn run(args: ReapArgs, line: &CommandLine) -> Result<Exit, Fail
     agent_query::conclude(failures)
 }
 
-/// Returns the agent's report, which is the last line of its output.
+/// Returns the agent's report, which is the last line of its output. Fails if there is none, or if processes
+/// are left.
 fn parse_report(answer: &[u8], host: &str) -> Result<String, Failed> {
     let text = String::from_utf8_lossy(answer);
     let failed = |cause: String| Failed::new(Exit::HOST, format!("{host}: {cause}"));

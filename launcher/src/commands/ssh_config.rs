@@ -36,7 +36,6 @@ pub(crate) struct SshConfigArgs {
     pub(crate) ssh: SshArgs,
 }
 
-/// Prints the configuration of each host.
 pub(super) fn run(args: &SshConfigArgs) -> Result<Exit, Failed> {
     let usage = |error: &dyn std::error::Error| Failed::from_error(Exit::USAGE, error);
     let hosts = hosts::parse(&args.hosts).map_err(|error| usage(&error))?;

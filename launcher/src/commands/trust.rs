@@ -64,7 +64,7 @@ fn resolve(typed: Option<&Path>) -> PathBuf {
     }
 }
 
-/// Prints the effects of a file, and then records that it is trusted with this content.
+/// Prints the effects of a file, and then records that the user trusts it with this content.
 fn review_and_trust(path: &Path, env: &ProcessEnv) -> Result<String, ConfigError> {
     let review = Review::read(path, JobArgs::command())?;
     let name = path.display();

@@ -1,4 +1,4 @@
-//! Hint for a job whose program was meant as a verb: it was mistyped, or typed behind options.
+//! Hint for a job whose program was meant as a verb: the verb was mistyped, or typed behind options.
 
 use super::invocation::definition;
 use crate::cli::args::JobArgs;
@@ -7,7 +7,7 @@ use rlaunch_bootstrap::client::command;
 use rlaunch_console::shell::quoted;
 use std::ffi::{OsStr, OsString};
 
-/// Returns a hint with the command line of the verb, if the program resembles one.
+/// Returns a hint with the command line of a verb; `None` if the program resembles no verb.
 pub(super) fn verb_hint(args: &JobArgs) -> Option<String> {
     let (program, arguments) = args.command.argv.split_first()?;
     let at = args.typed.len().checked_sub(arguments.len() + 1)?;
@@ -23,8 +23,9 @@ pub(super) fn verb_hint(args: &JobArgs) -> Option<String> {
     Some(format!("for the verb: rlaunch {verb}{}", words.collect::<String>()))
 }
 
-/// Finds the verb that a word is or resembles, and the words to type behind it: those that were typed, if the verb
-/// accepts them. Commands for ranks take no options before them.
+/// Finds the verb that `word` is or resembles, and the words to type behind it: `typed`, if the verb accepts
+/// them, or else `--help`. Commands for ranks are considered only if no options precede `word`, since they
+/// take none.
 fn nearest_verb(
     word: &str,
     typed: Vec<OsString>,

@@ -28,57 +28,61 @@ use std::path::PathBuf;
 use std::time::Duration;
 use stdin::Stdin;
 
-/// Specification of a job.
+/// Job as the user asked for it, with all options checked.
 pub(crate) struct JobSpec {
     pub(crate) id: JobId,
-    /// Hosts in the order of the user, or this machine if the user named none. Programs may have their own.
+    /// Hosts in the user's order; this machine if none were named or allocated. A program may have other
+    /// hosts ([`AppSpec::hosts`]).
     pub(crate) hosts: Vec<Host>,
-    /// Whether ranks run on this machine, without SSH and outside of a container.
+    /// Whether all ranks run on this machine, without SSH and outside of a container.
     pub(crate) is_local: bool,
     pub(crate) map_by: MapBy,
-    /// Numbering of ranks; `None` for the order in which they are dealt out.
+    /// `--rank-by`: the numbering of ranks. `None` numbers them in the order in which `map_by` assigns them
+    /// to slots.
     pub(crate) rank_by: Option<RankBy>,
     pub(crate) oversubscribe: bool,
     /// Programs, at least one.
     pub(crate) apps: Vec<AppSpec>,
-    /// The programs are services: the job ends as soon as any rank exits.
+    /// Whether the programs are services, so that the job ends as soon as any rank exits.
     pub(crate) serve: bool,
-    /// Whole command line of rlaunch.
+    /// Whole command line of rlaunch, as the user typed it.
     pub(crate) typed: Vec<OsString>,
-    /// Pass on none of this shell's variables except those of `-x` and `--env-file`, not even to ranks on this
-    /// machine.
+    /// Whether ranks get none of this shell's variables except those of `-x` and `--env-file`. This includes
+    /// ranks on this machine.
     pub(crate) no_env: bool,
-    /// Variables that a login shell on a host sets override those passed on from this shell.
+    /// Whether variables that a login shell sets on a host override those passed on from this shell.
     pub(crate) login: bool,
     pub(crate) options: Options,
     pub(crate) preload: Vec<Preload>,
     pub(crate) singleton: SingletonPolicy,
     pub(crate) stdin: Stdin,
     pub(crate) output: OutputOptions,
-    /// Time between TERM and KILL.
+    /// Time between SIGTERM and SIGKILL when ranks are ended.
     pub(crate) kill_after: Duration,
-    /// Time without a message after which a node is lost.
+    /// Node timeout: a node from which nothing is received for this time is lost, and a node that receives
+    /// nothing from the launcher for this time ends its ranks.
     pub(crate) node_timeout: Duration,
     pub(crate) timeout: Option<Duration>,
     pub(crate) continue_on_error: bool,
     pub(crate) port_range: PortRange,
-    /// `--master-port`.
+    /// `--master-port`: the value of MASTER_PORT; `None` if rlaunch chooses a port.
     pub(crate) master_port: Option<u16>,
-    /// Addresses that agents use among themselves.
+    /// Constraints on the addresses by which agents reach each other.
     pub(crate) oob: addresses::Choice,
-    /// `--radix`: the limit of an agent's children in the tree.
+    /// `--radix`: the maximum number of an agent's children in the tree of agents; `None` if it depends on
+    /// the number of nodes.
     pub(crate) radix: Option<u32>,
     /// Secret that the agents of this job share.
     pub(crate) secret: Secret,
     /// Token by which ranks of this job authenticate.
     pub(crate) token: Token,
     pub(crate) show: Vec<Show>,
-    /// Set if no rank is to be started.
+    /// Kind of dry run; `None` if ranks are started.
     pub(crate) dry_run: Option<DryRun>,
-    /// Set if the job may be restarted.
+    /// Limit and number of restarts; `None` if the job is never restarted.
     pub(crate) restarts: Option<Restarts>,
     pub(crate) connect: ConnectOptions,
-    /// Destination of events: a file, or `fd:N`.
+    /// `--events`: the path of a file, or `fd:N` for an open file descriptor.
     pub(crate) events: Option<String>,
     /// Whether a record of the job is kept.
     pub(crate) is_recorded: bool,
@@ -86,11 +90,11 @@ pub(crate) struct JobSpec {
     pub(crate) ranks_to_stderr: bool,
 }
 
-/// File to copy to hosts.
+/// `--preload`: a file to copy to the hosts.
 #[derive(Clone, Debug)]
 pub(crate) struct Preload {
     pub(crate) file: PreloadFile,
-    /// Path on this machine.
+    /// Path of the file on this machine.
     pub(crate) source: PathBuf,
 }
 
@@ -100,23 +104,24 @@ impl JobSpec {
         &self.apps[0]
     }
 
-    /// Tells whether the user set a variable, for any program.
+    /// Tells whether any program gets the variable `name` from this shell, from `-x` or from `--env-file`.
     pub(crate) fn sets_variable(&self, name: &str) -> bool {
         self.apps.iter().any(|app| app.env.iter().any(|var| var.name == name))
     }
 
-    /// Tells whether a host's slots are the number of its GPUs, which only its agent knows.
+    /// Tells whether any host has as many slots as GPUs, a number that only the host's agent knows.
     pub(crate) fn has_slots_from_gpus(&self) -> bool {
         let is_open = |host: &Host| host.slots_by == SlotsBy::Open;
         !matches!(self.map_by, MapBy::Ppr(_)) && self.hosts.iter().any(is_open)
     }
 
-    /// Maps ranks to the hosts, whose slots must be known.
+    /// Maps the job's ranks to its hosts. The number of slots of every host must be known.
     pub(crate) fn map_ranks(&self) -> Result<RankMap, MapError> {
         self.map_ranks_to(&self.hosts)
     }
 
-    /// Maps ranks to these hosts in place of the job's own, once their slots are known.
+    /// Maps the job's ranks to `hosts` in place of [`JobSpec::hosts`], once agents have reported the number
+    /// of slots.
     pub(crate) fn map_ranks_to(&self, hosts: &[Host]) -> Result<RankMap, MapError> {
         let by = |hosts: &[Host], ranks| {
             let map = RankMap::by(self.map_by, hosts, ranks, self.oversubscribe)?;
@@ -128,7 +133,8 @@ impl JobSpec {
         }
     }
 
-    /// Returns the user's choices for ranks. A network chosen by variables of the first program is that of all ranks.
+    /// Returns the user's choices for the configuration of ranks. Variables of the first program that choose
+    /// a network apply to the ranks of all programs.
     pub(crate) fn wishes(&self) -> UserChoices<'_> {
         UserChoices { options: &self.options, env: &self.first().env }
     }
@@ -141,7 +147,6 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N], NoRandom> {
     filled.map(|()| bytes).map_err(|_| NoRandom)
 }
 
-/// Error of a system that has no source of random numbers.
 #[derive(Debug, thiserror::Error)]
 #[error("the system has no source of random numbers")]
 pub(crate) struct NoRandom;

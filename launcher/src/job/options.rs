@@ -1,4 +1,4 @@
-//! Options of a job as types: dry runs, explanations, output, restarts.
+//! Types of a job's options: dry runs, `--show`, output of ranks, restarts.
 
 use crate::job::tag_pattern::TagPattern;
 use rlaunch_bootstrap::env as names;
@@ -14,7 +14,7 @@ pub(crate) enum DryRun {
     Offline,
 }
 
-/// Subject of `--show`.
+/// Value of `--show`: the subject to explain before ranks start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Show {
     RankTable(ShowFormat),
@@ -23,7 +23,7 @@ pub(crate) enum Show {
     Env,
 }
 
-/// Format of an explanation.
+/// Output format of a subject of `--show`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ShowFormat {
     Text,
@@ -47,7 +47,6 @@ impl FromStr for Show {
     }
 }
 
-/// Options for the output of ranks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OutputOptions {
     /// Tag at the start of each line.
@@ -65,7 +64,7 @@ impl OutputOptions {
     }
 }
 
-/// Limit and number of a job's restarts.
+/// Restarts of a job: how many are allowed, and how many were made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Restarts {
     pub(crate) max: u32,
@@ -73,17 +72,18 @@ pub(crate) struct Restarts {
 }
 
 impl Restarts {
-    /// Returns the state of the first attempt.
+    /// Returns the restarts in the first attempt at a job: none made, and `max` allowed.
     pub(crate) fn up_to(max: u32) -> Restarts {
         Restarts { max, done: 0 }
     }
 
-    /// Returns the state of the next attempt, if there may be one.
+    /// Returns the restarts in the next attempt, one more; `None` if the limit is reached.
     pub(crate) fn next(self) -> Option<Restarts> {
         (self.done < self.max).then_some(Restarts { done: self.done + 1, ..self })
     }
 
-    /// Returns the variables of ranks with these numbers, named as torchrun's, without those that `-x` sets.
+    /// Returns the variables that give ranks these numbers, by the names that torchrun uses and by rlaunch's
+    /// own. The names in `explicit`, which the user set, are left out.
     pub(crate) fn env(self, explicit: &[String]) -> Vec<(String, String)> {
         let all = [
             (names::TORCHELASTIC_RESTART_COUNT, self.done),

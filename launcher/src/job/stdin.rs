@@ -1,4 +1,4 @@
-//! `--stdin`: which ranks have a standard input, and its source.
+//! `--stdin`: which ranks read standard input, and the source of that input.
 
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_console::exit::Exit;
@@ -51,7 +51,6 @@ pub(crate) enum Readers {
     All,
 }
 
-/// Error in `--stdin`.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StdinError {
     #[error("cannot read {} (--stdin)", path.display())]
@@ -59,15 +58,15 @@ pub(crate) enum StdinError {
 }
 
 impl StdinError {
-    /// Returns a hint on the values of the option.
     pub(crate) fn hint(&self) -> Option<String> {
         Some("--stdin takes a rank, all, none or a file".into())
     }
 }
 
 impl Stdin {
-    /// Follows the option. Without it, rank 0 reads standard input if that is a pipe or a file; a terminal is not
-    /// read, since that would stop a job in the background.
+    /// Determines the source and the readers of standard input from the value of `--stdin`. Without the
+    /// option, rank 0 reads standard input if that is a pipe, a socket or a file. A terminal is not read,
+    /// since reading it would stop an rlaunch that runs in the background.
     pub(crate) fn from_option(option: Option<&StdinArg>) -> Result<Stdin, StdinError> {
         let own = |readers| Stdin { readers, file: None };
         match option {
@@ -86,14 +85,13 @@ impl Stdin {
         }
     }
 
-    /// Returns the standard input of a restarted job: a file is read again, but what was read of this process's own
-    /// standard input is gone.
+    /// Returns the standard input of a restarted job. A file is read again. Without a file no rank reads
+    /// standard input, since the first attempt may have consumed it.
     pub(crate) fn for_restart(self) -> Stdin {
         let readers = if self.file.is_some() { self.readers } else { Readers::None };
         Stdin { readers, ..self }
     }
 
-    /// Tells whether a rank reads standard input.
     pub(crate) fn is_read_by(&self, rank: Rank) -> bool {
         match self.readers {
             Readers::None => false,
@@ -102,7 +100,7 @@ impl Stdin {
         }
     }
 
-    /// Checks that the rank of the option exists among `ranks` ranks.
+    /// Returns an error if `--stdin` names a rank that does not exist in a job of `ranks` ranks.
     pub(crate) fn check(&self, ranks: u32) -> Result<(), Failed> {
         match self.readers {
             Readers::One(Rank(rank)) if rank >= ranks => {

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Limit of a pattern's length, in bytes.
+/// Maximum length of a pattern, in bytes.
 const MAX_BYTES: usize = 256;
 
-/// Tag with placeholders for the line's rank, host and time.
+/// Parsed pattern of a tag: text with placeholders for the rank, host and time of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TagPattern(Vec<Part>);
 
@@ -31,7 +31,7 @@ pub(crate) struct LineOrigin {
     pub(crate) pid: Option<u32>,
 }
 
-/// Error in a pattern.
+/// Error in the value of `--tag-output`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PatternError {
     #[error("it is empty")]
@@ -95,7 +95,7 @@ impl FromStr for TagPattern {
     }
 }
 
-/// Formats the pattern as it is typed.
+/// Formats the pattern as the user types it.
 impl fmt::Display for TagPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|part| match part {
@@ -117,12 +117,13 @@ impl TagPattern {
         }
     }
 
-    /// Tells whether the tag has the time at which a line was written.
+    /// Tells whether the pattern has `%t`, the time at which a line was written.
     pub(crate) fn has_time(&self) -> bool {
         self.0.contains(&Part::Time)
     }
 
-    /// Makes the tag of a line that was written at `time`; unknown values are `-`.
+    /// Formats the tag of a line that was written at `time`, which is empty if unknown. Unknown values are
+    /// printed as `-`.
     pub(crate) fn format(&self, origin: &LineOrigin, time: &str) -> String {
         let mut tag = String::new();
         for part in &self.0 {

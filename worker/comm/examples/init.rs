@@ -1,5 +1,5 @@
-//! Measures how long it takes to create a communicator, and prints `ready MICROSECONDS`. With an
-//! argument all ranks begin at that time, in seconds since 1970.
+//! Measures how long it takes to create a communicator, and prints `ready MICROSECONDS`. An
+//! optional argument is the time, in seconds since 1970, at which all ranks begin.
 
 use rlaunch_comm::Communicator;
 use std::error::Error;

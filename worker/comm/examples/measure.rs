@@ -1,8 +1,8 @@
 //! Measures messages and collectives: `measure SECONDS BATCHES BENCHMARK/BYTES/COUNT...`
 //!
-//! For each row, rank 0 prints `BENCHMARK/BYTES`, the seconds per operation (median over the
-//! batches), the repetitions per batch, and the seconds per operation of the fastest batch. A batch
-//! has at least COUNT repetitions, and enough to take SECONDS.
+//! For each BENCHMARK/BYTES/COUNT, rank 0 prints a line: `BENCHMARK/BYTES`, the seconds per
+//! operation (median over the batches), the repetitions per batch, and the seconds per operation of
+//! the fastest batch. A batch has at least COUNT repetitions, and enough to take SECONDS.
 
 use std::error::Error;
 use std::time::Duration;

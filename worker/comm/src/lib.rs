@@ -1,14 +1,14 @@
 //! Messages and collectives between the ranks of a job, over shared memory, TCP and RDMA.
 //!
-//! `README.md` describes what the library offers. Each folder uses only folders above it in this
+//! `README.md` introduces the library with examples. Each folder uses only folders above it in this
 //! table:
 //!
 //! | folder | contents |
 //! |---|---|
 //! | `types` | elements, reduction operations, errors |
 //! | `transport` | links, which carry packets between two ranks: shared memory, TCP, RDMA, simulation |
-//! | `collectives` | collective algorithms as data, the choice between them, vectorised reductions |
-//! | `progress` | the engine that matches messages and runs collectives, and how a process waits for it |
+//! | `collectives` | collective algorithms as lists of steps, the choice between them, vectorised reductions |
+//! | `progress` | the engine that matches messages with receives and runs collectives, and waits for their results |
 //! | `connect` | how ranks on different nodes authenticate each other and connect |
 //! | `api` | the public calls |
 //! | `testing` | simulated jobs with a seeded schedule, and entry points for fuzzers |

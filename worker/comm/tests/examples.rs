@@ -1,9 +1,11 @@
-//! Runs the Rust examples with one rank. The C and Python libraries test theirs themselves.
+//! Tests that run the Rust examples with one rank. The C and Python libraries have tests for their
+//! own examples.
 
 use std::process::Command;
 use std::{env, io};
 
-/// Returns whether an example succeeded, and its output. Cargo has built it beside this test.
+/// Runs an example, which Cargo has built beside this test. Returns whether it succeeded, and its
+/// standard output.
 fn said(example: &str) -> io::Result<(bool, String)> {
     let deps = env::current_exe()?;
     let built = deps.ancestors().nth(2).ok_or(io::ErrorKind::NotFound)?;

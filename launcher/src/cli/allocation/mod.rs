@@ -1,4 +1,4 @@
-//! Hosts that a scheduler has allocated for this shell, found in its environment variables.
+//! Hosts that a scheduler has allocated, found in this shell's environment variables.
 //!
 //! | file | subject |
 //! |---|---|
@@ -17,19 +17,19 @@ pub(crate) use slurm::SlurmError;
 use crate::hosts::Host;
 use std::ffi::OsString;
 
-/// Allocation of a scheduler.
+/// Hosts that a scheduler has allocated.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Allocation {
     pub(crate) hosts: Vec<Host>,
-    /// Name of the allocation and its variable, as in `hosts of SOURCE: a, b`.
+    /// Description of the allocation for messages: `Slurm's job 4711 (SLURM_JOB_NODELIST)`.
     pub(crate) source: String,
 }
 
-/// Source of allocated hosts.
+/// Hosts that environment variables name, by the kind of variables.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum AllocatedHosts {
     Scheduler(Allocation),
-    /// Configuration of mpirun or mpiexec.
+    /// Hosts of mpirun's or mpiexec's configuration.
     MpiJob(MpiJob),
 }
 
@@ -43,7 +43,6 @@ pub(crate) enum AllocationError {
 }
 
 impl AllocationError {
-    /// Returns what the user can do about the error.
     pub(crate) fn hint(&self) -> String {
         let variable = match self {
             AllocationError::Slurm(_) => slurm::NODES,
@@ -53,7 +52,8 @@ impl AllocationError {
     }
 }
 
-/// Finds the hosts of Slurm, or else of PBS, or else of mpirun's configuration.
+/// Finds the hosts of Slurm, or else of PBS, or else of mpirun's configuration; `None` if no variable names
+/// hosts.
 pub(crate) fn find(
     env: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Option<AllocatedHosts>, AllocationError> {
@@ -66,7 +66,7 @@ pub(crate) fn find(
     Ok(MpiJob::from_environment(env).map(AllocatedHosts::MpiJob))
 }
 
-/// Returns the text of a variable, unless it is empty.
+/// Returns the text of a variable without surrounding spaces; `None` if that is empty.
 fn text(env: &impl Fn(&str) -> Option<OsString>, name: &str) -> Option<String> {
     let value = env(name)?.to_string_lossy().trim().to_owned();
     Some(value).filter(|value| !value.is_empty())

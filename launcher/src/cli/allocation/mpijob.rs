@@ -8,8 +8,8 @@ use rlaunch_console::text;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Variables that name a hostfile: of Open MPI up to 4 and from 5 on, MPICH, Intel MPI. The first that is set takes
-/// effect.
+/// Variables that name a hostfile: of Open MPI up to version 4, of Open MPI from version 5 on, of MPICH, and
+/// of Intel MPI. The first that is set takes effect.
 const HOSTFILES: &[&str] = &[
     "OMPI_MCA_orte_default_hostfile",
     "PRTE_MCA_prte_default_hostfile",
@@ -17,7 +17,7 @@ const HOSTFILES: &[&str] = &[
     "I_MPI_HYDRA_HOST_FILE",
 ];
 
-/// Variables that name a remote shell, and those that name its options.
+/// Pairs of variables: the first names a remote shell, the second has options for it.
 const SHELLS: &[(&str, &str)] = &[
     ("OMPI_MCA_plm_rsh_agent", "OMPI_MCA_plm_rsh_args"),
     ("PRTE_MCA_plm_ssh_agent", "PRTE_MCA_plm_ssh_args"),
@@ -26,20 +26,20 @@ const SHELLS: &[(&str, &str)] = &[
     ("I_MPI_HYDRA_BOOTSTRAP_EXEC", "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"),
 ];
 
-/// Variables that name a remote shell by its kind.
+/// Variables that name the kind of a remote shell, such as `ssh` or `rsh`, and not a command.
 const KINDS: &[&str] = &["HYDRA_LAUNCHER", "HYDRA_BOOTSTRAP", "I_MPI_HYDRA_BOOTSTRAP"];
 
-/// Hosts of mpirun's configuration and the remote shell that reaches them.
+/// Hostfile and remote shell that variables configure for mpirun.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct MpiJob {
     hostfile: PathBuf,
     /// Variable that names the hostfile.
     variable: &'static str,
-    /// Variable that names a remote shell, and the shell's command line.
+    /// Variable that configures a remote shell, and the shell's command line; `None` for rlaunch's own SSH.
     shell: Option<(&'static str, String)>,
 }
 
-/// Hostfile of mpirun's configuration that cannot be read.
+/// Error in the hostfile that a variable of mpirun names.
 #[derive(Debug, thiserror::Error)]
 #[error("the hosts of {variable}")]
 pub(crate) struct MpiJobError {
@@ -48,7 +48,6 @@ pub(crate) struct MpiJobError {
 }
 
 impl MpiJobError {
-    /// Returns what the user can do about the error.
     pub(crate) fn hint(&self) -> String {
         format!("-H names hosts in its place; with `unset {}` the job runs here", self.variable)
     }
@@ -59,7 +58,7 @@ impl MpiJob {
     pub(crate) fn from_environment(env: impl Fn(&str) -> Option<OsString>) -> Option<MpiJob> {
         let set = |name: &str| env(name).filter(|value| !value.is_empty());
         let text = |name: &str| Some(set(name)?.to_string_lossy().trim().to_owned());
-        // `none` stands for no file in Open MPI.
+        // In Open MPI, the value `none` stands for no file.
         let file = |name: &&'static str| Some((*name, set(name).filter(|file| file != "none")?));
         let (variable, hostfile) = HOSTFILES.iter().find_map(file)?;
         let named = SHELLS.iter().find_map(|(name, args)| Some((*name, text(name)?, text(args))));
@@ -77,30 +76,30 @@ impl MpiJob {
         Some(MpiJob { hostfile: hostfile.into(), variable, shell })
     }
 
-    /// Reads the hosts of the hostfile.
     pub(crate) fn hosts(&self) -> Result<Vec<Host>, MpiJobError> {
         let variable = self.variable;
         hostfile::read(&self.hostfile).map_err(|source| MpiJobError { variable, source })
     }
 
-    /// Returns the remote shell; `None` if rlaunch's own SSH does the same.
+    /// Returns the remote shell; `None` if rlaunch's own SSH can take its place.
     pub(crate) fn rsh(&self) -> Result<Option<Rsh>, RshError> {
         self.shell.as_ref().map(|(name, words)| Rsh::parse(name, words)).transpose()
     }
 
-    /// Names the source: `/etc/mpi/hostfile (OMPI_MCA_orte_default_hostfile)`.
+    /// Returns the hostfile and its variable for messages: `/etc/mpi/hostfile (HYDRA_HOST_FILE)`.
     pub(crate) fn source(&self) -> String {
         format!("{} ({})", self.hostfile.display(), self.variable)
     }
 
-    /// Describes the origin: `hosts of /etc/mpi/hostfile (OMPI_MCA_orte_default_hostfile): a, b`.
+    /// Describes the origin of `hosts`: `hosts of /etc/mpi/hostfile (HYDRA_HOST_FILE): a, b; by rsh`.
     pub(crate) fn origin(&self, hosts: &[Host]) -> String {
         let by = self.shell.as_ref().map(|(_, words)| format!("; by {words}")).unwrap_or_default();
         format!("hosts of {}: {}{by}", self.source(), text::list(hosts))
     }
 }
 
-/// Joins a remote shell and its options to one command line; returns `None` if rlaunch's own SSH does the same.
+/// Joins a remote shell and its options to one command line; returns `None` if rlaunch's own SSH can take its
+/// place.
 pub(crate) fn shell_command(command: &str, args: Option<String>) -> Option<String> {
     // Open MPI takes the first of `ssh : rsh` that is installed.
     let command = command.split(" : ").next().unwrap_or_default().trim();
@@ -131,7 +130,8 @@ fn only_retries(args: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Returns the hostfile's variable and the remote shell's command line.
+    /// Reads the variables `settings`, and returns the hostfile's variable and the remote shell's command
+    /// line.
     fn parsed(settings: &[(&str, &str)]) -> Option<(&'static str, Option<String>)> {
         let value =
             |name: &str| settings.iter().find(|(n, _)| *n == name).map(|(_, v)| OsString::from(v));

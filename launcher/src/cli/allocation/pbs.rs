@@ -6,12 +6,11 @@ use crate::hosts::{Host, SlotsBy};
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Variable that names the file.
+/// Variable that names the file with the allocated hosts.
 pub(super) const FILE: &str = "PBS_NODEFILE";
 /// Variable of Torque with the number of allocated CPUs on each node, for files with a line for each node.
 const CPUS_PER_NODE: &str = "PBS_NUM_PPN";
 
-/// Error in an allocation of PBS.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PbsError {
     #[error("the hosts of {FILE}")]
@@ -20,8 +19,8 @@ pub(crate) enum PbsError {
     CpusPerNode(String),
 }
 
-/// Reads the allocation, if there is one. A host has a slot for each of its lines; if no host has two lines, each has
-/// the number of slots that Torque's variable says.
+/// Reads the allocation, if there is one. A host has a slot for each of its lines. If every host has only one
+/// line, each has the number of slots in Torque's variable, or one slot without that variable.
 pub(super) fn hosts(
     env: &impl Fn(&str) -> Option<OsString>,
 ) -> Result<Option<Allocation>, PbsError> {
@@ -72,7 +71,7 @@ mod tests {
             assert_eq!(found, wanted, "{text}");
         };
         expect("a\na\nb\n", None, &[("a", 2), ("b", 1)]);
-        // The lines have Torque's number already.
+        // Each host has a line for each of its slots, so Torque's number has no effect.
         expect("a\na\nb\nb\n", Some("2"), &[("a", 2), ("b", 2)]);
         expect("a\nb\n", Some("4"), &[("a", 4), ("b", 4)]);
         expect("a\nb\n", None, &[("a", 1), ("b", 1)]);

@@ -5,16 +5,15 @@ use crate::hosts::ranges::MAX_HOSTS;
 use crate::hosts::{self, Host, HostsError, SlotsBy};
 use std::ffi::OsString;
 
-/// Variable with the nodes: `n[01-03],login`.
+/// Variable that lists the nodes: `n[01-03],login`.
 pub(super) const NODES: &str = "SLURM_JOB_NODELIST";
 /// Name of that variable before Slurm 2.
 const OLD_NODES: &str = "SLURM_NODELIST";
 /// Variable with the number of tasks on each node, in the order of the nodes: `2(x3),1`.
 const TASKS: &str = "SLURM_TASKS_PER_NODE";
-/// Variable with the number of tasks on every node, if the user set it.
+/// Variable with the number of tasks on every node, which Slurm sets only if the user chose that number.
 const TASKS_PER_NODE: &str = "SLURM_NTASKS_PER_NODE";
 
-/// Error in an allocation of Slurm.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SlurmError {
     #[error("the nodes of {variable}")]
@@ -25,8 +24,8 @@ pub(crate) enum SlurmError {
     Lengths { value: String, counts: usize, nodes: usize },
 }
 
-/// Reads the allocation, if there is one. A node has a slot for each task that Slurm would start there, or one slot
-/// if no variable says how many.
+/// Reads the allocation, if there is one. A node has a slot for each task that Slurm would start there, or
+/// one slot if no variable has the number of tasks.
 pub(super) fn hosts(
     env: &impl Fn(&str) -> Option<OsString>,
 ) -> Result<Option<Allocation>, SlurmError> {
@@ -44,7 +43,7 @@ pub(super) fn hosts(
     Ok(Some(Allocation { hosts, source: format!("Slurm's job{job} ({variable})") }))
 }
 
-/// Returns the number of tasks on each node; empty if no variable says.
+/// Returns the number of tasks on each node, in the order of the nodes; empty if no variable has it.
 fn tasks(env: &impl Fn(&str) -> Option<OsString>, nodes: usize) -> Result<Vec<u32>, SlurmError> {
     if let Some(value) = text(env, TASKS) {
         let counts = counts(&value);

@@ -1,4 +1,5 @@
-//! Hidden options: other launchers' options that no documented option stands for are translated to them.
+//! Hidden options. Another launcher's option is translated to one of them if no documented option has its
+//! meaning.
 
 use crate::hosts::Host;
 use crate::hosts::addresses::Preference;
@@ -19,7 +20,7 @@ pub(crate) struct CompatArgs {
     nnodes: Option<usize>,
 }
 
-/// Error of a job whose hosts are more or fewer than `--nnodes`.
+/// Error if the number of a job's hosts is not that of `--nnodes`.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("--nnodes {expected}, but there {}: {hosts}", are(*.found))]
 pub(crate) struct NodeCountError {
@@ -41,7 +42,7 @@ fn parse_nodes(text: &str) -> Result<usize, String> {
 }
 
 impl CompatArgs {
-    /// Checks that the job has as many hosts as `--nnodes` says.
+    /// Checks that the job has as many hosts as `--nnodes` says, if the option is given.
     pub(crate) fn check_nodes(&self, hosts: &[Host]) -> Result<(), NodeCountError> {
         match self.nnodes {
             Some(expected) if expected != hosts.len() => {

@@ -15,7 +15,7 @@
 //! | `compat` | hidden options that only other launchers' options are translated to |
 //! | `values` | parsers of values |
 //!
-//! The options of one verb are beside the verb, in [`crate::commands`].
+//! Options of a single verb are defined with that verb, in [`crate::commands`].
 
 mod compat;
 mod config;
@@ -45,7 +45,7 @@ pub(crate) use termination::TerminationArgs;
 use clap::Parser;
 use std::ffi::OsString;
 
-/// Options that `rlaunch -h` shows.
+/// Long names of the options that `rlaunch -h` shows. `rlaunch --help` shows all options.
 pub(crate) const COMMON: [&str; 10] = [
     "host",
     "hostfile",

@@ -149,7 +149,6 @@ pub(crate) struct MeshArgs {
 }
 
 impl MeshArgs {
-    /// Returns the options in the form that the mesh takes.
     pub(crate) fn options(&self) -> MeshOptions {
         MeshOptions {
             mode: self.mode,

@@ -79,7 +79,7 @@ pub(crate) struct ProgramArgs {
 }
 
 impl ProgramArgs {
-    /// Parses the words between two `:`, which may have other launchers' options.
+    /// Parses the options and the program between two `:`. Options of other launchers are translated.
     pub(crate) fn parse(words: &[OsString]) -> Result<(ProgramArgs, Notices), clap::Error> {
         let command = ProgramArgs::command();
         let mut typed: Vec<OsString> = vec![command.get_name().into()];
@@ -90,7 +90,8 @@ impl ProgramArgs {
     }
 }
 
-/// Replaces the error for an unknown option that is one of the job's.
+/// Replaces the error for an unknown option behind a `:`, if the job has that option. The new error says that
+/// the option goes before the first program.
 fn hint_at_job_option(error: clap::Error) -> clap::Error {
     let text = error.to_string();
     let word = text.split('\'').nth(1).filter(|_| error.kind() == ErrorKind::UnknownArgument);
@@ -107,13 +108,14 @@ fn hint_at_job_option(error: clap::Error) -> clap::Error {
 }
 
 /// Splits a command line at every `:` into the words of each program. The command's name is the first word of
-/// the first program. `\:` becomes an argument `:`.
+/// the first program. The word `\:` becomes `:`.
 pub(crate) fn split_programs(typed: &[OsString]) -> Vec<Vec<OsString>> {
     let words = |part: &[OsString]| part.iter().map(unescape).collect();
     typed.split(|word| word == ":").map(words).collect()
 }
 
-/// Removes one backslash from words of backslashes and a colon: `\:` becomes `:`, and `\\:` becomes `\:`.
+/// Removes one backslash from a word that has only backslashes before a colon: `\:` becomes `:`, and `\\:`
+/// becomes `\:`.
 fn unescape(word: &OsString) -> OsString {
     let bytes = word.as_bytes();
     match bytes.strip_prefix(b"\\") {

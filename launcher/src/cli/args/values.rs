@@ -1,10 +1,10 @@
-//! Parsers of options' values. An error says which values are accepted.
+//! Parsers of options' values. The error of each says which values are accepted.
 
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::protocol::control::BEAT;
 use std::time::Duration;
 
-/// Parses the id of a job.
+/// Parses the id of a job: 32 hexadecimal digits.
 pub(crate) fn parse_job_id(text: &str) -> Result<String, String> {
     let is_id = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_id.then(|| text.to_owned()).ok_or_else(|| "32 hexadecimal digits".to_owned())
@@ -15,27 +15,27 @@ pub(crate) fn parse_ranks(text: &str) -> Result<u32, String> {
     ranks.ok_or_else(|| "a number of ranks, 1 or more".to_owned())
 }
 
-/// Parses seconds from 0 to 3600.
+/// Parses a number of seconds from 0 to 3600, which may have a fraction.
 pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "a number of seconds".to_owned())?;
     let duration = Duration::try_from_secs_f64(seconds);
     duration.ok().filter(|d| d.as_secs() <= 3600).ok_or_else(|| "0 to 3600 seconds".to_owned())
 }
 
-/// Parses the silence after which a host is given up: two heartbeats at least.
+/// Parses a node timeout in seconds: at least two beats ([`BEAT`]), at most 3600.
 pub(crate) fn parse_silence(text: &str) -> Result<Duration, String> {
     let silence = parse_seconds(text).ok().filter(|&silence| silence >= BEAT * 2);
     silence.ok_or_else(|| format!("{} to 3600 seconds", BEAT.as_secs() * 2))
 }
 
-/// Parses seconds above 0.
+/// Parses a number of seconds above 0, which may have a fraction.
 pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "a number of seconds".to_owned())?;
     let duration = Duration::try_from_secs_f64(seconds).ok();
     duration.filter(|d| !d.is_zero()).ok_or_else(|| "more than 0 seconds".to_owned())
 }
 
-/// Ports that eRDMA's compat mode uses.
+/// Ports that eRDMA's compat mode takes for itself.
 const ERDMA_PORTS: std::ops::RangeInclusive<u16> = 30608..=30623;
 
 pub(crate) fn parse_master_port(text: &str) -> Result<u16, String> {

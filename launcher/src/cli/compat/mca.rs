@@ -1,35 +1,35 @@
 //! `--mca NAME VALUE`: parameters of Open MPI and PRRTE.
 //!
-//! Parameters with a meaning here are known by their names in releases 1.8 to 5. All others (most of them
-//! choose among Open MPI's own transports) are reported as ignored.
+//! Parameters that have a meaning in rlaunch are recognized by their names in Open MPI 1.8 to 5. All others
+//! are reported as ignored; most of them choose among Open MPI's own transports.
 
 use super::{Effect, values};
 use crate::cli::allocation::mpijob;
 use crate::hosts::addresses::Preference;
 use std::ffi::OsString;
 
-/// Parameter on the command line.
+/// Parameter of Open MPI on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Parameter {
-    /// Option that sets it, with its dashes: `--mca`.
+    /// Option that sets the parameter, with its dashes: `--mca`.
     pub(super) option: String,
     pub(super) name: String,
     pub(super) value: String,
 }
 
-/// Meaning of a parameter that does not depend on others.
+/// Meaning of a parameter whose effect does not depend on other parameters.
 enum ParameterMeaning {
-    /// Equivalent of the option of this name, with the same value.
+    /// Equivalent to rlaunch's option of this name, with the same value.
     SameAs(&'static str),
     /// Effects that this function derives from the value.
     Computed(fn(&str) -> Result<Vec<Effect>, String>),
-    /// This option is set to this value, if the parameter is true.
+    /// Sets rlaunch's option of this name to this value, if the parameter is true.
     Sets(&'static str, Option<&'static str>),
 }
 
 use ParameterMeaning::{Computed, SameAs, Sets};
 
-/// Names of a parameter, the options that override it, and its meaning.
+/// Names of a parameter in different releases, rlaunch's options that override it, and its meaning.
 type ParameterRule = (&'static [&'static str], &'static [&'static str], ParameterMeaning);
 
 const PARAMETERS: &[ParameterRule] = &[
@@ -73,21 +73,22 @@ const PARAMETERS: &[ParameterRule] = &[
     ),
 ];
 
-/// Parameters that choose, and those that exclude, networks between agents. Of several that are given, the
-/// one listed first takes effect; Open MPI's choice for ranks is therefore last.
+/// Parameters that choose networks, and those that exclude networks. If several parameters of one list are
+/// given, the one listed first takes effect: those for agents (`oob`, `prte`) precede the one for ranks
+/// (`btl`).
 const INTERFACES: [&[&str]; 2] = [
     &["oob_tcp_if_include", "prte_if_include", "btl_tcp_if_include"],
     &["oob_tcp_if_exclude", "prte_if_exclude", "btl_tcp_if_exclude"],
 ];
-/// Options that override [`INTERFACES`].
+/// Options of rlaunch that override [`INTERFACES`].
 const NETWORKS: &[&str] = &["oob-if", "oob-net"];
 
-/// Parameters that name a remote shell, and those for its options.
+/// Parameters that name a remote shell. Those of [`SHELL_OPTIONS`] have options for it.
 const SHELLS: &[&str] = &["plm_ssh_agent", "plm_rsh_agent", "pls_rsh_agent"];
 const SHELL_OPTIONS: &[&str] = &["plm_ssh_args", "plm_rsh_args"];
 
-/// Returns the effects of each parameter, or the reason why its value is refused. Of repeats the last one
-/// takes effect.
+/// Returns the effects of each parameter, or the reason why its value is refused. If a parameter is repeated,
+/// only the last one is returned. `is_set` tells whether the command line has an option of rlaunch.
 pub(super) fn effects(
     parameters: &[Parameter],
     is_set: impl Fn(&str) -> bool,
@@ -104,7 +105,7 @@ pub(super) fn effects(
     .collect()
 }
 
-/// Lists the options that parameters set without regard to other parameters.
+/// Lists rlaunch's options to which [`PARAMETERS`] refers by name.
 #[cfg(test)]
 pub(super) fn options() -> impl Iterator<Item = &'static str> {
     PARAMETERS.iter().filter_map(|(_, _, meaning)| match meaning {
@@ -117,7 +118,7 @@ fn ignored(parameter: &Parameter) -> Effect {
     Effect::Ignored(format!("{} {}", parameter.option, parameter.name))
 }
 
-/// All parameters of a command line.
+/// All parameters (`--mca NAME VALUE`) of a command line.
 struct Parameters<'a> {
     parameters: &'a [Parameter],
     /// Tells whether the command line has an option of rlaunch.
@@ -125,7 +126,7 @@ struct Parameters<'a> {
 }
 
 impl Parameters<'_> {
-    /// Finds the first of these names that is given, and returns it with its last value.
+    /// Finds the first of `names` that is on the command line, and returns it with its last value.
     fn first(&self, names: &[&'static str]) -> Option<(&'static str, &str)> {
         names.iter().find_map(|name| {
             let parameter = self.parameters.iter().rfind(|parameter| parameter.name == *name)?;
@@ -169,7 +170,8 @@ impl Parameters<'_> {
     ) -> Option<Result<Vec<Effect>, String>> {
         let (name, value) = self.first(names).filter(|_| !self.has_any(NETWORKS))?;
         if name != parameter.name {
-            // Nothing is lost if ranks are given the networks that agents use.
+            // This parameter is overridden. If its value is the same, nothing is lost, so it is not reported
+            // as ignored.
             return (value == parameter.value).then(|| Ok(Vec::new()));
         }
         let words = format!("{name} {value}");
@@ -177,7 +179,8 @@ impl Parameters<'_> {
         Some(preference.map(|_| vec![Effect::value("interfaces", words)]))
     }
 
-    /// Combines a remote shell with its options; the effect is that of the first parameter of the two.
+    /// Combines the parameters for a remote shell and for its options. Their common effect is returned for
+    /// the first of the two that is given, and no effect for the other. Returns `None` if `name` is ignored.
     fn shell(&self, name: &str) -> Option<Vec<Effect>> {
         if self.has_any(&["rsh", "port"]) {
             return None;
@@ -198,12 +201,13 @@ impl Parameters<'_> {
     }
 }
 
-/// Tells whether the shell is ssh. Open MPI takes the first of `ssh : rsh` that is installed.
+/// Tells whether the shell is ssh. In a list like `ssh : rsh`, Open MPI takes the first that is installed, so
+/// only the first is compared.
 fn is_ssh(command: &str) -> bool {
     command.split(" : ").next().is_some_and(|first| first.trim() == "ssh")
 }
 
-/// Returns the port, if the options of ssh set nothing else.
+/// Returns the port in options of ssh; `None` if they set anything else.
 fn port(options: &str) -> Option<u16> {
     options.trim().strip_prefix("-p")?.trim().parse().ok().filter(|&port| port > 0)
 }
@@ -215,7 +219,8 @@ fn is_true(value: &str) -> bool {
     }
 }
 
-/// Translates `mlx5_0:1,mlx5_1`, which are whole names and not beginnings of names.
+/// Translates a list like `mlx5_0:1,mlx5_1`. The `=` makes `--hca` compare whole names, and not their
+/// beginnings.
 fn these_ports(text: &str) -> Result<Vec<Effect>, String> {
     Ok(vec![Effect::value("hca", format!("={text}"))])
 }

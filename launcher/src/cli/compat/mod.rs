@@ -5,9 +5,9 @@
 //! |---|---|
 //! | `translate` | translation of a command line, option by option, up to the program |
 //! | `options` | table of the other launchers' options |
-//! | `values` | options whose value decides what they mean here, as `--bind-to` and `--map-by` |
+//! | `values` | options whose value decides what they mean in rlaunch, as `--bind-to` and `--map-by` |
 //! | `mca` | `--mca NAME VALUE` of Open MPI and PRRTE |
-//! | `notices` | what to print on options that have no effect, or another one, here |
+//! | `notices` | messages on options that have no effect in rlaunch, or a different one |
 
 mod mca;
 mod notices;
@@ -25,11 +25,11 @@ use std::ffi::OsString;
 /// Effect of another launcher's option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Effect {
-    /// An option of rlaunch, by its long name without dashes, is set.
+    /// Sets the option of rlaunch with this long name, without dashes; a flag has no value.
     Set(&'static str, Option<OsString>),
-    /// Nothing. The text names the option.
+    /// No effect, which is reported to the user. The text names the option.
     Ignored(String),
-    /// Nothing, or something else than in its own launcher. The text is a sentence for the user.
+    /// No effect, or a different one than in the other launcher. The text is a sentence for the user.
     Note(String),
 }
 

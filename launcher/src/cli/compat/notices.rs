@@ -1,13 +1,13 @@
-//! Notices on other launchers' options that have no effect, or another one, here.
+//! Notices on other launchers' options that have no effect in rlaunch, or a different one.
 
 use rlaunch_console::messages;
 
-/// Notices on the options of one command line, each of them once and in the order of the options.
+/// Notices on the options of one command line, in the order of the options and without repeats.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Notices {
-    /// Options without an effect.
+    /// Options that have no effect in rlaunch.
     ignored: Vec<String>,
-    /// Sentences on options that mean something else here.
+    /// Sentences on options that have a different meaning in rlaunch.
     notes: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Table of other launchers' options and what each of them means here.
+//! Table of other launchers' options and what each of them means in rlaunch.
 
 use super::{Effect, values};
 
@@ -13,27 +13,27 @@ pub(super) struct ForeignOption {
 /// Number of dashes with which an option is recognized.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dashes {
-    /// One only: with two dashes it is an option of rlaunch, or its launcher does not know it.
+    /// One only. With two dashes, the name is an option of rlaunch, or no option of the other launcher.
     One,
     /// One or two.
     Any,
 }
 
-/// Meaning of another launcher's option here.
+/// Meaning of another launcher's option in rlaunch.
 pub(super) enum Meaning {
-    /// Equivalent of the option of this name, with the same values.
+    /// Equivalent to rlaunch's option of this name, with the same values.
     SameAs(&'static str),
-    /// A flag that sets the option of this name to this value.
+    /// Flag that sets rlaunch's option of this name to this value.
     Sets(&'static str, Option<&'static str>),
     /// Effects that this function derives from the value, or the reason why the value is refused.
     Computed(fn(&str) -> Result<Vec<Effect>, String>),
-    /// An environment variable for ranks: NAME VALUE or NAME=VALUE.
+    /// Environment variable for ranks: NAME VALUE or NAME=VALUE.
     Variable,
     /// Environment variables of this shell to pass on: NAME,...
     Variables,
-    /// A parameter of mpirun: NAME VALUE.
+    /// Parameter of mpirun: NAME VALUE.
     McaParameter,
-    /// No effect, which is reported; the number says how many values follow.
+    /// No effect, which is reported. The option has this number of values.
     Ignored(usize),
     /// Default behaviour of rlaunch, so nothing is reported.
     Default,
@@ -42,7 +42,8 @@ pub(super) enum Meaning {
 use Dashes::{Any, One};
 use Meaning::{Computed, Default, Ignored, McaParameter, SameAs, Sets, Variable, Variables};
 
-/// All options, grouped by launcher. One that several launchers have is in the first group only.
+/// All options, grouped by launcher. An option that several launchers have is in the first of their groups
+/// only.
 pub(super) const OPTIONS: &[ForeignOption] = &[
     // mpirun: hosts and ranks.
     option("n", Any, SameAs("np")),

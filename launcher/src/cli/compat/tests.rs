@@ -18,7 +18,7 @@ fn built() -> clap::Command {
     command
 }
 
-/// Translates a line: `--np|2|prog ignored(--mca pml) note(...)`.
+/// Translates a line, and formats the result: `--np|2|prog ignored(--mca pml) note(...)`.
 fn translated(line: &str) -> Result<String, String> {
     let translated = translate_options(&built(), &words(line));
     let (words, notices) = translated.map_err(|error| error.to_string())?;
@@ -225,7 +225,7 @@ fn words_of_a_command_that_lacks_an_option_are_unknown_there() {
 }
 
 proptest! {
-    /// The words of the program are not changed.
+    /// Checks that the words of the program are not changed.
     #[test]
     fn the_program_is_left_alone(
         options in prop::collection::vec(

@@ -38,7 +38,7 @@ pub(crate) fn translate(
     Ok(([name, &translated].concat(), notices))
 }
 
-/// Translates words without a command's name. `command` has to be built.
+/// Translates the words behind a command's name. [`clap::Command::build`] must have been called on `command`.
 pub(super) fn translate_options(
     command: &clap::Command,
     words: &[OsString],
@@ -61,7 +61,7 @@ pub(super) fn translate_options(
     Ok((translated, notices))
 }
 
-/// State of a translation.
+/// State of the translation of one command line.
 struct Translator<'a> {
     command: &'a clap::Command,
     remaining: &'a [OsString],
@@ -75,7 +75,7 @@ struct Translator<'a> {
 }
 
 impl<'a> Translator<'a> {
-    /// Takes the next word if it is an option.
+    /// Takes the next word if it is an option; `None` at the program.
     fn next_option(&mut self) -> Option<&'a OsString> {
         let (word, remaining) = self.remaining.split_first()?;
         let is_option = word.as_bytes().starts_with(b"-") && word != "--";
@@ -134,8 +134,9 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// Adds letters behind one dash. In `-vn 4` the last letter takes the value; in `-n4` the value is
-    /// attached, which clap would take for the program.
+    /// Adds the letters behind one dash. In `-vn 4` the last letter takes the next word as its value. In
+    /// `-n4` the value is attached; clap would take such a word for the program, so the value becomes a word
+    /// of its own.
     fn add_letters(&mut self, word: &OsStr) {
         for (at, &letter) in word.as_bytes().iter().enumerate().skip(1) {
             let Some(arg) = short_option(self.command, char::from(letter)) else { break };
@@ -214,7 +215,7 @@ impl<'a> Translator<'a> {
         self.add_effects(word, effects)
     }
 
-    /// Takes the next `N` values of `word`, the first of which may be attached to it.
+    /// Takes the next `N` values of the option `word`. The first one may be attached to the option by `=`.
     fn take_values<const N: usize>(
         &mut self,
         word: &OsStr,
@@ -283,7 +284,7 @@ impl<'a> Translator<'a> {
 struct OptionWord<'a> {
     dashes: usize,
     name: String,
-    /// Text behind `=`.
+    /// Text behind `=`; `None` if the word has no `=`.
     attached: Option<&'a OsStr>,
 }
 
@@ -331,7 +332,7 @@ fn value_count(arg: &clap::Arg) -> usize {
 /// Returns the error for an unknown option, with the option that has a similar name.
 fn unknown(command: &clap::Command, word: &OsStr) -> clap::Error {
     let typed = word.to_string_lossy();
-    // The value may be a secret.
+    // The value is not shown, since it may be a secret.
     let typed = typed.split('=').next().unwrap_or_default();
     let name = typed.trim_start_matches('-').replace('_', "-");
     let own = command.get_arguments().filter(|arg| !arg.is_hide_set());

@@ -1,9 +1,9 @@
-//! Options of other launchers whose value decides what they mean here: each function returns the effects of
-//! a value, or the reason why it is refused.
+//! Options of other launchers whose value decides what they mean in rlaunch. Each function returns the
+//! effects of a value, or the reason why the value is refused.
 
 use super::Effect;
 
-/// Translates `--bind-to core:overload-allowed`.
+/// Translates values of mpirun's `--bind-to`, such as `core:overload-allowed`.
 pub(super) fn bind_to(text: &str) -> Result<Vec<Effect>, String> {
     let (policy, qualifiers) = text.trim().split_once(':').unwrap_or((text.trim(), ""));
     let policy = policy.to_ascii_lowercase();
@@ -28,8 +28,8 @@ pub(super) fn bind_to(text: &str) -> Result<Vec<Effect>, String> {
     Ok(effects)
 }
 
-/// Translates `--map-by slot`, `ppr:2:node` or `node:PE=4,OVERSUBSCRIBE`. A policy that mpirun does not have
-/// is passed on, for rlaunch's own `--map-by` to check.
+/// Translates values of mpirun's `--map-by`, such as `slot`, `ppr:2:node` or `node:PE=4,OVERSUBSCRIBE`. A
+/// policy that mpirun does not have is left for rlaunch's own `--map-by` to check.
 pub(super) fn map_by(text: &str) -> Result<Vec<Effect>, String> {
     let mut parts = text.trim().split(':');
     let mut policy = parts.next().unwrap_or_default().to_ascii_lowercase();
@@ -61,12 +61,12 @@ pub(super) fn map_by(text: &str) -> Result<Vec<Effect>, String> {
     Ok(effects)
 }
 
-/// Translates `--preload-files a,b`.
+/// Translates values of mpirun's `--preload-files`, such as `a,b`.
 pub(super) fn preload_files(text: &str) -> Result<Vec<Effect>, String> {
     Ok(text.split(',').map(|file| Effect::value("preload", file)).collect())
 }
 
-/// Translates `--display map,bind`.
+/// Translates values of mpirun's `--display`, such as `map,bind`.
 pub(super) fn display(text: &str) -> Result<Vec<Effect>, String> {
     let effect = |item: &str| match item.split(':').next().unwrap_or_default() {
         "map" | "map-devel" | "allocation" | "alloc" | "bind" | "bindings" => {
@@ -77,7 +77,7 @@ pub(super) fn display(text: &str) -> Result<Vec<Effect>, String> {
     Ok(text.split(',').map(effect).collect())
 }
 
-/// Translates `--output tag,merge,dir=D`.
+/// Translates values of mpirun's `--output`, such as `tag,merge,dir=D`.
 pub(super) fn output(text: &str) -> Result<Vec<Effect>, String> {
     let effect = |kind: &str| match kind.split_once('=') {
         Some(("dir", directory)) => Effect::value("output-dir", directory),
@@ -90,7 +90,7 @@ pub(super) fn output(text: &str) -> Result<Vec<Effect>, String> {
     Ok(text.split([',', ':']).map(effect).collect())
 }
 
-/// Translates `-launcher ssh`.
+/// Translates values of mpiexec's `-launcher`, such as `ssh`.
 pub(super) fn launcher(text: &str) -> Result<Vec<Effect>, String> {
     Ok(match text {
         "ssh" => Vec::new(),
@@ -99,7 +99,7 @@ pub(super) fn launcher(text: &str) -> Result<Vec<Effect>, String> {
     })
 }
 
-/// Translates `--nproc-per-node 4`.
+/// Translates values of torchrun's `--nproc-per-node`: a number, or a word that is refused.
 pub(super) fn nproc_per_node(text: &str) -> Result<Vec<Effect>, String> {
     match text.trim() {
         "gpu" | "auto" | "cpu" | "xpu" => Err(
@@ -111,7 +111,7 @@ pub(super) fn nproc_per_node(text: &str) -> Result<Vec<Effect>, String> {
     }
 }
 
-/// Translates `--master-addr 10.1.0.1`.
+/// Translates values of torchrun's `--master-addr`, which have no effect in rlaunch.
 pub(super) fn master_addr(text: &str) -> Result<Vec<Effect>, String> {
     Ok(vec![Effect::Note(format!(
         "--master-addr {text} is left out: MASTER_ADDR is an address of rank 0's host that the other \

@@ -1,4 +1,4 @@
-//! Errors in `rlaunch.toml` and in variables `RLAUNCH_NAME`, with their place.
+//! Errors in `rlaunch.toml` and in variables `RLAUNCH_NAME`, with the file and line or the variable's name.
 
 use std::fmt;
 use std::io;
@@ -10,12 +10,12 @@ pub(crate) const FILE: &str = "rlaunch.toml";
 /// Hint for settings that have no effect without trust.
 const TRUST: &str = "`rlaunch trust` shows what the file does and trusts it";
 
-/// Place of a setting.
+/// Place at which the user made a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SettingOrigin {
     /// Line of a file, from 1.
     Line(PathBuf, usize),
-    /// Variable of this name.
+    /// Environment variable with this name.
     Variable(String),
 }
 
@@ -44,7 +44,7 @@ pub(crate) enum ConfigError {
         key: String,
         /// Known key with a similar name.
         nearest: Option<String>,
-        /// All known keys, if there are only a few.
+        /// All known keys, if there are only a few; otherwise empty.
         known: &'static [&'static str],
     },
     #[error("{} has no profile `{name}`{}", path.display(), profile_names(has))]
@@ -53,7 +53,7 @@ pub(crate) enum ConfigError {
     NoFile(String),
     #[error("profile `{name}` of {} has no effect: the file is not trusted", path.display())]
     UntrustedProfile { path: PathBuf, name: String },
-    /// An untrusted file names the only hosts, so this machine is not meant.
+    /// Only an untrusted file names hosts. The job must not run on this machine instead.
     #[error("only {} names hosts, and it is not trusted", path.display())]
     UntrustedHosts { path: PathBuf },
     #[error("no directory to record trusted files in: neither XDG_STATE_HOME nor HOME is set")]
@@ -81,13 +81,12 @@ fn profile_names(has: &[String]) -> String {
 }
 
 impl ConfigError {
-    /// Makes the error for a line of a file.
+    /// Returns an error in a line of a file; lines are counted from 1.
     pub(crate) fn at_line(path: &Path, line: usize, reason: impl Into<String>) -> ConfigError {
         let origin = SettingOrigin::Line(path.to_owned(), line);
         ConfigError::Invalid { origin, reason: reason.into() }
     }
 
-    /// Returns what the user can do about the error.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             ConfigError::Read { .. } => Some("--cluster none reads no file".into()),

@@ -1,5 +1,5 @@
-//! `rlaunch.toml` as data: defaults, profiles and hosts with their line numbers. Keys and values of options
-//! are not checked here.
+//! Parser of `rlaunch.toml`, for defaults, profiles and hosts with their line numbers. Keys and values of
+//! options are not checked here.
 
 use super::error::{ConfigError, SettingOrigin};
 use crate::hosts::host_table::HostEntry;
@@ -12,19 +12,20 @@ use toml::de::{DeString, DeTable, DeValue};
 
 /// Keys at the top level.
 const SECTIONS: &[&str] = &["defaults", "hosts", "profile"];
-/// Keys of a host.
+/// Keys of a table `[hosts.NAME]`.
 const HOST_KEYS: &[&str] = &["mesh", "port", "slots", "ssh", "user"];
 
 /// Value of a setting, before it is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SettingValue {
     Flag(bool),
-    /// String or number.
+    /// Text of a string or number.
     Text(String),
     List(Vec<String>),
 }
 
-/// Value of an option, by the option's long name.
+/// Value that a file or a variable sets for an option. `key` should be the option's long name or an alias,
+/// which is checked later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Setting {
     pub(crate) key: String,
@@ -39,7 +40,8 @@ pub(crate) struct ConfigFile {
     pub(crate) profiles: Vec<(String, Vec<Setting>)>,
     /// `[hosts.NAME]`, in the order of the file.
     pub(crate) hosts: Vec<HostEntry>,
-    /// Hosts of a job for which the user names none: `hosts = [...]`, or the names of all `[hosts.NAME]`.
+    /// Hosts of a job for which the user names none: `hosts = [...]`, or else the names of all
+    /// `[hosts.NAME]`. `None` if the file has neither.
     pub(crate) host_list: Option<Setting>,
 }
 
@@ -74,7 +76,7 @@ pub(crate) fn parse(text: &str, path: &Path) -> Result<ConfigFile, ConfigError> 
         }
     }
     if let (None, Some(first)) = (&file.host_list, file.hosts.first()) {
-        // The file describes a cluster, so its hosts are those of a job.
+        // Without `hosts = [...]`, a job runs on all hosts that the file describes.
         let names = file.hosts.iter().map(HostEntry::bracketed).collect();
         let origin = SettingOrigin::Line(path.to_owned(), first.line);
         file.host_list =
@@ -90,14 +92,14 @@ fn in_order<'t, 'a>(table: &'t DeTable<'a>) -> Vec<KeyValue<'t, 'a>> {
     entries
 }
 
-/// Text of a file, to find the lines of its parts.
+/// Text and path of the file that is parsed, from which errors get line numbers.
 struct FileParser<'f> {
     text: &'f str,
     path: &'f Path,
 }
 
 impl FileParser<'_> {
-    /// Returns the line of a byte, from 1.
+    /// Returns the number of the line that has the byte at offset `at`. Lines are counted from 1.
     fn line(&self, at: usize) -> usize {
         let before = self.text.as_bytes().get(..at).unwrap_or(self.text.as_bytes());
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
@@ -193,7 +195,8 @@ impl FileParser<'_> {
         self.word(key, text?, is_name)
     }
 
-    /// Checks a text that may become a word of a command line, or part of one.
+    /// Returns `text` if `is_name` accepts it as the name of a host or user, and otherwise an error. The name
+    /// may become part of a command line.
     fn word(
         &self,
         key: &Key<'_>,
@@ -207,7 +210,7 @@ impl FileParser<'_> {
         Ok(text.to_owned())
     }
 
-    /// Parses a number from 1 to the largest of its type.
+    /// Parses an integer from 1 to the maximum of `T`.
     fn number<T: TryFrom<u64>>(
         &self,
         key: &Key<'_>,
@@ -241,7 +244,7 @@ impl FileParser<'_> {
     }
 }
 
-/// Returns a string or a number in the form in which options take it.
+/// Converts a string or a number to the text that options take; `None` for other types.
 fn text_of(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),

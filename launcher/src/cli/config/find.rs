@@ -1,5 +1,5 @@
-//! The configuration files to read: that of `--cluster`; or ./rlaunch.toml, if it is trusted; or the user's own
-//! file, together with the harmless keys of an untrusted ./rlaunch.toml.
+//! Search for the configuration files to read: the file of `--cluster`; or else ./rlaunch.toml, if it is
+//! trusted; or else the user's own file, together with the harmless keys of an untrusted ./rlaunch.toml.
 
 use super::error::{ConfigError, FILE};
 use super::trusted::{self, TrustState, TrustStore};
@@ -11,13 +11,14 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Limit of a file's size, in bytes.
+/// Maximum size of a configuration file, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 const UNBLOCKED: i32 = OFlag::O_NONBLOCK.bits();
 /// Value of `--cluster` for no file.
 const NONE: &str = "none";
 
-/// Returns the path of the user's own file, which applies in all directories.
+/// Returns the path of the user's own file, which applies in all directories; `None` without a home
+/// directory.
 fn user_file(env: &ProcessEnv) -> Option<PathBuf> {
     let configured = env.variable("XDG_CONFIG_HOME").map(PathBuf::from);
     let base = configured.filter(|path| path.is_absolute());
@@ -30,14 +31,16 @@ fn user_file(env: &ProcessEnv) -> Option<PathBuf> {
 pub(super) struct ReadFile {
     pub(super) path: PathBuf,
     pub(super) text: String,
-    /// Whether the user named it or trusts it, or it is the user's own.
+    /// Whether all keys take effect: the user named the file with `--cluster`, trusts it, or it is the user's
+    /// own.
     pub(super) is_trusted: bool,
-    /// File that has changed since it was trusted: itself, or one that it names.
+    /// File that has changed since this file was trusted: this file or one that it names, if any.
     pub(super) changed: Option<PathBuf>,
 }
 
-/// Reads the configuration files, an untrusted one first. One that `--cluster` does not name must belong to the
-/// user or to root, and no other user may be able to write it, since it can name commands that run here.
+/// Reads the configuration files; an untrusted file is the first. `asked` is the value of `--cluster`. A file
+/// that `--cluster` does not name must belong to the user or to root, and no other user may be able to write
+/// to it, since it can name commands that run on this machine.
 pub(super) fn find_files(
     asked: Option<&Path>,
     env: &ProcessEnv,
@@ -67,7 +70,7 @@ pub(super) fn find_files(
         Some(TrustState::Changed(what)) => Some(what),
         Some(TrustState::Gone) | None => None,
     };
-    // An untrusted file must not displace the user's own settings.
+    // An untrusted file must not replace the user's own file.
     let untrusted = ReadFile { path: near, text, is_trusted: false, changed };
     let own = own.map_or(Ok(None), read_own)?.map(trusted);
     Ok([Some(untrusted), own].into_iter().flatten().collect())
@@ -77,7 +80,8 @@ fn read_own(path: PathBuf) -> Result<Option<(PathBuf, String)>, ConfigError> {
     Ok(guarded(&path)?.map(|text| (path, text)))
 }
 
-/// Reads a file if it exists and only this user or root can have written it.
+/// Reads a file that only this user or root can have written. Returns `None` if the file does not exist, and
+/// an error if another user may have written it.
 pub(super) fn guarded(path: &Path) -> Result<Option<String>, ConfigError> {
     let failed = |source| ConfigError::Read { path: path.to_owned(), source };
     let file = match open(path) {
@@ -91,7 +95,7 @@ pub(super) fn guarded(path: &Path) -> Result<Option<String>, ConfigError> {
     read(file).map(Some).map_err(failed)
 }
 
-/// Opens a file; if it is a pipe, it does not wait for a writer.
+/// Opens a file for reading. The call does not block if the file is a named pipe without a writer.
 pub(super) fn open(path: &Path) -> io::Result<fs::File> {
     fs::OpenOptions::new().read(true).custom_flags(UNBLOCKED).open(path)
 }
@@ -105,7 +109,7 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// Returns the reason why another user may have written the file.
+/// Returns the reason why another user may have written the file; `None` if no other user can have.
 fn distrust(metadata: &fs::Metadata) -> Option<String> {
     let (owner, us) = (Uid::from_raw(metadata.uid()), Uid::effective());
     if !metadata.is_file() {
@@ -155,7 +159,8 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use tempfile::TempDir;
 
-    /// Directory with a home and a place for rlaunch.toml.
+    /// Temporary directory with a home directory. `near` is the path of ./rlaunch.toml, `own` that of the
+    /// user's own file.
     struct Scratch {
         _scratch: TempDir,
         env: ProcessEnv,
@@ -163,7 +168,7 @@ mod tests {
         own: PathBuf,
     }
 
-    /// Makes a directory and a home without files.
+    /// Creates the directories of a [`Scratch`], without files.
     fn scratch() -> Scratch {
         let scratch = tempfile::tempdir().unwrap();
         let (here, home) = (scratch.path().join("here"), scratch.path().join("home"));
@@ -226,7 +231,7 @@ mod tests {
             let error = find_files(None, &env).unwrap_err();
             assert!(error.to_string().contains("all users may write to it"), "{error}");
             assert!(error.hint().unwrap().contains("chmod go-w "), "{error}");
-            // Asked for by name it is read.
+            // A file that `--cluster` names is read all the same.
             assert!(find_files(Some(path), &env).is_ok());
             mode(path, 0o644);
             if Uid::effective().is_root() {

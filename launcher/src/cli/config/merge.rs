@@ -1,4 +1,5 @@
-//! Settings as words of a command line: checks of keys and values, and which of several values takes effect.
+//! Conversion of settings to words of a command line: checks of keys and values, and which of several values
+//! takes effect.
 
 use super::error::{ConfigError, SettingOrigin};
 use super::file::{Setting, SettingValue};
@@ -8,13 +9,13 @@ use clap::{Arg, ArgAction, ArgMatches, Command, Id};
 use rlaunch_console::text::nearest;
 use std::ffi::OsString;
 
-/// Options that only the command line can have.
+/// Options that are not settings: help, version, and those that choose the configuration to read.
 const NOT_SETTINGS: &[&str] = &["cluster", "profile", "help", "version"];
-/// Options that name the hosts: any of them overrides the others.
+/// Options that name the hosts. If one of them is set, it overrides those of lower precedence.
 const HOST_OPTIONS: &[&str] = &["host", "hostfile"];
 /// Option whose values from all sources take effect together.
 const CUMULATIVE: &str = "env";
-/// Limit of repeats of a flag like `-v`.
+/// Maximum number of times that a flag like `-v` can be repeated.
 const MAX_REPEATS: usize = 8;
 
 /// Setting of an option that exists, with a valid value.
@@ -27,7 +28,7 @@ pub(crate) struct OptionSetting {
     pub(crate) origin: SettingOrigin,
 }
 
-/// Finds an option by its long name or an alias.
+/// Finds an option by its long name or by an alias.
 pub(crate) fn option<'a>(command: &'a Command, key: &str) -> Option<&'a Arg> {
     command.get_arguments().find(|arg| {
         let aliases = arg.get_all_aliases().unwrap_or_default();
@@ -40,7 +41,7 @@ pub(crate) fn is_setting(arg: &Arg) -> bool {
     arg.get_long().is_some_and(|long| !NOT_SETTINGS.contains(&long))
 }
 
-/// Checks the key and the value of a setting.
+/// Checks the key and the value of a setting. `all` has every option that may be set.
 pub(crate) fn check(all: &Command, setting: &Setting) -> Result<OptionSetting, ConfigError> {
     let Some(arg) = option(all, &setting.key).filter(|arg| is_setting(arg)) else {
         return Err(unknown(all, setting));
@@ -91,7 +92,8 @@ fn reason(error: &clap::Error) -> String {
     source.unwrap_or_else(|| error.kind().to_string())
 }
 
-/// Returns a setting as it would be typed. With `lenient`, for variables, 1 and 0 are values of a flag as well.
+/// Converts a value to words of a command line: `--long=VALUE`, or `--long` for a flag. With `lenient`, which
+/// is for variables, texts like 1, yes, 0 and no are values of a flag as well.
 fn words(
     arg: &Arg,
     long: &str,
@@ -107,7 +109,7 @@ fn words(
     };
     if matches!(arg.get_action(), ArgAction::Count) {
         let times = match (flag, value) {
-            // `1` of a variable was taken for true, which is once.
+            // In a variable, `1` is read as true, which sets the flag once.
             (Some(flag), _) => Some(usize::from(flag)),
             (None, SettingValue::Text(text)) => {
                 text.parse().ok().filter(|&times| times <= MAX_REPEATS)
@@ -141,8 +143,9 @@ fn truth(text: &str) -> Option<bool> {
     }
 }
 
-/// Selects the settings that `command` takes beside the options that the user typed, and returns notes on
-/// settings that have no effect. `layers` are in order of precedence, the highest first.
+/// Selects the settings to add to the options that the user typed. `layers` has the settings of each source,
+/// the source with the highest precedence first. Also returns notes on settings that are overridden by other
+/// options.
 pub(crate) fn select(
     command: &Command,
     typed: &ArgMatches,
@@ -154,13 +157,13 @@ pub(crate) fn select(
     let mut taken: Vec<Id> =
         command.get_arguments().filter(was_typed).map(|arg| arg.get_id().clone()).collect();
     let (mut selected, mut notes, mut off) = (Vec::new(), Vec::new(), Vec::new());
-    // Later values override earlier ones, so those of the lowest precedence come first.
+    // Values of `-x`. Later ones override earlier ones, so those of the lowest precedence come first.
     let mut added = Vec::new();
     for layer in layers {
         let mut of_layer: Vec<(&Arg, SettingOrigin)> = Vec::new();
         let mut added_here = Vec::new();
         for setting in layer {
-            // A verb takes settings for its options, except for those that have to be typed.
+            // Skip settings of options that `command` does not have, or that the user has to type.
             let Some(arg) = option(command, &setting.option).filter(|arg| !arg.is_required_set())
             else {
                 continue;
@@ -173,7 +176,8 @@ pub(crate) fn select(
                 continue;
             }
             if setting.words.is_empty() {
-                // Off, whatever lower layers say. It conflicts with no other option.
+                // The flag stays off, whatever layers of lower precedence say. It conflicts with no other
+                // option.
                 off.push(arg.get_id().clone());
                 continue;
             }
@@ -199,7 +203,7 @@ pub(crate) fn select(
     Ok((selected, notes))
 }
 
-/// Tells whether two options cannot be set together.
+/// Tells whether two options exclude each other.
 fn excludes(command: &Command, one: &Arg, other: &Arg) -> bool {
     let is_among = |arg: &Arg, list: Vec<&Arg>| list.iter().any(|a| a.get_id() == arg.get_id());
     let of_hosts = |arg: &Arg| arg.get_long().is_some_and(|long| HOST_OPTIONS.contains(&long));

@@ -1,21 +1,21 @@
 //! Settings from `rlaunch.toml` and from variables `RLAUNCH_NAME`.
 //!
-//! A setting is an option that is not on the command line. The command line overrides variables, these
-//! override the profile, and the profile overrides `[defaults]`. Settings that take effect are inserted into
-//! the command line as words ([`with_defaults`]); their values are checked beforehand, so that an error names
-//! the file and the line. Of a file that the user does not trust only harmless keys take effect, and the
-//! user's own file overrides them.
+//! A setting is a value for an option that comes from a file or a variable. The command line overrides
+//! variables, variables override the profile, and the profile overrides `[defaults]`. Settings that take
+//! effect are inserted into the command line as words ([`with_defaults`]). Their values are checked
+//! beforehand, so that an error names the file and the line. If the user does not trust a file, only its
+//! harmless keys take effect, and the user's own file overrides them.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `find` | which files are read, and who may have written them |
+//! | `find` | which files are read, and checks of their owners and permissions |
 //! | `file` | `rlaunch.toml` as data, with line numbers |
 //! | `merge` | settings as options; which of several values takes effect |
 //! | `untrusted` | keys of untrusted files: harmless ones, and those that are ignored |
 //! | `trusted` | the store of trusted files |
 //! | `named` | other files that a configuration file names, and that trust in it covers |
 //! | `review` | the effects of a file, for `rlaunch trust` |
-//! | `error` | errors with their place |
+//! | `error` | errors, with the file and line or the variable |
 
 mod error;
 pub(crate) mod file;
@@ -42,20 +42,22 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use untrusted::IgnoredKeys;
 
-/// Settings beside the command line, as far as they are more than options.
+/// Results of loading the configuration, except for the options that it sets: hosts, and texts for logs,
+/// warnings and hints.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LoadedConfig {
     /// `[hosts.NAME]` of the trusted file.
     pub(crate) hosts: HostTable,
     /// Files that were read.
     files: Vec<PathBuf>,
-    /// Settings that take effect, with their place: `transport (rlaunch.toml:3)`.
+    /// Settings that take effect, with the place at which each was made: `transport (rlaunch.toml:3)`.
     effective: Vec<String>,
     /// Settings that have no effect, with the reason.
     notes: Vec<String>,
     /// Keys that are ignored because their file is not trusted.
     ignored_keys: Option<IgnoredKeys>,
-    /// Whether a file, and not the user, names SSH's configuration.
+    /// Whether an rlaunch.toml, and not the user, names the SSH configuration. Other users must then not be
+    /// able to write to that configuration.
     pub(crate) check_ssh_config_permissions: bool,
 }
 
@@ -73,23 +75,24 @@ impl LoadedConfig {
         }
     }
 
-    /// Returns a hint for an error that a setting may have caused.
+    /// Returns a hint that lists the settings in effect, one of which may have caused an error; `None` if
+    /// there are none.
     pub(crate) fn hint(&self) -> Option<String> {
         let settings = self.effective.join(", ");
         (!settings.is_empty()).then(|| format!("set by variables or files: {settings}"))
     }
 
-    /// Returns the warning that keys of an untrusted file are ignored.
+    /// Returns the warning that keys of an untrusted file are ignored; `None` if none are.
     pub(crate) fn warning(&self) -> Option<String> {
         self.ignored_keys.as_ref().map(IgnoredKeys::sentence)
     }
 
-    /// Returns a hint for an error that ignored keys may have caused.
+    /// Returns a hint for an error that may be due to ignored keys; `None` if no keys are ignored.
     pub(crate) fn trust_hint(&self) -> Option<String> {
         self.ignored_keys.as_ref().map(IgnoredKeys::hint)
     }
 
-    /// Fails if an untrusted file names the only hosts: the job must not run on this machine instead.
+    /// Returns an error if only an untrusted file names hosts: the job must not run on this machine instead.
     pub(crate) fn check_no_hosts(&self) -> Result<(), ConfigError> {
         match self.ignored_keys.as_ref().and_then(IgnoredKeys::path_if_hosts) {
             Some(path) => Err(ConfigError::UntrustedHosts { path: path.to_owned() }),
@@ -102,7 +105,7 @@ impl LoadedConfig {
 struct CheckedFile {
     path: PathBuf,
     is_trusted: bool,
-    /// File that has changed since it was trusted.
+    /// File that has changed since this file was trusted: this file or one that it names, if any.
     changed: Option<PathBuf>,
     profiles: Vec<(String, Vec<OptionSetting>)>,
     defaults: Vec<OptionSetting>,
@@ -139,8 +142,8 @@ fn check(all: &Command, settings: &[Setting]) -> Result<Vec<OptionSetting>, Conf
     settings.iter().map(|setting| merge::check(all, setting)).collect()
 }
 
-/// Inserts settings before the options of a command line, the first word of which is the command's name. `all`
-/// has every option that may be set; `command` takes those of them that it has.
+/// Inserts settings into the command line `typed`, behind the command's name, which is the first word. `all`
+/// has every option that may be set. Settings of options that `command` lacks are checked, but not inserted.
 pub(crate) fn with_defaults(
     mut all: Command,
     mut command: Command,
@@ -151,7 +154,7 @@ pub(crate) fn with_defaults(
     command.build();
     // Errors are reported when the complete line is parsed.
     let Ok(matches) = command.clone().ignore_errors(true).try_get_matches_from(&typed) else {
-        // The user asks for help.
+        // The user asks for help or the version.
         return Ok((typed, LoadedConfig::default()));
     };
     let (cluster, profile) = file_and_profile(&matches, env);
@@ -193,7 +196,7 @@ pub(crate) fn with_defaults(
     Ok((words, config))
 }
 
-/// Removes the keys of an untrusted file that need trust, and lets the user's own file override the others.
+/// Removes an untrusted file's keys that need trust, and lets the user's own file override its other keys.
 fn drop_untrusted(layers: &mut [Vec<OptionSetting>], file: &CheckedFile) {
     let is_of_file = |setting: &OptionSetting| untrusted::is_from(setting, &file.path);
     for layer in layers.iter_mut() {
@@ -202,7 +205,7 @@ fn drop_untrusted(layers: &mut [Vec<OptionSetting>], file: &CheckedFile) {
     layers.sort_by_key(|layer| layer.iter().any(is_of_file));
 }
 
-/// Returns `--cluster` and `--profile`, or their variables.
+/// Returns the values of `--cluster` and `--profile`, or else of RLAUNCH_CLUSTER and RLAUNCH_PROFILE.
 fn file_and_profile(matches: &ArgMatches, env: &ProcessEnv) -> (Option<PathBuf>, Option<String>) {
     let typed = |name| matches.try_get_one::<String>(name).ok().flatten().cloned();
     let cluster = matches.try_get_one::<PathBuf>("cluster").ok().flatten().cloned();
@@ -212,8 +215,8 @@ fn file_and_profile(matches: &ArgMatches, env: &ProcessEnv) -> (Option<PathBuf>,
     (cluster, profile)
 }
 
-/// Finds the settings of the profile that the user chose. A profile of an untrusted file is an error: to ignore
-/// it would be to ignore the user.
+/// Finds the settings of the profile that the user chose. If only an untrusted file has the profile, that is
+/// an error, since ignoring the file would ignore the user's choice.
 fn profile_settings(
     name: Option<&str>,
     files: &[CheckedFile],
@@ -239,7 +242,8 @@ fn profile_settings(
 }
 
 /// Collects settings from variables `RLAUNCH_NAME`, and notes on those that name no option. Variables that
-/// rlaunch sets for ranks are skipped, since in a rank they have the values of another job.
+/// rlaunch sets for ranks are skipped: if this rlaunch runs inside a rank, they describe the job of that
+/// rank.
 fn from_variables(
     all: &Command,
     env: &ProcessEnv,

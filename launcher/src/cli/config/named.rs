@@ -1,7 +1,8 @@
-//! Other files that an rlaunch.toml names. Trust in it covers them, since they take effect as its keys do, and a
-//! user who may write one of them can often write the others.
+//! Other files that an rlaunch.toml names. Trust in an rlaunch.toml covers them: they take effect as its keys
+//! do, and a user with permission to write one of these files often has permission to write the others.
 //!
-//! Only relative names and names below the file's directory are covered. A file elsewhere did not come with it.
+//! Only relative names and names below the directory of rlaunch.toml are covered. A file elsewhere did not
+//! come from the same repository or archive.
 
 use super::error::SettingOrigin;
 use super::file::{ConfigFile, Setting, SettingValue};
@@ -11,17 +12,17 @@ use sha2::{Digest, Sha256};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Bytes that are read at a time.
+/// Number of bytes that are read and hashed at a time.
 const BLOCK: usize = 256 << 10;
 
 /// Form in which a key's value names files of this machine.
 #[derive(Clone, Copy)]
 enum NameForm {
-    /// The name of a file.
+    /// Name of a file.
     Name,
-    /// `FILE:DEST`.
+    /// `FILE:DEST`, which names FILE.
     Template,
-    /// A command line, each word of which may be the name of a file.
+    /// Command line, each word of which may be the name of a file.
     Command,
 }
 
@@ -41,18 +42,19 @@ const KEYS: &[(&str, NameForm)] = &[
 /// File that a key names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NamedFile {
-    /// Line of the first key that names it.
+    /// Line of the first key that names the file, from 1.
     pub(super) line: usize,
-    /// Name as written.
+    /// Name of the file as written in rlaunch.toml.
     pub(super) name: PathBuf,
     /// SHA-256 of the content; `None` if there is no such file.
     pub(super) digest: Option<String>,
-    /// Whether the name is a word of a command line, and therefore perhaps no file's name.
+    /// Whether the name was only found as a word of command lines. Such a word need not be the name of a
+    /// file.
     pub(super) is_word: bool,
 }
 
-/// Lists the files that `file`, read from `path`, names and that trust in it covers. Missing files are listed as
-/// well: if one appears later, the file is not trusted any more.
+/// Lists the files that trust in the configuration file `path` covers; `file` is its content. Missing files
+/// are listed as well, since trust ends if one appears later.
 pub(super) fn named_files(all: &Command, file: &ConfigFile, path: &Path) -> Vec<NamedFile> {
     let Ok(own) = trusted::identity(path) else { return Vec::new() };
     let directory = own.parent().unwrap_or(Path::new("/"));
@@ -98,13 +100,14 @@ fn names(all: &Command, setting: &Setting) -> Vec<(String, bool)> {
             NameForm::Command => words(text).into_iter().map(|word| (word, true)).collect(),
         }
     };
-    // A name with a null character cannot be a file's.
+    // The name of a file cannot have a null character.
     let can_be = |(name, _): &(String, bool)| !name.is_empty() && !name.contains('\0');
     texts.iter().flat_map(of_text).filter(can_be).collect()
 }
 
-/// Splits a command line into words, and these again where a shell that the command starts would split them.
-/// Leaves out a program that is looked up in PATH, and files that the command writes by `>`, since they change.
+/// Splits a command line into words, and splits words again where a shell that the command starts would split
+/// them. Leaves out a program that is looked up in PATH, and files that the command writes by `>`, since
+/// these change.
 fn words(text: &str) -> Vec<String> {
     let is_between = |c: char| c.is_whitespace() || "'\"`;|&()<>$=".contains(c);
     let split = shlex::split(text).unwrap_or_default();
@@ -125,7 +128,8 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// Computes the SHA-256 of a file's content; `None` if it is not a regular file that can be read.
+/// Computes the SHA-256 of a file's content, in hexadecimal; `None` if the path is not a readable regular
+/// file.
 pub(super) fn digest(path: &Path) -> Option<String> {
     let mut file = find::open(path).ok()?;
     if !file.metadata().ok()?.is_file() {
@@ -140,7 +144,7 @@ pub(super) fn digest(path: &Path) -> Option<String> {
     }
 }
 
-/// Computes the SHA-256 of bytes.
+/// Computes the SHA-256 of bytes, in hexadecimal.
 pub(super) fn hex(bytes: &[u8]) -> String {
     shown(&Sha256::digest(bytes))
 }
@@ -157,7 +161,7 @@ mod tests {
     use clap::CommandFactory;
     use std::fs;
 
-    /// Lists the files that trust in a text covers, in a directory with a file `here`.
+    /// Lists the files that trust in an rlaunch.toml with this text covers. Its directory has a file `here`.
     fn covered(text: &str) -> Vec<String> {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("rlaunch.toml");
@@ -192,7 +196,7 @@ mod tests {
         assert!(of("env A=./here x").contains("2+./here"));
         assert!(of(r"sh ./h\ere").contains("2+./here"));
         assert!(of("sh <>./here").contains("2+./here"));
-        // A file that a command writes is not a part of it.
+        // A file that a command writes is not covered.
         for written in ["sh -c 'x >here'", "sh -c 'x >>here 2>&1'", "sh -c 'x 2> here; y'"] {
             assert!(!of(written).contains("+here"), "{}", of(written));
         }

@@ -9,7 +9,7 @@ use clap::Command;
 use rlaunch_console::process_env::ProcessEnv;
 use std::path::{Path, PathBuf};
 
-/// Configuration file and its effects. It can be trusted with the content that was read.
+/// Configuration file, its effects, and the content that was read and can be trusted.
 #[derive(Clone, Debug)]
 pub(crate) struct Review {
     path: PathBuf,
@@ -48,15 +48,15 @@ impl Review {
         Ok(Review { path: path.to_owned(), text, named, lines })
     }
 
-    /// Records that the file, and those that it names, are trusted with the content that was read.
+    /// Records that the user trusts the file and the files that it names, with the content that was read.
     pub(crate) fn trust(&self, env: &ProcessEnv) -> Result<(), ConfigError> {
         TrustStore::for_user(env)?.trust(&self.path, &self.text, &self.named)
     }
 }
 
-/// Describes the effect of a setting, with its line. Harmless settings are left out, except in a profile, since a
-/// profile takes effect as a whole or not at all. Values are shown in full, even if they look like secrets: a
-/// command could hide in one.
+/// Describes the effect of a setting, and returns its line number with the text. Values are shown in full,
+/// even if they look like secrets, since a command could hide in one. Returns `None` for a harmless setting,
+/// except in a profile, which takes effect as a whole or not at all.
 fn setting_line(
     all: &Command,
     setting: &Setting,
@@ -79,7 +79,8 @@ fn setting_line(
     Ok(Some((line, format!("{section}{} = {value}{colon}{effect}", setting.key))))
 }
 
-/// Says whether the content of a named file is trusted. Words of a command line that name no file are left out.
+/// Describes a named file: trusted with its present content, or missing. Returns `None` for a word of a
+/// command line that is not the name of a file.
 fn file_effect(named: &NamedFile) -> Option<String> {
     let name = &named.name;
     match &named.digest {
@@ -89,7 +90,7 @@ fn file_effect(named: &NamedFile) -> Option<String> {
     }
 }
 
-/// Says how the file has a host reached.
+/// Lists what the file sets for a host: how the host is reached, and its slots; `None` if nothing.
 fn host_effect(host: &HostEntry) -> Option<String> {
     let words = [
         host.ssh.as_ref().map(|ssh| format!("ssh {ssh:?}")),

@@ -7,7 +7,7 @@ use clap::{CommandFactory, Parser};
 use std::fs;
 use tempfile::TempDir;
 
-/// Makes a directory with an untrusted `rlaunch.toml`, and variables.
+/// Creates a directory with an untrusted `rlaunch.toml`, and an environment with these variables.
 fn untrusted_file(text: &str, variables: &[(&str, &str)]) -> (TempDir, ProcessEnv) {
     let scratch = tempfile::tempdir().unwrap();
     fs::write(scratch.path().join("rlaunch.toml"), text).unwrap();
@@ -16,7 +16,7 @@ fn untrusted_file(text: &str, variables: &[(&str, &str)]) -> (TempDir, ProcessEn
     (scratch, ProcessEnv { variables, directory, home: Some(home) })
 }
 
-/// Makes a directory with a trusted `rlaunch.toml`, and variables.
+/// Creates a directory with a trusted `rlaunch.toml`, and an environment with these variables.
 fn trusted_file(text: &str, variables: &[(&str, &str)]) -> (TempDir, ProcessEnv) {
     let (scratch, env) = untrusted_file(text, variables);
     let file = env.directory.join("rlaunch.toml");
@@ -61,7 +61,8 @@ fn flags_count_before_the_environment_before_the_profile_before_the_defaults() {
     assert_eq!(args.rendezvous.radix, Some(6));
     assert_eq!(args.termination.kill_after.as_secs(), 1);
     assert_eq!(args.command.argv, ["hostname"]);
-    // Without the profile its settings have no effect; and options behind the program are the program's.
+    // Settings of a profile have no effect if it is not chosen. Options behind the program belong to the
+    // program.
     let args = job("hostname --np 7", file, &[("RLAUNCH_PROFILE", "")]);
     assert_eq!((args.hosts.ranks, args.rendezvous.radix), (Some(2), Some(5)));
     assert_eq!(args.command.argv, ["hostname", "--np", "7"]);
@@ -78,7 +79,7 @@ fn lists_replace_each_other_and_variables_of_ranks_add_up() {
     assert_eq!(args.environment.env, ["A=1", "B=1", "A=2", "B=3"]);
     assert_eq!(args.rendezvous.oob_if, ["e2", "e3"]);
     assert_eq!(job("-H d p", file, &[]).hosts.hosts, ["d"]);
-    // Without a list, all hosts of the file are those of the job.
+    // Without `hosts = [...]`, the job runs on all hosts of the file.
     assert_eq!(job("p", "[hosts.b]\n[hosts.a]\n", &[]).hosts.hosts, ["b", "a"]);
     assert_eq!(job("p", "[hosts.b]\n", &[("RLAUNCH_HOSTS", "x,y")]).hosts.hosts, ["x,y"]);
 }
@@ -146,7 +147,7 @@ fn mistakes_are_named_where_they_stand() {
         "{}",
         error_in("port = 70000")
     );
-    // Also in a profile that is not chosen.
+    // An error in a profile is reported even if the profile is not chosen.
     assert!(error("p", "[profile.x]\nnp = 0\n", &[]).starts_with("rlaunch.toml:2: "));
     assert_eq!(
         error("p", "", &[("RLAUNCH_NP", "x")]),
@@ -175,7 +176,7 @@ fn verbs_take_what_they_have() {
     assert_eq!(args.hosts.hosts, ["c"]);
     let (args, _) = parsed::<BenchArgs>("lat", file, &[]).unwrap();
     assert_eq!((args.ranks, args.measurement.hosts.len()), (Some(2), 2));
-    // Errors are config whatever the verb is.
+    // Errors in the configuration are reported for every verb.
     assert!(parsed::<TopoArgs>("--gids", "[defaults]\nnpp = 1\n", &[]).is_err());
 }
 
@@ -185,7 +186,8 @@ fn help_needs_no_file() {
     assert!(with_defaults(JobArgs::command(), JobArgs::command(), words("--help"), &env).is_ok());
 }
 
-/// Parses a command line with an untrusted file here, and one of the user's own.
+/// Parses a command line in a directory with the untrusted file `near`; the user's own file has the text
+/// `own`.
 fn with_untrusted(
     line: &str,
     near: &str,
@@ -232,7 +234,7 @@ fn of_an_untrusted_file_harmless_keys_count_and_others_are_named() {
     let error = with_untrusted("--profile x p", "[profile.x]\nnp = 3\n", None).unwrap_err();
     let expected = "profile `x` of rlaunch.toml has no effect: the file is not trusted";
     assert_eq!(error, expected);
-    // A name is harmless, unless it has an escape sequence for the terminal.
+    // The key `name` is harmless, unless its value has an escape sequence for the terminal.
     let (_, config) = with_untrusted("p", "[defaults]\nname = \"\\u001b[2J\"\n", None).unwrap();
     assert!(config.warning().unwrap().contains("name (line 2)"), "{config:?}");
 }

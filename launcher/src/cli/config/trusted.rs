@@ -1,8 +1,9 @@
 //! Store of the configuration files that the user trusts.
 //!
-//! Each file has a record in the user's state directory: its path, the SHA-256 of its content, and the same of
-//! each file that it names. If the content of any of them changes, the file is not trusted any more. A record
-//! is valid only if it belongs to this user and no other user may write it, wherever the state directory is.
+//! Each file has a record in the user's state directory: its path, the SHA-256 of its content, and path and
+//! SHA-256 of each file that it names. If the content of any of these files changes, the file is not trusted
+//! any more. A record is valid only if it belongs to this user and no other user may write to it, wherever
+//! the state directory is.
 
 use super::error::ConfigError;
 use super::find;
@@ -16,20 +17,20 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Limit of a record's size, in bytes.
+/// Maximum size of a record, in bytes.
 const MAX_BYTES: usize = 256 << 10;
-/// Characters of a digest in hexadecimal.
+/// Number of hexadecimal digits in a SHA-256.
 const DIGITS: usize = 64;
 /// Placeholder for the digest of a missing file.
 const ABSENT: [u8; DIGITS] = [b'-'; DIGITS];
 
-/// Records of one user.
+/// Directory with the records of one user.
 #[derive(Clone, Debug)]
 pub(crate) struct TrustStore {
     directory: PathBuf,
 }
 
-/// File with a record.
+/// File that has a record, and whether it is still trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TrustedFile {
     pub(crate) path: PathBuf,
@@ -39,9 +40,10 @@ pub(crate) struct TrustedFile {
 /// State of a file that has a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TrustState {
-    /// Trusted: its content, and that of the files that it names, has not changed.
+    /// The file is trusted: neither its content nor that of a file that it names has changed.
     Same,
-    /// Not trusted any more: the content of this file has changed, itself or one that it names.
+    /// The file is not trusted any more, since the content of this path has changed: the file itself, or one
+    /// that it names.
     Changed(PathBuf),
     /// The file cannot be read any more.
     Gone,
@@ -54,7 +56,7 @@ impl TrustStore {
         Ok(TrustStore { directory: state.join("rlaunch/trusted") })
     }
 
-    /// Compares a file with its record; `None` if it has no valid record.
+    /// Compares a file's content with its record; `None` if the file has no valid record.
     pub(super) fn state(&self, path: &Path, content: &str) -> Option<TrustState> {
         let identity = identity(path).ok()?;
         let record =
@@ -65,7 +67,7 @@ impl TrustStore {
         })
     }
 
-    /// Records that a file is trusted with this content and that of the files that it names.
+    /// Records that the user trusts a file with this content, and the files that it names with theirs.
     pub(crate) fn trust(
         &self,
         path: &Path,
@@ -127,8 +129,8 @@ impl TrustStore {
     }
 }
 
-/// Returns the path by which a file is recorded: its directory's canonical path, and its name. A symbolic link is
-/// not resolved, since names in a file are relative to the directory where it is found.
+/// Returns the path under which a file is recorded: its directory's canonical path, and its name. A symbolic
+/// link to the file is not resolved, since names in the file are relative to the directory of the link.
 pub(super) fn identity(path: &Path) -> io::Result<PathBuf> {
     let absolute = std::path::absolute(path)?;
     let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
@@ -138,11 +140,11 @@ pub(super) fn identity(path: &Path) -> io::Result<PathBuf> {
     Ok(fs::canonicalize(parent).unwrap_or_else(|_| parent.to_owned()).join(name))
 }
 
-/// Content of a record.
 struct TrustRecord {
     digest: String,
     path: PathBuf,
-    /// Files that it names, relative to its directory; missing files have no digest.
+    /// Digest and name of each file that this file names, relative to its directory. A missing file has no
+    /// digest.
     named: Vec<(Option<String>, PathBuf)>,
 }
 
@@ -160,7 +162,7 @@ impl TrustRecord {
     }
 }
 
-/// Encodes one file of a record.
+/// Encodes the digest and the path of one file for a record.
 fn entry(digest: Option<&str>, path: &Path) -> Vec<u8> {
     let digest = digest.map_or(&ABSENT[..], str::as_bytes);
     [digest, b"\n", path.as_os_str().as_bytes(), b"\0"].concat()
@@ -196,7 +198,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
     use tempfile::TempDir;
 
-    /// Makes a store, and a directory with a file in it.
+    /// Creates a store, and a directory with a file in it.
     fn scratch() -> (TempDir, TrustStore, PathBuf) {
         let scratch = tempfile::tempdir().unwrap();
         let store = TrustStore { directory: scratch.path().join("state/trusted") };

@@ -1,8 +1,8 @@
 //! Keys that an rlaunch.toml of the working directory may set before the user trusts it. Such a file may have come
 //! with a cloned repository or an unpacked archive.
 //!
-//! Every key is in one of two lists. A key that is in neither needs trust, and fails a test until it is put into
-//! one.
+//! Every key is in one of two lists, [`HARMLESS`] or [`NEEDS_TRUST`]. A key that is in neither needs trust,
+//! and fails a test until it is added to one of them.
 
 use super::error::SettingOrigin;
 use super::merge::OptionSetting;
@@ -98,8 +98,8 @@ const NEEDS_TRUST: &[(&str, &str)] = &[
     ("wdir", "chooses programs and files by their directory"),
 ];
 
-/// Tells whether a setting takes effect without trust. A value with a control character does not: it could be an
-/// escape sequence for the terminal.
+/// Tells whether a setting takes effect without trust. A value with a control character needs trust, since it
+/// could contain an escape sequence for the terminal.
 pub(super) fn is_harmless(setting: &OptionSetting) -> bool {
     let is_plain = |word: &std::ffi::OsString| !word.to_string_lossy().contains(char::is_control);
     let has_text = |word: &std::ffi::OsString| word.to_string_lossy().contains('=');
@@ -108,12 +108,13 @@ pub(super) fn is_harmless(setting: &OptionSetting) -> bool {
     (HARMLESS.contains(&key) || is_bare()) && setting.words.iter().all(is_plain)
 }
 
-/// Tells whether a setting is from this file.
+/// Tells whether a setting comes from the file `path`.
 pub(super) fn is_from(setting: &OptionSetting, path: &Path) -> bool {
     matches!(&setting.origin, SettingOrigin::Line(file, _) if file == path)
 }
 
-/// Returns the effect of a key that needs trust.
+/// Describes the effect of a key that needs trust. A harmless key needs trust only if its value has a control
+/// character.
 pub(super) fn effect(key: &str) -> &'static str {
     let known = NEEDS_TRUST.iter().find(|(known, _)| *known == key);
     known.map_or("has a control character", |(_, effect)| effect)
@@ -123,17 +124,18 @@ pub(super) fn effect(key: &str) -> &'static str {
 #[derive(Clone, Debug)]
 pub(crate) struct IgnoredKeys {
     path: PathBuf,
-    /// File that has changed since it was trusted: itself, or one that it names.
+    /// File that has changed since this file was trusted: this file or one that it names, if any.
     changed: Option<PathBuf>,
-    /// Keys with their lines.
+    /// Keys, each with the number of its line.
     keys: Vec<(String, usize)>,
-    /// Whether the job's hosts would come from this file, since nothing of higher precedence names any.
+    /// Whether the job's hosts would come from this file, because no source of higher precedence names hosts.
     names_the_hosts: bool,
 }
 
 impl IgnoredKeys {
-    /// Collects the ignored keys of `path`: its `hosts`, and those of `would_count` that need trust. Returns `None` if
-    /// there are none.
+    /// Collects the ignored keys of the file `path`: its table `hosts`, and its settings that need trust.
+    /// `would_count` are the settings that would take effect if the file were trusted. Returns `None` if no
+    /// key is ignored.
     pub(super) fn collect(
         path: &Path,
         changed: Option<&Path>,
@@ -168,12 +170,12 @@ impl IgnoredKeys {
         })
     }
 
-    /// Returns the file's path if its hosts would be those of the job.
+    /// Returns the file's path; `None` if the job's hosts would not come from this file.
     pub(super) fn path_if_hosts(&self) -> Option<&Path> {
         self.names_the_hosts.then_some(&*self.path)
     }
 
-    /// Says in one line which keys are ignored, and how to trust the file.
+    /// Describes in one line which keys are ignored, and how to trust the file.
     pub(super) fn sentence(&self) -> String {
         let are = match &self.keys[..] {
             [(key, _)] if key != "hosts" => "is",
@@ -194,7 +196,7 @@ impl IgnoredKeys {
         )
     }
 
-    /// Returns a hint for an error that ignored keys may have caused.
+    /// Returns a hint for an error that may be due to ignored keys.
     pub(super) fn hint(&self) -> String {
         let path = shown(&self.path);
         format!("{} of {path} would take effect after `rlaunch trust`", self.listed())
@@ -210,7 +212,7 @@ impl IgnoredKeys {
     }
 }
 
-/// Shows a file's path as a user would type it.
+/// Formats a path as a user would type it: a file in the working directory has `./` in front.
 pub(super) fn shown(path: &Path) -> String {
     let here = path.parent().is_some_and(|parent| parent.as_os_str().is_empty());
     format!("{}{}", if here { "./" } else { "" }, path.display())

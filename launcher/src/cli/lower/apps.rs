@@ -1,4 +1,4 @@
-//! The programs of a job, and how they relate to each other.
+//! Conversion of the options of a job's programs, including their conditions and templates.
 
 use super::JobError;
 use crate::cli::args::{ApplicationArgs, ProgramArgs};
@@ -12,13 +12,13 @@ use rlaunch_bootstrap::job::{ScriptCheck, WorkingDir};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Program behind a `:` with its own hosts, which are none if it runs on the job's.
+/// Program behind a `:`, with its own hosts. The list is empty if the program runs on the job's hosts.
 pub(super) struct Program {
     args: ProgramArgs,
     hosts: Vec<Host>,
 }
 
-/// Parses the hosts of programs; those without slots have the slots of the table, or one.
+/// Parses the hosts of programs. A host without a number of slots has that of `table`, or else one slot.
 pub(super) fn with_hosts(
     programs: Vec<ProgramArgs>,
     table: &HostTable,
@@ -30,7 +30,7 @@ pub(super) fn with_hosts(
     programs.into_iter().map(with_hosts).collect()
 }
 
-/// Returns all hosts of the job: its own, and those of programs.
+/// Returns all hosts: the job's own, and those of programs with hosts of their own.
 pub(super) fn all_hosts(job_hosts: &[Host], programs: &[Program]) -> Result<Vec<Host>, HostsError> {
     let mut all = HostSet::default();
     let of_programs = programs.iter().flat_map(|program| &program.hosts);
@@ -38,16 +38,18 @@ pub(super) fn all_hosts(job_hosts: &[Host], programs: &[Program]) -> Result<Vec<
     Ok(all.into_hosts())
 }
 
-/// Counts the ranks on the job's own hosts; a program without a number counts as one rank.
+/// Counts the ranks on the job's own hosts. `first` is the number of ranks of the first program. A program
+/// without a number counts as one rank.
 pub(super) fn ranks_on_job_hosts(first: Option<u32>, programs: &[Program]) -> u32 {
     let others = programs.iter().filter(|program| program.hosts.is_empty());
     let ranks = others.map(|program| program.args.ranks).chain([first]);
     ranks.fold(0, |all: u32, ranks| all.saturating_add(ranks.unwrap_or(1)))
 }
 
-/// Lowers all programs, and returns them with the files that are preloaded for any of them. `first` is complete
-/// except for `first_args`. The others have its environment, directory and files, unless they set their own.
-/// `script_check` finds the script among the words of a program.
+/// Converts the options of all programs, and returns the programs with the files that are preloaded for any
+/// of them. `first` is complete except for the options `first_args`. The other programs inherit its
+/// environment, directory and preloaded files, to which they may add their own. `script_check` finds the
+/// script among the words of a program.
 pub(super) fn lower(
     first: AppSpec,
     first_args: &ApplicationArgs,
@@ -84,7 +86,8 @@ pub(super) fn lower(
     Ok((apps, files))
 }
 
-/// Refuses hosts whose slots depend on their GPUs in a job with several programs.
+/// Returns an error if a job with several programs has a host without a number of slots in `common`. Such a
+/// host has one slot for each of its GPUs, which are counted only later.
 pub(super) fn check_slots(apps: &[AppSpec], common: &[Host]) -> Result<(), AppError> {
     match common.iter().find(|host| host.slots_by == SlotsBy::Open) {
         Some(open) if apps.len() > 1 => Err(AppError::SlotsFromGpus(open.to_string())),
@@ -92,7 +95,7 @@ pub(super) fn check_slots(apps: &[AppSpec], common: &[Host]) -> Result<(), AppEr
     }
 }
 
-/// Returns the index of a file in `files`, to which it is added if it is not there.
+/// Returns the index of a file in `files`, after adding the file if it is missing.
 fn index_of(path: &Path, files: &mut Vec<PathBuf>) -> u32 {
     let at = files.iter().position(|file| file == path).unwrap_or_else(|| {
         files.push(path.to_owned());
@@ -101,7 +104,8 @@ fn index_of(path: &Path, files: &mut Vec<PathBuf>) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }
 
-/// Sets names, conditions and templates, which may refer to any of the programs.
+/// Checks and sets the names, conditions and templates of all programs. A condition or template may refer to
+/// any of the programs.
 fn relate(apps: &mut [AppSpec], args: &[ApplicationArgs]) -> Result<(), AppError> {
     let names: Vec<Option<String>> = args.iter().map(|args| args.name.clone()).collect();
     for (index, name) in names.iter().enumerate() {

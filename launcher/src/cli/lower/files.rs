@@ -1,4 +1,4 @@
-//! Files of this machine that hosts get, or must have.
+//! Files of this machine that are copied to hosts, or that hosts must have.
 
 use super::JobError;
 use crate::job::Preload;
@@ -10,10 +10,10 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Size up to which a script is compared with the hosts' copies, in bytes.
+/// Maximum size of a script that is compared with the hosts' copies, in bytes.
 const MAX_COMPARED: u64 = 1 << 20;
 
-/// Looks up the files of `--preload`.
+/// Checks that the files of `--preload` are regular files with different names, and returns them.
 pub(super) fn preloads(paths: &[PathBuf]) -> Result<Vec<Preload>, JobError> {
     let mut preloads: Vec<Preload> = Vec::new();
     for path in paths {
@@ -31,8 +31,8 @@ pub(super) fn preloads(paths: &[PathBuf]) -> Result<Vec<Preload>, JobError> {
     Ok(preloads)
 }
 
-/// Finds the script that a program runs. If this machine has it, hosts must have it, too. Logs other arguments that
-/// are files here, since hosts may lack them.
+/// Finds the script that a program runs. If this machine has the script, hosts must have it, too. Logs the
+/// other arguments that are files on this machine, since hosts may lack them.
 pub(super) fn script_check(argv: &[OsString], here: &Path) -> Option<ScriptCheck> {
     let script = script_of(argv).and_then(|path| check(path, here));
     let is_script = |arg: &OsStr| script.as_ref().is_some_and(|script| script.path == arg);
@@ -44,7 +44,8 @@ pub(super) fn script_check(argv: &[OsString], here: &Path) -> Option<ScriptCheck
     script
 }
 
-/// Returns what hosts must have for `path` to be run, if this machine has it.
+/// Returns what hosts are checked for before the script `path` runs: the path, and the SHA-256 of the script
+/// unless it is large. `None` if this machine does not have the script.
 fn check(path: &OsStr, here: &Path) -> Option<ScriptCheck> {
     let metadata = fs::metadata(here.join(path)).ok().filter(fs::Metadata::is_file)?;
     let is_compared = metadata.len() <= MAX_COMPARED;
@@ -53,12 +54,13 @@ fn check(path: &OsStr, here: &Path) -> Option<ScriptCheck> {
     Some(ScriptCheck { path: path.into(), sha256 })
 }
 
-/// Returns the script that Python or a shell is given: the first argument that is not an option.
+/// Returns the script that Python or a shell runs: the first argument that is not an option. `None` for other
+/// programs.
 fn script_of(argv: &[OsString]) -> Option<&OsStr> {
     let program = Path::new(argv.first()?).file_name()?.to_str()?;
     let version = program.strip_prefix("python").map(|v| v.trim_start_matches(['.', '-']));
     let is_python = version.is_some_and(|v| v.chars().all(|c| c.is_ascii_digit() || c == '.'));
-    // Options that take the next word, and those that run no script.
+    // Options whose value is the next word, and options in place of a script.
     let (takes_word, no_script): (&[&str], &[&str]) = match program {
         _ if is_python => (&["-W", "-X", "--check-hash-based-pycs"], &["-c", "-m", "-V"]),
         "bash" | "sh" => (&["-o", "+o", "-O", "+O", "--rcfile", "--init-file"], &["-c", "-s"]),

@@ -1,5 +1,5 @@
-//! From parsed options to a job. Everything that a job needs of this machine's files and environment is read here,
-//! and nothing reads the options afterwards.
+//! Lowering: conversion of parsed options to a [`JobSpec`]. All that a job needs of this machine's files and
+//! environment is read here, and later stages do not read the options.
 //!
 //! | file | subject |
 //! |---|---|
@@ -36,14 +36,15 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
-/// Lowers a job like [`job`]. An error has hints, also on settings that are not on the command line.
+/// Converts parsed options to a job, like [`job`]. Failures have hints, including one on settings from files
+/// and variables.
 pub(crate) fn job_or_fail(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, Failed> {
     job(args, config).map_err(|error| {
         Failed::from_error(error.exit(), &error).hint(error.hint()).hint(config.hint())
     })
 }
 
-/// Lowers a job; reads files and environment of this machine.
+/// Converts parsed options to a job. Reads files and the environment of this machine.
 pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, JobError> {
     let HostArgs { map_by, per_node, rank_by, ranks, oversubscribe, .. } = args.hosts;
     let (map_by, rank_by) = map::order(map_by, per_node, rank_by)?;
@@ -115,7 +116,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, JobEr
     })
 }
 
-/// Collects the addresses that agents use among themselves.
+/// Collects the options that choose the addresses by which agents reach each other.
 fn oob_choice(
     rendezvous: RendezvousArgs,
     compat: CompatArgs,

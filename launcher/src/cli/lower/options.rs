@@ -1,4 +1,4 @@
-//! Options of ranks, of the network between them, and of connections to hosts.
+//! Conversion of the options of ranks, of the network between them, and of connections to hosts.
 
 use super::JobError;
 use crate::cli::args::{ConnectArgs, EnvironmentArgs, NetworkArgs, PlacementArgs};
@@ -14,7 +14,7 @@ use crate::plan::selection::PortWishes;
 use rlaunch_bootstrap::job::EnvVar;
 use std::ffi::OsString;
 
-/// Lowers the options that say how to reach hosts.
+/// Converts the options that say how to reach hosts.
 pub(crate) fn connect_options(
     args: ConnectArgs,
     config: &LoadedConfig,
@@ -39,8 +39,8 @@ pub(crate) fn connect_options(
     })
 }
 
-/// Collects the variables that are passed on from this shell and those that the user set, and the names of the
-/// latter.
+/// Returns the variables that ranks get from this shell and from the user's options, and the names of those
+/// that the options set.
 pub(super) fn variables(
     args: &EnvironmentArgs,
     network: &NetworkArgs,
@@ -67,7 +67,7 @@ pub(super) fn variables(
     Ok((env, explicit))
 }
 
-/// Lists the variables of `-x`, and the one that makes NCCL load the plugin of `--nccl-net-plugin`.
+/// Lists the variables of `-x`, and NCCL_NET_PLUGIN, by which NCCL loads the plugin of `--nccl-net-plugin`.
 fn named_variables(network: &NetworkArgs, env: &[OsString]) -> Vec<OsString> {
     let plugin = network.nccl_net_plugin.iter().map(|path| {
         let mut variable = OsString::from("NCCL_NET_PLUGIN=");
@@ -77,7 +77,7 @@ fn named_variables(network: &NetworkArgs, env: &[OsString]) -> Vec<OsString> {
     plugin.chain(env.iter().cloned()).collect()
 }
 
-/// Lowers the options for ranks' CPUs, GPUs and network.
+/// Converts the options for ranks' CPUs, GPUs and network.
 pub(super) fn rank_options(
     placement: PlacementArgs,
     network: NetworkArgs,

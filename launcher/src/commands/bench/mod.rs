@@ -1,4 +1,4 @@
-//! `rlaunch bench`: measures rlaunch's communicator, by a job of a program that comes with rlaunch.
+//! `rlaunch bench`: measures rlaunch's communicator by a job, whose program comes with rlaunch.
 
 pub(crate) mod train;
 
@@ -16,10 +16,10 @@ use std::path::Path;
 use std::str::FromStr;
 use train::TrainArgs;
 
-/// Limit of a message's size, in bytes.
+/// Maximum size of a message, in bytes.
 const MAX_SIZE: usize = 1 << 30;
 
-/// `rlaunch bench`, or `rlaunch bench train`.
+/// Command line of `rlaunch bench` or of `rlaunch bench train`.
 #[derive(Debug)]
 pub(crate) enum BenchCommand {
     Measure(BenchArgs),
@@ -183,7 +183,7 @@ impl fmt::Display for Benchmark {
     }
 }
 
-/// Sizes in bytes, in the order of their measurement.
+/// Sizes of messages in bytes, in the order in which they are measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes(pub(crate) Vec<usize>);
 
@@ -219,7 +219,6 @@ fn size(text: &str) -> Result<usize, String> {
         .ok_or_else(|| format!("{text:?} is not a size of up to 1G, as 8, 64K or 16M"))
 }
 
-/// Error in the options of a measurement.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BenchError {
     #[error("rlaunch bench coll needs a collective: {}", COLLECTIVES.join(", "))]
@@ -236,7 +235,7 @@ fn are(ranks: u32) -> String {
     if ranks == 1 { "is 1".to_owned() } else { format!("are {ranks}") }
 }
 
-/// Measures, and prints the results.
+/// Runs the job that measures, or `rlaunch bench train`.
 pub(super) async fn run(command: BenchCommand, line: &CommandLine) -> Result<Exit, Failed> {
     let args = match command {
         BenchCommand::Train(args) => return train::run(args, line).await,
@@ -252,7 +251,8 @@ pub(super) async fn run(command: BenchCommand, line: &CommandLine) -> Result<Exi
     crate::run::run_job(job).await
 }
 
-/// Checks the number of ranks, unless it is known only when hosts are reached; the program checks it then.
+/// Checks that the number of ranks suits the benchmark. If it depends on the number of the hosts' GPUs, it is
+/// not known yet, and the program checks it later.
 fn check_ranks(job: &JobSpec, benchmark: Benchmark) -> Result<(), Failed> {
     let ranks = match (job.has_slots_from_gpus(), job.first().ranks) {
         (false, _) => {
@@ -269,7 +269,7 @@ fn check_ranks(job: &JobSpec, benchmark: Benchmark) -> Result<(), Failed> {
 }
 
 impl Benchmark {
-    /// Checks the number of ranks; a collective takes any.
+    /// Returns an error unless the number of ranks is 2; a collective may have any number.
     fn check_ranks(self, ranks: u32) -> Result<(), BenchError> {
         match (self, ranks) {
             (Benchmark::Coll, _) | (_, 2) => Ok(()),
@@ -312,7 +312,7 @@ impl BenchArgs {
 }
 
 impl MeasurementArgs {
-    /// Sets the options of a job.
+    /// Replaces the hosts, ranks, placement, network and connections of `job` by those of the measurement.
     fn set(self, job: JobArgs, ranks: Option<u32>) -> JobArgs {
         let MeasurementArgs { hosts, oversubscribe, placement, network, connect } = self;
         let hosts = HostArgs { hosts, ranks, oversubscribe, ..job.hosts };

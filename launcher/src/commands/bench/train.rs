@@ -73,7 +73,7 @@ pub(crate) struct TrainArgs {
     pub(crate) command: CommandArgs,
 }
 
-/// Job that has ended.
+/// Result of one job of the measurement.
 #[derive(Serialize)]
 struct MeasuredRun {
     command: String,
@@ -186,8 +186,8 @@ impl TrainArgs {
         sizes
     }
 
-    /// Returns the options that the command line of each job has: those of the measurement, without `--np`, `--json` and
-    /// the `--` behind them.
+    /// Returns the options for the command line of each job: those in `words`, without `--np`, `--json` and
+    /// `--`.
     fn options_of_jobs(&self, words: &[OsString]) -> Vec<OsString> {
         let options = &words[1..words.len() - self.command.argv.len()];
         let mut kept = Vec::with_capacity(options.len());
@@ -203,7 +203,8 @@ impl TrainArgs {
         kept
     }
 
-    /// Returns the job with this number of ranks. It does not read standard input, which the first job would use up.
+    /// Returns the job with this number of ranks. Ranks do not read standard input, since the first job would
+    /// leave nothing for the others.
     fn job(&self, ranks: u32, options: &[OsString]) -> Result<JobArgs, clap::Error> {
         let mut typed: Vec<OsString> = vec!["rlaunch".into()];
         typed.extend_from_slice(options);
@@ -238,7 +239,7 @@ mod tests {
     use crate::cli::compat;
     use clap::CommandFactory;
 
-    /// Parses a line, and returns its options for each job.
+    /// Parses a line, and returns the arguments with the options for each job.
     fn parse(line: &str) -> Result<(TrainArgs, Vec<OsString>), clap::Error> {
         let words: Vec<OsString> =
             ["rlaunch"].into_iter().chain(line.split(' ')).map(OsString::from).collect();

@@ -2,8 +2,8 @@
 
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 
-/// Renders a topic. Its text is Markdown with these elements: headings, paragraphs, items that begin with `- `, lines
-/// indented by four spaces, and `code`.
+/// Renders a topic as a manual page in roff. `text` is Markdown with these elements: headings, paragraphs,
+/// items that begin with `- `, lines indented by four spaces, and `code`.
 pub(super) fn render(topic: &str, about: &str, text: &str) -> String {
     let mut page = Roff::new();
     let source = format!("rlaunch {}", env!("CARGO_PKG_VERSION"));

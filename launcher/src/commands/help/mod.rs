@@ -36,7 +36,7 @@ const TOPICS: &[Topic] = topics! {
     "security": "trust, encryption, and what other users can see or disturb",
 };
 
-/// Marks of a comment, which is not printed.
+/// Begin and end of a comment in a page. Comments are not printed.
 const COMMENT: (&str, &str) = ("<!--", "-->");
 
 /// Explain a topic, as env or ssh, or a verb; without a word, list both.
@@ -72,7 +72,7 @@ fn topic(word: &str) -> Option<&'static Topic> {
     TOPICS.iter().find(|(name, ..)| *name == word)
 }
 
-/// Removes comments, which are for the writers of a page.
+/// Removes comments from a page, since they are for its authors.
 fn without_comments(text: &str) -> String {
     let mut rest = text;
     let mut shown = String::with_capacity(text.len());
@@ -136,7 +136,8 @@ mod tests {
         line.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Returns the items of a page with their comments: from "- " to the next one, or to an empty line.
+    /// Returns the items of a page with their comments. An item extends from "- " to the next one, or to an
+    /// empty line.
     fn claims(text: &str) -> Vec<String> {
         let mut claims: Vec<String> = Vec::new();
         let mut inside = false;
@@ -186,7 +187,7 @@ mod tests {
         assert_eq!(without_comments("a <!-- open"), "a\n");
     }
 
-    /// Text has to fit a terminal, unlike quoted output.
+    /// Checks that the lines of each page fit a terminal, except for quoted output.
     #[test]
     fn pages_are_readable_at_a_terminal() {
         for (word, _, text) in TOPICS {
@@ -199,7 +200,7 @@ mod tests {
         }
     }
 
-    /// The front page has to be short; details belong into a topic.
+    /// Checks that README.md is short, since details belong in topics, and that it names every topic.
     #[test]
     fn the_readme_is_short_and_names_every_topic() {
         let readme = include_str!("../../../../README.md");

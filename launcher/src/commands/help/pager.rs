@@ -23,7 +23,8 @@ pub(super) fn show(text: &str) {
     stdout::print_styled(text);
 }
 
-/// Returns the pager's command line; empty if the text is to be printed without one.
+/// Returns the pager's command line from the variables PAGER and TERM; empty if the text is to be printed
+/// without a pager.
 fn pager(named: Option<&str>, terminal: Option<&str>) -> Vec<String> {
     if terminal.is_none_or(|name| name.is_empty() || name == "dumb") {
         return Vec::new();
@@ -35,8 +36,8 @@ fn pager(named: Option<&str>, terminal: Option<&str>) -> Vec<String> {
     }
 }
 
-/// Replaces this process by the pager, which reads the text from an unlinked file, so that no other process is left
-/// and Ctrl-C reaches the pager alone. Returns only if that fails.
+/// Replaces this process by the pager, so that no other process is left and Ctrl-C reaches the pager alone.
+/// The pager reads the text from an unlinked file. Returns only if the pager cannot be started.
 ///
 /// A failed `exec` leaves SIGPIPE at its default, so tests must not call this.
 fn become_pager(program: &str, arguments: &[String], text: &str) -> io::Result<Infallible> {
@@ -50,7 +51,7 @@ fn become_pager(program: &str, arguments: &[String], text: &str) -> io::Result<I
     file.rewind()?;
     let mut command = Command::new(program);
     if env::var_os("LESS").is_none() {
-        // With F less exits at once if the text fits the screen.
+        // With the option F, less exits at once if the text fits the screen.
         command.env("LESS", "FRX");
     }
     Err(command.args(arguments).stdin(file).exec())

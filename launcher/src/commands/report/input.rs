@@ -11,10 +11,10 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Limit of an input's size, in bytes.
+/// Maximum size of an input, in bytes.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// Output of a run with its metrics.
+/// Metrics from the output of a run. `job` is set if the output is in a job's record.
 #[derive(Debug)]
 pub(crate) struct ReportInput {
     pub(crate) name: String,
@@ -37,7 +37,6 @@ pub(crate) struct JobFacts {
     pub(crate) left_out_bytes: u64,
 }
 
-/// Error that leaves nothing to report.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InputError {
     #[error("cannot read {name}")]
@@ -69,7 +68,8 @@ impl InputError {
 }
 
 impl ReportInput {
-    /// Reads an input. `source` is a file, `-`, `last` or the id of a job; a file takes precedence over a job.
+    /// Reads an input. `source` is a file, `-`, `last`, or the beginning of a job's id. A file takes
+    /// precedence over a job.
     pub(crate) fn read(source: &OsStr) -> Result<ReportInput, InputError> {
         let path = Path::new(source);
         let text = source.to_string_lossy();
@@ -105,7 +105,7 @@ impl ReportInput {
         Ok(ReportInput::from_text(name, &String::from_utf8_lossy(&bytes)))
     }
 
-    /// Reads lines with or without the tags of a launcher.
+    /// Finds metrics in lines that may have the tags of a launcher.
     pub(crate) fn from_text(name: &str, text: &str) -> ReportInput {
         let mut metrics = LogMetrics::default();
         text.lines().for_each(|line| metrics.add_tagged_line(line));

@@ -6,7 +6,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `log_metrics` | metrics in output, line by line |
-//! | `input` | where output is from: a file, standard input, or a job's record |
+//! | `input` | source of the output: a file, standard input, or a job's record |
 //! | `speed`, `scaling` | images per second of a run; runs of different sizes compared |
 //! | `nccl_tests` | checks of nccl-tests' tables |
 //! | `networks` | networks that NCCL used |
@@ -102,13 +102,13 @@ pub(crate) enum FindingKind {
     Alone,
     /// The printed average is not the average of the table.
     AverageDiffers,
-    /// NCCL tried to connect ports of different networks.
+    /// NCCL could not connect two ports, which may be on different subnets.
     Disconnected,
     /// The job has failed.
     Failed,
     /// Some ranks printed no rate.
     Incomplete,
-    /// The middle of the output was not kept.
+    /// The record lacks the middle of the job's output.
     LeftOut,
     /// The sum of the ranks' rates is not the printed total.
     SumDiffers,
@@ -116,7 +116,7 @@ pub(crate) enum FindingKind {
     Tcp,
     /// Totals that should be equal differ.
     TotalsDiffer,
-    /// Lines have no rank.
+    /// Lines do not name the ranks that printed them.
     Unnamed,
     /// The program ran with another number of ranks than were started.
     WorldDiffers,
@@ -143,7 +143,8 @@ impl SourceReport {
             None => hosts.get(&rank).map(String::as_str),
         };
         let mut findings = job.as_ref().map(JobFacts::findings).unwrap_or_default();
-        // Without a record only ranks in tags are known. If it is only one, it may have printed for all ranks.
+        // Without a record, the number of ranks is that of ranks in tags. A single rank may have printed for
+        // all ranks, so it tells nothing.
         let named = u32::try_from(ranks.len()).ok().filter(|named| *named > 1);
         let world = job.as_ref().map(|job| job.ranks).or(named);
         let speed = Speed::assess(throughput, world, host_of);
@@ -199,7 +200,8 @@ pub(super) fn run(args: &ReportArgs) -> Result<Exit, Failed> {
     Ok(Exit::SUCCESS)
 }
 
-/// Finds the recorded job of the same program with the fewest ranks; of several the newest.
+/// Finds a run to compare `than` with: the successful recorded job of the same program with the fewest ranks,
+/// if it has fewer than `than`. Of several, the newest is returned.
 fn smaller_run(than: &Run, program: &[String]) -> Option<Run> {
     let mut records = RecordStore::for_user().ok()?.all();
     records.retain(|record| record.program == program && record.ranks() < than.ranks);

@@ -19,7 +19,7 @@ pub(crate) struct RankNetwork {
 }
 
 impl RankNetwork {
-    /// Returns `rank 0`, or `n pid 17` if no rank is known.
+    /// Returns a name for messages: `rank 0`, or `node-0 pid 17` if no rank is known.
     pub(crate) fn name(&self) -> String {
         match &self.ranks[..] {
             [] => format!("{} pid {}", self.host, self.pid),
@@ -29,7 +29,8 @@ impl RankNetwork {
     }
 }
 
-/// Lists the processes whose network is known, in the order of their ranks. Hosts have the launcher's names for them.
+/// Lists the processes whose network is known, in the order of their ranks. A process has the launcher's name
+/// for its host, if `host_of` knows that.
 pub(crate) fn by_rank<'a>(
     networks: &NcclNetworks,
     host_of: impl Fn(u32) -> Option<&'a str>,

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// Run with its rate.
+/// Run of a program, with its number of ranks and its rate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Run {
     pub(crate) source: String,
@@ -11,14 +11,13 @@ pub(crate) struct Run {
     pub(crate) total: f64,
 }
 
-/// Comparison of runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Scaling {
-    /// Runs, the smallest first, with which the others are compared.
+    /// Runs in ascending order of their numbers of ranks. Each is compared with the first.
     pub(crate) runs: Vec<ScaledRun>,
 }
 
-/// Run compared with the smallest.
+/// Run, and its comparison with the smallest run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct ScaledRun {
     #[serde(flatten)]
@@ -35,7 +34,7 @@ impl Run {
 }
 
 impl Scaling {
-    /// Compares runs; returns `None` unless they have different sizes.
+    /// Compares runs; returns `None` unless at least two of them have different numbers of ranks.
     pub(crate) fn between_sizes(runs: Vec<Run>) -> Option<Scaling> {
         let scaling = Scaling::new(runs);
         let (least, most) = (scaling.runs.first()?, scaling.runs.last()?);

@@ -4,7 +4,7 @@ use super::log_metrics::throughput::{RankOutput, RateSample, Style, Throughput, 
 use super::{Finding, FindingKind, agree};
 use serde::Serialize;
 
-/// Number of last values of which the mean is a rank's rate.
+/// Maximum number of values, from the end of a rank's output, whose mean is the rank's rate.
 const LAST: usize = 5;
 
 /// Speed of a job; rates are in images per second.
@@ -16,19 +16,18 @@ pub(crate) struct Speed {
     pub(crate) rates: Vec<RankRate>,
     /// Sum of `rates`.
     pub(crate) sum: f64,
-    /// Printed totals, each of all ranks.
+    /// Totals of all ranks, as ranks printed them.
     pub(crate) printed_totals: Vec<f64>,
     /// Rate of all ranks; `None` if the figures contradict each other.
     pub(crate) total: Option<f64>,
 }
 
-/// Rate of one rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct RankRate {
-    /// `None` if lines have no rank.
+    /// Rank; `None` if lines do not name ranks.
     pub(crate) rank: Option<u32>,
     pub(crate) host: Option<String>,
-    /// Number of values of which `mean` is the mean.
+    /// Number of values from which `mean` is computed.
     pub(crate) values: usize,
     pub(crate) mean: f64,
     /// Standard deviation of these values, if there are at least two.
@@ -39,7 +38,7 @@ pub(crate) struct RankRate {
     pub(crate) loss: Option<f64>,
 }
 
-/// Rates and totals before they are compared.
+/// Printed rates and totals, before they are compared with each other.
 struct PrintedRates {
     rates: Vec<RankRate>,
     totals: Vec<Total>,
@@ -49,7 +48,8 @@ struct PrintedRates {
 }
 
 impl Speed {
-    /// Assesses the output of a run with `world` ranks, if that is known. Returns `None` if it has no rates.
+    /// Summarizes the rates in the output of a run, and checks that they are consistent. `world` is the
+    /// number of ranks, if known; `host_of` names a rank's host. Returns `None` if there are no rates.
     pub(crate) fn assess<'a>(
         throughput: &Throughput,
         world: Option<u32>,
@@ -91,7 +91,8 @@ impl PrintedRates {
         PrintedRates { totals: totals.collect(), rates, findings: Vec::new(), complete }
     }
 
-    /// Separates ranks in lines without tags: each rank prints one value for the last step.
+    /// Collects rates from lines without tags. Values of the last step tell ranks apart, since each rank
+    /// prints one.
     fn from_untagged(style: Style, output: &RankOutput) -> PrintedRates {
         let last = match style {
             Style::TfCnn => last_of_each(output),
@@ -166,7 +167,8 @@ impl PrintedRates {
         Speed { style, ranks, rates: self.rates.clone(), sum: self.sum(), printed_totals, total }
     }
 
-    /// Finds that every total is the rate of the rank that printed it, although there were other ranks.
+    /// Returns a finding if every printed total is the rate of the rank that printed it, although the run had
+    /// other ranks.
     fn alone(&self, world: Option<u32>) -> Option<Finding> {
         let sorted = |mut rates: Vec<f64>| {
             rates.sort_by(f64::total_cmp);
@@ -194,7 +196,7 @@ impl PrintedRates {
     }
 }
 
-/// Makes the finding that ranks ran alone.
+/// Returns the finding that this number of ranks each ran alone.
 fn alone_finding(ranks: usize) -> Finding {
     let text = match ranks {
         1 => "the printed total is the rate of one rank: it ran alone".to_owned(),
@@ -204,7 +206,7 @@ fn alone_finding(ranks: usize) -> Finding {
     Finding::new(FindingKind::Alone, text).hint(hint)
 }
 
-/// Returns the minimum and the maximum.
+/// Returns the minimum and the maximum; `None` if there are no values.
 pub(crate) fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     values.fold(None, |range, value| match range {
         None => Some((value, value)),
@@ -212,7 +214,8 @@ pub(crate) fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// Returns the values of the last step; without steps, as many last values as there are totals.
+/// Returns the values of the last step. If values have no steps, returns as many values from the end as there
+/// are totals.
 fn last_of_each(output: &RankOutput) -> Vec<RateSample> {
     let values = &output.values;
     match values.iter().filter_map(|value| value.step).max() {
@@ -222,7 +225,8 @@ fn last_of_each(output: &RankOutput) -> Vec<RateSample> {
 }
 
 impl RankRate {
-    /// Returns the mean of the last values.
+    /// Returns the mean and the standard deviation of the last values, [`LAST`] at most; `None` if there are
+    /// no values.
     fn of_last(values: &[RateSample]) -> Option<RankRate> {
         let last = &values[values.len().saturating_sub(LAST)..];
         let newest = last.last()?;

@@ -1,4 +1,5 @@
-//! Reports on recorded output, which are in `launcher/goldens/report-*.txt`, and on inconsistent output.
+//! Reports on recorded output are compared with `launcher/goldens/report-*.txt`. Reports on inconsistent
+//! output must have findings.
 
 use super::input::ReportInput;
 use super::{FindingKind, Report, Run, Scaling, SourceReport, VERSION, text};

@@ -1,4 +1,4 @@
-//! The report for people.
+//! Formatting of a report as text for people.
 
 use super::input::JobFacts;
 use super::log_metrics::collective::{CollectiveTable, Timing};

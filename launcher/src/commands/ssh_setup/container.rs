@@ -1,4 +1,5 @@
-//! Login to a container by SSH: a key of its own, for which sshd runs one command that enters the container.
+//! Login to a container by SSH: the container has a key of its own, and sshd runs a script that enters the
+//! container for every login by that key.
 
 use crate::connect::connector::{ContainerEngine, is_container_name};
 use rlaunch_console::shell::quoted_posix;
@@ -10,7 +11,7 @@ use std::str::FromStr;
 /// Container that has the same name on every host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NamedContainer {
-    /// Engine with docker's options.
+    /// Engine with a command line like docker's.
     pub(super) engine: ContainerEngine,
     pub(super) name: String,
 }
@@ -32,12 +33,12 @@ impl FromStr for NamedContainer {
 }
 
 impl NamedContainer {
-    /// Returns the path of the script on hosts, relative to the home directory.
+    /// Returns the path of the script on a host, relative to the home directory.
     pub(crate) fn script_path(&self) -> String {
         format!(".ssh/rlaunch-{}.sh", self.name)
     }
 
-    /// Returns the script that sshd runs.
+    /// Returns the script that sshd runs for a login by the container's key.
     pub(crate) fn script(&self) -> String {
         let (engine, name) = (self.engine.command(), &self.name);
         format!(
@@ -57,15 +58,16 @@ impl NamedContainer {
     }
 }
 
-/// Host for the SSH configuration of the container.
+/// Host with an entry in the SSH configuration of the container.
 pub(crate) struct HostBlock<'a> {
-    /// Name as the user types it.
+    /// Name of the host as the user types it.
     pub(crate) alias: &'a str,
     pub(crate) config: &'a HostConfig,
 }
 
-/// Returns the SSH configuration for the container: `hosts` as they are configured, but by `key`. Other hosts in
-/// `before`, the present text, are kept. Jump hosts are configured by `sources`, which are included.
+/// Returns the SSH configuration for logins to the container. `hosts` keep their configuration, except that
+/// the key is `key`. Other hosts in `before`, the present content of the file, are kept. Jump hosts are
+/// configured by the files `sources`, which are included.
 pub(crate) fn configuration(
     container: &NamedContainer,
     key: &Path,
@@ -214,7 +216,7 @@ Host b
   UserKnownHostsFile /dev/null
 ";
 
-    /// The written configuration of a host is the user's except for the key.
+    /// Checks that the written configuration of a host is the user's, except for the key.
     #[test]
     fn hosts_are_where_they_were() {
         let (home, file) = (std::env::home_dir().unwrap(), Path::new("/x/config"));

@@ -9,7 +9,8 @@ use rlaunch_ssh::known_hosts::KnownHostsError;
 use std::io;
 use std::path::PathBuf;
 
-/// Error on one host, without its name, which [`SetupError::on_host`] adds; or on this machine.
+/// Error on a host, or on this machine. The message lacks the host's name, which [`SetupError::on_host`]
+/// adds.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SetupError {
     #[error(transparent)]
@@ -58,7 +59,6 @@ fn named(container: &NamedContainer) -> String {
 }
 
 impl SetupError {
-    /// Returns what the user can do about the error.
     pub(super) fn hint(&self, host: &str) -> Option<String> {
         match self {
             SetupError::Ssh(error) => error.hint(host),
@@ -100,19 +100,19 @@ impl SetupError {
         }
     }
 
-    /// Returns the failure of rlaunch for an error on this machine.
+    /// Converts an error on this machine to a failure of rlaunch.
     pub(super) fn here(&self) -> Failed {
         Failed::from_error(Exit::USAGE, self).hint(self.hint("HOST"))
     }
 
-    /// Returns the failure of a host.
+    /// Converts an error on a host to a failure of rlaunch.
     pub(super) fn on_host(&self, host: &str) -> Failed {
         let message = format!("{host}: {}", messages::error_chain(self));
         Failed::new(Exit::HOST, message).hint(self.hint(host))
     }
 }
 
-/// Returns a hint for the message of a container engine.
+/// Returns a hint for `output`, the error message of a container engine; `None` if the message is not known.
 fn container_hint(
     NamedContainer { engine, name }: &NamedContainer,
     user: &str,
@@ -135,7 +135,7 @@ fn container_hint(
     })
 }
 
-/// Combines the failures of several hosts into one.
+/// Combines the failures of hosts into one, which has the number of all `hosts`; `None` if there are none.
 pub(super) fn combine(mut failures: Vec<Failed>, hosts: usize) -> Option<Failed> {
     match failures.len() {
         0 => None,

@@ -12,11 +12,11 @@ use std::sync::Arc;
 
 /// State of a host before any change.
 pub(super) enum HostState {
-    /// Its host key is unknown, so no login was tried.
+    /// The host's key is unknown, so no login was tried.
     Unknown(NewHostKey),
-    /// It accepts none of the user's keys, but may accept a password.
+    /// The host accepts none of the user's keys, but may accept a password.
     Password,
-    /// It accepts a key. The texts describe changes that it still needs.
+    /// The host accepts a key. The texts describe changes that it still needs.
     Open(Vec<String>),
 }
 
@@ -56,8 +56,8 @@ impl HostState {
     }
 }
 
-/// Determines the states of all hosts at once, and changes nothing on them. On hosts that accept a key
-/// already, the setup is compared with `desired`.
+/// Determines the states of all hosts at once, and changes nothing on them. The setup of a host that accepts
+/// a key is compared with `desired`.
 pub(super) async fn find(
     ssh: &Arc<Ssh>,
     hosts: &[Arc<TargetHost>],
@@ -89,8 +89,8 @@ async fn find_one(
     }
 }
 
-/// Formats all changes: those on this machine, then those on hosts, grouped by equal changes. The text is empty if there
-/// are none.
+/// Formats all changes: first those on this machine, then those on hosts, grouped by equal changes. The text
+/// is empty if there are none.
 pub(super) fn format_plan<'a>(
     here: &[String],
     hosts: impl Iterator<Item = (&'a TargetHost, &'a HostState)>,

@@ -1,4 +1,4 @@
-//! Key pairs of the user, which are found or made.
+//! Key pairs of the user: existing ones are read, and missing ones are created.
 
 use super::container::tilde;
 use super::error::SetupError;
@@ -21,14 +21,14 @@ pub(super) struct KeyPair {
 /// State of the private key's file.
 enum KeyFileState {
     Good,
-    /// Other users may read it, so that OpenSSH would not use it.
+    /// Other users may read the file, so OpenSSH would not use the key.
     Open,
-    /// It does not exist; the key is new.
+    /// The file does not exist yet. This key will be written to it.
     Missing(Box<PrivateKey>),
 }
 
 impl KeyPair {
-    /// Reads the key at `path`, or makes a new one that is not written yet.
+    /// Reads the key at `path`, or creates one, which is not written yet.
     pub(super) fn find_or_make(path: PathBuf) -> Result<KeyPair, SetupError> {
         let read = |source| SetupError::Read { path: path.clone(), source };
         let state = match fs::metadata(&path) {
@@ -58,7 +58,7 @@ impl KeyPair {
         }
     }
 
-    /// Writes a new key, or corrects the mode of the file.
+    /// Writes a new key, or corrects the mode of an existing private key's file.
     pub(super) fn write(&self) -> Result<(), SetupError> {
         match &self.state {
             KeyFileState::Good => Ok(()),
@@ -78,14 +78,14 @@ impl KeyPair {
         Ok(line.trim_end().replace(['\n', '\r'], " "))
     }
 
-    /// Returns the key itself, the second word of that line.
+    /// Returns the key itself in base64, the second word of [`KeyPair::line`].
     pub(super) fn blob(&self) -> Result<String, SetupError> {
         let line = self.line()?;
         Ok(line.split(' ').nth(1).unwrap_or_default().to_owned())
     }
 }
 
-/// Makes an Ed25519 key, which every OpenSSH since 2014 accepts.
+/// Creates an Ed25519 key, which every OpenSSH since 2014 accepts.
 fn make_key() -> Result<PrivateKey, SetupError> {
     let mut seed = [0; 32];
     ring::rand::SystemRandom::new().fill(&mut seed).map_err(|_| SetupError::MakeKey)?;
@@ -97,7 +97,7 @@ fn make_key() -> Result<PrivateKey, SetupError> {
         .map_err(|_| SetupError::MakeKey)
 }
 
-/// Reads the public key from the file beside the private key, since that may have a passphrase, or else from the
+/// Reads the public key from the `.pub` file, since the private key may have a passphrase, or else from the
 /// private key.
 fn public_half(path: &Path) -> Result<PublicKey, SetupError> {
     if let Ok(public) = PublicKey::read_openssh_file(public_path(path)) {
@@ -133,7 +133,7 @@ fn write_new(path: &Path, bytes: &[u8], mode: u32) -> Result<(), SetupError> {
     file.and_then(|mut file| file.write_all(bytes)).map_err(write_error(path))
 }
 
-/// Replaces the content of a file atomically; it gets mode 600.
+/// Replaces the content of a file atomically. The file then has mode 600.
 pub(super) fn replace(path: &Path, text: &str) -> Result<(), SetupError> {
     make_parent(path)?;
     let directory = path.parent().unwrap_or(path);

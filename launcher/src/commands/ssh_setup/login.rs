@@ -38,8 +38,9 @@ async fn log_in_by_key(ssh: &Ssh, host: &TargetHost) -> Option<LoginResult> {
     }
 }
 
-/// Asks for the password for one host, and logins it on the other hosts that need one for the same user name, since users
-/// often have the same password on all of them. Hosts that refuse it are left for their own question.
+/// Asks for the password for the host with index `at`, and tries it on the other hosts that need one for the
+/// same user name, since users often have the same password on all of them. Hosts that refuse it keep `None`
+/// in `results`, so that the user is asked for each of them.
 async fn log_in_by_password(
     ssh: &Arc<Ssh>,
     hosts: &[Arc<TargetHost>],
@@ -88,7 +89,7 @@ async fn log_in_by_password(
     }
 }
 
-/// Tries a password on other hosts at once.
+/// Tries a password on several hosts at once. Those that refuse it get `None` in `results`.
 async fn try_password(
     ssh: &Arc<Ssh>,
     hosts: &[Arc<TargetHost>],

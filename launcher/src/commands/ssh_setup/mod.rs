@@ -92,7 +92,7 @@ pub(crate) struct SshSetupArgs {
     pub(crate) ssh: SshArgs,
 }
 
-/// Sets hosts up, or prints what would be changed.
+/// Sets up hosts, or prints what would be changed.
 pub(super) async fn run(args: SshSetupArgs) -> Result<Exit, Failed> {
     let mut signals = Signals::install()?;
     tokio::select! {
@@ -107,13 +107,13 @@ pub(super) async fn run(args: SshSetupArgs) -> Result<Exit, Failed> {
 /// Host with its SSH configuration and key.
 struct TargetHost {
     host: Host,
-    /// Name as the user typed it.
+    /// Name of the host as the user typed it.
     name: String,
     config: HostConfig,
     user: String,
-    /// Index of its key in [`SshSetup::keys`].
+    /// Index of the user's key for this host in [`SshSetup::keys`].
     key: usize,
-    /// Line of the key for authorized_keys.
+    /// Line of the user's key for authorized_keys.
     line: String,
 }
 
@@ -129,7 +129,7 @@ struct ContainerSetup {
     key: KeyPair,
     forced: ForcedCommand,
     config_path: PathBuf,
-    /// New content of that file, if it has to be changed.
+    /// New content of the file `config_path`; `None` if it needs no change.
     config_text: Option<String>,
 }
 
@@ -139,7 +139,7 @@ struct SshSetup {
     home: PathBuf,
     yes: bool,
     dry_run: bool,
-    /// The user named the key, so it is installed even on hosts that accept another one.
+    /// Whether the user named the key. It is then installed even on hosts that accept another key.
     key_is_named: bool,
     keys: Vec<KeyPair>,
     hosts: Vec<Arc<TargetHost>>,
@@ -280,7 +280,7 @@ impl SshSetup {
         }
     }
 
-    /// Writes keys, keys of hosts, and the SSH configuration for the container.
+    /// Writes the user's keys, accepted keys of hosts, and the SSH configuration for the container.
     fn change_files_here(&self, states: &[StateResult]) -> Result<(), SetupError> {
         for key in self.needed_keys(states) {
             key.write()?;
@@ -302,7 +302,7 @@ impl SshSetup {
         &self,
         states: Vec<StateResult>,
     ) -> Result<Vec<Result<(), SetupError>>, Failed> {
-        // Keys and known hosts have changed since they were read.
+        // Keys and known hosts are read again, since they have changed.
         let ssh = Arc::new(Ssh::new(&self.ssh_options)?);
         let is_left = |state: &StateResult| state.as_ref().is_ok_and(|state| !state.is_done());
         let left = || self.hosts.iter().zip(&states).filter(|(_, state)| is_left(state));
@@ -329,7 +329,7 @@ impl SshSetup {
         self.test_logins(&ssh, results.collect()).await
     }
 
-    /// Tests a new login to every host without an error, and to its container.
+    /// Tests a new login to every host that has no error so far, and to the container there.
     async fn test_logins(
         &self,
         ssh: &Arc<Ssh>,
@@ -365,7 +365,8 @@ impl SshSetup {
         Ok(on_hosts("trying a login", tests.collect()).await)
     }
 
-    /// Reports the results for all hosts.
+    /// Reports the hosts that are set up, and combines the failures of the others. `results` are in the order
+    /// of the hosts.
     fn conclude(
         &self,
         results: impl Iterator<Item = Result<(), SetupError>>,
@@ -411,7 +412,8 @@ impl SshSetup {
     }
 }
 
-/// Returns the key that the configuration names for a host; of several the first that exists.
+/// Returns the path of the key that the configuration names for a host. If it names several, this is the
+/// first that exists.
 fn key_path(config: &HostConfig, home: &Path) -> PathBuf {
     let named = config.identity_files_or_default(home);
     let present = named.iter().find(|path| path.exists()).or(named.first());
@@ -447,15 +449,16 @@ fn set_up_container(
     Ok(ContainerSetup { container, key, forced, config_path, config_text })
 }
 
-/// Login to the container on any host, by the configuration that was written for it.
+/// Login to the container on any host, by the SSH configuration that was written for it.
 struct ContainerLogin {
     ssh: Ssh,
     container: NamedContainer,
-    /// Line of its key for authorized_keys.
+    /// Line of the container's key for authorized_keys.
     line: String,
 }
 
-/// Tests a new login to a host, and one to its container. The latter must not end on the host.
+/// Tests a new login to a host, and one to its container. It is an error if the second login reaches the host
+/// and not the container.
 async fn test_login(
     ssh: &Ssh,
     config: &HostConfig,
@@ -493,7 +496,8 @@ async fn test_login(
     }
 }
 
-/// Runs a task for each host at once, and returns the results in order. A long wait names the hosts that are left.
+/// Runs a task for each host at once, and returns the results in order. If this takes long, the hosts that
+/// are left are printed.
 async fn on_hosts<T, F>(stage: &'static str, tasks: Vec<(String, F)>) -> Vec<T>
 where
     T: Send + 'static,

@@ -5,7 +5,7 @@ use rlaunch_ssh::Password;
 use rlaunch_ssh::prompt::Prompter;
 use std::io::{self, BufRead, IsTerminal, Write};
 
-/// Tells whether a user can answer yes or no.
+/// Tells whether standard input is a terminal, so that the user can answer yes or no.
 pub(super) fn can_confirm() -> bool {
     io::stdin().is_terminal()
 }
@@ -28,7 +28,7 @@ fn print(question: &str) -> Result<(), SetupError> {
     err.write_all(question.as_bytes()).and_then(|()| err.flush()).map_err(SetupError::NoAnswer)
 }
 
-/// Reads a line from standard input; the end of the input is an error.
+/// Reads a line from standard input. The end of the input is an error.
 async fn read_line() -> Result<String, SetupError> {
     let read = || {
         let mut text = String::new();

@@ -11,13 +11,13 @@ use std::time::Duration;
 const SCRIPT: &str = include_str!("setup.sh");
 /// Time limit of a command.
 pub(super) const RUN_TIMEOUT: Duration = Duration::from_secs(20);
-/// Limit of a command's output, in bytes.
+/// Number of bytes after which further output of a command is discarded.
 const MAX_OUTPUT: usize = 64 << 10;
 
 /// Keys and files that a host should have.
 #[derive(Clone, Default)]
 pub(super) struct DesiredState {
-    /// Line of the user's key for authorized_keys, and the key in it.
+    /// Line of the user's key for authorized_keys, and the key itself in base64; `None` to install no key.
     pub(super) key: Option<(String, String)>,
     pub(super) forced: Option<ForcedCommand>,
 }
@@ -25,17 +25,17 @@ pub(super) struct DesiredState {
 /// Key for a container, with the script that sshd runs for it.
 #[derive(Clone)]
 pub(super) struct ForcedCommand {
-    /// Line for authorized_keys.
+    /// Line of the container's key for authorized_keys.
     pub(super) line: String,
-    /// The key in that line.
+    /// Key itself in base64, a word of `line`.
     pub(super) blob: String,
     pub(super) script: String,
-    /// Path relative to the home directory.
+    /// Path of the script, relative to the home directory.
     pub(super) script_path: String,
 }
 
-/// Random word that marks the output of one command. Output of banners and start-up files cannot have it, whatever it
-/// looks like.
+/// Random word that marks the output of one command. Banners and start-up files print other output, which
+/// cannot contain this word.
 struct Token(String);
 
 impl Token {
@@ -43,20 +43,19 @@ impl Token {
         Token(uuid::Uuid::new_v4().simple().to_string())
     }
 
-    /// Returns the beginning of a marked line.
+    /// Returns the text with which marked lines of this kind begin.
     fn mark(&self, kind: &str) -> String {
         format!("{kind}-{} ", self.0)
     }
 }
 
-/// Output of a command.
 struct CommandOutput {
     out: String,
     err: String,
 }
 
 impl DesiredState {
-    /// Returns the script for a shell's standard input, with values for its variables.
+    /// Returns the script for a shell's standard input: assignments to its variables, and `setup.sh`.
     fn text(&self, dry: bool, token: &Token) -> String {
         let (key, key_blob) = self.key.clone().unwrap_or_default();
         let forced = self.forced.as_ref();
@@ -105,8 +104,8 @@ fn parse(out: &str, token: &Token) -> Option<Result<Vec<String>, SetupError>> {
     None
 }
 
-/// Returns the mount namespace of a login, which no container shares with its host. The inner `Err` is the output if the
-/// command did not run.
+/// Returns the name of the mount namespace of a login. A container never shares it with its host. The inner
+/// `Err` is the output if the command did not run.
 pub(super) async fn mount_namespace(
     connection: &Connection,
 ) -> Result<Result<String, String>, SetupError> {
@@ -124,7 +123,7 @@ impl CommandOutput {
     }
 }
 
-/// Runs a command with this input until it exits.
+/// Runs a command with this input until it exits, and returns its output.
 async fn run(
     connection: &Connection,
     command: &str,

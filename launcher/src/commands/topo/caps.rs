@@ -1,18 +1,17 @@
-//! `--caps`: capabilities of RDMA devices.
+//! `rlaunch topo --caps`: capabilities of RDMA devices.
 //!
-//! The kernel has no files for them. The table is from the sources of drivers (rdma-core providers/*, the kernel's
-//! rxe_param.h, eRDMA's ibv_devinfo). A device with another driver has `?`.
+//! The kernel has no files for capabilities. The table is from the sources of drivers (rdma-core providers/*,
+//! the kernel's rxe_param.h, eRDMA's ibv_devinfo). Devices with other drivers have `?`.
 
 use super::indent;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::rdma::NodeType;
 use rlaunch_console::columns::{self, row};
 
-/// Capabilities of a driver.
 struct Capabilities {
     /// Beginning of the driver's name.
     driver: &'static str,
-    /// Unreliable datagram queue pairs (UD).
+    /// Support for unreliable datagram queue pairs (UD).
     datagrams: bool,
     shared_receive_queues: bool,
     write_with_immediate: bool,

@@ -1,11 +1,11 @@
-//! `--gids`: GID tables.
+//! `rlaunch topo --gids`: GID tables of RDMA ports.
 
 use super::indent;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::rdma::{GidKind, LinkLayer};
 use rlaunch_console::columns::{self, row};
 
-/// Prints the GID tables in the format of MLNX_OFED's `show_gids`.
+/// Formats the GID tables of a host as MLNX_OFED's `show_gids` does.
 pub(super) fn print(host: &str, inventory: &Inventory) -> String {
     let mut rows = vec![row(["dev", "port", "index", "gid", "ipv4", "ver", "interface"])];
     for device in &inventory.rdma {

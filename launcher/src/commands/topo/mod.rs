@@ -78,7 +78,7 @@ struct HostInventory<'a> {
     inventory: &'a Inventory,
 }
 
-/// Queries all hosts at once and prints what each has.
+/// Queries all hosts at once, and prints the hardware of each.
 pub(super) async fn run(args: TopoArgs, line: &CommandLine) -> Result<Exit, Failed> {
     let print: fn(&str, &Inventory) -> String = match &args {
         TopoArgs { gids: true, .. } => gids::print,
@@ -109,7 +109,8 @@ pub(super) async fn run(args: TopoArgs, line: &CommandLine) -> Result<Exit, Fail
     agent_query::conclude(failures)
 }
 
-/// Lets this machine's agent read the files that `rlaunch capture` has recorded.
+/// Runs this machine's agent on the files that `rlaunch capture` has recorded, and returns an answer for each
+/// recorded host.
 async fn query_recording(
     archive: &Path,
     connect: &ConnectArgs,
@@ -131,7 +132,8 @@ fn as_json(hosts: &[(String, Inventory)]) -> Result<String, Failed> {
     text.map(|text| text + "\n").map_err(|error| Failed::from_error(Exit::BUG, &error))
 }
 
-/// Describes a host for people.
+/// Formats the output without `--gids`, `--caps`, `--tree` and `--json`: summary, RDMA ports, GPUs, and
+/// interfaces.
 fn overview(host: &str, inventory: &Inventory) -> String {
     let mut text = format!("{host}: {}\n", summary(inventory));
     let mut rows = vec![row([
@@ -203,7 +205,8 @@ fn system(inventory: &Inventory) -> Vec<String> {
         lines
             .push("an IOMMU is active: transfers between NICs and GPUs may pass through it".into());
     }
-    // The user whose limits these are is not known; on a host root has none.
+    // The inventory does not have the user's id. With 0, which is root, the limit of locked memory is a
+    // deficit only in a container.
     let deficits = container_check::deficits(inventory, false, 0);
     let deficits = deficits.iter();
     lines.extend(deficits.map(|deficit| format!("{deficit}: {}", deficit.remedy())));
@@ -221,7 +224,8 @@ fn size(bytes: u64) -> String {
     format!("{:.1} {name}", bytes as f64 / unit as f64)
 }
 
-/// Returns the names of physical ports with the devices that share them, as a card in two slots does.
+/// Returns the physical ports that several devices share, by name, and the names of these devices. A card
+/// that occupies two PCI slots has such ports.
 fn shared_ports(inventory: &Inventory) -> Vec<(&str, Vec<&str>)> {
     let mut ports: Vec<((&str, &str), Vec<&str>)> = Vec::new();
     for device in &inventory.rdma {
@@ -325,7 +329,7 @@ fn link(pci: &PciDevice) -> String {
     text
 }
 
-/// Lists the interfaces that could carry TCP between hosts.
+/// Formats a table of the interfaces that could carry TCP between hosts.
 fn interfaces(inventory: &Inventory) -> String {
     let mut rows = vec![row(["interface", "kind", "speed", "mtu", "addresses"])];
     for netdev in &inventory.netdevs {
@@ -362,7 +366,7 @@ mod tests {
     use crate::goldens::is_golden;
     use crate::recorded::inventory;
 
-    /// The expected texts are in `launcher/goldens`.
+    /// Compares overviews with `launcher/goldens`.
     #[test]
     fn overviews_of_recorded_machines() {
         let machines = [

@@ -1,10 +1,10 @@
-//! `--tree`: a tree of NUMA nodes, bridges, GPUs and NICs.
+//! `rlaunch topo --tree`: a tree of NUMA nodes, bridges, GPUs and NICs.
 
 use rlaunch_bootstrap::inventory::pci::{PciDevice, PciLink, gigabits};
 use rlaunch_bootstrap::inventory::{GpuVendor, Inventory, NumaNode};
 use std::collections::BTreeMap;
 
-/// Node of the tree, with the nodes below it.
+/// Node of the printed tree, with the nodes below it.
 #[derive(Default)]
 struct Branch {
     label: String,
@@ -100,7 +100,7 @@ fn node_of<'a>(root: &'a mut Branch, pci: &PciDevice, nodes: &[NumaNode]) -> &'a
     place.child(&pci.address, String::new)
 }
 
-/// Formats the speed of a link, and the speed that it could have: `, 504.112 Gb/s (32.0 GT/s PCIe x16)`.
+/// Formats the speed of a link, and its maximum if higher: `, 504.112 Gb/s (32.0 GT/s PCIe x16)`.
 fn link(link: Option<&PciLink>) -> String {
     let Some(PciLink { current: Some(current), max: most, .. }) = link else {
         return String::new();

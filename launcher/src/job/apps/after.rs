@@ -7,7 +7,7 @@ use std::fmt;
 /// Condition that a program waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Condition {
-    /// The ranks of the program with this index have been started.
+    /// All ranks of another program have been started. `index` is that program's number in the job, from 0.
     Started { index: usize, name: String },
     /// The host accepts TCP connections at this port.
     PortOpen { host: String, port: u16 },
@@ -25,7 +25,8 @@ impl fmt::Display for Condition {
     }
 }
 
-/// Parses the conditions of one program; `names` are those of all programs.
+/// Parses the `--after` options of one program, and drops repeated conditions. `names` has the name of each
+/// program of the job.
 pub(crate) fn parse(
     options: &[String],
     names: &[Option<String>],
@@ -56,7 +57,7 @@ fn parse_one(
     Err(AppError::UnknownName { title: title.clone(), name: text.to_owned(), nearest })
 }
 
-/// Parses `tcp:HOST:PORT`; an IPv6 address is in brackets.
+/// Parses `tcp:HOST:PORT`, in which an IPv6 address is in brackets.
 fn parse_port(text: &str) -> Option<Condition> {
     let (host, port) = text.strip_prefix("tcp:")?.rsplit_once(':')?;
     let port = port.parse().ok().filter(|&port| port > 0)?;
@@ -68,8 +69,8 @@ fn parse_port(text: &str) -> Option<Condition> {
     is_name.then(|| Condition::PortOpen { host: host.to_owned(), port })
 }
 
-/// Refuses programs that wait for each other in a cycle. `after` and `names` are the conditions and names of all
-/// programs.
+/// Returns an error if programs wait for each other in a cycle. `after` and `names` have the conditions and
+/// the name of each program of the job.
 pub(crate) fn check_cycles(
     after: &[&[Condition]],
     names: &[Option<String>],
@@ -88,7 +89,8 @@ pub(crate) fn check_cycles(
         }
         left = still;
     }
-    // Programs that wait for one of the cycle, and for which none waits, are not part of it.
+    // A program that waits for a program of the cycle is not part of the cycle. Such a program is left out if
+    // no other program waits for it.
     let awaited = |index: &usize| {
         left.iter().any(|waiting| {
             after[*waiting].iter().any(|condition| {

@@ -37,7 +37,6 @@ pub(crate) enum AppError {
 }
 
 impl AppError {
-    /// Returns what the user can do about the error.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             AppError::UnknownName { nearest, name, .. } => Some(match nearest {

@@ -1,10 +1,10 @@
-//! Programs of a job: one, or several with `:` between them, each with its own hosts, ranks and variables. Ranks are
-//! numbered through all programs, in the order of the programs.
+//! Programs of a job: one, or several with `:` between them, each with its own hosts, ranks and variables.
+//! Ranks are numbered across all programs, in the order of the programs on the command line.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `rank_map` | mapping of the ranks of several programs to hosts |
-//! | `after`, `start_order` | `--after`: conditions, and which program may start when |
+//! | `after`, `start_order` | `--after`: conditions, and the order in which programs start |
 //! | `template`, `render` | texts with placeholders; their replacement for each rank |
 //! | `error` | errors in the options of programs |
 
@@ -32,26 +32,27 @@ use std::fmt;
 use std::path::Path;
 use template::TemplateFile;
 
-/// One program of a job, and what its ranks share.
+/// Program of a job, with the settings that its ranks share.
 #[derive(Clone, Debug)]
 pub(crate) struct AppSpec {
-    /// Name for conditions and templates.
+    /// `--name`: the name by which `--after` and templates refer to this program.
     pub(crate) name: Option<String>,
-    /// Hosts of its own; `None` if it runs on those of the job.
+    /// Hosts of this program alone; `None` if it runs on the job's hosts.
     pub(crate) hosts: Option<Vec<Host>>,
     /// Number of ranks; `None` for one on each free slot.
     pub(crate) ranks: Option<u32>,
     /// Program and its arguments; never empty.
     pub(crate) argv: Vec<OsString>,
     pub(crate) wdir: WorkingDir,
-    /// Variables passed on from this shell, and those of `-x`.
+    /// Variables passed on from this shell, and those of `-x` and `--env-file`.
     pub(crate) env: Vec<EnvVar>,
-    /// Names of variables that `-x` sets, which rlaunch therefore does not set.
+    /// Names of the variables that the user sets by `-x` or `--env-file`. rlaunch sets no values of its own
+    /// for them.
     pub(crate) explicit: Vec<String>,
     pub(crate) script: Option<ScriptCheck>,
-    /// Indices of the job's preloaded files that its arguments may name.
+    /// Preloaded files that this program's arguments may name, as indices into [`JobSpec::preload`].
     pub(crate) preload: Vec<u32>,
-    /// Conditions that have to be met before its ranks start.
+    /// Conditions that have to be met before this program's ranks start.
     pub(crate) after: Vec<Condition>,
     pub(crate) templates: Vec<TemplateFile>,
 }
@@ -75,28 +76,28 @@ impl fmt::Display for AppTitle {
 }
 
 impl AppSpec {
-    /// Returns its name in messages; `index` counts the job's programs from 0.
+    /// Returns the program's name in messages. `index` is the program's number in the job, from 0.
     pub(crate) fn title(&self, index: usize) -> AppTitle {
         AppTitle::new(index, self.name.as_deref(), &self.argv)
     }
 }
 
 impl JobSpec {
-    /// Returns the program of a rank.
+    /// Returns the program that a rank runs.
     pub(crate) fn application_of(&self, map: &RankMap, rank: Rank) -> &AppSpec {
         let index = map.application_of(rank);
         self.apps.get(index).unwrap_or_else(|| self.first())
     }
 }
 
-/// Returns the names of variables that `-x` sets for every program.
+/// Returns the names of the variables that the user sets for every program, by `-x` or `--env-file`.
 pub(crate) fn explicit_everywhere(apps: &[AppSpec]) -> Vec<String> {
     let Some((first, others)) = apps.split_first() else { return Vec::new() };
     let is_everywhere = |name: &&String| others.iter().all(|app| app.explicit.contains(name));
     first.explicit.iter().filter(is_everywhere).cloned().collect()
 }
 
-/// Returns the programs and the ranks of a node, in the form that its agent takes.
+/// Describes a node's programs and ranks for its agent.
 pub(crate) fn node_applications(
     job: &JobSpec,
     map: &RankMap,
@@ -133,7 +134,7 @@ pub(crate) fn node_applications(
     (here.iter().filter_map(application).collect(), specs)
 }
 
-/// Returns the nodes on which a program has ranks.
+/// Returns the nodes on which a program has ranks. `index` is the program's number in the job, from 0.
 fn nodes_of(map: &RankMap, index: usize) -> impl Iterator<Item = &MappedNode> {
     let has_any =
         move |node: &&MappedNode| node.ranks.iter().any(|rank| map.application_of(*rank) == index);

@@ -1,5 +1,5 @@
-//! Mapping of the ranks of several programs to hosts: to the program's own hosts, or to the job's from the first free
-//! slot on.
+//! Mapping of the ranks of several programs to hosts. A program runs on its own hosts, or else on the job's
+//! hosts from the first free slot on.
 
 use super::AppSpec;
 use crate::hosts::Host;
@@ -9,13 +9,14 @@ use rlaunch_bootstrap::id::Rank;
 /// Programs that share a list of hosts.
 struct HostGroup<'a> {
     hosts: &'a [Host],
-    /// Indices of the programs, ascending.
+    /// Numbers of the group's programs in the job, counted from 0, in ascending order.
     members: Vec<usize>,
-    /// Ranks of these programs on their hosts, numbered from 0.
+    /// Mapping of the group's ranks to its hosts. These ranks are numbered from 0 within the group.
     map: RankMap,
 }
 
-/// Maps all ranks. `by` deals a number of ranks, or one for each slot, to the slots of hosts.
+/// Maps the ranks of all programs. `common` are the job's hosts. `by` maps a number of ranks to hosts, or
+/// with `None` one rank to each slot.
 pub(crate) fn map_ranks(
     apps: &[AppSpec],
     common: &[Host],
@@ -35,7 +36,8 @@ pub(crate) fn map_ranks(
                 let all = by(hosts, None)?;
                 match all.world_size.checked_sub(others).filter(|&left| left > 0) {
                     Some(left) => sizes[last] = left,
-                    // No slot is left, so that this fails with the number that is needed.
+                    // No slot is left for the last program. This fails, and the error has the number of ranks
+                    // that need slots.
                     None => return by(hosts, Some(others.saturating_add(1))),
                 }
                 all
@@ -61,7 +63,9 @@ pub(crate) fn map_ranks(
 }
 
 impl HostGroup<'_> {
-    /// Adds the group's ranks, in the job's numbering, to those of its hosts.
+    /// Adds the group's ranks, converted to the job's numbering, to `hosts`. A host of several groups is
+    /// added once, with the sum of its slots. `sizes` and `firsts` have the number of ranks and the first
+    /// rank of each program.
     fn place(&self, sizes: &[u32], firsts: &[u32], hosts: &mut Vec<(Host, Vec<Rank>)>) {
         for host in self.hosts {
             let node = self.map.nodes.iter().find(|node| node.host == *host);
@@ -82,8 +86,8 @@ impl HostGroup<'_> {
         }
     }
 
-    /// Converts a rank of the group to the job's numbering. `sizes` and `firsts` are the number of ranks and the first
-    /// rank of each program.
+    /// Converts a rank of the group to the job's numbering. `sizes` and `firsts` have the number of ranks and
+    /// the first rank of each program.
     fn job_rank(&self, rank: Rank, sizes: &[u32], firsts: &[u32]) -> Option<Rank> {
         let mut left = rank.0;
         for &member in &self.members {
@@ -125,7 +129,7 @@ mod tests {
         map_ranks(apps, &common, by).map_err(|error| error.to_string())
     }
 
-    /// Returns `a: 0 1 · b: 2`, and the program of each rank.
+    /// Formats a map as `a: 0 1 · b: 2`, and returns the text with the program of each rank.
     fn shown(map: &RankMap) -> (String, Vec<usize>) {
         let node = |node: &crate::plan::map::MappedNode| {
             let ranks: Vec<String> = node.ranks.iter().map(ToString::to_string).collect();

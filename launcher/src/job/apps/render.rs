@@ -1,4 +1,4 @@
-//! Replacement of placeholders in templates, once the rank table is known.
+//! Replacement of placeholders in templates for each rank, once the rank table is known.
 
 use super::template::{self, TemplateText, TemplateUse};
 use super::{AppError, AppSpec, nodes_of};
@@ -17,15 +17,15 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Placeholders that templates may have, for a hint.
+/// Placeholders that a template may contain, as the text of a hint.
 pub(super) const PLACEHOLDERS: &str = "host.name, host.hostname, host.oob_ip, rank.index, rank.local, \
     rank.hca, rank.hcas, world_size, app[\"NAME\"].oob_ip, app[\"NAME\"].hosts, \
     app[\"NAME\"].size; rank.hca where the host has RDMA, and NAME as --name has it";
 
-/// Words, variables and files of one rank in which placeholders were replaced.
+/// Rendered templates of one rank: arguments, variables and files with their placeholders replaced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RenderedTexts {
-    /// Arguments by their index; 0 is the program.
+    /// Arguments that were templates, with their positions in argv; position 0 is the program.
     pub(crate) words: Vec<(u32, OsString)>,
     pub(crate) env: Vec<(OsString, OsString)>,
     pub(crate) files: Vec<RankFile>,
@@ -44,7 +44,7 @@ struct RankContext<'a> {
     local: u32,
     /// RDMA devices, the nearest to the rank first.
     hcas: Vec<&'a str>,
-    /// First of `hcas`; undefined if there is none, so that a template with it is an error.
+    /// First of `hcas`. `None` leaves the placeholder undefined, so that a template with it is an error.
     #[serde(skip_serializing_if = "Option::is_none")]
     hca: Option<&'a str>,
 }
@@ -66,7 +66,7 @@ struct TemplateContext<'a> {
 }
 
 impl RenderedTexts {
-    /// Renders the templates of all ranks; ranks without templates have no entry.
+    /// Renders the templates of all ranks. Ranks for which nothing was rendered have no entry in the result.
     pub(crate) fn render_all(
         job: &JobSpec,
         map: &RankMap,
@@ -77,7 +77,7 @@ impl RenderedTexts {
     }
 }
 
-/// Templates of a program, parsed.
+/// Parsed templates of one program.
 type Compiled<'e, 'a> = Vec<(TemplateText<'a>, Template<'e, 'a>)>;
 
 fn render(
@@ -144,7 +144,8 @@ fn render_rank(
             TemplateUse::Dest(_) => {
                 rendered.files.push(RankFile { path: done.into(), content: vec![] });
             }
-            // The path of the file was the text before.
+            // A file's content follows its path among the templates, so the last file is the one with this
+            // content.
             TemplateUse::Content(_) => {
                 if let Some(file) = rendered.files.last_mut() {
                     file.content = done.into_bytes();
@@ -155,8 +156,9 @@ fn render_rank(
     Ok(rendered)
 }
 
-/// Returns the variables for reaching rank 0 that the user set for this program. All ranks get rlaunch's own values,
-/// unless every program sets the variable, so a program that sets it keeps its value by being rendered.
+/// Returns the variables with rank 0's address, such as MASTER_ADDR, that the user set for this program but
+/// not for every program. rlaunch sets these for all ranks, and rendered variables override that, so the
+/// program keeps the user's values.
 fn own_master(apps: &[AppSpec], app: &AppSpec) -> Vec<(OsString, OsString)> {
     const MASTER: [&str; 3] =
         [names::MASTER_ADDR, names::MASTER_PORT, names::JAX_COORDINATOR_ADDRESS];
@@ -167,7 +169,7 @@ fn own_master(apps: &[AppSpec], app: &AppSpec) -> Vec<(OsString, OsString)> {
     own.filter_map(|name| Some((name.into(), value(name)?))).collect()
 }
 
-/// Returns the programs with a name, by their names.
+/// Returns the values of the placeholders `app["NAME"]`, by name, for the programs that have a name.
 fn named_apps<'a>(
     apps: &'a [AppSpec],
     map: &'a RankMap,
@@ -212,7 +214,7 @@ fn context<'a>(
     })
 }
 
-/// Refuses two different files at one path of a host.
+/// Returns an error if two ranks would write different content to the same path on a host.
 fn check_files(
     apps: &[AppSpec],
     map: &RankMap,

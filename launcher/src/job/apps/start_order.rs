@@ -1,6 +1,7 @@
 //! Order in which programs start: a program with `--after` waits until all its conditions are met.
 //!
-//! [`StartOrder`] is fed with ranks that were started and ports that opened, and returns the programs that may start.
+//! [`StartOrder`] receives the events that ranks started and ports opened, and returns the programs that may
+//! start.
 
 use super::after::Condition;
 use super::{AppTitle, nodes_of};
@@ -12,7 +13,8 @@ use rlaunch_bootstrap::rank_table::RankTable;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Time after which a message says what a program waits for. Further messages follow after three times as long each.
+/// Time until the first message about what a program waits for. Each further message follows when the waiting
+/// time has tripled.
 const FIRST_REPORT: Duration = Duration::from_secs(10);
 
 /// Program that may start now.
@@ -20,16 +22,16 @@ const FIRST_REPORT: Duration = Duration::from_secs(10);
 pub(crate) struct DueProgram {
     /// Index of the program in the job.
     pub(crate) index: u32,
-    /// Nodes on which it has ranks.
+    /// Nodes on which the program has ranks.
     pub(crate) nodes: Vec<NodeId>,
 }
 
 /// Event for which a program waits.
 #[derive(Debug)]
 enum Awaited {
-    /// Start of these ranks of another program.
+    /// Start of another program's ranks. The set has the ranks that have not started yet.
     Ranks(BTreeSet<Rank>),
-    /// Opening of the port with this id.
+    /// Opening of the port that has this [`AwaitedPort::id`].
     Port(u32),
 }
 
@@ -37,7 +39,7 @@ enum Awaited {
 struct WaitingProgram {
     title: AppTitle,
     program: DueProgram,
-    /// Conditions that are not met yet.
+    /// Conditions that are not met yet, each with the event that meets it.
     awaited: Vec<(Condition, Awaited)>,
 }
 
@@ -49,7 +51,8 @@ pub(crate) struct StartOrder {
 }
 
 impl StartOrder {
-    /// Lists the programs with conditions. The others start at `now`.
+    /// Collects the programs that have conditions. All others start at `now`, from which waiting times are
+    /// counted.
     pub(crate) fn new(job: &JobSpec, map: &RankMap, now: Instant) -> StartOrder {
         let mut ids = 0..;
         let mut awaited = |condition: &Condition| match condition {
@@ -74,7 +77,7 @@ impl StartOrder {
         StartOrder { waiting, since: now, report_at: now + FIRST_REPORT }
     }
 
-    /// Notes that a rank was started, or failed to start, and returns the programs that may start now.
+    /// Records that a rank was started, or failed to start, and returns the programs that may start now.
     pub(crate) fn on_rank_started(&mut self, rank: Rank) -> Vec<DueProgram> {
         self.remove_met(|awaited| match awaited {
             Awaited::Ranks(ranks) => {
@@ -85,7 +88,8 @@ impl StartOrder {
         })
     }
 
-    /// Notes that a port accepts connections, and returns the programs that may start now.
+    /// Records that a port accepts connections, and returns the programs that may start now. `id` is the
+    /// port's [`AwaitedPort::id`].
     pub(crate) fn on_port_open(&mut self, id: u32) -> Vec<DueProgram> {
         self.remove_met(|awaited| matches!(awaited, Awaited::Port(own) if *own == id))
     }
@@ -98,12 +102,12 @@ impl StartOrder {
         due.map(|waiting| waiting.program).collect()
     }
 
-    /// Returns the time at which [`StartOrder::on_time`] has to be called, if a program waits.
+    /// Returns the time at which [`StartOrder::on_time`] has to be called; `None` if no program waits.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         (!self.waiting.is_empty()).then_some(self.report_at)
     }
 
-    /// Returns a message for each program that still waits, if it is time for one.
+    /// Returns a message for each program that still waits, if [`StartOrder::deadline`] has passed.
     pub(crate) fn on_time(&mut self, now: Instant) -> Vec<String> {
         if now < self.report_at {
             return Vec::new();
@@ -120,8 +124,9 @@ impl StartOrder {
     }
 }
 
-/// Returns the ports that programs wait for, each with the node that tries it: the first node of the waiting program.
-/// A host of the job is tried by its address.
+/// Returns the ports that programs wait for, each with the node that tries to connect to it: the first node
+/// of the waiting program. If the port is on a host of the job, that node uses the host's address in the rank
+/// table.
 pub(crate) fn awaited_ports(
     job: &JobSpec,
     map: &RankMap,
@@ -142,7 +147,8 @@ pub(crate) fn awaited_ports(
     ports
 }
 
-/// Returns the names and addresses by which a node tries `host`. The node itself is tried by all its addresses.
+/// Returns the names and addresses at which the node `from` tries to reach `host`. If `host` is that node
+/// itself, these are all its addresses, including loopback.
 fn addresses(host: &str, from: Option<NodeId>, table: &RankTable) -> Vec<String> {
     let of_job = table.nodes().iter().find(|node| node.host == host);
     let Some(node) = of_job else { return vec![host.to_owned()] };

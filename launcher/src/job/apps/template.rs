@@ -11,23 +11,23 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// Limit of a file's size, in bytes.
+/// Maximum size of a template file, in bytes.
 const MAX_BYTES: u64 = 256 << 10;
-/// Characters of a text that a message quotes.
+/// Maximum number of characters of a template that an error message quotes.
 const QUOTED: usize = 80;
 
 /// File of `--template FILE:DEST`.
 #[derive(Clone, Debug)]
 pub(crate) struct TemplateFile {
-    /// Path on this machine.
+    /// Path of the file on this machine.
     pub(crate) source: PathBuf,
     pub(crate) text: String,
-    /// Path on the hosts, itself a template.
+    /// Path of the rendered file on hosts, which may contain placeholders as well.
     pub(crate) dest: String,
 }
 
 impl TemplateFile {
-    /// Reads the file of an option's value.
+    /// Parses `FILE:DEST`, and reads FILE.
     pub(crate) fn load(option: &str) -> Result<TemplateFile, AppError> {
         let parts =
             option.split_once(':').filter(|(file, dest)| !file.is_empty() && !dest.is_empty());
@@ -47,19 +47,19 @@ fn read(path: &Path) -> io::Result<String> {
     }
 }
 
-/// Use of a template.
+/// Place at which a template's text is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TemplateUse<'a> {
-    /// Argument by its index; 0 is the program.
+    /// Argument at this position in argv; position 0 is the program.
     Word(u32),
     Variable(&'a OsStr),
-    /// Path of one of [`AppSpec::templates`].
+    /// Destination path of the file with this index in [`AppSpec::templates`].
     Dest(usize),
-    /// Content of one of them.
+    /// Content of the file with this index in [`AppSpec::templates`].
     Content(usize),
 }
 
-/// Template and its use.
+/// Text of a template, and the place at which it is used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TemplateText<'a> {
     pub(crate) text: &'a str,
@@ -67,7 +67,7 @@ pub(crate) struct TemplateText<'a> {
 }
 
 impl TemplateText<'_> {
-    /// Returns its name for a message, without secrets.
+    /// Describes the template for an error message, without secrets.
     pub(crate) fn describe(&self, app: &AppSpec) -> String {
         let cut = |text: String| text.chars().take(QUOTED).collect::<String>();
         match self.usage {
@@ -85,7 +85,6 @@ impl TemplateText<'_> {
     }
 }
 
-/// Lists the templates of a program.
 pub(crate) fn texts(app: &AppSpec) -> Vec<TemplateText<'_>> {
     let is_template = |text: &&str| text.contains("{{");
     let words = (1..).zip(app.argv.iter().skip(1)).filter_map(|(at, word)| {
@@ -108,14 +107,15 @@ pub(crate) fn texts(app: &AppSpec) -> Vec<TemplateText<'_>> {
 pub(crate) fn environment<'a>() -> Environment<'a> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
-    // Keep the line end at the end of a file.
+    // Without this, the engine removes the newline at the end of a file.
     if let Ok(syntax) = SyntaxConfig::builder().keep_trailing_newline(true).build() {
         environment.set_syntax(syntax);
     }
     environment
 }
 
-/// Checks the syntax of a program's templates, before any host is reached.
+/// Checks the syntax of a program's templates. This needs no rank table, so errors are found before a host is
+/// connected to.
 pub(crate) fn check(app: &AppSpec, title: &AppTitle) -> Result<(), AppError> {
     let environment = environment();
     for text in texts(app) {
@@ -128,7 +128,7 @@ pub(crate) fn check(app: &AppSpec, title: &AppTitle) -> Result<(), AppError> {
     Ok(())
 }
 
-/// Returns the cause of an error, with the line in a file.
+/// Formats the cause of an error in a template, with the line number if the template is a file.
 pub(crate) fn cause(error: &minijinja::Error, text: TemplateText<'_>) -> String {
     let mut cause = error.kind().to_string();
     if let Some(detail) = error.detail() {

@@ -2,11 +2,11 @@
 //! `rlaunch-bench WHAT SIZES TYPE OP BATCHES table|json`.
 //!
 //! `BATCHES` 0 means about one second of batches for each size. The launcher has validated the
-//! arguments. Rank 0 prints.
+//! arguments. Rank 0 prints the results.
 //!
-//! For each size, [`workload`] fills buffers for the [`pattern`]; repetitions are grouped into
-//! batches of at least [`report::BATCH`], so that the clock's resolution and the barrier before a
-//! batch do not matter; [`report`] prints quantiles over the batches.
+//! For each size, [`workload`] fills buffers for the [`pattern`] of communication and repeats it.
+//! Repetitions are grouped into batches of at least [`report::BATCH`], so that neither the clock's
+//! resolution nor the barrier before a batch matters. [`report`] prints quantiles over the batches.
 
 mod pattern;
 mod report;
@@ -20,14 +20,15 @@ use std::process::ExitCode;
 use std::time::Instant;
 use workload::Workload;
 
-/// Bounds on the number of batches for each size, if it is not given: as many as take [`BUDGET`].
+/// Minimum and maximum number of batches for each size, if the command line gives 0. Within these
+/// bounds, all batches together take [`BUDGET`].
 const BATCHES: std::ops::RangeInclusive<u64> = 10..=1000;
-/// Time for all batches of a size, in seconds.
+/// Time for all batches of one size together, in seconds.
 const BUDGET: f64 = 1.0;
-/// Margin by which calibration aims above the shortest batch.
+/// Factor by which calibration aims above [`BATCH`], the minimum duration of a batch.
 const MARGIN: f64 = 1.5;
-/// Largest factor between the repetitions of two calibration batches: the first batch is dominated
-/// by start-up costs, and would lead to far too many repetitions.
+/// Maximum factor between the repetitions of two successive calibration batches. The time of a very
+/// short batch is inaccurate, and could otherwise lead to far too many repetitions.
 const MAX_GROWTH: f64 = 100.0;
 
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +58,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Arguments of the command line.
 struct Options {
     pattern: Pattern,
     sizes: Vec<usize>,
@@ -115,8 +115,8 @@ fn run() -> Result<(), BenchError> {
     Ok(comm.barrier()?)
 }
 
-/// Returns the number of elements in a message, vector or part, for a size in bytes: at least 1
-/// unless the size is 0.
+/// Converts a size in bytes to the number of elements in a message, in a rank's vector, or in one
+/// rank's part. The result is at least 1, except for barriers and for size 0, where it is 0.
 fn elements(options: &Options, bytes: usize, ranks: usize) -> usize {
     let parts = if options.pattern.size_is_total() { ranks } else { 1 };
     match (options.pattern, bytes) {
@@ -147,7 +147,8 @@ fn measure(comm: &Communicator, options: &Options, elements: usize) -> Result<Ro
     Ok(Row::new(bytes, elements * parts, times, repetitions))
 }
 
-/// Times `count` repetitions, which all ranks start together, in seconds.
+/// Returns the time of `count` repetitions in seconds. All ranks start them together after a
+/// barrier.
 fn time(comm: &Communicator, workload: &mut Workload<'_>, count: u64) -> Result<f64, CommError> {
     comm.barrier()?;
     let begin = Instant::now();
@@ -155,8 +156,9 @@ fn time(comm: &Communicator, workload: &mut Workload<'_>, count: u64) -> Result<
     Ok(begin.elapsed().as_secs_f64())
 }
 
-/// Warms up, and decides on the repetitions in a batch and the number of batches. Rank 0 decides by
-/// its clock, so that all ranks agree. `requested` is the number of batches, or 0.
+/// Warms up, and returns the number of repetitions in a batch and the number of batches. Rank 0
+/// decides by its clock, so that all ranks agree. `requested` is the number of batches, or 0 for as
+/// many as fit into [`BUDGET`].
 fn calibrate(
     comm: &Communicator,
     workload: &mut Workload<'_>,

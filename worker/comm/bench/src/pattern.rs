@@ -5,11 +5,10 @@ use rlaunch_comm::raw::CollectiveKind;
 /// Pattern of communication that is repeated and timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pattern {
-    /// A message from rank 0 to rank 1 and one back. The time is half of the round trip.
+    /// A message from rank 0 to rank 1 and another one back. The time is half of the round trip.
     Latency,
     /// Messages from rank 0 to rank 1, many in progress at once. The time is that of one message.
     Bandwidth,
-    /// A collective.
     Collective(CollectiveKind),
 }
 
@@ -43,7 +42,7 @@ impl Pattern {
         }
     }
 
-    /// Tells whether elements are reduced, so that their type and the operation matter.
+    /// Tells whether the pattern reduces elements, so that their type and the operation matter.
     pub(crate) fn reduces(self) -> bool {
         let reduces = |kind| {
             matches!(
@@ -56,7 +55,8 @@ impl Pattern {
         matches!(self, Pattern::Collective(kind) if reduces(kind))
     }
 
-    /// Tells whether sizes are those of all ranks' parts together, not of one vector or message.
+    /// Tells whether the size of the pattern is that of all ranks' parts together, and not that of
+    /// one vector or message.
     pub(crate) fn size_is_total(self) -> bool {
         use CollectiveKind::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
         matches!(
@@ -77,8 +77,8 @@ impl Pattern {
     }
 
     /// Returns the factor from algorithm bandwidth to bus bandwidth (as in nccl-tests): the share
-    /// of the data that has to cross each rank's link, so that results are comparable with the
-    /// link's bandwidth for any number of ranks.
+    /// of the data that has to cross each rank's link. Bus bandwidth can be compared with the
+    /// bandwidth of the link for any number of ranks.
     pub(crate) fn bus_factor(self, ranks: usize) -> f64 {
         let n = ranks.max(1) as f64;
         match self {

@@ -9,13 +9,14 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Results of one size.
+/// Results for one size.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Row {
-    /// Size in bytes, of what [`Pattern::size_is_total`] says.
+    /// Size in bytes: of all ranks' parts together if [`Pattern::size_is_total`], else of one
+    /// message or vector.
     pub(crate) bytes: usize,
     pub(crate) elements: usize,
-    /// Mean time of an operation in each batch, in seconds, sorted.
+    /// Mean time of an operation in each batch, in seconds, in ascending order.
     times: Vec<f64>,
     /// Repetitions in each batch.
     pub(crate) repetitions: u64,
@@ -27,7 +28,8 @@ impl Row {
         Row { bytes, elements, times, repetitions }
     }
 
-    /// Returns a quantile of the times, by nearest rank; 0 is the minimum.
+    /// Returns a quantile of the times in seconds, by the nearest-rank method. `part` is from 0,
+    /// the minimum, to 1, the maximum.
     fn quantile(&self, part: f64) -> f64 {
         let place = (part * self.times.len() as f64).ceil() as usize;
         self.times.get(place.saturating_sub(1)).copied().unwrap_or(f64::NAN)
@@ -49,7 +51,7 @@ pub(crate) struct Report {
     pub(crate) element: ElementType,
     pub(crate) op: Op,
     pub(crate) ranks: usize,
-    /// Hosts, each with its number of ranks.
+    /// Hosts of the job that have ranks, each with its number of ranks.
     pub(crate) hosts: Vec<(String, usize)>,
     /// Names of the transports between the ranks.
     pub(crate) transports: Vec<&'static str>,
@@ -148,7 +150,7 @@ impl Report {
     }
 }
 
-/// Shortest time of a batch.
+/// Minimum duration of a batch.
 pub(crate) const BATCH: Duration = Duration::from_micros(200);
 
 #[cfg(test)]

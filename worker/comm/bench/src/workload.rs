@@ -1,4 +1,5 @@
-//! Buffers of a pattern, and its execution. Inputs are filled so that wrong results are detected.
+//! Buffers of a communication pattern, and its execution. Inputs are filled so that wrong results
+//! are detected.
 
 use crate::pattern::Pattern;
 use half::{bf16, f16};
@@ -6,11 +7,12 @@ use rlaunch_comm::raw::{self, CollectiveBuffers, CollectiveKind};
 use rlaunch_comm::{CommError, Communicator, ElementType, Op};
 
 const TAG: u32 = 1;
-/// Largest number of messages in progress at once, and of their bytes together.
+/// Maximum number of messages in progress at once.
 const WINDOW: usize = 64;
+/// Maximum total length in bytes of the messages in progress at once.
 const WINDOW_BYTES: usize = 64 << 20;
 
-/// A pattern that is ready to run.
+/// Communication pattern with its buffers, ready to run.
 pub(crate) struct Workload<'a> {
     comm: &'a Communicator,
     pattern: Pattern,
@@ -22,7 +24,8 @@ pub(crate) struct Workload<'a> {
 }
 
 impl<'a> Workload<'a> {
-    /// Allocates and fills buffers, for messages, vectors or parts of `elements` elements.
+    /// Allocates and fills the buffers of a pattern whose messages, vectors or parts have
+    /// `elements` elements.
     pub(crate) fn new(
         comm: &'a Communicator,
         pattern: Pattern,
@@ -57,7 +60,7 @@ impl<'a> Workload<'a> {
         Workload { comm, pattern, what: (element, op), bytes, input, output }
     }
 
-    /// Returns how many operations one repetition has; times are divided by it.
+    /// Returns the number of operations in one repetition, by which measured times are divided.
     pub(crate) fn operations(&self) -> f64 {
         match self.pattern {
             Pattern::Latency => 2.0,
@@ -66,7 +69,6 @@ impl<'a> Workload<'a> {
         }
     }
 
-    /// Runs the pattern `count` times.
     pub(crate) fn repeat(&mut self, count: u64) -> Result<(), CommError> {
         match self.pattern {
             Pattern::Latency => (0..count).try_for_each(|_| self.ping_pong()),
@@ -87,7 +89,8 @@ impl<'a> Workload<'a> {
         Ok(())
     }
 
-    /// Sends a window of messages. Rank 1 confirms their arrival by an empty message.
+    /// Sends up to [`WINDOW`] messages from rank 0 to rank 1, which confirms them by an empty
+    /// message.
     fn stream(&mut self) -> Result<(), CommError> {
         let (comm, count, bytes) = (self.comm, window(self.bytes), self.bytes.max(1));
         if comm.rank() == 0 {
@@ -114,7 +117,7 @@ impl<'a> Workload<'a> {
         raw::collective(self.comm, kind, self.what, given)
     }
 
-    /// Tells whether the output of the last repetition is correct.
+    /// Tells whether the output of the last repetition is correct, as far as it can be checked.
     pub(crate) fn is_correct(&self) -> bool {
         let (element, op) = self.what;
         let ranks = self.comm.size();
@@ -123,7 +126,7 @@ impl<'a> Workload<'a> {
             _ => true,
         };
         let value = if self.pattern.reduces() && op == Op::Sum { ranks as f64 } else { 1.0 };
-        // With more ranks, a sum may be rounded (bfloat16) or wrap around (u8).
+        // With more than 128 ranks, a sum may be rounded (bfloat16) or wrap around (u8).
         let is_exact = ranks <= 128;
         let wanted = number(element, value);
         !is_receiver

@@ -1,4 +1,5 @@
-//! Collectives as the program calls them: buffer checks, the schedule cache, and dispatch.
+//! Calls of collectives: checks of the buffers, the cache of schedules, and execution by the engine
+//! or, for short buffers, on the caller's stack.
 
 use crate::api::communicator::Communicator;
 use crate::api::scope::{Request, Scope};
@@ -15,11 +16,12 @@ use crate::types::error::{Cause, CommError, Operation};
 use rlaunch_lock::{BufferTable, Memory};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Properties that determine a schedule within a communicator.
+/// Parameters that determine the schedule of a collective within a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ScheduleKey {
     kind: CollectiveKind,
-    /// Elements per block; what a block is depends on the collective.
+    /// Number of elements: in the whole message or vector, or in one rank's block if the collective
+    /// divides its data into blocks.
     count: usize,
     element: ElementType,
     in_place: bool,
@@ -61,7 +63,8 @@ impl ScheduleKey {
     }
 }
 
-/// Recently used schedules, the newest last. Programs repeat the same few collectives.
+/// Cache of the schedules that were built last, the newest at the end. Programs repeat the same few
+/// collectives, so it saves most of the building.
 #[derive(Debug)]
 pub(crate) struct ScheduleCache {
     topology: Topology,
@@ -90,12 +93,12 @@ impl ScheduleCache {
     }
 }
 
-/// Collective that is about to begin.
+/// Collective call that has been checked and is about to run.
 #[derive(Debug)]
 pub(crate) struct PreparedCollective {
     pub(crate) operation: Operation,
     pub(crate) schedule: Arc<Schedule>,
-    /// Context, and sequence number in the place of the tag.
+    /// Context, and the sequence number that the messages of the collective have as their tag.
     pub(crate) number: (u32, u32),
     pub(crate) element: ElementType,
     pub(crate) op: Op,
@@ -106,7 +109,7 @@ pub(crate) struct PreparedCollective {
 pub enum CollectiveBuffers<'a, T> {
     /// Separate input and output. A buffer that this rank does not use may be empty.
     Separate(&'a [T], &'a mut [T]),
-    /// One buffer that is both.
+    /// One buffer that is both input and output.
     InPlace(&'a mut [T]),
 }
 
@@ -125,7 +128,7 @@ impl<'a, T: Element> CollectiveBuffers<'a, T> {
 }
 
 impl CollectiveBuffers<'_, u8> {
-    /// Returns the lengths of input and output in elements, and whether both are one buffer.
+    /// Returns the lengths of input and output in elements, and whether both are the same buffer.
     fn lengths(&self, element: ElementType) -> (usize, usize, bool) {
         // Element sizes are powers of two.
         let shift = element.size().trailing_zeros();
@@ -201,7 +204,7 @@ impl Communicator {
                 blocks("input", input)?
             }
         };
-        // Only the root uses its buffer as input and output at once.
+        // In a collective with a root, only the root uses one buffer as both input and output.
         let in_place = in_place && kind.root().is_none_or(|_| is_root);
         Ok(ScheduleKey { kind, count, element, in_place })
     }
@@ -227,7 +230,6 @@ impl Communicator {
         CollectiveArgs { schedule, ranks, context, tag, element, op, input, output }
     }
 
-    /// Runs a collective.
     pub(crate) fn collective<T: Element>(
         &self,
         kind: CollectiveKind,
@@ -237,7 +239,7 @@ impl Communicator {
         self.collective_bytes(kind, (T::TYPE, op), given.bytes())
     }
 
-    /// Runs a collective whose element type is given at run time.
+    /// Runs a collective on bytes, whose element type is a run-time value.
     pub(crate) fn collective_bytes(
         &self,
         kind: CollectiveKind,
@@ -248,7 +250,8 @@ impl Communicator {
         let key = self
             .schedule_key(kind, element, &given)
             .map_err(|cause| CommError { operation, cause })?;
-        // On ranks other than the root, a single buffer is either input or output.
+        // In a collective with a root, other ranks use a single buffer only as input or only as
+        // output.
         let is_one = matches!(given, CollectiveBuffers::InPlace(_));
         let (input, output): (&[u8], &mut [u8]) = match given {
             CollectiveBuffers::Separate(input, output) => (input, output),
@@ -279,7 +282,6 @@ impl Communicator {
 }
 
 impl<'env> Scope<'_, 'env> {
-    /// Begins a collective.
     pub(crate) fn collective<T: Element>(
         &self,
         kind: CollectiveKind,
@@ -305,7 +307,8 @@ impl<'env> Scope<'_, 'env> {
 }
 
 impl Engine {
-    /// Begins a collective as a request.
+    /// Creates a request and begins its collective. The request fails at once if the engine has
+    /// failed, or if an earlier collective of the communicator was cancelled.
     pub(crate) fn start(
         &mut self,
         operation: Operation,
@@ -364,63 +367,73 @@ collectives! {
     /// Copies `data` of rank `root` to `data` of all ranks. All buffers have the same length.
     broadcast, ibroadcast(data: &mut [T]; root: usize)
         = CollectiveKind::Broadcast { root }, Op::Sum, CollectiveBuffers::Separate(&[], data);
-    /// Reduces the `input` of all ranks element by element into `output` of `root`. All inputs and
-    /// the root's output have the same length; `output` of other ranks is unused.
+    /// Reduces the `input` of all ranks element by element into `output` of rank `root`. All inputs
+    /// and the root's output have the same length; `output` of other ranks is unused.
     reduce, ireduce(input: &[T], output: &mut [T]; op: Op, root: usize)
         = CollectiveKind::Reduce { root }, op, CollectiveBuffers::Separate(input, output);
-    /// Reduces `data` of all ranks into `data` of `root`; other ranks keep theirs.
+    /// Reduces `data` of all ranks element by element into `data` of rank `root`; `data` of other
+    /// ranks stays unchanged. All buffers have the same length.
     reduce_in_place, ireduce_in_place(data: &mut [T]; op: Op, root: usize)
         = CollectiveKind::Reduce { root }, op, CollectiveBuffers::InPlace(data);
-    /// Reduces the `input` of all ranks into `output` of every rank. All buffers have the same
-    /// length, and all ranks get bitwise equal results.
+    /// Reduces the `input` of all ranks element by element into `output` of every rank. All buffers
+    /// have the same length, and all ranks get bitwise equal results.
     all_reduce, iall_reduce(input: &[T], output: &mut [T]; op: Op)
         = CollectiveKind::AllReduce, op, CollectiveBuffers::Separate(input, output);
-    /// Reduces `data` of all ranks into `data` of every rank.
+    /// Reduces `data` of all ranks element by element into `data` of every rank. All buffers have
+    /// the same length, and all ranks get bitwise equal results.
     all_reduce_in_place, iall_reduce_in_place(data: &mut [T]; op: Op)
         = CollectiveKind::AllReduce, op, CollectiveBuffers::InPlace(data);
-    /// Concatenates the `input` of all ranks, in rank order, in `output` of `root`. All inputs have
-    /// the same length; `output` of other ranks is unused.
+    /// Concatenates the `input` of all ranks, in rank order, in `output` of rank `root`. All inputs
+    /// have the same length, and the root's `output` is as long as all inputs together; `output` of
+    /// other ranks is unused.
     gather, igather(input: &[T], output: &mut [T]; root: usize)
         = CollectiveKind::Gather { root }, Op::Sum, CollectiveBuffers::Separate(input, output);
-    /// Gathers into `data` of `root`, which holds one block for each rank, its own already in place.
-    /// `data` of other ranks is their block.
+    /// Gathers one block from each rank into `data` of rank `root`, in rank order. The root's
+    /// `data` has a block for each rank, and the root's own block must already be at its position;
+    /// `data` of another rank is the block that it sends. All blocks have the same length.
     gather_in_place, igather_in_place(data: &mut [T]; root: usize)
         = CollectiveKind::Gather { root }, Op::Sum, CollectiveBuffers::InPlace(data);
-    /// Splits `input` of `root` into one block for each rank, in rank order, and copies each block to
-    /// `output` of its rank. `input` of other ranks is unused.
+    /// Splits `input` of rank `root` into one block for each rank, in rank order, and copies each
+    /// block to `output` of its rank. All blocks and outputs have the same length; `input` of other
+    /// ranks is unused.
     scatter, iscatter(input: &[T], output: &mut [T]; root: usize)
         = CollectiveKind::Scatter { root }, Op::Sum, CollectiveBuffers::Separate(input, output);
-    /// Scatters from `data` of `root`, which holds one block for each rank and keeps its own. `data`
-    /// of other ranks receives their block.
+    /// Sends each rank its block of `data` of rank `root`. The root's `data` has one block for each
+    /// rank, in rank order, and stays unchanged; `data` of another rank receives that rank's block.
+    /// All blocks have the same length.
     scatter_in_place, iscatter_in_place(data: &mut [T]; root: usize)
         = CollectiveKind::Scatter { root }, Op::Sum, CollectiveBuffers::InPlace(data);
     /// Concatenates the `input` of all ranks, in rank order, in `output` of every rank. All inputs
-    /// have the same length.
+    /// have the same length, and each `output` is as long as all inputs together.
     all_gather, iall_gather(input: &[T], output: &mut [T])
         = CollectiveKind::AllGather, Op::Sum, CollectiveBuffers::Separate(input, output);
-    /// Gathers into `data` of every rank, which holds one block for each rank, the own one already in
-    /// place.
+    /// Gathers one block from each rank into `data` of every rank, in rank order. `data` has a
+    /// block for each rank, and a rank's own block must already be at its position. All blocks have
+    /// the same length.
     all_gather_in_place, iall_gather_in_place(data: &mut [T])
         = CollectiveKind::AllGather, Op::Sum, CollectiveBuffers::InPlace(data);
-    /// Reduces the `input` of all ranks, which holds one block for each rank, and leaves each rank its
-    /// own block of the result in `output`.
+    /// Reduces the `input` of all ranks element by element, and stores block `i` of the result in
+    /// `output` of rank `i`. Each `input` has one block for each rank; a block is as long as
+    /// `output`.
     reduce_scatter, ireduce_scatter(input: &[T], output: &mut [T]; op: Op)
         = CollectiveKind::ReduceScatter, op, CollectiveBuffers::Separate(input, output);
-    /// Reduces `data` of all ranks and leaves each rank its own block at the front of `data`. The rest
-    /// of `data` is undefined afterwards.
+    /// Reduces `data` of all ranks element by element, and stores block `i` of the result at the
+    /// front of `data` of rank `i`; the rest of `data` is undefined afterwards. Each `data` has one
+    /// block for each rank; all blocks have the same length.
     reduce_scatter_in_place, ireduce_scatter_in_place(data: &mut [T]; op: Op)
         = CollectiveKind::ReduceScatter, op, CollectiveBuffers::InPlace(data);
     /// Sends block `i` of `input` to rank `i`, and receives the block from rank `i` as block `i` of
-    /// `output`. Both hold one block for each rank.
+    /// `output`. Both buffers have one block for each rank; all blocks have the same length.
     all_to_all, iall_to_all(input: &[T], output: &mut [T])
         = CollectiveKind::AllToAll, Op::Sum, CollectiveBuffers::Separate(input, output);
-    /// Exchanges blocks within `data`: the block received from a rank replaces the one sent to it.
+    /// Exchanges blocks within `data`: block `i` is sent to rank `i` and replaced by the block from
+    /// rank `i`. `data` has one block for each rank; all blocks have the same length.
     all_to_all_in_place, iall_to_all_in_place(data: &mut [T])
         = CollectiveKind::AllToAll, Op::Sum, CollectiveBuffers::InPlace(data);
 }
 
 impl Communicator {
-    /// Waits until every rank has called it.
+    /// Waits until every rank of the communicator has called this function.
     pub fn barrier(&self) -> Result<(), CommError> {
         self.collective::<u8>(
             CollectiveKind::Barrier,
@@ -431,7 +444,7 @@ impl Communicator {
 }
 
 impl Scope<'_, '_> {
-    /// Begins [`Communicator::barrier`].
+    /// Begins a nonblocking [`Communicator::barrier`].
     pub fn ibarrier(&self) -> Result<Request, CommError> {
         self.collective::<u8>(
             CollectiveKind::Barrier,

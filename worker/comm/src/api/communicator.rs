@@ -1,4 +1,5 @@
-//! [`Communicator`]: blocking messages, splitting, and what all other calls share.
+//! [`Communicator`]: blocking messages, splitting into smaller communicators, and functions that
+//! all other calls use.
 
 use crate::api::collectives::{PreparedCollective, ScheduleCache};
 use crate::api::group::Group;
@@ -15,27 +16,28 @@ use rlaunch_lock::{BufferTable, EngineGuard, Memory};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Result of a receive.
+/// Result of a receive, or of a nonblocking send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Rank of the sender in the communicator.
+    /// Rank in the communicator: of the sender or, in the result of a send, of the destination.
     pub from: usize,
-    /// Number of elements received; at most the length of the buffer.
+    /// Number of elements in the message; for a receive, at most the length of the buffer.
     pub length: usize,
 }
 
-/// Number of context ids. One of the [`CONTEXT`] bits distinguishes collectives from messages.
+/// Number of context ids, which identify communicators. Of the [`CONTEXT`] bits in a packet header,
+/// one distinguishes collectives from messages.
 const MOST_CONTEXTS: u32 = 1 << (CONTEXT - 1);
 
 /// Group of ranks that exchange messages and run collectives.
 ///
-/// Several threads may call into one communicator at the same time. Collectives must be called in
-/// the same order by all of its ranks.
+/// Several threads may call into one communicator at the same time. All ranks of a communicator
+/// must call its collectives in the same order.
 #[derive(Debug)]
 pub struct Communicator {
     pub(crate) progress: Arc<Progress>,
     pub(crate) group: Group,
-    /// Id of the communicator, the same in all its ranks.
+    /// Context id of the communicator, equal on all its ranks.
     pub(crate) context: u32,
     contexts: Arc<ContextIds>,
     /// Number of collectives begun so far.
@@ -44,20 +46,21 @@ pub struct Communicator {
 }
 
 /// Allocator of context ids, shared by all communicators of the process. Rank 0 of a communicator
-/// allocates the ids of communicators split from it. Each rank of the job hands out its own residue
-/// class modulo the world size, so concurrent splits in different ranks never get the same id.
+/// allocates one id for each split of this communicator. Every rank of the job allocates ids of its
+/// own residue class modulo the world size, so that splits at the same time never get equal ids.
 #[derive(Debug)]
 struct ContextIds {
-    /// Number of ids this rank has handed out.
+    /// Number of ids that this rank has allocated.
     given: AtomicU32,
-    /// Rank in the job.
+    /// Rank of this process in the job.
     me: usize,
-    /// World size.
+    /// World size: the number of ranks in the job.
     ranks: usize,
 }
 
 impl ContextIds {
-    /// Returns an unused id, or [`MOST_CONTEXTS`] if none is left. Id 0 is the world.
+    /// Returns an unused id, or [`MOST_CONTEXTS`] if none is left. Id 0 belongs to the communicator
+    /// of all ranks.
     fn allocate(&self) -> u32 {
         let given = self.given.fetch_add(1, Ordering::Relaxed) as usize;
         let number = given.saturating_mul(self.ranks).saturating_add(self.me + 1);
@@ -83,17 +86,17 @@ impl Communicator {
         }
     }
 
-    /// Returns the rank of this process, from 0.
+    /// Returns the rank of this process in the communicator, from 0.
     pub fn rank(&self) -> usize {
         self.group.me
     }
 
-    /// Returns the number of ranks.
+    /// Returns the number of ranks in the communicator.
     pub fn size(&self) -> usize {
         self.group.size()
     }
 
-    /// Returns the rank of this process among the communicator's ranks on its node.
+    /// Returns the rank of this process among the communicator's ranks on its node, from 0.
     pub fn local_rank(&self) -> usize {
         self.group.local().0
     }
@@ -105,20 +108,20 @@ impl Communicator {
 
     /// Sets a callback that can interrupt waits of this process, on any communicator.
     ///
-    /// The callback runs after each sleep of a wait, at least once a second. When it returns `true`
-    /// the wait fails with [`Cause::Interrupted`]. An interrupted send is then delivered whole or
-    /// not at all; the message of an interrupted receive stays for the next receive; an interrupted
-    /// collective leaves the communicator unusable for collectives on all its ranks. If a device is
-    /// copying from or to the buffer and does not finish in time, the peer counts as lost. Only the
-    /// first callback is used; later calls have no effect.
+    /// The callback runs after each sleep of a wait, which takes at most a second. If it returns
+    /// `true`, the wait fails with [`Cause::Interrupted`]. An interrupted send is then delivered
+    /// whole or not at all. The message of an interrupted receive stays for the next receive. An
+    /// interrupted collective makes the communicator unusable for collectives, on all its ranks. If
+    /// an RDMA device is copying from or to the buffer and does not finish within 2 seconds, the
+    /// peer counts as lost. Only the first callback is used; later calls have no effect.
     pub fn set_interrupt_check(&self, interrupted: fn() -> bool) {
         let _ = self.progress.interrupted.set(interrupted);
     }
 
     /// Asks rlaunch to end all ranks of the job, this one included, for the reason `why`.
     ///
-    /// The job takes a moment to end, so the caller should return the error it gets here. In a
-    /// process that rlaunch did not start, the call only returns the error.
+    /// The job takes a moment to end, so the caller should pass on the returned error. In a process
+    /// that rlaunch did not start, the call only returns the error.
     pub fn abort(&self, why: &str) -> CommError {
         if let Err(cause) = self.check_not_forked() {
             return CommError { operation: Operation::Abort, cause };
@@ -134,8 +137,9 @@ impl Communicator {
     /// Sends a message to rank `to` and returns once `data` can be reused.
     ///
     /// Messages between two ranks with the same tag arrive in the order in which they were sent. A
-    /// short message is buffered; a long one waits for its receive. Fails if the rank does not
-    /// exist, has left or is lost, or on timeout.
+    /// short message is buffered. A long message is sent when rank `to` receives it, and the call
+    /// waits until then. Fails if rank `to` does not exist, has left or is lost, if the job is
+    /// ending, or after `RLAUNCH_COMM_TIMEOUT` seconds.
     pub fn send<T: Element>(&self, data: &[T], to: usize, tag: u32) -> Result<(), CommError> {
         let operation = Operation::Send { to, tag };
         let bytes = bytemuck::cast_slice(data);
@@ -186,8 +190,9 @@ impl Communicator {
         }
     }
 
-    /// Receives a message from rank `from`, which may be shorter than `data`. Fails with
-    /// [`Cause::Truncated`] if it is longer.
+    /// Receives a message with this tag from rank `from`. The message may be shorter than `data`;
+    /// if it is longer, the call fails with [`Cause::Truncated`]. The call also fails for the
+    /// reasons listed at [`Communicator::send`].
     pub fn recv<T: Element>(
         &self,
         data: &mut [T],
@@ -197,7 +202,8 @@ impl Communicator {
         self.receive(data, Some(from), tag)
     }
 
-    /// Receives the first message with this tag from any rank.
+    /// Works like [`Communicator::recv`], but receives the message with this tag that arrived first
+    /// from any rank.
     pub fn recv_any<T: Element>(&self, data: &mut [T], tag: u32) -> Result<Received, CommError> {
         self.receive(data, None, tag)
     }
@@ -243,7 +249,7 @@ impl Communicator {
         Ok(Status { from: from.peer, length })
     }
 
-    /// Waits for a message and hands a short one to `take`. Returns `false` if the message is long
+    /// Waits for a message and passes a short one to `take`. Returns `false` if the message is long
     /// and has to be received with [`Engine::receive`].
     #[inline]
     pub(crate) fn await_message(
@@ -269,8 +275,8 @@ impl Communicator {
             if let Some(cause) = engine.matching.out_of_step(from.context, from.tag) {
                 return Err(cause);
             }
-            // Poll the other peers too. That can bring this very message, after which its link
-            // raises no further event, so look again before sleeping.
+            // Poll the other peers too before sleeping. Polling may bring the awaited message,
+            // whose link then raises no further event, so look for the message again.
             if self.progress.is_about_to_yield(&wait_state) && engine.progress(buffers) {
                 wait_state.reset();
                 continue;
@@ -311,8 +317,9 @@ impl Communicator {
         }
     }
 
-    /// Converts the status of a receive to elements of `size` bytes and to ranks of this
-    /// communicator.
+    /// Converts the result of a request: the length to elements of `size` bytes, and the rank of
+    /// the job to a rank of this communicator. Fails if the length is not a whole number of
+    /// elements.
     pub(crate) fn received(
         &self,
         status: Result<Status, Cause>,
@@ -328,8 +335,8 @@ impl Communicator {
         Ok(Received { from, length: status.length / size })
     }
 
-    /// Sends one message and receives another concurrently, so that two ranks can exchange
-    /// messages.
+    /// Sends `data` to rank `to` with `tag`, and concurrently receives into `into` from rank `from`
+    /// with `from_tag`, so that two ranks can exchange messages. Returns the result of the receive.
     pub fn sendrecv<T: Element>(
         &self,
         data: &[T],
@@ -347,7 +354,8 @@ impl Communicator {
     }
 
     /// Creates a communicator of the ranks that pass the same `colour`, ordered by `key` and then
-    /// by rank. Collective: every rank must call it.
+    /// by rank. Collective: every rank of this communicator must call this function. Fails where
+    /// [`Communicator::all_gather`] fails, or if the job has created too many communicators.
     pub fn split(&self, colour: u32, key: i64) -> Result<Communicator, CommError> {
         let context = if self.rank() == 0 { self.contexts.allocate() } else { 0 };
         let own = [u64::from(colour), key as u64, u64::from(context)];
@@ -372,19 +380,22 @@ impl Communicator {
         })
     }
 
-    /// Fails in a forked child: connections and device memory belong to its parent.
+    /// Fails with [`Cause::Forked`] in a forked child: connections and device memory belong to the
+    /// parent process.
     #[inline]
     pub(crate) fn check_not_forked(&self) -> Result<(), Cause> {
         if self.progress.engine.is_inherited() { Err(Cause::Forked) } else { Ok(()) }
     }
 
-    /// Returns the envelope of a message from a rank, or `None` for a message from any rank.
+    /// Returns the envelope of a message from rank `from`, or `None` if the message may come from
+    /// any rank.
     pub(crate) fn source(&self, from: Option<usize>, tag: u32) -> Result<Option<Envelope>, Cause> {
         self.check_not_forked()?;
         from.map(|from| self.envelope(from, tag)).transpose()
     }
 
-    /// Returns the envelope of a message to or from a rank.
+    /// Returns the envelope of a message to or from a rank. Fails if the communicator has no such
+    /// rank, or in a forked child.
     pub(crate) fn envelope(&self, rank: usize, tag: u32) -> Result<Envelope, Cause> {
         self.check_not_forked()?;
         let size = self.size();
@@ -392,12 +403,13 @@ impl Communicator {
         Ok(Envelope { peer, context: self.context << 1, tag })
     }
 
-    /// Returns the context and the sequence number of the next collective.
+    /// Returns the context and the sequence number of the next collective, and counts the
+    /// collective as begun.
     pub(crate) fn next_collective(&self) -> (u32, u32) {
         (self.context << 1 | 1, self.collectives.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Cancels a collective that runs on the caller's stack.
+    /// Cancels a collective that runs on the caller's stack, and notifies the other ranks.
     #[cold]
     pub(crate) fn cancel_collective(&self, collective: &PreparedCollective, cause: &Cause) {
         let PreparedCollective { number: (context, number), operation, .. } = *collective;
@@ -410,7 +422,7 @@ impl Communicator {
         );
     }
 
-    /// Begins a request and waits for it.
+    /// Creates a request, starts its operation with `begin`, and waits for the result.
     #[inline]
     pub(crate) fn run_request(
         &self,

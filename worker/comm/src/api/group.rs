@@ -1,21 +1,21 @@
-//! Membership of a communicator: its ranks as ranks of the job, and their nodes.
+//! Members of a communicator, and the nodes on which they run.
 
 use crate::collectives::choice::Topology;
 use std::sync::Arc;
 
-/// Ranks of a communicator.
+/// Members of a communicator, in the order of their ranks in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
-    /// Rank in the job of each rank of the communicator.
+    /// Rank in the job of each member, indexed by the member's rank in the communicator.
     pub(crate) ranks: Arc<[usize]>,
-    /// Node of each rank of the communicator.
+    /// Number of each member's node, indexed by the member's rank in the communicator.
     pub(crate) nodes: Arc<[u32]>,
     /// This process's rank in the communicator.
     pub(crate) me: usize,
 }
 
 impl Group {
-    /// Creates the group of all ranks of a job, given the node of each.
+    /// Creates the group of all ranks of a job; `nodes` has the node of each rank.
     pub(crate) fn world(me: usize, nodes: Arc<[u32]>) -> Group {
         Group { ranks: (0..nodes.len()).collect(), nodes, me }
     }
@@ -24,7 +24,8 @@ impl Group {
         self.ranks.len()
     }
 
-    /// Returns this process's rank among the members on its node, and their number.
+    /// Returns this process's position among the members on its node, from 0, and the number of
+    /// these members.
     pub(crate) fn local(&self) -> (usize, usize) {
         let own = self.nodes[self.me];
         let before = self.nodes[..self.me].iter().filter(|node| **node == own).count();
@@ -36,17 +37,18 @@ impl Group {
         Topology::new(self.me, &nodes)
     }
 
-    /// Finds the rank in the communicator of a rank of the job.
+    /// Converts a rank of the job to a rank of the communicator; `None` if the rank is not a
+    /// member.
     pub(crate) fn rank_of(&self, rank: usize) -> Option<usize> {
-        // In the world both are equal, and most groups are the world.
+        // In the group of all ranks both numbers are equal, and most communicators have this group.
         if self.ranks.get(rank) == Some(&rank) {
             return Some(rank);
         }
         self.ranks.iter().position(|of_job| *of_job == rank)
     }
 
-    /// Returns the group of the ranks that have this rank's colour, ordered by key and then by
-    /// rank; `colours` holds the colour and the key of each rank.
+    /// Returns the group of the members with this process's colour, ordered by key and then by
+    /// rank. `colours` has the colour and the key of each member.
     pub(crate) fn split(&self, colours: &[(u32, i64)]) -> Group {
         let own = colours[self.me].0;
         let mut places: Vec<usize> =

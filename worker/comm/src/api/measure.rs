@@ -1,4 +1,5 @@
-//! Benchmarks of messages and collectives, repeated until the clock resolution does not matter.
+//! Benchmarks of messages and collectives. Operations are timed in batches that are long compared
+//! with the resolution of the clock.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,26 +7,28 @@ use std::time::{Duration, Instant};
 
 use crate::{CommError, Communicator, Op};
 
-/// Number of messages of the bandwidth benchmark in flight; the receiver acknowledges each window
-/// with an empty message.
+/// Number of messages that the bandwidth benchmark has in flight at once. The receiver acknowledges
+/// each group of this many messages with an empty message.
 const WINDOW: usize = 8;
 const TAG: u32 = 1;
-/// Factor by which the batch after a too short one exceeds the requested time. A batch sized
-/// exactly would often be too short again, and only slow batches would count.
+/// Factor by which the batch after a batch that was too short is planned to exceed the requested
+/// time. A batch planned for exactly this time would often be too short again, so that only batches
+/// slowed down by other load would count.
 const AMPLE: f64 = 1.6;
-/// Maximum growth of a batch, since the first batch may consist of start-up costs.
+/// Maximum factor between the repetitions of two successive batches. The time of a very short batch
+/// is inaccurate, and could otherwise lead to far too many repetitions.
 const GROWTH: f64 = 100.0;
 
-/// Operation that is measured.
+/// Operation to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Benchmark {
-    /// Ping-pong between pairs of ranks, 0 with 1, 2 with 3; the time is half a round trip. A rank
-    /// without a partner only takes part in barriers.
+    /// Ping-pong between pairs of ranks: 0 with 1, 2 with 3, and so on. The time is half a round
+    /// trip. A rank without a partner only takes part in barriers.
     Latency,
-    /// Stream of messages from one rank of a pair to the other, several in flight; the time is that
-    /// of one message.
+    /// Stream of messages from the lower to the higher rank of each pair, several in flight at
+    /// once. The time is that of one message. Pairs are those of [`Benchmark::Latency`].
     Bandwidth,
-    /// A barrier.
+    /// Barrier of all ranks.
     Barrier,
     /// All-reduce of f32 vectors with [`Op::Sum`].
     AllReduce,
@@ -64,14 +67,16 @@ impl FromStr for Benchmark {
 pub struct Plan {
     /// Operation to measure.
     pub benchmark: Benchmark,
-    /// Size of each message or vector; ignored for barriers.
+    /// Size in bytes of each message, or of each rank's vector, which is rounded down to whole
+    /// `f32`. Ignored for barriers.
     pub bytes: usize,
     /// Minimum duration of a batch. If it is zero, batches follow each other without a barrier or
     /// any other message in between, like the iterations of perftest.
     pub at_least: Duration,
-    /// Number of timed batches after one warm-up batch; at least one.
+    /// Number of timed batches, which follow one warm-up batch; 0 counts as 1.
     pub batches: usize,
-    /// Initial number of repetitions per batch; it grows until batches take `at_least`.
+    /// Initial number of repetitions in a batch; 0 counts as 1. The number grows until a batch
+    /// takes [`Plan::at_least`].
     pub count: u64,
 }
 
@@ -80,31 +85,32 @@ pub struct Plan {
 pub struct Measured {
     /// Seconds per operation: the median over the batches.
     pub seconds: f64,
-    /// Seconds per operation of the fastest batch.
+    /// Seconds per operation in the fastest batch.
     pub least: f64,
-    /// Repetitions in each batch.
+    /// Number of repetitions in each batch.
     pub count: u64,
 }
 
-/// Reason why a measurement failed.
+/// Failure of a measurement.
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
     /// The communicator failed.
     #[error(transparent)]
     Communicator(#[from] CommError),
-    /// The received data differ from what was sent.
+    /// A rank received wrong data in this benchmark, with messages or vectors of this size in
+    /// bytes.
     #[error("{0} of {1} bytes received wrong data")]
     WrongData(Benchmark, usize),
-    /// A message benchmark needs at least two ranks.
+    /// A message benchmark was run on one rank, but needs at least two.
     #[error("{0} needs two ranks, but there is only one")]
     Alone(Benchmark),
-    /// No benchmark has this name.
+    /// The text is not the name of a benchmark.
     #[error("no such benchmark; use latency, bandwidth, barrier or allreduce")]
     UnknownBenchmark,
 }
 
-/// Measures an operation. Collective: all ranks must call it with the same plan. Rank 0 decides
-/// when batches are long enough.
+/// Measures the operation that `plan` describes. Collective: all ranks must call this function with
+/// the same plan. Rank 0 decides when batches are long enough.
 ///
 /// # Errors
 ///
@@ -139,13 +145,14 @@ pub fn measure(comm: &Communicator, plan: &Plan) -> Result<Measured, MeasureErro
     Ok(Measured { seconds, least, count })
 }
 
-/// Returns the repetitions of the next batch: `count` if this one took long enough.
+/// Returns the number of repetitions of the next batch: `count`, the number of the last batch, if
+/// its time was at least `at_least`, and more otherwise.
 fn longer(count: u64, time: Duration, at_least: Duration) -> u64 {
     if time >= at_least {
         return count;
     }
     let wanted = AMPLE * at_least.as_secs_f64() / time.as_secs_f64().max(1e-9);
-    // Rounded down, plus one so that it grows.
+    // Plus one, because rounding down could yield `count` again.
     (count as f64 * wanted.min(GROWTH)) as u64 + 1
 }
 
@@ -155,16 +162,15 @@ fn median(times: &mut [f64]) -> f64 {
     f64::midpoint(middle(times.len() / 2), middle(times.len().saturating_sub(1) / 2))
 }
 
-/// Benchmark and its buffers.
 struct Bench<'a> {
     comm: &'a Communicator,
     benchmark: Benchmark,
     bytes: usize,
     partner: Option<usize>,
-    /// Messages; empty for collectives.
+    /// Bytes of the messages to send, one after the other; empty for collectives.
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
-    /// Vectors; empty for messages.
+    /// Input vector of an all-reduce; empty for other benchmarks.
     summands: Vec<f32>,
     sums: Vec<f32>,
 }
@@ -265,7 +271,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Broadcasts rank 0's count.
+    /// Sends `count` of rank 0 to all ranks, and returns it.
     fn agree(&self, count: u64) -> Result<u64, CommError> {
         let mut agreed = [count];
         if self.comm.rank() == 0 {
@@ -297,9 +303,9 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Returns the byte at an offset of a message.
+/// Returns the byte that every sent buffer has at this offset.
 fn pattern(place: usize) -> u8 {
-    // Always below 251.
+    // The remainder is below 251, so the conversion never fails.
     u8::try_from(place % 251).unwrap_or(u8::MAX)
 }
 

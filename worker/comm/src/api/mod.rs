@@ -2,11 +2,11 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `start` | [`Communicator::from_env`](crate::Communicator::from_env): from the environment to a communicator |
-//! | `communicator` | blocking sends and receives, splitting |
-//! | `collectives`, `short` | collectives; those that are short enough to run on the caller's stack |
+//! | `start` | [`Communicator::from_env`](crate::Communicator::from_env): creation of the communicator of all ranks |
+//! | `communicator` | blocking sends and receives, splitting into smaller communicators |
+//! | `collectives`, `short` | collectives; `short` runs those with short buffers on the caller's stack |
 //! | `scope` | nonblocking operations on borrowed memory |
-//! | `raw` | the same calls for C and Python: element types at run time, requests without lifetimes |
+//! | `raw` | calls for C and Python: element types are run-time values, requests have no lifetimes |
 //! | `registered` | memory that is registered with RDMA devices once |
 //! | `group` | the ranks of a communicator and their nodes |
 //! | `measure` | benchmarks of messages and collectives |

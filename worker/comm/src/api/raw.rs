@@ -1,5 +1,5 @@
 //! Calls for other languages: element types are run-time values, and a [`Pending`] request replaces
-//! the scope. Buffers are bytes; results count elements.
+//! the [scope](crate::Scope). Buffers are bytes; results of receives count elements.
 
 use crate::api::communicator::{Communicator, Received};
 use crate::progress::engine::target::Target;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub use crate::api::collectives::CollectiveBuffers;
 pub use crate::collectives::kind::CollectiveKind;
 
-/// Runs [`Communicator::recv`], or [`Communicator::recv_any`] if no rank is given.
+/// Runs [`Communicator::recv`], or [`Communicator::recv_any`] if `from` is `None`.
 pub fn receive(
     comm: &Communicator,
     (bytes, element): (&mut [u8], ElementType),
@@ -26,7 +26,8 @@ pub fn receive(
     in_elements(received, element, Operation::Receive { from, tag })
 }
 
-/// Runs [`Communicator::sendrecv`]; `to` and the last argument are a rank and a tag each.
+/// Runs [`Communicator::sendrecv`]. `to` is the destination and the tag to send with; the last
+/// argument is the source and the tag to receive.
 pub fn exchange(
     comm: &Communicator,
     data: &[u8],
@@ -38,7 +39,8 @@ pub fn exchange(
     in_elements(received, element, Operation::Receive { from: Some(from), tag })
 }
 
-/// Runs any of the collectives.
+/// Runs the collective `kind`. `what` is the element type, and the reduction operation, which
+/// collectives without a reduction ignore.
 pub fn collective(
     comm: &Communicator,
     kind: CollectiveKind,
@@ -48,7 +50,8 @@ pub fn collective(
     comm.collective_bytes(kind, what, given)
 }
 
-/// Converts the received length from bytes to elements.
+/// Converts the received length from bytes to elements. Fails if it is not a whole number of
+/// elements.
 fn in_elements(
     received: Received,
     element: ElementType,
@@ -61,8 +64,8 @@ fn in_elements(
     Ok(Received { length: length / size, ..received })
 }
 
-/// Nonblocking operation. Dropping it cancels the operation if it is still pending, as by an
-/// [interrupted](Communicator::set_interrupt_check) wait.
+/// Nonblocking operation. Dropping this value cancels the operation if it is still pending, with
+/// the effects of an [interrupted](Communicator::set_interrupt_check) wait.
 #[derive(Debug)]
 #[must_use = "dropping it cancels the operation"]
 pub struct Pending {
@@ -75,11 +78,11 @@ pub struct Pending {
     buffers: [Option<BufferId>; 2],
 }
 
-/// Begins [`Communicator::send`].
+/// Begins a nonblocking [`Communicator::send`].
 ///
 /// # Safety
 ///
-/// `data` must stay readable, and nothing may write to it, until the request is dropped.
+/// `data` must stay readable, and nothing may write to it, until the returned request is dropped.
 #[expect(unsafe_code, reason = "only the caller knows how long the memory is there")]
 pub unsafe fn isend(
     comm: &Arc<Communicator>,
@@ -88,7 +91,8 @@ pub unsafe fn isend(
 ) -> Result<Pending, CommError> {
     let operation = Operation::Send { to, tag };
     let message = comm.envelope(to, tag).map_err(|cause| CommError { operation, cause })?;
-    // SAFETY: `data` stays readable until the request is dropped, which takes it back.
+    // SAFETY: `data` stays readable and unchanged until the request is dropped, and dropping the
+    // request takes the buffer back.
     let buffer = unsafe { lend(comm, data.as_ptr().cast_mut(), data.len(), false) };
     let from = LocalSlice::all(buffer, data.len());
     Ok(Pending::begin(comm, (operation, 1), [Some(buffer), None], |engine, buffers| {
@@ -98,11 +102,11 @@ pub unsafe fn isend(
     }))
 }
 
-/// Begins [`receive`].
+/// Begins a nonblocking [`receive`].
 ///
 /// # Safety
 ///
-/// Nothing else may access `bytes` until the request is dropped.
+/// Nothing else may access `bytes` until the returned request is dropped.
 #[expect(unsafe_code, reason = "only the caller knows how long the memory is there")]
 pub unsafe fn ireceive(
     comm: &Arc<Communicator>,
@@ -112,7 +116,8 @@ pub unsafe fn ireceive(
     let operation = Operation::Receive { from, tag };
     let source = comm.source(from, tag);
     let source = source.map_err(|cause| CommError { operation, cause })?;
-    // SAFETY: nothing else accesses `bytes` until the request is dropped, which takes it back.
+    // SAFETY: nothing else accesses `bytes` until the request is dropped, and dropping the request
+    // takes the buffer back.
     let buffer = unsafe { lend(comm, bytes.as_mut_ptr(), bytes.len(), true) };
     let target = Target { into: LocalSlice::all(buffer, bytes.len()), fold: None };
     Ok(Pending::begin(
@@ -127,12 +132,12 @@ pub unsafe fn ireceive(
     ))
 }
 
-/// Begins [`collective`].
+/// Begins a nonblocking [`collective`].
 ///
 /// # Safety
 ///
-/// Until the request is dropped, nothing may write to the input and nothing else may access the
-/// output.
+/// Until the returned request is dropped, nothing may write to the input and nothing else may
+/// access the output.
 #[expect(unsafe_code, reason = "only the caller knows how long the memory is there")]
 pub unsafe fn icollective(
     comm: &Arc<Communicator>,
@@ -147,11 +152,13 @@ pub unsafe fn icollective(
         CollectiveBuffers::Separate(input, output) => (Some(input), output),
         CollectiveBuffers::InPlace(data) => (None, data),
     };
-    // SAFETY: nothing else accesses the output until the request is dropped, which takes it back.
+    // SAFETY: nothing else accesses the output until the request is dropped, and dropping the
+    // request takes the buffer back.
     let buffer = unsafe { lend(comm, output.as_mut_ptr(), output.len(), true) };
     let output = LocalSlice::all(buffer, output.len());
     let read = input.map(|input| {
-        // SAFETY: nothing writes to the input until the request is dropped, which takes it back.
+        // SAFETY: nothing writes to the input until the request is dropped, and dropping the
+        // request takes the buffer back.
         let buffer = unsafe { lend(comm, input.as_ptr().cast_mut(), input.len(), false) };
         (buffer, LocalSlice::all(buffer, input.len()))
     });
@@ -163,22 +170,21 @@ pub unsafe fn icollective(
     }))
 }
 
-/// Registration of the program's memory with all devices, so that messages from and to any part of
-/// it skip registration. Dropping it unregisters the memory; a message that a device is still
-/// copying then fails, and its peer counts as lost.
+/// Registration of memory of the program with all RDMA devices, so that messages from and to any
+/// part of this memory skip registration. Dropping the value unregisters the memory. A message that
+/// a device is still copying then fails, and its peer counts as lost.
 #[derive(Debug)]
 pub struct Registration {
     comm: Arc<Communicator>,
     region: Option<RegionId>,
 }
 
-/// Registers memory with all devices.
+/// Registers `length` bytes of memory at `first` with all RDMA devices. Fails in a forked child.
 ///
 /// # Safety
 ///
-/// The `length` bytes at `first` must stay mapped, and writable if `writable`, until the
-/// registration is dropped. The caller owns them whenever no message is sent from or received into
-/// them.
+/// The bytes must stay mapped, and writable if `writable`, until the returned registration is
+/// dropped. The program may access them whenever no message is sent from or received into them.
 #[expect(unsafe_code, reason = "only the caller knows how long the memory is there")]
 pub unsafe fn register(
     comm: &Arc<Communicator>,
@@ -187,14 +193,15 @@ pub unsafe fn register(
     comm.check_not_forked().map_err(|cause| CommError { operation: Operation::Register, cause })?;
     let register =
         |engine: &mut Engine, buffers: &BufferTable, region| engine.register(region, buffers);
-    // SAFETY: the bytes stay mapped until the registration is dropped, which unregisters them.
+    // SAFETY: the bytes stay mapped until the registration is dropped, and dropping the
+    // registration unregisters them.
     let region = unsafe { comm.progress.engine.register_raw((first, length, writable), register) };
     Ok(Registration { comm: comm.clone(), region: Some(region) })
 }
 
 impl Registration {
-    /// Unregisters the memory. Returns `false` without any effect while a message is sent from or
-    /// received into it.
+    /// Unregisters the memory, and returns `true` once it is unregistered. Returns `false`, without
+    /// any effect, while a message is sent from or received into the memory.
     pub fn end(&mut self) -> bool {
         let lock = &self.comm.progress.engine;
         self.region = self.region.take().and_then(|region| match lock.is_inherited() {
@@ -213,7 +220,7 @@ impl Drop for Registration {
     }
 }
 
-/// Lends memory to the engine.
+/// Lends `length` bytes at `first` to the engine.
 ///
 /// # Safety
 ///
@@ -221,7 +228,7 @@ impl Drop for Registration {
 /// back.
 #[expect(unsafe_code, reason = "only the caller knows how long the memory is there")]
 unsafe fn lend(comm: &Communicator, first: *mut u8, length: usize, writable: bool) -> BufferId {
-    // SAFETY: the caller guarantees the same.
+    // SAFETY: the caller meets the requirements of `lend_raw`, as documented above.
     unsafe { comm.progress.engine.lend_raw(first, length, writable) }
 }
 
@@ -243,7 +250,8 @@ impl Pending {
         self.comm.check_not_forked().map_err(|cause| CommError { operation, cause })
     }
 
-    /// Waits for the operation. The result of a send names its destination.
+    /// Waits for the operation and returns its result; that of a send has the destination and the
+    /// length in bytes.
     pub fn wait(mut self) -> Result<Received, CommError> {
         self.check_not_forked()?;
         let progress = &self.comm.progress;
@@ -252,8 +260,8 @@ impl Pending {
         self.comm.received(status, self.operation, self.size)
     }
 
-    /// Makes progress on all operations and returns the result of this one if it has completed.
-    /// Afterwards the request can only be dropped.
+    /// Makes progress on all operations of the process. Returns the result of this operation, or
+    /// `None` if it is still pending. After a result, the request can only be dropped.
     pub fn test(&mut self) -> Option<Result<Received, CommError>> {
         if let Err(error) = self.check_not_forked() {
             return Some(Err(error));
@@ -341,7 +349,8 @@ mod tests {
         assert_eq!(copy, long);
     }
 
-    /// A child that lives on, as a loader of data does, and calls into what it has inherited.
+    /// Forks a child that keeps running, as a data loader does, and calls the communicator that it
+    /// inherited.
     #[test]
     fn a_forked_process_is_refused_and_says_no_goodbye() {
         let comm = alone();
@@ -350,8 +359,8 @@ mod tests {
         let begun = unsafe { ireceive(&comm, (&mut into, ElementType::U8), (Some(0), 1)) };
         let mut begun = Some(begun.unwrap());
         let registered = comm.buffer::<u8>(64).unwrap();
-        // SAFETY: the child calls into the communicator, which takes no lock of the parent's, and
-        // into the allocator, which the C library makes usable in children; it leaves by `_exit`.
+        // SAFETY: in the child, the communicator takes no lock of the parent, and the C library
+        // makes the allocator usable after a fork. The child ends by `_exit`.
         let forked = unsafe { nix::unistd::fork() }.unwrap();
         if let nix::unistd::ForkResult::Child = forked {
             let refusals = [
@@ -376,7 +385,7 @@ mod tests {
             let progress = Arc::downgrade(&comm.progress);
             drop(comm);
             let gone = usize::from(progress.upgrade().is_none());
-            // SAFETY: it ends the process at once, and runs nothing of the harness.
+            // SAFETY: `_exit` ends the child at once, without running anything of the test harness.
             unsafe { nix::libc::_exit((10 * gone + refused) as i32) };
         }
         let nix::unistd::ForkResult::Parent { child } = forked else { return };

@@ -1,15 +1,16 @@
 //! Memory that is registered with RDMA devices once.
 //!
 //! Before a device reads or writes memory by itself, the memory must be registered, which pins its
-//! pages and takes 50 to 100 µs plus time per MiB. By default long messages register their buffers
-//! on every call. Memory that a program reuses can be registered once: [`Communicator::buffer`]
-//! allocates such memory, and Python and C register their own ([`crate::raw::register`]), as with
-//! NCCL.
+//! pages and takes 50 to 100 µs plus time per MiB. By default every call that sends or receives a
+//! long message registers its buffer. Memory that a program reuses can be registered once:
+//! [`Communicator::buffer`] allocates registered memory, and Python and C register memory of their
+//! own ([`crate::raw::register`]), as `ncclCommRegister` does for NCCL.
 //!
 //! There is no automatic registration cache. A cache keyed by address must notice every unmapping
-//! and remapping of memory, or it sends stale pages; UCX and libfabric patch `munmap` and its
-//! relatives in the running process for that, or use `userfaultfd`, which many containers forbid.
-//! Here a registration lasts exactly as long as its owner promised to keep the memory mapped.
+//! and remapping of memory, or a device sends from pages that the program no longer uses. To
+//! notice, UCX and libfabric patch `munmap` and similar functions in the running process, or use
+//! `userfaultfd`, which many containers forbid. Here a registration lasts exactly as long as its
+//! owner promised to keep the memory mapped.
 
 use crate::api::communicator::Communicator;
 use crate::progress::wait::Progress;
@@ -22,8 +23,8 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// Elements in memory that is registered with all devices, so that messages from and to any part of
-/// it skip registration. See [`Communicator::buffer`].
+/// Elements in memory that is registered with all RDMA devices of this process, so that messages
+/// from and to any part of this memory skip registration. Created by [`Communicator::buffer`].
 pub struct Registered<T: Element> {
     progress: Arc<Progress>,
     /// `None` only while `drop` runs.
@@ -32,10 +33,11 @@ pub struct Registered<T: Element> {
 }
 
 impl Communicator {
-    /// Allocates `length` elements, initially zero, and registers them with all devices.
+    /// Allocates `length` elements, initially zero, and registers them with all RDMA devices.
     ///
-    /// On Linux before 5.12 with RDMA, the memory is absent in forked children, which are killed
-    /// when they touch it.
+    /// Fails if the memory cannot be allocated, or in a forked child of the process that created
+    /// the communicator. On Linux before 5.12 with RDMA, the memory is absent in forked children,
+    /// which are killed when they touch it.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -115,7 +117,7 @@ mod tests {
         let comm = Arc::new(Communicator::from_env().unwrap());
         let mut memory = vec![0_u8; 1 << 16];
         let raw = (memory.as_mut_ptr(), memory.len(), true);
-        // SAFETY: the memory outlives the registration.
+        // SAFETY: `memory` outlives the registration, and nothing else accesses it meanwhile.
         let mut registration = unsafe { raw::register(&comm, raw) }.unwrap();
         assert!(registration.end());
         assert!(registration.end());

@@ -19,8 +19,8 @@ pub struct Request {
     size: usize,
 }
 
-/// Scope of nonblocking operations. All of them have completed when the scope ends, so they may
-/// borrow memory that outlives it.
+/// Scope of nonblocking operations. When the scope ends, all its operations have completed or been
+/// cancelled, so they may borrow memory that outlives the scope.
 #[derive(Debug)]
 pub struct Scope<'scope, 'env> {
     pub(crate) comm: &'env Communicator,
@@ -30,10 +30,10 @@ pub struct Scope<'scope, 'env> {
 
 impl Communicator {
     /// Runs `works`, which begins operations on memory borrowed from outside, and waits for all of
-    /// them.
+    /// these operations.
     ///
-    /// If `works` fails, the operations still pending are cancelled, as by an
-    /// [interrupted](Communicator::set_interrupt_check) wait.
+    /// Fails if `works` or an operation fails. Operations that are still pending at that point are
+    /// cancelled, with the effects of an [interrupted](Communicator::set_interrupt_check) wait.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -62,7 +62,7 @@ impl Communicator {
 }
 
 impl<'env> Scope<'_, 'env> {
-    /// Begins [`Communicator::send`].
+    /// Begins a nonblocking [`Communicator::send`].
     pub fn isend<T: Element>(
         &self,
         data: &'env [T],
@@ -80,7 +80,7 @@ impl<'env> Scope<'_, 'env> {
         }))
     }
 
-    /// Begins [`Communicator::recv`].
+    /// Begins a nonblocking [`Communicator::recv`].
     pub fn irecv<T: Element>(
         &self,
         data: &'env mut [T],
@@ -90,7 +90,7 @@ impl<'env> Scope<'_, 'env> {
         self.receive(data, Some(from), tag)
     }
 
-    /// Begins [`Communicator::recv_any`].
+    /// Begins a nonblocking [`Communicator::recv_any`].
     pub fn irecv_any<T: Element>(
         &self,
         data: &'env mut [T],
@@ -139,7 +139,8 @@ impl<'env> Scope<'_, 'env> {
         Request { key, operation, size: T::TYPE.size() }
     }
 
-    /// Waits for an operation. The result of a send names its destination and length.
+    /// Waits for an operation and returns its result; that of a send has the destination and the
+    /// length of the message.
     #[expect(clippy::needless_pass_by_value, reason = "it is waited for once")]
     pub fn wait(&self, request: Request) -> Result<Received, CommError> {
         let Request { key, operation, size } = request;
@@ -151,8 +152,8 @@ impl<'env> Scope<'_, 'env> {
         self.comm.received(status, operation, size)
     }
 
-    /// Makes progress on all operations and returns the result of this one, or the request if it is
-    /// still pending.
+    /// Makes progress on all operations of the process. Returns the result of this operation, or
+    /// gives the request back in `Ok(Err(…))` if the operation is still pending.
     pub fn test(&self, request: Request) -> Result<Result<Received, Request>, CommError> {
         let operation = request.operation;
         self.comm.check_not_forked().map_err(|cause| CommError { operation, cause })?;
@@ -177,7 +178,7 @@ impl<'env> Scope<'_, 'env> {
     }
 }
 
-/// Cancels what is still pending after `works` failed or panicked.
+/// Cancels the operations that are still pending after `works` failed or panicked.
 impl Drop for Scope<'_, '_> {
     fn drop(&mut self) {
         let begun = self.begun.get_mut();

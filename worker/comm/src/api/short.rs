@@ -1,5 +1,6 @@
-//! Collectives of up to [`SHORT`] bytes, executed step by step on the caller's stack. Lending
-//! buffers, queueing and looking up requests would take longer than the messages.
+//! Collectives with buffers of up to [`SHORT`] bytes, executed step by step on the caller's stack.
+//! Lending buffers, queueing and looking up requests would take longer than the messages
+//! themselves.
 
 use crate::api::collectives::PreparedCollective;
 use crate::api::communicator::Communicator;
@@ -13,9 +14,9 @@ use crate::types::error::{Cause, Operation};
 use rlaunch_lock::EngineGuard;
 use std::ops::Range;
 
-/// Buffers of a collective.
+/// Buffers of a collective that runs on the caller's stack.
 struct ShortBuffers<'a> {
-    /// `None` if the output is also the input.
+    /// Input; `None` if the collective works in place, with the output as its input.
     input: Option<&'a [u8]>,
     output: &'a mut [u8],
     scratch: &'a mut [u8],
@@ -48,7 +49,7 @@ impl ShortBuffers<'_> {
         }
     }
 
-    /// Copies a span. Returns `None` if a span is out of bounds.
+    /// Copies span `from` to span `to`. Returns `None` if a span is out of bounds.
     fn copy(&mut self, from: Span, to: Span) -> Option<()> {
         if let (Buffer::Input, Some(input), Buffer::Output) = (from.place, self.input, to.place) {
             let (from, to) = (self.range(from), self.range(to));
@@ -62,7 +63,8 @@ impl ShortBuffers<'_> {
         self.put(to, None, bytes)
     }
 
-    /// Writes received bytes to `to`, reduced with the contents of `with` if there is one.
+    /// Writes `bytes` to span `to`, reduced with the contents of span `with` if there is one.
+    /// Returns `None` if a span is out of bounds.
     #[inline]
     fn put(&mut self, to: Span, with: Option<Span>, bytes: &[u8]) -> Option<()> {
         let (element, op) = (self.element, self.op);

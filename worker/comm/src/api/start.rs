@@ -1,7 +1,7 @@
-//! Creation of the world communicator in a process that rlaunch started.
+//! Creation of the communicator of all ranks of a job.
 //!
-//! The launcher decided everything beforehand (ranks, hosts, which transport each pair uses) and
-//! put it into the rank table; this module reads the table and connects.
+//! The launcher has decided everything beforehand (ranks, hosts, the transport of each pair of
+//! ranks) and written it to the rank table. This module reads the table and connects the ranks.
 
 use crate::api::communicator::Communicator;
 use crate::api::group::Group;
@@ -29,41 +29,44 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use std::{fs, io, thread};
 
-/// Default time for all ranks to arrive. It is long because a rank may read gigabytes of data
-/// before it creates its communicator.
+/// Default time limit for all ranks to begin the creation of their communicator. The limit is long
+/// because a rank may read gigabytes of data first.
 const INIT_TIMEOUT: Duration = Duration::from_secs(300);
-/// World size up to which all pairs connect at start. Larger jobs connect a pair when it first
-/// communicates, because few of the many pairs ever do.
+/// World size up to which all pairs of ranks connect at start. In larger jobs, two ranks on
+/// different nodes connect at their first message, because few of the many pairs ever exchange
+/// messages.
 const EAGER_RANKS: u32 = 256;
 
-/// Number of communicators this process has created; it keeps their shared-memory names apart.
+/// Number of times that this process has begun to create a communicator. Each attempt uses this
+/// number in the name of its shared memory, so that the names differ.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// Reason why a process has no communicator.
+/// Failure to create a communicator.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// `WORLD_SIZE` is above 1, but the process was started by another launcher.
+    /// `WORLD_SIZE` has this value, which is not 1, but rlaunch did not start the process.
     #[error("WORLD_SIZE is {0}, but this process was not started by rlaunch")]
     NotLaunched(String),
-    /// The agent does not answer, or not as it should.
+    /// A call to the agent failed, or an environment variable that identifies this rank is missing
+    /// or invalid.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// An environment variable that rlaunch sets has an invalid value.
+    /// An environment variable that configures the communicator has an invalid value.
     #[error("{name} is {value:?}; expected {wanted}")]
     BadVariable {
         /// Name of the variable.
         name: &'static str,
-        /// Its value.
+        /// Value of the variable.
         value: String,
-        /// Valid values.
+        /// Description of the valid values.
         wanted: &'static str,
     },
-    /// The rank table cannot be read.
+    /// The rank table cannot be read or parsed.
     #[error("cannot read the rank table {}", path.display())]
     Table {
         /// Path of the rank table.
         path: PathBuf,
-        /// Error that the system returned.
+        /// Error of reading or parsing the table.
         source: io::Error,
     },
     /// The shared memory of the node cannot be used.
@@ -75,18 +78,18 @@ pub enum StartError {
     /// A rank on the same node cannot be reached.
     #[error("cannot connect to {peer}: {source}")]
     Link {
-        /// The unreachable rank.
+        /// Rank that cannot be reached.
         peer: PeerName,
-        /// Why it cannot be reached.
+        /// Failure of the link to this rank.
         source: LinkError,
     },
-    /// The system refuses a resource that every rank needs.
+    /// An epoll instance or an eventfd, which every rank needs, could not be created or used.
     #[error(transparent)]
     System(#[from] LinkError),
 }
 
 impl StartError {
-    /// Returns advice on how to fix the problem, if there is any.
+    /// Returns advice on how to fix the problem, or `None` if there is no specific advice.
     pub fn hint(&self) -> Option<String> {
         match self {
             StartError::NotLaunched(_) => {
@@ -105,7 +108,7 @@ impl Communicator {
     /// Creates the communicator of all ranks of the job, or of this process alone if no launcher
     /// started it.
     ///
-    /// Waits until all ranks have called it, at most
+    /// Waits until all ranks have called this function, for at most
     /// [`RLAUNCH_INIT_TIMEOUT`](env::RLAUNCH_INIT_TIMEOUT) seconds (300 by default).
     pub fn from_env() -> Result<Communicator, StartError> {
         if std::env::var_os(env::RLAUNCH_SOCKET).is_some() {
@@ -173,8 +176,9 @@ fn start(credentials: Credentials) -> Result<Communicator, StartError> {
     let spin_policy = match may_spin()? {
         Some(false) => SpinPolicy::none(),
         Some(true) => SpinPolicy::new(engine.wake_latency(), false),
-        // Yield the processor where ranks share it. Where each poll is a system call anyway, a
-        // yield costs little, and virtual machines may share processors without showing it.
+        // Yield the processor between polls if the node has more ranks than CPUs. Also yield if
+        // each poll is a system call: a yield costs little in comparison, and virtual machines may
+        // share processors without showing it.
         None => {
             SpinPolicy::new(engine.wake_latency(), locals.len() > cpus || engine.poll_is_syscall())
         }
@@ -185,8 +189,8 @@ fn start(credentials: Credentials) -> Result<Communicator, StartError> {
     Ok(Communicator::new(Arc::new(progress), group))
 }
 
-/// Lets the agent's other descendants read this process's memory. If the kernel refuses, long
-/// messages are copied through the rings, which is slower.
+/// Lets the agent's other descendants, among them the ranks on this node, read this process's
+/// memory. If the kernel refuses, long messages are copied through shared memory, which is slower.
 fn let_siblings_read(client: &Client) {
     let agent = getsockopt(client, PeerCredentials).map(|peer| peer.pid());
     let _ = agent.ok().and_then(|pid| u32::try_from(pid).ok()).map(let_descendants_read);
@@ -201,7 +205,8 @@ fn names(table: &RankTable) -> Arc<[PeerName]> {
     table.ranks().iter().map(name).collect()
 }
 
-/// Counts the CPUs that the ranks of this node may use together.
+/// Counts the CPUs that `locals`, the ranks on this node, may use together. If a rank is not bound
+/// to CPUs, counts those that this process may use.
 fn cpus(table: &RankTable, locals: &[Rank]) -> usize {
     let own = |rank: &Rank| {
         let cpus = table.ranks()[rank.index()].cpus.as_deref()?;
@@ -221,7 +226,8 @@ fn read_table() -> Result<RankTable, StartError> {
     read.map_err(|source| StartError::Table { path, source })
 }
 
-/// Parses an environment variable with `reads`; unset and empty are `None`.
+/// Parses the environment variable `name` with `reads`; returns `None` if it is unset or empty. If
+/// `reads` returns `None`, fails with an error that names `wanted` as the valid values.
 fn variable<T>(
     name: &'static str,
     wanted: &'static str,

@@ -1,42 +1,51 @@
-//! Names of the collectives.
+//! Kinds of collectives, and their names in errors.
 
-/// Collective, with its root rank if it has one.
+/// Kind of collective, with the root rank if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectiveKind {
+    /// Every rank waits for all others, see
     /// [`Communicator::barrier`](crate::Communicator::barrier).
     Barrier,
+    /// All ranks get the root's data, see
     /// [`Communicator::broadcast`](crate::Communicator::broadcast).
     Broadcast {
         /// Rank that has the data.
         root: usize,
     },
+    /// The root gets the reduction of all ranks' data, see
     /// [`Communicator::reduce`](crate::Communicator::reduce).
     Reduce {
         /// Rank that gets the result.
         root: usize,
     },
+    /// All ranks get the reduction of all ranks' data, see
     /// [`Communicator::all_reduce`](crate::Communicator::all_reduce).
     AllReduce,
+    /// The root gets the data of all ranks, see
     /// [`Communicator::gather`](crate::Communicator::gather).
     Gather {
         /// Rank that gets the data.
         root: usize,
     },
+    /// Each rank gets its block of the root's data, see
     /// [`Communicator::scatter`](crate::Communicator::scatter).
     Scatter {
         /// Rank that has the data.
         root: usize,
     },
+    /// All ranks get the data of all ranks, see
     /// [`Communicator::all_gather`](crate::Communicator::all_gather).
     AllGather,
+    /// Each rank gets its block of the reduction of all ranks' data, see
     /// [`Communicator::reduce_scatter`](crate::Communicator::reduce_scatter).
     ReduceScatter,
+    /// Each rank gets one block from every rank, see
     /// [`Communicator::all_to_all`](crate::Communicator::all_to_all).
     AllToAll,
 }
 
 impl CollectiveKind {
-    /// Returns the name that errors use.
+    /// Returns the name that errors use, such as `all_reduce`.
     pub const fn name(self) -> &'static str {
         match self {
             CollectiveKind::Barrier => "barrier",
@@ -51,7 +60,8 @@ impl CollectiveKind {
         }
     }
 
-    /// Names of all collectives. Notices of cancelled collectives carry the index.
+    /// Names of all collectives. A packet that reports a cancelled collective has an index into
+    /// this list.
     pub(crate) const NAMES: [&str; 9] = [
         CollectiveKind::Barrier.name(),
         CollectiveKind::Broadcast { root: 0 }.name(),
@@ -64,7 +74,7 @@ impl CollectiveKind {
         CollectiveKind::AllToAll.name(),
     ];
 
-    /// Returns the root, if the collective has one.
+    /// Returns the root rank, or `None` if this kind of collective has no root.
     pub fn root(self) -> Option<usize> {
         match self {
             CollectiveKind::Broadcast { root }

@@ -3,7 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `kind` | the collectives and their names |
-//! | `schedule` | algorithms: who sends which elements to whom in which step, as data |
+//! | `schedule` | algorithms as data: in each step, which rank sends which elements to which rank |
 //! | `choice` | tables that select an algorithm by message size and placement of ranks |
 //! | `reduce` | vectorised element-wise reductions |
 

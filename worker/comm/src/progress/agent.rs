@@ -1,7 +1,8 @@
 //! Connection of a rank to its rlaunch agent.
 //!
-//! When a peer dies its connections may close, or may only fall silent. The launcher knows which
-//! rank failed first and how, and agents report that unasked ([`JobEvent`]).
+//! When a peer dies, its connections may close, or may just carry no more data. The launcher knows
+//! which rank failed first and how, and agents report this to their ranks as [`JobEvent`]s, without
+//! a request.
 
 use rlaunch_bootstrap::client::Client;
 use rlaunch_bootstrap::client::events::JobEvent;
@@ -10,15 +11,16 @@ use std::os::fd::AsFd;
 use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// How long a rank that has lost another waits for the launcher's explanation, which takes
-/// milliseconds: it travels from the lost rank's agent through the launcher to this agent.
+/// Maximum time for which a rank that has lost a peer waits for the launcher's explanation. The
+/// explanation usually takes milliseconds: it travels from the lost rank's agent through the
+/// launcher to this rank's agent.
 const EXPLANATION: Duration = Duration::from_secs(2);
 
-/// Unasked report of the agent.
+/// Event that the agent reports without a request, or the end of its connection.
 #[derive(Debug)]
 pub(crate) enum AgentEvent {
     Job(JobEvent),
-    /// The agent has ended.
+    /// The connection to the agent has ended, so the job is over.
     Gone,
 }
 
@@ -28,7 +30,7 @@ pub(crate) struct Agent {
     client: Mutex<Client>,
     /// Node of each rank of the job.
     pub(crate) nodes: Vec<NodeId>,
-    /// Time of the first failed call.
+    /// Time at which [`Agent::wait_for_event`] was first called, after a call had failed.
     failed_at: OnceLock<Instant>,
 }
 
@@ -42,8 +44,8 @@ impl Agent {
         asks(&mut self.client.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns a report that has arrived. Returns `None` while another thread uses the client,
-    /// which receives reports too.
+    /// Returns an event that has already arrived, if there is one. Also returns `None` while
+    /// another thread uses the client; events that arrive meanwhile are kept for later calls.
     pub(crate) fn poll_event(&self) -> Option<AgentEvent> {
         match self.client.try_lock() {
             Ok(mut client) => next_event(&mut client, None),
@@ -52,8 +54,8 @@ impl Agent {
         }
     }
 
-    /// Waits for a report after a call has failed. All such waits together take at most
-    /// [`EXPLANATION`].
+    /// Waits for an event after a call has failed; returns `None` if none arrives in time. The
+    /// waits of all failed calls end [`EXPLANATION`] after the first of them began.
     pub(crate) fn wait_for_event(&self) -> Option<AgentEvent> {
         let begin = *self.failed_at.get_or_init(Instant::now);
         let left = EXPLANATION.saturating_sub(begin.elapsed());
@@ -63,12 +65,13 @@ impl Agent {
         }
     }
 
-    /// Tells whether [`Agent::wait_for_event`] still waits.
+    /// Tells whether [`Agent::wait_for_event`] would still wait: less than [`EXPLANATION`] has
+    /// passed since its first call.
     pub(crate) fn may_still_explain(&self) -> bool {
         self.failed_at.get().is_none_or(|begin| begin.elapsed() < EXPLANATION)
     }
 
-    /// Runs `uses` on the socket, which is readable when the agent has sent something.
+    /// Runs `uses` on the socket to the agent, which is readable when the agent has sent something.
     pub(crate) fn with_fd<R>(&self, uses: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> R) -> R {
         self.ask(|client| uses(client.as_fd()))
     }

@@ -13,30 +13,33 @@ use std::time::{Duration, Instant};
 /// Longest sleep. It bounds the delay that a missed wake-up causes.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// Clock and sleep of a rank. Simulations implement it with virtual time.
+/// Clock and sleep of a rank. Simulations implement the trait with virtual time.
 pub(crate) trait Idle: Send + Sync + std::fmt::Debug {
-    /// Returns the time since a fixed moment.
+    /// Returns the time since a fixed moment, the same one for all calls.
     fn now(&self) -> Duration;
     /// Yields the processor once.
     fn yield_now(&self);
-    /// Sleeps until a watched descriptor is ready, at most `longest`. Returns whether the agent's
-    /// socket is readable.
+    /// Sleeps until a watched descriptor is ready, for at most `longest`. Returns whether the
+    /// agent's socket is readable.
     fn sleep(&self, longest: Duration) -> bool;
-    /// Makes [`Idle::sleep`] end when the descriptor is ready, on behalf of link number `link`.
+    /// Makes [`Idle::sleep`] end when the descriptor is ready. `link` is the rank to which the link
+    /// with this descriptor leads.
     fn watch(&self, link: usize, watched: WatchedFd<'_>) -> Result<(), LinkError>;
-    /// Stops watching for link number `link`, which has watched `fd`.
+    /// Stops watching `fd` for the link to rank `link`.
     fn unwatch(&self, link: usize, fd: BorrowedFd<'_>);
     /// Makes [`Idle::sleep`] end when the agent's socket is readable.
     fn watch_agent(&self, socket: BorrowedFd<'_>) -> Result<(), LinkError>;
-    /// Ends the [`Idle::sleep`] of another thread, or else the next sleep.
+    /// Ends the [`Idle::sleep`] of another thread. If no thread sleeps, the next sleep ends at
+    /// once.
     fn wake(&self);
 }
 
-/// Epoll tokens of the agent's socket and of the wake-up descriptor; links have token 0.
+/// Epoll token of the agent's socket. Descriptors of links have token 0.
 const AGENT: u64 = 1;
+/// Epoll token of the eventfd that [`Idle::wake`] signals.
 const BELL: u64 = 2;
 
-/// Real clock, and sleep in epoll(7).
+/// Implementation of [`Idle`] with the real clock and epoll(7).
 #[derive(Debug)]
 pub(crate) struct EpollIdle {
     begin: Instant,
@@ -45,18 +48,18 @@ pub(crate) struct EpollIdle {
     watches: Mutex<Watches>,
 }
 
-/// Descriptors watched for links. Several links may share one, which is watched until the last of
-/// them stops.
+/// Descriptors watched for links. Several links may share a descriptor, which is watched until the
+/// last of these links stops.
 #[derive(Debug, Default)]
 struct Watches {
-    /// For each link, the descriptor it watches and whether for writability too.
+    /// For each link, by rank, the descriptor that it watches and whether for writability too.
     links: Vec<Option<(RawFd, bool)>>,
     /// For each descriptor, the number of links that watch it and whether for writability too.
     files: BTreeMap<RawFd, (usize, bool)>,
 }
 
 impl Watches {
-    /// Sets what a link watches, and returns what it watched before.
+    /// Sets the descriptor that a link watches, or none. Returns the previous one.
     fn replace(&mut self, link: usize, next: Option<(RawFd, bool)>) -> Option<(RawFd, bool)> {
         if link >= self.links.len() {
             self.links.resize(link + 1, None);
@@ -84,7 +87,7 @@ impl EpollIdle {
 }
 
 impl EpollIdle {
-    /// Tells whether a sleep would not end immediately.
+    /// Tells whether no watched descriptor is ready, so that a sleep would not end immediately.
     #[cfg(test)]
     pub(crate) fn is_quiet(&self) -> bool {
         self.epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO) == Ok(0)
@@ -118,7 +121,7 @@ impl Idle for EpollIdle {
         let mut events = [EpollEvent::empty(); 16];
         let longest =
             EpollTimeout::try_from(longest.min(LONGEST_SLEEP)).unwrap_or(EpollTimeout::ZERO);
-        // An interrupted sleep counts as a short one.
+        // A sleep that a signal interrupts counts as a short sleep.
         let count = self.epoll.wait(&mut events, longest).unwrap_or(0);
         let events = &events[..count];
         if events.iter().any(|event| event.data() == BELL) {

@@ -1,11 +1,12 @@
 //! Waiting for requests: spinning, sleeping, timeouts and cancellation.
 //!
-//! A wait first polls for about one wake-up latency, since most answers arrive within microseconds,
-//! and then sleeps. It therefore takes at most about twice as long as necessary, whatever a poll
-//! costs, and it does not keep a processor from the peer that it waits for.
+//! A wait first polls for about one wake-up latency, the time that a sleeping thread takes to
+//! continue, since most answers arrive within microseconds. Then it sleeps. It therefore takes at
+//! most about twice as long as necessary, whatever a poll costs, and it does not keep a processor
+//! from the awaited peer.
 //!
-//! Several threads may wait at once. One of them sleeps on the links; the others wait for that
-//! thread ([`Threads`](super::engine)), which wakes them when it returns.
+//! Several threads may wait at once. One of them sleeps on the links. The others wait for that
+//! thread ([`Threads`](super::engine)), which wakes them when its sleep ends.
 
 use crate::progress::agent::{Agent, AgentEvent};
 use crate::progress::engine::{Engine, SlabKey, Status};
@@ -16,57 +17,62 @@ use rlaunch_lock::{EngineGuard, EngineLock};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Time after which a wait prints which ranks it waits for.
+/// Duration after which a wait prints the ranks that it waits for.
 const NOTICE: Duration = Duration::from_secs(10);
 /// Time limit for sending goodbye packets. A peer that does not read them may be stuck.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// Time limit for devices that copy from or to memory of a cancelled request.
+/// Maximum time for which a cancellation waits for RDMA devices that still copy from or to the
+/// memory of the cancelled request.
 const DEVICES: Duration = Duration::from_secs(2);
 
 /// Maximum length in bytes of the input, output and scratch memory of a collective that runs on its
 /// caller's stack.
 pub(crate) const SHORT: usize = 1 << 10;
 
-/// How long a rank polls before it sleeps.
+/// Rules for polling before a sleep.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SpinPolicy {
-    /// Consecutive empty polls after which it reads the clock.
+    /// Number of consecutive polls without any progress after which a wait reads the clock.
     polls: u32,
-    /// Duration of polling.
+    /// Time without any progress for which a wait polls before it sleeps.
     spin: Duration,
-    /// Whether it yields the processor between polls, since the awaited peer may need the same one.
+    /// Whether a wait yields the processor between polls, since the awaited peer may need the same
+    /// processor.
     yields: bool,
 }
 
 impl SpinPolicy {
-    /// Reading the clock costs as much as polling a few links.
+    /// Value of [`SpinPolicy::polls`]. Reading the clock takes as long as polling a few links.
     const POLLS: u32 = 8;
 
-    /// Polls for `wake_latency`; `yields` where ranks may share processors.
+    /// Creates a policy that polls for `wake_latency` before a sleep. Ranks that may share
+    /// processors set `yields`.
     pub(crate) fn new(wake_latency: Duration, yields: bool) -> SpinPolicy {
         SpinPolicy { polls: SpinPolicy::POLLS, spin: wake_latency, yields }
     }
 
-    /// Sleeps almost immediately.
+    /// Creates a policy that sleeps after a few polls.
     pub(crate) fn none() -> SpinPolicy {
         SpinPolicy::new(Duration::ZERO, false)
     }
 }
 
-/// Engine of a process behind its lock, and the means to wait for it.
+/// Engine of a process behind its lock, with everything that is needed to wait for messages.
 #[derive(Debug)]
 pub(crate) struct Progress {
     pub(crate) engine: EngineLock<Engine>,
     pub(crate) idle: Arc<dyn Idle>,
-    /// Maximum length in bytes of buffers of collectives that run on their caller's stack.
+    /// Maximum length in bytes of the buffers of a collective that runs on its caller's stack:
+    /// [`SHORT`], or less if a link sends only shorter messages eagerly.
     pub(crate) short: usize,
     spin_policy: SpinPolicy,
-    /// Time limit of a wait; none if `None`.
+    /// Time limit of each wait; `None` for no limit.
     timeout: Option<Duration>,
-    /// Callback after each sleep, run without the engine lock: `true` ends the wait.
+    /// Callback that runs after each sleep, without the engine lock. If it returns `true`, the wait
+    /// fails.
     pub(crate) interrupted: OnceLock<fn() -> bool>,
-    /// Absent in a process that rlaunch did not start.
+    /// Connection to the agent; unset in a process that rlaunch did not start.
     agent: OnceLock<Agent>,
 }
 
@@ -84,10 +90,10 @@ impl Progress {
         Progress { engine, idle, short, spin_policy, timeout, interrupted, agent }
     }
 
-    /// Runs `uses` on the agent's client, if there is an agent.
+    /// Runs `uses` on the agent's client; returns `None` if there is no agent.
     pub(crate) fn with_agent<R>(&self, uses: impl FnOnce(&mut Client) -> R) -> Option<R> {
         let answer = self.agent.get().map(|agent| agent.ask(uses));
-        // Reports that arrived together with an answer do not make the socket readable again.
+        // Events that arrived together with an answer do not make the socket readable again.
         self.take_agent_events(&mut self.engine.lock());
         answer
     }
@@ -100,7 +106,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Applies the reports that have arrived from the agent.
+    /// Applies the events that have arrived from the agent.
     fn take_agent_events(&self, guard: &mut EngineGuard<'_, Engine>) {
         let Some(agent) = self.agent.get() else { return };
         while let Some(event) = agent.poll_event() {
@@ -113,9 +119,9 @@ impl Progress {
         }
     }
 
-    /// Turns the cause of a failed call into its error. A lost rank is often only a consequence,
-    /// perhaps of another rank's failure, so this waits briefly for the launcher to report the
-    /// original cause.
+    /// Turns the cause of a failed call into its error. The loss of a rank is often only a
+    /// consequence of an earlier failure elsewhere, so this function waits up to 2 seconds for the
+    /// launcher to report that failure.
     #[cold]
     pub(crate) fn explain(&self, operation: Operation, cause: Cause) -> CommError {
         let lost = matches!(cause, Cause::Lost { .. } | Cause::Left(_));
@@ -138,7 +144,8 @@ impl Progress {
         CommError { operation, cause }
     }
 
-    /// Makes progress until a request completes. If the wait fails, the request is cancelled.
+    /// Makes progress until a request completes, and returns its result. If the wait fails, the
+    /// request is cancelled.
     pub(crate) fn wait(
         &self,
         guard: &mut EngineGuard<'_, Engine>,
@@ -164,7 +171,7 @@ impl Progress {
     }
 
     /// Cancels a request and waits until no device uses its memory. A device that has begun to copy
-    /// finishes on its own, or when the peer next polls; if that takes longer than [`DEVICES`], the
+    /// finishes by itself, or when the peer next polls. If that takes longer than [`DEVICES`], the
     /// peer counts as lost.
     pub(crate) fn cancel(&self, guard: &mut EngineGuard<'_, Engine>, key: SlabKey, cause: &Cause) {
         let (engine, buffers) = guard.parts();
@@ -184,8 +191,9 @@ impl Progress {
         }
     }
 
-    /// Pauses after an empty poll: spins at first, later yields or sleeps. Fails when the wait has
-    /// timed out or is interrupted; `missing` then names the operation and the awaited ranks.
+    /// Pauses after a poll without progress: spins at first, later yields or sleeps. Fails when the
+    /// wait has timed out or is interrupted. `missing` returns the operation and the awaited ranks,
+    /// which are named in the notice and in the error.
     #[inline]
     pub(crate) fn pause(
         &self,
@@ -216,7 +224,8 @@ impl Progress {
         let now = self.idle.now();
         let clock = state.clock.get_or_insert_with(|| WaitClock::start(now, self.timeout));
         let since = *state.since.get_or_insert(now);
-        // A thread that polls keeps the others from the engine lock.
+        // A thread that polls keeps other threads from the engine lock, so it polls only while it
+        // is alone.
         let is_alone = !guard.is_contended() && guard.parts().0.threads.waiting_threads == 0;
         match clock.read(now) {
             Tick::Wait(_) if is_alone && now.saturating_sub(since) < self.spin_policy.spin => {
@@ -247,7 +256,8 @@ impl Progress {
         Ok(())
     }
 
-    /// Sleeps on the links, or, if another thread does so already, waits for that thread.
+    /// Sleeps until a link, the agent or another thread ends the sleep, for at most `longest`. If
+    /// another thread sleeps already, waits for that thread instead.
     fn sleep(&self, guard: &mut EngineGuard<'_, Engine>, longest: Duration) {
         let (engine, _) = guard.parts();
         if engine.threads.has_sleeper() {
@@ -274,7 +284,7 @@ impl Progress {
     }
 }
 
-/// Sends goodbyes, so that peers do not take the end of this process for a failure.
+/// Sends goodbye packets, so that peers do not take the end of this process for a failure.
 impl Drop for Progress {
     fn drop(&mut self) {
         // A forked child must not say goodbye on behalf of its parent.
@@ -297,12 +307,13 @@ impl Drop for Progress {
     }
 }
 
-/// Progress of one wait through spinning and sleeping.
+/// State of one wait: how long it has been without progress, and its time limits.
 #[derive(Debug, Default)]
 pub(crate) struct WaitState {
-    /// Consecutive empty polls since the clock was last read.
+    /// Number of polls without progress since the clock was last read.
     pub(crate) empty_polls: u32,
-    /// First clock reading since something last arrived.
+    /// Time at which the clock was first read after the last arrival; `None` if it was not read
+    /// since.
     since: Option<Duration>,
     clock: Option<WaitClock>,
 }
@@ -324,13 +335,13 @@ struct WaitClock {
     timeout: Option<Duration>,
 }
 
-/// Result of a clock reading.
+/// Next action of a wait, after reading the clock.
 enum Tick {
-    /// May sleep for at most this long.
+    /// Continue, with a sleep of at most this duration.
     Wait(Duration),
-    /// It is time to print which ranks are missing.
+    /// Print which ranks are missing, after a wait of this duration.
     Notice(Duration),
-    /// The timeout has passed.
+    /// Fail, because this timeout has passed.
     Over(Duration),
 }
 

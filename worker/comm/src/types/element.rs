@@ -48,7 +48,7 @@ impl ElementType {
         }
     }
 
-    /// Returns the name that Rust, numpy and torch use, such as `f32`.
+    /// Returns the short name that errors and `rlaunch bench` use, such as `f32`.
     pub fn name(self) -> &'static str {
         match self {
             ElementType::F16 => "f16",
@@ -73,9 +73,9 @@ impl fmt::Display for ElementType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Op {
-    /// a + b
+    /// Sum.
     Sum = 0,
-    /// a · b
+    /// Product.
     Product = 1,
     /// Minimum; NaN if either operand is NaN.
     Min = 2,
@@ -108,9 +108,9 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// Rust type whose values messages carry.
+/// Rust type of the elements that messages and collectives transfer.
 pub trait Element: sealed::Sealed + bytemuck::Pod + Send + Sync + 'static {
-    /// The matching run-time type.
+    /// Run-time value that stands for this type.
     const TYPE: ElementType;
 }
 

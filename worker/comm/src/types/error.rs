@@ -1,4 +1,5 @@
-//! Errors of links and of communicator calls. Each message names the peer that it concerns.
+//! Errors of links and of communicator calls. The text of a [`CommError`] names the peer that it
+//! concerns; the text of a [`LinkError`] continues a sentence about that peer.
 
 use rlaunch_bootstrap::job::ExitStatus;
 use std::fmt;
@@ -23,36 +24,37 @@ pub enum LinkError {
     /// An RDMA operation failed; the text names the device.
     #[error("{0}")]
     Rdma(String),
-    /// A packet header has a kind that rlaunch does not define.
+    /// A packet header has this kind, which rlaunch does not define.
     #[error("it sent a packet of unknown kind {0}")]
     UnknownPacket(u8),
-    /// A packet violates the protocol.
+    /// A packet violates the protocol; the text says how.
     #[error("it broke the protocol: {0}")]
     Protocol(&'static str),
     /// The peer could not be connected when it was first needed; the text is the reason.
     #[error("{0}")]
     NotConnected(Arc<str>),
-    /// The given rank left because it had lost this peer.
+    /// Another rank, with this number in the job, left because it had lost the peer.
     #[error("rank {0} reported it lost")]
     ReportedLost(usize),
-    /// The launcher reported how the peer's process ended.
+    /// The launcher reported that the peer's process has ended with this status.
     #[error("it {0}")]
     Exited(ExitStatus),
-    /// The launcher lost contact with the peer's node.
+    /// The launcher lost contact with the peer's node; the text is the symptom.
     #[error("its node is lost: {0}")]
     NodeLost(String),
-    /// The launcher's fabric watch found the RDMA path to the peer's node broken.
+    /// The launcher reported that the RDMA path to the peer's node is broken; the text describes
+    /// the path and the symptom.
     #[error("{0}")]
     LinkDown(String),
     /// The peer's kernel has acknowledged no data for this long.
     #[error("its host has not answered for {} s: it is down, or the network to it is cut", .0.as_secs())]
     Silent(Duration),
-    /// This rank cancelled a message of which a part had already been sent.
+    /// This rank cancelled a message to or from the peer while the message was being transferred.
     #[error("a message to it was cancelled after part of it had been sent")]
     PartlySent,
 }
 
-/// Rank and host as errors print them.
+/// Rank and host of a process, for error messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerName {
     /// Rank in the job.
@@ -70,7 +72,7 @@ impl fmt::Display for PeerName {
     }
 }
 
-/// Operation that failed or is waiting.
+/// Operation of a communicator, for error messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Send to a rank.
@@ -80,7 +82,7 @@ pub enum Operation {
         /// Message tag.
         tag: u32,
     },
-    /// Receive from one rank, or from any.
+    /// Receive from one rank, or from any rank.
     Receive {
         /// Source rank in the communicator; any rank if `None`.
         from: Option<usize>,
@@ -121,33 +123,33 @@ impl fmt::Display for Operation {
 pub struct CommError {
     /// Operation that failed.
     pub operation: Operation,
-    /// Why it failed.
+    /// Reason for the failure.
     pub cause: Cause,
 }
 
 /// Reason why a communicator call failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Cause {
-    /// A rank has died, or its link has failed.
+    /// A rank has died, or the link to it has failed.
     #[error("{peer} is lost: {why}")]
     Lost {
-        /// The lost rank.
+        /// Rank that was lost.
         peer: PeerName,
-        /// What this rank or the launcher observed.
+        /// Failure that this rank or the launcher observed.
         why: Arc<LinkError>,
     },
     /// A rank has dropped its communicator and sends nothing more.
     #[error("{0} has left")]
     Left(PeerName),
-    /// The job is ending.
+    /// The job is ending; the text is the reason.
     #[error("{0}")]
     Aborted(Arc<str>),
     /// The wait exceeded `RLAUNCH_COMM_TIMEOUT`.
     #[error("timed out after {} s: {}", after.as_secs_f64(), missing(.waiting_for))]
     TimedOut {
-        /// The timeout.
+        /// Timeout that was exceeded.
         after: Duration,
-        /// Ranks that have not answered, as far as known.
+        /// Ranks that the call was still waiting for, as far as known.
         waiting_for: Vec<PeerName>,
     },
     /// The message is longer than the receive buffer.
@@ -166,9 +168,9 @@ pub enum Cause {
          were expected"
     )]
     CountMismatch {
-        /// Rank with the different count.
+        /// Rank that gave a different element count than this rank.
         peer: PeerName,
-        /// Length of its message in bytes.
+        /// Length in bytes of the message from that rank.
         length: u64,
         /// Expected length in bytes.
         expected: usize,
@@ -176,7 +178,7 @@ pub enum Cause {
     /// The communicator has no such rank.
     #[error("there is no rank {rank} in a communicator of {size}")]
     NoSuchRank {
-        /// Rank that the caller gave.
+        /// Rank that was passed to the call.
         rank: usize,
         /// Number of ranks in the communicator.
         size: usize,
@@ -184,14 +186,14 @@ pub enum Cause {
     /// A buffer has the wrong length for the collective.
     #[error("{what} has {length} elements but should have {expected}")]
     BufferLength {
-        /// `input`, `output` or `data`.
+        /// Name of the buffer's parameter: `input`, `output` or `data`.
         what: &'static str,
         /// Length in elements.
         length: usize,
         /// Required length in elements.
         expected: usize,
     },
-    /// The sender cancelled the message before it arrived.
+    /// The sender, which the field names, cancelled the message before it arrived.
     #[error("{0} cancelled the message before it was received")]
     Withdrawn(PeerName),
     /// A rank cancelled a collective. Its communicator cannot run further collectives, because the
@@ -201,7 +203,7 @@ pub enum Cause {
          another communicator"
     )]
     OutOfStep {
-        /// Rank that cancelled.
+        /// Rank that cancelled the collective.
         by: PeerName,
         /// Name of the cancelled collective.
         collective: &'static str,
@@ -222,10 +224,10 @@ pub enum Cause {
     /// The request was cancelled before it completed.
     #[error("cancelled")]
     Cancelled,
-    /// A forked child called into its parent's communicator.
+    /// A forked child used a communicator that it inherited from its parent process.
     #[error("the communicator belongs to the process that forked this one")]
     Forked,
-    /// A communicator or buffer could not be created.
+    /// A communicator or buffer could not be created; the text is the reason.
     #[error("{0}")]
     Start(Arc<str>),
 }

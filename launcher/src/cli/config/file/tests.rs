@@ -56,7 +56,7 @@ fn everything_has_its_line() {
     assert_eq!((titanic.port, titanic.slots), (Some(2222), Some(2)));
     let mesh = [("192.168.100.2", 18), ("fd00::2", 19)];
     assert_eq!(titanic.mesh, mesh.map(|(a, line)| (a.parse().unwrap(), line)));
-    // Without a list of hosts these are the hosts, in the order of the file.
+    // Without `hosts = [...]`, the list has all `[hosts.NAME]`, in the order of the file.
     let list = file.host_list.unwrap();
     assert_eq!(list.value, SettingValue::List(vec!["titanic".into(), "a.b".into()]));
     assert_eq!(list.origin.to_string(), "rlaunch.toml:12");

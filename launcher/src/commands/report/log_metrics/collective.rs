@@ -17,7 +17,7 @@ pub(crate) struct CollectiveTable {
     has_header: bool,
 }
 
-/// Rank in `#  Rank  0 Group  0 Pid  16 on node-0 device  0 [0x19] NVIDIA H100`.
+/// Rank in a line like `#  Rank  0 Group  0 Pid  16 on node-0 device  0 [0x19] NVIDIA H100`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct RankDevice {
     pub(crate) rank: u32,
@@ -29,7 +29,7 @@ pub(crate) struct RankDevice {
 pub(crate) struct SizeRow {
     pub(crate) bytes: u64,
     pub(crate) out_of_place: Timing,
-    /// `None` for collectives that do not work in place.
+    /// Timing in place; `None` for collectives that do not work in place.
     pub(crate) in_place: Option<Timing>,
 }
 
@@ -89,7 +89,8 @@ fn device(comment: &str) -> Option<RankDevice> {
     Some(RankDevice { rank, host: host.to_owned() })
 }
 
-/// Parses `size count type redop root`, and once or twice `time algbw busbw #wrong`. Older versions have no `root`.
+/// Parses a row: `size count type redop root`, then once or twice `time algbw busbw #wrong`. Older versions
+/// of nccl-tests print no `root`.
 fn row(line: &str) -> Option<SizeRow> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let (bytes, _count) = (words.first()?.parse().ok()?, words.get(1)?.parse::<u64>().ok()?);

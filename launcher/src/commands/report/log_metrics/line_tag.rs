@@ -1,6 +1,6 @@
 //! Tags that launchers write in front of lines, with the rank that printed the line.
 
-/// Line without its tag, and what the tag says.
+/// Line without its tag, and the rank and host in the tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TaggedLine<'a> {
     pub(super) rank: Option<u32>,
@@ -8,8 +8,8 @@ pub(super) struct TaggedLine<'a> {
     pub(super) text: &'a str,
 }
 
-/// Splits off `[1,b] `, which `rlaunch --tag-output` writes, or `[1,0]<stdout>:` (job, rank) of Open MPI's
-/// `--tag-output`.
+/// Splits off a tag: `[1,b] ` (rank, host), which `rlaunch --tag-output` writes, or `[1,0]<stdout>:` (job,
+/// rank) of Open MPI's `--tag-output`.
 pub(super) fn split_tag(line: &str) -> TaggedLine<'_> {
     let untagged = TaggedLine { rank: None, host: None, text: line };
     tagged(line).unwrap_or(untagged)

@@ -18,7 +18,7 @@ use nccl_network::NcclNetworks;
 use std::collections::{BTreeMap, BTreeSet};
 use throughput::Throughput;
 
-/// Output that is understood, for a hint.
+/// Formats of output that are understood, as the text of a hint.
 pub(crate) const KNOWN_FORMATS: &str = "lines of tf_cnn_benchmarks (images/sec: …), of Horovod's synthetic \
     benchmarks (Iter #0: … img/sec per GPU), of nccl-tests, and of NCCL_DEBUG=INFO are known";
 
@@ -28,14 +28,14 @@ pub(crate) struct LogMetrics {
     pub(crate) throughput: Throughput,
     pub(crate) collective: CollectiveTable,
     pub(crate) networks: NcclNetworks,
-    /// Ranks that printed anything, as far as lines have ranks.
+    /// Ranks that printed a line; empty if lines do not name ranks.
     pub(crate) ranks: BTreeSet<u32>,
-    /// Hosts of these ranks, as far as lines have hosts.
+    /// Hosts of these ranks, as far as tags name them.
     pub(crate) hosts: BTreeMap<u32, String>,
 }
 
 impl LogMetrics {
-    /// Adds a line without a tag; `rank` printed it, if that is known.
+    /// Adds a line without a tag. `rank` is the rank that printed the line, if known.
     pub(crate) fn add_line(&mut self, rank: Option<u32>, line: &str) {
         self.ranks.extend(rank);
         self.throughput.add_line(rank, line);

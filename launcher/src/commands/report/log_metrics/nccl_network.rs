@@ -1,19 +1,20 @@
-//! Networks that NCCL logs, by process.
+//! Networks that NCCL's log names, for each process.
 
 use crate::plan::env::nccl::Use;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Marks of NCCL's lines.
+/// Texts that mark a line of NCCL's log.
 const MARKS: [&str; 2] = [" NCCL INFO ", " NCCL WARN "];
 
-/// Processes with lines of NCCL, and connections that NCCL could not make.
+/// Processes that printed lines of NCCL's log, and connections that NCCL could not make.
 #[derive(Debug, Default)]
 pub(crate) struct NcclNetworks {
     processes: BTreeMap<Process, ProcessLog>,
     failed: BTreeSet<FailedPair>,
 }
 
-/// Process in `host:pid:tid [device]`, with which NCCL begins its lines. The rank is from the launcher's tag.
+/// Process that printed a line of NCCL's log, which begins with `host:pid:tid [device]`. The rank comes from
+/// the launcher's tag.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Process {
     rank: Option<u32>,
@@ -24,12 +25,11 @@ struct Process {
 /// Facts from the lines of one process.
 #[derive(Clone, Debug, Default)]
 struct ProcessLog {
-    /// A process may have several ranks, one for each of its GPUs.
+    /// Ranks of the process. It may have several, one for each of its GPUs.
     ranks: BTreeSet<u32>,
     network: Use,
 }
 
-/// Network of one process.
 #[derive(Clone, Debug)]
 pub(crate) struct ProcessNetwork<'a> {
     /// Ranks of the process, as far as they are known.
@@ -39,7 +39,7 @@ pub(crate) struct ProcessNetwork<'a> {
     pub(crate) network: &'a Use,
 }
 
-/// GIDs that NCCL could not connect.
+/// Local and remote GID between which NCCL could not make a connection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FailedPair {
     pub(crate) local: String,
@@ -85,7 +85,7 @@ impl NcclNetworks {
     }
 }
 
-/// Parses `node-0:17:28 [0]` at the end of a text.
+/// Parses the host and the process id in `node-0:17:28 [0]`, at the end of a text.
 fn process(before: &str) -> Option<(&str, u32)> {
     let mut words = before.split_whitespace().rev();
     let name = words.find(|word| word.matches(':').count() == 2)?;
@@ -94,7 +94,7 @@ fn process(before: &str) -> Option<(&str, u32)> {
     Some((host, pid.parse().ok()?))
 }
 
-/// Finds the rank in `comm 0x55d0 rank 1 nranks 2 cudaDev 0`.
+/// Finds the rank in text of NCCL's log like `comm 0x55d0 rank 1 nranks 2 cudaDev 0`.
 fn rank_of(words: &str) -> Option<u32> {
     let mut words = words.split_whitespace().skip_while(|word| *word != "comm");
     words.find(|word| *word == "rank")?;
@@ -103,11 +103,12 @@ fn rank_of(words: &str) -> Option<u32> {
     Some(rank)
 }
 
-/// Parses `Call to ibv_modify_qp failed with 110 …, local GID ::ffff:192.168.100.1, remote GID …`.
+/// Parses a line like `Call to ibv_modify_qp failed with 110 …, local GID ::ffff:192.168.100.1, remote GID
+/// …`.
 fn failed_pair(line: &str) -> Option<FailedPair> {
     let (_, details) = line.split_once("ibv_modify_qp failed")?;
     let gid = |name| {
-        // `local GID index 3` precedes it.
+        // The search is from the end, since `local GID index 3` may precede `local GID ::ffff:…`.
         let (_, gid) = details.rsplit_once(name)?;
         gid.split([',', ' ']).find(|word| !word.is_empty()).map(str::to_owned)
     };

@@ -20,7 +20,7 @@
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Format of the output.
+/// Format of the lines with rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Style {
@@ -30,7 +30,7 @@ pub(crate) enum Style {
     Horovod,
 }
 
-/// Rates by rank; those of lines without a rank are under `None`.
+/// Rates by rank. Rates in lines without a rank are under `None`.
 #[derive(Debug, Default)]
 pub(crate) struct Throughput {
     style: Option<Style>,
@@ -53,7 +53,7 @@ pub(crate) struct RateSample {
     pub(crate) loss: Option<f64>,
 }
 
-/// Rate of all ranks, as one of them printed it.
+/// Rate of all ranks together, as one rank printed it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Total {
     /// Images per second.
@@ -62,7 +62,6 @@ pub(crate) struct Total {
     pub(crate) devices: Option<u32>,
 }
 
-/// Metric of one line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum LineMetric {
     Rate(RateSample),
@@ -84,7 +83,7 @@ impl Throughput {
         self.outputs.is_empty()
     }
 
-    /// Returns the format; `None` if there are no rates, and the first of several formats.
+    /// Returns the format of the first line with a rate; `None` if there is none.
     pub(crate) fn style(&self) -> Option<Style> {
         self.style
     }
@@ -138,7 +137,7 @@ fn horovod(line: &str) -> Option<LineMetric> {
     Some(LineMetric::Total(Total { rate, devices }))
 }
 
-/// Parses a number that can be a rate.
+/// Parses a rate, which is finite and not negative.
 fn rate(word: &str) -> Option<f64> {
     word.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate >= 0.0)
 }

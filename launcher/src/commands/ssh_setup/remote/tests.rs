@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::{fs, thread};
 
-/// The options of a container's key.
+/// Options of a container's key in authorized_keys.
 const OPTIONS: &str =
     "command=\"sh ~/.ssh/rlaunch-c.sh\",no-port-forwarding,no-agent-forwarding,no-X11-forwarding";
 
@@ -22,7 +22,7 @@ fn desired() -> DesiredState {
     DesiredState { key: Some(("ssh-ed25519 AAAA me".into(), "AAAA".into())), forced: Some(forced) }
 }
 
-/// Runs the script as a host's shell would, a word of which is `shell`.
+/// Runs the script in a shell as a host would. `shell` is the shell's command line.
 fn run_script(
     home: &Path,
     (shell, locale): (&str, &str),
@@ -67,8 +67,8 @@ fn a_home_gets_what_is_missing_and_keeps_what_is_there() {
         assert!(run_in(home, shell, &desired(), false).is_empty());
         assert_eq!(fs::read_to_string(&keys).unwrap(), text);
 
-        // No line break at its end, a comment with the key, the container's key without its
-        // command, and modes that others like better than sshd does.
+        // A file without a final newline, with the user's key in a comment, with the container's key without
+        // its command, and with modes that sshd does not accept.
         let before = "# ssh-ed25519 AAAA old\nssh-rsa BBBB other\nssh-ed25519 CCCC free\nlast";
         fs::write(&keys, before).unwrap();
         fs::set_permissions(&keys, fs::Permissions::from_mode(0o664)).unwrap();

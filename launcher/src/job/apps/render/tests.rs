@@ -30,7 +30,8 @@ fn file(text: &str, dest: &str) -> TemplateFile {
     TemplateFile { source: "f.yaml".into(), text: text.to_owned(), dest: dest.to_owned() }
 }
 
-/// Renders for rank 0 of the first program on `a`, and ranks 1 and 2 of the second on `b` and `c`.
+/// Renders the templates of two programs: the first has rank 0 on host `a`, the second has ranks 1 and 2 on
+/// `b` and `c`.
 fn rendered(apps: &[AppSpec]) -> Result<BTreeMap<Rank, RenderedTexts>, AppError> {
     let machines = goldens::triangle();
     let table = goldens::table_of(&machines, 1, &Plan::new(&machines, &PortWishes::default()));

@@ -1,7 +1,7 @@
 //! Choice of the algorithm for each collective.
 //!
-//! All ranks of a collective make the same choice, because it depends only on what they all know:
-//! the message size and the placement of ranks on nodes.
+//! All ranks of a collective make the same choice, because the choice depends only on data that all
+//! of them have: the message size and the placement of ranks on nodes.
 
 mod table;
 
@@ -14,7 +14,7 @@ use crate::collectives::schedule::{Member, Schedule, barrier};
 use std::fmt;
 use table::{Table, TopologyClass};
 
-/// Placement of all ranks on nodes, seen from one rank.
+/// Placement of a communicator's ranks on nodes, as seen from one of these ranks.
 #[derive(Clone, Debug)]
 pub struct Topology {
     me: Member,
@@ -23,12 +23,13 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Creates the topology of rank `rank`, given the node of each rank.
+    /// Creates the topology seen from rank `rank`; `node_of` has the number of each rank's node.
     pub fn new(rank: usize, node_of: &[usize]) -> Topology {
         let nodes = Nodes::new(node_of);
         let class = match (nodes.count(), nodes.largest()) {
             (..=1, _) => TopologyClass::OneNode,
-            // With two ranks per node, a leader for each node saves nothing.
+            // With at most two ranks per node, the leaders of a hierarchical algorithm save
+            // nothing.
             (_, ..=2) => TopologyClass::Spread,
             _ => TopologyClass::Grouped,
         };
@@ -36,7 +37,7 @@ impl Topology {
         Topology { me, class, nodes }
     }
 
-    /// Returns the rank and the number of ranks.
+    /// Returns the rank from which the placement is seen, and the number of ranks.
     pub fn me(&self) -> Member {
         self.me
     }
@@ -45,12 +46,13 @@ impl Topology {
         table.find(self.class, self.me.size, bytes)
     }
 
-    /// Finds the algorithm for one rank of each node.
+    /// Finds the algorithm for the part of a hierarchical collective that runs among one rank of
+    /// each node.
     fn among<A: Copy>(&self, table: &Table<A>, bytes: usize) -> A {
         table.find(TopologyClass::Spread, self.nodes.count(), bytes)
     }
 
-    /// Finds the algorithm for the ranks of this rank's node.
+    /// Finds the algorithm for the part of a hierarchical collective that runs on this rank's node.
     fn within<A: Copy>(&self, table: &Table<A>, bytes: usize) -> A {
         let size = self.nodes.within(self.me.rank).size;
         table.find(TopologyClass::OneNode, size, bytes)
@@ -61,12 +63,13 @@ impl Topology {
     }
 }
 
-/// Chosen algorithm: one for all ranks, or one within each node and one among nodes.
+/// Chosen algorithm of a collective: one algorithm for all ranks, or one within each node and one
+/// among the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice<A, W = A> {
-    /// The same algorithm for all ranks.
+    /// One algorithm among all ranks, regardless of their nodes.
     Flat(A),
-    /// Hierarchical execution, see [`by_node`].
+    /// Hierarchical algorithm, see [`by_node`].
     ByNode {
         /// Algorithm within each node.
         within: W,
@@ -84,7 +87,7 @@ impl<A: fmt::Display, W: fmt::Display> fmt::Display for Choice<A, W> {
     }
 }
 
-/// Chosen barrier algorithm.
+/// Chosen algorithm of a barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Barrier {
     /// [`barrier::dissemination`] among all ranks.
@@ -94,7 +97,7 @@ pub enum Barrier {
 }
 
 impl Barrier {
-    /// Chooses the algorithm for these ranks.
+    /// Chooses the algorithm for this placement of ranks.
     pub fn choose(topology: &Topology) -> Barrier {
         if topology.class == TopologyClass::Grouped {
             Barrier::ByNode
@@ -103,7 +106,7 @@ impl Barrier {
         }
     }
 
-    /// Builds this rank's schedule.
+    /// Builds the schedule of rank [`Topology::me()`].
     pub fn schedule(self, topology: &Topology) -> Schedule {
         match self {
             Barrier::Dissemination => barrier::dissemination(topology.me),
@@ -124,7 +127,7 @@ impl fmt::Display for Barrier {
 }
 
 impl Choice<Broadcast> {
-    /// Chooses the algorithm for a message of `bytes`.
+    /// Chooses the algorithm to broadcast a message of `bytes` bytes.
     pub fn broadcast(topology: &Topology, bytes: usize) -> Self {
         if !topology.goes_by_node(&table::BROADCAST, bytes) {
             return Choice::Flat(topology.flat(&table::BROADCAST, bytes));
@@ -135,7 +138,7 @@ impl Choice<Broadcast> {
         }
     }
 
-    /// Builds this rank's schedule.
+    /// Builds the schedule of rank [`Topology::me()`] for a message of `count` elements.
     pub fn schedule(self, topology: &Topology, count: usize, root: usize) -> Schedule {
         match self {
             Choice::Flat(algorithm) => algorithm.schedule(topology.me, count, root),
@@ -152,7 +155,7 @@ impl Choice<Broadcast> {
 }
 
 impl Choice<Reduce> {
-    /// Chooses the algorithm for `bytes` from each rank.
+    /// Chooses the algorithm to reduce vectors of `bytes` bytes to one rank.
     pub fn reduce(topology: &Topology, bytes: usize) -> Self {
         if !topology.goes_by_node(&table::REDUCE, bytes) {
             return Choice::Flat(topology.flat(&table::REDUCE, bytes));
@@ -163,7 +166,7 @@ impl Choice<Reduce> {
         }
     }
 
-    /// Builds this rank's schedule.
+    /// Builds the schedule of rank [`Topology::me()`] for vectors of `count` elements.
     pub fn schedule(
         self,
         topology: &Topology,
@@ -186,12 +189,12 @@ impl Choice<Reduce> {
     }
 }
 
-/// Algorithms of a hierarchical all-reduce within a node.
+/// Algorithms for the parts of a hierarchical all-reduce that run within a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpDown {
-    /// Reduction to the node's leader.
+    /// Reduction to the node's leader, one of its ranks.
     pub up: Reduce,
-    /// Broadcast from the leader.
+    /// Broadcast of the result from the node's leader.
     pub down: Broadcast,
 }
 
@@ -202,7 +205,7 @@ impl fmt::Display for UpDown {
 }
 
 impl Choice<AllReduce, UpDown> {
-    /// Chooses the algorithm for `bytes` from each rank.
+    /// Chooses the algorithm to reduce vectors of `bytes` bytes to all ranks.
     pub fn all_reduce(topology: &Topology, bytes: usize) -> Self {
         if !topology.goes_by_node(&table::ALL_REDUCE, bytes) {
             return Choice::Flat(topology.flat(&table::ALL_REDUCE, bytes));
@@ -216,11 +219,12 @@ impl Choice<AllReduce, UpDown> {
         }
     }
 
-    /// Builds this rank's schedule.
+    /// Builds the schedule of rank [`Topology::me()`] for vectors of `count` elements.
     pub fn schedule(self, topology: &Topology, count: usize, in_place: bool) -> Schedule {
         let (rank, nodes) = (topology.me.rank, &topology.nodes);
         match self {
-            // In node order, most neighbours share a node, and neighbours exchange the most data.
+            // With ranks numbered node by node, most neighbours share a node, and neighbours
+            // exchange the most data.
             Choice::Flat(algorithm) => {
                 by_node::in_order(rank, nodes, |me| algorithm.schedule(me, count, in_place))
             }
@@ -251,15 +255,17 @@ macro_rules! flat {
 }
 
 flat! {
-    /// Chooses the algorithm for `bytes` from each rank.
+    /// Chooses the algorithm to gather blocks of `bytes` bytes, one from each rank.
     Gather: GATHER;
-    /// Chooses the algorithm for `bytes` to each rank.
+    /// Chooses the algorithm to scatter blocks of `bytes` bytes, one to each rank.
     Scatter: SCATTER;
-    /// Chooses the algorithm for `bytes` from all ranks together.
+    /// Chooses the algorithm to gather blocks at all ranks. The blocks of all ranks together have
+    /// `bytes` bytes.
     AllGather: ALL_GATHER;
-    /// Chooses the algorithm for an input of `bytes` at each rank.
+    /// Chooses the algorithm to reduce inputs of `bytes` bytes and leave one block of the result at
+    /// each rank.
     ReduceScatter: REDUCE_SCATTER;
-    /// Chooses the algorithm for `bytes` from each rank to each other.
+    /// Chooses the algorithm to exchange blocks of `bytes` bytes between all ranks.
     AllToAll: ALL_TO_ALL;
 }
 

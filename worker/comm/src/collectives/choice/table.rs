@@ -1,5 +1,5 @@
-//! Tables that select algorithms. Their thresholds were measured; run the benchmarks after changing
-//! one.
+//! Tables that select algorithms by message size and placement of ranks. The thresholds come from
+//! measurements: run the benchmarks (`cargo lab bench comm`) after changing a threshold.
 
 use crate::collectives::schedule::{
     Member, Schedule, all_gather, all_reduce, all_to_all, broadcast, gather, reduce,
@@ -7,7 +7,7 @@ use crate::collectives::schedule::{
 };
 use std::fmt;
 
-/// Class of placements that a table row applies to.
+/// Class of placements of ranks on nodes; a row of a table applies to one class or several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TopologyClass {
     /// All ranks on one node.
@@ -18,15 +18,17 @@ pub(super) enum TopologyClass {
     Grouped,
 }
 
-/// Table of algorithms; the first matching row applies.
+/// Table of algorithms. The first matching row applies, or `otherwise` if none matches.
 pub(super) struct Table<A: 'static> {
-    /// Message size in bytes up to which grouped ranks run hierarchically.
+    /// Message size in bytes up to which ranks of class [`TopologyClass::Grouped`] use a
+    /// hierarchical algorithm.
     pub(super) by_node: usize,
     rows: &'static [Row<A>],
     otherwise: A,
 }
 
-/// Row: topology classes, maximum number of ranks, maximum number of bytes, algorithm.
+/// Row of a table: classes of placements, maximum number of ranks, maximum message size in bytes,
+/// and algorithm.
 struct Row<A>(&'static [TopologyClass], usize, usize, A);
 
 impl<A: Copy> Table<A> {
@@ -44,28 +46,28 @@ const ANY: usize = usize::MAX;
 const NEVER: usize = 0;
 const KIB: usize = 1 << 10;
 
-/// Selected by the message size in bytes.
+/// Broadcast algorithms, selected by the message size in bytes.
 pub(super) static BROADCAST: Table<Broadcast> = Table {
     by_node: ANY,
     rows: &[
         Row(ANYWHERE, 2, ANY, Broadcast::Binomial),
         Row(ANYWHERE, ANY, 64 * KIB, Broadcast::Binomial),
-        // All ranks fetch from the root's memory at the same time.
+        // All other ranks read from the root's memory at the same time.
         Row(ONE_NODE, 8, ANY, Broadcast::Linear),
     ],
     otherwise: Broadcast::ScatterRing,
 };
 
-/// Selected by the bytes of each rank.
+/// Algorithms of reductions to one rank, selected by the size of a rank's vector in bytes.
 pub(super) static REDUCE: Table<Reduce> = Table {
     by_node: ANY,
     rows: &[Row(ANYWHERE, 2, ANY, Reduce::Binomial), Row(ANYWHERE, ANY, 8 * KIB, Reduce::Binomial)],
     otherwise: Reduce::ScatterGather,
 };
 
-/// Selected by the bytes of each rank.
+/// All-reduce algorithms, selected by the size of a rank's vector in bytes.
 pub(super) static ALL_REDUCE: Table<AllReduce> = Table {
-    // Beyond this size, a ring crosses the network as rarely and needs no leader.
+    // Above this size, a ring among all ranks crosses the network as rarely, and needs no leaders.
     by_node: 256 * KIB,
     rows: &[
         Row(ANYWHERE, 2, 8 * KIB, AllReduce::RecursiveDoubling),
@@ -81,21 +83,21 @@ pub(super) static ALL_REDUCE: Table<AllReduce> = Table {
     otherwise: AllReduce::Ring,
 };
 
-/// Selected by the bytes from each rank.
+/// Gather algorithms, selected by the size in bytes of the block from each rank.
 pub(super) static GATHER: Table<Gather> = Table {
     by_node: NEVER,
     rows: &[Row(ANYWHERE, 4, ANY, Gather::Linear), Row(ANYWHERE, ANY, 2 * KIB, Gather::Binomial)],
     otherwise: Gather::Linear,
 };
 
-/// Selected by the bytes to each rank.
+/// Scatter algorithms, selected by the size in bytes of the block to each rank.
 pub(super) static SCATTER: Table<Scatter> = Table {
     by_node: NEVER,
     rows: &[Row(ANYWHERE, 4, ANY, Scatter::Linear), Row(ANYWHERE, ANY, 2 * KIB, Scatter::Binomial)],
     otherwise: Scatter::Linear,
 };
 
-/// Selected by the bytes from all ranks together.
+/// All-gather algorithms, selected by the total size in bytes of the blocks of all ranks.
 pub(super) static ALL_GATHER: Table<AllGather> = Table {
     by_node: NEVER,
     rows: &[
@@ -107,7 +109,7 @@ pub(super) static ALL_GATHER: Table<AllGather> = Table {
     otherwise: AllGather::Ring,
 };
 
-/// Selected by the input bytes of each rank.
+/// Reduce-scatter algorithms, selected by the size in bytes of each rank's input.
 pub(super) static REDUCE_SCATTER: Table<ReduceScatter> = Table {
     by_node: NEVER,
     rows: &[
@@ -117,7 +119,7 @@ pub(super) static REDUCE_SCATTER: Table<ReduceScatter> = Table {
     otherwise: ReduceScatter::Pairwise,
 };
 
-/// Selected by the bytes from each rank to each other.
+/// All-to-all algorithms, selected by the size in bytes of the block from each rank to each rank.
 pub(super) static ALL_TO_ALL: Table<AllToAll> = Table {
     by_node: NEVER,
     rows: &[

@@ -1,6 +1,7 @@
-//! Selection of the widest supported vectors.
+//! Choice between AVX2 and portable code at run time.
 //!
-//! AVX2 is the widest in use: reductions are bound by memory, and 32 bytes at a time saturate it.
+//! Wider vectors than those of AVX2 are not used: reductions are limited by the memory, which 32
+//! bytes at a time saturate.
 #![cfg_attr(
     target_arch = "x86_64",
     expect(unsafe_code, reason = "only the caller can know that the processor has the vectors")
@@ -9,7 +10,7 @@
 use super::kernels;
 use crate::types::element::{ElementType, Op};
 
-/// The standard library caches the result of the CPU query.
+/// Tells whether the processor has AVX2 and F16C. The standard library caches the answer.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn has_avx2() -> bool {

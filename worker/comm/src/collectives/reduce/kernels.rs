@@ -1,4 +1,4 @@
-//! Portable loops, inlined into functions that are compiled for different vector extensions.
+//! Portable loops, which are inlined into functions compiled for different vector extensions.
 
 use super::number::{Max, Min, Number, Product, Reduction, Sum};
 use crate::types::element::{ElementType, Op};
@@ -37,9 +37,10 @@ fn fold_as<const N: usize, T: Number<N>, O: Reduction>(into: &mut [u8], from: &[
     }
 }
 
-/// Reduces 64-bit integers. AVX2 compares them but has no minimum. If the compiler knew that `into`
-/// still holds the value it read, it would store only the changed elements, with a masked store
-/// that is three times as slow on some processors; `black_box` hides that.
+/// Reduces 64-bit integers. AVX2 compares them but has no minimum, so the compiler selects elements
+/// by a mask. If the compiler knew that `into` still holds the value that was read, it would store
+/// only the changed elements, with a masked store that is three times as slow on some processors;
+/// `black_box` hides that knowledge.
 #[inline(always)]
 fn fold_64<T: Number<8>, O: Reduction>(into: &mut [u8], from: &[u8]) {
     let zero = black_box(0_u64);

@@ -1,7 +1,7 @@
 //! Element-wise reductions of byte slices.
 //!
 //! Every operation is bitwise commutative, which an all-reduce needs to give all ranks the same
-//! result. Therefore every NaN result is the same NaN, and -0 counts as less than +0.
+//! result. Therefore all NaN results have the same bits, and -0 counts as less than +0.
 
 mod dispatch;
 mod kernels;
@@ -13,7 +13,7 @@ mod x86;
 
 use crate::types::element::{ElementType, Op};
 
-/// Byte lengths that do not match or end within an element.
+/// Error for lengths in bytes that differ, or that are not a whole number of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{left} and {right} bytes cannot be reduced to {result} bytes of {element_type}")]
 pub struct Mismatch {
@@ -23,11 +23,12 @@ pub struct Mismatch {
     result: usize,
 }
 
-/// Computes `into = into ∘ from`, element by element, at any alignment.
+/// Computes `into = into ∘ from`, element by element, where ∘ is `op`. The slices may have any
+/// alignment.
 ///
 /// # Errors
 ///
-/// Fails if the lengths differ or end within an element; then nothing is written.
+/// Fails, with nothing written, if the lengths differ or are not a whole number of elements.
 #[inline]
 pub fn fold(
     op: Op,
@@ -40,11 +41,11 @@ pub fn fold(
     Ok(())
 }
 
-/// Computes `out = a ∘ b`, element by element, at any alignment.
+/// Computes `out = a ∘ b`, element by element, where ∘ is `op`. The slices may have any alignment.
 ///
 /// # Errors
 ///
-/// Fails if the lengths differ or end within an element; then nothing is written.
+/// Fails, with nothing written, if the lengths differ or are not a whole number of elements.
 #[inline]
 pub fn fold_into(
     op: Op,

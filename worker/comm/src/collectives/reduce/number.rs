@@ -1,4 +1,4 @@
-//! Arithmetic on elements without branches, so that loops over it vectorise.
+//! Arithmetic on elements without branches, so that the compiler can vectorise loops over elements.
 
 use half::{bf16, f16};
 
@@ -12,7 +12,7 @@ pub(super) trait Number<const N: usize>: Copy {
     fn max(self, other: Self) -> Self;
 }
 
-/// [`Op`](crate::types::element::Op) as a type.
+/// Reduction operation as a type, in place of a value of [`Op`](crate::types::element::Op).
 pub(super) trait Reduction {
     fn apply<const N: usize, T: Number<N>>(a: T, b: T) -> T;
 }
@@ -95,7 +95,8 @@ macro_rules! floats {
                         if self < other { self } else { other },
                         if other < self { other } else { self },
                     );
-                    // The bits are equal except for two zeros, of which -0 is the minimum.
+                    // `left` and `right` have the same bits, unless the operands are +0 and -0, of
+                    // which -0 is the minimum.
                     let bits = left.to_bits() | right.to_bits();
                     unless_nan(self, other, <$rust>::from_bits(bits))
                 }
@@ -126,8 +127,9 @@ trait Float: Copy {
     fn is_nan(self) -> bool;
 }
 
-/// Replaces any NaN by one fixed NaN. Processors propagate the payload of the first operand, or of
-/// the second, and compilers swap operands.
+/// Replaces any NaN by one fixed NaN. Otherwise the bits of a NaN would depend on the order of
+/// operands: processors propagate those of the first operand, or of the second, and compilers swap
+/// operands.
 #[inline(always)]
 fn one_nan<T: Float>(result: T) -> T {
     if result.is_nan() { T::NAN } else { result }
@@ -174,9 +176,9 @@ macro_rules! narrow_floats {
     };
 }
 
-// f32 has more than twice as many digits plus two, so rounding twice equals rounding once. The
-// exception is products of bf16 that are subnormal in f32 too: those just below a tie may be
-// rounded up.
+// f32 has at least 2p + 2 binary digits for the p digits of these types, so rounding to f32 and
+// then to the narrow type equals rounding once. The exception is products of bf16 that are
+// subnormal in f32 too: those just below a tie may be rounded up.
 narrow_floats!(f16: widen_f16, narrow_f16; bf16: widen_bf16, narrow_bf16);
 
 #[inline(always)]
@@ -184,18 +186,18 @@ fn widen_bf16(value: bf16) -> f32 {
     f32::from_bits(u32::from(value.to_bits()) << 16)
 }
 
-/// Rounds to nearest even.
+/// Rounds to the nearest bf16, ties to even.
 #[inline(always)]
 fn narrow_bf16(value: f32) -> bf16 {
-    // The lower half of `one_nan`'s NaN is zero, so rounding keeps it.
+    // The lower 16 bits of the NaN from `one_nan` are zero, so rounding keeps the NaN.
     let bits = value.to_bits();
     let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
     bf16::from_bits((rounded >> 16) as u16)
 }
 
-/// Difference of the exponent biases of f32 and f16, shifted to the exponent.
+/// Difference of the exponent biases of f32 and f16, at the position of the exponent of an f32.
 const REBIAS: u32 = (127 - 15) << 23;
-/// Bits of 2⁻¹⁴, the smallest normal f16.
+/// Bits of the f32 2⁻¹⁴, which is the smallest normal f16.
 const NORMAL: u32 = (127 - 14) << 23;
 
 #[inline(always)]
@@ -204,18 +206,18 @@ fn widen_f16(value: f16) -> f32 {
     let sign = (bits & 0x8000) << 16;
     let magnitude = (bits & 0x7fff) << 13;
     let normal = magnitude + REBIAS;
-    // The subtraction normalises. No operand is subnormal in f32, which would be slow or flushed to
-    // zero.
+    // The subtraction normalises a subnormal f16. None of its operands is subnormal in f32:
+    // subnormal operands are slow on some processors, or flushed to zero.
     let subnormal = (f32::from_bits(magnitude + NORMAL) - f32::from_bits(NORMAL)).to_bits();
     let finite = if magnitude < 1 << 23 { subnormal } else { normal };
     let all = if magnitude < 0x1f << 23 { finite } else { magnitude | 0xff << 23 };
     f32::from_bits(all | sign)
 }
 
-/// Rounds to nearest even.
+/// Rounds to the nearest f16, ties to even.
 #[inline(always)]
 fn narrow_f16(value: f32) -> f16 {
-    /// Bits of the power of two whose last f32 digit is worth 2⁻²⁴, as in a subnormal f16.
+    /// Bits of the f32 0.5, whose last digit is worth 2⁻²⁴, like that of a subnormal f16.
     const ALIGN: u32 = (127 - 1) << 23;
     let sign = value.to_bits() >> 16 & 0x8000;
     let magnitude = value.to_bits() & 0x7fff_ffff;

@@ -1,7 +1,7 @@
 use super::*;
 use half::{bf16, f16};
 
-/// Random numbers by `SplitMix64`.
+/// Generator of random numbers (`SplitMix64`).
 struct Random(u64);
 
 impl Random {
@@ -46,7 +46,7 @@ fn float<T: Copy + PartialOrd>(
         Op::Sum => by[0],
         Op::Product => by[1],
         _ if is_nan(a) || is_nan(b) => nan,
-        // Equal operands: the same bits, or two zeros.
+        // Equal operands have the same bits, or are +0 and -0.
         Op::Min if a == b => {
             if negative(a) {
                 a
@@ -105,7 +105,7 @@ fn reference(op: Op, element_type: ElementType, a: &[u8], b: &[u8]) -> Vec<u8> {
         ($type:ty) => {{
             let (a, b) = bits!($type);
             let (x, y) = (f64::from(a), f64::from(b));
-            // f64 sums and products of so few digits are exact, or far from any tie.
+            // In f64, sums and products of 16-bit floats are exact, or far from any tie.
             let by = [<$type>::from_f64(x + y), <$type>::from_f64(x * y)];
             let result = float(op, a, b, <$type>::NAN, |value| value.is_sign_negative(), by);
             result.to_ne_bytes().to_vec()
@@ -133,7 +133,8 @@ fn all() -> impl Iterator<Item = (Op, ElementType)> {
     Op::ALL.into_iter().flat_map(|op| ElementType::ALL.map(|element_type| (op, element_type)))
 }
 
-/// Reduces with the vectorised and with the portable loops and compares the results.
+/// Reduces with the vectorised and with the portable loops, checks that their results are equal,
+/// and returns the result.
 fn folded(op: Op, element_type: ElementType, a: &[u8], b: &[u8]) -> Vec<u8> {
     let mut results = [vec![0; a.len()], a.to_vec(), vec![0; a.len()], a.to_vec()];
     fold_into(op, element_type, &mut results[0], a, b).unwrap();

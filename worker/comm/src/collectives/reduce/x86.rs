@@ -1,8 +1,8 @@
 //! Loops with AVX2 vectors of 32 bytes.
 //!
-//! For 16-bit floats they are written by hand, because the compiler would widen each element
-//! separately. Vector instructions convert f16, and the upper halves of pairs of f32 serve as bf16
-//! without any conversion.
+//! Loops over 16-bit floats are written by hand, because the compiler would widen each element
+//! separately. Vector instructions convert f16 to f32. A bf16 is the upper half of an f32, so a
+//! shift or a mask is enough to convert it.
 
 use super::kernels;
 use crate::types::element::{ElementType, Op};
@@ -44,7 +44,7 @@ pub(super) fn fold_into(op: Op, element_type: ElementType, out: &mut [u8], a: &[
     }
 }
 
-// Const parameters specialise each loop.
+// Values of the const parameters that specialise each loop for an element type and an operation.
 const F16: u8 = ElementType::F16 as u8;
 const BF16: u8 = ElementType::Bf16 as u8;
 const SUM: u8 = Op::Sum as u8;
@@ -90,7 +90,8 @@ fn fold_narrow_into<const TYPE: u8, const OP: u8>(out: &mut [u8], a: &[u8], b: &
     }
 }
 
-/// Reduces fewer elements than a vector holds. `N` is constant, so that they travel in a register.
+/// Reduces elements of `N` bytes in total, fewer than a vector holds. `N` is constant, so that the
+/// elements are passed in a register.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 fn few<const N: usize, const TYPE: u8, const OP: u8>(a: [u8; N], b: [u8; N]) -> [u8; N] {
@@ -129,7 +130,8 @@ fn sixteen<const TYPE: u8, const OP: u8>(a: [u8; 32], b: [u8; 32]) -> [u8; 32] {
     bytemuck::cast(result)
 }
 
-/// Rounds to the upper half of each f32, to nearest even.
+/// Rounds each f32 to its upper 16 bits, ties to even. The lower 16 bits of the result are
+/// meaningless.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn rounded(value: __m256) -> __m256i {
@@ -147,7 +149,8 @@ fn eight<const OP: u8>(a: __m256, b: __m256) -> __m256 {
             let result = if OP == SUM { _mm256_add_ps(a, b) } else { _mm256_mul_ps(a, b) };
             (result, _mm256_cmp_ps::<_CMP_UNORD_Q>(result, result))
         }
-        // Of two zeros, the instruction returns the second operand.
+        // For +0 and -0 the instruction returns the second operand, so it is applied in both
+        // orders.
         MIN => (
             _mm256_or_ps(_mm256_min_ps(a, b), _mm256_min_ps(b, a)),
             _mm256_cmp_ps::<_CMP_UNORD_Q>(a, b),

@@ -1,12 +1,12 @@
-//! All-gather algorithms. Input: `count` elements; Output: `size` such blocks. In place, the own
-//! block is already in the Output.
+//! All-gather algorithms. Input has `count` elements, and Output has `size` blocks of this length.
+//! In place, each rank's own block is already at its position in Output.
 
 use super::blocks::Blocks;
 use super::builder::ScheduleBuilder;
 use super::{Buffer, Member, Schedule, Span};
 
-/// Exchanges blocks directly between their final positions, twice as many in each of ⌈log₂ size⌉
-/// rounds.
+/// Sends blocks from and to their final positions in Output. Each of ⌈log₂ size⌉ rounds about
+/// doubles the number of blocks at a rank.
 pub fn doubling(me: Member, count: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);
@@ -15,11 +15,13 @@ pub fn doubling(me: Member, count: usize, in_place: bool) -> Schedule {
     builder.finish()
 }
 
-/// Sends one message in each of ⌈log₂ size⌉ rounds (Bruck), and copies everything once.
+/// Sends one message in each of ⌈log₂ size⌉ rounds (Bruck's algorithm), and finally copies all
+/// blocks to their positions.
 pub fn bruck(me: Member, count: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);
-    // Blocks are collected starting with the own one; for rank 0 that is their final order.
+    // Blocks are collected in rank order, beginning with this rank's own block; for rank 0 that is
+    // their final order.
     let place = if me.rank == 0 || me.size == 1 {
         Buffer::Output
     } else {
@@ -62,14 +64,15 @@ fn copy_own(builder: &mut ScheduleBuilder, me: Member, blocks: &Blocks, in_place
     }
 }
 
-/// Extends the own block in the Output to all blocks by doubling.
+/// Completes the Output, in which only this rank's own block is present, in rounds that each about
+/// double the number of blocks.
 pub(super) fn double(builder: &mut ScheduleBuilder, me: Member, blocks: &Blocks) {
     let power_of_two = me.size.is_power_of_two();
     for round in (0..me.rounds()).rev() {
         let wanted = me.size.div_ceil(1 << round);
         let has = wanted.div_ceil(2);
         if power_of_two {
-            // Between pairs: the mirror image of recursive halving.
+            // Pairs of ranks exchange blocks, in the reverse order of recursive halving.
             let (peer, mine) = (me.rank ^ has, me.rank & !(has - 1));
             builder.send(peer, blocks.run(Buffer::Output, mine, has));
             builder.receive(peer, blocks.run(Buffer::Output, mine ^ has, has));
@@ -86,7 +89,8 @@ pub(super) fn double(builder: &mut ScheduleBuilder, me: Member, blocks: &Blocks)
     }
 }
 
-/// Extends the own block in the Output to all blocks by passing blocks to the next neighbour.
+/// Completes the Output, in which only this rank's own block is present, by passing blocks around a
+/// ring of ranks.
 pub(super) fn pass_around(builder: &mut ScheduleBuilder, me: Member, blocks: &Blocks) {
     for steps in 0..me.size - 1 {
         let (out, come) = (me.behind(steps), me.behind(steps + 1));

@@ -1,12 +1,12 @@
-//! Reduction algorithms with the result at all ranks. Input and Output: `count` elements each; in
-//! place they are the same.
+//! Reduction algorithms with the result at all ranks. Input and Output have `count` elements each;
+//! in place both are the same buffer.
 
 use super::blocks::Blocks;
 use super::builder::ScheduleBuilder;
 use super::{Buffer, Member, Schedule, Span, all_gather, reduce_scatter};
 
-/// Sends every input to every rank, and reduces at each rank in rank order. Takes one round; suits
-/// few ranks and few bytes.
+/// Sends every input to every rank, and reduces all inputs at each rank, in rank order. Takes one
+/// round; suits few ranks and few bytes.
 pub fn direct(me: Member, count: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let own = Span::first(input(in_place), count);
@@ -28,7 +28,8 @@ pub fn direct(me: Member, count: usize, in_place: bool) -> Schedule {
     builder.finish()
 }
 
-/// Reduces `own` and the other ranks' blocks in the scratch buffer, in rank order.
+/// Reduces `own` and the other ranks' blocks, which are in the scratch buffer, in rank order into
+/// `result`.
 fn fold_in_order(
     builder: &mut ScheduleBuilder,
     me: Member,
@@ -50,8 +51,9 @@ fn fold_in_order(
     }
 }
 
-/// Reduces one block at each rank, with all ranks sending to all, and then sends the results to
-/// all. Takes two rounds; suits few ranks and blocks that are sent eagerly.
+/// Reduces one block at each rank and then sends the reduced blocks to all ranks. In each of the
+/// two rounds, every rank sends to every other rank at the same time. Suits few ranks, and blocks
+/// short enough to be sent eagerly, without an answer from the receiver.
 pub fn scattered(me: Member, count: usize, in_place: bool) -> Schedule {
     in_blocks(me, count, in_place, |builder, blocks| {
         let input = input(in_place);
@@ -64,7 +66,8 @@ pub fn scattered(me: Member, count: usize, in_place: bool) -> Schedule {
         for steps in 1..me.size {
             builder.receive(me.behind(steps), inputs.one(Buffer::Scratch, me.behind(steps)));
         }
-        // A rank with an empty block takes part in the second round too.
+        // Begin the second round explicitly: folding an empty block adds no operation and would not
+        // begin it.
         builder.then();
         fold_in_order(builder, me, &inputs, blocks.one(input, me.rank), mine);
         for steps in 1..me.size {
@@ -76,8 +79,8 @@ pub fn scattered(me: Member, count: usize, in_place: bool) -> Schedule {
     })
 }
 
-/// Exchanges everything with one rank in each of log₂ size rounds. Ranks beyond a power of two are
-/// represented by another rank, which takes two more rounds.
+/// Exchanges the whole partial result with one other rank in each of ⌊log₂ size⌋ rounds. If `size`
+/// is not a power of two, some ranks are represented by a neighbour, which takes two more rounds.
 pub fn recursive_doubling(me: Member, count: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let own = Span::first(input(in_place), count);
@@ -110,7 +113,7 @@ pub fn recursive_doubling(me: Member, count: usize, in_place: bool) -> Schedule 
         sum = scratch;
         builder.copy(own, sum);
     }
-    // Ranks that represent two are numbered first.
+    // In the numbering for the rounds, ranks that also represent a neighbour come first.
     let representative = if me.rank < paired { me.rank / 2 } else { me.rank - paired / 2 };
     for round in 0..rounds {
         let peer = representative ^ 1 << round;
@@ -127,8 +130,8 @@ pub fn recursive_doubling(me: Member, count: usize, in_place: bool) -> Schedule 
     builder.finish()
 }
 
-/// Reduces one block at each rank, then gathers the blocks at all ranks, both in ⌈log₂ size⌉
-/// rounds.
+/// Reduces one block at each rank, then gathers the reduced blocks at all ranks. Each of the two
+/// parts takes ⌈log₂ size⌉ rounds.
 pub fn rabenseifner(me: Member, count: usize, in_place: bool) -> Schedule {
     in_blocks(me, count, in_place, |builder, blocks| {
         let own = blocks.one(Buffer::Output, me.rank);
@@ -137,8 +140,9 @@ pub fn rabenseifner(me: Member, count: usize, in_place: bool) -> Schedule {
     })
 }
 
-/// Works like [`rabenseifner`] between two ranks, in pieces: the result of one piece travels back
-/// while the next is reduced. Suits pieces that are sent eagerly.
+/// Works like [`rabenseifner`] between two ranks, but in pieces: the result of one piece travels
+/// back while the next piece is reduced. Suits pieces short enough to be sent eagerly, without an
+/// answer from the receiver.
 pub fn pieces(me: Member, count: usize, in_place: bool) -> Schedule {
     const PIECES: usize = 2;
     debug_assert!(me.size <= 2, "{me:?}");
@@ -151,7 +155,7 @@ pub fn pieces(me: Member, count: usize, in_place: bool) -> Schedule {
     let blocks = Blocks::divide(count, me.size * PIECES);
     let of = |place, rank, piece| blocks.one(place, rank * PIECES + piece);
     // Both ranks exchange the matching pieces in the same step, so that a piece too long for the
-    // eager protocol does not wait for anything later.
+    // eager protocol does not wait for a later step.
     for step in 0..=PIECES {
         if step < PIECES {
             builder.send(peer, of(input(in_place), peer, step));
@@ -171,7 +175,8 @@ pub fn pieces(me: Member, count: usize, in_place: bool) -> Schedule {
     builder.finish()
 }
 
-/// Reduces and gathers blocks between neighbours, in 2·(size - 1) rounds.
+/// Passes blocks around a ring of ranks to reduce them, and once more to gather the results at all
+/// ranks. Takes 2·(`size` - 1) rounds.
 pub fn ring(me: Member, count: usize, in_place: bool) -> Schedule {
     in_blocks(me, count, in_place, |builder, blocks| {
         reduce_scatter::pass_around(builder, me, blocks, input(in_place), Buffer::Output);

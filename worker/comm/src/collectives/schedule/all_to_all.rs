@@ -1,11 +1,11 @@
-//! All-to-all algorithms. Input and Output: `size` blocks of `count` elements, ordered by
-//! destination and source rank; in place they are the same.
+//! All-to-all algorithms. Input has `size` blocks of `count` elements in the order of destination
+//! ranks; Output has as many in the order of source ranks. In place both are the same buffer.
 
 use super::blocks::Blocks;
 use super::builder::ScheduleBuilder;
 use super::{Buffer, Member, Schedule, Span};
 
-/// Exchanges with one rank after the other. Takes at most `size` rounds.
+/// Exchanges blocks with one rank after the other. Takes at most `size` rounds.
 pub fn pairwise(me: Member, count: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);
@@ -39,7 +39,7 @@ pub fn pairwise(me: Member, count: usize, in_place: bool) -> Schedule {
     builder.finish()
 }
 
-/// Exchanges with all ranks at once.
+/// Exchanges blocks with all ranks at the same time, in one round.
 pub fn scattered(me: Member, count: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);
@@ -59,14 +59,15 @@ pub fn scattered(me: Member, count: usize, in_place: bool) -> Schedule {
     builder.finish()
 }
 
-/// Takes ⌈log₂ size⌉ rounds (Bruck). A block that has to travel `distance` ranks ahead takes the
-/// steps of the powers of two in `distance`, together with all other blocks that take the same
-/// step.
+/// Exchanges blocks in ⌈log₂ size⌉ rounds (Bruck's algorithm). In round `k`, each rank sends one
+/// message to the rank 2^`k` ahead. The message has all blocks, original and forwarded ones, whose
+/// distance from source to destination has bit `k` set.
 pub fn bruck(me: Member, count: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);
     let input = if in_place { Buffer::Output } else { Buffer::Input };
-    // A block received in a round stays there until it is forwarded or has arrived.
+    // A received block stays in its part of the scratch buffer until it is forwarded or, at its
+    // destination, copied to Output.
     let rounds = me.rounds();
     let received: usize = (0..rounds).map(|round| travelling(round, me.size)).sum();
     let most = (0..rounds).map(|round| travelling(round, me.size)).max();
@@ -108,7 +109,7 @@ pub fn bruck(me: Member, count: usize, in_place: bool) -> Schedule {
     builder.finish()
 }
 
-/// Counts the distances below `distance` that include the step 2^round.
+/// Counts the numbers below `distance` that have bit `round` set.
 fn travelling(round: u32, distance: usize) -> usize {
     let far = 1 << round;
     (distance >> (round + 1) << round) + (distance & (2 * far - 1)).saturating_sub(far)

@@ -3,7 +3,8 @@
 use super::builder::ScheduleBuilder;
 use super::{Member, Schedule};
 
-/// Signals the rank 1, 2, 4, … ahead, one round each. Takes ⌈log₂ size⌉ rounds.
+/// Builds a barrier in ⌈log₂ size⌉ rounds: each rank signals the rank 1, 2, 4, … ahead and awaits a
+/// signal from the rank as far behind, one distance in each round.
 pub fn dissemination(me: Member) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     for round in 0..me.rounds() {

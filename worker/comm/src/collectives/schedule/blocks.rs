@@ -2,14 +2,15 @@
 
 use super::{Buffer, Span};
 
-/// Blocks of consecutive elements, as equal as possible, the larger ones first.
+/// Blocks of consecutive elements. Their lengths are as equal as possible, with the longer blocks
+/// first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Blocks {
     /// Number of blocks.
     size: usize,
     /// Minimum number of elements in a block.
     each: usize,
-    /// Number of blocks with one element more.
+    /// Number of blocks with one element more than `each`.
     larger: usize,
 }
 
@@ -29,18 +30,21 @@ impl Blocks {
         self.start(self.size)
     }
 
-    /// Returns a block, if the blocks are stored consecutively from the start of `place`.
+    /// Returns the span of one block in buffer `place`, which stores the blocks one after the other
+    /// from its start.
     pub(super) fn one(&self, place: Buffer, block: usize) -> Span {
         self.run(place, block, 1)
     }
 
-    /// Returns consecutive blocks.
+    /// Returns the span of `blocks` consecutive blocks, beginning with block `first`. They are
+    /// stored as for [`Blocks::one`].
     pub(super) fn run(&self, place: Buffer, first: usize, blocks: usize) -> Span {
         let start = self.start(first);
         Span::new(place, start, self.start(first + blocks) - start)
     }
 
-    /// Returns consecutive blocks with wrap-around after the last one, as two spans.
+    /// Returns the spans of `blocks` consecutive blocks, beginning with block `first`, where block
+    /// 0 follows the last block. The second span is empty without such a wrap-around.
     pub(super) fn arc(&self, place: Buffer, first: usize, blocks: usize) -> [Span; 2] {
         let first = first % self.size;
         let ahead = blocks.min(self.size - first);

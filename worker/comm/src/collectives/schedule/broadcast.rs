@@ -1,10 +1,11 @@
-//! Broadcast algorithms. Output: `count` elements, which the root already has.
+//! Broadcast algorithms. Output has `count` elements, which are already present at the root.
 
 use super::blocks::Blocks;
 use super::builder::ScheduleBuilder;
 use super::{Buffer, Member, Schedule, Span, tree};
 
-/// Sends from the root to each rank directly. Suits ranks that can all fetch at the same time.
+/// Sends the message from the root to each rank directly. Suits ranks that can all read from the
+/// root's memory at the same time.
 pub fn linear(me: Member, count: usize, root: usize) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let all = Span::first(Buffer::Output, count);
@@ -18,7 +19,7 @@ pub fn linear(me: Member, count: usize, root: usize) -> Schedule {
     builder.finish()
 }
 
-/// Passes the message down a binomial tree. Takes ⌈log₂ size⌉ message times.
+/// Passes the message down a binomial tree. Takes ⌈log₂ size⌉ times the time of one message.
 pub fn binomial(me: Member, count: usize, root: usize) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let all = Span::first(Buffer::Output, count);
@@ -34,14 +35,15 @@ pub fn binomial(me: Member, count: usize, root: usize) -> Schedule {
     builder.finish()
 }
 
-/// Scatters blocks down a tree, then passes all blocks around a ring (van de Geijn). Each rank
-/// receives each element once and sends little more than that.
+/// Scatters blocks of the message down a tree, then passes all blocks around a ring (van de Geijn's
+/// algorithm). Each rank receives each element at most once, and sends at most twice as many
+/// elements as the message has.
 pub fn scatter_ring(me: Member, count: usize, root: usize) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::divide(count, me.size);
     let relative = me.relative_to(root);
     let rank = |relative| (relative + root) % me.size;
-    // Blocks that arrive down the tree: those of the whole subtree.
+    // A rank receives the blocks of its whole subtree down the tree.
     let tree_run =
         |relative| blocks.run(Buffer::Output, relative, tree::subtree_size(relative, me.size));
     if let Some(parent) = tree::parent(relative.rank) {
@@ -49,8 +51,8 @@ pub fn scatter_ring(me: Member, count: usize, root: usize) -> Schedule {
         builder.then();
     }
     for child in tree::children(relative.rank, me.size) {
-        // One after the other, so that the child with the largest subtree does not wait for the
-        // rest.
+        // Children are served one after the other, so that the child with the largest subtree does
+        // not wait for the rest.
         builder.send(rank(child), tree_run(child));
         builder.then();
     }

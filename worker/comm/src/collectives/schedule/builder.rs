@@ -2,7 +2,6 @@
 
 use super::{Buffer, Exchange, Local, Schedule, Span, Step};
 
-/// Schedule under construction.
 #[derive(Debug, Default)]
 pub(super) struct ScheduleBuilder {
     schedule: Schedule,
@@ -10,7 +9,8 @@ pub(super) struct ScheduleBuilder {
 }
 
 impl ScheduleBuilder {
-    /// Begins the next step.
+    /// Starts a new step: operations that are added later wait for the exchanges that were added
+    /// before.
     pub(super) fn then(&mut self) {
         if !self.step.local.is_empty() || !self.step.exchange.is_empty() {
             self.schedule.steps.push(std::mem::take(&mut self.step));
@@ -30,7 +30,8 @@ impl ScheduleBuilder {
             return;
         }
         self.before_exchange();
-        // Merge copies that continue the previous one.
+        // Merge the copy into the previous copy if both of its spans continue those of the previous
+        // copy.
         if let Some(Local::Copy { from: f, to: t }) = self.step.local.last_mut()
             && follows(*f, from)
             && follows(*t, to)
@@ -77,7 +78,8 @@ impl ScheduleBuilder {
         self.step.exchange.push(Exchange::Await { from });
     }
 
-    /// Appends a schedule, with its ranks and spans translated.
+    /// Appends the steps of another schedule, with its ranks translated by `rank` and its spans
+    /// translated by `span`.
     pub(super) fn append(
         &mut self,
         part: Schedule,
@@ -103,8 +105,8 @@ impl ScheduleBuilder {
         self.schedule
     }
 
-    /// Begins a new step if the current one has exchanges, because local operations come first in a
-    /// step.
+    /// Begins a new step if the current step has exchanges, because local operations come first in
+    /// a step.
     fn before_exchange(&mut self) {
         if !self.step.exchange.is_empty() {
             self.then();

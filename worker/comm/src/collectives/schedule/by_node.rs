@@ -1,5 +1,6 @@
-//! Hierarchical algorithms that cross the network once for each node: within the nodes, among one
-//! leader of each node, and within the nodes again. Each part is a flat schedule of fewer ranks.
+//! Hierarchical algorithms: only one rank of each node, the leader, exchanges messages with other
+//! nodes. Each algorithm consists of flat schedules, which ignore nodes: one within each node
+//! before the schedule among the leaders, or after it, or both.
 
 use super::builder::ScheduleBuilder;
 use super::{Buffer, Member, Schedule, Span, tree};
@@ -10,15 +11,15 @@ use std::collections::HashMap;
 pub struct Nodes {
     /// Ranks, grouped by node.
     ranks: Vec<usize>,
-    /// Index in `ranks` of each node's first rank, and the end.
+    /// Index in `ranks` of each node's first rank, and at the end the number of ranks.
     starts: Vec<usize>,
-    /// For each rank, its node and its index among the node's ranks.
+    /// For each rank, the index of its node, and the index of the rank among those of the node.
     positions: Vec<(usize, usize)>,
 }
 
 impl Nodes {
-    /// Groups ranks by node, given the node of each rank. Nodes are renumbered in the order of
-    /// their first ranks.
+    /// Groups ranks by node; `node_of` has the node of each rank. Nodes are renumbered in the order
+    /// of their first ranks.
     pub fn new(node_of: &[usize]) -> Nodes {
         let mut number = HashMap::new();
         let mut members: Vec<Vec<usize>> = Vec::new();
@@ -55,23 +56,23 @@ impl Nodes {
         sizes.max().unwrap_or(0)
     }
 
-    /// Returns the position of a rank among those of its node.
+    /// Returns a rank's position among the ranks of its node, and the number of these ranks.
     pub fn within(&self, rank: usize) -> Member {
         Member { rank: self.positions[rank].1, size: self.ranks_beside(rank).len() }
     }
 
-    /// Returns the position of a rank's node among all nodes.
+    /// Returns the index of a rank's node, and the number of nodes.
     pub fn among(&self, rank: usize) -> Member {
         Member { rank: self.positions[rank].0, size: self.count() }
     }
 
-    /// Returns the ranks on the same node, in order.
+    /// Returns the ranks on the node of `rank`, itself included, in ascending order.
     fn ranks_beside(&self, rank: usize) -> &[usize] {
         let node = self.positions[rank].0;
         &self.ranks[self.starts[node]..self.starts[node + 1]]
     }
 
-    /// Returns the leader of a node: the root if it is on the node, or else the first rank.
+    /// Returns the leader of a node: `root` if it is on the node, or else the node's first rank.
     fn leader(&self, node: usize, root: Option<usize>) -> usize {
         match root {
             Some(root) if self.positions[root].0 == node => root,
@@ -80,8 +81,8 @@ impl Nodes {
     }
 }
 
-/// Builds a flat schedule with ranks numbered node by node, so that neighbours share a node where
-/// possible. For collectives that do not depend on the order of ranks.
+/// Builds the schedule that `flat` returns when ranks are numbered node by node, so that most
+/// neighbours share a node. Suits collectives whose result does not depend on the order of ranks.
 pub fn in_order(rank: usize, nodes: &Nodes, flat: impl FnOnce(Member) -> Schedule) -> Schedule {
     let (node, index) = nodes.positions[rank];
     let member = Member { rank: nodes.starts[node] + index, size: nodes.size() };
@@ -90,8 +91,8 @@ pub fn in_order(rank: usize, nodes: &Nodes, flat: impl FnOnce(Member) -> Schedul
     builder.finish()
 }
 
-/// Builds a barrier: the leader waits for its node, `among` synchronises the leaders, and the node
-/// waits for its leader.
+/// Builds a barrier: each leader waits for the ranks of its node, `among` synchronises the leaders,
+/// and the ranks of each node wait for their leader.
 pub fn barrier(rank: usize, nodes: &Nodes, among: impl FnOnce(Member) -> Schedule) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let (position, ranks) = (nodes.within(rank), nodes.ranks_beside(rank));
@@ -118,8 +119,8 @@ pub fn barrier(rank: usize, nodes: &Nodes, among: impl FnOnce(Member) -> Schedul
     builder.finish()
 }
 
-/// Builds a broadcast among the leaders followed by one within each node. Both functions take the
-/// member, the number of elements and the root.
+/// Builds a broadcast among the leaders followed by a broadcast within each node. `among` and
+/// `within` take the member, the number of elements and the root.
 pub fn broadcast(
     rank: usize,
     nodes: &Nodes,
@@ -141,8 +142,9 @@ pub fn broadcast(
     builder.finish()
 }
 
-/// Builds a reduction within each node followed by one among the leaders. Both functions take the
-/// member, the number of elements, the root, and whether it works in place.
+/// Builds a reduction within each node followed by a reduction among the leaders. `within` and
+/// `among` take the member, the number of elements, the root, and whether the member works in
+/// place.
 pub fn reduce(
     rank: usize,
     nodes: &Nodes,
@@ -188,7 +190,8 @@ pub fn reduce(
 }
 
 /// Builds a reduction within each node, an all-reduce among the leaders, and a broadcast within
-/// each node.
+/// each node. `reduce` takes the member, the number of elements, the root, and whether the member
+/// works in place; `among` takes the same without the root; `broadcast` takes the first three.
 pub fn all_reduce(
     rank: usize,
     nodes: &Nodes,
@@ -202,7 +205,8 @@ pub fn all_reduce(
     let (position, ranks) = (nodes.within(rank), nodes.ranks_beside(rank));
     let is_alone = position.size == 1;
     if !is_alone {
-        // Schedules of ranks that only send do not distinguish the in-place case.
+        // For a rank that only sends, `reduce` builds the same schedule whether or not the rank
+        // works in place, so spans of its Input are translated here.
         let output = |span: Span| match span.place {
             Buffer::Input if in_place => Span::new(Buffer::Output, span.start, span.length),
             _ => span,

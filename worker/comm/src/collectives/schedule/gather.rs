@@ -1,11 +1,11 @@
-//! Gather algorithms. Input: `count` elements; Output, at the root only: `size` such blocks. Only
-//! the root works in place, with its own block already in its Output.
+//! Gather algorithms. Input has `count` elements. Output exists only at the root, with `size`
+//! blocks of this length. Only the root works in place, with its own block already in its Output.
 
 use super::blocks::Blocks;
 use super::builder::ScheduleBuilder;
 use super::{Buffer, Member, Schedule, Span, tree};
 
-/// Sends from each rank to the root directly; no byte is forwarded.
+/// Sends each rank's block to the root directly.
 pub fn linear(me: Member, count: usize, root: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     if me.rank == root {
@@ -20,7 +20,7 @@ pub fn linear(me: Member, count: usize, root: usize, in_place: bool) -> Schedule
     builder.finish()
 }
 
-/// Collects blocks up a binomial tree, so that the root receives only ⌈log₂ size⌉ messages.
+/// Collects blocks up a binomial tree, so that the root receives from only ⌈log₂ size⌉ ranks.
 pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);
@@ -52,8 +52,9 @@ pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedu
     builder.finish()
 }
 
-/// Returns the blocks of a subtree as they travel between it and its parent: two spans if they wrap
-/// around the end of the root's buffer, or else one and an empty one.
+/// Returns the spans in which the blocks of a subtree travel between its top rank and that rank's
+/// parent. `place` is the top rank's buffer. The second span is empty, unless the parent is the
+/// root and the blocks wrap around the end of the root's buffer.
 pub(super) fn pieces(
     blocks: &Blocks,
     place: Buffer,

@@ -1,9 +1,9 @@
-//! Rank arithmetic.
+//! Arithmetic on ranks.
 
 /// Rank among `size` ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Less than `size`.
+    /// Number of the rank, less than `size`.
     pub rank: usize,
     /// Number of ranks.
     pub size: usize,
@@ -15,17 +15,18 @@ impl Member {
         (self.rank + steps) % self.size
     }
 
-    /// Returns the rank `steps` before this one, modulo `size`.
+    /// Returns the rank `steps` before this one, modulo `size`; `steps` is at most `size`.
     pub(super) fn behind(self, steps: usize) -> usize {
         (self.rank + self.size - steps) % self.size
     }
 
-    /// Returns the rank relative to the root, which becomes rank 0.
+    /// Returns this rank renumbered relative to `root`, so that the root becomes rank 0.
     pub(super) fn relative_to(self, root: usize) -> Member {
         Member { rank: self.behind(root), size: self.size }
     }
 
-    /// Returns ⌈log₂ size⌉.
+    /// Returns ⌈log₂ size⌉, the number of rounds of the algorithms that double or halve in each
+    /// round.
     pub(super) fn rounds(self) -> u32 {
         self.size.next_power_of_two().trailing_zeros()
     }

@@ -1,4 +1,4 @@
-//! Schedules: collective algorithms as data, without a network.
+//! Schedules: collective algorithms as data, independent of the network.
 //!
 //! A schedule is one rank's part of a collective: which elements it sends to and receives from
 //! which rank, in which step. It is a pure function of the collective, the rank, the number of
@@ -10,10 +10,11 @@
 //! * Ranks and roots are less than the number of ranks.
 //! * [`Buffer::Input`] is never written. In place, schedules use [`Buffer::Output`] for both
 //!   buffers.
-//! * With no elements a schedule is empty, and with one rank it copies at most.
-//! * Messages do not depend on whether a rank works in place, so ranks may differ in that.
-//! * Every rank that receives a reduced element reduces it in the same tree of operations, so
-//!   results are bitwise equal if the operation is bitwise commutative.
+//! * A schedule for no elements is empty, and a schedule for one rank has no exchanges.
+//! * Messages do not depend on whether a rank works in place, so some ranks may work in place while
+//!   others do not.
+//! * All ranks that obtain an element of the result compute it by the same tree of operations, so
+//!   their results are bitwise equal if the operation is bitwise commutative.
 
 pub mod all_gather;
 pub mod all_reduce;
@@ -45,42 +46,42 @@ pub struct Schedule {
     pub scratch: usize,
 }
 
-/// Step of a schedule: local operations in order, then all exchanges at the same time. It ends when
-/// all exchanges are complete. Spans that an exchange writes do not overlap any other span of the
-/// step's exchanges, except as [`Exchange::ReceiveFold`] permits.
+/// Step of a schedule: local operations in order, then all exchanges at the same time. The step
+/// ends when all exchanges are complete. Spans that an exchange writes do not overlap any other
+/// span of the step's exchanges, except as [`Exchange::ReceiveFold`] permits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
     /// Operations within the rank.
     pub local: Vec<Local>,
-    /// Messages to and from other ranks. Those between two ranks arrive in the order of exchanges
-    /// and steps.
+    /// Messages to and from other ranks. Messages between two ranks arrive in the order of the
+    /// exchanges and steps that send them.
     pub exchange: Vec<Exchange>,
 }
 
 /// Operation within a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Local {
-    /// Copies a span to another of the same length; they do not overlap.
+    /// Copies a span to another span of the same length; the spans do not overlap.
     Copy {
         /// Source.
         from: Span,
         /// Destination.
         to: Span,
     },
-    /// Reduces two spans into a third: `into = from ∘ with`. `from` and `into` do not overlap;
-    /// `with` is `into` itself or does not overlap it.
+    /// Reduces two spans into a third: `into = from ∘ with`, where ∘ is the collective's operation.
+    /// `from` and `into` do not overlap; `with` is `into` itself or does not overlap it.
     Fold {
         /// First operand.
         from: Span,
         /// Second operand.
         with: Span,
-        /// Result.
+        /// Destination of the result.
         into: Span,
     },
 }
 
-/// Message between two ranks. It has at least one element, since both ranks know when there is
-/// nothing to send; barriers use [`Exchange::Signal`].
+/// Message between two ranks, as one of them sees it. A message has at least one element, since
+/// both ranks know when there is nothing to send; barriers use [`Exchange::Signal`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exchange {
     /// Sends a span.
@@ -90,7 +91,7 @@ pub enum Exchange {
         /// Elements to send.
         span: Span,
     },
-    /// Receives a message of the same length as the span.
+    /// Receives a message that is as long as the span.
     Receive {
         /// Source rank.
         from: usize,
@@ -98,13 +99,14 @@ pub enum Exchange {
         span: Span,
     },
     /// Receives a message and reduces it with local elements: `span = received ∘ with`. `with` is
-    /// `span` itself or does not overlap it; in the latter case it may be sent in the same step.
+    /// `span` itself or does not overlap it; in the latter case `with` may be sent in the same
+    /// step.
     ReceiveFold {
         /// Source rank.
         from: usize,
         /// Local operand.
         with: Span,
-        /// Result.
+        /// Destination of the result.
         span: Span,
     },
     /// Sends an empty message.
@@ -122,7 +124,7 @@ pub enum Exchange {
 /// Buffer of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buffer {
-    /// The caller's input. In place it is the same memory as [`Buffer::Output`].
+    /// The caller's input. In place, this is the same memory as [`Buffer::Output`].
     Input,
     /// The caller's output.
     Output,
@@ -133,21 +135,21 @@ pub enum Buffer {
 /// Consecutive elements of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Buffer that contains them.
+    /// Buffer that contains the elements.
     pub place: Buffer,
-    /// Index of the first element.
+    /// Index of the first element in the buffer.
     pub start: usize,
     /// Number of elements.
     pub length: usize,
 }
 
 impl Span {
-    /// Returns the span of `length` elements from `start`.
+    /// Returns the span of `length` elements of buffer `place`, beginning at index `start`.
     pub fn new(place: Buffer, start: usize, length: usize) -> Span {
         Span { place, start, length }
     }
 
-    /// Returns the span of the first `length` elements.
+    /// Returns the span of the first `length` elements of buffer `place`.
     pub fn first(place: Buffer, length: usize) -> Span {
         Span::new(place, 0, length)
     }

@@ -1,18 +1,18 @@
 //! Model that executes the schedules of all ranks against each other, for any element type.
 //!
-//! Sends wait for their receivers, as long messages may: a step ends when everything it sent has
-//! been received. A violation of the rules for schedules panics and names the rank.
+//! Sends wait for their receivers, as those of long messages may: a step ends when everything that
+//! it sent has been received. A schedule that violates the rules causes a panic that names the
+//! rank.
 
 use super::{Buffer, Exchange, Local, Schedule, Span, Step};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Buffers of one rank.
 #[derive(Clone, Debug)]
 pub(super) struct Memory<T> {
     pub(super) input: Vec<T>,
     pub(super) output: Vec<T>,
-    /// The output is the input too.
+    /// Whether the output buffer is also the input.
     pub(super) in_place: bool,
     scratch: Vec<T>,
 }
@@ -56,7 +56,7 @@ fn range(span: Span) -> Range<usize> {
     span.start..span.start + span.length
 }
 
-/// Messages on their way between each pair of ranks.
+/// Messages that have been sent but not received, for each pair of ranks.
 struct Channels<T> {
     size: usize,
     between: Vec<VecDeque<Vec<T>>>,
@@ -75,7 +75,7 @@ impl<T> Channels<T> {
 /// Execution state of a rank.
 struct Progress {
     step: usize,
-    /// Unfinished exchanges of the step. Sends count as finished once they are on their way.
+    /// Unfinished exchanges of the step. A send is finished once its message is in [`Channels`].
     open: Vec<Exchange>,
     /// Number of messages sent in this step that have not been received.
     unreceived: usize,
@@ -116,7 +116,7 @@ pub(super) fn run<T: Clone + Default>(
     assert_eq!(pair, None, "nobody takes what goes from the first to the second");
 }
 
-/// Executes a rank as far as possible. Returns whether anything happened.
+/// Executes the current step of a rank as far as possible. Returns whether this changed anything.
 fn advance<T: Clone + Default>(
     rank: usize,
     schedules: &[Schedule],
@@ -140,7 +140,7 @@ fn advance<T: Clone + Default>(
         moved = true;
     }
     let mut open = Vec::new();
-    // Of two messages from one rank, the first goes to the first receive.
+    // The first message from a rank goes to the first receive from that rank.
     let mut waited: Vec<usize> = Vec::new();
     for exchange in std::mem::take(&mut ranks[rank].open) {
         let (from, values) = match exchange {
@@ -223,7 +223,7 @@ fn act<T: Clone + Default>(local: Local, memory: &mut Memory<T>, fold: &impl Fn(
     }
 }
 
-/// Checks the rules for steps.
+/// Panics if a step violates the rules for schedules.
 fn check<T: Clone + Default>(rank: usize, size: usize, step: &Step, memory: &mut Memory<T>) {
     assert!(!step.local.is_empty() || !step.exchange.is_empty(), "rank {rank} has an empty step");
     for local in &step.local {

@@ -1,11 +1,12 @@
-//! Reduction algorithms with the result at the root. Input: `count` elements; Output, at the root
-//! only: the same number. Only the root works in place, with its Input in its Output.
+//! Reduction algorithms with the result at the root. Input has `count` elements. Output exists only
+//! at the root and has as many. Only the root works in place, with its Input in its Output.
 
 use super::blocks::Blocks;
 use super::builder::ScheduleBuilder;
 use super::{Buffer, Member, Schedule, Span, reduce_scatter, tree};
 
-/// Reduces up a binomial tree. Takes ⌈log₂ size⌉ times the time of a message and of reducing it.
+/// Reduces up a binomial tree, in ⌈log₂ size⌉ rounds. In each round whole vectors are sent and
+/// reduced.
 pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let relative = me.relative_to(root);
@@ -31,8 +32,8 @@ pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedu
     builder.finish()
 }
 
-/// Reduces one block at each rank, then gathers the blocks at the root. Each element is sent about
-/// twice, and the `size` - 1 reductions are shared evenly.
+/// Reduces one block at each rank, then gathers the reduced blocks at the root. Each rank sends
+/// about `count` elements, and all ranks share the work of reducing evenly.
 pub fn scatter_gather(me: Member, count: usize, root: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let (input, result) = places(me, root, in_place);

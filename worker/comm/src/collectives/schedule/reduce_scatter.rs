@@ -1,12 +1,12 @@
-//! Reduce-scatter algorithms. Input: `size` blocks of `count` elements; Output: `count` elements.
-//! In place, Input and Output both hold all blocks, and the result is at the front of them, as with
-//! `MPI_IN_PLACE`; the rest is undefined afterwards.
+//! Reduce-scatter algorithms. Input has `size` blocks of `count` elements; Output has `count`
+//! elements. In place, one buffer holds all blocks at first, and the result at its front
+//! afterwards, as with `MPI_IN_PLACE`; the rest of the buffer is undefined afterwards.
 
 use super::blocks::Blocks;
 use super::builder::ScheduleBuilder;
 use super::{Buffer, Member, Schedule, Span};
 
-/// Halves the number of partners and of blocks in each of ⌈log₂ size⌉ rounds.
+/// Halves, in each of ⌈log₂ size⌉ rounds, the number of blocks that a rank still has to reduce.
 pub fn halving(me: Member, count: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);
@@ -28,7 +28,8 @@ pub fn halving(me: Member, count: usize, in_place: bool) -> Schedule {
     builder.finish()
 }
 
-/// Sends each block directly to its rank. Takes `size` - 1 rounds and needs no scratch memory.
+/// Sends each block directly to the rank that reduces it. Takes `size` - 1 rounds and needs no
+/// scratch memory.
 pub fn pairwise(me: Member, count: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);
@@ -37,7 +38,7 @@ pub fn pairwise(me: Member, count: usize, in_place: bool) -> Schedule {
     let mut sum = blocks.one(input, me.rank);
     for steps in 1..me.size {
         let (to, from) = (me.ahead(steps), me.behind(steps));
-        // The front still has to be sent, as block 0.
+        // The front of the buffer is block 0, which is not to be overwritten before it is sent.
         let keep = in_place && (to == 0 || steps < me.size - 1);
         let result = if keep { sum } else { front };
         builder.send(to, blocks.one(input, to));
@@ -49,8 +50,8 @@ pub fn pairwise(me: Member, count: usize, in_place: bool) -> Schedule {
     builder.finish()
 }
 
-/// Reduces each block at its rank into `result`. Intermediate results go to the blocks of `sums`,
-/// which may be `input`.
+/// Reduces this rank's block of all ranks' `input` into `result`. Intermediate results go to the
+/// blocks of `sums`, which may be the same buffer as `input`.
 pub(super) fn halve(
     builder: &mut ScheduleBuilder,
     me: Member,
@@ -66,8 +67,8 @@ pub(super) fn halve(
     }
 }
 
-/// Recursive halving for powers of two: in each round the peer is in the other half of the
-/// remaining ranks.
+/// Implements [`halve`] by recursive halving, if the number of ranks is a power of two: in each
+/// round the peer is in the other half of the remaining ranks.
 fn halve_pairs(
     builder: &mut ScheduleBuilder,
     me: Member,
@@ -90,8 +91,9 @@ fn halve_pairs(
     }
 }
 
-/// Halving in a circle for any number of ranks (Träff): of the `left` blocks from its own on, a
-/// rank sends the farther half to the rank half as far ahead.
+/// Implements [`halve`] by halving in a circle, for any number of ranks (Träff's algorithm). In
+/// each round, `left` blocks remain at each rank, beginning with its own block. The rank sends the
+/// farther half of these blocks to the rank `half` ahead.
 fn halve_circle(
     builder: &mut ScheduleBuilder,
     me: Member,
@@ -100,8 +102,8 @@ fn halve_circle(
     sums: Buffer,
     result: Span,
 ) {
-    // Number of blocks, from the own one on, that hold intermediate results. With an odd number of
-    // ranks one more is left, which is sent from the input.
+    // Number of blocks, beginning with this rank's own block, that have intermediate results in
+    // `sums`. With an odd number of ranks one more block is left, which is sent from `input`.
     let mut reduced = 0;
     for round in 0..me.rounds() {
         let left = me.size.div_ceil(1 << round);
@@ -124,7 +126,7 @@ fn halve_circle(
     }
 }
 
-/// Reduces each block while it passes once around a ring of neighbours. Takes `size` - 1 rounds.
+/// Reduces each block while it passes once around a ring of ranks. Takes `size` - 1 rounds.
 pub(super) fn pass_around(
     builder: &mut ScheduleBuilder,
     me: Member,

@@ -1,12 +1,13 @@
-//! Scatter algorithms. Input, at the root only: `size` blocks of `count` elements; Output: `count`
-//! elements. Only the root works in place: its own block stays in its Input, and it has no Output.
+//! Scatter algorithms. Input exists only at the root, with `size` blocks of `count` elements;
+//! Output has `count` elements. Only the root works in place: its own block stays in its Input, and
+//! it has no Output.
 
 use super::blocks::Blocks;
 use super::builder::ScheduleBuilder;
 use super::gather::pieces;
 use super::{Buffer, Member, Schedule, Span, tree};
 
-/// Sends from the root to each rank directly; no byte is forwarded.
+/// Sends each rank's block from the root to the rank directly.
 pub fn linear(me: Member, count: usize, root: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let own = Span::first(Buffer::Output, count);
@@ -24,7 +25,7 @@ pub fn linear(me: Member, count: usize, root: usize, in_place: bool) -> Schedule
     builder.finish()
 }
 
-/// Distributes blocks down a binomial tree, so that the root sends only ⌈log₂ size⌉ messages.
+/// Distributes blocks down a binomial tree, so that the root sends to only ⌈log₂ size⌉ ranks.
 pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);

@@ -1,16 +1,19 @@
-//! Binomial tree. Ranks are relative to the root, and a subtree consists of consecutive ranks.
+//! Binomial tree of ranks. Ranks are relative to the root, which is rank 0, and a subtree consists
+//! of consecutive ranks.
 
-/// Returns the parent of a rank; `None` for the root.
+/// Returns the parent of `rank`, or `None` for the root.
 pub(super) fn parent(rank: usize) -> Option<usize> {
     (rank != 0).then(|| rank & (rank - 1))
 }
 
-/// Returns the number of ranks in a subtree, including its top.
+/// Returns the number of ranks in the subtree of `rank`, itself included, in a tree of `size`
+/// ranks.
 pub(super) fn subtree_size(rank: usize, size: usize) -> usize {
     limit(rank, size).min(size - rank)
 }
 
-/// Returns the children of a rank, the one with the largest subtree first.
+/// Returns the children of `rank` in a tree of `size` ranks, the child with the largest subtree
+/// first.
 pub(super) fn children(rank: usize, size: usize) -> impl DoubleEndedIterator<Item = usize> {
     (0..limit(rank, size).trailing_zeros())
         .rev()

@@ -12,7 +12,6 @@ use crate::types::error::{Cause, Operation};
 use rlaunch_lock::{BufferId, BufferTable};
 use std::sync::Arc;
 
-/// Parameters of a collective.
 #[derive(Clone, Debug)]
 pub(crate) struct CollectiveArgs {
     pub(crate) schedule: Arc<Schedule>,
@@ -21,25 +20,24 @@ pub(crate) struct CollectiveArgs {
     pub(crate) context: u32,
     pub(crate) tag: u32,
     pub(crate) element: ElementType,
-    /// Ignored by schedules without reductions.
+    /// Reduction operation; ignored by schedules without reductions.
     pub(crate) op: Op,
     pub(crate) input: LocalSlice,
     pub(crate) output: LocalSlice,
 }
 
-/// Collective in progress.
 #[derive(Debug)]
 pub(crate) struct RunningCollective {
     plan: CollectiveArgs,
     scratch: Option<BufferId>,
     step: usize,
-    /// Unfinished messages of the current step; after cancellation, messages that a device still
-    /// copies.
+    /// Number of unfinished messages of the current step; after cancellation, of messages that a
+    /// device still copies.
     pub(crate) pending: usize,
     pub(crate) failed: Option<Cause>,
     operation: Operation,
     pub(super) request: SlabKey,
-    /// It has failed and waits for devices that use its memory.
+    /// Whether the collective has failed and waits for devices that use its memory.
     is_cancelled: bool,
 }
 
@@ -54,7 +52,8 @@ impl RunningCollective {
         Some(whole.part(span.start * size, span.length * size))
     }
 
-    /// Returns the reduction with the contents of `with`, which may be the destination itself.
+    /// Returns the reduction of received bytes with span `with`. The result goes to span `into`,
+    /// which may be the same span.
     fn fold(&self, with: Span, into: Span) -> Option<Fold> {
         let with = if with == into { None } else { Some(self.slice(with)?) };
         Some(Fold { op: self.plan.op, element: self.plan.element, with })
@@ -70,7 +69,7 @@ impl RunningCollective {
         if from.buffer != into.buffer {
             return from.read(buffers, |bytes| target.put(buffers, 0, bytes))?;
         }
-        // Both spans, and perhaps a third, are in one buffer; such copies are small.
+        // Both spans are in one buffer, perhaps with a third; such copies are small.
         match fold {
             None => {
                 let ranges = (into.range(), from.range());
@@ -85,7 +84,7 @@ impl RunningCollective {
 }
 
 impl Engine {
-    /// Begins a collective on behalf of a request.
+    /// Begins a collective that completes `request` when it ends.
     pub(crate) fn begin(
         &mut self,
         operation: Operation,
@@ -111,7 +110,7 @@ impl Engine {
         key
     }
 
-    /// Executes steps until one has to wait.
+    /// Executes steps until a step has to wait for messages.
     pub(crate) fn run(&mut self, key: SlabKey, buffers: &BufferTable) {
         loop {
             let Some(collective) = self.matching.collectives.get_mut(key) else { return };
@@ -130,8 +129,8 @@ impl Engine {
                     collective.failed = Some(Cause::Cancelled);
                 }
             }
-            // One more than there are messages, so that messages completing immediately do not end
-            // the step.
+            // One more than the number of messages, so that messages that complete immediately do
+            // not end the step.
             collective.pending = step.exchange.len() + 1;
             for exchange in &step.exchange {
                 self.exchange(key, *exchange, buffers);
@@ -182,7 +181,7 @@ impl Engine {
         Some(collective)
     }
 
-    /// Fails a running collective if `matches` holds for its parameters.
+    /// Fails a running collective if `matches` returns `true` for its parameters.
     pub(super) fn fail_collective(
         &mut self,
         key: SlabKey,
@@ -202,8 +201,8 @@ impl Engine {
         self.matching.complete(Owner::Request(collective.request), Ok(Default::default()));
     }
 
-    /// Cancels the messages of a failed collective, and completes its request once no device uses
-    /// its memory.
+    /// Cancels the messages of a failed collective. Completes its request once no device uses its
+    /// memory.
     fn fail(&mut self, key: SlabKey, buffers: &BufferTable) {
         let Some(collective) = self.matching.collectives.get_mut(key) else { return };
         let cause = collective.failed.clone().unwrap_or(Cause::Cancelled);

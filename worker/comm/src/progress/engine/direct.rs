@@ -1,5 +1,5 @@
 //! Short messages without queueing: from the caller's memory into the link, and from the link into
-//! the caller's memory while it waits for nothing else.
+//! the caller's memory while the caller waits for nothing else.
 //!
 //! Sending ends with a store that stalls until the peer's core gives up the cache line. A later
 //! read that is wider than the preceding writes, such as a move of a whole structure, stalls until
@@ -18,11 +18,11 @@ use rlaunch_lock::BufferTable;
 /// Result of sending a short message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendOutcome {
-    /// The link has taken it.
+    /// The link has taken the whole message.
     Sent,
-    /// The link had no room; a copy is queued.
+    /// The link has no room for the message at present; a copy is queued.
     Queued,
-    /// It is too long to be sent eagerly.
+    /// The message is too long to be sent eagerly. Nothing was sent.
     TooLong,
     /// Nothing can be sent to this peer any more; see [`Engine::failure`].
     Failed,
@@ -33,9 +33,10 @@ pub(crate) enum SendOutcome {
 pub(crate) enum ReceiveOutcome {
     /// The message has been passed to the callback.
     Message,
-    /// A long message has been announced.
+    /// The message is long and was only announced, or its receive has to report an error: it needs
+    /// a posted receive.
     Rts,
-    /// Something else has happened.
+    /// Other packets have arrived.
     Progress,
     Nothing,
     /// Nothing can be received from this peer any more; see [`Engine::failure`].
@@ -43,7 +44,7 @@ pub(crate) enum ReceiveOutcome {
 }
 
 impl Engine {
-    /// Sends a message if it is short enough for the eager protocol.
+    /// Sends a message if it is short enough for the eager protocol, or queues a copy of it.
     #[inline]
     pub(crate) fn send_short(&mut self, to: &Envelope, bytes: &[u8]) -> SendOutcome {
         if self.has_failed(to.peer) {
@@ -89,7 +90,7 @@ impl Engine {
         self.peers[from.peer].inbox.rts_length(from.context, from.tag)
     }
 
-    /// Polls one peer for a message and passes it to `take`.
+    /// Polls one peer for the message of an envelope and passes it to `take` if it is short.
     #[inline]
     pub(crate) fn receive_short_message(
         &mut self,
@@ -136,7 +137,7 @@ impl Matching {
     }
 }
 
-/// Packet handler that passes one message to a callback and the rest to the engine.
+/// Packet handler that passes the message `wanted` to a callback and everything else to the engine.
 struct DirectSink<'e, F> {
     incoming: Incoming<'e>,
     wanted: &'e Envelope,

@@ -1,5 +1,5 @@
-//! Zero-copy transfer of long messages: this rank fetches them from their sender, or exposes memory
-//! for the sender to write.
+//! Zero-copy transfer of long messages: this rank fetches them from their sender's memory, or
+//! exposes memory for the sender's device to write.
 
 use super::inbox::Fetch;
 use super::matching::Status;
@@ -9,23 +9,23 @@ use crate::transport::packet::PacketKind;
 use crate::types::error::LinkError;
 use rlaunch_lock::BufferTable;
 
-/// Bytes fetched at once before other links get their turn.
+/// Maximum number of bytes in one fetch. After each fetch, the engine checks whether the peer has
+/// revoked a message.
 const FETCHED: usize = 4 << 20;
-/// Bytes fetched at once for a reduction, so that they are still in the cache when they are
-/// reduced. Small in tests, so that their short messages are fetched in parts as well.
+/// Maximum number of bytes in one fetch for a reduction, few enough to stay in the cache until they
+/// are reduced. Fewer in tests, so that their short messages are fetched in parts as well.
 const FETCHED_FOLD: usize = if cfg!(test) { 2 << 10 } else { 128 << 10 };
 
-/// Result of a fetch.
 enum Fetched {
     All,
     /// The kernel does not permit this rank to read the peer's memory.
     Forbidden,
-    /// The peer has cancelled a message, possibly this one.
+    /// The peer has cancelled a message, possibly this one, so the fetched bytes may be wrong.
     Revoked,
 }
 
 impl Engine {
-    /// Processes the messages of peer `at` that wait to be fetched or exposed.
+    /// Fetches the waiting messages from peer `at`, or exposes memory for them, in order.
     pub(super) fn fetch(&mut self, at: usize, buffers: &BufferTable) {
         while let Some(mut fetch) = self.peers[at].inbox.fetches.pop_front() {
             if fetch.address == 0 {
@@ -57,7 +57,8 @@ impl Engine {
                     Ok(()) => drop(self.pump(at, buffers)),
                     Err(error) => return self.lose(at, error),
                 },
-                // A packet tells which message was cancelled; then the others are fetched.
+                // The peer's packet `Withdrawn` tells which message was cancelled; then the others
+                // are fetched.
                 Ok(Fetched::Revoked) => return self.peers[at].inbox.fetches.push_front(fetch),
                 Err(error) => {
                     let cause = self.lost(at, error);
@@ -94,7 +95,8 @@ impl Engine {
                 let into = target.into.part(fetch.fetched, part);
                 into.write(buffers, |memory| link.fetch(from, memory)).unwrap_or(Ok(true))
             };
-            // The bytes just read, or the failure to read them, may stem from memory that was reused.
+            // The bytes just read, or the failure to read them, may stem from memory that the peer
+            // has reused.
             if link.has_revoked(known) {
                 return Ok(Fetched::Revoked);
             }

@@ -1,4 +1,4 @@
-//! Messages from one peer that are incomplete or not yet matched.
+//! Messages from one peer that are incomplete, or not yet matched with a receive.
 
 use super::matching::Owner;
 use super::outbox::Rts;
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 pub(super) struct Unexpected {
     pub(super) header: Header,
     pub(super) body: UnexpectedBody,
-    /// Position among all unexpected messages of the process, in order of arrival.
+    /// Arrival number: position among the messages of all peers, in order of arrival.
     pub(super) number: u64,
 }
 
@@ -21,19 +21,20 @@ pub(super) struct Unexpected {
 pub(super) enum UnexpectedBody {
     /// Complete contents.
     Whole(Vec<u8>),
-    /// Announced long message.
+    /// Long message that the peer has announced and waits to send.
     Rts(Rts),
-    /// Long message of this many bytes that is arriving; its receive was cancelled.
+    /// Long message of this many bytes that is arriving after its receive was cancelled.
     Arriving(u64),
-    /// The sender cancelled it.
+    /// Message that the sender has cancelled, which fails the next matching receive.
     Withdrawn,
 }
 
-/// Header and position of a long message, to restore it if its receive is cancelled.
+/// Header and arrival number of a long message, which becomes unexpected again if its receive is
+/// cancelled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {
     pub(super) header: Header,
-    /// See [`Unexpected::number`].
+    /// Arrival number, see [`Unexpected::number`].
     pub(super) number: u64,
 }
 
@@ -41,12 +42,13 @@ pub(super) struct Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
     Message,
-    /// A message that needs a posted receive: it is long, or the receive has to report an error.
+    /// A message that needs a posted receive, because it is long or the receive has to report an
+    /// error.
     Rts,
     Nothing,
 }
 
-/// Long message for which a CTS was sent.
+/// Long message that is being received after a CTS (clear to send) was sent for it.
 #[derive(Debug)]
 pub(super) struct ArrivingMessage {
     pub(super) origin: Origin,
@@ -54,40 +56,43 @@ pub(super) struct ArrivingMessage {
     pub(super) owner: Owner,
     pub(super) length: usize,
     pub(super) received: usize,
-    /// Bytes at the beginning that were fetched and reduced before fetching failed; they arrive
-    /// again and must be skipped.
+    /// Number of bytes at the beginning that were fetched and reduced before fetching failed. These
+    /// bytes arrive again and must be skipped.
     pub(super) folded: usize,
-    /// The peer's device may write it directly.
+    /// Whether the peer's device may write the message directly into the memory of the receive.
     pub(super) is_exposed: bool,
-    /// Buffer of the engine that receives the rest of it after its receive was cancelled.
+    /// Buffer of the engine for the rest of the message, after its receive was cancelled.
     pub(super) diverted: Option<BufferId>,
-    /// Its receive was cancelled, and the message becomes unexpected once the peer has written it.
+    /// Whether the receive was cancelled, so that the message becomes unexpected once the peer has
+    /// written it.
     pub(super) requeues: bool,
 }
 
-/// Long message that waits to be fetched, or to be exposed for its sender to write.
+/// Long message that waits to be fetched from the sender, or that waits until memory is exposed for
+/// the sender to write.
 #[derive(Debug)]
 pub(crate) struct Fetch {
     pub(super) origin: Origin,
-    /// Address in the sender's memory; 0 if it cannot be fetched.
+    /// Address in the sender's memory; 0 if the message cannot be fetched.
     pub(super) address: u64,
     pub(super) length: usize,
-    /// Bytes fetched so far.
+    /// Number of bytes fetched so far.
     pub(super) fetched: usize,
     pub(super) target: Target,
     pub(super) owner: Owner,
 }
 
-/// Packet of which a part has arrived.
+/// Packet of which only a part has arrived.
 #[derive(Debug)]
 pub(super) enum PartialPacket {
-    /// `Data` packet that continues its message at byte `start`; `received` bytes of it have arrived.
+    /// `Data` packet whose payload begins at byte `start` of its message; `received` bytes of the
+    /// payload have arrived.
     Transfer { transfer: u32, start: usize, received: usize },
-    /// Packet that is collected until it is complete.
+    /// Packet of another kind, whose bytes are collected until it is complete.
     Kept(Vec<u8>),
 }
 
-/// Unfinished messages from one peer.
+/// Messages from one peer that are incomplete, or not yet matched with a receive.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     pub(super) unexpected: VecDeque<Unexpected>,
@@ -95,25 +100,28 @@ pub(crate) struct Inbox {
     pub(super) half: Option<PartialPacket>,
     /// Bytes of a partial packet, collected until there are enough to reduce.
     pub(super) scratch: Vec<u8>,
-    /// Messages to fetch or to expose, in order.
+    /// Messages that wait to be fetched, or for memory to be exposed to their sender, in the order
+    /// in which receives matched them.
     pub(crate) fetches: VecDeque<Fetch>,
     /// Number of messages that the peer has cancelled.
     pub(crate) withdrawn: u32,
-    /// A goodbye or a notice of a cancelled collective has arrived.
+    /// Whether a goodbye or a notice of a cancelled collective has arrived and was not handled yet.
     pub(crate) has_control: bool,
-    /// The peer has said goodbye.
+    /// Whether the peer has sent a goodbye.
     pub(crate) has_left: bool,
-    /// Rank of the job whose loss made the peer leave.
+    /// Rank of the job that the peer's goodbye names as lost; `None` if the peer left for another
+    /// reason.
     pub(crate) lost_rank: Option<usize>,
 }
 
 impl Inbox {
-    /// Tells whether a long message is on its way.
+    /// Tells whether a long message from the peer is being received or waits to be fetched.
     pub(crate) fn awaits_data(&self) -> bool {
         !self.arriving.is_empty() || !self.fetches.is_empty()
     }
 
-    /// Passes a short unexpected message to `take` and removes it.
+    /// Passes the first unexpected message with this context and tag to `take` and removes it, if
+    /// the message is short.
     #[inline]
     pub(crate) fn look(&mut self, context: u32, tag: u32, take: &mut impl FnMut(&[u8])) -> Lookup {
         if self.unexpected.is_empty() {
@@ -132,7 +140,8 @@ impl Inbox {
         }
     }
 
-    /// Returns the length in bytes of an announced message.
+    /// Returns the length in bytes of the first message with this context and tag; `None` if there
+    /// is none, or if it is not an announced long message.
     pub(crate) fn rts_length(&self, context: u32, tag: u32) -> Option<u64> {
         match self.unexpected[self.find(context, tag)?].body {
             UnexpectedBody::Rts(rts) => Some(rts.length),
@@ -141,12 +150,13 @@ impl Inbox {
         }
     }
 
-    /// Returns the arrival number of the message that a receive would match.
+    /// Returns the arrival number of the message that a receive with this context and tag would
+    /// match.
     pub(crate) fn arrival_of(&self, context: u32, tag: u32) -> Option<u64> {
         Some(self.unexpected[self.find(context, tag)?].number)
     }
 
-    /// Counts the bytes of a long message that have arrived, including those of a partial packet.
+    /// Counts the received bytes of a long message, including those of a partial packet.
     pub(super) fn received_so_far(&self, transfer: u32) -> usize {
         let whole = self.arriving.get(&transfer).map_or(0, |arriving| arriving.received);
         match self.half {
@@ -157,7 +167,7 @@ impl Inbox {
         }
     }
 
-    /// Removes and returns the first message that a receive matches.
+    /// Removes and returns the first message that a receive with this context and tag matches.
     pub(super) fn take(&mut self, context: u32, tag: u32) -> Option<Unexpected> {
         self.unexpected.remove(self.find(context, tag)?)
     }
@@ -168,21 +178,23 @@ impl Inbox {
         self.unexpected.iter().position(fits)
     }
 
-    /// Restores a message whose receive was cancelled.
+    /// Makes a message unexpected again, at its old position, after its receive was cancelled.
     pub(super) fn put_back(&mut self, origin: Origin, body: UnexpectedBody) {
         let Origin { header, number } = origin;
         let at = self.unexpected.partition_point(|message| message.number < number);
         self.unexpected.insert(at, Unexpected { header, body, number });
     }
 
-    /// Stores the contents of a message that arrived completely after its receive was cancelled.
+    /// Stores the contents of a message that has arrived completely after its receive was
+    /// cancelled.
     pub(super) fn complete(&mut self, transfer: u32, bytes: Vec<u8>) {
         if let Some(at) = self.long(transfer) {
             self.unexpected[at].body = UnexpectedBody::Whole(bytes);
         }
     }
 
-    /// Marks an unexpected message as cancelled by its sender; `false` if there is none.
+    /// Marks the unexpected message with this transfer id as cancelled by its sender; `false` if
+    /// there is none.
     pub(super) fn mark_withdrawn(&mut self, transfer: u32) -> bool {
         let Some(at) = self.long(transfer) else { return false };
         match self.unexpected[at].header.context % 2 {
@@ -194,7 +206,7 @@ impl Inbox {
         true
     }
 
-    /// Finds an unexpected long message.
+    /// Finds the unexpected long message with this transfer id.
     fn long(&self, transfer: u32) -> Option<usize> {
         let matches = |message: &Unexpected| {
             message.header.transfer == transfer
@@ -203,16 +215,16 @@ impl Inbox {
         self.unexpected.iter().position(matches)
     }
 
-    /// Drops complete messages of cancelled collectives, as `is_over` tells. Announced ones stay
-    /// until the peer withdraws them.
+    /// Drops complete messages for which `is_over` returns `true`: those of cancelled collectives.
+    /// Announced messages stay until the peer withdraws them.
     pub(super) fn forget(&mut self, is_over: impl Fn(&Header) -> bool) {
         self.unexpected.retain(|message| {
             !matches!(message.body, UnexpectedBody::Whole(_)) || !is_over(&message.header)
         });
     }
 
-    /// Drops messages that can no longer complete. Returns their owners, and buffers of the engine
-    /// to free.
+    /// Drops messages that can no longer complete because the peer has left. Returns their owners,
+    /// and buffers of the engine for the caller to free.
     pub(super) fn fail(&mut self) -> (Vec<Owner>, Vec<BufferId>) {
         self.unexpected.retain(|message| {
             matches!(message.body, UnexpectedBody::Whole(_) | UnexpectedBody::Withdrawn)
@@ -225,13 +237,13 @@ impl Inbox {
         (fetched.chain(arriving.map(|arriving| arriving.owner)).collect(), diverted)
     }
 
-    /// Tells whether the peer's device may still write to memory of a cancelled operation.
+    /// Tells whether the peer's device may still write to memory of `owner`, a cancelled operation.
     pub(crate) fn is_with_device(&self, owner: Owner) -> bool {
         let mut arriving = self.arriving.values();
         arriving.any(|arriving| arriving.owner == owner && arriving.is_exposed)
     }
 
-    /// Tells whether messages for this owner are on their way.
+    /// Tells whether long messages for this owner are being received or wait to be fetched.
     pub(crate) fn holds(&self, owner: Owner) -> bool {
         self.arriving.values().any(|arriving| arriving.owner == owner)
             || self.fetches.iter().any(|fetch| fetch.owner == owner)

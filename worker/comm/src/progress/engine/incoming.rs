@@ -1,4 +1,4 @@
-//! Handling of received packets.
+//! Handling of packets received from one peer.
 
 use super::inbox::{
     ArrivingMessage, Fetch, Inbox, Origin, PartialPacket, Unexpected, UnexpectedBody,
@@ -13,8 +13,8 @@ use crate::types::error::{Cause, LinkError};
 use rlaunch_lock::BufferTable;
 use std::io;
 
-/// Bytes of a partial packet that are reduced at once: a multiple of every element size, and small
-/// enough to stay in the cache.
+/// Number of bytes of a partial packet that are reduced at once: a multiple of every element size,
+/// and few enough to stay in the cache.
 const FOLDED: usize = 64 << 10;
 
 /// Handler of the packets of one peer.
@@ -28,7 +28,8 @@ pub(crate) struct Incoming<'e> {
 }
 
 impl Incoming<'_> {
-    /// Matches a receive with an unexpected message; `false` if there is none.
+    /// Matches a receive with an unexpected message; returns `false` if no unexpected message
+    /// matches.
     pub(crate) fn match_posted(&mut self, posted: PostedReceive) -> Result<bool, LinkError> {
         let Some(message) = self.inbox.take(posted.context, posted.tag) else { return Ok(false) };
         let Unexpected { header, body, number } = message;
@@ -44,7 +45,8 @@ impl Incoming<'_> {
         Ok(true)
     }
 
-    /// Redirects a message that is arriving for a cancelled receive to a new receive.
+    /// Redirects an arriving message to a new receive, after the message's first receive was
+    /// cancelled.
     fn resume_into(&mut self, posted: &PostedReceive, transfer: u32) {
         let received = self.inbox.received_so_far(transfer);
         let Some(arriving) = self.inbox.arriving.get_mut(&transfer) else { return };
@@ -54,7 +56,8 @@ impl Incoming<'_> {
         let length = arriving.length as u64;
         let mismatch = self.matching.mismatch(self.peer, length, posted);
         match mismatch {
-            // The rest of the message has nowhere to go and is discarded.
+            // The message does not fit the receive. The rest of it is discarded, because the buffer
+            // it goes to is freed below.
             Some(cause) => {
                 arriving.target = before;
                 self.matching.complete(posted.owner, Err(cause));
@@ -73,8 +76,8 @@ impl Incoming<'_> {
     }
 
     /// Detaches arriving messages from a cancelled operation. Messages of a program's receive
-    /// become unexpected again; those of a collective are dropped. Returns whether any became
-    /// unexpected, and how many a peer's device may still write.
+    /// become unexpected again; those of a collective are dropped. Returns whether any message
+    /// became unexpected, and the number of messages that a peer's device may still write.
     pub(crate) fn cancel(&mut self, owner: Owner) -> (bool, usize) {
         let (mut end_sleep, mut with_device) = (false, 0);
         let is_message = matches!(owner, Owner::Request(_));
@@ -108,7 +111,8 @@ impl Incoming<'_> {
         (end_sleep, with_device)
     }
 
-    /// Diverts the rest of a message into a buffer of the engine until another receive matches it.
+    /// Diverts the rest of a message into a buffer of the engine until another receive matches the
+    /// message. Returns `false` if the message is not arriving.
     fn divert(&mut self, origin: Origin) -> bool {
         let transfer = origin.header.transfer;
         let received = self.inbox.received_so_far(transfer);
@@ -146,7 +150,7 @@ impl Incoming<'_> {
         } else {
             self.inbox.mark_withdrawn(transfer)
         };
-        // Otherwise an answer was already on its way when the peer cancelled.
+        // Otherwise this rank had already answered FIN when the peer cancelled the message.
         if ended {
             self.outbox.push_control(PacketKind::Fin, transfer);
         }
@@ -157,8 +161,8 @@ impl Incoming<'_> {
         let how = match self.matching.mismatch(self.peer, bytes.len() as u64, posted) {
             Some(cause) => Err(cause),
             None => {
-                // Fails if the memory was taken back, which means that the request is no longer
-                // awaited.
+                // The write fails if the memory was taken back, and then the request is not awaited
+                // any more.
                 let _ = posted.target.put(self.buffers, 0, bytes);
                 Ok(Status { from: self.peer, length: bytes.len() })
             }
@@ -166,7 +170,7 @@ impl Incoming<'_> {
         self.matching.complete(posted.owner, how);
     }
 
-    /// Decides how a matched long message is transferred.
+    /// Decides how a long message that matches a receive is transferred.
     fn accept_rts(
         &mut self,
         posted: &PostedReceive,
@@ -192,8 +196,8 @@ impl Incoming<'_> {
         self.send_cts(&fetch, None)
     }
 
-    /// Answers an RTS: the sender shall write the message to `place`, or send it as packets. It is
-    /// sent whole even if a part was fetched before.
+    /// Answers an RTS with a CTS: the sender shall write the message to `place`, or send it as
+    /// packets if `place` is `None`. The whole message is sent even if a part was fetched before.
     pub(crate) fn send_cts(
         &mut self,
         fetch: &Fetch,
@@ -221,7 +225,8 @@ impl Incoming<'_> {
         Ok(())
     }
 
-    /// Counts `length` more bytes of a long message, and completes it after the last.
+    /// Counts `length` more bytes of a long message as received, and completes the message after
+    /// its last byte.
     fn advance(&mut self, transfer: u32, length: usize) {
         let Some(arriving) = self.inbox.arriving.get_mut(&transfer) else { return };
         arriving.received += length;
@@ -264,8 +269,9 @@ impl Incoming<'_> {
     fn target_of(&self, header: Header) -> Result<(Target, usize, usize), LinkError> {
         let unwanted = LinkError::Protocol("it sent data without a CTS");
         let arriving = self.inbox.arriving.get(&header.transfer).ok_or(unwanted)?;
-        // A peer whose device cannot register its own memory sends packets instead of writing. The
-        // message still counts as exposed, so cancelling its receive waits for it.
+        // If the peer's device cannot register the peer's memory, the peer sends packets instead of
+        // writing. The message still counts as exposed, so cancelling its receive waits for the
+        // rest of the message.
         if arriving.is_exposed && arriving.received == 0 {
             let into = arriving.target.into.part(0, arriving.length);
             self.buffers.conceal(into.buffer, &into.range());
@@ -276,14 +282,14 @@ impl Incoming<'_> {
         Ok((arriving.target, arriving.received, arriving.folded))
     }
 
-    /// Decides where the bytes of a partial packet go.
+    /// Decides on the destination of a packet that arrives in parts.
     fn begin_packet(&mut self, header: Header) -> Result<PartialPacket, LinkError> {
         Ok(match header.kind {
             PacketKind::Data => {
                 let (_, start, _) = self.target_of(header)?;
                 PartialPacket::Transfer { transfer: header.transfer, start, received: 0 }
             }
-            // A receive for it may be posted by the time it is complete.
+            // A matching receive may be posted by the time the packet is complete.
             _ => PartialPacket::Kept(Vec::new()),
         })
     }
@@ -305,7 +311,8 @@ impl Incoming<'_> {
         self.inbox.unexpected.push_back(Unexpected { header, body, number });
     }
 
-    /// Reduces the collected bytes, which end at offset `end` of the packet.
+    /// Reduces the collected bytes, which end at offset `end` of a packet whose payload begins at
+    /// offset `start` of the message.
     fn fold_scratch(&mut self, (target, folded): (Target, usize), start: usize, end: usize) {
         let from = start + end - self.inbox.scratch.len();
         let _ = target.put_from(folded, self.buffers, from, &self.inbox.scratch);
@@ -370,7 +377,7 @@ impl Sink for Incoming<'_> {
         if offset == 0 || self.inbox.half.is_none() {
             self.inbox.half = Some(self.begin_packet(header)?);
         }
-        // The receive may have changed since the packet began.
+        // The message may have been redirected to another receive since the packet began.
         let target = match &self.inbox.half {
             Some(PartialPacket::Transfer { transfer, .. }) => {
                 let arriving = self.inbox.arriving.get(transfer);
@@ -423,12 +430,12 @@ impl Sink for Incoming<'_> {
     }
 }
 
-/// Reads some of `rest` bytes that are no longer wanted into a throw-away buffer.
+/// Reads up to 4096 of `rest` unwanted bytes into a buffer that is thrown away.
 fn discard(rest: usize, fill: &mut Fill<'_>) -> io::Result<usize> {
     fill(&mut [0; 4096][..rest.min(4096)])
 }
 
-/// Lets `fill` append up to `room` bytes.
+/// Appends up to `room` bytes from `fill` to `bytes`, and returns their number.
 fn append(bytes: &mut Vec<u8>, room: usize, fill: &mut Fill<'_>) -> io::Result<usize> {
     let before = bytes.len();
     bytes.resize(before + room, 0);

@@ -7,13 +7,13 @@ use rlaunch_bootstrap::client::events::JobEvent;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 
 impl Engine {
-    /// Returns why all calls fail, if the agent has reported it.
+    /// Returns the cause with which all calls fail, if the agent has reported it.
     pub(crate) fn launcher_cause(&self) -> Option<&Cause> {
         self.matching.fault.as_ref().filter(|_| self.has_launcher_cause)
     }
 
-    /// Applies a report of the agent. `nodes` holds the node of each rank. The first report that
-    /// ends the job wins; later ones are ignored.
+    /// Applies a report of the agent. `nodes` has the node of each rank of the job. After the first
+    /// report that makes all calls fail, later reports are ignored.
     pub(crate) fn apply_event(&mut self, event: AgentEvent, nodes: &[NodeId]) {
         if self.has_launcher_cause {
             return;
@@ -60,7 +60,8 @@ impl Engine {
         }
     }
 
-    /// Marks ranks as lost and fails everything pending.
+    /// Marks ranks as lost and fails everything that is pending, with an error that names the first
+    /// of them.
     fn lose_ranks(&mut self, ranks: &[usize], error: LinkError) {
         let Some(&first) = ranks.first() else { return };
         for &at in ranks {
@@ -170,7 +171,7 @@ mod tests {
         for event in [down(0, 1), down(1, 0)] {
             assert_eq!(error_after(&[event]).as_deref(), Some(words));
         }
-        // Rank 3 is reached by TCP, and the third link is others'.
+        // Rank 3 is reached by TCP, and the link between nodes 1 and 2 is not used by rank 0.
         for event in [down(0, 2), down(1, 2)] {
             assert_eq!(error_after(&[event]), None);
         }

@@ -8,21 +8,22 @@ use crate::types::error::{Cause, Operation, PeerName};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What completes when a message has been sent or received.
+/// Operation that a message belongs to, and that completes when the message has been sent or
+/// received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// Request of the program.
+    /// Request of the program, for one message.
     Request(SlabKey),
-    /// Step of a collective.
+    /// Collective that sends or receives the message in its current step.
     Collective(SlabKey),
-    /// Nothing: the operation was cancelled.
+    /// No operation, because it was cancelled.
     Cancelled,
 }
 
 /// Receive that waits for its message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PostedReceive {
-    /// Rank in the job; any rank if `None`.
+    /// Rank of the sender in the job; any rank if `None`.
     pub(crate) from: Option<usize>,
     pub(crate) context: u32,
     pub(crate) tag: u32,
@@ -30,42 +31,41 @@ pub(crate) struct PostedReceive {
     pub(crate) owner: Owner,
 }
 
-/// Result of a request.
+/// Result of a successful request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Status {
-    /// Rank in the job of the other end.
+    /// Rank of the peer in the job.
     pub(crate) from: usize,
-    /// Length in bytes.
+    /// Length of the message in bytes.
     pub(crate) length: usize,
 }
 
-/// Request of the program.
 #[derive(Debug)]
 pub(crate) struct RequestState {
     pub(crate) operation: Operation,
     pub(crate) ended: Option<Result<Status, Cause>>,
-    /// The collective it runs, if it is one.
+    /// Collective that the request runs; `None` if the request is for a message.
     pub(crate) collective: Option<SlabKey>,
 }
 
-/// Everything that waits for messages.
+/// Operations that wait for messages, and the errors that make them fail.
 #[derive(Debug)]
 pub(crate) struct Matching {
     /// Name of each rank of the job.
     pub(crate) names: Arc<[PeerName]>,
-    /// Receives in the order in which they were posted.
+    /// Posted receives, in the order in which they were posted.
     pub(crate) posted: Vec<PostedReceive>,
     pub(crate) requests: Slab<RequestState>,
     pub(crate) collectives: Slab<RunningCollective>,
     /// Collectives whose current step has completed or failed.
     pub(crate) ready: Vec<SlabKey>,
-    /// Sticky error for every pending and future call.
+    /// Error of every pending and future call, after the engine has failed.
     pub(crate) fault: Option<Cause>,
-    /// Number of messages that arrived before their receive was posted.
+    /// Arrival number that was allocated last.
     arrivals: u64,
-    /// Communicators that cannot run collectives any more, by context.
+    /// Notices of the communicators that cannot run collectives any more, by context.
     pub(crate) out_of_step: BTreeMap<u32, OutOfStep>,
-    /// Notices of cancelled collectives from peers, not yet applied.
+    /// Notices of cancelled collectives that peers have sent and that were not applied yet.
     pub(crate) notices: Vec<OutOfStep>,
 }
 
@@ -84,20 +84,20 @@ impl Matching {
         }
     }
 
-    /// Allocates the arrival number of a message that no receive was posted for.
+    /// Allocates an arrival number, which orders the messages of all peers by their arrival.
     pub(crate) fn arrival(&mut self) -> u64 {
         self.arrivals += 1;
         self.arrivals
     }
 
-    /// Notes which collective a request runs.
     pub(crate) fn set_collective(&mut self, request: SlabKey, collective: SlabKey) {
         if let Some(request) = self.requests.get_mut(request) {
             request.collective = Some(collective);
         }
     }
 
-    /// Finds the oldest posted receive that matches a message.
+    /// Finds the oldest posted receive that matches a message, and returns its index in
+    /// [`Matching::posted`].
     #[inline]
     pub(crate) fn find_posted(&self, from: usize, context: u32, tag: u32) -> Option<usize> {
         let fits = |posted: &PostedReceive| {
@@ -144,8 +144,9 @@ impl Matching {
         }
     }
 
-    /// Returns an error if a message of `length` bytes does not suit its receive. A program's
-    /// receive takes any message that fits; a collective knows the exact length.
+    /// Returns an error if a message of `length` bytes does not suit its receive. A receive of the
+    /// program takes any message that fits into its buffer; a receive of a collective takes only
+    /// messages of exactly its length.
     #[inline]
     pub(crate) fn mismatch(
         &self,

@@ -1,14 +1,15 @@
 //! Engine of a process: the state of all messages and collectives of all its communicators. It
 //! never blocks; [`crate::progress::wait`] waits.
 //!
-//! Message protocols:
+//! Protocols for messages:
 //!
-//! * Eager: a message up to [`Limits::eager`] travels with its header. If no receive is posted for
-//!   it, the receiver keeps a copy.
-//! * Rendezvous: the sender announces a longer message with an RTS packet. Once a receive matches
-//!   it, the receiver does one of three things. It fetches the message from the sender's memory and
-//!   answers FIN; or it answers CTS with the place to write to, and the sender's device writes the
-//!   message and sends `Written`; or it answers a bare CTS, and the sender sends `Data` packets.
+//! * Eager: a message of up to [`Limits::eager`] bytes travels with its header. If no receive is
+//!   posted for it, the receiver keeps a copy.
+//! * Rendezvous: the sender announces a longer message with a packet RTS (request to send). Once a
+//!   receive matches the message, the receiver does one of three things. It fetches the message
+//!   from the sender's memory and answers FIN; or it answers CTS (clear to send) with the place to
+//!   write to, and the sender's device writes the message and sends `Written`; or it answers CTS
+//!   without a place, and the sender sends `Data` packets.
 //! * Cancellation: see [`out_of_step`].
 //!
 //! | file | contents |
@@ -53,46 +54,46 @@ use std::time::Duration;
 use target::Target;
 use threads::Threads;
 
-/// Links whose polls are system calls are polled only every this many rounds while nothing is
-/// expected from their peer.
+/// Number of calls of [`Engine::progress`] from one poll of a link to the next, if polling the link
+/// is a system call and nothing is queued for or expected from its peer.
 const IDLE_POLL_INTERVAL: u32 = 32;
-/// Peer, communicator and tag that identify a message.
+/// Peer, context and tag by which a message matches a receive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Envelope {
-    /// Rank in the job.
+    /// Rank of the peer in the job.
     pub(crate) peer: usize,
     pub(crate) context: u32,
     pub(crate) tag: u32,
 }
 
-/// State of one rank of the job; one of them is this rank.
+/// State for one rank of the job, which may be this rank itself.
 struct Peer {
     link: Box<dyn Link>,
     limits: Limits,
     outbox: Outbox,
     inbox: Inbox,
-    /// The sleeper wakes when the link has room to send.
+    /// Whether a sleep ends when the link has room to send.
     is_armed_for_room: bool,
-    /// The sleeper wakes when the link has something to receive.
+    /// Whether a sleep ends when the link has something to receive.
     is_watched: bool,
     is_gone: bool,
 }
 
-/// Messages and collectives of a process. See the module documentation.
+/// Messages and collectives of a process, see the [module documentation](self).
 pub(crate) struct Engine {
     peers: Vec<Peer>,
     me: usize,
-    /// First rank that was lost.
+    /// Rank of the job that was lost first, as far as known.
     lost: Option<usize>,
-    /// The agent has reported why the job fails, so [`Matching::fault`] is final.
+    /// Whether the agent has reported why the job fails, which makes [`Matching::fault`] final.
     has_launcher_cause: bool,
     pub(crate) matching: Matching,
-    /// Buffer for the results of [`Outbox::pump`].
+    /// Reused buffer for the results of [`Outbox::pump`].
     sent: Vec<(Owner, usize)>,
-    /// Bytes fetched for a reduction.
+    /// Reused buffer for bytes that are fetched to be reduced.
     scratch: Vec<u8>,
     rounds: u32,
-    /// Peer whose message a call last waited for without a posted receive.
+    /// Peer from which a call last awaited a message without posting a receive.
     awaited: usize,
     pub(crate) threads: Threads,
 }
@@ -104,7 +105,8 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Creates an engine for rank `me` with a link to each rank of the job.
+    /// Creates an engine for rank `me`. `links` and `names` have a link to, and the name of, each
+    /// rank of the job.
     pub(crate) fn new(me: usize, links: Vec<Box<dyn Link>>, names: Arc<[PeerName]>) -> Engine {
         let peer = |link: Box<dyn Link>| Peer {
             limits: link.limits(),
@@ -130,29 +132,30 @@ impl Engine {
         }
     }
 
-    /// Returns the longest message in bytes that every link sends eagerly.
+    /// Returns the length in bytes up to which every link sends messages eagerly.
     pub(crate) fn least_eager(&self) -> usize {
         self.peers.iter().map(|peer| peer.limits.eager).min().unwrap_or(0)
     }
 
-    /// Returns the largest [`Link::wake_latency`].
+    /// Returns the largest [`Link::wake_latency`] of all links.
     pub(crate) fn wake_latency(&self) -> Duration {
         self.peers.iter().map(|peer| peer.link.wake_latency()).max().unwrap_or_default()
     }
 
-    /// Tells whether polling any other rank takes a system call.
+    /// Tells whether polling takes a system call on the links to all other ranks.
     pub(crate) fn poll_is_syscall(&self) -> bool {
         let mut others = self.peers.iter().enumerate().filter(|&(at, _)| at != self.me);
         others.all(|(_, peer)| peer.limits.poll_is_syscall)
     }
 
-    /// Creates a request. It has failed already if the engine has.
+    /// Creates a request. If the engine has failed, the request has failed with the engine's error.
     pub(crate) fn request(&mut self, operation: Operation) -> SlabKey {
         let ended = self.matching.fault.clone().map(Err);
         self.matching.requests.insert(RequestState { operation, ended, collective: None })
     }
 
-    /// Removes a completed request and returns its result.
+    /// Removes a completed request and returns its result. Returns `None` if the request is
+    /// pending.
     #[inline]
     pub(crate) fn take(&mut self, key: SlabKey) -> Option<Result<Status, Cause>> {
         let ended = self.matching.requests.get_mut(key)?.ended.take()?;
@@ -164,7 +167,8 @@ impl Engine {
         self.matching.requests.get_mut(key).map(|request| request.operation)
     }
 
-    /// Tells whether nothing can be sent to a peer any more.
+    /// Tells whether a peer has left or was lost, or the engine has failed, so that nothing can be
+    /// sent to the peer.
     #[inline]
     fn has_failed(&self, peer: usize) -> bool {
         self.peers[peer].is_gone || self.matching.fault.is_some()
@@ -177,7 +181,8 @@ impl Engine {
         self.matching.fault.clone().unwrap_or_else(left)
     }
 
-    /// Sends a message, or queues it.
+    /// Queues a message, and sends as much as the link has room for. `owner` completes when the
+    /// memory of the message may change.
     #[inline]
     pub(crate) fn send(
         &mut self,
@@ -206,7 +211,8 @@ impl Engine {
         self.pump(to.peer, buffers);
     }
 
-    /// Posts a receive from one peer.
+    /// Matches a receive with a message that has already arrived from one peer, or posts the
+    /// receive if there is none.
     #[inline]
     pub(crate) fn receive(
         &mut self,
@@ -227,8 +233,8 @@ impl Engine {
         self.matching.posted.push(posted);
     }
 
-    /// Posts a receive that matches the first message from any of `ranks`, which are ranks of the
-    /// job.
+    /// Matches a receive with the oldest message that has arrived from any of `ranks`, which are
+    /// ranks of the job. Posts the receive if there is no such message.
     pub(crate) fn receive_any(
         &mut self,
         ranks: &[usize],
@@ -237,7 +243,7 @@ impl Engine {
         buffers: &BufferTable,
     ) {
         let posted = PostedReceive { from: None, context, tag, target, owner };
-        // Oldest arrival first, so that a talkative rank does not starve the others.
+        // The oldest message first, so that a rank that sends much does not starve the others.
         let arrival =
             |peer: &usize| Some((self.peers[*peer].inbox.arrival_of(context, tag)?, *peer));
         let first = ranks.iter().filter_map(arrival).min();
@@ -251,7 +257,8 @@ impl Engine {
         self.matching.posted.push(posted);
     }
 
-    /// Matches a receive with a message that has already arrived; `false` if there is none.
+    /// Matches a receive with a message that has already arrived from `peer`. Returns `false` if
+    /// there is no such message.
     fn find(&mut self, peer: usize, posted: PostedReceive, buffers: &BufferTable) -> bool {
         let found = self.incoming(peer, buffers).0.match_posted(posted);
         match found {
@@ -296,8 +303,8 @@ impl Engine {
         })
     }
 
-    /// Makes the sleeper wake when packets were queued for a link that it does not watch for room,
-    /// or for this rank itself.
+    /// Requests that the sleeping thread be woken if packets are queued for a link that the thread
+    /// does not watch for room to send, or for this rank itself.
     #[inline]
     fn has_queued(&mut self, at: usize) {
         let peer = &self.peers[at];
@@ -306,7 +313,8 @@ impl Engine {
         }
     }
 
-    /// Polls all links and advances everything that can advance. Returns whether anything happened.
+    /// Polls all links, sends queued packets, and continues collectives whose current step has
+    /// completed. Returns whether anything happened.
     #[inline]
     pub(crate) fn progress(&mut self, buffers: &BufferTable) -> bool {
         self.rounds = self.rounds.wrapping_add(1);
@@ -355,14 +363,15 @@ impl Engine {
         progress
     }
 
-    /// Handles the consequences of received packets.
+    /// Completes the handling of packets received from a peer: applies notices, fetches messages,
+    /// sends answers and handles a goodbye.
     #[inline]
     fn after_receive(&mut self, at: usize, buffers: &BufferTable) {
         let Peer { outbox, inbox, .. } = &self.peers[at];
         let (waits, has_control) = (!outbox.is_empty(), inbox.has_control);
         let fetches = !inbox.fetches.is_empty();
         if has_control {
-            // Before sending, because it may cancel what is queued.
+            // Before sending, because a notice may cancel messages that are queued.
             self.take_out_of_step(buffers);
         }
         if fetches {
@@ -384,7 +393,8 @@ impl Engine {
         }
     }
 
-    /// Tells whether anything is expected from a peer.
+    /// Tells whether a packet is expected from a peer, because of a posted receive or an unfinished
+    /// long message.
     fn expects(&self, at: usize) -> bool {
         let peer = &self.peers[at];
         let is_posted = |posted: &PostedReceive| posted.from.is_none_or(|from| from == at);
@@ -393,8 +403,8 @@ impl Engine {
             || self.matching.posted.iter().any(is_posted)
     }
 
-    /// Handles the goodbye of a peer. Its unfinished messages fail, unless it left because it had
-    /// lost another rank, which then fails everything.
+    /// Handles the goodbye of a peer. Unfinished messages to and from the peer fail. If the peer
+    /// left because it had lost another rank, everything fails.
     fn leave(&mut self, at: usize, buffers: &BufferTable) {
         self.peers[at].is_gone = true;
         let peer = &mut self.peers[at];
@@ -429,14 +439,15 @@ impl Engine {
         Cause::Lost { peer: self.matching.names[at].clone(), why: Arc::new(error) }
     }
 
-    /// Marks a peer as lost and fails everything, because any pending operation may depend on it.
+    /// Marks a peer as lost and fails everything, because any pending operation may depend on the
+    /// peer.
     fn lose(&mut self, at: usize, error: LinkError) {
         let cause = self.lost(at, error);
         self.fail_all(&cause);
         self.threads.note_change();
     }
 
-    /// Registers a memory region with all devices.
+    /// Registers a memory region with the devices of all links.
     pub(crate) fn register(&mut self, region: BufferId, buffers: &BufferTable) {
         let length = buffers.length(region).unwrap_or(0);
         for peer in self.peers.iter_mut().filter(|peer| !peer.is_gone) {
@@ -444,8 +455,8 @@ impl Engine {
         }
     }
 
-    /// Fails everything that is pending and all later calls, and withdraws announced messages,
-    /// because their owners will reuse the memory.
+    /// Fails all pending operations and all later calls. Withdraws announced messages, because the
+    /// owners of these messages will reuse the memory.
     fn fail_all(&mut self, cause: &Cause) {
         self.matching.fail_all(cause);
         for peer in &mut self.peers {
@@ -453,7 +464,7 @@ impl Engine {
         }
     }
 
-    /// Lists the ranks that a request waits for.
+    /// Lists the ranks that a request is waiting for.
     pub(crate) fn missing(&mut self, key: SlabKey) -> Vec<PeerName> {
         let collective = self.matching.requests.get_mut(key).and_then(|request| request.collective);
         let owner = collective.map_or(Owner::Request(key), Owner::Collective);
@@ -466,12 +477,13 @@ impl Engine {
         ranks.into_iter().map(|rank| self.matching.names[rank].clone()).collect()
     }
 
-    /// Returns the name of a rank of the job, as a list of one.
+    /// Returns a list with the name of one rank of the job.
     pub(crate) fn name(&self, rank: usize) -> Vec<PeerName> {
         vec![self.matching.names[rank].clone()]
     }
 
-    /// Prepares all links for a sleep. Returns `false` if something arrived in the meantime.
+    /// Prepares all links for a sleep. Returns `false` if the caller must not sleep, because
+    /// something has arrived or a link has failed.
     pub(crate) fn arm(&mut self, idle: &dyn Idle) -> bool {
         for at in 0..self.peers.len() {
             if self.peers[at].is_gone {
@@ -481,7 +493,8 @@ impl Engine {
                 }
                 continue;
             }
-            // A device registers memory in the background and raises no event when it has finished.
+            // A device registers memory in the background, and raises no event when it has
+            // finished.
             if self.peers[at].inbox.fetches.front().is_some_and(|fetch| fetch.address == 0) {
                 return false;
             }
@@ -508,8 +521,8 @@ impl Engine {
         true
     }
 
-    /// Ends the preparations after a sleep. Includes links whose peers have left: a descriptor that
-    /// they share with other links may be what ended the sleep.
+    /// Ends the preparations for a sleep, on all links. This includes links to peers that have
+    /// left: such a link may share with other links the descriptor that ended the sleep.
     pub(crate) fn disarm(&mut self) {
         for peer in &mut self.peers {
             peer.is_armed_for_room = false;
@@ -517,8 +530,8 @@ impl Engine {
         }
     }
 
-    /// Queues a goodbye to all peers if `is_first`, and returns whether all of them have been
-    /// delivered.
+    /// Queues a goodbye to all peers if `is_first`, sends what is queued, and returns whether all
+    /// of it has been delivered.
     pub(crate) fn bye(&mut self, is_first: bool, buffers: &BufferTable) -> bool {
         let mut all = true;
         for at in 0..self.peers.len() {

@@ -1,9 +1,10 @@
 //! Cancellation of requests, and notices of cancelled collectives.
 //!
-//! A cancelled message concerns only its two ranks: an announced one is withdrawn, and one on its
-//! way to a cancelled receive stays for the next receive. A cancelled collective concerns all ranks
-//! of its communicator, which would otherwise wait for each other forever. They are notified, and
-//! fail this collective and all later ones: the communicator is *out of step*.
+//! A cancelled message concerns only its two ranks: a message that is only announced is withdrawn,
+//! and a message that is arriving for a cancelled receive stays for the next receive. A cancelled
+//! collective concerns all ranks of its communicator, which would otherwise wait for each other
+//! forever. All of these ranks are notified, and fail this collective and all later ones: the
+//! communicator is *out of step*.
 
 use super::collective::CollectiveArgs;
 use super::matching::{Matching, Owner};
@@ -15,26 +16,27 @@ use crate::transport::packet::{Header, PacketKind};
 use crate::types::error::{Cause, LinkError, Operation};
 use rlaunch_lock::BufferTable;
 
-/// Notice of a cancelled collective.
+/// Notice that a collective was cancelled, as sent to all ranks of its communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfStep {
     /// Context of the communicator's collectives.
     pub(crate) context: u32,
     /// Sequence number of the first collective that cannot complete.
     pub(crate) number: u32,
-    /// Rank in the job that cancelled it.
+    /// Rank in the job of the process that cancelled the collective.
     pub(crate) by: usize,
-    /// Index of its name in [`CollectiveKind::NAMES`].
+    /// Index of the collective's name in [`CollectiveKind::NAMES`].
     pub(crate) collective: u8,
-    /// Rank whose goodbye caused the cancellation, if one did.
+    /// Rank in the job that caused the cancellation by leaving; `None` if there was another cause.
     pub(crate) left: Option<usize>,
 }
 
-/// Bits of the second payload word that hold the collective's index; the others hold `left` plus 1.
+/// Number of low bits of the second payload word that hold the collective's index. The other bits
+/// hold `left` plus 1, or 0 for `None`.
 const COLLECTIVE: u32 = 8;
 
 impl OutOfStep {
-    /// Decodes a packet of [`OutOfStep::encode`].
+    /// Decodes header and payload from [`OutOfStep::encode`].
     pub(super) fn decode(header: Header, payload: &[u8]) -> Result<OutOfStep, LinkError> {
         let [by, why] = words(payload, "malformed notice of a cancelled collective")?;
         let Header { context, tag: number, .. } = header;
@@ -42,7 +44,7 @@ impl OutOfStep {
         Ok(OutOfStep { context, number, by: by as usize, collective: why as u8, left })
     }
 
-    /// Encodes the notice as a packet.
+    /// Encodes the notice as header and payload of a packet.
     pub(super) fn encode(self) -> (Header, [u8; 16]) {
         let left = self.left.map_or(0, |rank| rank as u64 + 1);
         let payload = pair(self.by as u64, left << COLLECTIVE | u64::from(self.collective));
@@ -51,25 +53,27 @@ impl OutOfStep {
     }
 }
 
-/// Tells whether collective `number` is `first` or a later one, with wrap-around.
+/// Tells whether the collective with sequence number `number` is the collective `first` or a later
+/// one, with wrap-around.
 fn is_from(first: u32, number: u32) -> bool {
     number.wrapping_sub(first).cast_signed() >= 0
 }
 
 impl Matching {
-    /// Returns the notice that affects this collective, if there is one.
+    /// Returns the notice because of which this collective cannot complete, if there is one.
     pub(super) fn notice_for(&self, context: u32, number: u32) -> Option<OutOfStep> {
         let known = self.out_of_step.get(&context)?;
         is_from(known.number, number).then_some(*known)
     }
 
-    /// Tells whether this collective can no longer complete.
+    /// Tells whether the collective with this context and sequence number can no longer complete.
     #[inline]
     pub(crate) fn is_out_of_step(&self, context: u32, number: u32) -> bool {
         !self.out_of_step.is_empty() && self.notice_for(context, number).is_some()
     }
 
-    /// Returns why this collective can no longer complete, if it cannot.
+    /// Returns why the collective with this context and sequence number can no longer complete;
+    /// `None` if it still can.
     #[inline]
     pub(crate) fn out_of_step(&self, context: u32, number: u32) -> Option<Cause> {
         if self.out_of_step.is_empty() {
@@ -92,7 +96,8 @@ impl Matching {
         }
     }
 
-    /// Records a notice; `false` if an equal or stronger one is known.
+    /// Records a notice. Returns `false`, without any effect, if a notice that was recorded before
+    /// covers the collective already.
     fn record(&mut self, notice: OutOfStep) -> bool {
         let OutOfStep { context, number, .. } = notice;
         if self.is_out_of_step(context, number) {
@@ -103,7 +108,6 @@ impl Matching {
     }
 }
 
-/// Collective that is being cancelled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CancelledCollective<'a> {
     pub(crate) context: u32,
@@ -115,8 +119,8 @@ pub(crate) struct CancelledCollective<'a> {
 }
 
 impl Engine {
-    /// Cancels a request, whose memory is about to become invalid. Returns its owner if a device
-    /// still uses the memory, see [`Engine::is_with_device`].
+    /// Cancels a request, because its memory is about to become invalid. Returns the owner if a
+    /// device still uses the memory; then [`Engine::is_with_device`] tells when it has finished.
     pub(crate) fn cancel(
         &mut self,
         key: SlabKey,
@@ -126,7 +130,7 @@ impl Engine {
         let request = self.matching.requests.remove(key)?;
         let owner = match request.collective {
             Some(collective) => {
-                // Has no effect if it has completed.
+                // Has no effect if the collective has completed.
                 self.fail_collective(collective, cause, |_| true, buffers);
                 Owner::Collective(collective)
             }
@@ -138,14 +142,15 @@ impl Engine {
         self.is_with_device(owner).then_some(owner)
     }
 
-    /// Tells whether a device copies from or to memory of a cancelled operation.
+    /// Tells whether a device still copies from or to memory of `owner`, a cancelled operation.
     pub(crate) fn is_with_device(&self, owner: Owner) -> bool {
         let uses =
             |peer: &Peer| peer.outbox.is_with_device(owner) || peer.inbox.is_with_device(owner);
         self.matching.fault.is_none() && self.peers.iter().any(uses)
     }
 
-    /// Marks peers as lost whose devices still use memory of a cancelled operation.
+    /// Marks peers as lost if a device still copies between them and memory of `owner`, a cancelled
+    /// operation.
     pub(crate) fn lose_devices(&mut self, owner: Owner) {
         for at in 0..self.peers.len() {
             let Peer { outbox, inbox, .. } = &self.peers[at];
@@ -155,8 +160,8 @@ impl Engine {
         }
     }
 
-    /// Notifies all ranks of a communicator that this one cancels a collective, and fails it and
-    /// later ones here.
+    /// Notifies all ranks of a communicator that this rank cancels a collective. Fails this
+    /// collective and all later ones on this rank.
     #[cold]
     pub(crate) fn cancel_collective(
         &mut self,
@@ -164,7 +169,7 @@ impl Engine {
         buffers: &BufferTable,
     ) {
         let CancelledCollective { context, number, operation, ranks, cause } = cancelled;
-        // After a fault peers receive only a goodbye.
+        // After the engine has failed, peers receive only a goodbye.
         if self.matching.fault.is_some() {
             return;
         }
@@ -201,7 +206,7 @@ impl Engine {
         }
     }
 
-    /// Fails all collectives of a communicator from this sequence number on.
+    /// Fails the collective of a communicator with this sequence number, and all later collectives.
     fn fail_from(&mut self, context: u32, number: u32, buffers: &BufferTable) {
         let Some(cause) = self.matching.out_of_step(context, number) else { return };
         for key in self.matching.collectives.keys() {
@@ -216,8 +221,8 @@ impl Engine {
         self.threads.note_change();
     }
 
-    /// Cancels the messages of an owner, and returns how many of them devices still copy. If a
-    /// device reads one of them for a peer, that peer receives `notice` first.
+    /// Cancels the messages of an owner, and returns the number of messages that devices still
+    /// copy. If a device reads a message for a peer, that peer receives `notice` first.
     pub(super) fn cancel_messages(
         &mut self,
         owner: Owner,
@@ -246,7 +251,8 @@ impl Engine {
         with_device
     }
 
-    /// Matches messages that became unexpected again with receives posted in the meantime.
+    /// Matches messages from peer `at` that became unexpected again with receives that were posted
+    /// meanwhile.
     fn match_again(&mut self, at: usize, buffers: &BufferTable) {
         loop {
             let inbox = &self.peers[at].inbox;

@@ -1,7 +1,7 @@
 //! Packets waiting to be sent to one peer.
 //!
 //! Short messages and control packets go first, in order. Long messages that the peer has requested
-//! share the remaining time, one packet each in turn, so that no short message waits behind a long
+//! share the remaining time: each sends one packet in turn. So no short message waits behind a long
 //! one.
 
 use super::matching::Owner;
@@ -41,7 +41,8 @@ impl RemoteBuf {
         pair(self.address, self.key)
     }
 
-    /// Decodes the payload of [`PacketKind::Cts`]; empty if the message shall be sent as packets.
+    /// Decodes the payload of [`PacketKind::Cts`]: memory to write the message to. An empty payload
+    /// gives `None`: the message shall be sent as packets.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Option<RemoteBuf>, LinkError> {
         if bytes.is_empty() {
             return Ok(None);
@@ -65,7 +66,6 @@ pub(super) fn words(bytes: &[u8], what: &'static str) -> Result<[u64; 2], LinkEr
     Ok([u64::from_le_bytes(*first), u64::from_le_bytes(*second)])
 }
 
-/// Packet that waits to be sent.
 #[derive(Debug)]
 enum QueuedPacket {
     /// Message in its owner's memory.
@@ -81,46 +81,50 @@ enum QueuedPacket {
     Bare(Header),
 }
 
-/// Long message.
+/// Long message that was announced to the peer.
 #[derive(Debug)]
 struct Transfer {
     from: LocalSlice,
     owner: Owner,
-    /// Address from which the peer may fetch it.
+    /// Address from which the peer may fetch the message; 0 if it cannot.
     address: u64,
     sent: usize,
-    /// Memory of the peer to write it to.
+    /// Memory of the peer to write the message to; `None` to send it as packets.
     place: Option<RemoteBuf>,
-    /// The link has taken all of it, and reports later when its memory may change.
+    /// Whether the link has taken the whole message to write it; the link reports later when the
+    /// memory may change.
     is_written: bool,
 }
 
 impl Transfer {
-    /// Returns the next packet of this transfer and the location of its payload.
+    /// Returns the header of this transfer's next packet, and the location of the packet's payload.
+    /// `id` is the transfer id, and `longest` the maximum length of the payload in bytes.
     fn packet(&self, id: u32, longest: usize) -> (Header, LocalSlice) {
         let length = (self.from.length - self.sent).min(longest);
         (about(PacketKind::Data, id, length), self.from.part(self.sent, length))
     }
 
-    /// Tells whether a device reads the message from its owner's memory.
+    /// Tells whether a device may be reading the message from its owner's memory. `is_begun` tells
+    /// whether the message is that of [`Outbox::begun`].
     fn is_with_device(&self, is_begun: bool) -> bool {
         self.is_written || (is_begun && self.place.is_some())
     }
 }
 
-/// Packets for one peer.
+/// Packets and long messages to send to one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     queue: VecDeque<QueuedPacket>,
-    /// A part of the first queued packet has been sent.
+    /// Whether a part of the first queued packet has been sent.
     is_begun: bool,
     /// Announced messages by transfer id.
     transfers: BTreeMap<u32, Transfer>,
-    /// Announced messages that the peer has requested, in turn.
+    /// Transfer ids of the announced messages that the peer has requested, in the order of their
+    /// turns.
     streams: VecDeque<u32>,
-    /// The transfer of which a packet has been sent in part.
+    /// Transfer id of the message of which a packet or a write was begun and not finished.
     begun: Option<u32>,
-    /// Transfers cancelled after their RTS, until the peer has answered.
+    /// Transfer ids of messages that were cancelled after their RTS, until the peer has answered.
     withdrawn: BTreeSet<u32>,
     last: u32,
 }
@@ -131,7 +135,7 @@ impl Outbox {
         self.queue.is_empty() && self.streams.is_empty()
     }
 
-    /// Tells whether the peer has yet to answer an RTS.
+    /// Tells whether an announced message is unfinished, so that the peer may still answer.
     pub(crate) fn awaits_cts(&self) -> bool {
         !self.transfers.is_empty()
     }
@@ -140,13 +144,15 @@ impl Outbox {
         self.queue.push_back(QueuedPacket::Message { header, from, owner });
     }
 
-    /// Queues a copy of a message, of which the link may have sent a part.
+    /// Queues a copy of a short message. `is_begun` tells whether the link has already sent a part
+    /// of it.
     pub(crate) fn push_copy(&mut self, header: Header, bytes: &[u8], is_begun: bool) {
         self.is_begun |= is_begun;
         self.queue.push_back(QueuedPacket::Copy { header, bytes: bytes.into() });
     }
 
-    /// Announces a long message.
+    /// Queues the announcement of a long message. `address` is where the peer may fetch the
+    /// message, or 0.
     pub(crate) fn push_rts(
         &mut self,
         header: Header,
@@ -162,7 +168,7 @@ impl Outbox {
         self.queue.push_back(QueuedPacket::Rts { header, rts });
     }
 
-    /// Notifies the peer of a cancelled collective.
+    /// Queues a notice of a cancelled collective.
     pub(crate) fn push_out_of_step(&mut self, notice: OutOfStep) {
         let (header, words) = notice.encode();
         self.queue.push_back(QueuedPacket::Words { header, words });
@@ -173,7 +179,8 @@ impl Outbox {
         self.queue.push_back(QueuedPacket::Bare(about(kind, transfer, 0)));
     }
 
-    /// Requests an announced message, to be written to `place` or else sent as packets.
+    /// Queues a CTS for an announced message: the peer shall write the message to `place`, or send
+    /// it as packets if `place` is `None`.
     pub(crate) fn push_cts(&mut self, transfer: u32, place: Option<RemoteBuf>) {
         let Some(place) = place else { return self.push_control(PacketKind::Cts, transfer) };
         let header = about(PacketKind::Cts, transfer, RemoteBuf::SIZE);
@@ -193,7 +200,8 @@ impl Outbox {
         self.push_control(PacketKind::Bye, lost.map_or(0, |rank| rank as u32 + 1));
     }
 
-    /// Handles a CTS.
+    /// Handles a CTS: begins to write an announced message to `place`, or to send it as packets if
+    /// `place` is `None`. Fails if the peer may not request the message.
     pub(crate) fn on_cts(
         &mut self,
         transfer: u32,
@@ -212,21 +220,22 @@ impl Outbox {
         Ok(())
     }
 
-    /// Removes messages that were written to a peer that has left, and returns their owners and
-    /// lengths. They arrived before its goodbye, whether or not the link has reported it yet.
+    /// Removes the messages that were written to a peer that has left, and returns their owners and
+    /// lengths in bytes. These messages arrived before the peer's goodbye, even if the link has not
+    /// reported their completion yet.
     pub(crate) fn take_written(&mut self) -> Vec<(Owner, usize)> {
         let written = self.transfers.extract_if(.., |_, transfer| transfer.is_written);
         written.map(|(_, transfer)| (transfer.owner, transfer.from.length)).collect()
     }
 
-    /// Removes a message that the link has written, and returns its owner and length.
+    /// Removes a message that the link has written, and returns its owner and its length in bytes.
     pub(crate) fn on_written(&mut self, transfer: u32) -> Option<(Owner, usize)> {
         let written = self.transfers.remove(&transfer)?;
         Some((written.owner, written.from.length))
     }
 
-    /// Handles a FIN: the peer has fetched a message or does not want it. Returns its owner and
-    /// length unless it was cancelled.
+    /// Handles a FIN: the peer has fetched a message or does not want it. Returns the owner and the
+    /// length in bytes of the message, or `None` if this rank has cancelled it.
     pub(crate) fn on_fin(&mut self, transfer: u32) -> Result<Option<(Owner, usize)>, LinkError> {
         if self.withdrawn.remove(&transfer) {
             return Ok(None);
@@ -239,8 +248,8 @@ impl Outbox {
         Ok(Some((ended.owner, ended.from.length)))
     }
 
-    /// Sends packets while the link has room, and appends the owners and lengths of sent messages
-    /// to `sent`. Returns whether anything was sent.
+    /// Sends packets while the link has room, and appends the owners and lengths in bytes of sent
+    /// messages to `sent`. Returns whether anything was sent.
     pub(crate) fn pump(
         &mut self,
         link: &mut dyn Link,
@@ -249,7 +258,7 @@ impl Outbox {
     ) -> Result<bool, LinkError> {
         let mut progress = false;
         loop {
-            // A packet of a stream that was sent in part must be finished first.
+            // A packet or write that was begun must be finished first.
             let is_sent = if self.begun.is_some()
                 || (self.queue.is_empty() && !self.streams.is_empty())
             {
@@ -316,9 +325,9 @@ impl Outbox {
         Ok(true)
     }
 
-    /// Cancels the messages of an owner, whose memory is not read after this returns: a packet that
-    /// was sent in part continues from a copy. Returns the number of messages that a device still
-    /// reads.
+    /// Cancels the messages of an owner, and returns the number of messages that a device still
+    /// reads. The memory of the other messages is not read after this call: a packet that was sent
+    /// in part continues from a copy.
     pub(crate) fn cancel(
         &mut self,
         owner: Owner,
@@ -379,7 +388,7 @@ impl Outbox {
         let matches = |queued: &QueuedPacket| matches!(queued, QueuedPacket::Rts { header, .. } if header.transfer == id);
         let queued = self.queue.iter().position(matches);
         if let Some(at) = queued.filter(|at| *at > 0 || !self.is_begun) {
-            // The peer does not know about it.
+            // The RTS has not been sent, so the peer does not know about the message.
             self.queue.remove(at);
             return;
         }
@@ -388,9 +397,10 @@ impl Outbox {
         self.push_control(PacketKind::Withdrawn, id);
     }
 
-    /// Revokes all announced messages, because their owners will reuse the memory. No packet names
-    /// them: the goodbye that follows fails everything at the peer, which until then distrusts what
-    /// it fetches.
+    /// Revokes all announced messages, because their owners will reuse the memory. No packet
+    /// reports this to the peer: the goodbye that follows makes all operations of the peer fail,
+    /// and until then [`Link::has_revoked`] tells the peer after each fetch that the bytes may be
+    /// wrong.
     pub(crate) fn revoke_all(&mut self, link: &mut dyn Link) {
         let begun = self.begun;
         let is_free = |id: &u32, transfer: &mut Transfer| {
@@ -403,7 +413,8 @@ impl Outbox {
         }
     }
 
-    /// Tells whether a device still reads a message of a cancelled operation.
+    /// Tells whether a device still reads a message of an owner whose messages were
+    /// [cancelled](Outbox::cancel).
     pub(crate) fn is_with_device(&self, owner: Owner) -> bool {
         self.transfers.values().any(|transfer| transfer.owner == owner)
     }
@@ -415,7 +426,7 @@ impl Outbox {
             || self.queue.iter().any(is_queued)
     }
 
-    /// Drops everything, and returns the owners of messages that will never be sent.
+    /// Drops everything, and returns the owners of the messages that will never be sent completely.
     pub(crate) fn fail(&mut self) -> Vec<Owner> {
         let queued = self.queue.drain(..).filter_map(|queued| match queued {
             QueuedPacket::Message { owner, .. } => Some(owner),
@@ -448,7 +459,7 @@ fn send(
     }
 }
 
-/// Returns the header of a packet that concerns a transfer.
+/// Returns the header of a packet that belongs to a transfer.
 fn about(kind: PacketKind, transfer: u32, length: usize) -> Header {
     Header { kind, context: 0, tag: 0, transfer, length: length as u32 }
 }

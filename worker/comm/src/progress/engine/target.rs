@@ -1,16 +1,17 @@
-//! Destination of received bytes: a plain copy, or a reduction.
+//! Destinations of received bytes, which are copied or reduced.
 
 use crate::collectives::reduce;
 use crate::transport::LocalSlice;
 use crate::types::element::{ElementType, Op};
 use rlaunch_lock::BufferTable;
 
-/// Reduction of received bytes with local ones.
+/// Reduction of received bytes with local bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fold {
     pub(crate) op: Op,
     pub(crate) element: ElementType,
-    /// Operand, as long as the target; the target itself if `None`.
+    /// Local operand, as long as the target. If `None`, the target itself is the operand and
+    /// receives the result.
     pub(crate) with: Option<LocalSlice>,
 }
 
@@ -18,12 +19,12 @@ pub(crate) struct Fold {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     pub(crate) into: LocalSlice,
-    /// Reduction to apply; the bytes are copied if `None`.
+    /// Reduction to apply. If `None`, the bytes are copied.
     pub(crate) fold: Option<Fold>,
 }
 
 impl Target {
-    /// Writes like [`Target::put`], but skips bytes of the message before offset `wanted`, which
+    /// Works like [`Target::put`], but skips the bytes of the message before offset `wanted`, which
     /// were already reduced.
     #[inline]
     pub(crate) fn put_from(
@@ -39,8 +40,8 @@ impl Target {
         }
     }
 
-    /// Writes `bytes` at `offset`, as whole elements if they are reduced. Returns `None` if the
-    /// buffer is no longer lent.
+    /// Copies or reduces `bytes` into the target, beginning at byte `offset`. Bytes to reduce must
+    /// be whole elements. Returns `None` if the buffer is no longer lent.
     #[inline]
     pub(crate) fn put(&self, buffers: &BufferTable, offset: usize, bytes: &[u8]) -> Option<()> {
         let into = self.into.part(offset, bytes.len());

@@ -1,28 +1,28 @@
-//! Coordination of the threads that wait in one process. One thread sleeps on the links and the
-//! others wait for it; a thread that polls in between may receive messages for any of them.
+//! Coordination of the threads that wait in one process. One thread sleeps on the links, and the
+//! others wait for that thread. A thread that polls meanwhile may receive messages for any other.
 
 use crate::progress::idle::Idle;
 use std::sync::Arc;
 
-/// State of the thread that sleeps on the links.
+/// State of the thread that sleeps until a link has something to receive.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Sleeper {
     #[default]
     None,
     Asleep,
-    /// It has been woken but does not hold the engine lock yet.
+    /// The thread has been woken but does not hold the engine lock yet.
     Woken,
 }
 
-/// State that the holder of the engine lock reads and writes.
+/// State of the waiting threads, which the holder of the engine lock reads and writes.
 #[derive(Debug, Default)]
 pub(crate) struct Threads {
     sleeper: Sleeper,
-    /// Number of threads that wait for the sleeper.
+    /// Number of threads that wait until the sleeping thread returns.
     pub(crate) waiting_threads: u32,
-    /// Something has happened that the sleeper does not know about.
+    /// Whether something has happened that the sleeping thread may not know about.
     has_changed: bool,
-    /// Wakes the sleeper.
+    /// Implementation of [`Idle::wake`] for the sleeping thread.
     waker: Option<Arc<dyn Idle>>,
 }
 
@@ -31,12 +31,13 @@ impl Threads {
         self.waker = Some(waker);
     }
 
-    /// Tells whether a thread sleeps on the links.
+    /// Tells whether a thread is asleep until a link has something to receive.
     pub(crate) fn has_sleeper(&self) -> bool {
         self.sleeper != Sleeper::None
     }
 
-    /// Marks the calling thread as the sleeper. It must have polled everything.
+    /// Marks the calling thread as sleeping until a link has something to receive. The thread must
+    /// have polled all links.
     pub(crate) fn begin_sleep(&mut self) {
         self.sleeper = Sleeper::Asleep;
         self.has_changed = false;
@@ -46,13 +47,15 @@ impl Threads {
         self.sleeper = Sleeper::None;
     }
 
-    /// Notes that something was received, has failed or waits to be sent.
+    /// Records that something was received, has failed or waits to be sent, so that
+    /// [`Threads::on_unlock`] wakes the sleeping thread.
     #[inline]
     pub(crate) fn note_change(&mut self) {
         self.has_changed = true;
     }
 
-    /// Wakes the sleeper if something has changed. Runs whenever a thread releases the engine lock.
+    /// Wakes the sleeping thread if something has changed. Runs whenever a thread releases the
+    /// engine lock.
     #[inline]
     pub(crate) fn on_unlock(&mut self) {
         if std::mem::take(&mut self.has_changed) && self.sleeper == Sleeper::Asleep {

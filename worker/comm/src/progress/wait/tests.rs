@@ -1,5 +1,5 @@
-//! Waits of several threads of one rank. A missed wake-up costs [`LONGEST_SLEEP`], so a test that
-//! takes many times that long has missed many.
+//! Tests of waits, mostly of several threads of one rank. A missed wake-up costs [`LONGEST_SLEEP`],
+//! so a test that takes many times that long has missed many.
 
 use super::*;
 use crate::api::communicator::Communicator;
@@ -54,7 +54,7 @@ fn pair(patience: SpinPolicy) -> (Communicator, Communicator) {
     (first, communicator(1, vec![link(other), own()], patience))
 }
 
-/// Exchanges messages of various lengths with a peer.
+/// Sends messages of various lengths with `tag`, and receives each back with tag `answer`.
 fn exchange(comm: &Communicator, peer: usize, (tag, answer): (u32, u32)) {
     for round in 0..ROUNDS {
         let own = vec![round; [1, 300, 40_000][round as usize % 3]];
@@ -117,7 +117,7 @@ fn who_looks_for_long_does_not_keep_the_others_from_sending() {
     assert!(begin.elapsed() < TOO_LONG, "{:?}", begin.elapsed());
 }
 
-/// Counts the sleeps that end.
+/// [`EpollIdle`] that counts its sleeps.
 #[derive(Debug)]
 struct Counted {
     kernel: EpollIdle,
@@ -171,11 +171,12 @@ fn a_peer_that_has_left_does_not_end_the_sleeps_that_follow() {
     let failed = comm.recv(&mut [0_u8], 2, 0).unwrap_err();
     assert!(matches!(failed.cause, Cause::TimedOut { .. }), "{failed}");
     let sleeps = idle.sleeps.load(Ordering::Relaxed);
-    // Sockets from which nothing is expected are polled only now and then.
+    // A socket from which nothing is expected is polled only now and then.
     assert!(sleeps < 1000, "{sleeps} sleeps in {timeout:?}");
 }
 
-/// What a peer writes that is half sent goes on into the receive that follows.
+/// Tests that a packet of which only a part has arrived continues in the next receive if the first
+/// receive is interrupted.
 #[test]
 fn a_receive_that_is_given_up_in_the_midst_of_a_packet_leaves_all_of_it() {
     let (ours, mut peer) = sockets();
@@ -198,7 +199,7 @@ fn a_receive_that_is_given_up_in_the_midst_of_a_packet_leaves_all_of_it() {
             let whole = [&whole, &message[..]].concat();
             for part in whole.chunks(70_000) {
                 peer.write_all(part).unwrap();
-                // The rank sleeps in between.
+                // The rank sleeps between two parts.
                 thread::sleep(Duration::from_millis(5));
             }
         });
@@ -232,7 +233,8 @@ fn communicators_that_are_split_at_once_are_not_mistaken_for_each_other() {
             }
             split(comm).context
         };
-        // Each rank waits for the other in one communicator when both begin in the other one.
+        // Rank 0 begins a split of one communicator while rank 1 begins a split of the other. Only
+        // then do both ranks join the split that the other one has begun.
         let [a, b, c, d] = thread::scope(|scope| {
             let calls = [
                 (&first, [Some(early), None]),

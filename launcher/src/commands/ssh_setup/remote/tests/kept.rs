@@ -1,5 +1,5 @@
-//! `authorized_keys` keeps what it holds, whatever that is: lines of other people, of administrators, of
-//! other encodings, and bytes that are no line at all.
+//! Tests that the script keeps the content of `authorized_keys`: lines of other keys, options that
+//! administrators set, other encodings, and bytes that are not a line of a key.
 
 use super::*;
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 const BLOB: &[u8] = b"CCCC";
 const TYPE: &[u8] = b"ssh-ed25519";
 
-/// The shells of this machine; hosts have any of them.
+/// Lists the shells of this machine. A host may have any of them.
 fn shells() -> Vec<&'static str> {
     let all = ["sh", "dash", "busybox sh", "bash --posix", "bash", "ksh", "zsh --emulate sh"];
     let is_there = |shell: &&str| {
@@ -31,8 +31,8 @@ fn keys_of(home: &Path) -> Vec<u8> {
     fs::read(home.join(".ssh/authorized_keys")).unwrap()
 }
 
-/// Options before the type of the container's key, where a line lets that key in: read as sshd reads
-/// it.
+/// Returns the options before the container's key, if the line accepts that key, as sshd reads the line;
+/// otherwise `None`.
 fn options_of(line: &[u8]) -> Option<&[u8]> {
     let is_blank = |byte: u8| matches!(byte, b' ' | b'\t');
     let skip = |text: &[u8]| text.iter().take_while(|byte| is_blank(**byte)).count();
@@ -57,7 +57,7 @@ fn options_of(line: &[u8]) -> Option<&[u8]> {
             b'"' => {
                 quoted = !quoted;
                 let next = line.get(at + 1);
-                // sshd refuses what has more behind a quote.
+                // sshd refuses a line with anything but a blank or a comma behind a closing quote.
                 if !quoted && next.is_some_and(|next| !is_blank(*next) && *next != b',') {
                     return None;
                 }
@@ -76,8 +76,8 @@ fn options_of(line: &[u8]) -> Option<&[u8]> {
     (!vouches && is_key(&rest[skip(rest)..]).is_some()).then_some(options)
 }
 
-/// Every line that was there is there, in its order and byte for byte, but for the options of the
-/// container's key; behind them stand only lines of ours.
+/// Asserts that every line of `before` is in `after`, in the same order and byte for byte, except for the
+/// options of the container's key. Behind them there may only be lines that the script adds.
 fn check(before: &[u8], after: &[u8]) {
     let shown = |bytes: &[u8]| bytes.escape_ascii().to_string();
     let context = || format!("before: {}\nafter: {}", shown(before), shown(after));
@@ -90,7 +90,7 @@ fn check(before: &[u8], after: &[u8]) {
             assert_eq!(shown(old), shown(new), "{}", context());
             continue;
         };
-        // Whatever follows the options is as it was.
+        // The rest of the line behind the options is unchanged.
         let tail = |line: &[u8]| {
             let blanks = line.iter().take_while(|b| matches!(b, b' ' | b'\t')).count();
             let line = line[blanks + options_of(line).map_or(0, <[u8]>::len)..].to_vec();
@@ -137,7 +137,7 @@ fn lines_of_others_survive_in_every_shell_and_locale() {
             assert!(found, "{shell} {locale}: {}", after.escape_ascii());
             let last = format!("\n{OPTIONS} ssh-ed25519 CCCC\nssh-ed25519 AAAA me\n");
             assert!(after.ends_with(last.as_bytes()), "{shell} {locale}: {}", after.escape_ascii());
-            // The second time there is nothing to do.
+            // A second run has nothing to do.
             assert_eq!(run_in(home.path(), shell, &desired(), false), [""; 0], "{shell} {locale}");
             assert_eq!(keys_of(home.path()), after);
         }
@@ -162,7 +162,8 @@ fn two_files_are_kept_and_no_more() {
     assert!(fs::read_to_string(ssh.join(backup_1)).unwrap().contains("CCCC two"));
 }
 
-/// Writes beyond `blocks` of 512 bytes fail, as on a full disk.
+/// Runs the script with a limit for the size of a file, in blocks of 512 bytes, so that writes beyond it fail
+/// as on a full disk.
 fn run_on_full_disk(
     home: &Path,
     blocks: usize,
@@ -181,11 +182,12 @@ fn run_on_full_disk(
 #[test]
 fn a_full_disk_leaves_the_file_as_it_was() {
     let others = "ssh-rsa BBBB someone\n".repeat(48);
-    // Nothing fits but the script, so neither a line more nor a file more does.
+    // The limit is 1024 bytes. The first file has 1008 bytes and exceeds the limit with another line. The
+    // second has 1030 bytes, so not even a copy of it fits.
     for (text, desired, blocks) in [
         (others.clone(), DesiredState { forced: None, ..desired() }, 2),
         (format!("{others}ssh-ed25519 CCCC free\n"), DesiredState { key: None, ..desired() }, 2),
-        // The copy fits, the longer file does not.
+        // A copy of the file fits, but not the file with options.
         (
             format!("{}ssh-ed25519 CCCC free\n", &others[..987]),
             DesiredState { key: None, ..desired() },
@@ -233,7 +235,7 @@ fn a_link_stays_a_link() {
     assert!(home.path().join(".ssh/authorized_keys.rlaunch-backup").exists());
 }
 
-/// Pieces of lines, such as they stand in files, and bytes that do not.
+/// Generates pieces of lines, as they are in authorized_keys, and random bytes.
 fn piece() -> impl Strategy<Value = Vec<u8>> {
     let known = prop::sample::select(vec![
         &b"ssh-ed25519"[..],

@@ -1,4 +1,4 @@
-//! Costs of the algorithms: messages, copies and rounds.
+//! Tests of what the algorithms cost: messages, copies and rounds.
 
 use super::super::*;
 use super::{ALL_REDUCE, members, sizes};

@@ -1,4 +1,4 @@
-//! Schedules of ranks that share nodes.
+//! Tests of hierarchical schedules, for ranks that share nodes.
 
 use super::super::by_node;
 use super::*;

@@ -1,4 +1,5 @@
-//! Schedules of all ranks against each other, for many numbers of ranks and elements.
+//! Tests that run the schedules of all ranks against each other, for many numbers of ranks and
+//! elements.
 
 mod cost;
 mod grouped;
@@ -13,9 +14,9 @@ use std::ops::Range;
 /// Element that records how it was computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Made {
-    /// Ranks that have contributed, as a bit set; empty if it was never written.
+    /// Ranks that have contributed, as a bit set; empty if the element was never written.
     ranks: u64,
-    /// Index of the contributions.
+    /// Index of the element in the vectors of the contributing ranks.
     element: usize,
     /// Hash of the tree of operations, independent of the order of operands.
     tree: u64,
@@ -25,7 +26,7 @@ fn made(rank: usize, element: usize) -> Made {
     Made { ranks: 1 << rank, element, tree: mix(rank as u64) }
 }
 
-/// Combines two elements; each contribution must occur once.
+/// Combines two elements of the same index. Panics if a rank has contributed to both.
 fn fold(a: &Made, b: &Made) -> Made {
     assert_eq!(a.element, b.element, "unlike elements are folded");
     assert_eq!(a.ranks & b.ranks, 0, "a contribution counts twice");
@@ -37,7 +38,7 @@ fn fold(a: &Made, b: &Made) -> Made {
     }
 }
 
-/// One step of `SplitMix64`.
+/// Computes one step of `SplitMix64`.
 fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -49,12 +50,12 @@ fn all_ranks(size: usize) -> u64 {
     u64::MAX >> (64 - size)
 }
 
-/// Returns contributions of a rank.
+/// Returns the contributions of a rank to a range of elements.
 fn own(rank: usize, elements: Range<usize>) -> Vec<Made> {
     elements.map(|element| made(rank, element)).collect()
 }
 
-/// Rules for which ranks work in place.
+/// Functions that select the ranks that work in place: none, all, or every third.
 const IN_PLACE: [fn(usize) -> bool; 3] = [|_| false, |_| true, |rank| rank % 3 == 1];
 
 fn sizes() -> impl Iterator<Item = usize> {
@@ -68,10 +69,10 @@ fn counts(size: usize) -> Vec<usize> {
     counts
 }
 
-/// Block lengths; a few are as good as many.
+/// Block lengths to test, in elements.
 const EACH: [usize; 4] = [0, 1, 2, 7];
 
-/// Returns all ranks as roots if there are few, or else some.
+/// Returns the roots to test: all ranks, or four of them if there are more than nine.
 fn roots(size: usize) -> Vec<usize> {
     if size <= 9 {
         return (0..size).collect();
@@ -83,7 +84,8 @@ fn members(size: usize) -> impl Iterator<Item = Member> {
     (0..size).map(move |rank| Member { rank, size })
 }
 
-/// Executes schedules. A panic names the algorithm and its parameters.
+/// Executes the schedules of all ranks, and checks that no input has changed. A panic names the
+/// algorithm and the number of ranks.
 fn play(name: &str, schedules: &[Schedule], memories: &mut [Memory<Made>]) {
     let before: Vec<Vec<Made>> = memories.iter().map(|memory| memory.input.clone()).collect();
     let size = schedules.len();
@@ -100,7 +102,8 @@ fn expect(name: &str, size: usize, rank: usize, is: &[Made], wanted: &[Made]) {
     assert_eq!(is, wanted, "{name} of {size}: what rank {rank} has");
 }
 
-/// Checks that all ranks have all contributions to all elements, reduced by the same tree.
+/// Checks that each result has the contributions of all ranks to all `elements`, and that all
+/// results are reduced by the same tree of operations.
 fn expect_reduced(name: &str, size: usize, elements: Range<usize>, results: &[&[Made]]) {
     for (rank, result) in results.iter().enumerate() {
         assert_eq!(result.len(), elements.len());
@@ -121,11 +124,11 @@ fn check_nothing(name: &str, schedules: &[Schedule], count: usize) {
     }
 }
 
-/// Checks that no rank leaves a barrier before it has received news, directly or indirectly, of
-/// every rank's arrival.
+/// Checks that no rank leaves a barrier before it knows from signals, received directly or passed
+/// on by other ranks, that every rank has arrived.
 fn check_barrier(name: &str, schedules: &[Schedule]) {
     let size = schedules.len();
-    // A signal passes on everything that its sender knows.
+    // A signal passes on which ranks have arrived, as far as its sender knows.
     let mut knows: Vec<u64> = (0..size).map(|rank| 1 << rank).collect();
     let mut steps = vec![0; size];
     let mut sent: Vec<Vec<(usize, usize, u64)>> = vec![Vec::new(); size];
@@ -193,12 +196,12 @@ fn check_broadcast(name: &str, schedules: &[Schedule], count: usize, root: usize
     }
 }
 
-/// Schedules of an algorithm with a root, given the count, the root, and whether the rank works in
-/// place.
+/// Algorithm with a root: builds a schedule from the member, the count, the root, and whether the
+/// rank works in place.
 type Rooted = fn(Member, usize, usize, bool) -> Schedule;
 type CheckRooted = fn(&str, &[Schedule], (usize, usize), bool);
 
-/// Checks algorithms for every size, root and count.
+/// Checks algorithms with a root for every size, root and count.
 fn rooted(algorithms: &[(&str, Rooted)], counts: fn(usize) -> Vec<usize>, check: CheckRooted) {
     for (name, algorithm) in algorithms {
         for size in sizes() {
@@ -216,11 +219,12 @@ fn rooted(algorithms: &[(&str, Rooted)], counts: fn(usize) -> Vec<usize>, check:
     }
 }
 
-/// Schedules of an algorithm without a root, given the count and whether the rank works in place.
+/// Algorithm without a root: builds a schedule from the member, the count, and whether the rank
+/// works in place.
 type Alike = fn(Member, usize, bool) -> Schedule;
 type CheckAlike = fn(&str, &[Schedule], usize, fn(usize) -> bool);
 
-/// Checks algorithms for every size and count.
+/// Checks algorithms without a root for every size and count.
 fn alike(algorithms: &[(&str, Alike)], counts: fn(usize) -> Vec<usize>, check: CheckAlike) {
     for (name, algorithm) in algorithms {
         // Algorithms with many messages are checked with fewer ranks.
@@ -242,7 +246,6 @@ fn alike(algorithms: &[(&str, Alike)], counts: fn(usize) -> Vec<usize>, check: C
     }
 }
 
-/// Returns the buffers of all ranks.
 fn memories(size: usize, of: impl Fn(usize) -> Memory<Made>) -> Vec<Memory<Made>> {
     (0..size).map(of).collect()
 }
@@ -323,7 +326,7 @@ fn a_gather_brings_all_blocks_to_the_root() {
     });
 }
 
-/// Returns an output of `size` blocks of which only the own one is set.
+/// Returns an output of `size` blocks in which only the rank's own block is set.
 fn with_own_block(rank: usize, size: usize, count: usize) -> Vec<Made> {
     let mut all = vec![Made::default(); size * count];
     all[rank * count..(rank + 1) * count].copy_from_slice(&own(rank, 0..count));
@@ -377,7 +380,8 @@ fn an_all_gather_brings_all_blocks_to_everyone() {
     });
 }
 
-/// Returns inputs with a block for each rank, and outputs of `room` elements unless in place.
+/// Returns the buffers of all ranks: inputs with one block for each rank, and outputs of `room`
+/// elements unless the rank works in place.
 fn blocks_for_all(
     (size, count): (usize, usize),
     room: usize,
