@@ -1,7 +1,7 @@
-//! Tables of text.
+//! Plain-text tables with aligned columns.
 
-/// Lays out rows in columns, the first row being the header. Leaves out columns that are empty but for their
-/// header, and trailing blanks.
+/// Formats rows as a table with aligned columns; the first row is the header. Leaves out columns that have
+/// nothing below their header, and trailing spaces.
 pub fn lay_out(rows: &[Vec<String>]) -> String {
     let count = rows.first().map_or(0, Vec::len);
     let cell = |row: &'_ Vec<String>, column: usize| row.get(column).cloned().unwrap_or_default();
@@ -20,7 +20,7 @@ pub fn lay_out(rows: &[Vec<String>]) -> String {
     rows.iter().map(line).collect()
 }
 
-/// Makes a row of these cells.
+/// Converts the texts of cells to a row for [`lay_out`].
 pub fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).to_vec()
 }

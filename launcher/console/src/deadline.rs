@@ -1,4 +1,4 @@
-//! Time limits in this process's async code.
+//! Time limits for async code. They restart if this process was suspended while it waited.
 
 use rlaunch_bootstrap::deadline;
 use std::future::Future;
@@ -6,8 +6,8 @@ use std::pin::pin;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// Time limit for several steps together. It restarts if this process was suspended meanwhile, because
-/// an answer may have arrived that was not read yet.
+/// Time limit that several steps of an operation share. It restarts if this process was suspended while it
+/// waited, because the answer may have arrived in that time without having been read.
 #[derive(Debug)]
 pub struct Deadline(deadline::Deadline);
 
@@ -16,22 +16,23 @@ fn now() -> std::time::Instant {
 }
 
 impl Deadline {
-    /// Starts a limit that is due in `limit`.
+    /// Starts a time limit that expires after `limit`.
     pub fn after(limit: Duration) -> Deadline {
         Deadline(deadline::Deadline::after(limit, now()))
     }
 
-    /// Checks for suspension at intervals, so that one that ends before the limit is due counts as well.
+    /// Makes the limit check for suspension every 250 ms. The limit then restarts even after a suspension
+    /// that ends before the limit expires.
     pub fn check_often(self) -> Deadline {
         Deadline(self.0.checked_every(deadline::CHECK_INTERVAL))
     }
 
-    /// Returns the time for all steps.
+    /// Returns the full length of the time limit.
     pub fn limit(&self) -> Duration {
         self.0.limit()
     }
 
-    /// Returns the time that is left; zero once it is due.
+    /// Returns the time until the limit expires; zero once it has expired.
     pub fn left(&self) -> Duration {
         self.0.due().saturating_duration_since(now())
     }
@@ -41,19 +42,20 @@ impl Deadline {
         self.0.restarts() > 0
     }
 
-    /// Excludes the time since `since`, which was spent waiting for a turn or for the user.
+    /// Extends the limit by the time since `since`, which the caller spent waiting for a permit or for the
+    /// user.
     pub fn exclude(&mut self, since: Instant) {
         self.0.exclude(since.into_std(), now());
     }
 
-    /// Starts the whole limit again.
+    /// Starts the full time limit again.
     pub fn restart(&mut self) {
         self.0.restart(now());
     }
 
     /// Returns once the limit has expired. May be cancelled and called again.
     pub async fn expired(&mut self) {
-        // The future never ends by itself.
+        // `pending` never completes, so `run` returns only when the limit expires.
         let _: Option<()> = self.run(std::future::pending()).await;
     }
 
@@ -62,8 +64,8 @@ impl Deadline {
         let mut future = pin!(future);
         loop {
             let output = timeout_at(self.0.next_check().into(), &mut future).await;
-            // Checked even if there is an output: a suspension that has just ended restarts the limit,
-            // so that the next step has its time as well.
+            // Checked even if `future` has completed: if this process was just suspended, the check
+            // restarts the limit, so that the next step does not time out at once.
             let has_expired = self.0.has_expired(now());
             match output {
                 Ok(output) => return Some(output),
@@ -74,7 +76,7 @@ impl Deadline {
     }
 }
 
-/// Runs `future` under a [`Deadline`] of its own; returns its output, or `None` if that expires first.
+/// Runs `future` with a new time limit; returns its output, or `None` if the limit expires first.
 pub async fn within<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
     Deadline::after(limit).run(future).await
 }

@@ -1,47 +1,47 @@
 //! Exit codes of rlaunch.
 //!
-//! The code of the first rank that failed is passed through; a rank that a signal killed gives
-//! 128 + signal. Codes of rlaunch's own:
+//! If a rank fails, rlaunch exits with the exit code of the first failed rank, or with 128 + the signal
+//! number if a signal killed that rank. The other exit codes are:
 //!
 //! | code | meaning |
 //! |---|---|
 //! | 0 | every rank succeeded |
 //! | 1 | a rank aborted the job |
-//! | 124 | `--timeout` |
-//! | 126, 127 | the program may not be executed, or was not found |
+//! | 124 | `--timeout` expired |
+//! | 126, 127 | the program cannot be executed, or was not found |
 //! | 129, 130, 143 | the user ended the job with SIGHUP, SIGINT or SIGTERM |
-//! | 141 | the reader of the output closed it |
-//! | 200 | usage, configuration, slots |
+//! | 141 | the process that reads rlaunch's output closed the pipe |
+//! | 200 | mistake in the command line, a configuration file or the number of slots |
 //! | 201 | a host was not reached, or refused the login |
 //! | 202 | the agent cannot run on a host |
-//! | 203 | a file or directory is missing |
+//! | 203 | a file or directory is missing on a host |
 //! | 204 | the nodes cannot connect to each other (rendezvous) |
-//! | 205 | RDMA does not connect the hosts under `--transport rdma`; a link is down, if that ends the job |
+//! | 205 | RDMA does not connect the hosts, with `--transport rdma`; or a link failed, with `--on-link-down kill` |
 //! | 206 | a node was lost |
-//! | 207 | several ranks run MPI without a server for it |
-//! | 210 | a bug in rlaunch |
+//! | 207 | a rank runs MPI without a process manager, so that each rank would be an MPI job of its own |
+//! | 210 | bug in rlaunch |
 
 use rlaunch_bootstrap::job::ExitStatus;
 use std::process::ExitCode;
 
-/// Exit code of the process.
+/// Exit code of the `rlaunch` process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit(pub u8);
 
 impl Exit {
-    /// Every rank succeeded, or the verb did.
+    /// Every rank succeeded; for a subcommand that runs no job, the subcommand succeeded.
     pub const SUCCESS: Exit = Exit(0);
     /// A rank aborted the job.
     pub const ABORTED: Exit = Exit(1);
-    /// `--timeout` expired; the code of timeout(1).
+    /// `--timeout` expired; the same code as that of timeout(1).
     pub const TIMEOUT: Exit = Exit(124);
-    /// The program may not be executed; the code of shells.
+    /// The program cannot be executed; shells use the same code.
     pub const NOT_EXECUTABLE: Exit = Exit(126);
-    /// The program was not found; the code of shells.
+    /// The program was not found; shells use the same code.
     pub const NOT_FOUND: Exit = Exit(127);
-    /// The reader of the output closed it: 128 + SIGPIPE.
+    /// The process that reads rlaunch's output closed the pipe: 128 + SIGPIPE.
     pub const READER_GONE: Exit = Exit(141);
-    /// A mistake in the command line, a configuration file or the count of slots.
+    /// Mistake in the command line, a configuration file or the number of slots.
     pub const USAGE: Exit = Exit(200);
     /// A host was not reached, or refused the login.
     pub const HOST: Exit = Exit(201);
@@ -51,21 +51,22 @@ impl Exit {
     pub const FILES: Exit = Exit(203);
     /// The nodes cannot connect to each other.
     pub const RENDEZVOUS: Exit = Exit(204);
-    /// RDMA does not connect the hosts under `--transport rdma`; or a link failed, with `--on-link-down kill`.
+    /// RDMA does not connect the hosts, with `--transport rdma`; or a link failed, with
+    /// `--on-link-down kill`.
     pub const MESH: Exit = Exit(205);
-    /// A node stopped answering or its agent died.
+    /// A node stopped answering, or its agent died.
     pub const NODE_LOST: Exit = Exit(206);
-    /// Several ranks run MPI without a server for it.
+    /// A rank runs MPI without a process manager, so that each rank would be an MPI job of its own.
     pub const SINGLETON: Exit = Exit(207);
-    /// A bug in rlaunch.
+    /// Bug in rlaunch.
     pub const BUG: Exit = Exit(210);
 
-    /// Makes the code that shells give to a signal: 128 + its number.
+    /// Returns the exit code that shells use for a process killed by `signal`: 128 + the signal number.
     pub fn signal(signal: i32) -> Exit {
         Exit(u8::try_from(128 + signal).unwrap_or(Exit::BUG.0))
     }
 
-    /// Makes the code for a rank's status.
+    /// Returns the exit code that passes on a rank's exit status.
     pub fn from_rank(status: ExitStatus) -> Exit {
         match status {
             ExitStatus::Code(code) => Exit(u8::try_from(code & 0xff).unwrap_or(1)),

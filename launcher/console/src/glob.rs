@@ -1,4 +1,4 @@
-//! Wildcard patterns, as in OpenSSH's files and in shells.
+//! Wildcard patterns of OpenSSH's configuration files and of shells.
 
 /// Tells whether `text` matches `pattern`: `*` stands for any text, `?` for any one character.
 pub fn matches(pattern: &str, text: &str) -> bool {
@@ -10,7 +10,8 @@ pub fn matches(pattern: &str, text: &str) -> bool {
     fits(&units.collect::<Vec<_>>(), text)
 }
 
-/// Tells whether `text` matches a comma-separated list: some pattern of it, and none after a `!`.
+/// Tells whether `text` matches a comma-separated list of patterns: at least one pattern without a leading
+/// `!`, and none of the patterns after a `!`.
 pub fn matches_list(list: &str, text: &str) -> bool {
     let mut found = false;
     for pattern in list.split(',') {
@@ -23,13 +24,14 @@ pub fn matches_list(list: &str, text: &str) -> bool {
     found
 }
 
-/// Tells whether a file name matches a glob(7) pattern, which has `[a-z]`, `[!a]` and `\*` as well.
+/// Tells whether a file name matches a glob(7) pattern. Besides `*` and `?`, the pattern may have classes,
+/// such as `[a-z]` and `[!a]`, and escaped characters, such as `\*`.
 pub fn matches_file_name(pattern: &str, name: &str) -> bool {
-    // A wildcard matches no leading dot.
+    // As in shells, a wildcard does not match a leading dot.
     (pattern.starts_with('.') || !name.starts_with('.')) && fits(&glob_units(pattern), name)
 }
 
-/// One element of a pattern.
+/// Element of a parsed pattern: `*`, `?`, a character, or a class such as `[!a-z]`.
 enum Unit {
     Any,
     One,
@@ -49,8 +51,8 @@ impl Unit {
     }
 }
 
-/// Matches each star with as little as possible and backtracks only to the last one, so that no pattern takes
-/// exponential time.
+/// Tells whether a parsed pattern matches the whole text. Each `*` matches as little as possible at first,
+/// and only the last `*` is extended after a mismatch, so that no pattern takes exponential time.
 fn fits(units: &[Unit], text: &str) -> bool {
     let text: Vec<char> = text.chars().collect();
     let (mut at, mut unit) = (0, 0);
@@ -95,11 +97,12 @@ fn glob_units(pattern: &str) -> Vec<Unit> {
     units
 }
 
-/// The class whose `[` has just been read, and what follows it.
+/// Parses the class at the beginning of `text`, which starts after the `[`. Returns the class and the text
+/// after it; `None` if no `]` ends the class.
 fn class(text: &str) -> Option<(Unit, &str)> {
     let inner = text.strip_prefix(['!', '^']);
     let (negated, inner) = (inner.is_some(), inner.unwrap_or(text));
-    // A `]` in first place is a member.
+    // A `]` in first place belongs to the class and does not end it.
     let first = inner.chars().next()?.len_utf8();
     let end = first + inner[first..].find(']')?;
     let mut ranges = Vec::new();

@@ -5,8 +5,8 @@
 //! | `exit`, `messages`, `progress`, `stdout`, `log` | exit codes; errors, warnings and progress on stderr; results on stdout; `-v` |
 //! | `text`, `columns`, `printable`, `redact` | counts, lists and ranges; tables; text of other programs made safe to print; command lines without secrets |
 //! | `shell`, `glob` | quoting for shells; patterns |
-//! | `deadline`, `prompt` | time limits that allow for suspension; open questions |
-//! | `open_files`, `process_env` | limit of open files; variables and directories of this process |
+//! | `deadline`, `prompt` | time limits that restart after a suspension; whether a question to the user is open |
+//! | `open_files`, `process_env` | limit of open files; environment variables and directories of this process |
 
 pub mod columns;
 pub mod deadline;

@@ -4,8 +4,9 @@ use std::io;
 use tracing::Level;
 use tracing_subscriber::EnvFilter;
 
-/// Starts logging, once per process. `verbose` counts `-v`: 1 logs info, 2 debug. `level` overrides it, and
-/// RLAUNCH_LOG, a filter of tracing, overrides both. Lines of a job carry its id.
+/// Starts logging to stderr; may be called once per process. `verbose` is the number of `-v` options: 0
+/// logs warnings, 1 also info, 2 also debug. `level` overrides `verbose`. The environment variable
+/// RLAUNCH_LOG, in the filter syntax of `tracing`, overrides both.
 pub fn to_stderr(verbose: u8, level: Option<Level>, json: bool) {
     let level = match (level, verbose) {
         (Some(level), _) => format!("rlaunch={level}"),
@@ -19,10 +20,11 @@ pub fn to_stderr(verbose: u8, level: Option<Level>, json: bool) {
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(!plain)
-        // Errors of logging would go to the same stderr that cannot be written.
+        // A failed write to stderr would be reported on stderr, where it would fail as well.
         .log_internal_errors(false)
         .with_target(false);
-    // Not `init`, which also installs a bridge for the `log` crate if any crate of the build enables that.
+    // `init` is not used, because it also installs a bridge for the `log` crate if any crate of the build
+    // enables that feature.
     let set = match json {
         true => tracing::subscriber::set_global_default(log.json().finish()),
         false => tracing::subscriber::set_global_default(log.finish()),

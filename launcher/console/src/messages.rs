@@ -1,5 +1,5 @@
-//! Messages of rlaunch on stderr: errors with details and hints, warnings, progress. They may quote other
-//! programs, so each passes through [`printable`].
+//! Messages of rlaunch on stderr: errors with details and hints, warnings, progress. Since messages may
+//! quote other programs, [`printable`] makes each of them safe for a terminal.
 
 use crate::exit::Exit;
 use crate::open_files;
@@ -10,43 +10,44 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
-/// Style of the word `warning:`.
+/// Style of the prefix `warning:`.
 pub const WARNING: Style = AnsiColor::Yellow.on_default().bold();
-/// Style of the word `hint:`.
+/// Style of the prefix `hint:`.
 pub const HINT: Style = AnsiColor::Cyan.on_default().bold();
 
 /// Error that ends the process: exit code, message, details and hints.
 #[derive(Debug)]
 pub struct Failed {
-    /// Exit code of the process.
+    /// Exit code of the `rlaunch` process.
     pub exit: Exit,
-    /// Message of one line; empty for a job that ends without one.
+    /// One-line message; if it is empty, nothing is printed.
     pub message: String,
-    /// Lines below the message.
+    /// Further lines, printed indented below the message.
     pub details: Vec<String>,
-    /// Lines on what to do, printed last.
+    /// Advice for the user, printed last, each line with the prefix `hint:`.
     pub hints: Vec<String>,
-    /// Whether the exit code is that of a rank.
+    /// Whether `exit` is the exit code of a rank and not one of rlaunch's own.
     pub by_rank: bool,
-    /// Whether the job may be restarted.
+    /// Whether `--max-restarts` restarts the job after this error, as after a failed rank or a lost node.
     pub may_restart: bool,
 }
 
 impl Failed {
-    /// Makes an error of one line.
+    /// Makes an error without details and hints.
     pub fn new(exit: Exit, message: impl Into<String>) -> Failed {
         let message = message.into();
         Failed { exit, message, details: vec![], hints: vec![], by_rank: false, may_restart: false }
     }
 
-    /// Makes an error of a typed one, with its causes on the same line.
+    /// Makes an error whose message joins `error` and its causes in one line. Adds a hint if the limit of
+    /// open files caused the error.
     pub fn from_error(exit: Exit, error: &dyn std::error::Error) -> Failed {
         let message = error_chain(error);
         let hint = open_files::hint(&message);
         Failed::new(exit, message).hint(hint)
     }
 
-    /// Adds a hint unless it is already there.
+    /// Adds a hint, unless it is `None` or already present.
     pub fn hint(mut self, hint: Option<impl Into<String>>) -> Failed {
         let hint = hint.map(Into::into).filter(|hint| !self.hints.contains(hint));
         self.hints.extend(hint);
@@ -69,10 +70,10 @@ impl Failed {
     }
 }
 
-/// Set by `--quiet`.
+/// Whether `--quiet` was given.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Suppresses everything but errors from now on.
+/// Suppresses all messages but errors from now on.
 pub fn set_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
@@ -81,7 +82,7 @@ fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// Prints a warning.
+/// Prints `message` with the prefix `warning:`.
 pub fn warn(message: &str) {
     if is_quiet() {
         return;
@@ -93,7 +94,7 @@ pub fn warn(message: &str) {
     );
 }
 
-/// Prints a line that begins with `rlaunch:`.
+/// Prints `message` with the prefix `rlaunch:`.
 pub fn info(message: &str) {
     if is_quiet() {
         return;
@@ -101,7 +102,7 @@ pub fn info(message: &str) {
     let _ = writeln!(anstream::stderr().lock(), "rlaunch: {}", printable::message(message));
 }
 
-/// Prints a line as it is.
+/// Prints `line` without a prefix.
 pub fn line(line: &str) {
     if is_quiet() {
         return;
@@ -109,7 +110,7 @@ pub fn line(line: &str) {
     let _ = writeln!(anstream::stderr().lock(), "{}", printable::message(line));
 }
 
-/// Prints options of other launchers that have no effect.
+/// Prints options that rlaunch accepts for compatibility with other launchers but ignores.
 pub fn ignored(words: &str) {
     if is_quiet() {
         return;
@@ -118,7 +119,7 @@ pub fn ignored(words: &str) {
         writeln!(anstream::stderr().lock(), "{HINT}ignored:{HINT:#} {}", printable::message(words));
 }
 
-/// Prints a hint.
+/// Prints `message` with the prefix `hint:`.
 pub fn hint(message: &str) {
     if is_quiet() {
         return;

@@ -1,6 +1,8 @@
-//! Limit of open files of this process. Many hosts take more than the usual soft limit of 1024, so it is raised
-//! as far as the hard limit allows. Programs that the launcher starts get the user's limit back, because
-//! select(2) fails with file numbers above 1023.
+//! Limit of open files of this process (RLIMIT_NOFILE).
+//!
+//! A job with many hosts needs more open files than the usual soft limit of 1024, so the launcher raises
+//! the soft limit, at most to the hard limit. Programs that the launcher starts get the original limit
+//! back, because programs that call select(2) fail with file descriptors above 1023.
 
 use crate::text;
 use nix::errno::Errno;
@@ -11,33 +13,37 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Files that the launcher opens apart from its hosts: streams, runtime, records, input files.
+/// Maximum number of files that the launcher opens whatever the number of hosts: standard streams, the
+/// async runtime, records, input files.
 const OWN: u64 = 32;
-/// Most files per host: with `--rsh` three pipes, the process, a name lookup and key files.
+/// Maximum number of open files per host. With `--rsh`, a host takes three pipes and a process; a name
+/// lookup and key files are open for a short time in addition.
 const PER_HOST: u64 = 8;
-/// Hard limit below which the launcher does not start.
+/// Minimum hard limit; the launcher does not start with a lower one.
 const REQUIRED: u64 = 10;
-/// Files that the launcher needs at least, apart from one per host; with fewer it warns.
+/// Minimum number of files that the launcher needs in addition to one per host. The launcher warns if the
+/// hard limit allows fewer files.
 const LEAST_OWN: u64 = 11;
 
-/// Soft limit at the start of this process, once it was raised.
+/// Soft limit that this process was started with; set once the limit has been raised.
 static ORIGINAL: OnceLock<u64> = OnceLock::new();
-/// Number of hosts, for hints.
+/// Number of hosts of the job, for the text of hints.
 static HOSTS: AtomicUsize = AtomicUsize::new(1);
 
-/// Hard limit that is too low to start.
+/// Hard limit of open files that is too low for the launcher to start.
 #[derive(Debug, thiserror::Error)]
 #[error("no more than {0} open files are allowed here")]
 pub struct LimitTooLow(u64);
 
 impl LimitTooLow {
-    /// Tells the user how to raise the limit.
+    /// Returns advice on how to raise the limit.
     pub fn hint(&self) -> String {
         raise_hint(1)
     }
 }
 
-/// Raises the soft limit for one host. Fails if the hard limit is too low for any job.
+/// Raises the soft limit to what a job with one host needs. Returns an error if the hard limit is too low
+/// for any job.
 pub fn require() -> Result<(), LimitTooLow> {
     raise(1);
     match getrlimit(Resource::RLIMIT_NOFILE) {
@@ -46,7 +52,8 @@ pub fn require() -> Result<(), LimitTooLow> {
     }
 }
 
-/// Raises the soft limit for `hosts` hosts. Returns a warning if the hard limit is too low for them.
+/// Raises the soft limit to what a job with `hosts` hosts needs. Returns a warning for the user if the hard
+/// limit is too low for that.
 #[must_use]
 pub fn raise_for(hosts: usize) -> Option<String> {
     HOSTS.store(hosts, Ordering::Relaxed);
@@ -59,7 +66,7 @@ fn raise(hosts: usize) {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
     let raised = wanted(hosts).min(hard);
     if soft < raised && setrlimit(Resource::RLIMIT_NOFILE, raised, hard).is_ok() {
-        // Only the first call sees the user's limit.
+        // Only the first call that raises the limit finds the user's own limit.
         let _ = ORIGINAL.set(soft);
     }
 }
@@ -81,16 +88,18 @@ fn too_low(hosts: usize, hard: u64) -> String {
     )
 }
 
-/// Makes a program start with the limit that this process was started with.
+/// Makes `command` start with the soft limit that this process itself was started with.
 pub fn restore(command: &mut Command) {
     if let Some(original) = ORIGINAL.get() {
         rlaunch_sys::limit_open_files(command, *original);
     }
 }
 
-/// Returns a hint if the text of an error, with its causes, says that no more files can be opened.
+/// Returns a hint if `error`, the text of an error with its causes, says that a limit of open files was
+/// reached.
 pub fn hint(error: &str) -> Option<String> {
-    // Texts are compared, because some causes are text by now, such as why a key was not used.
+    // Compares texts and not error codes, because some causes were converted to text before, such as the
+    // reason why a key was not used.
     let says = |errno: Errno| error.contains(&io::Error::from(errno).to_string());
     if says(Errno::ENFILE) {
         return Some(
@@ -116,7 +125,8 @@ fn raise_hint(hosts: usize) -> String {
     )
 }
 
-/// Returns the cause of an error of the C library, which does not report that it could open no file.
+/// Returns EMFILE in place of `error` if this process cannot open another file. Some functions of the C
+/// library, such as name lookup, do not report this cause themselves.
 pub fn cause(error: io::Error) -> io::Error {
     let is_limit = |error: &io::Error| error.raw_os_error() == Some(Errno::EMFILE as i32);
     File::open("/dev/null").err().filter(is_limit).unwrap_or(error)

@@ -1,35 +1,36 @@
 //! Text of other programs, made safe for a terminal.
 //!
-//! A message may quote a host, its shell, its sshd, a command or a file. Such text can contain escapes that
-//! write the clipboard or the title, characters that reverse a line, or a thousand lines. Messages pass
-//! through here, so that these are visible and have no effect. The output of ranks does not: it is passed
-//! on unchanged.
+//! A message may quote text from a host, a command or a file. Such text can contain escape sequences that
+//! change the clipboard or the window title, characters that reverse the direction of a line, or a thousand
+//! lines. The functions here make such characters visible and shorten long text. The output of ranks does
+//! not pass through here: it is printed unchanged.
 
 use rlaunch_bootstrap::shell_safe::is_invisible;
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Longest quote of another program, in characters.
+/// Maximum length of text quoted from another program, in characters.
 pub const LONGEST_QUOTE: usize = 300;
-/// Longest line of a message, in characters; an RSA key of 16384 bits is shorter.
+/// Maximum length of a line of a message, in characters; even an RSA key of 16384 bits is shorter.
 const LONGEST_LINE: usize = 4096;
 
-/// Returns the first line of another program's text, shortened and trimmed.
+/// Returns the first line of another program's text: without spaces at its ends, shortened to
+/// [`LONGEST_QUOTE`], and escaped.
 pub fn first_line(text: &str) -> String {
     let text = text.trim();
     let first = text.lines().next().unwrap_or_default();
     escaped(&bounded(first.trim_end(), LONGEST_QUOTE)).into_owned()
 }
 
-/// Escapes invisible characters other than tabs and line breaks, in text of any length; "\r\n" becomes "\n".
-/// JSON keeps its meaning, since "\u202e" in its strings is that character.
+/// Escapes invisible characters other than tabs and line breaks, in text of any length; `"\r\n"` becomes
+/// `"\n"`. JSON text keeps its meaning, because escapes such as `\u202e` are valid in JSON strings.
 pub fn text(text: &str) -> Cow<'_, str> {
     if text.lines().all(|line| !line.contains(is_escaped)) && !text.contains('\r') {
         return Cow::Borrowed(text);
     }
     let shown = |line: &str| {
         let (line, end) = match line.strip_suffix('\n') {
-            // Windows line ends.
+            // Windows line ends in `"\r\n"`.
             Some(line) => (line.strip_suffix('\r').unwrap_or(line), "\n"),
             None => (line, ""),
         };
@@ -38,8 +39,8 @@ pub fn text(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.split_inclusive('\n').map(shown).collect())
 }
 
-/// Shortens and escapes the lines of a message. Later lines are indented, so that none looks like a message of
-/// its own.
+/// Shortens and escapes each line of a message. Lines after the first are indented, so that quoted text
+/// cannot look like a separate message.
 pub fn message(words: &str) -> String {
     let mut lines = words.split('\n').map(|line| bounded(line, LONGEST_LINE));
     let mut joined = lines.next().unwrap_or_default().into_owned();
@@ -57,8 +58,9 @@ fn bounded(line: &str, most: usize) -> Cow<'_, str> {
     }
 }
 
-/// Writes an ASCII control character as `\x1b`, any other invisible one as `\u202e`, a form that JSON reads. JSON
-/// text contains no raw ASCII control characters.
+/// Replaces ASCII control characters other than tabs by escapes such as `\x1b`, and other invisible
+/// characters by escapes such as `\u202e`, which are also valid in JSON. The form `\x1b` does not occur in
+/// JSON text, which has no unescaped ASCII control characters.
 fn escaped(line: &str) -> Cow<'_, str> {
     if !line.contains(is_escaped) {
         return Cow::Borrowed(line);
@@ -92,7 +94,7 @@ mod tests {
     fn escapes_are_seen_and_do_nothing() {
         let clipboard = "\u{1b}]52;c;eA==\u{7}";
         assert_eq!(first_line(clipboard), "\\x1b]52;c;eA==\\x07");
-        // One letter of C1 is the same, in which some terminals believe.
+        // The single C1 control character U+009D begins the same sequence on some terminals.
         assert_eq!(first_line("\u{9d}52;c;eA==\u{9c}"), "\\u009d52;c;eA==\\u009c");
         assert_eq!(first_line("a\u{202e}b\u{2066}c\u{7f}"), "a\\u202eb\\u2066c\\u007f");
         assert_eq!(first_line("\u{e0041}"), "\\udb40\\udc41");

@@ -1,4 +1,4 @@
-//! Reports on stderr during waits of more than a second.
+//! Progress lines on stderr during waits of more than a second.
 
 use super::prompt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,17 +6,18 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tracing::Instrument;
 
-/// Times at which a line is printed, in seconds from the start of the wait.
+/// Times at which a progress line is printed, in seconds since the start of the wait.
 const REPORT_AT: [u64; 6] = [1, 3, 10, 30, 60, 120];
-/// Number of names in a line.
+/// Maximum number of names in a progress line.
 const NAMED: usize = 6;
 
-/// Hosts or tasks that are awaited, each with its stage.
+/// Hosts or tasks that the launcher is waiting for, each with its current stage, such as `connecting`.
+/// Clones share the list.
 #[derive(Clone)]
 pub struct Progress(Arc<Mutex<Vec<(String, &'static str)>>>);
 
 impl Progress {
-    /// Lists `names`, each with the stage that it is in.
+    /// Starts a list of `names`, all in the same stage.
     pub fn new(names: impl Iterator<Item = String>, stage: &'static str) -> Progress {
         Progress(Arc::new(Mutex::new(names.map(|name| (name, stage)).collect())))
     }
@@ -29,12 +30,12 @@ impl Progress {
         }
     }
 
-    /// Removes `name`, which is no longer awaited.
+    /// Removes `name` from the list.
     pub fn done(&self, name: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|(n, _)| n != name);
     }
 
-    /// Lists those that are awaited: `c (agent not started), d (connecting)`.
+    /// Returns the names in the list with their stages: `c (agent not started), d (connecting)`.
     pub fn pending(&self) -> String {
         let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut named: Vec<String> =
@@ -45,8 +46,9 @@ impl Progress {
         named.join(", ")
     }
 
-    /// Runs all tasks at once, each under one of the names, which is done when the task is. Reports the
-    /// pending names if that takes long. Returns the results in the order of `tasks`.
+    /// Runs all tasks concurrently; each has a name, which leaves the list when the task ends. Prints
+    /// progress lines with the remaining names if the tasks take long. Returns the results in the order of
+    /// `tasks`.
     pub async fn run_all<T, F>(&self, tasks: impl IntoIterator<Item = (String, F)>) -> Vec<T>
     where
         T: Send + 'static,
@@ -55,6 +57,9 @@ impl Progress {
         let mut running = JoinSet::new();
         for (index, (name, task)) in tasks.into_iter().enumerate() {
             let progress = self.clone();
+            // Without the box, each future around a task would hold it twice, before and during its run:
+            // 50 KB for a host that is being connected.
+            let task = Box::pin(task);
             let task = async move {
                 let result = task.await;
                 progress.done(&name);
@@ -67,7 +72,8 @@ impl Progress {
         results.into_iter().map(|(_, result)| result).collect()
     }
 
-    /// Runs `work`, and prints now and then what it waits for, unless the user is being asked.
+    /// Runs `work`. Prints a progress line with the remaining names after 1, 3, 10, 30, 60 and 120 seconds,
+    /// unless a question to the user is open.
     pub async fn report_while<T>(&self, work: impl Future<Output = T>) -> T {
         let started = Instant::now();
         let mut work = std::pin::pin!(work);

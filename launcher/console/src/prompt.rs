@@ -1,15 +1,15 @@
-//! Questions to the user that are open, during which nothing else is printed.
+//! Questions to the user that are not answered yet. No progress line is printed during a question.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Question without an answer yet. Dropping it ends the question.
+/// Open question to the user. Dropping the value ends the question.
 #[derive(Debug)]
 pub struct Prompt(());
 
 impl Prompt {
-    /// Notes that a question is open.
+    /// Marks a question as open until the returned value is dropped.
     pub fn begin() -> Prompt {
         OPEN.fetch_add(1, Ordering::Relaxed);
         Prompt(())
@@ -22,7 +22,7 @@ impl Drop for Prompt {
     }
 }
 
-/// Tells whether a question is open.
+/// Tells whether any question to the user is open.
 pub fn is_open() -> bool {
     OPEN.load(Ordering::Relaxed) > 0
 }

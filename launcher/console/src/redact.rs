@@ -3,18 +3,19 @@
 use rlaunch_bootstrap::env::{is_secret, redacted, redacted_value};
 use std::ffi::OsString;
 
-/// Options of mpiexec that take a variable and its value as two words.
+/// Options of mpiexec that are followed by the name and the value of a variable, as two words.
 const VARIABLES: [&str; 3] = ["-env", "-genv", "--genv"];
 
-/// Replaces values whose names suggest a secret: `-x API_KEY=…`, `--env=API_KEY=…`, `--token=…`, and the word
-/// after `--token`, `-token` or `-genv API_KEY`; also passwords in URLs.
+/// Replaces secret values in a command line. A value is secret if its name suggests that, as in
+/// `-x API_KEY=…`, `--env=API_KEY=…`, `--token=…`, `--token …`, `-token …` or `-genv API_KEY …`; passwords
+/// in URLs are secret as well.
 pub fn without_secrets(words: &[OsString]) -> Vec<String> {
     let mut kept: Vec<String> = Vec::with_capacity(words.len());
     let (mut is_value, mut of_variable) = (false, false);
     for word in words {
         let word = word.to_string_lossy();
         let is_variable = kept.last().is_some_and(|last| VARIABLES.contains(&last.as_str()));
-        // `-xNAME` takes its value from the environment, and the program follows.
+        // `-xNAME` takes its value from the environment, and the next word is the program.
         let is_option = word.len() > 2 && word.starts_with('-') && !word.starts_with("-x");
         let can_name = is_option || is_variable;
         let names_secret = can_name && !word.contains('=') && is_secret(&word);

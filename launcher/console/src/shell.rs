@@ -1,11 +1,12 @@
-//! Words quoted for shells.
+//! Quoting of words for shells.
 
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 
-/// Quotes a word for display and for pasting into a shell; a plain word stays as it is. The result is a single
-/// line: control characters and invalid UTF-8 are escaped in `$'…'`, which bash, zsh and ksh read.
+/// Quotes a word for display and for pasting into a shell; a word without special characters stays as it
+/// is. The result is a single line: control characters and invalid UTF-8 are escaped in `$'…'`, which bash,
+/// zsh and ksh understand.
 pub fn quoted(word: &OsStr) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=+@%^".contains(c);
     match word.to_str() {
@@ -15,7 +16,7 @@ pub fn quoted(word: &OsStr) -> String {
     }
 }
 
-/// Quotes text as one word of any POSIX shell, for scripts; it may span lines.
+/// Quotes text as one word for any POSIX shell, for use in scripts. The result may have several lines.
 pub fn quoted_posix(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }

@@ -1,20 +1,20 @@
-//! Text that a verb was asked for, on stdout. A reader that has closed the pipe has what it wanted, so a
-//! failed write is no error of the verb.
+//! Results of subcommands, on stdout. Failed writes are ignored: a program that has closed the pipe has
+//! read all it wanted, so the subcommand has not failed.
 
 use crate::printable;
 use std::io::Write;
 
-/// Prints text that may quote other programs: invisible characters are spelled out.
+/// Prints text that may quote other programs, with invisible characters escaped.
 pub fn print(text: &str) {
     write(printable::text(text).as_bytes());
 }
 
-/// Writes bytes as they are.
+/// Writes bytes unchanged.
 pub fn write(bytes: &[u8]) {
     let _ = std::io::stdout().lock().write_all(bytes);
 }
 
-/// Prints text with escapes for colours, which are left out where the stream does not take them.
+/// Prints text with escape sequences for colours, which are removed if stdout does not support colours.
 pub fn print_styled(text: &str) {
     let _ = anstream::stdout().lock().write_all(text.as_bytes());
 }

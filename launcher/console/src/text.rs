@@ -1,18 +1,18 @@
-//! Numbers, lists and names as sentences and tables show them.
+//! Numbers, lists and names, formatted for messages and tables.
 
 use std::fmt::Write;
 
-/// Number of items up to which [`list`] names them all.
+/// Maximum number of items that [`list`] names.
 const LISTED: usize = 8;
-/// Edits by which a mistyped name may differ from the one that is suggested.
+/// Maximum edit distance between a mistyped name and the name that is suggested instead.
 const EDITS: usize = 2;
 
-/// Returns a number with its noun: `1 host`, `2 hosts`, `3 processes`.
+/// Returns a number with its noun, in singular or plural: `1 host`, `2 hosts`, `3 processes`.
 pub fn count(number: usize, noun: &str) -> String {
     format!("{number} {}", plural(number, noun))
 }
 
-/// Returns the noun as it follows `number`.
+/// Returns `noun` in singular if `number` is 1, else in plural.
 pub fn plural(number: usize, noun: &str) -> String {
     match number {
         1 => noun.to_owned(),
@@ -21,7 +21,8 @@ pub fn plural(number: usize, noun: &str) -> String {
     }
 }
 
-/// Joins items to `a, b, c`; of more than 8 it names the first 8 and adds `and 12 more`.
+/// Joins items: `a, b, c`. If there are more than 8, names the first 8 and adds `and 12 more`, the number
+/// of other items.
 pub fn list<T: ToString>(items: &[T]) -> String {
     let mut shown: Vec<String> = items.iter().take(LISTED).map(ToString::to_string).collect();
     if items.len() > LISTED {
@@ -30,8 +31,8 @@ pub fn list<T: ToString>(items: &[T]) -> String {
     shown.join(", ")
 }
 
-/// Joins ascending numbers to ranges, `0-2,5`; after `most` ranges it adds `and 60 more`, a count of the
-/// numbers that it leaves out.
+/// Writes ascending numbers as ranges: `0-2,5`. Writes at most `most` ranges, then `and 60 more`, the
+/// number of numbers left out.
 pub fn ranges(numbers: impl IntoIterator<Item = u32>, most: usize) -> String {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for number in numbers {
@@ -52,18 +53,19 @@ pub fn ranges(numbers: impl IntoIterator<Item = u32>, most: usize) -> String {
     text
 }
 
-/// Returns a number of bytes in MiB with one decimal: `7.8 MiB`.
+/// Formats a number of bytes in MiB, with one decimal place: `7.8 MiB`.
 pub fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
-/// Finds the known name that a mistyped one may mean.
+/// Finds the known name that a mistyped one may mean; see [`nearest_by`].
 pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     nearest_by(typed, known, |name| name)
 }
 
-/// Finds the candidate whose `name` a mistyped one may mean: one that differs by 2 edits at most, or
-/// begins with it.
+/// Finds the candidate whose name is nearest to the mistyped name `typed`: it differs by at most 2 edits,
+/// or begins with `typed` if that has at least 3 bytes. `None` if there is no such candidate. `name`
+/// returns the name of a candidate.
 pub fn nearest_by<T>(
     typed: &str,
     candidates: impl IntoIterator<Item = T>,

@@ -1,7 +1,8 @@
-//! TCP listener for agents whose shell gives them no stdin, and for hosts that fetch the agent.
+//! TCP listener for agents that get no stdin from their shell, and for hosts that download the agent's
+//! executable.
 //!
-//! It opens when the first command line names its addresses, which precedes the start of an agent. That
-//! command line holds no secret: see [`rlaunch_bootstrap::security::callback`].
+//! The listener opens on first use, when the launcher writes the listener's addresses into the command line
+//! for an agent. The command line has no secrets: see [`rlaunch_bootstrap::security::callback`].
 
 mod listener;
 #[cfg(test)]
@@ -22,52 +23,55 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use tokio::net::{TcpListener, TcpSocket};
 
-/// Upper limit of addresses in a command line.
+/// Maximum number of the listener's addresses in a command line.
 const MAX_NAMED: usize = 4;
-/// Upper limit of addresses to listen on.
+/// Maximum number of addresses on which the launcher listens.
 const MAX_ADDRESSES: usize = 32;
-/// Backlog of listen(2): agents that connect at the same moment.
+/// Backlog of listen(2): maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 
 /// Callback listener of a job, opened on first use.
 pub(crate) struct Callbacks {
     choice: Choice,
     ports: PortRange,
-    /// `None` inside if no address can be listened on.
+    /// Listener, once it was opened; the inner value is `None` if no address can be listened on.
     listener: OnceLock<Option<CallbackListener>>,
 }
 
 impl Callbacks {
-    /// Prepares a listener on ports of this range and addresses that `choice` allows.
+    /// Prepares a listener on addresses that `choice` allows and on ports in the range `ports`. It is not
+    /// opened yet.
     pub(crate) fn new(choice: Choice, ports: PortRange) -> Callbacks {
         Callbacks { choice, ports, listener: OnceLock::new() }
     }
 
-    /// Returns the range of ports.
     pub(crate) fn ports(&self) -> PortRange {
         self.ports
     }
 
-    /// Returns the agent's arguments `--callback ADDRESS[,ADDRESS…] KEY NODE`, or `None` if nothing can
-    /// listen. `local` is the address from which this machine reached the host.
+    /// Returns the agent's arguments `--callback ADDRESS[,ADDRESS…] KEY NODE`; `None` if no listener can be
+    /// opened. `local` is this machine's address on the connection to the host.
     ///
     /// # Panics
     ///
-    /// Outside a Tokio runtime.
+    /// Panics outside a Tokio runtime.
     pub(crate) fn words(&self, node: NodeId, local: Option<IpAddr>) -> Option<String> {
         let listener = self.listener()?;
         let addresses = named(listener.addresses(), local).join(",");
         (!addresses.is_empty()).then(|| format!("--callback {addresses} {} {node}", listener.key()))
     }
 
-    /// Serves a file to hosts that request its hash; returns the addresses, none if nothing can listen.
+    /// Permits hosts to download `file`, which they request by its SHA-256. Returns the addresses of the
+    /// listener; none if no listener can be opened. `local` is this machine's address on the connection to
+    /// the host.
     pub(crate) fn serve(&self, file: &Arc<AgentFile>, local: Option<IpAddr>) -> Vec<String> {
         let Some(listener) = self.listener() else { return Vec::new() };
         listener.serve(file);
         named(listener.addresses(), local)
     }
 
-    /// Accepts a connection from the agent of `node`, which announced this key.
+    /// Permits the agent of `node`, which announced the public key `key`, to connect. `None` if no listener
+    /// can be opened.
     pub(crate) fn expect(&self, node: NodeId, key: PublicKey) -> Option<PendingCallback> {
         Some(self.listener()?.expect(node, key))
     }
@@ -90,12 +94,13 @@ impl Callbacks {
     }
 }
 
-/// Writes addresses for a command line: first the one by which the host was reached.
+/// Formats the listener's addresses for a command line. The address `local`, from which the host was
+/// reached, comes first.
 fn named(listening: &[SocketAddr], local: Option<IpAddr>) -> Vec<String> {
     let local = local.map(|local| local.to_canonical());
     let is_local = |address: &&SocketAddr| Some(address.ip()) == local;
     let first = listening.iter().filter(is_local);
-    // On another host loopback would lead to that host itself.
+    // On another host, a loopback address leads to that host itself.
     let elsewhere = |address: &&SocketAddr| !address.ip().is_loopback();
     let others = listening.iter().filter(|address| !is_local(address)).filter(elsewhere);
     first.chain(others).take(MAX_NAMED).copied().map(address_word).collect()
@@ -121,7 +126,7 @@ fn listen(address: IpAddr, range: PortRange) -> std::io::Result<TcpListener> {
     Err(refused)
 }
 
-/// Lists this machine's addresses, including loopback, without link-local ones.
+/// Lists this machine's IP addresses, with loopback addresses and without link-local ones.
 fn own_addresses() -> Vec<InterfaceAddress> {
     let mut found = Vec::new();
     for entry in getifaddrs().into_iter().flatten() {

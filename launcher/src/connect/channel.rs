@@ -1,5 +1,5 @@
-//! The byte stream to an agent: an SSH channel, the pipes of a process on this machine, or a TCP
-//! connection that the agent made because its stdin carries nothing.
+//! Byte stream to an agent: an SSH channel, the pipes of a process on this machine, or a TCP connection
+//! that the agent opened because nothing arrives on its stdin.
 
 use crate::connect::callback::AgentCallback;
 use bytes::{Bytes, BytesMut};
@@ -23,14 +23,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 
-/// Time limit for a local process to write its last diagnostics, and to exit, after its stdout ended.
+/// Time limit for the rest of a process's stderr, and separately for the process's exit, after the process
+/// has closed its stdout.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Bytes from the remote command.
 #[derive(Debug)]
 pub(crate) enum Incoming {
     Data(Bytes),
-    /// Standard error: messages of a shell or of a failing agent.
+    /// Standard error: messages of a shell, or of an agent that fails.
     Diagnostics(Bytes),
 }
 
@@ -40,37 +41,38 @@ pub(crate) struct AgentChannel {
     pub(crate) writer: AgentWriter,
 }
 
-/// Incoming direction of an [`AgentChannel`].
+/// Receiving half of an [`AgentChannel`].
 pub(crate) enum AgentReader {
     Ssh(ChannelReadHalf, CommandStatus),
     Local(Box<LocalAgent>),
     Callback(Box<CallbackReader>),
 }
 
-/// Reader of a callback connection, and of the command that started the agent, whose standard error and
-/// end still matter.
+/// Reader of a callback connection. It also reads from the command that started the agent, for the
+/// command's stderr and its end.
 pub(crate) struct CallbackReader {
-    /// `None` once the connection has ended.
+    /// Receiving half of the TCP connection; `None` once the connection has ended.
     tcp: Option<OwnedReadHalf>,
     conversation: SharedStream,
     /// Received bytes that are not decrypted yet.
     received: BytesMut,
-    /// Decrypted bytes to return first.
+    /// Decrypted bytes that were not returned yet.
     heard: Vec<u8>,
     command: AgentReader,
     command_ended: bool,
 }
 
-/// A process on this machine: an agent, or an `--rsh` command that leads to one.
+/// Process on this machine: an agent, or an `--rsh` command that starts an agent on a host.
 pub(crate) struct LocalAgent {
     child: Child,
     stdout: Option<ChildStdout>,
     stderr: Option<ChildStderr>,
-    /// Exit status of an `--rsh` command; `None` for a local agent.
+    /// Receives the exit status of an `--rsh` command; `None` for an agent, because its exit status is not
+    /// needed.
     ending: Option<CommandStatus>,
 }
 
-/// Outgoing direction of an [`AgentChannel`].
+/// Sending half of an [`AgentChannel`].
 pub(crate) enum AgentWriter {
     Ssh(ChannelWriteHalf<Msg>),
     Local(Option<ChildStdin>),
@@ -81,7 +83,8 @@ pub(crate) enum AgentWriter {
 pub(crate) struct CallbackWriter {
     tcp: OwnedWriteHalf,
     conversation: SharedStream,
-    /// Stdin of the command that started the agent. Nothing reads it, but its end would end the agent.
+    /// Stdin of the command that started the agent. It stays open although nothing is read from it, because
+    /// closing it would end the agent.
     command: AgentWriter,
 }
 
@@ -100,14 +103,15 @@ impl CommandStatus {
 }
 
 impl AgentChannel {
-    /// Wraps an SSH channel whose command was accepted.
+    /// Wraps an SSH channel on which the server has accepted a command. `ending` receives the command's
+    /// exit status.
     pub(crate) fn over_ssh(channel: Channel<Msg>, ending: CommandStatus) -> AgentChannel {
         let (reader, writer) = channel.split();
         AgentChannel { reader: AgentReader::Ssh(reader, ending), writer: AgentWriter::Ssh(writer) }
     }
 
-    /// Starts the agent at `path` on this machine. With `bare` it gets only those variables of this
-    /// shell that a login on another host would set by itself.
+    /// Starts the agent at `path` on this machine. If `bare` is true, the agent inherits only environment
+    /// variables that every host sets by itself, such as PATH.
     pub(crate) fn local(path: &Path, bare: bool) -> io::Result<AgentChannel> {
         let mut command = Command::new(path);
         command.arg("agent");
@@ -119,7 +123,8 @@ impl AgentChannel {
         AgentChannel::start(command, None)
     }
 
-    /// Starts an `--rsh` command. Dropping the reader ends it and its process group.
+    /// Starts an `--rsh` command; `ending` receives its exit status. Dropping the reader sends SIGTERM to
+    /// the command's process group.
     pub(crate) fn over_child(command: Command, ending: CommandStatus) -> io::Result<AgentChannel> {
         AgentChannel::start(command, Some(ending))
     }
@@ -130,7 +135,7 @@ impl AgentChannel {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // A group of its own, so that Ctrl-C reaches only the launcher.
+            // A separate process group, so that Ctrl-C on the terminal reaches only the launcher.
             .process_group(0)
             .spawn()?;
         let missing = || io::Error::other("no pipe to the agent");
@@ -143,7 +148,8 @@ impl AgentChannel {
         })
     }
 
-    /// Replaces the stream by the connection that the agent made.
+    /// Switches to the TCP connection that the agent opened. The stream to the command that started the
+    /// agent stays open.
     pub(crate) fn over_callback(self, called: AgentCallback) -> AgentChannel {
         let AgentCallback { tcp, conversation, heard } = called;
         let (reading, writing) = tcp.into_split();
@@ -173,18 +179,19 @@ impl AgentReader {
         match self {
             AgentReader::Ssh(channel, ending) => next_of_ssh(channel, ending).await,
             AgentReader::Local(agent) => agent.next().await,
-            // Boxed, since the future contains that of another reader.
+            // Boxed, because a callback reader contains another reader, which makes the future recursive.
             AgentReader::Callback(call) => Box::pin(call.next()).await,
         }
     }
 
-    /// Waits until a local process has exited; a remote one ended with its channel.
+    /// Waits until a process on this machine has exited. Over SSH there is nothing to wait for, since the
+    /// command has ended with its channel.
     pub(crate) async fn reap(self) {
         match self {
             AgentReader::Ssh(..) => {}
             AgentReader::Local(mut agent) => match agent.ending {
                 None => drop(agent.child.wait().await),
-                // A process that lingers is killed on drop.
+                // If the command does not exit in time, it receives SIGTERM when `agent` is dropped.
                 Some(_) => drop(tokio::time::timeout(EXIT_TIMEOUT, agent.child.wait()).await),
             },
             AgentReader::Callback(call) => Box::pin(call.command.reap()).await,
@@ -212,7 +219,7 @@ impl CallbackReader {
                     Some(Incoming::Diagnostics(words)) => {
                         return Some(Incoming::Diagnostics(words));
                     }
-                    // Output of ranks comes by the connection; this is noise of the shell.
+                    // The agent sends everything by TCP, so stdout has only messages of the shell.
                     Some(Incoming::Data(_)) => {}
                     None => self.command_ended = true,
                 },
@@ -221,8 +228,8 @@ impl CallbackReader {
         }
     }
 
-    /// Shuts the connection down. The agent waits for that before it exits, as proof that all its frames
-    /// have been read.
+    /// Shuts the TCP connection down. The agent waits for the shutdown before it exits, because the
+    /// shutdown proves that the launcher has read all frames.
     fn hang_up(&mut self) {
         if let Some(tcp) = self.tcp.take() {
             let _ = shutdown(tcp.as_ref().as_raw_fd(), Shutdown::Both);
@@ -230,7 +237,8 @@ impl CallbackReader {
     }
 }
 
-/// Reads encrypted packets; returns the number of bytes, 0 at the end. Cancel-safe.
+/// Reads encrypted bytes into `buffer`. Returns their number; 0 at the end of the stream or after an error.
+/// Cancel-safe.
 async fn read_packets(tcp: Option<&mut OwnedReadHalf>, buffer: &mut BytesMut) -> usize {
     buffer.reserve(64 << 10);
     match tcp {
@@ -293,7 +301,7 @@ impl LocalAgent {
 
 impl Drop for LocalAgent {
     fn drop(&mut self) {
-        // `id` is `None` once the process was waited for, so the number cannot be another process's.
+        // `id` returns `None` once the process was reaped, so the number cannot belong to another process.
         let group = self.child.id().filter(|_| self.ending.is_some());
         if let Some(group) = group.and_then(|id| i32::try_from(id).ok()) {
             let _ = killpg(Pid::from_raw(group), Signal::SIGTERM);
@@ -301,7 +309,7 @@ impl Drop for LocalAgent {
     }
 }
 
-/// Reads from a stream if there is one; otherwise never resolves.
+/// Reads from stderr; returns 0 at its end or after an error. Never completes if `stderr` is `None`.
 async fn read_some(stderr: &mut Option<ChildStderr>, buffer: &mut BytesMut) -> usize {
     match stderr {
         Some(stderr) => stderr.read_buf(buffer).await.unwrap_or(0),

@@ -1,5 +1,6 @@
-//! Cleanup on a host whose agent was lost: `rlaunch-worker reap`, run over a second channel of the same
-//! connection, ends the ranks, and a hanging agent as well.
+//! Cleanup on a host after its agent was lost. The command `rlaunch-worker reap` ends the ranks, and also
+//! the agent if the agent hangs. The launcher runs the command over a second channel of the connection to
+//! the host.
 
 use crate::connect::channel::{AgentChannel, CommandStatus, Incoming};
 use crate::connect::connector::{AgentLocation, CONTAINER_GONE, HostConnection, RemoteCommand};
@@ -9,44 +10,45 @@ use rlaunch_console::deadline;
 use std::time::Duration;
 use tokio::process::Command;
 
-/// Time limit of the cleanup, beyond the grace of the ranks.
+/// Time limit of the cleanup, in addition to the grace of the ranks.
 const REAP_TIMEOUT: Duration = Duration::from_secs(3);
-/// Time limit for the first output from a host that fell silent; without any, the host is lost as well.
+/// Time limit for the first output of the cleanup if nothing was received from the agent for too long.
+/// Without output in this time, the host counts as unreachable.
 const FIRST_OUTPUT_TIMEOUT: Duration = Duration::from_millis(1500);
-/// Time that a hanging agent gets to end its ranks itself, beyond their grace.
+/// Time, in addition to the ranks' grace, in which an agent that hangs may still end its ranks itself.
 const AGENT_SLACK: Duration = Duration::from_millis(300);
 
 /// Outcome of the cleanup on a host.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum CleanupOutcome {
-    /// All remains of the job were removed; the text is the report of the host.
+    /// Nothing of the job is left on the host; contains the host's report.
     Clean(String),
-    /// The listed processes could not be ended.
+    /// Some processes of the job could not be ended; contains their names.
     Left(String),
-    /// The host's last line of output was not a report.
+    /// The last line of output from the host, contained here, is not a report.
     Unclear(String),
     /// The host did not answer.
     Unreachable,
 }
 
-/// A lost agent, with what its cleanup needs.
+/// Lost agent, with the data that the cleanup on its host needs.
 pub(crate) struct LostAgent<'a> {
-    /// Connection to the host; `None` for this machine.
+    /// Connection to the host; `None` if the host is this machine.
     pub(crate) route: Option<&'a HostConnection>,
     /// Location of the agent's executable on the host.
     pub(crate) agent: &'a AgentLocation,
     pub(crate) job: JobId,
-    /// Process ids of the agent and of its guardian, which may be cleaning up already.
+    /// Process ids of the agent and of its guardian. The guardian may be cleaning up already.
     pub(crate) processes: [u32; 2],
-    /// Grace of the ranks between TERM and KILL.
+    /// Time between SIGTERM and SIGKILL for the ranks.
     pub(crate) grace: Duration,
-    /// Whether the agent fell silent while its channel stayed open.
+    /// Whether the agent was lost because nothing was received from it, although its channel stayed open.
     pub(crate) is_silent: bool,
 }
 
 impl LostAgent<'_> {
-    /// Ends the remains of the job on the host, with the ranks' grace until `at_once` resolves and
-    /// without it from then on.
+    /// Ends the processes of the job on the host. The processes have the grace between SIGTERM and SIGKILL.
+    /// If `at_once` resolves first, a second cleanup kills the remaining processes without grace.
     pub(crate) async fn clean_up(&self, at_once: impl Future<Output = ()>) -> CleanupOutcome {
         if self.route.is_some_and(|route| !route.is_open()) {
             return CleanupOutcome::Unreachable;
@@ -70,11 +72,13 @@ impl LostAgent<'_> {
         parse_outcome(&output)
     }
 
-    /// Runs a cleanup command and collects its output in `output`; `None` if it could not be run.
+    /// Runs the cleanup command `reap` and appends its stdout to `output`. Returns `None` if the command
+    /// could not be run, or printed nothing in time.
     async fn run(&self, reap: &str, output: &mut String) -> Option<()> {
         let first_word = if self.is_silent { FIRST_OUTPUT_TIMEOUT } else { REAP_TIMEOUT };
         let mut channel = deadline::within(first_word, self.open(reap)).await??;
-        // A container engine prints nothing until the container is gone.
+        // For containers, the cleanup prints nothing until the container is gone, so its first output has
+        // no time limit.
         let prints_at_once = self.route.is_none_or(|route| !route.starts_containers());
         let mut next = match prints_at_once {
             true => deadline::within(first_word, next_output(&mut channel)).await?,
@@ -108,7 +112,7 @@ async fn next_output(channel: &mut AgentChannel) -> Option<String> {
     }
 }
 
-/// Parses the last line of a cleanup's output; earlier lines may be login banners.
+/// Parses the last line of the cleanup's output; earlier lines may be login banners.
 fn parse_outcome(output: &str) -> CleanupOutcome {
     let Some(last) = output.lines().last() else { return CleanupOutcome::Unreachable };
     match last.parse() {

@@ -1,4 +1,4 @@
-//! The user's choices for reaching hosts.
+//! Options for connecting to hosts.
 
 use crate::connect::connector::{Container, Rsh};
 use crate::hosts::host_table::HostTable;
@@ -7,7 +7,7 @@ use rlaunch_ssh::config::StrictHostKeyChecking;
 use rlaunch_ssh::{Destination, SshOptions};
 use std::path::PathBuf;
 
-/// `--new-hosts`: the rule for hosts without a recorded key.
+/// Value of `--new-hosts`: what to do with hosts that have no recorded host key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum NewHostsRule {
     Accept,
@@ -25,41 +25,40 @@ impl From<NewHostsRule> for StrictHostKeyChecking {
     }
 }
 
-/// Options for reaching hosts and for keeping the agent there.
+/// Options for connecting to hosts and for installing the agent on them.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectOptions {
-    /// `[hosts.NAME]` of the configuration file.
+    /// Tables `[hosts.NAME]` of the configuration file.
     pub(crate) host_table: HostTable,
     pub(crate) port: Option<u16>,
     pub(crate) ssh_config: Option<PathBuf>,
-    /// Whether `ssh_config` was named by an rlaunch.toml rather than by the user; others must then not
-    /// be able to write it.
+    /// Whether `ssh_config` was named by an rlaunch.toml and not by the user. Such a file is refused if
+    /// other users may write to it.
     pub(crate) check_ssh_config_permissions: bool,
-    /// `--rsh`: a command to use in place of SSH.
+    /// Command of `--rsh`, used in place of SSH.
     pub(crate) rsh: Option<Rsh>,
     pub(crate) container: Option<Container>,
-    /// Whether the only host is this machine, and a container is to be entered on it.
+    /// Whether the job runs in a container on this machine, without other hosts.
     pub(crate) here: bool,
     pub(crate) agent: Option<PathBuf>,
     pub(crate) agent_dir: Option<String>,
-    /// `--new-hosts`, if given.
+    /// Value of `--new-hosts`, if given.
     pub(crate) new_hosts: Option<NewHostsRule>,
-    /// `--fanout`, the limit of simultaneous SSH handshakes, if given.
+    /// Maximum number of simultaneous SSH handshakes, from `--ssh-fanout`, if given.
     pub(crate) fanout: Option<u16>,
-    /// Retry unknown names and refused connections for a while, for hosts that are still booting.
+    /// Whether to retry unknown host names and refused connections for a while, for hosts that are still
+    /// booting.
     pub(crate) retry_until_up: bool,
 }
 
 impl ConnectOptions {
-    /// Tells whether the job runs on this machine directly, and records whether it runs in a container
-    /// on this machine.
+    /// Sets `here`. Returns whether the job runs on this machine alone and not in a container.
     pub(crate) fn settle(&mut self, hosts: &[Host]) -> bool {
         let is_local = hosts::are_local(hosts);
         self.here = is_local && self.container.is_some();
         is_local && !self.here
     }
 
-    /// Returns the options of the SSH client.
     pub(crate) fn ssh(&self) -> SshOptions {
         SshOptions {
             config: self.ssh_config.clone(),
@@ -72,7 +71,7 @@ impl ConnectOptions {
     }
 }
 
-/// Returns the destination for SSH; `port` takes precedence over the SSH configuration.
+/// Returns the destination for the SSH client; `port` takes precedence over the port in `ssh_config`.
 pub(crate) fn destination(host: &Host, port: Option<u16>) -> Destination<'_> {
     Destination { name: &host.name, user: host.user.as_deref(), port }
 }

@@ -1,7 +1,7 @@
-//! The queue of frames for an agent, at two priorities, and the credit of its output.
+//! Queue of frames for an agent, with two priorities, and the credit for the agent's output.
 //!
-//! Commands go first and in order. Their unread bytes are bounded, so that an agent that stops reading
-//! cannot fill the launcher's memory.
+//! Commands have the high priority and stay in order. The number of bytes that the agent has not read is
+//! limited, so that an agent that stops reading cannot fill the launcher's memory.
 
 use bytes::Bytes;
 use rlaunch_bootstrap::protocol::control::{self, FrameError, ToAgent};
@@ -9,17 +9,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
-/// Upper limit of unread bytes of small commands for one agent.
+/// Maximum number of bytes of small commands that one agent has not read.
 pub(crate) const UNREAD: usize = 32 << 20;
 
-/// Share of a bounded buffer, released on drop.
+/// Reserved bytes of a bounded buffer, released on drop.
 pub(crate) type Reserved = OwnedSemaphorePermit;
 
-/// Encoded frame with the buffer share that it holds until it is written.
+/// Encoded frame, with the bytes of a bounded buffer that it occupies until it is written to the agent.
 pub(crate) type Queued = (Bytes, Option<Reserved>);
 
-/// Sending end of an agent's queue; clones share the queue. Frames for a lost agent are dropped, since
-/// its loss is reported as an event.
+/// Sending end of an agent's queue; clones share the queue. Frames for a lost agent are dropped without an
+/// error, since the loss of the agent is reported separately.
 #[derive(Clone)]
 pub(crate) struct Outbox {
     first: mpsc::UnboundedSender<Queued>,
@@ -31,25 +31,25 @@ pub(crate) struct Outbox {
 
 /// Receiving end of an [`Outbox`], held by the task that writes to the agent.
 pub(crate) struct OutboxReceiver {
-    /// Frames to write before all others, in order.
+    /// Frames of high priority, in the order in which they are written.
     pub(crate) first: mpsc::UnboundedReceiver<Queued>,
-    /// Frames to write while `first` is empty.
+    /// Frames of low priority, written only while `first` is empty.
     pub(crate) last: mpsc::UnboundedReceiver<Bytes>,
     pub(crate) credit: Credit,
     pub(crate) unread: Arc<UnreadCommands>,
-    /// Becomes true when ranks are to be killed without grace. A lost agent cannot receive that as a
-    /// frame; the cleanup on its host reads it here.
+    /// Becomes true when the ranks are to be killed without grace. A lost agent cannot receive this order
+    /// as a frame, so the cleanup on its host reads the order here.
     pub(crate) at_once: watch::Receiver<bool>,
 }
 
-/// Buffer space for small commands that an agent has not read.
+/// Free space for small commands that an agent has not read.
 pub(crate) struct UnreadCommands {
     pub(crate) room: Arc<Semaphore>,
-    /// Notified when a command does not fit.
+    /// Notified when a command does not fit; the agent counts as lost then.
     pub(crate) is_full: Notify,
 }
 
-/// Bytes of output that an agent may send; clones share the count.
+/// Number of bytes of output that an agent may send; clones share the number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Credit(Arc<AtomicU64>);
 
@@ -58,7 +58,7 @@ impl Credit {
         self.0.fetch_add(bytes.into(), Ordering::Relaxed);
     }
 
-    /// Takes `bytes` of the credit; returns false and takes nothing if less is left.
+    /// Subtracts `bytes` from the credit. Returns false and changes nothing if less credit is left.
     pub(crate) fn take(&self, bytes: usize) -> bool {
         let taken = |left: u64| left.checked_sub(bytes as u64);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
@@ -83,19 +83,21 @@ impl Outbox {
         (Outbox { first, last, credit, unread, at_once }, orders)
     }
 
-    /// Adds the initial credit, which the agent knows from its job.
+    /// Adds the initial credit. The agent knows its amount from the description of the job, so no frame is
+    /// sent.
     pub(crate) fn open_window(&self, bytes: u32) {
         self.credit.grant(bytes);
     }
 
-    /// Grants the agent `bytes` more of output. The credit is added before the frame is queued, so that
-    /// the agent's output cannot arrive ahead of it.
+    /// Permits the agent to send `bytes` more of output. The credit is added here before the frame is
+    /// queued, so that the agent's output cannot arrive before its credit is counted.
     pub(crate) fn grant(&self, bytes: u32) {
         self.credit.grant(bytes);
         self.tell(&ToAgent::Credit(bytes));
     }
 
-    /// Queues a small command. An agent that leaves too many unread is treated as lost.
+    /// Queues a small command. If more than [`UNREAD`] bytes would then be unread, the command is dropped
+    /// and the agent counts as lost.
     pub(crate) fn tell(&self, message: &ToAgent) {
         if let ToAgent::End { now: true } = message {
             self.at_once.send_replace(true);
@@ -112,7 +114,8 @@ impl Outbox {
         }
     }
 
-    /// Forwards another agent's message, whose share of that agent's buffer is held until it is written.
+    /// Queues a message from another agent. `said` is the space that the message occupies in the buffer for
+    /// that agent's messages; it is released once the message is written.
     pub(crate) fn pass_on(&self, message: &ToAgent, said: Option<Reserved>) {
         match control::encode(message) {
             Ok(frame) => self.queue(frame.into(), said),
@@ -124,7 +127,7 @@ impl Outbox {
     ///
     /// # Errors
     ///
-    /// The encoded message is longer than a frame may be.
+    /// Returns an error if the encoded message is longer than a frame may be.
     pub(crate) fn try_tell(&self, message: &ToAgent) -> Result<(), FrameError> {
         self.send_frame(control::encode(message)?.into());
         Ok(())
@@ -139,7 +142,7 @@ impl Outbox {
         let _ = self.first.send((frame, room));
     }
 
-    /// Queues a low-priority frame.
+    /// Queues a frame that is written only while no frame of high priority waits.
     pub(crate) fn send_last(&self, frame: Bytes) {
         let _ = self.last.send(frame);
     }

@@ -1,6 +1,6 @@
-//! Addresses of the out-of-band network: which addresses of a node are worth trying, and in which order
-//! a child in the tree of agents dials its parent. Agents test a chosen pair in both directions before
-//! they use it.
+//! Addresses of the out-of-band network, by which agents connect to each other: which addresses of a node
+//! are worth trying, and in which order a child in the tree of agents dials its parent. Agents test a
+//! chosen pair of addresses in both directions before they use it.
 
 mod preference;
 
@@ -12,12 +12,12 @@ use rlaunch_console::messages::Failed;
 use rlaunch_console::text;
 use std::net::{IpAddr, SocketAddr};
 
-/// Upper limit of addresses on which a node listens.
+/// Maximum number of addresses on which a node listens.
 const MAX_ADDRESSES: usize = 8;
-/// Upper limit of address pairs that are tried for an edge of the tree.
+/// Maximum number of address pairs that a child in the tree of agents tries when it connects to its parent.
 const MAX_PAIRS: usize = 12;
 
-/// A network as `10.1.0.0/16`.
+/// IP network in CIDR notation, such as `10.1.0.0/16`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Network {
     address: IpAddr,
@@ -50,19 +50,19 @@ impl Network {
     }
 }
 
-/// The user's constraints on the out-of-band network. An empty list allows everything.
+/// Constraints by the user on the addresses of the out-of-band network. An empty list allows all addresses.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Choice {
     pub(crate) interfaces: Vec<String>,
     pub(crate) networks: Vec<Network>,
-    /// Addresses to try before all others.
+    /// Fabric addresses, which are tried before all others.
     pub(crate) preferred: Vec<IpAddr>,
-    /// Interfaces and networks to use on nodes that have them.
+    /// Interfaces and networks to prefer on nodes that have them.
     pub(crate) preferences: Vec<Preference>,
 }
 
 impl Choice {
-    /// Tells whether an address meets every preference.
+    /// Tells whether an address meets all of `preferences`.
     fn prefers(&self, address: &InterfaceAddress) -> bool {
         self.preferences.iter().all(|preference| preference.suits(address))
     }
@@ -75,7 +75,7 @@ impl Choice {
         interface && network
     }
 
-    /// Writes the options as the user gave them.
+    /// Returns the options `--oob-if` and `--oob-net` as the user gave them.
     fn describe(&self) -> String {
         let networks: Vec<String> = self.networks.iter().map(Network::to_string).collect();
         let mut options = Vec::new();
@@ -93,7 +93,7 @@ impl Choice {
 ///
 /// # Errors
 ///
-/// A node of several has no address that the constraints allow.
+/// Returns an error if there are several nodes and one of them has no address that `choice` allows.
 pub(crate) fn candidates(
     nodes: &[(&str, &NodeFacts)],
     choice: &Choice,
@@ -105,11 +105,12 @@ pub(crate) fn candidates(
     for (host, facts) in nodes {
         let mut addresses: Vec<InterfaceAddress> =
             facts.addresses.iter().filter(|a| choice.allows(a)).cloned().collect();
-        // A node without a preferred address is reached by another one, so the others keep theirs.
+        // If a node has no preferred address, it is reached by another address, so the other nodes keep
+        // theirs too.
         addresses.retain(|address| !all_have || choice.prefers(address));
         let own = |address: &InterfaceAddress| !is_shared(address.address, facts, nodes);
-        // An address that other nodes have too, such as a container engine's bridge, does not lead
-        // to this node.
+        // An address that other nodes have too, such as the address of a container engine's bridge, does
+        // not lead to this node.
         if addresses.iter().any(own) {
             addresses.retain(own);
         }
@@ -128,7 +129,8 @@ pub(crate) fn candidates(
     Ok(found)
 }
 
-/// Writes a warning for each preference that some nodes cannot meet; none for a single node.
+/// Returns a warning for each preference that some nodes cannot meet. A job with a single node gets no
+/// warnings.
 pub(crate) fn lacking(nodes: &[(&str, &NodeFacts)], choice: &Choice) -> Vec<String> {
     let preferences = choice.preferences.iter().filter(|_| nodes.len() > 1);
     let lacks = |preference: &Preference, facts: &NodeFacts| {
@@ -168,8 +170,9 @@ fn no_address(host: &str, facts: &NodeFacts, choice: &Choice) -> Failed {
     Failed::new(Exit::RENDEZVOUS, message)
 }
 
-/// Lists the local and remote addresses with which a child dials a parent that listens on
-/// `listeners`, best first: addresses in one subnet precede those that need a router.
+/// Lists pairs of a local and a remote address by which a child in the tree of agents dials its parent,
+/// best first: pairs within one subnet precede pairs that need a router. `listeners` are the addresses on
+/// which the parent listens.
 pub(crate) fn pairs(
     child: &[InterfaceAddress],
     parent: &[InterfaceAddress],
@@ -283,7 +286,8 @@ mod tests {
         }
         let not = preferring(&["btl_tcp_if_exclude lo,eth0"]);
         assert_eq!(of(&of_two, &not).unwrap(), [["10.2.0.1"], ["10.2.0.2"]]);
-        // One host lacks the preferred network: the others keep an address that reaches it, in second place.
+        // One host lacks the preferred network. The other hosts keep an address by which they reach that
+        // host, in second place.
         let of_three = of(&[a.clone(), b, c.clone()], &preferring(&["prte_if_include bond0"]));
         let expected =
             [vec!["10.2.0.1", "10.1.0.1"], vec!["10.2.0.2", "10.1.0.2"], vec!["10.1.0.3"]];

@@ -1,5 +1,5 @@
-//! `[hosts.NAME]` of a configuration file: the address, user and port of a host, its slots and its
-//! addresses on the fabric.
+//! Tables `[hosts.NAME]` of a configuration file. Each sets address, login name, port and slots of a host,
+//! and its addresses on the fabric, the fast network between hosts.
 
 use crate::hosts::{Host, HostsError};
 use rlaunch_bootstrap::job::InterfaceAddress;
@@ -11,9 +11,9 @@ use std::path::PathBuf;
 pub(crate) struct HostEntry {
     /// Name of the host as in `-H`.
     pub(crate) name: String,
-    /// Line in the file, from 1.
+    /// Line of the table in the file, from 1.
     pub(crate) line: usize,
-    /// Name or address to dial in place of `name`.
+    /// Host name or IP address to log in to in place of `name`.
     pub(crate) ssh: Option<String>,
     pub(crate) user: Option<String>,
     pub(crate) port: Option<u16>,
@@ -23,7 +23,8 @@ pub(crate) struct HostEntry {
 }
 
 impl HostEntry {
-    /// Writes the name as a list of hosts has it: an IPv6 address would be mistaken for a name with slots.
+    /// Returns the name in the syntax of `-H`. An IPv6 address gets brackets, since without them the text
+    /// after a colon could be taken for a number of slots.
     pub(crate) fn bracketed(&self) -> String {
         if self.name.contains(':') { format!("[{}]", self.name) } else { self.name.clone() }
     }
@@ -41,8 +42,8 @@ impl HostTable {
         self.entries.iter().find(|entry| entry.name == name)
     }
 
-    /// Returns the host to dial for `host`, and the port if the file gives one. A user in `-H` takes
-    /// precedence over the file's.
+    /// Returns the name and user to log in with for `host`, and the port if the file sets one. A user in
+    /// `-H` takes precedence over the user in the file.
     pub(crate) fn target_of(&self, host: &Host) -> (Host, Option<u16>) {
         let mut dialled = host.clone();
         let Some(entry) = self.get(&host.name) else { return (dialled, None) };
@@ -51,17 +52,19 @@ impl HostTable {
         (dialled, entry.port)
     }
 
-    /// Parses lists as `-H` has them; a host without slots there has those of the file, or one.
+    /// Parses the values of `-H`. A host without a number of slots in `lists` gets the number from the
+    /// file, or one slot if the file has none.
     pub(crate) fn parse_hosts(&self, lists: &[String]) -> Result<Vec<Host>, HostsError> {
         crate::hosts::parse_with_slots(lists, |host| self.get(&host.name)?.slots)
     }
 
-    /// Lists the fabric addresses of all hosts, which agents and ranks prefer.
+    /// Lists the fabric addresses of all hosts. Agents and ranks prefer these addresses.
     pub(crate) fn mesh(&self) -> Vec<IpAddr> {
         self.entries.iter().flat_map(|entry| &entry.mesh).map(|(address, _)| *address).collect()
     }
 
-    /// Writes a warning for each fabric address in the file that the host does not have.
+    /// Returns a warning for each fabric address of host `name` in the file that is not one of `own`, the
+    /// addresses that the host reported.
     pub(crate) fn absent(&self, name: &str, own: &[InterfaceAddress]) -> Vec<String> {
         let mesh = self.get(name).map_or(&[][..], |entry| &entry.mesh);
         let absent = mesh.iter().filter(|(address, _)| !own.iter().any(|o| o.address == *address));

@@ -2,9 +2,9 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `list` | `-H` and hostfiles, with ranges as in `n[01-16]` |
+//! | `list` | `-H` and host files, with ranges as in `n[01-16]` |
 //! | `host_table` | `[hosts.NAME]` of a configuration file |
-//! | `addresses` | addresses of the out-of-band network, in the order in which they are tried |
+//! | `addresses` | addresses by which agents connect to each other (out-of-band network), in the order in which they are tried |
 
 pub(crate) mod addresses;
 pub(crate) mod host_table;

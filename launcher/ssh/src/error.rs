@@ -1,4 +1,4 @@
-//! Errors on the way to a login, and what the user can do about them.
+//! Errors in connecting and logging in to a host, with advice for the user.
 
 use crate::config::ConfigError;
 use crate::known_hosts::{KnownHostsError, NewHostKey};
@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Failure to connect to a host, to check its key, or to log in. Messages do not name the host; the caller does.
+/// Failure to connect to a host, to check its key, or to log in. The messages do not name the host, which
+/// the caller adds.
 #[expect(missing_docs, reason = "each message says it")]
 #[derive(Debug, thiserror::Error)]
 pub enum SshError {
@@ -90,7 +91,7 @@ pub struct HostKeyChange {
     pub line: usize,
     /// Fingerprint of the recorded key.
     pub recorded: String,
-    /// Fingerprint of the key that the host shows.
+    /// Fingerprint of the key that the host has sent.
     pub shown: String,
 }
 
@@ -98,7 +99,8 @@ fn chain_fault(is_loop: bool) -> &'static str {
     if is_loop { "its jump hosts form a loop" } else { "more than 8 jump hosts" }
 }
 
-/// Returns the server's reason for a dropped connection. Older servers send none; MaxStartups is the usual one.
+/// Returns the server's reason for dropping a connection. If the server has sent none, as older servers do,
+/// returns the usual reason, `MaxStartups`.
 fn drop_reason(banner: &str) -> &str {
     if banner.is_empty() { "MaxStartups" } else { banner }
 }
@@ -108,23 +110,24 @@ fn drop_reason(banner: &str) -> &str {
 pub struct LoginRefusal {
     /// Login name.
     pub user: String,
-    /// Names of the credentials that were tried; for those that could not be used, with the reason.
+    /// Names of the keys and certificates that were tried. The name of one that could not be used is
+    /// followed by the reason.
     pub tried: Vec<String>,
-    /// Number of credentials that the host was shown.
+    /// Number of keys and certificates that were offered to the host.
     pub offered: usize,
-    /// Methods that the host accepts; empty if it has not said.
+    /// Login methods that the host accepts; empty if the host has not said.
     pub methods: Vec<&'static str>,
-    /// The first key file that was tried.
+    /// First key file that was offered.
     pub key: Option<PathBuf>,
 }
 
 impl LoginRefusal {
-    /// Tells whether the host accepts no key at all.
+    /// Tells whether the host has said that it accepts no keys at all.
     pub fn takes_no_keys(&self) -> bool {
         !self.methods.is_empty() && !self.methods.contains(&"publickey")
     }
 
-    /// Joins the methods: `password and keyboard-interactive`.
+    /// Returns the methods as text: `password and keyboard-interactive`.
     pub fn method_list(&self) -> String {
         self.methods.join(" and ")
     }
@@ -169,7 +172,7 @@ impl LoginRefusal {
 }
 
 impl SshError {
-    /// Tells the user what to do; `host` is named in commands.
+    /// Returns advice for the user; `host` is the host's name in it. `None` if there is no advice.
     pub fn hint(&self, host: &str) -> Option<String> {
         match self {
             SshError::Config(error) => error.hint(),
@@ -235,7 +238,7 @@ impl SshError {
 }
 
 impl SshError {
-    /// Tells the user what to do about jump hosts, ProxyCommand and BindAddress.
+    /// Returns advice on errors of jump hosts, ProxyCommand and BindAddress.
     fn route_hint(&self) -> Option<String> {
         match self {
             SshError::JumpChain { .. } => Some(

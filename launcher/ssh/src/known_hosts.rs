@@ -1,4 +1,4 @@
-//! Known-hosts files in the format of sshd(8): read, searched and added to.
+//! Known-hosts files in the format of sshd(8): reading, searching, and adding keys.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -15,7 +15,8 @@ use thiserror::Error;
 use crate::config::DEFAULT_PORT;
 use rlaunch_console::glob::matches;
 
-/// Longest line that is parsed, in bytes: keys are decoded recursively.
+/// Maximum length of a line that is parsed, in bytes. The limit bounds the depth to which the decoder
+/// recurses.
 const LONGEST_LINE: usize = 32 << 10;
 
 /// Error in reading or extending a known-hosts file.
@@ -37,7 +38,7 @@ pub enum KnownHostsError {
 }
 
 impl KnownHostsError {
-    /// Tells the user what to do.
+    /// Returns advice for the user.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Read { file, .. } => Some(format!("make {} readable for you", file.display())),
@@ -60,7 +61,7 @@ pub enum Verdict {
     Unknown,
     /// Only other keys are recorded for this host.
     Changed {
-        /// Known-hosts file with such a key.
+        /// Known-hosts file that has another key of the host.
         file: PathBuf,
         /// Line number, from 1.
         line: usize,
@@ -69,7 +70,7 @@ pub enum Verdict {
     },
     /// The key is marked as revoked.
     Revoked {
-        /// Known-hosts file with the mark.
+        /// Known-hosts file that marks the key as revoked.
         file: PathBuf,
         /// Line number, from 1.
         line: usize,
@@ -83,7 +84,7 @@ pub struct NewHostKey {
     /// Name of the host in known-hosts files.
     pub(crate) name: String,
     pub(crate) port: u16,
-    /// Known-hosts file that the key is added to; `None` if it is not recorded.
+    /// Known-hosts file to which the key is added when accepted; `None` if the key is not recorded.
     pub(crate) file: Option<PathBuf>,
 }
 
@@ -93,14 +94,14 @@ impl NewHostKey {
         fingerprint(self.key.key_data())
     }
 
-    /// Adds the key to the file, so that from now on the host must show this one.
+    /// Adds the key to its known-hosts file, so that from now on the host must have this key.
     pub fn accept(&self) -> Result<(), KnownHostsError> {
         self.file
             .as_ref()
             .map_or(Ok(()), |file| KnownHosts::append(file, &self.name, self.port, &self.key))
     }
 
-    /// Tells whether the key is not recorded anywhere.
+    /// Tells whether accepting the key leaves no record, because no file or /dev/null is configured.
     pub(crate) fn is_forgotten(&self) -> bool {
         self.file.as_deref().is_none_or(|file| file == Path::new("/dev/null"))
     }
@@ -142,7 +143,7 @@ struct Entry {
 enum Hosts {
     /// Patterns in lower case.
     Patterns(Vec<String>),
-    /// HMAC-SHA1 of a single name, keyed with the salt of the line.
+    /// HMAC-SHA1 of a single host name, keyed with the salt of the line.
     Hashed { key: hmac::Key, hash: [u8; 20] },
 }
 
@@ -176,7 +177,8 @@ impl Hosts {
     }
 }
 
-/// Compares names first: most entries have no wildcard, and jobs with many hosts call this often.
+/// Tells whether a name matches a pattern. Compares the two as plain text first, because most patterns have
+/// no wildcard, and jobs with many hosts call this often.
 fn fits(pattern: &str, name: &str) -> bool {
     pattern == name || (pattern.contains(['*', '?']) && matches(pattern, name))
 }
@@ -202,7 +204,7 @@ impl Entry {
 }
 
 impl KnownHosts {
-    /// Reads `files`; those that do not exist are skipped.
+    /// Reads `files`; missing ones are skipped.
     pub fn load(files: &[PathBuf]) -> Result<Self, KnownHostsError> {
         let mut known = Self::default();
         for file in files {
@@ -215,7 +217,7 @@ impl KnownHosts {
         Ok(known)
     }
 
-    /// Adds `text`, the content of `file`.
+    /// Adds the entries in `text`, the content of `file`. Lines that cannot be parsed become warnings.
     pub fn add(&mut self, text: &str, file: &Path) {
         let file = Arc::from(file);
         for (text, line) in text.lines().map(str::trim).zip(1..) {
@@ -233,13 +235,13 @@ impl KnownHosts {
         }
     }
 
-    /// Lists the lines that were skipped: file, line number and reason.
+    /// Returns a message for each line that was skipped: file, line number and reason.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Looks up `key`, shown by the host with these `names` on `port`. A `HostKeyAlias` is looked up as the
-    /// only name, with port 22.
+    /// Looks up `key`, which the host with these `names` has sent on `port`. A `HostKeyAlias` is looked up
+    /// as the only name, with port 22.
     pub fn check(&self, names: &[&str], port: u16, key: &PublicKey) -> Verdict {
         let full = written_names(names, port);
         let plain = written_names(names, DEFAULT_PORT);
@@ -260,15 +262,15 @@ impl KnownHosts {
                 recorded_fingerprint: fingerprint(entry.key.key_data()),
             };
         }
-        // As in OpenSSH, a key recorded without a port counts for any port.
+        // As in OpenSSH, a key that is recorded without a port is valid for every port.
         if self.plain_entries(&plain).any(|e| is_key(&e)) {
             return Verdict::Known;
         }
         Verdict::Unknown
     }
 
-    /// Lists the signature algorithms of a host's recorded keys, in the order of the files. They are
-    /// negotiated first, so that the host shows a key that can be compared.
+    /// Lists the signature algorithms of a host's recorded keys, in the order of the files. These
+    /// algorithms are negotiated first, so that the host sends a key that can be compared.
     pub fn algorithms(&self, names: &[&str], port: u16) -> Vec<Algorithm> {
         let mut algorithms = Vec::new();
         for entry in self.plain_entries(&written_names(names, port)) {
@@ -288,7 +290,7 @@ impl KnownHosts {
         algorithms
     }
 
-    /// Adds a host's key to `file`, which is created with its directory if it is missing.
+    /// Adds a host's key to `file`. The file and its directory are created if they are missing.
     pub fn append(
         file: &Path,
         name: &str,
@@ -305,8 +307,8 @@ impl KnownHosts {
         append_line(file, name, &format!("{} {}\n", written_name(name, port), key.trim_end()))
     }
 
-    /// Looks up the authority that has signed a host's certificate: known if it is trusted for this host,
-    /// else unknown, or revoked.
+    /// Looks up the authority that has signed a host's certificate. Returns [`Verdict::Revoked`] if its key
+    /// is revoked, [`Verdict::Known`] if it is trusted for this host, and otherwise [`Verdict::Unknown`].
     pub fn check_authority(&self, names: &[&str], port: u16, key: &KeyData) -> Verdict {
         if let Some(entry) = self.marked(Marker::Revoked, names, port, key) {
             return Verdict::Revoked { file: entry.file.to_path_buf(), line: entry.line };
@@ -317,7 +319,7 @@ impl KnownHosts {
         }
     }
 
-    /// Tells whether any authority is trusted for a host.
+    /// Tells whether any certificate authority is trusted for a host.
     pub fn has_authority(&self, names: &[&str], port: u16) -> bool {
         let (full, plain) = (written_names(names, port), written_names(names, DEFAULT_PORT));
         let is_for = |e: &Entry| holds_any(e, &full) || holds_any(e, &plain);
@@ -333,7 +335,7 @@ impl KnownHosts {
         marked.find(|e| holds_any(e, &full) || holds_any(e, &plain))
     }
 
-    /// Returns the entries without a marker for any of `names`.
+    /// Returns the entries for any of `names` that have no marker, such as `@revoked`.
     fn plain_entries(&self, names: &[String]) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(|e| e.marker.is_none() && holds_any(e, names))
     }
@@ -375,7 +377,7 @@ fn append_line(path: &Path, name: &str, line: &str) -> Result<(), KnownHostsErro
         if let Some(end) = file.metadata()?.len().checked_sub(1) {
             file.read_exact_at(&mut last, end)?;
         }
-        // A single write keeps concurrent lines of other programs whole.
+        // A single write, so that lines which other programs append at the same time stay whole.
         let separator = if last == *b"\n" { "" } else { "\n" };
         file.write_all(format!("{separator}{line}").as_bytes())
     };
@@ -439,14 +441,15 @@ mod tests {
             (&["node1"], 22, ECDSA, changed(3, A)),
             (&["node1"], 2222, B, Verdict::Known),
             (&["node1"], 2222, A, changed(5, B)),
-            // Recorded without a port, good on any; another key there says nothing.
+            // A key that is recorded without a port is valid on every port, but another key on another port
+            // is not a changed one.
             (&["10.0.0.1"], 2222, A, Verdict::Known),
             (&["10.0.0.1"], 2222, B, Verdict::Unknown),
             (&["fe80::1"], 2222, A, Verdict::Known),
             (&["a.example"], 22, A, Verdict::Known),
             (&["a.example"], 22, B, changed(4, A)),
             (&["bad.example"], 22, A, Verdict::Unknown),
-            // The entry of the key's own algorithm is the one to name.
+            // The reported entry is the one whose key has the same algorithm.
             (&["n2"], 22, B, changed(8, A)),
             (&["n2"], 22, ECDSA, Verdict::Known),
             (&["n3"], 22, A, changed(7, ECDSA)),

@@ -1,7 +1,7 @@
-//! SSH client of the launcher. It follows the user's `ssh_config`, keys, agent and known hosts.
+//! SSH client of the launcher. It follows the user's `ssh_config`, keys, SSH agent and known-hosts files.
 //!
-//! [`Ssh`] serves all hosts of a job, so that each file is read once, each key unlocked once, and each
-//! jump host logged in to once. A connection takes these steps, each of which has a folder:
+//! [`Ssh`] serves all hosts of a job, so that each file is read once, each key decrypted once, and each
+//! jump host logged in to once. A connection takes these steps:
 //!
 //! | step | folder or file |
 //! |---|---|
@@ -11,7 +11,7 @@
 //! | log in with certificates, agent keys and key files | [`keys`], `client` |
 //! | ask the user for passphrases, passwords and consent | [`prompt`] |
 //!
-//! A failed step is an [`error::SshError`], whose `hint` tells the user what to do.
+//! A failed step is an [`error::SshError`], whose `hint` has advice for the user.
 
 mod client;
 pub mod config;

@@ -1,7 +1,8 @@
-//! Starting the agent on a host, with its installation if need be.
+//! Starting the agent on a host, after installing it if necessary.
 //!
-//! A warm start is a single command that executes the agent in the cache, named by its hash, provided that
-//! the account owns it. If no agent answers, it is installed ([`super::install`]) and started again.
+//! The launcher first tries a single command, which executes the agent in the host's cache, where its
+//! directory is named by its hash. The command requires that the user's account owns the agent. If no agent
+//! answers, the launcher installs the agent ([`super::install`]) and starts it again.
 
 use super::hello::{CallbackContext, StartedAgent, await_hello};
 use super::install::{InstalledAgent, Installer};
@@ -16,12 +17,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OnceCell;
 
-/// Time limit for an agent's hello, from the moment its command was accepted.
+/// Time limit for an agent's hello, its first message, from the moment its command was accepted.
 pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(8);
-/// Upper limit of the output to keep, in bytes, while waiting for an agent or the installer.
+/// Maximum number of bytes of output to keep while waiting for an agent or the installer.
 pub(super) const MAX_ANSWER: usize = 64 << 10;
 
-/// Reason why no agent runs on a host.
+/// Reason why no agent could be started on a host.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DeployError {
     #[error(transparent)]
@@ -54,7 +55,7 @@ fn quoted_output(words: &str) -> String {
 }
 
 impl DeployError {
-    /// Returns the output that came in place of a hello, for errors that have any.
+    /// Returns what the host printed in place of the agent's hello, for errors that have such output.
     pub(crate) fn said(&self) -> Option<&str> {
         match self {
             DeployError::Silent { words, .. }
@@ -64,7 +65,7 @@ impl DeployError {
         }
     }
 
-    /// Returns advice for the user.
+    /// Returns advice for the user; `host` is the host's name in it.
     pub(crate) fn hint(&self, host: &str) -> Option<String> {
         match self {
             DeployError::Connect(error) => error.hint(host),
@@ -112,8 +113,9 @@ impl DeployError {
     }
 }
 
-/// Writes firewall rules that admit the agent's connection, and the options for addresses and ports.
-/// An empty `host` makes the rules admit any address.
+/// Returns advice with firewall rules that admit the agent's connection, and with the options for other
+/// ports and interfaces. The rules admit any address if `host` is empty, so that the advice is the same for
+/// all hosts.
 fn firewall_hint(host: &str, from: Option<IpAddr>, ports: PortRange) -> String {
     let PortRange { first, last } = ports;
     let from = from.filter(|_| !host.is_empty());
@@ -129,23 +131,24 @@ fn firewall_hint(host: &str, from: Option<IpAddr>, ports: PortRange) -> String {
     )
 }
 
-/// State shared by the deployments to all hosts of a job.
+/// State for starting agents, shared by all hosts of a job.
 pub(crate) struct Deployment {
     store: AgentStore,
     native: Arc<AgentFile>,
-    /// Cache directory on the hosts, in shell syntax.
+    /// Cache directory on the hosts, in shell syntax: may begin with `~/`.
     directory: String,
-    /// Whether the user named `directory`; then no other is used.
+    /// Whether `directory` is from `--agent-dir`; then no other directory is used.
     is_named: bool,
     /// Listener for agents without stdin.
     callbacks: Callbacks,
-    /// Set once the first host that lacks the agent has it. The others wait for that, since hosts that
-    /// share a home directory then have it too.
+    /// Set once the first installation has ended. All other hosts without the agent wait for this
+    /// installation, because hosts with the same home directory then have the agent too.
     first: OnceCell<()>,
 }
 
 impl Deployment {
-    /// Creates the state. `directory` must have passed [`check_directory`].
+    /// Finds the agent for this machine. `directory` is the value of `--agent-dir`, which must have passed
+    /// [`check_directory`].
     pub(crate) fn new(
         store: AgentStore,
         directory: Option<String>,
@@ -157,12 +160,12 @@ impl Deployment {
         Ok(Deployment { store, native, directory, is_named, callbacks, first: OnceCell::new() })
     }
 
-    /// Returns the agent for this machine.
+    /// Returns the agent's executable for this machine.
     pub(crate) fn native(&self) -> &AgentFile {
         &self.native
     }
 
-    /// Starts the agent of `node` on a host, and installs it first if need be.
+    /// Starts the agent of `node` on a host. Installs it first if the host does not have it.
     pub(crate) async fn start(
         &self,
         connection: &HostConnection,
@@ -182,7 +185,7 @@ impl Deployment {
         self.execute(connection, node, placed).await
     }
 
-    /// Installs the agent on a host if need be, and returns its location.
+    /// Installs the agent on a host, unless the host has it, and returns its location.
     pub(crate) async fn place(
         &self,
         connection: &HostConnection,
@@ -190,8 +193,8 @@ impl Deployment {
         Ok(self.install(connection).await?.program)
     }
 
-    /// Returns the location of an agent that was installed by an earlier job. A directory that the user
-    /// named may be shared by several accounts.
+    /// Returns the location where an earlier job would have installed the agent. In a directory of
+    /// `--agent-dir`, which several accounts may share, each account has a cache of its own.
     fn expected_location(&self) -> AgentLocation {
         let (directory, build) = (self.directory.clone(), self.native.hash.clone());
         match self.is_named {
@@ -200,7 +203,7 @@ impl Deployment {
         }
     }
 
-    /// Runs the one command that executes the agent, and waits for its hello.
+    /// Executes `agent` with a single command and waits for its hello.
     async fn execute(
         &self,
         connection: &HostConnection,
@@ -229,8 +232,8 @@ impl Deployment {
     }
 }
 
-/// Checks `--agent-dir`, which becomes part of commands for all kinds of shell: only characters that no
-/// shell interprets are allowed.
+/// Checks `--agent-dir`. Since the directory becomes part of commands for all kinds of shells, it may have
+/// only characters that no shell interprets.
 pub(crate) fn check_directory(directory: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@=,".contains(c);
     let path = directory.strip_prefix('~').unwrap_or(directory);
@@ -267,7 +270,7 @@ mod tests {
             "{hint}"
         );
         assert!(hint.contains("--port-range") && hint.contains("--oob-if"), "{hint}");
-        // Without a host, the hint is the same for all hosts and printed once.
+        // Without a host, the hint is the same for all hosts, and is printed only once.
         let other = DeployError::NoCallback { tried: String::new(), from: None, ports };
         assert_eq!(error.hint(""), other.hint(""));
     }

@@ -1,5 +1,5 @@
-//! Waiting for an agent's hello, or for its announcement that it dials the launcher because its stdin
-//! carries nothing.
+//! Waiting until an agent sends its first message (the hello), or announces that it connects to the
+//! launcher by TCP because nothing arrives on its stdin.
 
 use super::deploy::{DeployError, HELLO_TIMEOUT, MAX_ANSWER};
 use crate::connect::callback::{AgentCallback, Callbacks};
@@ -15,7 +15,7 @@ use rlaunch_console::deadline;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Time limit for an agent that announced a connection to connect, or to report that it cannot.
+/// Time limit for an agent that has announced a TCP connection: it must connect or report a failure.
 const CALL_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Running agent that has sent its hello.
@@ -23,17 +23,17 @@ pub(crate) struct StartedAgent {
     pub(crate) channel: AgentChannel,
     pub(crate) frames: FrameReader,
     pub(crate) facts: NodeFacts,
-    /// Location of the agent's executable.
+    /// Location of the agent's executable on the host.
     pub(crate) agent: AgentLocation,
-    /// Bytes that were transferred if the agent had to be installed.
+    /// Number of bytes transferred to install the agent; `None` if the host had it already.
     pub(crate) sent: Option<usize>,
 }
 
-/// Listener to which an agent may connect.
+/// TCP listener to which the agent of `node` may connect.
 pub(super) struct CallbackContext<'a> {
     pub(super) callbacks: &'a Callbacks,
     pub(super) node: NodeId,
-    /// Address of the host, if known.
+    /// IP address of the host, if known.
     pub(super) from: Option<IpAddr>,
 }
 
@@ -45,8 +45,8 @@ pub(crate) async fn local_hello(
     await_hello(channel, (AgentLocation::At(agent), None), None, HELLO_TIMEOUT).await
 }
 
-/// Waits for an agent's hello within `patience`. `agent` is its location and the bytes that were
-/// transferred to install it.
+/// Waits at most `patience` for an agent's hello. `agent` is its location, `sent` the number of bytes
+/// transferred to install it. With a `callback`, the agent may connect by TCP instead.
 pub(super) async fn await_hello(
     mut channel: AgentChannel,
     (agent, sent): (AgentLocation, Option<usize>),
@@ -54,8 +54,8 @@ pub(super) async fn await_hello(
     patience: Duration,
 ) -> Result<StartedAgent, DeployError> {
     if callback.is_some() {
-        // A first frame shows the agent that its stdin works. A failure to send it needs no handling:
-        // the channel ends, or has no stdin and the agent connects.
+        // This frame shows the agent that its stdin works. A send error is ignored: either the channel
+        // ends, or the shell passes on no stdin and the agent connects by TCP.
         let beat = control::encode(&ToAgent::Beat)?;
         let _ = channel.writer.send(beat.into()).await;
     }
@@ -102,7 +102,7 @@ enum Greeting {
     None,
 }
 
-/// Output of the remote command outside its frames.
+/// Output of the remote command that precedes the agent's frames, kept for error messages.
 #[derive(Default)]
 struct HelloReader {
     scanner: HelloScanner,
@@ -111,7 +111,7 @@ struct HelloReader {
 }
 
 impl HelloReader {
-    /// Reads until the hello, an announcement, or the end of the channel.
+    /// Reads until the agent's hello, its announcement of a TCP connection, or the end of the channel.
     async fn greeting(&mut self, channel: &mut AgentChannel) -> Result<Greeting, DeployError> {
         let mut frames = FrameReader::default();
         let mut speaking = false;
@@ -135,8 +135,8 @@ impl HelloReader {
         Ok(Greeting::None)
     }
 
-    /// Reads until an agent that announced a connection reports why it failed; `None` if it ended without
-    /// a report.
+    /// Reads until an agent that announced a TCP connection reports why it cannot connect. `None` if the
+    /// channel ends without such a report.
     async fn failure(&mut self, channel: &mut AgentChannel) -> Option<String> {
         while let Some(incoming) = channel.next().await {
             match incoming {
@@ -162,7 +162,7 @@ impl HelloReader {
 }
 
 impl CallbackContext<'_> {
-    /// Waits for the connection that an agent announced.
+    /// Waits for the TCP connection that an agent announced.
     async fn accept_callback(
         &self,
         channel: &mut AgentChannel,

@@ -1,9 +1,9 @@
-//! Installing the agent on a host: through the shell's stdin, or, if that carries nothing, by having the
-//! host fetch it.
+//! Installing the agent on a host. The agent is sent through the stdin of the host's shell; if nothing
+//! arrives there, the host downloads the agent from the launcher.
 //!
-//! `install.sh` prints lines that begin with `rlaunch-install`: `host SYSTEM MACHINE`, then, once it has
-//! read the agent's hash and size, `present`, `want gzip`, `want raw` or `failed CAUSE`, and after the
-//! transfer `installed`. `fetch.sh` prints `present`, `installed` or `failed`.
+//! `install.sh` prints lines that begin with `rlaunch-install`: first `host SYSTEM MACHINE`; then, once it
+//! has read the agent's hash and size, `present`, `want gzip`, `want raw` or `failed CAUSE`; after the
+//! transfer `installed` or `failed CAUSE`. `fetch.sh` prints only `present`, `installed` or `failed CAUSE`.
 
 use super::deploy::{DeployError, MAX_ANSWER, check_directory};
 use super::store::{AgentFile, AgentStore};
@@ -16,13 +16,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Common beginning of both scripts.
+/// Beginning of both scripts, `install.sh` and `fetch.sh`.
 const PLACE: &str = include_str!("place.sh");
 const INSTALL: &str = include_str!("install.sh");
 const FETCH: &str = include_str!("fetch.sh");
-/// Time limit of an installation.
+/// Time limit for installing the agent on a host.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(120);
-/// Time limit for the installer's reply to the hash. Without stdin it would wait forever.
+/// Time limit for the installer's reply to the agent's hash. If the shell passes on no stdin, the installer
+/// never receives the hash.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(8);
 /// Time limit for a shell to exit after its stdin was closed.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -30,16 +31,17 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Agent installed on a host.
 pub(super) struct InstalledAgent {
     pub(super) program: AgentLocation,
-    /// Bytes that were transferred, if any.
+    /// Number of bytes transferred; `None` if the host had the agent already.
     pub(super) sent: Option<usize>,
 }
 
-/// Parameters of installations.
+/// Parameters for installing the agent on hosts.
 pub(super) struct Installer<'a> {
     pub(super) store: &'a AgentStore,
-    /// Cache directory on the hosts, in shell syntax.
+    /// Cache directory on the hosts, in shell syntax: may begin with `~/`.
     pub(super) directory: &'a str,
-    /// Whether another directory may be used if this one cannot be written.
+    /// Whether another directory may be used if the agent cannot be written to `directory` or executed
+    /// there.
     pub(super) allow_other: bool,
     pub(super) callbacks: &'a Callbacks,
 }
@@ -47,7 +49,7 @@ pub(super) struct Installer<'a> {
 /// Result of an installation through stdin.
 enum StdinInstall {
     Installed(InstalledAgent),
-    /// The shell's stdin carries nothing.
+    /// Nothing arrives on the stdin of the host's shell; contains the file to install.
     Silent(Arc<AgentFile>),
 }
 
@@ -89,7 +91,7 @@ impl Installer<'_> {
         };
         let mut answer = match answer {
             Some(Ok(answer)) => answer,
-            // The installer printed its first line, but reads nothing.
+            // The installer has printed its first line, so it runs, but it reads nothing.
             Some(Err(DeployError::Shell(_))) | None => {
                 let _ = writer.end().await;
                 return Ok(StdinInstall::Silent(file));
@@ -110,7 +112,7 @@ impl Installer<'_> {
                         writer.send(payload).await?;
                         writer.end().await
                     };
-                    // A host whose disk is full stops reading and reports the failure.
+                    // A host with a full disk stops reading and reports the failure.
                     answer = tokio::select! {
                         early = answers.next() => early?,
                         _ = sending => answers.next().await?,
@@ -126,7 +128,8 @@ impl Installer<'_> {
         }
     }
 
-    /// Has the host fetch the agent, or use the file at the path of `--agent` if it has that.
+    /// Makes the host download the agent, unless the host has it already in the cache, on PATH or at the
+    /// path from `--agent`.
     async fn by_fetching(
         &self,
         connection: &HostConnection,
@@ -155,7 +158,7 @@ impl Installer<'_> {
         DeployError::NoFetch { cause: cause.to_owned(), from, ports: self.callbacks.ports() }
     }
 
-    /// Returns the agent for a host whose installer printed `host SYSTEM MACHINE`.
+    /// Returns the agent for a host. `answer` is the installer's first line, `host SYSTEM MACHINE`.
     fn file_for(&self, answer: String) -> Result<Arc<AgentFile>, DeployError> {
         match answer.split_ascii_whitespace().collect::<Vec<_>>()[..] {
             ["host", "Linux", arch] => Ok(self.store.for_arch(arch)?),
@@ -164,20 +167,21 @@ impl Installer<'_> {
         }
     }
 
-    /// Returns the scripts' word for whether another directory may be used.
+    /// Returns the scripts' argument that says whether another directory may be used: `any` or `only`.
     fn scope(&self) -> &'static str {
         if self.allow_other { "any" } else { "only" }
     }
 
-    /// Returns the path of `--agent`, which may exist on the host too, or `-`.
+    /// Returns the path from `--agent`, where the host may have the agent as well; `-` if there is no such
+    /// path or if shells would interpret it.
     fn on_host(&self) -> &str {
         let given = self.store.given().and_then(Path::to_str);
         given.filter(|path| check_directory(path).is_ok()).unwrap_or("-")
     }
 
-    /// Parses the location that the host printed: `in DIRECTORY`, `in .rlaunch-UID` below the named
-    /// directory, `at PATH`, or nothing for the expected place. The owner of a cached agent is checked again
-    /// when it starts, since the host's answer may be outdated by then.
+    /// Parses the location that the host printed: `in DIRECTORY`, `in .rlaunch-UID` for the account's cache
+    /// in the configured directory, `at PATH`, or nothing for the expected location. The owner of a cached
+    /// agent is checked again when the agent starts, since the owner may have changed by then.
     fn program(&self, file: &AgentFile, place: &str) -> AgentLocation {
         let is_plain = |path: &&str| check_directory(path).is_ok();
         let is_own = |name: &&str| {
@@ -213,7 +217,7 @@ fn cached(cache: &str, file: &AgentFile) -> AgentLocation {
 struct InstallerReplies {
     reader: AgentReader,
     text: String,
-    /// Other output of the shell, which explains why the installer does not answer.
+    /// Other output of the shell, kept for the error if the installer does not answer.
     noise: String,
 }
 
@@ -222,7 +226,8 @@ impl InstallerReplies {
         InstallerReplies { reader, text: String::new(), noise: String::new() }
     }
 
-    /// Returns the installer's next line. Cancel-safe.
+    /// Returns the next line of the installer, without its prefix. If the shell's output ends first,
+    /// returns that output as [`DeployError::Shell`]. Cancel-safe.
     async fn next(&mut self) -> Result<String, DeployError> {
         const MARK: &str = "rlaunch-install ";
         loop {
@@ -258,7 +263,7 @@ impl InstallerReplies {
     }
 }
 
-/// Joins the common beginning and a script into one line without comments.
+/// Joins [`PLACE`] and a script into one line without comments.
 fn script(script: &str) -> String {
     let lines = PLACE.lines().chain(script.lines());
     let commands = lines.filter(|line| !line.starts_with('#'));
@@ -273,7 +278,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
     use std::process::{Command, Stdio};
 
-    /// Upper limit of a command's length, in bytes, that all container engines and shells pass on.
+    /// Maximum length of a command, in bytes, that all container engines and shells pass on.
     const LONGEST_COMMAND: usize = 4 << 10;
 
     #[test]
@@ -344,7 +349,8 @@ mod tests {
         }
     }
 
-    /// Many sites give all users the same primary group.
+    /// Many sites give all users the same primary group, so a directory that this group may write to is not
+    /// safe.
     #[test]
     fn a_group_of_several_accounts_is_not_the_accounts_own() {
         let scratch = tempfile::tempdir().unwrap();

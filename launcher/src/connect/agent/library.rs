@@ -1,8 +1,9 @@
-//! The library for ranks: `librlaunch.so` for C, the Python package in `python/rlaunch`, and the entry
-//! point by which torch finds its backend. They are beside the agent; any of them may be missing.
+//! The library for ranks: `librlaunch.so` for C, the Python package in `python/rlaunch`, and the files by
+//! which torch finds the package's backend. These files are in the directory of the agent's executable; any
+//! of them may be missing.
 //!
-//! The library's name, a hash of its files, is computed while hosts are being reached and sent to every
-//! node. Nodes that lack the library receive it while the agents join the tree.
+//! The library's name is a hash of its files. The launcher computes it while it connects to the hosts, and
+//! sends it to every node. Nodes that lack the library receive it while the agents join the tree.
 
 use super::store;
 use crate::connect::outbox::Outbox;
@@ -23,26 +24,27 @@ use tokio::task::JoinHandle;
 
 /// Shared library for C programs.
 pub(crate) const SHARED: &str = "librlaunch.so";
-/// Python package, below the library's `python` directory.
+/// Name of the Python package, which is in the library's `python` directory.
 const PACKAGE: &str = "rlaunch";
-/// Files beside the package that register its torch backend.
+/// Files in the `python` directory by which torch finds the package's backend.
 const ENTRY_POINT: [&str; 3] =
     ["rlaunch_torch.py", "rlaunch.dist-info/METADATA", "rlaunch.dist-info/entry_points.txt"];
-/// Extensions of the package's files to send, which leaves out Python's caches.
+/// Extensions of the package's files that are sent to nodes. Other files, such as Python's caches, are not
+/// sent.
 const PACKAGE_EXTENSIONS: &[&str] = &["py", "pyi", "so", "typed"];
 
-/// Libraries of this launcher, by architecture as in `uname -m`.
+/// Libraries for ranks that belong to this launcher, by architecture as in `uname -m`.
 pub(crate) struct RankLibraries {
-    /// Agent named by `--agent`, whose directory is searched.
+    /// Path from `--agent`, in whose directory the library is searched.
     given: Option<PathBuf>,
-    /// Whether ranks run on this machine and use the library in place.
+    /// Whether all ranks run on this machine, where they use the library without a copy.
     is_local: bool,
     found: BTreeMap<String, Option<RankLibrary>>,
-    /// Search for this machine's library, whose files are being hashed.
+    /// Background search for this machine's library; `None` once its result is in `found`.
     native: Option<JoinHandle<Option<RankLibrary>>>,
 }
 
-/// Library of one architecture.
+/// Library for ranks of one architecture.
 #[derive(Clone, Debug)]
 struct RankLibrary {
     directory: PathBuf,
@@ -52,8 +54,8 @@ struct RankLibrary {
 }
 
 impl RankLibraries {
-    /// Starts the search for this machine's library, which most hosts need. It takes a few milliseconds
-    /// in the background, less than the connections take.
+    /// Starts a background search for this machine's library, which most hosts can use too. The search
+    /// takes a few milliseconds, less than connecting to the hosts.
     pub(crate) fn look(given: Option<PathBuf>, is_local: bool) -> RankLibraries {
         let beside = given.clone();
         let look = move || find(beside.as_deref(), std::env::consts::ARCH, is_local);
@@ -61,10 +63,10 @@ impl RankLibraries {
         RankLibraries { given, is_local, found: BTreeMap::new(), native }
     }
 
-    /// Returns where a node of this architecture finds its library; `None` if there is none.
+    /// Returns where a node of this architecture finds its library; `None` if there is none for it.
     pub(crate) async fn of(&mut self, arch: &str) -> Option<LibrarySource> {
         if let Some(native) = self.native.take() {
-            // The task only fails by a panic.
+            // The task fails only if it panics.
             let found = native.await.ok().flatten();
             self.found.insert(std::env::consts::ARCH.to_owned(), found);
         }
@@ -84,7 +86,8 @@ impl RankLibraries {
         })
     }
 
-    /// Sends the library to nodes that lack it, in the background. Their ranks start once it has arrived.
+    /// Sends the library to the nodes in `lacking`, in the background. Each entry has the host, its
+    /// architecture and the queue to its agent. The ranks of a node start once the library has arrived.
     pub(crate) fn send(&self, lacking: Vec<(Host, String, Outbox)>) {
         let mut by_arch: BTreeMap<String, Vec<(Host, Outbox)>> = BTreeMap::new();
         for (host, arch, commands) in lacking {
@@ -103,7 +106,8 @@ impl RankLibrary {
         let packed = self.pack().inspect_err(|error| {
             messages::warn(&format!("cannot read the library for ranks: {error}"));
         });
-        // If the library cannot be read, only the end is sent, so that no node waits for it.
+        // If the library cannot be read, only the part that marks the end is sent, so that no node waits
+        // for the library.
         let packed = packed.unwrap_or_default();
         let frames = frames(&packed).unwrap_or_default();
         for (_, commands) in nodes {
@@ -127,14 +131,15 @@ impl RankLibrary {
     }
 }
 
-/// Encodes the archive's parts and the empty part that ends it.
+/// Encodes the compressed archive as frames: its parts, then an empty part that marks the end.
 fn frames(packed: &[u8]) -> io::Result<Vec<Bytes>> {
     let parts = control::file_parts(packed)
         .map(|part| control::encode(&ToAgent::LibraryPart(part.to_vec())));
     parts.map(|frame| frame.map(Bytes::from).map_err(io::Error::other)).collect()
 }
 
-/// Finds the first directory with files for this architecture.
+/// Finds the library in the first directory that has files for this architecture. `None` if there is no
+/// such directory or its files cannot be read.
 fn find(given: Option<&Path>, arch: &str, is_local: bool) -> Option<RankLibrary> {
     let looked = store::library_directories(given, arch);
     let found = looked.iter().find_map(|directory| {
@@ -147,7 +152,7 @@ fn find(given: Option<&Path>, arch: &str, is_local: bool) -> Option<RankLibrary>
         tracing::info!("no library for ranks on {arch} among {looked}: they do without");
         return None;
     };
-    // A library that is used in place needs no name.
+    // A library that is used without a copy needs no name.
     let name = if is_local { Ok(LibraryName([0; 32])) } else { name(directory, &files) };
     match name {
         Ok(name) => Some(RankLibrary { directory: directory.clone(), files, name }),
@@ -158,7 +163,8 @@ fn find(given: Option<&Path>, arch: &str, is_local: bool) -> Option<RankLibrary>
     }
 }
 
-/// Lists the library's files in a directory, sorted, so that the same files have the same hash.
+/// Lists the library's files, as sorted paths relative to `directory`. They are sorted so that the same
+/// files have the same hash.
 fn files_in(directory: &Path, arch: &str) -> Vec<String> {
     let is_for_it = |path: &Path| {
         store::architecture_of(path).is_ok_and(|found| found.is_ok_and(|found| found == arch))
@@ -205,7 +211,7 @@ mod tests {
     use super::*;
     use flate2::read::ZlibDecoder;
 
-    /// Lays out a library, with what does not travel.
+    /// Creates the files of a library, and other files that must not be sent.
     fn lay_out(directory: &Path) {
         let package = directory.join("python/rlaunch");
         std::fs::create_dir_all(package.join("__pycache__")).unwrap();

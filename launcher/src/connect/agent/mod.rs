@@ -1,4 +1,4 @@
-//! Finding the agent on this machine, installing it on a host under its hash, starting it.
+//! Finding the agent's executable on this machine, installing it on a host under its hash, and starting it.
 
 pub(crate) mod deploy;
 pub(crate) mod hello;

@@ -1,5 +1,5 @@
-//! Executables that the launcher sends to hosts: the agent, one per architecture and named by its hash,
-//! the prover and the bench.
+//! Executables that the launcher sends to hosts: the agent (for each architecture), the prover, and the
+//! program of `rlaunch bench`. The agent is named by its hash.
 
 use bytes::Bytes;
 use flate2::Compression;
@@ -10,16 +10,16 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Name of the agent's executable, here and on hosts.
+/// Name of the agent's executable on this machine and on hosts.
 pub(crate) const AGENT: &str = "rlaunch-worker";
-/// Name of the prover's executable, which is beside the agent.
+/// Name of the prover's executable, which is in the directory of the agent's.
 const PROVER: &str = "rlaunch-prover";
-/// Name of the program that `rlaunch bench` runs, which is beside the agent.
+/// Name of the program that `rlaunch bench` runs, which is in the directory of the agent's executable.
 pub(crate) const BENCH: &str = "rlaunch-bench";
-/// Number of hexadecimal digits of the SHA-256 that name a build.
+/// Number of leading hexadecimal digits of the SHA-256 that name a build.
 const HASH_DIGITS: usize = 32;
 
-/// Reason why there is no executable to send.
+/// Reason why there is no executable to send to a host.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AgentStoreError {
     #[error("no agent for {arch} at {}", list(looked))]
@@ -40,7 +40,6 @@ fn list(paths: &[PathBuf]) -> String {
 }
 
 impl AgentStoreError {
-    /// Returns advice for the user.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             AgentStoreError::Missing { arch, .. } => {
@@ -68,12 +67,12 @@ impl AgentStoreError {
     }
 }
 
-/// Build of the agent.
+/// Executable of the agent for one architecture, on this machine.
 pub(crate) struct AgentFile {
     pub(crate) path: PathBuf,
     /// SHA-256 of the file in hexadecimal digits.
     pub(crate) sha256: String,
-    /// First digits of `sha256`: the build's name in caches.
+    /// First digits of `sha256`, by which this build is named in the hosts' caches.
     pub(crate) hash: String,
     /// Size of the file in bytes.
     pub(crate) size: u64,
@@ -81,8 +80,8 @@ pub(crate) struct AgentFile {
 }
 
 impl AgentFile {
-    /// Returns the file's content, compressed if `gzip`. It is read on each uncompressed request, since
-    /// few hosts lack the agent.
+    /// Returns the file's content, compressed if `gzip` is true. The uncompressed content is read from the
+    /// file each time and not kept in memory, since few hosts need it.
     pub(crate) fn payload(&self, gzip: bool) -> Result<Bytes, AgentStoreError> {
         if let Some(compressed) = self.compressed.get().filter(|_| gzip) {
             return Ok(compressed.clone());
@@ -96,16 +95,17 @@ impl AgentFile {
     }
 }
 
-/// Compresses in memory, which cannot fail; if it did, the empty result would fail the host's check.
+/// Compresses in memory, which cannot fail. If it did, the empty result would fail the size check on the
+/// host.
 fn compress(bytes: &[u8]) -> Bytes {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     let written = encoder.write_all(bytes).and_then(|()| encoder.finish());
     written.unwrap_or_default().into()
 }
 
-/// Agents by architecture, found on first use.
+/// Executables of the agent by architecture, each found on first use.
 pub(crate) struct AgentStore {
-    /// Agent named by `--agent`, used for every host.
+    /// Path from `--agent`, used for every host.
     given: Option<PathBuf>,
     found: Mutex<Vec<(String, Arc<AgentFile>)>>,
 }
@@ -115,15 +115,16 @@ impl AgentStore {
         AgentStore { given, found: Mutex::default() }
     }
 
-    /// Returns the path of `--agent`.
+    /// Returns the path from `--agent`.
     pub(crate) fn given(&self) -> Option<&Path> {
         self.given.as_deref()
     }
 
-    /// Returns the agent for this machine's architecture.
+    /// Returns the agent of `--agent` or, without that option, the agent for this machine's architecture.
     pub(crate) fn native(&self) -> Result<Arc<AgentFile>, AgentStoreError> {
         match &self.given {
-            // Its architecture may differ from this machine's; a host that cannot run it reports that.
+            // The agent's architecture may differ from this machine's; a host that cannot run the agent
+            // reports that.
             Some(path) => match architecture_of(path)? {
                 Ok(arch) => self.for_arch(arch),
                 Err(found) => {
@@ -135,7 +136,7 @@ impl AgentStore {
         }
     }
 
-    /// Returns the agent for an architecture as in `uname -m`.
+    /// Returns the agent for `arch`, an architecture as in `uname -m`.
     pub(crate) fn for_arch(&self, arch: &str) -> Result<Arc<AgentFile>, AgentStoreError> {
         let arch = if arch == "arm64" { "aarch64" } else { arch };
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
@@ -166,26 +167,28 @@ impl AgentStore {
     }
 }
 
-/// Lists the directories that may hold the library for ranks: those that may hold the agent.
+/// Lists the directories to search for the library for ranks: those in which the agent may be.
 pub(super) fn library_directories(given: Option<&Path>, arch: &str) -> Vec<PathBuf> {
     let agents = given.map_or_else(|| candidates(arch), |path| vec![path.to_owned()]);
     agents.iter().filter_map(|agent| agent.parent()).map(Path::to_owned).collect()
 }
 
-/// Finds the prover for an architecture, beside the agent of `--agent` or where agents are searched.
+/// Finds the prover for an architecture: in the directory of `given`, the path from `--agent`, or without
+/// that option in the directories where the agent may be.
 pub(crate) fn prover(given: Option<&Path>, arch: &str) -> Result<PathBuf, AgentStoreError> {
     let found = beside_agent(given, arch, PROVER)?;
     found.map_err(|looked| AgentStoreError::NoProver { arch: arch.to_owned(), looked })
 }
 
-/// Finds the program of `rlaunch bench` for this machine's architecture.
+/// Finds the program that `rlaunch bench` runs, for this machine's architecture.
 pub(crate) fn bench(given: Option<&Path>) -> Result<PathBuf, AgentStoreError> {
     let arch = std::env::consts::ARCH;
     let found = beside_agent(given, arch, BENCH)?;
     found.map_err(|looked| AgentStoreError::NoBench { arch: arch.to_owned(), looked })
 }
 
-/// Finds a program beside the agent; the inner error lists the paths that were searched.
+/// Finds the program `name` for an architecture in the directories where the agent may be. The inner error
+/// has the paths that were searched.
 fn beside_agent(
     given: Option<&Path>,
     arch: &str,
@@ -206,8 +209,8 @@ fn wrong(path: &Path, arch: &str, found: &str) -> AgentStoreError {
     AgentStoreError::Wrong { path, arch, found }
 }
 
-/// Lists the paths to search: beside rlaunch, in `lib/rlaunch/` below its directory, in the `lib` beside
-/// its `bin`.
+/// Lists the paths where the agent may be: beside rlaunch, in `lib/rlaunch/` below rlaunch's directory, and
+/// in `lib/rlaunch/` below the parent of that directory.
 fn candidates(arch: &str) -> Vec<PathBuf> {
     let exe = std::env::current_exe().and_then(|exe| exe.canonicalize()).unwrap_or_default();
     let beside = exe.parent().unwrap_or(Path::new("/"));
@@ -241,7 +244,8 @@ fn read(path: &Path) -> Result<AgentFile, AgentStoreError> {
     Ok(AgentFile { path: path.to_owned(), sha256, hash, size, compressed: OnceLock::new() })
 }
 
-/// Returns the architecture of an ELF executable; the inner error describes a file that is not one.
+/// Returns the architecture of an ELF executable. The inner error describes the file if it is not an
+/// executable or has an unknown architecture.
 pub(super) fn architecture_of(
     path: &Path,
 ) -> Result<Result<&'static str, String>, AgentStoreError> {

@@ -1,9 +1,10 @@
 //! Authentication of incoming connections.
 //!
-//! A peer has [`AUTH_TIMEOUT`] to identify itself. An agent is accepted once, if it proves that it holds the
-//! key which it announced over SSH. A host that requests an agent by its hash gets the file, a few hosts
-//! at a time; the file is not secret. All other peers are disconnected without an answer, and a flood
-//! from one address does not displace peers from others.
+//! A peer has [`AUTH_TIMEOUT`] to identify itself. An agent may connect once, if it proves that it has the
+//! key which it announced over SSH. A host that requests the agent's executable by its hash receives the
+//! file, which is not secret; only a few hosts receive it at the same time. All other peers are
+//! disconnected without an answer. A flood of connections from one address does not displace peers from
+//! other addresses.
 
 use super::transfer_slots::{QueuedTransfer, TransferSlots};
 use crate::connect::agent::store::AgentFile;
@@ -25,14 +26,14 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
-/// Time limit for a peer to authenticate. It includes the wait for the agent's announcement, which
-/// travels by SSH and may arrive after the connection.
+/// Time limit for a peer to authenticate. It includes the wait for the agent's announcement, which travels
+/// over SSH and may arrive after the agent's TCP connection.
 const AUTH_TIMEOUT: Duration = Duration::from_secs(5);
-/// Upper limit of unauthenticated connections per listening address.
+/// Maximum number of unauthenticated connections for each address on which the launcher listens.
 const MAX_UNAUTHENTICATED: usize = 256;
-/// Time limit for a transfer to wait for its turn, and again for the transfer itself.
+/// Time limit for a file transfer to wait for a slot, and separately for the transfer itself.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
-/// Pause after a failed accept(2), as when no file descriptor is left.
+/// Pause after a failed accept(2), for example because no file descriptor is left.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// Authenticated connection from an agent.
@@ -40,11 +41,11 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 pub(crate) struct AgentCallback {
     pub(crate) tcp: TcpStream,
     pub(crate) conversation: SharedStream,
-    /// Bytes that the agent sent during authentication.
+    /// Decrypted bytes that arrived during authentication.
     pub(crate) heard: Vec<u8>,
 }
 
-/// Listening sockets with their tasks, which end on drop.
+/// Listening sockets, with the tasks that accept their connections. The tasks end when this is dropped.
 pub(super) struct CallbackListener {
     shared: Arc<Shared>,
     addresses: Vec<SocketAddr>,
@@ -61,18 +62,18 @@ struct Shared {
     transfers: TransferSlots,
 }
 
-/// Announced agent that has not connected yet.
+/// Agent that has announced its key and has not connected yet.
 struct ExpectedAgent {
     key: PublicKey,
     to: oneshot::Sender<AgentCallback>,
 }
 
 impl CallbackListener {
-    /// Starts accepting connections.
+    /// Starts to accept connections.
     ///
     /// # Panics
     ///
-    /// Outside a Tokio runtime.
+    /// Panics outside a Tokio runtime.
     pub(super) fn open(own: KeyPair, listeners: Vec<TcpListener>) -> CallbackListener {
         CallbackListener::with_timeout(own, listeners, AUTH_TIMEOUT)
     }
@@ -107,7 +108,7 @@ impl CallbackListener {
         &self.addresses
     }
 
-    /// Serves a file to peers that request its hash.
+    /// Permits peers to download `file`, which they request by its SHA-256.
     pub(super) fn serve(&self, file: &Arc<AgentFile>) {
         let mut served = self.shared.served.lock().unwrap_or_else(PoisonError::into_inner);
         if !served.iter().any(|other| other.sha256 == file.sha256) {
@@ -115,7 +116,8 @@ impl CallbackListener {
         }
     }
 
-    /// Accepts the agent of `node` until the returned value is dropped.
+    /// Permits the agent of `node`, which announced the public key `key`, to connect until the returned
+    /// value is dropped.
     pub(super) fn expect(&self, node: NodeId, key: PublicKey) -> PendingCallback {
         let (to, called) = oneshot::channel();
         self.shared.expected().insert(node, ExpectedAgent { key, to });
@@ -130,7 +132,7 @@ impl Drop for CallbackListener {
     }
 }
 
-/// Wait for an agent's connection; dropping it ends the wait and the permission to connect.
+/// Expected connection of an agent. Dropping this withdraws the permission to connect.
 pub(crate) struct PendingCallback {
     shared: Arc<Shared>,
     node: NodeId,
@@ -138,7 +140,7 @@ pub(crate) struct PendingCallback {
 }
 
 impl PendingCallback {
-    /// Waits for the agent's connection. Cancel-safe.
+    /// Waits for the agent's connection; `None` if the agent is no longer expected. Cancel-safe.
     pub(crate) async fn called(&mut self) -> Option<AgentCallback> {
         (&mut self.called).await.ok()
     }
@@ -208,14 +210,15 @@ impl Shared {
                 let file =
                     self.served(&fetch.digest).ok_or(Refusal::NoFile(fetch.digest.clone()))?;
                 let transfer = self.transfers.enter(from).ok_or(Refusal::Busy)?;
-                // A task of its own: a transfer takes longer than an unauthenticated peer may.
+                // Runs as a separate task, since a transfer takes longer than an unauthenticated peer may
+                // stay connected.
                 tokio::spawn(async move { send(tcp, &file, &fetch, transfer).await });
                 Ok(())
             }
         }
     }
 
-    /// Completes the handshake with an agent and hands its connection over.
+    /// Completes the handshake with an agent and passes its connection to the [`PendingCallback`].
     async fn authenticate(&self, mut tcp: TcpStream, call: &CallbackHello) -> Result<(), Refusal> {
         tcp.set_nodelay(true)?;
         let key = self.key_of(call.node).await;
@@ -223,7 +226,7 @@ impl Shared {
         tcp.write_all(&answer).await?;
         let conversation = SharedStream::new(stream);
         let (mut heard, mut received) = (Vec::new(), Vec::with_capacity(4 << 10));
-        // A replayed handshake gets this far, but its sender cannot encrypt anything.
+        // A peer that replays a recorded handshake gets this far, but cannot encrypt a packet.
         while heard.is_empty() {
             received.clear();
             if tcp.read_buf(&mut received).await? == 0 {
@@ -243,7 +246,7 @@ impl Shared {
         slot.and_then(|slot| slot.to.send(called).ok()).ok_or(again)
     }
 
-    /// Waits until the agent of `node` has announced its key, and returns it.
+    /// Waits until the agent of `node` has announced its key, and returns the key.
     async fn key_of(&self, node: NodeId) -> PublicKey {
         let mut news = self.news.subscribe();
         loop {
@@ -265,7 +268,7 @@ impl Shared {
     }
 }
 
-/// Sends a file once the transfer has its slot.
+/// Sends a file once the transfer has a slot.
 async fn send(
     mut tcp: TcpStream,
     file: &AgentFile,
@@ -284,7 +287,7 @@ async fn send(
         }
         tcp.write_all(&content).await?;
         tcp.shutdown().await?;
-        // Wait until the peer has read all of it and closes.
+        // Waits until the peer has read the whole file and closes the connection.
         while tcp.read(&mut [0; 64]).await? > 0 {}
         io::Result::Ok(())
     };
@@ -295,14 +298,13 @@ async fn send(
     }
 }
 
-/// Reads a peer's first message.
 async fn opening(tcp: &mut TcpStream) -> Result<FirstMessage, Refusal> {
     let mut said = Vec::with_capacity(MAX_FIRST_MESSAGE);
     loop {
         if let Some(opening) = FirstMessage::read(&said)? {
             return Ok(opening);
         }
-        // `FirstMessage::read` has refused anything longer than `MAX_FIRST_MESSAGE`.
+        // `FirstMessage::read` has already refused messages longer than `MAX_FIRST_MESSAGE`.
         let mut room =
             (&mut *tcp).take((MAX_FIRST_MESSAGE - said.len().min(MAX_FIRST_MESSAGE)) as u64);
         if room.read_buf(&mut said).await? == 0 {

@@ -9,9 +9,9 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 const NODE: NodeId = NodeId(2);
-/// For tests in which it passes.
+/// Time limit for authentication, for tests in which it expires.
 const AUTH_TIMEOUT: Duration = Duration::from_secs(1);
-/// Limit for what must come. It is wide, since a machine may stand still for seconds.
+/// Time limit for events that must happen. It is long, since the test machine may be suspended for seconds.
 const BOUND: Duration = Duration::from_secs(60);
 
 async fn listener(auth_timeout: Duration) -> CallbackListener {
@@ -29,7 +29,8 @@ async fn exchange(listener: &CallbackListener, said: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// An agent up to its first packet, which is sealed and not yet sent; and all that it has sent.
+/// Completes the handshake as an agent. Returns the connection, the encrypted stream on it, and the first
+/// message that was sent.
 async fn call(listener: &CallbackListener, key: &KeyPair) -> (TcpStream, SecureStream, Vec<u8>) {
     let (caller, first) = CallbackDialer::start(key, &listener.key(), NODE).unwrap();
     let mut tcp = TcpStream::connect(listener.addresses()[0]).await.unwrap();
@@ -70,7 +71,8 @@ async fn an_agent_may_be_quicker_than_its_announcement() {
     let listener = listener(BOUND).await;
     let key = KeyPair::generate().unwrap();
     let announced = async {
-        // By now the call waits: nobody answers it.
+        // Waits until the listener has surely received the agent's first message, before the key is
+        // announced.
         let mut early = TcpStream::connect(listener.addresses()[0]).await.unwrap();
         assert!(timeout(AUTH_TIMEOUT / 8, early.read(&mut [0])).await.is_err());
         listener.expect(NODE, key.public())
@@ -85,7 +87,8 @@ async fn strangers_hear_nothing_and_the_agent_comes_in_all_the_same() {
     let listener = listener(AUTH_TIMEOUT).await;
     let (key, thief) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
     let mut expected = listener.expect(NODE, key.public());
-    // Whoever has the command line has everything but the key that was announced.
+    // A process that reads the agent's command line knows everything but the private key of the announced
+    // pair.
     let (_, by_thief) = CallbackDialer::start(&thief, &listener.key(), NODE).unwrap();
     let (_, mut old) = CallbackDialer::start(&key, &listener.key(), NODE).unwrap();
     old[12] = 9;
@@ -119,7 +122,7 @@ async fn slow_bytes_have_an_end() {
         if slow.write_all(&[*byte]).await.is_err() {
             return;
         }
-        // The pace of the test itself: a byte each time that nothing has been said back.
+        // Sends the next byte once no answer has arrived for a short while.
         if let Ok(read) = timeout(AUTH_TIMEOUT / 16, slow.read(&mut [0])).await {
             assert_eq!(read.unwrap_or(0), 0);
             return;
@@ -130,7 +133,7 @@ async fn slow_bytes_have_an_end() {
 
 #[tokio::test]
 async fn slow_bytes_hold_nobody_up() {
-    // They have no end here that others could wait for.
+    // The time limit is so long that the slow peer stays connected throughout the test.
     let listener = listener(10 * BOUND).await;
     let key = KeyPair::generate().unwrap();
     let mut expected = listener.expect(NODE, key.public());
@@ -147,7 +150,7 @@ async fn a_replay_neither_comes_in_nor_keeps_the_agent_out() {
     let listener = listener(AUTH_TIMEOUT).await;
     let key = KeyPair::generate().unwrap();
     let mut expected = listener.expect(NODE, key.public());
-    // Recorded of a connection that came to nothing.
+    // Recorded before the agent has sent its first encrypted packet.
     let (mut tcp, mut stream, first) = call(&listener, &key).await;
     let mut recorded = first;
     let mut replay = TcpStream::connect(listener.addresses()[0]).await.unwrap();
@@ -155,12 +158,12 @@ async fn a_replay_neither_comes_in_nor_keeps_the_agent_out() {
     let mut answer = [0; HANDSHAKE];
     timeout(BOUND, replay.read_exact(&mut answer)).await.unwrap().unwrap();
     let sealed = say(&mut tcp, &mut stream, b"me").await;
-    // The agent's own packet opens nothing in another connection.
+    // A packet that the agent encrypted for one connection is invalid in another.
     replay.write_all(&sealed).await.unwrap();
     assert_eq!(timeout(BOUND, replay.read(&mut [0])).await.unwrap().unwrap_or(0), 0);
     let called = timeout(BOUND, expected.called()).await.unwrap().unwrap();
     assert_eq!(called.heard, b"me");
-    // Nor does it help when the agent is in: nobody waits for it any more.
+    // A replay is refused as well after the agent has connected, because no agent is expected then.
     recorded.extend_from_slice(&sealed);
     assert_eq!(exchange(&listener, &recorded).await, b"");
 }
@@ -182,7 +185,7 @@ async fn hosts_get_what_is_lent_and_nothing_else() {
     assert_eq!(exchange(&listener, format!("FETCH {}\n", "0".repeat(64)).as_bytes()).await, b"");
 }
 
-/// 127.0.0.2 asks for the file as often as it can and reads nothing; 127.0.0.1 gets it all the same.
+/// 127.0.0.2 requests the file 80 times and reads nothing; 127.0.0.1 must still receive the file.
 #[tokio::test]
 async fn a_host_that_reads_nothing_keeps_no_other_waiting() {
     let exe = std::env::current_exe().unwrap();
@@ -203,7 +206,8 @@ async fn a_host_that_reads_nothing_keeps_no_other_waiting() {
     assert_eq!(own.len() as u64, size);
 }
 
-/// More unauthenticated peers than the limit, all from 127.0.0.2, and an agent that came before them.
+/// More unauthenticated peers than the limit connect from 127.0.0.2; an agent that has connected before
+/// must not be displaced.
 #[tokio::test]
 async fn a_flood_from_one_address_pushes_out_no_other() {
     let listener = listener(BOUND).await;

@@ -1,5 +1,5 @@
-//! Slots for file transfers: a few per address and a number in total, with a bounded queue. The requesting
-//! hosts are not authenticated and may read slowly.
+//! Limits on file transfers: slots per address and in total, and a bounded queue. The hosts that request
+//! files are not authenticated and may read slowly; the limits keep them from blocking each other.
 
 use rlaunch_bootstrap::security::admission::source_network;
 use std::collections::HashMap;
@@ -7,29 +7,29 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Upper limit of simultaneous transfers.
+/// Maximum number of simultaneous transfers.
 const MAX_TRANSFERS: usize = 32;
-/// Upper limit of simultaneous transfers to one address; hosts behind a NAT router share an address.
+/// Maximum number of simultaneous transfers to one address; hosts behind a NAT router share an address.
 const MAX_PER_ADDRESS: usize = 4;
-/// Upper limit of connections with a transfer or in the queue.
+/// Maximum number of connections that have a transfer or wait for one.
 const MAX_QUEUED: usize = 512;
-/// Upper limit of connections from one address with a transfer or in the queue.
+/// Maximum number of connections from one address that have a transfer or wait for one.
 const MAX_QUEUED_PER_ADDRESS: usize = 64;
 
-/// Transfers and their queue; clones share them.
+/// Slots for transfers, and the queue of connections that wait for one; clones share both.
 #[derive(Clone)]
 pub(super) struct TransferSlots {
     total: Arc<Semaphore>,
     origins: Arc<Mutex<HashMap<IpAddr, AddressSlots>>>,
 }
 
-/// Connections and slots of one address.
+/// Number of connections from one address, and the slots of this address.
 struct AddressSlots {
     connections: usize,
     transfers: Arc<Semaphore>,
 }
 
-/// Place of a connection in the queue.
+/// Connection that has a transfer or waits for one. Dropping this removes the connection from the queue.
 pub(super) struct QueuedTransfer {
     of: TransferSlots,
     from: IpAddr,
@@ -41,7 +41,8 @@ impl TransferSlots {
         TransferSlots { total: Arc::new(Semaphore::new(MAX_TRANSFERS)), origins: Arc::default() }
     }
 
-    /// Adds a connection to the queue; `None` if the queue is full.
+    /// Adds a connection from `address` to the queue; `None` if the queue or the share of the address is
+    /// full.
     pub(super) fn enter(&self, address: IpAddr) -> Option<QueuedTransfer> {
         let from = source_network(address);
         let mut origins = self.origins.lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,10 +62,10 @@ impl TransferSlots {
 }
 
 impl QueuedTransfer {
-    /// Waits for a slot, which is held until the returned permits are dropped.
+    /// Waits for a slot. The slot is occupied until both returned permits are dropped.
     pub(super) async fn acquire(&self) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
-        // The slot of the address comes first, so that no address has more than a few waiters for a
-        // slot of the total.
+        // The permit of the address is acquired first, so that only a few transfers of an address can wait
+        // for a permit of the total.
         let own = self.transfers.clone().acquire_owned().await.ok()?;
         Some((own, self.of.total.clone().acquire_owned().await.ok()?))
     }
@@ -93,7 +94,7 @@ mod tests {
         IpAddr::from([10, 0, high, low])
     }
 
-    /// Returns the slot if there is one right away; paused-clock tests wait in virtual time.
+    /// Returns the slot if one is free within a second; tests with a paused clock wait in virtual time.
     async fn has_turn(
         transfer: &QueuedTransfer,
     ) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
@@ -112,7 +113,7 @@ mod tests {
         assert_eq!(held.len(), MAX_PER_ADDRESS);
         let other = transfers.enter(host(2)).unwrap();
         assert!(has_turn(&other).await.is_some());
-        // The next transfer to the greedy address starts when one of its own ends.
+        // The next transfer to the greedy address starts when one of its transfers ends.
         held.pop();
         assert!(has_turn(&greedy[MAX_PER_ADDRESS]).await.is_some());
     }

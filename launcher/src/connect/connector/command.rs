@@ -1,17 +1,18 @@
-//! Commands for hosts, written so that every login shell on the way reads them alike.
+//! Commands for hosts, written so that all kinds of login shells interpret them in the same way.
 
-/// Shell code that sets `$h` and `HOME` to a writable home directory: the container's own, root's, or a
-/// new private one.
+/// Shell code that sets `$h` and `HOME` to a writable home directory: the one that the container sets,
+/// root's, or a new private one.
 pub(super) const HOME: &str = "h=${HOME:-/}; [ \"$h\" = / ] && h=; [ -w \"$h\" ] || h=/root; \
     [ -w $h ] || { t=/tmp/home-$(id -u); mkdir -m 700 $t 2>/dev/null; [ -O $t ] && h=$t; }; \
     export HOME=\"$h\";";
 
-/// Shell code that executes an agent in a shared directory, `$1`, in which each account has a cache named
-/// by its uid; `$2` names the build, further arguments are the agent's.
+/// Shell code that executes an agent. `$1` is a directory that several accounts share, in which each
+/// account has a cache named by its uid; `$2` is the name of the build, and further arguments are passed to
+/// the agent.
 ///
-/// The cache has mode 0700 (see place.sh). It is entered before its owner is checked, so that an account
-/// that can rename directories above it cannot swap it between check and start. The uid comes from
-/// /proc, which saves a process.
+/// The cache has mode 0700 (see place.sh). The code enters the cache before it checks the owner, so that an
+/// account that can rename directories above the cache cannot replace the cache between check and start.
+/// The uid is read from /proc, which saves starting id(1).
 const ENTER_SHARED: &str = "d=$1; case $d in \"~/\"*) d=\"$HOME/${d#??}\";; esac; b=$2; shift 2; \
     while read -r k r e x; do case $k in Uid:) break; esac; done </proc/self/status; \
     p=$PWD; cd -P \"$d/.rlaunch-$e\" && [ -O . -a -O $b -a -O $b/rlaunch-worker ] && \
@@ -20,18 +21,21 @@ const ENTER_SHARED: &str = "d=$1; case $d in \"~/\"*) d=\"$HOME/${d#??}\";; esac
 /// Location of an agent on a host, in shell syntax.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AgentLocation {
-    /// Path that only the account or root can change, including the directories above it. It was checked
-    /// just before, or is on this machine.
+    /// Path that only the user's account or root can change, including the directories above it. The host
+    /// has just checked that, or the path is on this machine.
     At(String),
-    /// Possibly in the account's own cache; its owner must be checked first.
+    /// Expected location in the account's own cache; the owner must be checked before the start. `build` is
+    /// the name of the build.
     InCache { cache: String, build: String },
-    /// Possibly in the account's cache in a directory that accounts share.
+    /// Expected location in the account's cache in `directory`, which several accounts share; the owner
+    /// must be checked before the start.
     InShared { directory: String, build: String },
 }
 
 impl AgentLocation {
-    /// Returns shell code that executes the agent, and fails if it is missing or not owned by the
-    /// account. `-O` is a builtin in most shells.
+    /// Returns shell code that executes the agent with the arguments `words`. The code fails if the agent
+    /// is missing or, in a cache, not owned by the account. `-O`, which tests the owner, is a builtin in
+    /// most shells.
     fn exec_line(&self, words: &str) -> String {
         match self {
             AgentLocation::At(path) => format!("exec {path} {words}"),
@@ -46,12 +50,13 @@ impl AgentLocation {
     }
 }
 
-/// Command for a host. Its arguments pass through login shells of all kinds and through wrappers such as
-/// forced commands, so none may contain a quote, a backslash, an exclamation mark or a line break.
+/// Command for a host. The arguments pass through login shells of all kinds and through wrappers such as
+/// sshd's forced commands, so none may contain a quote, a backslash, an exclamation mark or a line break.
 pub(crate) enum RemoteCommand<'a> {
-    /// Executes a program with these arguments.
+    /// Executes the agent at this location with these arguments.
     Exec(&'a AgentLocation, &'a str),
-    /// Runs a script in sh(1) with these arguments. A `~/` at the beginning of one may arrive unexpanded.
+    /// Runs a script in sh(1) with these arguments. A `~/` at the beginning of an argument may reach the
+    /// script unexpanded.
     Script(&'a str, &'a [&'a str]),
 }
 
@@ -66,8 +71,9 @@ impl RemoteCommand<'_> {
         }
     }
 
-    /// Returns the line that runs the command inside the container entered by `enter`. It is quoted for
-    /// the host's shell, so that `~` expands in the container.
+    /// Returns the line for the host's login shell that runs the command in the container. `enter` is the
+    /// command that enters the container. Arguments are quoted, so that `~` is expanded in the container
+    /// and not by the host's shell.
     pub(crate) fn line_inside(&self, enter: &str) -> String {
         match self {
             RemoteCommand::Exec(AgentLocation::InShared { directory, build }, words) => {
@@ -98,7 +104,7 @@ mod tests {
         }
     }
 
-    /// Runs a line in a shell with this environment, and returns its output.
+    /// Runs a line in a shell with these environment variables, and returns its output.
     fn printed(environment: &[&str], line: &str) -> String {
         let mut command = Command::new("env");
         command.args(["-i", "PATH=/usr/bin:/bin"]).args(environment).args(["sh", "-c", line]);
@@ -119,7 +125,7 @@ mod tests {
         let program = RemoteCommand::Exec(&echo, "~");
         let expected = format!("{}\n", inside.path().display());
         assert_eq!(printed(&["HOME=/nowhere"], &program.line_inside(&enter)), expected);
-        // On the host, its login shell expands the tilde.
+        // On the host, the login shell expands the tilde.
         assert_eq!(printed(&["HOME=/h"], &program.line()), "/h\n");
         assert_eq!(printed(&["HOME=/h"], &script.line()), "/h/x /h\n");
     }
@@ -134,7 +140,7 @@ mod tests {
         }
     }
 
-    /// Creates a build `0f` in a home and in a shared directory.
+    /// Creates an agent of build `0f` in a cache in `home`, and another in a directory that accounts share.
     fn lay_out(home: &std::path::Path) -> [AgentLocation; 2] {
         let own = format!(".rlaunch-{}", nix::unistd::Uid::effective());
         for cache in ["cache".to_owned(), format!("shared/{own}")] {
@@ -165,7 +171,7 @@ mod tests {
         }
     }
 
-    /// Only root can give files away.
+    /// Needs root, since only root can change the owner of a file; does nothing otherwise.
     #[test]
     fn a_warm_start_executes_nothing_of_another_account() {
         if !nix::unistd::Uid::effective().is_root() {

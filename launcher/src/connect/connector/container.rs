@@ -6,12 +6,14 @@ use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::job::ExitStatus;
 use std::str::FromStr;
 
-/// Placeholder in `--container-exec`: the container's name, or the arguments that name the image.
+/// Placeholder in `--container-exec`. It stands for the name of a running container or, with an image, for
+/// the arguments that name the new container and the image.
 pub(super) const PLACEHOLDER: &str = "{name}";
-/// Characters that tell an image (registry, tag or digest) from a container's name.
+/// Characters that names of images may have, but not names of containers. They precede a repository, a tag
+/// or a digest.
 const IMAGE_CHARACTERS: [char; 3] = ['/', ':', '@'];
 
-/// Parts of engines' messages, in lower case, for an image that the host lacks.
+/// Texts, in lower case, by which container engines report that the host lacks the image.
 const NO_IMAGE: &[&str] = &[
     "no such image",
     "image not known",
@@ -20,36 +22,36 @@ const NO_IMAGE: &[&str] = &[
     "is not available",
 ];
 
-/// Container or image of `--container`.
+/// Container or image named by `--container`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Container {
     engine: ContainerEngine,
     name: String,
-    /// `--container-exec`: the command that enters or starts it.
+    /// Command of `--container-exec`, which enters or starts the container.
     enter: Option<String>,
 }
 
-/// Method by which an agent gets into a container.
+/// Method by which an agent is started in a container.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ContainerEntry<'a> {
-    /// The login ends in the container.
+    /// The login itself leads into the container, without a further command.
     Login,
-    /// A shell on the host runs this command in front of the agent's.
+    /// A shell on the host executes this command, followed by the command for the agent.
     Exec(String),
-    /// A container is started for the agent.
+    /// A new container is started for the agent.
     Run(Image<'a>),
 }
 
-/// Container engine.
+/// Container engine, the KIND in `--container KIND:NAME`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ContainerEngine {
     Docker,
     Podman,
     Nerdctl,
     Toolbox,
-    /// None: a forced command of the host's sshd enters the container.
+    /// No engine: a forced command of the host's sshd enters the container.
     Forced,
-    /// Any other, used through `--container-exec`.
+    /// Any other engine, used through `--container-exec`.
     Other,
 }
 
@@ -79,7 +81,7 @@ pub(crate) enum ContainerOptionError {
     NoRun(String),
 }
 
-/// Reason why a container was not entered.
+/// Reason why no agent was started in a container.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ContainerError {
     #[error("{tool} refuses: permission denied on its socket")]
@@ -104,7 +106,7 @@ pub(crate) enum ContainerError {
 }
 
 impl ContainerError {
-    /// Returns advice for the user.
+    /// Returns advice for the user; `host` is the host's name in it.
     pub(crate) fn hint(&self, host: &str) -> Option<String> {
         match self {
             ContainerError::Socket { tool } => Some(format!(
@@ -141,17 +143,17 @@ impl ContainerError {
 }
 
 impl ContainerEngine {
-    /// Finds an engine by the KIND of `KIND:NAME`.
+    /// Finds an engine by the KIND in `--container KIND:NAME`.
     pub(crate) fn from_kind(kind: &str) -> Option<ContainerEngine> {
         ENGINES.iter().find(|(known, _)| *known == kind).map(|(_, engine)| *engine)
     }
 
-    /// Tells whether the engine has `exec` and `run` with the options of docker.
+    /// Tells whether the engine has the commands `exec` and `run` with the options of docker.
     pub(crate) fn is_like_docker(self) -> bool {
         matches!(self, ContainerEngine::Docker | ContainerEngine::Podman | ContainerEngine::Nerdctl)
     }
 
-    /// Returns the engine's command.
+    /// Returns the name of the engine's program; `docker` if the engine is unknown.
     pub(crate) fn command(self) -> &'static str {
         match self {
             ContainerEngine::Podman => "podman",
@@ -162,12 +164,13 @@ impl ContainerEngine {
     }
 }
 
-/// Tells whether a text has only characters that engines allow in names of containers.
+/// Tells whether a text has only characters that engines allow in the name of a container.
 pub(crate) fn is_container_name(text: &str) -> bool {
     has_only(text, &['_', '.', '-'])
 }
 
-/// Tells whether a text begins with a letter or a digit, and has no others than these and `allowed`.
+/// Tells whether a text begins with an ASCII letter or digit, and contains only ASCII letters, digits and
+/// the characters in `allowed`.
 fn has_only(text: &str, allowed: &[char]) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text.chars().all(|c| c.is_ascii_alphanumeric() || allowed.contains(&c))
@@ -198,7 +201,7 @@ impl FromStr for Container {
 }
 
 impl Container {
-    /// Combines `--container` and `--container-exec`.
+    /// Combines `--container` and `--container-exec`. Returns an error if one does not fit the other.
     pub(crate) fn from_args(
         container: Option<Container>,
         enter: Option<String>,
@@ -222,12 +225,12 @@ impl Container {
         Ok(Some(Container { enter, ..container }))
     }
 
-    /// Tells whether this is an image.
+    /// Tells whether `--container` names an image, from which new containers are started.
     pub(crate) fn is_image(&self) -> bool {
         self.name.contains(IMAGE_CHARACTERS)
     }
 
-    /// Returns how an agent gets into the container.
+    /// Returns the method by which an agent is started in the container.
     pub(super) fn entry(&self) -> ContainerEntry<'_> {
         let name = &self.name;
         match (&self.enter, self.engine) {
@@ -245,7 +248,8 @@ impl Container {
         }
     }
 
-    /// Recognises an engine's error in the output of a command that ended without an agent.
+    /// Recognises an error of the container engine in `said`, the output of a command that ended without an
+    /// agent; `None` if there is none. `ended` is the command's exit status, if known.
     pub(crate) fn explain(&self, ended: Option<ExitStatus>, said: &str) -> Option<ContainerError> {
         let command = match self.entry() {
             ContainerEntry::Login => return None,
@@ -255,7 +259,7 @@ impl Container {
         let (tool, name) = (self.engine.command(), self.name.clone());
         let said = said.to_lowercase();
         let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
-        // The missing program is the command's first word, which may be sudo.
+        // The program that may be missing is the first word of the command, which may be sudo.
         let first = command.split(' ').next().unwrap_or_default().to_owned();
         let missing = has(&[": not found", "command not found", "unknown command"]);
         let inside = has(&["oci runtime", "executable file not found", "exec failed"]);
@@ -281,7 +285,8 @@ impl Container {
         }
     }
 
-    /// Tells whether containers of this engine have a marker file by which an agent recognises them.
+    /// Tells whether the container is known to have a marker file of its engine, by which an agent
+    /// recognises that it runs in a container.
     fn has_marker(&self) -> bool {
         let own = self.enter.is_none();
         own && matches!(
@@ -293,11 +298,11 @@ impl Container {
         )
     }
 
-    /// Checks that the agent runs in the container.
+    /// Checks that the agent runs in the container. `is_in_container` is what the agent reported.
     ///
     /// # Errors
     ///
-    /// The agent runs on the host itself.
+    /// Returns an error if the agent runs on the host itself.
     pub(crate) fn check_inside(&self, is_in_container: bool) -> Result<(), ContainerError> {
         if is_in_container || !self.has_marker() {
             return Ok(());
@@ -307,7 +312,7 @@ impl Container {
     }
 }
 
-/// Checks that all shells read a command alike.
+/// Checks that `--container-exec` has only characters that no shell interprets.
 fn check_command(command: &str) -> Result<(), ContainerOptionError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || " /._-+@=,:%".contains(c);
     let bare = command.replace(PLACEHOLDER, "");
@@ -324,7 +329,7 @@ mod tests {
         Container::from_args(Some(text.parse().unwrap()), enter).unwrap().unwrap()
     }
 
-    /// Describes how a container is entered.
+    /// Returns the command that enters a container, or describes what is started.
     fn enters(text: &str, own: Option<&str>) -> String {
         match container(text, own).entry() {
             ContainerEntry::Exec(command) => command,

@@ -1,37 +1,43 @@
-//! Containers started from an image, one per agent, which end with their agent.
+//! Containers that are started from an image, one per agent, and end with their agent.
 //!
-//! The agent is cached on the host and mounted read-only into the container. A script in the container
-//! copies it to a writable directory first, because the library for ranks is stored beside it.
+//! The agent's executable is cached on the host and mounted read-only into the container. A script in the
+//! container first copies it to a writable directory, because the library for ranks is stored in the same
+//! directory.
 
 use super::command::{AgentLocation, HOME};
 
-/// Mount point of the host's agent in the container.
+/// Directory in the container at which the host's directory with the agent is mounted.
 const MOUNT: &str = "/opt/rlaunch";
 
 /// Last line that the script of [`Image::removal`] prints on success.
 pub(crate) const GONE: &str = "its container is gone";
 
-/// Shell code for the host that fails if the agent `$a` is missing, so that it gets installed.
+/// Shell code for the host. If the agent at the path `$a` is missing, the code fails, so that the launcher
+/// installs the agent; otherwise it sets `$a` to the agent's directory.
 const LOOK: &str = "[ -x \"$a\" ] || { echo there is no $a >&2; exit 127; }; a=${a%/*};";
-/// Shell code for the host that checks the owner of an agent in the account's cache.
+/// Shell code for the host. It fails unless the account owns the agent at the path `$a` and the two
+/// directories above it.
 const OWN: &str = "[ -O \"${a%/*/*}\" -a -O \"${a%/*}\" -a -O \"$a\" ] || exit 127;";
-/// Shell code for the host that completes the path of an agent in a directory that accounts share.
+/// Shell code for the host. It inserts the account's cache, `.rlaunch-UID`, into the path `$a` of an agent
+/// in a directory that accounts share.
 const SHARED: &str = "case $a in \"~/\"*) a=\"$HOME/${a#??}\";; esac; f=${a##*/}; a=${a%/*}; \
     a=${a%/*}/.rlaunch-$(id -u)/${a##*/}/$f;";
 
-/// Shell code for the container that copies and executes the agent; `$1` names the build.
+/// Shell code for the container that copies the agent and executes the copy. `$1` is the name of the build,
+/// further arguments are passed to the agent.
 const INSIDE: &str = "d=\"$h/.cache/rlaunch/$1\"; t=\"$d/.new.$(uname -n).$$\"; shift; \
     [ -x \"$d/rlaunch-worker\" -a -O \"$d\" -a -O \"$d/rlaunch-worker\" ] || { mkdir -p \"$d\" && \
     cp /opt/rlaunch/rlaunch-worker \"$t\" && mv -f \"$t\" \"$d/rlaunch-worker\"; } && \
     exec \"$d/rlaunch-worker\" \"$@\"";
 
-/// Image, with the command that starts containers from it.
+/// Image, and the command that starts containers from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Image<'a> {
-    /// Engine with docker's command line.
+    /// Program of an engine that understands docker's command line.
     pub(super) tool: &'a str,
     pub(super) name: &'a str,
-    /// `--container-exec`, with the placeholder [`super::container::PLACEHOLDER`].
+    /// Command of `--container-exec`, with the placeholder [`super::container::PLACEHOLDER`]; `None` for
+    /// the default command.
     pub(super) run: Option<&'a str>,
 }
 
@@ -61,8 +67,8 @@ impl Image<'_> {
         )
     }
 
-    /// Returns the default command, with the options that RDMA and shared memory need. Images are never
-    /// pulled, since that would stall the job.
+    /// Returns shell code that starts a container by the default command, with the options that RDMA and
+    /// shared memory need. Images are never pulled, since that would stall the job.
     fn usual(&self, placed: &str) -> String {
         let tool = self.tool;
         // Docker's daemon sets the limit of locked memory; rootless engines cannot exceed the user's.
@@ -78,9 +84,9 @@ impl Image<'_> {
         )
     }
 
-    /// Returns a script for the host that removes the containers in its arguments and prints [`GONE`] once
-    /// none of them runs. Removal is confirmed by the engine's list of names: a failing `inspect` alone could
-    /// also mean that the engine does not answer.
+    /// Returns a script for the host. It removes the containers in its arguments, and prints [`GONE`] once
+    /// none of them runs. The engine's list of names confirms the removal, because a failing `inspect`
+    /// could also mean that the engine does not answer.
     pub(super) fn removal(&self) -> String {
         let engine = self.run.and_then(|run| run.split_once(" run ")).map(|(engine, _)| engine);
         let engine = engine.unwrap_or(self.tool);
@@ -95,7 +101,7 @@ impl Image<'_> {
     }
 }
 
-/// Makes a container name of a text: characters that engines do not allow become dashes.
+/// Converts a text to a name for a container: characters that engines do not allow become dashes.
 pub(super) fn container_name(text: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '-' };
     text.chars().map(plain).collect()
@@ -138,7 +144,7 @@ mod tests {
 
         fn run(&self, line: &str) -> (Output, String) {
             let path = format!("{}:/usr/bin:/bin", self.0.path().display());
-            // Without a mount namespace the agent is at its path on the host.
+            // Without a container, the agent is at its path on the host and not at the mount point.
             let agents = self.at(".cache/rlaunch/0f");
             let line = line.replace(&format!("cp {MOUNT}"), &format!("cp {}", agents.display()));
             let mut sh = Command::new("sh");
@@ -206,7 +212,8 @@ mod tests {
         assert_eq!(calls, [each("n"), each("n-2"), look("n"), look("n-2")].concat());
     }
 
-    /// The daemon may be down, the account may have lost its right to ask, sudo may want a password.
+    /// An engine does not answer if its daemon is down, if the account lacks permission, or if sudo asks
+    /// for a password.
     #[test]
     fn an_engine_that_does_not_answer_has_removed_nothing() {
         let host = Host::new();
@@ -231,7 +238,7 @@ mod tests {
             let (output, _) = host.run(&format!("exec sh -c '{script}' sh n"));
             assert_eq!(String::from_utf8(output.stdout).unwrap(), expected, "{state}");
         }
-        // Another container's name may begin with this one's.
+        // The engine's list may have another container, with a name that begins with this container's name.
         write(&host.at("docker"), &engine.replace("echo n;", "echo n-2;"));
         let (output, _) = host.run(&format!("exec sh -c '{script}' sh n"));
         assert_eq!(output.stdout, b"its container is gone\n");

@@ -1,7 +1,8 @@
 //! Connections to hosts, over which commands run on a host or in a container on it.
 //!
-//! A connection is SSH in process ([`rlaunch_ssh`]) or the user's `--rsh` command ([`rsh`]). With either,
-//! commands may enter a running [`container`], or start one from an [`image`].
+//! A connection uses rlaunch's own SSH client ([`rlaunch_ssh`]) or the user's `--rsh` command ([`rsh`]).
+//! With either, commands may run in a running [`container`], or in a new container started from an
+//! [`image`].
 
 mod command;
 mod container;
@@ -31,15 +32,15 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Time limit for an agent's hello if a container is started for it.
+/// Time limit for an agent's hello if a container has to be started for the agent.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Connector to the hosts of a job.
+/// Client by which the launcher connects to the hosts of a job.
 pub(crate) struct Connector {
     by: RemoteShell,
     host_table: HostTable,
     container: Option<Container>,
-    /// Prefix of the names of started containers.
+    /// Prefix of the names of containers that this job starts.
     label: String,
 }
 
@@ -48,11 +49,12 @@ enum RemoteShell {
     Rsh(Rsh),
 }
 
-/// Connection to a host. With `--rsh`, the first command shows whether the host can be reached.
+/// Connection to a host. With `--rsh`, the launcher knows whether the host can be reached only after the
+/// first command.
 pub(crate) struct HostConnection {
     login: Login,
     container: Option<Container>,
-    /// Names of the containers that were started; each begins with `label`.
+    /// Names of the containers that were started on the host; each begins with `label`.
     started: Mutex<Vec<String>>,
     label: String,
     /// Exit status of the last command.
@@ -76,7 +78,6 @@ pub(crate) enum ConnectError {
 }
 
 impl ConnectError {
-    /// Returns advice for the user.
     pub(crate) fn hint(&self, host: &str) -> Option<String> {
         match self {
             ConnectError::Ssh(error) => error.hint(host),
@@ -87,7 +88,8 @@ impl ConnectError {
 }
 
 impl Connector {
-    /// Creates the connector that the options ask for.
+    /// Creates a connector with the user's options. Returns an error if the SSH configuration cannot be
+    /// used.
     pub(crate) fn new(reach: &ConnectOptions) -> Result<Connector, Failed> {
         let by = match &reach.rsh {
             _ if reach.here => RemoteShell::Rsh(Rsh::here()),
@@ -104,7 +106,7 @@ impl Connector {
         Connector { label: format!("rlaunch-{job}"), ..self }
     }
 
-    /// Prints the hosts whose keys were recorded for the first time, unless already printed.
+    /// Prints the hosts with newly recorded host keys, each only once.
     pub(crate) fn print_new_hosts(&self) {
         match &self.by {
             RemoteShell::Ssh(ssh) => ssh.announce_new_hosts(),
@@ -112,8 +114,8 @@ impl Connector {
         }
     }
 
-    /// Connects to a host, and reports each stage to `progress`. An `--rsh` command starts only with the
-    /// first command for the host.
+    /// Connects to a host, and reports each stage to `progress`. With `--rsh` this starts nothing: the
+    /// `--rsh` command starts when a command is run on the host.
     pub(crate) async fn connect(
         &self,
         host: &Host,
@@ -134,8 +136,8 @@ impl Connector {
 }
 
 impl HostConnection {
-    /// Runs a command in the host's container, or on the host if there is none. With an image, scripts run
-    /// on the host, and each program in a new container.
+    /// Runs a command in the host's container, or on the host if there is no container. With an image,
+    /// scripts run on the host, and each program runs in a new container.
     pub(crate) async fn exec(
         &self,
         command: &RemoteCommand<'_>,
@@ -150,7 +152,8 @@ impl HostConnection {
         self.run(line).await
     }
 
-    /// Cleans up after a lost agent: runs `reap`, or removes the containers that were started.
+    /// Cleans up after a lost agent. With an image, removes the containers that were started; otherwise
+    /// runs the command `reap`.
     pub(crate) async fn clean_up(
         &self,
         reap: &RemoteCommand<'_>,
@@ -165,8 +168,8 @@ impl HostConnection {
         self.container.as_ref().map_or(ContainerEntry::Login, Container::entry)
     }
 
-    /// Returns a name for the next container. It is not reused, since the engine may still be removing the
-    /// previous one.
+    /// Returns a name for the next container. Names are not reused, since the engine may still be removing
+    /// the previous container.
     fn next_name(&self) -> String {
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         let name = match started.len() {
@@ -188,7 +191,8 @@ impl HostConnection {
         }
     }
 
-    /// Returns this machine's address and the host's if the connection is direct.
+    /// Returns the IP addresses of this machine and of the host; `None` unless SSH connects the two
+    /// directly.
     pub(crate) fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
         match &self.login {
             Login::Ssh(connection) => connection.addresses(),
@@ -196,7 +200,7 @@ impl HostConnection {
         }
     }
 
-    /// Describes the stage of the connection for progress messages.
+    /// Returns the stage of the connection, as text for progress lines.
     pub(crate) fn stage(&self) -> &'static str {
         match self.login {
             Login::Ssh(_) => "ssh authenticated, agent not started",
@@ -204,7 +208,6 @@ impl HostConnection {
         }
     }
 
-    /// Returns the time limit for an agent's hello.
     pub(crate) fn hello_timeout(&self) -> Duration {
         match self.entry() {
             ContainerEntry::Run(_) => START_TIMEOUT,
@@ -212,7 +215,8 @@ impl HostConnection {
         }
     }
 
-    /// Replaces an error by a more precise one of the container engine or of `--rsh`, if there is one.
+    /// Replaces an error by a more precise one, if the host's output shows a known error of the container
+    /// engine or of the `--rsh` command.
     pub(crate) fn explain(&self, error: DeployError) -> DeployError {
         let Some(said) = error.said() else { return error };
         let ended = self.ending.lock().unwrap_or_else(PoisonError::into_inner).get();
@@ -228,12 +232,12 @@ impl HostConnection {
         }
     }
 
-    /// Tells whether a container is started for each agent.
+    /// Tells whether each agent runs in a new container of its own.
     pub(crate) fn starts_containers(&self) -> bool {
         matches!(self.entry(), ContainerEntry::Run(_))
     }
 
-    /// Tells whether the connection is open as far as is known.
+    /// Tells whether the connection is open, as far as the launcher knows.
     pub(crate) fn is_open(&self) -> bool {
         match &self.login {
             Login::Ssh(connection) => connection.is_open(),
@@ -241,7 +245,6 @@ impl HostConnection {
         }
     }
 
-    /// Closes the connection.
     pub(crate) async fn close(self) {
         match self.login {
             Login::Ssh(connection) => connection.close().await,

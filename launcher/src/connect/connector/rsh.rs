@@ -1,5 +1,5 @@
-//! `--rsh`: a command that runs a line on a host, with the contract of mpirun's rsh agents: `COMMAND
-//! [OPTIONS] HOST LINE`, where a shell on HOST reads LINE.
+//! Command of `--rsh`, which runs a line on a host as mpirun's rsh agents do:
+//! `COMMAND [OPTIONS] HOST LINE`, where a shell on HOST reads LINE.
 
 use crate::connect::channel::{AgentChannel, CommandStatus};
 use crate::hosts::Host;
@@ -12,13 +12,14 @@ use std::ffi::OsString;
 use std::io;
 use tokio::process::Command;
 
-/// Placeholder for the host in the command.
+/// Placeholder in the command for the name of the host.
 const HOST: &str = "{host}";
 
-/// Command that reaches every host of a job.
+/// Command of `--rsh`, by which every host of a job is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rsh {
-    /// Origin of the command, for messages: `--rsh` or an environment variable.
+    /// Source of the command, for messages: `--rsh` or an environment variable. Empty if the command is
+    /// this machine's own shell.
     source: String,
     words: Vec<String>,
 }
@@ -45,7 +46,6 @@ fn colon(words: &str) -> String {
 }
 
 impl RshError {
-    /// Returns advice for the user.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             RshError::Quote { .. } | RshError::Empty { .. } => Some(
@@ -68,7 +68,8 @@ impl RshError {
 }
 
 impl Rsh {
-    /// Parses a command, split into words as by a shell.
+    /// Splits the text of a command into words as a shell does. `source` is the option or variable that
+    /// contains the text.
     pub(crate) fn parse(source: &str, text: &str) -> Result<Rsh, RshError> {
         let origin = || source.to_owned();
         let words = shlex::split(text);
@@ -80,13 +81,13 @@ impl Rsh {
         Ok(Rsh { source: origin(), words })
     }
 
-    /// Returns the command for a job on this machine alone: its own shell.
+    /// Returns the command for a job on this machine alone: this machine's shell.
     pub(crate) fn here() -> Rsh {
-        // An empty source means that the host is not appended.
+        // With an empty source, the host's name is not appended to the words.
         Rsh { source: String::new(), words: vec!["sh".into(), "-c".into()] }
     }
 
-    /// Returns the command's words for a host; the line for its shell is to follow.
+    /// Returns the words of the command for a host. The caller appends the line for the host's shell.
     fn words_for(&self, host: &Host) -> Vec<String> {
         let name = host.to_string();
         let is_here = self.source.is_empty();
@@ -95,7 +96,7 @@ impl Rsh {
         words.chain((!has_place).then(|| name.clone())).collect()
     }
 
-    /// Runs a line on a host; `ending` receives the command's exit status.
+    /// Runs a line in the shell of a host. `ending` receives the exit status of the `--rsh` command.
     pub(crate) fn exec(
         &self,
         host: &Host,
@@ -113,7 +114,7 @@ impl Rsh {
         })
     }
 
-    /// Makes the error for a command that printed `said` and led to no agent.
+    /// Makes the error for a command that printed `said` and did not start an agent.
     pub(crate) fn no_agent(&self, host: &Host, ended: Option<ExitStatus>, said: &str) -> RshError {
         let words: Vec<OsString> = self.words_for(host).into_iter().map(OsString::from).collect();
         let words =
@@ -122,8 +123,8 @@ impl Rsh {
     }
 }
 
-/// Joins the last two lines of a command's output into one printable line. Lines that begin with `+`, as
-/// `set -x` prints them, are left out.
+/// Joins the last two lines of a command's output into one line that is safe to print. Leaves out lines
+/// that begin with `+`, as printed by `set -x`.
 pub(crate) fn last_words(said: &str) -> String {
     let lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
     let lines: Vec<&str> = lines.filter(|line| !line.starts_with('+')).collect();

@@ -1,15 +1,17 @@
-//! Preferred networks, as mpirun's `oob_tcp_if_include` and related parameters name them. A node that
-//! lacks them causes a warning, where `--oob-if` would cause an error.
+//! Preferred networks, given by mpirun's parameter `oob_tcp_if_include` and similar ones. A node without
+//! such a network causes only a warning, whereas a node without the interface of `--oob-if` causes an
+//! error.
 
 use super::Network;
 use rlaunch_bootstrap::job::InterfaceAddress;
 use std::fmt;
 use std::str::FromStr;
 
-/// Interfaces and networks to use, or to avoid.
+/// Interfaces and networks to use or, for a parameter `…_exclude`, to avoid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Preference {
-    /// Name of mpirun's parameter; an `_exclude` at its end makes the list one to avoid.
+    /// Name of mpirun's parameter. If it ends in `_exclude`, the list names interfaces and networks to
+    /// avoid.
     parameter: String,
     list: String,
     entries: Vec<InterfaceOrNetwork>,
@@ -24,7 +26,7 @@ enum InterfaceOrNetwork {
 impl FromStr for Preference {
     type Err = String;
 
-    /// Parses a parameter's name and value: `oob_tcp_if_include eth0,10.1.0.0/16`.
+    /// Parses the name and the value of a parameter: `oob_tcp_if_include eth0,10.1.0.0/16`.
     fn from_str(text: &str) -> Result<Preference, String> {
         let wanted =
             || "interfaces or networks with commas between, as eth0,10.1.0.0/16".to_owned();
@@ -50,7 +52,7 @@ impl Preference {
         self.parameter.ends_with("_exclude")
     }
 
-    /// Tells whether an address may be used.
+    /// Tells whether the preference permits the use of an address.
     pub(super) fn suits(&self, address: &InterfaceAddress) -> bool {
         let is_named = self.entries.iter().any(|entry| match entry {
             InterfaceOrNetwork::Interface(name) => *name == address.interface,
@@ -59,7 +61,8 @@ impl Preference {
         is_named != self.excludes()
     }
 
-    /// Writes the warning for `count` hosts without a suitable address; `hosts` is their list.
+    /// Returns the warning for `count` hosts without a suitable address; `hosts` has their names, separated
+    /// by commas.
     pub(super) fn lacking(&self, hosts: &str, count: usize) -> String {
         let (have, agents, use_) = match count {
             1 => ("has", "its agent", "uses"),

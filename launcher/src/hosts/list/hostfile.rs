@@ -1,21 +1,21 @@
-//! Hostfiles in the syntax of mpirun and mpiexec: one host a line, with its slots.
+//! Host files in the syntax of mpirun and mpiexec: one host per line, with its slots.
 //!
-//! `name slots=4 max_slots=8`, `name:4`, `user@name`, `[fd00::2]:4`, `n[01-16] slots=8`; `#` begins a
-//! comment. Slots of repeated hosts add up, as with `-H`; a host that is named once without slots has
-//! [`SlotsBy::Open`].
+//! Valid lines are `name slots=4 max_slots=8`, `name:4`, `user@name`, `[fd00::2]:4` and `n[01-16] slots=8`;
+//! `#` begins a comment. Slots of repeated hosts add up, as with `-H`. A host that is named only once,
+//! without slots, gets as many slots as it has GPUs ([`SlotsBy::Open`]).
 
 use super::{Host, HostSet, SlotsBy};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// Upper limit of a hostfile, in bytes.
+/// Maximum size of a host file, in bytes.
 const MAX_BYTES: u64 = 4 << 20;
-/// Keys for the slots of a host.
+/// Keys that set the number of slots, as in `slots=4`.
 const SLOTS: &[&str] = &["slots", "count", "cpu", "cpus"];
-/// Keys of other launchers that are accepted and ignored.
+/// Keys of other launchers that are accepted but ignored.
 const IGNORED: &[&str] = &["max_slots", "max-slots", "ifname", "binding"];
 
-/// A hostfile that cannot be used.
+/// Error in reading or parsing a host file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HostfileError {
     #[error("cannot read {}", path.display())]
@@ -26,11 +26,12 @@ pub(crate) enum HostfileError {
     Empty { path: PathBuf },
 }
 
-/// Reads a file's hosts in the order of their first mention.
+/// Reads the hosts in a host file, in the order of their first mention.
 ///
 /// # Errors
 ///
-/// The file cannot be read, is larger than 4 MiB, has a line that cannot be parsed, or names no host.
+/// Returns an error if the file cannot be read, is larger than 4 MiB, has a line that cannot be parsed, or
+/// names no host.
 pub(crate) fn read(path: &Path) -> Result<Vec<Host>, HostfileError> {
     let failed = |source| HostfileError::Read { path: path.to_owned(), source };
     let mut bytes = Vec::new();
@@ -44,7 +45,8 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Host>, HostfileError> {
     if hosts.is_empty() { Err(HostfileError::Empty { path: path.to_owned() }) } else { Ok(hosts) }
 }
 
-/// Parses a hostfile. The error is a line's number, from 1, and what is wrong with the line.
+/// Parses the text of a host file. The error is the number of the first wrong line, from 1, and a
+/// description of what is wrong.
 pub(crate) fn parse(text: &str) -> Result<Vec<Host>, (usize, String)> {
     let mut hosts = HostSet::default();
     for (number, line) in (1..).zip(text.lines()) {
@@ -56,9 +58,9 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Host>, (usize, String)> {
     Ok(hosts.into_hosts())
 }
 
-/// Parses a line; an empty one has no hosts.
+/// Parses a line without its comment. An empty line has no hosts, a line with ranges may have several.
 fn parse_line(line: &str) -> Result<Vec<Host>, String> {
-    // `slots = 4` means `slots=4`.
+    // Spaces around `=` are allowed.
     let spaced = line.replace('=', " = ");
     let mut words = spaced.split_whitespace();
     let Some(entry) = words.next() else { return Ok(Vec::new()) };
@@ -83,7 +85,7 @@ fn parse_line(line: &str) -> Result<Vec<Host>, String> {
     Ok(hosts)
 }
 
-/// Writes hosts as a hostfile that parses to the same hosts.
+/// Writes hosts as the text of a host file. [`parse`] turns the text back into the same hosts.
 pub(crate) fn write(hosts: &[Host]) -> String {
     let line = |host: &Host| match host.slots_by {
         SlotsBy::Open => format!("{host}\n"),

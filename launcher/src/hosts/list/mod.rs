@@ -1,4 +1,4 @@
-//! Hosts as `-H` and hostfiles name them: name, user and slots.
+//! Hosts in the syntax of `-H` and host files: name, user and slots.
 
 pub(crate) mod hostfile;
 pub(crate) mod ranges;
@@ -9,47 +9,51 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 
-/// Upper limit of a host name, in bytes; a name with ranges expands to many copies.
+/// Maximum length of a host name, in bytes. A name with ranges is copied for each host that it stands for,
+/// so a long one could take much memory.
 const MAX_NAME_BYTES: usize = 1024;
-/// Upper limit of mentions of hosts; some hostfiles mention a host once per rank.
+/// Maximum number of mentions of hosts in the `-H` options or in a host file. It exceeds the maximum number
+/// of hosts, because some host files mention each host once per rank.
 const MAX_MENTIONS: usize = 1 << 18;
 
-/// A host as the user named it.
+/// Host as the user named it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Host {
-    /// DNS name, alias in `~/.ssh/config`, or address.
+    /// DNS name, alias in `~/.ssh/config`, or IP address.
     pub(crate) name: String,
-    /// User before the `@`.
+    /// Login name: the text before the `@`, if there is one.
     pub(crate) user: Option<String>,
-    /// Ranks that the host takes; 1 as a placeholder while [`SlotsBy::Open`].
+    /// Number of ranks that the host has room for; 1 as a placeholder while `slots_by` is
+    /// [`SlotsBy::Open`].
     pub(crate) slots: u32,
-    /// Origin of `slots`.
+    /// Source of the number in `slots`.
     pub(crate) slots_by: SlotsBy,
 }
 
-/// Origin of a host's slots.
+/// Source of a host's number of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotsBy {
-    /// Given by the user or by the allocation.
+    /// Number given by the user or the batch system.
     Given,
-    /// Not given: a host in `-H` takes one rank.
+    /// Default of one slot, for a host in `-H` without a number of slots.
     One,
-    /// Not given: a host in a hostfile takes as many ranks as it has GPUs, a number that its agent has
-    /// yet to report.
+    /// Not known yet: a host in a host file without a number of slots gets one slot per GPU, once its agent
+    /// has reported the number of GPUs.
     Open,
     /// Number of GPUs that the agent reported.
     Gpus,
-    /// One, because the agent reported no GPU.
+    /// One slot, because the agent reported no GPU.
     NoGpu,
 }
 
 impl Host {
-    /// Returns the entry for the machine on which rlaunch runs.
+    /// Returns a host with one slot that stands for the machine on which rlaunch runs.
     pub(crate) fn this_machine() -> Host {
         Host { name: "localhost".into(), user: None, slots: 1, slots_by: SlotsBy::One }
     }
 
-    /// Returns the host with its open slots, if any, set to the number of GPUs, at least 1.
+    /// Returns a copy of the host. If its slots are [`SlotsBy::Open`], the copy has one slot per GPU, but
+    /// at least one slot.
     pub(crate) fn settled(&self, gpus: u32) -> Host {
         let (slots, slots_by) = match (self.slots_by, gpus) {
             (SlotsBy::Open, 0) => (1, SlotsBy::NoGpu),
@@ -69,7 +73,7 @@ impl fmt::Display for Host {
     }
 }
 
-/// An entry that cannot be parsed as a host.
+/// Error in a list of hosts.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HostsError {
     #[error("an empty host in `{0}`")]
@@ -86,19 +90,19 @@ pub(crate) enum HostsError {
     TooMany,
     #[error("hosts are named more than {MAX_MENTIONS} times")]
     TooOften,
-    /// An error in one entry of a longer list.
+    /// Error in one entry of a list with several entries.
     #[error("in -H {list}: {what}")]
     Listed { list: String, what: Box<HostsError> },
 }
 
-/// Parses lists as `-H` has them into hosts in the order of their first mention. `a:2` has two slots,
-/// `a` one; slots of repeated hosts add up.
+/// Parses the values of `-H` into hosts, in the order of their first mention. `a:2` is host `a` with two
+/// slots, `a` is the same host with one slot; slots of repeated hosts add up.
 pub(crate) fn parse(lists: &[String]) -> Result<Vec<Host>, HostsError> {
     parse_with_slots(lists, |_| None)
 }
 
-/// Parses lists like [`parse`]; each mention of a host without slots has those that `default_slots` returns,
-/// or one.
+/// Parses lists like [`parse`]. Each mention of a host without a number of slots counts as the number that
+/// `default_slots` returns, or as one slot if that is `None`.
 pub(crate) fn parse_with_slots(
     lists: &[String],
     default_slots: impl Fn(&Host) -> Option<u32>,
@@ -142,7 +146,8 @@ pub(crate) struct HostSet {
 }
 
 impl HostSet {
-    /// Adds a mention of a host; slots of repeated hosts add up.
+    /// Adds a mention of a host; slots of repeated hosts add up. Returns an error if there are too many
+    /// hosts or mentions.
     pub(crate) fn add(&mut self, host: Host) -> Result<(), HostsError> {
         self.mentions += 1;
         if self.mentions > MAX_MENTIONS {
@@ -168,8 +173,8 @@ impl HostSet {
     }
 }
 
-/// Parses `name`, `name:2`, `user@name`, `[fd00::2]:2` or `n[01-16]:8`. Hosts without slots have one,
-/// whose origin is `default_slots`.
+/// Parses `name`, `name:2`, `user@name`, `[fd00::2]:2` or `n[01-16]:8`. If the entry has no number of
+/// slots, each of its hosts gets one slot, with `default_slots` as the source.
 pub(crate) fn parse_entry(entry: &str, default_slots: SlotsBy) -> Result<Vec<Host>, HostsError> {
     let (user, rest) = match entry.rsplit_once('@') {
         Some((user, rest)) => (Some(user.to_owned()), rest),
@@ -183,7 +188,8 @@ pub(crate) fn parse_entry(entry: &str, default_slots: SlotsBy) -> Result<Vec<Hos
     if name.is_empty() || user.as_deref() == Some("") {
         return Err(HostsError::Empty(entry.to_owned()));
     }
-    // User and name may become arguments of a command, or words of a hostfile.
+    // User and name may become arguments of a command or words of a host file, so they must not look like
+    // an option or contain a separator.
     if user.as_deref().is_some_and(is_unsafe_word) || is_unsafe_word(name) {
         return Err(HostsError::Name { entry: entry.to_owned(), name: name.to_owned() });
     }
@@ -208,28 +214,29 @@ fn is_unsafe_word(name: &str) -> bool {
         || name.contains(['/', '#', '='])
 }
 
-/// Parses the slots of the host in `entry`, at least 1.
+/// Parses a number of slots, which must be at least 1. `entry` is quoted in the error.
 pub(crate) fn parse_slots(entry: &str, slots: &str) -> Result<u32, HostsError> {
     let number = slots.parse().ok().filter(|&n| n > 0);
     let none = || HostsError::Slots { entry: entry.to_owned(), slots: slots.to_owned() };
     number.ok_or_else(none)
 }
 
-/// Name and slots of an entry, as text.
+/// Host name and number of slots of an entry, as text.
 struct NameAndSlots<'a> {
     name: &'a str,
     slots: Option<&'a str>,
-    /// `name` is an address that was in brackets, which are not a range then.
+    /// Whether `name` is an IP address that was in brackets. If not, brackets in `name` enclose ranges.
     is_address: bool,
 }
 
 impl<'a> NameAndSlots<'a> {
-    /// `a:2`, `[fd00::2]:2`; more than one colon without brackets is an IPv6 address.
+    /// Splits `a:2` or `[fd00::2]:2`. Text with more than one colon and without brackets is taken for an
+    /// IPv6 address without slots.
     fn parse(text: &'a str) -> NameAndSlots<'a> {
         if let Some((address, rest)) = text.strip_prefix('[').and_then(|t| t.split_once(']'))
             && is_address(address)
         {
-            // Text that follows without a colon becomes slots that cannot be parsed.
+            // Text between the bracket and a colon is passed on as slots, whose parsing fails.
             let slots = rest.strip_prefix(':').or((!rest.is_empty()).then_some(text));
             return NameAndSlots { name: address, slots, is_address: true };
         }
@@ -242,7 +249,7 @@ impl<'a> NameAndSlots<'a> {
     }
 }
 
-/// Tells whether a text is an address: `fd00::2`, `fe80::1%eth0`, `10.0.0.1`.
+/// Tells whether a text is an IP address, possibly with a zone: `fd00::2`, `fe80::1%eth0`, `10.0.0.1`.
 fn is_address(text: &str) -> bool {
     let (address, zone) = text.split_once('%').unwrap_or((text, ""));
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);

@@ -1,11 +1,11 @@
 //! Host names with ranges in Slurm's syntax: `n[01-16,20]`, `rack[1-2]n[1-4]`.
 
-/// Upper limit of hosts that the lists and files of one job may name.
+/// Maximum number of hosts that the `-H` options or a host file may name.
 pub(crate) const MAX_HOSTS: usize = 65_536;
-/// Upper limit of digits in a range's number, so that it fits 64 bits.
+/// Maximum number of digits of a number in a range, so that the number fits 64 bits.
 const MAX_DIGITS: usize = 18;
 
-/// An error in the ranges of a name.
+/// Error in the ranges of a host name.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RangeError {
     #[error("a bracket is not closed")]
@@ -20,7 +20,7 @@ pub(crate) enum RangeError {
     TooMany,
 }
 
-/// Numbers from `first` to `last`, padded with zeros to `digits`.
+/// Numbers from `first` to `last`, both included, padded with zeros to `digits` digits.
 struct Range {
     first: u64,
     last: u64,
@@ -55,7 +55,7 @@ impl Range {
     }
 }
 
-/// Splits a list at the commas that are not in brackets.
+/// Splits a list of hosts at the commas that are not in brackets, and trims the entries.
 pub(crate) fn entries(list: &str) -> impl Iterator<Item = &str> {
     let mut is_inside = false;
     let is_separator = move |letter: char| {
@@ -65,7 +65,8 @@ pub(crate) fn entries(list: &str) -> impl Iterator<Item = &str> {
     list.split(is_separator).map(str::trim)
 }
 
-/// Expands the ranges of a name. Several ranges multiply; the last one varies fastest.
+/// Expands a host name with ranges to all names that it stands for. With several ranges these are all
+/// combinations, in which the last range varies fastest.
 pub(crate) fn expand(name: &str) -> Result<Vec<String>, RangeError> {
     let mut parts: Vec<(&str, Vec<Range>)> = Vec::new();
     let mut rest = name;

@@ -21,22 +21,21 @@ use tokio::net::UnixStream;
 
 type Agent = AgentClient<UnixStream>;
 
-/// Reason that a key is not offered.
+/// Reason why a key is not offered.
 const UNWANTED: &str = "not among PubkeyAcceptedAlgorithms";
 
-/// Login in progress.
 struct LoginAttempt<'a> {
     ring: &'a KeyRing,
     handle: &'a mut Handle<HostKeyChecker>,
     accepted: Accepted<'a>,
     refused: LoginRefusal,
-    /// Strongest hash that the server accepts from RSA keys, once it was asked; `Some(None)` if it does
-    /// not say.
+    /// Strongest hash that the server accepts in RSA signatures: `None` before the server was asked,
+    /// `Some(None)` if the server does not say, `Some(Some(None))` for SHA-1.
     rsa_hash: Option<Option<Option<HashAlg>>>,
 }
 
 impl KeyRing {
-    /// Logs in as `user`. The error lists the credentials that were tried.
+    /// Logs in as `user`. The error lists the keys and certificates that were tried.
     pub(crate) async fn log_in(
         &self,
         handle: &mut Handle<HostKeyChecker>,
@@ -70,8 +69,8 @@ impl KeyRing {
     }
 }
 
-/// Connects to the SSH agent, if it answers. The session is bound to the server's host key, because an agent
-/// may hold keys that are restricted to some hosts.
+/// Connects to the SSH agent; `None` if none is configured or none answers. Binds the agent's session to
+/// the server's host key, because the agent may have keys that are restricted to some hosts.
 async fn connect_agent(agent: &IdentityAgent, handle: &Handle<HostKeyChecker>) -> Option<Agent> {
     let socket = match agent {
         IdentityAgent::None => None,
@@ -83,14 +82,14 @@ async fn connect_agent(agent: &IdentityAgent, handle: &Handle<HostKeyChecker>) -
         return None;
     };
     if let Some(binding) = handle.agent_session_binding() {
-        // An agent without session binding refuses this, and holds no restricted keys.
+        // An agent that does not support session binding refuses this request, but has no restricted keys.
         let _ = agent.bind_session(binding, false).await;
     }
     Some(agent)
 }
 
 impl LoginAttempt<'_> {
-    /// Offers one credential; true if the host accepts it as the login.
+    /// Offers a key or certificate. Returns true if the host accepts it and the login is complete.
     async fn offer(
         &mut self,
         credential: &Credential,
@@ -157,7 +156,7 @@ impl LoginAttempt<'_> {
         remaining: &MethodSet,
         partly: bool,
     ) -> Result<bool, SshError> {
-        // A server always lists a method to go on with, unless it is about to disconnect.
+        // A server always lists a method to continue with, unless it is about to disconnect.
         if remaining.is_empty() {
             return Err(self.disconnected(name));
         }
@@ -184,7 +183,8 @@ impl LoginAttempt<'_> {
         SshError::Disconnected(std::mem::take(&mut self.refused).into())
     }
 
-    /// Ends a login that nothing is left to offer for; asks the host for its methods if it has not said.
+    /// Ends a login after all keys and certificates were tried. If the host has not said which methods it
+    /// accepts, asks for them by a login without a key; `Ok` means that this login succeeded.
     async fn give_up(mut self) -> Result<(), SshError> {
         if self.refused.methods.is_empty() {
             let user = self.refused.user.clone();
@@ -202,8 +202,8 @@ impl LoginAttempt<'_> {
         SshError::Login { user: self.refused.user.clone(), source: Box::new(source) }
     }
 
-    /// Chooses the hash to sign with, which only RSA keys have a choice of. The inner error is the reason
-    /// why the key cannot be used.
+    /// Chooses the hash to sign with. Only RSA keys have a choice; for other keys the hash is `None`. The
+    /// inner error is the reason why the key cannot be used.
     async fn signature_hash(
         &mut self,
         key: &KeyData,
@@ -251,14 +251,14 @@ fn methods(set: &MethodSet) -> Vec<&'static str> {
     set.iter().map(<&'static str>::from).filter(|m| *m != <&str>::from(&MethodKind::None)).collect()
 }
 
-/// Private half of an offered key. It is used only after the host has accepted the public half, so that a
-/// passphrase is not asked for in vain.
+/// Private key for an offered public key or certificate. It is used only after the host has accepted the
+/// public half, so that the user is not asked for a passphrase in vain.
 enum SigningKey<'a> {
     Agent(&'a mut Agent),
     File(&'a KeyRing, &'a Path),
 }
 
-/// Reason that an offered key signed nothing.
+/// Reason why an offered key could not sign.
 #[derive(Debug, thiserror::Error)]
 enum SignError {
     #[error("the connection is closed")]
@@ -292,7 +292,7 @@ impl Signer for SigningKey<'_> {
     }
 }
 
-/// Appends the signature to a message.
+/// Signs a message, and returns the message followed by the encoded signature.
 fn signed(
     key: &PrivateKey,
     hash: Option<HashAlg>,

@@ -1,4 +1,4 @@
-//! A connection to a server before and after the login.
+//! Connections to servers, before and after the login.
 
 use super::jump::Jump;
 use crate::error::{HostKeyChange, SshError};
@@ -11,19 +11,20 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time limit for the goodbye to a server that is reached through a jump host or a command.
+/// Time limit for sending the SSH disconnect message to a server behind a jump host or a ProxyCommand.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// SSH connection to a server, usually logged in.
 pub struct Connection {
     pub(super) handle: Handle<HostKeyChecker>,
-    /// Address and port of the server: `192.0.2.7:22`, or `far:22` behind a jump host or a command.
+    /// Address and port of the server, such as `192.0.2.7:22`; behind a jump host or a ProxyCommand, its
+    /// host name and port, such as `far:22`.
     pub(super) address: String,
     /// IP addresses of this machine and of the server, if TCP connects the two directly.
     pub(super) ip_addresses: Option<(IpAddr, IpAddr)>,
-    /// Set if the server has shown another key than the recorded one, and the configuration allows that.
+    /// Set if the server has another key than the recorded one, and the configuration allows that.
     pub(super) changed: Option<Box<HostKeyChange>>,
-    /// Jump host that carries the bytes; its own connection stays open as long as this one.
+    /// Jump host through which this connection passes. Its own connection stays open as long as this one.
     pub(super) via: Option<Arc<Jump>>,
     pub(super) proxy: Option<ProxyCommand>,
 }
@@ -37,7 +38,8 @@ pub(super) struct Transport {
 }
 
 impl Connection {
-    /// Runs `command` in the user's login shell; the channel carries its streams.
+    /// Runs `command` on the host, in the user's login shell. The channel carries the command's stdin,
+    /// stdout and stderr.
     pub async fn exec(&self, command: &str) -> Result<Channel<Msg>, SshError> {
         let refused =
             |source| SshError::Channel { address: self.address.clone(), source: Box::new(source) };
@@ -51,19 +53,20 @@ impl Connection {
         self.ip_addresses
     }
 
-    /// Tells whether the connection is open, as far as is known.
+    /// Tells whether the connection is open, as far as this client knows.
     pub fn is_open(&self) -> bool {
         !self.handle.is_closed()
     }
 
-    /// Closes the connection with an SSH goodbye. Dropping it closes it without one.
+    /// Closes the connection with an SSH disconnect message. Dropping the value closes the connection
+    /// without that message.
     pub async fn close(self) {
         let Connection { handle, via, proxy, .. } = self;
         let _ = handle.disconnect(Disconnect::ByApplication, "", "").await;
         if via.is_none() && proxy.is_none() {
             return;
         }
-        // The jump host or the command stays until it has carried the goodbye.
+        // The jump host or the ProxyCommand must stay until it has forwarded the disconnect message.
         let closing = async {
             let _ = handle.await;
             if let Some(proxy) = proxy {

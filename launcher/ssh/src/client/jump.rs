@@ -10,15 +10,16 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 
-/// Longest chain of jump hosts.
+/// Maximum number of jump hosts in a chain.
 const MAX_JUMPS: usize = 8;
-/// Concurrent handshakes through one jump host, which has to encrypt and forward each of them.
+/// Maximum number of concurrent handshakes through one jump host, which has to encrypt and forward each of
+/// them.
 const HANDSHAKES: usize = 8;
 
-/// A host or jump host to log in to, with its configuration.
+/// Host or jump host to log in to, with its configuration.
 #[derive(Clone, Debug)]
 pub(super) struct Hop {
-    /// Name that the user or the configuration gives.
+    /// Name by which the user or the configuration calls the host.
     pub(super) name: String,
     pub(super) config: HostConfig,
     pub(super) port: u16,
@@ -31,7 +32,7 @@ impl Hop {
         Ok(Hop { name: jump.host.clone(), config, port })
     }
 
-    /// Returns host name and port: `far:22`.
+    /// Returns host name and port, such as `far:22`.
     pub(super) fn address(&self) -> String {
         let name = &self.config.hostname;
         match name.contains(':') {
@@ -40,14 +41,15 @@ impl Hop {
         }
     }
 
-    /// Identifies a login, for loops and shared connections: `user@far:22`.
+    /// Returns a text that identifies a login, such as `user@far:22`. It serves to find loops and to share
+    /// connections.
     fn key(&self) -> String {
         format!("{}@{}", self.config.user.as_deref().unwrap_or_default(), self.address())
     }
 }
 
-/// Returns the jump hosts before `target`, the nearest to this machine first. Each is reached through the
-/// one before it; the first of a list may have a `ProxyJump` of its own, as with `ssh -J`.
+/// Returns the jump hosts that lead to `target`, the nearest to this machine first. Each is reached through
+/// the one before it. The first jump host of a list may have a `ProxyJump` of its own, as with `ssh -J`.
 pub(super) fn jumps_before(files: &SshConfig, target: &Hop) -> Result<Vec<Hop>, SshError> {
     let mut jumps: VecDeque<Hop> = VecDeque::new();
     loop {
@@ -74,13 +76,13 @@ pub(super) struct Jump {
 }
 
 impl Jump {
-    /// Waits for a permit to shake hands with a host behind it.
+    /// Waits for a permit for an SSH handshake with a host behind this jump host.
     pub(super) async fn handshake_permit(&self) -> Option<SemaphorePermit<'_>> {
         // The semaphore is never closed.
         self.handshakes.acquire().await.ok()
     }
 
-    /// Opens a TCP stream from the jump host to `hop`, whose name the jump host looks up.
+    /// Opens a TCP stream from the jump host to `hop`. The jump host looks up the name of `hop`.
     pub(super) async fn stream_to(&self, hop: &Hop) -> Result<Box<dyn Stream>, SshError> {
         let (host, port) = (hop.config.hostname.as_str(), u32::from(hop.port));
         let handle = &self.connection.handle;
@@ -101,12 +103,13 @@ impl Jump {
 /// Result of the login to a jump host, shared by the hosts behind it.
 type JumpResult = Result<Arc<Jump>, Arc<SshError>>;
 
-/// Jump hosts of a job, by the keys of the chain that leads to each.
+/// Connections to the jump hosts of a job, by the keys (`Hop::key`) of the chain that leads to each.
 #[derive(Default)]
 pub(super) struct Jumps(Mutex<HashMap<Vec<String>, Arc<OnceCell<JumpResult>>>>);
 
 impl Jumps {
-    /// Returns the last jump host of `chain`. The first caller runs `connect`; others await its result.
+    /// Returns the connection to the last jump host of `chain`. The first caller runs `connect`; other
+    /// callers with the same chain wait for its result.
     pub(super) async fn get(
         &self,
         chain: &[Hop],

@@ -36,34 +36,35 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
-/// Time limit for TCP, handshake and login together, unless `ConnectTimeout` sets one.
+/// Time limit for TCP connection, SSH handshake and login together, unless `ConnectTimeout` sets one.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Least time limit for hosts that may not be up yet.
+/// Minimum of that time limit if hosts may not be up yet (`retry_until_up`).
 const UP_TIMEOUT: Duration = Duration::from_secs(30);
-/// Interval of keepalives on an idle connection, and how many may go unanswered, unless the
-/// configuration sets them.
+/// Interval of keepalives on an idle connection, unless the configuration sets it.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+/// Number of keepalives that may go unanswered, unless the configuration sets it.
 const KEEPALIVE_MAX: usize = 3;
-/// Concurrent handshakes, unless the user sets a number. From 16 on more gain nothing on nearby hosts: 64
-/// of them took 1.06 to 1.12 s on two processors with 16 to 128, and 1.17 s with 8. Distant hosts gain.
+/// Maximum number of concurrent handshakes, unless the user sets one. Measured with 64 nearby hosts and two
+/// processors: 1.17 s with a limit of 8, and 1.06 to 1.12 s with limits from 16 to 128. Distant hosts
+/// benefit from higher limits.
 const FANOUT: u16 = 128;
-/// Hosts for which commands of the configuration (`Match exec`) run concurrently.
+/// Maximum number of hosts for which commands of `Match exec` run concurrently.
 const RESOLVED_AT_ONCE: usize = 16;
 
-/// Callback that receives the stage that a connection waits in, such as `connecting`.
+/// Callback that receives the current stage of a connection, such as `connecting`.
 pub type ReportStage<'a> = &'a (dyn Fn(&'static str) + Sync);
 
 /// SSH client with the state that all connections of a job share.
 pub struct Ssh {
     home: PathBuf,
     config: SshConfig,
-    /// Port of hosts for which the configuration has none.
+    /// TCP port of hosts for which the configuration has none.
     port: Option<u16>,
     retry_until_up: bool,
     keys: KeyRing,
     host_keys: HostKeys,
     fanout: Semaphore,
-    /// Limits concurrent `Match exec` commands; `None` if the configuration runs none.
+    /// Limits concurrent commands of `Match exec`; `None` if the configuration has none.
     resolving: Option<Semaphore>,
     jumps: Jumps,
 }
@@ -84,24 +85,25 @@ pub struct Destination<'a> {
 pub struct SshOptions {
     /// File to read in place of ~/.ssh/config and /etc/ssh/ssh_config.
     pub config: Option<PathBuf>,
-    /// Whether to refuse that file if others may write to it. False for one that the user has named.
+    /// Whether to refuse the file in `config` if other users may write to it. False if the user has named
+    /// the file.
     pub check_config_permissions: bool,
     /// TCP port of hosts for which the configuration has none.
     pub port: Option<u16>,
     /// Rule for unknown host keys; takes precedence over the configuration.
     pub new_hosts: Option<StrictHostKeyChecking>,
-    /// Number of concurrent handshakes; 128 if `None`.
+    /// Maximum number of concurrent handshakes; 128 if `None`.
     pub fanout: Option<u16>,
     /// Whether to retry unknown names and refused connections until the time limit, for hosts that may
     /// not be up yet.
     pub retry_until_up: bool,
 }
 
-/// Permits for one handshake: of the jump host, if there is one, and of this client.
+/// Permits for one handshake: one from the jump host, if there is one, and one from this client.
 type HandshakePermit<'a> = (Option<SemaphorePermit<'a>>, Option<SemaphorePermit<'a>>);
 
 impl Ssh {
-    /// Reads the configuration. Errors have the exit code for usage, and a hint.
+    /// Reads the configuration. An error has the exit code for usage, and advice for the user.
     pub fn new(options: &SshOptions) -> Result<Ssh, Failed> {
         Ssh::load(options)
             .map_err(|error| Failed::from_error(Exit::USAGE, &error).hint(error.hint()))
@@ -126,7 +128,7 @@ impl Ssh {
         })
     }
 
-    /// Connects to a host as its configuration says, checks its host key and logs in.
+    /// Connects to a host as its configuration says, checks the host key, and logs in.
     pub async fn connect(
         &self,
         to: Destination<'_>,
@@ -142,12 +144,12 @@ impl Ssh {
         self.log_in(&target, via, report_stage).await
     }
 
-    /// Reports the host keys that were accepted since the last call.
+    /// Prints the hosts with new keys that were accepted since the last call.
     pub fn announce_new_hosts(&self) {
         self.host_keys.new_hosts().announce();
     }
 
-    /// Resolves the configuration of a host and of the jump hosts before it.
+    /// Returns the configuration of a host, and of the jump hosts that lead to it.
     async fn resolve(&self, to: Destination<'_>) -> Result<(Hop, Vec<Hop>), SshError> {
         let resolve = || {
             let config = self.config.resolve_as(to.name, to.user, to.port)?;
@@ -166,7 +168,8 @@ impl Ssh {
         }
     }
 
-    /// Logs in to each of `jumps` through the one before it, unless that is done; returns the last.
+    /// Logs in to each jump host in `jumps` through the one before it, unless a connection to it is open
+    /// already. Returns the last jump host; `None` if `jumps` is empty.
     async fn connect_jumps(&self, jumps: &[Hop]) -> Result<Option<Arc<Jump>>, SshError> {
         let mut via = None;
         let ignore_stage = |_: &'static str| ();
@@ -196,7 +199,7 @@ impl Ssh {
                 Ok(connection) => break (connection, permit),
                 Err(error) => error,
             };
-            // Others may use it during the pause.
+            // Other connections may use the permit during the pause.
             drop(permit);
             let retry = attempts.failed(error, deadline.left())?;
             report_stage(retry.stage);
@@ -226,8 +229,9 @@ impl Ssh {
         (through, self.fanout.acquire().await.ok())
     }
 
-    /// Connects once, up to the end of the handshake. If the user has to accept the host key, connects
-    /// again after a yes, because a server drops handshakes that wait for an answer of the user.
+    /// Makes one attempt to connect, up to the end of the handshake. If the user has to accept the host key
+    /// first, asks the user and then connects again, because a server drops a connection whose handshake
+    /// waits for the user.
     async fn attempt(
         &self,
         hop: &Hop,
@@ -319,7 +323,7 @@ impl Ssh {
             }
             Err(source) => source,
         };
-        // More specific than the library's "unknown key".
+        // The checker's reason is more specific than the library's error "unknown key".
         if let Some(refusal) = outcome.refusal() {
             return Err(refusal);
         }
@@ -340,8 +344,8 @@ fn login_timeout(deadline: &Deadline) -> SshError {
     SshError::Timeout { what: "the login does not complete", timeout: deadline.limit() }
 }
 
-/// Returns the interval of keepalives, and how many may go unanswered; a configured count of zero means
-/// no limit, as in ssh_config(5).
+/// Returns the interval of keepalives (`None` if none are sent), and the number of keepalives that may go
+/// unanswered (zero means any number, as in ssh_config(5)).
 fn keepalive(config: &HostConfig) -> (Option<Duration>, usize) {
     let interval = config.server_alive_interval.unwrap_or(KEEPALIVE_INTERVAL);
     let count = config.server_alive_count_max.map(|count| usize::try_from(count).ok());

@@ -1,5 +1,5 @@
-//! The first login on a host, for `rlaunch ssh-setup`: read the host key before anything is sent, try the
-//! user's keys, and log in by password if the host refuses them.
+//! The first login on a host, for `rlaunch ssh-setup`: it reads the host key before anything is sent, tries
+//! the user's keys, and logs in by password if the host refuses the keys.
 
 use super::connection::{Connection, Transport};
 use super::jump::{self, Hop, Jump};
@@ -19,12 +19,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-/// Time limit for the check of a password. PAM delays wrong ones by some seconds.
+/// Time limit for the server's answer to a password. PAM delays the answer to a wrong password by some
+/// seconds.
 const PASSWORD_TIMEOUT: Duration = Duration::from_secs(30);
-/// Rounds of questions that are answered; keyboard-interactive sets no limit of its own.
+/// Maximum number of rounds of questions that are answered, since `keyboard-interactive` sets no limit.
 const MAX_ROUNDS: usize = 4;
 
-/// Password that the user has typed. It is never printed or logged, and wiped from memory when dropped.
+/// Password that the user has typed. It is never printed or logged, and is wiped from memory when dropped.
 pub struct Password(Zeroizing<String>);
 
 impl Password {
@@ -36,11 +37,11 @@ impl Password {
 
 /// Result of a login with the user's keys.
 pub enum KeyLogin {
-    /// The host accepted a key.
+    /// The host accepted a key, or requires none.
     Open(Connection),
-    /// The host accepted none of them.
+    /// The host accepted none of the user's keys.
     Refused {
-        /// The refusal.
+        /// Error that describes the refusal.
         why: SshError,
         /// Whether the host offers a method that takes a password.
         takes_passwords: bool,
@@ -49,19 +50,19 @@ pub enum KeyLogin {
 
 /// Result of a login with a password.
 pub enum PasswordLogin {
-    /// The password was right.
+    /// The host accepted the password, or requires none.
     Open(Box<Connection>),
     /// The host refused the password.
     Wrong,
 }
 
 impl Ssh {
-    /// Resolves the configuration of a host.
+    /// Returns the configuration of a host.
     pub fn config_for(&self, to: Destination<'_>) -> Result<HostConfig, SshError> {
         Ok(self.config.resolve_as(to.name, to.user, to.port)?)
     }
 
-    /// Returns the login name on a host with this configuration.
+    /// Returns the login name for a host with this configuration.
     pub fn user_for(&self, config: &HostConfig) -> String {
         config.user.clone().unwrap_or_else(|| self.keys.local_user())
     }
@@ -71,14 +72,15 @@ impl Ssh {
         &self.home
     }
 
-    /// Returns the key that a host shows if it is in no known-hosts file, without logging in. A key that
-    /// differs from the recorded one is an error.
+    /// Connects to a host without logging in, and returns its host key if no known-hosts file has a key of
+    /// the host. `None` if the key is known or cannot be recorded. Returns an error if another key is
+    /// recorded.
     pub async fn unknown_key(&self, config: &HostConfig) -> Result<Option<NewHostKey>, SshError> {
         let (hop, via) = self.route_to(config).await?;
         let limit = self.timeout_for(config);
         let _permit = self.handshake_permit(via.as_deref()).await;
         let probing = async {
-            // `_proxy` keeps a ProxyCommand running until the key is read.
+            // `_proxy` keeps a ProxyCommand running until the host key has arrived.
             let Transport { stream, address, proxy: _proxy, .. } =
                 self.open_transport(&hop, via.as_deref()).await?;
             let (checker, _) = self.host_keys.checker(config, hop.port)?;
@@ -94,7 +96,7 @@ impl Ssh {
                 (None, Err(source)) => {
                     Err(SshError::Handshake { address, source: Box::new(source) })
                 }
-                // The login checks certificates.
+                // Certificates are checked by the login.
                 (Some(ShownKey::Certificate), _) | (None, Ok(_)) => Ok(None),
             }
         };
@@ -144,7 +146,7 @@ impl Ssh {
         password: &Password,
     ) -> Result<PasswordLogin, SshError> {
         let mut connection = self.connect_unauthenticated(config).await?;
-        // A machine with another key may be an impostor, so it gets no password.
+        // A host with another key than the recorded one may be an impostor, so it receives no password.
         if let Some(change) = connection.changed {
             return Err(SshError::NoPassword(change));
         }
@@ -159,7 +161,7 @@ impl Ssh {
         })
     }
 
-    /// Returns the host with this configuration, and the jump host before it if there is one.
+    /// Returns the host with this configuration, and the jump host in front of it, if there is one.
     async fn route_to(&self, config: &HostConfig) -> Result<(Hop, Option<Arc<Jump>>), SshError> {
         let port = config.port.or(self.port).unwrap_or(DEFAULT_PORT);
         let hop = Hop { name: config.hostname.clone(), config: config.clone(), port };
@@ -168,7 +170,7 @@ impl Ssh {
         Ok((hop, via))
     }
 
-    /// Connects to a host and checks its key, without logging in.
+    /// Connects to a host and checks the host key, without logging in.
     async fn connect_unauthenticated(&self, config: &HostConfig) -> Result<Connection, SshError> {
         let (hop, via) = self.route_to(config).await?;
         let _permit = self.handshake_permit(via.as_deref()).await;
@@ -181,7 +183,8 @@ fn login_error(user: &str) -> impl Fn(russh::Error) -> SshError {
     move |source| SshError::Login { user: user.to_owned(), source: Box::new(source) }
 }
 
-/// Tries the password by `password` or `keyboard-interactive`; true if the server accepts it.
+/// Tries the password by the method `password` or `keyboard-interactive`. Returns true if the server
+/// accepts it.
 async fn log_in(
     handle: &mut Handle<HostKeyChecker>,
     user: &str,
@@ -202,7 +205,7 @@ async fn log_in(
             Answer::Failure { .. } => return Ok(false),
             Answer::InfoRequest { prompts, .. } => prompts,
         };
-        // A single hidden answer is the password; a second factor is not supported.
+        // A single question with a hidden answer asks for the password; a second factor is not supported.
         let answers = match &questions[..] {
             [] => Vec::new(),
             [one] if !one.echo => vec![password.0.to_string()],
@@ -213,7 +216,8 @@ async fn log_in(
     Ok(matches!(answer, Answer::Success))
 }
 
-/// Returns the key if it is unknown and can be recorded.
+/// Returns the key if it is unknown and can be recorded. Returns an error if the key is revoked or another
+/// key is recorded.
 fn unknown(config: &HostConfig, port: u16, key: PublicKey) -> Result<Option<NewHostKey>, SshError> {
     let (user, global) = (&config.user_known_hosts_files, &config.global_known_hosts_files);
     let files: Vec<PathBuf> = user.iter().chain(global).cloned().collect();
@@ -224,7 +228,7 @@ fn unknown(config: &HostConfig, port: u16, key: PublicKey) -> Result<Option<NewH
     match KnownHosts::load(&files)?.check(&[&name], port, &key) {
         Verdict::Known => Ok(None),
         Verdict::Revoked { file, line } => Err(SshError::HostKeyRevoked { file, line }),
-        // The user accepts any key.
+        // The user's configuration accepts any key.
         _ if config.strict_host_key_checking == StrictHostKeyChecking::No => Ok(None),
         Verdict::Changed { file, line, recorded_fingerprint: recorded } => {
             let shown = fingerprint(key.key_data());
@@ -232,20 +236,20 @@ fn unknown(config: &HostConfig, port: u16, key: PublicKey) -> Result<Option<NewH
             Err(SshError::HostKeyChanged(Box::new(change)))
         }
         Verdict::Unknown => {
-            // Without a file to record keys in, each login accepts the key that it is shown.
+            // Without a file to record keys in, each login accepts whichever key the host has.
             let file = user.first().filter(|file| **file != Path::new("/dev/null")).cloned();
             Ok(file.map(|file| NewHostKey { key, name, port, file: Some(file) }))
         }
     }
 }
 
-/// Host key that a server has shown.
+/// Host key that a server has sent.
 enum ShownKey {
     Plain(Box<PublicKey>),
     Certificate,
 }
 
-/// Handler that keeps the host key and ends the handshake.
+/// Handler that keeps the server's host key and ends the handshake.
 #[derive(Clone, Default)]
 struct KeyProbe(Arc<Mutex<Option<ShownKey>>>);
 

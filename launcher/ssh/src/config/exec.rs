@@ -12,15 +12,16 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
-/// Time limit for a command. `ssh` has none.
+/// Time limit for a command of `Match exec`. ssh(1) has none.
 const EXEC_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Results of commands, each of which runs once.
+/// Results of the commands of `Match exec`, by command line. Each command runs only once.
 #[derive(Debug, Default)]
 pub(super) struct ExecCache(Mutex<HashMap<String, Result<bool, String>>>);
 
 impl ExecCache {
-    /// Tells whether the command, run by the user's shell, exits with code 0. Blocks until it has exited.
+    /// Tells whether the command, run by the user's shell, exits with code 0. Blocks until the command has
+    /// exited. Returns an error if the command cannot be run, is killed, or exceeds the time limit.
     pub(super) fn succeeds(&self, command: &str) -> Result<bool, String> {
         let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(decided) = known().get(command).cloned() {
@@ -42,14 +43,14 @@ fn run(command: &str, deadline: Duration) -> Result<bool, String> {
         .arg(command)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        // A group of its own, so that its children are killed with it.
+        // A separate process group, so that children of the command are killed with it.
         .process_group(0)
         .spawn()
         .map_err(cannot)?;
     let pid = Pid::from_raw(child.id().cast_signed());
     let (notify, exited) = mpsc::channel();
     let waiting = std::thread::Builder::new().spawn(move || {
-        // Not reaped here, so that its number cannot belong to another process.
+        // WNOWAIT leaves the child unreaped, so that its process id cannot belong to another process below.
         let how = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
         while waitid(Id::Pid(pid), how) == Err(Errno::EINTR) {}
         let _ = notify.send(());
@@ -73,7 +74,8 @@ mod tests {
     use super::*;
     use std::time::Instant;
 
-    /// Time limit far below the 1000 s of a process that is not killed, for a machine that may be suspended.
+    /// Time limit for the test. It is long, since the test machine may be suspended, but far below the 1000
+    /// seconds after which a process that was not killed would end.
     const BOUND: Duration = Duration::from_secs(60);
 
     #[test]
@@ -95,7 +97,7 @@ mod tests {
         let file = directory.path().join("pid");
         let line = format!("sleep 1000 & echo $! >{}; wait", file.display());
         let (begun, mut deadline) = (Instant::now(), Duration::from_millis(250));
-        // On a busy machine the command may not have started by then.
+        // On a busy machine the command may not have written its file before the deadline.
         let pid: i32 = loop {
             let error = run(&line, deadline).unwrap_err();
             let late = format!("did not exit within {} s", deadline.as_secs_f32());
@@ -107,7 +109,7 @@ mod tests {
             }
         };
         let stat = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // Killed, and perhaps not reaped yet by the process that inherited it.
+        // State Z: the process was killed, and the process that adopted it has not reaped it yet.
         while !stat().is_empty() && !stat().contains(") Z ") {
             assert!(begun.elapsed() < BOUND, "{}", stat());
             std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! Configuration files as blocks and lines, with included files.
+//! Parsing of configuration files, and of the files that they include, into blocks and lines.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
@@ -11,14 +11,16 @@ use super::permissions::{self, Fault};
 use super::scope::tilde;
 use rlaunch_console::glob::matches_file_name;
 
-/// Depth of nested includes, as in OpenSSH.
+/// Maximum depth of nested includes, as in OpenSSH.
 const MAX_DEPTH: usize = 16;
-/// Longest file, in bytes.
+/// Maximum size of a configuration file, in bytes.
 const LONGEST: u64 = 4 << 20;
-/// Most files in all: one that includes itself twice would otherwise be read 2^16 times.
+/// Maximum number of files in total. Without this limit, a file that includes itself twice would be read
+/// 2^16 times.
 const MAX_FILES: usize = 4096;
 
-/// Element of a parsed file. Lines after `Host` or `Match` apply if that block matches, up to the next block.
+/// Element of a parsed file. A `Host` or `Match` decides for which hosts the elements after it, up to the
+/// next `Host` or `Match`, apply.
 #[derive(Debug)]
 pub(super) enum Item {
     Host(Vec<String>),
@@ -31,7 +33,7 @@ pub(super) enum Item {
 pub(super) struct Criterion {
     pub(super) negated: bool,
     pub(super) subject: Subject,
-    /// Comma-separated patterns, or the command of [`Subject::Exec`].
+    /// Comma-separated patterns; for [`Subject::Exec`], the command.
     pub(super) patterns: String,
 }
 
@@ -42,22 +44,22 @@ pub(super) enum Subject {
     OriginalHost,
     User,
     LocalUser,
-    /// Command that exits with code 0.
+    /// Met if a command exits with code 0.
     Exec,
-    /// Holds in the second pass, with the host name that the first has found.
+    /// Met in the second pass, which uses the host name that the first pass found.
     Canonical,
-    /// Holds in the second pass, and requires one.
+    /// Met in the second pass, which takes place only if some block has this criterion.
     Final,
-    /// Criterion that is not supported: its block never matches.
+    /// Criterion that rlaunch does not support; its block never matches.
     Unsupported,
 }
 
-/// Tells whether a block requires a second pass.
+/// Tells whether any block has `Match final`, which needs a second pass over the files.
 pub(super) fn wants_final(items: &[Item]) -> bool {
     mentions(items, Subject::Final)
 }
 
-/// Tells whether a block depends on a command.
+/// Tells whether any block has `Match exec`, which runs a command.
 pub(super) fn runs_commands(items: &[Item]) -> bool {
     mentions(items, Subject::Exec)
 }
@@ -70,12 +72,13 @@ fn mentions(items: &[Item], subject: Subject) -> bool {
     })
 }
 
-/// Files that were read, and notes on them.
+/// Paths of the files that were read, and notes on them.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     /// Existing files in the order of reading.
     pub(super) files: Vec<PathBuf>,
-    /// Blocks that are not supported, for `rlaunch ssh-config`: `/home/me/.ssh/config:7: ...`.
+    /// Messages about blocks that are not supported, printed by `rlaunch ssh-config`. Each begins with file
+    /// and line, such as `/home/me/.ssh/config:7: `.
     pub(super) notes: Vec<String>,
 }
 
@@ -95,7 +98,7 @@ fn parse_match(words: Vec<String>) -> Result<Vec<Criterion>, String> {
     let mut criteria = Vec::new();
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
-        // `host=a` is `host a`.
+        // `host=a` means `host a`.
         let (name, value) = match word.split_once('=') {
             Some((name, value)) => (name, Some(value.to_owned())),
             None => (word.as_str(), None),
@@ -124,24 +127,25 @@ fn parse_match(words: Vec<String>) -> Result<Vec<Criterion>, String> {
         };
         criteria.push(Criterion { negated, subject, patterns });
         if subject == Subject::Unsupported {
-            // Its number of words is unknown; the block does not match whatever follows.
+            // The number of words of an unsupported criterion is unknown. The other words do not matter,
+            // since the block never matches.
             break;
         }
     }
     if criteria.is_empty() { Err("a criterion is missing".into()) } else { Ok(criteria) }
 }
 
-/// Check of a file's owner and permissions before it is read.
+/// Check of a file's owner and permissions before it is parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PermissionCheck {
-    /// Only the user and root may be able to write the file. Applies to the user's default configuration, to
-    /// one that an rlaunch.toml names, and to included files.
+    /// Refuses a file to which accounts other than the user and root may write. Used for the user's default
+    /// configuration, for a file that an rlaunch.toml names, and for included files.
     Strict,
-    /// None. Applies to a file that the user has named, and to the system's.
+    /// No check. Used for a file that the user has named, and for the system's configuration.
     None,
 }
 
-/// Reads `path`; `None` if there is no such file.
+/// Reads the file `path`; `None` if it does not exist.
 pub(super) fn read(path: &Path, check: PermissionCheck) -> Result<Option<String>, ConfigError> {
     let mut fault = None;
     let mut read = || {
@@ -161,14 +165,14 @@ pub(super) fn read(path: &Path, check: PermissionCheck) -> Result<Option<String>
         return Err(ConfigError::Unsafe { path: path.to_owned(), reason, cure });
     }
     match content {
-        // Comments may be in another encoding than UTF-8.
+        // Invalid UTF-8 is replaced, because comments may be in another encoding.
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
         Err(source) => Err(ConfigError::Read { path: path.to_owned(), source }),
     }
 }
 
-/// Parses `text`, the content of `path`, and the files that it includes.
+/// Parses `text`, the content of the file `path`, and the files that it includes.
 pub(super) fn parse(
     text: &str,
     path: &Path,
@@ -178,7 +182,7 @@ pub(super) fn parse(
     Reading { home, sources, depth: 0 }.file(text, path)
 }
 
-/// State of reading nested files.
+/// State of reading a file and the files that it includes.
 struct Reading<'a> {
     home: &'a Path,
     sources: &'a mut Sources,
@@ -223,7 +227,7 @@ impl Reading<'_> {
 
     fn files(&mut self, paths: &[PathBuf]) -> Result<Vec<Item>, ConfigError> {
         let mut items = Vec::new();
-        // A pattern may match directories.
+        // Patterns may match directories too, which are skipped.
         for path in paths.iter().filter(|path| !path.is_dir()) {
             if let Some(text) = read(path, PermissionCheck::Strict)? {
                 items.push(Item::Include(self.file(&text, path)?));
@@ -233,7 +237,7 @@ impl Reading<'_> {
     }
 }
 
-/// Returns the files that an `Include` line names; those of a pattern are sorted.
+/// Returns the paths that an `Include` line names. The paths that match a pattern are sorted.
 fn included(line: &Line, home: &Path) -> Result<Vec<PathBuf>, String> {
     let system = line.path.starts_with("/etc/ssh");
     let base = if system { PathBuf::from("/etc/ssh") } else { home.join(".ssh") };
@@ -258,7 +262,8 @@ fn glob(pattern: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Lists the entries of `dir` that match `pattern`; none if it cannot be read, as in a shell.
+/// Lists the entries of `dir` that match `pattern`. A directory that cannot be read counts as empty, as in
+/// a shell.
 fn entries(dir: &Path, pattern: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let fitting =

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::ConfigError;
 
-/// Line with a keyword in lower case and, in `rest`, its value as written.
+/// Line of a configuration file: its keyword in lower case (`key`), and its value as written (`rest`).
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) key: String,
@@ -33,8 +33,8 @@ impl Line {
         ConfigError::Value { path, line: self.number, keyword, reason }
     }
 
-    /// Splits the value into words: quotes group, a backslash escapes, a word that begins with # starts a
-    /// comment.
+    /// Splits the value into words. Quotes group words, a backslash escapes a quote, backslash or space,
+    /// and a word that begins with `#` starts a comment. Returns an error if a quote is not closed.
     pub(super) fn words(&self) -> Result<Vec<String>, String> {
         let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
         let mut chars = self.rest.chars().peekable();

@@ -1,11 +1,11 @@
-//! OpenSSH's client configuration, ssh_config(5): the files are read and checked once, then resolved for each
-//! host name.
+//! OpenSSH's client configuration, ssh_config(5). The files are read and checked once, then resolved for
+//! each host.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `mod` | resolution: the configuration of one host |
 //! | `file`, `line`, `permissions` | files as blocks and lines, with `Include`; who may write them |
-//! | `values`, `scope` | forms of values; tokens (`%h`), variables and `~` |
+//! | `values`, `scope` | parsing of values; expansion of tokens (`%h`), variables and `~` |
 //! | `exec` | commands of `Match exec` |
 //! | `show` | a host's configuration in the form of `ssh -G` |
 
@@ -37,7 +37,7 @@ use values::{
 
 use rlaunch_console::glob::{matches, matches_list};
 
-/// Port of sshd where none is configured; known-hosts files leave it out.
+/// TCP port of SSH servers if none is configured. Entries of known-hosts files leave this port out.
 pub(crate) const DEFAULT_PORT: u16 = 22;
 
 /// Error in a configuration file.
@@ -53,7 +53,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// Tells the user what to do.
+    /// Returns advice for the user.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Read { path, .. } => Some(format!("make {} readable for you", path.display())),
@@ -73,7 +73,7 @@ impl ConfigError {
 /// Rule for host keys that are not in the known-hosts files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StrictHostKeyChecking {
-    /// Refuse an unknown key.
+    /// Refuse an unknown or changed key.
     Yes,
     /// Ask the user about an unknown key; refuse a changed one.
     Ask,
@@ -84,10 +84,10 @@ pub enum StrictHostKeyChecking {
     No,
 }
 
-/// SSH agent that holds keys.
+/// SSH agent to ask for keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum IdentityAgent {
-    /// Agent at the socket in `SSH_AUTH_SOCK`, if that is set.
+    /// Agent at the socket in the environment variable `SSH_AUTH_SOCK`, if that is set.
     #[default]
     Environment,
     /// No agent.
@@ -99,74 +99,75 @@ pub enum IdentityAgent {
 /// Address families that may be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AddressFamily {
-    /// IPv4 and IPv6.
+    /// Both IPv4 and IPv6.
     #[default]
     Any,
-    /// IPv4.
+    /// Only IPv4.
     Inet,
-    /// IPv6.
+    /// Only IPv6.
     Inet6,
 }
 
 /// Route of the byte stream to a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Proxy {
-    /// TCP from this machine.
+    /// TCP connection from this machine.
     #[default]
     Direct,
-    /// Chain of jump hosts, the first of which is connected to directly; each has its own configuration.
+    /// Chain of jump hosts, in the order from this machine to the host. Each has its own configuration.
     Jump(Vec<JumpHop>),
-    /// Stdin and stdout of this shell command.
+    /// Stdin and stdout of this shell command, which connects to the host.
     Command(String),
 }
 
 /// Host of a `ProxyJump` list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JumpHop {
-    /// Login name, if the list has one.
+    /// Login name, if the list has one for this jump host.
     pub user: Option<String>,
     /// Host name, address or alias.
     pub host: String,
-    /// TCP port, if the list has one.
+    /// TCP port, if the list has one for this jump host.
     pub port: Option<u16>,
 }
 
-/// Limits after which session keys are renewed; `None` leaves them to the SSH library.
+/// Limits after which session keys are renewed; `None` means the default, which is 1 GiB or one hour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RekeyLimit {
-    /// Bytes sent or received under one set of keys.
+    /// Maximum number of bytes sent, and maximum number of bytes received, with the same session keys.
     pub bytes: Option<u64>,
-    /// Age of a set of keys.
+    /// Maximum age of session keys.
     pub after: Option<Duration>,
 }
 
-/// Configuration of one host, by the keywords of ssh_config(5). A field that is `None` was not configured.
+/// Configuration of one host, with a field for each supported keyword of ssh_config(5). `None` means that
+/// the keyword was not configured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostConfig {
-    /// `HostName` in lower case; the name as given if not configured.
+    /// `HostName` in lower case; if not configured, the name that the user gave.
     pub hostname: String,
-    /// `User`.
+    /// `User`: login name.
     pub user: Option<String>,
-    /// `Port`.
+    /// `Port`: TCP port.
     pub port: Option<u16>,
-    /// `IdentityFile` in the order to try; empty if not configured, see
+    /// `IdentityFile`: key files in the order in which they are tried; empty if not configured, see
     /// [`Self::identity_files_or_default`].
     pub identity_files: Vec<PathBuf>,
-    /// `IdentityFile none`: the default files are not tried either.
+    /// Whether `IdentityFile none` is configured, so that the default key files are not tried either.
     pub no_identity_files: bool,
-    /// `IdentitiesOnly`.
+    /// `IdentitiesOnly`: whether the SSH agent's keys are offered only if they are configured too.
     pub identities_only: bool,
-    /// `IdentityAgent`.
+    /// `IdentityAgent`: SSH agent to ask for keys.
     pub identity_agent: IdentityAgent,
-    /// `CertificateFile` in the order to try.
+    /// `CertificateFile`: certificate files in the order in which they are tried.
     pub certificate_files: Vec<PathBuf>,
-    /// `StrictHostKeyChecking`.
+    /// `StrictHostKeyChecking`: rule for host keys that are not in the known-hosts files.
     pub strict_host_key_checking: StrictHostKeyChecking,
-    /// `UserKnownHostsFile`; new keys are added to the first.
+    /// `UserKnownHostsFile`: the user's known-hosts files; new host keys are added to the first.
     pub user_known_hosts_files: Vec<PathBuf>,
-    /// `GlobalKnownHostsFile`.
+    /// `GlobalKnownHostsFile`: the system's known-hosts files.
     pub global_known_hosts_files: Vec<PathBuf>,
-    /// `HostKeyAlias`.
+    /// `HostKeyAlias`: name of the host in known-hosts files.
     pub host_key_alias: Option<String>,
     /// `KexAlgorithms` as written, with a leading `+`, `-` or `^` if there is one.
     pub kex_algorithms: Option<String>,
@@ -176,21 +177,21 @@ pub struct HostConfig {
     pub host_key_algorithms: Option<String>,
     /// `PubkeyAcceptedAlgorithms` as written.
     pub pubkey_accepted_algorithms: Option<String>,
-    /// `ConnectTimeout`; zero leaves the limit to the system.
+    /// `ConnectTimeout`. Zero, also written `none`, means rlaunch's default limit.
     pub connect_timeout: Option<Duration>,
-    /// `ConnectionAttempts`.
+    /// `ConnectionAttempts`: maximum number of attempts to connect.
     pub connection_attempts: Option<u32>,
-    /// `ServerAliveInterval`; zero means never.
+    /// `ServerAliveInterval`: time between keepalives; zero means none are sent.
     pub server_alive_interval: Option<Duration>,
-    /// `ServerAliveCountMax`.
+    /// `ServerAliveCountMax`: number of keepalives that may go unanswered; zero means any number.
     pub server_alive_count_max: Option<u32>,
-    /// `RekeyLimit`.
+    /// `RekeyLimit`: when session keys are renewed.
     pub rekey_limit: RekeyLimit,
-    /// `ProxyJump` or `ProxyCommand`, whichever comes first.
+    /// `ProxyJump` or `ProxyCommand`, whichever comes first in the files.
     pub proxy: Proxy,
-    /// `AddressFamily`.
+    /// `AddressFamily`: IP versions that may be used.
     pub address_family: AddressFamily,
-    /// `BindAddress`.
+    /// `BindAddress`: local address to connect from, or a name for it.
     pub bind_address: Option<String>,
 }
 
@@ -207,7 +208,8 @@ impl HostConfig {
         }
     }
 
-    /// Returns the key files to try, whether or not they exist.
+    /// Returns the configured key files or, if there are none, the default ones in `~/.ssh`. They need not
+    /// exist.
     pub fn identity_files_or_default(&self, home: &Path) -> Vec<PathBuf> {
         if self.no_identity_files || !self.identity_files.is_empty() {
             return self.identity_files.clone();
@@ -215,7 +217,8 @@ impl HostConfig {
         ["id_ed25519", "id_ecdsa", "id_rsa"].map(|name| home.join(".ssh").join(name)).to_vec()
     }
 
-    /// Takes one line's value: how to reach the host.
+    /// Applies one line to this configuration. Handles keywords about the connection itself, and leaves all
+    /// others to [`Self::set_trust`].
     fn set(&mut self, line: &Line, scope: &Scope<'_>) -> Result<(), String> {
         match line.key.as_str() {
             "hostname" => self.hostname = scope.hostname(&line.one()?)?,
@@ -243,7 +246,7 @@ impl HostConfig {
         Ok(())
     }
 
-    /// Applies one line about keys, host keys and algorithms. Other keywords are ignored.
+    /// Applies one line about keys, host keys or algorithms. Ignores other keywords.
     fn set_trust(&mut self, line: &Line, scope: &Scope<'_>) -> Result<(), String> {
         match line.key.as_str() {
             "identityfile" => match line.one()? {
@@ -281,19 +284,19 @@ pub struct SshConfig {
     files: Vec<Vec<Item>>,
     local: Local,
     sources: Sources,
-    /// Whether a block has `Match final`, which needs a second pass.
+    /// Whether any block has `Match final`, which needs a second pass over the files.
     wants_final: bool,
     commands: ExecCache,
 }
 
 impl SshConfig {
-    /// Returns the user's file and the system's.
+    /// Returns the paths of the user's configuration file and of the system's.
     pub fn default_paths(home: &Path) -> Vec<PathBuf> {
         vec![home.join(".ssh/config"), PathBuf::from("/etc/ssh/ssh_config")]
     }
 
-    /// Reads the file that the user has named, else the default files. As ssh does, refuses the user's default
-    /// file and included files if others may write to them.
+    /// Reads the file that the user has named, otherwise the default files. As in ssh(1), the user's
+    /// default file and included files are refused if other users may write to them.
     pub fn load_for_user(named: Option<&Path>, home: &Path) -> Result<Self, ConfigError> {
         match named {
             Some(path) => Self::read(&[path.to_owned()], PermissionCheck::None),
@@ -301,18 +304,19 @@ impl SshConfig {
         }
     }
 
-    /// Reads a file that the user has not named, and refuses it if others may write to it.
+    /// Reads a file that the user did not name, and refuses the file if other users may write to it.
     pub fn load_checked(path: &Path) -> Result<Self, ConfigError> {
         Self::read(&[path.to_owned()], PermissionCheck::Strict)
     }
 
-    /// Reads `paths`, the first of which takes precedence, without a check of permissions.
+    /// Reads the files in `paths` without a check of permissions; the first one takes precedence.
     #[cfg(test)]
     pub fn load(paths: &[PathBuf]) -> Result<Self, ConfigError> {
         Self::read(paths, PermissionCheck::None)
     }
 
-    /// Reads `paths`, the first of which takes precedence; those that do not exist are skipped.
+    /// Reads the files in `paths`; the first one takes precedence. Missing files are skipped. `first` is
+    /// the check of the first file's permissions; the other files are not checked.
     fn read(paths: &[PathBuf], first: PermissionCheck) -> Result<Self, ConfigError> {
         let mut config = Self::empty();
         let checks = std::iter::once(first).chain(std::iter::repeat(PermissionCheck::None));
@@ -324,14 +328,14 @@ impl SshConfig {
         Ok(config)
     }
 
-    /// Parses `text` as the content of `path`; reads the files that it includes.
+    /// Parses `text` as the content of the file `path`, and reads the files that it includes.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         let mut config = Self::empty();
         config.add(text, path)?;
         Ok(config)
     }
 
-    /// Makes a configuration without any file.
+    /// Makes a configuration without any files.
     pub fn empty() -> Self {
         Self {
             files: Vec::new(),
@@ -342,7 +346,8 @@ impl SshConfig {
         }
     }
 
-    /// Appends `text`, the content of `path`, with the files that it includes. Earlier files take precedence.
+    /// Adds `text`, the content of the file `path`, and the files that it includes. Files that were added
+    /// before take precedence.
     pub fn add(&mut self, text: &str, path: &Path) -> Result<(), ConfigError> {
         let items = file::parse(text, path, &self.local.home, &mut self.sources)?;
         self.check(&items)?;
@@ -351,22 +356,22 @@ impl SshConfig {
         Ok(())
     }
 
-    /// Tells whether [`Self::resolve_as`] may run `Match exec` commands, and so block for seconds.
+    /// Tells whether [`Self::resolve_as`] may run commands of `Match exec`, which may block for seconds.
     pub fn runs_commands(&self) -> bool {
         self.files.iter().any(|items| file::runs_commands(items))
     }
 
-    /// Returns the files that were read, included ones as well.
+    /// Returns the paths of all files that were read, including those of `Include`.
     pub fn files(&self) -> &[PathBuf] {
         &self.sources.files
     }
 
-    /// Returns notes on blocks that are not supported.
+    /// Returns messages about blocks that are ignored because rlaunch does not support their criteria.
     pub fn notes(&self) -> &[String] {
         &self.sources.notes
     }
 
-    /// Reports bad values at once, even in blocks that match no host of this run.
+    /// Returns an error if any value is invalid, even in a block that matches no host of this job.
     fn check(&self, items: &[Item]) -> Result<(), ConfigError> {
         let scope = Scope { local: &self.local, alias: "", target: None };
         items.iter().try_for_each(|item| match item {
@@ -376,20 +381,21 @@ impl SshConfig {
         })
     }
 
-    /// Resolves the host that the user calls `alias`.
+    /// Returns the configuration of the host that the user calls `alias`.
     #[cfg(test)]
     pub fn resolve(&self, alias: &str) -> Result<HostConfig, ConfigError> {
         self.resolve_as(alias, None, None)
     }
 
-    /// Resolves the host that the user calls `alias`. A user or port of the command line takes precedence.
+    /// Returns the configuration of the host that the user calls `alias`. `user` and `port`, from the
+    /// command line, take precedence over the files.
     pub fn resolve_as(
         &self,
         alias: &str,
         user: Option<&str>,
         port: Option<u16>,
     ) -> Result<HostConfig, ConfigError> {
-        // Tokens expand to the final host, port and user, which a first pass finds.
+        // Tokens such as `%h` expand to the final host name, port and user, which a first pass finds.
         let target = self.pass(alias, user, port, None)?;
         self.pass(alias, user, port, Some(&target))
     }
@@ -421,14 +427,14 @@ impl SshConfig {
     }
 }
 
-/// Pass over the files for one host.
+/// State of a pass over the files for one host.
 struct Pass<'a> {
     scope: Scope<'a>,
     commands: &'a ExecCache,
-    /// Name that `Host` lines are matched with.
+    /// Name with which the patterns of `Host` lines are compared.
     name: String,
     is_final: bool,
-    /// Keywords that have a value: the first one counts.
+    /// Keywords that have a value already; later lines with these keywords are ignored.
     obtained: HashSet<&'a str>,
     config: HostConfig,
 }
@@ -452,7 +458,7 @@ impl<'a> Pass<'a> {
 
     fn take(&mut self, line: &'a Line) -> Result<(), ConfigError> {
         let slot = match line.key.as_str() {
-            // All lines of these count.
+            // For these keywords every line counts, not only the first.
             "identityfile" | "certificatefile" => None,
             "proxyjump" | "proxycommand" => Some("proxy"),
             "pubkeyacceptedkeytypes" => Some("pubkeyacceptedalgorithms"),
@@ -465,20 +471,22 @@ impl<'a> Pass<'a> {
     }
 
     fn matches_host(&self, patterns: &[String]) -> bool {
-        // A `Host` line separates patterns by spaces, and is case-sensitive.
+        // A `Host` line separates patterns by spaces and distinguishes upper and lower case.
         let name = self.name.as_str();
         let vetoed = |p: &String| p.strip_prefix('!').is_some_and(|p| matches(p, name));
         !patterns.iter().any(vetoed) && patterns.iter().any(|p| matches(p, name))
     }
 
-    /// Starts the second pass with the host name that the first has found; values are kept.
+    /// Starts the second pass, with the host name that the first pass has found. Values of the first pass
+    /// are kept.
     fn begin_final(&mut self) {
         self.name = self.config.hostname.clone();
         self.is_final = true;
         self.obtained.insert("hostname");
     }
 
-    /// Tests all criteria of a block. Stops at the first that fails, so that later commands do not run.
+    /// Tells whether all criteria of a `Match` block are met. Stops at the first that is not met, so that
+    /// the commands of later criteria do not run.
     fn meets_all(&self, criteria: &[Criterion]) -> Result<bool, String> {
         if criteria.iter().any(|criterion| criterion.subject == Subject::Unsupported) {
             return Ok(false);
@@ -510,7 +518,7 @@ impl<'a> Pass<'a> {
         Ok(met != criterion.negated)
     }
 
-    /// Expands a command with the values that are known so far.
+    /// Expands the tokens in a command of `Match exec` with the values that were found so far.
     fn command(&self, text: &str) -> Result<String, String> {
         let HostConfig { hostname, user, port, host_key_alias, proxy, .. } = &self.config;
         let is_named = self.obtained.contains("hostname");

@@ -6,15 +6,15 @@ use std::path::Path;
 
 use nix::unistd::Uid;
 
-/// Reason why a file is refused, and the command that cures it.
+/// Reason why a file is refused, and the shell command that corrects it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) reason: String,
     pub(super) cure: String,
 }
 
-/// Finds the fault for which `ssh` refuses a file of the user's configuration: commands in it run as the user,
-/// so only the user and root may be able to write it.
+/// Finds a reason to refuse a file of the user's configuration; `None` if there is none. As in ssh(1), only
+/// the user and root may be able to write to the file, because commands in it run as the user.
 pub(super) fn fault(file: &Path, metadata: &Metadata) -> Option<Fault> {
     let (owner, us) = (metadata.uid(), Uid::current().as_raw());
     if owner != 0 && owner != us {

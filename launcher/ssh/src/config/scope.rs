@@ -8,7 +8,7 @@ use ring::digest;
 
 use super::{HostConfig, IdentityAgent, Proxy};
 
-/// Names of this machine and user, for `~` and tokens.
+/// Data about the local user and this machine to which `~` and tokens expand.
 #[derive(Clone, Debug)]
 pub(super) struct Local {
     pub(super) home: PathBuf,
@@ -30,11 +30,12 @@ impl Local {
     }
 }
 
-/// Context that values are expanded in.
+/// Context in which the values of a host's configuration are expanded.
 pub(super) struct Scope<'a> {
     pub(super) local: &'a Local,
     pub(super) alias: &'a str,
-    /// Host, port, user and key alias; `None` while files are only checked.
+    /// Configuration with the host name, port, user and key alias to which tokens expand. `None` while
+    /// files are only checked for mistakes.
     pub(super) target: Option<&'a HostConfig>,
 }
 
@@ -61,7 +62,7 @@ impl Scope<'_> {
         })
     }
 
-    /// Expands %C: SHA-1 of `%l%h%p%r%j`, a short name of the connection.
+    /// Expands `%C`: the SHA-1 of `%l%h%p%r%j` in hexadecimal, a short name of the connection.
     fn connection_hash(&self, target: &HostConfig) -> Option<String> {
         let parts: Option<String> =
             ['l', 'h', 'p', 'r', 'j'].into_iter().map(|token| self.token(token, target)).collect();
@@ -69,10 +70,12 @@ impl Scope<'_> {
         Some(hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// Expands the tokens in `allowed`, and `${VARIABLE}` if it contains `$`.
+    /// Expands the tokens, such as `%h`, whose letters are in `allowed`, and environment variables, such as
+    /// `${HOME}`, if `allowed` has a `$`. Returns an error for other tokens and for unset variables.
     pub(super) fn expand(&self, text: &str, allowed: &str) -> Result<String, String> {
         let Some(target) = self.target else {
-            // A check of the form needs some value; "1" is valid everywhere, as a port too.
+            // While files are only checked for mistakes, any value will do; "1" is valid for all keywords,
+            // even as a port.
             let known = !text.contains(['%', '$']);
             return Ok(if known { text.to_owned() } else { "1".into() });
         };
@@ -100,7 +103,7 @@ impl Scope<'_> {
         Ok(out + rest)
     }
 
-    /// Expands `HostName`, in which %h is the name that the user gave.
+    /// Expands a value of `HostName`, in which `%h` is the name that the user gave.
     pub(super) fn hostname(&self, text: &str) -> Result<String, String> {
         let given = HostConfig { hostname: self.alias.to_owned(), ..HostConfig::default() };
         let scope = Scope { target: Some(&given), ..*self };
@@ -112,7 +115,7 @@ impl Scope<'_> {
         tilde(&expanded, &self.local.home)
     }
 
-    /// Expands a list of files, or `none`.
+    /// Expands a list of paths; the list may also be the single word `none`.
     pub(super) fn paths(&self, args: &[String]) -> Result<Vec<PathBuf>, String> {
         match args {
             [none] if none.eq_ignore_ascii_case("none") => Ok(Vec::new()),
@@ -136,12 +139,12 @@ impl Scope<'_> {
     }
 }
 
-/// Returns a host name in lower case; an address with a zone (`fe80::1%Eth0`) is kept.
+/// Returns a host name in lower case; an address with a zone (`fe80::1%Eth0`) stays as it is.
 pub(super) fn lower(name: &str) -> String {
     if name.contains('%') { name.to_owned() } else { name.to_ascii_lowercase() }
 }
 
-/// Replaces a leading `~` or `~user` by that home directory.
+/// Replaces a leading `~` by `home`, and a leading `~user` by the home directory of that user.
 pub(super) fn tilde(path: &str, home: &Path) -> Result<PathBuf, String> {
     let Some(rest) = path.strip_prefix('~') else { return Ok(PathBuf::from(path)) };
     let (user, rest) = rest.split_once('/').unwrap_or((rest, ""));

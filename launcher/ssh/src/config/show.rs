@@ -8,8 +8,8 @@ use super::{
 };
 
 impl SshConfig {
-    /// Lists the keywords that matter for connections, as resolved for `alias`, without the lists of
-    /// algorithms.
+    /// Lists the keywords that matter for connections, with the values in `host`, but without algorithms.
+    /// `alias` is the name that the user gave.
     pub fn show(&self, alias: &str, host: &HostConfig) -> Vec<(&'static str, String)> {
         let mut lines = vec![("host", alias.to_owned())];
         self.show_reach(host, &mut lines);
@@ -86,7 +86,7 @@ fn seconds(time: Option<Duration>) -> String {
     time.unwrap_or_default().as_secs().to_string()
 }
 
-/// Writes a jump host; addresses are in brackets, as in `ssh -G`.
+/// Formats a jump host; an IP address gets brackets, as in `ssh -G`.
 fn hop(hop: &JumpHop) -> String {
     let mut text = hop.user.as_ref().map_or_else(String::new, |user| format!("{user}@"));
     let is_address =

@@ -156,7 +156,8 @@ fn commands_decide_about_blocks() {
         assert_eq!((host.port, host.user.as_deref()), (Some(7), Some("you")));
         assert_eq!(host.connect_timeout, Some(Duration::from_secs(3)));
     }
-    // Each command runs once per form: the second pass expands its tokens further.
+    // The command runs once in each of the two passes, because its tokens have different values in them.
+    // The second call of `resolve_as` does not run it again.
     let ran = fs::read_to_string(&log).unwrap();
     assert_eq!(ran, "a a 22 you\na a.example 7 you\n");
     let wrong = SshConfig::parse("Port 1\nMatch exec \"echo %x\"", Path::new("/c")).unwrap();
@@ -300,7 +301,8 @@ fn files_that_others_may_write_are_refused_as_by_ssh() {
         refused(None, "config");
         load(Some("config")).unwrap();
     }
-    // Permissions of an included file are checked whichever file includes it, as in ssh(1).
+    // As in ssh(1), the permissions of an included file are checked even if those of the including file are
+    // not.
     write("config", &format!("Include {}", at("part").display()), 0o600);
     write("part", "Port 7", 0o666);
     refused(None, "part");

@@ -1,4 +1,4 @@
-//! Forms of values.
+//! Parsing of values. Errors describe the expected form.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub(super) fn parse_family(text: &str) -> Result<AddressFamily, String> {
     }
 }
 
-/// Parses `90`, `1m30`, `1h30m10s`; `none` is zero.
+/// Parses a time such as `90` (seconds), `1m30` or `1h30m10s`; `none` means zero.
 pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
     if text.eq_ignore_ascii_case("none") {
         return Ok(Duration::ZERO);
@@ -75,11 +75,11 @@ fn seconds(text: &str) -> Option<u64> {
         total = total.checked_add(u64::from(number) * factor)?;
         rest = unit.as_str();
     }
-    // The range of OpenSSH.
+    // OpenSSH allows no more.
     (total <= i32::MAX as u64).then_some(total)
 }
 
-/// Parses `SIZE|default [TIME|none]`.
+/// Parses a value of `RekeyLimit`: `SIZE|default [TIME|none]`.
 pub(super) fn parse_rekey(args: &[String]) -> Result<RekeyLimit, String> {
     let (size, time) = match args {
         [size] => (size, None),
@@ -111,7 +111,7 @@ fn parse_size(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-/// Parses `none`, or `[user@]host[:port]` and `ssh://…` separated by commas.
+/// Parses a value of `ProxyJump`: `none`, or a comma-separated list of `[user@]host[:port]` and `ssh://…`.
 pub(super) fn parse_jumps(text: &str) -> Result<Proxy, String> {
     if text.eq_ignore_ascii_case("none") {
         return Ok(Proxy::Direct);
@@ -130,7 +130,7 @@ fn parse_hop(text: &str) -> Result<JumpHop, String> {
         Some((host, "")) => (host, None),
         Some((host, after)) => (host, Some(after.strip_prefix(':').unwrap_or(after))),
         None => match place.split_once(':') {
-            // With a second colon it is an IPv6 address without a port.
+            // Text with a second colon is an IPv6 address without a port.
             Some((host, port)) if !port.contains(':') => (host, Some(port)),
             _ => (place, None),
         },

@@ -1,5 +1,5 @@
-//! Host keys: each server's key is compared with the known-hosts files. Unknown keys are recorded, confirmed by
-//! the user or refused, as `StrictHostKeyChecking` and `--new-hosts` say.
+//! Check of host keys: each server's key is compared with the known-hosts files. Unknown keys are recorded,
+//! confirmed by the user or refused, as `StrictHostKeyChecking` and `--new-hosts` say.
 
 mod new_hosts;
 
@@ -17,24 +17,25 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Known-hosts files of all hosts, each read once, and the unknown keys of this run.
+/// Known-hosts files for all hosts of a job, each read once, and the host keys that were newly accepted.
 #[derive(Default)]
 pub(crate) struct HostKeys {
-    /// Contents by the list of files that a configuration names.
+    /// Entries of known-hosts files, by the list of files that a configuration names.
     cache: Mutex<HashMap<Vec<PathBuf>, Arc<KnownHosts>>>,
     /// Rule of `--new-hosts`, which takes precedence over the configuration.
     rule: Option<StrictHostKeyChecking>,
     new: Arc<NewHosts>,
 }
 
-/// Slot that a [`HostKeyChecker`] leaves its findings in, since russh passes on only whether a key is accepted.
+/// Findings of a [`HostKeyChecker`], which shares them with its creator. They are needed because russh
+/// passes on only whether a key is accepted.
 #[derive(Clone, Default)]
 pub(crate) struct CheckOutcome(Arc<Mutex<Findings>>);
 
 #[derive(Default)]
 struct Findings {
     refusal: Option<SshError>,
-    /// Set if another key was recorded, and the configuration accepts the change.
+    /// Set if another key was recorded and the configuration accepts the change.
     changed: Option<Box<HostKeyChange>>,
 }
 
@@ -61,7 +62,7 @@ pub(crate) struct HostKeyChecker {
     name: String,
     port: u16,
     strict: StrictHostKeyChecking,
-    /// File that a new key is added to.
+    /// Known-hosts file to which a new key is added.
     record: Option<PathBuf>,
     new: Arc<NewHosts>,
     outcome: CheckOutcome,
@@ -72,12 +73,11 @@ impl HostKeys {
         HostKeys { rule, ..HostKeys::default() }
     }
 
-    /// Returns the unknown keys of this run.
     pub(crate) fn new_hosts(&self) -> &NewHosts {
         &self.new
     }
 
-    /// Makes a checker for one connection; its findings are in the second value.
+    /// Makes a checker for one connection. Its findings are in the second value after the handshake.
     pub(crate) fn checker(
         &self,
         config: &HostConfig,
@@ -122,8 +122,8 @@ impl HostKeys {
 }
 
 impl HostKeyChecker {
-    /// Puts algorithms of recorded keys first: a server shows the key that the client prefers, and one of
-    /// another algorithm would look like a changed host.
+    /// Returns the `offered` algorithms, with those of recorded keys first. A server sends the key that the
+    /// client prefers, and a key of another algorithm would look like a changed host.
     pub(crate) fn preferred_algorithms(&self, offered: &[Algorithm]) -> Vec<Algorithm> {
         let recorded = self.known.algorithms(&[&self.name], self.port);
         // An RSA key serves every RSA signature algorithm.
@@ -134,8 +134,8 @@ impl HostKeyChecker {
         first.into_iter().chain(rest).collect()
     }
 
-    /// Returns the algorithms of certificates to ask for: none, unless the known-hosts files trust an
-    /// authority for this host.
+    /// Returns the algorithms of host certificates to ask for: none, unless the known-hosts files trust a
+    /// certificate authority for this host.
     pub(crate) fn certificate_algorithms(&self, config: &HostConfig) -> Vec<Algorithm> {
         if self.known.has_authority(&[&self.name], self.port) {
             algorithms::host_certificates(config)
@@ -144,7 +144,7 @@ impl HostKeyChecker {
         }
     }
 
-    /// Checks a host certificate. If no trusted authority has signed it, only the key in it counts.
+    /// Checks a host certificate. If no trusted authority has signed it, checks only the key in it.
     fn check_certificate(&self, shown: &Certificate) -> Result<(), SshError> {
         let key = PublicKey::new(shown.public_key().clone(), "");
         let names = [self.name.as_str()];
@@ -197,7 +197,7 @@ impl HostKeyChecker {
             StrictHostKeyChecking::Ask => Err(SshError::HostKeyToAsk(Box::new(new))),
             StrictHostKeyChecking::AcceptNew => Ok(self.new.accept(&new)?),
             StrictHostKeyChecking::No => {
-                // ssh connects as well if it cannot record the key.
+                // As in ssh(1), the connection is made even if the key cannot be recorded.
                 if let Err(error) = self.new.accept(&new) {
                     tracing::warn!("{}", messages::error_chain(&error));
                 }

@@ -1,7 +1,7 @@
-//! Host keys that no known-hosts file has: accept, ask the user, report.
+//! Host keys that no known-hosts file has: accepting them, asking the user about them, and reporting them.
 //!
-//! ssh(1) reports each host that it adds. A job adds many at once, so their lines are printed together,
-//! before anything of the user's is sent to any of them.
+//! ssh(1) prints a line for each host that it adds. A job may add many hosts at once, so their lines are
+//! printed together, before any data of the user is sent to the hosts.
 
 use crate::error::SshError;
 use crate::known_hosts::{KnownHostsError, NewHostKey};
@@ -12,19 +12,20 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// Number of new hosts up to which each is reported on its own line; more share one line.
+/// Maximum number of new hosts that are reported on separate lines; more hosts share one line.
 const LINES: usize = 4;
-/// Invalid answers after which the key is refused.
+/// Number of invalid answers after which the key is refused.
 const TRIES: usize = 3;
 
-/// Unknown host keys of this run.
+/// Host keys that were unknown when this run began, and were accepted since.
 #[derive(Default)]
 pub(crate) struct NewHosts {
-    /// Accepted keys by name and port.
+    /// Accepted keys, by host name and port.
     accepted: Mutex<HashMap<(String, u16), KeyData>>,
     /// Accepted keys that are not reported yet.
     unreported: Mutex<Vec<NewHostKey>>,
-    /// True once the user has accepted all. The lock is held during a question, so there is one at a time.
+    /// True once the user has answered `all`, which accepts all further keys. The lock is held during a
+    /// question, so there is only one question at a time.
     asking: tokio::sync::Mutex<bool>,
 }
 
@@ -35,8 +36,8 @@ impl NewHosts {
         accepted.get(&(new.name.clone(), new.port)) == Some(new.key.key_data())
     }
 
-    /// Records an accepted new key for the report to the user. A key that several connections accept
-    /// is recorded once.
+    /// Accepts a key without asking the user, and adds it to the keys to report. A key that several
+    /// connections accept is recorded once.
     pub(super) fn accept(&self, new: &NewHostKey) -> Result<(), KnownHostsError> {
         let is_reported = !new.is_forgotten();
         self.record(new, |new| {
@@ -62,7 +63,7 @@ impl NewHosts {
         Ok(())
     }
 
-    /// Asks the user to accept a key; any answer but a yes refuses it.
+    /// Asks the user to accept a key, and records it if the user does. Otherwise returns an error.
     pub(crate) async fn ask(&self, new: &NewHostKey) -> Result<(), SshError> {
         let mut all = self.asking.lock().await;
         if self.has_accepted(new) {
@@ -82,7 +83,8 @@ impl NewHosts {
         Ok(self.record(new, |_| ())?)
     }
 
-    /// Reports the keys that were accepted since the last call.
+    /// Prints the hosts with keys that were accepted since the last call, except keys that the user was
+    /// asked about.
     pub(crate) fn announce(&self) {
         let unreported =
             std::mem::take(&mut *self.unreported.lock().unwrap_or_else(PoisonError::into_inner));
@@ -91,7 +93,8 @@ impl NewHosts {
 }
 
 impl Drop for NewHosts {
-    /// Reports them after an interruption as well, so that no key is recorded silently.
+    /// Prints the hosts that are not reported yet, so that no key is recorded silently even after an
+    /// interruption.
     fn drop(&mut self) {
         self.announce();
     }
@@ -208,7 +211,7 @@ mod tests {
         assert_eq!(hosts.unreported.lock().unwrap().len(), 1);
         hosts.announce();
         assert!(hosts.unreported.lock().unwrap().is_empty());
-        // Where nothing is kept, it would be said every time.
+        // Keys that are not recorded are not reported, since they would be reported in every run.
         hosts.accept(&new(3, Some(Path::new("/dev/null")))).unwrap();
         hosts.accept(&new(4, None)).unwrap();
         assert!(hosts.unreported.lock().unwrap().is_empty());

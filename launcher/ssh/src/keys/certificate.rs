@@ -8,7 +8,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Longest certificate file, in bytes: certificates are decoded recursively.
+/// Maximum size of a certificate file, in bytes. The limit bounds the depth to which the decoder recurses.
 const LONGEST: u64 = 32 << 10;
 
 /// Returns the current time in seconds since 1970.
@@ -23,7 +23,8 @@ pub(crate) fn beside(key: &Path) -> PathBuf {
     path.into()
 }
 
-/// Reads a user certificate; `None` if there is no such file.
+/// Reads a user certificate; `None` if the file cannot be opened. The inner error is a phrase such as
+/// `not a certificate`.
 pub(crate) fn read(path: &Path) -> Option<Result<Certificate, String>> {
     let file = File::open(path).ok()?;
     let mut text = String::new();
@@ -44,8 +45,9 @@ pub fn parse(text: &str) -> Result<Certificate, String> {
     }
 }
 
-/// Returns the reason in the certificate itself, if any, why a host refuses `user` with it. `now` is in
-/// seconds since 1970.
+/// Returns why a host refuses a login as `user` with this certificate: the certificate has expired, is not
+/// valid yet, or is for other users. `None` if it gives no reason for a refusal. `now` is in seconds since
+/// 1970.
 pub fn shortcoming(certificate: &Certificate, user: &str, now: u64) -> Option<String> {
     let for_others = || {
         let principals = certificate.valid_principals();
@@ -55,8 +57,8 @@ pub fn shortcoming(certificate: &Certificate, user: &str, now: u64) -> Option<St
     validity_fault(certificate, now).or_else(for_others)
 }
 
-/// Checks a host certificate of a trusted authority: kind, validity at `now` in seconds since 1970, host name,
-/// critical options and signature. The error continues the sentence "its host certificate …".
+/// Checks a host certificate of a trusted authority: kind, validity at `now` (in seconds since 1970), host
+/// name, critical options and signature. The error continues the sentence "its host certificate …".
 pub fn check_host(certificate: &Certificate, name: &str, now: u64) -> Result<(), String> {
     if certificate.cert_type() != CertType::Host {
         return Err("is a user certificate".to_owned());
@@ -87,7 +89,7 @@ fn validity_fault(certificate: &Certificate, now: u64) -> Option<String> {
     Some(format!("not valid for another {}", span(early)))
 }
 
-/// Rounds down to the largest fitting unit: `3 days`, `5 h`, `20 s`.
+/// Formats a time in its largest fitting unit, rounded down: `3 days`, `5 h`, `20 s`.
 fn span(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),

@@ -1,5 +1,5 @@
-//! Credentials that a host is offered, in order: certificates, keys of the agent that are also configured, its
-//! other keys, then key files whose keys are not in the agent.
+//! Keys and certificates that a host is offered, in this order: certificates, keys of the SSH agent that
+//! are also configured, other keys of the agent, then key files whose keys are not in the agent.
 
 use crate::config::HostConfig;
 use crate::keys::certificate;
@@ -10,23 +10,23 @@ use russh::keys::ssh_key::public::KeyData;
 use russh::keys::{Certificate, PublicKey, load_public_key};
 use std::path::{Path, PathBuf};
 
-/// Public half that a host is offered.
+/// Public key or certificate that a host is offered.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Credential {
     Key(PublicKey),
     Certificate(Box<Certificate>),
-    /// Key whose file encrypts the public half as well, so that the passphrase is needed to offer it.
+    /// Key whose file encrypts the public half as well, so that even offering the key needs the passphrase.
     EncryptedKey,
 }
 
-/// Location of the private half, which signs.
+/// Location of the private key, which signs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum KeySource {
     Agent,
     File(PathBuf),
 }
 
-/// Credential to try, or the reason not to.
+/// Credential to offer, or the reason why it cannot be used.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Candidate {
     Offer {
@@ -35,7 +35,7 @@ pub(crate) enum Candidate {
         /// Name for errors: a path, or the comment of the agent's key.
         name: String,
     },
-    /// Name and reason of one that cannot be used.
+    /// Name of a credential that cannot be used, followed by the reason.
     Unusable(String),
 }
 
@@ -47,10 +47,9 @@ struct KeyEntry {
     public: Option<PublicKey>,
 }
 
-/// Certificate file.
 struct CertificateEntry {
     path: PathBuf,
-    /// Key file that it belongs to; `None` if it is configured by itself.
+    /// Key file beside which the certificate was found; `None` if the certificate is configured.
     key_file: Option<PathBuf>,
     read: Result<Certificate, String>,
 }
@@ -63,7 +62,7 @@ pub(crate) struct Identities {
 }
 
 impl Identities {
-    /// Reads the files of a host's configuration.
+    /// Reads the key files and certificates for a host with this configuration.
     pub(crate) fn read(ring: &KeyRing, config: &HostConfig, home: &Path) -> Identities {
         let files = config.identity_files_or_default(home);
         let key = |path: PathBuf| {
@@ -88,7 +87,7 @@ impl Identities {
         Identities { keys, certificates, only: config.identities_only }
     }
 
-    /// Lists all candidates; `held` are the agent's keys.
+    /// Lists all candidates in the order in which they are offered. `held` are the keys of the SSH agent.
     pub(crate) fn in_order(&self, held: &[AgentIdentity]) -> Vec<Candidate> {
         let mut candidates: Vec<Candidate> =
             self.certificates.iter().map(|entry| self.certificate(entry, held)).collect();
@@ -151,7 +150,8 @@ impl Identities {
 }
 
 impl KeyEntry {
-    /// Returns the candidate; `None` if the agent has the key, or if a default file is missing.
+    /// Returns the candidate for this key file. `None` if the SSH agent has the key, or if a default file
+    /// is missing.
     fn candidate(&self, held: &[AgentIdentity]) -> Option<Candidate> {
         let name = self.path.display().to_string();
         if self.public.as_ref().is_some_and(|public| holds(held, public.key_data())) {

@@ -5,10 +5,10 @@
 //! | `mod` | key files: their formats and their decryption |
 //! | `certificate` | certificates of users and of hosts |
 //! | `ring` | all key files of a job, with the passphrases that the user has given |
-//! | `identities` | what a host is offered, in order |
+//! | `identities` | the keys and certificates that a host is offered, in order |
 //!
-//! The content of a key file decides its format: OpenSSH, PKCS#1, PKCS#8 or SEC1, each plain or encrypted,
-//! PuTTY, or a public key alone, whose private half is in an agent.
+//! The content of a key file decides its format: OpenSSH, PKCS#1, PKCS#8 or SEC1, each plain or encrypted;
+//! PuTTY; or a public key alone, whose private half is in an SSH agent.
 
 pub mod certificate;
 pub(crate) mod identities;
@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
-/// Longest key file, in bytes; RSA keys of 16384 bits take 13 KiB.
+/// Maximum size of a key file, in bytes; RSA keys of 16384 bits take 13 KiB.
 const LONGEST: u64 = 64 << 10;
 
 /// Reason why a key file cannot be used.
@@ -40,7 +40,7 @@ pub enum KeyError {
     Missing,
     #[error("unreadable: {0}")]
     Unreadable(String),
-    /// `ssh` refuses such a key as well, because others may have copied it.
+    /// Other users may read the file and may have copied the key; ssh(1) refuses such a key as well.
     #[error("not used, others may read it: chmod 600 {}", .0.display())]
     Exposed(PathBuf),
     #[error("unreadable: {0}")]
@@ -68,12 +68,12 @@ pub enum KeyFile {
     Public(PublicKey),
 }
 
-/// Private key that needs a passphrase.
+/// Encrypted private key, which needs a passphrase.
 pub struct EncryptedKey {
     text: Zeroizing<String>,
-    /// Encryption of older PEM files.
+    /// Encryption parameters, if the file has the older PEM format.
     legacy: Option<LegacyPem>,
-    /// Public half, which some formats do not encrypt.
+    /// Public key, if the file contains it unencrypted.
     public: Option<PublicKey>,
 }
 
@@ -84,7 +84,8 @@ impl std::fmt::Debug for EncryptedKey {
 }
 
 impl KeyFile {
-    /// Reads a key file. One of this user that others may read is refused.
+    /// Reads a key file. Refuses a file of this user that other users may read, unless it has only a public
+    /// key.
     pub(crate) fn read(path: &Path) -> Result<KeyFile, KeyError> {
         let unreadable = |error: std::io::Error| match error.kind() {
             ErrorKind::NotFound | ErrorKind::NotADirectory => KeyError::Missing,
@@ -108,7 +109,7 @@ impl KeyFile {
 
     /// Parses the content of a key file.
     pub fn parse(text: &str) -> Result<KeyFile, KeyError> {
-        // Windows line ends and copied spaces are no part of the key.
+        // Windows line ends and copied spaces are not part of the key.
         let mut clean = Zeroizing::new(String::with_capacity(text.len() + 1));
         for line in text.lines().map(str::trim) {
             clean.push_str(line);
@@ -122,7 +123,7 @@ impl KeyFile {
         let labels = clean.lines().filter_map(|line| {
             line.strip_prefix("-----BEGIN ").and_then(|line| line.strip_suffix("-----"))
         });
-        // OpenSSL writes a block with the curve parameters before the key.
+        // OpenSSL writes a block with the parameters of the elliptic curve before the block with the key.
         let Some(label) = labels.into_iter().find(|label| label.ends_with("PRIVATE KEY")) else {
             return public(first);
         };
@@ -200,8 +201,8 @@ impl EncryptedKey {
     }
 }
 
-/// Encrypted PEM block of older OpenSSH: `Proc-Type: 4,ENCRYPTED` and `DEK-Info: CIPHER,IV`, with a key that
-/// is derived by one round of MD5.
+/// Encrypted PEM block of older OpenSSH, with the headers `Proc-Type: 4,ENCRYPTED` and
+/// `DEK-Info: CIPHER,IV`. The key for the cipher is derived from the passphrase with MD5.
 struct LegacyPem {
     cipher: Cipher,
     iv: Vec<u8>,

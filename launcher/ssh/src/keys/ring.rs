@@ -1,4 +1,4 @@
-//! Key files of all hosts: each is read once, and each passphrase asked for once.
+//! Key files for all hosts of a job. Each file is read once, and each passphrase asked for once.
 
 use crate::keys::{EncryptedKey, KeyError, KeyFile};
 use crate::prompt::Prompter;
@@ -9,17 +9,18 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Wrong passphrases after which a key is given up.
+/// Maximum number of passphrases that are tried for a key.
 const TRIES: usize = 3;
 
 /// Key file, or the reason why it cannot be used.
 pub(crate) type Loaded = Result<Arc<KeyFile>, KeyError>;
 
-/// Key files of all hosts.
+/// Key files for all hosts of a job, and their keys.
 #[derive(Default)]
 pub(crate) struct KeyRing {
     files: Mutex<HashMap<PathBuf, Loaded>>,
-    /// Decrypted keys. The lock is held while the user is asked, so there is one question at a time.
+    /// Decrypted keys, by file. The lock is held while the user is asked for a passphrase, so there is only
+    /// one question at a time.
     decrypted: tokio::sync::Mutex<HashMap<PathBuf, Result<Arc<PrivateKey>, KeyError>>>,
 }
 
@@ -30,13 +31,13 @@ impl KeyRing {
         name.or_else(|| std::env::var("USER").ok()).unwrap_or_else(|| "root".to_owned())
     }
 
-    /// Reads a key file, once.
+    /// Reads a key file, unless it was read before.
     pub(crate) fn load(&self, file: &Path) -> Loaded {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files.entry(file.to_owned()).or_insert_with(|| KeyFile::read(file).map(Arc::new)).clone()
     }
 
-    /// Returns the private key in a file; asks the user for the passphrase if it is encrypted.
+    /// Returns the private key in a file. Asks the user for the passphrase if the key is encrypted.
     pub(crate) async fn private(&self, file: &Path) -> Result<Arc<PrivateKey>, KeyError> {
         let loaded = self.load(file)?;
         match &*loaded {
@@ -53,8 +54,8 @@ impl KeyRing {
         key
     }
 
-    /// Runs a login until `deadline`; `None` if it expires. Time in which the user is asked does not count: the
-    /// deadline restarts after it.
+    /// Runs a login until `deadline`; `None` if that expires. The deadline restarts after each question to
+    /// the user, so that the time for the answer does not count.
     pub(crate) async fn within<T>(
         &self,
         deadline: &mut Deadline,
@@ -82,7 +83,7 @@ async fn ask_for(file: &Path, loaded: &Arc<KeyFile>) -> Result<Arc<PrivateKey>, 
             return Err(KeyError::NotUnlocked);
         };
         let loaded = loaded.clone();
-        // Key derivation is slow on purpose.
+        // Runs in a separate thread, because key derivation is slow on purpose.
         let decrypting = tokio::task::spawn_blocking(move || match &*loaded {
             KeyFile::Encrypted(key) => EncryptedKey::decrypt(key, &passphrase),
             KeyFile::Plain(_) | KeyFile::Public(_) => Err(KeyError::PublicOnly),

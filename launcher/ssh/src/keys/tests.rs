@@ -5,7 +5,7 @@ use std::process::Command;
 
 const PASSPHRASE: &str = "näher, mein Schlüssel";
 
-/// Runs a tool; false if this machine does not have it.
+/// Runs a tool; returns false if this machine does not have the tool.
 fn ran(program: &str, args: &[&str]) -> bool {
     let Ok(output) = Command::new(program).args(args).output() else {
         println!("skipped: no {program}");
@@ -19,7 +19,7 @@ fn fingerprint(public: &PublicKey) -> String {
     public.fingerprint(russh::keys::HashAlg::Sha256).to_string()
 }
 
-/// Reads the public half that the tool has written beside the key.
+/// Returns the fingerprint of the public key in the `.pub` file beside a key.
 fn beside(path: &Path) -> String {
     let text = fs::read_to_string(path.with_extension("pub")).unwrap();
     fingerprint(&PublicKey::from_openssh(text.trim()).unwrap())
@@ -53,12 +53,12 @@ fn every_kind_in_every_format_that_ssh_keygen_writes() {
     for kind in kinds {
         let (kind, bits) = kind.split_once(' ').unwrap_or((kind, "0"));
         for format in ["RFC4716", "PEM", "PKCS8"] {
-            // Ed25519 has no PEM form.
+            // Ed25519 keys have no PEM or PKCS8 format in ssh-keygen.
             if kind == "ed25519" && format != "RFC4716" {
                 continue;
             }
             for passphrase in ["", PASSPHRASE] {
-                // The format does not depend on the file name.
+                // The file name has no influence on the format.
                 let path = directory.path().join(format!("id_rsa_{seen}"));
                 let name = path.to_str().unwrap();
                 let mut args = vec!["-q", "-t", kind, "-m", format, "-a", "1"];
@@ -90,7 +90,7 @@ fn what_openssl_writes() {
     let protect =
         |path: &Path| fs::set_permissions(path, PermissionsExt::from_mode(0o600)).unwrap();
     protect(&at("plain"));
-    // A block with the curve parameters precedes the key.
+    // A block with the parameters of the curve precedes the block with the key.
     assert!(fs::read_to_string(at("plain")).unwrap().starts_with("-----BEGIN EC PARAMETERS-----"));
     let public = fingerprint(&opened_with(&at("plain"), false));
     let pass = format!("pass:{PASSPHRASE}");
@@ -124,7 +124,7 @@ fn a_key_that_others_may_read_is_not_used() {
     };
     assert_eq!(with_mode(0o640), Err(KeyError::Exposed(path.clone())));
     assert_eq!(with_mode(0o400), Ok(()));
-    // Others may read the public half.
+    // Other users may read a file with only a public key.
     assert!(matches!(KeyFile::read(&path.with_extension("pub")), Ok(KeyFile::Public(_))));
     if Uid::current().is_root() {
         chown(&path, Some(1000), None).unwrap();

@@ -1,4 +1,4 @@
-//! Questions to the user: passphrases, passwords, unknown host keys. They are asked at the terminal
+//! Questions to the user about passphrases, passwords and unknown host keys. They are asked on the terminal
 //! (`terminal`) or by the program of `SSH_ASKPASS`, whichever ssh(1) would use.
 
 mod terminal;
@@ -16,12 +16,13 @@ use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 use zeroize::Zeroizing;
 
-/// Askpass program if `SSH_ASKPASS` names none.
+/// Askpass program if `SSH_ASKPASS` is not set.
 const DEFAULT_PROGRAM: &str = "/usr/bin/ssh-askpass";
-/// Time limit for an answer by a program, whose window the user has to notice.
+/// Time limit for an answer by an askpass program. It is long, because the user has to notice the program's
+/// window.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Channel to the user: the terminal or an askpass program.
+/// Means of asking the user: the terminal or an askpass program.
 pub struct Prompter(Source);
 
 enum Source {
@@ -29,24 +30,24 @@ enum Source {
     Program(AskpassProgram),
 }
 
-/// Program that shows a question and prints the answer.
+/// Askpass program, which shows a question in a window and prints the answer.
 #[derive(Debug, PartialEq, Eq)]
 struct AskpassProgram {
     path: PathBuf,
 }
 
-/// Use of the askpass program, as the environment sets it.
+/// Rule for using the askpass program, as set by environment variables.
 #[derive(Debug, PartialEq, Eq)]
 enum AskpassPolicy {
     Never,
-    /// Only without a terminal.
+    /// Use the program only if there is no terminal.
     WithoutTerminal(AskpassProgram),
-    /// Even with a terminal.
+    /// Use the program even if there is a terminal.
     Always(AskpassProgram),
 }
 
 impl Prompter {
-    /// Opens the terminal or chooses the program; `None` if neither can be used.
+    /// Opens the terminal or chooses the askpass program; `None` if neither can be used.
     pub fn open() -> Option<Prompter> {
         let policy =
             AskpassPolicy::read(|name| std::env::var_os(name).filter(|value| !value.is_empty()));
@@ -61,12 +62,12 @@ impl Prompter {
         source.map(Prompter)
     }
 
-    /// Asks for a secret, which is not shown; `None` if the user gives no answer.
+    /// Asks for a secret, which is not visible while it is typed; `None` if the user gives no answer.
     pub async fn ask(&self, prompt: &str) -> Option<Zeroizing<String>> {
         self.answer(prompt, Echo::Off).await
     }
 
-    /// Asks with a visible answer; `None` if the user gives none.
+    /// Asks a question whose answer is visible while it is typed; `None` if the user gives no answer.
     pub async fn ask_visibly(&self, prompt: &str) -> Option<Zeroizing<String>> {
         self.answer(prompt, Echo::On).await
     }
@@ -87,7 +88,8 @@ impl Prompter {
 }
 
 impl AskpassPolicy {
-    /// Reads the variables as ssh(1) does: a display allows a program; `SSH_ASKPASS_REQUIRE` overrides that.
+    /// Reads the environment variables as ssh(1) does: the program may be used if there is a display,
+    /// unless `SSH_ASKPASS_REQUIRE` sets another rule.
     fn read(variable: impl Fn(&str) -> Option<OsString>) -> AskpassPolicy {
         let has_display =
             ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| variable(name).is_some());
@@ -109,8 +111,8 @@ impl AskpassPolicy {
 }
 
 impl AskpassProgram {
-    /// Returns the first line that the program prints; `None` if it fails, as it does when the user closes its
-    /// window.
+    /// Runs the program and returns the first line that it prints. `None` if the program fails, as it does
+    /// when the user closes its window.
     async fn ask(&self, prompt: &str, limit: Duration) -> io::Result<Option<Zeroizing<String>>> {
         let mut command = Command::new(&self.path);
         open_files::restore(command.as_std_mut());
@@ -170,8 +172,8 @@ mod tests {
     fn program(directory: &Path, lines: &str) -> AskpassProgram {
         let (text, path) = (directory.join("text"), directory.join("ask"));
         fs::write(&text, format!("#!/bin/sh\n{lines}\n")).unwrap();
-        // Copied by another process: a file that this one wrote is busy as long as a forked child of
-        // another test, before its exec, still has it open.
+        // Another process writes the file. If this process wrote it, executing it could fail (ETXTBSY),
+        // because a child that another test has just forked may still have it open.
         let copy = std::process::Command::new("install").args([&text, &path]).status();
         assert!(copy.unwrap().success());
         AskpassProgram { path }
@@ -180,7 +182,7 @@ mod tests {
     #[tokio::test]
     async fn what_a_program_prints_is_the_answer() {
         let directory = tempfile::tempdir().unwrap();
-        // Wide, for a machine that is suspended for seconds; each answer comes at once.
+        // Long, because the test machine may be suspended for seconds; the programs answer at once.
         let limit = Duration::from_secs(60);
         let ask = async |lines: &str, limit| {
             let answer = program(directory.path(), lines).ask("passphrase for x: ", limit).await;

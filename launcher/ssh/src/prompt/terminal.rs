@@ -1,7 +1,8 @@
-//! Questions at the terminal, without echo for secrets.
+//! Questions on the terminal, without echo for secrets.
 //!
-//! Without echo the terminal is in raw mode: keys are read one by one, Ctrl-C and the like among them. Such a
-//! key restores the terminal's mode first, then raises its signal.
+//! Without echo, the terminal is in raw mode, in which keys such as Ctrl-C arrive as bytes and raise no
+//! signal. After reading such a key, this module restores the terminal's mode, then raises the signal
+//! itself.
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -17,10 +18,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use zeroize::Zeroizing;
 
-/// Longest answer, in bytes; more is ignored.
+/// Maximum length of an answer, in bytes; further bytes are ignored.
 pub(super) const MAX_ANSWER: usize = 1024;
 
-/// Mode of the terminal before the open question, if there is one.
+/// Mode of the terminal before the open question; `None` if no question is open.
 static PREVIOUS_MODE: Mutex<Option<Termios>> = Mutex::new(None);
 
 /// Restores the mode of the terminal if a question was interrupted. Call it before the process exits.
@@ -32,7 +33,7 @@ pub fn restore() {
     }
 }
 
-/// Visibility of what is typed.
+/// Visibility of typed characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Echo {
     On,
@@ -45,7 +46,8 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// Opens the terminal; `None` for a background process, and if stdin and stderr are both redirected.
+    /// Opens the terminal. `None` if this process is in the background, or if stdin and stderr are both
+    /// redirected.
     pub(crate) fn open() -> Option<Terminal> {
         if !io::stdin().is_terminal() && !io::stderr().is_terminal() {
             return None;
@@ -59,7 +61,7 @@ impl Terminal {
         Some(Terminal { tty: Arc::new(tty) })
     }
 
-    /// Prints `prompt` and reads a line; `None` if the user gives none or the terminal is closed.
+    /// Prints `prompt` and reads a line; `None` if the user gives no answer or the terminal is closed.
     pub(crate) async fn ask(&self, prompt: &str, echo: Echo) -> Option<Zeroizing<String>> {
         // Dropping this future closes the pipe, which ends the blocking read.
         let (cancelled, _open) = io::pipe().ok()?;
@@ -128,7 +130,7 @@ fn read_line(mut tty: &File, cancelled: &PipeReader) -> Typed {
     }
 }
 
-/// End of a line.
+/// Result of typing: a line, no answer, or a key for a signal.
 #[derive(Debug, PartialEq)]
 enum Typed {
     Line(Zeroizing<String>),
@@ -136,13 +138,13 @@ enum Typed {
     Signal(Signal),
 }
 
-/// Applies one key to the line; returns its end, if this key ends it.
+/// Applies one key to the line. Returns the result if the key ends the line, else `None`.
 fn edit(line: &mut Zeroizing<Vec<u8>>, key: u8) -> Option<Typed> {
     match key {
         0x03 => return Some(Typed::Signal(Signal::SIGINT)),
         0x1a => return Some(Typed::Signal(Signal::SIGTSTP)),
         0x1c => return Some(Typed::Signal(Signal::SIGQUIT)),
-        // Ctrl-D ends the line.
+        // Ctrl-D ends the line; on an empty line it means no answer.
         0x04 if line.is_empty() => return Some(Typed::Nothing),
         b'\n' | b'\r' | 0x04 => return Some(finished(line)),
         // Ctrl-U deletes the line, backspace one character, which may have several bytes.
@@ -158,8 +160,9 @@ fn finished(line: &Zeroizing<Vec<u8>>) -> Typed {
     Typed::Line(Zeroizing::new(String::from_utf8_lossy(line).into_owned()))
 }
 
-/// Guard of the terminal's mode. Without echo the terminal neither shows keys nor makes lines and signals of
-/// them; with echo the mode stays as it is. Dropping the guard restores the previous mode.
+/// Guard that sets the terminal's mode for a question and restores the previous mode when dropped. With
+/// [`Echo::Off`], the terminal does not show keys, collect them into lines or turn them into signals; with
+/// [`Echo::On`], the mode does not change.
 struct ModeGuard<'a> {
     tty: &'a File,
     _prompt: Prompt,

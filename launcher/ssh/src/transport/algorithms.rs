@@ -1,10 +1,13 @@
 //! Algorithms that are offered to a server, in order of preference.
 //!
-//! Key exchange: the ML-KEM hybrid if the server has it, else elliptic curves. The sntrup761 hybrid, which
-//! OpenSSH preferred before 9.9, costs the client six times the processor time of Curve25519, too much for
-//! one client with hundreds of hosts. P-256 precedes Curve25519, which is as strong: OpenSSH computes
-//! Curve25519 in portable C, 3.2 ms on a server where OpenSSL takes 0.1 ms for P-256. Ciphers:
-//! authenticated ones, AES-GCM first, because processors have instructions for it.
+//! Key exchange: the ML-KEM hybrid if the server supports it, otherwise elliptic curves. The sntrup761
+//! hybrid, which OpenSSH preferred before 9.9, is not offered: it costs the client six times the processor
+//! time of Curve25519, too much for one client with hundreds of hosts. P-256 precedes Curve25519, although
+//! both are equally strong: OpenSSH computes Curve25519 in portable C, which takes 3.2 ms on a server where
+//! OpenSSL takes 0.1 ms for P-256.
+//!
+//! Ciphers: authenticated ones first. AES-GCM precedes the others, because processors have instructions for
+//! AES.
 
 use crate::config::{HostConfig, RekeyLimit};
 use crate::error::SshError;
@@ -26,7 +29,7 @@ const KEX: &[kex::Name] = &[
     kex::DH_G18_SHA512,
     kex::DH_G14_SHA256,
 ];
-/// Pseudo-algorithms that announce protocol extensions; always offered.
+/// Pseudo-algorithms that announce protocol extensions; they are always offered.
 const KEX_EXTENSIONS: &[kex::Name] =
     &[kex::EXTENSION_SUPPORT_AS_CLIENT, kex::EXTENSION_OPENSSH_STRICT_KEX_AS_CLIENT];
 
@@ -39,7 +42,8 @@ const CIPHERS: &[cipher::Name] = &[
     cipher::AES_128_CTR,
 ];
 
-/// Host key algorithms. SHA-1 is offered only if the configuration names it.
+/// Host key algorithms that are offered by default. RSA with SHA-1 is offered only if the configuration
+/// names it.
 const HOST_KEYS: &[Algorithm] = &[
     Algorithm::Ed25519,
     Algorithm::Ecdsa { curve: EcdsaCurve::NistP256 },
@@ -50,11 +54,13 @@ const HOST_KEYS: &[Algorithm] = &[
 ];
 const RSA_BY_SHA1: Algorithm = Algorithm::Rsa { hash: None };
 
-/// Most bytes under one key by RFC 4253 section 9, which is also the limit of the library.
+/// Maximum number of bytes sent, and maximum number of bytes received, with the same session keys, by RFC
+/// 4253 section 9. The SSH library has the same limit.
 const REKEY_BYTES: u64 = 1 << 30;
 const REKEY_AFTER: Duration = Duration::from_secs(3600);
 
-/// Returns the algorithms to offer to a host with this configuration.
+/// Returns the algorithms to offer to a host with this configuration. Returns an error if a configured list
+/// has no known algorithm.
 pub(crate) fn preferred(config: &HostConfig) -> Result<Preferred, SshError> {
     let kex = match &config.kex_algorithms {
         None => KEX.to_vec(),
@@ -76,8 +82,9 @@ pub(crate) fn preferred(config: &HostConfig) -> Result<Preferred, SshError> {
     })
 }
 
-/// Applies a list of ssh_config(5): plain names replace the default, `+` appends, `-` removes, `^` puts
-/// first. Names that only OpenSSH implements are skipped.
+/// Applies a list in the syntax of ssh_config(5) to the default list: names without a sign replace the
+/// default; `+` appends them, `-` removes them, `^` puts them first. Names of algorithms that the SSH
+/// library does not implement are skipped.
 fn choose<N>(keyword: &'static str, list: &str, default: &[N]) -> Result<Vec<N>, SshError>
 where
     N: Copy + PartialEq + AsRef<str> + for<'a> TryFrom<&'a str>,
@@ -111,7 +118,7 @@ fn choose_host_keys(list: &str) -> Result<Vec<Algorithm>, SshError> {
     let (how, names) = split(list);
     let all = || HOST_KEYS.iter().cloned().chain([RSA_BY_SHA1]);
     let fits = |pattern: &str, a: &Algorithm| matches_list(pattern, a.as_str());
-    // In the order of the list.
+    // Algorithms in the order in which the list names them.
     let mut named: Vec<Algorithm> = Vec::new();
     for pattern in names.split(',') {
         let new = all().filter(|a| fits(pattern.trim(), a) && !named.contains(a));
@@ -132,7 +139,7 @@ fn choose_host_keys(list: &str) -> Result<Vec<Algorithm>, SshError> {
     Ok(chosen)
 }
 
-/// Returns the host key algorithms that are accepted with a certificate.
+/// Returns the algorithms that are accepted in host certificates.
 pub(crate) fn host_certificates(config: &HostConfig) -> Vec<Algorithm> {
     certificates(config.host_key_algorithms.as_deref())
 }
@@ -143,17 +150,17 @@ fn certificates(list: Option<&str>) -> Vec<Algorithm> {
     allowed.cloned().collect()
 }
 
-/// Filter on the user's keys and their signatures: `PubkeyAcceptedAlgorithms`.
+/// Filter on the user's keys and their signatures, from `PubkeyAcceptedAlgorithms`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Accepted<'a>(Option<&'a str>);
 
 impl<'a> Accepted<'a> {
-    /// Makes a filter from the configured list; without one it allows all but SHA-1 and DSA.
+    /// Makes a filter from the configured list. Without a list it allows all algorithms but SHA-1 and DSA.
     pub(crate) fn new(list: Option<&'a str>) -> Accepted<'a> {
         Accepted(list)
     }
 
-    /// Tells whether an algorithm, such as `ssh-ed25519-cert-v01@openssh.com`, may be used.
+    /// Tells whether the algorithm `name`, such as `ssh-ed25519-cert-v01@openssh.com`, may be used.
     pub(crate) fn allows(self, name: &str) -> bool {
         let is_default = !matches!(
             name,

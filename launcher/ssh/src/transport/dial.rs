@@ -1,4 +1,4 @@
-//! TCP to a host: looks its name up and tries its addresses in turn.
+//! TCP connections to a host: looks the host's name up and tries its addresses in turn.
 
 use crate::config::{AddressFamily, HostConfig};
 use crate::error::SshError;
@@ -7,7 +7,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use tokio::net::{TcpSocket, TcpStream};
 
-/// Connects to the first address of a host that accepts a connection.
+/// Tries the addresses of a host in turn, and returns the first connection that is accepted, with its
+/// address.
 pub(crate) async fn dial(
     config: &HostConfig,
     port: u16,
@@ -102,7 +103,7 @@ mod tests {
         let (_stream, address) = dial(&config("127.0.0.7"), port).await.unwrap();
         assert_eq!(address.port(), port);
         assert_eq!(listener.accept().await.unwrap().1.ip().to_string(), "127.0.0.7");
-        // No address of this machine, and one of the wrong family.
+        // First an address that this machine does not have, then one of the wrong address family.
         let error = dial(&config("192.0.2.1"), port).await.unwrap_err();
         assert!(matches!(error, SshError::Bind { .. }), "{error}");
         let error = dial(&config("::1"), port).await.unwrap_err();

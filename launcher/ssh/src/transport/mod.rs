@@ -1,12 +1,12 @@
-//! The byte stream to a server, and what is negotiated on it.
+//! Byte streams to servers, and what is negotiated on them.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `dial` | TCP to a host's addresses |
+//! | `dial` | TCP connections to a host's addresses |
 //! | `proxy` | `ProxyCommand` |
-//! | `stream` | any byte stream, with the server's banner kept for errors |
-//! | `algorithms` | algorithms and rekeying limits |
-//! | `retry` | which failures are retried, and when |
+//! | `stream` | byte streams of any kind; the text that a server sends before its SSH version, kept for errors |
+//! | `algorithms` | algorithms to offer; limits after which session keys are renewed |
+//! | `retry` | which failures are retried, and after which pause |
 
 pub(crate) mod algorithms;
 pub(crate) mod dial;

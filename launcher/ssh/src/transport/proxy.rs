@@ -1,4 +1,4 @@
-//! `ProxyCommand`: the stream to a host is the stdin and stdout of a command on this machine.
+//! `ProxyCommand`: the byte stream to a host is the stdin and stdout of a command on this machine.
 
 use crate::error::SshError;
 use crate::transport::stream::one_line;
@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 
 /// Time that a command has to exit after its pipes are closed, before it is killed.
 const GRACE: Duration = Duration::from_millis(300);
-/// Bytes kept of the end of its stderr.
+/// Number of bytes kept from the end of the command's stderr.
 const KEPT: usize = 2048;
 
 /// Stdin and stdout of a command, which exits or is killed soon after they are closed.
@@ -30,21 +30,21 @@ pub(crate) struct Stdout {
     _open: oneshot::Sender<()>,
 }
 
-/// Running command, apart from its pipes.
+/// Running command; its stdin and stdout are in [`Pipes`].
 pub(crate) struct ProxyCommand {
     command: String,
     exit: JoinHandle<ProxyExit>,
 }
 
-/// Result of a command.
+/// Exit status and stderr of a command that has ended.
 struct ProxyExit {
-    /// `None` if it had to be killed.
+    /// Exit status; `None` if the command had to be killed.
     status: Option<ExitStatus>,
-    /// End of its stderr.
+    /// Last [`KEPT`] bytes of the command's stderr.
     stderr: Vec<u8>,
 }
 
-/// Starts `command` as ssh(1) does: by the user's shell, which execs it.
+/// Starts `command` as ssh(1) does: the user's shell replaces itself with the command (`exec`).
 pub(crate) fn start(command: &str) -> Result<(Pipes, ProxyCommand), SshError> {
     let failed = |source| SshError::ProxyStart { command: command.to_owned(), source };
     let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
@@ -56,7 +56,7 @@ pub(crate) fn start(command: &str) -> Result<(Pipes, ProxyCommand), SshError> {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        // Ctrl-C on the terminal is for the launcher alone.
+        // A separate process group, so that Ctrl-C on the terminal reaches only the launcher.
         .process_group(0)
         .kill_on_drop(true)
         .spawn()
@@ -71,7 +71,7 @@ pub(crate) fn start(command: &str) -> Result<(Pipes, ProxyCommand), SshError> {
     Ok((pipes, ProxyCommand { command: command.to_owned(), exit }))
 }
 
-/// Waits for the command to exit. Once its pipes are closed it has [`GRACE`] left, then it is killed.
+/// Waits for the command to exit. Kills it if it has not exited [`GRACE`] after its pipes were closed.
 async fn wait_or_kill(
     mut child: Child,
     stderr: ChildStderr,
@@ -81,7 +81,7 @@ async fn wait_or_kill(
     let mut reading = tokio::spawn(keep_end(stderr, kept.clone()));
     let status = tokio::select! {
         status = child.wait() => status.ok(),
-        // Nothing is sent; the channel closes with the pipes.
+        // Nothing is sent on this channel, which closes when the pipes are dropped.
         _ = closed => tokio::time::timeout(GRACE, child.wait()).await.ok().and_then(Result::ok),
     };
     if status.is_none() {
@@ -92,7 +92,7 @@ async fn wait_or_kill(
         }
         let _ = child.wait().await;
     }
-    // Its children may still hold its stderr open.
+    // Children of the command may still have its stderr open.
     if tokio::time::timeout(GRACE, &mut reading).await.is_err() {
         reading.abort();
     }
@@ -100,7 +100,8 @@ async fn wait_or_kill(
     ProxyExit { status, stderr }
 }
 
-/// Reads stderr to its end, so that the command never blocks on it, and keeps the last bytes.
+/// Reads stderr to its end, so that the command never blocks when it writes there, and keeps the last
+/// bytes.
 async fn keep_end(mut stderr: ChildStderr, kept: Arc<Mutex<Vec<u8>>>) {
     let mut buffer = [0; 512];
     while let Ok(count @ 1..) = stderr.read(&mut buffer).await {
@@ -112,8 +113,8 @@ async fn keep_end(mut stderr: ChildStderr, kept: Arc<Mutex<Vec<u8>>>) {
 }
 
 impl ProxyCommand {
-    /// Returns the error of the command, after its pipes are closed. `None` if it succeeded, in which case the
-    /// host has closed the connection.
+    /// Returns the error of the command, once its pipes are closed. `None` if the command reported no
+    /// error; then the host itself has closed the connection.
     pub(crate) async fn failure(self) -> Option<SshError> {
         let ProxyCommand { command, exit } = self;
         let ProxyExit { status, stderr } = exit.await.ok()?;
@@ -131,7 +132,7 @@ impl ProxyCommand {
         Some(SshError::ProxyCommand { command, how })
     }
 
-    /// Waits for the command to exit, after its pipes are closed.
+    /// Waits for the command to exit, once its pipes are closed.
     pub(crate) async fn end(self) {
         let _ = self.exit.await;
     }
@@ -152,7 +153,8 @@ mod tests {
     use super::*;
     use tokio::io::AsyncWriteExt;
 
-    /// Time limit far below the 1000 s of a process that is not killed, for a machine that may be suspended.
+    /// Time limit for the test. It is long, since the test machine may be suspended, but far below the 1000
+    /// seconds after which a process that was not killed would end.
     const BOUND: Duration = Duration::from_secs(60);
 
     #[tokio::test]
@@ -184,7 +186,7 @@ mod tests {
         drop(pipes);
         proxy.end().await;
         let stat = || std::fs::read_to_string(format!("/proc/{inner}/stat")).unwrap_or_default();
-        // Killed, and perhaps not reaped yet by the process that inherited it.
+        // State Z: the process was killed, and the process that adopted it has not reaped it yet.
         let dead = || stat().is_empty() || stat().contains(") Z ");
         let deadline = std::time::Instant::now() + BOUND;
         while !dead() {

@@ -5,28 +5,29 @@ use crate::error::SshError;
 use ring::rand::{SecureRandom, SystemRandom};
 use std::time::{Duration, Instant};
 
-/// Upper bound of the first pause; it doubles with each retry.
+/// Maximum length of the first pause; it doubles with each retry.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// Upper bound of every pause.
+/// Maximum length of any pause.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
-/// Pause between the attempts of `ConnectionAttempts`, as in ssh(1).
+/// Pause between attempts whose number `ConnectionAttempts` limits, as in ssh(1).
 const COUNTED_PAUSE: Duration = Duration::from_secs(1);
 
-/// Conditions under which a host is retried.
+/// Conditions under which a failed connection to a host is retried.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetryPolicy {
-    /// `ConnectionAttempts`.
+    /// Maximum number of attempts, from `ConnectionAttempts`.
     attempts: u32,
     /// Whether to retry unknown names and refused connections, for hosts that may not be up yet.
     until_up: bool,
-    /// Whether the name is one of a Kubernetes service, which DNS has some seconds after the pod starts.
+    /// Whether the host name belongs to a Kubernetes service. DNS has such a name only some seconds after
+    /// the pod has started.
     is_pod: bool,
 }
 
-/// Failure that a retry may cure.
+/// Failure that may not occur again in a later attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RetryableFailure {
-    /// The server closed the connection before it sent its version.
+    /// The server closed the connection before it sent its SSH version.
     Dropped,
     /// The DNS server did not answer.
     NoAnswer,
@@ -40,7 +41,7 @@ enum RetryableFailure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Retry {
     pub(crate) pause: Duration,
-    /// Stage to report meanwhile, in the words of [`rlaunch_console::progress`].
+    /// Reason for the pause, reported to the user as the stage of the connection.
     pub(crate) stage: &'static str,
 }
 
@@ -52,7 +53,8 @@ impl RetryPolicy {
         RetryPolicy { attempts: config.connection_attempts.unwrap_or(1), until_up, is_pod }
     }
 
-    /// Decides whether to retry after attempt number `made`, counted from 1, has failed.
+    /// Decides whether to retry after attempt number `made`, counted from 1, has failed; `None` means no.
+    /// `random` determines the length of the pause.
     fn retry(self, failure: RetryableFailure, made: u32, random: u64) -> Option<Retry> {
         let (unlimited, stage) = match failure {
             RetryableFailure::Dropped => (true, "its sshd drops connections"),
@@ -69,8 +71,8 @@ impl RetryPolicy {
     }
 }
 
-/// Returns an exponential pause with full jitter, so that connections that were dropped together are not
-/// retried together.
+/// Returns a pause of random length, below a maximum that doubles with each attempt. It is random so that
+/// connections that were dropped at the same time are not retried at the same time.
 fn pause(made: u32, random: u64) -> Duration {
     let doublings = made.saturating_sub(1).min(16);
     let ceiling = (FIRST_PAUSE * (1 << doublings)).min(MAX_PAUSE);
@@ -78,7 +80,7 @@ fn pause(made: u32, random: u64) -> Duration {
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-/// Returns a random number, or the highest if the system has none.
+/// Returns a random number, or `u64::MAX` if the system cannot provide one.
 fn random() -> u64 {
     let mut bytes = [0; 8];
     let filled = SystemRandom::new().fill(&mut bytes);
@@ -90,8 +92,8 @@ fn retryable(error: &SshError) -> Option<RetryableFailure> {
     match error {
         SshError::Dropped { .. } => Some(RetryableFailure::Dropped),
         SshError::LookUp { source, .. } => {
-            // The standard library passes on no code, only the text of gai_strerror(3). These are those
-            // for EAI_AGAIN of glibc and of musl.
+            // The standard library reports only the text of gai_strerror(3) and no error code. These are
+            // the texts of EAI_AGAIN in glibc and in musl.
             let text = source.to_string();
             let later = ["Temporary failure", "Try again"].iter().any(|w| text.contains(w));
             Some(if later { RetryableFailure::NoAnswer } else { RetryableFailure::NoName })
@@ -103,7 +105,7 @@ fn retryable(error: &SshError) -> Option<RetryableFailure> {
     }
 }
 
-/// Attempts to connect to one host.
+/// Failed attempts to connect to one host, and the policy for further ones.
 pub(crate) struct Attempts {
     policy: RetryPolicy,
     made: u32,
@@ -113,13 +115,12 @@ pub(crate) struct Attempts {
 }
 
 impl Attempts {
-    /// Starts with no attempt made.
     pub(crate) fn new(policy: RetryPolicy) -> Attempts {
         Attempts { policy, made: 0, started: Instant::now(), earlier: None }
     }
 
-    /// Counts a failed attempt. Returns the pause before the next one, or the error to report if the policy or
-    /// the time that is left allows none.
+    /// Counts a failed attempt. Returns the pause before the next attempt, or the error to report if the
+    /// policy or the time `left` until the deadline does not allow another attempt.
     pub(crate) fn failed(&mut self, error: SshError, left: Duration) -> Result<Retry, SshError> {
         self.made += 1;
         let failure = retryable(&error);
@@ -133,11 +134,12 @@ impl Attempts {
         }
     }
 
-    /// Returns the error to report: the last that says something about the host.
+    /// Returns the error to report: the error of the last attempt, or of the attempt before it if the last
+    /// attempt only timed out.
     fn conclude(&mut self, error: SshError, is_retryable: bool) -> SshError {
         let cut_short = matches!(error, SshError::Timeout { .. });
         let last = match self.earlier.take() {
-            // A timeout says less than the error before it.
+            // A timeout tells the user less than the error of the attempt before it.
             Some(earlier) if cut_short => earlier,
             Some(_) if is_retryable => error,
             _ => return error,

@@ -1,4 +1,4 @@
-//! The byte stream below SSH, and the text that a server sends before its version.
+//! Byte stream that carries SSH, and the text that a server sends before its SSH version.
 
 use rlaunch_console::printable;
 use std::io;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes kept of the text before the version.
+/// Maximum number of bytes kept from a server's banner.
 const KEPT: usize = 1024;
 
 /// Byte stream to a server: TCP, a channel through a jump host, or the pipes of a command.
@@ -15,23 +15,24 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// Text that a server sends up to and with its version, the line that begins with `SSH-`. A server that drops
-/// a connection sends its reason there.
+/// Text that a server sends first, up to and including the line with its SSH version, which begins with
+/// `SSH-`. A server that drops a connection sends its reason instead of that line. Clones share the text.
 #[derive(Clone, Default)]
 pub(crate) struct Banner(Arc<Mutex<Vec<u8>>>);
 
 impl Banner {
-    /// Tells whether the server has sent its version, and so did not drop the connection for MaxStartups.
+    /// Tells whether the server has sent its SSH version. If not, it may have dropped the connection
+    /// because of MaxStartups.
     pub(crate) fn has_version(&self) -> bool {
         has_version(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the lines before the version in one line; empty if there are none.
+    /// Returns the lines before the SSH version, joined into one line; empty if there are none.
     pub(crate) fn text(&self) -> String {
         one_line(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Appends received bytes; false once the version has come or no more are kept.
+    /// Appends received bytes. Returns false once the SSH version or [`KEPT`] bytes were received.
     fn push(&self, bytes: &[u8]) -> bool {
         let mut received = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let room = KEPT - received.len();
@@ -44,7 +45,7 @@ fn has_version(received: &[u8]) -> bool {
     received.split(|&byte| byte == b'\n').any(|line| line.starts_with(b"SSH-"))
 }
 
-/// Joins the output of a program or server to one line for an error.
+/// Joins the output of a program or server into one line for an error, without the line of the SSH version.
 pub(crate) fn one_line(written: &[u8]) -> String {
     let text = String::from_utf8_lossy(written);
     let lines = text.lines().map(str::trim);
@@ -52,7 +53,7 @@ pub(crate) fn one_line(written: &[u8]) -> String {
     printable::first_line(&lines.collect::<Vec<_>>().join("; "))
 }
 
-/// Stream that copies the server's banner as it is read.
+/// Stream that copies the server's [`Banner`] as it is read.
 pub(crate) struct BannerReader {
     stream: Box<dyn Stream>,
     banner: Banner,
@@ -60,7 +61,7 @@ pub(crate) struct BannerReader {
 }
 
 impl BannerReader {
-    /// Wraps `stream`; the second value fills with the banner.
+    /// Wraps `stream`. The second value contains the banner once it was read.
     pub(crate) fn new(stream: Box<dyn Stream>) -> (BannerReader, Banner) {
         let banner = Banner::default();
         (BannerReader { stream, banner: banner.clone(), in_banner: true }, banner)

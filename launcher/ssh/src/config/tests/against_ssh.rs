@@ -1,4 +1,4 @@
-//! A table of configurations, each as `rlaunch ssh-config` shows it and as the real `ssh -G` does.
+//! Compares `rlaunch ssh-config` with the real `ssh -G` for a table of configurations.
 
 use super::*;
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ Host *
  StrictHostKeyChecking no
  UserKnownHostsFile=/dev/null
 ";
-/// Configuration of the same guide for containers.
+/// Configuration for containers, from the same guide.
 const GUIDE_CONTAINER: &str = "\
 Host *
  User nvidia
@@ -70,12 +70,12 @@ const TABLE: &[&str] = &[
     "IdentityFile none\nGSSAPIAuthentication no\nSendEnv LANG LC_*\nHashKnownHosts yes",
 ];
 
-/// Keywords that are compared only if the configuration sets them, because the defaults differ: OpenSSH has
-/// other ciphers and other key files.
+/// Keywords that are compared only if the configuration sets them. Their defaults differ, because OpenSSH
+/// has other ciphers and other key files.
 const WHERE_NAMED: [&str; 5] =
     ["kexalgorithms", "ciphers", "hostkeyalgorithms", "pubkeyacceptedalgorithms", "identityfile"];
 
-/// Normalises and sorts those lines of a program's output, `ssh -G` or ours, that can be compared.
+/// Returns the lines that can be compared, of `ssh -G` or of rlaunch, normalised and sorted.
 fn comparable(lines: impl Iterator<Item = (String, String)>, text: &str) -> Vec<String> {
     let text = text.to_ascii_lowercase().replace("keytypes", "algorithms");
     let named = |key: &str| !WHERE_NAMED.contains(&key) || text.contains(key);
@@ -92,22 +92,22 @@ fn theirs(file: &Path, alias: &str, text: &str, words: &[String]) -> Vec<String>
     let shown = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let home = local().home.display().to_string();
-    // `ssh` takes the home directory from the password file, not from HOME, and its default is to ask about
-    // unknown keys where ours is to accept them.
+    // `ssh` takes the home directory from the password file, not from HOME. By default it asks about
+    // unknown keys, whereas rlaunch accepts them.
     let account = nix::unistd::User::from_uid(nix::unistd::Uid::current()).unwrap().unwrap();
     let account = account.dir.display().to_string();
     let line = |line: &str| {
         let (key, value) = line.split_once(' ')?;
         let value = match (key, value) {
             ("stricthostkeychecking", "ask") => "accept-new".to_owned(),
-            // Both leave the limit to the system.
+            // rlaunch parses `none` as zero.
             ("connecttimeout", "none") if text.contains("ConnectTimeout none") => "0".to_owned(),
             _ => value.replace(&account, "~").replace('~', &home),
         };
         words.iter().any(|word| word == key).then(|| (key.to_owned(), value))
     };
     let mut lines: Vec<(String, String)> = shown.lines().filter_map(line).collect();
-    // Versions before 9 print no `host` line.
+    // Versions of ssh before 9 print no `host` line.
     lines.retain(|(key, _)| key != "host");
     comparable(lines.into_iter(), text)
 }
@@ -125,7 +125,8 @@ fn ours(file: &Path, alias: &str, text: &str) -> (Vec<String>, Vec<String>) {
     let lines = config.show(alias, &host).into_iter().chain(lists);
     let lines: Vec<_> = lines.map(|(key, value)| (key.to_owned(), value)).collect();
     let words = lines.iter().map(|(key, _)| key.clone());
-    // Keywords that are printed only if set must be absent from both.
+    // These keywords are printed only if they are configured. If one is missing in rlaunch's output, it
+    // must be missing in that of `ssh` too.
     let words = words.chain(["proxyjump", "proxycommand", "bindaddress"].map(str::to_owned));
     let words =
         words.chain(["certificatefile", "identityagent", "hostkeyalias"].map(str::to_owned));
