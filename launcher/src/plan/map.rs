@@ -6,22 +6,22 @@ use rlaunch_console::text;
 use std::fmt;
 use std::str::FromStr;
 
-/// Upper limit of ranks in a job.
+/// Maximum number of ranks in a job.
 const MAX_RANKS: u32 = 1 << 20;
 
 /// `--map-by`: the order in which ranks fill the hosts' slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum MapBy {
-    /// All slots of a host before those of the next.
+    /// Fill all slots of a host before those of the next host.
     #[default]
     Slot,
-    /// One slot of each host in turn.
+    /// Fill one slot of each host in turn.
     Node,
-    /// This number of ranks on each host.
+    /// Put this number of ranks on each host.
     Ppr(u32),
-    /// Like `Slot`; on a host, ranks go to its NUMA nodes in turn.
+    /// Like `Slot`; the ranks of a host are assigned to its NUMA nodes in turn.
     Numa,
-    /// Like `Slot`; on a host, each rank has a GPU of its own.
+    /// Like `Slot`, but a job fails if a host has fewer GPUs than ranks, unless oversubscription is allowed.
     Gpu,
 }
 
@@ -69,7 +69,8 @@ pub(crate) enum RankBy {
 #[error("--npernode {0} and --map-by ppr:{1}:node are two numbers of ranks on each host")]
 pub(crate) struct TwoNumbers(u32, u32);
 
-/// Combines `--map-by`, `--npernode` and `--rank-by`.
+/// Combines `--map-by`, `--npernode` (`per_node`) and `--rank-by` into one order of placing ranks and one of
+/// numbering them.
 pub(crate) fn order(
     map_by: MapBy,
     per_node: Option<u32>,
@@ -89,7 +90,7 @@ pub(crate) fn order(
 pub(crate) struct MappedNode {
     pub(crate) id: NodeId,
     pub(crate) host: Host,
-    /// Ranks in the order of local ranks.
+    /// Ranks on the host, by local rank.
     pub(crate) ranks: Vec<Rank>,
 }
 
@@ -98,14 +99,14 @@ pub(crate) struct MappedNode {
 pub(crate) struct RankMap {
     pub(crate) nodes: Vec<MappedNode>,
     pub(crate) world_size: u32,
-    /// Hosts without a rank. In a single list these are the last ones.
+    /// Hosts without a rank. If all programs use the same list of hosts, these are the last of the list.
     pub(crate) unused: Vec<Host>,
     by_rank: Vec<(NodeId, LocalRank)>,
-    /// First rank of each program except the first, in the programs' order.
+    /// First rank of each program except the first program, in the order of programs.
     firsts: Vec<Rank>,
 }
 
-/// Reason why the ranks do not fit the hosts.
+/// Reason why ranks cannot be mapped to hosts.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum MapError {
     #[error("{}", describe(*.ranks, .hosts))]
@@ -149,7 +150,6 @@ fn each_of(each: u32, hosts: usize) -> u64 {
 }
 
 impl RankMap {
-    /// Maps ranks by slot.
     #[cfg(test)]
     pub(crate) fn by_slot(
         hosts: &[Host],
@@ -159,12 +159,14 @@ impl RankMap {
         RankMap::by(MapBy::Slot, hosts, ranks, oversubscribe)
     }
 
-    /// Maps ranks to the hosts' slots in this order; without `ranks`, one to every slot. Ranks beyond the
-    /// slots, if allowed, are spread evenly.
+    /// Maps ranks to hosts in the given order. If `ranks` is `None`, every slot gets a rank, or every host
+    /// the number in `Ppr`. With `oversubscribe`, ranks beyond the number of slots are spread evenly over the
+    /// hosts.
     ///
     /// # Errors
     ///
-    /// There are more ranks than slots without `--oversubscribe`, or more than 2^20.
+    /// There are more ranks than slots and `oversubscribe` is false, more than `Ppr` puts on all hosts, or
+    /// more than 2^20.
     pub(crate) fn by(
         order: MapBy,
         hosts: &[Host],
@@ -189,8 +191,8 @@ impl RankMap {
         Ok(RankMap::of(hosts.iter().cloned().zip(ranks).collect(), Vec::new()))
     }
 
-    /// Makes the map from the ranks of each host, whose order becomes that of the nodes. `firsts` has the
-    /// first rank of each program except the first.
+    /// Makes the map from hosts with their ranks. Nodes are numbered in the order of `hosts`, without hosts
+    /// that have no rank. `firsts` has the first rank of each program except the first program.
     pub(crate) fn of(hosts: Vec<(Host, Vec<Rank>)>, firsts: Vec<Rank>) -> RankMap {
         let ranks: usize = hosts.iter().map(|(_, ranks)| ranks.len()).sum();
         let world_size = u32::try_from(ranks).unwrap_or(u32::MAX);
@@ -207,7 +209,8 @@ impl RankMap {
         self.firsts.partition_point(|first| *first <= rank)
     }
 
-    /// Returns a map of all hosts without ranks, for reaching the hosts before their slots are known.
+    /// Returns a map in which every host is a node without ranks, used to connect to hosts whose number of
+    /// slots is not known yet.
     pub(crate) fn all_hosts(hosts: &[Host]) -> RankMap {
         let node = |(id, host): (u32, &Host)| MappedNode {
             id: NodeId(id),
@@ -247,14 +250,15 @@ impl RankMap {
         self.nodes.push(MappedNode { id, host: host.clone(), ranks });
     }
 
-    /// Returns the node on which a rank runs.
+    /// Returns the node on which a rank runs; `None` if the job has no such rank.
     pub(crate) fn node_of(&self, rank: Rank) -> Option<&MappedNode> {
         let (node, _) = self.by_rank.get(rank.index())?;
         self.nodes.get(node.index())
     }
 }
 
-/// Counts the ranks of each host.
+/// Computes the number of ranks on each host if slots are filled host by host. Ranks beyond the number of
+/// slots are spread evenly.
 fn counts(hosts: &[Host], world_size: u32) -> Vec<u32> {
     let mut left = world_size;
     let mut counts: Vec<u32> = hosts
@@ -272,7 +276,9 @@ fn counts(hosts: &[Host], world_size: u32) -> Vec<u32> {
     counts
 }
 
-/// Puts a number of ranks on each host, as long as there are ranks. Slots that were given are a limit.
+/// Computes the number of ranks on each host: `each`, until `world_size` is reached. Returns an error if all
+/// hosts together take fewer than `world_size` ranks, or if a host takes more than the slots that the user
+/// gave it and `oversubscribe` is false.
 fn each_in_turn(
     each: u32,
     hosts: &[Host],
@@ -320,7 +326,7 @@ fn one_of_each(counts: &[u32]) -> Vec<Vec<Rank>> {
     ranks
 }
 
-/// Deals ranks round-robin to hosts with free slots, and to all hosts once no slot is free.
+/// Assigns ranks round-robin to hosts with free slots, and to all hosts once no slot is free.
 fn in_turn(hosts: &[Host], world_size: u32) -> Vec<Vec<Rank>> {
     let most = hosts.iter().map(|host| host.slots).max().unwrap_or(0);
     let mut ranks: Vec<Vec<Rank>> = vec![Vec::new(); hosts.len()];

@@ -3,13 +3,13 @@
 //!
 //! | files | subject |
 //! |---|---|
-//! | `options` | inputs: the user's options, a view of the job and its nodes |
+//! | `options` | inputs: the user's options, and a read-only view of the job and its nodes |
 //! | `map`, `placement_line` | mapping of ranks to nodes; the line `placement: a 0-1 · b 2` |
-//! | `selection/`, `rdma_check` | choice of RDMA ports and GIDs, and which ports reach each other; messages where none do |
+//! | `selection/`, `rdma_check` | choice of RDMA ports and GIDs, and which ports reach each other; messages about hosts that RDMA does not connect |
 //! | `mesh/` | RDMA paths to prove, conclusions from the results, `--show mesh` |
-//! | `rank_config`, `placement` | a rank's CPUs, GPU, NICs and variables, all together; CPUs and GPU |
+//! | `rank_config`, `placement` | complete configuration of a rank: CPUs, GPU, NICs and variables; its part for CPUs and GPU |
 //! | `env/` | environment variables of ranks, a file for each library or purpose |
-//! | `reserved_ports` | TCP ports reserved on each node for what ranks start |
+//! | `reserved_ports` | TCP ports that each node reserves until its ranks start, such as MASTER_PORT |
 //! | `table` | the rank table, which every node receives; `bootstrap/src/rank_table/pair.rs` reads from it which NICs two ranks use |
 
 pub(crate) mod env;

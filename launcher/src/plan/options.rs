@@ -11,33 +11,33 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The user's options for placement and networks.
+/// Options of the user for placement and networks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
-    /// Mapping of ranks to the NUMA nodes of their host.
+    /// `--map-by`, from which planning learns whether ranks take the NUMA nodes of their host in turn.
     pub(crate) map_by: MapBy,
     pub(crate) bind: Bind,
-    /// Restrict each rank to its own GPU.
+    /// Hide all GPUs but its own from each rank.
     pub(crate) gpu_mask: bool,
     pub(crate) transport: Transport,
-    /// Require NCCL to use RDMA as well.
+    /// `--require-rdma`: fail if NCCL cannot use RDMA.
     pub(crate) require_rdma: bool,
     pub(crate) ports: PortWishes,
     /// Path of NCCL's network plugin on every host.
     pub(crate) nccl_net_plugin: Option<PathBuf>,
-    /// Report the network that NCCL used.
+    /// Report, for each rank, the network that NCCL used.
     pub(crate) nccl_verify: bool,
-    /// Let ranks share a GPU by presenting each to NCCL as a host of its own.
+    /// Let ranks share a GPU, by making NCCL believe that each rank runs on a separate host.
     pub(crate) nccl_share_gpu: bool,
     pub(crate) env_styles: Vec<EnvStyle>,
     /// Set Horovod's variables.
     pub(crate) horovod: bool,
     pub(crate) mesh: MeshOptions,
-    /// Traffic class of RoCE packets: the IP TOS byte.
+    /// Traffic class of RoCE packets, which is the TOS byte of their IP header; `None` if not given.
     pub(crate) traffic_class: Option<u8>,
-    /// Service level of InfiniBand packets.
+    /// Service level of InfiniBand packets, 0 to 15; `None` if not given.
     pub(crate) service_level: Option<u8>,
-    /// Time limit for all ranks to create a communicator.
+    /// Time limit for ranks to create a communicator together.
     pub(crate) init_timeout: Option<Duration>,
 }
 
@@ -53,27 +53,27 @@ pub(crate) enum Transport {
     Tcp,
 }
 
-/// The user's choices that affect the configuration of ranks.
+/// User's options and variables that affect the configuration of ranks.
 #[derive(Clone, Copy)]
 pub(crate) struct UserChoices<'a> {
     pub(crate) options: &'a Options,
-    /// Variables that every rank gets from the launching shell.
+    /// Variables that every rank gets from the shell in which rlaunch was started.
     pub(crate) env: &'a [EnvVar],
 }
 
-/// Read-only view of a job and its nodes; slices are indexed by node.
+/// Read-only view of a job and its nodes. Slices are indexed by node.
 #[derive(Clone, Copy)]
 pub(crate) struct JobView<'a> {
     pub(crate) id: JobId,
     pub(crate) map: &'a RankMap,
     pub(crate) inventories: &'a [Inventory],
     pub(crate) plan: &'a Plan,
-    /// Address by which other nodes reach each node.
+    /// Address by which other nodes reach a node, by node.
     pub(crate) addresses: &'a [IpAddr],
 }
 
 impl JobView<'_> {
-    /// Returns a number that is unlikely to be another job's, positive and of at most 63 bits.
+    /// Returns the low 63 bits of the job's id, which are unlikely to equal those of another job.
     pub(crate) fn short_id(&self) -> u64 {
         (self.id.0 & u128::from(u64::MAX >> 1)) as u64
     }

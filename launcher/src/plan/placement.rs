@@ -9,14 +9,16 @@ use std::str::FromStr;
 /// `--bind`: binding of ranks to CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Bind {
-    /// The NUMA node nearest to the rank's GPU or NIC, shared with other ranks there.
+    /// All CPUs of the NUMA node nearest to the rank's GPU or NIC, shared with other ranks there. If these
+    /// are fewer than an equal share of the node's CPUs, the rank may use all CPUs of the node.
     #[default]
     Numa,
-    /// The NUMA node nearest to the rank's GPU, however small.
+    /// All CPUs of the NUMA node nearest to the rank's GPU, even if these are fewer than an equal share of
+    /// the node's CPUs.
     Gpu,
-    /// CPUs of the rank's own: this number, or an equal share.
+    /// Separate CPUs for each rank: this number of them, or an equal share of the node's CPUs if `None`.
     Core(Option<u32>),
-    /// The CPUs of this list.
+    /// CPUs in this list, the same for all ranks.
     List(CpuSet),
     /// No binding.
     None,
@@ -43,10 +45,10 @@ impl FromStr for Bind {
 /// Placement of a rank on its node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Placement {
-    /// CPUs of the rank; `None` for those of the agent.
+    /// CPUs to which the rank is bound; `None` if it may use all CPUs of the agent.
     pub(crate) cpus: Option<CpuSet>,
     pub(crate) numa_node: Option<u32>,
-    /// Index of the GPU in the node's inventory.
+    /// Index of the rank's GPU in the node's inventory; `None` without a GPU.
     pub(crate) gpu: Option<usize>,
     /// Reason for the placement, for display.
     pub(crate) reason: String,
@@ -61,13 +63,13 @@ pub(crate) enum Unplaceable {
     /// `--cpus-per-rank` asks for more CPUs than the node has.
     #[error("{ranks} ranks of {each} CPUs each are more than the {allowed} that may be used")]
     TooFew { ranks: usize, each: u32, allowed: usize },
-    /// `--bind gpu` without a GPU whose NUMA node is known.
+    /// `--bind gpu` was given, but this local rank has no GPU whose NUMA node is known.
     #[error("rank {0} of this host has no GPU whose NUMA node is known, as --bind gpu needs")]
     NoGpu(usize),
 }
 
-/// Places `ranks` ranks; returns their placements by local rank. Only CPUs that the node allows are
-/// used.
+/// Places the `ranks` ranks of a node; returns their placements by local rank. Ranks are bound only to CPUs
+/// that the job may use on the node.
 pub(crate) fn place(
     inventory: &Inventory,
     ranks: usize,
@@ -116,7 +118,7 @@ pub(crate) fn place(
 struct Home<'a> {
     node: Option<&'a NumaNode>,
     gpu: Option<usize>,
-    /// Whether the rank's GPU is the reason.
+    /// Whether `node` is known to be the NUMA node of the rank's GPU.
     at_gpu: bool,
     reason: String,
 }
@@ -152,8 +154,8 @@ impl<'a> Home<'a> {
         }
     }
 
-    /// Assigns NUMA nodes in turn, without regard to devices. The rank's GPU is the one with the index of its
-    /// local rank, which is what programs choose.
+    /// Chooses NUMA nodes in turn by local rank, whatever devices are near them. The rank's GPU is still the
+    /// GPU with the index of its local rank, because programs choose that GPU.
     fn in_turn(inventory: &'a Inventory, rank: usize, ranks: usize) -> Home<'a> {
         let nodes = with_processors(inventory);
         let near = Home::of(inventory, rank, ranks);
@@ -175,14 +177,15 @@ impl<'a> Home<'a> {
     }
 }
 
-/// Lists the NUMA nodes that have allowed CPUs.
+/// Lists the NUMA nodes that have CPUs which the job may use.
 fn with_processors(inventory: &Inventory) -> Vec<&NumaNode> {
     let allowed = &inventory.cpus.allowed;
     let has_some = |node: &&NumaNode| !node.cpus.intersection(allowed).is_empty();
     inventory.numa_nodes.iter().filter(has_some).collect()
 }
 
-/// Returns the NUMA node of a NIC with an active port, taking NICs in turn.
+/// Returns the NUMA node and the name of a NIC that has an active port. Successive local ranks get successive
+/// NICs.
 fn nearest_nic(inventory: &Inventory, rank: usize) -> Option<(u32, &str)> {
     let active = inventory
         .rdma
@@ -192,7 +195,8 @@ fn nearest_nic(inventory: &Inventory, rank: usize) -> Option<(u32, &str)> {
     known.get(rank % known.len().max(1)).copied()
 }
 
-/// Binds a rank to all CPUs of its NUMA node, unless that is less than an equal share of all CPUs.
+/// Binds a rank to all CPUs of its NUMA node, or to all allowed CPUs if the NUMA node has fewer than an equal
+/// share of them.
 fn share_node(home: &Home<'_>, placement: &mut Placement, allowed: &CpuSet, ranks: usize) {
     let cpus = home.cpus(allowed);
     if cpus.len() * ranks >= allowed.len() && !cpus.is_empty() {
@@ -206,8 +210,8 @@ fn share_node(home: &Home<'_>, placement: &mut Placement, allowed: &CpuSet, rank
     }
 }
 
-/// Gives every rank the same number of CPUs, from its own NUMA node while that has any; whole cores if
-/// there is one for each rank.
+/// Binds every rank to the same number of CPUs, taken first from the rank's own NUMA node. Ranks get whole
+/// cores if there is at least one core for each rank.
 fn take_turns(
     inventory: &Inventory,
     homes: &[Home<'_>],
@@ -225,7 +229,7 @@ fn take_turns(
         let (own, other): (Vec<u32>, Vec<u32>) = free.iter().partition(|cpu| near.contains(**cpu));
         let cpus: CpuSet = own.into_iter().chain(other).take(each).collect();
         if cpus.is_empty() {
-            // More ranks than CPUs: they share.
+            // There are more ranks than CPUs: ranks for which no CPU is left share all of them.
             placement.reason = "no processor is left: shares all".to_owned();
             placement.cpus = (!allowed.is_empty()).then(|| allowed.clone());
             continue;
@@ -235,7 +239,7 @@ fn take_turns(
     }
 }
 
-/// Lists the allowed CPUs, hyper-threads of a core next to each other.
+/// Lists the CPUs that the job may use, with the hyper-threads of a core next to each other.
 fn core_by_core(inventory: &Inventory) -> Vec<u32> {
     let allowed = &inventory.cpus.allowed;
     let of_cores = inventory.cpus.cores.iter().flat_map(CpuSet::iter);
@@ -255,8 +259,8 @@ mod tests {
     use rlaunch_bootstrap::inventory::pci::PciDevice;
     use rlaunch_bootstrap::inventory::{Gpu, GpuVendor};
 
-    /// Creates an inventory of NUMA nodes with these CPUs, of which `allowed` may be used, and a GPU at each
-    /// NUMA node in `gpus`.
+    /// Creates an inventory of NUMA nodes with these CPUs, of which `allowed` may be used. `gpus` has the
+    /// NUMA node of each GPU.
     fn inventory(nodes: &[&str], allowed: &str, gpus: &[u32]) -> Inventory {
         let node = |(number, cpus): (u32, &&str)| NumaNode {
             number,

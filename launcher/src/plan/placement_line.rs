@@ -1,17 +1,17 @@
-//! `placement: a 0-1 · b 2`: the line at the start of a job that shows where its ranks run. It is printed
-//! at a terminal, and everywhere if something is unusual.
+//! `placement: a 0-1 · b 2`: the line at the start of a job that shows which ranks run on which host. It is
+//! printed if stderr is a terminal or if something is unusual.
 
 use crate::hosts::{Host, SlotsBy};
 use crate::plan::map::{MapBy, RankMap};
 use rlaunch_console::{messages, text};
 use std::io::IsTerminal;
 
-/// Upper limit of hosts named, separately for those with and without ranks.
+/// Maximum number of hosts named in the line, counted separately for hosts with and without ranks.
 const HOSTS: usize = 8;
-/// Upper limit of rank ranges named for a host.
+/// Maximum number of rank ranges shown for a host.
 const RUNS: usize = 4;
 
-/// Prints the line at a terminal, or if something is unusual.
+/// Prints the line if stderr is a terminal or if something is unusual.
 pub(crate) fn print(map: &RankMap, order: MapBy) {
     let remarks = remarks(map, order);
     if !remarks.is_empty() || std::io::stderr().is_terminal() {
@@ -40,7 +40,7 @@ fn rest(hosts: usize, what: &str) -> Option<String> {
     (hosts > HOSTS).then(|| format!("and {} more{what}", hosts - HOSTS))
 }
 
-/// Lists what is unusual.
+/// Lists what is unusual about a placement: idle hosts, and slots counted from GPUs.
 fn remarks(map: &RankMap, order: MapBy) -> Vec<String> {
     let mut remarks = Vec::new();
     let (idle, used) = (map.unused.len(), map.nodes.len());

@@ -19,7 +19,6 @@ use rlaunch_console::messages::Failed;
 use std::cmp::Reverse;
 use std::net::SocketAddr;
 
-/// Configuration of a rank.
 #[derive(Clone, Debug)]
 pub(crate) struct RankConfig {
     pub(crate) placement: Placement,
@@ -43,8 +42,8 @@ impl RankConfig {
     }
 }
 
-/// Computes the configuration of all ranks, by node and local rank. `ports` has the ports that each node's
-/// agent reserved.
+/// Computes the configuration of all ranks, by node and local rank. `ports` has the TCP ports that each
+/// node's agent reserved, by node.
 pub(crate) fn decide(
     choices: &UserChoices<'_>,
     job: &JobView<'_>,
@@ -87,7 +86,8 @@ pub(crate) fn log_crowded(map: &RankMap, inventories: &[Inventory]) {
     }
 }
 
-/// Lists, by rank, the address on which each rank's server would listen.
+/// Lists, by rank, the address of each rank's TensorFlow server. The addresses are meaningless if no ports
+/// were reserved for such servers.
 fn servers(job: &JobView<'_>, reserved: &[ReservedPorts], ports: &[Vec<u16>]) -> Vec<SocketAddr> {
     let nodes = job.map.nodes.iter().zip(job.addresses).zip(reserved.iter().zip(ports));
     let mut servers: Vec<(Rank, SocketAddr)> = Vec::new();
@@ -150,7 +150,7 @@ fn nearest_first(
         let mut rails: Vec<u32> = equal.iter().map(|(_, rail, _)| *rail).collect();
         rails.dedup();
         let first = rails[local_rank % rails.len()];
-        // Rotate: NICs from `first` on precede the others.
+        // Rotate: NICs from rail `first` on precede the others.
         equal.sort_by_key(|(_, rail, nic)| (*rail < first, *rail, *nic));
     }
     let row = |((_, distance, _), _, nic)| RankNic { nic, distance };

@@ -1,4 +1,5 @@
-//! Report on hosts that RDMA does not connect, before ranks start; an error under `--transport rdma`.
+//! Check, before ranks start, whether RDMA connects all hosts. Missing connections are reported, and are an
+//! error under `--transport rdma`.
 
 use crate::plan::env::nccl::{self, NcclNetwork};
 use crate::plan::map::RankMap;
@@ -10,14 +11,15 @@ use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::text;
 
-/// Upper limit of lines about unconnected hosts; further ones are counted.
+/// Maximum number of lines about hosts without RDMA; the rest are only counted.
 const MAX_LINES: usize = 8;
 
-/// Prints what the user should know about the network.
+/// Prints which hosts RDMA does not connect, and warnings about the network that NCCL will use.
 ///
 /// # Errors
 ///
-/// RDMA is required and does not connect all hosts.
+/// RDMA is required by `--transport rdma` and does not connect all hosts, or is required by `--require-rdma`
+/// and NCCL cannot use it.
 pub(crate) fn check(
     wishes: &UserChoices<'_>,
     map: &RankMap,
@@ -66,7 +68,7 @@ fn refuse(lines: Vec<String>, cure: Option<String>) -> Failed {
     failed.hint(cure).hint(Some(otherwise))
 }
 
-/// Writes a line for each reason why hosts have no port, and for each pair of hosts whose ports do not
+/// Writes a line for each reason why hosts have no usable port, and for each pair of hosts whose ports do not
 /// reach each other.
 fn missing(
     wishes: &UserChoices<'_>,

@@ -1,4 +1,4 @@
-//! Uses of the ports that each node reserves until its ranks start.
+//! TCP ports that each node reserves until its ranks start, and their uses.
 
 use crate::plan::env::horovod;
 use crate::plan::map::{MappedNode, RankMap};
@@ -6,14 +6,15 @@ use crate::plan::options::EnvStyle;
 use crate::plan::options::Options;
 use rlaunch_bootstrap::id::NodeId;
 
-/// Numbers of ports that a node reserves for each use, in this order.
+/// Count of ports that a node reserves for each use. A node's list of reserved ports is in the order of these
+/// fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReservedPorts {
-    /// MASTER_PORT, on the node of rank 0.
+    /// 1 on rank 0's node, for MASTER_PORT; 0 on other nodes.
     master: u32,
-    /// Listener for the store of Horovod's ranks.
+    /// 1 if the agent serves the store through which Horovod's ranks connect, otherwise 0.
     store: u32,
-    /// TensorFlow servers, one for each rank.
+    /// Number of TensorFlow servers: one for each rank, or 0 if none are asked for.
     servers: u32,
 }
 
@@ -34,23 +35,24 @@ impl ReservedPorts {
         (self.master + self.store).saturating_add(self.servers)
     }
 
-    /// Picks MASTER_PORT from the reserved ports of all nodes.
+    /// Returns MASTER_PORT, the first reserved port of the first node, or 0 if that node has none. `ports` is
+    /// indexed by node.
     pub(crate) fn master(ports: &[Vec<u16>]) -> u16 {
         ports.first().and_then(|ports| ports.first()).copied().unwrap_or_default()
     }
 
-    /// Picks the port for Horovod's store from a node's ports.
+    /// Returns the port for Horovod's store from a node's reserved ports; `None` if there is no store.
     pub(crate) fn store(self, ports: &[u16]) -> Option<u16> {
         ports.get(self.master as usize).copied().filter(|_| self.store > 0)
     }
 
-    /// Picks the port for NCCL's RAS service (`ncclras`) from a node's ports; nodes with GPUs reserve one
-    /// port more for it.
+    /// Returns the port for NCCL's RAS service (`ncclras`) from a node's reserved ports. Only nodes with GPUs
+    /// reserve this port, after those counted here.
     pub(crate) fn ras(self, ports: &[u16]) -> Option<u16> {
         ports.get(self.count() as usize).copied()
     }
 
-    /// Picks the port for a rank's TensorFlow server from its node's ports.
+    /// Returns the port for a rank's TensorFlow server from the reserved ports of the rank's node.
     pub(crate) fn server(self, ports: &[u16], local_rank: usize) -> Option<u16> {
         ports.get((self.master + self.store) as usize + local_rank).copied()
     }

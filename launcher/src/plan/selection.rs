@@ -1,6 +1,7 @@
 //! Selection of the RDMA ports that a job can use, their addresses, and which of them reach each other: a
-//! pure function of the nodes' inventories. In reading order: [`examine`] decides whether a port can be
-//! used, [`network`] which networks it reaches, [`Plan`] which ports of a job reach each other.
+//! pure function of the nodes' inventories. In reading order: [`examine`] decides whether a port can be used,
+//! [`network`] finds the networks that a port reaches, and [`Plan`] finds which ports of a job reach each
+//! other.
 
 mod gid;
 mod hca;
@@ -29,7 +30,7 @@ use std::net::IpAddr;
 pub(crate) enum Addressing {
     /// InfiniBand: the LID, and this GID across routers.
     Lid { gid: Option<Gid> },
-    /// RoCE: this GID, with the reason for the choice; others for networks that it is not in.
+    /// RoCE: this GID, with the reason for the choice. `others` are GIDs for networks that `gid` is not in.
     Gid { gid: Gid, reason: String, others: Vec<Gid> },
     /// iWARP and similar devices: these IP addresses, through the RDMA connection manager.
     ConnectionManager(Vec<IpAddr>),
@@ -38,9 +39,9 @@ pub(crate) enum Addressing {
 /// Reason why a port is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Rejection {
-    /// The device was not passed to this container.
+    /// The device was not passed to the container in which the node's agent runs.
     NotPassed,
-    /// The user has no permission to open the device.
+    /// The user has no permission to open the device file at this path.
     Denied(String),
     /// The link has no carrier.
     Down,
@@ -48,13 +49,14 @@ pub(crate) enum Rejection {
     NoSubnetManager,
     /// The port belongs to a virtual function that the subnet manager ignores.
     NoVirtualPort,
-    /// The port is in another state, as while a subnet manager configures it.
+    /// The port is in this state, for example while a subnet manager configures it.
     NotActive(PortState),
     /// The link layer is neither InfiniBand nor Ethernet.
     UnknownLayer,
-    /// The port's interface has no address, which RoCE needs.
+    /// The port's interface has no IP address that RDMA could use.
     NoGid,
-    /// The port is active, but its interface has no carrier, as with Soft-iWARP.
+    /// The port is active, but its interface, which has this name, has no carrier. Soft-iWARP reports such
+    /// ports as active.
     NoCarrier(String),
     /// The port's interface is in another network namespace.
     InterfaceElsewhere,
@@ -62,9 +64,9 @@ pub(crate) enum Rejection {
     LeftOut,
     /// `--connect oob` was given, but the device supports only RDMA_CM.
     ManagerOnly,
-    /// `--gid-index` names an empty entry.
+    /// `--gid-index` names this entry of the port's GID table, which is empty.
     EmptyGid(u16),
-    /// The port has only RoCE v1, whose packets are not routed and which many switches drop.
+    /// The port has only GIDs for RoCE v1. Packets of RoCE v1 are not routed, and many switches drop them.
     OnlyRoceV1,
 }
 
@@ -112,7 +114,7 @@ pub(crate) fn rate<'a>(device: &RdmaDevice, port: &'a Port) -> &'a str {
     }
 }
 
-/// The user's options for RDMA ports.
+/// Options of the user for RDMA ports.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PortWishes {
     /// `--hca`: ports that may be used.
@@ -138,8 +140,8 @@ pub(crate) enum ConnectBy {
 /// Drivers of software devices.
 const SOFTWARE: &[&str] = &["rxe", "siw"];
 
-/// Lists a node's usable ports, one entry for each address of a port. The order is that of rails, with
-/// software devices last; it does not depend on the inventory's order.
+/// Lists a node's usable ports, one entry for each address of a port. Entries are in the order of rails,
+/// software devices last, whatever the order of the inventory.
 pub(crate) fn usable(inventory: &Inventory, wishes: &PortWishes) -> Vec<Reachable> {
     let ports = in_order(inventory).into_iter().zip(0..);
     let usable = ports.filter_map(|((device, port), rail)| {
@@ -244,7 +246,7 @@ fn megabits(rate: &str) -> Option<u32> {
     whole.checked_add(tenths.get(..1)?.parse::<u32>().ok()? * 100)
 }
 
-/// Determines a port's addressing, or why it cannot be used or may not be.
+/// Determines a port's addressing under the user's options, or why the port is not used.
 pub(crate) fn examine_wanted(
     device: &RdmaDevice,
     port: &Port,
@@ -267,7 +269,7 @@ pub(crate) fn examine_wanted(
     }
 }
 
-/// Determines a port's addressing, or why it cannot be used.
+/// Determines a port's addressing regardless of the user's options, or why the port cannot be used.
 pub(crate) fn examine(
     device: &RdmaDevice,
     port: &Port,
@@ -310,7 +312,8 @@ pub(crate) fn examine(
     }
 }
 
-/// Lists the addresses by which the RDMA connection manager finds a port.
+/// Lists the addresses by which the RDMA connection manager finds a port: those of its interface except
+/// link-local ones.
 fn addresses_of(port: &Port, netdevs: &[Netdev]) -> Result<Vec<IpAddr>, Rejection> {
     let netdev = netdevs.iter().find(|netdev| Some(&netdev.name) == port.netdev.as_ref());
     let addresses = &netdev.ok_or(Rejection::InterfaceElsewhere)?.addresses;

@@ -10,7 +10,8 @@ use rlaunch_bootstrap::rank_table::{
 };
 use rlaunch_console::columns;
 
-/// Builds the table. Slices are indexed by node; returns an error if a node's entry is missing.
+/// Builds the rank table. `facts` and `configs` are indexed by node, `configs[node]` by local rank. Returns
+/// an error if an entry is missing.
 pub(crate) fn build(
     options: &Options,
     job: &JobView<'_>,
@@ -55,7 +56,7 @@ pub(crate) fn build(
     RankTable::new(job.id, map.world_size, nodes, ranks, rules)
 }
 
-/// Writes a line for each rank, leaving out empty columns.
+/// Writes the table as text with a line for each rank, without columns that are empty for all ranks.
 pub(crate) fn for_people(table: &RankTable) -> String {
     let mut rows = vec![columns::row([
         "rank", "host", "hostname", "local", "address", "cpus", "numa", "gpu", "nics",

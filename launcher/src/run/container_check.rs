@@ -1,5 +1,5 @@
-//! Containers: whether agents are in the container they were sent to, and what that container lacks
-//! for RDMA and GPUs. Each deficit has a flag that removes it.
+//! Checks of containers: whether agents run in the container that the user named, and what a container lacks
+//! for RDMA and GPUs. For each deficit there is a hint with its remedy.
 
 use crate::connect::connector::Container;
 use crate::hosts::Host;
@@ -10,26 +10,26 @@ use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::text;
 
-/// Bytes of lockable memory below which RDMA programs usually fail. The defaults of container engines
-/// and of systemd, 64 KiB and 8 MiB, are below it.
+/// Limit on locked memory, in bytes, below which RDMA programs usually fail. The defaults of container
+/// engines and of systemd, 64 KiB and 8 MiB, are lower.
 const LOCKED_MEMORY: u64 = 64 << 20;
 /// Size of `/dev/shm` that container engines give by default, in bytes.
 const SHARED_MEMORY: u64 = 64 << 20;
-/// Providers of libibverbs whose name begins the name of the kernel driver they belong to.
+/// Names of libibverbs providers. The name of a provider's kernel driver begins with the provider's name.
 const PROVIDERS: &[&str] = &["mlx4", "mlx5", "erdma", "rxe", "siw"];
 
-/// Something that a node lacks for RDMA or GPUs.
+/// Requirement of RDMA or GPUs that a node does not meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Deficit {
     scope: Scope,
     kind: DeficitKind,
 }
 
-/// The machine that a deficit is about.
+/// Kind of system that has a deficit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
     Host,
-    /// A container, and its engine if that is known.
+    /// A container, with its engine if that is known.
     Container(Option<ContainerKind>),
 }
 
@@ -37,7 +37,7 @@ enum Scope {
 enum DeficitKind {
     /// The device files of these devices are missing.
     Files(Vec<String>),
-    /// This device file may not be opened.
+    /// The device file at this path may not be opened.
     Denied(String),
     /// Only this many bytes may be locked.
     LockedMemory(u64),
@@ -51,7 +51,7 @@ enum DeficitKind {
     Provider { device: String, provider: &'static str },
 }
 
-/// Fails if an agent was to run in a container and runs on a host.
+/// Returns an error if agents should run in a container and some agent does not.
 pub(crate) fn check(
     wanted: Option<&Container>,
     nodes: &[(&Host, &Inventory)],
@@ -69,8 +69,8 @@ pub(crate) fn check(
     Err(failed)
 }
 
-/// Prints the deficits of all nodes, one line for all nodes with the same; `uids` are those of their
-/// agents.
+/// Prints the deficits of all nodes, one line for all nodes with an equal deficit. `uids` has the user id of
+/// each node's agent.
 pub(crate) fn print_deficits(
     wanted: Option<&Container>,
     nodes: &[(&Host, &Inventory)],
@@ -95,7 +95,8 @@ pub(crate) fn print_deficits(
     }
 }
 
-/// Lists the deficits of a node. A node without RDMA and GPUs has none.
+/// Lists the deficits of a node. A node without RDMA and GPUs has none. `entered` tells whether the user
+/// wanted the agent in a container; `uid` is the agent's user id.
 pub(crate) fn deficits(inventory: &Inventory, entered: bool, uid: u32) -> Vec<Deficit> {
     let kind = inventory.system.container;
     let scope = match kind.is_some() || entered {
@@ -159,7 +160,7 @@ fn software(inventory: &Inventory) -> Option<DeficitKind> {
 }
 
 impl Deficit {
-    /// Hint with the change that removes the deficit.
+    /// Returns a hint with the change that removes the deficit.
     pub(crate) fn remedy(&self) -> String {
         let (engine, on_kubernetes) = match self.scope {
             Scope::Host => {
@@ -244,7 +245,7 @@ impl std::fmt::Display for Deficit {
     }
 }
 
-/// `64 KiB`, `8 MiB`.
+/// Writes a size, as in `64 KiB` or `8 MiB`.
 fn size(bytes: u64) -> String {
     if bytes >= 1 << 20 { format!("{} MiB", bytes >> 20) } else { format!("{} KiB", bytes >> 10) }
 }
@@ -254,7 +255,7 @@ mod tests {
     use super::*;
     use rlaunch_bootstrap::inventory::rdma::Port;
 
-    /// A container with a usable device and without deficits.
+    /// Returns the inventory of a container with a usable device and without deficits.
     fn whole() -> Inventory {
         let rdma = vec![crate::recorded::inventory("connectx3").rdma[0].clone()];
         let mut inventory = Inventory { rdma, ..Inventory::default() };

@@ -1,5 +1,5 @@
-//! The driver of a running job: it owns the channels, the terminal and the clock, and leaves every
-//! decision to the [`Supervisor`].
+//! Driver of a running job. It owns the channels, the terminal and the clock, and leaves every decision to
+//! the [`Supervisor`].
 
 use crate::run::Started;
 use crate::run::job_run::JobRun;
@@ -12,10 +12,10 @@ use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 use std::time::{Duration, Instant};
 
-/// Time for the last output to be written when the job ends because its user or reader has left.
+/// Time limit for writing the last output if the user ended the job, or if the reader of the output has gone.
 const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Supervises a job whose ranks are being started, until all nodes have ended them. Then closes every
+/// Supervises a job from the start of its ranks until all nodes have ended their ranks. Then closes every
 /// channel, writes the remaining output and returns the job's outcome.
 pub(crate) async fn run_to_completion(
     job: &JobRun,
@@ -62,7 +62,7 @@ fn perform(action: Action, job: &JobRun, nodes: &Nodes) {
     }
 }
 
-/// Writes what is left of the ranks' output, then decides how the job ended.
+/// Writes the rest of the ranks' output, then decides the job's exit code and message.
 async fn conclude(
     job: &JobRun,
     outcome: Outcome,
@@ -88,7 +88,7 @@ async fn conclude(
     decided
 }
 
-/// Sleeps until `at`; without a time it never returns.
+/// Sleeps until `at`, or for ever if `at` is `None`.
 async fn until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at.into()).await,

@@ -1,6 +1,6 @@
 //! `--dry-run`: prints a job without starting any rank.
 //!
-//! The output begins with lines for programs: a keyword, then words quoted as for a shell.
+//! The output begins with lines that programs can parse: a keyword, then words quoted as for a shell.
 //!
 //! ```text
 //! host a slots=2 ranks=0-1
@@ -10,9 +10,9 @@
 //! program python3 train.py 'a b'
 //! ```
 //!
-//! A host's ranks are in the order of their local ranks. A `preferred` directory may be missing on a
-//! host, whose ranks then run in their home; a `required` one may not. Values whose names suggest a
-//! secret are replaced. New keywords may be added.
+//! A host's ranks are in the order of their local ranks. If a `preferred` directory is missing on a host,
+//! ranks there run in their home directory; a `required` directory must exist on every host. Values with a
+//! name that suggests a secret are replaced. New keywords may be added.
 
 use crate::hosts::{Host, SlotsBy};
 use crate::job::JobSpec;
@@ -32,8 +32,8 @@ use rlaunch_console::{stdout, text};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 
-/// Prints the job without reaching any host: it depends only on the command line, and on the files and
-/// environment of this machine.
+/// Prints the job without connecting to any host. The output depends only on the command line and on the
+/// files and environment of this machine.
 pub(crate) fn offline(job: &JobSpec) -> Result<Exit, Failed> {
     let known = !job.has_slots_from_gpus();
     let map = known.then(|| job.map_ranks()).transpose();
@@ -45,8 +45,8 @@ pub(crate) fn offline(job: &JobSpec) -> Result<Exit, Failed> {
     Ok(Exit::SUCCESS)
 }
 
-/// Describes a job whose hosts were reached: the lines for programs, the placement, the variables of
-/// ranks, and whatever `--show` asks for.
+/// Describes a job after its hosts were connected: the lines that programs can parse, the placement, the
+/// variables of ranks, and what `--show` asks for.
 pub(crate) fn text(job: &JobSpec, map: &RankMap, joined: &Joined) -> String {
     const ALWAYS: [Show; 2] = [Show::Placement, Show::Env];
     let more = job.show.iter().filter(|show| !ALWAYS.contains(show));
@@ -54,8 +54,8 @@ pub(crate) fn text(job: &JobSpec, map: &RankMap, joined: &Joined) -> String {
     std::iter::once(program_lines(job, Some(map))).chain(parts).collect::<Vec<_>>().join("\n")
 }
 
-/// Makes the lines for programs. Without a map, because slots depend on GPUs that were not counted, slots
-/// and ranks of some hosts are unknown.
+/// Makes the lines that programs can parse. `map` is `None` if slots depend on GPUs that were not counted;
+/// then slots and ranks of some hosts are unknown.
 fn program_lines(job: &JobSpec, map: Option<&RankMap>) -> String {
     let mut lines = host_lines(&job.hosts, map);
     for (index, app) in job.apps.iter().enumerate() {
@@ -76,7 +76,7 @@ fn program_lines(job: &JobSpec, map: Option<&RankMap>) -> String {
     lines.into_iter().map(|line| line + "\n").collect()
 }
 
-/// Ranks of one of several programs.
+/// Lists the ranks of one of several programs.
 fn ranks_of(map: &RankMap, application: usize) -> Vec<Rank> {
     let all = (0..map.world_size).map(Rank);
     all.filter(|rank| map.application_of(*rank) == application).collect()

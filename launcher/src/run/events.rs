@@ -1,9 +1,9 @@
-//! `--events`: a log of what happens to a job, for programs. One JSON object per line, written as it
-//! happens.
+//! `--events`: a log of what happens to a job, for programs. It has one JSON object per line, written when
+//! the event happens.
 //!
-//! Every line has `v` (the version of this schema, 1), `t` (seconds since rlaunch started), `job`
-//! (its id) and `event`; the other fields depend on the event, as [`Event`] documents. New events and
-//! new fields may appear without a new version; none changes its meaning.
+//! Every line has `v` (the version of this schema, 1), `t` (seconds since rlaunch started), `job` (the job's
+//! id) and `event`; [`Event`] documents the other fields. New events and new fields may appear without a new
+//! version, but existing ones do not change their meaning.
 
 use crate::job::JobSpec;
 use crate::plan::map::RankMap;
@@ -22,7 +22,7 @@ use std::time::Instant;
 /// Version of the schema.
 const VERSION: u32 = 1;
 
-/// The file that events are written to, if there is one. Clones write to the same file.
+/// File to which events are written, if `--events` names one. Clones write to the same file.
 #[derive(Clone)]
 pub(crate) struct EventLog {
     file: Option<Arc<Mutex<File>>>,
@@ -30,25 +30,26 @@ pub(crate) struct EventLog {
     started: Instant,
 }
 
-/// Something that happened to a job.
+/// Event of a job.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Event {
-    /// This job restarts the job `former` (its id), as restart `number` of at most `most`; `after` is
-    /// how the former job failed.
+    /// This job is a restart of the job with the id `former`: restart `number` of at most `most`. `after` is
+    /// the error message of the former job.
     JobRestarted { number: u32, most: u32, former: String, after: String },
-    /// The hosts of the job are known. They are about to be reached, or have been reached if their
-    /// GPUs had to be counted first.
+    /// Ranks are mapped to hosts. Connecting to these hosts begins now, or is already done if their GPUs had
+    /// to be counted first.
     JobStarted { program: String, ranks: u32, nodes: usize },
-    /// A host was logged in to.
+    /// rlaunch has logged in to a host.
     HostReached { host: String },
-    /// The agent on a host has started. `sent_bytes` is 0 if the host had the agent's file already.
+    /// The agent on a host has started. `sent_bytes` is the size of the agent's file, or 0 if the host had
+    /// the file already.
     AgentStarted { host: String, hostname: String, pid: u32, sent_bytes: usize },
     /// A phase (`reach`, `prepare`, `join`, `run`) ended after `seconds`.
     Phase { name: &'static str, seconds: f64 },
-    /// A rank's process exists.
+    /// The process of a rank has started.
     RankStarted { rank: u32, host: String, pid: u32 },
-    /// A rank ended, by `code` or by `signal`.
+    /// A rank exited with `code`, or was killed by `signal`.
     RankExited {
         rank: u32,
         host: String,
@@ -58,22 +59,26 @@ pub(crate) enum Event {
         #[serde(skip_serializing_if = "Option::is_none")]
         signal: Option<i32>,
     },
-    /// Two agents cannot reach each other; the launcher relays their messages.
+    /// The connection between two neighbours in the tree of agents broke. The launcher relays their messages
+    /// from now on.
     EdgeRelayed { parent: String, child: String },
-    /// A link that ranks use went down; `text` says between which hosts, when and how.
+    /// An RDMA link that ranks use went down. `text` names the hosts, the time and the symptom.
     LinkDown { text: String },
-    /// A link that was down is up again.
+    /// An RDMA link that was down is up again.
     LinkUp { text: String },
-    /// Ranks have waited this long at `what` for `missing`.
+    /// Ranks have waited for `seconds` in the operation `what`, because the ranks in `missing` have not
+    /// joined it.
     Waiting { what: String, seconds: f64, missing: String },
-    /// A text that a rank added to this log.
+    /// A rank added a text to this log.
     #[serde(rename = "rank_event")]
     Custom { rank: u32, text: String },
-    /// An agent was lost.
+    /// A node was lost, for the reason in `cause`.
     NodeLost { host: String, cause: String },
-    /// A node has verified that nothing of the job is left there.
+    /// A node has ended its ranks and cleaned up. `helpers_ended` counts leftovers, which are processes that
+    /// outlived their rank; `segments_removed` counts files in /dev/shm.
     NodeClean { host: String, helpers_ended: u32, segments_removed: u32 },
-    /// The last event of a job. `spoke` says whose `exit_code` it is: `rank` or `launcher`.
+    /// The job is over; this is its last event. `spoke` is `rank` if `exit_code` comes from a rank, otherwise
+    /// `launcher`.
     JobEnded { exit_code: u8, spoke: &'static str, message: String },
 }
 
@@ -116,7 +121,8 @@ struct EventLine<'a> {
 }
 
 impl EventLog {
-    /// Opens `target`: a file, which is replaced, or `fd:N`, a descriptor that this process inherited.
+    /// Opens `target`: the path of a file, which is replaced, or `fd:N` for a descriptor that this process
+    /// inherited. Without a target, events are dropped.
     pub(crate) fn open(target: Option<&str>, job: JobId) -> io::Result<EventLog> {
         let open = |target: &str| match target.strip_prefix("fd:") {
             Some(number) => {
@@ -131,12 +137,12 @@ impl EventLog {
         Ok(EventLog { file, job, started: Instant::now() })
     }
 
-    /// Goes on in the same file with the events of another job.
+    /// Returns a log that writes the events of another job to the same file.
     pub(crate) fn for_job(self, job: JobId) -> EventLog {
         EventLog { job, ..self }
     }
 
-    /// Writes an event. A reader that has closed the file ends the log, not the job.
+    /// Writes an event. Errors are ignored, so that a job goes on if the reader of its events has gone.
     pub(crate) fn emit(&self, event: &Event) {
         let Some(file) = &self.file else { return };
         let t = self.started.elapsed().as_secs_f64();

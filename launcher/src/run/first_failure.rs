@@ -1,32 +1,36 @@
-//! The first rank to fail decides how the job ends; ranks that fail later are only counted.
+//! Search for the rank that failed first. Its failure decides the outcome of the job; ranks that fail later
+//! are only counted.
 
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::ExitStatus;
 use std::time::Instant;
 
-/// How and when a rank ended.
+/// Exit of a rank's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RankExit {
     pub(crate) rank: Rank,
     pub(crate) pid: u32,
     pub(crate) status: ExitStatus,
-    /// Killed while its host was out of memory.
+    /// Whether the rank died by SIGKILL, and the kernel's out-of-memory killer has killed a process on its
+    /// host.
     pub(crate) out_of_memory: bool,
-    /// Time of the exit, on the launcher's clock.
+    /// Time of the exit by the launcher's clock.
     pub(crate) at: Instant,
 }
 
-/// The earliest failure, in whatever order exits are reported.
+/// Earliest failure of a rank, whatever the order in which exits are reported.
 #[derive(Debug, Default)]
 pub(crate) struct FirstFailure {
     first: Option<RankExit>,
     others: u32,
-    /// When the job began to be ended; later failures are its consequence.
+    /// Time at which the launcher began to end the job. Later failures are ignored, because ending the ranks
+    /// may have caused them.
     ended_at: Option<Instant>,
 }
 
 impl FirstFailure {
-    /// Adds an exit. It counts only if it is a failure and was before the job began to be ended.
+    /// Adds an exit. The exit counts only if it is a failure and happened before the launcher began to end
+    /// the job.
     pub(crate) fn observe(&mut self, exit: RankExit) {
         let is_consequence = self.ended_at.is_some_and(|ended_at| exit.at >= ended_at);
         if exit.status.success() || is_consequence {
@@ -43,12 +47,12 @@ impl FirstFailure {
         }
     }
 
-    /// Records that the job is ended from `now` on; only the first call counts.
+    /// Records that the launcher begins to end the job at `now`. Only the first call counts.
     pub(crate) fn begin_ending(&mut self, now: Instant) {
         self.ended_at.get_or_insert(now);
     }
 
-    /// Returns the first failure and the number of others.
+    /// Returns the first failure and the number of other failures.
     pub(crate) fn first(&self) -> Option<(RankExit, u32)> {
         self.first.map(|first| (first, self.others))
     }

@@ -1,4 +1,4 @@
-//! One attempt at a job, with its log of events and its record.
+//! One attempt at a job, with its event log and its record.
 
 use crate::job::JobSpec;
 use crate::run::events::{Event, EventLog};
@@ -8,7 +8,7 @@ use rlaunch_console::messages::Failed;
 use std::ops::Deref;
 use std::time::Instant;
 
-/// An attempt at a job.
+/// Attempt at a job.
 pub(crate) struct JobRun {
     job: JobSpec,
     pub(crate) events: EventLog,
@@ -25,7 +25,7 @@ impl Deref for JobRun {
 }
 
 impl JobRun {
-    /// Begins the first attempt; fails if its events cannot be written.
+    /// Begins the first attempt. Returns an error if the file of `--events` cannot be opened.
     pub(crate) fn first(job: JobSpec) -> Result<JobRun, Failed> {
         let target = job.events.as_deref();
         let events = EventLog::open(target, job.id).map_err(|error| {
@@ -35,18 +35,18 @@ impl JobRun {
         Ok(JobRun { recorder: job.is_recorded.then(Recorder::new), job, events })
     }
 
-    /// Begins a restart, `job`, whose events go to the log of the attempts before it.
+    /// Begins a restart. Its events are written to the log of the attempts before it.
     pub(crate) fn next(job: JobSpec, events: EventLog) -> JobRun {
         let events = events.for_job(job.id);
         JobRun { recorder: job.is_recorded.then(Recorder::new), job, events }
     }
 
-    /// Returns what the next attempt needs.
+    /// Returns the parts that the next attempt is made from.
     pub(crate) fn into_parts(self) -> (JobSpec, EventLog) {
         (self.job, self.events)
     }
 
-    /// Runs a phase of the job and records how long it took.
+    /// Runs a phase of the job, logs its duration and emits it as an event.
     pub(crate) async fn phase<T>(&self, name: &'static str, work: impl Future<Output = T>) -> T {
         let started = Instant::now();
         let done = work.await;

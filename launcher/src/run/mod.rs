@@ -1,16 +1,17 @@
-//! The life of a job, from its hosts to its exit code: [`run_job`], `run` and `start_ranks`.
+//! Run of a job, from its hosts to its exit code. [`run_job`], `run` and `start_ranks` take the steps in
+//! order.
 //!
 //! | files | subject |
 //! |---|---|
-//! | `job_run`, `restart` | one attempt at a job, with its events and its record; `--max-restarts` |
-//! | `nodes`, `session` | all nodes together: reached, prepared, started; the session with one agent |
+//! | `job_run`, `restart` | one attempt at a job, with its event log and its record; `--max-restarts` |
+//! | `nodes`, `session` | all nodes together: connecting, preparing, starting; the session with one agent |
 //! | `rendezvous`, `mesh` | agents join a tree; RDMA paths are proved, and monitored while ranks run |
 //! | `preflight_report`, `container_check` | why nodes cannot run the job; what a container lacks |
 //! | `show`, `dry_run` | `--show`; `--dry-run` |
 //! | `supervisor`, `driver` | the running job: a state machine that decides, and the I/O around it |
-//! | `first_failure`, `outcome`, `signals` | the rank to blame; exit code and message; signals of the user |
+//! | `first_failure`, `outcome`, `signals` | the rank that failed first; exit code and message; signals of the user |
 //! | `output`, `stdin` | whole lines from many ranks to one terminal; standard input to ranks |
-//! | `events`, `record` | `--events`; what is kept of a job for `rlaunch report` |
+//! | `events`, `record` | `--events`; files about a job that `rlaunch report` reads |
 
 pub(crate) mod container_check;
 mod driver;
@@ -50,12 +51,13 @@ use std::time::Instant;
 use supervisor::Machines;
 use tracing::Instrument;
 
-/// Runs a job, and restarts it as often as `--max-restarts` allows.
+/// Runs a job, and restarts it after failures as often as `--max-restarts` allows.
 pub(crate) async fn run_job(job: JobSpec) -> Result<Exit, Failed> {
     restart::run_with_restarts(job, &mut Signals::install()?).await
 }
 
-/// Runs one attempt at a job, and stores its record unless none is wanted.
+/// Runs one attempt at a job. Stores the record of the attempt and returns it, unless the user wants no
+/// record.
 pub(crate) async fn run_attempt(
     job: &JobRun,
     signals: &mut Signals,
@@ -97,7 +99,8 @@ async fn run(job: &JobRun, signals: &mut Signals) -> Result<Exit, Failed> {
     job.phase("run", driver::run_to_completion(job, nodes, started, signals)).await
 }
 
-/// Maps the ranks; or returns all hosts without ranks, if their GPUs must be counted first.
+/// Returns the nodes to connect to: hosts with their ranks, or all hosts without ranks if their GPUs must be
+/// counted before ranks can be mapped.
 fn hosts_to_reach(job: &JobRun) -> Result<RankMap, Failed> {
     if job.has_slots_from_gpus() {
         return Ok(RankMap::all_hosts(&job.hosts));
@@ -107,7 +110,8 @@ fn hosts_to_reach(job: &JobRun) -> Result<RankMap, Failed> {
     Ok(map)
 }
 
-/// Prints, logs and records the placement of the ranks.
+/// Prints, logs and records the placement of the ranks. Returns an error if `--stdin` names a rank that does
+/// not exist.
 fn announce(job: &JobRun, map: &RankMap) -> Result<(), Failed> {
     job.stdin.check(map.world_size)?;
     placement_line::print(map, job.map_by);
@@ -125,8 +129,8 @@ struct Started {
     master_port: u16,
 }
 
-/// Leads nodes that were reached to the start of their ranks. Returns `None` for a dry run, which
-/// starts none.
+/// Prepares the nodes that were reached, joins them in a tree and starts their ranks. Returns `None` for a
+/// dry run, which starts no rank.
 async fn start_ranks(
     job: &JobRun,
     reached: RankMap,
@@ -155,7 +159,7 @@ async fn start_ranks(
     Ok(Some(Started { writer, machines, master_port }))
 }
 
-/// Runs a `stage` before the start of the ranks; fails when the user ends the job meanwhile.
+/// Runs a stage of the job before ranks are started. Returns an error if the user ends the job meanwhile.
 async fn unless_ended<T>(
     stage: impl Future<Output = Result<T, Failed>>,
     signals: &mut Signals,

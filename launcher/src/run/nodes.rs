@@ -1,11 +1,12 @@
-//! All nodes of a job together: reached, prepared and started at once, and shut down at its end.
+//! All nodes of a job together: they are connected, prepared and started in parallel, and shut down at the
+//! end of the job.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `connect` | hosts are reached and their agents started |
+//! | `connect` | hosts are connected and their agents started |
 //! | `assign_ranks` | ranks go to hosts whose GPUs had to be counted first |
-//! | `prepare` | every node gets its part of the job and checks it |
-//! | `stdio` | the launcher's own streams are opened |
+//! | `prepare` | every node gets its part of the job and checks that it can run that part |
+//! | `stdio` | the launcher's own stdin, stdout and stderr are opened |
 //! | `start` | ranks are started |
 
 mod assign_ranks;
@@ -35,17 +36,17 @@ use tokio::task::JoinHandle;
 /// Time limit for all channels to close after agents were ordered to end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The nodes of a job, each with its session.
+/// Nodes of a job, each with its session.
 pub(crate) struct Nodes {
-    /// Indexed by [`NodeId`].
+    /// Nodes with a started agent, indexed by [`NodeId`].
     pub(crate) reached: Vec<ReachedNode>,
     pub(crate) events: NodeEvents,
     libraries: RankLibraries,
     sessions: Vec<JoinHandle<()>>,
 }
 
-/// Receiver of everything that happens on the nodes of a job. Events of hosts without ranks, whose
-/// agents were ended, are dropped.
+/// Receiver of events from all nodes of a job. Events of hosts without ranks are dropped, since their agents
+/// were ended.
 pub(crate) struct NodeEvents {
     receiver: mpsc::UnboundedReceiver<NodeEvent>,
     /// Number of nodes; hosts without ranks have higher ids.
@@ -64,14 +65,14 @@ impl NodeEvents {
     }
 }
 
-/// A host whose agent has said hello.
+/// Node with a started agent.
 pub(crate) struct ReachedNode {
     pub(crate) id: NodeId,
     pub(crate) host: Host,
     pub(crate) ranks: Vec<Rank>,
     pub(crate) commands: Outbox,
     pub(crate) facts: NodeFacts,
-    /// When the agent's hello was received.
+    /// Time at which the agent's first message was received.
     pub(crate) hello_at: Instant,
 }
 
@@ -88,7 +89,8 @@ impl Nodes {
         }
     }
 
-    /// Passes bytes of one node on to another; `room` is released when they are written.
+    /// Forwards bytes from one node to another. `room`, their share of the first node's buffer, is released
+    /// when the bytes are written.
     pub(crate) fn relay(
         &self,
         (from, to): (NodeId, NodeId),
@@ -100,14 +102,14 @@ impl Nodes {
         }
     }
 
-    /// Returns the name of a node's host. An unknown id, which only a faulty agent sends, is given as its
-    /// number.
+    /// Returns the name of a node's host, or `unknown node N` for an id that no node has, which only a faulty
+    /// agent sends.
     pub(crate) fn host(&self, node: NodeId) -> String {
         let known = self.reached.get(node.index());
         known.map_or_else(|| format!("unknown node {}", node.0), |node| node.host.to_string())
     }
 
-    /// Ends every agent and waits until the channels are closed, so that none outlives rlaunch.
+    /// Ends every agent and waits until the channels are closed, so that no agent outlives rlaunch.
     pub(crate) async fn shutdown(self) {
         self.tell_all(&ToAgent::End { now: true });
         let Nodes { reached, mut sessions, events, .. } = self;
@@ -119,19 +121,20 @@ impl Nodes {
             }
         };
         if deadline::within(CLOSE_TIMEOUT, closed).await.is_none() {
-            // The writing thread waits for all senders of output, which sessions hold.
+            // Sessions that remain are aborted: the thread that writes output waits until their senders are
+            // dropped.
             sessions.iter().for_each(JoinHandle::abort);
         }
     }
 }
 
-/// Error for a job that has lost a node.
+/// Makes the error of a job that has lost a node.
 pub(crate) fn node_lost(host: &str, how: &str) -> Failed {
     let failed = Failed::new(Exit::NODE_LOST, format!("node {host} is lost: {how}"));
     Failed { may_restart: true, ..failed }
 }
 
-/// Warning for a node that could not store the library for its ranks.
+/// Makes the warning about a node that could not store the library for its ranks.
 pub(crate) fn no_library(host: &str, cause: &str) -> String {
     format!("{host}: ranks have no library to link or import: {cause}")
 }

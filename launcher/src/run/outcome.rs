@@ -1,4 +1,4 @@
-//! The outcome of a job: why it ended, as a sentence and an exit code.
+//! Outcome of a job: the reason why it ended, as a sentence and an exit code.
 
 use crate::connect::lost_agent::CleanupOutcome;
 use crate::plan::env::nccl;
@@ -15,23 +15,23 @@ use rlaunch_console::messages::Failed;
 use rlaunch_console::text;
 use std::time::Duration;
 
-/// Why a job was ended before its ranks ended by themselves.
+/// Reason why the launcher ended a job before all its ranks had exited.
 #[derive(Debug)]
 pub(crate) enum Reason {
-    /// A rank failed; [`FirstFailure`] knows which.
+    /// A rank failed. [`FirstFailure`] has its exit.
     Rank,
-    /// With `--serve`, a rank has exited successfully; the line says which.
+    /// With `--serve`, a rank has exited. The line names the rank.
     Served(String),
     User(Signal),
     Timeout(Duration),
     ReaderGone,
-    /// A rank called for it.
+    /// A rank or an agent aborted the job.
     Aborted(Failed),
     /// A node was lost.
     Lost(Failed),
-    /// A rank runs an MPI that rlaunch does not serve.
+    /// A rank runs an MPI library that rlaunch does not serve.
     Singleton(Failed),
-    /// A link went down, with `--abort-on-link-down`.
+    /// An RDMA link went down, with `--abort-on-link-down`.
     Link(Failed),
 }
 
@@ -44,23 +44,25 @@ pub(crate) enum NodeEnd {
     Lost(CleanupOutcome),
 }
 
-/// Facts that the exit code and the message of a job depend on.
+/// Facts from which the exit code and the message of a job follow.
 pub(crate) struct Outcome {
     pub(crate) nodes: Vec<SupervisedNode>,
     pub(crate) first_failure: FirstFailure,
-    /// `None` if every rank ended by itself.
+    /// Reason why the launcher ended the job; `None` if every rank exited by itself.
     pub(crate) reason: Option<Reason>,
-    /// Final reports, indexed by node; `None` if nothing was reported in time.
+    /// Final reports, by node; `None` if nothing was reported in time.
     pub(crate) ends: Vec<Option<NodeEnd>>,
 }
 
 impl Outcome {
-    /// Whether the last output gets only little time to be written, as its user or reader has left.
+    /// Tells whether the last output gets only a short time to be written, because the user ended the job or
+    /// the reader of the output has gone.
     pub(crate) fn is_impatient(&self) -> bool {
         matches!(self.reason, Some(Reason::User(_) | Reason::ReaderGone))
     }
 
-    /// Returns a line to print before the outcome, if a job of services was ended by one of them.
+    /// Returns the line to print before the outcome of a job that was ended because, with `--serve`, a rank
+    /// exited.
     pub(crate) fn closing_line(&self) -> Option<&str> {
         match &self.reason {
             Some(Reason::Served(line)) => Some(line),
@@ -68,7 +70,7 @@ impl Outcome {
         }
     }
 
-    /// Decides the exit code and the message, after `written` was printed.
+    /// Decides the exit code and the message. `written` is the result of writing the ranks' output.
     pub(crate) fn decide(
         self,
         options: &Options,
@@ -108,7 +110,7 @@ impl Outcome {
         Err(failed)
     }
 
-    /// Ranks with their hosts, in the order of ranks.
+    /// Lists the ranks with their hosts, by rank.
     fn ranks(&self) -> Vec<(Rank, String)> {
         let of_node = |node: &SupervisedNode| {
             let ranks = node.ranks.iter().map(|rank| (*rank, node.host.clone()));
@@ -120,7 +122,7 @@ impl Outcome {
     }
 }
 
-/// Reports the first failure, with the last lines that the rank wrote.
+/// Makes the error for the first failure, with the last lines that the rank wrote.
 fn blame(exit: RankExit, others: u32, host: &str, written: &Written) -> Failed {
     let RankExit { rank, pid, status, out_of_memory, .. } = exit;
     let how = match status {
@@ -152,8 +154,8 @@ fn blame(exit: RankExit, others: u32, host: &str, written: &Written) -> Failed {
     failed
 }
 
-/// Hint for a rank 0 that failed as MASTER_PORT was taken: its agent held the port only until the
-/// ranks started, so another process could bind it just before rank 0.
+/// Returns a hint if rank 0 failed because MASTER_PORT was taken. The agent reserves the port only until the
+/// ranks start, so another process can bind it just before rank 0 does.
 fn taken_port(rank: Rank, written: &Written, port: u16, host: &str) -> Option<String> {
     let is_taken = |line: &String| line.contains("ddress already in use");
     let has_failed = rank == Rank(0) && written.tails.lines(rank).iter().any(is_taken);
@@ -165,7 +167,7 @@ fn taken_port(rank: Rank, written: &Written, port: u16, host: &str) -> Option<St
     })
 }
 
-/// Lists what was verified on each node, with equal findings folded: `a, b: nothing left`.
+/// Writes the final reports of nodes, one line for all nodes with equal reports: `a, b: nothing left`.
 fn receipts<'a>(ends: impl Iterator<Item = (&'a str, &'a Option<NodeEnd>)>) -> Vec<String> {
     let mut findings: Vec<(String, Vec<&str>)> = Vec::new();
     for (host, end) in ends {

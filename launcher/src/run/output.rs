@@ -1,14 +1,14 @@
 //! Output of ranks, written to this process's stdout and stderr: every byte, in whole lines, however
 //! many ranks write at once.
 //!
-//! One thread writes, so that a slow terminal holds up nothing else. Agents send only as much as they
-//! have credit for, and get credit back once their output is written: a slow reader slows the ranks
-//! down and does not fill memory.
+//! A separate thread writes, so that a slow terminal delays nothing else. Agents send only as many bytes as
+//! they have credit for, and get credit back once their output is written: a slow reader slows the ranks down
+//! and does not fill memory.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `line_arbiter` | the order of writes, so that lines of different ranks do not mix |
-//! | `sink`, `tags` | stdout and stderr; tags in front of lines |
+//! | `sink`, `tags` | this process's stdout and stderr; tags in front of lines |
 //! | `rank_files` | `--output-dir` |
 //! | `tail` | last lines of each rank, for the report of a failure |
 
@@ -39,35 +39,36 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 
-/// Bytes of output from all nodes together that may be sent and not written. [`MIN_WINDOW`] for each
-/// node takes precedence.
+/// Maximum size, in bytes, of the output that all nodes together have sent and that is not written yet.
+/// [`MIN_WINDOW`] for each node takes precedence.
 const TOTAL_WINDOW: usize = 2 << 20;
-/// Maximum for one node, in bytes: at usual round-trip times, more than any reader reads.
+/// Maximum window of one node, in bytes. At usual round-trip times this does not limit the throughput.
 const MAX_WINDOW: usize = 256 << 10;
-/// Minimum for one node, in bytes. Up to a quarter of the window is withheld until it can be granted
-/// in one piece; a whole frame must fit into the rest.
+/// Minimum window of one node, in bytes. Credit for up to a quarter of the window is withheld until that
+/// quarter can be granted in one message. A frame of maximum size must fit into the other three quarters.
 const MIN_WINDOW: usize = 2 * MAX_OUTPUT;
 
-/// Returns the bytes of output that one of `nodes` nodes may have sent and that are not written.
+/// Returns the window of each of `nodes` nodes: the number of bytes of output that a node may have sent and
+/// that are not written yet.
 pub(crate) fn window(nodes: usize) -> u32 {
     let window = (TOTAL_WINDOW / nodes.max(1)).clamp(MIN_WINDOW, MAX_WINDOW);
     u32::try_from(window).unwrap_or(u32::MAX)
 }
 
-/// A stream of a rank.
+/// Stdout or stderr of a rank.
 pub(crate) type StreamId = (Rank, Stream);
 
-/// Makes the files of `--output-dir` for `ranks` ranks; `None` without the option.
+/// Creates the files of `--output-dir` for `ranks` ranks. Returns `None` without the option.
 pub(crate) fn rank_files(options: &OutputOptions, ranks: u32) -> Result<Option<RankFiles>, Failed> {
     let create = |directory: &PathBuf| RankFiles::create(directory, ranks, options.merge_stderr);
     let files = options.directory.as_ref().map(create).transpose();
     files.map_err(|error| Failed::from_error(Exit::FILES, &error))
 }
 
-/// Work for the thread. The [`Reserved`] bounds items that cost no credit.
+/// Item in the queue of the writing thread. [`Reserved`] limits the number of items that cost no credit.
 enum OutputItem {
     Chunk(Chunk, Option<Reserved>),
-    /// Process id of a rank, before any of its output.
+    /// Process id of a rank, which precedes the rank's output.
     Started(Rank, u32, Option<Reserved>),
 }
 
@@ -76,8 +77,8 @@ enum OutputItem {
 pub(crate) struct OutputSender(Sender<OutputItem>);
 
 impl OutputSender {
-    /// Hands over output of a rank; `stamp` is when the agent read it, in microseconds since 1970.
-    /// Empty data ends the stream.
+    /// Queues output of a rank. `stamp` is the time at which the agent read the data, in microseconds since
+    /// 1970. Empty data ends the stream.
     pub(crate) fn push(
         &self,
         (node, source): (NodeId, StreamId),
@@ -89,7 +90,7 @@ impl OutputSender {
         let _ = self.0.send(OutputItem::Chunk(Chunk { node, source, stamp, data }, room));
     }
 
-    /// Hands over the process id of a rank, before any of its output.
+    /// Queues the process id of a rank. Must be called before any output of the rank is queued.
     pub(crate) fn started(&self, rank: Rank, pid: u32, room: Option<Reserved>) {
         let _ = self.0.send(OutputItem::Started(rank, pid, room));
     }
@@ -98,11 +99,11 @@ impl OutputSender {
 /// Result of writing all output.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
-    /// The last lines that each rank wrote to stderr, or to the one stream for both.
+    /// Last lines that each rank wrote to stderr or, if `merged`, to the only stream.
     pub(crate) tails: Tails,
-    /// Whether ranks wrote both to one stream.
+    /// Whether ranks wrote stdout and stderr to one stream.
     pub(crate) merged: bool,
-    /// Log of NCCL, if it was wanted.
+    /// Networks that NCCL logged; `None` without `--nccl-verify`.
     pub(crate) nccl: Option<Log>,
     /// Output for the job's record, if one is wanted.
     pub(crate) transcript: Option<Transcript>,
@@ -123,26 +124,26 @@ pub(crate) struct OutputConfig {
     pub(crate) files: Option<RankFiles>,
     /// Whether ranks write stderr to the same stream as stdout.
     pub(crate) merged: bool,
-    /// Outboxes, by node, to grant credit by.
+    /// Outboxes through which nodes are granted credit, by node.
     pub(crate) credit: Vec<Outbox>,
     pub(crate) ranks: u32,
-    /// Log that NCCL's lines are added to.
+    /// Parser of NCCL's log; `None` without `--nccl-verify`.
     pub(crate) nccl: Option<Log>,
     pub(crate) transcript: Option<Transcript>,
-    /// Whether stdout of ranks goes to stderr, because this process prints its result to stdout.
+    /// Whether stdout of ranks is written to stderr, because this process prints its result to stdout.
     pub(crate) ranks_to_stderr: bool,
 }
 
-/// Queue of output that no thread writes yet.
+/// Receiving end of the queue of output, before the writing thread is started.
 pub(crate) struct OutputReceiver(Receiver<OutputItem>);
 
-/// Makes the queue from sessions to the thread, which is started later.
+/// Makes the queue from sessions to the writing thread, which is started later.
 pub(crate) fn output_channel() -> (OutputSender, OutputReceiver) {
     let (sender, items) = channel();
     (OutputSender(sender), OutputReceiver(items))
 }
 
-/// Starts the thread that writes what comes through the queue.
+/// Starts the thread that writes the output in the queue.
 pub(crate) fn start(config: OutputConfig, OutputReceiver(items): OutputReceiver) -> OutputWriter {
     let (gone, reader_gone) = oneshot::channel();
     let thread = std::thread::spawn(move || WriterThread::new(config, gone).run(&items));
@@ -150,7 +151,8 @@ pub(crate) fn start(config: OutputConfig, OutputReceiver(items): OutputReceiver)
 }
 
 impl OutputWriter {
-    /// Returns when the reader of stdout or stderr has closed it, only once. Cancel-safe.
+    /// Waits until the reader of stdout or stderr has closed it. Returns once; later calls wait for ever.
+    /// Cancel-safe.
     pub(crate) async fn reader_gone(&mut self) {
         if let Some(gone) = &mut self.reader_gone {
             let closed = gone.await;
@@ -163,7 +165,7 @@ impl OutputWriter {
         std::future::pending::<()>().await;
     }
 
-    /// Waits until all output is written. It returns only once every [`OutputSender`] is dropped.
+    /// Waits until all output is written, which cannot be before every [`OutputSender`] is dropped.
     pub(crate) async fn finish(self) -> Written {
         let joined = tokio::task::spawn_blocking(|| self.thread.join()).await;
         joined.ok().and_then(Result::ok).unwrap_or_default()
@@ -175,7 +177,7 @@ struct WriterThread {
     arbiter: LineArbiter,
     files: Option<RankFiles>,
     tails: Tails,
-    /// Stream that ranks report errors on, whose last lines are kept.
+    /// Stream on which ranks report errors. Its last lines are kept.
     error_stream: Stream,
     nccl: Option<Log>,
     transcript: Option<Transcript>,
@@ -184,7 +186,8 @@ struct WriterThread {
     gone: Option<oneshot::Sender<()>>,
 }
 
-/// Credit that one node gets back, in lumps rather than for every frame.
+/// Credit that one node gets back, in bytes. At least `lump` bytes are granted at a time, rather than the
+/// bytes of every frame.
 struct CreditAccount {
     node: Outbox,
     owed: u32,
@@ -222,7 +225,7 @@ impl WriterThread {
             };
             let last = matches!(item, Err(RecvTimeoutError::Disconnected));
             match item {
-                // An agent must not make the tables by rank larger than the job.
+                // Output of unknown ranks is dropped: a faulty agent must not make the tables by rank grow.
                 Ok(
                     OutputItem::Chunk(Chunk { source: (rank, _), .. }, _)
                     | OutputItem::Started(rank, ..),
@@ -244,7 +247,7 @@ impl WriterThread {
         }
     }
 
-    /// Adds a chunk to the tails and to the files, which do not wait for whole lines.
+    /// Adds a chunk to the last lines and to the files of `--output-dir`, which do not wait for whole lines.
     fn store(&mut self, Chunk { source, data, .. }: &Chunk) {
         if source.1 == self.error_stream {
             self.tails.add(source.0, data);
@@ -280,8 +283,8 @@ impl WriterThread {
             if let Some(transcript) = &mut self.transcript {
                 transcript.add(source, data);
             }
-            // Further output is taken and dropped, so that the ranks can end. With `--output-dir` the
-            // job goes on, as its files still take the output.
+            // Further output is received and dropped, so that the ranks can end. With `--output-dir` the job
+            // goes on, because the files still receive the output.
             if written.is_err()
                 && self.files.is_none()
                 && let Some(gone) = self.gone.take()
@@ -306,7 +309,7 @@ mod tests {
     fn a_frame_goes_whatever_is_still_to_be_paid_back() {
         for nodes in [0, 1, 4, 8, 64, 385, 1000, 65_536] {
             let window = window(nodes) as usize;
-            // Up to a quarter of the window is withheld until more is written.
+            // Credit for up to a quarter of the window is withheld until more is written.
             assert!(window - window / 4 >= MAX_OUTPUT, "{nodes} nodes: {window}");
             assert!(window <= MAX_WINDOW);
         }

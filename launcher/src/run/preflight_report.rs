@@ -1,5 +1,5 @@
-//! Problems and notices of nodes that have prepared: one line for each cause, with all hosts that have
-//! it.
+//! Report of problems that nodes found while they prepared: one line for each problem, with all hosts that
+//! have it.
 
 use crate::hosts::Host;
 use rlaunch_bootstrap::job::{Notice, Problem};
@@ -7,7 +7,7 @@ use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::text;
 
-/// Groups hosts by equal findings, in the order in which findings first occur.
+/// Groups hosts with equal findings, in the order in which the findings first occur.
 pub(crate) fn by_finding<'a, T: PartialEq>(
     found: &[(&'a Host, &'a T)],
 ) -> Vec<(&'a T, Vec<&'a Host>)> {
@@ -21,7 +21,7 @@ pub(crate) fn by_finding<'a, T: PartialEq>(
     groups
 }
 
-/// Makes one error of the problems of all hosts; at least one problem is needed.
+/// Combines the problems of all hosts into one error. There must be at least one problem.
 pub(crate) fn explain(problems: &[(&Host, &Problem)]) -> Failed {
     let groups = by_finding(problems);
     let mut failed = Failed::new(Exit::FILES, "");
@@ -103,7 +103,8 @@ fn describe(problem: &Problem, hosts: &str) -> (Exit, String, Option<String>) {
     }
 }
 
-/// Message and hint for `program`, which runs an MPI `library` that rlaunch does not serve.
+/// Makes the message and the hint about a program that uses an MPI library which rlaunch does not serve.
+/// `needs` is what the library needs to start.
 pub(crate) fn unserved_mpi(program: &str, library: &str, needs: &str) -> (String, String) {
     (
         format!(

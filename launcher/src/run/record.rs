@@ -1,5 +1,5 @@
-//! The record of a job: one JSON file, written when the job is over and readable by its user only.
-//! `rlaunch report` reads it. [`JobRecord`] is its schema.
+//! Record of a job: one JSON file, written when the job is over and readable by its user only. `rlaunch
+//! report` reads the file. [`JobRecord`] is its schema.
 
 pub(crate) mod store;
 mod transcript;
@@ -23,10 +23,10 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime};
 
-/// Version of the schema. New fields may appear without a new version; none changes its meaning.
+/// Version of the schema. New fields may appear without a new version, but no field changes its meaning.
 const VERSION: u32 = 1;
 
-/// A job that is over.
+/// Record of a job that is over.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct JobRecord {
     pub(crate) v: u32,
@@ -39,11 +39,11 @@ pub(crate) struct JobRecord {
     /// Command line of rlaunch; values of options and variables whose names suggest a secret are
     /// replaced.
     pub(crate) argv: Vec<String>,
-    /// The part of `argv` that ranks ran.
+    /// Words of `argv` that are the ranks' programs, with `:` between programs.
     pub(crate) program: Vec<String>,
     /// Hosts that got ranks, in the order of nodes.
     pub(crate) hosts: Vec<HostRanks>,
-    /// Indexed by rank; empty if no rank was started.
+    /// Placement of ranks, by rank; empty if no rank was started.
     pub(crate) placement: Vec<RankPlace>,
     /// Variables of ranks, as `--show env` prints them.
     pub(crate) environment: Vec<RankVariable>,
@@ -51,32 +51,31 @@ pub(crate) struct JobRecord {
     pub(crate) end: RecordedEnd,
 }
 
-/// A host and its ranks.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct HostRanks {
     pub(crate) host: String,
     pub(crate) ranks: Vec<u32>,
 }
 
-/// Where a rank ran.
+/// Placement of a rank.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct RankPlace {
     pub(crate) rank: u32,
     pub(crate) host: String,
-    /// List of processors, `0-3,8`; `None` if the rank was not bound.
+    /// List of CPUs to which the rank was bound, as in `0-3,8`; `None` if it was not bound.
     pub(crate) cpus: Option<String>,
     pub(crate) numa_node: Option<u32>,
-    /// PCI address.
+    /// PCI address of the rank's GPU.
     pub(crate) gpu: Option<String>,
-    /// The nearest NICs and their distance, `mlx5_0,mlx5_1 PIX`.
+    /// Nearest NICs and their distance in the terms of `nvidia-smi topo -m`, as in `mlx5_0,mlx5_1 PIX`.
     pub(crate) nics: String,
     pub(crate) why: String,
 }
 
-/// A variable that ranks were given, and why.
+/// Variable that was set for ranks, and the reason.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct RankVariable {
-    /// `NAME=VALUE`, or `NAME+=:VALUE` for what is appended.
+    /// `NAME=VALUE`, or `NAME+=:VALUE` for a value that was appended.
     pub(crate) variable: String,
     pub(crate) why: String,
     pub(crate) ranks: Vec<u32>,
@@ -86,7 +85,7 @@ pub(crate) struct RankVariable {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct RecordedEnd {
     pub(crate) exit_code: u8,
-    /// Whether the code is a rank's own: `rank` or `launcher`.
+    /// Origin of the exit code: `rank` or `launcher`.
     pub(crate) spoke: String,
     pub(crate) message: String,
 }
@@ -129,20 +128,20 @@ impl Recorder {
         }
     }
 
-    /// Adds the hosts of the ranks.
+    /// Adds the mapping of ranks to hosts.
     pub(crate) fn mapped(&self, map: &RankMap) {
-        // A second call would change nothing.
+        // An error would mean a second call, which a job does not make.
         let _ = self.map.set(map.clone());
     }
 
-    /// Adds what ranks are started with; `setups` and `libraries` are by node.
+    /// Adds the configuration with which ranks are started. `setups` and `libraries` are indexed by node.
     pub(crate) fn starting(
         &self,
         table: RankTable,
         setups: Vec<Vec<RankConfig>>,
         libraries: Vec<Option<PathBuf>>,
     ) {
-        // A second call would change nothing.
+        // An error would mean a second call, which a job does not make.
         let _ = self.start.set(RankStart { table, setups, libraries });
     }
 
@@ -155,8 +154,9 @@ impl Recorder {
         self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the record of a job that has ended, and moves the output into it. Returns `None` if the
-    /// ranks did not fit the hosts. Hosts have no ranks if the job ended before their GPUs were counted.
+    /// Makes the record of a job that has ended, and moves the output into it. Returns `None` if ranks could
+    /// not be mapped to hosts. In the record of a job that ended before its hosts' GPUs were counted, hosts
+    /// have no ranks.
     pub(crate) fn finish(&self, job: &JobSpec, ended: &Result<Exit, Failed>) -> Option<JobRecord> {
         let map = match self.map.get() {
             Some(map) => map.clone(),
@@ -192,20 +192,20 @@ impl Recorder {
 }
 
 impl JobRecord {
-    /// Number of ranks.
+    /// Returns the number of ranks of the job.
     pub(crate) fn ranks(&self) -> u32 {
         let ranks: usize = self.hosts.iter().map(|host| host.ranks.len()).sum();
         u32::try_from(ranks).unwrap_or(u32::MAX)
     }
 }
 
-/// Words of all programs, with `:` between them.
+/// Returns the words of all programs, with `:` between programs.
 fn program(job: &JobSpec) -> Vec<OsString> {
     let programs: Vec<&[OsString]> = job.apps.iter().map(|app| &app.argv[..]).collect();
     programs.join(&OsString::from(":"))
 }
 
-/// Groups rows by variable and reason, with all ranks that were given both.
+/// Groups rows with equal variable and reason, and lists the ranks of each group.
 fn group_by_rank(rows: &[VariableRow<'_>]) -> Vec<RankVariable> {
     let mut variables: Vec<RankVariable> = Vec::new();
     let mut known = HashMap::new();

@@ -1,11 +1,11 @@
-//! The rendezvous: agents join a tree, the mesh is proved, and the rank table goes to every node.
+//! The rendezvous: agents join a tree, the mesh is proved, and every node receives the rank table.
 //!
 //! ```text
 //! every node is sent its parent ─▶ each reports its edge ─▶ RDMA paths are proved
 //!     ─▶ the root is sent the rank table ─▶ the root reports that every node has it
 //! ```
 //!
-//! Two neighbours that cannot connect to each other have their messages relayed by the launcher, from
+//! If two neighbours in the tree cannot connect to each other, the launcher relays their messages, from
 //! here on to the end of the job.
 
 use crate::hosts::addresses;
@@ -45,25 +45,25 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Edges that are described one by one; the others are counted.
+/// Maximum number of edges of the tree that are described one by one; the rest are only counted.
 const MAX_LINES: usize = 8;
 
 /// Result of the rendezvous.
 pub(crate) struct Joined {
     pub(crate) relay: Relay,
-    /// MASTER_ADDR and MASTER_PORT: where rank 0 will listen.
+    /// MASTER_ADDR and MASTER_PORT, at which rank 0 will listen.
     pub(crate) master: (IpAddr, u16),
-    /// Port of each node's proxy of Horovod's store; empty if that is not served.
+    /// Port at which each node's agent serves Horovod's store, by node; empty if there is no store.
     pub(crate) horovod: Vec<u16>,
     pub(crate) table: RankTable,
     pub(crate) mesh: Mesh,
-    /// By node and local rank.
+    /// Configuration of ranks, by node and local rank.
     pub(crate) setups: Vec<Vec<RankConfig>>,
     /// Directory of the library for ranks, by node.
     pub(crate) libraries: Vec<Option<PathBuf>>,
 }
 
-/// Decides which messages between neighbours in the tree the launcher relays.
+/// State of the tree by which the launcher decides which messages it relays between neighbours.
 pub(crate) struct Relay {
     server: Coordinator,
     since: Instant,
@@ -78,15 +78,16 @@ impl Relay {
         Time(u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Whether bytes of `from` may be passed on to `to`: only if the two are neighbours.
+    /// Tells whether bytes from node `from` may be relayed to node `to`: only if the two are neighbours in
+    /// the tree.
     pub(crate) fn may_carry(&mut self, from: NodeId, to: NodeId) -> bool {
         let handled = self.server.handle(CoordinatorInput::Relay { from, to });
         while self.server.poll_output().is_some() {}
         handled.inspect_err(|violation| tracing::error!("{violation}")).is_ok()
     }
 
-    /// Takes note that an edge broke while the job runs. Returns its ends, parent first, unless the
-    /// edge was relayed already.
+    /// Records that the edge between `node` and `peer` broke while the job runs. Returns its ends, parent
+    /// first, or `None` if the edge was relayed already.
     pub(crate) fn broke(&mut self, node: NodeId, peer: NodeId) -> Option<(NodeId, NodeId)> {
         if let Err(violation) = self.server.handle(CoordinatorInput::Broke { node, peer }) {
             tracing::error!("{violation}");
@@ -102,7 +103,7 @@ impl Relay {
 }
 
 impl Nodes {
-    /// Has every node join the tree, proves the mesh, and distributes the rank table.
+    /// Waits until every node has joined the tree, has the mesh proved, and distributes the rank table.
     pub(crate) async fn join(
         &mut self,
         job: &JobSpec,
@@ -162,7 +163,7 @@ impl Nodes {
         }
     }
 
-    /// Prints a line for each edge that is relayed or does not use the preferred addresses.
+    /// Prints a line for each edge of the tree that is relayed or does not use the preferred addresses.
     fn print_odd_edges(&self, shape: TreeShape, edges: &BTreeMap<NodeId, EdgeReport>) {
         let mut lines = Vec::new();
         for (&child, edge) in edges {
@@ -182,7 +183,8 @@ impl Nodes {
     }
 }
 
-/// Facts about the nodes that ranks are planned from, all known once every node has joined.
+/// Facts about job and nodes from which the configuration of ranks is computed. They are complete once every
+/// node has joined the tree.
 struct PlanInputs<'a> {
     job: &'a JobSpec,
     map: &'a RankMap,
@@ -196,7 +198,7 @@ impl<'a> PlanInputs<'a> {
         Fabric::of(self.map, &self.prepared.inventories, plan, &self.job.options)
     }
 
-    /// Derives the rank table and each rank's setup from a choice of NICs.
+    /// Computes the rank table and the configuration of each rank from a choice of NICs.
     fn rank_plan(&self, plan: &Plan) -> Result<RankPlan, Failed> {
         let PlanInputs { job, map, prepared, addresses, facts } = *self;
         let inventories = &prepared.inventories;
@@ -212,28 +214,28 @@ impl<'a> PlanInputs<'a> {
     }
 }
 
-/// Everything that ranks are started with and that depends on the choice of NICs.
+/// Rank table and configuration of ranks, which depend on the choice of NICs.
 pub(crate) struct RankPlan {
     pub(crate) table: RankTable,
-    /// By node and local rank.
+    /// Configuration of ranks, by node and local rank.
     pub(crate) setups: Vec<Vec<RankConfig>>,
-    /// Port of each node's proxy of Horovod's store; empty if that is not served.
+    /// Port at which each node's agent serves Horovod's store, by node; empty if there is no store.
     pub(crate) horovod: Vec<u16>,
 }
 
-/// Answers of the nodes in one round of proofs.
+/// Results that nodes have reported for one round of proofs.
 type ProofAnswers = BTreeMap<NodeId, (Vec<PathOutcome>, RoundCost)>;
 
-/// State of the rendezvous, advanced by what nodes report.
+/// State of the rendezvous, which changes with the reports of nodes.
 pub(crate) struct JoinState {
     relay: Relay,
-    /// Reported edges to the parent, by child.
+    /// Report of each child about the edge to its parent, by child.
     edges: BTreeMap<NodeId, EdgeReport>,
     progress: Progress,
     table_everywhere: bool,
     /// `None` if the job has no mesh to prove.
     prover: Option<ProverUpload>,
-    /// Number of the current round of proofs, and its answers.
+    /// Number of the current round of proofs, and the results reported for it.
     answers: (u32, ProofAnswers),
 }
 
@@ -249,7 +251,8 @@ impl JoinState {
         }
     }
 
-    /// Handles events until `done`; fails at the deadline of the current phase.
+    /// Handles events until `done` returns true. Returns an error if a node is lost or if the time limit of
+    /// the current phase expires.
     async fn until(
         &mut self,
         nodes: &mut Nodes,
@@ -264,7 +267,8 @@ impl JoinState {
         }
     }
 
-    /// Handles events until `done` or the deadline; returns whether it is done.
+    /// Handles events until `done` returns true or the deadline expires. Returns false if the deadline
+    /// expired.
     async fn until_at(
         &mut self,
         nodes: &mut Nodes,
@@ -281,7 +285,8 @@ impl JoinState {
         Ok(true)
     }
 
-    /// Has the nodes prove the paths that `plan` wants, if there are any.
+    /// Has the nodes prove the paths between the ports of `plan`, if the job has a mesh to prove. Returns the
+    /// results and the configuration of ranks that follows from them.
     async fn prove(
         &mut self,
         nodes: &mut Nodes,
@@ -296,8 +301,8 @@ impl JoinState {
         prove(nodes, self, &inputs.job.options.mesh, plan, rank_plan).await
     }
 
-    /// Collects the answers of all nodes in a round. Nodes that do not answer until the deadline are
-    /// missing from the result.
+    /// Collects the results of all nodes for a round of proofs. Nodes that do not report before the deadline
+    /// are missing from the result.
     pub(crate) async fn proved(
         &mut self,
         nodes: &mut Nodes,
@@ -310,7 +315,7 @@ impl JoinState {
         Ok(std::mem::take(&mut self.answers.1))
     }
 
-    /// Sends the table to the root, and waits until every node has it.
+    /// Sends the rank table to the root of the tree, and waits until every node has it.
     async fn distribute(&mut self, nodes: &mut Nodes, table: &RankTable) -> Result<(), Failed> {
         let text = serde_json::to_vec(table)
             .map_err(|error| Failed::new(Exit::BUG, format!("cannot write the table: {error}")))?;
@@ -361,7 +366,7 @@ impl JoinState {
                 return Ok(());
             }
             FromAgent::RoundDone { round, outcomes, cost } => {
-                // An answer to an earlier round came after its deadline.
+                // A result of an earlier round, which came after the deadline of that round, is dropped.
                 if round == self.answers.0 {
                     self.answers.1.insert(node, (outcomes, cost));
                 }
@@ -395,7 +400,7 @@ impl JoinState {
     }
 }
 
-/// Returns the address of each node by which others reach it, by node.
+/// Returns the addresses by which nodes reach each other, by node.
 fn addresses(
     shape: TreeShape,
     edges: &BTreeMap<NodeId, EdgeReport>,
@@ -403,7 +408,7 @@ fn addresses(
 ) -> Vec<IpAddr> {
     let known = |node: NodeId| {
         let own = edges.get(&node).and_then(|report| report.edge).map(|(local, _)| local.ip());
-        // The root has no parent, so it goes by the address that most of its children connected to.
+        // The root has no parent, so its address is the one to which most of its children connected.
         let dialled = || {
             let mut counts: Vec<(IpAddr, u32)> = Vec::new();
             for child in shape.children(node) {
@@ -413,7 +418,7 @@ fn addresses(
                     None => counts.push((remote.ip(), 1)),
                 }
             }
-            // `max_by_key` takes the last of equals; reversed, that is the first one.
+            // `max_by_key` returns the last of equal elements; `rev` makes that the first.
             counts.into_iter().rev().max_by_key(|(_, count)| *count).map(|(address, _)| address)
         };
         let candidate = prepared.candidates[node.index()].first().map(|c| c.address);
@@ -426,7 +431,8 @@ fn addresses(
     (0..shape.nodes()).map(NodeId).map(known).collect()
 }
 
-/// Describes an edge that is relayed or does not use the preferred addresses: a line and a hint.
+/// Describes an edge that is relayed or does not use the preferred addresses, as a line and a hint. Returns
+/// `None` for any other edge.
 fn describe(child: &str, parent: &str, report: &EdgeReport) -> Option<(String, Option<String>)> {
     if let Some((local, remote)) = report.edge {
         let EdgeAttempt { outcome, remote: tried, .. } = report.failed.first()?;
@@ -447,7 +453,7 @@ fn describe(child: &str, parent: &str, report: &EdgeReport) -> Option<(String, O
     Some((format!("{failure}: their messages go through this machine"), Some(hint)))
 }
 
-/// `b cannot reach a at 10.1.0.1:21007 (no answer)`
+/// Describes a failed attempt to connect, as in `b cannot reach a at 10.1.0.1:21007 (no answer)`.
 fn failed_attempt(child: &str, parent: &str, remote: SocketAddr, outcome: &EdgeFailure) -> String {
     match outcome {
         EdgeFailure::NoReturnPath(listener) => {
@@ -457,7 +463,8 @@ fn failed_attempt(child: &str, parent: &str, remote: SocketAddr, outcome: &EdgeF
     }
 }
 
-/// Hint with a firewall rule that lets `peer`, at address `from`, connect to `at` on host `on`.
+/// Returns a hint with a firewall rule that lets host `peer`, at address `from`, connect to address `at` of
+/// host `on`.
 fn let_in(on: &str, at: SocketAddr, peer: &str, from: IpAddr) -> String {
     let family = if from.is_ipv4() { "ip" } else { "ip6" };
     let port = at.port();
@@ -468,7 +475,7 @@ fn let_in(on: &str, at: SocketAddr, peer: &str, from: IpAddr) -> String {
 }
 
 impl JobSpec {
-    /// TreeShape of the tree over `nodes` nodes.
+    /// Returns the shape of the tree for this number of nodes, with the value of `--radix` if given.
     pub(crate) fn shape(&self, nodes: usize) -> TreeShape {
         let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
         self.radix.map_or_else(|| TreeShape::for_nodes(nodes), |radix| TreeShape::new(nodes, radix))

@@ -1,5 +1,5 @@
-//! `--max-restarts`: after a failed rank or a lost node, the whole job starts again. Each restart is a
-//! job of its own, with the same command line.
+//! `--max-restarts`: after a failed rank or a lost node, the whole job starts again. Each restart is a job of
+//! its own, with a new id and the same command line.
 
 use crate::job::options::Restarts;
 use crate::job::{JobSpec, NoRandom, random};
@@ -15,16 +15,17 @@ use rlaunch_bootstrap::security::handshake::Secret;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 
-/// Ids that are tried to find one with distant ports; about every second id has them.
+/// Maximum number of ids that are tried to find one with distant ports. About half of all ids have distant
+/// ports.
 const MAX_IDS: usize = 64;
 
-/// Runs a job, and restarts it while it fails in a way that a restart may survive. A restart begins
-/// once nothing of the job before it is left. Returns the outcome of the last one.
+/// Runs a job, and restarts it after failures that may not recur. A restart begins once the attempt before it
+/// was shut down. Returns the outcome of the last attempt.
 pub(crate) async fn run_with_restarts(job: JobSpec, signals: &mut Signals) -> Result<Exit, Failed> {
     let mut job = JobRun::first(job)?;
     loop {
         let (ended, _record) = run_attempt(&job, signals).await;
-        // A user who ends a job that is already failing does not want it restarted.
+        // If the user has asked to end a job that is already failing, the job is not restarted.
         let mut failed = match ended {
             Err(failed) if failed.may_restart && !signals.end_was_requested() => failed,
             ended => return ended,
@@ -70,9 +71,9 @@ fn restarted(job: JobSpec, restarts: Restarts) -> Result<JobSpec, NoRandom> {
     })
 }
 
-/// Makes a new id. Agents begin their search for free ports at a place that depends on the id; the new
-/// one is far from the former as far as the range allows, so that a process of the former job that
-/// still connects to its MASTER_PORT does not reach the new one.
+/// Makes the id of a restart. Agents begin their search for free ports at an offset in the range that depends
+/// on the id. The offset of the new id is, if the range allows it, far from that of the former id. So a
+/// leftover of the former job that still connects to its MASTER_PORT does not reach the new job.
 fn another_id(former: JobId, range: PortRange) -> JobId {
     let count = range.count();
     let steps = |id: JobId| (range.start_offset(id) + count - range.start_offset(former)) % count;

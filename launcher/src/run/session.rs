@@ -1,9 +1,9 @@
-//! Session with one agent: takes its frames apart, writes commands and beats, and notices when the
-//! agent falls silent or its channel ends.
+//! Session with one agent. It decodes the agent's frames, writes commands and beats, and notices when nothing
+//! more is received from the agent or its channel ends.
 //!
-//! A session reports [`NodeEvent`]s until its channel ends. If that is not after
-//! [`FromAgent::Done`], it reports [`NodeEventKind::Lost`], tries to end what the agent left over a
-//! second channel, and reports the result as [`NodeEventKind::CleanedUp`].
+//! A session reports [`NodeEvent`]s until its channel ends. If the channel ends before [`FromAgent::Done`],
+//! the session reports [`NodeEventKind::Lost`], tries over a second channel to end what is left of the job on
+//! the host, and reports the result as [`NodeEventKind::CleanedUp`].
 
 use crate::connect::agent::hello::StartedAgent;
 use crate::connect::channel::{AgentReader, AgentWriter, Incoming};
@@ -24,20 +24,20 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{MissedTickBehavior, interval_at};
 
-/// Bytes of an agent's stderr that are quoted when its channel ends.
+/// Maximum number of bytes of an agent's stderr that are quoted when its channel ends.
 const STDERR_TAIL: usize = 2 << 10;
 
-/// Bytes of one agent's frames that may wait to be handled: enough for the largest frame. At this limit
-/// nothing more is read from the agent.
+/// Maximum size, in bytes, of one agent's frames that wait to be handled. It is enough for the largest frame.
+/// At this limit nothing more is read from the agent.
 const UNHANDLED: usize = MAX_FRAME;
 
-/// Something that happened on a node.
+/// Event that a session reports about its node.
 #[derive(Debug)]
 pub(crate) struct NodeEvent {
     pub(crate) node: NodeId,
     pub(crate) kind: NodeEventKind,
-    /// Share of [`UNHANDLED`] that is released once the event is handled. Events of
-    /// the session itself have none.
+    /// Share of [`UNHANDLED`] that the event's frame occupies until the event is handled. Events that the
+    /// session makes itself have none.
     pub(crate) room: Option<Reserved>,
 }
 
@@ -46,26 +46,26 @@ pub(crate) enum NodeEventKind {
     Message(FromAgent),
     /// The channel ended without a [`FromAgent::Done`].
     Lost(String),
-    /// Follows [`NodeEventKind::Lost`]: result of ending what the agent left.
+    /// Result of ending what is left of the job on the host. Follows [`NodeEventKind::Lost`].
     CleanedUp(CleanupOutcome),
 }
 
-/// Everything that a session needs besides its channel.
+/// Parts of a session that are made before its channel exists.
 pub(crate) struct SessionSlot {
     pub(crate) node: NodeId,
     pub(crate) commands: OutboxReceiver,
     pub(crate) events: mpsc::UnboundedSender<NodeEvent>,
     pub(crate) output: OutputSender,
     pub(crate) stdin: StdinFeed,
-    /// Time without a frame after which the agent is lost.
+    /// Node timeout: an agent from which nothing was received for so long is lost.
     pub(crate) silence: Duration,
-    /// Grace period of the ranks.
+    /// Time between SIGTERM and SIGKILL when ranks are ended.
     pub(crate) kill_after: Duration,
-    /// Dropped when the channel is closed.
+    /// Sender that is dropped when the session ends, by which the receiver notices the end of all sessions.
     pub(crate) open: mpsc::Sender<()>,
 }
 
-/// Serves an agent that has said hello, until its channel ends; then closes its route.
+/// Serves an agent that has started, until its channel ends. Then closes the connection to the agent's host.
 pub(crate) async fn serve(
     greeted: StartedAgent,
     route: Option<HostConnection>,
@@ -101,11 +101,13 @@ pub(crate) async fn serve(
     }
     writer.abort();
     if !session.done {
-        // A silent agent may hang on a host that still answers, so the clean-up is tried then as well.
+        // If nothing is received from an agent, it may hang although its host still answers. So the clean-up
+        // is tried in this case too.
         let (grace, is_silent) = (slot.kill_after, session.silent);
         let lost_agent =
             LostAgent { route: route.as_ref(), agent: &agent, job, processes, grace, is_silent };
-        // An error means that the outbox is gone: nothing will hurry the clean-up.
+        // An error means that the outbox is gone, so that nothing will shorten the grace period of the
+        // clean-up.
         let at_once = async { drop(at_once.wait_for(|now| *now).await) };
         session.report(NodeEventKind::CleanedUp(lost_agent.clean_up(at_once).await), None);
     }
@@ -115,7 +117,7 @@ pub(crate) async fn serve(
     reader.reap().await;
 }
 
-/// Frames that an agent of this build never sends.
+/// Frame that an agent of the same build never sends.
 #[derive(Debug, thiserror::Error)]
 enum ProtocolViolation {
     #[error(transparent)]
@@ -132,7 +134,7 @@ struct Session {
     events: mpsc::UnboundedSender<NodeEvent>,
     output: OutputSender,
     credit: Credit,
-    /// What is left of [`UNHANDLED`].
+    /// Bytes of [`UNHANDLED`] that are free.
     room: Arc<Semaphore>,
     unread: Arc<UnreadCommands>,
     stdin: StdinFeed,
@@ -143,7 +145,7 @@ struct Session {
 }
 
 impl Session {
-    /// Reads until the channel ends or is given up; returns why.
+    /// Reads until the channel ends or the agent is given up. Returns the reason.
     async fn read(&mut self, reader: &mut AgentReader) -> String {
         loop {
             if let Err(error) = self.take_frames().await {
@@ -171,7 +173,7 @@ impl Session {
         }
     }
 
-    /// Takes all frames that have arrived; waits while [`UNHANDLED`] is used up.
+    /// Handles all frames that have arrived. Waits while [`UNHANDLED`] is used up.
     async fn take_frames(&mut self) -> Result<(), ProtocolViolation> {
         while let Some((message, length)) = self.frames.next_sized()? {
             match message {
@@ -179,7 +181,8 @@ impl Session {
                     return Err(ProtocolViolation::Overdrawn(data.len()));
                 }
                 FromAgent::Output { rank, stream, stamp, data } => {
-                    // The end of a stream costs no credit, so room alone bounds how many can wait.
+                    // The end of a stream costs no credit, so only [`UNHANDLED`] limits the number of waiting
+                    // ends.
                     let room = if data.is_empty() { self.room_for(length).await } else { None };
                     self.output.push((self.node, (rank, stream)), stamp, data, room);
                 }
@@ -200,8 +203,8 @@ impl Session {
         Ok(())
     }
 
-    /// Waits for room for a frame of `length` bytes. The agent does not count as silent meanwhile,
-    /// since nothing is read from it.
+    /// Waits until a frame of `length` bytes fits into [`UNHANDLED`], and reserves its share. The node
+    /// timeout does not run meanwhile, since nothing is read from the agent.
     async fn room_for(&mut self, length: usize) -> Option<Reserved> {
         // A decoded frame takes at least the size of its event.
         let cost = (length + size_of::<NodeEvent>()).min(UNHANDLED);
@@ -223,13 +226,13 @@ impl Session {
     }
 
     fn report(&self, kind: NodeEventKind, room: Option<Reserved>) {
-        // The receiver is gone once the outcome is decided.
+        // An error means that the receiver is gone, because the outcome of the job is decided.
         let _ = self.events.send(NodeEvent { node: self.node, kind, room });
     }
 }
 
-/// Writes commands as they come and a beat at every interval; ends the channel's input when the last
-/// outbox is dropped.
+/// Writes commands when they come, and a beat at every interval of [`BEAT`]. Ends the channel's input when
+/// the last outbox is dropped.
 async fn write_commands(mut writer: AgentWriter, mut commands: OutboxReceiver) {
     let beat = control::encode(&ToAgent::Beat).map(Bytes::from).unwrap_or_default();
     let mut ticks = interval_at(tokio::time::Instant::now() + BEAT, BEAT);

@@ -1,4 +1,5 @@
-//! `--show`: the decisions of the launcher, for people or for programs. The job goes on afterwards.
+//! `--show`: the decisions of the launcher, as text for people or as JSON for programs. The job goes on
+//! afterwards.
 
 use crate::connect::agent::library::SHARED;
 use crate::hosts::Host;
@@ -24,8 +25,8 @@ use std::ffi::OsStr;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-/// Prints what `--show` or `--dry-run` asks for to stdout, before any rank writes there. Waits for a
-/// slow reader. Cancel-safe.
+/// Prints to stdout what `--show` or `--dry-run` asks for, before ranks write to stdout. Waits until a slow
+/// reader has taken all of it. Cancel-safe.
 pub(crate) async fn print(job: &JobSpec, map: &RankMap, joined: &Joined) {
     let text = match job.dry_run {
         Some(_) => dry_run::text(job, map, joined),
@@ -64,7 +65,7 @@ fn json<T: Serialize>(value: &T) -> String {
     }
 }
 
-/// Ranks in their order, with their hosts and setups.
+/// Lists the ranks in order, with their hosts and configurations.
 fn ranks<'a>(
     map: &'a RankMap,
     setups: &'a [Vec<RankConfig>],
@@ -77,7 +78,7 @@ fn ranks<'a>(
     ranks.into_iter()
 }
 
-/// Table of the placement: hosts, processors and the nearest devices, as far as they are known.
+/// Writes the placement as a table: hosts, CPUs and the nearest devices, as far as they are known.
 pub(crate) fn placement(map: &RankMap, setups: &[Vec<RankConfig>], table: &RankTable) -> String {
     let mut rows = vec![columns::row(["rank", "host", "cpus", "numa", "gpu", "nics", "why"])];
     rows.extend(rank_places(map, setups, table).into_iter().map(|place| {
@@ -94,7 +95,7 @@ pub(crate) fn placement(map: &RankMap, setups: &[Vec<RankConfig>], table: &RankT
     columns::lay_out(&rows)
 }
 
-/// Returns the placement by rank.
+/// Returns the placement of each rank, by rank.
 pub(crate) fn rank_places(
     map: &RankMap,
     setups: &[Vec<RankConfig>],
@@ -112,8 +113,8 @@ pub(crate) fn rank_places(
     ranks(map, setups).map(place).collect()
 }
 
-/// The rank's nearest NICs and their distance, in the terms of `nvidia-smi topo -m`:
-/// `mlx5_0,mlx5_1 PIX`.
+/// Writes a rank's nearest NICs and their distance, as in `mlx5_0,mlx5_1 PIX`. The distance is in the terms
+/// of `nvidia-smi topo -m`.
 fn nearest_nics(table: &RankTable, rank: Rank) -> String {
     let Some(row) = table.ranks().get(rank.index()) else { return String::new() };
     let Some(first) = row.nics.first() else { return String::new() };
@@ -125,17 +126,17 @@ fn nearest_nics(table: &RankTable, rank: Rank) -> String {
     let mut names: Vec<&str> = nearest.filter_map(name).collect();
     names.dedup();
     let names = names.join(",");
-    // A rank without a GPU or a NUMA node has no distance to anything.
+    // The distance is unknown if the rank has neither a GPU nor a NUMA node.
     let is_somewhere = row.gpu.is_some() || row.numa_node.is_some();
     if is_somewhere { format!("{names} {}", first.distance) } else { names }
 }
 
-/// A variable of a rank: rank, host, `NAME=VALUE`, why.
+/// Variable of a rank: rank, host, `NAME=VALUE`, reason.
 pub(crate) type VariableRow<'a> = (u32, &'a Host, String, String);
 
-/// Lists the variables that rlaunch sets for each rank, and why. A value of the launching shell or of
-/// `-x` takes precedence and is marked as the user's. Variables that a host sets itself are not known
-/// here. Values that look like secrets are replaced.
+/// Lists the variables that rlaunch sets for each rank, with the reasons. A value from the shell in which
+/// rlaunch was started, or from `-x`, takes precedence and is marked as the user's. Variables that a host
+/// sets itself are not known here. Values that look like secrets are replaced.
 pub(crate) fn variables<'a>(
     job: &JobSpec,
     map: &'a RankMap,
@@ -177,7 +178,7 @@ pub(crate) fn variables<'a>(
     rows
 }
 
-/// Reason for a variable that comes from the launching shell or from `-x`.
+/// Returns the reason for a variable that comes from the shell in which rlaunch was started, or from `-x`.
 fn user_reason(var: &EnvVar) -> &'static str {
     match var.rule {
         EnvRule::Default => "(yours) where the host sets none",
@@ -185,7 +186,8 @@ fn user_reason(var: &EnvVar) -> &'static str {
     }
 }
 
-/// Variables by which a rank finds its library; `given` is the user's own value of the first.
+/// Lists the variables by which a rank finds its library, with the reasons. `given` is the user's own value
+/// of RLAUNCH_LIB.
 fn library(path: &Path, given: Option<&EnvVar>) -> [[String; 2]; 3] {
     let (path, python) = (path.display(), path.join(PYTHON));
     let own = match given {
@@ -206,7 +208,7 @@ fn library(path: &Path, given: Option<&EnvVar>) -> [[String; 2]; 3] {
     ]
 }
 
-/// Whether a variable configures a library for which rlaunch sets variables as well.
+/// Tells whether a variable configures a library for which rlaunch sets variables too.
 fn configures_library(name: &OsStr) -> bool {
     const PREFIXES: &[&str] = &["NCCL_", "UCX_", "GLOO_", "HOROVOD_", "TP_SOCKET_", "OMP_NUM_"];
     PREFIXES.iter().any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes()))

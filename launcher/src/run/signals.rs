@@ -1,4 +1,4 @@
-//! Signals of the user, as events.
+//! Signals that rlaunch receives, as requests of the user.
 
 use nix::sys::signal::Signal;
 use rlaunch_console::exit::Exit;
@@ -6,19 +6,19 @@ use rlaunch_console::messages::Failed;
 use std::io;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
-/// Request that a signal to rlaunch stands for.
+/// Request that the user makes by a signal to rlaunch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UserSignal {
-    /// End the job; a second one ends it without the grace period.
+    /// End the job. A second request ends it without the grace period.
     End(Signal),
     /// Pass the signal on to every rank.
     Forward(Signal),
-    /// Stop until SIGCONT, as Ctrl-Z does.
+    /// Suspend the job and this process until SIGCONT.
     Suspend,
 }
 
-/// Streams of all signals that rlaunch handles. Install them before the first host is reached, so
-/// that none is missed.
+/// Streams of all signals that rlaunch handles. Install them before the first connection to a host, so that
+/// no signal is missed.
 pub(crate) struct Signals {
     interrupt: Stream,
     terminate: Stream,
@@ -28,7 +28,7 @@ pub(crate) struct Signals {
     window: Stream,
     go_on: Stream,
     stop: Stream,
-    /// Whether [`Signals::next`] has returned an [`UserSignal::End`].
+    /// Whether [`Signals::next`] has returned a [`UserSignal::End`].
     end_requested: bool,
 }
 
@@ -68,13 +68,13 @@ impl Signals {
         signal
     }
 
-    /// Whether the user has ever asked for an end.
+    /// Tells whether the user has asked to end the job.
     pub(crate) fn end_was_requested(&self) -> bool {
         self.end_requested
     }
 
-    /// Waits until the user asks for an end, and returns the signal. Other signals have their default
-    /// effect or none.
+    /// Waits until the user asks to end the job, and returns the signal. Meanwhile, Ctrl-Z stops this process
+    /// and other signals are ignored.
     pub(crate) async fn end(&mut self) -> Signal {
         loop {
             match self.next().await {
@@ -86,8 +86,8 @@ impl Signals {
     }
 }
 
-/// Stops this process as the terminal's Ctrl-Z would have; returns when it is continued.
+/// Stops this process, as Ctrl-Z does by default. Returns when the process is continued.
 pub(crate) fn stop_process() {
-    // If the process may not be stopped, it simply goes on.
+    // A process that may not be stopped goes on.
     let _ = nix::sys::signal::raise(Signal::SIGSTOP);
 }

@@ -1,8 +1,9 @@
 //! Standard input, from this process to the ranks that read it: every byte, in order, and no faster
 //! than the slowest rank reads.
 //!
-//! A thread reads, as reads of files and terminals block. It reads only as much as every node that still
-//! reads has room for, so nothing piles up, and its frames go to nodes after all other commands.
+//! A thread reads, because reads of files and terminals block. It reads only while every node with reading
+//! ranks has buffer space for a whole frame, so no data piles up in this process. Frames of standard input
+//! are sent to nodes after all other commands.
 
 use crate::connect::outbox::Outbox;
 use crate::job::stdin::Stdin;
@@ -25,28 +26,29 @@ use std::time::Duration;
 /// announces that.
 const FOREGROUND_CHECK: Duration = Duration::from_millis(250);
 
-/// Handle by which sessions report the room that nodes have; clones share it. Reports before
-/// [`StdinFeed::open`] are dropped.
+/// Handle by which sessions report the nodes' buffer space for standard input. Clones share their state.
+/// Reports before [`StdinFeed::open`] are dropped.
 #[derive(Clone, Default)]
 pub(crate) struct StdinFeed(Arc<OnceLock<OpenFeed>>);
 
 struct OpenFeed {
     rooms: Arc<Mutex<Vec<NodeRoom>>>,
-    /// Wakes the thread after a change; its end shows that no session is left.
+    /// Pipe that wakes the thread after a change. It is closed when no session is left, which ends the
+    /// thread.
     waker: PipeWriter,
 }
 
-/// A node whose ranks read standard input.
+/// Node with ranks that read standard input.
 struct NodeRoom {
     node: NodeId,
     commands: Outbox,
-    /// Bytes that may be sent.
+    /// Number of bytes that may be sent now.
     bytes: u32,
 }
 
 impl StdinFeed {
-    /// Starts the thread, if any rank reads standard input. It ends when no rank reads any more, at the
-    /// end of the input, or with the last session.
+    /// Starts the thread, if any rank reads standard input. The thread ends when no rank reads any more, at
+    /// the end of the input, or with the last session.
     pub(crate) fn open(&self, stdin: &Stdin, map: &RankMap, commands: &[Outbox]) -> io::Result<()> {
         let reads = |ranks: &[Rank]| ranks.iter().any(|rank| stdin.is_read_by(*rank));
         let nodes = map.nodes.iter().zip(commands).filter(|(node, _)| reads(&node.ranks));
@@ -61,19 +63,19 @@ impl StdinFeed {
         }
         let input = match &stdin.file {
             Some(path) => File::open(path)?,
-            // Duplicates the descriptor, because the standard handle reads ahead.
+            // The descriptor is duplicated because the standard handle reads ahead.
             None => File::from(io::stdin().as_fd().try_clone_to_owned()?),
         };
         let rooms = Arc::new(Mutex::new(rooms));
         let (wake, waker) = io::pipe()?;
         let reader = StdinReader { input, rooms: rooms.clone(), wake };
         std::thread::Builder::new().name("stdin".into()).spawn(|| reader.run())?;
-        // A second call would change nothing.
+        // An error would mean a second call, which a job does not make.
         let _ = self.0.set(OpenFeed { rooms, waker });
         Ok(())
     }
 
-    /// Records that a node has room for `bytes` more bytes.
+    /// Records that a node has buffer space for `bytes` more bytes of standard input.
     pub(crate) fn add_room(&self, node: NodeId, bytes: u32) {
         self.change(|rooms| {
             let mut rooms = rooms.iter_mut();
@@ -83,7 +85,7 @@ impl StdinFeed {
         });
     }
 
-    /// Records that no rank of a node reads any more.
+    /// Records that no rank of a node reads standard input any more.
     pub(crate) fn close(&self, node: NodeId) {
         self.change(|rooms| rooms.retain(|room| room.node != node));
     }
@@ -91,19 +93,20 @@ impl StdinFeed {
     fn change(&self, change: impl FnOnce(&mut Vec<NodeRoom>)) {
         let Some(nodes) = self.0.get() else { return };
         change(&mut nodes.rooms.lock().unwrap_or_else(PoisonError::into_inner));
-        // One byte for each frame of the nodes: the unread bytes are far from filling the pipe.
+        // Each report writes one byte, so unread bytes are far from filling the pipe, where this write would
+        // block.
         let _ = (&nodes.waker).write(&[0]);
     }
 }
 
-/// The reading thread.
+/// State of the thread that reads standard input.
 struct StdinReader {
     input: File,
     rooms: Arc<Mutex<Vec<NodeRoom>>>,
     wake: PipeReader,
 }
 
-/// The next step of the thread.
+/// Next step of the thread that reads standard input.
 #[derive(Debug, PartialEq, Eq)]
 enum NextStep {
     Read,
@@ -111,7 +114,7 @@ enum NextStep {
     Leave,
 }
 
-/// Result of a wait.
+/// Result of [`StdinReader::wait`].
 struct WaitResult {
     /// The input can be read.
     input: bool,
@@ -121,7 +124,8 @@ struct WaitResult {
 
 impl StdinReader {
     fn run(mut self) {
-        // In the background, a read of the terminal then fails and does not stop the whole job.
+        // With SIGTTIN blocked, a read of the terminal in the background fails and does not stop this
+        // process.
         let _ = SigSet::from(Signal::SIGTTIN).thread_block();
         let mut buffer = vec![0; MAX_STDIN];
         loop {
@@ -133,7 +137,7 @@ impl StdinReader {
             if waited.over {
                 return;
             }
-            // The ranks that read may have ended meanwhile.
+            // Ranks that read may have ended meanwhile.
             if !waited.input || self.next() != NextStep::Read {
                 continue;
             }
@@ -168,7 +172,7 @@ impl StdinReader {
         }
     }
 
-    /// Waits for a report of a session and, with `for_input`, for the input.
+    /// Waits for a report of a session or, with `for_input`, until the input can be read.
     fn wait(&mut self, for_input: bool, limit: PollTimeout) -> Result<WaitResult, Errno> {
         let mut fds = vec![PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
         if for_input {
@@ -180,12 +184,12 @@ impl StdinReader {
         };
         let is_ready = |fd: Option<&PollFd<'_>>| fd.and_then(PollFd::any).unwrap_or(false);
         let (reported, input) = (is_ready(fds.first()), is_ready(fds.get(1)));
-        // A readable pipe without bytes is closed at the other end.
+        // A pipe that is readable and has no bytes is closed at the other end.
         let over = reported && self.wake.read(&mut [0; 256]).is_ok_and(|length| length == 0);
         Ok(WaitResult { input, over })
     }
 
-    /// Sends data to every node that reads; empty data ends standard input.
+    /// Sends data to every node with reading ranks. Empty data ends standard input.
     fn send(&self, data: &[u8]) {
         let frame = match control::encode(&ToAgent::Stdin(data.to_vec())) {
             Ok(frame) => Bytes::from(frame),
@@ -199,7 +203,7 @@ impl StdinReader {
         }
     }
 
-    /// Whether the input is a terminal whose foreground is another process group.
+    /// Tells whether the input is a terminal that has another process group in the foreground.
     fn is_in_background(&self) -> bool {
         tcgetpgrp(&self.input).is_ok_and(|foreground| foreground != getpgrp())
     }
@@ -217,7 +221,7 @@ mod tests {
     /// Time limit for expected data. It is wide, since a machine may be suspended for seconds.
     const BOUND: Duration = Duration::from_secs(60);
 
-    /// Collects the standard input that a node is sent, until `most` bytes or its end.
+    /// Collects the standard input that is sent to a node, until `most` bytes have come or it ends.
     fn read_from(orders: &mut OutboxReceiver, most: usize) -> Vec<u8> {
         let (mut all, started) = (Vec::new(), Instant::now());
         while all.len() < most {
@@ -276,7 +280,7 @@ mod tests {
         assert_eq!(read_from(&mut orders, 4), b"one\n");
         feed.close(NodeId(0));
         thread.join().unwrap();
-        // The thread has closed its end.
+        // The thread has closed its end of the pipe.
         assert_eq!(source.write(b"two\n").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
 

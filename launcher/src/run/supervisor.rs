@@ -16,8 +16,8 @@
 //! over ───── every node has reported its end, or the deadline for that has passed
 //! ```
 //!
-//! A job whose ranks all exit goes from running to over. Ctrl-Z suspends a job in either state:
-//! until the nodes have stopped their ranks, only they and the clock are listened to.
+//! A job whose ranks all exit goes from running to over. Ctrl-Z suspends a job that is running or ending:
+//! until the nodes have stopped their ranks, only events of nodes and the clock are handled.
 
 mod reports;
 #[cfg(test)]
@@ -45,21 +45,23 @@ use rlaunch_console::messages::Failed;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Time that nodes have beyond the grace period to end their ranks and to report that.
+/// Time, in addition to the grace period, that nodes have to end their ranks and to report their end.
 const END_SLACK: Duration = Duration::from_secs(4);
-/// Delay before a broken tree edge is printed: the loss of one of its nodes may explain it first.
+/// Delay before a broken edge of the tree is printed. If one of its nodes is lost meanwhile, only that loss
+/// is printed.
 const EDGE_DELAY: Duration = Duration::from_secs(1);
 /// Time that agents have to stop their ranks before this process stops itself.
 const SUSPEND_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time over which successful exits are collected into one message: most ranks exit together.
+/// Time for which successful exits are collected into one message, since most ranks exit at about the same
+/// time.
 const EXITS_DELAY: Duration = Duration::from_millis(100);
-/// Longest reason that ranks are sent, in characters of up to 4 bytes.
+/// Maximum length of a reason that is sent to ranks, in characters, which take up to 4 bytes each.
 const MAX_REASON: usize = MAX_TEXT / 4;
 
-/// Something that happened to a running job.
+/// Event to which the supervisor of a running job reacts.
 #[derive(Debug)]
 pub(crate) enum Input {
-    /// A message from an agent, or a change of its channel.
+    /// A message from an agent, or the loss of an agent.
     Node(NodeEvent),
     /// Every session has ended, so no node will report anything more.
     SessionsClosed,
@@ -68,12 +70,12 @@ pub(crate) enum Input {
     ReaderGone,
 }
 
-/// Something the driver has to do.
+/// Action for the driver.
 #[derive(Debug)]
 pub(crate) enum Action {
     Send(NodeId, ToAgent),
     SendAll(ToAgent),
-    /// Pass bytes of one node on to its neighbour in the tree.
+    /// Forward bytes from one node to its neighbour in the tree.
     Relay {
         from: NodeId,
         to: NodeId,
@@ -84,28 +86,28 @@ pub(crate) enum Action {
     /// Print a line about the job's progress.
     Info(String),
     Warn(String),
-    /// Stop this process, as Ctrl-Z would have; done once the process is continued.
+    /// Stop this process, as Ctrl-Z does by default. The action is done when the process is continued.
     StopProcess,
 }
 
-/// A node of the job, as far as its supervision needs it.
+/// Facts about a node that its supervision needs.
 #[derive(Debug)]
 pub(crate) struct SupervisedNode {
-    /// Host name as users know it.
+    /// Host as the user named it.
     pub(crate) host: String,
     pub(crate) ranks: Vec<Rank>,
-    /// When its agent's hello was received.
+    /// Time at which the first message of the node's agent was received.
     pub(crate) hello_at: Instant,
 }
 
-/// State machines of earlier phases that go on while ranks run.
+/// State machines that were made in earlier phases and are used while ranks run.
 pub(crate) struct Machines {
     pub(crate) relay: Relay,
     pub(crate) links: LinkMonitor,
     pub(crate) order: StartOrder,
 }
 
-/// The running job.
+/// State of a running job.
 pub(crate) struct Supervisor<'a> {
     job: &'a JobSpec,
     nodes: Vec<SupervisedNode>,
@@ -114,14 +116,13 @@ pub(crate) struct Supervisor<'a> {
     order: StartOrder,
     actions: VecDeque<Action>,
     first_failure: FirstFailure,
-    /// Why the job is being ended; `None` while it runs.
+    /// Reason why the job is being ended; `None` while it runs.
     reason: Option<Reason>,
-    /// Final reports, indexed by node; `None` until a node has reported its end, or was cleaned up after
-    /// its loss.
+    /// Final reports, by node; `None` until the node has reported its end, or was cleaned up after its loss.
     ends: Vec<Option<NodeEnd>>,
-    /// When `--timeout` ends the job.
+    /// Time at which `--timeout` ends the job.
     timeout: Option<Instant>,
-    /// Limit for nodes to report their end, once the job is being ended.
+    /// Time limit for nodes to report their end; `None` until the job is being ended.
     end_deadline: Option<Deadline>,
     suspension: Option<Suspension>,
     warned_of_mpi: bool,
@@ -131,29 +132,29 @@ pub(crate) struct Supervisor<'a> {
     gave_up: bool,
 }
 
-/// Ranks that exited successfully since the others were last sent such a list.
+/// Ranks that exited successfully and were not reported to the other ranks yet.
 #[derive(Default)]
 struct Exited {
     ranks: RankSet,
-    /// When the list is sent; `None` while it is empty.
+    /// Time at which `ranks` are reported to the other ranks; `None` while `ranks` is empty.
     due: Option<Instant>,
 }
 
-/// Tree edges that broke and were not printed yet.
+/// Lines about edges of the tree that broke, to be printed when they are due.
 struct BrokenEdges {
     due: Instant,
     lines: Vec<String>,
 }
 
-/// A Ctrl-Z for which nodes are still stopping their ranks.
+/// Ctrl-Z after which nodes are still stopping their ranks.
 struct Suspension {
-    /// Nodes that have not confirmed it.
+    /// Number of nodes that have not reported yet that their ranks are stopped.
     unconfirmed: usize,
     due: Instant,
 }
 
 impl<'a> Supervisor<'a> {
-    /// Begins at `now`, when nodes have been sent the order to start their ranks.
+    /// Makes the supervisor at `now`, the time at which nodes were ordered to start their ranks.
     pub(crate) fn new(
         job: &'a JobSpec,
         nodes: Vec<SupervisedNode>,
@@ -181,19 +182,20 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Whether the job has ended, or its nodes are no longer waited for. A Ctrl-Z stops this process first.
+    /// Tells whether supervision is over: all nodes have reported their end and no Ctrl-Z is pending, or
+    /// nodes are no longer waited for.
     pub(crate) fn is_over(&self) -> bool {
         let all_ended = self.ends.iter().all(Option::is_some);
         self.sessions_closed || self.gave_up || (all_ended && self.suspension.is_none())
     }
 
-    /// Whether nodes are stopping their ranks for a Ctrl-Z. Until they have, the caller must hand in only
-    /// events of nodes, and leave signals and the loss of the reader in their sources.
+    /// Tells whether nodes are stopping their ranks because of a Ctrl-Z. Meanwhile, the caller must pass in
+    /// only events of nodes. Signals and the loss of the reader must wait in their sources.
     pub(crate) fn is_suspending(&self) -> bool {
         self.suspension.is_some()
     }
 
-    /// Handles an input; the actions that follow from it are queued.
+    /// Handles an input. The resulting actions are queued.
     pub(crate) fn handle(&mut self, now: Instant, input: Input) {
         match input {
             Input::Node(NodeEvent {
@@ -234,7 +236,8 @@ impl<'a> Supervisor<'a> {
             self.send_for_links();
         }
         if is_due(self.exited.due) && !self.is_ending() {
-            // Ranks may wait for one that has exited, without a connection that would show it.
+            // Ranks may wait for a rank that has exited. Without a connection to it they would not notice its
+            // end.
             let Exited { ranks, .. } = std::mem::take(&mut self.exited);
             self.send_all(ToAgent::JobEvent(JobEvent::RanksFinished { ranks }));
         }
@@ -248,7 +251,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// When [`Supervisor::handle_timeout`] is due; `None` without a limit.
+    /// Returns the time at which [`Supervisor::handle_timeout`] is due; `None` if no timer is running.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         if let Some(suspension) = &self.suspension {
             return Some(suspension.due);
@@ -261,7 +264,7 @@ impl<'a> Supervisor<'a> {
         only_running.chain(broken).chain(end).min()
     }
 
-    /// The next thing to do.
+    /// Returns the next action, or `None` if there is none.
     pub(crate) fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
@@ -309,8 +312,8 @@ impl<'a> Supervisor<'a> {
                 tracing::info!(%rank, %host, pid, ?status, "exited");
                 self.emit(Event::rank_exited(rank, host.clone(), pid, status));
                 let at = self.nodes[node.index()].hello_at + Duration::from_micros(at_us);
-                // The agent's clock begins before its hello was received here, but no exit is
-                // reported before it happens.
+                // The agent counts from the sending of its hello, which was before `hello_at`, so the sum is
+                // somewhat late. An exit cannot be later than its report.
                 let exit = RankExit { rank, pid, status, out_of_memory, at: at.min(now) };
                 self.on_exit(now, &host, exit);
             }
@@ -406,7 +409,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Handles a node that has ended its ranks, as it received nothing from this process for too long.
+    /// Handles a node that has ended its ranks because it received nothing from this process for the node
+    /// timeout.
     fn on_launcher_silent(&mut self, now: Instant, node: NodeId, for_s: u32) {
         if self.is_ending() {
             return;
@@ -422,7 +426,7 @@ impl<'a> Supervisor<'a> {
     }
 
     fn on_link(&mut self, now: Instant, change: Option<LinkChange>) {
-        // Ranks that end no longer use links.
+        // Ranks that are being ended no longer use links.
         if self.is_ending() {
             return;
         }
@@ -437,7 +441,7 @@ impl<'a> Supervisor<'a> {
                 }
             }
             Some(LinkChange::Dead(what, nodes)) => {
-                // Ranks of these nodes would wait for ever for what was sent over the link.
+                // Ranks of these nodes would wait for ever for data that was sent over the link.
                 let event = JobEvent::LinkDown { nodes, what };
                 let send = |node| Action::Send(node, ToAgent::JobEvent(event.clone()));
                 self.actions.extend(nodes.into_iter().map(send));
@@ -494,8 +498,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Ends the wait for nodes to stop their ranks, if there is one; ranks go on when this process
-    /// does.
+    /// Stops this process if a Ctrl-Z is pending, even if some nodes have not stopped their ranks. All ranks
+    /// continue when this process is continued.
     fn stop_process(&mut self) {
         if self.suspension.take().is_some() {
             self.actions.push_back(Action::StopProcess);
@@ -503,7 +507,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Ends the job. Ranks that wait for others get the reason before they are ended.
+    /// Begins to end the job. Ranks that wait for others are sent `event`, which has the reason, before they
+    /// are ended.
     fn end(&mut self, now: Instant, reason: Reason, event: JobEvent) {
         self.first_failure.begin_ending(now);
         self.send_all(ToAgent::JobEvent(event));
@@ -517,8 +522,8 @@ impl<'a> Supervisor<'a> {
             Some(Deadline::after(limit, now).checked_every(deadline::CHECK_INTERVAL));
     }
 
-    /// Returns the name of a node's host. An unknown id, which only a faulty agent sends, is given as its
-    /// number.
+    /// Returns the name of a node's host, or `unknown node N` for an id that no node has, which only a faulty
+    /// agent sends.
     fn host(&self, node: NodeId) -> String {
         let known = self.nodes.get(node.index());
         known.map_or_else(|| format!("unknown node {}", node.0), |node| node.host.clone())
@@ -546,7 +551,8 @@ impl<'a> Supervisor<'a> {
     }
 }
 
-/// Builds the event for ranks of a job that is ended for any reason but a failed rank, node or link.
+/// Makes the event that tells ranks why the job is ended. Failed ranks and lost nodes have events of their
+/// own.
 fn ending(why: impl Into<String>) -> JobEvent {
     let why: String = why.into();
     JobEvent::JobEnding { why: why.chars().take(MAX_REASON).collect() }

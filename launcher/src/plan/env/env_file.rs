@@ -1,18 +1,18 @@
-//! `--env-file`: variables of ranks, one a line, in the syntax of docker and dotenv.
+//! `--env-file`: variables of ranks, one on each line, in the syntax of docker and dotenv.
 //!
-//! `NAME=VALUE`, optionally after `export`; `NAME` alone takes its value from this shell. `#` begins a
-//! comment at the start of a line, after a blank in an unquoted value, and after a quoted one. Single
-//! quotes are literal; double quotes understand `\n`, `\t`, `\r`, `\"`, `\\` and `\$`. Quoted values may
-//! span several lines. `$NAME` is not expanded.
+//! A line is `NAME=VALUE`, optionally after `export`; `NAME` alone takes its value from the shell in which
+//! rlaunch was started. `#` begins a comment at the start of a line, after a blank in an unquoted value, and
+//! after a quoted value. Text in single quotes is literal; double quotes understand `\n`, `\t`, `\r`, `\"`,
+//! `\\` and `\$`. Quoted values may span several lines. `$NAME` is not expanded.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// Upper limit of a file, in bytes.
+/// Maximum size of a file, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Error in a file of variables.
+/// Error about a file of variables.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EnvFileError {
     #[error("cannot read {}", path.display())]
@@ -21,13 +21,13 @@ pub(crate) enum EnvFileError {
     EnvLine { path: PathBuf, line: usize, reason: String },
 }
 
-/// Variable in a file.
+/// Variable in a file of variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EnvLine {
     pub(crate) name: String,
-    /// Value, or `None` to take it from this shell.
+    /// Value, or `None` to take the value from the shell in which rlaunch was started.
     pub(crate) value: Option<String>,
-    /// Line of the name, from 1.
+    /// Number of the line with the name, from 1.
     pub(crate) number: usize,
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<EnvLine>, EnvFileError> {
     })
 }
 
-/// Parses a file's content. The error is a line's number and what is wrong with it.
+/// Parses a file's content. The error is the number of a line, from 1, and what is wrong there.
 pub(crate) fn parse(text: &str) -> Result<Vec<EnvLine>, (usize, String)> {
     let mut reading = Reading { rest: text.strip_prefix('\u{feff}').unwrap_or(text), line: 1 };
     let mut lines = Vec::new();
@@ -66,19 +66,20 @@ pub(crate) fn parse(text: &str) -> Result<Vec<EnvLine>, (usize, String)> {
 
 struct Reading<'a> {
     rest: &'a str,
-    /// Line of the next character.
+    /// Number of the line on which `rest` begins, from 1.
     line: usize,
 }
 
 impl<'a> Reading<'a> {
-    /// Returns the rest of the line without its end, and moves past it.
+    /// Returns the rest of the line without the newline, and moves past the newline.
     fn rest_of_line(&mut self) -> &'a str {
         let (line, rest) = self.rest.split_once('\n').unwrap_or((self.rest, ""));
         (self.rest, self.line) = (rest, self.line + 1);
         line
     }
 
-    /// Parses a variable, `None` for a line without one, and moves past its last line.
+    /// Parses the variable that begins on this line, as name and value, and moves past its last line. Returns
+    /// `None` for an empty line or a comment.
     fn variable(&mut self) -> Result<Option<(String, Option<String>)>, String> {
         let line = self.rest.split('\n').next().unwrap_or_default();
         let start = line.trim_start();
@@ -94,7 +95,7 @@ impl<'a> Reading<'a> {
             return Ok(Some((name, None)));
         };
         let name = check_name(name.trim_end())?;
-        // A value may be preceded by blanks.
+        // Blanks may precede a quoted value.
         let inner = value.trim_start_matches([' ', '\t']);
         let value = match inner.chars().next() {
             Some(quote @ ('"' | '\'')) => {
@@ -139,7 +140,7 @@ impl<'a> Reading<'a> {
         if behind.is_empty() || behind.starts_with('#') {
             return Ok(value);
         }
-        // The text may be part of a secret.
+        // The message leaves out the text, which may be part of a secret.
         Err("more stands behind the closing quote".to_owned())
     }
 }

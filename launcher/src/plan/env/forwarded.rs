@@ -1,4 +1,5 @@
-//! Variables that ranks get from the launching shell, `-x` and `--env-file`.
+//! Variables that ranks get from the shell in which rlaunch was started, from `-x` and from `--env-file`. In
+//! this file, that shell is "this shell".
 
 use super::env_file::{self, EnvFileError};
 use rlaunch_bootstrap::env as names;
@@ -8,16 +9,17 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// The user's options for the environment of ranks.
+/// Options of the user for the environment of ranks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wanted {
-    /// `-x`: `NAME=VALUE`; `NAME`, with its value in this shell; or a pattern of names set in this shell.
+    /// Arguments of `-x`: `NAME=VALUE`; `NAME`, with its value in this shell; or a pattern for names of
+    /// variables of this shell.
     pub(crate) named: Vec<OsString>,
-    /// `--env-file`: files that `-x` overrides.
+    /// Files of `--env-file`, which `-x` overrides.
     pub(crate) files: Vec<PathBuf>,
-    /// Forward no other variables of this shell.
+    /// Forward no variables of this shell except those that `named` and `files` ask for.
     pub(crate) nothing_else: bool,
-    /// Let variables that a login on the host sets override this shell's.
+    /// Let variables that a login on a host sets there override those of this shell.
     pub(crate) login: bool,
 }
 
@@ -30,7 +32,7 @@ pub(crate) enum EnvError {
     Unset(String),
     #[error("`-x {0}`: a pattern takes no value")]
     Pattern(
-        /// The option without the value, which may be secret.
+        /// Pattern without the value, which may be secret.
         String,
     ),
     #[error(transparent)]
@@ -51,8 +53,9 @@ impl EnvError {
     }
 }
 
-/// Returns the variables that every rank gets from this shell: `own` without those that belong to a host
-/// or to another launcher, then those of `-x` and `--env-file`. Also returns the names in these options.
+/// Returns the variables that every rank gets: those of this shell (`own`) except the ones that belong to a
+/// host or to another launcher, then those of `--env-file` and `-x`. Also returns the names that these
+/// options set.
 pub(crate) fn forwarded(
     own: impl Iterator<Item = (OsString, OsString)>,
     wanted: &Wanted,
@@ -90,8 +93,8 @@ pub(crate) fn forwarded(
     Ok((env, explicit))
 }
 
-/// Returns the variables of a further program: those of the first (`env`, with `explicit` the names
-/// set by `-x`), and those of its own `-x`.
+/// Returns the variables of a further program: those of the first program, as [`forwarded`] returned them,
+/// then those of the further program's own `-x` (`asked`). `own` has the variables of this shell.
 pub(crate) fn extended(
     (mut env, mut explicit): (Vec<EnvVar>, Vec<String>),
     own: impl Iterator<Item = (OsString, OsString)>,
@@ -102,7 +105,7 @@ pub(crate) fn extended(
     Ok((env, explicit))
 }
 
-/// Adds the variables of `-x`.
+/// Adds the variables of `-x` to `env`, and their names to `explicit`.
 fn ask(
     env: &mut Vec<EnvVar>,
     explicit: &mut Vec<String>,
@@ -118,7 +121,8 @@ fn ask(
     Ok(())
 }
 
-/// Tells whether a variable's value is meaningful on other hosts.
+/// Tells whether a variable of this shell may be forwarded: it belongs neither to a host nor to another
+/// launcher.
 fn may_go_along(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     !names::is_node_specific(&name) && !names::is_foreign_launch(&name)
@@ -133,8 +137,8 @@ fn value_of(own: &[(OsString, OsString)], name: &OsStr) -> Option<OsString> {
     own.iter().find(|(own, _)| own == name).map(|(_, value)| value.clone())
 }
 
-/// Parses a `-x`: `NAME=VALUE`; `NAME` with its value in this shell; or a pattern, which leaves out
-/// variables that belong to a host or to another launcher.
+/// Returns the variables of one argument of `-x`: `NAME=VALUE`; `NAME`, with its value in this shell; or a
+/// pattern, which does not match variables that belong to a host or to another launcher.
 fn named(
     asked: &OsStr,
     own: &[(OsString, OsString)],

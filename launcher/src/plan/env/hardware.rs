@@ -4,8 +4,8 @@ use super::Variable;
 use rlaunch_bootstrap::inventory::{CpuSet, Gpu, GpuVendor, Inventory};
 use rlaunch_console::text;
 
-/// Limits OpenMP's threads to the rank's share of CPUs; by default every rank would start one for each CPU
-/// of the node.
+/// Returns the variable that limits OpenMP's threads to a rank's share of the CPUs. By default every rank
+/// would start a thread for each CPU of the node.
 pub(crate) fn threads(inventory: &Inventory, ranks: usize, bound: Option<&CpuSet>) -> Variable {
     let usable = inventory.cpus.usable();
     let share = (usable / ranks.max(1)).max(1);
@@ -17,8 +17,9 @@ pub(crate) fn threads(inventory: &Inventory, ranks: usize, bound: Option<&CpuSet
     Variable::new("OMP_NUM_THREADS", own.unwrap_or(share).to_string(), &reason)
 }
 
-/// Returns the variables that restrict a rank to its GPU. They make libraries number GPUs by PCI address,
-/// without which the index could mean another GPU.
+/// Returns the variables that restrict a rank to its GPU, which has this index in the inventory. For NVIDIA
+/// GPUs, a further variable makes CUDA number them by PCI address; otherwise the number could mean another
+/// GPU.
 pub(crate) fn gpu_mask(inventory: &Inventory, gpu: &Gpu, index: usize) -> Vec<Variable> {
     let of_vendor = inventory.gpus[..index].iter().filter(|other| other.vendor == gpu.vendor);
     let number = of_vendor.count().to_string();

@@ -11,11 +11,11 @@ use rlaunch_bootstrap::job::EnvVar;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-/// Horovod's wait for its ranks unless the user sets one. Ranks may read data sets first, at different
-/// speeds, so Horovod's default of 30 s is too short.
+/// Time for which Horovod's ranks wait for each other, unless the user sets a limit. Ranks may read data sets
+/// first, at different speeds, so Horovod's default of 30 s is too short.
 const HOROVOD_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Tells whether the user's environment leaves Horovod's variables to rlaunch.
+/// Tells whether rlaunch may set Horovod's variables, because the user set none that conflict with them.
 pub(crate) fn is_left_to_us(env: &[EnvVar]) -> bool {
     let chosen = env.iter().find(|var| {
         let name = var.name.to_string_lossy();
@@ -28,24 +28,24 @@ pub(crate) fn is_left_to_us(env: &[EnvVar]) -> bool {
     chosen.is_none()
 }
 
-/// Tells whether nodes reserve a port for the store.
+/// Tells whether agents serve the store, for which every node reserves a port.
 pub(crate) fn is_served(options: &Options, map: &RankMap) -> bool {
     options.horovod && map.world_size > 1
 }
 
-/// Store through which Horovod's ranks connect, and the interfaces that they use.
+/// Store through which Horovod's ranks connect, and the network interfaces that these ranks use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GlooStore {
     /// Port on loopback, by node, at which the agent accepts requests to the store.
     pub(crate) ports: Vec<u16>,
-    /// Interface of each node, by node.
+    /// Name of the network interface for connections between ranks, by node.
     interfaces: Vec<String>,
     patience: Duration,
 }
 
 impl GlooStore {
-    /// Returns the store, or `None` if it is not wanted or if a node has no interface by which the others
-    /// reach it, without which Horovod cannot use the store.
+    /// Returns the store, or `None` if no store is wanted, or if the interface with some node's address is
+    /// unknown. Horovod needs the names of these interfaces.
     pub(crate) fn new(
         options: &Options,
         seen: &JobView<'_>,
@@ -66,10 +66,10 @@ impl GlooStore {
         })
     }
 
-    /// Returns all of a rank's variables.
+    /// Returns all Horovod variables of a rank.
     pub(crate) fn variables(&self, seen: &JobView<'_>, place: RankPosition) -> Vec<Variable> {
         let Some(node) = seen.map.nodes.get(place.node) else { return Vec::new() };
-        // Like RANK, these need no reason.
+        // Like RANK, these variables need no reason.
         let own = |name, value: String| Variable::new(name, value, "");
         let with_it = |other: usize| seen.map.nodes[other].ranks.len() > place.local_rank;
         let cross_rank = (0..place.node).filter(|&other| with_it(other)).count();
@@ -99,7 +99,7 @@ impl GlooStore {
     }
 }
 
-/// Writes whole seconds; Horovod reads no fractions.
+/// Writes a time in whole seconds, rounded up, since Horovod does not read fractions.
 fn seconds(time: Duration) -> String {
     time.as_secs_f64().ceil().to_string()
 }

@@ -5,7 +5,7 @@ use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::id::{JobId, LocalRank, NodeId, Rank};
 use std::net::{IpAddr, SocketAddr};
 
-/// Returns a rank's own variables, without those that `-x` sets.
+/// Returns the variables that tell a rank its numbers, without the variables that the user set (`explicit`).
 pub(crate) fn rank_variables(
     job: JobId,
     map: &RankMap,
@@ -43,7 +43,7 @@ pub(crate) fn rank_variables(
     without(explicit, all.into_iter().map(|(name, value)| (name.to_owned(), value.clone())))
 }
 
-/// Returns the variables for the address of rank 0, without those that `-x` sets.
+/// Returns the variables for the address of rank 0, without the variables that the user set (`explicit`).
 pub(crate) fn master_variables(
     address: IpAddr,
     port: u16,
@@ -52,7 +52,7 @@ pub(crate) fn master_variables(
     let all = [
         (names::MASTER_ADDR, address.to_string()),
         (names::MASTER_PORT, port.to_string()),
-        // A job uses either PyTorch or JAX, so the port can be the same.
+        // A job uses either PyTorch or JAX, so both can have the same port.
         (names::JAX_COORDINATOR_ADDRESS, SocketAddr::new(address, port).to_string()),
     ];
     without(explicit, all.into_iter().map(|(name, value)| (name.to_owned(), value)))

@@ -4,8 +4,8 @@ use super::Variable;
 use rlaunch_bootstrap::inventory::Inventory;
 use std::net::IpAddr;
 
-/// Returns the variables that name the interface by which other nodes reach this one. For NCCL, `=` marks
-/// an exact name; without it `eth1` would match `eth10` too.
+/// Returns the variables that name the interface with this address, by which other nodes reach the node. For
+/// NCCL, `=` marks an exact name; without `=`, `eth1` would match `eth10` too.
 pub(crate) fn variables(inventory: &Inventory, address: IpAddr) -> Vec<Variable> {
     let netdev = inventory.netdev_with_address(address).filter(|_| !address.is_loopback());
     let Some(netdev) = netdev else { return Vec::new() };

@@ -3,12 +3,12 @@
 //!
 //! | file | variables |
 //! |---|---|
-//! | `forwarded`, `env_file` | taken along from this shell, `-x`, `--env-file` |
+//! | `forwarded`, `env_file` | forwarded from the shell in which rlaunch was started, `-x`, `--env-file` |
 //! | `identity` | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, …, `MASTER_ADDR`, `MASTER_PORT` |
 //! | `interfaces` | `NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME`: the network interface for TCP |
 //! | `nccl` | `NCCL_*`, `UCX_NET_DEVICES`: the RDMA ports; NCCL's version and log |
 //! | `hardware` | `OMP_NUM_THREADS`, `CUDA_VISIBLE_DEVICES` |
-//! | `horovod` | `HOROVOD_*`: the store by which Horovod's ranks meet |
+//! | `horovod` | `HOROVOD_*`: the store through which Horovod's ranks connect |
 //! | `styles` | `--env-style`: `TF_CONFIG`, `SLURM_*` |
 
 pub(crate) mod env_file;
@@ -26,8 +26,8 @@ use rlaunch_bootstrap::env::RLAUNCH_INIT_TIMEOUT;
 use rlaunch_bootstrap::job::EnvVar;
 use std::ffi::OsStr;
 
-/// Prefixes of variables that choose a network. If the user sets any of these, rlaunch leaves the network
-/// to them.
+/// Prefixes of variables that choose a network. If the user sets such a variable, rlaunch does not choose the
+/// network.
 const NETWORK: &[&str] = &["NCCL_IB_", "NCCL_NET", "UCX_"];
 
 /// Environment variable with the reason for its value.
@@ -35,7 +35,7 @@ const NETWORK: &[&str] = &["NCCL_IB_", "NCCL_NET", "UCX_"];
 pub(crate) struct Variable {
     pub(crate) name: &'static str,
     pub(crate) value: String,
-    /// Reason, or empty if none is needed.
+    /// Reason for the value, shown to the user; empty if the name says enough.
     pub(crate) reason: String,
 }
 
@@ -45,7 +45,7 @@ impl Variable {
     }
 }
 
-/// Returns the variables that are the same for all ranks of a node.
+/// Returns the variables that are the same for all ranks of a node. `ras` is the port for NCCL's RAS service.
 pub(crate) fn node_variables(
     choices: &UserChoices<'_>,
     job: &JobView<'_>,
@@ -78,7 +78,7 @@ pub(crate) fn node_variables(
     defaults
 }
 
-/// Tells whether the user chose a network.
+/// Tells whether the user set a variable that chooses a network.
 pub(crate) fn user_chose_network(env: &[EnvVar]) -> bool {
     let starts_with =
         |name: &OsStr, prefix: &str| name.as_encoded_bytes().starts_with(prefix.as_bytes());

@@ -1,7 +1,7 @@
 //! Variables by which NCCL uses the planned network; RCCL reads the same ones.
 //!
-//! NCCL uses either verbs or TCP for all ranks, and cannot use the RDMA connection manager. Its variables
-//! are documented in docs/userguide/source/env.rst of its source.
+//! NCCL uses either verbs or TCP for all ranks, and cannot use the RDMA connection manager. Its variables are
+//! documented in docs/userguide/source/env.rst in the source of NCCL.
 
 mod log;
 mod version;
@@ -25,9 +25,9 @@ use rlaunch_console::messages::{self, Failed};
 const ERDMA_COMPAT: &str = "eRDMA works with NCCL in compat mode, to be set on each host: \
     echo 'options erdma compat_mode=Y' | sudo tee /etc/modprobe.d/erdma.conf; sudo rmmod erdma; \
     sudo modprobe erdma compat_mode=Y";
-/// NCCL's default prefix length for telling subnets apart.
+/// Prefix length, in bits, by which NCCL tells subnets apart unless a variable sets another.
 const NCCL_PREFIX: u8 = 24;
-/// Queue pairs per connection, so that both ports of a bond carry data.
+/// Number of queue pairs per connection over a bond, enough that both ports of the bond carry data.
 const QPS_ON_BOND: &str = "4";
 
 /// Network that NCCL uses for all ranks.
@@ -42,11 +42,12 @@ pub(crate) enum NcclNetwork {
 /// Topology of the nodes' ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// Every port reaches every other.
+    /// Every port reaches every port of the other nodes.
     Flat,
     /// Every port reaches the ports of its own rail on all nodes.
     Rails,
-    /// The ports that reach each other depend on the two nodes, as with one cable per pair.
+    /// Which ports reach each other depends on the two nodes, for example if each pair of nodes has its own
+    /// cable.
     Mesh,
 }
 
@@ -97,7 +98,7 @@ impl<'a> Fabric<'a> {
         Fabric { network, inventories, ports, alike }
     }
 
-    /// Returns the network variables of a node's ranks.
+    /// Returns the variables that choose the network for a node's ranks.
     pub(crate) fn variables(&self, node: usize) -> Vec<Variable> {
         if let NcclNetwork::Tcp(why) = &self.network {
             return vec![Variable::new("NCCL_IB_DISABLE", "1", why)];
@@ -118,7 +119,8 @@ impl<'a> Fabric<'a> {
         set
     }
 
-    /// Returns the subnet variable that plugins for point-to-point cabling read, if one value fits.
+    /// Returns the variable for the GID index that NCCL plugins for point-to-point cabling read, if all ports
+    /// of the node have the same index.
     pub(crate) fn for_plugin(&self, node: usize) -> Option<Variable> {
         gid_index("NCCL_MESH_GID_INDEX", &self.ports[node])
     }
@@ -132,7 +134,7 @@ fn by_address(ports: &[Reachable]) -> Vec<&Reachable> {
     if hardware.is_empty() { software } else { hardware }
 }
 
-/// Returns the node's ports that reach another node, or all if none do.
+/// Returns the node's ports that reach another node, or all its ports if none does.
 fn used<'a>(able: &[Vec<&'a Reachable>], node: usize) -> Vec<&'a Reachable> {
     let others = || able.iter().enumerate().filter(|(other, _)| *other != node);
     let is_used =
@@ -141,12 +143,12 @@ fn used<'a>(able: &[Vec<&'a Reachable>], node: usize) -> Vec<&'a Reachable> {
     if reaching.is_empty() { able[node].clone() } else { reaching }
 }
 
-/// Reduces each port to the address that NCCL uses.
+/// Keeps one entry for each port: the preferred address, which NCCL uses.
 fn preferred<'a>(ports: &[Vec<&'a Reachable>]) -> Vec<Vec<&'a Reachable>> {
     ports.iter().map(|ports| first_of_each(ports).collect()).collect()
 }
 
-/// Determines the topology; the error names two nodes that are not connected.
+/// Determines the topology. The error has the indexes of two nodes that RDMA does not connect.
 fn shape(ports: &[Vec<&Reachable>]) -> Result<Shape, (usize, usize)> {
     let common = |ports: &mut dyn Iterator<Item = &&Reachable>| {
         let Some(first) = ports.next() else { return true };
@@ -154,7 +156,8 @@ fn shape(ports: &[Vec<&Reachable>]) -> Result<Shape, (usize, usize)> {
         ports.for_each(|port| networks.retain(|network| port.nic.networks.contains(network)));
         !networks.is_empty()
     };
-    // For nearly all clusters the networks decide, whatever the number of nodes.
+    // The networks decide for nearly all clusters, in a time that is linear in the number of nodes.
+    // Otherwise, all pairs of nodes are compared below.
     let all_work = ports.iter().flatten().all(|port| port.cut_off.is_empty());
     if all_work && common(&mut ports.iter().flatten()) {
         return Ok(Shape::Flat);
@@ -242,7 +245,8 @@ pub(crate) fn for_verify() -> Vec<Variable> {
     vec![set("NCCL_DEBUG", "INFO"), set("NCCL_DEBUG_SUBSYS", "INIT,NET")]
 }
 
-/// Prints the network that NCCL used in each rank; returns an error if it had to be RDMA and was not.
+/// Prints the network that NCCL used in each rank. Returns an error if `--require-rdma` was given and a rank
+/// did not use RDMA.
 pub(crate) fn verify(log: &Log, ranks: &[(Rank, String)], options: &Options) -> Option<Failed> {
     let uses: Vec<_> = ranks.iter().map(|(rank, host)| (rank, host, log.of(*rank))).collect();
     for (rank, host, used) in &uses {
@@ -261,7 +265,8 @@ fn listed(ports: &[&Reachable]) -> String {
     names.join(",")
 }
 
-/// Returns the GID index if all ports share one, since the variable holds a single number.
+/// Returns the variable `name` for the GID index, or `None` if the ports' indexes differ, since the variable
+/// holds a single number.
 fn gid_index(name: &'static str, ports: &[&Reachable]) -> Option<Variable> {
     let roce = first_of_each(ports).filter(|port| port.nic.transport == Speaks::Roce);
     let mut indices: Vec<u16> = roce.filter_map(|port| port.nic.gid_index).collect();
@@ -270,7 +275,7 @@ fn gid_index(name: &'static str, ports: &[&Reachable]) -> Option<Variable> {
     Some(Variable::new(name, index.to_string(), "this entry is right for every port listed"))
 }
 
-/// Returns each port's preferred address.
+/// Returns the first entry of each port, which has the port's preferred address.
 fn first_of_each<'a>(ports: &[&'a Reachable]) -> impl Iterator<Item = &'a Reachable> {
     let before = move |at: usize| at.checked_sub(1).and_then(|at| ports.get(at));
     let is_first = move |(at, port): &(usize, &&Reachable)| {
@@ -279,7 +284,8 @@ fn first_of_each<'a>(ports: &[&'a Reachable]) -> impl Iterator<Item = &'a Reacha
     ports.iter().enumerate().filter(is_first).map(|(_, port)| *port)
 }
 
-/// Returns the address family if it is not IPv4, NCCL's default.
+/// Returns the variables for IPv6 if it is the family of all ports' preferred addresses; NCCL's default is
+/// IPv4.
 fn family(all: &[Vec<&Reachable>]) -> Vec<Variable> {
     let best = all.iter().flat_map(|ports| first_of_each(ports));
     let mut roce = best.filter(|port| port.nic.transport == Speaks::Roce).peekable();
@@ -318,7 +324,8 @@ fn routing(shape: Shape, all: &[Vec<&Reachable>]) -> Vec<Variable> {
     set
 }
 
-/// Tells whether two ports belong to one card, which NCCL would merge into one device.
+/// Tells whether two ports of one card are in different subnets. NCCL would merge ports of one card into one
+/// device.
 fn shares_card(inventory: &Inventory, ports: &[&Reachable]) -> bool {
     let card = |port: &Reachable| {
         let device = inventory.rdma.iter().find(|device| device.name == port.nic.device)?;
@@ -332,14 +339,14 @@ fn shares_card(inventory: &Inventory, ports: &[&Reachable]) -> bool {
     })
 }
 
-/// Returns a bond among the interfaces of these ports.
+/// Returns the name of a bonded interface among the interfaces of these ports.
 fn bond<'a>(inventory: &'a Inventory, ports: &[&Reachable]) -> Option<&'a str> {
     let is_used = |name: &str| ports.iter().any(|port| port.nic.netdev.as_deref() == Some(name));
     let bonds = inventory.netdevs.iter().filter(|netdev| netdev.kind == NetdevKind::Bond);
     bonds.map(|netdev| netdev.name.as_str()).find(|name| is_used(name))
 }
 
-/// Writes why a node has no port for NCCL.
+/// Explains why a node has no port that NCCL can use.
 pub(crate) fn why(inventory: &Inventory, wishes: &PortWishes) -> String {
     let devices = inventory.rdma.iter();
     let ports = devices.flat_map(|device| device.ports.iter().map(move |port| (device, port)));
@@ -357,7 +364,7 @@ pub(crate) fn why(inventory: &Inventory, wishes: &PortWishes) -> String {
     if reasons.is_empty() { "no RDMA device".to_owned() } else { reasons.join(", ") }
 }
 
-/// Returns a known remedy for the devices of a job's hosts.
+/// Returns a remedy if hosts have eRDMA devices in a mode that NCCL cannot use.
 pub(crate) fn cure(map: &RankMap, inventories: &[Inventory]) -> Option<String> {
     let erdma = |inventory: &Inventory, node_type: NodeType| {
         let mut devices = inventory.rdma.iter();
@@ -381,7 +388,8 @@ pub(crate) fn cure(map: &RankMap, inventories: &[Inventory]) -> Option<String> {
     }
 }
 
-/// Returns a warning and a hint for an NCCL version that cannot use point-to-point cabling.
+/// Returns a warning and a hint if the topology is a mesh and a host's version of NCCL cannot choose ports by
+/// subnet.
 pub(crate) fn too_old(
     map: &RankMap,
     inventories: &[Inventory],

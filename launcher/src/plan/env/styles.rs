@@ -1,5 +1,5 @@
-//! `--env-style`: variables of other launchers, for programs that expect them. They are set only on
-//! request, since a program that sees them behaves as if that launcher were running.
+//! `--env-style`: variables of other launchers, for programs that expect them. These variables are set only
+//! on request, since a program that sees them behaves as if the other launcher were running.
 
 use super::Variable;
 use crate::plan::options::{EnvStyle, JobView, RankPosition};
@@ -7,8 +7,8 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-/// Returns a rank's variables in this style. `servers` has, by rank, the address on which each rank's
-/// server would listen.
+/// Returns a rank's variables in a style. `servers` has the address of each rank's TensorFlow server, by
+/// rank.
 pub(crate) fn variables(
     style: EnvStyle,
     seen: &JobView<'_>,
@@ -73,8 +73,8 @@ fn slurm(seen: &JobView<'_>, place: RankPosition) -> Vec<Variable> {
     ]
 }
 
-/// Returns Open MPI's variables. JAX takes the number before the first dot as the job's id and derives a
-/// port from it.
+/// Returns the variable of Open MPI by which JAX finds rank 0. JAX takes the number before the first dot as
+/// the job's id and derives a port from this id.
 fn openmpi(addresses: &[IpAddr]) -> Vec<Variable> {
     let Some(address) = addresses.first() else { return Vec::new() };
     let scheme = if address.is_ipv4() { "tcp" } else { "tcp6" };

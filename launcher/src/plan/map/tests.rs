@@ -17,7 +17,7 @@ fn counts(list: &[(&str, u32)]) -> Result<Vec<(String, u32)>, String> {
     Ok(list.iter().map(|(n, c)| ((*n).to_owned(), *c)).collect())
 }
 
-/// Maps ranks and lists those of each node.
+/// Maps ranks by `--map-by` (`order`) and `--rank-by`, and lists the ranks of each node.
 fn dealt(
     order: &str,
     by: Option<RankBy>,
@@ -104,8 +104,8 @@ fn oversubscription_is_dealt_out() {
 }
 
 proptest! {
-    /// A node's number is its host's position in the list, on which jobs rely that reach their hosts before
-    /// ranks are mapped.
+    /// A node's number must be the position of its host in the list, because some jobs connect to hosts
+    /// before they map ranks.
     #[test]
     fn every_rank_has_a_place_and_hosts_without_are_the_last(
         slots in prop::collection::vec(1..5u32, 1..7),
@@ -118,7 +118,7 @@ proptest! {
         let hosts = crate::hosts::parse(&[list]).unwrap();
         let order: MapBy = order.parse().unwrap();
         let Ok(map) = RankMap::by(order, &hosts, ranks, true) else {
-            // An error is right only if no equal number of ranks per host fits.
+            // Only `ppr:2:node` may fail, if there are more than two ranks for each host.
             prop_assert!(ranks.is_some_and(|ranks| ranks as usize > 2 * hosts.len()));
             return Ok(());
         };

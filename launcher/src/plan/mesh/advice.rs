@@ -9,7 +9,7 @@ use rlaunch_bootstrap::rank_table::{Nic, RankTable, Transport};
 /// UDP destination port of RoCE v2 packets.
 const ROCE_PORT: u16 = 4791;
 
-/// Returns the likely cause and its remedy, if one is known.
+/// Returns the likely cause and a remedy, if they are known.
 pub(crate) fn hint(table: &RankTable, proof: &Proof, failure: &Failure) -> Option<String> {
     let (one, other) = (Side::of_end(table, proof.from)?, Side::of_end(table, proof.to)?);
     let (from, to) = (one.nic?, other.nic?);
@@ -38,7 +38,7 @@ const OLD_LIBRARIES: &str =
 
 type HostNic<'a> = (&'a str, &'a Nic);
 
-/// Advises for the case that small packets arrive and large ones do not.
+/// Returns the hint for the case that small packets arrive and large ones do not.
 fn hint_for_size(proof: &Proof, (host, from): HostNic<'_>, (peer, to): HostNic<'_>) -> String {
     let carried = proof.mtu.or_else(|| from.mtu.into_iter().chain(to.mtu).min()).unwrap_or(4096);
     let interface = |nic: &Nic| nic.netdev.clone().unwrap_or_else(|| nic.device.clone());
@@ -56,7 +56,7 @@ fn hint_for_size(proof: &Proof, (host, from): HostNic<'_>, (peer, to): HostNic<'
     )
 }
 
-/// Advises for the case that no packet arrives.
+/// Returns the hint for the case that no packet arrives.
 fn hint_for_silence((host, from): HostNic<'_>, (_, to): HostNic<'_>) -> String {
     let test = match (&from.netdev, to.address) {
         (Some(netdev), Some(address)) => {
@@ -81,7 +81,7 @@ fn hint_for_silence((host, from): HostNic<'_>, (_, to): HostNic<'_>) -> String {
     }
 }
 
-/// Advises for the case that the kernel cannot resolve the peer's address.
+/// Returns the hint for the case that the kernel cannot resolve the peer's address.
 fn hint_for_address((host, from): HostNic<'_>, (_, to): HostNic<'_>) -> String {
     match (&from.netdev, to.address) {
         (Some(netdev), Some(address)) => {

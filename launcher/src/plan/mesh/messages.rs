@@ -1,4 +1,4 @@
-//! Messages about the mesh: one line if it works, and one for each pair of NICs between which it does not.
+//! Messages about the mesh: one line for the whole, and one for each pair of NICs between which RDMA fails.
 
 use super::advice;
 use super::outcome::Failure;
@@ -13,15 +13,15 @@ use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::text;
 use std::collections::BTreeSet;
 
-/// Upper limit of lines about failed paths; further ones are counted.
+/// Maximum number of lines about failed paths; the rest are only counted.
 const MAX_LINES: usize = 8;
 
 impl Mesh {
-    /// Prints the result of the proofs; `table` is the rank table that follows from it.
+    /// Prints the result of the proofs. `table` is the rank table that was built after the proofs.
     ///
     /// # Errors
     ///
-    /// RDMA is required and does not connect all pairs.
+    /// `transport` requires RDMA, and some pair of ranks has no RDMA path.
     pub(crate) fn conclude(
         &self,
         table: &RankTable,
@@ -57,15 +57,16 @@ impl Mesh {
         }
     }
 
-    /// Tells whether all ranks that were to use these NICs have RDMA over others.
+    /// Tells whether all pairs of ranks that were to use the NICs of a failed path still use RDMA.
     fn is_replaced(&self, table: &RankTable, failed: &Proof) -> bool {
         let of_nics = self.tried.iter().filter(|tried| tried.proof.nics() == failed.nics());
         let mut pairs = of_nics.map(|tried| (tried.proof.a, tried.proof.b));
         pairs.all(|(a, b)| table.pair(a, b).is_some_and(|pair| is_rdma(pair.connect)))
     }
 
-    /// Writes a failure, `no RDMA between a rxe0/1 … and b rxe1/1 …: token: b: transport retry counter
-    /// exceeded (status 12)`, with what is used instead, and a hint.
+    /// Describes a failed path and what is used instead, as in `no RDMA between a rxe0/1 … and b rxe1/1 …:
+    /// token: b: transport retry counter exceeded (status 12): TCP is used`. Also returns a hint if one is
+    /// known.
     pub(crate) fn line(
         &self,
         table: &RankTable,
@@ -96,7 +97,7 @@ impl Mesh {
         (line, advice::hint(table, &tried.proof, failure))
     }
 
-    /// Writes the first affected pair of ranks, `0 and 4`, and the count of others.
+    /// Writes the ranks of a path, `0 and 4`, and the number of other pairs of ranks that use the same NICs.
     fn ranks_of(&self, proof: &Proof) -> String {
         let of_nics = self.tried.iter().filter(|tried| tried.proof.nics() == proof.nics());
         let pairs: BTreeSet<(Rank, Rank)> =
@@ -109,7 +110,7 @@ impl Mesh {
         format!("{} and {}{more}", proof.a, proof.b)
     }
 
-    /// Returns the MTU that the pair uses now, if only larger packets were lost.
+    /// Returns the MTU, in bytes, that the ranks of a failed path use now, if only large packets were lost.
     fn smaller(&self, table: &RankTable, tried: &ProofResult, failure: &Failure) -> Option<u32> {
         let pair = table.pair(tried.proof.a, tried.proof.b)?;
         let lowered = failure.is_of_size() && self.lowered.contains(&tried.proof.nics());
@@ -120,7 +121,8 @@ impl Mesh {
     pub(crate) fn summary(&self, table: &RankTable, mode: Mode) -> String {
         let up: Vec<&Proof> = self.in_use(table).map(|tried| &tried.proof).collect();
         let pairs = |proofs: &mut dyn Iterator<Item = &Proof>| {
-            // In larger jobs a pair of NICs was proved for all ranks that use it.
+            // Unless every pair of ranks is proved, one proof of a pair of NICs counts for all ranks that use
+            // it.
             let full = mode.is_full(table.world_size());
             let key =
                 |p: &Proof| if full { (Some((p.a, p.b)), None) } else { (None, Some(p.nics())) };
@@ -137,7 +139,7 @@ impl Mesh {
     }
 }
 
-/// Returns the name of the transport that replaces a failed path.
+/// Tells the user what replaces a failed path: other ports or TCP.
 fn instead(table: &RankTable, failed: &Proof) -> &'static str {
     match table.pair(failed.a, failed.b) {
         Some(pair) if is_rdma(pair.connect) => "other ports are used",
@@ -145,7 +147,7 @@ fn instead(table: &RankTable, failed: &Proof) -> &'static str {
     }
 }
 
-/// Writes the transports of the working paths: `RoCE v2` or `RoCE v2 and iWARP by RDMA_CM`.
+/// Names the transports of the working paths, as in `RoCE v2` or `RoCE v2 and iWARP by RDMA_CM`.
 fn spoken(table: &RankTable, up: &[&Proof]) -> Option<String> {
     let of = |proof: &&Proof| {
         let nic = Side::of_end(table, proof.from)?.nic?;
@@ -166,7 +168,7 @@ fn subnets(table: &RankTable, up: &[&Proof]) -> Option<String> {
     }
 }
 
-/// Prints warnings for failures, each hint once.
+/// Prints a warning for each failure; equal hints are printed once.
 fn say(lines: &[(String, Option<String>)]) {
     let mut hints = BTreeSet::new();
     for (line, hint) in lines.iter().take(MAX_LINES) {

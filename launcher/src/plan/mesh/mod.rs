@@ -1,8 +1,8 @@
 //! The mesh: the RDMA paths between ranks, which are proved before any rank starts.
 //!
-//! A proof takes one or more rounds: [`paths`] chooses the paths to prove, [`round`] makes each node's part,
-//! [`outcome`] evaluates the nodes' reports and chooses remedies for the next round. [`messages`] and
-//! [`show`] write what the user reads.
+//! The proofs take one or more rounds: [`paths`] chooses the paths to prove, [`round`] makes each node's part
+//! of a round, [`outcome`] evaluates the nodes' reports and chooses remedies for the next round. [`messages`]
+//! and [`show`] write what the user reads.
 
 mod advice;
 mod messages;
@@ -26,7 +26,7 @@ use rlaunch_bootstrap::rank_table::{NicId, PairTransport, RankTable};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// The user's options for the mesh.
+/// Options of the user for the mesh.
 #[derive(Clone, Debug)]
 pub(crate) struct MeshOptions {
     pub(crate) mode: Mode,
@@ -47,10 +47,10 @@ impl Default for MeshOptions {
     }
 }
 
-/// A proof with its outcome.
+/// Proof with its outcome.
 #[derive(Clone, Debug)]
 pub(crate) struct ProofResult {
-    /// Id of the proof in messages of the nodes.
+    /// Id of the path in messages between launcher and nodes.
     pub(crate) id: u32,
     pub(crate) proof: Proof,
     pub(crate) verdict: ProofOutcome,
@@ -59,28 +59,28 @@ pub(crate) struct ProofResult {
 /// Results of all proofs of a job.
 #[derive(Debug, Default)]
 pub(crate) struct Mesh {
-    /// Proofs in the order in which they ran.
+    /// Proofs in the order in which they ran; the id of a proof is its index.
     pub(crate) tried: Vec<ProofResult>,
     /// Pairs of NICs whose MTU was lowered.
     pub(crate) lowered: BTreeSet<(NicId, NicId)>,
     /// Pairs of NICs whose proof was repeated.
     pub(crate) repeated: BTreeSet<(NicId, NicId)>,
-    /// Duration of all rounds.
+    /// Duration of all rounds together.
     pub(crate) took: Duration,
-    /// Number of rounds.
+    /// Number of rounds; 0 if nothing was proved.
     pub(crate) rounds: u32,
-    /// Costs of all rounds, by node.
+    /// Resources that all rounds used, by node. The memory is that of the largest round.
     pub(crate) costs: BTreeMap<NodeId, RoundCost>,
 }
 
-/// Tells whether a job has paths to prove, or may have to fall back to TCP.
+/// Tells whether paths are proved: the options allow it, and at least two nodes have usable ports.
 pub(crate) fn is_wanted(options: &Options, plan: &Plan) -> bool {
     let with_ports = plan.ports.iter().filter(|ports| !ports.is_empty()).count();
     options.transport != Transport::Tcp && options.mesh.mode != Mode::Off && with_ports > 1
 }
 
 impl Mesh {
-    /// Returns the paths not yet proved.
+    /// Returns the paths of `wanted` that are not proved yet.
     pub(crate) fn unproved(&self, wanted: Vec<Proof>) -> Vec<Proof> {
         let up: BTreeSet<&Proof> = self.up().map(|tried| &tried.proof).collect();
         wanted.into_iter().filter(|proof| !up.contains(proof)).collect()
@@ -91,8 +91,8 @@ impl Mesh {
         self.tried.iter().filter(|tried| matches!(tried.verdict, ProofOutcome::Up(_)))
     }
 
-    /// Lists the paths that work and are used by ranks. NICs with a failed path between them are not used at
-    /// all.
+    /// Lists the working paths that ranks use according to `table`. After a failure between two NICs, ranks
+    /// use no path between these NICs, not even one that works.
     pub(crate) fn in_use(&self, table: &RankTable) -> impl Iterator<Item = &ProofResult> {
         let is_current = |tried: &&ProofResult| {
             let pair = table.pair(tried.proof.a, tried.proof.b);
@@ -113,7 +113,7 @@ impl Mesh {
         all.memory = all.memory.max(cost.memory);
     }
 
-    /// Records paths for which no time is left as failed.
+    /// Records the paths of `todo` as failed, because no time is left to prove them.
     pub(crate) fn give_up(&mut self, todo: &[Proof], timeout: Duration) {
         for proof in todo {
             let verdict = outcome::out_of_time(proof, timeout);
@@ -121,8 +121,8 @@ impl Mesh {
         }
     }
 
-    /// Removes paths that failed since index `from` from the plan, or lowers their MTU. Returns whether the
-    /// plan has changed.
+    /// Applies the remedy for each pair of NICs with a failed proof at index `from` or later: a retry, a
+    /// lower MTU, or removal from the plan. Returns whether the plan has changed.
     pub(crate) fn take_out(&mut self, plan: &mut Plan, table: &RankTable, from: usize) -> bool {
         let failed = self.tried[from..].iter().filter_map(|tried| match &tried.verdict {
             ProofOutcome::Failed(failure) => Some((&tried.proof, failure)),
@@ -160,14 +160,15 @@ impl Mesh {
         self.in_use(table).filter(|tried| seen.insert(nodes(&tried.proof))).collect()
     }
 
-    /// Returns the proof that covers a pair of ranks: its own, or that of its NICs.
+    /// Returns the successful proof of the path between two ranks over two NICs, or else between any ranks
+    /// over the same NICs. The NIC of the lower node is first.
     pub(crate) fn of(&self, (a, b): (Rank, Rank), nics: (NicId, NicId)) -> Option<&ProofResult> {
         let between = || self.up().filter(|tried| tried.proof.nics() == nics);
         let own = between().find(|tried| (tried.proof.a, tried.proof.b) == (a, b));
         own.or_else(|| between().next())
     }
 
-    /// Lists the lasting failures, one for each pair of NICs and MTU.
+    /// Lists the failures of paths that no proof showed to work, one for each pair of NICs and MTU.
     pub(crate) fn failures(&self) -> Vec<(&ProofResult, &Failure)> {
         let up: BTreeSet<&Proof> = self.up().map(|tried| &tried.proof).collect();
         let mut seen = BTreeSet::new();
@@ -180,7 +181,6 @@ impl Mesh {
     }
 }
 
-/// Tells whether a pair uses RDMA.
 fn is_rdma(connect: PairTransport) -> bool {
     matches!(connect, PairTransport::Rdma | PairTransport::RdmaCm)
 }

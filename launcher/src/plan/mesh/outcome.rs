@@ -10,28 +10,28 @@ use std::time::Duration;
 /// RDMA MTU, in bytes, that fits the standard Ethernet MTU of 1500.
 const ETHERNET: u32 = 1024;
 
-/// Outcome of a proof.
+/// Outcome of the proof of a path: its measurements or its failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ProofOutcome {
     Up(PathProof),
     Failed(Failure),
 }
 
-/// Failure of a path.
+/// Failure of the proof of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     /// Node whose report names the cause.
     pub(crate) node: NodeId,
     pub(crate) fault: PathFault,
-    /// Report of the other end, if there is one.
+    /// Fault that the other end reported, if it reported one too.
     pub(crate) other: Option<PathFault>,
 }
 
-/// Reports of both ends, by the path's id.
+/// Reports of the two ends of each path, by the path's id.
 #[derive(Debug, Default)]
 pub(crate) struct PathReports(BTreeMap<u32, Vec<EndReport>>);
 
-/// Report of the end on a node.
+/// Node, and what the end on that node reported about a path.
 type EndReport = (NodeId, Result<PathProof, PathFault>);
 
 impl PathReports {
@@ -41,8 +41,9 @@ impl PathReports {
         }
     }
 
-    /// Evaluates a path: it is up if both ends report so. Of two faults the one of an end that did more than
-    /// wait for the other is the cause, else the earlier one.
+    /// Returns the outcome of a path, which is up if both ends report success. If both ends report a fault,
+    /// the cause is the fault of an end that did not merely wait for its peer; otherwise, the fault in the
+    /// earlier step. `silent` is the cause for an end without a report.
     pub(crate) fn verdict(&self, id: u32, proof: &Proof, silent: &str) -> ProofOutcome {
         let said = self.0.get(&id).map_or(&[][..], Vec::as_slice);
         let of = |node: NodeId| {
@@ -78,7 +79,7 @@ fn silence(cause: &str) -> PathFault {
     PathFault { step: ProofStep::Prepare, cause: cause.to_owned(), hint: None, awaited_peer: true }
 }
 
-/// Returns the outcome of a path for which no time was left.
+/// Returns the outcome of a path that was not tried, because no time was left.
 pub(crate) fn out_of_time(proof: &Proof, timeout: Duration) -> ProofOutcome {
     let cause = format!("not tried within {} s (--mesh-timeout)", timeout.as_secs_f64());
     ProofOutcome::Failed(Failure { node: proof.from.node, fault: silence(&cause), other: None })
@@ -92,7 +93,7 @@ impl Failure {
     }
 }
 
-/// Remedy for two NICs with a failed path between them.
+/// Remedy for a pair of NICs with a failed path between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Remedy {
     /// Retry unchanged; the host may just have been busy.
@@ -103,7 +104,7 @@ pub(crate) enum Remedy {
     Cut,
 }
 
-/// Remedies that were applied to pairs of NICs already.
+/// Pairs of NICs to which a remedy was applied already.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AppliedRemedies<'a> {
     /// Pairs with a lowered MTU.
@@ -112,8 +113,8 @@ pub(crate) struct AppliedRemedies<'a> {
     pub(crate) repeated: &'a BTreeSet<(NicId, NicId)>,
 }
 
-/// Chooses the remedy for each pair of NICs with a failed path. `carried` is the MTU, in bytes, that a
-/// pair uses by default.
+/// Chooses the remedy for each pair of NICs with a failed path. `carried` returns the MTU, in bytes, that a
+/// pair of NICs uses by default.
 pub(crate) fn remedies<'a>(
     failed: impl Iterator<Item = (&'a Proof, &'a Failure)>,
     carried: impl Fn((NicId, NicId)) -> Option<u32>,
@@ -130,14 +131,15 @@ pub(crate) fn remedies<'a>(
         } else {
             Remedy::Cut
         };
-        // The strongest remedy of a pair's paths applies to all of them.
+        // If several paths between two NICs failed, the strongest of their remedies is chosen.
         let known = remedies.entry(nics).or_insert(remedy);
         *known = (*known).max(remedy);
     }
     remedies
 }
 
-/// Returns the next MTU to try: that of standard Ethernet, or below that the next smaller one.
+/// Returns the next MTU to try, in bytes: the one that fits standard Ethernet, or the next smaller one if
+/// that was too large. `None` means that there is no smaller one.
 fn smaller(mtu: u32) -> Option<u32> {
     match mtu {
         0..=256 => None,

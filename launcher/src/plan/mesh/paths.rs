@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 /// Number of ranks up to which `--mesh auto` proves every pair of ranks.
 const MAX_FULL_RANKS: u32 = 64;
 
-/// `--mesh`.
+/// `--mesh`: paths to prove before ranks start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Mode {
     /// Every pair of ranks in jobs of up to 64, every pair of ports in larger ones
@@ -20,7 +20,7 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// Tells whether every pair of ranks is proved, rather than every pair of ports.
+    /// Tells whether every pair of ranks is proved, rather than every pair of ports once.
     pub(crate) fn is_full(self, world_size: u32) -> bool {
         match self {
             Mode::Auto => world_size <= MAX_FULL_RANKS,
@@ -30,33 +30,32 @@ impl Mode {
     }
 }
 
-/// Proof of both directions between two ranks of different nodes, over one NIC of each.
+/// Proof of the path between two ranks of different nodes over one NIC of each, in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Proof {
     pub(crate) a: Rank,
     pub(crate) b: Rank,
-    /// NIC of rank `a`, which connects.
+    /// NIC of rank `a`, whose node starts the connection.
     pub(crate) from: NicId,
     /// NIC of rank `b`.
     pub(crate) to: NicId,
-    /// MTU in bytes, if lower than the NICs'.
+    /// MTU in bytes, if it is lower than that of both NICs.
     pub(crate) mtu: Option<u32>,
     pub(crate) by_manager: bool,
 }
 
 impl Proof {
-    /// Returns the two nodes.
     pub(crate) fn nodes(&self) -> [NodeId; 2] {
         [self.from.node, self.to.node]
     }
 
-    /// Returns the two NICs, that of the lower node first.
+    /// Returns the two NICs; the NIC of the lower node is first.
     pub(crate) fn nics(&self) -> (NicId, NicId) {
         (self.from.min(self.to), self.from.max(self.to))
     }
 }
 
-/// Lists the paths that `mode` requires to be proved.
+/// Lists the paths that are proved in this mode.
 pub(crate) fn wanted(table: &RankTable, mode: Mode) -> Vec<Proof> {
     if mode == Mode::Off {
         return Vec::new();
@@ -69,7 +68,7 @@ pub(crate) fn wanted(table: &RankTable, mode: Mode) -> Vec<Proof> {
     all.filter(|proof| seen.insert((proof.nics(), proof.mtu))).collect()
 }
 
-/// Returns the proof for a pair, if the table connects it by RDMA.
+/// Returns the proof for a pair of ranks, or `None` if the rank table does not connect the pair by RDMA.
 pub(crate) fn proof(table: &RankTable, pair: &Pair) -> Option<Proof> {
     let Pair { a, b, nic_a, nic_b, connect, mtu } = *pair;
     let by_manager = match connect {

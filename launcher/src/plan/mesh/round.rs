@@ -6,8 +6,8 @@ use rlaunch_bootstrap::protocol::mesh::{LocalPort, MeshPath, QpSettings, Round, 
 use rlaunch_bootstrap::rank_table::{NicId, RankTable};
 use std::collections::BTreeMap;
 
-/// Makes the nodes' parts of `proofs`, which are numbered from `first`. Nodes without a path get an empty
-/// part, since all nodes take part in the round's barrier.
+/// Makes each node's part of round `number`, by node. The paths of `proofs` get ids from `first` on. Nodes
+/// without a path get an empty part, since all nodes take part in the round's barrier.
 pub(crate) fn parts(
     table: &RankTable,
     proofs: &[Proof],
@@ -35,11 +35,11 @@ pub(crate) fn parts(
     nodes.into_iter().map(round).collect()
 }
 
-/// A node's part under construction.
+/// Part of one node in a round, under construction.
 #[derive(Default)]
 struct Building {
     ends: Vec<LocalPort>,
-    /// Index in the part of each NIC of the node.
+    /// Position of each port in `ends`, by index of the NIC and whether the RDMA connection manager is used.
     known: BTreeMap<(u32, bool), u32>,
     paths: Vec<MeshPath>,
 }
@@ -64,7 +64,8 @@ fn local(table: &RankTable, NicId { node, nic }: NicId, by_manager: bool) -> Opt
     })
 }
 
-/// Makes the parts of two nodes that prove a single path again while the job runs.
+/// Makes the parts of the two nodes of a path that is proved again while the job runs. The two nodes exchange
+/// endpoints through the launcher.
 pub(crate) fn single(
     table: &RankTable,
     proof: &Proof,

@@ -1,4 +1,4 @@
-//! `--show mesh`: the connection between every two ranks of different hosts, and how it was proved.
+//! `--show mesh`: the connection between every two ranks of different hosts, and the result of its proof.
 
 use super::outcome::{Failure, ProofOutcome};
 use super::{Mesh, ProofResult, is_rdma};
@@ -8,7 +8,7 @@ use rlaunch_bootstrap::rank_table::{Nic, NicId, Pair, PairTransport, RankTable, 
 use rlaunch_console::columns;
 use serde::Serialize;
 
-/// Lists every pair of ranks of different nodes, the lower rank first.
+/// Lists every pair of ranks on different nodes. The lower rank is first.
 pub(crate) fn pairs(table: &RankTable) -> impl Iterator<Item = Pair> {
     let ranks = table.world_size();
     let all = (0..ranks).flat_map(move |a| (a + 1..ranks).map(move |b| (Rank(a), Rank(b))));
@@ -16,7 +16,7 @@ pub(crate) fn pairs(table: &RankTable) -> impl Iterator<Item = Pair> {
     pairs.filter(|pair| pair.connect != PairTransport::SharedMemory)
 }
 
-/// Writes a line for each pair.
+/// Writes a line for each pair of ranks on different nodes.
 pub(crate) fn for_people(table: &RankTable, mesh: &Mesh) -> String {
     let header = ["ranks", "hosts", "by", "from", "to", "mtu", "round trip"];
     let mut rows = vec![columns::row(header)];
@@ -42,7 +42,7 @@ pub(crate) fn for_people(table: &RankTable, mesh: &Mesh) -> String {
     }
 }
 
-/// Writes a measured round trip such as `41 us`, or that the pair was not measured.
+/// Writes the measured round trip of a pair, such as `41 us`, or `not proved`. Empty without RDMA or proofs.
 fn round_trip(mesh: &Mesh, pair: &Pair, one: &Side<'_>, other: &Side<'_>) -> String {
     if !is_rdma(pair.connect) || mesh.rounds == 0 {
         return String::new();
@@ -62,7 +62,7 @@ fn proof(mesh: &Mesh, pair: &Pair, one: &Side<'_>, other: &Side<'_>) -> Option<P
     }
 }
 
-/// Writes a connection: `RoCE v2 oob`, `iWARP rdma_cm (NCCL cannot use it)` or `TCP`.
+/// Writes how a pair is connected, as in `RoCE v2 oob`, `iWARP rdma_cm (NCCL cannot use it)` or `TCP`.
 fn by(connect: PairTransport, nic: Option<&Nic>) -> String {
     let speaks = nic.map_or("", |nic| speaks(nic.transport));
     match connect {
@@ -70,7 +70,7 @@ fn by(connect: PairTransport, nic: Option<&Nic>) -> String {
         PairTransport::Tcp => "TCP".to_owned(),
         PairTransport::Rdma => format!("{speaks} oob"),
         PairTransport::RdmaCm => match nic {
-            // This concerns rlaunch's queue pairs only; NCCL creates its own.
+            // With RoCE, `rdma_cm` concerns only rlaunch's queue pairs: NCCL creates its own without it.
             Some(nic) if nic.transport != Transport::Iwarp => format!("{speaks} rdma_cm"),
             _ => format!("{speaks} rdma_cm (NCCL cannot use it)"),
         },
@@ -86,7 +86,7 @@ pub(crate) fn speaks(transport: Transport) -> &'static str {
     }
 }
 
-/// One end of a pair.
+/// End of the connection between two ranks: a host and, with RDMA, a NIC.
 pub(crate) struct Side<'a> {
     pub(crate) host: &'a str,
     pub(crate) nic: Option<&'a Nic>,
@@ -104,14 +104,14 @@ impl<'a> Side<'a> {
         Some(Side { host: &row.host, nic, end, address: row.address })
     }
 
-    /// Returns the end at a NIC of the job.
+    /// Returns the end at a NIC; `None` if the rank table has no such NIC.
     pub(crate) fn of_end(table: &'a RankTable, end: NicId) -> Option<Side<'a>> {
         let row = table.nodes().get(end.node.index())?;
         let nic = Some(row.nics.get(end.nic as usize)?);
         Some(Side { host: &row.host, nic, end: Some(end), address: row.address })
     }
 
-    /// Writes `mlx5_0/1 GID 3 10.0.0.1`, or the node's address without a NIC.
+    /// Writes the NIC, as in `mlx5_0/1 GID 3 10.0.0.1`, or the node's address if there is no NIC.
     pub(crate) fn text(&self) -> String {
         let Some(nic) = self.nic else { return self.address.to_string() };
         let mut words = vec![format!("{}/{}", nic.device, nic.port)];
@@ -121,7 +121,7 @@ impl<'a> Side<'a> {
     }
 }
 
-/// A pair of ranks in the JSON output.
+/// Pair of ranks in the JSON output.
 #[derive(Debug, Serialize)]
 pub(crate) struct PairShown<'a> {
     #[serde(flatten)]
@@ -133,7 +133,7 @@ pub(crate) struct PairShown<'a> {
     device_b: Option<&'a str>,
     gid_a: Option<&'a str>,
     gid_b: Option<&'a str>,
-    /// Whether both ends proved the path; null if it was not tried.
+    /// Whether the path was proved; null if the pair does not use RDMA or no round took place.
     proved: Option<bool>,
     round_trip_us: Option<f64>,
     /// Failed proofs between NICs of the two nodes.
@@ -151,7 +151,7 @@ struct FailureShown<'a> {
     cause: &'a str,
 }
 
-/// Lists every pair of ranks of different hosts for the JSON output.
+/// Lists every pair of ranks on different nodes for the JSON output.
 pub(crate) fn for_programs<'a>(table: &'a RankTable, mesh: &'a Mesh) -> Vec<PairShown<'a>> {
     let shown = |pair: Pair| {
         let (one, other) =

@@ -9,7 +9,7 @@ use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::protocol::mesh::{PathEvent, PathFault, PathProof, ProofStep};
 use std::time::Instant;
 
-/// A job with its proofs.
+/// Job with its proofs.
 struct Job {
     machines: Vec<Inventory>,
     ranks: usize,
@@ -27,7 +27,8 @@ impl Job {
         table_of(&self.machines, self.ranks, &self.plan)
     }
 
-    /// Runs rounds in which paths fail as `fault` says; returns the resulting table.
+    /// Runs rounds until no path is left to prove; returns the resulting table. A path fails in the step that
+    /// `fault` returns for it.
     fn prove(&mut self, mode: Mode, fault: impl Fn(&Proof) -> Option<ProofStep>) -> RankTable {
         loop {
             let table = self.table();
@@ -55,7 +56,7 @@ fn verdict_of(proof: &Proof, step: Option<ProofStep>) -> ProofOutcome {
     ProofOutcome::Failed(Failure { node: proof.to.node, fault, other: None })
 }
 
-/// Tells whether a path is between `a` and `b`.
+/// Tells whether a path is between ranks 0 and 1.
 fn is_first_cable(proof: &Proof) -> bool {
     (proof.a, proof.b) == (Rank(0), Rank(1))
 }
@@ -92,7 +93,7 @@ fn a_pair_that_nothing_connects_goes_by_tcp() {
     assert!(refused.message.starts_with("mesh: 4/6 paths up"), "{refused:?}");
 }
 
-/// Two ranks on each node share each cable.
+/// Each node has two ranks, so four pairs of ranks share each cable.
 #[test]
 fn what_worked_between_nics_that_are_left_is_not_counted() {
     let mut job = Job::on(triangle().to_vec(), 2);

@@ -40,7 +40,8 @@ fn text(setup: &RankConfig) -> Vec<String> {
     setup.defaults.iter().map(|default| format!("{}={}", default.name, default.value)).collect()
 }
 
-/// Returns `NAME=value` of the first rank of each of two nodes, without the variables for GPUs.
+/// Returns the variables, as `NAME=value`, of the first rank on each of two nodes. The nodes' GPUs are
+/// ignored.
 fn defaults(inventories: &[Inventory; 2], env: &[EnvVar]) -> [Vec<String>; 2] {
     let without_gpus = inventories.clone().map(|i| Inventory { gpus: vec![], ..i });
     let decided = setups("pc1:2,pc2:2", &without_gpus, &Options::default(), env);

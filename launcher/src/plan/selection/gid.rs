@@ -1,8 +1,8 @@
 //! Choice of the entry in a RoCE port's GID table. No fixed index works: it is 1, 3 or 5 on one machine and
 //! different on the next.
 //!
-//! The order is UCX's (`uct_ib_device_select_gid`): RoCE v2 before v1, IPv4 before IPv6, global before
-//! link-local; addresses of a container engine's or a hypervisor's bridge come last.
+//! The order of preference is that of UCX (`uct_ib_device_select_gid`): RoCE v2 before v1, IPv4 before IPv6,
+//! global before link-local; addresses of a container engine's or a hypervisor's bridge come last.
 
 use super::Rejection;
 use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
@@ -10,10 +10,10 @@ use rlaunch_bootstrap::inventory::rdma::{Gid, GidKind, Port};
 use std::cmp::Reverse;
 use std::net::IpAddr;
 
-/// Prefixes of interfaces that container engines and hypervisors create.
+/// Prefixes of names of interfaces that container engines and hypervisors create.
 const OVERLAYS: &[&str] = &["docker", "cni", "br-", "veth", "virbr", "tun", "flannel", "cali"];
 
-/// Rank of an entry; the last variant is best.
+/// Preference of a GID entry; later variants are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
     Overlay,
@@ -44,7 +44,8 @@ impl Class {
     }
 }
 
-/// Chooses the entry; returns it with the reason, and the entries to use in other networks.
+/// Chooses the GID entry of a RoCE port. Returns it with the reason for the choice, and the port's other
+/// entries with global addresses, which are used in other networks.
 pub(super) fn choose(
     port: &Port,
     netdevs: &[Netdev],
@@ -70,8 +71,9 @@ pub(super) fn choose(
     }
 }
 
-/// Returns the interface of an entry, if it is in this network namespace. If the kernel does not name it,
-/// it is the port's interface, provided that it has the address.
+/// Returns the interface of a GID entry; `None` if the interface is in another network namespace. If the
+/// kernel does not name an interface, the result is the port's interface, provided that it has the entry's
+/// address.
 fn netdev_of<'a>(gid: &Gid, port: &Port, netdevs: &'a [Netdev]) -> Option<&'a Netdev> {
     let named = |name: &String| netdevs.iter().find(|netdev| netdev.name == *name);
     match &gid.netdev {
@@ -106,7 +108,7 @@ mod tests {
         }
     }
 
-    /// Makes a port from entries `index kind address interface`; the interface is optional.
+    /// Makes a port from GID entries `index kind address interface`; the interface is optional.
     fn port(entries: &[&str]) -> Port {
         let gid = |entry: &&str| {
             let words: Vec<&str> = entry.split(' ').collect();

@@ -7,16 +7,17 @@
 use rlaunch_bootstrap::inventory::rdma::{Port, RdmaDevice};
 use std::str::FromStr;
 
-/// Filter of ports.
+/// Filter of RDMA ports, parsed from `--hca`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HcaFilter {
     excludes: bool,
     exact: bool,
-    /// Devices, each with a port or `None` for all.
+    /// Names of devices, or prefixes of names unless `exact`, each with a port number or `None` for all
+    /// ports.
     entries: Vec<(String, Option<u8>)>,
 }
 
-/// Upper limit of entries, which is NCCL's.
+/// Maximum number of entries, the same as in NCCL.
 const MAX_ENTRIES: usize = 32;
 
 impl FromStr for HcaFilter {
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
     use crate::recorded::inventory;
 
-    /// Lists the devices and ports, of ports 1 and 2, that pass a filter.
+    /// Lists the ports, as `device:port`, that pass a filter. Each device has ports 1 and 2.
     fn lets(filter: &str, devices: &[&str]) -> Vec<String> {
         let filter: HcaFilter = filter.parse().unwrap();
         let template = inventory("connectx3").rdma.remove(0);

@@ -1,5 +1,6 @@
-//! Addresses that a port reaches: the subnet of its interface and the routes through it. RDMA packets of a
-//! port are bound to its interface, so routes through other interfaces do not matter.
+//! Networks that a port reaches: the subnet of its interface and the destinations of routes through that
+//! interface. RDMA packets of a port are bound to its interface, so routes through other interfaces do not
+//! matter.
 
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::rank_table::{Nic, Transport};
@@ -9,13 +10,13 @@ use std::net::IpAddr;
 /// IP subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Subnet {
-    /// Number of host bits, which sorts smaller subnets first.
+    /// Number of host bits. As this field is the first, smaller subnets sort first.
     host_bits: u8,
     address: IpAddr,
 }
 
 impl Subnet {
-    /// Returns the subnet of an address with a prefix length.
+    /// Returns the subnet of an address, for a prefix length in bits.
     pub(crate) fn new(address: IpAddr, prefix: u8) -> Subnet {
         let bits = width(address);
         let host_bits = bits.saturating_sub(prefix);
@@ -27,12 +28,12 @@ impl Subnet {
             && masked(address, self.host_bits) == self.address
     }
 
-    /// Tells whether an address is in both subnets.
+    /// Tells whether some address is in both subnets.
     pub(crate) fn overlaps(&self, other: &Subnet) -> bool {
         self.contains(other.address) || other.contains(self.address)
     }
 
-    /// Returns the prefix length.
+    /// Returns the prefix length in bits.
     pub(crate) fn prefix(&self) -> u8 {
         width(self.address) - self.host_bits
     }
@@ -67,16 +68,16 @@ fn masked(address: IpAddr, host_bits: u8) -> IpAddr {
 /// Networks that a port reaches.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Reachability {
-    /// The ports of an InfiniBand subnet, by its prefix.
+    /// The InfiniBand subnet with this prefix.
     Subnet(u64),
-    /// IP subnets, smallest first, from the given source address.
+    /// The IP subnets that packets from this source address reach, smallest subnet first.
     Networks(IpAddr, Vec<Subnet>),
-    /// None, since the port has no address.
+    /// No networks, since the port has no address.
     Nowhere,
 }
 
 impl Reachability {
-    /// Returns the networks that an address on `netdev` reaches.
+    /// Returns the networks that packets from an address of the interface `netdev` reach.
     pub(crate) fn out_of(inventory: &Inventory, netdev: &str, address: IpAddr) -> Reachability {
         let routes = inventory.routes.iter().filter(|route| route.netdev == netdev);
         let routes = routes.map(|route| Subnet::new(route.destination, route.prefix));
@@ -91,7 +92,7 @@ impl Reachability {
         Reachability::Networks(address, networks)
     }
 
-    /// Writes the port's own networks for the rank table.
+    /// Returns the networks that contain the port's own address, in the format of the rank table.
     pub(crate) fn networks(&self) -> Vec<String> {
         match self {
             Reachability::Subnet(prefix) => vec![format!("ib {prefix:016x}")],
@@ -113,7 +114,7 @@ impl Reachability {
         }
     }
 
-    /// Tells whether two ports of the same transport reach each other, in both directions.
+    /// Tells whether each of two ports reaches the other's address. The ports must have the same transport.
     pub(crate) fn reach(&self, other: &Reachability) -> bool {
         match (self, other) {
             (Reachability::Subnet(one), Reachability::Subnet(other)) => one == other,
@@ -126,8 +127,8 @@ impl Reachability {
         }
     }
 
-    /// Tells whether two ports without a common subnet could reach each other. A quick check of subnets that
-    /// saves checking each address.
+    /// Tells whether the networks of each port overlap the subnet of the other's own address. If not, no two
+    /// ports of these subnets reach each other, which saves checking their addresses one by one.
     pub(crate) fn may_reach(&self, other: &Reachability) -> bool {
         let (Reachability::Networks(_, ours), Reachability::Networks(_, theirs)) = (self, other)
         else {
@@ -140,20 +141,19 @@ impl Reachability {
     }
 }
 
-/// Usable port with the networks that it reaches.
+/// Usable RDMA port with one of its addresses, and the networks that it reaches from this address.
 #[derive(Clone, Debug)]
 pub(crate) struct Reachable {
     pub(crate) nic: Nic,
     pub(crate) leads: Reachability,
-    /// Ports to which a proof failed, although they share a network.
+    /// Ports that this one does not reach according to a failed proof, although their networks say otherwise.
     pub(crate) cut_off: Vec<Identity>,
 }
 
-/// GID or address that is unique in the job.
+/// GID and IP address of a port, by which it differs from all other ports of the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity(Option<String>, Option<IpAddr>);
 
-/// Tells whether an address is link-local.
 pub(super) fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -162,7 +162,7 @@ pub(super) fn is_link_local(address: IpAddr) -> bool {
 }
 
 impl Reachable {
-    /// Tells whether the port has only a link-local address.
+    /// Tells whether the port is a RoCE port and its address here is link-local.
     pub(super) fn is_link_local(&self) -> bool {
         self.nic.transport == Transport::Roce && self.nic.address.is_some_and(is_link_local)
     }
@@ -176,7 +176,7 @@ impl Reachable {
             && (self.cut_off.is_empty() || !self.cut_off.contains(&other.identity()))
     }
 
-    /// Tells whether two ports reach each other by their networks, regardless of proofs.
+    /// Tells whether two ports reach each other according to their networks, regardless of failed proofs.
     pub(crate) fn should_reach(&self, other: &Reachable) -> bool {
         self.nic.transport == other.nic.transport && self.leads.reach(&other.leads)
     }
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
     use rlaunch_bootstrap::inventory::net::Netdev;
 
-    /// Returns the networks reached from an interface with this address and these routes.
+    /// Returns the networks reached from an interface `eth1` with this address and these routes.
     fn leads(address: &str, routes: &[&str]) -> Reachability {
         let (ip, prefix) = address.split_once('/').unwrap();
         let ip = ip.parse().unwrap();

@@ -6,17 +6,18 @@ use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::rank_table::{NicId, PairException, Transport};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Usable ports of all nodes.
+/// Usable RDMA ports of all nodes, and which of them reach each other.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
-    /// Ports by node, in the order of the rank table.
+    /// Usable ports by node. A node's ports are in the order of its NICs in the rank table.
     pub(crate) ports: Vec<Vec<Reachable>>,
-    /// Pairs of ports that differ from the rule that ports reach each other if they share a network.
+    /// Exceptions to the rule that two ports reach each other if they share a network: pairs of ports that
+    /// differ from the rule, and pairs with a limited MTU.
     pub(crate) exceptions: Vec<PairException>,
 }
 
 impl Plan {
-    /// Makes the plan from all nodes' inventories and the user's options.
+    /// Makes the plan from the inventories of all nodes, by node.
     pub(crate) fn new(inventories: &[Inventory], wishes: &PortWishes) -> Plan {
         let ports: Vec<Vec<Reachable>> =
             inventories.iter().map(|inventory| usable(inventory, wishes)).collect();
@@ -30,7 +31,8 @@ impl Plan {
         self.ports[one].iter().any(reach)
     }
 
-    /// Records that two ports do not reach each other; the port of the lower node is first.
+    /// Records that two ports do not reach each other, as a failed proof has shown. The port of the lower
+    /// node is first.
     pub(crate) fn cut(&mut self, (one, other): (NicId, NicId)) {
         let identities = [one, other].map(|end| self.port(end).identity());
         let [of_one, of_other] = identities;
@@ -45,7 +47,8 @@ impl Plan {
         self.except(nics, Some((true, Some(mtu))));
     }
 
-    /// Replaces or removes the exception of two ports.
+    /// Replaces the entry for two ports in `exceptions`, or removes it if `reach` is `None`. `reach` has
+    /// whether the ports reach each other and, if limited, their MTU in bytes.
     fn except(&mut self, (a, b): (NicId, NicId), reach: Option<(bool, Option<u32>)>) {
         self.exceptions.retain(|known| (known.a, known.b) != (a, b));
         self.exceptions.extend(reach.map(|(reach, mtu)| PairException { a, b, reach, mtu }));
@@ -66,7 +69,8 @@ impl Plan {
         empty.map(|(node, _)| node)
     }
 
-    /// Lists the pairs of nodes that have ports of which none reach each other.
+    /// Lists the pairs of nodes that both have usable ports, but no two ports that reach each other. The
+    /// lower node is first.
     pub(crate) fn apart(&self) -> Vec<(usize, usize)> {
         // Nodes whose ports are in the same networks reach the same other nodes. In large jobs nearly all
         // nodes are alike, so comparing groups is much cheaper than comparing nodes.
@@ -144,7 +148,8 @@ fn exceptions(ports: &[Vec<Reachable>]) -> Vec<PairException> {
     found.into_iter().map(|(a, b)| PairException { a, b, reach: true, mtu: None }).collect()
 }
 
-/// Networks that a port reaches, without its own address.
+/// Networks that a port reaches, without the port's own address. Ports with equal values are treated as a
+/// group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum SameNetworks<'a> {
     Subnet(u64),

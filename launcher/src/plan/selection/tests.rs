@@ -45,7 +45,7 @@ fn a_port_that_cannot_be_used_is_no_nic() {
     let wishes = PortWishes { hca, ..PortWishes::default() };
     let left: Vec<(String, u32)> =
         usable(&all, &wishes).into_iter().map(|port| (port.nic.device, port.nic.rail)).collect();
-    // Rails count all ports, usable or not, so that hosts agree on their numbers.
+    // Unusable ports have rail numbers too, so that hosts agree on the numbers.
     assert_eq!(left, [("mlx5_1".to_owned(), 1), ("mlx5_3".to_owned(), 3)]);
 }
 
@@ -99,7 +99,7 @@ fn table_of(inventories: &[Inventory], ranks: usize) -> RankTable {
     table::build(&options, &seen, &vec![&facts; inventories.len()], &setups).unwrap()
 }
 
-/// Lists `device → device` for each pair of ranks, the lower first.
+/// Lists the connection of each pair of ranks, as `0-1 Rdma DEVICE@ADDRESS DEVICE@ADDRESS`.
 fn ways(table: &RankTable) -> Vec<String> {
     let ranks = 0..table.world_size();
     let pairs = ranks.clone().flat_map(|a| ranks.clone().map(move |b| (a, b)));
@@ -160,9 +160,9 @@ struct Made {
     speaks: Transport,
     software: bool,
     numa_node: Option<u32>,
-    /// Addresses `10.x.subnet.host`: subnet, host and prefix length.
+    /// IPv4 addresses `10.0.SUBNET.HOST` of the port, as subnet, host and prefix length.
     addresses: Vec<(u8, u8, u8)>,
-    /// Routes of the interface: third byte of the network, and prefix length.
+    /// Routes of the interface to networks `10.0.SUBNET.0`, as subnet and prefix length.
     routes: Vec<(u8, u8)>,
     v6: bool,
     active: bool,
@@ -194,7 +194,7 @@ fn v4((subnet, host, _): (u8, u8, u8)) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, subnet, host)
 }
 
-/// Returns a machine with these ports, `r0` on `e0` and so on.
+/// Returns a machine with these ports: device `r0` on interface `e0` and so on.
 fn machine(ports: &[Made]) -> Inventory {
     let mut machine = Inventory::default();
     machine.cpus.allowed = "0-3".parse().unwrap();
@@ -268,7 +268,8 @@ fn machine(ports: &[Made]) -> Inventory {
     machine
 }
 
-/// Tells whether two ports reach each other by checking every address of both.
+/// Tells whether two ports reach each other, by comparing every pair of their addresses. The plan must agree
+/// with this simple computation.
 fn oracle(a: &Made, b: &Made) -> bool {
     let bits = |prefix: u8| u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
     let same = |one: Ipv4Addr, other: Ipv4Addr, prefix: u8| {

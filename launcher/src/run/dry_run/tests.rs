@@ -1,4 +1,4 @@
-//! The printed lines parse back to the command line.
+//! Tests that the printed lines, parsed again, agree with the command line.
 
 use super::*;
 use crate::cli::command_line::parse_job;
@@ -10,10 +10,10 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// A job as a command line gives it.
+/// Job as given on a command line.
 #[derive(Clone, Debug)]
 struct JobLine {
-    /// One list for each `-H`.
+    /// Lists of hosts, one for each `-H`.
     hosts: Vec<Vec<HostWord>>,
     np: Option<u32>,
     by_node: bool,
@@ -21,7 +21,7 @@ struct JobLine {
     env: Vec<(String, String)>,
     wdir: Option<Vec<u8>>,
     program: Vec<Vec<u8>>,
-    /// Selects how options are spelled.
+    /// Number that selects the spelling of options.
     spelling: usize,
 }
 
@@ -50,7 +50,7 @@ impl HostWord {
 }
 
 impl JobLine {
-    /// Hosts without duplicates.
+    /// Returns the hosts without duplicates.
     fn hosts(&self) -> Vec<Host> {
         let mut hosts = HostSet::default();
         for host_word in self.hosts.iter().flatten() {
@@ -108,7 +108,7 @@ fn host_word() -> impl Strategy<Value = HostWord> {
     })
 }
 
-/// Words with odd characters or bytes that are not UTF-8, but without separators and templates.
+/// Generates words with unusual characters or bytes that are not UTF-8, but without separators and templates.
 fn word() -> impl Strategy<Value = Vec<u8>> {
     let odd = "[a-e0-9'\"\\\\$` \n\t=~*;&|<>(){}#!-]{0,8}".prop_map(String::into_bytes);
     let text = "[^\\x00]{0,6}".prop_map(String::into_bytes);
@@ -121,7 +121,7 @@ fn word() -> impl Strategy<Value = Vec<u8>> {
         .prop_filter("one program's", is_for_one)
 }
 
-/// Variables without a special meaning, whose names do not suggest a secret.
+/// Generates variables without a special meaning, and with names that do not suggest a secret.
 fn variable() -> impl Strategy<Value = (String, String)> {
     let value = "[^\\x00]{0,8}".prop_filter("no template", |value| !value.contains("{{"));
     ("[A-J][A-J0-9_]{0,5}", value)
@@ -145,7 +145,7 @@ fn job_line() -> impl Strategy<Value = JobLine> {
     })
 }
 
-/// Makes a job of a command line.
+/// Makes a job from a command line.
 fn lowered(words: Vec<OsString>) -> JobSpec {
     let (args, line) = parse_job(words).unwrap();
     lower::job(args, &line.config).unwrap()
@@ -182,7 +182,7 @@ fn words(line: &str) -> Vec<Vec<u8>> {
     words
 }
 
-/// Reads up to the closing quote; returns the rest of the line.
+/// Reads a quoted text up to the closing quote and appends it to `word`. Returns the rest of the line.
 fn escaped<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> &'a [u8] {
     loop {
         let (byte, then) = match rest {
@@ -201,10 +201,10 @@ fn escaped<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> &'a [u8] {
     }
 }
 
-/// The printed lines, parsed.
+/// Printed lines, parsed.
 #[derive(Debug, Default, PartialEq)]
 struct ParsedLines {
-    /// Name, slots, and ranks by local rank.
+    /// Name, slots, and ranks by local rank, of each host.
     hosts: Vec<(String, u32, Vec<u32>)>,
     wdir: (String, Vec<u8>),
     env: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -246,7 +246,7 @@ fn numbers(ranks: &str) -> Vec<u32> {
     ranks.into_iter().flat_map(|ranks| ranks.split(',')).flat_map(run).collect()
 }
 
-/// The lines that should be printed.
+/// Returns the lines that should be printed.
 fn expected(job_line: &JobLine) -> ParsedLines {
     let hosts = job_line.hosts();
     let map = RankMap::by(job_line.order(), &hosts, job_line.np, job_line.oversubscribe).unwrap();

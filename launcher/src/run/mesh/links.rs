@@ -1,7 +1,7 @@
-//! Links while the job runs: a state machine without I/O.
+//! Monitor of RDMA links while the job runs: a state machine without I/O.
 //!
-//! Each pair of nodes that use RDMA keeps one queue pair of its proved paths open, and both ends send
-//! beats over it. An end that misses them reports the path as down. The monitor has such a path
+//! Each pair of nodes that use RDMA keeps the queue pair of one proved path open, and both ends send beats
+//! over it. An end that receives no beats reports the path as down. The monitor has a path that is down
 //! proved again every [`RETRY_AFTER`]:
 //!
 //! ```text
@@ -9,8 +9,8 @@
 //!                                   ▲                └────── an end has failed ──▶ down (dead)
 //! ```
 //!
-//! A path that is down may only be slow, as a host is busy. One that cannot be proved again either
-//! is dead: ranks on both nodes are sent the reason, as they may wait for each other in vain.
+//! A path that is down may only be slow, because a host is busy. If the new proof fails too, the path is
+//! dead: ranks on both nodes are sent the reason, because they may wait for each other in vain.
 
 use crate::plan::mesh::outcome::{PathReports, ProofOutcome};
 use crate::plan::mesh::paths::Proof;
@@ -28,59 +28,60 @@ use std::time::{Duration, Instant};
 pub(super) const BEAT_MS: u32 = 2000;
 /// Time from the loss of a path, or from a failed proof, to the next proof.
 const RETRY_AFTER: Duration = Duration::from_secs(3);
-/// Time until a proof is tried again for which one of its nodes was busy with another.
+/// Delay of a proof if one of its nodes takes part in another proof.
 const BUSY: Duration = Duration::from_millis(200);
-/// Time limit for such a proof.
+/// Time limit for the new proof of a path that is down.
 const PROOF_LIMIT: Duration = Duration::from_secs(5);
 
-/// A path that is down.
+/// Path that is down.
 #[derive(Debug)]
 struct DownLink {
     since: Instant,
     next_try: Instant,
     retry: Option<LinkRetry>,
-    /// Reason that ranks are sent once the path is found to be dead; taken when it is sent.
+    /// Reason that is sent to ranks when the path is found to be dead; `None` after it was sent.
     line: Option<String>,
 }
 
-/// A proof of a path that is down.
+/// Running proof of a path that is down.
 #[derive(Debug)]
 struct LinkRetry {
     round: u32,
-    /// Identifies the path from then on, if it succeeds.
+    /// Id of the proof. If the proof succeeds, this becomes the id of the path.
     id: u32,
-    /// Endpoints by node, exchanged once both have sent theirs.
+    /// Endpoints by node. They are exchanged once both nodes have sent theirs.
     endpoints: BTreeMap<NodeId, Vec<Vec<u8>>>,
     reports: PathReports,
     done: BTreeSet<NodeId>,
 }
 
-/// A change that the user or the ranks should know.
+/// Change of a path that is reported to the user or to ranks.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum LinkChange {
-    /// A path is down; the line says between which nodes, and how that was noticed.
+    /// A path is down. The line names the nodes and the symptom.
     Down(String),
-    /// A path between these nodes cannot be proved again.
+    /// A path that was down could not be proved again. The text is that of the path's [`LinkChange::Down`];
+    /// the nodes are those at its ends.
     Dead(String, [NodeId; 2]),
     Up(String),
 }
 
-/// The monitored paths of a job.
+/// Monitored paths of a job.
 pub(crate) struct LinkMonitor {
     table: RankTable,
-    /// By the id that agents use.
+    /// Monitored paths, by the id that agents use for them.
     paths: BTreeMap<u32, Proof>,
     down: BTreeMap<u32, DownLink>,
     settings: QpSettings,
     started: Instant,
     next_id: u32,
     next_round: u32,
-    /// Messages to nodes that have not been taken yet.
+    /// Messages to nodes that [`LinkMonitor::take_messages`] has not returned yet.
     messages: Vec<(NodeId, ToAgent)>,
 }
 
 impl LinkMonitor {
-    /// Monitors the paths that `mesh` has kept, if `options` want that.
+    /// Makes a monitor for one path of each pair of nodes, or for no path if `options.watch` is false.
     pub(crate) fn new(
         mesh: &Mesh,
         table: &RankTable,
@@ -100,7 +101,7 @@ impl LinkMonitor {
         }
     }
 
-    /// Handles the report of one end. Both ends notice a loss; the second report changes nothing.
+    /// Handles a report by one end of a path. Both ends report a loss; the second report changes nothing.
     pub(crate) fn on_path_event(&mut self, now: Instant, event: PathEvent) -> Option<LinkChange> {
         match event {
             PathEvent::Down { id, how } => {
@@ -125,12 +126,12 @@ impl LinkMonitor {
         }
     }
 
-    /// When [`LinkMonitor::on_time`] is due.
+    /// Returns the time at which [`LinkMonitor::on_time`] is due; `None` if no path is down.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.down.values().map(|down| down.next_try).min()
     }
 
-    /// Begins the proofs that are due. A node takes part in one at a time.
+    /// Begins the proofs that are due. A node takes part in one proof at a time.
     pub(crate) fn on_time(&mut self, now: Instant) {
         let retried = self.down.iter().filter(|(_, down)| down.retry.is_some());
         let retried = retried.filter_map(|(path, _)| self.paths.get(path));
@@ -142,7 +143,7 @@ impl LinkMonitor {
                 continue;
             }
             busy.extend(proof.nodes());
-            // Both ends have reported by then: the limit ends the proof.
+            // Both ends report the result before this time, since the limit ends the proof.
             down.next_try = now + 2 * PROOF_LIMIT;
             let (number, id) = (self.next_round, self.next_id);
             self.next_round += 1;
@@ -156,7 +157,8 @@ impl LinkMonitor {
         }
     }
 
-    /// Handles the endpoints that one end has made; once both have, each gets those of the other.
+    /// Handles the endpoints that one node has made for a proof. Once both nodes have made theirs, each is
+    /// sent those of the other.
     pub(crate) fn on_endpoints(&mut self, node: NodeId, number: u32, given: Vec<Vec<u8>>) {
         let mut retries = self.down.values_mut().filter_map(|down| down.retry.as_mut());
         let Some(retry) = retries.find(|retry| retry.round == number) else { return };
@@ -172,7 +174,7 @@ impl LinkMonitor {
         }
     }
 
-    /// Handles the result of one end's proof; once both have come, the path is up, or dead.
+    /// Handles the result of a proof at one end. Once both ends have reported, the path is either up or dead.
     pub(crate) fn on_round_done(
         &mut self,
         now: Instant,
@@ -207,12 +209,12 @@ impl LinkMonitor {
         Some(LinkChange::Up(format!("link up: {} after {seconds} s without it", self.ends(&proof))))
     }
 
-    /// Returns the messages to nodes that have come up since the last call.
+    /// Returns the messages to nodes that were queued since the last call.
     pub(crate) fn take_messages(&mut self) -> Vec<(NodeId, ToAgent)> {
         mem::take(&mut self.messages)
     }
 
-    /// Sends nodes the list of the queue pairs that they monitor.
+    /// Queues messages to two nodes with the ids of all paths that each of them monitors.
     fn send_monitored(&mut self, nodes: [NodeId; 2]) {
         for node in nodes {
             let own = |proof: &Proof| proof.nodes().contains(&node);
@@ -222,7 +224,7 @@ impl LinkMonitor {
         }
     }
 
-    /// `a rocep1s0f1 ↔ c rocep1s0f0`
+    /// Writes the two ends of a path, as in `a rocep1s0f1 ↔ c rocep1s0f0`.
     fn ends(&self, proof: &Proof) -> String {
         let end = |end| {
             let side = Side::of_end(&self.table, end);
@@ -251,7 +253,8 @@ impl LinkMonitor {
     }
 }
 
-/// `3`, or `0-7` from the first to the last, which may leave out some between them.
+/// Writes a set of ranks as `3` or `0-7`, from the first to the last. The set may lack ranks between these
+/// two.
 fn span(ranks: &BTreeSet<Rank>) -> String {
     match (ranks.first(), ranks.last()) {
         (Some(first), Some(last)) if first != last => format!("{first}-{last}"),

@@ -1,8 +1,9 @@
-//! Proving the mesh of RDMA paths, and monitoring the paths that ranks use.
+//! Proof of the mesh of RDMA paths, and monitoring of the paths that ranks use.
 //!
-//! In rounds, nodes prove the paths that the plan wants; whatever fails is taken out of the plan, and
-//! the next round proves what replaces it. [`crate::plan::mesh`] decides which paths are proved and
-//! what follows from the results; [`links`] monitors the proved paths while the job runs.
+//! In each round, nodes prove paths between the ports of the plan. Pairs of ports that fail are removed from
+//! the plan, and the next round proves the paths that replace theirs. [`crate::plan::mesh`] decides which
+//! paths are proved and what follows from the results; [`links`] monitors the proved paths while the job
+//! runs.
 
 mod links;
 mod prover_upload;
@@ -24,14 +25,15 @@ use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 use std::time::{Duration, Instant};
 
-/// Shortest time in which a round is begun.
+/// Minimum time that must be left for another round.
 const MIN_ROUND: Duration = Duration::from_millis(70);
-/// Time beyond the limits of a round after which silent nodes are given up. It is long enough for an
-/// agent to give up its prover and to report that.
+/// Time, in addition to the limits of a round, in which nodes must report its result. It is long enough for
+/// an agent to give up a prover that hangs, and to report that.
 const SLACK: Duration = Duration::from_secs(2);
 
-/// Proves the paths that `plan` wants, and takes those that fail out of it. `rank_plan` derives ranks'
-/// setup from a plan; the setup of the final plan is returned.
+/// Proves the paths between the ports of `plan`, and removes pairs of ports that fail from `plan`.
+/// `rank_plan` computes the configuration of ranks from a plan; the configuration for the final plan is
+/// returned.
 pub(crate) async fn prove(
     nodes: &mut Nodes,
     state: &mut JoinState,
@@ -68,7 +70,8 @@ pub(crate) async fn prove(
 }
 
 impl Mesh {
-    /// Has every node prove its ends of `todo`. Returns whether this process was suspended meanwhile.
+    /// Has the nodes prove the paths of `todo` in one round. Returns whether this process was suspended
+    /// meanwhile.
     async fn round(
         &mut self,
         nodes: &mut Nodes,
@@ -102,7 +105,8 @@ impl Mesh {
         Ok(deadline.was_restarted())
     }
 
-    /// Sends every node the list of the queue pairs that are monitored; it closes all others.
+    /// Sends every node the list of the paths that are monitored. The node closes the queue pairs of all
+    /// other paths.
     fn keep(&self, nodes: &Nodes, table: &RankTable, options: &MeshOptions) {
         if self.rounds == 0 {
             return;

@@ -1,5 +1,6 @@
-//! Upload of the prover, the program that proves RDMA paths on a node. Every node with RDMA is sent its
-//! digest, and the file if it asks for it; meanwhile all nodes join the tree.
+//! Upload of the prover, the program that proves RDMA paths on a node. Every node with a usable RDMA port is
+//! sent the SHA-256 digest of the prover's file, and the file itself if the node asks for it. Meanwhile, all
+//! nodes join the tree.
 
 use crate::connect::agent::store;
 use crate::plan::mesh::{MeshOptions, Mode};
@@ -16,18 +17,18 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Prover files, and how many were sent.
+/// Files of the prover, and the number of nodes to which a file was sent.
 #[derive(Default)]
 pub(crate) struct ProverUpload {
     /// Frames by architecture: first the digest, then the parts of the file.
     frames: BTreeMap<String, Vec<Bytes>>,
-    /// Number of nodes that have asked for the file, and its size in bytes.
+    /// Number of nodes to which the file was sent, and the size of the file in bytes.
     sent: (usize, u64),
 }
 
 impl ProverUpload {
-    /// Sends the digest to every node that has a usable port. If a file is missing, returns `None` with
-    /// a warning, or fails with `--mesh full`.
+    /// Sends the digest to every node that has a usable RDMA port. If the prover is missing for some node,
+    /// returns an error with `--mesh full`, and otherwise prints a warning and returns `None`.
     pub(crate) fn offer(
         nodes: &Nodes,
         given: Option<&Path>,
@@ -77,7 +78,7 @@ impl ProverUpload {
         self.sent.0 += 1;
     }
 
-    /// Prints how many nodes were sent the file, which explains a slow start.
+    /// Prints to how many nodes the file was sent, which explains a slow start.
     pub(crate) fn print_sent(&self) {
         let (hosts, bytes) = self.sent;
         if hosts > 0 {

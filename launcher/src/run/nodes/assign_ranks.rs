@@ -1,4 +1,4 @@
-//! Assigning ranks to hosts that were reached, whose GPUs are known by now.
+//! Assignment of ranks to hosts after their GPUs were counted, and checks of the hosts.
 
 use super::{Nodes, ReachedNode};
 use crate::hosts::Host;
@@ -9,13 +9,13 @@ use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 use std::collections::HashMap;
 
-/// Hosts without enough GPUs that an error names besides the first.
+/// Maximum number of hosts without enough GPUs that an error names in addition to the first.
 const MAX_LINES: usize = 8;
 
 impl Nodes {
-    /// Maps the ranks if the slots of hosts were open until their GPUs were counted; agents of
-    /// hosts that get none are ended. Otherwise returns the map unchanged. Fails if two hosts are one machine, or
-    /// if ranks with `--map-by gpu` outnumber GPUs.
+    /// Maps ranks to hosts if the number of slots was unknown until GPUs were counted, and ends the agents of
+    /// hosts without ranks. Otherwise returns the map `reached` unchanged. Returns an error if two hosts are
+    /// one machine, or if with `--map-by gpu` a host has fewer GPUs than ranks.
     pub(crate) fn assign_ranks(
         &mut self,
         job: &JobSpec,
@@ -43,8 +43,8 @@ impl Nodes {
         Ok(map)
     }
 
-    /// Fails if two names mean one machine: its processors and GPUs would be given out twice, and its
-    /// ranks would have no network between them. `--oversubscribe` accepts that.
+    /// Returns an error if two names mean one machine, because its CPUs and GPUs would be assigned twice and
+    /// its ranks would have no network between them. With `--oversubscribe` that is no error.
     fn check_names(&self, job: &JobSpec) -> Result<(), Failed> {
         if job.oversubscribe {
             return Ok(());
@@ -68,7 +68,7 @@ impl Nodes {
         Err(Failed::new(Exit::USAGE, message).hint(Some(hint)))
     }
 
-    /// Fails if a host has fewer GPUs than ranks with `--map-by gpu`.
+    /// Returns an error if, with `--map-by gpu`, a host has fewer GPUs than ranks.
     fn check_gpus(&self, job: &JobSpec) -> Result<(), Failed> {
         if job.map_by != MapBy::Gpu || job.oversubscribe {
             return Ok(());

@@ -1,8 +1,8 @@
-//! Connecting to all hosts at once and starting their agents.
+//! Connections to all hosts in parallel, and start of their agents.
 //!
-//! A session needs its outbox and its senders before its host is reached, so [`prepare_sessions`] makes
-//! them for all nodes first. [`Connecting::reach`] then connects to all hosts at once, copies and starts
-//! their agents, and hands every agent that has said hello to its session.
+//! A session needs its outbox and its senders before its host is connected, so [`prepare_sessions`] makes
+//! them for all nodes first. [`Connecting::reach`] then connects to all hosts in parallel, copies and starts
+//! their agents, and starts the session of each agent after the agent's first message.
 
 use super::{NodeEvents, Nodes, PendingStdio, ReachedNode};
 use crate::connect::agent::deploy::{DeployError, Deployment};
@@ -36,7 +36,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
-/// Makes the ends of all channels between the sessions, which are yet to start, and the job.
+/// Makes both ends of all channels between the sessions, which start later, and the rest of the launcher.
 pub(crate) fn prepare_sessions(
     job: &JobSpec,
     map: &RankMap,
@@ -62,15 +62,15 @@ pub(crate) fn prepare_sessions(
     (Connecting { slots, outboxes, events }, PendingStdio { output: unread, stdin }, closed)
 }
 
-/// Waits for sessions of a job that ends before all its hosts were reached.
+/// Handle to end the sessions of a job that fails before all its hosts were connected.
 pub(crate) struct SessionsClosed {
     outboxes: Vec<Outbox>,
-    /// Receives nothing; its senders are held by the open sessions.
+    /// Receives no message. Its senders are held by the open sessions, so it closes with the last session.
     all_closed: mpsc::Receiver<()>,
 }
 
 impl SessionsClosed {
-    /// Ends the agents that were reached and waits until their sessions are closed.
+    /// Ends the agents that have started and waits until their sessions are closed.
     pub(crate) async fn shutdown(mut self) {
         for outbox in self.outboxes {
             outbox.tell(&ToAgent::End { now: true });
@@ -79,23 +79,23 @@ impl SessionsClosed {
     }
 }
 
-/// Nodes that are yet to be reached.
+/// Nodes that are not connected yet.
 pub(crate) struct Connecting {
     slots: Vec<SessionSlot>,
     outboxes: Vec<Outbox>,
     events: NodeEvents,
 }
 
-/// An agent that has said hello, and its session.
+/// Started agent and its session.
 struct StartedNode {
     facts: NodeFacts,
     hello_at: Instant,
-    /// Size of the agent's file in bytes, if it had to be sent.
+    /// Size of the agent's file in bytes, if the file had to be sent.
     sent: Option<usize>,
     session: JoinHandle<()>,
 }
 
-/// Why a host cannot take part.
+/// Reason why a host cannot take part in the job.
 #[derive(Debug, thiserror::Error)]
 enum NodeError {
     #[error(transparent)]
@@ -116,7 +116,8 @@ impl NodeError {
     }
 
     fn hint(&self, host: &str) -> Option<String> {
-        // Too few open files may be behind any of these errors; then only that hint helps.
+        // A limit on open files may have caused any of these errors; then only the hint about that limit
+        // helps.
         open_files::hint(&messages::error_chain(self)).or_else(|| match self {
             NodeError::Connect(error) => error.hint(host),
             NodeError::Deploy(error) => error.hint(host),
@@ -126,7 +127,7 @@ impl NodeError {
 }
 
 impl Connecting {
-    /// Reaches every host at once and starts its agent. Waits for all of them even if one fails, so
+    /// Connects to all hosts in parallel and starts their agents. Waits for all hosts even if one fails, so
     /// that all failures are reported together.
     pub(crate) async fn reach(self, job: &JobRun, map: &RankMap) -> Result<Nodes, Failed> {
         let libraries = RankLibraries::look(job.connect.agent.clone(), job.is_local);
@@ -154,14 +155,14 @@ impl Connecting {
     }
 }
 
-/// Whatever it takes to start an agent, shared by the tasks of all hosts.
+/// Context for starting agents, shared by the tasks of all hosts.
 struct AgentStarter {
     /// `None` if the only host is this machine.
     connector: Option<Connector>,
     deployment: Deployment,
     progress: Progress,
     job: JobId,
-    /// Whether a local agent starts without this shell's environment.
+    /// Whether a local agent starts without the environment of this process.
     no_env: bool,
     events: EventLog,
 }
@@ -230,7 +231,7 @@ async fn collect(
     Err(failed)
 }
 
-/// Makes one error of the failures of all hosts.
+/// Combines the failures of all hosts into one error.
 fn unreached(failures: &[(Host, NodeError)], nodes: usize) -> Failed {
     let line =
         |(host, error): &(Host, NodeError)| format!("{host}: {}", messages::error_chain(error));

@@ -1,4 +1,4 @@
-//! Preparing all nodes: each gets its part of the job, checks it and answers.
+//! Preparation of all nodes: each gets its part of the job, checks whether it can run that part, and answers.
 
 use super::{Nodes, ReachedNode, node_lost};
 use crate::hosts::Host;
@@ -28,25 +28,25 @@ use std::time::Duration;
 
 /// Time limit for nodes to prepare, without the time that preloaded files take.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
-/// The slowest link that files are preloaded over, in bytes per second.
+/// Lowest rate at which preloaded files are expected to be sent, in bytes per second.
 const PRELOAD_RATE: u64 = 256 << 10;
 
-/// Answers of all nodes.
+/// Results of preparing all nodes.
 pub(crate) struct Prepared {
-    /// Ports that each node holds, in the order of [`ReservedPorts`].
+    /// TCP ports that each node has reserved, by node, in the order of [`ReservedPorts`].
     pub(crate) ports: Vec<Vec<u16>>,
-    /// Addresses at which each node listens for its children in the tree.
+    /// Addresses at which each node listens for its children in the tree, by node.
     pub(crate) listeners: Vec<Vec<SocketAddr>>,
-    /// Addresses by which others may reach each node, best first.
+    /// Addresses by which other nodes may reach each node, by node, best first.
     pub(crate) candidates: Vec<Vec<InterfaceAddress>>,
     pub(crate) inventories: Vec<Inventory>,
-    /// Place of the library for ranks on each node; `None` if it has none.
+    /// Location of the library for ranks, by node; `None` for a node without it.
     pub(crate) libraries: Vec<Option<NodeLibrary>>,
 }
 
 impl Nodes {
-    /// Sends every node its part of the job and waits until each has checked and prepared everything
-    /// it needs: program, directories, ports, preloaded files.
+    /// Sends every node its part of the job and waits until each node has checked and prepared what its ranks
+    /// need: program, directories, ports, preloaded files.
     pub(crate) async fn prepare(
         &mut self,
         job: &JobSpec,
@@ -117,7 +117,8 @@ impl Nodes {
         Ok(answers)
     }
 
-    /// Sorts the answers; if any node refused the job, the error lists what all of them lack.
+    /// Converts the answers to [`Prepared`]. If any node refused the job, returns an error with the problems
+    /// of all nodes.
     fn evaluate(
         &self,
         answers: &[(NodeId, FromAgent)],
@@ -152,7 +153,7 @@ impl Nodes {
         Err(preflight_report::explain(&problems))
     }
 
-    /// Begins to send the library for ranks to the nodes that lack it, and does not wait for them.
+    /// Begins to send the library for ranks to the nodes that lack it, and does not wait until they have it.
     pub(crate) fn send_libraries(&self, prepared: &Prepared) {
         let is_lacking =
             |place: &Option<NodeLibrary>| place.as_ref().is_some_and(|place| !place.is_present);

@@ -1,4 +1,5 @@
-//! Opening this process's own streams and the files of `--output-dir`, once ranks are mapped.
+//! Opening of this process's stdin, stdout and stderr and of the files of `--output-dir`, after ranks are
+//! mapped.
 
 use super::Nodes;
 use crate::connect::outbox::Outbox;
@@ -11,16 +12,16 @@ use crate::run::stdin::StdinFeed;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 
-/// Ends of two channels whose other ends are in the sessions: output of ranks, and room for standard
-/// input. They are used once both streams are opened.
+/// Launcher's ends of two channels from the sessions: ranks' output, and reports of nodes' buffer space for
+/// standard input. Both are used only after this process's own streams are opened.
 pub(crate) struct PendingStdio {
     pub(super) output: output::OutputReceiver,
     pub(super) stdin: StdinFeed,
 }
 
 impl Nodes {
-    /// Makes ranks' files, begins to read standard input if any rank reads it, and starts the thread
-    /// that writes what ranks print.
+    /// Creates the files of `--output-dir`, begins to read standard input if any rank reads it, and starts
+    /// the thread that writes the ranks' output.
     pub(crate) fn open_stdio(
         &self,
         job: &JobRun,

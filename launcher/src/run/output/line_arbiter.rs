@@ -1,11 +1,11 @@
-//! The order in which ranks' output is written, so that lines of different ranks do not mix.
+//! Order in which ranks' output is written, so that lines of different ranks do not mix.
 //!
-//! Agents send whole lines, so almost everything passes straight through. Two things do not:
+//! Agents send whole lines, so almost all output passes straight through, with two exceptions:
 //!
 //! - A line longer than a frame comes in several chunks. Its stream has the *turn* until the line ends,
 //!   and the chunks of other streams wait.
-//! - A line that is left unfinished for a while, such as a prompt or a progress bar, is held back until
-//!   it is finished. It is shown at once if no other rank can write into it, or on a terminal.
+//! - A line that is left unfinished for a while, such as a prompt or a progress bar, is held back until it is
+//!   finished. It is shown at once on a terminal, or if the job has only one rank.
 
 use super::StreamId;
 use rlaunch_bootstrap::id::NodeId;
@@ -13,23 +13,23 @@ use rlaunch_bootstrap::protocol::control::{MAX_OUTPUT, Stream};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-/// Silence in the middle of a long line after which its stream loses the turn.
+/// Time without output in the middle of a long line after which the stream loses the turn.
 const TURN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Output of a rank; empty data ends the stream.
+/// Output of a rank. Empty data ends the stream.
 pub(crate) struct Chunk {
     pub(crate) node: NodeId,
     pub(crate) source: StreamId,
-    /// When the agent read it, in microseconds since 1970, by its host's clock.
+    /// Time at which the agent read the data, in microseconds since 1970 by the clock of its host.
     pub(crate) stamp: Option<u64>,
     pub(crate) data: Vec<u8>,
 }
 
-/// A chunk to write now.
+/// Chunk to write now.
 pub(crate) struct ReadyChunk {
     pub(crate) chunk: Chunk,
-    /// Credit in bytes that its node gets back. A line that was held back gets none: its credit was
-    /// given back when it arrived.
+    /// Credit, in bytes, that the chunk's node gets back. It does not include data that was held back, since
+    /// the credit for such data was given back on arrival.
     pub(crate) credit: usize,
 }
 
@@ -49,15 +49,15 @@ impl ShowUnfinished {
     }
 }
 
-/// Puts chunks of all streams in the order in which they are written.
+/// Queue that puts chunks of all streams in the order in which they are written.
 pub(crate) struct LineArbiter {
     show_unfinished: ShowUnfinished,
-    /// Stream in the middle of a long line.
+    /// Stream that is in the middle of a long line, which it may finish before other streams are written.
     turn: Option<StreamId>,
     ready: VecDeque<ReadyChunk>,
-    /// Chunks of other streams that wait for the turn to end, in order of arrival.
+    /// Chunks of other streams, in order of arrival, that wait until the stream in `turn` ends its line.
     waiting: VecDeque<Chunk>,
-    /// Unfinished lines.
+    /// Unfinished lines that are held back, by stream.
     held: HashMap<StreamId, Chunk>,
 }
 
@@ -104,7 +104,8 @@ impl LineArbiter {
         }
     }
 
-    /// Ends the turn and takes the waiting chunks, up to the next long line.
+    /// Ends the turn and handles the waiting chunks. If one begins a long line, chunks of other streams
+    /// behind it wait again.
     fn release(&mut self) {
         self.turn = None;
         for chunk in std::mem::take(&mut self.waiting) {
@@ -112,19 +113,19 @@ impl LineArbiter {
         }
     }
 
-    /// Ends the turn of a stream that was silent for [`LineArbiter::timeout`].
+    /// Ends the turn of a stream that had no output for [`LineArbiter::timeout`].
     pub(crate) fn end_turn(&mut self) {
         if self.turn.is_some() {
             self.release();
         }
     }
 
-    /// Time to wait for the stream that has the turn; `None` if no other stream waits for it.
+    /// Returns the time to wait for the stream that has the turn; `None` if no other stream waits.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         (self.turn.is_some() && !self.waiting.is_empty()).then_some(TURN_TIMEOUT)
     }
 
-    /// Releases everything, at the end of all output.
+    /// Makes all remaining chunks ready to write, at the end of all output.
     pub(crate) fn finish(&mut self) {
         while self.turn.is_some() {
             self.release();
@@ -183,7 +184,7 @@ mod tests {
     fn a_person_sees_a_prompt() {
         let mut arbiter = LineArbiter::new(ONLY_STDOUT);
         assert_eq!(push(&mut arbiter, 0, b"name? "), b"name? ");
-        // Stderr goes to a file, where lines are not torn.
+        // Stderr goes to a file, where lines must not mix.
         let error = (Rank(0), Stream::Stderr);
         assert_eq!(push_to(&mut arbiter, error, b"half "), b"");
         assert_eq!(push_to(&mut arbiter, error, b"a line\n"), b"half a line\n");

@@ -7,20 +7,21 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Files that are open at once; the one that was opened first is closed for another.
+/// Maximum number of files that are open at the same time. At this limit, the file that was opened first is
+/// closed before another is opened.
 const MAX_OPEN: usize = 128;
 
-/// The files of all ranks.
+/// Output files of all ranks.
 pub(crate) struct RankFiles {
     directory: PathBuf,
     open: VecDeque<(StreamId, File)>,
-    /// Streams whose file could not be written; nothing more is written to it.
+    /// Streams with a file that could not be written. Nothing more is written to such a file.
     failed: HashSet<StreamId>,
-    /// The first such error.
+    /// First error in writing a file.
     error: Option<FileError>,
 }
 
-/// Error in making or writing a file or directory.
+/// Error in making a file or directory, or in writing a file.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {operation} {}", path.display())]
 pub(crate) struct FileError {
@@ -31,8 +32,8 @@ pub(crate) struct FileError {
 }
 
 impl RankFiles {
-    /// Makes the directory, and empty files for `ranks` ranks in place of existing ones; with `merged`
-    /// none for stderr.
+    /// Makes the directory and, in place of existing files, empty files for `ranks` ranks. With `merged`
+    /// there are no files for stderr.
     pub(crate) fn create(
         directory: &Path,
         ranks: u32,
@@ -67,7 +68,8 @@ impl RankFiles {
         })
     }
 
-    /// Appends output of a rank. Returns the first error only, so that it is reported once.
+    /// Appends output of a rank to its file. Returns only the first error of all files, so that one error is
+    /// reported.
     pub(crate) fn add(&mut self, source: StreamId, data: &[u8]) -> Option<&FileError> {
         if data.is_empty() || self.failed.contains(&source) {
             return None;
@@ -82,7 +84,7 @@ impl RankFiles {
         Some(self.error.insert(FileError { operation: "write", path, source: error }))
     }
 
-    /// Returns the first error.
+    /// Returns the first error in writing a file, if there was one.
     pub(crate) fn into_error(self) -> Option<FileError> {
         self.error
     }

@@ -1,4 +1,4 @@
-//! This process's own stdout and stderr.
+//! Writer to this process's own stdout and stderr.
 
 use super::StreamId;
 use super::tags::Tags;
@@ -9,14 +9,14 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 
-/// Writer to both streams, unbuffered.
+/// Unbuffered writer to stdout and stderr.
 pub(crate) struct Sink {
     stdout: OutputStream,
     stderr: OutputStream,
     tags: Option<Tags>,
-    /// Stream that wrote the unfinished line at the cursor of the terminal.
+    /// Rank's stream that wrote the unfinished line at the cursor of the terminal.
     line_of: Option<StreamId>,
-    /// Buffer for one write.
+    /// Buffer that is reused for each write.
     line: Vec<u8>,
 }
 
@@ -38,7 +38,7 @@ impl OutputStream {
         OutputStream::new(&io::stderr(), AutoStream::choice(&io::stderr()))
     }
 
-    /// Duplicates the descriptor, because the standard handles buffer by line.
+    /// Makes a stream from a duplicate of the descriptor, because the standard handles buffer by line.
     fn new(stream: &(impl AsFd + IsTerminal), colours: ColorChoice) -> OutputStream {
         OutputStream {
             file: stream.as_fd().try_clone_to_owned().ok().map(File::from),
@@ -49,7 +49,7 @@ impl OutputStream {
 }
 
 impl Sink {
-    /// With `ranks_to_stderr`, stdout of ranks goes to stderr as well.
+    /// Makes the writer. With `ranks_to_stderr`, it writes stdout of ranks to this process's stderr.
     pub(crate) fn new(tags: Option<Tags>, ranks_to_stderr: bool) -> Sink {
         let stdout = if ranks_to_stderr { OutputStream::stderr() } else { OutputStream::stdout() };
         Sink { stdout, stderr: OutputStream::stderr(), tags, line_of: None, line: Vec::new() }
@@ -59,7 +59,7 @@ impl Sink {
         self.tags.as_mut()
     }
 
-    /// Writes a chunk of one rank's output, all of it.
+    /// Writes the whole of a chunk of one rank's output.
     pub(crate) fn write(
         &mut self,
         (source, stamp): (StreamId, Option<u64>),
@@ -71,7 +71,7 @@ impl Sink {
         };
         let Some(file) = stream.file.as_mut().filter(|_| !data.is_empty()) else { return Ok(()) };
         self.line.clear();
-        // A terminal shows unfinished lines, such as prompts; output of another rank goes to the next
+        // A terminal shows unfinished lines, such as prompts. Output of another rank then begins on the next
         // line.
         if stream.is_terminal {
             let begun = self.line_of.filter(|begun| begun.0 != source.0);
@@ -95,7 +95,7 @@ impl Sink {
     }
 }
 
-/// Writes all of `data`, also if another process that shares the stream has made it non-blocking.
+/// Writes all of `data`, even if another process that shares the stream has made it non-blocking.
 fn write_all(file: &mut File, mut data: &[u8]) -> io::Result<()> {
     while !data.is_empty() {
         match file.write(data) {
@@ -119,7 +119,7 @@ mod tests {
     use std::io::{PipeReader, Read};
     use std::os::fd::OwnedFd;
 
-    /// Makes a sink that writes to a pipe as to a terminal, and the read end of the pipe.
+    /// Makes a sink that writes to a pipe as if it were a terminal, and the read end of the pipe.
     fn terminal() -> (PipeReader, Sink) {
         let (reader, writer) = io::pipe().unwrap();
         let stream = |writer: OwnedFd| OutputStream {

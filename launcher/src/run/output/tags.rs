@@ -8,7 +8,7 @@ use chrono::{DateTime, SecondsFormat};
 use rlaunch_bootstrap::id::{LocalRank, Rank};
 use std::collections::HashSet;
 
-/// Colours of the tags on a terminal, by rank in turn.
+/// Colours of tags on a terminal, assigned to ranks in turn.
 const COLOURS: [AnsiColor; 6] = [
     AnsiColor::Cyan,
     AnsiColor::Green,
@@ -18,7 +18,7 @@ const COLOURS: [AnsiColor; 6] = [
     AnsiColor::Red,
 ];
 
-/// Puts a tag in front of every line.
+/// Writer of a tag in front of every line.
 pub(crate) struct Tags {
     pattern: TagPattern,
     by_rank: Vec<RankTag>,
@@ -26,10 +26,9 @@ pub(crate) struct Tags {
     unfinished: HashSet<StreamId>,
 }
 
-/// A rank and its tag.
 struct RankTag {
     origin: LineOrigin,
-    /// Tag of all lines, unless the pattern has the time in it.
+    /// Tag of all lines; unused if the pattern contains the time.
     tag: String,
     colour: Style,
 }
@@ -78,7 +77,7 @@ impl Tags {
         }
     }
 
-    /// Appends `data` to `line`, with a tag wherever a line of the source begins.
+    /// Appends `data` to `line`, with a tag wherever a line of the rank's stream begins.
     pub(crate) fn apply(
         &mut self,
         (source, stamp): (StreamId, Option<u64>),
@@ -119,7 +118,7 @@ impl Tags {
     }
 }
 
-/// Formats a stamp in microseconds since 1970 as in the log, `2026-01-31T12:00:00.123456Z`; empty
+/// Formats a stamp in microseconds since 1970, as in `2026-01-31T12:00:00.123456Z`. Returns an empty text
 /// without a stamp.
 fn time(stamp: Option<u64>) -> String {
     let stamp = stamp.and_then(|stamp| DateTime::from_timestamp_micros(i64::try_from(stamp).ok()?));

@@ -1,14 +1,14 @@
-//! The last lines of each rank, which the report of a failure quotes.
+//! Last lines of each rank, which the report of a failure quotes.
 
 use rlaunch_bootstrap::id::Rank;
 use std::collections::HashMap;
 
-/// Bytes that are kept of each rank, at least.
+/// Number of bytes that are kept from the end of each rank's output; up to twice as many may be.
 const KEPT: usize = 4 << 10;
-/// Lines that are quoted.
+/// Maximum number of lines that are quoted.
 const LINES: usize = 10;
 
-/// The last bytes of the ranks' standard error.
+/// Last bytes that each rank wrote to stderr or, if ranks write only one stream, to that stream.
 #[derive(Debug, Default)]
 pub(crate) struct Tails(HashMap<Rank, Vec<u8>>);
 
@@ -21,7 +21,7 @@ impl Tails {
         }
     }
 
-    /// The last lines of a rank, oldest first, without colours.
+    /// Returns the last lines of a rank, oldest first, without blank lines and colours.
     pub(crate) fn lines(&self, rank: Rank) -> Vec<String> {
         let tail = self.0.get(&rank).map(|tail| String::from_utf8_lossy(tail)).unwrap_or_default();
         let lines: Vec<&str> = tail.lines().filter(|line| !line.trim().is_empty()).collect();

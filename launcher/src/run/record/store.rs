@@ -8,13 +8,13 @@ use std::io::{self, BufWriter, Read};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// Records that are kept; older ones are removed.
+/// Maximum number of records that are kept; older ones are removed.
 const MAX_RECORDS: usize = 50;
-/// Size limit of a record that is read, in bytes. Its output is up to 1 MiB, at worst six times that as
-/// JSON.
+/// Maximum size of a record that is read, in bytes. The output in a record is up to 1 MiB, which JSON's
+/// escapes make at most six times longer.
 const MAX_SIZE: u64 = 16 << 20;
 
-/// Records of this user's jobs.
+/// Store with the records of one user's jobs.
 pub(crate) struct RecordStore {
     directory: PathBuf,
 }
@@ -56,7 +56,7 @@ impl RecordStoreError {
 }
 
 impl RecordStore {
-    /// Opens the store of the user who runs this process.
+    /// Opens the store of this process's user.
     pub(crate) fn for_user() -> Result<RecordStore, RecordStoreError> {
         let state = ProcessEnv::current().state();
         state.map(|state| RecordStore::below(&state)).ok_or(RecordStoreError::NoDirectory)
@@ -73,13 +73,14 @@ impl RecordStore {
             .map_err(|source| RecordStoreError::Write { path: path.clone(), source })?;
         let mut jobs = self.jobs().unwrap_or_default();
         let old = jobs.len().saturating_sub(MAX_RECORDS);
-        // Another rlaunch may have removed it; any other error is met again with the next record.
+        // Errors are ignored: another rlaunch may have removed the file, and any other error recurs with the
+        // next record.
         jobs.drain(..old).for_each(|job| drop(fs::remove_file(self.path(&job))));
         Ok(())
     }
 
-    /// Writes a record, which only its user may read. It gets its name when it is complete, so that
-    /// no reader finds half of it.
+    /// Writes a record, which only its user may read. The file gets its name when it is complete, so that no
+    /// reader finds a partial record.
     fn write(&self, record: &JobRecord, path: &Path) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
         let mut file = BufWriter::new(tempfile::NamedTempFile::new_in(&self.directory)?);
@@ -92,7 +93,7 @@ impl RecordStore {
         self.directory.join(format!("{job}.json"))
     }
 
-    /// Lists ids, oldest first: an id begins with the time.
+    /// Lists the ids of recorded jobs, oldest first. Ids sort by time, since they begin with it.
     fn jobs(&self) -> io::Result<Vec<String>> {
         let mut jobs = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
@@ -111,7 +112,7 @@ impl RecordStore {
         read(&self.path(last))
     }
 
-    /// Reads the record of the job whose id begins with `job`.
+    /// Reads the record of the only job with an id that begins with `job`.
     pub(crate) fn find(&self, job: &str) -> Result<JobRecord, RecordStoreError> {
         let mut jobs = self.existing()?;
         let job = job.to_ascii_lowercase();
@@ -123,7 +124,7 @@ impl RecordStore {
         }
     }
 
-    /// Reads all records, oldest first, without those that cannot be read.
+    /// Reads all records, oldest first. Records that cannot be read are left out.
     pub(crate) fn all(&self) -> Vec<JobRecord> {
         let jobs = self.jobs().unwrap_or_default();
         jobs.iter().filter_map(|job| read(&self.path(job)).ok()).collect()
@@ -138,8 +139,8 @@ impl RecordStore {
     }
 }
 
-/// Stores a record for the user who runs this process. A failure is only a warning, as the job itself
-/// is over.
+/// Stores a record in the store of this process's user. A failure is only a warning, since the job itself is
+/// over.
 pub(crate) fn save_or_warn(record: &JobRecord) {
     if let Err(error) = RecordStore::for_user().and_then(|store| store.save(record)) {
         messages::warn(&messages::error_chain(&error));
@@ -147,7 +148,7 @@ pub(crate) fn save_or_warn(record: &JobRecord) {
     }
 }
 
-/// Whether `text` may be the id of a job or its beginning.
+/// Tells whether `text` may be the id of a job, or the first 6 or more characters of one.
 pub(crate) fn begins_id(text: &str) -> bool {
     (6..=32).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

@@ -1,16 +1,16 @@
-//! The part of the ranks' output that is recorded: its beginning and its end.
+//! Recorded part of the ranks' output: its beginning and its end.
 
 use crate::run::output::StreamId;
 use rlaunch_bootstrap::protocol::control::Stream;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashSet, VecDeque};
 
-/// Size limit of the beginning, and of the end, in bytes.
+/// Maximum size of the recorded beginning of the output, and of the recorded end, in bytes.
 const PART: usize = 384 << 10;
-/// Cost of a chunk beyond its bytes, so that empty lines are bounded as well.
+/// Bytes that each chunk counts in addition to its data, so that the number of short chunks is limited too.
 const OVERHEAD: usize = 64;
 
-/// Beginning and end of the output, in the order in which it was shown.
+/// Beginning and end of the ranks' output, in the order in which it was shown.
 #[derive(Debug, Default)]
 pub(crate) struct Transcript {
     first: Vec<(StreamId, Vec<u8>)>,
@@ -24,16 +24,16 @@ pub(crate) struct Transcript {
     torn: HashSet<StreamId>,
 }
 
-/// A transcript as text, as it is stored.
+/// Transcript as text, in the form in which it is stored.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct RecordedOutput {
     pub(crate) first: Vec<RecordedChunk>,
-    /// Bytes between `first` and `last`.
+    /// Number of bytes that were omitted between `first` and `last`.
     pub(crate) left_out_bytes: u64,
     pub(crate) last: Vec<RecordedChunk>,
 }
 
-/// Output of one rank: whole lines, except for lines that were shown before they were finished.
+/// Output of one rank: whole lines, unless a line was shown before it was finished.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct RecordedChunk {
     pub(crate) rank: u32,
@@ -74,8 +74,8 @@ impl Transcript {
         }
     }
 
-    /// Converts to text. A line whose beginning was omitted is omitted entirely. The bytes are moved: a
-    /// second copy would raise the peak memory of the launcher.
+    /// Converts the transcript to text. If the beginning of a line was omitted, the rest of the line is
+    /// omitted too. Data is moved, since a second copy would raise the peak memory of the launcher.
     pub(crate) fn into_output(self) -> RecordedOutput {
         let mut output =
             RecordedOutput { left_out_bytes: self.omitted, ..RecordedOutput::default() };
@@ -96,7 +96,7 @@ impl Transcript {
     }
 }
 
-/// Joins successive chunks of one stream into one.
+/// Joins successive chunks of the same stream into one chunk.
 fn join_chunks(joined: &mut Vec<RecordedChunk>, chunks: impl Iterator<Item = (StreamId, Vec<u8>)>) {
     let mut run: Option<(StreamId, Vec<u8>)> = None;
     for (source, data) in chunks.filter(|(_, data)| !data.is_empty()) {
@@ -119,7 +119,7 @@ fn chunk(((rank, stream), text): (StreamId, Vec<u8>)) -> RecordedChunk {
 }
 
 impl RecordedOutput {
-    /// Returns every line with its rank, in the order in which lines were finished.
+    /// Returns every recorded line with its rank, in the order in which lines were finished.
     pub(crate) fn lines(&self) -> Vec<(u32, String)> {
         let mut lines = LineJoiner::default();
         self.first.iter().for_each(|chunk| lines.add(chunk));
@@ -132,7 +132,7 @@ impl RecordedOutput {
     }
 }
 
-/// Joins lines that came in several chunks.
+/// Lines of a transcript, joined from several chunks if necessary.
 #[derive(Default)]
 struct LineJoiner<'a> {
     whole: Vec<(u32, String)>,
@@ -153,7 +153,7 @@ impl<'a> LineJoiner<'a> {
         }
     }
 
-    /// Takes unfinished lines as they are.
+    /// Adds unfinished lines to `whole` as they are.
     fn finish(&mut self) {
         let unfinished = self.unfinished.drain(..);
         self.whole.extend(unfinished.map(|((rank, _), line)| (rank, line)));

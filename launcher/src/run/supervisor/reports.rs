@@ -1,4 +1,4 @@
-//! Reports of agents that become a line for the user: waits, broken tree edges, unserved MPI.
+//! Reports of agents about which a line is printed: waiting ranks, broken edges of the tree, unserved MPI.
 
 use super::{Action, BrokenEdges, EDGE_DELAY, Supervisor, ending};
 use crate::run::events::Event;
@@ -13,8 +13,9 @@ use rlaunch_console::messages::Failed;
 use std::time::Instant;
 
 impl Supervisor<'_> {
-    /// Handles an edge of the tree that broke and is relayed from now on. It is printed later, as one of
-    /// its nodes may turn out to be lost, which explains it.
+    /// Handles an edge of the tree that broke and is relayed from now on. The line about the edge is printed
+    /// after [`EDGE_DELAY`], unless the job is being ended by then: the edge may have broken because one of
+    /// its nodes was lost.
     pub(super) fn on_broken_edge(&mut self, now: Instant, node: NodeId, peer: NodeId, how: &str) {
         tracing::info!(%node, %peer, how, "edge broke");
         let Some((parent, child)) = self.relay.broke(node, peer) else { return };
@@ -36,7 +37,8 @@ impl Supervisor<'_> {
         }
     }
 
-    /// `barrier "x": waiting 10 s for rank 2 on c (pid 4711, running, has not arrived)`
+    /// Reports ranks that others wait for: `barrier "x": waiting 10 s for rank 2 on c (pid 4711, running, has
+    /// not arrived)`.
     pub(super) fn on_waiting(&mut self, what: String, waited_ms: u64, missing: &MissingRanks) {
         let host = |rank: Rank| {
             let node = self.nodes.iter().find(|node| node.ranks.contains(&rank));

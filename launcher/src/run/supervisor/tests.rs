@@ -1,4 +1,4 @@
-//! Transitions of the supervisor, as scripts.
+//! Tests of the supervisor's transitions, written as scripts.
 
 mod ending;
 mod losses;

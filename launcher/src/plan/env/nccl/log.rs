@@ -1,47 +1,47 @@
-//! Parser of NCCL's log (NCCL_DEBUG=INFO), which shows the network that each rank used. Serves
-//! `--nccl-verify` and `rlaunch report`.
+//! Parser of NCCL's log (NCCL_DEBUG=INFO), which shows the network that each rank used. `--nccl-verify` and
+//! `rlaunch report` use this parser.
 
 use rlaunch_bootstrap::id::Rank;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Marker in each line of NCCL's log.
+/// Text that marks the lines of NCCL's log.
 const MARK: &str = " NCCL INFO ";
 
-/// Networks of all ranks, as far as logged.
+/// Networks of all ranks, as far as NCCL has logged them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
-    /// Whether the user asked for NCCL's log, whose lines are then shown.
+    /// Whether to show the lines of NCCL's log, because the user asked for them.
     shown: bool,
     ranks: BTreeMap<Rank, Use>,
 }
 
-/// Network of one rank.
+/// Network that NCCL uses in one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Use {
     /// `IB`, `Socket` or a plugin's name; `None` until it is logged.
     network: Option<String>,
     /// Ports such as `rocep26s0:1 RoCE`.
     ports: Vec<String>,
-    /// Interface of NCCL's bootstrap, such as `eth0`.
+    /// Interface over which NCCL's ranks find each other by TCP, such as `eth0`.
     out_of_band: Option<String>,
     /// Whether NICs access the GPU's memory directly (GPUDirect).
     direct: bool,
 }
 
 impl Use {
-    /// Tells whether data is transferred by RDMA.
+    /// Tells whether NCCL transfers data by RDMA. Any network but `Socket` counts as RDMA, plugins included.
     pub(crate) fn is_rdma(&self) -> bool {
         self.network.as_deref().is_some_and(|network| network != "Socket")
     }
 
-    /// Tells whether the network was logged.
+    /// Tells whether NCCL has logged which network it uses.
     pub(crate) fn is_known(&self) -> bool {
         self.network.is_some()
     }
 
-    /// Returns the interface of NCCL's bootstrap.
+    /// Returns the interface over which NCCL's ranks find each other by TCP.
     pub(crate) fn out_of_band(&self) -> Option<&str> {
         self.out_of_band.as_deref()
     }
@@ -59,7 +59,7 @@ impl Use {
     }
 }
 
-/// Parses the ports of `[0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>`.
+/// Parses the ports `mlx5_0:1 IB` and `mlx5_1:1 IB` from `[0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB …`.
 fn ports_of(text: &str) -> Vec<String> {
     let ports = text.split(';').next().unwrap_or_default();
     let numbered = ports.split_whitespace().filter_map(|word| {
@@ -70,13 +70,13 @@ fn ports_of(text: &str) -> Vec<String> {
     numbered.collect()
 }
 
-/// Parses the interface `eth0` of `…; OOB eth0:10.0.0.1<0>`.
+/// Parses the name of the interface, here `eth0`, from `…; OOB eth0:10.0.0.1<0>`.
 fn interface_of(text: &str) -> Option<String> {
     let (_, address) = text.split_once("; OOB ")?;
     address.split_once(':').map(|(name, _)| name.to_owned())
 }
 
-/// Writes `IB rocep26s0:1 RoCE, GPUDirect` or `TCP: RDMA is not used`.
+/// Writes the network, as in `IB rocep26s0:1 RoCE, GPUDirect` or `TCP (Socket): RDMA is not used`.
 impl fmt::Display for Use {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.network.as_deref() {
@@ -98,7 +98,7 @@ impl Log {
         Log { shown, ranks: BTreeMap::new() }
     }
 
-    /// Reads whole lines of a rank's output; returns the lines to show.
+    /// Reads whole lines of a rank's output and returns the lines to show.
     pub(crate) fn take(&mut self, rank: Rank, data: &[u8]) -> Vec<u8> {
         let mut kept = Vec::with_capacity(data.len());
         for line in data.split_inclusive(|byte| *byte == b'\n') {
@@ -116,7 +116,7 @@ impl Log {
         kept
     }
 
-    /// Returns a rank's network.
+    /// Returns the network of a rank; all its fields are empty if nothing was logged.
     pub(crate) fn of(&self, rank: Rank) -> Use {
         self.ranks.get(&rank).cloned().unwrap_or_default()
     }

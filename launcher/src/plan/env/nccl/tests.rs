@@ -18,7 +18,7 @@ fn network(hosts: &str, inventories: &[Inventory], options: &Options) -> NcclNet
     Fabric::of(&job_of(hosts), inventories, &plan, options).network
 }
 
-/// Returns the first host's variables.
+/// Returns the first host's network variables, as `NAME=value`.
 fn told(inventories: &[Inventory], hosts: &str) -> Vec<String> {
     let plan = Plan::new(inventories, &PortWishes::default());
     let fabric = Fabric::of(&job_of(hosts), inventories, &plan, &Options::default());
@@ -123,7 +123,7 @@ fn modes_of_erdma_are_told_with_their_hosts() {
     assert_eq!(cure(&map, &[compat.clone(), compat]), None);
 }
 
-/// Returns a machine whose only port has this address.
+/// Returns a machine whose only port has this address, with this prefix length and GID index.
 fn readdressed(address: Ipv6Addr, prefix: u8, index: u16) -> Inventory {
     let mut node = inventory("esxi-vm");
     let port = &mut node.rdma[0].ports[0];

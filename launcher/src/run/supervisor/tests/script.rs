@@ -1,14 +1,14 @@
-//! Scripts: what happens to a job and what the supervisor does about it, as one text.
+//! Scripts: the inputs of a supervisor and its actions, as one text.
 //!
-//! A line that begins with a time is an input, in seconds since the start of the ranks; the indented
-//! lines below it are the actions that follow. `check` plays the inputs of a script and compares the
-//! text that results. Besides inputs there are:
+//! A line that begins with a time, in seconds since the start of the ranks, is an input; the indented lines
+//! below it are the resulting actions. `check` plays the inputs of a script, writes the actions below them
+//! and compares the text with the script. Besides inputs there are:
 //!
 //! | line | meaning |
 //! |---|---|
-//! | `timeout` | the next timeout is handled when it is due; its time is compared as well |
-//! | `wait` | all timeouts until that time are handled when they are due |
-//! | `late timeout` | one timeout is handled at that time, as after this process was suspended |
+//! | `timeout` | the next timeout is handled when it is due; the script must have its time |
+//! | `wait` | all timeouts until the line's time are handled when they are due |
+//! | `late timeout` | one timeout is handled at the line's time, as after this process was suspended |
 
 use super::super::{Action, Input, Machines, SupervisedNode, Supervisor};
 use crate::goldens::{table_of, triangle};
@@ -37,8 +37,7 @@ use rlaunch_bootstrap::rendezvous::shape::TreeShape;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-/// Plays a script for the job of a command line, whose words have no quotes. Rank R has the process
-/// 100 + R.
+/// Plays a script for the job of a command line without quotes. Rank R has the process id 100 + R.
 pub(super) fn check(command: &str, script: &str) {
     let job = parse(command).unwrap();
     let map = job.map_ranks().unwrap();
@@ -276,7 +275,7 @@ impl Played<'_> {
     }
 }
 
-/// `code 3`, `signal 9`, `signal 9 oom`, `code 3 at 0.05`.
+/// Makes the report of a rank's exit from `code 3`, `signal 9`, `signal 9 oom` or `code 3 at 0.05`.
 fn exited(rank: Rank, how: &str) -> Option<FromAgent> {
     let mut words = how.split(' ');
     let kind = words.next()?;
@@ -294,7 +293,7 @@ fn exited(rank: Rank, how: &str) -> Option<FromAgent> {
     Some(FromAgent::Exited { rank, pid: 100 + rank.0, status, out_of_memory, at_us })
 }
 
-/// Parses nothing, or `left PROCESS`.
+/// Makes the final report of a node from the empty text or `left PROCESS`.
 fn receipt(left: &str) -> Option<CleanupReceipt> {
     match left {
         "" => Some(CleanupReceipt::default()),
@@ -314,7 +313,7 @@ fn cleanup(words: &str) -> crate::connect::lost_agent::CleanupOutcome {
     }
 }
 
-/// The ranks that are waited for, of which the first is described.
+/// Makes the report that ranks are waited for, with the state of the first of them.
 fn waits_for(ranks: &str) -> FromAgent {
     let ranks: Vec<Rank> = ranks.split(' ').map(|rank| Rank(rank.parse().unwrap())).collect();
     let states = vec![(ranks[0], RankState::NotArrived { pid: 100 + ranks[0].0 })];
@@ -322,7 +321,7 @@ fn waits_for(ranks: &str) -> FromAgent {
     FromAgent::Waiting { what: "barrier \"x\"".into(), waited_ms: 10_000, missing }
 }
 
-/// Result of round `round` for the path of this id: `3 up` or `3 failed`.
+/// Makes the report of a round with one path from the path's id and result: `3 up` or `3 failed`.
 fn proved(round: u32, result: &str) -> FromAgent {
     let (id, result) = result.split_once(' ').unwrap();
     let result = match result {
