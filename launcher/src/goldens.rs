@@ -7,7 +7,7 @@ use crate::plan::map::RankMap;
 use crate::plan::mesh;
 use crate::plan::options::{JobView, Options, UserChoices};
 use crate::plan::rank_config::{self, RankConfig};
-use crate::plan::selection::{Plan, PortWishes};
+use crate::plan::selection::{Plan, PortOptions};
 use crate::plan::table;
 use crate::recorded::inventory;
 use crate::run::show;
@@ -39,11 +39,11 @@ pub(crate) fn table_of(machines: &[Inventory], ranks: usize, plan: &Plan) -> Ran
     let addresses: Vec<IpAddr> = machines.iter().map(management).collect();
     let inventories = machines;
     let seen = JobView { id: JobId(7), map: &map, inventories, plan, addresses: &addresses };
-    let wishes = UserChoices { options: &options, env: &[] };
-    let fabric = Fabric::of(&map, inventories, plan, &options);
+    let choices = UserChoices { options: &options, env: &[] };
+    let fabric = Fabric::new(&map, inventories, plan, &options);
     let ports = vec![vec![21_000, 21_001]; machines.len()];
-    let setups = rank_config::decide(&wishes, &seen, &fabric, &ports).unwrap();
-    table::build(&options, &seen, &vec![&facts(); machines.len()], &setups).unwrap()
+    let rank_configs = rank_config::decide(&choices, &seen, &fabric, &ports).unwrap();
+    table::build(&options, &seen, &vec![&facts(); machines.len()], &rank_configs).unwrap()
 }
 
 /// Makes all decisions for a job with default options, and passes them to `then`: each node's rank
@@ -54,40 +54,41 @@ fn decided<T>(
     then: impl FnOnce(&[Vec<RankConfig>], &RankTable, &UserChoices<'_>, &Fabric<'_>) -> T,
 ) -> T {
     let addresses: Vec<IpAddr> = machines.iter().map(management).collect();
-    let (options, plan) = (Options::default(), Plan::new(machines, &PortWishes::default()));
+    let (options, plan) = (Options::default(), Plan::new(machines, &PortOptions::default()));
     let inventories = machines;
     let seen = JobView { id: JobId(7), map, inventories, plan: &plan, addresses: &addresses };
     let ports: Vec<Vec<u16>> = (0..machines.len())
         .map(|node| vec![21_000, 21_001][usize::from(node > 0)..].to_vec())
         .collect();
-    let wishes = UserChoices { options: &options, env: &[] };
-    let fabric = Fabric::of(map, inventories, &plan, &options);
-    let setups = rank_config::decide(&wishes, &seen, &fabric, &ports).unwrap();
-    let table = table::build(&options, &seen, &vec![&facts(); machines.len()], &setups).unwrap();
-    then(&setups, &table, &wishes, &fabric)
+    let choices = UserChoices { options: &options, env: &[] };
+    let fabric = Fabric::new(map, inventories, &plan, &options);
+    let rank_configs = rank_config::decide(&choices, &seen, &fabric, &ports).unwrap();
+    let table =
+        table::build(&options, &seen, &vec![&facts(); machines.len()], &rank_configs).unwrap();
+    then(&rank_configs, &table, &choices, &fabric)
 }
 
 /// Describes where the ranks of a job run and how they reach each other.
-fn placed(map: &RankMap, setups: &[Vec<RankConfig>], table: &RankTable) -> String {
-    let mesh = mesh::for_people(table, &mesh::Mesh::default());
-    format!("{}\n{mesh}", show::placement(map, setups, table))
+fn placed(map: &RankMap, rank_configs: &[Vec<RankConfig>], table: &RankTable) -> String {
+    let mesh = mesh::format_table(table, &mesh::Mesh::default());
+    format!("{}\n{mesh}", show::placement(map, rank_configs, table))
 }
 
 /// Formats all decisions for a job with `ranks` ranks on each machine, as golden files have them.
 fn job(machines: &[Inventory], ranks: usize) -> String {
     let map = map_of(machines, ranks);
-    decided(&map, machines, |setups, table, wishes, fabric| {
-        let mut text = placed(&map, setups, table);
+    decided(&map, machines, |rank_configs, table, choices, fabric| {
+        let mut text = placed(&map, rank_configs, table);
         let mut printed: Option<String> = None;
-        for (name, setups) in NAMES.iter().zip(setups) {
-            let env = env(&setups[0]);
+        for (name, rank_configs) in NAMES.iter().zip(rank_configs) {
+            let env = env(&rank_configs[0]);
             // Variables are printed only if they differ from those of the host before.
             if printed.as_ref() != Some(&env) {
                 let _ = write!(text, "\nfirst rank of {name}\n{env}");
             }
             printed = Some(env);
         }
-        let slow = rank_config::slow_network(wishes, &map, machines, &fabric.network);
+        let slow = rank_config::slow_network(choices, &map, machines, &fabric.network);
         if let Some((line, hint)) = slow {
             let hint = hint.map(|hint| format!("hint: {hint}\n")).unwrap_or_default();
             let _ = write!(text, "\n{line}\n{hint}");
@@ -225,8 +226,8 @@ fn a_guide_shows_what_is_decided() {
     let guide = std::fs::read_to_string(guide).unwrap();
     let machines = pair();
     let map = map_of_named(&["pc1", "pc2"], 1);
-    let (placed, env) = decided(&map, &machines, |setups, table, _, _| {
-        (placed(&map, setups, table), setups[0][0].defaults.clone())
+    let (placed, env) = decided(&map, &machines, |rank_configs, table, _, _| {
+        (placed(&map, rank_configs, table), rank_configs[0][0].defaults.clone())
     });
     let tables = placed.split("\n\n").map(str::trim_end);
     for line in tables.flat_map(str::lines) {

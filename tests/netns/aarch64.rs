@@ -7,14 +7,14 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Where the kernel is told of interpreters.
+/// Directory in which interpreters are registered with the kernel.
 const REGISTRY: &str = "/proc/sys/fs/binfmt_misc";
-/// An ELF executable of aarch64: its first 20 bytes, and which bits of them count.
+/// Pattern of an ELF executable of aarch64: its first 20 bytes, and a mask for those that count.
 const MAGIC: &str = r"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00";
 const MASK: &str =
     r"\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff";
 
-/// Lets the kernel execute programs of aarch64 by the emulator, until the guard goes.
+/// Lets the kernel execute programs of aarch64 by the emulator, until the guard is dropped.
 fn emulator<'a>(field: &'a Field, host: &'a str) -> impl Drop + 'a {
     let own = format!("{REGISTRY}/rlaunch-lab");
     let line = format!(
@@ -29,7 +29,7 @@ fn emulator<'a>(field: &'a Field, host: &'a str) -> impl Drop + 'a {
     })
 }
 
-/// Hosts a and b without what they were sent, before and after.
+/// Guard that removes what hosts a and b were sent, when it is made and when it is dropped.
 struct Forget<'a>(&'a Field);
 
 impl<'a> Forget<'a> {
@@ -79,11 +79,11 @@ fn where_there_is_no_library_for_them_that_is_said() {
     ran.says(&["no library for ranks on aarch64"]);
 }
 
-/// Where host b has a Python of aarch64.
+/// Directory of a Python of aarch64 on host b.
 const PYTHON: &str = "/root/aarch64";
 
-// Every call between a rank of this machine's architecture and two of the other, by the extension
-// module and by librlaunch.so.
+// Calls between one rank of this machine's architecture and two of aarch64, through the extension
+// module and through librlaunch.so.
 #[test]
 fn python_of_both_architectures_talks() {
     let field = Field::new();

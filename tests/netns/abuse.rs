@@ -1,5 +1,6 @@
-//! Abuse: files, hosts, programs and neighbours that mean harm, or act as if they did. A job does
-//! what its user asked for, or says why not; a stranger's files run nothing, and nothing is left.
+//! Abuse: files, hosts, programs and other users that do harm on purpose or by accident. A job does
+//! what its user asked for, or reports why it does not; files of another user are never executed,
+//! and nothing is left behind.
 
 mod cache;
 mod config;

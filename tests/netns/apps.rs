@@ -1,4 +1,5 @@
-//! Several programs in one job: one world, an order, services, and templates.
+//! Several programs in one job: their common rank numbers, the order in which they start, services
+//! that end with the job, and templates.
 
 use crate::support::{BOUND, Field, launch_directory};
 use nix::sys::signal::Signal;
@@ -6,9 +7,9 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-/// `service.py NAME PORT [HOST:PORT…]` needs what it is named to answer at once, takes a while to
-/// come up, and answers at PORT. Without a port it ends when it has been answered. The clock is
-/// that of the one machine which all hosts are.
+/// Script `service.py NAME PORT [HOST:PORT…]`: connects to its needs, which must already answer,
+/// starts slowly, and listens on PORT. With port 0 it exits after it has connected. Its times are
+/// comparable, since all hosts are one machine.
 const SERVICE: &str = r#"
 import os, socket, sys, time
 
@@ -30,7 +31,7 @@ if port:
         listener.accept()[0].close()
 "#;
 
-/// As the guide has it for each host, with names in place of addresses.
+/// Configuration from the guide for each host, with names in place of addresses.
 const LMCACHE: &str = r#"remote_url: "mooncakestore://{{app["master"].oob_ip}}:50052/"
 extra_config:
   local_hostname: "{{host.oob_ip}}"
@@ -121,7 +122,7 @@ fn programs_share_one_world_and_have_what_is_their_own() {
     assert_eq!(ran.succeeded().sorted(), expected, "{ran}");
     ran.says_nothing();
 
-    // Nothing has started anywhere when one program is missing somewhere.
+    // Nothing has started on any host when a program is missing on one.
     let run = field.rlaunch("-H a -np 1 echo here : -H b -np 1 no-such-program").run();
     run.refused(127, &["no-such-program is not on b"]);
     let run = field.rlaunch("-H a -np 1 echo {{host.nam}} : -H b -np 1 true").run();
@@ -135,7 +136,7 @@ fn programs_share_one_world_and_have_what_is_their_own() {
 #[test]
 fn who_waits_in_vain_ends_with_the_others() {
     let field = Field::new();
-    // Of b's agent no rank has run.
+    // No rank of b's agent has run.
     let ran = field.rlaunch("-H a -np 1 false : -H b -np 1 --after ready:tcp:b:1 echo no").run();
     assert_eq!(ran.ended_with(1).out(), "", "{ran}");
     ran.took_less_than(5);

@@ -1,4 +1,4 @@
-//! `rlaunch bench`: what it measures between hosts, prints and refuses.
+//! `rlaunch bench`: what it measures between hosts, prints and rejects.
 
 use crate::running::Outcome;
 use crate::support::{Field, Run};
@@ -9,21 +9,22 @@ fn bench<'a>(field: &'a Field, words: &str) -> Run<'a> {
     field.rlaunch(&format!("bench {words}")).within(Duration::from_secs(60))
 }
 
-/// The numbers of each line below the head.
+/// Returns the numbers in each line of the output except the header.
 fn rows(ran: &Outcome) -> Vec<Vec<f64>> {
     let out = ran.succeeded().out().into_owned();
     let lines = out.lines().filter(|line| !line.trim_start().starts_with('#'));
     lines.map(|line| line.split_whitespace().map(|word| word.parse().unwrap()).collect()).collect()
 }
 
-/// Sizes in order, times that can be, and bandwidths that follow from them.
+/// Asserts that sizes are in order, times are possible, and bandwidths follow from them.
 fn are_sane(ran: &Outcome, sizes: &[f64], factor: f64) {
     let rows = rows(ran);
     assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), sizes, "{ran}");
     for row in rows {
         let [bytes, _, median, least, most, algbw, busbw] = row[..] else { panic!("{ran}") };
         assert!(0.0 < least && least <= median && median <= most && most < 10e6, "{ran}");
-        // What is printed was rounded to three places: it lies as far as that from the truth.
+        // Printed values are rounded to three digits, so they differ from the exact ones by up to
+        // that.
         let rounded = 0.000_5 + 1e-9;
         let within = |one: f64, least: f64, most: f64| (least..=most).contains(&one);
         let (fastest, slowest) = (bytes / (median - rounded), bytes / (median + rounded));

@@ -1,5 +1,6 @@
-//! Hosts behind a forced command that gives no stdin and prints a banner, as `docker exec` without
-//! `-i` does: their agents call the launcher, and get there by whatever the host has.
+//! Hosts with a forced command that gives no stdin and prints a banner, as `docker exec` without
+//! `-i` does. Their agents connect back to the launcher, and are downloaded by whatever program the
+//! host has.
 
 use crate::support::{Field, Undo};
 use nix::sys::signal::Signal;
@@ -9,13 +10,13 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 
 const ABC: [&str; 3] = ["a", "b", "c"];
-/// The directory of the forced command.
+/// Directory of the forced command.
 const FORCED: &str = "/tmp/forced";
 const KEYS: &str = "/run/rlaunch-lab/authorized_keys";
-/// What every host has in `tools`, beside what it gets the agent with.
+/// Programs that every host has in its tools, in addition to those that download the agent.
 const TOOLS: &str = "sh uname id mkdir rmdir chmod mv rm wc ls tail cp cat";
 
-/// Lets every login on `hosts` run `lines`, and nothing else, until the guard goes.
+/// Makes every login on `hosts` run `lines` instead of its command, until the guard is dropped.
 fn forced_command<'a>(field: &'a Field, hosts: &'a [&'a str], lines: &str) -> impl Drop + 'a {
     let script = format!("{FORCED}/shell.sh");
     let scratch = field.scratch(hosts, FORCED);
@@ -29,13 +30,13 @@ fn forced_command<'a>(field: &'a Field, hosts: &'a [&'a str], lines: &str) -> im
         keys.push((path, text));
     }
     Undo(move || {
-        // Goes after the keys are as they were.
+        // Dropped after the keys are restored.
         let _scratch = &scratch;
         keys.iter().try_for_each(|(path, text)| fs::write(path, text))
     })
 }
 
-/// A container's shell that knows the programs of `path` and is given `stdin`.
+/// Returns lines that start a container's shell with the programs of `path` and with `stdin`.
 fn shell(path: &str, stdin: &str) -> String {
     format!(
         "echo entering container; PATH={path}; export PATH\n\
@@ -43,12 +44,12 @@ fn shell(path: &str, stdin: &str) -> String {
     )
 }
 
-/// One without `-i`.
+/// Returns lines that start a container's shell without stdin.
 fn no_stdin() -> String {
     shell(crate::support::PATH, "</dev/null")
 }
 
-/// Nothing but these programs is on the PATH of a host's shell.
+/// Makes a directory on a host with only these programs, until the guard is dropped.
 fn tools<'a>(field: &'a Field, host: &'a str, programs: &str) -> impl Drop + 'a {
     let line = format!(
         "mkdir -p /tmp/tools; for p in {TOOLS} {programs}; do ln -sf $(PATH={} command -v $p) \
@@ -71,7 +72,7 @@ fn a_job_runs_where_the_shell_gives_no_stdin() {
     assert_eq!(ran.succeeded().sorted(), ABC, "{ran}");
     ran.says_nothing();
     ran.took_less_than(3);
-    // Stdin that is open and says nothing is none, either.
+    // A stdin that is open but carries no data counts as none.
     let pipe = format!("{FORCED}/pipe");
     let silent = shell(crate::support::PATH, &format!("<>{pipe}"));
     let silent = format!("[ -e {pipe} ] || mkfifo {pipe}\n{silent}");
@@ -96,7 +97,7 @@ fn a_host_without_stdin_gets_its_agent_by_what_it_has() {
     let field = Field::new();
     let hosts = ["a", "b", "c", "d", "e", "f"];
     field.forget_agents(&hosts, Account::Root);
-    // How each gets it, and checks it. The last has it.
+    // Programs by which each host downloads the agent and verifies it. The last host has the agent.
     let ways = ["bash sha256sum", "python3", "perl", "curl openssl", "wget sha256sum", ""];
     let _tools: Vec<_> = hosts.iter().zip(ways).map(|(h, way)| tools(&field, h, way)).collect();
     let agent = fs::read(field.agent()).unwrap();
@@ -114,7 +115,7 @@ fn a_host_without_stdin_gets_its_agent_by_what_it_has() {
     let warm = run();
     assert_eq!(warm.succeeded().sorted(), hosts, "{warm}");
     warm.says_nothing();
-    // Questions that need no job go the same way.
+    // Commands without a job reach the hosts in the same way.
     let topo = field.rlaunch("topo -H a,f").run();
     topo.succeeded().keeps_quiet_about(&["error"]);
 }
@@ -145,7 +146,7 @@ fn a_launcher_that_cannot_be_called_says_which_port_to_open() {
         format!("nft insert rule inet filter input ip saddr {b} tcp dport 21000-21511 accept");
     ran.hints(&rule).hints(&format!("ufw allow from {b} to any port 21000:21511 proto tcp"));
     ran.hints("--port-range").hints("--oob-if").took_less_than(10);
-    // Nor can it get the agent.
+    // The host cannot download the agent either.
     field.forget_agents(&["c"], Account::Root);
     let ran = field.rlaunch("-H c hostname").run();
     ran.refused(202, &["c: its shell has no stdin", "no rlaunch-worker of this build on PATH"]);
@@ -174,12 +175,12 @@ fn start(field: &Field, host: &str, line: &str) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Whoever has seen the whole command line, and is quicker than the agent.
+/// A process of another user has read the whole command line, and connects before the agent does.
 #[test]
 fn a_client_with_the_command_line_that_dials_first_learns_nothing() {
     let field = Field::new();
     field.warm("a,b", Account::Root);
-    // The command is there to be read, and begins when it has been.
+    // The command can be read, and starts only after it has been read.
     let lines = format!(
         "echo \"$SSH_ORIGINAL_COMMAND\" >{FORCED}/read; mv {FORCED}/read {FORCED}/command\n\
          until [ -e {FORCED}/go ]; do sleep 0.02; done\n{}",
@@ -195,8 +196,8 @@ fn a_client_with_the_command_line_that_dials_first_learns_nothing() {
     let address = words.split([' ', ',']).next().unwrap();
     let (ip, port) = address.rsplit_once(':').unwrap();
     let dial = |words: &str| format!("exec 3<>/dev/tcp/{ip}/{port}; {words}; cat <&3");
-    // The agent itself, by everything that is known; it says so in a file. It has dialled before the
-    // one that is meant begins.
+    // Starts the agent with everything that can be read; its output goes to a file. It connects
+    // before the genuine agent starts.
     let agent = start(&field, "b", &format!("{command} </dev/null >{FORCED}/said"));
     let said = || fs::read_to_string(path.with_file_name("said")).unwrap_or_default();
     field.wait_for("the stranger to announce itself", || said().contains("\nrlaunch-callback "));
@@ -207,7 +208,7 @@ fn a_client_with_the_command_line_that_dials_first_learns_nothing() {
         start(&field, "b", &dial("head -c 100000 /dev/zero >&3")),
         start(&field, "b", &dial("printf rlaunch-call >&3")),
     ];
-    // More that say nothing than may wait.
+    // More silent connections than are allowed to wait.
     let flood = format!(
         "for i in $(seq 280); do exec {{n}}<>/dev/tcp/{ip}/{port}; done; : >{FORCED}/flooded; cat <&$n"
     );

@@ -1,4 +1,5 @@
-//! The communicator between ranks of a host and of several: the suite, and ranks that get lost.
+//! The communicator between ranks of one host and of several hosts: the suite, and ranks that are
+//! lost.
 
 use crate::running::Outcome;
 use crate::support::{Field, Run, Undo};
@@ -13,7 +14,7 @@ fn suite<'a>(field: &'a Field, hosts: &str, ranks: usize, words: &str) -> Run<'a
     field.rlaunch(&line).within(Duration::from_secs(90))
 }
 
-/// All hold, and rank 0 says how many they were.
+/// Asserts that all cases hold, as rank 0 prints.
 fn holds(field: &Field, hosts: &str, ranks: usize, words: &str) {
     let ran = suite(field, hosts, ranks, words).run();
     let said = ran.succeeded().out();
@@ -48,7 +49,7 @@ fn cases_hold_among_ranks_of_several_hosts() {
     holds(&field, "a:4,b:4", 8, "cover");
 }
 
-/// As in jobs of more than 256 ranks.
+/// Ranks connect when they first communicate, as in jobs of more than 256 ranks.
 #[test]
 fn cases_hold_where_ranks_meet_when_they_have_something_to_say() {
     let field = Field::new();
@@ -64,14 +65,15 @@ fn no_message_is_lost_or_wrong_in_twenty_seconds() {
     assert!(ran.succeeded().out().ends_with("rounds of messages among 8 ranks\n"), "{ran}");
 }
 
-/// Ranks that live on to say what they have seen.
+/// Script of ranks that ignore SIGTERM, so that they can report what they have seen.
 const STUBBORN: &str = "trap '' TERM; exec \"$RLAUNCH_PRELOAD_DIR\"/comm-suite lose";
-/// Of 8 bytes, and of so many that ranks of a host copy them from each other.
+/// Numbers of elements: 8 bytes, and enough that ranks of one host copy directly from each other.
 const ELEMENTS: [&str; 2] = ["1", "500000"];
-/// Nobody: the ranks call each other until something else happens.
+/// Arguments that kill a rank that does not exist: the ranks communicate until the test interferes.
 const NOBODY: &str = "9 KILL";
 
-/// Three ranks that call each other; `who` of them ends, and how.
+/// Runs three ranks that communicate. The third argument has the number of the rank that ends, and
+/// how it ends.
 fn loses<'a>(field: &'a Field, hosts: &str, who: &str, elements: &str) -> Run<'a> {
     loses_by(field, hosts, &format!("{STUBBORN} {who} {elements}"))
 }
@@ -82,7 +84,7 @@ fn loses_by<'a>(field: &'a Field, hosts: &str, script: &str) -> Run<'a> {
     field.rlaunch(&line).sh(script).within(Duration::from_secs(60))
 }
 
-/// So many ranks have said so, each in a line of its own.
+/// Asserts that this number of ranks have printed the sentence, each on its own line.
 fn say(ran: &Outcome, ranks: usize, sentence: &str) {
     let said = format!("error: all_reduce: {sentence}");
     let count = ran.err().lines().filter(|line| line.starts_with(&said)).count();
@@ -98,7 +100,7 @@ fn a_rank_that_fails_is_named_by_all_the_others_and_by_rlaunch() {
             let ran = loses(&field, hosts, &format!("1 {how}"), "1").run();
             ran.ended_with(code).says(&[&format!("error: rank 1 on {host} (pid ")]);
             say(&ran, 2, &format!("rank 1 on {host} is lost: it {words}"));
-            // Most of it is the way to the 50th call.
+            // Most of the time is spent on the first 50 calls.
             ran.took_less_than(15);
         }
     }
@@ -107,7 +109,7 @@ fn a_rank_that_fails_is_named_by_all_the_others_and_by_rlaunch() {
 #[test]
 fn a_rank_that_ends_well_but_without_a_goodbye_is_missed_by_the_others() {
     let field = Field::new();
-    // Who is first to say it would else be the next that is lost.
+    // Otherwise the first rank to report the loss would be the next that is lost.
     let leaves = STUBBORN.replace("exec", "[ $RANK != 1 ] || exec");
     let lives_on = STUBBORN.replace("exec", "");
     let script = format!("{leaves} 1 LEAVE 1; {lives_on} 1 LEAVE 1; code=$?; sleep 2; exit $code");
@@ -168,7 +170,7 @@ fn a_network_that_is_cut_between_two_ranks_is_named() {
             Ok::<(), String>(())
         });
         let ran = running.finish();
-        // 15 s, and as long as a busy machine takes to end the job.
+        // 15 s, plus the time that a busy machine takes to end the job.
         assert!(cut.elapsed() < Duration::from_secs(25), "{:?}\n{ran}", cut.elapsed());
         ran.ended_with(1).says(&["its host has not answered for 1"]);
         let ranks = ["rank 1 on b is lost: ", "rank 2 on c is lost: "];

@@ -1,4 +1,4 @@
-//! `rlaunch.toml` and what counts before it, and what ranks' environment is made of.
+//! `rlaunch.toml`, what overrides it, and the sources of ranks' environments.
 
 use crate::running::Outcome;
 use crate::support::{Field, PATH, launch_directory};
@@ -7,7 +7,8 @@ use std::fs;
 use std::os::unix::fs::chown;
 use std::path::Path;
 
-/// Two hosts under names of their own, one by its address; `b` and `root@b` are the same to sshd.
+/// Writes a configuration of two hosts under other names, one by its address. To sshd, `b` and
+/// `root@b` are the same.
 fn cluster(field: &Field, directory: &Path) {
     let text = format!(
         "[defaults]\ntag-output = true\n\n\
@@ -34,13 +35,13 @@ fn a_file_says_which_hosts_there_are_and_how_they_are_reached() {
     assert_eq!(ran.succeeded().sorted(), expected, "{ran}");
     ran.says(&["olympic has no address 192.0.2.99, its mesh in rlaunch.toml:12"]);
     run("trust").run().succeeded();
-    // Flags before the environment, the environment before the profile, the profile before defaults.
+    // Options override the environment, the environment the profile, and the profile the defaults.
     let ran = run("--profile apart -v hostname").env("RLAUNCH_TAG_OUTPUT", "1").run();
     assert_eq!(ran.succeeded().sorted(), ["[0,titanic] a", "[1,olympic] b"], "{ran}");
     ran.says(&["defaults from ./rlaunch.toml"]);
     let run_of_two = run("--profile apart -H olympic,titanic:1 -np 1 hostname");
     assert_eq!(run_of_two.env("RLAUNCH_NP", "2").run().succeeded().out(), "b\n");
-    // By a command of the user's, hosts are called the same; and verbs know them, too.
+    // Names of hosts also work with the user's own remote shell and with other verbs.
     let ran = run("-H olympic hostname").env("RLAUNCH_RSH", "ssh -o BatchMode=yes").run();
     assert_eq!(ran.succeeded().out(), "[0,olympic] b\n", "{ran}");
     let ran = run("topo").run();
@@ -65,7 +66,7 @@ fn what_is_wrong_with_a_file_is_said_with_its_line() {
     ran.refused(200, &["rlaunch.toml:3: unknown key `tag-outptu`: `tag-output` exists"]);
     let ran = with("[profile.x]\ntransport = \"tpc\"\n", "hostname");
     ran.refused(200, &["rlaunch.toml:2: `transport` cannot be `tpc`: auto, rdma or tcp"]);
-    // What is found only when all is put together names what nobody typed.
+    // An error that is found only in the merged configuration names the file, not the command line.
     let list = "hosts = [\"a\", \"b,,c\"]\n";
     with(list, "trust").succeeded();
     let ran = with(list, "hostname");
@@ -74,7 +75,7 @@ fn what_is_wrong_with_a_file_is_said_with_its_line() {
     ran.refused(200, &["rlaunch.toml has no profile `x`"]);
     let run = field.rlaunch("hostname").env("RLAUNCH_NP", "none").run();
     run.refused(200, &["RLAUNCH_NP: `np` cannot be `none`: a number of ranks"]);
-    // Somebody else's could name commands to run.
+    // A file of another user could name commands to run.
     fs::write(&file, "[defaults]\nrsh = \"false\"\n").unwrap();
     chown(&file, Some(54321), None).unwrap();
     let run = |words: &str| field.rlaunch(words).in_directory(directory.path()).run();
@@ -82,12 +83,12 @@ fn what_is_wrong_with_a_file_is_said_with_its_line() {
     assert_eq!(run("--cluster none -H a hostname").succeeded().out(), "a\n");
 }
 
-/// Whether a rank that ran `env` has printed this line.
+/// Tells whether a rank that ran `env` has printed this line.
 fn has(ran: &Outcome, line: &str) -> bool {
     ran.out().lines().any(|own| own == line)
 }
 
-/// A variable as a rank that ran `env` has printed it.
+/// Returns the value of a variable, as a rank that ran `env` has printed it.
 fn value(ran: &Outcome, name: &str) -> String {
     let out = ran.out();
     let mut values = out.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
@@ -122,7 +123,7 @@ fn files_and_patterns_name_what_goes_along() {
         let is_marked = |line: &str| row(line) && line.ends_with("(yours)");
         assert!(out.lines().any(is_marked), "{marked} is not marked:\n{ran}");
     }
-    // On this machine as elsewhere.
+    // The same on this machine.
     let run = field.rlaunch("--no-env -x A env").env("A", "shell").env("OTHER", "1");
     let ran = run.run();
     assert!(has(ran.succeeded(), "A=shell") && !ran.out().contains("OTHER=1"), "{ran}");
@@ -150,7 +151,7 @@ fn a_login_decides_what_it_sets() {
     let of_path = |line: &str| line.contains(" PATH ") && line.contains("(host)");
     assert!(ran.out().lines().any(of_path), "{ran}");
     drop(login);
-    // A login that ends before it has begun.
+    // A login shell that exits in its start-up file.
     let closed = "echo this host is closed\nexit 3\n";
     let _login = field.files(&["a"], profile.to_str().unwrap(), closed, 0o644);
     let ran = field.rlaunch("-H a --login hostname").run();

@@ -1,4 +1,5 @@
-//! The agent travels once, and whatever is wrong with its place on a host is said in a sentence.
+//! The agent is sent once, and every problem with its directory on a host is reported in a
+//! sentence.
 
 use crate::running::Outcome;
 use crate::support::{Field, Undo, launch_directory};
@@ -9,14 +10,14 @@ use std::path::{Path, PathBuf};
 
 const ABC: [&str; 3] = ["a", "b", "c"];
 
-/// The one agent in a cache.
+/// Returns the only agent in a cache.
 fn only_agent(cache: &Path) -> PathBuf {
     let builds: Vec<_> = fs::read_dir(cache).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(builds.len(), 1, "{builds:?}");
     builds[0].join("rlaunch-worker")
 }
 
-/// Mounts a small file system over root's `~/.cache` of a host, until the guard goes.
+/// Mounts a small file system over root's `~/.cache` of a host, until the guard is dropped.
 fn mount<'a>(field: &'a Field, host: &'a str, options: &str) -> impl Drop + 'a {
     let line = format!("mkdir -p ~/.cache && mount -t tmpfs -o {options} none ~/.cache");
     field.on(host, &line);
@@ -72,9 +73,9 @@ fn two_launches_at_once_both_deliver() {
         let name = |file: std::io::Result<fs::DirEntry>| file.unwrap().file_name();
         let mut names: Vec<_> = files.map(|file| name(file).into_string().unwrap()).collect();
         names.sort();
-        // An agent holds the build by this.
+        // An agent locks this file while it uses the build.
         assert_eq!(names.remove(0), ".in-use");
-        // `bin` has the commands of ranks, the library is what they link.
+        // `bin` has the commands for ranks, and the library is for them to link.
         assert_eq!(names.len(), 3, "half a copy is left on {host}: {names:?}");
         let library = names[1].strip_prefix("library-").unwrap_or_default();
         assert_eq!((names[0].as_str(), library.len(), &*names[2]), ("bin", 32, "rlaunch-worker"));
@@ -101,7 +102,7 @@ fn a_broken_copy_is_replaced() {
     answered_everywhere(&field.rlaunch("-H a,b,c hostname").run());
 }
 
-/// As a host has it that lost power at the wrong moment. A shell executes nothing, with success.
+/// A power loss can leave an empty file. A shell that executes it succeeds without doing anything.
 #[test]
 fn an_empty_copy_is_replaced() {
     let field = Field::new();
@@ -148,7 +149,8 @@ fn a_full_disk() {
     assert_eq!(left, "", "half a copy is left");
 }
 
-/// What is kept elsewhere is found there the next time.
+/// Asserts that jobs run although the cache cannot be used, and that the second job finds the agent
+/// in the substitute.
 fn reached_all_the_same(field: &Field, account: Account) {
     let run = || field.rlaunch("-H a,b,c hostname").account(account).run();
     let cold = run();
@@ -165,7 +167,7 @@ fn a_home_that_nothing_executes_from() {
     let _mount = mount(&field, "b", "noexec");
     let _elsewhere = field.scratch(&["b"], "/tmp/.rlaunch-0");
     reached_all_the_same(&field, Account::Root);
-    // A directory that the user has named is the only one.
+    // A directory that the user has named has no substitute.
     let named = Account::Root.home().join(".cache/agents");
     let _named = field.scratch(&ABC, named.to_str().unwrap());
     let ran = field.rlaunch("--agent-dir ~/.cache/agents -H a,b,c hostname").run();
@@ -187,7 +189,7 @@ fn a_home_that_cannot_be_written() {
     let _restore = Undo(|| set(0o700));
     let elsewhere = format!("/tmp/.rlaunch-{}", Account::User.id());
     let _elsewhere = field.scratch(&["b"], &elsewhere);
-    // What somebody else has put into the way is left alone.
+    // A link of another user in place of the directory is left alone.
     field.on("b", &format!("ln -s /var/tmp {elsewhere}"));
     let second = elsewhere.replace("/tmp", "/var/tmp");
     let _second = field.scratch(&["b"], &second);
@@ -227,7 +229,7 @@ fn an_agent_for_other_machines() {
     let directory = launch_directory();
     let other = directory.path().join("agent");
     let mut bytes = fs::read(field.agent()).unwrap();
-    // `e_machine` of the ELF header: AArch64 where this is x86_64, and the other way round.
+    // `e_machine` of the ELF header: AArch64 on x86_64, and the reverse.
     let is_x86 = bytes[18] == 62;
     bytes[18] = if is_x86 { 183 } else { 62 };
     fs::write(&other, bytes).unwrap();
@@ -240,7 +242,7 @@ fn an_agent_for_other_machines() {
 fn a_shared_home_is_sent_one_agent() {
     let field = Field::new();
     let options = Options { shared_home: true, net: [10, 98], ..Options::new("testshared", 3) };
-    // An interrupted run leaves its lab behind, in whatever state.
+    // An interrupted run leaves its lab behind, in any state.
     Lab::down("testshared").unwrap();
     let lab = Lab::up(&options).unwrap();
     let _down = Undo(|| Lab::down("testshared").map(drop));

@@ -1,4 +1,4 @@
-//! `--dry-run`: what would be, and no rank.
+//! `--dry-run`: prints what would happen, and starts no rank.
 
 use crate::support::{Field, launch_directory};
 use rlaunch_lab::Account;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 const MARK: &str = "/tmp/dry-run-mark";
 
-/// The lines that begin with `word`.
+/// Returns the lines that begin with `word`.
 fn lines<'a>(out: &'a str, word: &str) -> Vec<&'a str> {
     out.lines().filter(|line| line.split(' ').next() == Some(word)).collect()
 }

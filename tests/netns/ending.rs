@@ -1,4 +1,4 @@
-//! However a job is ended, everything it started is gone when rlaunch returns.
+//! In whatever way a job ends, everything that it started is gone when rlaunch returns.
 
 use crate::running::Running;
 use crate::support::{BOUND, Field, Run, state};
@@ -7,14 +7,14 @@ use rlaunch_lab::command::wait_until;
 use rlaunch_lab::{Account, Stopwatch};
 use std::time::Duration;
 
-/// Ends on the first signal.
+/// Script that ends on the first signal.
 const MEEK: &str = "echo up; exec sleep 1000";
-/// Ends on none, and neither does its helper, which left its session.
+/// Script that ends on no signal, as does its helper in another session.
 const STUBBORN: &str = "trap '' TERM INT HUP
     setsid sh -c 'trap \"\" TERM INT HUP; while :; do sleep 1; done' &
     echo up; while :; do sleep 1; done";
 
-/// Starts a job on three hosts and waits until its ranks are up.
+/// Starts a job on three hosts and waits until its ranks run.
 fn up<'a>(run: Run<'a>, script: &str) -> Running<'a> {
     let mut running = run.sh(script).spawn();
     running.wait_for_text("up\n", 3);
@@ -62,7 +62,8 @@ fn ranks_that_will_not_end_are_killed_after_the_grace() {
 fn ranks_have_the_grace_to_save_their_work() {
     let field = Field::new();
     let works = "trap 'sleep 0.5; echo saved; exit 0' TERM; echo up; sleep 1000 & wait";
-    // The rank is a shell that ends at once, and what it has started does the work.
+    // The rank is a shell that ends immediately, while the program that it has started does the
+    // work.
     let wrapped = format!("sh -c \"{works}\"; echo never");
     for script in [works, &wrapped] {
         let running = up(field.rlaunch("-H a,b,c"), script);
@@ -123,7 +124,7 @@ fn the_others_go_on_where_that_is_asked_for() {
 
 #[test]
 fn a_suspended_job_goes_on_where_it_was() {
-    /// Longer than silence is tolerated otherwise.
+    /// Longer than the node timeout.
     const PAUSE: Duration = Duration::from_secs(8);
     let field = Field::new();
     let script = "echo up; while [ ! -e /tmp/go ]; do sleep 0.05; done; rm /tmp/go; echo done";
@@ -145,7 +146,7 @@ fn a_suspended_job_goes_on_where_it_was() {
     assert_eq!(ran.succeeded().out().matches("done\n").count(), 3, "{ran}");
 }
 
-/// Nobody is left to tell the agents; the ends of their channels do.
+/// No process tells the agents; they notice that their channels have closed.
 #[test]
 fn nothing_outlives_a_killed_rlaunch() {
     let field = Field::new();
@@ -163,7 +164,7 @@ fn nothing_outlives_a_killed_rlaunch() {
     }
 }
 
-/// A grandchild that left its session, ignores TERM and holds the rank's stdout.
+/// The helper is a grandchild in another session, ignores SIGTERM and holds the rank's stdout open.
 #[test]
 fn helpers_neither_keep_a_job_nor_outlive_it() {
     let field = Field::new();
@@ -183,7 +184,7 @@ fn helpers_neither_keep_a_job_nor_outlive_it() {
     }
 }
 
-/// Whatever a helper printed before its rank ended is not lost with it.
+/// Output of a helper that was printed before its rank ended is not lost.
 #[test]
 fn the_last_words_of_a_helper_are_kept() {
     let field = Field::new();

@@ -1,4 +1,4 @@
-//! What a rank finds in its environment, and what it does not.
+//! Variables that a rank has in its environment, and variables that it must not have.
 
 use crate::support::{Field, PATH, Run, Undo};
 use nix::sys::signal::Signal;
@@ -10,7 +10,7 @@ use std::path::Path;
 
 type Variables = HashMap<String, String>;
 
-/// The environments of ranks 0, 1, … of a job whose program is `env`.
+/// Runs the program `env` and returns the environments of ranks 0, 1, ….
 fn environments(run: Run<'_>, ranks: usize) -> Vec<Variables> {
     let ran = run.args(["env"]).run();
     ran.succeeded();
@@ -35,7 +35,7 @@ fn every_rank_knows_its_place() {
     let field = Field::new();
     let found = environments(field.rlaunch("--tag-output -H a:2,b -np 3"), 3);
     let home = Account::Root.home();
-    // Rank, local rank, ranks there, node, host.
+    // Rank, local rank, number of ranks on the node, node, host.
     let places = [("0", "0", "2", "0", "a"), ("1", "1", "2", "0", "a"), ("2", "0", "1", "1", "b")];
     for (variables, (rank, local, there, node, host)) in found.iter().zip(places) {
         let expected = [
@@ -72,15 +72,16 @@ fn every_rank_knows_its_place() {
 #[test]
 fn ports_come_from_the_range_and_taken_ones_are_left_alone() {
     let field = Field::new();
-    // Rank 0's host takes three: MASTER_PORT, one for Horovod's ranks to meet, and one on which
-    // other agents find its own.
+    // Rank 0's host needs three ports: MASTER_PORT, one for Horovod's store, and one on which other
+    // agents reach its own.
     let run = || field.rlaunch("--tag-output --port-range 23000-23002 -H a,b");
     let first = environments(run(), 2);
     let port = |name: &str| first[0][name].parse::<u16>().unwrap();
     let ports = [port("MASTER_PORT"), port("HOROVOD_GLOO_RENDEZVOUS_PORT")];
     assert!(ports.iter().all(|port| (23000..=23002).contains(port)), "{ports:?}");
     assert_ne!(ports[0], ports[1]);
-    // Somebody on a listens on one of the three; wherever a job of two begins, it gets the others.
+    // A program on a listens on one of the three. A job that needs two gets the others, whichever
+    // it tries first.
     let _listener = listener(&field, "a", 23000);
     for _ in 0..4 {
         let run =
@@ -93,7 +94,7 @@ fn ports_come_from_the_range_and_taken_ones_are_left_alone() {
     ran.refused(204, &["23000-23000", "on a"]).hints("--port-range");
 }
 
-/// A program on `host` that listens on `port` until the guard goes.
+/// Starts a program on `host` that listens on `port` until the guard is dropped.
 fn listener<'a>(field: &'a Field, host: &'a str, port: u16) -> impl Drop + 'a {
     let listen =
         format!("import socket, time; s = socket.create_server((\"\", {port})); time.sleep(1000)");
@@ -189,7 +190,7 @@ fn search_paths_meet() {
     let run = run.env("PATH", &own).env("PYTHONPATH", "/launcher/python");
     let variables = &environments(run, 1)[0];
     let path = &variables["PATH"];
-    // The launcher's first, then what else the host has, nothing twice.
+    // First the launcher's entries, then other entries of the host, without duplicates.
     assert!(path.starts_with(&own), "{path}");
     assert!(path.split(':').any(|entry| entry == "/host/bin"), "{path}");
     let mut entries: Vec<&str> = path.split(':').collect();
@@ -221,7 +222,7 @@ fn secrets_are_on_no_command_line_and_in_no_log() {
         seen += usize::from(is_of_job || program.ends_with("rlaunch-worker"));
         assert!(!line.contains(secret), "{line}");
     }
-    // Two ranks, two agents with their guardians, and rlaunch itself were looked at.
+    // Two ranks, two agents with their guardians, and rlaunch itself were checked.
     assert!(seen >= 7, "{seen}");
     running.signal(Signal::SIGTERM);
     let ran = running.finish();

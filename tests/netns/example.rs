@@ -1,4 +1,4 @@
-//! The lines that rlaunch is for, as people type them.
+//! Command lines that rlaunch is made for, as users type them.
 
 use crate::running::Outcome;
 use crate::support::{Field, PATH, Undo, launch_directory};
@@ -7,17 +7,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const HOSTS: [&str; 3] = ["a", "b", "c"];
-/// The example as users have it.
+/// Example program, as users have it.
 const TRAIN: &str = include_str!("../../examples/train/train.py");
 
-/// A directory that only the launching machine has, with the example in it.
+/// Makes a directory with the example, on the launching machine only.
 fn project() -> tempfile::TempDir {
     let directory = launch_directory();
     fs::write(directory.path().join("train.py"), TRAIN).unwrap();
     directory
 }
 
-/// Makes `name` another name of every host's python3, in `/tmp/bin`, until the guard goes.
+/// Makes `name` a second name of python3 in `/tmp/bin` of every host, until the guard is dropped.
 fn with_python<'a>(field: &'a Field, name: &str) -> impl Drop + 'a {
     let guard = field.scratch(&HOSTS, "/tmp/bin");
     for host in HOSTS {
@@ -90,7 +90,8 @@ fn a_look_at_the_gpus_of_other_hosts() {
     assert_eq!(ran.succeeded().sorted(), ["NVIDIA-SMI on b", "NVIDIA-SMI on c"], "{ran}");
 }
 
-/// Gives `account` on `host` rlaunch and the key that opens all hosts, as on the launch node.
+/// Gives `account` on `host` a copy of rlaunch and the key that opens all hosts, as on the launch
+/// node.
 fn make_launcher<'a>(field: &'a Field, host: &'a str, account: Account) -> impl Drop + 'a {
     let ssh = account.home().join(".ssh");
     for entry in fs::read_dir(field.lab.ssh_dir(account)).unwrap().flatten() {

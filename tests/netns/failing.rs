@@ -1,4 +1,5 @@
-//! The first rank to fail decides: its code is rlaunch's, it is named, and the others end.
+//! The first rank to fail determines the result: its code is rlaunch's exit code, it is named, and
+//! the other ranks are ended.
 
 use crate::support::Field;
 
@@ -21,7 +22,7 @@ fn a_signal_that_kills_a_rank_is_named() {
 #[test]
 fn one_of_eight_ends_the_others_and_is_quoted() {
     let field = Field::new();
-    // The others say something else on their way out, which must not count.
+    // Exit codes of the other ranks, which are told to end, must not count.
     let script = "if [ $RANK = 5 ]; then echo disk on fire >&2; exit 3; fi
         trap 'exit 9' TERM; while :; do sleep 0.1; done";
     let ran = field.rlaunch("-H a:2,b:2,c:2,d:2 -np 8").sh(script).run();

@@ -1,4 +1,4 @@
-//! Jobs on a GPU of this machine, where there is one; all hosts of the lab have the same.
+//! Jobs on a GPU of this machine, if there is one. All hosts of the lab have the same GPU.
 
 use crate::support::Field;
 use crate::training::{PATIENCE, TRAIN, project};
@@ -23,7 +23,7 @@ fn gpu_torch_trains_by_nccl() {
     assert!(ran.succeeded().out().contains("step 20 loss "), "{ran}");
 }
 
-/// NCCL takes this for a mistake otherwise.
+/// Without `--nccl-share-gpu` NCCL treats two ranks on one GPU as an error.
 #[test]
 fn gpu_torch_ranks_may_share_it() {
     let field = Field::new();

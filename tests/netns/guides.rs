@@ -1,4 +1,4 @@
-//! The guides: those whose machines are recorded are followed here, and all of them can be read.
+//! The guides: those with recorded machines are followed here, and all of them are parsed.
 
 use crate::guide::{self, Step};
 use crate::support::{Field, launch_directory};
@@ -9,7 +9,7 @@ use std::process::Command;
 #[path = "../../worker/fixtures/tree.rs"]
 mod tree;
 
-/// The first of the two computers; the other differs in its addresses.
+/// Recorded first computer; the second one differs in its addresses.
 const PC1: &str = include_str!("../../worker/fixtures/connectx3.tree");
 const PC2_HAS: [(&str, &str); 6] = [
     ("192.168.1.11/24", "192.168.1.12/24"),
@@ -20,7 +20,7 @@ const PC2_HAS: [(&str, &str); 6] = [
     ("\nlid = 0x1", "\nlid = 0x2"),
 ];
 
-/// What `rlaunch capture -H pc1,pc2 -o pair.tar` would have written there.
+/// Writes the recording that `rlaunch capture -H pc1,pc2 -o pair.tar` would have made there.
 fn record(directory: &Path) {
     let machines = tempfile::tempdir().unwrap();
     let pc2 = PC2_HAS.iter().fold(PC1.to_owned(), |text, (from, to)| {

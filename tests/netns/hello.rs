@@ -53,7 +53,7 @@ fn eight_hosts_take_no_longer_than_one_needs() {
     ran.took_less_than(3);
 }
 
-/// A launch that fails once in a hundred times fails every day.
+/// A launch that fails once in a hundred times would fail every day.
 #[test]
 fn a_hundred_launches_in_a_row_all_work() {
     let field = Field::new();
@@ -67,7 +67,7 @@ fn a_hundred_launches_in_a_row_all_work() {
     }
     times.sort_unstable();
     let (median, slowest) = (times[50], times[99]);
-    // Past libtest, which keeps what passing tests print to itself.
+    // Written directly, since libtest hides the output of tests that pass.
     let text = format!("100 launches of 3 ranks: median {median:.1?}, slowest {slowest:.1?}\n");
     std::io::stderr().write_all(text.as_bytes()).unwrap();
 }

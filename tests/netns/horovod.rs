@@ -1,12 +1,12 @@
-//! How Horovod's ranks meet: the store that agents lead to, asked as Horovod's own client asks it,
-//! and the variables that lead there.
+//! Connecting of Horovod's ranks: the key-value store that agents give access to, with requests
+//! like those of Horovod's client, and the variables that lead to it.
 
 use crate::support::{Field, Run};
 use rlaunch_lab::Account;
 
-/// Meets as `horovod/common/gloo` does, by what is in the environment alone: three contexts, in
-/// each of which every rank leaves its address, reads those of the others, calls them, and is done.
-/// Twice, since ranks may shut down and begin anew.
+/// Script that connects ranks as `horovod/common/gloo` does, using only the environment: in each of
+/// three contexts, every rank stores its address, reads the addresses of the others, connects to
+/// them, and sends DELETE. Runs twice, since ranks may shut down and start again.
 const CLIENT: &str = r#"
 import http.client, os, socket, sys, threading, time
 E = {name[8:]: value for name, value in os.environ.items() if name.startswith("HOROVOD_")}
@@ -69,7 +69,7 @@ fn four_ranks_meet_as_horovod_does() {
         "rank 3 met [0, 1, 2, 3] [2, 3] [1, 3]",
     ];
     assert_eq!(ran.succeeded().sorted(), expected, "{ran}");
-    // Where a host has more ranks than the other, the last has nobody to cross to.
+    // If one host has more ranks than the other, its last rank has no peer in the cross context.
     let ran = clients(&field, "-H a:2,b", path).run();
     let expected = [
         "rank 0 met [0, 1, 2] [0, 1] [0, 2]",
@@ -79,7 +79,7 @@ fn four_ranks_meet_as_horovod_does() {
     assert_eq!(ran.succeeded().sorted(), expected, "{ran}");
 }
 
-/// Says what it gets from the store at an address and a port.
+/// Script that prints the store's answer at an address and port.
 const STRANGER: &str = r#"
 import http.client, sys
 connection = http.client.HTTPConnection(sys.argv[1], int(sys.argv[2]), timeout=60)
@@ -123,7 +123,7 @@ fn the_store_is_reached_on_its_own_host_alone_and_only_as_long_as_the_job_runs()
     assert_eq!(ask("b", "127.0.0.1", &ports[1]), "refused\n", "the job is over");
 }
 
-/// How many of the set each rank has.
+/// Shell line that prints the number of Horovod's variables in a rank's environment.
 const COUNT: &str = "env | grep -c ^HOROVOD_ || true";
 
 #[test]
@@ -139,11 +139,11 @@ fn all_is_set_or_nothing() {
     assert_eq!(counted("-np 2", &[]), ["13", "13"]);
     assert_eq!(counted("-H a", &[]), ["0"], "nobody to meet");
     assert_eq!(counted("-H a,b --no-horovod", &[]), ["0", "0"]);
-    // What another launch has left in the shell means nothing here.
+    // Variables that another launcher left in the shell are ignored.
     let outer = [("HOROVOD_RANK", "7"), ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "203.0.113.9")];
     assert_eq!(counted("-H a,b", &outer), ["13", "13"]);
     assert_eq!(counted("-H a,b --no-horovod", &outer), ["0", "0"]);
-    // Whoever has another way has that one alone.
+    // If the user sets one of these variables, none is added.
     assert_eq!(counted("-H a,b", &[("HOROVOD_CONTROLLER", "mpi")]), ["1", "1"]);
     assert_eq!(counted("-H a,b -x HOROVOD_SIZE=2", &[]), ["1", "1"]);
     assert_eq!(counted("-H a,b", &[("HOROVOD_CYCLE_TIME", "0.1")]), ["14", "14"]);

@@ -1,4 +1,4 @@
-//! Which hosts a job has, which ranks they run, and what is said about it.
+//! The hosts of a job, the ranks that they run, and what is printed about them.
 
 use crate::running::Running;
 use crate::support::{BOUND, Field, launch_directory};
@@ -7,10 +7,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Stdio;
 
-/// A rank's number, its number on its host, and its host.
+/// Shell line that prints a rank's number, its local rank and its host.
 const WHERE: &str = "echo $RANK $LOCAL_RANK $(hostname)";
 
-/// GPUs that programs on the lab's hosts can use: those of the machine below them.
+/// Returns the number of GPUs that programs on the lab's hosts can use: those of this machine.
 fn gpus(field: &Field) -> usize {
     let drivers = "/sys/bus/pci/drivers/nvidia /sys/bus/pci/drivers/amdgpu";
     let count = field.on("a", &format!("ls {drivers} 2>/dev/null | grep -c '^[0-9a-f]*:' || true"));
@@ -29,7 +29,7 @@ fn a_host_without_ranks_is_said_with_what_helps() {
     assert_eq!(ran.succeeded().sorted(), ["a", "b"], "{ran}");
     ran.says_nothing();
 
-    // At a terminal it is always said.
+    // At a terminal the placement is always printed.
     let line = format!("{} -H a:2,b hostname", field.rlaunch.display());
     let mut command = field.lab.exec_in(Account::Root, Path::new("/"));
     command.args(["script", "-qefc", &line, "/dev/null"]);
@@ -73,7 +73,7 @@ fn a_hostfile_names_hosts_and_their_slots() {
     let ran = run.sh(WHERE).run();
     let expected = ["0 0 a", "1 1 a", "2 0 b", "3 1 b", "4 0 c"];
     assert_eq!(ran.succeeded().sorted(), expected, "{ran}");
-    // -H chooses among them.
+    // -H selects from them.
     let run = field.rlaunch("--machinefile hosts -H c,n01:1 --ssh-config config");
     let ran = run.in_directory(directory.path()).sh(WHERE).run();
     assert_eq!(ran.succeeded().sorted(), ["0 0 c", "1 0 a"], "{ran}");
@@ -107,14 +107,14 @@ fn hosts_of_a_file_without_slots_run_a_rank_for_each_gpu() {
         0 => ran.says(&["placement: a 0 · b 1 — 1 slot where there is no GPU: a, b\n"]),
         gpus => ran.says(&[&format!("— slots are GPUs: a {gpus}, b {gpus}\n")]),
     };
-    // Who is not needed is sent home; that nobody is left is looked at when it has returned.
+    // A host that is not needed is released; `run` checks that nothing is left on it.
     let ran = run("-np 1 -v");
     assert_eq!(ran.succeeded().out(), "1 a\n", "{ran}");
     ran.says(&["placement: a 0 · b none — 1 of 2 hosts idle"]);
     let many = slots * 2 + 1;
     let ran = run(&format!("-np {many}"));
     ran.refused(200, &[&format!("{many} ranks asked, {} slots (a {slots}, b {slots})", slots * 2)]);
-    // So many of each need no GPUs.
+    // An explicit number of ranks per host does not need GPUs.
     let ran = run("--npernode 2 -np 3");
     assert_eq!(ran.succeeded().sorted(), ["3 a", "3 a", "3 b"], "{ran}");
     ran.keeps_quiet_about(&["placement"]);
@@ -141,7 +141,7 @@ fn hosts_that_were_allocated_are_found() {
     let ran = run("", &[&pbs, &mpi_job]).sh(WHERE).run();
     assert_eq!(ran.succeeded().sorted(), ["0 0 b", "1 1 b", "2 0 c"], "{ran}");
     ran.says(&[&format!("hosts of {nodes} (PBS_NODEFILE): b, c\n")]);
-    // What is typed counts, and nothing is said of the others.
+    // Hosts on the command line count, and the allocation is not mentioned.
     let ran = run("-H c hostname", &[&slurm, &pbs]).run();
     assert_eq!(ran.succeeded().says_nothing().out(), "c\n", "{ran}");
 

@@ -1,4 +1,5 @@
-//! Hosts behind others, hosts that turn logins away or come late, a launcher that stands still.
+//! Hosts behind jump hosts, hosts that refuse logins or appear late, and a launcher that is
+//! suspended.
 
 use crate::support::{Field, Undo, launch_directory};
 use nix::sys::signal::Signal;
@@ -8,17 +9,17 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// A configuration for hosts of the lab, and what holds for all of them.
+/// Writes an ssh configuration for hosts of the lab, with common settings, and returns its path.
 fn configuration(directory: &Path, hosts: &str) -> String {
     let path = directory.join("config");
     fs::write(&path, format!("{hosts}\nHost *\n  IdentityFile ~/.ssh/id_ed25519\n")).unwrap();
     path.display().to_string()
 }
 
-/// The logins that the sshds of some hosts have logged since this was made.
+/// Logins that the sshds of some hosts have logged since this value was made.
 struct Logins<'a> {
     field: &'a Field,
-    /// A host, and how long its log was.
+    /// Hosts, each with the previous length of its log in bytes.
     before: Vec<(&'a str, usize)>,
 }
 
@@ -28,7 +29,7 @@ impl<'a> Logins<'a> {
         Logins { field, before: hosts.iter().map(|&host| (host, length(host))).collect() }
     }
 
-    /// `b from a`, by the addresses that the log has; sorted.
+    /// Lists the logins as `b from a`, by the addresses in the logs, sorted.
     fn all(&self) -> Vec<String> {
         let mut all = Vec::new();
         for &(host, before) in &self.before {
@@ -50,7 +51,7 @@ impl<'a> Logins<'a> {
     }
 }
 
-/// Whether a process on this machine has all of `words` among its arguments.
+/// Tells whether a process on this machine has all of `words` among its arguments.
 fn runs(words: &[&str]) -> bool {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
@@ -85,7 +86,7 @@ fn hosts_behind_jump_hosts_which_are_logged_in_to_once() {
     let ran = run.args([&*config, "hostname"]).run();
     assert_eq!(ran.succeeded().sorted(), ["b", "c", "e", "f", "g"], "{ran}");
     let expected = [
-        // For b and c, by ProxyCommand for g, for e, for f.
+        // One login each for b and c, for the ProxyCommand of g, for e, and for f.
         "a from d",
         "a from d",
         "a from launch",
@@ -167,7 +168,7 @@ fn logins_that_are_turned_away_are_tried_again() {
         logs.sum::<usize>()
     };
     let before = turned_away();
-    // So many names of two machines are meant.
+    // More names than slots: the names stand for only two machines.
     let run = field.rlaunch("--oversubscribe -H").args([&names.join(","), "--ssh-config", &config]);
     let ran = run.args(["hostname"]).within(Duration::from_secs(30)).run();
     let expected = [["b"; 16], ["c"; 16]].concat();
@@ -175,7 +176,7 @@ fn logins_that_are_turned_away_are_tried_again() {
     assert!(turned_away() > before, "nobody was turned away: this proves nothing");
 }
 
-/// As a notebook that sleeps during a login: the answer comes, and nobody looks.
+/// Like a notebook that sleeps during a login: the answer comes while rlaunch is stopped.
 #[test]
 fn a_login_goes_on_after_a_standstill() {
     let field = Field::new();
@@ -214,7 +215,7 @@ fn hosts_that_come_late_are_waited_for() {
     running.wait_for_stderr("late-worker-0.late.default.svc (its name is not in DNS yet)", 1);
     sshd.restart(&[]).unwrap();
     let name = format!("{} late-worker-0.late.default.svc", field.lab.address("c").unwrap());
-    // In place: the file is mounted on every node.
+    // Changed in place, since the file is mounted on every node.
     let hosts = |line: &str| field.shell(line, Path::new("/"));
     let _unname = Undo(|| {
         hosts("t=$(grep -v late-worker-0 /etc/hosts) && echo \"$t\" >/etc/hosts");

@@ -1,5 +1,5 @@
-//! Who proves what to whom: keys of every format, agents, passphrases, certificates, and accounts
-//! that nothing opens.
+//! Authentication: keys of every format, agents, passphrases, certificates, and accounts that no
+//! key opens.
 
 use crate::running::Running;
 use crate::support::{BOUND, Field, Undo, launch_directory};
@@ -10,12 +10,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// No key files: what logs in is the agent's.
+/// ssh configuration without key files, so that only keys of an agent are used.
 const CONFIG: &str = "Host *\n  IdentityFile none\n  StrictHostKeyChecking accept-new\n";
-/// Where a host's sshd has its files.
+/// Directory of a host's sshd files.
 const SSHD: &str = "/run/rlaunch-lab";
 
-/// Makes a key pair with `words` of ssh-keygen, and gives its public half.
+/// Makes a key pair with the options `words` of ssh-keygen, and returns its public half.
 fn make_key(path: &Path, words: &str) -> String {
     let mut keygen = Command::new("ssh-keygen");
     keygen.args(["-q", "-a", "1", "-C", "made"]).args(words.split(' ')).arg("-f").arg(path);
@@ -26,7 +26,7 @@ fn make_key(path: &Path, words: &str) -> String {
     fs::read_to_string(path.with_extension("pub")).unwrap()
 }
 
-/// Lets the owner of `keys` into `host` as well, until the guard goes.
+/// Authorises `keys` on `host` as well, until the guard is dropped.
 fn let_in<'a>(field: &'a Field, host: &'a str, keys: &str) -> impl Drop + use<'a> {
     let path = Path::new(SSHD).join("authorized_keys");
     let before = field.on(host, &format!("cat {}", path.display()));
@@ -42,14 +42,14 @@ fn let_in<'a>(field: &'a Field, host: &'a str, keys: &str) -> impl Drop + use<'a
     })
 }
 
-/// Restarts a host's sshd with other settings, until the guard goes.
+/// Restarts a host's sshd with other settings, until the guard is dropped.
 fn sshd_with<'a>(field: &'a Field, host: &'a str, lines: &[&str]) -> impl Drop + use<'a> {
     let sshd = move || field.lab.sshd(host);
     sshd().unwrap().restart(lines).unwrap();
     Undo(move || -> Result<(), LabError> { sshd()?.restart(&[]) })
 }
 
-/// Has an authority sign a key: `ssh-keygen -s`.
+/// Signs a key with an authority's key: `ssh-keygen -s`.
 fn sign(authority: &Path, words: &str, key: &Path) {
     let mut keygen = Command::new("ssh-keygen");
     keygen.arg("-q").arg("-s").arg(authority).args(words.split(' ')).arg(key);
@@ -62,7 +62,7 @@ fn a_key_that_only_an_agent_holds() {
     let directory = launch_directory();
     let config = directory.path().join("config");
     fs::write(&config, CONFIG).unwrap();
-    // The agent ends with the command that it runs.
+    // The agent exits with the command that it runs.
     let script = "ssh-add -q ~/.ssh/id_ed25519 && exec \"$@\"";
     for account in [Account::Root, Account::User] {
         let mut command = field.lab.exec_in(account, directory.path());
@@ -128,7 +128,7 @@ fn keys_of_every_kind_and_format_open_hosts() {
     let mut config = String::new();
     let mut guards = Vec::new();
     for (host, words, line) in kinds {
-        // The content counts, not the name.
+        // The format is detected by the content, not by the name.
         let key = directory.path().join(format!("id_rsa_{host}"));
         guards.push(let_in(&field, host, &make_key(&key, words)));
         config +=
@@ -142,7 +142,7 @@ fn keys_of_every_kind_and_format_open_hosts() {
     let ran = run.args([path.as_os_str()]).args(["hostname"]).run();
     assert_eq!(ran.succeeded().sorted(), ["a", "b", "c", "d", "e", "f", "g", "h"], "{ran}");
 
-    // What is not allowed, or not safe, is not used, and said.
+    // A key that is not allowed or that others may read is not used, and that is reported.
     let exposed = directory.path().join("id_rsa_b");
     fs::set_permissions(&exposed, PermissionsExt::from_mode(0o644)).unwrap();
     let (any, only) =
@@ -167,13 +167,14 @@ fn an_encrypted_key_is_asked_for_once_for_all_hosts() {
     fs::write(&config, text).unwrap();
     let shown = key.display().to_string();
 
-    // Without a terminal nobody can be asked; who would not be let in by it is not even told.
+    // Without a terminal no passphrase can be asked for. On c, which does not accept the key, none
+    // is mentioned.
     let run = field.rlaunch("-H a,c --ssh-config").args([config.as_os_str()]).args(["hostname"]);
     let ran = run.run();
     ran.refused(201, &["  a: ", &format!("{shown} (needs a passphrase: ssh-add it first)")]);
     ran.says(&["  c: ", &format!("tried {shown}\n")]);
 
-    // A program may know the answer, and is asked once as well.
+    // An askpass program is called once as well.
     let helper = directory.path().join("askpass");
     let text = "#!/bin/sh\necho \"$1\" >>${0%/*}/asked\necho sesame\n";
     fs::write(&helper, text).unwrap();
@@ -188,7 +189,7 @@ fn an_encrypted_key_is_asked_for_once_for_all_hosts() {
     assert_eq!(asked, format!("passphrase for {shown}:\n"));
     run().run().refused(201, &["(needs a passphrase: ssh-add it first)"]);
 
-    // script(1) gives it one.
+    // script(1) provides a terminal.
     let line =
         format!("{} -H a,b --ssh-config {} hostname", field.rlaunch.display(), config.display());
     let mut command = field.lab.exec_in(Account::Root, directory.path());
@@ -232,7 +233,7 @@ fn certificates_vouch_for_users_and_for_hosts() {
         let text = fs::read_to_string(at(&format!("host_{host}-cert.pub"))).unwrap();
         let of_host = field.files(&[host], &format!("{SSHD}/host_key-cert.pub"), &text, 0o644);
         let sshd = sshd_with(&field, host, &lines);
-        // The sshd goes back before its files go.
+        // The sshd is restored before its files are removed.
         guards.push((sshd, for_users, of_host));
     }
     fs::write(at("known"), format!("@cert-authority * {authority}")).unwrap();

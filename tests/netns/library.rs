@@ -1,4 +1,4 @@
-//! What ranks link and import, on hosts where nothing is installed.
+//! The library that ranks link and import, on hosts where nothing is installed.
 
 use crate::support::{Field, Undo, launch_directory};
 use rlaunch_lab::{Account, python};
@@ -9,24 +9,24 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const ABC: [&str; 3] = ["a", "b", "c"];
-/// Four ranks that share two busy cores and make every call take their time.
+/// Time limit for four ranks that share two busy processors and make every call.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Every call among several ranks, in Python.
+/// Python program with every call among several ranks.
 const RANKS: &str = include_str!("../../worker/comm/python/tests/ranks.py");
 
-/// A directory that only the launching machine has, with a file in it.
+/// Makes a directory with one file, on the launching machine only.
 fn project(name: &str, text: &str) -> TempDir {
     let directory = launch_directory();
     fs::write(directory.path().join(name), text).unwrap();
     directory
 }
 
-/// Where the launcher has the library.
+/// Returns the directory of the launcher that has the library.
 fn shipped(field: &Field) -> PathBuf {
     field.agent().parent().unwrap().to_owned()
 }
 
-/// The one library in the cache of a host.
+/// Returns the paths of libraries in the cache of a host.
 fn only_library(field: &Field, host: &str) -> Vec<PathBuf> {
     let cache = field.cache(host, Account::Root);
     let builds = fs::read_dir(cache).unwrap().map(|build| build.unwrap().path());
@@ -79,7 +79,7 @@ fn ranks_of_this_machine_have_it_as_well() {
     assert_eq!(ran.succeeded().out(), format!("{}\n", shipped(&field).display()));
 }
 
-/// Builds a C program as a user does.
+/// Compiles a C program in the way that users do.
 fn compile(field: &Field, source: &str, program: &Path) {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut cc = Command::new("cc");
@@ -106,7 +106,7 @@ fn a_c_program_finds_its_library_on_hosts_that_have_none() {
     }
 }
 
-/// Of `examples/all_reduce`.
+/// Output of `examples/all_reduce`.
 const SUM: &str = "4 ranks: 1048576 elements, sum 10 everywhere\n";
 
 #[test]
@@ -226,7 +226,7 @@ assert (all_ == x.reshape(12)).all(), all_
 print('as it should be')
 ";
 
-// `cargo lab test` leaves it out where there is no numpy, and says so.
+// `cargo lab test` skips this test on machines without numpy, and reports that.
 #[test]
 fn numpy_arrays_are_reduced_in_place() {
     let field = Field::new();
@@ -237,7 +237,7 @@ fn numpy_arrays_are_reduced_in_place() {
     }
 }
 
-/// The example of the communicator's README, which has its output as well.
+/// Example in the communicator's README, which shows its output as well.
 const NOTEBOOK: &str = include_str!("../../examples/notebook/main.py");
 
 #[test]
@@ -271,7 +271,7 @@ for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.int64):
 print('as it should be')
 ";
 
-// As with numpy, for which it has a Python of its own.
+// Like numpy's test, but with a Python of the lab.
 #[test]
 fn torch_tensors_are_reduced_in_place() {
     let field = Field::new();

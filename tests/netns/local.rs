@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use rlaunch_lab::Account;
 use std::fs;
 
-/// Whether a process of this machine has `argument` on its command line.
+/// Tells whether a process of this machine has `argument` on its command line.
 fn runs(argument: &str) -> bool {
     fs::read_dir("/proc").unwrap().flatten().any(|entry| {
         let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
@@ -64,8 +64,8 @@ fn nothing_is_left_behind() {
     assert!(!runs(nap), "left when rlaunch returned: {ran}");
 }
 
-/// Only within a session do processes give way to each other where the scheduler groups them so; and
-/// from a terminal comes no signal to a group of one rank, or to the ranks at all.
+/// Ranks in one session yield to each other if the scheduler groups processes by session. The
+/// terminal sends no signals to a group of one rank, or to any rank.
 #[test]
 fn ranks_of_a_host_share_a_session_without_a_terminal() {
     let field = Field::new();

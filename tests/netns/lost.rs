@@ -1,4 +1,4 @@
-//! A node that is lost in the middle of a job is named, and the others end.
+//! A node that is lost during a job is named, and the other nodes are ended.
 
 use crate::support::{Field, Undo, launch_directory, state};
 use nix::sys::signal::{Signal, kill};
@@ -6,14 +6,15 @@ use nix::unistd::Pid;
 use rlaunch_lab::{Account, Cut, Process, Stopwatch};
 use std::time::Duration;
 
-/// Helpers that ignore TERM are everywhere, so the others take the grace to end.
+/// Options of the jobs. Helpers that ignore SIGTERM run on all hosts, so ending them takes the
+/// grace period.
 const JOB: &str = "-H a,b,c --kill-after 1";
 const MEEK: &str = "echo up; exec sleep 1000";
 const WITH_HELPER: &str =
     "setsid sh -c 'trap \"\" TERM HUP; while :; do sleep 1; done' >/dev/null 2>&1 &
     echo up; exec sleep 1000";
 
-/// The guardian on `host` and its child, the agent.
+/// Returns the guardian on `host`, and its child, the agent.
 fn agents(field: &Field, host: &str) -> (Pid, Pid) {
     let mut found = field.lab.processes(host).unwrap();
     found.retain(|process| process.args[0].ends_with("rlaunch-worker"));
@@ -48,7 +49,7 @@ fn a_guardian_that_is_killed() {
     ran.says(&[" b"]);
 }
 
-/// Kills agent and guardian at the same moment: neither can clear up behind the other.
+/// Kills agent and guardian at the same moment, so that neither can clean up after the other.
 fn kill_both(field: &Field, host: &str) {
     let (guardian, agent) = agents(field, host);
     for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
@@ -107,7 +108,7 @@ fn a_host_that_loses_power() {
     assert!(lost.elapsed() < Duration::from_secs(12), "{:?}", lost.elapsed());
 }
 
-/// Neither side can reach the other: both give up, each on its own.
+/// Neither side can reach the other, so each must notice by itself.
 #[test]
 fn a_host_that_falls_silent() {
     let field = Field::new();
@@ -121,11 +122,11 @@ fn a_host_that_falls_silent() {
     assert!(lost.elapsed() < Duration::from_secs(12), "{:?}", lost.elapsed());
     field.wait_for("the ranks of b to end", || field.started().is_empty());
     assert!(lost.elapsed() < Duration::from_secs(12), "{:?}", lost.elapsed());
-    // What its sshd still had to say to nobody.
+    // Unsent data of the sshd for the lost launcher.
     field.lab.sshd("b").unwrap().kill_sessions().unwrap();
 }
 
-/// Longer than hosts may be without being asked.
+/// The silence is longer than the default node timeout.
 #[test]
 fn a_host_may_be_silent_for_as_long_as_was_said() {
     let field = Field::new();
@@ -140,7 +141,8 @@ fn a_host_may_be_silent_for_as_long_as_was_said() {
     running.finish().succeeded();
 }
 
-/// As a virtual machine that is moved: what nobody could hear meanwhile is nobody's silence.
+/// Like a virtual machine that is migrated: time in which a process was stopped does not count as
+/// silence of its peers.
 #[test]
 fn who_stands_still_for_a_while_has_lost_nobody() {
     let field = Field::new();
@@ -154,14 +156,14 @@ fn who_stands_still_for_a_while_has_lost_nobody() {
     field.wait_for("a long pause", || stopped.total_elapsed() > Duration::from_secs(8));
     for pid in everybody {
         kill(pid, Signal::SIGCONT).unwrap();
-        // Each is alone for a moment.
+        // Each of them runs alone for a moment.
         field.wait_for("it to go on", || state(pid) != 'T');
     }
     let ran = running.finish();
     assert_eq!(ran.succeeded().out().matches("done\n").count(), 2, "{ran}");
 }
 
-/// rlaunch, agent and guardian die at once: nobody is left who could clear up, but a second
+/// rlaunch, agent and guardian are killed at once. No process of the job can clean up, but a second
 /// rlaunch can.
 #[test]
 fn what_nobody_could_end_is_reaped_by_hand() {

@@ -1,5 +1,5 @@
-//! The real rlaunch on hosts that are network namespaces, each with a real sshd: `cargo lab test
-//! --stage netns` runs these tests, one at a time.
+//! Tests of the real rlaunch on hosts made of network namespaces, each with a real sshd. `cargo lab
+//! test --stage netns` runs them, one at a time.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! What a job needs and a host lacks is said before anything starts anywhere.
+//! Everything that a job needs and a host lacks is reported before any rank starts.
 
 use crate::support::{Field, launch_directory};
 use std::path::Path;
@@ -51,7 +51,7 @@ fn a_program_for_other_machines() {
     ran.ended_with(126).says(&["rank 0 on b", &said, ": -H OTHERS PROGRAM"]);
 }
 
-/// As shells and execvp(3) have it.
+/// A script without `#!` is run by a shell, as shells and execvp(3) do.
 #[test]
 fn a_script_that_does_not_say_what_runs_it() {
     let field = Field::new();

@@ -1,4 +1,4 @@
-//! How ranks of different hosts are to reach each other, on hosts that have no RDMA.
+//! The network between ranks of different hosts, on hosts without RDMA.
 
 use crate::support::Field;
 
@@ -9,7 +9,7 @@ fn who_insists_on_rdma_is_told_where_there_is_none() {
         let ran = field.rlaunch(&format!("-H a,b {option} true")).run();
         ran.refused(205, &["no RDMA on a, b: no RDMA device", "--transport auto uses TCP"]);
     }
-    // One host needs no network; nobody else is told of what nobody expects.
+    // A job on one host needs no network. Without an option, missing RDMA is not mentioned.
     field.rlaunch("-H a:2 --transport rdma true").run().succeeded();
     let ran = field.rlaunch("-H a,b true").run();
     ran.succeeded().says_nothing();
@@ -28,7 +28,7 @@ fn what_nccl_has_used_is_said_at_the_end() {
     let err = ran.err();
     assert!(err.contains("rank 0 on a: TCP (Socket): RDMA is not used"), "{ran}");
     assert!(err.contains("rank 1 on b: NCCL has not said which network it uses"), "{ran}");
-    // Whoever asks for NCCL's lines sees them.
+    // If the user sets NCCL_DEBUG, NCCL's lines are shown.
     let ran = field.rlaunch("-H a,b --nccl-verify -x NCCL_DEBUG=INFO").sh(script).run();
     assert!(ran.succeeded().out().contains("NCCL INFO Using network Socket"), "{ran}");
 }

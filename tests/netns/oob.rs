@@ -1,16 +1,16 @@
-//! How agents find one another: over whichever addresses carry a connection both ways, and
-//! through the launcher where none does.
+//! Connecting of agents: over any addresses that carry a connection in both directions, and through
+//! the launcher where there are none.
 
 use crate::running::Outcome;
 use crate::support::{Field, Undo};
 use std::time::Duration;
 
-/// The ports that the launcher's default range has.
+/// The launcher's default range of ports.
 const PORTS: &str = "21000-21511";
-/// What the nodes of these tests are.
+/// Nodes of these tests.
 const HOSTS: [&str; 3] = ["a", "b", "c"];
 
-/// The address of the `index`-th host in the network that every lab has.
+/// Returns the address of `host` in the network that every lab has.
 fn first_network(field: &Field, host: &str) -> String {
     let line = "ip -4 -o addr show dev eth0 primary scope global | head -1";
     let text = field.on(host, line);
@@ -18,7 +18,7 @@ fn first_network(field: &Field, host: &str) -> String {
     address.to_owned()
 }
 
-/// Undoes `line` on every host when it goes.
+/// Runs `line` on every host when the guard is dropped.
 fn undo<'a>(field: &'a Field, hosts: &'a [&'a str], line: &'a str) -> impl Drop + 'a {
     Undo(move || {
         for host in hosts {
@@ -28,7 +28,8 @@ fn undo<'a>(field: &'a Field, hosts: &'a [&'a str], line: &'a str) -> impl Drop 
     })
 }
 
-/// A second network: 10.77.0.2 is a, 10.77.0.3 is b, 10.77.0.4 is c.
+/// Adds a second network until the guard is dropped: 10.77.0.2 is a, 10.77.0.3 is b, 10.77.0.4 is
+/// c.
 fn second_network(field: &Field) -> impl Drop + '_ {
     for (host, number) in HOSTS.iter().zip(2..) {
         field.on(host, &format!("ip addr add 10.77.0.{number}/24 dev eth0"));
@@ -41,7 +42,8 @@ fn second_network(field: &Field) -> impl Drop + '_ {
     })
 }
 
-/// A firewall on `host`: `rule` is for what comes in, or goes out with `hook` `output`.
+/// Adds a firewall on `host` until the guard is dropped. `rule` is for incoming packets, or with
+/// `hook` `output` for outgoing ones.
 fn firewall<'a>(field: &'a Field, host: &'a str, hook: &str, rule: &str) -> impl Drop + 'a {
     let chain = format!("{{ type filter hook {hook} priority 0; }}");
     field.on(host, &format!(
@@ -53,7 +55,7 @@ fn firewall<'a>(field: &'a Field, host: &'a str, hook: &str, rule: &str) -> impl
     })
 }
 
-/// A job whose ranks meet at a barrier and print where they meet rank 0.
+/// Makes a job with a barrier, after which its ranks print the address of rank 0.
 fn meet<'a>(field: &'a Field, options: &str) -> crate::support::Run<'a> {
     field
         .rlaunch(&format!("{options} -H a,b,c"))
@@ -61,7 +63,7 @@ fn meet<'a>(field: &'a Field, options: &str) -> crate::support::Run<'a> {
         .within(Duration::from_secs(20))
 }
 
-/// Every rank met the others, and rank 0 at `address`.
+/// Asserts that all ranks passed the barrier and know rank 0 by `address`.
 fn met_at(ran: &Outcome, address: &str) {
     let line = format!("at {address}");
     assert_eq!(ran.succeeded().sorted(), [&*line; 3], "{ran}");

@@ -1,4 +1,4 @@
-//! What ranks print arrives whole, in order, and at once.
+//! Output of ranks arrives completely, in order, and immediately.
 
 use crate::support::{BOUND, Field, launch_directory};
 use rlaunch_lab::command::wait_until;
@@ -9,17 +9,17 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-/// Fills a line to 100 bytes.
+/// Padding that makes a line 100 bytes long.
 const PAD: &str =
     "........................................................................................";
 
-/// A shell command that prints `lines` numbered lines of 100 bytes.
+/// Returns a shell command that prints `lines` numbered lines of 100 bytes.
 pub(crate) fn flood(lines: usize) -> String {
     format!("seq -f \"$RANK %08.0f {PAD}\" 1 {lines}")
 }
 
-/// Checks that `bytes` are the floods of all ranks, each line whole, none lost, each rank's in
-/// order. `tag` gives what a rank's lines begin with.
+/// Checks that `bytes` are the output of [`flood`] of all ranks: each line is whole, none is
+/// missing, and those of each rank are in order. `tag` returns the beginning of a rank's lines.
 pub(crate) fn check_flood(bytes: &[u8], ranks: usize, lines: usize, tag: impl Fn(usize) -> String) {
     let starts: Vec<String> = (0..ranks).map(|rank| format!("{}{rank} ", tag(rank))).collect();
     let mut count = vec![0; ranks];
@@ -84,14 +84,14 @@ fn long_lines_are_not_torn() {
     assert!(lines == expected, "torn: {:?}", lines.iter().map(String::len).collect::<Vec<_>>());
 }
 
-/// What a host may have on its way is less than a line here: one that waits its turn must not hold
-/// up the one that goes on.
+/// The credit of a host is less than one of these lines. A line that waits for its turn must not
+/// block the line that is being printed.
 #[test]
 fn long_lines_of_one_host_do_not_hold_each_other_up() {
     const LENGTH: usize = 3 << 20;
     let field = Field::new();
     field.warm("a,b", Account::Root);
-    // The second line of each has no end.
+    // The second line of each rank is unfinished.
     let long = format!("head -c {LENGTH} /dev/zero | tr '\\0' $RANK");
     let ran = field.rlaunch("-H a:3,b -np 4").sh(&format!("{long}; echo; {long}")).run();
     let mut counts = vec![0; 4];
@@ -104,14 +104,14 @@ fn long_lines_of_one_host_do_not_hold_each_other_up() {
     ran.took_less_than(8);
 }
 
-/// Three files of lines of arbitrary bytes; each line begins with the rank.
+/// Three files with lines of arbitrary bytes; each line begins with the rank.
 #[test]
 fn bytes_are_bytes() {
     let field = Field::new();
     let directory = launch_directory();
     let mut state = 1_u64;
     let mut random = move || {
-        // The generator of Lehmer: any bytes will do, as long as every run has the same.
+        // Lehmer's generator. Any bytes will do, as long as every run has the same.
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
         (state >> 56) as u8
     };
@@ -136,8 +136,8 @@ fn bytes_are_bytes() {
     assert!(arrived == files);
 }
 
-/// The ranks go on only when their first words have been read, so whatever holds these back until
-/// the end hangs.
+/// The ranks continue only when their first output has been read, so the test hangs if output is
+/// held back until the end.
 #[test]
 fn what_is_printed_arrives_at_once() {
     let field = Field::new();
@@ -161,7 +161,7 @@ fn a_prompt_of_a_single_rank_arrives_at_once() {
     assert_eq!(running.finish().succeeded().out(), "name? ");
 }
 
-/// It goes on only when its last step was seen, and never pauses for long.
+/// The program continues only when its last step was seen, and never pauses for long.
 #[test]
 fn a_progress_bar_is_seen_as_it_grows() {
     let field = Field::new();
@@ -197,11 +197,11 @@ fn a_reader_that_has_enough_ends_the_job_quietly() {
     assert!(left.is_empty(), "{left:#?}");
 }
 
-/// While nobody reads, ranks wait, nothing grows and nobody is taken for dead.
+/// While the reader pauses, ranks wait, memory does not grow, and no node counts as lost.
 #[test]
 fn a_reader_that_pauses_loses_nothing() {
     const LINES: usize = 200_000;
-    /// Longer than silence is tolerated anywhere.
+    /// Longer than every node timeout.
     const PAUSE: Duration = Duration::from_secs(8);
     let field = Field::new();
     let mut command = field.rlaunch("-H a,b,c").sh(&flood(LINES)).command();

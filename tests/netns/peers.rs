@@ -1,5 +1,5 @@
-//! Claims of tests/README.md on peers: their own launchers, as Debian packages them, on the lab's
-//! hosts.
+//! Claims of tests/README.md about other launchers, checked with those launchers, as Debian
+//! packages them, on the lab's hosts.
 
 use crate::support::{Field, launch_directory};
 use rlaunch_lab::python;
@@ -9,8 +9,9 @@ use std::path::Path;
 const MPIRUN: &str = "mpirun.openmpi --allow-run-as-root";
 const HYDRA: &str = "mpiexec.hydra -launcher ssh";
 
-/// What a line prints on the launch node, stdout and stderr. From `/`, since both peers want the
-/// present directory on every host. They hang now and then, and are asked again.
+/// Returns the stdout and stderr of a shell line on the launch node. It runs in `/`, since Open MPI
+/// and Hydra need the current directory on every host. A launcher that hangs, which happens rarely,
+/// is run again.
 fn run(field: &Field, line: &str) -> String {
     const ATTEMPTS: usize = 3;
     let quoted = line.replace('\'', "'\\''");
@@ -18,7 +19,7 @@ fn run(field: &Field, line: &str) -> String {
     for _ in 0..ATTEMPTS {
         let printed = field.shell(&bounded, Path::new("/"));
         let (text, code) = printed.trim_end().rsplit_once(' ').unwrap();
-        // Of timeout(1): ended by TERM, or by KILL.
+        // Exit codes of timeout(1): ended by SIGTERM, or by SIGKILL.
         if !["124", "137"].contains(&code) {
             return text.to_owned();
         }
@@ -29,8 +30,8 @@ fn run(field: &Field, line: &str) -> String {
     panic!("{line}: hangs each time");
 }
 
-/// Its lines in order. Now and then Open MPI is too late to put an ssh that it has started into a
-/// process group, which that does itself, and warns of it.
+/// Returns the lines that a shell line prints, sorted, without a warning of Open MPI: rarely, it
+/// moves an ssh process to a process group only after that process has done so itself.
 fn sorted(field: &Field, line: &str) -> Vec<String> {
     let text = run(field, line);
     let words = text.lines().filter(|line| !line.contains("plm:rsh: Warning: setpgid("));
@@ -54,7 +55,7 @@ fn hosts_are_named_by_options_and_files() {
         format!("{MPIRUN} --hostfile {of_mpirun} -np 2 hostname"),
         format!("{HYDRA} -hosts a,b -n 2 hostname"),
         format!("{HYDRA} -f {of_hydra} -n 2 hostname"),
-        // As mpi-operator has it.
+        // As mpi-operator does.
         format!("OMPI_MCA_orte_default_hostfile={of_mpirun} {MPIRUN} -np 2 hostname"),
         format!("HYDRA_HOST_FILE={of_hydra} {HYDRA} -n 2 hostname"),
     ] {
@@ -89,10 +90,10 @@ fn who_runs_where_is_said_on_request() {
     let field = Field::new();
     let map = run(&field, &format!("{MPIRUN} --display-map -H a,b -np 2 true"));
     assert!(map.contains("Data for node: b\tNum slots: 1"), "{map}");
-    // Without a rank beside it.
+    // Without printing its rank.
     let all = run(&field, &format!("{HYDRA} -verbose -hosts a,b -n 2 true"));
     assert!(all.contains("proxy: b (1 cores)"), "{all}");
-    // Nobody is started.
+    // No process is started.
     let dry = run(&field, &format!("{MPIRUN} --do-not-launch --display-map -H a,b -np 2 echo ran"));
     assert!(dry.contains("Data for node: b") && !dry.lines().any(|line| line == "ran"), "{dry}");
     let options = run(&field, "mpiexec.hydra -help");
@@ -120,7 +121,7 @@ fn several_programs_and_settings_from_files() {
     assert!(printed.ends_with("[1,0]<stdout>:x\n"), "{printed}");
 }
 
-/// Both ranks print half a line, and both the rest of it.
+/// Program of both ranks, which prints a line in two halves.
 const HALVES: &str = "sh -c 'printf half; sleep 2; echo whole'";
 
 #[test]
@@ -130,7 +131,7 @@ fn tags_run_together_and_files_are_for_each_rank() {
     assert!(tagged.contains(">:half[1,"), "{tagged}");
     let tagged = run(&field, &format!("{HYDRA} -prepend-rank -hosts a,b -n 2 {HALVES}"));
     assert!(tagged.contains("] half["), "{tagged}");
-    // Open MPI's are on the hosts, Hydra's are here.
+    // Open MPI's files are on the hosts, Hydra's are on the launch node.
     let _files = field.scratch(&["a", "b"], "/tmp/of-ranks");
     run(&field, &format!("{MPIRUN} --output-filename /tmp/of-ranks -H a,b -np 2 hostname"));
     for host in ["a", "b"] {
@@ -154,7 +155,7 @@ fn nobody_but_torchrun_begins_again() {
     }
 }
 
-/// What torchrun runs: both ranks print in halves, and rank 1 fails the first time.
+/// Program for torchrun: both ranks print a line in halves, and rank 1 fails the first time.
 const PROGRAM: &str = "
 import os, sys, time
 print('half', end='', flush=True); time.sleep(2); print(' whole', flush=True)
@@ -180,7 +181,7 @@ fn torch_tags_writes_files_and_begins_again() {
     let logs: Vec<&str> = logs.lines().collect();
     assert_eq!(logs.len(), ends.len(), "{logs:?}");
     assert!(ends.iter().zip(&logs).all(|(end, log)| log.contains(end)), "{logs:?}");
-    // One script, and no way to ask what would happen.
+    // torchrun takes one script, and has no option for a dry run.
     let options = field.on("a", &format!("{} -m torch.distributed.run --help", python::PROGRAM));
     assert!(options.contains("training_script") && !options.contains("dry"), "{options}");
 }

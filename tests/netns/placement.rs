@@ -1,10 +1,11 @@
-//! Where ranks run, and by what their libraries find the network.
+//! Placement of ranks on nodes and processors, and the variables by which their libraries find the
+//! network.
 
 use crate::support::Field;
 
 const WHERE: &str = "echo $RANK $(grep Cpus_allowed_list /proc/self/status | cut -f2)";
 
-/// `RANK CPUS`, as `--show placement` has it.
+/// Returns `RANK CPUS` for each rank, as `--show placement` prints them.
 fn shown(out: &str) -> Vec<String> {
     let rows = out.lines().skip_while(|line| !line.starts_with("rank ")).skip(1);
     let words = rows.map(|row| row.split_whitespace().collect::<Vec<_>>());
@@ -50,7 +51,7 @@ fn libraries_are_told_the_interface_of_their_own_host() {
     let script = "echo $NCCL_SOCKET_IFNAME $GLOO_SOCKET_IFNAME $NCCL_IB_DISABLE";
     let ran = field.rlaunch("-H a,b").sh(script).run();
     assert_eq!(ran.succeeded().sorted(), ["=eth0 eth0 1"; 2], "{ran}");
-    // One node needs no network.
+    // A job on one node needs no network.
     let ran = field.rlaunch("-H a:2").sh("echo ${NCCL_SOCKET_IFNAME-none}").run();
     assert_eq!(ran.succeeded().sorted(), ["none"; 2], "{ran}");
 }

@@ -1,4 +1,4 @@
-//! How what ranks print is shown: tags, colours, files, one stream for both, and rlaunch's own words.
+//! Printing of ranks' output: tags, colours, files, merged streams, and rlaunch's own messages.
 
 use crate::output::{check_flood, flood};
 use crate::support::{BOUND, Field, Run, launch_directory};
@@ -30,7 +30,7 @@ fn a_tag_says_who_where_and_when() {
         let expected = [("0", "a", "0"), ("1", "a", "1"), ("2", "b", "0")];
         assert!(expected.contains(&(rank, host, local)), "{line}");
         assert_eq!((percent, text), ("%r", pid), "{line}");
-        // All hosts are this machine, whose clock they share.
+        // All hosts are this machine and share its clock.
         let time = time.strip_suffix('Z').unwrap_or_else(|| panic!("{line}"));
         assert!(before.as_str() <= time && time <= after.as_str(), "{before} {line} {after}");
         ranks.push(rank.to_owned());
@@ -41,7 +41,8 @@ fn a_tag_says_who_where_and_when() {
     ran.ended_with(200).says(&["there is no %q; there are %r rank, %h host"]);
 }
 
-/// What stands unfinished is in its file after a moment; elsewhere nobody writes into it.
+/// An unfinished line is in the rank's file after a moment. Elsewhere no other output is written
+/// into it.
 #[test]
 fn an_unfinished_line_has_one_tag_and_stays_whole() {
     let field = Field::new();
@@ -59,7 +60,7 @@ fn an_unfinished_line_has_one_tag_and_stays_whole() {
     assert_eq!(fs::read(&file).unwrap(), b"half a line\n");
 }
 
-/// A rlaunch whose stdout is a terminal. What it says itself is not of interest.
+/// Running rlaunch with a terminal as stdout. Its own messages are ignored.
 struct OnTerminal {
     child: Child,
     shown: Arc<Mutex<Vec<u8>>>,
@@ -76,7 +77,7 @@ impl OnTerminal {
         let sink = shown.clone();
         let reader = std::thread::spawn(move || {
             let mut buffer = [0; 4 << 10];
-            // When nobody holds the other end any more, reading is an error.
+            // When the other end is closed, reading fails.
             while let Ok(length @ 1..) = master.read(&mut buffer) {
                 sink.lock().unwrap().extend_from_slice(&buffer[..length]);
             }
@@ -88,13 +89,13 @@ impl OnTerminal {
         String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
     }
 
-    /// Waits until this is all that is shown.
+    /// Waits until exactly this text is shown.
     fn wait_for(&self, text: &str) {
         let waited = wait_until(BOUND, text, || Ok(self.text() == text));
         assert!(waited.is_ok(), "{:?} and not {text:?}", self.text());
     }
 
-    /// Waits for its end in good order, and gives all that was shown.
+    /// Waits until rlaunch has ended successfully, and returns everything that was shown.
     fn finish(mut self) -> String {
         let mut status = None;
         let ended = wait_until(BOUND, "rlaunch to end", || {
@@ -128,7 +129,8 @@ fn tags_have_colours_where_somebody_looks() {
     assert_eq!(sorted(&shown), plain);
     let shown = OnTerminal::start(&run().env("TERM", "dumb")).finish();
     assert_eq!(sorted(&shown), plain);
-    // Asked for by force they are elsewhere as well, but in no file of a rank.
+    // With the option that forces colours they are in other outputs too, but not in the files of
+    // ranks.
     let directory = launch_directory();
     let ran = field
         .rlaunch("-H a,b --tag-output --output-dir D")
@@ -141,7 +143,8 @@ fn tags_have_colours_where_somebody_looks() {
     assert_eq!(sorted(&run().run().out()), plain);
 }
 
-/// The prompt of one rank is seen at once, and what another says does not go on in its line.
+/// The prompt of one rank is shown immediately, and output of other ranks does not continue its
+/// line.
 #[test]
 fn on_a_terminal_a_prompt_is_a_line_of_its_own() {
     let field = Field::new();
@@ -167,7 +170,7 @@ fn every_rank_has_files_with_every_byte() {
         let path = directory.path().join(format!("deep/D/rank.{rank}/{stream}"));
         fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     };
-    // The flood of one rank as if it were the only one.
+    // Checks the output of one rank as if it were the only one.
     let check = |rank: usize, bytes: &[u8], lines: usize| {
         let text = String::from_utf8_lossy(bytes);
         assert!(text.lines().all(|line| line.starts_with(&format!("{rank} "))), "rank {rank}");
@@ -185,8 +188,8 @@ fn every_rank_has_files_with_every_byte() {
         check(rank, &of(rank, "stdout"), LINES);
         check(rank, &of(rank, "stderr"), LINES / 2);
     }
-    // The same name as mpirun has it; what was there is replaced, and the job goes on when its
-    // reader leaves.
+    // The option has the name that mpirun uses. Existing files are replaced, and the job continues
+    // when its reader closes the pipe.
     let run = field.rlaunch("-H a:2,b --output-filename deep/D").in_directory(directory.path());
     let mut command = run.sh(&flood(LINES)).command();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -218,7 +221,7 @@ fn one_stream_for_both_keeps_their_order() {
     assert!(ran.ended_with(3).out() == expected, "{ran}");
     assert_eq!(fs::read_to_string(directory.path().join("D/rank.0/stdout")).unwrap(), expected);
     assert!(!directory.path().join("D/rank.0/stderr").exists());
-    // What it said last is still what the report of its failure shows.
+    // The report of a failure still shows the last lines.
     ran.says(&["its last lines:", &format!("err {}", LINES - 1)]);
 }
 

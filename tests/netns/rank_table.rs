@@ -3,7 +3,7 @@
 use crate::support::Field;
 use serde_json::Value;
 
-/// What the table's documentation promises.
+/// Schema that the table's documentation promises.
 const SCHEMA: &str = include_str!("../../bootstrap/rank-table.schema.json");
 
 fn check(table: &Value) {

@@ -1,4 +1,4 @@
-//! Both ends change keys all the time, under load, and nobody notices.
+//! Both ends of an SSH connection change keys very often, under load, without effect on the job.
 
 use crate::output::{check_flood, flood};
 use crate::support::{Field, Undo, launch_directory};
@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use rlaunch_lab::Account;
 use std::time::Duration;
 
-/// With 100 bytes a line and three ranks, more than 64 MiB.
+/// Number of lines per rank: with 100 bytes each and three ranks, more than 64 MiB.
 const LINES: usize = 224_000;
 const HOSTS: [&str; 3] = ["a", "b", "c"];
 
@@ -26,7 +26,7 @@ fn output_and_signals_survive_new_keys() {
     let directory = launch_directory();
     let config = directory.path().join("ssh_config");
     std::fs::write(&config, "RekeyLimit 1M 2s\nIdentityFile ~/.ssh/id_ed25519\n").unwrap();
-    // The writer must not die of the signal that its shell counts.
+    // The signals that the shell counts must not kill the writer.
     let script = format!(
         "trap 'echo signal >&2' USR1
          (trap '' USR1; echo begin >&2; {}; while [ ! -e /tmp/go ]; do sleep 0.05; done; rm /tmp/go) &
@@ -40,7 +40,7 @@ fn output_and_signals_survive_new_keys() {
         running.signal(Signal::SIGUSR1);
         running.wait_for_stderr("signal\n", 3 * round);
     }
-    // By now the time limit has passed as well, or passes while all is quiet.
+    // By now the time limit has passed, or it passes while there is no output.
     running.wait_for_lines(3 * LINES);
     for host in HOSTS {
         field.lab.write_file(host, "/tmp/go".as_ref(), b"", 0o644).unwrap();

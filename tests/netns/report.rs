@@ -1,5 +1,5 @@
-//! What a job leaves behind when it is over, and what is said of it: records, `rlaunch report`,
-//! `rlaunch bench train`.
+//! Records that a job leaves, and what is printed about it afterwards: `rlaunch report`, `rlaunch
+//! bench train`.
 
 use crate::output::flood;
 use crate::support::{Field, Run, launch_directory};
@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// A rank of a benchmark: `$RATE` images/sec each, and of all.
+/// Script of a rank that prints the results of a benchmark: `$RATE` images/sec per rank, and the
+/// total.
 const BENCHMARK: &str = "for step in 10 20 30; do \
     echo \"$step images/sec: $RATE +/- 0.1 (jitter = 0.1) 7.5\"; done; \
     echo \"total images/sec: $((RATE * WORLD_SIZE))\"";
 
-/// Where the launching machine keeps records.
+/// Directory in which the launching machine keeps records.
 struct State(TempDir);
 
 impl State {
@@ -31,7 +32,7 @@ impl State {
         self.0.path().join("rlaunch/jobs")
     }
 
-    /// Oldest first.
+    /// Lists the records, oldest first.
     fn records(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.jobs()).map(|entries| entries.flatten().collect());
         let entries: Vec<fs::DirEntry> = entries.unwrap_or_default();
@@ -148,12 +149,12 @@ fn the_last_job_is_reported() {
         assert!(out.contains(line), "{said}");
     }
     assert!(out.contains("scaling: no smaller run"), "{said}");
-    // A smaller run of the same program is on record from now on; the job is known by its id.
+    // A smaller run of the same program is recorded from now on; the job is named by its id.
     let job = state.last()["job"].as_str().unwrap().to_owned();
     run("-H a", BENCHMARK);
     let said = state.rlaunch(&field, "report").args([&job]).run();
     assert!(said.succeeded().out().contains("3      300.0       100.0     100.0 %"), "{said}");
-    // What NCCL has said is in the record although nobody saw it.
+    // The record has NCCL's lines although they were not shown.
     run("-H a --nccl-verify", "echo a:1:2 [0] NCCL INFO Using network Socket");
     let said = state.rlaunch(&field, "report last --json").run();
     let said: Value = serde_json::from_str(&said.succeeded().out()).unwrap();
@@ -179,7 +180,7 @@ fn what_has_no_figures_is_refused() {
 #[test]
 fn a_program_is_measured_with_several_numbers_of_ranks() {
     let (field, state) = (Field::new(), State::new());
-    // The more ranks, the slower each.
+    // With more ranks each rank is slower.
     let script = format!("RATE=$((104 - WORLD_SIZE * 4)); {BENCHMARK}");
     let train = |options: &str| {
         let run = state.rlaunch(&field, &format!("bench train -H a:2,b,c {options}"));

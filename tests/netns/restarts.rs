@@ -1,4 +1,4 @@
-//! `--max-restarts`: a job that fails begins again, and goes on from what it has kept.
+//! `--max-restarts`: a job that fails starts again, and continues from what its ranks have saved.
 
 use crate::running::Outcome;
 use crate::support::{Field, launch_directory};
@@ -10,7 +10,8 @@ use serde_json::Value;
 use std::fs;
 use std::time::Duration;
 
-/// What a rank knows of the attempt; rank 1 fails in the first, in which the others wait for it.
+/// Script that prints what a rank knows about its attempt. Rank 1 fails in the first attempt, while
+/// the other ranks wait.
 const ONCE: &str = r#"
     [ $RANK$RLAUNCH_RESTART_COUNT = 00 ] && exec sleep 1000
     [ $RANK$RLAUNCH_RESTART_COUNT = 20 ] && exec sleep 1000
@@ -59,7 +60,7 @@ fn the_last_attempt_decides() {
     let script = "exit $((7 + TORCHELASTIC_RESTART_COUNT))";
     let ran = field.rlaunch("-H a --max-restarts 1").sh(script).run();
     ran.refused(8, &["restart 1 of 1 after: ", "exited with code 8", "restarts: 1 of 1"]);
-    // Another launch's count is nobody's here.
+    // The count of another launcher is not passed on.
     let run = field.rlaunch("-H a").env("TORCHELASTIC_RESTART_COUNT", "5");
     let ran = run.sh("echo ${TORCHELASTIC_RESTART_COUNT-none}; exit 7").run();
     assert_eq!(ran.ended_with(7).out(), "none\n", "{ran}");
@@ -73,7 +74,7 @@ fn a_job_that_its_user_ends_stays_ended() {
     running.wait_for_text("up\n", 2);
     running.signal(Signal::SIGINT);
     running.finish().ended_with(130).keeps_quiet_about(&["restart"]);
-    // While the others of a failed attempt take their time, which nobody has to wait for.
+    // The user interrupts while the other ranks of a failed attempt take their time to end.
     let script = "if [ $RANK = 1 ]; then
             while [ ! -e /tmp/go ]; do sleep 0.05; done; rm /tmp/go; exit 7
         fi
@@ -90,7 +91,7 @@ fn a_job_that_its_user_ends_stays_ended() {
     ran.refused(127, &["no-such-program"]).keeps_quiet_about(&["restart"]);
 }
 
-/// Kills what `is_it` on a host.
+/// Kills the processes on a host for which `is_it` returns true.
 fn kill_on(field: &Field, host: &str, is_it: impl Fn(&Process) -> bool) {
     let found = field.lab.processes(host).unwrap();
     let found: Vec<&Process> = found.iter().filter(|process| is_it(process)).collect();
@@ -109,7 +110,7 @@ fn a_job_that_has_lost_a_node_begins_again() {
     running.wait_for_text("up 0\n", 2);
     let agents = field.lab.processes("b").unwrap();
     let is_agent = |process: &Process| process.args[0].ends_with("rlaunch-worker");
-    // The guardian ends what the agent leaves.
+    // The guardian ends the processes that the agent leaves.
     let is_guarded = |process: &Process| {
         is_agent(process)
             && agents.iter().any(|other| is_agent(other) && other.pid == process.parent)
@@ -120,8 +121,8 @@ fn a_job_that_has_lost_a_node_begins_again() {
     assert_eq!(ran.out().matches("up 1\n").count(), 2, "{ran}");
 }
 
-/// Runs a script twice over hosts a, b and c: alone, and so that its rank on b is killed as soon as
-/// it has printed `step`. Gives both, the one that was killed last.
+/// Runs a script twice on hosts a, b and c: once undisturbed, and once killing its rank on b as
+/// soon as that has printed `step`. Returns both outcomes, the disturbed one last.
 fn killed_in_the_middle(
     field: &Field,
     files: &[(&str, &str)],
@@ -146,7 +147,7 @@ fn killed_in_the_middle(
     [whole, killed]
 }
 
-/// The last line that begins so.
+/// Returns the last line that begins with `beginning`.
 fn last<'a>(out: &'a str, beginning: &str) -> Option<&'a str> {
     out.lines().rfind(|line| line.starts_with(beginning))
 }
@@ -159,7 +160,7 @@ fn a_rank_killed_in_the_middle_costs_nothing_but_time() {
     let [whole, killed] =
         killed_in_the_middle(&field, &files, script, "step 20 loss", Duration::from_secs(60));
     let (whole_out, killed_out) = (whole.succeeded().out(), killed.out());
-    // The sum of all weights is in it.
+    // The loss depends on all weights.
     let end = last(&whole_out, "final loss ");
     assert!(end.is_some() && end == last(&killed_out, "final loss "), "{whole}\n{killed}");
 }

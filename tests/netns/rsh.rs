@@ -1,5 +1,6 @@
-//! Hosts that are not reached by SSH of rlaunch's own, and containers on them: by commands of the
-//! launch node, as mpirun's remote shell agents are called, and by stand-ins for engines on hosts.
+//! Hosts that rlaunch reaches by a command of the launch node instead of its own SSH client, as
+//! mpirun calls remote shell agents; and containers on hosts, which stand-ins for container engines
+//! provide.
 
 use crate::guide;
 use crate::support::{Field, Undo, launch_directory};
@@ -10,15 +11,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-/// What v1alpha1 of Kubernetes' mpi-operator puts into a launcher, but for what leads to a pod.
+/// Script like the one that v1alpha1 of Kubernetes' mpi-operator puts into a launcher pod, with ssh
+/// in place of `kubectl exec`.
 const KUBEXEC: &str = "#!/bin/sh\nset -x\nPOD_NAME=$1\nshift\nssh ${POD_NAME} \"$*\"\n";
-/// The same without stdin, as `kubectl exec` has it when it is not asked for.
+/// [`KUBEXEC`] without stdin, like `kubectl exec` without `-i`.
 const KUBEXEC_DEAF: &str = "#!/bin/sh\nset -x\nPOD_NAME=$1\nshift\nssh -n ${POD_NAME} \"$*\"\n";
-/// One that is refused.
+/// [`KUBEXEC`] for a pod that does not exist.
 const KUBEXEC_REFUSED: &str = "#!/bin/sh\nset -x\nPOD_NAME=$1\nshift\n\
     echo 'Error from server (NotFound): pods \"a\" not found' >&2\nexit 1\n";
 
-/// A script of the launch node; its path.
+/// Writes a script on the launch node, and returns its path.
 fn script(directory: &Path, name: &str, text: &str) -> String {
     let path = directory.join(name);
     fs::write(&path, text).unwrap();
@@ -26,7 +28,7 @@ fn script(directory: &Path, name: &str, text: &str) -> String {
     path.display().to_string()
 }
 
-/// No process leads to a host any more.
+/// Waits until no ssh process of `--rsh` is left.
 fn assert_nothing_leads_there(field: &Field) {
     field.wait_for("the commands that lead to hosts to end", || {
         field.shell("pgrep -f '^ssh .*rlaunch-worker agent'", Path::new("/")).is_empty()
@@ -40,7 +42,7 @@ fn a_command_leads_to_hosts_cold_and_warm() {
     let cold = field.rlaunch("-H a,root@b --rsh").args(["ssh -o BatchMode=yes", "hostname"]).run();
     assert_eq!(cold.succeeded().sorted(), ["a", "b"], "{cold}");
     cold.says(&["agent sent to a, root@b "]);
-    // The host's place is in the middle, and words are split as by a shell.
+    // `{host}` is in the middle, and words are split as by a shell.
     let words = "ssh -o 'LogLevel QUIET' {host}";
     let run = field.rlaunch("-H a,b --rsh").args([words]).sh("echo up; exec sleep 1000");
     let mut running = run.spawn();
@@ -90,7 +92,7 @@ fn a_command_that_leads_nowhere_is_said_with_its_last_words() {
     ran.refused(200, &["--rsh has a quote that does not end"]).hints("kubectl exec -i {host}");
 }
 
-/// A hostfile, and the environment that names it and a remote shell.
+/// Runs a job whose environment names a hostfile and a remote shell, as mpi-operator sets it.
 fn mpi_job(field: &Field, directory: &Path, kubexec: &str) -> crate::running::Outcome {
     let hostfile = directory.join("hostfile");
     fs::write(&hostfile, "# by the operator\na slots=2\nb slots=2 max_slots=4\n").unwrap();
@@ -108,7 +110,7 @@ fn an_mpijob_of_v1alpha1_runs_as_it_is() {
     assert_eq!(ran.succeeded().sorted(), ["a", "b"], "{ran}");
     ran.says(&["hostfile (OMPI_MCA_orte_default_hostfile): a, b; by ", "kubexec.sh"]);
     ran.keeps_quiet_about(&["POD_NAME"]);
-    // What is typed counts, and the environment no more.
+    // Options take precedence over the environment.
     let hostfile = directory.path().join("hostfile");
     let typed = field.rlaunch("-H c hostname");
     let typed = typed.env("OMPI_MCA_orte_default_hostfile", hostfile.to_str().unwrap()).run();
@@ -129,8 +131,8 @@ fn an_mpijob_of_v1alpha1_runs_without_stdin() {
     ran.keeps_quiet_about(&["POD_NAME"]);
 }
 
-/// Hosts as v2beta1 of mpi-operator makes them: sshd on 2222, and one P-521 key in SEC1. Gives the
-/// configuration that its image has.
+/// Configures hosts as v2beta1 of mpi-operator does: sshd on port 2222, and one P-521 key in SEC1
+/// format. Returns the path of an ssh configuration like the one in the operator's image.
 fn v2beta1<'a>(field: &'a Field, directory: &Path) -> (String, impl Drop + 'a) {
     let key = directory.join("id_rsa");
     let mut keygen = Command::new("ssh-keygen");
@@ -199,7 +201,7 @@ fn pods_whose_names_come_late_are_waited_for() {
     assert_eq!(ran.succeeded().sorted(), ["a", "b"], "{ran}");
 }
 
-/// What stands in for `kubectl exec`: pods are hosts, and stdin is lost.
+/// Script in place of `kubectl exec`: pods are hosts of the lab, and stdin is not passed on.
 const KUBECTL: &str = "#!/bin/sh
 set -x
 pod=$1
@@ -212,7 +214,7 @@ exec ssh -n $host \"hostname $pod; $*\"
 fn the_guide_on_mpijobs() {
     let field = Field::new();
     let directory = launch_directory();
-    // Nothing is said of what travels.
+    // The agents are on the hosts already, so rlaunch prints nothing about sending them.
     field.warm("a,b", Account::Root);
     let _names = Undo(|| {
         ["a", "b"].iter().for_each(|host| drop(field.on(host, &format!("hostname {host}"))));
@@ -230,9 +232,9 @@ fn the_guide_on_mpijobs() {
     });
 }
 
-/// Stands in for an engine: it has a running container `mpi` and an image `lab/inside:1`, with a root
-/// of their own as far as shows, and says of others what Docker says. What runs in a container that
-/// it has started is known by its mounts.
+/// Stand-in for Docker. It has a running container `mpi` and an image `lab/inside:1`, whose mounts
+/// and host name differ from the host's; for other names it prints Docker's errors. The processes
+/// of a container that it has started are found by their mount namespace.
 const ENGINE: &str = r#"#!/bin/sh
 echo "$*" >>/tmp/engines/calls
 begins='mount -t tmpfs none /run && touch /run/.containerenv && hostname $(hostname)-inside'
@@ -279,7 +281,7 @@ shift 3
 exec unshare --mount --uts sh -c "$begins; $becomes" sh "$@"
 "#;
 
-/// Puts the stand-in on the path of logins.
+/// Puts the stand-in for Docker on the PATH of logins.
 fn engine<'a>(field: &'a Field, hosts: &'a [&'a str]) -> impl Drop + 'a {
     let bashrc = Account::Root.home().join(".bashrc");
     for host in hosts {
@@ -314,7 +316,8 @@ fn a_job_runs_in_containers() {
     let warm = run();
     assert_eq!(warm.succeeded().sorted(), ["a-inside", "b-inside"], "{warm}");
     warm.says_nothing();
-    // What runs inside ends with its job, and a command of one's own leads there as well.
+    // Ranks inside a container end with their job, also if the user gives the command that enters
+    // the container.
     let run = field.rlaunch("-H a,b --container other:mpi --container-exec");
     let run = run.args(["/tmp/engines/docker exec -i {name}"]).sh("echo up; exec sleep 1000");
     let mut running = run.spawn();
@@ -358,7 +361,7 @@ fn a_job_runs_in_containers_of_its_own() {
     let calls = || field.on("b", "cat /tmp/engines/calls");
     let asked = "run --rm -i --pull never --network host --ipc host --ulimit memlock=-1 ";
     assert_eq!(calls().matches(asked).count(), 1, "{}", calls());
-    // What is left of a container whose agent is lost goes by the engine.
+    // If the agent is lost, the engine removes the container and the rest of the job in it.
     let mut running = run("sh -c").args(["echo up; exec sleep 1000"]).spawn();
     running.wait_for_lines(2);
     let mut agents = field.lab.processes("b").unwrap();
@@ -366,7 +369,7 @@ fn a_job_runs_in_containers_of_its_own() {
     assert_eq!(agents.len(), 2, "the guardian and the agent: {agents:?}");
     for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
         for agent in &agents {
-            // One goes with the other.
+            // If one of the two is killed, the other may end with it, so that its kill fails.
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(agent.pid), signal);
         }
     }

@@ -1,4 +1,4 @@
-//! A rlaunch that runs, and how it ended.
+//! A running rlaunch, and the outcome of one that has ended.
 
 use crate::support::Field;
 use nix::sys::signal::{Signal, kill};
@@ -15,10 +15,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How much of each stream a failed assertion shows, in bytes.
+/// Number of bytes at the end of each stream that a failed assertion shows.
 const SHOWN: usize = 1500;
 
-/// A rlaunch between its start and its end.
+/// An rlaunch process that was started.
 pub(crate) struct Running<'a> {
     field: &'a Field,
     child: Child,
@@ -26,7 +26,7 @@ pub(crate) struct Running<'a> {
     bound: Duration,
     stdout: Collected,
     stderr: Collected,
-    /// What was on the hosts before it started.
+    /// Job directories that existed before the start.
     directories: Vec<PathBuf>,
 }
 
@@ -40,8 +40,8 @@ impl<'a> Running<'a> {
         Running { field, child, started, bound, stdout, stderr, directories }
     }
 
-    /// The same for a command whose stdin is a pipe, by which keys are typed. Whoever types must
-    /// wait for what they answer.
+    /// Like [`start`](Running::start), for a command whose stdin is a pipe, which is returned.
+    /// Callers must write and wait for answers in turn.
     pub(crate) fn with_keyboard(
         field: &'a Field,
         command: &mut Command,
@@ -59,22 +59,22 @@ impl<'a> Running<'a> {
         kill(self.pid(), signal).unwrap();
     }
 
-    /// What has come on stdout so far.
+    /// Returns the stdout so far.
     pub(crate) fn out(&self) -> String {
         self.stdout.text()
     }
 
-    /// Waits until `count` whole lines have come on stdout.
+    /// Waits until stdout has at least `count` complete lines.
     pub(crate) fn wait_for_lines(&mut self, count: usize) {
         self.wait_for(&format!("{count} lines"), |running| running.stdout.lines() >= count);
     }
 
-    /// Waits until `text` has come on stdout `count` times.
+    /// Waits until `text` occurs in stdout at least `count` times.
     pub(crate) fn wait_for_text(&mut self, text: &str, count: usize) {
         self.wait_for(text, |running| running.stdout.text().matches(text).count() >= count);
     }
 
-    /// Waits until `text` has come on stderr `count` times.
+    /// Waits until `text` occurs in stderr at least `count` times.
     pub(crate) fn wait_for_stderr(&mut self, text: &str, count: usize) {
         self.wait_for(text, |running| running.stderr.text().matches(text).count() >= count);
     }
@@ -83,7 +83,7 @@ impl<'a> Running<'a> {
         let bound = self.bound;
         let mut ended = false;
         let waited = wait_until(bound, what, || {
-            // Looked at first: what it printed before it ended is collected a moment later.
+            // Checked before the output, which is collected a moment after the process has ended.
             ended = ended || self.child.try_wait().unwrap().is_some();
             let all_read = self.stdout.is_complete() && self.stderr.is_complete();
             Ok(condition(self) || (ended && all_read))
@@ -99,8 +99,8 @@ impl<'a> Running<'a> {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Waits for its end. When it returns, neither ranks nor agents are left on any host, and soon
-    /// their sshds are gone as well.
+    /// Waits for the end. Asserts that neither ranks, agents nor job directories are left on any
+    /// host, and that the sshds of the job end soon.
     pub(crate) fn finish(mut self) -> Outcome {
         let field = self.field;
         let before = std::mem::take(&mut self.directories);
@@ -114,7 +114,7 @@ impl<'a> Running<'a> {
         outcome
     }
 
-    /// Waits for its end, when others still run or hosts are cut off.
+    /// Waits for the end, for tests in which other jobs are running or hosts are cut off.
     pub(crate) fn finish_first(mut self) -> Outcome {
         let bound = self.bound.saturating_sub(self.started.elapsed());
         let ended = wait_until(bound, "rlaunch to return", || Ok(self.has_ended()));
@@ -133,13 +133,13 @@ impl<'a> Running<'a> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        // Only a failed test leaves one behind.
+        // Only a failed test drops a process that is still running.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A stream, read as it comes.
+/// Stream that a thread reads as data arrives.
 struct Collected {
     read: Arc<Mutex<ReadSoFar>>,
     reader: JoinHandle<()>,
@@ -148,7 +148,7 @@ struct Collected {
 #[derive(Default)]
 struct ReadSoFar {
     bytes: Vec<u8>,
-    /// Counted on the way, as there may be millions.
+    /// Counted while reading, as there may be millions.
     lines: usize,
 }
 
@@ -179,7 +179,7 @@ impl Collected {
         self.reader.is_finished()
     }
 
-    /// Everything, once the last holder of the stream has closed it.
+    /// Returns everything that was read, once all writers have closed the stream.
     fn take(&self) -> Vec<u8> {
         let limit = Duration::from_secs(5);
         wait_until(limit, "the end of rlaunch's output", || Ok(self.is_complete())).unwrap();
@@ -187,20 +187,21 @@ impl Collected {
     }
 }
 
-/// Whether rlaunch says here for whom it waits, as it does after a second.
+/// Tells whether this line of stderr names the hosts that rlaunch is waiting for. rlaunch prints
+/// such a line after a second.
 pub(crate) fn is_about_a_wait(line: &str) -> bool {
     let words = line.strip_prefix("rlaunch: waiting ").and_then(|rest| rest.split_once(" s for: "));
     words.is_some_and(|(seconds, _)| seconds.parse::<u64>().is_ok())
 }
 
-/// How a rlaunch ended.
+/// Outcome of an rlaunch that has ended.
 pub(crate) struct Outcome {
-    /// Its exit code, or the negative number of the signal that killed it.
+    /// Exit code, or the negative number of the signal that killed rlaunch.
     pub(crate) code: i32,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: Vec<u8>,
     pub(crate) took: Duration,
-    /// Of that, what counts as [`Stopwatch::elapsed`] has it.
+    /// Part of `took` that [`Stopwatch::elapsed`] counts, which leaves out stalls of the machine.
     pub(crate) took_awake: Duration,
 }
 
@@ -213,7 +214,7 @@ impl Outcome {
         String::from_utf8_lossy(&self.stderr)
     }
 
-    /// The lines of stdout in alphabetical order: ranks print in any.
+    /// Returns the lines of stdout in alphabetical order, since ranks print in any order.
     pub(crate) fn sorted(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.out().lines().map(str::to_owned).collect();
         lines.sort_unstable();
@@ -229,7 +230,7 @@ impl Outcome {
         self.ended_with(0)
     }
 
-    /// Each of `texts` is on stderr.
+    /// Asserts that stderr contains each of `texts`.
     pub(crate) fn says(&self, texts: &[&str]) -> &Outcome {
         for text in texts {
             assert!(self.err().contains(text), "no `{text}` in\n{self}");
@@ -237,7 +238,7 @@ impl Outcome {
         self
     }
 
-    /// The lines on stderr, but for those about a wait where the machine stood still.
+    /// Returns the lines of stderr. If the machine stalled, lines about waiting are left out.
     pub(crate) fn said(&self) -> Vec<String> {
         let stood_still = self.took_awake < self.took;
         let err = self.err();
@@ -245,13 +246,13 @@ impl Outcome {
         lines.map(str::to_owned).collect()
     }
 
-    /// There are none of those.
+    /// Asserts that [`said`](Outcome::said) returns no lines.
     pub(crate) fn says_nothing(&self) -> &Outcome {
         assert_eq!(self.said(), [""; 0], "{self}");
         self
     }
 
-    /// None of `texts` is on stderr.
+    /// Asserts that stderr contains none of `texts`.
     pub(crate) fn keeps_quiet_about(&self, texts: &[&str]) -> &Outcome {
         for text in texts {
             assert!(!self.err().contains(text), "`{text}` in\n{self}");
@@ -259,7 +260,8 @@ impl Outcome {
         self
     }
 
-    /// Ended with `code` and one error that contains each of `texts`, before any rank wrote.
+    /// Asserts that rlaunch ended with `code` and one error before any rank wrote, and that stderr
+    /// contains each of `texts`.
     pub(crate) fn refused(&self, code: i32, texts: &[&str]) -> &Outcome {
         self.ended_with(code);
         let errors = self.err().lines().filter(|line| line.starts_with("error: ")).count();
@@ -268,7 +270,7 @@ impl Outcome {
         self.says(texts)
     }
 
-    /// A hint contains `text`, in its sentence or in the lines to paste below it.
+    /// Asserts that `text` is in a hint or in the lines to paste below it.
     pub(crate) fn hints(&self, text: &str) -> &Outcome {
         let err = self.err();
         let mut lines = err.lines().skip_while(|line| !line.starts_with("hint: "));

@@ -1,5 +1,5 @@
-//! What ranks do together through their agents: barriers, keys, aborts, from shell scripts, and
-//! what they and the user hear when somebody does not come.
+//! Services of agents for ranks, used from shell scripts: barriers, keys and aborts; and messages
+//! to ranks and the user if a rank does not arrive.
 
 use crate::support::{Field, Run};
 use std::time::Duration;
@@ -45,7 +45,7 @@ fn a_rank_that_never_comes_is_named() {
     let _go = field.files(&["c"], "/tmp/go", "", 0o644);
     let ran = running.finish();
     ran.says(&[" s for rank 2 on c (pid ", "running, has never called)"]);
-    // It ends without having come, and then the others need not wait any more.
+    // Rank 2 ends without having arrived, so the other ranks stop waiting.
     ran.says(&["rank 2 exited with code 0 without arriving"]);
     ran.refused(204, &[]);
 }
@@ -110,7 +110,7 @@ fn outside_of_a_job_the_commands_say_so() {
     field.rlaunch("kv --help").run().succeeded();
 }
 
-/// Sends rubbish to every socket of the job it is started in, and then meets the others.
+/// Program that sends garbage to every socket of its job, and then calls a barrier.
 const HOSTILE: &str = r#"
 import os, random, re, socket, subprocess, sys
 def knock(family, address, data, wait):

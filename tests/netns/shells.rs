@@ -1,20 +1,21 @@
-//! Whatever login shell an account has, and whatever that does before what it is told.
+//! Accounts with any login shell, and shells that print or run something before their command.
 
 use crate::support::{Field, Undo};
 use rlaunch_lab::{Account, command};
 use std::time::Duration;
 
-/// A shell for each host; what it reads first, below root's home, prints.
+/// Hosts with their login shells, and the start-up file of each shell, below root's home. In the
+/// test the file prints a line.
 const SHELLS: [(&str, &str, &str); 4] = [
     ("a", "/bin/dash", ".profile"),
     ("b", "/usr/bin/zsh", ".zshenv"),
     ("c", "/usr/bin/fish", ".config/fish/config.fish"),
     ("d", "/bin/csh", ".cshrc"),
 ];
-/// What hosts may take to stay silent for good, and some more.
+/// Time limit for a job with a host that never answers.
 const SILENCE: Duration = Duration::from_secs(40);
 
-/// Gives root of a host another login shell, until the guard goes.
+/// Changes the login shell of root on a host until the guard is dropped.
 fn login_shell<'a>(field: &'a Field, host: &'a str, shell: &str) -> impl Drop + 'a {
     let line = format!(
         "sed 's|^\\(root:.*:\\)[^:]*$|\\1{shell}|' /etc/passwd >/tmp/.passwd &&
@@ -28,7 +29,7 @@ fn login_shell<'a>(field: &'a Field, host: &'a str, shell: &str) -> impl Drop + 
     })
 }
 
-/// A file of root on a host, until the guard goes.
+/// Writes a file below root's home on a host, and removes it when the guard is dropped.
 fn of_root(field: &Field, host: &str, name: &str, text: &str) -> impl Drop + use<> {
     let path = Account::Root.home().join(name);
     field.files(&[host], path.to_str().unwrap(), text, 0o644)
@@ -38,7 +39,7 @@ fn of_root(field: &Field, host: &str, name: &str, text: &str) -> impl Drop + use
 fn a_host_for_each_login_shell() {
     let field = Field::new();
     let home = Account::Root.home();
-    // Fish keeps what nobody asked it to.
+    // Fish writes files of its own there.
     let kept = [".config/fish", ".local/share/fish"].map(|name| home.join(name));
     let _kept = kept.map(|path| field.scratch(&["c"], path.to_str().unwrap()));
     let _shells = SHELLS.map(|(host, shell, first)| {
@@ -51,7 +52,7 @@ fn a_host_for_each_login_shell() {
         let said = field.shell(&format!("ssh {host} 'echo $SHELL'"), "/".as_ref());
         assert!(said.trim_end().ends_with(shell), "{host}: {said}");
     }
-    // What each of these shells would change, if it came by.
+    // Each of these shells would change these words if it expanded them.
     let words = ["two  words", "it's \"$HOME\" !1 `id` \\n ~ * ; # {a,b}", ""];
     let script = r#"printf '%s|' $(hostname) $# "$1" "$2" "$3" "$WORDS"; echo"#;
     let cold = field.rlaunch("-H a,b,c,d").env("WORDS", words[1]).sh(script).args(["sh"]);
@@ -63,7 +64,7 @@ fn a_host_for_each_login_shell() {
     let warm = field.rlaunch("-H a,b,c,d hostname").run();
     assert_eq!(warm.succeeded().sorted(), hosts, "{warm}");
     warm.says_nothing();
-    // Those that are no Bourne shells say otherwise how a program ended.
+    // Shells that are not Bourne shells report in another way how a program ended.
     for (rank, host, code) in [(2, "c", 42), (3, "d", 43)] {
         let script = format!("test $RANK != {rank} || exit {code}; exec sleep 100");
         let ran = field.rlaunch("-H a,b,c,d").sh(&script).run();
@@ -80,8 +81,8 @@ fn an_account_that_may_not_log_in() {
     ran.took_less_than(5).hints("chsh -s /bin/bash").keeps_quiet_about(&["a: ", "c: "]);
 }
 
-/// The first is merely slow. The others never come to what they are told: one shell ends, the other
-/// becomes one that reads commands, of which there are none.
+/// The bashrc of the first host is merely slow. With the others, the agent's command never runs:
+/// one shell exits, and the other becomes a shell that reads commands from stdin and finds none.
 #[test]
 fn a_bashrc_that_sleeps_and_ones_that_end_the_matter() {
     let field = Field::new();

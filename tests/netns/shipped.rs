@@ -1,5 +1,5 @@
-//! What is shipped: it loads on hosts with old C libraries, and where nothing fits a host, a
-//! sentence says what to add.
+//! Files that are sent to hosts: they load on hosts with old C libraries, and for a host that none
+//! of them fits, the error says what to add.
 
 use crate::support::Field;
 use rlaunch_lab::Account;
@@ -10,12 +10,12 @@ use std::process::Command;
 
 /// The oldest version of glibc that hosts may have.
 const OLDEST: (u32, u32) = (2, 28);
-/// What glibc is made of, and what every host has beside it.
+/// Libraries of glibc, and others that every host has.
 const OF_HOSTS: [&str; 6] =
     ["libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "libgcc_s.so.1", "ld-linux"];
 
-/// Executables and libraries below a directory, but for what agents leave in `bin` when they run from
-/// there: themselves by another name.
+/// Lists the executables and libraries below a directory. `bin` is left out: there, agents that run
+/// from this directory leave themselves under another name.
 fn binaries(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).unwrap() {
@@ -32,7 +32,7 @@ fn binaries(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// What `readelf` prints of a file.
+/// Returns the output of `readelf` about a file.
 fn readelf(what: &str, file: &Path) -> String {
     let mut readelf = Command::new("readelf");
     let output = readelf.args(["--wide", what]).arg(file).env("LC_ALL", "C").output().unwrap();
@@ -40,14 +40,14 @@ fn readelf(what: &str, file: &Path) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The libraries that a file names.
+/// Returns the names of the libraries that a file needs.
 fn needed(file: &Path) -> Vec<String> {
     let text = readelf("--dynamic", file);
     let lines = text.lines().filter(|line| line.contains("(NEEDED)"));
     lines.map(|line| line.split(['[', ']']).nth(1).unwrap().to_owned()).collect()
 }
 
-/// The newest version of glibc of which a file wants a symbol; none wants nothing.
+/// Returns the newest version of glibc whose symbols a file needs, `None` if the file needs none.
 fn glibc(file: &Path) -> Option<(u32, u32)> {
     let text = readelf("--version-info", file);
     let needs = text.split("Version needs section").nth(1)?;
@@ -85,7 +85,7 @@ fn what_is_shipped_loads_with_glibc_2_28() {
         }
         let foreign = |library: &&String| !OF_HOSTS.iter().any(|known| library.starts_with(known));
         assert_eq!(needed.iter().find(foreign), None, "{name}: {needed:?}");
-        // One that wants nothing was not read well.
+        // A file that needs no symbol of glibc was not parsed correctly.
         assert!(newest.is_some_and(|newest| newest <= OLDEST), "{name}: {newest:?}");
     }
 }

@@ -1,12 +1,12 @@
-//! Programs of the real MPI libraries, which rlaunch does not serve: several ranks of them would
-//! each be rank 0 of 1.
+//! Programs linked with MPI libraries, which rlaunch does not serve: each of several ranks would be
+//! rank 0 of 1.
 //!
-//! The programs are those that Debian's MPICH and Open MPI bring; each is linked with its library
-//! and ends by itself, so a script keeps one waiting where it must be seen while it runs.
+//! The programs come with Debian's MPICH and Open MPI. Each is linked with its library and ends
+//! immediately, so where a rank must be seen while it runs, a script loads the library and waits.
 
 use crate::support::Field;
 
-/// A program linked with MPI, its library, and what that needs.
+/// Programs linked with MPI, their libraries, and the interface that each library needs.
 const PROGRAMS: [(&str, &str, &str); 2] =
     [("mpivars", "libmpich.so.12", "PMI"), ("ompi_info", "libmpi.so.40", "PMIx")];
 

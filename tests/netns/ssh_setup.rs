@@ -1,4 +1,4 @@
-//! `rlaunch ssh-setup`: hosts as they are on their first day, and what it leaves on them.
+//! `rlaunch ssh-setup` on newly installed hosts, and the files that it leaves on them.
 
 use crate::guide;
 use crate::running::{Outcome, Running};
@@ -15,13 +15,13 @@ use std::thread::JoinHandle;
 
 const HOSTS: [&str; 3] = ["a", "b", "c"];
 const PASSWORD: &str = "open sesame";
-/// The same as `/etc/shadow` has it.
+/// Hash of [`PASSWORD`] for `/etc/shadow`.
 const HASHED: &str = "$6$rlaunchlab$4moi636pCHCxai2XPa0YZRlkvwEXPt9szX/L6bDzk8L0HsMoxYSmRG.HYeLX9w2e7FJkZckB3pL1L/U8lVqjZ.";
 const SEARCHED: &str =
     "SetEnv PATH=/tmp/stand-in:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// `docker exec -i NAME PROGRAM…`: inside, there are other mounts and another name. On b the user
-/// may not use docker.
+/// Stand-in for `docker exec -i NAME PROGRAM…`: inside, mounts and host name differ. If the file
+/// `refused` exists, the user may not use docker.
 const DOCKER: &str = r#"#!/bin/sh
 if [ -e /tmp/stand-in/refused ]; then
     echo "permission denied while trying to connect to the docker API at unix:///var/run/docker.sock" >&2
@@ -32,11 +32,12 @@ shift 3
 exec unshare --mount --uts sh -c 'hostname in-$(hostname) && exec "$@"' sh "$@"
 "#;
 
-/// What sshds are told beside the lab's settings; the lab's own key opens nothing.
+/// Settings of sshds in addition to the lab's. With them, the lab's own key is not accepted.
 const AS_DELIVERED: [&str; 3] =
     ["AuthorizedKeysFile .ssh/authorized_keys", "StrictModes yes", SEARCHED];
 
-/// Restarts the sshd of every host with these lines, and as before when the guard goes.
+/// Restarts the sshd of each host with additional settings, and without them when the guard is
+/// dropped.
 fn reconfigure<'a>(field: &'a Field, lines: [Vec<&'static str>; 3]) -> impl Drop + use<'a> {
     let sshds: Vec<Sshd<'a>> = HOSTS.iter().map(|host| field.lab.sshd(host).unwrap()).collect();
     for (sshd, lines) in sshds.iter().zip(lines) {
@@ -45,7 +46,8 @@ fn reconfigure<'a>(field: &'a Field, lines: [Vec<&'static str>; 3]) -> impl Drop
     Undo(move || sshds.iter().try_for_each(|sshd| sshd.restart(&[])))
 }
 
-/// Root's `.ssh` on the hosts goes when the guard goes, and homes get their mode back.
+/// Removes root's `.ssh` on the hosts and restores the mode of root's home when the guard is
+/// dropped.
 fn homes(field: &Field) -> impl Drop + use<> {
     let homes: Vec<PathBuf> =
         HOSTS.iter().map(|host| field.lab.home(host, Account::Root).unwrap()).collect();
@@ -58,7 +60,7 @@ fn homes(field: &Field) -> impl Drop + use<> {
     })
 }
 
-/// The launching account has none of its files below `~/.ssh`, until the guard goes.
+/// Moves the files in the launching account's `~/.ssh` elsewhere until the guard is dropped.
 fn without_keys(field: &Field) -> impl Drop + use<> {
     let ssh = field.lab.ssh_dir(Account::Root);
     let aside = ssh.with_file_name("aside");
@@ -79,7 +81,7 @@ fn without_keys(field: &Field) -> impl Drop + use<> {
     })
 }
 
-/// What the launching account has for a container goes when the guard goes.
+/// Removes the launching account's files for the container when the guard is dropped.
 fn without_files_of_container(field: &Field) -> impl Drop + use<> {
     let ssh = field.lab.ssh_dir(Account::Root);
     Undo(move || {
@@ -89,7 +91,7 @@ fn without_files_of_container(field: &Field) -> impl Drop + use<> {
     })
 }
 
-/// Root has a password on all hosts, until the guard goes.
+/// Gives root a password on all hosts until the guard is dropped.
 fn with_password(field: &Field) -> impl Drop + use<> {
     // One file that is mounted on every host.
     let shadow = field.lab.path("a", Path::new("/etc/shadow")).unwrap();
@@ -104,7 +106,7 @@ fn with_password(field: &Field) -> impl Drop + use<> {
     Undo(move || fs::write(&shadow, &before))
 }
 
-/// Somebody at a terminal.
+/// User at a terminal, with the rlaunch that is controlled by the terminal.
 pub(crate) struct Typist<'a> {
     keyboard: File,
     screen: JoinHandle<()>,
@@ -123,7 +125,7 @@ impl<'a> Typist<'a> {
         let sink = shown.clone();
         let screen = std::thread::spawn(move || {
             let mut bytes = [0; 1024];
-            // When nobody holds the other end any more, reading reports that as an error.
+            // When the other end is closed, reading fails.
             while let Ok(count @ 1..) = reader.read(&mut bytes) {
                 sink.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..count]));
             }
@@ -131,13 +133,13 @@ impl<'a> Typist<'a> {
         Typist { keyboard, screen, shown, running }
     }
 
-    /// Types a line once this has been asked `times` times on stderr.
+    /// Types `line` once `question` has been printed `times` times on stderr.
     fn answer(&mut self, question: &str, times: usize, line: &str) {
         self.running.wait_for_stderr(question, times);
         self.type_line(line);
     }
 
-    /// The same of a question on the terminal itself.
+    /// Types `line` once `question` has been shown `times` times on the terminal itself.
     pub(crate) fn answer_hidden(
         &mut self,
         field: &Field,
@@ -154,7 +156,7 @@ impl<'a> Typist<'a> {
         self.keyboard.write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
-    /// What rlaunch said, and what the terminal showed.
+    /// Returns the outcome of rlaunch, and the text that the terminal showed.
     pub(crate) fn finish(self) -> (Outcome, String) {
         let outcome = self.running.finish();
         self.screen.join().unwrap();
@@ -163,11 +165,13 @@ impl<'a> Typist<'a> {
     }
 }
 
-/// Every file below a directory, with its mode, when it was written and what it holds.
+/// Shell line that lists every file with its mode and time of change, and a checksum of each file
+/// in `.ssh`.
 const TREE: &str = "find . -path ./.cache -prune -o -print0 | sort -z | xargs -0 stat -c '%a %y %n'; \
                     find .ssh -type f -print0 2>/dev/null | sort -z | xargs -0r sha256sum";
 
-/// Both ends: what hosts have at home, and what the launching account has in `~/.ssh`.
+/// Returns the output of [`TREE`] for root's home on each host, and for the launching account's
+/// `~/.ssh`.
 fn trees(field: &Field) -> Vec<String> {
     let tree = |host: &&str| field.on(host, &format!("cd; {TREE}"));
     let mut trees: Vec<String> = HOSTS.iter().map(tree).collect();
@@ -191,7 +195,7 @@ fn fresh_hosts_open_to_a_key_and_their_containers_to_another() {
     let _password = with_password(&field);
     let _docker = field.files(&HOSTS, "/tmp/stand-in/docker", DOCKER, 0o755);
     let by_password = [&AS_DELIVERED[..], &["PasswordAuthentication yes"]].concat();
-    // Such an sshd asks through PAM.
+    // This sshd asks for the password through PAM.
     let by_pam = ["UsePAM yes", "KbdInteractiveAuthentication yes"];
     let by_pam = [&AS_DELIVERED[..], &by_pam].concat();
     let _sshds = reconfigure(&field, [by_password.clone(), by_password, by_pam]);
@@ -257,7 +261,8 @@ fn a_host_that_cannot_be_set_up_says_why_and_hides_no_other() {
     let _docker = field.files(&HOSTS, "/tmp/stand-in/docker", DOCKER, 0o755);
     let _here = without_files_of_container(&field);
     let known = field.lab.ssh_dir(Account::Root);
-    // The lab's key opens a and c; b has it nowhere, and no passwords.
+    // The lab's key is accepted by a and c. It is not accepted by b, which accepts no passwords
+    // either.
     let a = "AuthorizedKeysFile /run/rlaunch-lab/authorized_keys .ssh/authorized_keys";
     let c = "AuthorizedKeysFile /run/rlaunch-lab/authorized_keys .ssh/other .ssh/authorized_keys";
     let lines = [vec![a, SEARCHED], AS_DELIVERED.to_vec(), vec![c, SEARCHED]];
@@ -289,7 +294,7 @@ fn a_host_that_cannot_be_set_up_says_why_and_hides_no_other() {
 #[test]
 fn the_guide_on_containers() {
     let field = Field::new();
-    // Nothing is said of what travels.
+    // The agents are on the hosts already, so rlaunch prints nothing about sending them.
     field.warm("a,b,c", Account::Root);
     let _hosts = homes(&field);
     let _here = without_files_of_container(&field);

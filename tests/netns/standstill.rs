@@ -1,4 +1,5 @@
-//! Machines that stand still while a job ends: ranks and nodes have their time afterwards.
+//! Processes that are stopped while a job ends: ranks and nodes still get their whole time
+//! afterwards.
 
 use crate::support::Field;
 use nix::sys::signal::{Signal, kill};
@@ -6,12 +7,12 @@ use nix::unistd::Pid;
 use rlaunch_lab::Stopwatch;
 use std::time::Duration;
 
-/// How long nodes are waited for beyond the grace.
+/// Time that rlaunch waits for nodes beyond the grace period.
 const SLACK: Duration = Duration::from_secs(4);
-/// Options under which no node is given up for being silent.
+/// Options with a node timeout that is longer than every pause here.
 const PATIENT: &str = "-H a,b --node-timeout 60";
 
-/// Stops these for so long, and has them go on.
+/// Stops processes for this long, and continues them.
 fn stop_for(field: &Field, pids: &[Pid], pause: Duration) {
     pids.iter().for_each(|pid| kill(*pid, Signal::SIGSTOP).unwrap());
     let stopped = Stopwatch::start();
@@ -19,12 +20,13 @@ fn stop_for(field: &Field, pids: &[Pid], pause: Duration) {
     pids.iter().for_each(|pid| kill(*pid, Signal::SIGCONT).unwrap());
 }
 
-/// After it, what is left to do takes less than the grace, and is done later than rlaunch would wait.
+/// After the pause, ranks need less than the grace period, but finish later than rlaunch would wait
+/// if the pause counted.
 #[test]
 fn ranks_of_a_node_that_stood_still_have_their_grace() {
     const GRACE: Duration = Duration::from_secs(4);
     let field = Field::new();
-    // What it sleeps in one piece may pass during the pause.
+    // Several short sleeps, since a single one could pass during the pause.
     let saving = "echo told; for i in 1 2 3 4 5; do sleep 0.5; done; echo saved; exit 0";
     let script = format!("trap '{saving}' TERM; echo up; sleep 1000 & wait");
     let run = field.rlaunch(PATIENT).args(["--kill-after", "4"]);
@@ -45,7 +47,7 @@ fn ranks_of_a_node_that_stood_still_have_their_grace() {
 fn a_launcher_that_stood_still_hears_how_its_nodes_ended() {
     const GRACE: Duration = Duration::from_secs(4);
     let field = Field::new();
-    // Long enough for the launcher to be stopped before its job is over.
+    // Ranks take long enough for the launcher to be stopped before the job has ended.
     let script = "trap 'echo told; sleep 3; exit 0' TERM; echo up; sleep 1000 & wait";
     let run = field.rlaunch(PATIENT).args(["--kill-after", "4"]);
     let mut running = run.within(Duration::from_secs(60)).sh(script).spawn();

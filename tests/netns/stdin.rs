@@ -1,5 +1,5 @@
-//! Standard input: every byte to whom it is meant for, no faster than it is read, and to nobody
-//! else.
+//! Standard input: every byte reaches the ranks that it is for, and no other rank, and is read no
+//! faster than those ranks read.
 
 use crate::output::{check_flood, flood};
 use crate::running::Running;
@@ -13,18 +13,19 @@ use std::process::{ChildStdin, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What `sha256sum` says of nothing, as `echo` has it.
+/// Checksum of no bytes, as `sha256sum` prints it and `echo` joins the words.
 const NOTHING: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855 -";
-/// Each rank says what it has read.
+/// Script that prints the checksum of what a rank has read.
 const SUM: &str = "echo $RANK $(sha256sum)";
 
-/// Bytes of any value, so many of them, in a file here, and what `sha256sum` says of them.
+/// Writes a file of `length` arbitrary bytes on the launching machine, and returns its path and its
+/// checksum.
 fn file(field: &Field, directory: &Path, length: usize) -> (PathBuf, String) {
     let path = directory.join("bytes");
     let mut state = 7_u64;
     let mut content = Vec::with_capacity(length + 8);
     while content.len() < length {
-        // The generator of Lehmer: any bytes will do, as long as every run has the same.
+        // Lehmer's generator. Any bytes will do, as long as every run has the same.
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
         content.extend_from_slice(&(state >> 16).to_le_bytes());
     }
@@ -34,14 +35,14 @@ fn file(field: &Field, directory: &Path, length: usize) -> (PathBuf, String) {
     (path, sum.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// A rlaunch whose stdin is a pipe, and the other end of that.
+/// Starts rlaunch with a pipe as stdin, and returns the other end of the pipe as well.
 fn piped<'a>(field: &'a Field, run: &Run<'a>) -> (ChildStdin, Running<'a>) {
     let mut command = run.command();
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     Running::with_keyboard(field, &mut command, BOUND)
 }
 
-/// One whose stdin is this.
+/// Starts rlaunch with this stdin.
 fn reading<'a>(field: &'a Field, run: &Run<'a>, stdin: impl Into<Stdio>) -> Running<'a> {
     let mut command = run.command();
     command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -70,13 +71,13 @@ fn all_ranks_read_the_same_file() {
     let field = Field::new();
     let directory = launch_directory();
     let (path, sum) = file(&field, directory.path(), 4 << 20);
-    // One of them is slower than the others.
+    // Rank 1 begins to read later than the others.
     let script = format!("[ $RANK != 1 ] || sleep 0.3; {SUM}");
     let run = field.rlaunch("-H a:2,b --stdin all").sh(&script);
     let ran = reading(&field, &run, File::open(&path).unwrap()).finish();
     let expected: Vec<String> = (0..3).map(|rank| format!("{rank} {sum}")).collect();
     assert_eq!(ran.succeeded().sorted(), expected, "{ran}");
-    // Without a word about it a file is for rank 0, as a pipe is.
+    // Without the option, rank 0 reads a file, as it reads a pipe.
     let run = field.rlaunch("-H a,b").sh(SUM);
     let ran = reading(&field, &run, File::open(&path).unwrap()).finish();
     assert_eq!(ran.succeeded().sorted(), [format!("0 {sum}"), format!("1 {NOTHING}")], "{ran}");
@@ -106,7 +107,7 @@ fn who_reads_what_is_the_users_to_say() {
     ran.refused(203, &["cannot read no/such/file (--stdin): No such file"]);
 }
 
-/// What is typed goes through while the job runs, not when it ends.
+/// Typed lines reach a rank while the job runs, not only at its end.
 #[test]
 fn a_line_is_answered_before_the_next_is_asked() {
     let field = Field::new();
@@ -120,10 +121,11 @@ fn a_line_is_answered_before_the_next_is_asked() {
     assert_eq!(running.finish().succeeded().out(), "got 0\ngot 1\ngot 2\n");
 }
 
-/// What nobody reads stays where it is: a rank that does not read keeps nothing else from working.
+/// Input for a rank that does not read stays with the writer, and nothing else is blocked by it.
 #[test]
 fn a_rank_that_does_not_read_fills_no_memory_and_holds_up_nobody() {
-    /// Between the writer and the rank: two pipes, what agent and launcher hold, and some room.
+    /// Maximum number of bytes between the writer and the rank: two pipes, the buffers of launcher
+    /// and agent, and some reserve.
     const MOST: usize = 1 << 20;
     const LINES: usize = 50_000;
     let field = Field::new();
@@ -145,23 +147,23 @@ fn a_rank_that_does_not_read_fills_no_memory_and_holds_up_nobody() {
         }
     });
     running.wait_for_lines(1 + LINES);
-    // The way of signals is open.
+    // Signals still reach rank 0.
     running.signal(nix::sys::signal::Signal::SIGUSR1);
     running.wait_for_text("told\n", 1);
-    // It has taken what there is room for.
+    // rlaunch has read as much as fits into the buffers.
     field.wait_for("stdin to be read", || taken.load(Ordering::Relaxed) >= 64 << 10);
     assert!(!running.has_ended());
     assert!(taken.load(Ordering::Relaxed) <= MOST, "{}", taken.load(Ordering::Relaxed));
     field.lab.write_file("a", Path::new("/tmp/go"), b"", 0o644).unwrap();
     let ran = running.finish();
-    // The writer was told that nobody reads any more.
+    // The writer has ended, since no process reads the pipe any more.
     writer.join().unwrap();
     assert!(taken.load(Ordering::Relaxed) <= MOST, "{}", taken.load(Ordering::Relaxed));
     let out = ran.succeeded().out().into_owned();
     let (own, rest): (Vec<&str>, Vec<&str>) =
         out.split_inclusive('\n').partition(|line| !line.starts_with("1 "));
     assert_eq!(own.concat(), "up\ntold\nabc\n", "{ran}");
-    // The flood of rank 1, as if it were the only one.
+    // Checks the output of rank 1 as if it were the only one.
     let flood = rest.concat().replace("\n1 ", "\n0 ").replacen("1 ", "0 ", 1);
     check_flood(flood.as_bytes(), 1, LINES, |_| String::new());
 }
@@ -184,7 +186,7 @@ fn a_terminal_is_read_when_that_was_asked_for_and_never_changed() {
     let field = Field::new();
     let OpenptyResult { master, slave } = openpty(None, None).unwrap();
     let before = tcgetattr(&slave).unwrap();
-    // Nobody types, and nobody waits for it.
+    // Nothing is typed, and the job does not wait for it.
     let run = field.rlaunch("-H a cat");
     let ran = reading(&field, &run, slave.try_clone().unwrap()).finish();
     assert_eq!(ran.succeeded().out(), "", "{ran}");
@@ -198,13 +200,13 @@ fn a_terminal_is_read_when_that_was_asked_for_and_never_changed() {
     keyboard.write_all(b"\x04").unwrap();
     assert_eq!(running.finish().succeeded().out(), "typed\n");
     assert!(tcgetattr(&slave).unwrap() == before, "the terminal was changed");
-    // What was typed was shown, as it is on any terminal.
+    // The terminal has echoed what was typed, as usual.
     let mut echoed = [0; 7];
     keyboard.read_exact(&mut echoed).unwrap();
     assert_eq!(&echoed, b"typed\r\n");
 }
 
-/// Nothing is typed, and a rank that waits for it keeps the job from nothing.
+/// A rank that waits for input that never comes does not keep the failed job from ending.
 #[test]
 fn a_job_that_fails_does_not_wait_for_its_input() {
     let field = Field::new();

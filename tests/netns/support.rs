@@ -1,4 +1,5 @@
-//! What the tests share: the lab, running rlaunch on it, and undoing what a test changed there.
+//! Common code of the tests: the lab, starting rlaunch in it, and undoing what a test has changed
+//! there.
 
 use crate::running::{Outcome, Running};
 use nix::sys::signal::{Signal, kill};
@@ -13,27 +14,28 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// A rlaunch that has not returned by then hangs; every refusal comes sooner.
+/// Time limit for rlaunch; every refusal comes sooner.
 pub(crate) const BOUND: Duration = Duration::from_secs(15);
-/// What an sshd may take to leave after its client has.
+/// Time limit for an sshd to end after its client has.
 const IDLE: Duration = Duration::from_secs(4);
-/// Nothing of the machine that runs the tests gets into a job: programs are searched for here.
+/// PATH of rlaunch, instead of the variable of the machine that runs the tests.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The hosts and the launcher. When it goes, no process may be left on any host.
+/// Lab with its hosts, and the rlaunch under test. When this is dropped, no process may be left on
+/// any host.
 pub(crate) struct Field {
     pub(crate) lab: Lab,
     pub(crate) rlaunch: PathBuf,
 }
 
 impl Field {
-    /// Hosts a to h, all reachable, each account with a home of its own.
+    /// Returns the lab with hosts a to h, all reachable. Each account has its own home.
     pub(crate) fn new() -> Field {
         let UnderTest { lab, rlaunch } = UnderTest::from_env().unwrap();
         Field { lab, rlaunch }
     }
 
-    /// rlaunch with `words`, given as on a command line without quotes.
+    /// Prepares rlaunch with `words`, which are split at blanks, without quotes.
     pub(crate) fn rlaunch(&self, words: &str) -> Run<'_> {
         Run {
             field: self,
@@ -46,23 +48,23 @@ impl Field {
         }
     }
 
-    /// The agent as it comes with the launcher.
+    /// Returns the path of the agent that comes with the launcher.
     pub(crate) fn agent(&self) -> PathBuf {
         self.shipped(std::env::consts::ARCH).join("rlaunch-worker")
     }
 
-    /// Where the launcher has what hosts of an architecture are sent.
+    /// Returns the launcher's directory of files for hosts of an architecture.
     pub(crate) fn shipped(&self, arch: &str) -> PathBuf {
         let all = self.rlaunch.with_file_name("lib").join("rlaunch");
         all.join(format!("{arch}-unknown-linux-gnu"))
     }
 
-    /// Where `account` keeps agents on `host`, seen from outside.
+    /// Returns the directory where `account` keeps agents on `host`, as a path on this machine.
     pub(crate) fn cache(&self, host: &str, account: Account) -> PathBuf {
         self.lab.home(host, account).unwrap().join(".cache/rlaunch")
     }
 
-    /// Makes `hosts` forget every agent they were sent.
+    /// Removes every agent from `hosts`, so that the next job sends it again.
     pub(crate) fn forget_agents(&self, hosts: &[&str], account: Account) {
         for host in hosts {
             let cache = self.cache(host, account);
@@ -72,13 +74,13 @@ impl Field {
         }
     }
 
-    /// Sends the agent to `hosts`, so that what follows starts warm.
+    /// Sends the agent to `hosts`, so that later jobs find it there.
     pub(crate) fn warm(&self, hosts: &str, account: Account) {
         let run = self.rlaunch("-H").args([hosts, "true"]).account(account);
         run.run().succeeded();
     }
 
-    /// Runs a shell line on a host, as root and without SSH, and gives what it printed.
+    /// Runs a shell line on a host, as root and without SSH, and returns its stdout.
     pub(crate) fn on(&self, host: &str, line: &str) -> String {
         let mut command = self.lab.on(host, Account::Root).unwrap();
         let output = command.args(["sh", "-c", line]).output().unwrap();
@@ -87,8 +89,8 @@ impl Field {
         text(&output.stdout)
     }
 
-    /// Runs a shell line on the launch node, in a directory and as a test's rlaunch would be, and
-    /// gives what it printed on stdout, whatever its exit code.
+    /// Runs a shell line on the launch node, in `directory` and with the environment of a test's
+    /// rlaunch, and returns its stdout, whatever its exit code.
     pub(crate) fn shell(&self, line: &str, directory: &Path) -> String {
         let mut command = self.lab.exec_in(Account::Root, directory);
         command.args(["sh", "-c", line]).env_clear().env("PATH", PATH).env("LANG", "C.UTF-8");
@@ -97,8 +99,8 @@ impl Field {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Writes the same file on every one of `hosts`, to be removed when the guard goes, with its
-    /// directory if that is below `/tmp` and holds nothing else.
+    /// Writes a file on each of `hosts`. When the guard is dropped, the files are removed, and
+    /// their directory too if it is below `/tmp` and empty.
     pub(crate) fn files(
         &self,
         hosts: &[&str],
@@ -123,7 +125,7 @@ impl Field {
         })
     }
 
-    /// Removes a directory of `hosts` when the guard goes, whoever makes it until then.
+    /// Removes the directory `path` of `hosts`, if it exists, when the guard is dropped.
     pub(crate) fn scratch(&self, hosts: &[&str], path: &str) -> impl Drop + use<> {
         let outside = hosts.iter().map(|host| self.lab.path(host, Path::new(path)).unwrap());
         let outside: Vec<PathBuf> = outside.collect();
@@ -133,7 +135,7 @@ impl Field {
         })
     }
 
-    /// Lets root's login shell on a host believe that it is on a machine of this name.
+    /// Makes `uname -m` print `name` in root's login shell on a host, until the guards are dropped.
     pub(crate) fn machine(&self, host: &str, name: &str) -> (impl Drop + use<>, impl Drop + use<>) {
         let script =
             format!("#!/bin/sh\n[ \"$1\" != -m ] || exec echo {name}\nexec /bin/uname \"$@\"\n");
@@ -145,7 +147,7 @@ impl Field {
         )
     }
 
-    /// What jobs have left in the hosts' `/tmp`.
+    /// Lists the directories of jobs in the hosts' `/tmp`.
     pub(crate) fn job_directories(&self) -> Vec<PathBuf> {
         let hosts = self.lab.hosts();
         let tmps = hosts.iter().filter_map(|host| self.lab.path(host, Path::new("/tmp")).ok());
@@ -157,15 +159,15 @@ impl Field {
         paths.filter(is_ours).collect()
     }
 
-    /// Removes what jobs have left there.
+    /// Removes the directories of jobs in the hosts' `/tmp`.
     pub(crate) fn clear_job_directories(&self) {
         for directory in self.job_directories() {
             let _ = std::fs::remove_dir_all(directory);
         }
     }
 
-    /// What runs on the hosts beside sshd: agents, ranks and what ranks started. What is about to
-    /// vanish is not among them: it has no arguments any more.
+    /// Lists the processes on the hosts except sshd: agents, ranks and processes that ranks have
+    /// started. Processes that are exiting, which have no arguments any more, are left out.
     pub(crate) fn started(&self) -> Vec<Process> {
         let mut processes = self.lab.all_processes();
         processes.retain(|process| {
@@ -175,19 +177,19 @@ impl Field {
         processes
     }
 
-    /// The same without agents.
+    /// Lists the processes of [`started`](Field::started) without agents.
     pub(crate) fn ranks(&self) -> Vec<Process> {
         let mut processes = self.started();
         processes.retain(|process| !process.args[0].ends_with("rlaunch-worker"));
         processes
     }
 
-    /// Waits until `what` holds, for as long as anything may take.
+    /// Waits until `condition` holds, at most [`BOUND`].
     pub(crate) fn wait_for(&self, what: &str, mut condition: impl FnMut() -> bool) {
         wait_until(BOUND, what, || Ok(condition())).unwrap();
     }
 
-    /// No process of a job is left on any host.
+    /// Asserts that soon no process of a job is left on any host.
     pub(crate) fn assert_idle(&self) {
         self.lab.wait_until_idle(IDLE).unwrap();
     }
@@ -198,7 +200,7 @@ impl Drop for Field {
         if !std::thread::panicking() {
             return self.assert_idle();
         }
-        // The next test starts on quiet hosts, whatever happened here.
+        // After a failure, the hosts are cleaned for the next test.
         for process in self.lab.all_processes() {
             let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
         }
@@ -206,7 +208,7 @@ impl Drop for Field {
     }
 }
 
-/// Puts something back, also when the test fails.
+/// Guard that undoes a change when it is dropped, also when the test fails.
 pub(crate) struct Undo<E: Debug, F: FnMut() -> Result<(), E>>(pub(crate) F);
 
 impl<E: Debug, F: FnMut() -> Result<(), E>> Drop for Undo<E, F> {
@@ -217,20 +219,20 @@ impl<E: Debug, F: FnMut() -> Result<(), E>> Drop for Undo<E, F> {
     }
 }
 
-/// A directory that only the launching machine has, readable by both accounts.
+/// Makes a directory on the launching machine only, readable by both accounts.
 pub(crate) fn launch_directory() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
     directory
 }
 
-/// Where rlaunch is started.
+/// Machine on which rlaunch is started.
 enum From {
     LaunchNode(PathBuf),
     Host(String),
 }
 
-/// A rlaunch that has not started yet.
+/// An rlaunch to start, with its options.
 pub(crate) struct Run<'a> {
     field: &'a Field,
     account: Account,
@@ -252,7 +254,7 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// Started on a host that has a copy in `/tmp/dist`, rather than on the launch node.
+    /// Starts rlaunch on a host, which has a copy in `/tmp/dist`, rather than on the launch node.
     pub(crate) fn started_on(mut self, host: &str) -> Run<'a> {
         self.from = From::Host(host.into());
         self
@@ -263,7 +265,7 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// The program is this shell script.
+    /// Makes `script` the program of the ranks.
     pub(crate) fn sh(self, script: &str) -> Run<'a> {
         self.args(["sh", "-c", script])
     }
@@ -273,31 +275,31 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// Its stdin is a terminal, and that controls it.
+    /// Makes rlaunch's stdin its controlling terminal.
     pub(crate) fn at_terminal(mut self) -> Run<'a> {
         self.at_terminal = true;
         self
     }
 
-    /// It must return within this time.
+    /// Sets the time limit.
     pub(crate) fn within(mut self, bound: Duration) -> Run<'a> {
         self.bound = bound;
         self
     }
 
-    /// Runs it to its end.
+    /// Starts rlaunch and waits for its end.
     pub(crate) fn run(self) -> Outcome {
         self.spawn().finish()
     }
 
-    /// Starts it; its output is collected.
+    /// Starts rlaunch and collects its output.
     pub(crate) fn spawn(self) -> Running<'a> {
         let mut command = self.command();
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Running::start(self.field, &mut command, self.bound)
     }
 
-    /// The command itself; its process is rlaunch's own.
+    /// Returns the command. Its process becomes rlaunch's own.
     pub(crate) fn command(&self) -> Command {
         let lab = &self.field.lab;
         let mut command = match &self.from {
@@ -319,7 +321,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The state letter of a process: T is stopped.
+/// Returns the state letter of a process in `/proc`; T means stopped.
 pub(crate) fn state(pid: Pid) -> char {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()

@@ -1,6 +1,6 @@
-//! The teardown matrix: however a job of eight ranks on four hosts ends, as root and as an ordinary
-//! user, rlaunch returns in time, says who did it, and no process, no shared memory and no
-//! temporary file of the job is left on any host.
+//! All ways in which a job of eight ranks on four hosts ends, as root and as an ordinary user:
+//! rlaunch returns in time, names the cause, and no process, shared memory or temporary file of the
+//! job is left on any host.
 
 mod events;
 mod lost;
@@ -18,29 +18,30 @@ use std::path::Path;
 use std::time::Duration;
 
 const HOSTS: [&str; 4] = ["a", "b", "c", "d"];
-/// Every job here; its rank 5 is on host c.
+/// Options of the jobs. Rank 5 is on host c.
 const EIGHT: &str = "-H a:2,b:2,c:2,d:2 -np 8";
-/// Ranks wait for this file of their host.
+/// Path of a file on each host that ranks wait for.
 const GO: &str = "/tmp/teardown/go";
-/// What may pass between a failure that somebody saw and the return of rlaunch, on a busy machine.
+/// Maximum time between a failure that rlaunch or an agent has noticed and the return of rlaunch,
+/// on a busy machine.
 const PROMPT: Duration = Duration::from_secs(2);
-/// What may pass until the last trace of a job is gone where rlaunch could not wait for it.
+/// Maximum time until nothing is left of a job whose end rlaunch could not wait for.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Ends on the first signal.
+/// Script of a rank that ends on the first signal.
 const MEEK: &str = "echo up; exec sleep 1000";
-/// So does what this one has started.
+/// Script of a rank with children, all of which end on the first signal.
 const SHELL: &str = "sleep 1000 & sleep 1000 & echo up; wait";
-/// Left its session, ends on nothing but KILL and holds the rank's stdout.
+/// Child of a rank in its own session, which only SIGKILL ends and which holds the rank's stdout.
 const HELPER: &str = "setsid sh -c 'trap \"\" TERM INT HUP; while :; do sleep 1; done' & ";
-/// No parent, no terminal, no stream.
+/// Child of a rank without parent, terminal and streams.
 const DAEMON: &str = "(setsid sh -c '(sleep 1000 &) & exit 0' </dev/null >/dev/null 2>&1 &); ";
-/// Ends on nothing that can be ignored.
+/// Script of a rank that ignores every signal that can be ignored.
 const STUBBORN: &str =
     "trap '' 1 2 3 4 5 6 7 8 10 11 12 13 14 15 16 18 20 21 22 23 24 25 26 27 28 29 30 31
     echo up; while :; do sleep 1; done";
 
-/// Goes through a case as root and as an ordinary user.
+/// Runs a test as root and as an ordinary user.
 fn as_each(case: impl Fn(&Field, Account)) {
     for account in Account::ALL {
         println!("as {}", account.name());
@@ -50,14 +51,15 @@ fn as_each(case: impl Fn(&Field, Account)) {
     }
 }
 
-/// Starts a job and waits until its ranks have said that they are up.
+/// Starts a job and waits until its eight ranks have printed `up`.
 fn up<'a>(run: Run<'a>, script: &str) -> Running<'a> {
     let mut running = run.sh(script).spawn();
     running.wait_for_text("up\n", 8);
     running
 }
 
-/// A script for rank 5, which waits for [`GO`], and one for all others.
+/// Returns a script in which rank 5 waits for [`GO`] and then runs `culprit`. All other ranks run
+/// `others`.
 fn one_of_eight(culprit: &str, others: &str) -> String {
     format!(
         "if [ $RANK = 5 ]; then echo up; echo pid $$; until [ -e {GO} ]; do sleep 0.02; done; {culprit}; fi
@@ -65,13 +67,13 @@ fn one_of_eight(culprit: &str, others: &str) -> String {
     )
 }
 
-/// Lets the ranks of `hosts` go on, until the guard goes.
+/// Lets the ranks on `hosts` continue; the guard removes the files.
 fn go(field: &Field, hosts: &[&str]) -> impl Drop {
     field.files(hosts, GO, "", 0o644)
 }
 
-/// Waits for the end of a job that everybody has heard of: rlaunch returns within `bound` of
-/// `since`, and there is nothing left to wait for.
+/// Waits for the end of a job that rlaunch and all agents know about. Asserts that rlaunch returns
+/// within `bound` after `since` and that nothing of the job is left.
 fn ends(field: &Field, running: Running<'_>, since: Stopwatch, bound: Duration) -> Outcome {
     let outcome = running.finish_first();
     let took = since.elapsed();
@@ -80,7 +82,8 @@ fn ends(field: &Field, running: Running<'_>, since: Stopwatch, bound: Duration) 
     outcome
 }
 
-/// Within `limit` no host has a process, a temporary file or a segment of a job.
+/// Asserts that within `limit` no process, temporary file or shared memory of a job is left on any
+/// host.
 fn nothing_left(field: &Field, limit: Duration, outcome: &Outcome) {
     let mut left = Default::default();
     let gone = wait_until(limit, "the job to be gone", || {
@@ -92,7 +95,7 @@ fn nothing_left(field: &Field, limit: Duration, outcome: &Outcome) {
     field.assert_idle();
 }
 
-/// The files in all hosts' `/dev/shm`, as `HOST NAME`.
+/// Lists the files in the `/dev/shm` of all hosts, as `HOST NAME`.
 fn segments(field: &Field) -> Vec<String> {
     let mut found = Vec::new();
     for host in field.lab.hosts() {
@@ -112,12 +115,13 @@ fn clear_segments(field: &Field) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What runs on `host` beside sshd.
+/// Lists the processes on `host` except sshd.
 fn started_on(field: &Field, host: &str) -> Vec<Process> {
     field.started().into_iter().filter(|process| process.host == host).collect()
 }
 
-/// The first of eight to fail is named with its host, its process and its cause; others follow.
+/// Checks that the first of eight ranks to fail is named with its host, its process id and the
+/// cause. The ranks that are ended afterwards are not named.
 fn first_failure(culprit: &str, code: i32, cause: &str) {
     as_each(|field, account| {
         for others in [MEEK, SHELL] {
@@ -169,7 +173,7 @@ fn a_rank_exits_and_the_others_ignore_every_signal() {
 fn a_rank_exits_and_the_others_may_go_on() {
     as_each(|field, account| {
         let run = field.rlaunch("--continue-on-error").args(EIGHT.split(' ')).account(account);
-        // Rank 5 fails while the others still wait, and rank 2, later, with another code.
+        // Rank 5 fails while the other ranks wait. Later rank 2 fails with another code.
         let script = format!(
             "echo up; if [ $RANK = 5 ]; then echo failing; exit 3; fi
             until [ -e {GO} ]; do sleep 0.02; done; echo done; [ $RANK != 2 ] || exit 4"
@@ -220,7 +224,8 @@ fn the_user_interrupts_or_terminates() {
     });
 }
 
-/// The second time means now, whatever the ranks ignore and however long the grace is.
+/// The second signal ends the job immediately, whatever the ranks ignore and however long the grace
+/// period is.
 #[test]
 fn the_user_interrupts_twice() {
     as_each(|field, account| {
@@ -239,7 +244,8 @@ fn the_user_interrupts_twice() {
     });
 }
 
-/// Nobody is left to say anything; the ends of their channels tell the agents.
+/// A launcher that was killed cannot report anything; agents notice by the end of their
+/// connections.
 #[test]
 fn the_launcher_is_killed() {
     as_each(|field, account| {
@@ -255,7 +261,7 @@ fn the_launcher_is_killed() {
     });
 }
 
-/// Its end is no reason for ranks to lose their work.
+/// Ranks get their grace period even if the launcher is killed.
 #[test]
 fn the_launcher_is_killed_and_ranks_save_their_work() {
     const SAVED: &str = "/tmp/teardown/saved";
@@ -264,7 +270,7 @@ fn the_launcher_is_killed_and_ranks_save_their_work() {
             "trap 'sleep 0.3; echo saved >>{SAVED}; exit 0' TERM
             sleep 1000 & echo up; wait"
         );
-        // Root's, as is the directory, and open to all.
+        // Written by root, in root's directory; every account may write to it.
         let _files = field.files(&HOSTS, SAVED, "", 0o666);
         let running = up(field.rlaunch(EIGHT).account(account), &script);
         running.signal(Signal::SIGKILL);
@@ -277,7 +283,7 @@ fn the_launcher_is_killed_and_ranks_save_their_work() {
     });
 }
 
-/// Longer than the silence that makes either side give the other up.
+/// The pause is longer than the default node timeout.
 #[test]
 fn the_launcher_is_suspended() {
     const PAUSE: Duration = Duration::from_secs(8);
@@ -286,7 +292,7 @@ fn the_launcher_is_suspended() {
         let running = up(field.rlaunch(EIGHT).account(account), &script);
         running.signal(Signal::SIGTSTP);
         let launcher = || state(running.pid());
-        // In state D a shell waits, stopped as well, for a child that was stopped in its vfork.
+        // A shell in state D has stopped too: it waits for a child that was stopped inside vfork.
         let stopped = || field.ranks().iter().all(|rank| matches!(rank.state, 'T' | 'D'));
         field.wait_for("everything to stop", || launcher() == 'T' && stopped());
         let since = Stopwatch::start();
@@ -309,7 +315,7 @@ fn the_launcher_is_suspended() {
     });
 }
 
-/// Neither holds the job up, and neither outlives it.
+/// Leftovers neither delay the end of the job nor survive it.
 #[test]
 fn helpers_and_daemons_of_ranks_that_are_done() {
     as_each(|field, account| {
@@ -339,8 +345,8 @@ fn helpers_and_daemons_of_ranks_that_are_ended() {
     });
 }
 
-/// The lab's hosts are containers to rlaunch: files whose maker is not known, or may live in another
-/// container, are named and stay; one of a living process is not mentioned.
+/// For rlaunch, the lab's hosts are containers. Files whose creator is unknown, or may be a process
+/// of another container, are named and stay. A file of a living process is not mentioned.
 #[test]
 fn shared_memory_of_dead_ranks() {
     as_each(|field, account| {

@@ -1,4 +1,4 @@
-//! `rlaunch topo` on real hosts, beside what the hosts' own tools say.
+//! `rlaunch topo` on real hosts, compared with the output of the hosts' own tools.
 
 use crate::support::Field;
 use serde_json::Value;

@@ -1,5 +1,5 @@
-//! Training on several hosts, as the examples do it: by numpy, and by torch over its own backend and
-//! over rlaunch's.
+//! Training on several hosts with the programs in `examples`: with numpy, and with torch over gloo
+//! and over rlaunch's own backend.
 
 use crate::running::Outcome;
 use crate::support::{Field, launch_directory};
@@ -9,7 +9,7 @@ use std::io::Write;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// What three ranks of torch may take on two busy cores.
+/// Time limit for three ranks of torch on two busy cores.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 const NETS: (&str, &str) = ("nets.py", include_str!("../../examples/resnet/nets.py"));
@@ -21,13 +21,14 @@ const RESNET: [(&str, &str); 4] = [
 ];
 pub(crate) const TRAIN: [(&str, &str); 2] =
     [("train.py", include_str!("../../examples/torch_ddp/train.py")), NETS];
-/// What a rank says whose gloo was still letting go of tensors while Python ended: torch's own race
-/// (pytorch#179291), after the training.
+/// Message of a rank in which gloo still released tensors while Python ended. This is a race in
+/// torch itself (pytorch#179291), after the training.
 const GLOO_ABORTED: &str = "terminate called without an active exception";
-/// Every collective among several ranks.
+/// Python program that calls every collective among several ranks.
 const COLLECTIVES: &str = include_str!("../../worker/comm/python/tests/torch_ranks.py");
 
-/// A directory that only the launching machine has, and the options that take its files to hosts.
+/// Makes a directory with `files` on the launching machine only, and returns it with the options
+/// that send its files to hosts.
 pub(crate) fn project(files: &[(&str, &str)]) -> (TempDir, String) {
     let directory = launch_directory();
     let mut options = String::new();
@@ -38,14 +39,14 @@ pub(crate) fn project(files: &[(&str, &str)]) -> (TempDir, String) {
     (directory, options)
 }
 
-/// The number behind the last `before` of what was printed.
+/// Returns the number after the last `before` in stdout.
 fn number(ran: &Outcome, before: &str) -> f64 {
     let out = ran.succeeded().out();
     let rest = out.rsplit_once(before).unwrap_or_else(|| panic!("no `{before}` in\n{ran}")).1;
     rest.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// Prints a line also of a test that passes, whose `println!` would be kept back.
+/// Prints a line even in a test that passes, whose `println!` libtest would hide.
 fn tell(line: &str) {
     let mut out = std::io::stdout();
     writeln!(out, "{line}").unwrap();
@@ -77,7 +78,7 @@ fn numpy_ranks_train_as_one_process_with_all_images_does() {
     }
 }
 
-/// Trains over three hosts by a backend.
+/// Trains on three hosts with the options `words`.
 fn train(field: &Field, (directory, preload): &(TempDir, String), words: &str) -> Outcome {
     let script = format!("{} train.py {words}", python::PROGRAM);
     let run = field.rlaunch(&format!("-H a,b,c -np 3{preload} {script}"));
@@ -88,9 +89,10 @@ fn train(field: &Field, (directory, preload): &(TempDir, String), words: &str) -
 fn torch_trains_by_rlaunch_as_by_gloo() {
     let field = Field::new();
     let project = project(&TRAIN);
-    // Rounding grows in a deep network from step to step, so that this one has the longer numbers.
+    // In a deep network rounding errors grow from step to step, so this network uses float64.
     let deep = "--model resnet18 --norm group --dtype float64 --batch-size 2";
-    // Gradients that are wrong show in the second step already; deep ones take seconds each.
+    // Wrong gradients show in the second step already, and the steps of the deep network take
+    // seconds each.
     for (model, steps) in [("--model tiny --norm group", 20), (deep, 5)] {
         let by = |backend| {
             let words = format!("{model} --backend {backend} --rate 0.01 --steps {steps}");
@@ -151,7 +153,7 @@ fn torch_collectives_do_what_they_are_called() {
     assert_eq!(ran.succeeded().out(), "as it should be\n".repeat(3), "{ran}");
 }
 
-/// Rank 1 leaves the others alone with their gradients.
+/// Program whose rank 1 does not take part in the exchange of gradients.
 const LEFT_ALONE: &str = r#"
 import torch, torch.distributed as dist
 dist.init_process_group("rlaunch")

@@ -1,4 +1,5 @@
-//! Hosts that cannot be reached or refuse: each refusal names host and cause, and says what to do.
+//! Hosts that cannot be reached or that refuse: each error names host and cause, and says what to
+//! do.
 
 use crate::running::is_about_a_wait;
 use crate::support::{BOUND, Field, Undo, launch_directory};
@@ -7,7 +8,7 @@ use rlaunch_lab::{Account, Cut, Stopwatch};
 use std::process::Command;
 use std::time::Duration;
 
-/// An ssh configuration that differs from the lab's in `lines`.
+/// Writes an ssh configuration with additional `lines`, and returns its path.
 fn configuration(directory: &std::path::Path, lines: &str) -> String {
     let path = directory.join("ssh_config");
     std::fs::write(&path, format!("{lines}\nHost *\n  IdentityFile ~/.ssh/id_ed25519\n")).unwrap();
@@ -48,14 +49,16 @@ fn every_host_that_fails_is_listed_with_its_own_cause() {
 #[test]
 fn a_silent_host_is_given_up() {
     let field = Field::new();
-    // A host whose hardware address is not known yet has no route rather than no answer.
+    // Before its hardware address is known, a host has no route, which is another error than no
+    // answer.
     field.warm("a,b,c", Account::Root);
     let _restore = Undo(|| field.lab.heal("c"));
     field.lab.cut("c", Cut::Silent).unwrap();
     let ran = field.rlaunch("-H a,b,c hostname").run();
     ran.refused(201, &["c: ", "within", "waiting"]).hints("ConnectTimeout");
     ran.took_less_than(BOUND.as_secs());
-    // Those that can be reached may take a second on a slow machine, and not all of them.
+    // On a slow machine, reachable hosts may also be waited for for more than a second, but only c
+    // until the end.
     let err = ran.err();
     let last = err.lines().rfind(|line| is_about_a_wait(line)).unwrap();
     assert!(last.contains(" for: c ("), "{ran}");
@@ -100,7 +103,7 @@ fn a_host_key_that_changed() {
     sshd.replace_host_key().unwrap();
     let ran = field.rlaunch("-H a,b,c hostname").run();
     ran.refused(201, &["b: its host key has changed", "known_hosts:"]).hints("ssh-keygen -R b");
-    // Whatever the configuration says of unknown hosts, this one is known.
+    // The key of this host is known, so the setting for unknown hosts must not matter.
     let directory = launch_directory();
     let config = configuration(directory.path(), "StrictHostKeyChecking accept-new");
     let ran = field.rlaunch("-H b --ssh-config").args([&config, "hostname"]).run();

@@ -4,9 +4,10 @@ use crate::support::{Field, Run, launch_directory};
 use std::fs;
 use std::path::Path;
 
-/// Where programs of the guides are on the hosts.
+/// Directory of the guides' programs on the hosts.
 const PROGRAMS: &str = "/tmp/words";
-/// A program of the guides asserts that it is one of so many, by the variable that it goes by.
+/// Program in place of the guides' programs. It asserts that the variable in its first argument,
+/// and WORLD_SIZE, have the value in the second.
 const STAND_IN: &str = r#"import os, sys
 name, expected = sys.argv[1:3]
 assert os.environ[name] == expected, f"{name}={os.environ[name]}"
@@ -17,7 +18,8 @@ const NVIDIA_SMI: &str =
     "#!/bin/sh\n[ \"$OMPI_COMM_WORLD_SIZE\" = 3 ] && echo smi $OMPI_COMM_WORLD_RANK\n";
 const PYTHON: &str = "#!/bin/sh\nexec python3 \"$@\"\n";
 
-/// A line of a guide, word for word but for what a reader fills in; quoted words are given apart.
+/// Prepares a command line of a guide, in which only the addresses that readers insert are
+/// replaced.
 fn line<'a>(field: &'a Field, words: &[&str]) -> Run<'a> {
     let [a, b, c, d] =
         ["a", "b", "c", "d"].map(|host| field.lab.address(host).unwrap().to_string());
@@ -29,7 +31,7 @@ fn line<'a>(field: &'a Field, words: &[&str]) -> Run<'a> {
     field.rlaunch("").args(filled).env("PATH", &path)
 }
 
-/// Words of a line without quotes.
+/// Splits a line without quotes into words.
 fn split(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
 }
@@ -58,7 +60,7 @@ fn every_mpirun_of_the_guides_runs_with_rlaunch_in_its_place() {
     let ran = line(&field, &split(workers)).run();
     assert_eq!(ran.succeeded().sorted(), ["smi 0", "smi 1", "smi 2"], "{ran}");
 
-    // The training, its number of ranks with the blank that the guide has.
+    // The training command. Its number of ranks has the trailing blank that the guide has.
     let train = "-x NCCL_IB_DISABLE=0 -x NCCL_DEBUG=INFO python3 /tmp/words/tf_cnn_benchmarks.py";
     let program = ["HOROVOD_SIZE", "4", "NCCL_IB_DISABLE", "NCCL_DEBUG"];
     let words = [&split(everybody)[..], &["4 "], &split(train), &program].concat();
@@ -104,13 +106,13 @@ fn words_without_a_meaning_are_named_on_one_line() {
 #[test]
 fn mpiexecs_and_torchruns_words_take_effect() {
     let field = Field::new();
-    // A processor each, a variable of its own, lines with their ranks.
+    // One processor for each rank, an additional variable, and lines tagged with their ranks.
     let words =
         "-hosts a,b -n 2 -genv GREETING hello -prepend-rank -bind-to hwthread -launcher ssh";
     let ran = field.rlaunch(words).sh("echo $GREETING $(nproc)").run();
     assert_eq!(ran.succeeded().sorted(), ["[0,a] hello 1", "[1,b] hello 1"], "{ran}");
 
-    // A parameter is a wish, an option is an order.
+    // An MCA parameter is only a preference, but an option must be satisfied.
     let address = field.on("a", "ip -4 -o addr show dev eth0 primary scope global | head -1");
     let address = address.split_whitespace().nth(3).unwrap().split('/').next().unwrap().to_owned();
     let ran = field.rlaunch("-H a,b --mca oob_tcp_if_include eth0").sh("echo $MASTER_ADDR").run();
@@ -131,7 +133,7 @@ fn mpiexecs_and_torchruns_words_take_effect() {
     ran.ended_with(200).says(&["rlaunch takes a number here"]);
 }
 
-/// Listens where it is told until its rank ends, and says so.
+/// Program that listens on the port until a file tells it to end.
 const LISTENER: &str = "import socket, os, time
 listener = socket.create_server(('', 29518))
 print('listens', flush=True)
@@ -144,13 +146,15 @@ fn a_master_port_that_is_taken_is_said_and_one_that_was_used_is_not() {
     let first = field.rlaunch("-H b,a --master-port 29518").args(["python3", "-c"]);
     let mut first = first.args([LISTENER]).spawn();
     first.wait_for_text("listens", 2);
-    // On a, rank 0's host here, somebody listens; the first job's rank 0 is on b.
+    // Both ranks of the first job listen on this port. Its rank 1 is on a, where rank 0 of this job
+    // is.
     let ran = field.rlaunch("-H a,c --master-port 29518 true").spawn().finish_first();
     ran.refused(204, &["port 29518 of --master-port is taken on a\n"]).hints("ss -tlnp sport");
     let go_on = field.files(&["a", "b"], "/tmp/words-go/on", "", 0o644);
     first.finish().succeeded();
     drop(go_on);
-    // Rank 1 calls rank 0 there, and rank 0 hangs up first: its end of the connection lingers.
+    // Rank 1 connects to rank 0, which closes first, so its end of the connection remains in
+    // TIME_WAIT.
     let meet = "import os, socket
 where = os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])
 if os.environ['RANK'] == '0':
@@ -185,7 +189,7 @@ fn shells_take_the_completions_and_man_the_page() {
     assert_eq!(complete("rlaunch topo --gi", 2).trim(), "--gids");
     assert_eq!(complete("rlaunch compl", 1).trim(), "completions");
     for (verb, wanted) in [("", "--master-port"), ("topo", "--gids"), ("bench train", "--np")] {
-        // As a reader of manual pages would see it, where there is one.
+        // The page is in roff, in which hyphens are escaped.
         let page = shell(&format!("rlaunch man {verb}"));
         let plain = page.replace("\\-", "-");
         assert!(page.starts_with(".ie") && plain.contains(wanted), "{verb}: {page}");
@@ -193,7 +197,8 @@ fn shells_take_the_completions_and_man_the_page() {
     assert!(shell("rlaunch man tipo; echo $?").ends_with("200\n"));
     let topic = shell("rlaunch man env");
     assert!(topic.contains(".TH rlaunch-env 7") && topic.contains("MASTER_ADDR"), "{topic}");
-    // A pipe gets the text, a terminal what the pager makes of it, and the text again where there is none.
+    // A pipe gets the text itself, a terminal gets the output of the pager, or the text if no pager
+    // can be run.
     let title = "# The environment of a rank";
     assert!(shell("PAGER=tac rlaunch help env").starts_with(title));
     let at_terminal = |pager: &str| {

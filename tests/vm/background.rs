@@ -4,16 +4,16 @@ use crate::support::{Field, SILENCE};
 use rlaunch_lab::Stopwatch;
 use std::time::Duration;
 
-/// What takes longer than this on an emulated computer hangs.
+/// Time limit for every wait, on a computer that is emulated.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// A job on n1, its words kept in files there.
+/// Job that was started on n1 and runs in the background. Its output is kept in files there.
 pub(crate) struct Background<'a> {
     field: &'a Field,
 }
 
 impl<'a> Background<'a> {
-    /// Starts rlaunch with these words, which a shell on n1 reads.
+    /// Starts rlaunch with `words`, which a shell on n1 splits.
     pub(crate) fn start(field: &'a Field, words: &str) -> Background<'a> {
         let line = format!(
             "rm -f /run/job.*; setsid sh -c '{} {SILENCE} {words} > /run/job.out 2> /run/job.err; \
@@ -24,17 +24,17 @@ impl<'a> Background<'a> {
         Background { field }
     }
 
-    /// What it has said on stderr.
+    /// Returns what rlaunch has printed on stderr so far.
     pub(crate) fn said(&self) -> String {
         self.field.tries("n1", "cat /run/job.err").out
     }
 
-    /// Waits until it has said this.
+    /// Waits until rlaunch has printed `text` on stderr.
     pub(crate) fn says(&self, text: &str) {
         until(|| self.said().contains(text), || format!("{text:?} was not said:\n{}", self.said()));
     }
 
-    /// Waits for its end, and returns its code.
+    /// Waits until rlaunch has ended, and returns its exit code.
     pub(crate) fn ends(&self) -> i32 {
         let code = || self.field.tries("n1", "cat /run/job.rc").out.trim().parse().ok();
         until(|| code().is_some(), || format!("it does not end:\n{}", self.said()));
@@ -42,18 +42,18 @@ impl<'a> Background<'a> {
     }
 }
 
-/// Ends what is left of it, however the test ends.
+/// Ends rlaunch if it is still running, also when the test fails.
 impl Drop for Background<'_> {
     fn drop(&mut self) {
         self.field.tries("n1", "pkill -TERM -x rlaunch");
     }
 }
 
-/// Between two looks. A look is a shell in a guest, and takes what the job there would use of its
-/// one emulated processor: a job that is looked at all the time loses its beats.
+/// Time between two checks. A check starts a shell in a guest, on the single emulated processor
+/// that the job needs too. With checks in quick succession the job would miss heartbeats.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Waits for a condition.
+/// Waits until `condition` holds. Panics with the message `otherwise` when [`BOUND`] has passed.
 pub(crate) fn until(condition: impl Fn() -> bool, otherwise: impl Fn() -> String) {
     let began = Stopwatch::start();
     while !condition() {

@@ -1,20 +1,21 @@
-//! The communicator over real verbs: the suite over soft RoCE, out of band and by the connection
-//! manager, and over Soft-iWARP, among ranks of which some share a host; and what goes wrong. Jobs
-//! over a device share its cases, so that every choice meets every other and every job.
+//! The communicator over real verbs: the suite of `tests/comm` over soft RoCE, with queue pairs
+//! made out of band or by RDMA_CM, and over Soft-iWARP; and failures. Some ranks share a host. The
+//! jobs over one kind of device each run a part of the cases.
 
 use crate::background::{Background, until};
 use crate::support::{Field, ORDINARY, PATIENT, Ran, Undo};
 use rlaunch_lab::Cut;
 
-/// On the launcher's guest.
+/// Path of the suite on n1, from which jobs are started.
 const SUITE: &str = "/share/comm-suite";
 
-/// Each way that queue pairs are made.
+// Options for each way to make queue pairs.
 const ROCE: &str = "--hca rxe";
 const ROCE_BY_MANAGER: &str = "--hca rxe --connect rdma_cm";
 const IWARP: &str = "--hca siw";
 
-/// Runs a shell line as each of so many ranks; the suite is `$suite`.
+/// Runs a shell line in each rank of a job; `$suite` is the path of the suite. `hosts` is for `-H`,
+/// `ranks` for `-np`.
 fn job(field: &Field, (hosts, ranks): (&str, usize), options: &str, line: &str) -> Ran {
     let words = format!(
         "-H {hosts} -np {ranks} {PATIENT} {ORDINARY} --transport rdma {options} --preload {SUITE} sh -c"
@@ -23,7 +24,7 @@ fn job(field: &Field, (hosts, ranks): (&str, usize), options: &str, line: &str) 
     field.rlaunch(&words, &[&line])
 }
 
-/// All cases of a part of the suite hold.
+/// Asserts that all cases in `part` of the suite succeed.
 fn holds(field: &Field, ranks: (&str, usize), options: &str, part: &str) {
     let ran = job(field, ranks, options, &format!("exec $suite {part}"));
     let said = ran.succeeded().out.trim_end();
@@ -52,7 +53,7 @@ fn cases_hold_over_soft_iwarp() {
     holds(&field, ("n1,n2,n3", 3), IWARP, "long");
 }
 
-/// Ranks whose children live on and write to what they have inherited.
+/// Child processes of the ranks keep running and overwrite the memory that they have inherited.
 #[test]
 fn ranks_fork_while_they_talk() {
     let field = Field::new();
@@ -63,8 +64,8 @@ fn ranks_fork_while_they_talk() {
     }
 }
 
-/// Their queue pairs are there while they talk, on every host and one for each peer elsewhere; and
-/// gone afterwards.
+/// While a rank communicates, its host has one queue pair of the rank for each peer on another
+/// host. Afterwards there are none.
 #[test]
 fn ranks_talk_over_queue_pairs_of_their_own() {
     let field = Field::new();
@@ -82,14 +83,14 @@ fn ranks_talk_over_queue_pairs_of_their_own() {
     }
 }
 
-/// As in jobs of more than 256 ranks.
+/// Option that makes ranks connect when they first communicate, as in jobs of more than 256 ranks.
 const LATER: &str = "-x RLAUNCH_EAGER_RANKS=1";
 
-/// Who has not spoken has none: of three ranks two have, and then all.
+/// Two of three ranks communicate, and have a queue pair. The third has none.
 #[test]
 fn queue_pairs_are_made_when_ranks_first_speak() {
     let field = Field::new();
-    // There are no others: nobody proves the mesh, or watches it.
+    // With --mesh off and --no-watch there are no queue pairs of provers.
     let line = "rlaunch barrier spoken; rdma resource show qp | grep -c 'type RC'; \
                 rlaunch barrier counted";
     for options in [ROCE, ROCE_BY_MANAGER, IWARP] {
@@ -113,7 +114,7 @@ fn cases_hold_among_ranks_that_connect_when_they_first_speak() {
     }
 }
 
-/// A queue pair whose peer is gone says nothing by itself; the agents do.
+/// A queue pair does not show that its peer was killed; the agents report it.
 #[test]
 fn a_rank_that_is_killed_is_named_by_all_the_others() {
     let field = Field::new();
@@ -127,7 +128,7 @@ fn a_rank_that_is_killed_is_named_by_all_the_others() {
     }
 }
 
-/// No agent has a reason to tell of it.
+/// Rank 1 ends with exit code 0 and without closing its connections, so no agent reports a failure.
 #[test]
 fn a_rank_that_ends_without_a_goodbye_is_missed() {
     let field = Field::new();
@@ -138,7 +139,7 @@ fn a_rank_that_ends_without_a_goodbye_is_missed() {
     }
 }
 
-/// By themselves: nobody watches it for them.
+/// With --no-watch, ranks must notice a dead link by themselves.
 #[test]
 fn both_ends_of_a_dead_link_name_each_other() {
     let field = Field::new();
@@ -150,14 +151,15 @@ fn both_ends_of_a_dead_link_name_each_other() {
     let talks = || field.tries("n1", "rdma resource show qp | grep -c comm-suite").code == Some(0);
     until(talks, || format!("they do not talk:\n{}", job.said()));
     field.lab.cut("n1", "eth1", Cut::Silent).unwrap();
-    // One of them sees it first; the other may hear of that one's end before its own retries are over.
+    // One rank notices first. The other rank may learn that the first one has ended before its own
+    // retries are exhausted.
     job.says("is lost: rxe0: transport retry counter exceeded (status 12)");
     job.says("rank 1 on n2 is lost: ");
     job.says("rank 0 on n1 is lost: ");
     assert_eq!(job.ends(), 1, "{}", job.said());
 }
 
-/// A program of root's that has given up the right to lock as much as it likes.
+/// The ranks run as root, but without the capability that lifts the limit on locked memory.
 #[test]
 fn too_little_locked_memory_is_said_and_nobody_hangs() {
     let field = Field::new();

@@ -1,11 +1,11 @@
-//! Jobs in containers, by a real podman on the guests.
+//! Jobs in containers, with a real podman on the guests.
 
 use crate::support::{Field, Undo};
 use rlaunch_lab::command::wait_until;
 use std::time::Duration;
 
-/// A container whose root is the guest's own programs: no image has to come from anywhere. Podman
-/// keeps what it knows in memory, as its storage does not lie on the guest's root.
+/// Shell line that starts a container. Its root consists of the guest's own programs, so no image
+/// is needed. Podman's storage is in memory, since it cannot be on the guest's root.
 const START: &str = "mountpoint -q /var/lib/containers || mount -t tmpfs none /var/lib/containers
     mkdir -p /inside && mountpoint -q /inside || mount -t tmpfs none /inside
     cd /inside && mkdir -p usr etc proc sys dev tmp run root
@@ -14,7 +14,7 @@ const START: &str = "mountpoint -q /var/lib/containers || mount -t tmpfs none /v
     podman run -d --name $NAME --cgroups=disabled --uts=host $FLAGS \\
         --rootfs /inside sleep infinity";
 
-/// What containers need for RDMA, flag by flag.
+// Options of podman that containers need for RDMA.
 const NETWORK: &str = "--network=host";
 const MEMORY: &str = "--ulimit memlock=-1:-1";
 const SHARED: &str = "--shm-size=256m";
@@ -25,8 +25,9 @@ fn start(field: &Field, guest: &str, name: &str, flags: &str) {
     field.on(guest, &format!("NAME={name}; FLAGS='{flags}'; {START}"));
 }
 
-/// An image of the guest's shell, and of what an agent is brought by, until the guard goes. So long
-/// podman is told to do without control groups, which these guests do not give it.
+/// Builds an image with the guest's shell and the programs that install an agent in a container.
+/// When the guard is dropped, the image is removed. Until then podman works without control groups,
+/// which are not available on these guests.
 fn image<'a>(field: &'a Field, guest: &'a str) -> impl Drop + 'a {
     let build = r#"mountpoint -q /var/lib/containers || mount -t tmpfs none /var/lib/containers
         cp /etc/containers/containers.conf /etc/containers/before
@@ -49,7 +50,7 @@ fn image<'a>(field: &'a Field, guest: &'a str) -> impl Drop + 'a {
     })
 }
 
-/// Takes every container down.
+/// Removes all containers on `guests` when the guard is dropped.
 fn clear<'a>(field: &'a Field, guests: &'a [&'a str]) -> impl Drop + 'a {
     Undo(move || {
         guests.iter().try_for_each(|guest| {
@@ -109,7 +110,8 @@ fn a_job_in_podmans_containers_is_told_what_they_lack() {
     let stopped = field.rlaunch("-H n1 --container podman:nobody hostname", &[]);
     assert_eq!(stopped.code, Some(201), "{stopped}");
     stopped.says("there is no container nobody").says("podman ps -a");
-    // Whoever kills rlaunch at once leaves nothing inside, though podman's own server runs it.
+    // If rlaunch is killed, nothing is left inside the container, although the rank is a child of
+    // podman's monitor and not of the login.
     let job = "--node-timeout 20 -H n1 --container podman:whole sleep 4242";
     let line = format!("{} {job} </dev/null >/dev/null 2>&1 & echo $!", field.rlaunch);
     let rlaunch = field.on("n1", &line);
@@ -139,7 +141,7 @@ fn a_job_runs_in_a_container_that_is_started_for_it() {
     let none = field.rlaunch("-H n1 --container podman:localhost/lab/none:1 true", &[]);
     assert_eq!(none.code, Some(201), "{none}");
     none.says("there is no image localhost/lab/none:1").says("podman pull localhost/lab/none:1");
-    // What runs inside ends with its launcher, and the container with that.
+    // If the launcher is killed, the rank ends, and the container with it.
     let line = format!("{} {job} sleep 4343 </dev/null >/dev/null 2>&1 & echo $!", field.rlaunch);
     let rlaunch = field.on("n1", &line);
     let runs = || field.tries("n1", "pgrep -c -f '^sleep 4343'").out.trim() != "0";

@@ -1,5 +1,5 @@
-//! What rlaunch's verbs ask of a device per message, beside perftest: posts, doorbells, signalled
-//! completions and copies are counted, so no clock is asked.
+//! Requests of rlaunch's verbs to a device per message, compared with perftest. Posts, doorbells,
+//! signalled completions and copies are counted, so the results do not depend on time.
 
 use crate::support::{Field, PATIENT};
 use rlaunch_lab::command;
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const SOURCE: &str = include_str!("counts.c");
-/// In the guests: what counts, and where it says how much.
+// Paths in the guests: the library that counts, and the file to which it writes its counts.
 const COUNTER: &str = "/run/counts.so";
 const COUNTED: &str = "/run/counted";
-/// On the launcher's guest.
+/// Path of the suite on n1, from which jobs are started.
 const SUITE: &str = "/share/comm-suite";
 
 #[test]
@@ -47,8 +47,8 @@ fn messages_cost_what_they_cost_perftest() {
     }
 }
 
-/// What one end of a communicator has asked of its device while so many messages of 1 MiB went from
-/// rank 0 to rank 1: posts, copies, writes and registrations.
+/// Sends `messages` messages of 1 MiB from rank 0 to rank 1 of a communicator, and returns the
+/// counts of `rank`: posts, copies, writes and registrations.
 fn streamed(field: &Field, messages: &str, rank: usize) -> [usize; 4] {
     let line = format!(
         "COUNTS={COUNTED} LD_PRELOAD={COUNTER} \"$RLAUNCH_PRELOAD_DIR\"/comm-suite stream {messages} && \
@@ -67,11 +67,11 @@ fn streamed(field: &Field, messages: &str, rank: usize) -> [usize; 4] {
     })
 }
 
-/// A rank registers the slots of its one queue pair.
+/// Number of registrations for the slots of a rank's single queue pair.
 const SLOTS: usize = 1;
 
-/// Everything else is short, and carried by its request. Memory that was not registered by the program
-/// is for each message.
+/// All other requests are short and carry their data inline. Memory that the program has not
+/// registered is registered for each message.
 #[test]
 fn a_long_message_is_one_write_one_registration_and_no_copy() {
     let field = Field::new();
@@ -84,7 +84,8 @@ fn a_long_message_is_one_write_one_registration_and_no_copy() {
     assert_eq!((writes, copies, registrations), (0, posts, SLOTS + 10));
 }
 
-/// Not when it is registered, and not when it is used again.
+/// The program registers its memory once, and the communicator uses that registration for every
+/// message.
 #[test]
 fn messages_of_registered_memory_cost_no_registration() {
     let field = Field::new();
@@ -97,7 +98,7 @@ fn messages_of_registered_memory_cost_no_registration() {
     }
 }
 
-/// Compiles it and brings it to the first guest.
+/// Compiles the library that counts, and copies it to n1.
 fn install_counter(field: &Field) {
     let scratch = tempfile::tempdir().unwrap();
     let (source, library) = (scratch.path().join("counts.c"), scratch.path().join("counts.so"));
@@ -110,7 +111,8 @@ fn install_counter(field: &Field) {
     assert!(ssh.status().unwrap().success());
 }
 
-/// Those of libibverbs that the bindings are made of: this machine may have none of its own.
+/// Returns the directory of the headers of libibverbs that the bindings come with, since this
+/// machine may not have any.
 fn headers() -> PathBuf {
     let words = ["metadata", "--format-version", "1", "--offline"];
     let printed = command::run("ask cargo", Command::new("cargo").args(words)).unwrap().stdout;

@@ -1,4 +1,4 @@
-//! The guests are what the other tests take them for.
+//! Checks that the guests are as the other tests assume.
 
 use crate::support::{ALL, Field, Ran, Undo};
 use crate::tools;
@@ -58,8 +58,8 @@ fn verbs_carry_data() {
     });
 }
 
-/// A container made of the guest's own programs: nothing has to be fetched. Its arguments are those
-/// of `podman run`, then the words of a shell line.
+/// Script that runs a shell line in a container. Its root consists of the guest's own programs, so
+/// nothing is downloaded. `$0` are options of `podman run`, and the arguments are the shell line.
 const CONTAINER: &str = r#"
     root=$(mktemp -d -p /run) && cd "$root" && mkdir usr etc proc sys dev tmp run
     for directory in bin sbin lib lib64; do ln -s "usr/$directory" "$directory"; done
@@ -84,9 +84,9 @@ fn containers_have_what_they_are_given() {
     assert!(!ran.out.contains("192.168.102"), "{ran}");
 }
 
-/// eth1 of n1 leads to eth1 of n2.
+/// Command on n1 that succeeds if n1's eth1 reaches n2's eth1.
 const REACHES: &str = "ping -c 1 -W 20 192.168.101.3";
-/// When it does not, this is enough to know.
+/// Command like [`REACHES`] with a shorter time limit, for a link that is expected to be cut.
 const DOES_NOT: &str = "ping -c 1 -W 2 192.168.101.3";
 
 #[test]

@@ -1,4 +1,4 @@
-//! The guides whose machines the guests can stand for are followed here.
+//! The guides for machines that the guests can represent are followed here.
 
 use crate::guide;
 use crate::support::{Field, ORDINARY, PATIENT, SILENCE};
@@ -8,13 +8,14 @@ fn triangle() {
     follow("triangle");
 }
 
-/// Soft-iWARP takes RDMA_CM only, as eRDMA does in standard mode.
+/// Soft-iWARP supports RDMA_CM only, as eRDMA does in standard mode.
 #[test]
 fn erdma() {
     follow("erdma");
 }
 
-/// Jobs, whose words begin with an option, have the patience that emulated computers need.
+/// Follows a guide. Command lines that start a job, which begin with an option, get additional
+/// options with the time limits that emulated computers need.
 fn follow(name: &str) {
     let field = Field::new();
     let rlaunch = format!("{} \"$@\"", field.rlaunch);
@@ -27,7 +28,8 @@ fn follow(name: &str) {
     });
 }
 
-/// Whether a line is there only because guests are slow, or have not been sent something yet.
+/// Tells whether a line is printed only because guests are slow, or because files are sent to them
+/// for the first time.
 fn is_progress(line: &str) -> bool {
     let said = line.strip_prefix("rlaunch: ");
     said.is_some_and(|said| said.starts_with("waiting ") || said.contains(" sent to "))

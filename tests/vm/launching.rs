@@ -1,4 +1,4 @@
-//! Jobs on the guests: the agent travels there by itself.
+//! Jobs on the guests, to which rlaunch sends its agent.
 
 use crate::support::{ALL, Field, ORDINARY, PATIENT};
 use std::collections::BTreeSet;
@@ -10,15 +10,15 @@ fn a_job_of_three_says_three_names() {
     assert_eq!(ran.succeeded().sorted(), ["n1", "n2", "n3"], "{ran}");
 }
 
-/// The lines of a table that `--show` prints, split into words.
+/// Splits the lines of a table that `--show` prints into words.
 fn rows(out: &str) -> Vec<Vec<&str>> {
     let rows = out.lines().skip_while(|line| !line.starts_with("rank ")).skip(1);
     let rows = rows.map(|row| row.split_whitespace().collect::<Vec<_>>());
-    // What ranks print themselves is marked.
+    // Lines that ranks print begin with `of`.
     rows.take_while(|words| words[0] != "of").collect()
 }
 
-/// What the rank itself sees, marked with its number.
+// Scripts that print a rank's environment and processors, each line marked with `of` and the rank.
 const ENVIRONMENT: &str = r#"env | sed "s/^/of $RANK /""#;
 const PROCESSORS: &str = "echo of $RANK $(grep Cpus_allowed_list /proc/self/status | cut -f2)";
 
@@ -36,7 +36,8 @@ fn ranks_run_where_placement_says() {
     assert_eq!(shown, seen, "{ran}");
 }
 
-/// Whether a rank has printed what it was to be given, or added to what it has: `NAME+=:VALUE`.
+/// Tells whether a rank has printed the variable in `row`, or, for `NAME+=:VALUE`, a variable that
+/// ends with the value.
 fn is_told(seen: &str, row: &[&str]) -> bool {
     let Some((name, added)) = row[2].split_once("+=:") else {
         return seen == format!("of {} {}", row[0], row[2]);
@@ -54,7 +55,7 @@ fn ranks_are_told_what_was_shown_and_by_which_ports_to_meet() {
     for row in &rows {
         assert!(ran.out.lines().any(|seen| is_told(seen, row)), "{row:?}: {ran}");
     }
-    // Soft-iWARP takes RDMA_CM only, which NCCL does not speak.
+    // Soft-iWARP supports RDMA_CM only, which NCCL does not use.
     for wanted in ["NCCL_IB_HCA==rxe0:1,rxe1:1", "NCCL_SOCKET_IFNAME==eth0"] {
         assert_eq!(rows.iter().filter(|row| row[2] == wanted).count(), 3, "{wanted}: {ran}");
     }

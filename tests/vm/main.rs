@@ -1,6 +1,6 @@
-//! The real rlaunch on hosts with real verbs, guests of QEMU with RDMA devices made of software:
-//! `cargo lab test --stage vm` runs these tests, one at a time, on three guests cabled to each
-//! other.
+//! Tests of the real rlaunch on hosts with real verbs: guests of QEMU with RDMA devices made of
+//! software. `cargo lab test --stage vm` runs them, one at a time, on three guests that are cabled
+//! to each other.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,15 +1,15 @@
-//! The mesh of queue pairs, proved before ranks start: what works, and how it is shown.
+//! The mesh of queue pairs, proved before ranks start: cases that work, and how they are shown.
 
 use crate::support::{ALL, Field, PATIENT, Ran, Undo, list};
 use serde_json::Value;
 use std::net::IpAddr;
 
-/// What `--show mesh` says of these hosts.
+/// Runs a job with `--show mesh` on these hosts.
 fn shown(field: &Field, hosts: &str, options: &str) -> Ran {
     field.rlaunch(&format!("-H {hosts} {PATIENT} {options} --show mesh true"), &[])
 }
 
-/// Each pair of a job on these hosts, as programs see it.
+/// Returns the pairs of nodes of a job on these hosts, from `--show mesh=json`.
 fn pairs(field: &Field, hosts: &str, options: &str) -> Vec<Value> {
     let words = format!("-H {hosts} {PATIENT} {options} --show mesh=json true");
     let ran = field.rlaunch(&words, &[]);
@@ -21,7 +21,7 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A round trip, `412 us`.
+/// Asserts that `cell` is a round trip like `412 us`.
 fn assert_is_time(cell: &str) {
     let micros = cell.strip_suffix(" us").and_then(|micros| micros.parse::<u64>().ok());
     assert!(micros.is_some_and(|micros| micros > 0), "{cell}");
@@ -56,7 +56,7 @@ fn programs_see_that_pairs_are_proved() {
     }
 }
 
-/// All ports, and as patient as it is for everybody.
+/// Without options, so with all ports and the default time limits.
 #[test]
 fn the_mesh_is_proved_without_being_asked_for() {
     let field = Field::new();
@@ -112,14 +112,14 @@ fn the_smaller_mtu_of_two_ends_is_used() {
     assert_eq!(mtus, ["1024", "4096", "4096"], "{ran}");
 }
 
-/// Only the second address of the port is left, so that the first entry for IPv4 is empty.
+/// The port keeps only its second address, so the first entry for IPv4 in its GID table is empty.
 #[test]
 fn gaps_in_a_gid_table_are_stepped_over() {
     let field = Field::new();
     let [old, new] = ["192.168.101.2", "192.168.101.50"].map(address);
     let promote = "/proc/sys/net/ipv4/conf/eth1/promote_secondaries";
     let before = field.on("n1", &format!("cat {promote}"));
-    // In the order that gives the old address its entry back.
+    // In this order, the old address gets its entry back.
     let _back = Undo(|| {
         let line = format!(
             "ip address replace {old}/24 dev eth1; echo 1 > {promote}; \
@@ -144,7 +144,7 @@ fn hosts_with_ipv6_alone_are_joined() {
     let field = Field::new();
     let ends = [("n1", "192.168.101.2", "fd00:101::2"), ("n2", "192.168.101.3", "fd00:101::3")];
     let ends = ends.map(|(guest, old, new)| (guest, address(old), address(new)));
-    // In the order that gives the old addresses their entries back.
+    // In this order, the old addresses get their entries back.
     let _back = Undo(|| {
         ends.into_iter().try_for_each(|(guest, old, new)| {
             field.restore(guest, &format!("ip address replace {old}/24 dev eth1"))?;
@@ -182,16 +182,17 @@ fn packets_are_marked_as_asked() {
     let words = format!("{words} --traffic-class 104");
     let ran = field.rlaunch(&format!("{words} sh -c"), &["echo ${NCCL_IB_TC-unset}"]);
     assert_eq!(ran.succeeded().sorted(), ["104"; 2], "{ran}");
-    // A token and an echo, and a block of 64 KiB.
+    // The token, the echo and a block of 64 KiB.
     let of_mesh = counted();
     assert!(of_mesh >= 16, "{of_mesh}");
-    // And what ranks say to each other themselves.
+    // Messages between ranks are marked as well.
     let words = format!("{words} --mesh off --preload /share/comm-suite sh -c");
     field.rlaunch(&words, &["exec $RLAUNCH_PRELOAD_DIR/comm-suite stream 1"]).succeeded();
     assert!(counted() >= of_mesh + 256, "{of_mesh} and {}", counted());
 }
 
-/// Both ends of each path dial, send and read at once: no order of events is a wrong one.
+/// Both ends of each path connect, send and read at once, so the order of events differs from run
+/// to run.
 #[test]
 fn the_mesh_comes_up_again_and_again() {
     let field = Field::new();
@@ -204,7 +205,7 @@ fn the_mesh_comes_up_again_and_again() {
 #[test]
 fn nothing_of_the_mesh_is_left() {
     let field = Field::new();
-    // While it runs the watch keeps a queue pair for each pair of nodes.
+    // While the job runs, the watch keeps a queue pair for each pair of nodes.
     let words = format!("-H {ALL} {PATIENT} --hca rxe --transport rdma sh -c");
     let ran = field.rlaunch(&words, &["rdma resource show qp | grep -c rlaunch-prover"]);
     assert_eq!(ran.succeeded().out.lines().collect::<Vec<_>>(), ["2"; 3], "{ran}");

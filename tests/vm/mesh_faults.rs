@@ -1,27 +1,28 @@
-//! Links, limits and libraries that keep RDMA from working: what is said, and what is used instead.
+//! Links, limits and libraries that prevent RDMA: the messages about them, and what is used
+//! instead.
 
 use crate::support::{ALL, Field, PATIENT, Ran, Undo, list};
 use rlaunch_lab::{Cut, LabError};
 use serde_json::Value;
 
-/// A job on all guests.
+/// Runs a job on all guests.
 fn job(field: &Field, options: &str) -> Ran {
     field.rlaunch(&format!("-H {ALL} {PATIENT} {options} hostname"), &[])
 }
 
-/// All ranks have run.
+/// Asserts that all ranks have run.
 fn assert_ran(ran: &Ran) -> &Ran {
     assert_eq!(ran.succeeded().sorted(), ["n1", "n2", "n3"], "{ran}");
     ran
 }
 
-/// Pairs of NICs for which the rank table makes an exception.
+/// Returns the pairs of NICs that the rank table lists as exceptions.
 fn exceptions(ran: &Ran) -> Vec<Value> {
     let table: Value = serde_json::from_str(&ran.succeeded().out).unwrap();
     list(&table["exceptions"]).to_vec()
 }
 
-/// The cable between n1 and n2, which is theirs alone.
+/// Beginning of the message about the cable that connects n1 and n2.
 const N1_N2: &str = "no RDMA between n1 rxe0/1 GID 1 192.168.101.2 and n2 rxe0/1 GID 1 \
                      192.168.101.3 (ranks 0 and 1): ";
 
@@ -37,7 +38,7 @@ fn a_pulled_cable_leaves_two_others() {
     job(&field, "--hca rxe --transport rdma").refused().says("no RDMA between n1 and n2: ");
 }
 
-/// Each of three hosts in a line has RDMA to its neighbours alone.
+/// Three hosts in a line: each has RDMA only to its neighbours.
 #[test]
 fn the_ends_of_a_line_of_three_meet_by_tcp() {
     let field = Field::new();
@@ -52,7 +53,7 @@ fn the_ends_of_a_line_of_three_meet_by_tcp() {
     assert_eq!(ways, [["0-1", "n1-n2", near], ["0-2", "n1-n3", near], ["1-2", "n2-n3", far]]);
 }
 
-/// Ports are active, and nothing arrives.
+/// The ports are active, but no packet arrives.
 #[test]
 fn a_dead_link_is_found_out() {
     let field = Field::new();
@@ -63,7 +64,8 @@ fn a_dead_link_is_found_out() {
     ran.succeeded().says("mesh: 4/6 paths up, RoCE v2, 2 subnets, proved in ");
     let line = ran.line_with(N1_N2);
     assert!(line.ends_with(": TCP is used"), "{line}");
-    // The neighbour's hardware address may be known still.
+    // With the neighbour's hardware address still in the cache the token fails, otherwise the
+    // connection.
     assert!([": token: n", ": connect: n"].iter().any(|step| line.contains(step)), "{line}");
     let exceptions = exceptions(&ran);
     assert_eq!(exceptions.len(), 1, "{ran}");
@@ -90,7 +92,7 @@ fn a_dead_link_of_soft_iwarp_is_found_out() {
     ran.says("ping -c 3 -I eth1 192.168.101.");
 }
 
-/// Interfaces carry 4200 bytes, something on the way does not.
+/// The interfaces have an MTU of 4200 bytes, but a firewall between them drops large packets.
 #[test]
 fn large_packets_that_get_lost_are_made_smaller() {
     let field = Field::new();
@@ -113,7 +115,7 @@ fn large_packets_that_get_lost_are_made_smaller() {
     assert_eq!((&exceptions[0]["reach"], &exceptions[0]["mtu"]), (&true.into(), &1024.into()));
 }
 
-/// Hides the drivers' half of libibverbs from a guest.
+/// The directory with libibverbs' drivers is hidden on one guest.
 #[test]
 fn a_host_without_its_provider_is_named() {
     let field = Field::new();
@@ -127,7 +129,8 @@ fn a_host_without_its_provider_is_named() {
     ran.says("hint: install ibverbs-providers");
 }
 
-/// An account of somebody who is not root, on these guests; root of n1 may log in.
+/// Adds the ordinary user alice to `guests` until the guard is dropped. The keys of n1's root open
+/// the account.
 fn account<'a>(
     field: &'a Field,
     guests: &'a [&str],
@@ -147,7 +150,8 @@ fn account<'a>(
     gone
 }
 
-/// A job of theirs. She may not enter root's home, where rlaunch is started.
+/// Options of a job of alice, with a working directory that she may enter: rlaunch is started in
+/// root's home.
 const ALICE: &str = "-H alice@n1,alice@n2 --wdir / --hca rxe";
 
 #[test]

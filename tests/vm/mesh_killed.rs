@@ -1,15 +1,16 @@
-//! Whatever is killed while the mesh comes about: no queue pair and no process is left, and whoever
-//! is still there says what happened.
+//! Processes that are killed while the mesh is proved: no queue pair and no process is left, and
+//! the processes that still run report what happened.
 
 use crate::background::{Background, until};
 use crate::support::{ALL, Field};
 
-/// How long after its start the victim is killed, in seconds: while provers open their devices, tell
-/// each other of them, connect and write.
+/// Delays in seconds between the start of a process and its end by SIGKILL: provers open their
+/// devices, exchange adverts, connect and write during this time.
 const MOMENTS: [&str; 2] = ["0.1", "0.6"];
 
-/// Starts a job, kills the process of this name on `guest` at `moment`, and returns the job's code
-/// and words once nothing of it is left.
+/// Starts a job, kills the process called `name` on `guest` after `moment`, and waits until nothing
+/// of the job is left. Returns the job's exit code, `None` if rlaunch was the process to kill, and
+/// its stderr.
 fn killed(field: &Field, guest: &str, name: &str, moment: &str) -> (Option<i32>, String) {
     let words = format!("-H {ALL} --hca rxe --mesh-timeout 10 true");
     let job = Background::start(field, &words);
@@ -17,7 +18,7 @@ fn killed(field: &Field, guest: &str, name: &str, moment: &str) -> (Option<i32>,
         "timeout 40 sh -c 'until pid=$(pgrep -o \"^{name}\"); do sleep 0.02; done; \
          sleep {moment}; kill -9 $pid'"
     );
-    // It may have ended by itself by then.
+    // The process may have ended by itself already.
     field.tries(guest, &line);
     let code = (name != "rlaunch$").then(|| job.ends());
     let said = job.said();
@@ -38,7 +39,7 @@ fn a_killed_prover_leaves_its_host_to_tcp() {
     for moment in MOMENTS {
         let (code, said) = killed(&field, "n2", "rlaunch-prover", moment);
         assert_eq!(code, Some(0), "{said}");
-        // After the proof it is missed by nobody in a job as short as this.
+        // A prover that was killed after the proof may not be reported in such a short job.
         let is_said = said.contains("n2: rlaunch-prover: it has ended: TCP is used");
         let was_proved = said.contains("6/6 paths up");
         assert!(is_said || was_proved || said.contains("no RDMA between"), "{said}");
@@ -50,7 +51,7 @@ fn a_killed_agent_is_a_lost_node() {
     let field = Field::new();
     for moment in MOMENTS {
         let (code, said) = killed(&field, "n2", "rlaunch-worker", moment);
-        // The job may have been over.
+        // The job may have ended before.
         assert!(code == Some(0) || said.contains("node n2 is lost"), "{code:?} {said}");
     }
 }

@@ -1,10 +1,10 @@
-//! Links that die while the job runs are named, and so is their return.
+//! Links that fail while a job runs are reported, and so is their return.
 
 use crate::background::{Background, until};
 use crate::support::{ALL, Field, PATIENT, Undo};
 use rlaunch_lab::Cut;
 
-/// Soft RoCE alone, and a program that runs until the test has seen enough.
+/// Returns the options of a job with devices `hca`, whose program runs until [`enough`] is called.
 fn job(hca: &str, options: &str) -> String {
     format!(
         "-H {ALL} --hca {hca} {PATIENT} --transport rdma {options} \
@@ -12,14 +12,14 @@ fn job(hca: &str, options: &str) -> String {
     )
 }
 
-/// Lets the programs end.
+/// Ends the programs.
 fn enough(field: &Field) {
     for guest in ["n1", "n2", "n3"] {
         field.on(guest, "touch /run/enough");
     }
 }
 
-/// Guests on which no program ends before [`enough`].
+/// Prepares the guests, so that no program ends before [`enough`].
 fn field() -> Field {
     let field = Field::new();
     for guest in ["n1", "n2", "n3"] {
@@ -47,7 +47,8 @@ fn a_cable_that_is_pulled_is_named_and_so_is_its_return() {
 
 #[test]
 fn a_link_that_only_loses_packets_is_named_whatever_it_speaks() {
-    // Soft-iWARP sends over TCP, whose host may find the peer's unreachable before its beats lack.
+    // Soft-iWARP runs over TCP, and the kernel may find the peer unreachable before heartbeats are
+    // missed.
     let (no_answer, no_beat) = ("(no answer: transport retry counter exceeded", "(no beat for");
     for (hca, hows) in [("rxe", &[no_answer][..]), ("siw", &[no_answer, no_beat])] {
         let field = field();

@@ -1,11 +1,11 @@
-//! The prover alone, on real devices: its own tests, run in a guest.
+//! The prover without agents, on real devices: its own tests, run in a guest.
 
 use crate::support::Field;
 
-/// On the launcher's guest.
+/// Path of the prover on n1.
 const PROVER: &str = "/share/lib/rlaunch/x86_64-unknown-linux-gnu/rlaunch-prover";
 
-/// Runs the prover's test of this name on n1, between these ends.
+/// Runs the test `name` of the prover on n1, between two devices, with the variables `more`.
 fn passes(field: &Field, name: &str, ends: &str, more: &str) {
     let line = format!(
         "RLAUNCH_PROVER={PROVER} RLAUNCH_PROVER_ENDS={ends} {more} \

@@ -1,16 +1,17 @@
-//! Which ports of which hosts meet, and what is said where none do.
+//! Ports of two hosts that are paired, and messages if no two ports can be.
 
 use crate::support::{ALL, Field, PATIENT, Undo, list, text};
 use rlaunch_lab::Cut;
 use serde_json::Value;
 
-/// The rank table of a job on all guests.
+/// Returns the rank table of a job on all guests.
 fn table(field: &Field, options: &str) -> Value {
     let words = format!("-H {ALL} --mesh off {options} --show rank-table=json true");
     serde_json::from_str(&field.rlaunch(&words, &[]).succeeded().out).unwrap()
 }
 
-/// The devices of a node with one of these networks, `10.0.0.0/24`.
+/// Returns the devices of a node that have an address in `network`, which is written like
+/// `10.0.0.0/24`.
 fn devices_in(table: &Value, node: usize, network: &str) -> Vec<String> {
     let nics = list(&table["nodes"][node]["nics"]);
     let is_in = |nic: &&Value| list(&nic["networks"]).iter().any(|own| own == network);
@@ -109,7 +110,7 @@ fn a_pair_without_its_cable_is_named_with_all_it_has() {
     let ran = field.rlaunch(&format!("-H {ALL} --transport rdma hostname"), &[]);
     assert_eq!(ran.code, Some(205), "{ran}");
     ran.says(line);
-    // The others are still joined.
+    // The other two pairs of hosts still have RDMA.
     let words = format!("-H n1,n3 {PATIENT} --transport rdma hostname");
     field.rlaunch(&words, &[]).succeeded();
 }

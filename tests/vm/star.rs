@@ -1,4 +1,4 @@
-//! Guests at one switch: one subnet, one port each.
+//! Guests at one switch: one subnet, with one port of each guest.
 
 use crate::support::{ALL, Field, PATIENT};
 
@@ -11,7 +11,8 @@ fn every_pair_meets_in_one_subnet() {
     assert_eq!(ran.out.matches("RoCE v2 oob").count(), 3, "{ran}");
 }
 
-/// One port carries the queue pairs of 16 remote ranks for each of 8 own ones, with little memory.
+/// One port carries a queue pair from each of 8 local ranks to each of 16 remote ranks. Each queue
+/// pair takes little memory.
 #[test]
 fn every_pair_of_24_ranks_is_proved() {
     let field = Field::new();

@@ -1,4 +1,4 @@
-//! What the tests share: the guests, and running rlaunch on the first of them.
+//! Common code of the tests: the guests, and starting rlaunch on the first of them.
 
 use rlaunch_lab::command::wait_until;
 use rlaunch_lab::vm::VmLab;
@@ -9,28 +9,28 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::process::Output;
 use std::time::Duration;
 
-/// A rlaunch that has not returned by then hangs. An emulated computer takes ten seconds for three
-/// key exchanges and to unpack the agent.
+/// Time limit for rlaunch. An emulated computer takes ten seconds for three key exchanges and
+/// unpacking the agent.
 const BOUND: Duration = Duration::from_secs(90);
 
-/// All guests, as rlaunch's -H takes them.
+/// All guests, in the format of `-H`.
 pub(crate) const ALL: &str = "n1,n2,n3";
 
-/// A mesh on a computer that is emulated: its one processor may have something else to do for a
-/// second, and soft RoCE answers by it. The limits of all steps grow with the whole.
+/// Options for a mesh of emulated computers. Soft RoCE answers by a guest's single processor, which
+/// may be busy for a second. The time limits of all steps grow with `--mesh-timeout`.
 pub(crate) const PATIENT: &str = "--mesh-timeout 20 --rdma-retries 4";
 
-/// The same of agents, which answer by that processor, too.
+/// Option for agents, which need that processor too.
 pub(crate) const SILENCE: &str = "--node-timeout 20";
 
-/// Agents meet where they do when nobody is late: after 200 ms without an answer on the ordinary
-/// network they try the cables, too.
+/// Option that makes agents connect over the ordinary network. Otherwise they also try the cables
+/// if there is no answer for 200 ms.
 pub(crate) const ORDINARY: &str = "--oob-if eth0";
 
-/// How long a guest's kernel may take to put an address into a GID table.
+/// Time limit for a guest's kernel to put an address into a GID table.
 const NOTICED: Duration = Duration::from_secs(15);
 
-/// The guests and the launcher.
+/// Guests, and the path of rlaunch on the first one.
 pub(crate) struct Field {
     pub(crate) lab: VmLab,
     pub(crate) rlaunch: String,
@@ -42,12 +42,13 @@ impl Field {
         Field { lab, rlaunch }
     }
 
-    /// Runs a job from n1, as [`Field::verb`] does.
+    /// Runs a job from n1 with `words`, which are split at blanks, and the arguments `more`.
     pub(crate) fn rlaunch(&self, words: &str, more: &[&str]) -> Ran {
         self.verb(&format!("{SILENCE} {words}"), more)
     }
 
-    /// Runs rlaunch on n1 with `words`, given as on a command line without quotes, and `more`.
+    /// Runs rlaunch on n1 with `words`, which are split at blanks, without quotes, and the
+    /// arguments `more`.
     fn verb(&self, words: &str, more: &[&str]) -> Ran {
         let mut line = vec![self.rlaunch.as_str()];
         line.extend(words.split_whitespace());
@@ -55,29 +56,29 @@ impl Field {
         Ran::of(self.lab.run_within("n1", &line, BOUND).unwrap())
     }
 
-    /// Runs a shell line on n1, and gives what it printed on stdout, whatever its exit code.
+    /// Runs a shell line on n1 and returns its stdout, whatever its exit code.
     pub(crate) fn shell(&self, line: &str) -> String {
         Ran::of(self.lab.run_within("n1", &["sh", "-c", line], BOUND).unwrap()).out
     }
 
-    /// What a tool of the guest prints, given as a shell line. Its failure is the test's.
+    /// Runs a shell line on a guest and returns its stdout. Panics if it fails.
     pub(crate) fn on(&self, guest: &str, line: &str) -> String {
         let ran = self.tries(guest, line);
         assert_eq!(ran.code, Some(0), "{line} on {guest}: {ran}");
         ran.out
     }
 
-    /// The same of one that may fail.
+    /// Runs a shell line that may fail on a guest.
     pub(crate) fn tries(&self, guest: &str, line: &str) -> Ran {
         Ran::of(self.lab.run(guest, &["sh", "-c", line]).unwrap())
     }
 
-    /// Puts a guest back as it was, by a shell line.
+    /// Runs a shell line on a guest that undoes a change.
     pub(crate) fn restore(&self, guest: &str, line: &str) -> Result<(), LabError> {
         self.lab.checked(guest, &["sh", "-c", line]).map(drop)
     }
 
-    /// Waits until an entry of a GID table is this address, or is empty.
+    /// Waits until an entry of a GID table is `address`, or empty if that is `None`.
     pub(crate) fn await_gid(
         &self,
         guest: &str,
@@ -96,7 +97,7 @@ impl Field {
         })
     }
 
-    /// The inventories of `hosts`, as rlaunch sees them from n1, with the guests' names.
+    /// Returns the names of `hosts` with their inventories, which rlaunch reads from n1.
     pub(crate) fn inventories(&self, hosts: &str) -> Vec<(String, Value)> {
         let ran = self.verb(&format!("topo -H {hosts} --json"), &[]);
         let nodes: Value = serde_json::from_str(&ran.succeeded().out).unwrap();
@@ -107,7 +108,7 @@ impl Field {
     }
 }
 
-/// How a program ended.
+/// Exit code and output of a program that has ended.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -126,31 +127,31 @@ impl Ran {
         self
     }
 
-    /// `text` is on stderr.
+    /// Asserts that stderr contains `text`.
     pub(crate) fn says(&self, text: &str) -> &Ran {
         assert!(self.err.contains(text), "not said: {text}\n{self}");
         self
     }
 
-    /// Nothing on stderr has `text` in it.
+    /// Asserts that stderr does not contain `text`.
     pub(crate) fn does_not_say(&self, text: &str) -> &Ran {
         assert!(!self.err.contains(text), "said: {text}\n{self}");
         self
     }
 
-    /// The first line of stderr with `text` in it.
+    /// Returns the first line of stderr that contains `text`.
     pub(crate) fn line_with(&self, text: &str) -> &str {
         let found = self.err.lines().find(|line| line.contains(text));
         found.unwrap_or_else(|| panic!("not said: {text}\n{self}"))
     }
 
-    /// It was refused for want of RDMA.
+    /// Asserts that the job was refused because RDMA is missing.
     pub(crate) fn refused(&self) -> &Ran {
         assert_eq!(self.code, Some(205), "{self}");
         self
     }
 
-    /// The cells of the table on stdout, without its header.
+    /// Returns the cells of the table on stdout, without its header.
     pub(crate) fn rows(&self) -> Vec<Vec<&str>> {
         let cells = |row| -> Vec<&str> {
             let cells = str::split(row, "  ").map(str::trim);
@@ -159,7 +160,7 @@ impl Ran {
         self.succeeded().out.lines().skip(1).map(cells).collect()
     }
 
-    /// The lines of stdout in alphabetical order: ranks print in any.
+    /// Returns the lines of stdout in alphabetical order, since ranks print in any order.
     pub(crate) fn sorted(&self) -> Vec<&str> {
         let mut lines: Vec<&str> = self.out.lines().collect();
         lines.sort_unstable();
@@ -173,7 +174,7 @@ impl fmt::Display for Ran {
     }
 }
 
-/// Does `undo` at the end of the test, however it ends.
+/// Guard that undoes a change when it is dropped, also when the test fails.
 pub(crate) struct Undo<F: FnMut() -> Result<(), LabError>>(pub(crate) F);
 
 impl<F: FnMut() -> Result<(), LabError>> Drop for Undo<F> {
@@ -183,12 +184,12 @@ impl<F: FnMut() -> Result<(), LabError>> Drop for Undo<F> {
     }
 }
 
-/// A JSON list.
+/// Returns the elements of a JSON array.
 pub(crate) fn list(value: &Value) -> &[Value] {
     value.as_array().unwrap_or_else(|| panic!("no list: {value}"))
 }
 
-/// A JSON string.
+/// Returns the text of a JSON string.
 pub(crate) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("no string: {value}")).to_owned()
 }

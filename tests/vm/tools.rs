@@ -1,26 +1,26 @@
-//! What the guests' own tools say of RDMA devices.
+//! Information about RDMA devices from the guests' own tools.
 
 use crate::support::Field;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// A device as `ibv_devinfo -v` describes it; all of them have one port.
+/// Device as `ibv_devinfo -v` describes it. All devices of the guests have one port.
 #[derive(Debug, Default)]
 pub(crate) struct Described {
     fields: BTreeMap<String, String>,
-    /// Index, value, kind.
+    /// Indices, values and kinds of the port's GIDs.
     pub(crate) gids: Vec<(u64, String, String)>,
 }
 
 impl Described {
-    /// The value of a field, without the number in brackets after it.
+    /// Returns the value of a field, without the number in parentheses that may follow it.
     pub(crate) fn field(&self, name: &str) -> &str {
         let value = self.fields.get(name).unwrap_or_else(|| panic!("no {name}: {self:?}"));
         value.split(" (").next().unwrap_or(value)
     }
 }
 
-/// All devices of a guest by name.
+/// Returns all devices of a guest by name.
 pub(crate) fn devices(field: &Field, guest: &str) -> BTreeMap<String, Described> {
     parse(&field.on(guest, "ibv_devinfo -v"))
 }
@@ -46,7 +46,7 @@ fn parse(text: &str) -> BTreeMap<String, Described> {
     devices
 }
 
-/// The links of a guest, as `rdma link` lists them, by device.
+/// Returns the links of a guest, as `rdma link` lists them, by device.
 pub(crate) fn links(field: &Field, guest: &str) -> BTreeMap<String, Value> {
     let listed: Vec<Value> = serde_json::from_str(&field.on(guest, "rdma -j link")).unwrap();
     let by_name = |link: Value| (link["ifname"].as_str().unwrap().to_owned(), link);

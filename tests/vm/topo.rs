@@ -1,11 +1,12 @@
-//! `rlaunch topo` beside what the guests' own tools say, field by field.
+//! `rlaunch topo`, compared with the output of the guests' own tools, field by field.
 
 use crate::support::{ALL, Field, Undo, list, text};
 use crate::tools;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// What a field of the inventory is called by `ibv_devinfo`: layer, state, addressing.
+/// Asserts that a port in the inventory has the state, link layer, MTU and addresses that
+/// `ibv_devinfo` printed. `place` names the port in messages.
 fn compare_port(place: &str, port: &Value, described: &tools::Described) {
     let state = format!("PORT_{}", text(&port["state"]).to_uppercase());
     assert_eq!(state, described.field("state"), "{place}");
@@ -31,7 +32,7 @@ fn compare_rdma(field: &Field, guest: &str, inventory: &Value) {
         let name = text(&device["name"]);
         let (described, place) = (&devices[&name], format!("{guest}: {name}"));
         assert_eq!(device["node_guid"], described.field("node_guid"), "{place}");
-        // Devices made of software have none, which libibverbs prints as zeros.
+        // Devices made of software have no firmware, and libibverbs prints zeros.
         let firmware = device["firmware"].as_str().unwrap_or("0.0.0");
         assert_eq!(firmware, described.field("fw_ver"), "{place}");
         let transport = match text(&device["node_type"]).as_str() {
@@ -43,7 +44,7 @@ fn compare_rdma(field: &Field, guest: &str, inventory: &Value) {
         let ports = list(&device["ports"]);
         assert_eq!(ports.len().to_string(), described.field("phys_port_cnt"), "{place}");
         compare_port(&place, &ports[0], described);
-        // Of iWARP, which has no use for them, `ibv_devinfo` prints none.
+        // iWARP does not use GIDs, and `ibv_devinfo` prints none for its devices.
         if transport == "InfiniBand" {
             let gid = |gid: &Value| {
                 let kind = match text(&gid["kind"]).as_str() {
@@ -95,7 +96,7 @@ fn links_are_those_of_rdma() {
             let physical = text(&link["physical_state"]).replace('_', "");
             let ours = text(&port["physical_state"]);
             assert!(ours.eq_ignore_ascii_case(&physical), "{guest}: {name}: {ours} {physical}");
-            // Each on its own file.
+            // Each device has its own file.
             let verbs = text(&device["uverbs"]["usable"]);
             let class =
                 format!("/sys/class/infiniband_verbs/{}", verbs.rsplit('/').next().unwrap());
@@ -110,7 +111,7 @@ fn cards_are_those_of_lspci() {
     for (guest, inventory) in field.inventories(ALL) {
         let listed = field.on(&guest, "lspci -Dnmm");
         let fields = listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-        // Class 02 is the network's.
+        // PCI class 02 is for network cards.
         let cards = fields.filter(|words| words[1].starts_with("\"02"));
         let cards: BTreeSet<&str> = cards.map(|words| words[0]).collect();
         let netdevs = list(&inventory["netdevs"]).iter();

@@ -1,12 +1,14 @@
-//! The verbs room on real devices, by its example `loopback`.
+//! The crate `rlaunch-verbs` on real devices, tested with its example `loopback`.
 
 use crate::support::{Field, Ran, Undo};
 use std::time::Duration;
 
-/// Finds memory that is used unset or after it was freed, or that nobody knows any more.
+/// Command prefix that finds uses of memory that is uninitialised or freed, and memory that is
+/// leaked.
 const VALGRIND: &str = "valgrind -q --error-exitcode=9 --leak-check=full \
                         --show-leak-kinds=definite --errors-for-leak-kinds=definite";
-/// It makes an emulated computer slower still: libraries alone take half a minute to load.
+/// Time limit with [`VALGRIND`], which makes an emulated computer even slower: loading libraries
+/// takes half a minute.
 const SUPERVISED: Duration = Duration::from_secs(170);
 
 #[test]
@@ -19,7 +21,7 @@ fn two_queue_pairs_of_soft_roce_talk() {
         let ran = field.tries("n1", &format!("/share/loopback {arguments}"));
         assert!(ran.succeeded().out.starts_with(wanted), "{ran}");
     }
-    // What was made is given back.
+    // All queue pairs are destroyed at the end.
     let left = field.on("n1", "rdma resource show qp | grep -c loopback || true");
     assert_eq!(left.trim(), "0");
 }
@@ -42,7 +44,7 @@ fn what_cannot_work_is_said_with_its_verb() {
     };
     said("/share/loopback siw0 0").says("the device supports connections by RDMA_CM only");
     said("/share/loopback nosuch 0").says("no device nosuch");
-    // The third entry of the table is empty.
+    // Entry 3 of the GID table is empty.
     said("/share/loopback rxe0 3").says("rxe0: ibv_modify_qp to RTR");
     said(
         "ulimit -l 64; setpriv --reuid 65534 --bounding-set -all --inh-caps -all \
@@ -58,7 +60,7 @@ fn what_cannot_work_is_said_with_its_verb() {
     hiding(&format!("{libraries}/libibverbs.so.1"), "/dev/null").says("no rdma-core");
 }
 
-/// What a device says unasked: that its port went down and came back.
+/// A device reports by itself that its port went down and came back.
 #[test]
 fn ports_that_fail_are_told_of() {
     let field = Field::new();
@@ -74,13 +76,13 @@ fn ports_that_fail_are_told_of() {
     assert_eq!(ports.collect::<Vec<_>>(), ["PortError(1)", "PortActive(1)"], "{said}");
 }
 
-/// n1 and n2 share the network 192.168.101.0/24, soft RoCE and Soft-iWARP are both on it.
+/// The hosts n1 and n2 share the network 192.168.101.0/24, which soft RoCE and Soft-iWARP use.
 #[test]
 fn two_hosts_are_joined_by_the_connection_manager() {
     let field = Field::new();
     field.on("n1", "ssh n2 'cat > /run/loopback && chmod +x /run/loopback' < /share/loopback");
     let connect = "/run/loopback connect 192.168.101.3 192.168.101.2:2190";
-    // The second time with a class of service.
+    // The second connection has a class of service.
     for (port, class) in [(0, ""), (1, "106")] {
         listens(&field, &format!("listen 192.168.101.2:2190{port}"));
         let ran = field.tries("n2", &format!("{connect}{port} {class}"));
@@ -100,7 +102,7 @@ fn two_hosts_are_joined_by_the_connection_manager() {
     assert!(listened.contains("two were sent away"), "{listened}");
 }
 
-/// Starts a listener on n1.
+/// Starts a listener on n1, and waits until it listens.
 fn listens(field: &Field, words: &str) {
     let line = format!(
         "/share/loopback {words} > /run/listened 2>&1 & \
@@ -109,7 +111,7 @@ fn listens(field: &Field, words: &str) {
     field.on("n1", &line);
 }
 
-/// What it said, once it has come to an end.
+/// Returns the output of the listener, once it has sent its block or failed.
 fn listened(field: &Field) -> String {
     let over = "until grep -qE 'sent|error' /run/listened; do sleep 0.1; done";
     field.on("n1", &format!("timeout 20 sh -c \"{over}\"; cat /run/listened"))

@@ -1,5 +1,5 @@
-//! Printing to a stdout or stderr that may be closed. `println!` and `eprintln!` panic then, and an
-//! agent whose launcher is gone still has to end its ranks.
+//! Printing to a stdout or stderr that may be closed. In that case `println!` and `eprintln!`
+//! panic, but an agent that has lost its launcher still has to end its ranks.
 
 use std::fmt::Arguments;
 use std::io::{self, Write};

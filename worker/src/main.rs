@@ -1,9 +1,9 @@
 //! The agent: one process per node that starts, watches and ends the ranks of one job.
 //!
-//! The launcher starts it as `rlaunch-worker agent` at the end of an SSH channel, through which it
-//! receives the job. If the remote shell passes it no stdin, it connects back to the launcher over
-//! TCP instead. Ranks reach the same executable as `rlaunch` on their PATH; the other verbs serve
-//! the launcher (`reap`, `inventory`) or the agent itself (`__exec-rank`).
+//! The launcher starts the agent as `rlaunch-worker agent` over SSH, and sends it the job through
+//! the SSH channel. If the remote shell passes the agent no stdin, the agent connects back to the
+//! launcher over TCP instead. Ranks find this executable as `rlaunch` on their PATH. The other
+//! verbs serve the launcher (`reap`, `inventory`) or the agent itself (`__exec-rank`).
 //!
 //! The modules, each of which uses only those above it (`cargo lab tidy` checks this):
 //!
@@ -83,7 +83,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns from the cache, which was entered to execute this file, to the login shell's directory.
+/// Changes back to the login shell's directory, if the shell entered the cache to execute this
+/// file.
 fn leave_cache() {
     let (Ok(here), Some(agent)) = (std::env::current_dir(), cache::agent()) else { return };
     let entered = agent.parent().and_then(Path::parent) == Some(&here);

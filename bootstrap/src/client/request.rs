@@ -32,7 +32,12 @@ impl Request {
         Request { call, description: description.into(), timeout: None }
     }
 
-    fn meet(kind: CollectiveKind, name: &str, blob: &[u8], timeout: Option<Duration>) -> Request {
+    fn collective(
+        kind: CollectiveKind,
+        name: &str,
+        blob: &[u8],
+        timeout: Option<Duration>,
+    ) -> Request {
         let description = match kind {
             CollectiveKind::Barrier => format!("barrier {name:?}"),
             CollectiveKind::Gather => format!("all-gather {name:?}"),
@@ -42,11 +47,11 @@ impl Request {
     }
 
     pub(super) fn barrier(name: &str, timeout: Option<Duration>) -> Request {
-        Request::meet(CollectiveKind::Barrier, name, &[], timeout)
+        Request::collective(CollectiveKind::Barrier, name, &[], timeout)
     }
 
     pub(super) fn all_gather(name: &str, blob: &[u8], timeout: Option<Duration>) -> Request {
-        Request::meet(CollectiveKind::Gather, name, blob, timeout)
+        Request::collective(CollectiveKind::Gather, name, blob, timeout)
     }
 
     pub(super) fn put(namespace: &str, key: &str, value: &[u8]) -> Request {

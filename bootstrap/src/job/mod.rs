@@ -39,7 +39,7 @@ pub struct Job {
     pub kill_after_ms: u32,
     /// Node timeout: the peer on a connection is considered lost when nothing was received from it
     /// for this time, in milliseconds.
-    pub silence_ms: u32,
+    pub node_timeout_ms: u32,
     /// Credit for output, in bytes, that the agent has before the launcher grants more.
     pub output_window: u32,
     /// Whether output carries the time at which the agent read it.
@@ -59,7 +59,7 @@ pub struct Job {
     pub library: Option<LibrarySource>,
     /// Number of free TCP ports that the agent reserves until just before the ranks start. If the
     /// node has GPUs, the agent tries to reserve one more, for NCCL's status service.
-    pub held_ports: u32,
+    pub reserved_port_count: u32,
     /// MASTER_PORT that the user chose, on rank 0's node only. It is the first of the reserved
     /// ports.
     pub master_port: Option<u16>,
@@ -70,9 +70,9 @@ pub struct Job {
 }
 
 impl Job {
-    /// Returns the node timeout, [`Job::silence_ms`].
-    pub fn silence(&self) -> Duration {
-        Duration::from_millis(self.silence_ms.into())
+    /// Returns the node timeout, [`Job::node_timeout_ms`].
+    pub fn node_timeout(&self) -> Duration {
+        Duration::from_millis(self.node_timeout_ms.into())
     }
 }
 
@@ -94,7 +94,7 @@ pub struct Application {
     /// Indices into [`Job::preload`] of the files that arguments of this program may name.
     pub preload: Vec<u32>,
     /// Whether the ranks start only after [`crate::protocol::control::ToAgent::StartApplication`].
-    pub waits: bool,
+    pub starts_on_request: bool,
 }
 
 /// Reaction to ranks that run MPI without a process manager. Each of them believes that it is rank
@@ -170,10 +170,10 @@ pub struct RankSetup {
     pub defaults: Vec<(String, String)>,
     /// Arguments that contain placeholders, rendered for this rank, with their positions in
     /// [`Application::argv`]. Position 0 is the program.
-    pub words: Vec<(u32, OsString)>,
+    pub rendered_args: Vec<(u32, OsString)>,
     /// Variables whose values contain placeholders, rendered for this rank. They replace all
     /// other values.
-    pub env: Vec<(OsString, OsString)>,
+    pub rendered_env: Vec<(OsString, OsString)>,
     /// Files to create before the rank starts.
     pub files: Vec<RankFile>,
 }
@@ -211,13 +211,13 @@ pub struct ScriptCheck {
     pub sha256: Option<[u8; 32]>,
 }
 
-/// File that is copied to the node for this job. Arguments of ranks that are equal to `typed` or
+/// File that is copied to the node for this job. Arguments of ranks that are equal to `typed_path` or
 /// `name` are replaced with the path of the copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreloadFile {
     /// Path of the file on the launcher's machine, as the user typed it.
     #[serde(with = "crate::serde_path")]
-    pub typed: PathBuf,
+    pub typed_path: PathBuf,
     /// File name of the copy, without its directory.
     pub name: OsString,
     /// Size of the file, in bytes.
@@ -333,7 +333,7 @@ pub enum Problem {
         path: PathBuf,
     },
     /// A preloaded file could not be stored on the node.
-    Preload {
+    PreloadFailed {
         /// Operation that failed, with the path.
         operation: String,
         /// Error of the operating system.

@@ -47,7 +47,7 @@ use crate::id::{NodeId, Rank};
 use crate::inventory::Inventory;
 use crate::job::library::NodeLibrary;
 use crate::job::{AwaitedPort, ExitStatus, Job, NodeFacts, Notice, Problem, RankSetup};
-use crate::protocol::mesh::{PathEvent, PathOutcome, ProverFile, Round, RoundCost};
+use crate::protocol::mesh::{PathEvent, PathOutcome, ProofRound, ProverFile, RoundCost};
 use crate::rendezvous::message::MissingRanks;
 use crate::rendezvous::oob::{EdgeReport, ParentPeer};
 use serde::{Deserialize, Serialize};
@@ -93,7 +93,7 @@ pub fn file_parts(content: &[u8]) -> impl Iterator<Item = &[u8]> {
 pub const BEAT: Duration = Duration::from_secs(2);
 
 /// Default of the node timeout, after which the other end is considered lost: three times [`BEAT`].
-pub const BEATS_LOST: Duration = Duration::from_secs(6);
+pub const DEFAULT_NODE_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// Message from the launcher to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,7 +123,7 @@ pub enum ToAgent {
     },
     /// Request to prove these paths at the same time as the other nodes. Sent when every node has
     /// joined the tree.
-    Prove(Round),
+    Prove(ProofRound),
     /// Request to keep only the queue pairs of these paths, close all others, and report failures
     /// of these paths. Sent after the last round.
     WatchPaths {
@@ -201,7 +201,7 @@ pub enum FromAgent {
     Prepared {
         /// Facts that the user should know.
         notices: Vec<Notice>,
-        /// TCP ports that the agent has reserved for ranks: as many as [`Job::held_ports`], and one
+        /// TCP ports that the agent has reserved for ranks: as many as [`Job::reserved_port_count`], and one
         /// more on a node with GPUs if possible.
         ports: Vec<u16>,
         /// Addresses at which the node's children in the tree can connect to its agent.
@@ -231,7 +231,7 @@ pub enum FromAgent {
     NeedsProver,
     /// Results of a round of proofs for the paths of this node.
     RoundDone {
-        /// Number of the round ([`Round::number`]).
+        /// Number of the round ([`ProofRound::number`]).
         round: u32,
         /// Outcome of each path of this node in the round.
         outcomes: Vec<PathOutcome>,
@@ -241,10 +241,10 @@ pub enum FromAgent {
     /// Signal that this node has finished a step in proving a path again, for its peer
     /// ([`ToAgent::PeerEndpoints`]).
     PathEndpoints {
-        /// Number of the round ([`Round::number`]).
+        /// Number of the round ([`ProofRound::number`]).
         round: u32,
         /// Encoded endpoints of this node; empty once this node has connected.
-        given: Vec<Vec<u8>>,
+        endpoints: Vec<Vec<u8>>,
     },
     /// Change of the state of a watched path.
     PathEvent(PathEvent),

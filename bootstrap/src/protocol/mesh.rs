@@ -1,7 +1,7 @@
 //! Proofs of the mesh: before the program starts, queue pairs between nodes are made and tested.
 //!
-//! The launcher decides which paths are proved, and sends each node a [`Round`] with the ends of
-//! the paths on that node. The work is done by the *prover*, a process of its own on each node, so
+//! The launcher decides which paths are proved, and sends each node a [`ProofRound`] with the paths
+//! that end on that node. The work is done by the *prover*, a process of its own on each node, so
 //! that the agent need not load libibverbs. Agent and prover exchange [`ToProver`] and
 //! [`FromProver`] over the prover's stdin and stdout, in frames of [`crate::frame`]:
 //!
@@ -32,11 +32,11 @@ pub const BLOCK: usize = 64 << 10;
 
 /// Paths of one node that are proved at the same time, step by step with the other nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Round {
+pub struct ProofRound {
     /// Number of the round in the job, from 0.
     pub number: u32,
     /// Ports of this node that are ends of the paths.
-    pub ends: Vec<LocalPort>,
+    pub ports: Vec<LocalPort>,
     /// Paths that end on this node.
     pub paths: Vec<MeshPath>,
     /// Settings of the queue pairs that are made.
@@ -68,8 +68,8 @@ pub struct LocalPort {
 pub struct MeshPath {
     /// Identifier of the path, equal at both ends.
     pub id: u32,
-    /// Index of this end's port in [`Round::ends`].
-    pub end: u32,
+    /// Index of this end's port in [`ProofRound::ports`].
+    pub port_index: u32,
     /// Node at the other end of the path.
     pub peer: NodeId,
     /// Whether this end makes the connection and sends first.
@@ -225,7 +225,7 @@ pub enum PathEvent {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToProver {
     /// Make queue pairs for the paths of this round.
-    Prove(Round),
+    Prove(ProofRound),
     /// Connect the queue pairs to these endpoints of other nodes, each an encoded
     /// [`NodeEndpoints`].
     Connect(Vec<Vec<u8>>),
@@ -265,7 +265,7 @@ pub struct NodeEndpoints {
     /// Number of the node.
     pub node: NodeId,
     /// Ports of the node that could be opened.
-    pub ends: Vec<EndAdvert>,
+    pub ports: Vec<PortAdvert>,
     /// Paths whose queue pairs could be made on the node.
     pub paths: Vec<PathAdvert>,
 }
@@ -284,9 +284,9 @@ impl NodeEndpoints {
 
 /// Description of a port, for peers to connect to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EndAdvert {
-    /// Index of the port in the [`Round::ends`] of its node.
-    pub end: u32,
+pub struct PortAdvert {
+    /// Index of the port in the [`ProofRound::ports`] of its node.
+    pub port_index: u32,
     /// LID of the port; 0 on Ethernet.
     pub lid: u16,
     /// GID of the port or, with the connection manager, the IP address at which it listens.
@@ -308,8 +308,8 @@ pub struct EndAdvert {
 pub struct PathAdvert {
     /// Identifier of the path ([`MeshPath::id`]).
     pub id: u32,
-    /// Index of the end's port in the [`Round::ends`] of its node.
-    pub end: u32,
+    /// Index of the end's port in the [`ProofRound::ports`] of its node.
+    pub port_index: u32,
     /// Number of the queue pair, 24 bits; 0 if the connection manager makes the queue pair.
     pub qpn: u32,
     /// Sequence number of the first packet, 24 bits. If the connection manager makes the queue

@@ -6,8 +6,10 @@
 //! of a pair from the table alone, so both ends get the same result. The files
 //! `rank-table.schema.json` and `rank-table.example.json` describe the table as JSON.
 
+mod layout;
 mod pair;
 
+pub use layout::{NodeRanks, RankLayout, TableMessage, TableMessageError};
 pub use pair::{Pair, PairTransport};
 
 use crate::id::{JobId, LocalRank, NodeId, Rank};
@@ -41,8 +43,9 @@ pub struct UncheckedTable {
     pub ranks: Vec<RankRow>,
     /// Rule that determines the connection of any two ranks.
     pub rule: PairRule,
-    /// Marks that RDMA packets carry.
-    pub marks: PacketMarks,
+    /// Priority of RDMA packets.
+    #[serde(rename = "marks")]
+    pub packet_priority: PacketPriority,
     /// Pairs of NICs for which `rule` does not hold, in ascending order. In each pair the NIC of
     /// the node with the lower number is first.
     pub exceptions: Vec<PairException>,
@@ -155,9 +158,9 @@ pub enum PairRule {
     SharedMemoryThenRdmaThenTcp,
 }
 
-/// Marks that RDMA packets carry, and by which networks assign priorities.
+/// Fields of RDMA packets by which networks assign priorities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PacketMarks {
+pub struct PacketPriority {
     /// Traffic class: the TOS byte of IP with RoCE, or a field of the global routing header with
     /// InfiniBand.
     pub traffic_class: u8,
@@ -170,8 +173,8 @@ pub struct PacketMarks {
 pub struct Connectivity {
     /// Rule for all pairs of NICs that are not in `exceptions`.
     pub rule: PairRule,
-    /// Marks that RDMA packets carry.
-    pub marks: PacketMarks,
+    /// Priority of RDMA packets.
+    pub packet_priority: PacketPriority,
     /// Pairs of NICs for which `rule` does not hold, in ascending order.
     pub exceptions: Vec<PairException>,
 }
@@ -179,8 +182,8 @@ pub struct Connectivity {
 /// Connects ranks of one node by shared memory and ranks of different nodes by TCP.
 impl Default for Connectivity {
     fn default() -> Connectivity {
-        let (marks, exceptions) = (PacketMarks::default(), Vec::new());
-        Connectivity { rule: PairRule::SharedMemoryThenTcp, marks, exceptions }
+        let (packet_priority, exceptions) = (PacketPriority::default(), Vec::new());
+        Connectivity { rule: PairRule::SharedMemoryThenTcp, packet_priority, exceptions }
     }
 }
 
@@ -383,10 +386,10 @@ impl RankTable {
         world_size: u32,
         nodes: Vec<NodeRow>,
         ranks: Vec<RankRow>,
-        Connectivity { rule, marks, exceptions }: Connectivity,
+        Connectivity { rule, packet_priority, exceptions }: Connectivity,
     ) -> Result<RankTable, TableError> {
         let (version, job) = (TABLE_VERSION, job.to_string());
-        UncheckedTable { version, job, world_size, nodes, ranks, rule, marks, exceptions }
+        UncheckedTable { version, job, world_size, nodes, ranks, rule, packet_priority, exceptions }
             .try_into()
     }
 
@@ -405,9 +408,9 @@ impl RankTable {
         &self.rows.ranks
     }
 
-    /// Returns the marks that RDMA packets carry.
-    pub fn marks(&self) -> PacketMarks {
-        self.rows.marks
+    /// Returns the priority of RDMA packets.
+    pub fn packet_priority(&self) -> PacketPriority {
+        self.rows.packet_priority
     }
 }
 

@@ -76,7 +76,7 @@ fn rows() -> UncheckedTable {
         nodes: (0..3).map(|n| node(n, &["mlx5_0", "mlx5_1"])).collect(),
         ranks: places.into_iter().map(|(r, n, local)| rank(r, n, local, vec![1, 0])).collect(),
         rule: PairRule::SharedMemoryThenRdmaThenTcp,
-        marks: PacketMarks::default(),
+        packet_priority: PacketPriority::default(),
         exceptions: vec![PairException { a: end(1, 0), b: end(2, 1), reach: true, mtu: None }],
     }
 }
@@ -298,7 +298,7 @@ fn some_rows(
             true => PairRule::SharedMemoryThenRdmaThenTcp,
             false => PairRule::SharedMemoryThenTcp,
         },
-        marks: PacketMarks::default(),
+        packet_priority: PacketPriority::default(),
         exceptions,
     }
 }

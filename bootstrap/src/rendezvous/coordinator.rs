@@ -101,7 +101,7 @@ pub enum CoordinatorOutput {
         broke: bool,
     },
     /// Forward the relayed bytes that were the input.
-    Carry {
+    ForwardRelayed {
         /// Node that must receive the bytes.
         to: NodeId,
     },
@@ -187,7 +187,7 @@ impl Coordinator {
                 // A relayed edge is reported by one end only. The other end may detect the break
                 // only through these bytes, and never report it.
                 self.relay(child, !self.absent.contains(&child));
-                self.outputs.push_back(CoordinatorOutput::Carry { to });
+                self.outputs.push_back(CoordinatorOutput::ForwardRelayed { to });
                 Ok(())
             }
         }
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edge_is_relayed_once_said_and_always_carried() {
+    fn an_edge_is_reported_relayed_once_and_bytes_are_always_forwarded() {
         let (parent, child) = (ROOT, NodeId(1));
         let mut coordinator = Coordinator::new(TreeShape::new(2, 1), Time(0));
         coordinator.handle(CoordinatorInput::Joined { node: child, relayed: true }).unwrap();
@@ -334,7 +334,7 @@ mod tests {
         );
         coordinator.handle(CoordinatorInput::Relay { from: parent, to: child }).unwrap();
         coordinator.handle(CoordinatorInput::Broke { node: child, peer: parent }).unwrap();
-        assert_eq!(outputs(&mut coordinator), [CoordinatorOutput::Carry { to: child }]);
+        assert_eq!(outputs(&mut coordinator), [CoordinatorOutput::ForwardRelayed { to: child }]);
     }
 
     #[test]
@@ -349,7 +349,10 @@ mod tests {
         // The other end may detect the break only through the relayed bytes.
         let mut coordinator = joined_by([1, 2]);
         coordinator.handle(CoordinatorInput::Relay { from: parent, to: child }).unwrap();
-        assert_eq!(outputs(&mut coordinator), [relayed, CoordinatorOutput::Carry { to: child }]);
+        assert_eq!(
+            outputs(&mut coordinator),
+            [relayed, CoordinatorOutput::ForwardRelayed { to: child }]
+        );
     }
 
     #[test]

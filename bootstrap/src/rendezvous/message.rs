@@ -226,11 +226,11 @@ pub enum Message {
         key: Key,
     },
     /// To a child: reply to [`Message::Put`].
-    Kept {
+    Stored {
         /// Number of the request.
         request: u64,
         /// Whether the value was stored; `false` if there is no room for it.
-        kept: bool,
+        stored: bool,
     },
     /// To the parent: request for the value of a key.
     Get {
@@ -317,7 +317,7 @@ impl Message {
             Message::MissingCounted(..) => "missing counted",
             Message::Missing(..) => "missing",
             Message::Put { .. } => "put",
-            Message::Kept { .. } => "kept",
+            Message::Stored { .. } => "kept",
             Message::Get { .. } => "get",
             Message::Got { .. } => "got",
             Message::Await(_) => "await",

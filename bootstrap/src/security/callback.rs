@@ -99,7 +99,7 @@ pub struct KeyPair {
 
 impl fmt::Debug for KeyPair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OwnKey({})", self.public)
+        write!(f, "KeyPair({})", self.public)
     }
 }
 
@@ -546,6 +546,6 @@ mod tests {
     #[test]
     fn a_private_key_is_not_printed() {
         let key = KeyPair::generate().unwrap();
-        assert_eq!(format!("{key:?}"), format!("OwnKey({})", key.public()));
+        assert_eq!(format!("{key:?}"), format!("KeyPair({})", key.public()));
     }
 }

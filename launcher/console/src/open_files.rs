@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Maximum number of files that the launcher opens whatever the number of hosts: standard streams, the
 /// async runtime, records, input files.
-const OWN: u64 = 32;
+const BASE_FILES: u64 = 32;
 /// Maximum number of open files per host. With `--rsh`, a host takes three pipes and a process; a name
 /// lookup and key files are open for a short time in addition.
 const PER_HOST: u64 = 8;
@@ -23,7 +23,7 @@ const PER_HOST: u64 = 8;
 const REQUIRED: u64 = 10;
 /// Minimum number of files that the launcher needs in addition to one per host. The launcher warns if the
 /// hard limit allows fewer files.
-const LEAST_OWN: u64 = 11;
+const MIN_BASE_FILES: u64 = 11;
 
 /// Soft limit that this process was started with; set once the limit has been raised.
 static ORIGINAL: OnceLock<u64> = OnceLock::new();
@@ -59,7 +59,7 @@ pub fn raise_for(hosts: usize) -> Option<String> {
     HOSTS.store(hosts, Ordering::Relaxed);
     raise(hosts);
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
-    (hard < LEAST_OWN + hosts as u64).then(|| too_low(hosts, hard))
+    (hard < MIN_BASE_FILES + hosts as u64).then(|| too_low(hosts, hard))
 }
 
 fn raise(hosts: usize) {
@@ -72,7 +72,7 @@ fn raise(hosts: usize) {
 }
 
 fn wanted(hosts: usize) -> u64 {
-    OWN + PER_HOST * hosts as u64
+    BASE_FILES + PER_HOST * hosts as u64
 }
 
 fn hosts_take(hosts: usize) -> String {
@@ -138,18 +138,19 @@ mod tests {
 
     #[test]
     fn a_want_of_files_is_found_among_the_causes() {
-        let said = |errno: Errno| format!("b: cannot connect: {}", io::Error::from(errno));
-        let advice = hint(&said(Errno::EMFILE)).unwrap();
+        let message = |errno: Errno| format!("b: cannot connect: {}", io::Error::from(errno));
+        let advice = hint(&message(Errno::EMFILE)).unwrap();
         assert!(advice.contains("`ulimit -n "), "{advice}");
-        assert!(hint(&said(Errno::ENFILE)).unwrap().contains("fs.file-max"));
-        assert!(hint(&said(Errno::ECONNREFUSED)).is_none());
+        assert!(hint(&message(Errno::ENFILE)).unwrap().contains("fs.file-max"));
+        assert!(hint(&message(Errno::ECONNREFUSED)).is_none());
     }
 
     #[test]
     fn a_limit_that_is_too_low_is_told_with_figures() {
-        let said = too_low(100, 60);
+        let message = too_low(100, 60);
         assert!(
-            said.starts_with("100 hosts take up to 832 open files here, and no more than 60 are")
+            message
+                .starts_with("100 hosts take up to 832 open files here, and no more than 60 are")
         );
     }
 }

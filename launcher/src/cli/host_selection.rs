@@ -162,7 +162,7 @@ fn read_hostfiles(files: &[PathBuf]) -> Result<Vec<Host>, HostSelectionError> {
 }
 
 /// Tells whether a typed name means a host: `a` means that host for any user, `me@a` only for `me`.
-fn is_meant(host: &Host, typed: &Host) -> bool {
+fn matches_typed(host: &Host, typed: &Host) -> bool {
     host.name == typed.name && (typed.user.is_none() || host.user == typed.user)
 }
 
@@ -174,13 +174,13 @@ fn choose(
 ) -> Result<Vec<Host>, HostSelectionError> {
     let mut hosts = HostSet::default();
     for typed in typed {
-        let mut meant = listed.iter().filter(|host| is_meant(host, &typed)).peekable();
-        if meant.peek().is_none() {
+        let mut matching = listed.iter().filter(|host| matches_typed(host, &typed)).peekable();
+        if matching.peek().is_none() {
             let (host, source_of) = (typed.to_string(), source.to_owned());
             let known = text::list(listed);
             return Err(HostSelectionError::NotInFile { host, source_of, known });
         }
-        for host in meant {
+        for host in matching {
             hosts.add(match typed.slots_by {
                 SlotsBy::Given => Host { user: host.user.clone(), ..typed.clone() },
                 _ => host.clone(),
@@ -195,11 +195,12 @@ fn choose(
 fn exclude(hosts: Vec<Host>, excluded: &[String]) -> Result<Vec<Host>, HostSelectionError> {
     let known = text::list(&hosts);
     let excluded = hosts::parse(excluded)?;
-    let unknown = excluded.iter().find(|typed| !hosts.iter().any(|host| is_meant(host, typed)));
+    let unknown =
+        excluded.iter().find(|typed| !hosts.iter().any(|host| matches_typed(host, typed)));
     if let Some(host) = unknown.map(Host::to_string) {
         return Err(HostSelectionError::NotExcluded { host, known });
     }
-    let is_kept = |host: &Host| !excluded.iter().any(|typed| is_meant(host, typed));
+    let is_kept = |host: &Host| !excluded.iter().any(|typed| matches_typed(host, typed));
     let left: Vec<Host> = hosts.into_iter().filter(is_kept).collect();
     if left.is_empty() { Err(HostSelectionError::NoneLeft { known }) } else { Ok(left) }
 }

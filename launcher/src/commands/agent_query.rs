@@ -11,7 +11,7 @@ use crate::connect::agent::store::AgentStore;
 use crate::connect::callback::Callbacks;
 use crate::connect::channel::Incoming;
 use crate::connect::connector::{Connector, HostConnection, RemoteCommand};
-use crate::hosts::addresses::Choice;
+use crate::hosts::addresses::AddressConstraints;
 use crate::hosts::{self, Host};
 use rlaunch_bootstrap::protocol::control::{FrameReader, HelloScanner};
 use rlaunch_console::exit::Exit;
@@ -72,7 +72,7 @@ pub(super) async fn query_hosts(
 }
 
 fn deployment(agent: Option<PathBuf>, directory: Option<String>) -> Result<Deployment, Failed> {
-    let callbacks = Callbacks::new(Choice::default(), DEFAULT_PORTS);
+    let callbacks = Callbacks::new(AddressConstraints::default(), DEFAULT_PORTS);
     Deployment::new(AgentStore::new(agent), directory, callbacks)
         .map_err(|error| Failed::from_error(Exit::AGENT, &error).hint(error.hint()))
 }
@@ -112,7 +112,7 @@ impl Query {
     async fn run_agent(&self, host: &Host, connection: HostConnection) -> Result<Vec<u8>, String> {
         let text = |error: &dyn std::error::Error| messages::error_chain(error);
         self.progress.set_stage(&host.to_string(), connection.stage());
-        let placed = self.deployment.place(&connection).await;
+        let placed = self.deployment.ensure_installed(&connection).await;
         let agent = placed.map_err(|error| text(&connection.explain(error)))?;
         let command = RemoteCommand::Exec(&agent, &self.words);
         let mut channel = connection.exec(&command).await.map_err(|error| text(&error))?;

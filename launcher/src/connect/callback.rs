@@ -10,7 +10,7 @@ mod tests;
 mod transfer_slots;
 
 use crate::connect::agent::store::AgentFile;
-use crate::hosts::addresses::Choice;
+use crate::hosts::addresses::AddressConstraints;
 use listener::CallbackListener;
 pub(crate) use listener::{AgentCallback, PendingCallback};
 use nix::ifaddrs::getifaddrs;
@@ -24,7 +24,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::net::{TcpListener, TcpSocket};
 
 /// Maximum number of the listener's addresses in a command line.
-const MAX_NAMED: usize = 4;
+const MAX_LISTED: usize = 4;
 /// Maximum number of addresses on which the launcher listens.
 const MAX_ADDRESSES: usize = 32;
 /// Backlog of listen(2): maximum number of connections that wait to be accepted.
@@ -32,17 +32,17 @@ const BACKLOG: u32 = 1024;
 
 /// Callback listener of a job, opened on first use.
 pub(crate) struct Callbacks {
-    choice: Choice,
+    constraints: AddressConstraints,
     ports: PortRange,
     /// Listener, once it was opened; the inner value is `None` if no address can be listened on.
     listener: OnceLock<Option<CallbackListener>>,
 }
 
 impl Callbacks {
-    /// Prepares a listener on addresses that `choice` allows and on ports in the range `ports`. It is not
-    /// opened yet.
-    pub(crate) fn new(choice: Choice, ports: PortRange) -> Callbacks {
-        Callbacks { choice, ports, listener: OnceLock::new() }
+    /// Prepares a listener on addresses that `constraints` allow and on ports in the range `ports`. It is
+    /// not opened yet.
+    pub(crate) fn new(constraints: AddressConstraints, ports: PortRange) -> Callbacks {
+        Callbacks { constraints, ports, listener: OnceLock::new() }
     }
 
     pub(crate) fn ports(&self) -> PortRange {
@@ -55,9 +55,9 @@ impl Callbacks {
     /// # Panics
     ///
     /// Panics outside a Tokio runtime.
-    pub(crate) fn words(&self, node: NodeId, local: Option<IpAddr>) -> Option<String> {
+    pub(crate) fn callback_args(&self, node: NodeId, local: Option<IpAddr>) -> Option<String> {
         let listener = self.listener()?;
-        let addresses = named(listener.addresses(), local).join(",");
+        let addresses = format_addresses(listener.addresses(), local).join(",");
         (!addresses.is_empty()).then(|| format!("--callback {addresses} {} {node}", listener.key()))
     }
 
@@ -67,7 +67,7 @@ impl Callbacks {
     pub(crate) fn serve(&self, file: &Arc<AgentFile>, local: Option<IpAddr>) -> Vec<String> {
         let Some(listener) = self.listener() else { return Vec::new() };
         listener.serve(file);
-        named(listener.addresses(), local)
+        format_addresses(listener.addresses(), local)
     }
 
     /// Permits the agent of `node`, which announced the public key `key`, to connect. `None` if no listener
@@ -82,7 +82,8 @@ impl Callbacks {
 
     fn open(&self) -> Option<CallbackListener> {
         let own = KeyPair::generate().inspect_err(|error| tracing::warn!("{error}")).ok()?;
-        let allowed = own_addresses().into_iter().filter(|address| self.choice.allows(address));
+        let allowed =
+            own_addresses().into_iter().filter(|address| self.constraints.allows(address));
         let mut listeners: Vec<TcpListener> = Vec::new();
         for address in allowed.map(|allowed| allowed.address).take(MAX_ADDRESSES) {
             match listen(address, self.ports) {
@@ -96,14 +97,14 @@ impl Callbacks {
 
 /// Formats the listener's addresses for a command line. The address `local`, from which the host was
 /// reached, comes first.
-fn named(listening: &[SocketAddr], local: Option<IpAddr>) -> Vec<String> {
+fn format_addresses(listening: &[SocketAddr], local: Option<IpAddr>) -> Vec<String> {
     let local = local.map(|local| local.to_canonical());
     let is_local = |address: &&SocketAddr| Some(address.ip()) == local;
     let first = listening.iter().filter(is_local);
     // On another host, a loopback address leads to that host itself.
     let elsewhere = |address: &&SocketAddr| !address.ip().is_loopback();
     let others = listening.iter().filter(|address| !is_local(address)).filter(elsewhere);
-    first.chain(others).take(MAX_NAMED).copied().map(address_word).collect()
+    first.chain(others).take(MAX_LISTED).copied().map(address_word).collect()
 }
 
 /// Listens on a free port of the range. The first port to try is random, so that jobs which start at the

@@ -53,11 +53,11 @@ pub(crate) enum AgentReader {
 pub(crate) struct CallbackReader {
     /// Receiving half of the TCP connection; `None` once the connection has ended.
     tcp: Option<OwnedReadHalf>,
-    conversation: SharedStream,
+    secure_stream: SharedStream,
     /// Received bytes that are not decrypted yet.
     received: BytesMut,
     /// Decrypted bytes that were not returned yet.
-    heard: Vec<u8>,
+    decrypted: Vec<u8>,
     command: AgentReader,
     command_ended: bool,
 }
@@ -69,7 +69,7 @@ pub(crate) struct LocalAgent {
     stderr: Option<ChildStderr>,
     /// Receives the exit status of an `--rsh` command; `None` for an agent, because its exit status is not
     /// needed.
-    ending: Option<CommandStatus>,
+    exit_status: Option<CommandStatus>,
 }
 
 /// Sending half of an [`AgentChannel`].
@@ -82,7 +82,7 @@ pub(crate) enum AgentWriter {
 /// Writer of a callback connection.
 pub(crate) struct CallbackWriter {
     tcp: OwnedWriteHalf,
-    conversation: SharedStream,
+    secure_stream: SharedStream,
     /// Stdin of the command that started the agent. It stays open although nothing is read from it, because
     /// closing it would end the agent.
     command: AgentWriter,
@@ -103,11 +103,14 @@ impl CommandStatus {
 }
 
 impl AgentChannel {
-    /// Wraps an SSH channel on which the server has accepted a command. `ending` receives the command's
-    /// exit status.
-    pub(crate) fn over_ssh(channel: Channel<Msg>, ending: CommandStatus) -> AgentChannel {
+    /// Wraps an SSH channel on which the server has accepted a command. `exit_status` receives the
+    /// command's exit status.
+    pub(crate) fn over_ssh(channel: Channel<Msg>, exit_status: CommandStatus) -> AgentChannel {
         let (reader, writer) = channel.split();
-        AgentChannel { reader: AgentReader::Ssh(reader, ending), writer: AgentWriter::Ssh(writer) }
+        AgentChannel {
+            reader: AgentReader::Ssh(reader, exit_status),
+            writer: AgentWriter::Ssh(writer),
+        }
     }
 
     /// Starts the agent at `path` on this machine. If `bare` is true, the agent inherits only environment
@@ -123,13 +126,16 @@ impl AgentChannel {
         AgentChannel::start(command, None)
     }
 
-    /// Starts an `--rsh` command; `ending` receives its exit status. Dropping the reader sends SIGTERM to
-    /// the command's process group.
-    pub(crate) fn over_child(command: Command, ending: CommandStatus) -> io::Result<AgentChannel> {
-        AgentChannel::start(command, Some(ending))
+    /// Starts an `--rsh` command; `exit_status` receives its exit status. Dropping the reader sends SIGTERM
+    /// to the command's process group.
+    pub(crate) fn over_child(
+        command: Command,
+        exit_status: CommandStatus,
+    ) -> io::Result<AgentChannel> {
+        AgentChannel::start(command, Some(exit_status))
     }
 
-    fn start(mut command: Command, ending: Option<CommandStatus>) -> io::Result<AgentChannel> {
+    fn start(mut command: Command, exit_status: Option<CommandStatus>) -> io::Result<AgentChannel> {
         open_files::restore(command.as_std_mut());
         let mut child = command
             .stdin(Stdio::piped())
@@ -143,7 +149,7 @@ impl AgentChannel {
         let stdout = Some(child.stdout.take().ok_or_else(missing)?);
         let stderr = child.stderr.take();
         Ok(AgentChannel {
-            reader: AgentReader::Local(Box::new(LocalAgent { child, stdout, stderr, ending })),
+            reader: AgentReader::Local(Box::new(LocalAgent { child, stdout, stderr, exit_status })),
             writer: AgentWriter::Local(Some(stdin)),
         })
     }
@@ -151,17 +157,17 @@ impl AgentChannel {
     /// Switches to the TCP connection that the agent opened. The stream to the command that started the
     /// agent stays open.
     pub(crate) fn over_callback(self, called: AgentCallback) -> AgentChannel {
-        let AgentCallback { tcp, conversation, heard } = called;
+        let AgentCallback { tcp, secure_stream, decrypted } = called;
         let (reading, writing) = tcp.into_split();
         let reader = CallbackReader {
             tcp: Some(reading),
-            conversation: conversation.clone(),
+            secure_stream: secure_stream.clone(),
             received: BytesMut::new(),
-            heard,
+            decrypted,
             command: self.reader,
             command_ended: false,
         };
-        let writer = CallbackWriter { tcp: writing, conversation, command: self.writer };
+        let writer = CallbackWriter { tcp: writing, secure_stream, command: self.writer };
         AgentChannel {
             reader: AgentReader::Callback(Box::new(reader)),
             writer: AgentWriter::Callback(Box::new(writer)),
@@ -177,7 +183,7 @@ impl AgentReader {
     /// Returns the next bytes; `None` at the end of the channel. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Option<Incoming> {
         match self {
-            AgentReader::Ssh(channel, ending) => next_of_ssh(channel, ending).await,
+            AgentReader::Ssh(channel, exit_status) => next_from_ssh(channel, exit_status).await,
             AgentReader::Local(agent) => agent.next().await,
             // Boxed, because a callback reader contains another reader, which makes the future recursive.
             AgentReader::Callback(call) => Box::pin(call.next()).await,
@@ -189,7 +195,7 @@ impl AgentReader {
     pub(crate) async fn reap(self) {
         match self {
             AgentReader::Ssh(..) => {}
-            AgentReader::Local(mut agent) => match agent.ending {
+            AgentReader::Local(mut agent) => match agent.exit_status {
                 None => drop(agent.child.wait().await),
                 // If the command does not exit in time, it receives SIGTERM when `agent` is dropped.
                 Some(_) => drop(tokio::time::timeout(EXIT_TIMEOUT, agent.child.wait()).await),
@@ -204,20 +210,20 @@ impl CallbackReader {
     /// have ended. Cancel-safe.
     async fn next(&mut self) -> Option<Incoming> {
         loop {
-            if !self.heard.is_empty() {
-                return Some(Incoming::Data(std::mem::take(&mut self.heard).into()));
+            if !self.decrypted.is_empty() {
+                return Some(Incoming::Data(std::mem::take(&mut self.decrypted).into()));
             }
             tokio::select! {
                 read = read_packets(self.tcp.as_mut(), &mut self.received), if self.tcp.is_some() => {
                     let received = self.received.split();
-                    let opened = self.conversation.open(&received, &mut self.heard);
+                    let opened = self.secure_stream.open(&received, &mut self.decrypted);
                     if read == 0 || opened.is_err() {
                         self.hang_up();
                     }
                 }
-                said = self.command.next(), if !self.command_ended => match said {
-                    Some(Incoming::Diagnostics(words)) => {
-                        return Some(Incoming::Diagnostics(words));
+                from_command = self.command.next(), if !self.command_ended => match from_command {
+                    Some(Incoming::Diagnostics(stderr)) => {
+                        return Some(Incoming::Diagnostics(stderr));
                     }
                     // The agent sends everything by TCP, so stdout has only messages of the shell.
                     Some(Incoming::Data(_)) => {}
@@ -247,13 +253,16 @@ async fn read_packets(tcp: Option<&mut OwnedReadHalf>, buffer: &mut BytesMut) ->
     }
 }
 
-async fn next_of_ssh(channel: &mut ChannelReadHalf, ending: &CommandStatus) -> Option<Incoming> {
+async fn next_from_ssh(
+    channel: &mut ChannelReadHalf,
+    command_status: &CommandStatus,
+) -> Option<Incoming> {
     loop {
         match channel.wait().await? {
             ChannelMsg::Data { data } => return Some(Incoming::Data(data)),
             ChannelMsg::ExtendedData { data, .. } => return Some(Incoming::Diagnostics(data)),
             ChannelMsg::ExitStatus { exit_status } => {
-                ending.set(ExitStatus::Code(exit_status.cast_signed()));
+                command_status.set(ExitStatus::Code(exit_status.cast_signed()));
             }
             ChannelMsg::Close => return None,
             _ => {}
@@ -265,7 +274,7 @@ impl LocalAgent {
     async fn next(&mut self) -> Option<Incoming> {
         while let Some(stdout) = &mut self.stdout {
             let mut data = BytesMut::with_capacity(64 << 10);
-            let mut words = BytesMut::with_capacity(4 << 10);
+            let mut stderr = BytesMut::with_capacity(4 << 10);
             tokio::select! {
                 read = stdout.read_buf(&mut data) => {
                     if read.unwrap_or(0) > 0 {
@@ -273,27 +282,27 @@ impl LocalAgent {
                     }
                     self.stdout = None;
                 }
-                read = read_some(&mut self.stderr, &mut words) => {
+                read = read_some(&mut self.stderr, &mut stderr) => {
                     if read > 0 {
-                        return Some(Incoming::Diagnostics(words.freeze()));
+                        return Some(Incoming::Diagnostics(stderr.freeze()));
                     }
                     self.stderr = None;
                 }
             }
         }
-        let ending = self.ending.clone()?;
+        let command_status = self.exit_status.clone()?;
         // Diagnostics may arrive a moment after the end of stdout.
         while self.stderr.is_some() {
-            let mut words = BytesMut::with_capacity(4 << 10);
-            let read = read_some(&mut self.stderr, &mut words);
+            let mut stderr = BytesMut::with_capacity(4 << 10);
+            let read = read_some(&mut self.stderr, &mut stderr);
             if tokio::time::timeout(EXIT_TIMEOUT, read).await.unwrap_or(0) > 0 {
-                return Some(Incoming::Diagnostics(words.freeze()));
+                return Some(Incoming::Diagnostics(stderr.freeze()));
             }
             self.stderr = None;
         }
         if let Ok(Ok(status)) = tokio::time::timeout(EXIT_TIMEOUT, self.child.wait()).await {
             let by_signal = status.signal().map(ExitStatus::Signal);
-            ending.set(by_signal.unwrap_or(ExitStatus::Code(status.code().unwrap_or(-1))));
+            command_status.set(by_signal.unwrap_or(ExitStatus::Code(status.code().unwrap_or(-1))));
         }
         None
     }
@@ -302,7 +311,7 @@ impl LocalAgent {
 impl Drop for LocalAgent {
     fn drop(&mut self) {
         // `id` returns `None` once the process was reaped, so the number cannot belong to another process.
-        let group = self.child.id().filter(|_| self.ending.is_some());
+        let group = self.child.id().filter(|_| self.exit_status.is_some());
         if let Some(group) = group.and_then(|id| i32::try_from(id).ok()) {
             let _ = killpg(Pid::from_raw(group), Signal::SIGTERM);
         }
@@ -324,7 +333,7 @@ impl AgentWriter {
             AgentWriter::Local(Some(stdin)) => stdin.write_all(&bytes).await,
             AgentWriter::Local(None) => Err(io::ErrorKind::BrokenPipe.into()),
             AgentWriter::Callback(call) => {
-                let sealed = call.conversation.seal(&bytes).map_err(io::Error::other)?;
+                let sealed = call.secure_stream.seal(&bytes).map_err(io::Error::other)?;
                 call.tcp.write_all(&sealed).await
             }
         }

@@ -43,13 +43,13 @@ pub(crate) struct LostAgent<'a> {
     /// Time between SIGTERM and SIGKILL for the ranks.
     pub(crate) grace: Duration,
     /// Whether the agent was lost because nothing was received from it, although its channel stayed open.
-    pub(crate) is_silent: bool,
+    pub(crate) nothing_received: bool,
 }
 
 impl LostAgent<'_> {
     /// Ends the processes of the job on the host. The processes have the grace between SIGTERM and SIGKILL.
-    /// If `at_once` resolves first, a second cleanup kills the remaining processes without grace.
-    pub(crate) async fn clean_up(&self, at_once: impl Future<Output = ()>) -> CleanupOutcome {
+    /// If `kill_now` resolves first, a second cleanup kills the remaining processes without grace.
+    pub(crate) async fn clean_up(&self, kill_now: impl Future<Output = ()>) -> CleanupOutcome {
         if self.route.is_some_and(|route| !route.is_open()) {
             return CleanupOutcome::Unreachable;
         }
@@ -62,7 +62,7 @@ impl LostAgent<'_> {
         let graceful = deadline::within(REAP_TIMEOUT + grace, self.run(&command, &mut output));
         let must_kill = tokio::select! {
             _ = graceful => false,
-            () = at_once => true,
+            () = kill_now => true,
         };
         if must_kill {
             output.clear();
@@ -75,13 +75,14 @@ impl LostAgent<'_> {
     /// Runs the cleanup command `reap` and appends its stdout to `output`. Returns `None` if the command
     /// could not be run, or printed nothing in time.
     async fn run(&self, reap: &str, output: &mut String) -> Option<()> {
-        let first_word = if self.is_silent { FIRST_OUTPUT_TIMEOUT } else { REAP_TIMEOUT };
-        let mut channel = deadline::within(first_word, self.open(reap)).await??;
+        let first_output_timeout =
+            if self.nothing_received { FIRST_OUTPUT_TIMEOUT } else { REAP_TIMEOUT };
+        let mut channel = deadline::within(first_output_timeout, self.open(reap)).await??;
         // For containers, the cleanup prints nothing until the container is gone, so its first output has
         // no time limit.
         let prints_at_once = self.route.is_none_or(|route| !route.starts_containers());
         let mut next = match prints_at_once {
-            true => deadline::within(first_word, next_output(&mut channel)).await?,
+            true => deadline::within(first_output_timeout, next_output(&mut channel)).await?,
             false => next_output(&mut channel).await,
         };
         while let Some(more) = next {

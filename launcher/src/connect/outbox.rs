@@ -22,24 +22,24 @@ pub(crate) type Queued = (Bytes, Option<Reserved>);
 /// error, since the loss of the agent is reported separately.
 #[derive(Clone)]
 pub(crate) struct Outbox {
-    first: mpsc::UnboundedSender<Queued>,
-    last: mpsc::UnboundedSender<Bytes>,
+    high_priority: mpsc::UnboundedSender<Queued>,
+    low_priority: mpsc::UnboundedSender<Bytes>,
     credit: Credit,
     unread: Arc<UnreadCommands>,
-    at_once: watch::Sender<bool>,
+    kill_now: watch::Sender<bool>,
 }
 
 /// Receiving end of an [`Outbox`], held by the task that writes to the agent.
 pub(crate) struct OutboxReceiver {
     /// Frames of high priority, in the order in which they are written.
-    pub(crate) first: mpsc::UnboundedReceiver<Queued>,
-    /// Frames of low priority, written only while `first` is empty.
-    pub(crate) last: mpsc::UnboundedReceiver<Bytes>,
+    pub(crate) high_priority: mpsc::UnboundedReceiver<Queued>,
+    /// Frames of low priority, written only while `high_priority` is empty.
+    pub(crate) low_priority: mpsc::UnboundedReceiver<Bytes>,
     pub(crate) credit: Credit,
     pub(crate) unread: Arc<UnreadCommands>,
     /// Becomes true when the ranks are to be killed without grace. A lost agent cannot receive this order
     /// as a frame, so the cleanup on its host reads the order here.
-    pub(crate) at_once: watch::Receiver<bool>,
+    pub(crate) kill_now: watch::Receiver<bool>,
 }
 
 /// Free space for small commands that an agent has not read.
@@ -67,20 +67,20 @@ impl Credit {
 
 impl Outbox {
     pub(crate) fn new() -> (Outbox, OutboxReceiver) {
-        let (first, first_orders) = mpsc::unbounded_channel();
-        let (last, last_orders) = mpsc::unbounded_channel();
+        let (high_priority, high_receiver) = mpsc::unbounded_channel();
+        let (low_priority, low_receiver) = mpsc::unbounded_channel();
         let credit = Credit::default();
-        let (at_once, told) = watch::channel(false);
+        let (kill_now, kill_now_receiver) = watch::channel(false);
         let room = Arc::new(Semaphore::new(UNREAD));
         let unread = Arc::new(UnreadCommands { room, is_full: Notify::new() });
-        let orders = OutboxReceiver {
-            first: first_orders,
-            last: last_orders,
+        let receiver = OutboxReceiver {
+            high_priority: high_receiver,
+            low_priority: low_receiver,
             credit: credit.clone(),
             unread: unread.clone(),
-            at_once: told,
+            kill_now: kill_now_receiver,
         };
-        (Outbox { first, last, credit, unread, at_once }, orders)
+        (Outbox { high_priority, low_priority, credit, unread, kill_now }, receiver)
     }
 
     /// Adds the initial credit. The agent knows its amount from the description of the job, so no frame is
@@ -93,14 +93,14 @@ impl Outbox {
     /// queued, so that the agent's output cannot arrive before its credit is counted.
     pub(crate) fn grant(&self, bytes: u32) {
         self.credit.grant(bytes);
-        self.tell(&ToAgent::Credit(bytes));
+        self.queue_command(&ToAgent::Credit(bytes));
     }
 
     /// Queues a small command. If more than [`UNREAD`] bytes would then be unread, the command is dropped
     /// and the agent counts as lost.
-    pub(crate) fn tell(&self, message: &ToAgent) {
+    pub(crate) fn queue_command(&self, message: &ToAgent) {
         if let ToAgent::End { now: true } = message {
-            self.at_once.send_replace(true);
+            self.kill_now.send_replace(true);
         }
         let frame = match control::encode(message) {
             Ok(frame) => frame,
@@ -114,11 +114,11 @@ impl Outbox {
         }
     }
 
-    /// Queues a message from another agent. `said` is the space that the message occupies in the buffer for
-    /// that agent's messages; it is released once the message is written.
-    pub(crate) fn pass_on(&self, message: &ToAgent, said: Option<Reserved>) {
+    /// Queues a message from another agent. `reserved` is the space that the message occupies in the buffer
+    /// for that agent's messages; it is released once the message is written.
+    pub(crate) fn forward(&self, message: &ToAgent, reserved: Option<Reserved>) {
         match control::encode(message) {
-            Ok(frame) => self.queue(frame.into(), said),
+            Ok(frame) => self.queue(frame.into(), reserved),
             Err(error) => tracing::error!("{error}"),
         }
     }
@@ -128,7 +128,7 @@ impl Outbox {
     /// # Errors
     ///
     /// Returns an error if the encoded message is longer than a frame may be.
-    pub(crate) fn try_tell(&self, message: &ToAgent) -> Result<(), FrameError> {
+    pub(crate) fn try_queue_message(&self, message: &ToAgent) -> Result<(), FrameError> {
         self.send_frame(control::encode(message)?.into());
         Ok(())
     }
@@ -139,11 +139,11 @@ impl Outbox {
     }
 
     fn queue(&self, frame: Bytes, room: Option<Reserved>) {
-        let _ = self.first.send((frame, room));
+        let _ = self.high_priority.send((frame, room));
     }
 
     /// Queues a frame that is written only while no frame of high priority waits.
-    pub(crate) fn send_last(&self, frame: Bytes) {
-        let _ = self.last.send(frame);
+    pub(crate) fn send_low_priority(&self, frame: Bytes) {
+        let _ = self.low_priority.send(frame);
     }
 }

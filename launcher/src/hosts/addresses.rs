@@ -52,7 +52,7 @@ impl Network {
 
 /// Constraints by the user on the addresses of the out-of-band network. An empty list allows all addresses.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Choice {
+pub(crate) struct AddressConstraints {
     pub(crate) interfaces: Vec<String>,
     pub(crate) networks: Vec<Network>,
     /// Fabric addresses, which are tried before all others.
@@ -61,10 +61,10 @@ pub(crate) struct Choice {
     pub(crate) preferences: Vec<Preference>,
 }
 
-impl Choice {
+impl AddressConstraints {
     /// Tells whether an address meets all of `preferences`.
     fn prefers(&self, address: &InterfaceAddress) -> bool {
-        self.preferences.iter().all(|preference| preference.suits(address))
+        self.preferences.iter().all(|preference| preference.permits(address))
     }
 
     /// Tells whether an address is on an allowed interface and in an allowed network.
@@ -93,21 +93,22 @@ impl Choice {
 ///
 /// # Errors
 ///
-/// Returns an error if there are several nodes and one of them has no address that `choice` allows.
+/// Returns an error if there are several nodes and one of them has no address that `constraints` allow.
 pub(crate) fn candidates(
     nodes: &[(&str, &NodeFacts)],
-    choice: &Choice,
+    constraints: &AddressConstraints,
 ) -> Result<Vec<Vec<InterfaceAddress>>, Failed> {
     let mut found = Vec::with_capacity(nodes.len());
-    let has_preferred =
-        |facts: &NodeFacts| facts.addresses.iter().any(|a| choice.allows(a) && choice.prefers(a));
+    let has_preferred = |facts: &NodeFacts| {
+        facts.addresses.iter().any(|a| constraints.allows(a) && constraints.prefers(a))
+    };
     let all_have = nodes.iter().all(|(_, facts)| has_preferred(facts));
     for (host, facts) in nodes {
         let mut addresses: Vec<InterfaceAddress> =
-            facts.addresses.iter().filter(|a| choice.allows(a)).cloned().collect();
+            facts.addresses.iter().filter(|a| constraints.allows(a)).cloned().collect();
         // If a node has no preferred address, it is reached by another address, so the other nodes keep
         // theirs too.
-        addresses.retain(|address| !all_have || choice.prefers(address));
+        addresses.retain(|address| !all_have || constraints.prefers(address));
         let own = |address: &InterfaceAddress| !is_shared(address.address, facts, nodes);
         // An address that other nodes have too, such as the address of a container engine's bridge, does
         // not lead to this node.
@@ -116,13 +117,13 @@ pub(crate) fn candidates(
         }
         addresses.sort_by_key(|address| {
             let elsewhere = nodes.iter().filter(|(_, other)| reaches(address, other)).count();
-            let is_preferred = choice.preferred.contains(&address.address);
+            let is_preferred = constraints.preferred.contains(&address.address);
             let is_ssh = Some(address.address) == facts.ssh_address;
-            (!is_preferred, !choice.prefers(address), std::cmp::Reverse(elsewhere), !is_ssh)
+            (!is_preferred, !constraints.prefers(address), std::cmp::Reverse(elsewhere), !is_ssh)
         });
         addresses.truncate(MAX_ADDRESSES);
         if addresses.is_empty() && nodes.len() > 1 {
-            return Err(no_address(host, facts, choice));
+            return Err(no_address(host, facts, constraints));
         }
         found.push(addresses);
     }
@@ -131,17 +132,20 @@ pub(crate) fn candidates(
 
 /// Returns a warning for each preference that some nodes cannot meet. A job with a single node gets no
 /// warnings.
-pub(crate) fn lacking(nodes: &[(&str, &NodeFacts)], choice: &Choice) -> Vec<String> {
-    let preferences = choice.preferences.iter().filter(|_| nodes.len() > 1);
+pub(crate) fn unmet_preferences(
+    nodes: &[(&str, &NodeFacts)],
+    constraints: &AddressConstraints,
+) -> Vec<String> {
+    let preferences = constraints.preferences.iter().filter(|_| nodes.len() > 1);
     let lacks = |preference: &Preference, facts: &NodeFacts| {
-        !facts.addresses.iter().any(|a| choice.allows(a) && preference.suits(a))
+        !facts.addresses.iter().any(|a| constraints.allows(a) && preference.permits(a))
     };
-    let sentence = |preference: &Preference| {
+    let warning = |preference: &Preference| {
         let hosts = nodes.iter().filter(|(_, facts)| lacks(preference, facts));
         let hosts: Vec<&str> = hosts.map(|(host, _)| *host).collect();
-        (!hosts.is_empty()).then(|| preference.lacking(&text::list(&hosts), hosts.len()))
+        (!hosts.is_empty()).then(|| preference.unmet_warning(&text::list(&hosts), hosts.len()))
     };
-    preferences.filter_map(sentence).collect()
+    preferences.filter_map(warning).collect()
 }
 
 fn is_shared(address: IpAddr, facts: &NodeFacts, nodes: &[(&str, &NodeFacts)]) -> bool {
@@ -153,13 +157,13 @@ fn reaches(address: &InterfaceAddress, node: &NodeFacts) -> bool {
     node.addresses.iter().any(|other| address.same_network(other.address))
 }
 
-fn no_address(host: &str, facts: &NodeFacts, choice: &Choice) -> Failed {
+fn no_address(host: &str, facts: &NodeFacts, constraints: &AddressConstraints) -> Failed {
     let has: Vec<String> = facts
         .addresses
         .iter()
         .map(|a| format!("{} {}/{}", a.interface, a.address, a.prefix))
         .collect();
-    let options = choice.describe();
+    let options = constraints.describe();
     if options.is_empty() {
         let message = format!("{host} has no address that the other nodes could reach");
         let hint = format!("`ip address` on {host} shows only loopback");
@@ -220,23 +224,26 @@ mod tests {
         }
     }
 
-    fn of(nodes: &[NodeFacts], choice: &Choice) -> Result<Vec<Vec<String>>, Failed> {
+    fn candidates_as_text(
+        nodes: &[NodeFacts],
+        constraints: &AddressConstraints,
+    ) -> Result<Vec<Vec<String>>, Failed> {
         let named: Vec<(&str, &NodeFacts)> = ["a", "b", "c"].into_iter().zip(nodes).collect();
-        let found = candidates(&named, choice)?;
+        let found = candidates(&named, constraints)?;
         let text =
             |list: &Vec<InterfaceAddress>| list.iter().map(|a| a.address.to_string()).collect();
         Ok(found.iter().map(text).collect())
     }
 
-    fn choice(interfaces: &[&str], networks: &[&str]) -> Choice {
+    fn constraints(interfaces: &[&str], networks: &[&str]) -> AddressConstraints {
         let interfaces = interfaces.iter().map(ToString::to_string).collect();
         let networks = networks.iter().map(|n| n.parse().unwrap()).collect();
-        Choice { interfaces, networks, ..Choice::default() }
+        AddressConstraints { interfaces, networks, ..AddressConstraints::default() }
     }
 
-    fn preferring(preferences: &[&str]) -> Choice {
+    fn preferring(preferences: &[&str]) -> AddressConstraints {
         let preferences = preferences.iter().map(|text| text.parse().unwrap()).collect();
-        Choice { preferences, ..Choice::default() }
+        AddressConstraints { preferences, ..AddressConstraints::default() }
     }
 
     #[test]
@@ -245,7 +252,7 @@ mod tests {
         let a = facts("192.0.2.1", &[docker, ("eth0", "192.0.2.1/24"), ("eth1", "10.1.0.1/16")]);
         let b =
             facts("198.51.100.2", &[docker, ("eth0", "198.51.100.2/24"), ("eth1", "10.1.0.2/16")]);
-        let found = of(&[a, b], &Choice::default()).unwrap();
+        let found = candidates_as_text(&[a, b], &AddressConstraints::default()).unwrap();
         assert_eq!(found, [["10.1.0.1", "192.0.2.1"], ["10.1.0.2", "198.51.100.2"]]);
     }
 
@@ -253,11 +260,11 @@ mod tests {
     fn addresses_of_the_fabric_come_before_others() {
         let a = facts("10.1.0.1", &[("eth0", "10.1.0.1/16"), ("ib0", "10.2.0.1/24")]);
         let b = facts("10.1.0.2", &[("eth0", "10.1.0.2/16"), ("ib0", "10.2.0.2/24")]);
-        let mut choice = Choice::default();
-        let found = of(&[a.clone(), b.clone()], &choice).unwrap();
+        let mut constraints = AddressConstraints::default();
+        let found = candidates_as_text(&[a.clone(), b.clone()], &constraints).unwrap();
         assert_eq!(found, [["10.1.0.1", "10.2.0.1"], ["10.1.0.2", "10.2.0.2"]]);
-        choice.preferred = vec!["10.2.0.1".parse().unwrap()];
-        let found = of(&[a, b], &choice).unwrap();
+        constraints.preferred = vec!["10.2.0.1".parse().unwrap()];
+        let found = candidates_as_text(&[a, b], &constraints).unwrap();
         assert_eq!(found, [["10.2.0.1", "10.1.0.1"], ["10.1.0.2", "10.2.0.2"]]);
     }
 
@@ -266,10 +273,10 @@ mod tests {
         let a = facts("", &[("eth0", "10.1.0.1/16"), ("eth1", "10.2.0.1/16")]);
         let b = facts("", &[("eth0", "10.1.0.2/16")]);
         let nodes = [a, b];
-        let found = of(&nodes, &choice(&["eth0"], &[])).unwrap();
+        let found = candidates_as_text(&nodes, &constraints(&["eth0"], &[])).unwrap();
         assert_eq!(found, [["10.1.0.1"], ["10.1.0.2"]]);
-        assert_eq!(found, of(&nodes, &choice(&[], &["10.1.0.0/16"])).unwrap());
-        let failed = of(&nodes, &choice(&["eth1"], &[])).unwrap_err();
+        assert_eq!(found, candidates_as_text(&nodes, &constraints(&[], &["10.1.0.0/16"])).unwrap());
+        let failed = candidates_as_text(&nodes, &constraints(&["eth1"], &[])).unwrap_err();
         assert_eq!(failed.message, "b has no address for --oob-if eth1: it has eth0 10.1.0.2/16");
         assert_eq!(failed.exit, Exit::RENDEZVOUS);
     }
@@ -279,32 +286,33 @@ mod tests {
         let a = facts("10.1.0.1", &[("eth0", "10.1.0.1/16"), ("bond0", "10.2.0.1/16")]);
         let b = facts("10.1.0.2", &[("eth0", "10.1.0.2/16"), ("bond0", "10.2.0.2/16")]);
         let c = facts("10.1.0.3", &[("eth0", "10.1.0.3/16")]);
-        let of_two = [a.clone(), b.clone()];
+        let two_nodes = [a.clone(), b.clone()];
         for text in ["oob_tcp_if_include bond0", "oob_tcp_if_include 10.2.0.0/16, eth7"] {
-            let found = of(&of_two, &preferring(&[text])).unwrap();
+            let found = candidates_as_text(&two_nodes, &preferring(&[text])).unwrap();
             assert_eq!(found, [["10.2.0.1"], ["10.2.0.2"]], "{text}");
         }
         let not = preferring(&["btl_tcp_if_exclude lo,eth0"]);
-        assert_eq!(of(&of_two, &not).unwrap(), [["10.2.0.1"], ["10.2.0.2"]]);
+        assert_eq!(candidates_as_text(&two_nodes, &not).unwrap(), [["10.2.0.1"], ["10.2.0.2"]]);
         // One host lacks the preferred network. The other hosts keep an address by which they reach that
         // host, in second place.
-        let of_three = of(&[a.clone(), b, c.clone()], &preferring(&["prte_if_include bond0"]));
+        let of_three_nodes =
+            candidates_as_text(&[a.clone(), b, c.clone()], &preferring(&["prte_if_include bond0"]));
         let expected =
             [vec!["10.2.0.1", "10.1.0.1"], vec!["10.2.0.2", "10.1.0.2"], vec!["10.1.0.3"]];
-        assert_eq!(of_three.unwrap(), expected);
+        assert_eq!(of_three_nodes.unwrap(), expected);
         let nodes = [("a", &a), ("c", &c)];
-        let said = lacking(&nodes, &preferring(&["prte_if_include bond0"]));
+        let warnings = unmet_preferences(&nodes, &preferring(&["prte_if_include bond0"]));
         let expected = "c has no interface of --mca prte_if_include bond0: its agent uses another";
-        assert_eq!(said, [expected]);
-        let said = lacking(&nodes, &preferring(&["prte_if_include bond1"]));
+        assert_eq!(warnings, [expected]);
+        let warnings = unmet_preferences(&nodes, &preferring(&["prte_if_include bond1"]));
         let expected =
             "a, c have no interface of --mca prte_if_include bond1: their agents use others";
-        assert_eq!(said, [expected]);
-        assert!(lacking(&nodes[1..], &preferring(&["prte_if_include bond0"])).is_empty());
-        let said = lacking(&nodes, &not);
+        assert_eq!(warnings, [expected]);
+        assert!(unmet_preferences(&nodes[1..], &preferring(&["prte_if_include bond0"])).is_empty());
+        let warnings = unmet_preferences(&nodes, &not);
         let expected = "c has no interface but those of --mca btl_tcp_if_exclude lo,eth0: its agent \
                         uses them";
-        assert_eq!(said, [expected]);
+        assert_eq!(warnings, [expected]);
         for bad in ["", "oob_tcp_if_include", "x 10.1.0.0/33", "x a,,b"] {
             assert!(bad.parse::<Preference>().is_err(), "{bad}");
         }

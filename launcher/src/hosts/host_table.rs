@@ -19,7 +19,7 @@ pub(crate) struct HostEntry {
     pub(crate) port: Option<u16>,
     pub(crate) slots: Option<u32>,
     /// Addresses of the host on the fabric, each with its line in the file.
-    pub(crate) mesh: Vec<(IpAddr, usize)>,
+    pub(crate) fabric_addresses: Vec<(IpAddr, usize)>,
 }
 
 impl HostEntry {
@@ -59,15 +59,25 @@ impl HostTable {
     }
 
     /// Lists the fabric addresses of all hosts. Agents and ranks prefer these addresses.
-    pub(crate) fn mesh(&self) -> Vec<IpAddr> {
-        self.entries.iter().flat_map(|entry| &entry.mesh).map(|(address, _)| *address).collect()
+    pub(crate) fn fabric_addresses(&self) -> Vec<IpAddr> {
+        self.entries
+            .iter()
+            .flat_map(|entry| &entry.fabric_addresses)
+            .map(|(address, _)| *address)
+            .collect()
     }
 
     /// Returns a warning for each fabric address of host `name` in the file that is not one of `own`, the
     /// addresses that the host reported.
-    pub(crate) fn absent(&self, name: &str, own: &[InterfaceAddress]) -> Vec<String> {
-        let mesh = self.get(name).map_or(&[][..], |entry| &entry.mesh);
-        let absent = mesh.iter().filter(|(address, _)| !own.iter().any(|o| o.address == *address));
+    pub(crate) fn missing_address_warnings(
+        &self,
+        name: &str,
+        own: &[InterfaceAddress],
+    ) -> Vec<String> {
+        let fabric_addresses = self.get(name).map_or(&[][..], |entry| &entry.fabric_addresses);
+        let absent = fabric_addresses
+            .iter()
+            .filter(|(address, _)| !own.iter().any(|o| o.address == *address));
         let place = self.path.display();
         absent
             .map(|(a, line)| format!("{name} has no address {a}, its mesh in {place}:{line}"))
@@ -132,8 +142,8 @@ mod tests {
             prefix: 24,
         }];
         let expected = "t has no address 10.1.0.2, its mesh in rlaunch.toml:2";
-        assert_eq!(table.absent("t", &own), [expected]);
-        assert!(table.absent("s", &own).is_empty());
-        assert_eq!(table.mesh().len(), 2);
+        assert_eq!(table.missing_address_warnings("t", &own), [expected]);
+        assert!(table.missing_address_warnings("s", &own).is_empty());
+        assert_eq!(table.fabric_addresses().len(), 2);
     }
 }

@@ -46,7 +46,7 @@ pub(crate) struct JobSpec {
     /// Whether the programs are services, so that the job ends as soon as any rank exits.
     pub(crate) serve: bool,
     /// Whole command line of rlaunch, as the user typed it.
-    pub(crate) typed: Vec<OsString>,
+    pub(crate) command_line: Vec<OsString>,
     /// Whether ranks get none of this shell's variables except those of `-x` and `--env-file`. This includes
     /// ranks on this machine.
     pub(crate) no_env: bool,
@@ -68,7 +68,7 @@ pub(crate) struct JobSpec {
     /// `--master-port`: the value of MASTER_PORT; `None` if rlaunch chooses a port.
     pub(crate) master_port: Option<u16>,
     /// Constraints on the addresses by which agents reach each other.
-    pub(crate) oob: addresses::Choice,
+    pub(crate) oob: addresses::AddressConstraints,
     /// `--radix`: the maximum number of an agent's children in the tree of agents; `None` if it depends on
     /// the number of nodes.
     pub(crate) radix: Option<u32>,
@@ -125,7 +125,7 @@ impl JobSpec {
     pub(crate) fn map_ranks_to(&self, hosts: &[Host]) -> Result<RankMap, MapError> {
         let by = |hosts: &[Host], ranks| {
             let map = RankMap::by(self.map_by, hosts, ranks, self.oversubscribe)?;
-            Ok(map.numbered(self.map_by, self.rank_by))
+            Ok(map.renumbered(self.map_by, self.rank_by))
         };
         match &self.apps[..] {
             [only] => by(hosts, only.ranks),
@@ -135,7 +135,7 @@ impl JobSpec {
 
     /// Returns the user's choices for the configuration of ranks. Variables of the first program that choose
     /// a network apply to the ranks of all programs.
-    pub(crate) fn wishes(&self) -> UserChoices<'_> {
+    pub(crate) fn user_choices(&self) -> UserChoices<'_> {
         UserChoices { options: &self.options, env: &self.first().env }
     }
 }

@@ -83,14 +83,14 @@ impl Restarts {
     }
 
     /// Returns the variables that give ranks these numbers, by the names that torchrun uses and by rlaunch's
-    /// own. The names in `explicit`, which the user set, are left out.
-    pub(crate) fn env(self, explicit: &[String]) -> Vec<(String, String)> {
+    /// own. The names in `user_set_vars`, which the user set, are left out.
+    pub(crate) fn env(self, user_set_vars: &[String]) -> Vec<(String, String)> {
         let all = [
             (names::TORCHELASTIC_RESTART_COUNT, self.done),
             (names::TORCHELASTIC_MAX_RESTARTS, self.max),
             (names::RLAUNCH_RESTART_COUNT, self.done),
         ];
         let variables = all.map(|(name, count)| (name.to_owned(), count.to_string()));
-        variables.into_iter().filter(|(name, _)| !explicit.contains(name)).collect()
+        variables.into_iter().filter(|(name, _)| !user_set_vars.contains(name)).collect()
     }
 }

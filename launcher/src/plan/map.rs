@@ -181,19 +181,21 @@ impl RankMap {
         let world_size = u32::try_from(wanted).ok().filter(|&ranks| ranks <= MAX_RANKS);
         let world_size = world_size.ok_or(MapError::Ranks { ranks: wanted })?;
         let ranks = match order {
-            MapBy::Ppr(each) => in_a_row(&each_in_turn(each, hosts, world_size, oversubscribe)?),
+            MapBy::Ppr(each) => {
+                number_by_host(&equal_counts(each, hosts, world_size, oversubscribe)?)
+            }
             _ if wanted > room && (!oversubscribe || hosts.is_empty()) => {
                 return Err(MapError::Slots { ranks: world_size, hosts: hosts.to_vec() });
             }
-            MapBy::Slot | MapBy::Numa | MapBy::Gpu => in_a_row(&counts(hosts, world_size)),
-            MapBy::Node => in_turn(hosts, world_size),
+            MapBy::Slot | MapBy::Numa | MapBy::Gpu => number_by_host(&counts(hosts, world_size)),
+            MapBy::Node => assign_round_robin(hosts, world_size),
         };
-        Ok(RankMap::of(hosts.iter().cloned().zip(ranks).collect(), Vec::new()))
+        Ok(RankMap::from_assignment(hosts.iter().cloned().zip(ranks).collect(), Vec::new()))
     }
 
     /// Makes the map from hosts with their ranks. Nodes are numbered in the order of `hosts`, without hosts
     /// that have no rank. `firsts` has the first rank of each program except the first program.
-    pub(crate) fn of(hosts: Vec<(Host, Vec<Rank>)>, firsts: Vec<Rank>) -> RankMap {
+    pub(crate) fn from_assignment(hosts: Vec<(Host, Vec<Rank>)>, firsts: Vec<Rank>) -> RankMap {
         let ranks: usize = hosts.iter().map(|(_, ranks)| ranks.len()).sum();
         let world_size = u32::try_from(ranks).unwrap_or(u32::MAX);
         let by_rank = vec![(NodeId(0), LocalRank(0)); ranks];
@@ -222,14 +224,14 @@ impl RankMap {
     }
 
     /// Renumbers the ranks by `--rank-by`, if given.
-    pub(crate) fn numbered(self, order: MapBy, by: Option<RankBy>) -> RankMap {
+    pub(crate) fn renumbered(self, order: MapBy, by: Option<RankBy>) -> RankMap {
         let counts: Vec<u32> =
             self.nodes.iter().map(|node| u32::try_from(node.ranks.len()).unwrap_or(0)).collect();
         let ranks = match (by, order) {
             // Already numbered like that.
             (None, _) | (Some(RankBy::Node), MapBy::Node) => return self,
-            (Some(RankBy::Slot), _) => in_a_row(&counts),
-            (Some(RankBy::Node), _) => one_of_each(&counts),
+            (Some(RankBy::Slot), _) => number_by_host(&counts),
+            (Some(RankBy::Node), _) => number_round_robin(&counts),
         };
         let mut map = RankMap { nodes: vec![], ..self };
         for (node, ranks) in self.nodes.iter().zip(ranks) {
@@ -279,7 +281,7 @@ fn counts(hosts: &[Host], world_size: u32) -> Vec<u32> {
 /// Computes the number of ranks on each host: `each`, until `world_size` is reached. Returns an error if all
 /// hosts together take fewer than `world_size` ranks, or if a host takes more than the slots that the user
 /// gave it and `oversubscribe` is false.
-fn each_in_turn(
+fn equal_counts(
     each: u32,
     hosts: &[Host],
     world_size: u32,
@@ -303,7 +305,7 @@ fn each_in_turn(
 }
 
 /// Numbers ranks host by host.
-fn in_a_row(counts: &[u32]) -> Vec<Vec<Rank>> {
+fn number_by_host(counts: &[u32]) -> Vec<Vec<Rank>> {
     let mut next = 0;
     let of_host = |&count: &u32| {
         let first = next;
@@ -314,7 +316,7 @@ fn in_a_row(counts: &[u32]) -> Vec<Vec<Rank>> {
 }
 
 /// Numbers ranks round-robin over the hosts.
-fn one_of_each(counts: &[u32]) -> Vec<Vec<Rank>> {
+fn number_round_robin(counts: &[u32]) -> Vec<Vec<Rank>> {
     let mut ranks: Vec<Vec<Rank>> = vec![Vec::new(); counts.len()];
     let mut next = 0;
     for round in 0..counts.iter().copied().max().unwrap_or(0) {
@@ -327,7 +329,7 @@ fn one_of_each(counts: &[u32]) -> Vec<Vec<Rank>> {
 }
 
 /// Assigns ranks round-robin to hosts with free slots, and to all hosts once no slot is free.
-fn in_turn(hosts: &[Host], world_size: u32) -> Vec<Vec<Rank>> {
+fn assign_round_robin(hosts: &[Host], world_size: u32) -> Vec<Vec<Rank>> {
     let most = hosts.iter().map(|host| host.slots).max().unwrap_or(0);
     let mut ranks: Vec<Vec<Rank>> = vec![Vec::new(); hosts.len()];
     let (mut next, mut round) = (0, 0);

@@ -3,7 +3,7 @@
 use crate::plan::map::{MapBy, RankMap};
 use crate::plan::mesh::MeshOptions;
 use crate::plan::placement::Bind;
-use crate::plan::selection::{Plan, PortWishes};
+use crate::plan::selection::{Plan, PortOptions};
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::EnvVar;
@@ -22,7 +22,7 @@ pub(crate) struct Options {
     pub(crate) transport: Transport,
     /// `--require-rdma`: fail if NCCL cannot use RDMA.
     pub(crate) require_rdma: bool,
-    pub(crate) ports: PortWishes,
+    pub(crate) ports: PortOptions,
     /// Path of NCCL's network plugin on every host.
     pub(crate) nccl_net_plugin: Option<PathBuf>,
     /// Report, for each rank, the network that NCCL used.

@@ -78,11 +78,11 @@ pub(crate) fn place(
 ) -> Result<Vec<Placement>, Unplaceable> {
     let allowed = &inventory.cpus.allowed;
     let home = |rank| match map_by {
-        MapBy::Numa => Home::in_turn(inventory, rank, ranks),
-        _ => Home::of(inventory, rank, ranks),
+        MapBy::Numa => RankNumaNode::round_robin(inventory, rank, ranks),
+        _ => RankNumaNode::nearest(inventory, rank, ranks),
     };
-    let homes: Vec<Home<'_>> = (0..ranks).map(home).collect();
-    let mut placements: Vec<Placement> = homes.iter().map(Home::placement).collect();
+    let homes: Vec<RankNumaNode<'_>> = (0..ranks).map(home).collect();
+    let mut placements: Vec<Placement> = homes.iter().map(RankNumaNode::placement).collect();
     match bind {
         Bind::None => {}
         Bind::Numa => {
@@ -115,7 +115,7 @@ pub(crate) fn place(
 }
 
 /// NUMA node of a rank, with the reason.
-struct Home<'a> {
+struct RankNumaNode<'a> {
     node: Option<&'a NumaNode>,
     gpu: Option<usize>,
     /// Whether `node` is known to be the NUMA node of the rank's GPU.
@@ -123,8 +123,8 @@ struct Home<'a> {
     reason: String,
 }
 
-impl<'a> Home<'a> {
-    fn of(inventory: &'a Inventory, rank: usize, ranks: usize) -> Home<'a> {
+impl<'a> RankNumaNode<'a> {
+    fn nearest(inventory: &'a Inventory, rank: usize, ranks: usize) -> RankNumaNode<'a> {
         let nodes = with_processors(inventory);
         let numbered = |number: u32| nodes.iter().copied().find(|node| node.number == number);
         let gpu = (!inventory.gpus.is_empty()).then(|| rank % inventory.gpus.len());
@@ -132,18 +132,19 @@ impl<'a> Home<'a> {
         let nic = nearest_nic(inventory, rank);
         if let (Some(gpu), Some(node)) = (gpu, gpu_node) {
             let reason = format!("nearest to GPU {}", inventory.gpus[gpu].pci.address);
-            return Home { node: Some(node), gpu: Some(gpu), at_gpu: true, reason };
+            return RankNumaNode { node: Some(node), gpu: Some(gpu), at_gpu: true, reason };
         }
-        let home = |node, reason: String| Home { node, gpu, at_gpu: false, reason };
+        let home = |node, reason: String| RankNumaNode { node, gpu, at_gpu: false, reason };
         if let Some((node, name)) = nic.and_then(|(node, name)| Some((numbered(node)?, name))) {
             return home(Some(node), format!("nearest to {name}"));
         }
         match nodes[..] {
             [] => home(None, "no NUMA node is known".to_owned()),
             // With one NUMA node, missing information in the firmware does not matter.
-            [only] => {
-                Home { at_gpu: gpu.is_some(), ..home(Some(only), "the only NUMA node".into()) }
-            }
+            [only] => RankNumaNode {
+                at_gpu: gpu.is_some(),
+                ..home(Some(only), "the only NUMA node".into())
+            },
             _ => {
                 let node = nodes[rank * nodes.len() / ranks.max(1)];
                 let unknown = gpu.map(|gpu| inventory.gpus[gpu].pci.address.as_str());
@@ -156,15 +157,15 @@ impl<'a> Home<'a> {
 
     /// Chooses NUMA nodes in turn by local rank, whatever devices are near them. The rank's GPU is still the
     /// GPU with the index of its local rank, because programs choose that GPU.
-    fn in_turn(inventory: &'a Inventory, rank: usize, ranks: usize) -> Home<'a> {
+    fn round_robin(inventory: &'a Inventory, rank: usize, ranks: usize) -> RankNumaNode<'a> {
         let nodes = with_processors(inventory);
-        let near = Home::of(inventory, rank, ranks);
+        let near = RankNumaNode::nearest(inventory, rank, ranks);
         if nodes.len() < 2 {
             return near;
         }
         let node = nodes[rank % nodes.len()];
         let at_gpu = near.at_gpu && near.node == Some(node);
-        Home { node: Some(node), at_gpu, reason: "NUMA nodes in turn".to_owned(), ..near }
+        RankNumaNode { node: Some(node), at_gpu, reason: "NUMA nodes in turn".to_owned(), ..near }
     }
 
     fn placement(&self) -> Placement {
@@ -197,7 +198,7 @@ fn nearest_nic(inventory: &Inventory, rank: usize) -> Option<(u32, &str)> {
 
 /// Binds a rank to all CPUs of its NUMA node, or to all allowed CPUs if the NUMA node has fewer than an equal
 /// share of them.
-fn share_node(home: &Home<'_>, placement: &mut Placement, allowed: &CpuSet, ranks: usize) {
+fn share_node(home: &RankNumaNode<'_>, placement: &mut Placement, allowed: &CpuSet, ranks: usize) {
     let cpus = home.cpus(allowed);
     if cpus.len() * ranks >= allowed.len() && !cpus.is_empty() {
         placement.cpus = Some(cpus);
@@ -214,7 +215,7 @@ fn share_node(home: &Home<'_>, placement: &mut Placement, allowed: &CpuSet, rank
 /// cores if there is at least one core for each rank.
 fn take_turns(
     inventory: &Inventory,
-    homes: &[Home<'_>],
+    homes: &[RankNumaNode<'_>],
     placements: &mut [Placement],
     each: Option<u32>,
 ) {

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
     use crate::hosts::{self, hostfile};
 
-    fn said(list: &str, order: MapBy, ranks: Option<u32>) -> String {
+    fn shown_line(list: &str, order: MapBy, ranks: Option<u32>) -> String {
         let hosts = hosts::parse(&[list.to_owned()]).unwrap();
         let map = RankMap::by(order, &hosts, ranks, false).unwrap();
         line(&map, &remarks(&map, order))
@@ -77,26 +77,29 @@ mod tests {
 
     #[test]
     fn hosts_without_ranks_are_said_with_what_helps() {
-        assert_eq!(said("a:2,b", MapBy::Slot, None), "placement: a 0-1 · b 2");
+        assert_eq!(shown_line("a:2,b", MapBy::Slot, None), "placement: a 0-1 · b 2");
         assert_eq!(
-            said("a:8,b:8", MapBy::Slot, Some(2)),
+            shown_line("a:8,b:8", MapBy::Slot, Some(2)),
             "placement: a 0-1 · b none — 1 of 2 hosts idle; --map-by node spreads"
         );
-        assert_eq!(said("a:8,b:8", MapBy::Node, Some(2)), "placement: a 0 · b 1");
+        assert_eq!(shown_line("a:8,b:8", MapBy::Node, Some(2)), "placement: a 0 · b 1");
         let idle = "placement: a 0 · b none · c none — 2 of 3 hosts idle";
-        assert_eq!(said("a,b,c", MapBy::Slot, Some(1)), idle);
+        assert_eq!(shown_line("a,b,c", MapBy::Slot, Some(1)), idle);
         let idle = "placement: a 0 · b none — 1 of 2 hosts idle";
-        assert_eq!(said("a:2,b", MapBy::Node, Some(1)), idle);
+        assert_eq!(shown_line("a:2,b", MapBy::Node, Some(1)), idle);
     }
 
     #[test]
     fn long_lists_are_cut() {
-        assert_eq!(said("a:3,b:1,c:2", MapBy::Node, None), "placement: a 0,3,5 · b 1 · c 2,4");
+        assert_eq!(
+            shown_line("a:3,b:1,c:2", MapBy::Node, None),
+            "placement: a 0,3,5 · b 1 · c 2,4"
+        );
         let expected = "placement: a 0,2,4,6 and 4 more · b 1,3,5,7 and 4 more";
-        assert_eq!(said("a:8,b:8", MapBy::Node, None), expected);
-        let many = said("n[1-12]:2", MapBy::Slot, Some(18));
+        assert_eq!(shown_line("a:8,b:8", MapBy::Node, None), expected);
+        let many = shown_line("n[1-12]:2", MapBy::Slot, Some(18));
         assert!(many.contains("· n8 14-15 · and 1 more · n10 none ·"), "{many}");
-        let many = said("n[1-20]", MapBy::Slot, Some(2));
+        let many = shown_line("n[1-20]", MapBy::Slot, Some(2));
         assert!(many.contains("· n10 none · and 10 more none — 18 of 20 hosts idle"), "{many}");
     }
 

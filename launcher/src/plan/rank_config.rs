@@ -8,7 +8,7 @@ use crate::plan::map::RankMap;
 use crate::plan::options::{JobView, RankPosition, UserChoices};
 use crate::plan::placement::{self, Placement};
 use crate::plan::reserved_ports::ReservedPorts;
-use crate::plan::selection::{self, Reachable};
+use crate::plan::selection::{self, UsablePort};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::pci::{Distance, PciDevice};
@@ -61,12 +61,12 @@ pub(crate) fn decide(
             placement::place(inventory, mapped.ranks.len(), options.map_by, &options.bind)
                 .map_err(|error| Failed::new(Exit::USAGE, format!("{}: {error}", mapped.host)))?;
         let own_ports = ports.get(node).map_or(&[][..], Vec::as_slice);
-        let of_node =
+        let node_variables =
             env::node_variables(choices, job, fabric, node, reserved[node].ras(own_ports));
         let ranks = mapped.ranks.iter().zip(placements).enumerate();
         let configs = ranks.map(|(local_rank, (&rank, placement))| {
             let place = RankPosition { rank, node, local_rank };
-            let mut config = of_rank(choices, job, place, placement, &of_node, &servers);
+            let mut config = rank_config(choices, job, place, placement, &node_variables, &servers);
             let horovod = store.as_ref().map(|store| store.variables(job, place));
             config.defaults.extend(horovod.into_iter().flatten());
             config
@@ -101,12 +101,12 @@ fn servers(job: &JobView<'_>, reserved: &[ReservedPorts], ports: &[Vec<u16>]) ->
     servers.into_iter().map(|(_, address)| address).collect()
 }
 
-fn of_rank(
+fn rank_config(
     choices: &UserChoices<'_>,
     job: &JobView<'_>,
     place: RankPosition,
     placement: Placement,
-    of_node: &[Variable],
+    node_variables: &[Variable],
     servers: &[SocketAddr],
 ) -> RankConfig {
     let inventory = &job.inventories[place.node];
@@ -116,12 +116,12 @@ fn of_rank(
     let nics = nearest_first(inventory, ports, pci, placement.numa_node, place.local_rank);
     let ranks = job.map.nodes[place.node].ranks.len();
     let mut defaults = vec![hardware::threads(inventory, ranks, placement.cpus.as_ref())];
-    defaults.extend_from_slice(of_node);
+    defaults.extend_from_slice(node_variables);
     if let (true, Some(gpu), Some(index)) = (choices.options.gpu_mask, gpu, placement.gpu) {
         defaults.extend(hardware::gpu_mask(inventory, gpu, index));
     }
     if choices.options.nccl_share_gpu {
-        defaults.push(nccl::own_host(&job.map.nodes[place.node].host.name, place.rank));
+        defaults.push(nccl::host_id_variable(&job.map.nodes[place.node].host.name, place.rank));
     }
     for &style in &choices.options.env_styles {
         defaults.extend(styles::variables(style, job, place, servers));
@@ -133,16 +133,16 @@ fn of_rank(
 /// the local rank, so that ranks at one PCIe switch do not all use its first NIC.
 fn nearest_first(
     inventory: &Inventory,
-    ports: &[Reachable],
+    ports: &[UsablePort],
     gpu: Option<&PciDevice>,
     numa_node: Option<u32>,
     local_rank: usize,
 ) -> Vec<RankNic> {
-    let distance = |port: &Reachable| {
+    let distance = |port: &UsablePort| {
         let device = inventory.rdma.iter().find(|device| device.name == port.nic.device);
         device.map_or(Distance::System, |device| selection::distance(device, gpu, numa_node))
     };
-    let key = |port: &Reachable| (port.nic.software, distance(port), Reverse(port.nic.rate_mbps));
+    let key = |port: &UsablePort| (port.nic.software, distance(port), Reverse(port.nic.rate_mbps));
     let mut nics: Vec<(_, u32, u32)> =
         (0..).zip(ports).map(|(nic, port)| (key(port), port.nic.rail, nic)).collect();
     nics.sort_unstable();
@@ -172,12 +172,12 @@ pub(crate) fn slow_network(
     }
     match network {
         NcclNetwork::Verbs(shape) => {
-            let (line, hint) = nccl::too_old(map, inventories, *shape)?;
+            let (line, hint) = nccl::old_version_warning(map, inventories, *shape)?;
             Some((line, Some(hint)))
         }
         NcclNetwork::Tcp(why) => {
             let line = format!("NCCL will use TCP on every host ({why})");
-            Some((line, nccl::cure(map, inventories)))
+            Some((line, nccl::erdma_remedy(map, inventories)))
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::plan::env::nccl::{self, NcclNetwork};
 use crate::plan::map::RankMap;
 use crate::plan::options::{Transport, UserChoices};
 use crate::plan::rank_config;
-use crate::plan::selection::{Plan, Reachable};
+use crate::plan::selection::{Plan, UsablePort};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
@@ -21,25 +21,25 @@ const MAX_LINES: usize = 8;
 /// RDMA is required by `--transport rdma` and does not connect all hosts, or is required by `--require-rdma`
 /// and NCCL cannot use it.
 pub(crate) fn check(
-    wishes: &UserChoices<'_>,
+    choices: &UserChoices<'_>,
     map: &RankMap,
     inventories: &[Inventory],
     plan: &Plan,
     network: &NcclNetwork,
 ) -> Result<(), Failed> {
-    if wishes.options.nccl_share_gpu {
+    if choices.options.nccl_share_gpu {
         messages::info("ranks share GPUs: their data goes by the network, and times mean nothing");
     }
-    if map.nodes.len() < 2 || wishes.options.transport == Transport::Tcp {
+    if map.nodes.len() < 2 || choices.options.transport == Transport::Tcp {
         return Ok(());
     }
-    let missing = missing(wishes, map, inventories, plan);
-    if wishes.options.transport == Transport::Rdma && !missing.is_empty() {
-        return Err(refuse(missing, nccl::cure(map, inventories)));
+    let missing = missing(choices, map, inventories, plan);
+    if choices.options.transport == Transport::Rdma && !missing.is_empty() {
+        return Err(refuse(missing, nccl::erdma_remedy(map, inventories)));
     }
-    if let (true, NcclNetwork::Tcp(why)) = (wishes.options.require_rdma, network) {
+    if let (true, NcclNetwork::Tcp(why)) = (choices.options.require_rdma, network) {
         let line = format!("NCCL would use TCP on every host ({why})");
-        return Err(refuse(vec![line], nccl::cure(map, inventories)));
+        return Err(refuse(vec![line], nccl::erdma_remedy(map, inventories)));
     }
     // If no host has RDMA, its absence is not worth a message.
     let expected = plan.ports.iter().any(|ports| !ports.is_empty());
@@ -49,7 +49,7 @@ pub(crate) fn check(
     if missing.len() > MAX_LINES && expected {
         messages::info(&format!("and {} more without RDMA", missing.len() - MAX_LINES));
     }
-    if let Some((line, hint)) = rank_config::slow_network(wishes, map, inventories, network) {
+    if let Some((line, hint)) = rank_config::slow_network(choices, map, inventories, network) {
         messages::info(&line);
         hint.iter().for_each(|hint| messages::hint(hint));
     }
@@ -71,30 +71,30 @@ fn refuse(lines: Vec<String>, cure: Option<String>) -> Failed {
 /// Writes a line for each reason why hosts have no usable port, and for each pair of hosts whose ports do not
 /// reach each other.
 fn missing(
-    wishes: &UserChoices<'_>,
+    choices: &UserChoices<'_>,
     map: &RankMap,
     inventories: &[Inventory],
     plan: &Plan,
 ) -> Vec<String> {
     let mut causes: Vec<(String, Vec<String>)> = Vec::new();
-    for node in plan.without() {
+    for node in plan.nodes_without_ports() {
         let host = map.nodes[node].host.to_string();
-        let why = nccl::why(&inventories[node], &wishes.options.ports);
+        let why = nccl::reason_for_tcp(&inventories[node], &choices.options.ports);
         match causes.iter_mut().find(|(known, _)| *known == why) {
             Some((_, hosts)) => hosts.push(host),
             None => causes.push((why, vec![host])),
         }
     }
-    let without = causes.into_iter();
-    let without = without.map(|(why, hosts)| format!("no RDMA on {}: {why}", text::list(&hosts)));
-    let apart = plan.apart().into_iter().map(|(one, other)| {
+    let causes = causes.into_iter();
+    let unusable = causes.map(|(why, hosts)| format!("no RDMA on {}: {why}", text::list(&hosts)));
+    let unconnected = plan.unconnected_pairs().into_iter().map(|(one, other)| {
         let has = |node: usize| format!("{} has {}", map.nodes[node].host, list(&plan.ports[node]));
         let (one_host, other_host) = (&map.nodes[one].host, &map.nodes[other].host);
         format!("no RDMA between {one_host} and {other_host}: {}; {}", has(one), has(other))
     });
-    without.chain(apart).collect()
+    unusable.chain(unconnected).collect()
 }
 
-fn list(ports: &[Reachable]) -> String {
-    ports.iter().map(Reachable::to_string).collect::<Vec<_>>().join(", ")
+fn list(ports: &[UsablePort]) -> String {
+    ports.iter().map(UsablePort::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -11,7 +11,7 @@ mod plan;
 mod tests;
 
 pub(crate) use hca::HcaFilter;
-pub(crate) use network::Reachable;
+pub(crate) use network::UsablePort;
 pub(crate) use plan::Plan;
 
 use network::Reachability;
@@ -116,7 +116,7 @@ pub(crate) fn rate<'a>(device: &RdmaDevice, port: &'a Port) -> &'a str {
 
 /// Options of the user for RDMA ports.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PortWishes {
+pub(crate) struct PortOptions {
     /// `--hca`: ports that may be used.
     pub(crate) hca: Option<HcaFilter>,
     /// `--gid-index`: entry to use in every RoCE port's GID table.
@@ -142,13 +142,13 @@ const SOFTWARE: &[&str] = &["rxe", "siw"];
 
 /// Lists a node's usable ports, one entry for each address of a port. Entries are in the order of rails,
 /// software devices last, whatever the order of the inventory.
-pub(crate) fn usable(inventory: &Inventory, wishes: &PortWishes) -> Vec<Reachable> {
-    let ports = in_order(inventory).into_iter().zip(0..);
+pub(crate) fn usable(inventory: &Inventory, options: &PortOptions) -> Vec<UsablePort> {
+    let ports = sorted_ports(inventory).into_iter().zip(0..);
     let usable = ports.filter_map(|((device, port), rail)| {
-        let how = examine_wanted(device, port, &inventory.netdevs, wishes).ok()?;
-        Some(ends(inventory, (device, port), rail, &how, wishes.connect))
+        let how = examine_wanted(device, port, &inventory.netdevs, options).ok()?;
+        Some(usable_entries(inventory, (device, port), rail, &how, options.connect))
     });
-    let mut usable: Vec<Reachable> = usable.flatten().collect();
+    let mut usable: Vec<UsablePort> = usable.flatten().collect();
     // Link-local addresses do not show whether two ports share a network: use them only if there are
     // no others.
     if usable.iter().any(|port| !port.is_link_local()) {
@@ -158,7 +158,7 @@ pub(crate) fn usable(inventory: &Inventory, wishes: &PortWishes) -> Vec<Reachabl
 }
 
 /// Lists all ports: hardware by PCI address, then software by name.
-fn in_order(inventory: &Inventory) -> Vec<(&RdmaDevice, &Port)> {
+fn sorted_ports(inventory: &Inventory) -> Vec<(&RdmaDevice, &Port)> {
     let ports = inventory.rdma.iter().flat_map(|d| d.ports.iter().map(move |port| (d, port)));
     let mut ports: Vec<_> = ports.collect();
     ports.sort_by_key(|(device, port)| {
@@ -173,22 +173,24 @@ fn is_software(device: &RdmaDevice) -> bool {
 }
 
 /// Makes a port's entries for the rank table: one for each address, the preferred one first.
-fn ends(
+fn usable_entries(
     inventory: &Inventory,
     (device, port): (&RdmaDevice, &Port),
     rail: u32,
     how: &Addressing,
     connect: ConnectBy,
-) -> Vec<Reachable> {
+) -> Vec<UsablePort> {
     let end = |transport, gid: Option<&Gid>, address: Option<IpAddr>| {
         let netdev = gid.and_then(|gid| gid.netdev.as_ref()).or(port.netdev.as_ref());
-        let leads = match (transport, address, netdev) {
+        let reachability = match (transport, address, netdev) {
             (Transport::Infiniband, ..) => {
                 // The default subnet prefix of InfiniBand.
                 let prefix = gid.map_or(0xfe80_0000_0000_0000, Gid::subnet_prefix);
                 Reachability::Subnet(prefix)
             }
-            (_, Some(address), Some(netdev)) => Reachability::out_of(inventory, netdev, address),
+            (_, Some(address), Some(netdev)) => {
+                Reachability::from_interface(inventory, netdev, address)
+            }
             _ => Reachability::Nowhere,
         };
         let nic = Nic {
@@ -202,11 +204,11 @@ fn ends(
             gid: gid.map(|gid| gid.value.to_string()),
             netdev: netdev.cloned(),
             address,
-            networks: leads.networks(),
+            networks: reachability.networks(),
             mtu: port.mtu,
             rate_mbps: megabits(rate(device, port)),
         };
-        Reachable { nic, leads, cut_off: Vec::new() }
+        UsablePort { nic, reachability, failed_proofs: Vec::new() }
     };
     match how {
         Addressing::Lid { gid } => {
@@ -251,16 +253,16 @@ pub(crate) fn examine_wanted(
     device: &RdmaDevice,
     port: &Port,
     netdevs: &[Netdev],
-    wishes: &PortWishes,
+    options: &PortOptions,
 ) -> Result<Addressing, Rejection> {
-    if wishes.hca.as_ref().is_some_and(|hca| !hca.lets(device, port)) {
+    if options.hca.as_ref().is_some_and(|hca| !hca.allows(device, port)) {
         return Err(Rejection::LeftOut);
     }
-    match (examine(device, port, netdevs)?, wishes) {
-        (Addressing::ConnectionManager(_), PortWishes { connect: ConnectBy::Oob, .. }) => {
+    match (examine(device, port, netdevs)?, options) {
+        (Addressing::ConnectionManager(_), PortOptions { connect: ConnectBy::Oob, .. }) => {
             Err(Rejection::ManagerOnly)
         }
-        (Addressing::Gid { .. }, PortWishes { gid_index: Some(index), .. }) => {
+        (Addressing::Gid { .. }, PortOptions { gid_index: Some(index), .. }) => {
             let gid = port.gids.iter().find(|gid| gid.index == *index).cloned();
             let gid = gid.ok_or(Rejection::EmptyGid(*index))?;
             Ok(Addressing::Gid { gid, reason: "--gid-index".to_owned(), others: Vec::new() })

@@ -6,7 +6,7 @@ use rlaunch_bootstrap::id::LocalRank;
 use rlaunch_bootstrap::job::NodeFacts;
 use rlaunch_bootstrap::protocol::mesh::QpSettings;
 use rlaunch_bootstrap::rank_table::{
-    Connectivity, NodeRow, PacketMarks, PairRule, RankRow, RankTable, TableError,
+    Connectivity, NodeRow, PacketPriority, PairRule, RankRow, RankTable, TableError,
 };
 use rlaunch_console::columns;
 
@@ -51,13 +51,13 @@ pub(crate) fn build(
     };
     // The settings with which the mesh was proved.
     let QpSettings { traffic_class, service_level, .. } = options.mesh.settings;
-    let marks = PacketMarks { traffic_class, service_level };
-    let rules = Connectivity { rule, marks, exceptions: job.plan.exceptions.clone() };
+    let packet_priority = PacketPriority { traffic_class, service_level };
+    let rules = Connectivity { rule, packet_priority, exceptions: job.plan.exceptions.clone() };
     RankTable::new(job.id, map.world_size, nodes, ranks, rules)
 }
 
 /// Writes the table as text with a line for each rank, without columns that are empty for all ranks.
-pub(crate) fn for_people(table: &RankTable) -> String {
+pub(crate) fn format_table(table: &RankTable) -> String {
     let mut rows = vec![columns::row([
         "rank", "host", "hostname", "local", "address", "cpus", "numa", "gpu", "nics",
     ])];
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use crate::plan::map::RankMap;
     use crate::plan::placement::Placement;
-    use crate::plan::selection::{Plan, PortWishes};
+    use crate::plan::selection::{Plan, PortOptions};
     use rlaunch_bootstrap::id::JobId;
     use rlaunch_bootstrap::inventory::Inventory;
     use rlaunch_bootstrap::inventory::pci::Distance;
@@ -113,7 +113,7 @@ mod tests {
         let configs: Vec<_> =
             map.nodes.iter().map(|n| vec![config.clone(); n.ranks.len()]).collect();
         let inventories = vec![Inventory::default(); map.nodes.len()];
-        let plan = Plan::new(&inventories, &PortWishes::default());
+        let plan = Plan::new(&inventories, &PortOptions::default());
         let (id, map, inventories) = (JobId(1), &map, &inventories);
         let job = JobView { id, map, inventories, plan: &plan, addresses: &addresses };
         build(&Options::default(), &job, &vec![&facts; map.nodes.len()], &configs)
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn people_see_what_is_known() {
         assert_eq!(
-            for_people(&build_for("a:2,b", &[[10, 1, 0, 1], [10, 1, 0, 2]]).unwrap()),
+            format_table(&build_for("a:2,b", &[[10, 1, 0, 1], [10, 1, 0, 2]]).unwrap()),
             "\
 rank  host  hostname  local  address
 0     a     node      0      10.1.0.1
@@ -141,7 +141,7 @@ rank  host  hostname  local  address
         ranks[1].nics = vec![near(1), near(0)];
         ranks[1].numa_node = Some(0);
         assert_eq!(
-            for_people(
+            format_table(
                 &RankTable::new(JobId(1), 2, nodes, ranks, Connectivity::default()).unwrap()
             ),
             "\

@@ -81,12 +81,12 @@ pub(crate) fn print_deficits(
             tracing::info!("{host} is a {kind} container");
         }
     }
-    let of_node = |((host, inventory), uid): ((_, &Inventory), u32)| {
+    let node_deficits = |((host, inventory), uid): ((_, &Inventory), u32)| {
         let deficits = deficits(inventory, wanted.is_some(), uid);
         deficits.into_iter().map(move |deficit| (host, deficit))
     };
     let deficits: Vec<(&Host, Deficit)> =
-        nodes.iter().copied().zip(uids).flat_map(of_node).collect();
+        nodes.iter().copied().zip(uids).flat_map(node_deficits).collect();
     let found: Vec<(&Host, &Deficit)> =
         deficits.iter().map(|(host, deficit)| (*host, deficit)).collect();
     for (deficit, hosts) in by_finding(&found) {

@@ -20,7 +20,7 @@ const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) async fn run_to_completion(
     job: &JobRun,
     mut nodes: Nodes,
-    Started { mut writer, machines, master_port }: Started,
+    Started { mut writer, phase_states, master_port }: Started,
     signals: &mut Signals,
 ) -> Result<Exit, Failed> {
     let supervised = nodes.reached.iter().map(|node| SupervisedNode {
@@ -28,7 +28,7 @@ pub(crate) async fn run_to_completion(
         ranks: node.ranks.clone(),
         hello_at: node.hello_at,
     });
-    let mut supervisor = Supervisor::new(job, supervised.collect(), machines, Instant::now());
+    let mut supervisor = Supervisor::new(job, supervised.collect(), phase_states, Instant::now());
     while !supervisor.is_over() {
         let is_listening = !supervisor.is_suspending();
         let input = tokio::select! {
@@ -52,8 +52,8 @@ pub(crate) async fn run_to_completion(
 
 fn perform(action: Action, job: &JobRun, nodes: &Nodes) {
     match action {
-        Action::Send(node, message) => nodes.tell(node, &message),
-        Action::SendAll(message) => nodes.tell_all(&message),
+        Action::Send(node, message) => nodes.queue_command(node, &message),
+        Action::SendAll(message) => nodes.queue_for_all(&message),
         Action::Relay { from, to, data, room } => nodes.relay((from, to), data, room),
         Action::Emit(event) => job.events.emit(&event),
         Action::Info(line) => messages::info(&line),
@@ -69,7 +69,7 @@ async fn conclude(
     writer: output::OutputWriter,
     master_port: u16,
 ) -> Result<Exit, Failed> {
-    let mut written = match outcome.is_impatient() {
+    let mut written = match outcome.limits_output_time() {
         true => {
             let finished = tokio::time::timeout(LAST_WRITE_TIMEOUT, writer.finish()).await;
             finished.unwrap_or_default()

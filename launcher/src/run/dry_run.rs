@@ -108,7 +108,8 @@ fn ranges(ranks: &[Rank]) -> String {
 
 /// Makes a line for each variable that `-x` or a similar option sets.
 fn env_lines(app: &AppSpec) -> impl Iterator<Item = String> {
-    let is_asked = |name: &OsStr| app.explicit.iter().any(|asked| *asked == name.to_string_lossy());
+    let is_asked =
+        |name: &OsStr| app.user_set_vars.iter().any(|asked| *asked == name.to_string_lossy());
     app.env.iter().filter(move |var| is_asked(&var.name)).map(|var| {
         let (name, value) = (var.name.to_string_lossy(), var.value.to_string_lossy());
         let mut word = var.name.clone();

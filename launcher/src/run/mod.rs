@@ -48,7 +48,7 @@ use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::open_files;
 use signals::Signals;
 use std::time::Instant;
-use supervisor::Machines;
+use supervisor::PhaseStates;
 use tracing::Instrument;
 
 /// Runs a job, and restarts it after failures as often as `--max-restarts` allows.
@@ -125,7 +125,7 @@ fn announce(job: &JobRun, map: &RankMap) -> Result<(), Failed> {
 /// Parts of a job that exist once its ranks are being started.
 struct Started {
     writer: output::OutputWriter,
-    machines: Machines,
+    phase_states: PhaseStates,
     master_port: u16,
 }
 
@@ -150,13 +150,14 @@ async fn start_ranks(
     let writer = nodes.open_stdio(job, &map, stdio)?;
     let order = StartOrder::new(job, &map, Instant::now());
     nodes.start(job, &map, &joined)?;
-    let Joined { relay, master: (_, master_port), table, mesh, setups, libraries, .. } = joined;
+    let Joined { relay, master: (_, master_port), table, mesh, rank_configs, libraries, .. } =
+        joined;
     let links = LinkMonitor::new(&mesh, &table, &job.options.mesh, Instant::now());
     if let Some(recorder) = &job.recorder {
-        recorder.starting(table, setups, libraries);
+        recorder.starting(table, rank_configs, libraries);
     }
-    let machines = Machines { relay, links, order };
-    Ok(Some(Started { writer, machines, master_port }))
+    let phase_states = PhaseStates { relay, links, order };
+    Ok(Some(Started { writer, phase_states, master_port }))
 }
 
 /// Runs a stage of the job before ranks are started. Returns an error if the user ends the job meanwhile.

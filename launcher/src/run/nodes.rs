@@ -77,15 +77,15 @@ pub(crate) struct ReachedNode {
 }
 
 impl Nodes {
-    pub(crate) fn tell_all(&self, message: &ToAgent) {
+    pub(crate) fn queue_for_all(&self, message: &ToAgent) {
         for node in &self.reached {
-            node.commands.tell(message);
+            node.commands.queue_command(message);
         }
     }
 
-    pub(crate) fn tell(&self, node: NodeId, message: &ToAgent) {
+    pub(crate) fn queue_command(&self, node: NodeId, message: &ToAgent) {
         if let Some(node) = self.reached.get(node.index()) {
-            node.commands.tell(message);
+            node.commands.queue_command(message);
         }
     }
 
@@ -98,7 +98,7 @@ impl Nodes {
         room: Option<Reserved>,
     ) {
         if let Some(node) = self.reached.get(to.index()) {
-            node.commands.pass_on(&ToAgent::Relay { from, data }, room);
+            node.commands.forward(&ToAgent::Relay { from, data }, room);
         }
     }
 
@@ -111,7 +111,7 @@ impl Nodes {
 
     /// Ends every agent and waits until the channels are closed, so that no agent outlives rlaunch.
     pub(crate) async fn shutdown(self) {
-        self.tell_all(&ToAgent::End { now: true });
+        self.queue_for_all(&ToAgent::End { now: true });
         let Nodes { reached, mut sessions, events, .. } = self;
         drop((reached, events));
         let closed = async {

@@ -57,7 +57,7 @@ pub(crate) struct Outcome {
 impl Outcome {
     /// Tells whether the last output gets only a short time to be written, because the user ended the job or
     /// the reader of the output has gone.
-    pub(crate) fn is_impatient(&self) -> bool {
+    pub(crate) fn limits_output_time(&self) -> bool {
         matches!(self.reason, Some(Reason::User(_) | Reason::ReaderGone))
     }
 
@@ -82,7 +82,7 @@ impl Outcome {
             let host = self.nodes.iter().find(is_host).map(|node| node.host.as_str());
             let host = host.unwrap_or_default();
             let hint = taken_port(exit.rank, &written, master_port, host);
-            blame(exit, others, host, &written).hint(hint)
+            first_failure_error(exit, others, host, &written).hint(hint)
         });
         let ranks = self.ranks();
         let unverified = written.nccl.and_then(|log| nccl::verify(&log, &ranks, options));
@@ -112,18 +112,18 @@ impl Outcome {
 
     /// Lists the ranks with their hosts, by rank.
     fn ranks(&self) -> Vec<(Rank, String)> {
-        let of_node = |node: &SupervisedNode| {
+        let node_ranks = |node: &SupervisedNode| {
             let ranks = node.ranks.iter().map(|rank| (*rank, node.host.clone()));
             ranks.collect::<Vec<_>>()
         };
-        let mut ranks: Vec<(Rank, String)> = self.nodes.iter().flat_map(of_node).collect();
+        let mut ranks: Vec<(Rank, String)> = self.nodes.iter().flat_map(node_ranks).collect();
         ranks.sort_unstable();
         ranks
     }
 }
 
 /// Makes the error for the first failure, with the last lines that the rank wrote.
-fn blame(exit: RankExit, others: u32, host: &str, written: &Written) -> Failed {
+fn first_failure_error(exit: RankExit, others: u32, host: &str, written: &Written) -> Failed {
     let RankExit { rank, pid, status, out_of_memory, .. } = exit;
     let how = match status {
         ExitStatus::Code(code) => format!("exited with code {code}"),

@@ -275,7 +275,7 @@ impl WriterThread {
         while let Some(ReadyChunk { chunk, credit }) = self.arbiter.next() {
             let Chunk { node, source, stamp, data } = chunk;
             let shown = match &mut self.nccl {
-                Some(log) => Cow::Owned(log.take(source.0, &data)),
+                Some(log) => Cow::Owned(log.read_lines(source.0, &data)),
                 None => Cow::Borrowed(&data[..]),
             };
             let written = self.sink.write((source, stamp), &shown);

@@ -72,7 +72,7 @@ fn describe(problem: &Problem, hosts: &str) -> (Exit, String, Option<String>) {
             let sentence = format!("the directory {} is not on {hosts}", directory.display());
             (Exit::FILES, sentence, Some("--wdir names a directory that every host has".into()))
         }
-        Problem::Preload { operation, cause } => {
+        Problem::PreloadFailed { operation, cause } => {
             let sentence = format!("cannot preload on {hosts}: {operation}: {cause}");
             (Exit::FILES, sentence, Some("copies go to TMPDIR on the host".into()))
         }

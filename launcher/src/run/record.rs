@@ -104,7 +104,7 @@ impl RecordedEnd {
 /// Configuration that the ranks were started with.
 struct RankStart {
     table: RankTable,
-    setups: Vec<Vec<RankConfig>>,
+    rank_configs: Vec<Vec<RankConfig>>,
     libraries: Vec<Option<PathBuf>>,
 }
 
@@ -134,15 +134,16 @@ impl Recorder {
         let _ = self.map.set(map.clone());
     }
 
-    /// Adds the configuration with which ranks are started. `setups` and `libraries` are indexed by node.
+    /// Adds the configuration with which ranks are started. `rank_configs` and `libraries` are indexed by
+    /// node.
     pub(crate) fn starting(
         &self,
         table: RankTable,
-        setups: Vec<Vec<RankConfig>>,
+        rank_configs: Vec<Vec<RankConfig>>,
         libraries: Vec<Option<PathBuf>>,
     ) {
         // An error would mean a second call, which a job does not make.
-        let _ = self.start.set(RankStart { table, setups, libraries });
+        let _ = self.start.set(RankStart { table, rank_configs, libraries });
     }
 
     /// Adds the output of the ranks.
@@ -166,9 +167,9 @@ impl Recorder {
         let since_1970 = self.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let (placement, environment) = match self.start.get() {
             None => (Vec::new(), Vec::new()),
-            Some(RankStart { table, setups, libraries }) => (
-                show::rank_places(&map, setups, table),
-                group_by_rank(&show::variables(job, &map, setups, libraries)),
+            Some(RankStart { table, rank_configs, libraries }) => (
+                show::rank_places(&map, rank_configs, table),
+                group_by_rank(&show::variables(job, &map, rank_configs, libraries)),
             ),
         };
         let hosts = map.nodes.iter().map(|node| HostRanks {
@@ -180,7 +181,7 @@ impl Recorder {
             job: job.id.to_string(),
             started: since_1970.as_secs_f64(),
             seconds: self.clock.elapsed().as_secs_f64(),
-            argv: without_secrets(&job.typed),
+            argv: without_secrets(&job.command_line),
             program: without_secrets(&program(job)),
             hosts: hosts.collect(),
             placement,

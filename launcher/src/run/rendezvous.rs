@@ -58,7 +58,7 @@ pub(crate) struct Joined {
     pub(crate) table: RankTable,
     pub(crate) mesh: Mesh,
     /// Configuration of ranks, by node and local rank.
-    pub(crate) setups: Vec<Vec<RankConfig>>,
+    pub(crate) rank_configs: Vec<Vec<RankConfig>>,
     /// Directory of the library for ranks, by node.
     pub(crate) libraries: Vec<Option<PathBuf>>,
 }
@@ -80,7 +80,7 @@ impl Relay {
 
     /// Tells whether bytes from node `from` may be relayed to node `to`: only if the two are neighbours in
     /// the tree.
-    pub(crate) fn may_carry(&mut self, from: NodeId, to: NodeId) -> bool {
+    pub(crate) fn may_relay(&mut self, from: NodeId, to: NodeId) -> bool {
         let handled = self.server.handle(CoordinatorInput::Relay { from, to });
         while self.server.poll_output().is_some() {}
         handled.inspect_err(|violation| tracing::error!("{violation}")).is_ok()
@@ -132,10 +132,10 @@ impl Nodes {
         let facts: Vec<NodeFacts> = self.reached.iter().map(|node| node.facts.clone()).collect();
         let inputs = PlanInputs { job, map, prepared, addresses: &addresses, facts: &facts };
         let network = inputs.fabric(&plan).network;
-        rdma_check::check(&job.wishes(), map, &prepared.inventories, &plan, &network)?;
+        rdma_check::check(&job.user_choices(), map, &prepared.inventories, &plan, &network)?;
         rank_config::log_crowded(map, &prepared.inventories);
         let (mesh, planned) = state.prove(self, &inputs, &mut plan).await?;
-        let RankPlan { table, setups, horovod } = planned;
+        let RankPlan { table, rank_configs, horovod } = planned;
         mesh.conclude(&table, job.options.transport, job.options.mesh.mode)?;
         state.distribute(self, &table).await?;
         let hosts = self.reached.iter().zip(&addresses);
@@ -144,7 +144,7 @@ impl Nodes {
         let master = (addresses[0], ReservedPorts::master(&prepared.ports));
         let path = |place: &Option<NodeLibrary>| place.as_ref().map(|place| place.path.clone());
         let libraries = prepared.libraries.iter().map(path).collect();
-        Ok(Joined { relay: state.relay, master, horovod, table, mesh, setups, libraries })
+        Ok(Joined { relay: state.relay, master, horovod, table, mesh, rank_configs, libraries })
     }
 
     /// Sends every node the addresses of its parent in the tree.
@@ -159,7 +159,7 @@ impl Nodes {
                 ),
             };
             let parent = shape.parent(node.id).map(peer);
-            node.commands.tell(&ToAgent::Join { parent });
+            node.commands.queue_command(&ToAgent::Join { parent });
         }
     }
 
@@ -195,7 +195,7 @@ struct PlanInputs<'a> {
 
 impl<'a> PlanInputs<'a> {
     fn fabric(&'a self, plan: &'a Plan) -> Fabric<'a> {
-        Fabric::of(self.map, &self.prepared.inventories, plan, &self.job.options)
+        Fabric::new(self.map, &self.prepared.inventories, plan, &self.job.options)
     }
 
     /// Computes the rank table and the configuration of each rank from a choice of NICs.
@@ -203,14 +203,14 @@ impl<'a> PlanInputs<'a> {
         let PlanInputs { job, map, prepared, addresses, facts } = *self;
         let inventories = &prepared.inventories;
         let seen = JobView { id: job.id, map, inventories, plan, addresses };
-        let setups =
-            rank_config::decide(&job.wishes(), &seen, &self.fabric(plan), &prepared.ports)?;
+        let rank_configs =
+            rank_config::decide(&job.user_choices(), &seen, &self.fabric(plan), &prepared.ports)?;
         let facts: Vec<&NodeFacts> = facts.iter().collect();
-        let table = table::build(&job.options, &seen, &facts, &setups)
+        let table = table::build(&job.options, &seen, &facts, &rank_configs)
             .map_err(|error| Failed::from_error(Exit::BUG, &error))?;
         let horovod = GlooStore::new(&job.options, &seen, &prepared.ports);
         let horovod = horovod.map(|meeting| meeting.ports).unwrap_or_default();
-        Ok(RankPlan { table, setups, horovod })
+        Ok(RankPlan { table, rank_configs, horovod })
     }
 }
 
@@ -218,7 +218,7 @@ impl<'a> PlanInputs<'a> {
 pub(crate) struct RankPlan {
     pub(crate) table: RankTable,
     /// Configuration of ranks, by node and local rank.
-    pub(crate) setups: Vec<Vec<RankConfig>>,
+    pub(crate) rank_configs: Vec<Vec<RankConfig>>,
     /// Port at which each node's agent serves Horovod's store, by node; empty if there is no store.
     pub(crate) horovod: Vec<u16>,
 }
@@ -321,7 +321,7 @@ impl JoinState {
             .map_err(|error| Failed::new(Exit::BUG, format!("cannot write the table: {error}")))?;
         let now = self.relay.now();
         self.relay.server.begin_table(now);
-        nodes.reached[0].commands.try_tell(&ToAgent::Table(text)).map_err(|error| {
+        nodes.reached[0].commands.try_queue_message(&ToAgent::Table(text)).map_err(|error| {
             Failed::new(Exit::RENDEZVOUS, format!("the rank table does not fit a frame: {error}"))
         })?;
         self.until(nodes, |state| state.table_everywhere).await
@@ -350,7 +350,7 @@ impl JoinState {
                 CoordinatorInput::TableEverywhere { node }
             }
             FromAgent::Relay { to, data } => {
-                if self.relay.may_carry(node, to) {
+                if self.relay.may_relay(node, to) {
                     nodes.relay((node, to), data, room);
                 }
                 return Ok(());
@@ -435,8 +435,8 @@ fn addresses(
 /// `None` for any other edge.
 fn describe(child: &str, parent: &str, report: &EdgeReport) -> Option<(String, Option<String>)> {
     if let Some((local, remote)) = report.edge {
-        let EdgeAttempt { outcome, remote: tried, .. } = report.failed.first()?;
-        let (by, not) = (remote.ip(), failed_attempt(child, parent, *tried, outcome));
+        let EdgeAttempt { outcome, remote: dialled, .. } = report.failed.first()?;
+        let (by, not) = (remote.ip(), failed_attempt(child, parent, *dialled, outcome));
         let line = format!("{child} and {parent} connect over {by} and {}: {not}", local.ip());
         return Some((line, None));
     }
@@ -446,8 +446,12 @@ fn describe(child: &str, parent: &str, report: &EdgeReport) -> Option<(String, O
     };
     let failure = failed_attempt(child, parent, *remote, outcome);
     let hint = match outcome {
-        EdgeFailure::NoReturnPath(listener) => let_in(child, *listener, parent, remote.ip()),
-        EdgeFailure::Refused | EdgeFailure::NoAnswer => let_in(parent, *remote, child, *local),
+        EdgeFailure::NoReturnPath(listener) => {
+            firewall_rule_hint(child, *listener, parent, remote.ip())
+        }
+        EdgeFailure::Refused | EdgeFailure::NoAnswer => {
+            firewall_rule_hint(parent, *remote, child, *local)
+        }
         _ => format!("on {child}: ip route get {} from {local}", remote.ip()),
     };
     Some((format!("{failure}: their messages go through this machine"), Some(hint)))
@@ -465,7 +469,7 @@ fn failed_attempt(child: &str, parent: &str, remote: SocketAddr, outcome: &EdgeF
 
 /// Returns a hint with a firewall rule that lets host `peer`, at address `from`, connect to address `at` of
 /// host `on`.
-fn let_in(on: &str, at: SocketAddr, peer: &str, from: IpAddr) -> String {
+fn firewall_rule_hint(on: &str, at: SocketAddr, peer: &str, from: IpAddr) -> String {
     let family = if from.is_ipv4() { "ip" } else { "ip6" };
     let port = at.port();
     format!(
@@ -498,7 +502,7 @@ mod tests {
         }
     }
 
-    fn said(report: &EdgeReport) -> (String, Option<String>) {
+    fn described(report: &EdgeReport) -> (String, Option<String>) {
         describe("b", "a", report).unwrap()
     }
 
@@ -511,7 +515,7 @@ mod tests {
     #[test]
     fn another_way_is_said() {
         let edge = report(Some(("10.2.0.2:4711", "10.2.0.1:21008")), &[EdgeFailure::NoAnswer]);
-        let (line, hint) = said(&edge);
+        let (line, hint) = described(&edge);
         let expected = "b and a connect over 10.2.0.1 and 10.2.0.2: \
                         b cannot reach a at 10.1.0.1:21007 (no answer)";
         assert_eq!((line.as_str(), hint), (expected, None));
@@ -519,12 +523,12 @@ mod tests {
 
     #[test]
     fn a_relay_is_said_with_what_would_end_it() {
-        let (line, hint) = said(&report(None, &[EdgeFailure::Refused]));
+        let (line, hint) = described(&report(None, &[EdgeFailure::Refused]));
         let way = "b cannot reach a at 10.1.0.1:21007 (refused)";
         assert_eq!(line, format!("{way}: their messages go through this machine"));
         assert!(hint.unwrap().starts_with("on a, let b in: nft insert rule inet filter input ip saddr 10.1.0.2 tcp dport 21007 accept"));
         let back = EdgeFailure::NoReturnPath("10.1.0.2:21009".parse().unwrap());
-        let (line, hint) = said(&report(None, &[back]));
+        let (line, hint) = described(&report(None, &[back]));
         assert!(line.starts_with("a cannot reach b at 10.1.0.2:21009 (no answer)"), "{line}");
         assert!(hint.unwrap().starts_with("on b, let a in"));
     }

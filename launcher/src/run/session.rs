@@ -58,7 +58,7 @@ pub(crate) struct SessionSlot {
     pub(crate) output: OutputSender,
     pub(crate) stdin: StdinFeed,
     /// Node timeout: an agent from which nothing was received for so long is lost.
-    pub(crate) silence: Duration,
+    pub(crate) node_timeout: Duration,
     /// Time between SIGTERM and SIGKILL when ranks are ended.
     pub(crate) kill_after: Duration,
     /// Sender that is dropped when the session ends, by which the receiver notices the end of all sessions.
@@ -67,31 +67,31 @@ pub(crate) struct SessionSlot {
 
 /// Serves an agent that has started, until its channel ends. Then closes the connection to the agent's host.
 pub(crate) async fn serve(
-    greeted: StartedAgent,
+    started: StartedAgent,
     route: Option<HostConnection>,
     slot: SessionSlot,
     job: JobId,
 ) {
     let _open = slot.open;
-    let (agent, processes) = (greeted.agent, [greeted.facts.pid, greeted.facts.guardian]);
+    let (agent, processes) = (started.agent, [started.facts.pid, started.facts.guardian]);
     let (credit, unread) = (slot.commands.credit.clone(), slot.commands.unread.clone());
-    let mut at_once = slot.commands.at_once.clone();
-    let writer = tokio::spawn(write_commands(greeted.channel.writer, slot.commands));
+    let mut kill_now = slot.commands.kill_now.clone();
+    let writer = tokio::spawn(write_commands(started.channel.writer, slot.commands));
     let mut session = Session {
         node: slot.node,
-        frames: greeted.frames,
+        frames: started.frames,
         events: slot.events,
         output: slot.output,
         credit,
         room: Arc::new(Semaphore::new(UNHANDLED)),
         unread,
         stdin: slot.stdin,
-        silence: Deadline::after(slot.silence),
+        receive_deadline: Deadline::after(slot.node_timeout),
         stderr_tail: Vec::new(),
         done: false,
-        silent: false,
+        nothing_received: false,
     };
-    let mut reader = greeted.channel.reader;
+    let mut reader = started.channel.reader;
     let how = session.read(&mut reader).await;
     if !session.done {
         let words = String::from_utf8_lossy(&session.stderr_tail);
@@ -103,13 +103,19 @@ pub(crate) async fn serve(
     if !session.done {
         // If nothing is received from an agent, it may hang although its host still answers. So the clean-up
         // is tried in this case too.
-        let (grace, is_silent) = (slot.kill_after, session.silent);
-        let lost_agent =
-            LostAgent { route: route.as_ref(), agent: &agent, job, processes, grace, is_silent };
+        let (grace, nothing_received) = (slot.kill_after, session.nothing_received);
+        let lost_agent = LostAgent {
+            route: route.as_ref(),
+            agent: &agent,
+            job,
+            processes,
+            grace,
+            nothing_received,
+        };
         // An error means that the outbox is gone, so that nothing will shorten the grace period of the
         // clean-up.
-        let at_once = async { drop(at_once.wait_for(|now| *now).await) };
-        session.report(NodeEventKind::CleanedUp(lost_agent.clean_up(at_once).await), None);
+        let kill_now = async { drop(kill_now.wait_for(|now| *now).await) };
+        session.report(NodeEventKind::CleanedUp(lost_agent.clean_up(kill_now).await), None);
     }
     if let Some(route) = route {
         route.close().await;
@@ -138,10 +144,10 @@ struct Session {
     room: Arc<Semaphore>,
     unread: Arc<UnreadCommands>,
     stdin: StdinFeed,
-    silence: Deadline,
+    receive_deadline: Deadline,
     stderr_tail: Vec<u8>,
     done: bool,
-    silent: bool,
+    nothing_received: bool,
 }
 
 impl Session {
@@ -156,18 +162,21 @@ impl Session {
                 () = self.unread.is_full.notified() => {
                     return "its agent does not read its commands".to_owned();
                 }
-                incoming = self.silence.run(reader.next()) => incoming,
+                incoming = self.receive_deadline.run(reader.next()) => incoming,
             };
             match incoming {
                 Some(None) => return "the connection ended".to_owned(),
                 Some(Some(Incoming::Data(bytes))) => {
-                    self.silence.restart();
+                    self.receive_deadline.restart();
                     self.frames.push(&bytes);
                 }
                 Some(Some(Incoming::Diagnostics(words))) => self.diagnose(&words),
                 None => {
-                    self.silent = true;
-                    return format!("nothing received for {} s", self.silence.limit().as_secs());
+                    self.nothing_received = true;
+                    return format!(
+                        "nothing received for {} s",
+                        self.receive_deadline.limit().as_secs()
+                    );
                 }
             }
         }
@@ -213,7 +222,7 @@ impl Session {
             return Some(room);
         }
         let room = self.room.clone().acquire_many_owned(cost).await;
-        self.silence.restart();
+        self.receive_deadline.restart();
         room.ok()
     }
 
@@ -240,9 +249,9 @@ async fn write_commands(mut writer: AgentWriter, mut commands: OutboxReceiver) {
     loop {
         let frame = tokio::select! {
             biased;
-            frame = commands.first.recv() => frame,
+            frame = commands.high_priority.recv() => frame,
             _ = ticks.tick() => Some((beat.clone(), None)),
-            Some(frame) = commands.last.recv() => Some((frame, None)),
+            Some(frame) = commands.low_priority.recv() => Some((frame, None)),
         };
         let sent = match frame {
             Some((frame, _room)) => writer.send(frame).await,
@@ -279,10 +288,10 @@ mod tests {
             room: Arc::new(Semaphore::new(UNHANDLED)),
             unread: orders.unread,
             stdin: StdinFeed::default(),
-            silence: Deadline::after(BEAT),
+            receive_deadline: Deadline::after(BEAT),
             stderr_tail: Vec::new(),
             done: false,
-            silent: false,
+            nothing_received: false,
         };
         (session, commands, unread)
     }
@@ -351,9 +360,9 @@ mod tests {
         let (from, mut orders) = Outbox::new();
         let room = Arc::new(Semaphore::new(10));
         let message = room.clone().acquire_many_owned(10).await.ok();
-        from.pass_on(&ToAgent::Beat, message);
+        from.forward(&ToAgent::Beat, message);
         assert_eq!(room.available_permits(), 0);
-        drop(orders.first.recv().await);
+        drop(orders.high_priority.recv().await);
         assert_eq!(room.available_permits(), 10);
     }
 
@@ -365,14 +374,14 @@ mod tests {
         let unread = orders.unread.clone();
         let mut is_full = pin!(unread.is_full.notified());
         for _ in 0..(2 * UNREAD) >> 20 {
-            commands.tell(&message);
-            drop(orders.first.recv().await);
+            commands.queue_command(&message);
+            drop(orders.high_priority.recv().await);
         }
         assert!(is_full.as_mut().poll(&mut looked).is_pending());
         for _ in 0..(2 * UNREAD) >> 20 {
-            commands.tell(&message);
+            commands.queue_command(&message);
         }
         assert!(is_full.poll(&mut looked).is_ready());
-        assert!(orders.first.len() < (UNREAD >> 20));
+        assert!(orders.high_priority.len() < (UNREAD >> 20));
     }
 }

@@ -41,19 +41,19 @@ pub(crate) async fn print(job: &JobSpec, map: &RankMap, joined: &Joined) {
 impl Show {
     pub(crate) fn text(self, job: &JobSpec, map: &RankMap, joined: &Joined) -> String {
         match self {
-            Show::Placement => placement(map, &joined.setups, &joined.table),
+            Show::Placement => placement(map, &joined.rank_configs, &joined.table),
             Show::Env => {
                 let mut rows = vec![columns::row(["rank", "host", "variable", "why"])];
-                let variables = variables(job, map, &joined.setups, &joined.libraries);
+                let variables = variables(job, map, &joined.rank_configs, &joined.libraries);
                 rows.extend(variables.into_iter().map(|(rank, host, variable, why)| {
                     vec![rank.to_string(), host.to_string(), variable, why]
                 }));
                 columns::lay_out(&rows)
             }
-            Show::RankTable(ShowFormat::Text) => table::for_people(&joined.table),
+            Show::RankTable(ShowFormat::Text) => table::format_table(&joined.table),
             Show::RankTable(ShowFormat::Json) => json(&joined.table),
-            Show::Mesh(ShowFormat::Text) => mesh::for_people(&joined.table, &joined.mesh),
-            Show::Mesh(ShowFormat::Json) => json(&mesh::for_programs(&joined.table, &joined.mesh)),
+            Show::Mesh(ShowFormat::Text) => mesh::format_table(&joined.table, &joined.mesh),
+            Show::Mesh(ShowFormat::Json) => json(&mesh::json_rows(&joined.table, &joined.mesh)),
         }
     }
 }
@@ -68,20 +68,24 @@ fn json<T: Serialize>(value: &T) -> String {
 /// Lists the ranks in order, with their hosts and configurations.
 fn ranks<'a>(
     map: &'a RankMap,
-    setups: &'a [Vec<RankConfig>],
+    rank_configs: &'a [Vec<RankConfig>],
 ) -> impl Iterator<Item = (Rank, &'a Host, &'a RankConfig)> {
-    let of_node = |(node, setups): (&'a MappedNode, &'a Vec<RankConfig>)| {
-        node.ranks.iter().zip(setups).map(|(&rank, setup)| (rank, &node.host, setup))
+    let node_ranks = |(node, rank_configs): (&'a MappedNode, &'a Vec<RankConfig>)| {
+        node.ranks.iter().zip(rank_configs).map(|(&rank, config)| (rank, &node.host, config))
     };
-    let mut ranks: Vec<_> = map.nodes.iter().zip(setups).flat_map(of_node).collect();
+    let mut ranks: Vec<_> = map.nodes.iter().zip(rank_configs).flat_map(node_ranks).collect();
     ranks.sort_by_key(|(rank, ..)| *rank);
     ranks.into_iter()
 }
 
 /// Writes the placement as a table: hosts, CPUs and the nearest devices, as far as they are known.
-pub(crate) fn placement(map: &RankMap, setups: &[Vec<RankConfig>], table: &RankTable) -> String {
+pub(crate) fn placement(
+    map: &RankMap,
+    rank_configs: &[Vec<RankConfig>],
+    table: &RankTable,
+) -> String {
     let mut rows = vec![columns::row(["rank", "host", "cpus", "numa", "gpu", "nics", "why"])];
-    rows.extend(rank_places(map, setups, table).into_iter().map(|place| {
+    rows.extend(rank_places(map, rank_configs, table).into_iter().map(|place| {
         vec![
             place.rank.to_string(),
             place.host,
@@ -98,19 +102,19 @@ pub(crate) fn placement(map: &RankMap, setups: &[Vec<RankConfig>], table: &RankT
 /// Returns the placement of each rank, by rank.
 pub(crate) fn rank_places(
     map: &RankMap,
-    setups: &[Vec<RankConfig>],
+    rank_configs: &[Vec<RankConfig>],
     table: &RankTable,
 ) -> Vec<RankPlace> {
-    let place = |(rank, host, setup): (Rank, &Host, &RankConfig)| RankPlace {
+    let place = |(rank, host, config): (Rank, &Host, &RankConfig)| RankPlace {
         rank: rank.0,
         host: host.to_string(),
-        cpus: setup.placement.cpus.as_ref().map(ToString::to_string),
-        numa_node: setup.placement.numa_node,
-        gpu: setup.gpu.clone(),
+        cpus: config.placement.cpus.as_ref().map(ToString::to_string),
+        numa_node: config.placement.numa_node,
+        gpu: config.gpu.clone(),
         nics: nearest_nics(table, rank),
-        why: setup.placement.reason.clone(),
+        why: config.placement.reason.clone(),
     };
-    ranks(map, setups).map(place).collect()
+    ranks(map, rank_configs).map(place).collect()
 }
 
 /// Writes a rank's nearest NICs and their distance, as in `mlx5_0,mlx5_1 PIX`. The distance is in the terms
@@ -140,15 +144,15 @@ pub(crate) type VariableRow<'a> = (u32, &'a Host, String, String);
 pub(crate) fn variables<'a>(
     job: &JobSpec,
     map: &'a RankMap,
-    setups: &'a [Vec<RankConfig>],
+    rank_configs: &'a [Vec<RankConfig>],
     libraries: &[Option<PathBuf>],
 ) -> Vec<VariableRow<'a>> {
     let library_of = |rank| libraries.get(map.node_of(rank)?.id.index())?.as_ref();
     let mut rows = Vec::new();
-    for (rank, host, setup) in ranks(map, setups) {
-        let AppSpec { env, explicit, .. } = job.application_of(map, rank);
+    for (rank, host, config) in ranks(map, rank_configs) {
+        let AppSpec { env, user_set_vars, .. } = job.application_of(map, rank);
         let yours = |name: &str| env.iter().find(|var| var.name == name);
-        let explained = setup.defaults.iter().filter(|default| !default.reason.is_empty());
+        let explained = config.defaults.iter().filter(|default| !default.reason.is_empty());
         let mut push = |variable, why| rows.push((rank.0, host, variable, why));
         for Variable { name, value, reason } in explained {
             let (value, why) = match yours(name) {
@@ -159,12 +163,12 @@ pub(crate) fn variables<'a>(
             };
             push(format!("{name}={}", redacted_value(name, &value)), why);
         }
-        let of_library = library_of(rank).map(|path| library(path, yours(names::RLAUNCH_LIB)));
-        for [variable, why] in of_library.into_iter().flatten() {
+        let library_rows = library_of(rank).map(|path| library(path, yours(names::RLAUNCH_LIB)));
+        for [variable, why] in library_rows.into_iter().flatten() {
             push(variable, why);
         }
-        let is_known = |name: &str| setup.defaults.iter().any(|default| default.name == name);
-        let asked = |name: &OsStr| explicit.iter().any(|asked| name == asked.as_str());
+        let is_known = |name: &str| config.defaults.iter().any(|default| default.name == name);
+        let asked = |name: &OsStr| user_set_vars.iter().any(|asked| name == asked.as_str());
         for var in env.iter().filter(|var| configures_library(&var.name) || asked(&var.name)) {
             let (name, value) = (var.name.to_string_lossy(), var.value.to_string_lossy());
             if !is_known(&name) {

@@ -199,7 +199,7 @@ impl StdinReader {
         let mut rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner);
         for room in rooms.iter_mut() {
             room.bytes = room.bytes.saturating_sub(cost);
-            room.commands.send_last(frame.clone());
+            room.commands.send_low_priority(frame.clone());
         }
     }
 
@@ -226,7 +226,7 @@ mod tests {
         let (mut all, started) = (Vec::new(), Instant::now());
         while all.len() < most {
             assert!(started.elapsed() < BOUND, "{} bytes have come", all.len());
-            let Ok(frame) = orders.last.try_recv() else {
+            let Ok(frame) = orders.low_priority.try_recv() else {
                 std::thread::yield_now();
                 continue;
             };
@@ -259,7 +259,7 @@ mod tests {
         let mut of_b = read_from(&mut b, window);
         assert_eq!(of_b.len(), window);
         assert_eq!(read_from(&mut a, window).len(), window);
-        assert!(a.last.try_recv().is_err(), "more than the slower has room for");
+        assert!(a.low_priority.try_recv().is_err(), "more than the slower has room for");
         feed.add_room(NodeId(1), u32::MAX - STDIN_WINDOW);
         of_b.extend(read_from(&mut b, usize::MAX));
         assert!(of_b == content);

@@ -101,7 +101,7 @@ pub(crate) struct SupervisedNode {
 }
 
 /// State machines that were made in earlier phases and are used while ranks run.
-pub(crate) struct Machines {
+pub(crate) struct PhaseStates {
     pub(crate) relay: Relay,
     pub(crate) links: LinkMonitor,
     pub(crate) order: StartOrder,
@@ -158,7 +158,7 @@ impl<'a> Supervisor<'a> {
     pub(crate) fn new(
         job: &'a JobSpec,
         nodes: Vec<SupervisedNode>,
-        Machines { relay, links, order }: Machines,
+        PhaseStates { relay, links, order }: PhaseStates,
         now: Instant,
     ) -> Supervisor<'a> {
         Supervisor {
@@ -211,7 +211,7 @@ impl<'a> Supervisor<'a> {
             Input::Signal(signal) => self.on_signal(now, signal),
             Input::ReaderGone if self.is_ending() => {}
             Input::ReaderGone => {
-                self.end(now, Reason::ReaderGone, ending("its output is not read any more"));
+                self.end(now, Reason::ReaderGone, job_ending("its output is not read any more"));
             }
         }
     }
@@ -244,7 +244,7 @@ impl<'a> Supervisor<'a> {
         if is_due(self.timeout) && !self.is_ending() {
             let after = self.job.timeout.unwrap_or_default();
             let why = format!("not done within {} s", after.as_secs_f64());
-            self.end(now, Reason::Timeout(after), ending(why));
+            self.end(now, Reason::Timeout(after), job_ending(why));
         }
         if let Some(deadline) = &mut self.end_deadline {
             self.gave_up = now >= deadline.next_check() && deadline.has_expired(now);
@@ -281,7 +281,7 @@ impl<'a> Supervisor<'a> {
     fn on_node(&mut self, now: Instant, NodeEvent { node, kind, room }: NodeEvent) {
         match kind {
             NodeEventKind::Message(FromAgent::Relay { to, data }) => {
-                if self.relay.may_carry(node, to) {
+                if self.relay.may_relay(node, to) {
                     self.actions.push_back(Action::Relay { from: node, to, data, room });
                 }
             }
@@ -345,7 +345,7 @@ impl<'a> Supervisor<'a> {
                 let change = self.links.on_path_event(now, event);
                 self.on_link(now, change);
             }
-            FromAgent::PathEndpoints { round, given } => {
+            FromAgent::PathEndpoints { round, endpoints: given } => {
                 self.links.on_endpoints(node, round, given);
                 self.send_for_links();
             }
@@ -379,7 +379,7 @@ impl<'a> Supervisor<'a> {
         }
         if self.job.serve && !self.is_ending() {
             let line = format!("rank {rank} on {host} has ended, so the others are ended too");
-            self.end(now, Reason::Served(line.clone()), ending(line));
+            self.end(now, Reason::Served(line.clone()), job_ending(line));
         }
         let due = self.order.on_rank_started(rank);
         self.start(due);
@@ -434,7 +434,7 @@ impl<'a> Supervisor<'a> {
             Some(LinkChange::Down(line)) => {
                 self.emit(Event::LinkDown { text: line.clone() });
                 if self.job.options.mesh.abort_on_link_down {
-                    let why = ending(line.clone());
+                    let why = job_ending(line.clone());
                     self.end(now, Reason::Link(Failed::new(Exit::MESH, line)), why);
                 } else {
                     self.warn(line);
@@ -462,7 +462,7 @@ impl<'a> Supervisor<'a> {
             Some(rank) => format!("rank {rank} on {host} aborted the job: {text}"),
             None => format!("{host} aborted the job: {text}"),
         };
-        let why = ending(message.clone());
+        let why = job_ending(message.clone());
         self.end(now, Reason::Aborted(Failed::new(Exit::ABORTED, message)), why);
     }
 
@@ -471,7 +471,7 @@ impl<'a> Supervisor<'a> {
             UserSignal::Forward(signal) => self.send_all(ToAgent::Signal(signal as i32)),
             UserSignal::Suspend => self.suspend(now),
             UserSignal::End(signal) if !self.is_ending() => {
-                self.end(now, Reason::User(signal), ending(format!("ended by {signal}")));
+                self.end(now, Reason::User(signal), job_ending(format!("ended by {signal}")));
             }
             UserSignal::End(_) => {
                 self.send_all(ToAgent::End { now: true });
@@ -553,7 +553,7 @@ impl<'a> Supervisor<'a> {
 
 /// Makes the event that tells ranks why the job is ended. Failed ranks and lost nodes have events of their
 /// own.
-fn ending(why: impl Into<String>) -> JobEvent {
+fn job_ending(why: impl Into<String>) -> JobEvent {
     let why: String = why.into();
     JobEvent::JobEnding { why: why.chars().take(MAX_REASON).collect() }
 }

@@ -123,7 +123,7 @@ pub struct LoginRefusal {
 
 impl LoginRefusal {
     /// Tells whether the host has said that it accepts no keys at all.
-    pub fn takes_no_keys(&self) -> bool {
+    pub fn accepts_no_keys(&self) -> bool {
         !self.methods.is_empty() && !self.methods.contains(&"publickey")
     }
 
@@ -141,7 +141,7 @@ impl LoginRefusal {
     }
 
     fn why(&self) -> String {
-        if self.takes_no_keys() {
+        if self.accepts_no_keys() {
             return format!(
                 "the host accepts no keys, only {}; {}",
                 self.method_list(),
@@ -153,7 +153,7 @@ impl LoginRefusal {
 
     fn hint(&self, host: &str) -> String {
         let user = &self.user;
-        if self.takes_no_keys() {
+        if self.accepts_no_keys() {
             return format!(
                 "rlaunch does not log in by password; let sshd on {host} accept keys as well:\n  \
                  echo PubkeyAuthentication yes | sudo tee /etc/ssh/sshd_config.d/10-keys.conf\n  \

@@ -102,7 +102,7 @@ impl NewHostKey {
     }
 
     /// Tells whether accepting the key leaves no record, because no file or /dev/null is configured.
-    pub(crate) fn is_forgotten(&self) -> bool {
+    pub(crate) fn is_unrecorded(&self) -> bool {
         self.file.as_deref().is_none_or(|file| file == Path::new("/dev/null"))
     }
 
@@ -168,9 +168,9 @@ impl Hosts {
         let mut held = false;
         for pattern in patterns {
             match pattern.strip_prefix('!') {
-                Some(pattern) if fits(pattern, name) => return false,
+                Some(pattern) if matches_pattern(pattern, name) => return false,
                 Some(_) => {}
-                None => held |= fits(pattern, name),
+                None => held |= matches_pattern(pattern, name),
             }
         }
         held
@@ -179,7 +179,7 @@ impl Hosts {
 
 /// Tells whether a name matches a pattern. Compares the two as plain text first, because most patterns have
 /// no wildcard, and jobs with many hosts call this often.
-fn fits(pattern: &str, name: &str) -> bool {
+fn matches_pattern(pattern: &str, name: &str) -> bool {
     pattern == name || (pattern.contains(['*', '?']) && matches(pattern, name))
 }
 

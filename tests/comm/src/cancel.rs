@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Whether waits of this rank shall be interrupted.
+/// Whether calls of this rank that are waiting shall be interrupted.
 static INTERRUPTS: AtomicBool = AtomicBool::new(false);
 
 fn is_interrupted() -> bool {
@@ -20,8 +20,8 @@ fn meet(name: &str) -> Result<(), String> {
     met.success().then_some(()).ok_or(format!("rlaunch barrier {name}: {met}"))
 }
 
-/// Cancels a long message at rank 0, which then reuses the memory, before rank 1 receives. Rank 1
-/// prints what becomes of its receive, and then receives the next message.
+/// Cancels a long message at rank 0, which then reuses the memory, before rank 1 receives the
+/// message. Rank 1 prints the outcome of its receive, and then receives the next message.
 pub fn cancel_a_message(comm: &Communicator) -> Result<String, String> {
     let mut data = vec![1_u8; 1 << 20];
     match comm.rank() {
@@ -56,8 +56,8 @@ pub fn cancel_a_message(comm: &Communicator) -> Result<String, String> {
     Ok("both messages are accounted for".to_owned())
 }
 
-/// Cancels a collective at rank 2. Each rank prints what becomes of its calls; then all use another
-/// communicator.
+/// Cancels a collective at rank 2. Each rank prints the outcome of its calls; then all ranks use
+/// another communicator.
 pub fn cancel_a_collective(comm: &Communicator, elements: usize) -> Result<String, String> {
     let failed = |error: rlaunch_comm::CommError| error.to_string();
     let other = comm.split(0, comm.rank() as i64).map_err(failed)?;
@@ -87,7 +87,7 @@ pub fn cancel_a_collective(comm: &Communicator, elements: usize) -> Result<Strin
 }
 
 /// Sends `messages` messages from rank 1, which then leaves. Rank 0 receives one message more and
-/// returns the error. The two ranks connect only now.
+/// returns the error. The two ranks have not communicated before.
 pub fn leave(comm: &Communicator, messages: u8) -> Result<String, String> {
     let failed = |error: rlaunch_comm::CommError| error.to_string();
     if comm.rank() > 0 {

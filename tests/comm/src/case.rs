@@ -52,9 +52,9 @@ pub struct Case {
     pub op: Op,
     /// Block length in elements.
     pub count: usize,
-    /// One buffer is input and output.
+    /// Whether one buffer is both input and output.
     pub in_place: bool,
-    /// Nonblocking call.
+    /// Whether the call is nonblocking.
     pub later: bool,
 }
 

@@ -17,8 +17,8 @@ pub fn cover() -> Vec<Case> {
     cover_by(1).concat()
 }
 
-/// Distributes such cases over `jobs` jobs, which may differ in their ranks. Each job has every
-/// choice, and all jobs together have every pair.
+/// Distributes cases like those of [`cover`] over `jobs` jobs, which may differ in their ranks.
+/// Each job has every choice, and all jobs together have every pair of choices.
 pub fn cover_by(jobs: usize) -> Vec<Vec<Case>> {
     let (collectives, elements) = (Collective::ALL.len(), ElementType::ALL.len());
     let choices = [collectives, elements, Op::ALL.len(), COUNTS.len(), 2, 2, jobs];
@@ -33,7 +33,7 @@ pub fn cover_by(jobs: usize) -> Vec<Vec<Case>> {
         let gain = |set: Set| -> u32 {
             members(set).map(|choice| (missing[choice] & set).count_ones()).sum()
         };
-        // Greedy: the row that covers most missing pairs, the first of equals.
+        // Greedy: the row that covers most missing pairs; of several such rows, the first.
         let Some((row, set)) = rows.iter().rev().max_by_key(|(_, set)| gain(*set)) else { break };
         members(*set).for_each(|choice| missing[choice] &= !set);
         cases[row[KINDS - 1]].push(case(*row));

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Length of an eager message, and of one that a device writes directly, in words.
 const SHORT: usize = 1 << 8;
 const LONG: usize = 1 << 17;
-/// How often a child overwrites its memory, and the pause in between.
+/// Number of times that a child overwrites its memory, and the pause in between.
 const WRITES: u64 = 4;
 const REST: Duration = Duration::from_millis(50);
 
@@ -18,7 +18,7 @@ const REST: Duration = Duration::from_millis(50);
 struct Memory {
     own: Registered<u64>,
     came: Registered<u64>,
-    /// Registered for each message.
+    /// Memory that the communicator registers anew for each message.
     plain: Vec<u64>,
 }
 

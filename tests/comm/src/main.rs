@@ -136,8 +136,8 @@ fn stream(comm: &Communicator, messages: usize, registered: bool) -> Result<Stri
     Ok(format!("{messages} messages from rank 0 to rank 1, {median} us each"))
 }
 
-/// Runs all-reduces until `rank` exits or sends itself a signal, and then until the loss is
-/// noticed. Rank 0 prints when the loss is due.
+/// Runs all-reduces until `rank` exits or sends itself a signal, and then until the other ranks
+/// notice the loss. Rank 0 prints a line when the loss is due.
 fn lose(comm: &Communicator, rank: usize, how: &str, elements: usize) -> Result<String, String> {
     let (own, mut sum) = (vec![1_u64; elements], vec![0; elements]);
     for call in 0.. {
@@ -145,7 +145,7 @@ fn lose(comm: &Communicator, rank: usize, how: &str, elements: usize) -> Result<
             println!("{CALLS} calls hold");
         }
         if call == CALLS && comm.rank() == rank {
-            // Exit without a goodbye.
+            // Exit without the goodbye packets that end connections.
             match how {
                 "EXIT" => std::process::exit(3),
                 "LEAVE" => std::process::exit(0),

@@ -76,7 +76,7 @@ pub struct CancelReport {
     pub rounds: u64,
     /// Messages that this rank sent or received.
     pub messages: u64,
-    /// Those of them that did not complete at first.
+    /// Messages of this rank whose first send or receive did not complete.
     pub cancelled: u64,
     /// Messages that arrived although an earlier receive of them was cancelled.
     pub kept: u64,
@@ -178,12 +178,12 @@ fn is_cancelled(error: &CommError) -> Result<bool, String> {
     }
 }
 
-/// Messages by tag, one bit each, as this rank knows them.
+/// State of the messages from the view of this rank. Each set has one bit per message, by tag.
 #[derive(Debug, Default)]
 struct Outcome {
     sent: u64,
     received: u64,
-    /// The end mark has arrived.
+    /// Messages whose end mark has arrived.
     ended: u64,
 }
 
@@ -231,7 +231,7 @@ fn exchange(
     let first = outcome.received;
     drain(work, messages, &mut buffers, &mut outcome)?;
     report.kept += u64::from((outcome.received & !first).count_ones());
-    // Messages that were sent completely must have arrived, now or before.
+    // Messages that were sent completely must have arrived.
     let mut all = vec![0; work.size()];
     control.all_gather(&[outcome.sent], &mut all).map_err(text)?;
     let due = all.iter().fold(0, |due, sent| due | sent);
@@ -274,7 +274,8 @@ fn attempt(
         for (tag, is_send, request) in requests {
             match scope.wait(request) {
                 Ok(_) if is_send => outcome.sent |= 1 << tag,
-                // A message that was cancelled before it was sent: only its end mark arrives.
+                // The sender cancelled the message before it was sent, so only the end mark
+                // arrives.
                 Ok(received) if received.length < messages[tag].words.len() => {
                     outcome.ended |= 1 << tag;
                 }
@@ -286,8 +287,8 @@ fn attempt(
     })
 }
 
-/// Receives the rest of the messages up to the end mark of each. All at once, because senders wait
-/// for their long messages before they send end marks.
+/// Receives what is left of the messages, up to the end mark of each. All receives run at once,
+/// because senders wait for their long messages before they send end marks.
 fn drain(
     work: &Communicator,
     messages: &[TestMessage],
@@ -337,7 +338,7 @@ fn check(tag: usize, message: &TestMessage, data: &[u64]) -> Result<(), String> 
         .ok_or_else(|| format!("message {tag} of {} is wrong", message.from))
 }
 
-/// Runs a collective that ranks may cancel. Returns whether any rank did.
+/// Runs a collective that ranks may cancel. Tells whether any rank did.
 fn call(
     work: &Communicator,
     control: &Communicator,

@@ -20,7 +20,7 @@ pub fn run(comm: &Communicator, case: &Case) -> Result<(), String> {
     ran.map_err(|why| format!("rank {} of {}: {case}: {why}", comm.rank(), comm.size()))
 }
 
-/// Input and expected output of one rank; empty where it has none.
+/// Input and expected output of one rank. Either is empty if the rank has none in this collective.
 struct Buffers<V> {
     input: Vec<V>,
     expected: Vec<V>,
@@ -186,7 +186,8 @@ fn in_place<V: Value>(
     Ok((data, from))
 }
 
-/// Runs collectives with many elements, for which some have separate algorithms.
+/// Runs collectives with more than a million elements, since some collectives use other algorithms
+/// for long buffers. Returns the number of cases.
 pub fn long(comm: &Communicator) -> Result<usize, String> {
     const COUNT: usize = (1 << 20) + 1;
     let cases = [

@@ -21,7 +21,7 @@ struct RandomMessage {
     words: Vec<u64>,
 }
 
-/// Returns the messages of a round, the same at every rank.
+/// Returns the messages of a round. Every rank gets the same.
 fn draw(round: u64, size: usize) -> Vec<RandomMessage> {
     let mut dice = Dice::new(round.wrapping_mul(0x2545_f491_4f6c_dd1d));
     let message = |_| {
@@ -98,8 +98,8 @@ pub fn traffic(
     }
 }
 
-/// Returns the memory of the largest rank and the largest growth of any rank, in KiB. Fails if that
-/// growth is a leak.
+/// Returns the memory of the largest rank and the largest growth of any rank since `before`, in
+/// KiB. Fails if the growth is a leak.
 fn constant(comm: &Communicator, before: Option<u64>) -> Result<(u64, u64), String> {
     let now = memory().unwrap_or(0);
     let own = [now, before.map_or(0, |before| now.saturating_sub(before))];

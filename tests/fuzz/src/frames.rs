@@ -39,8 +39,8 @@ pub(crate) fn read<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug
     }
 }
 
-/// Scans a stream for the hello. It is found wherever the stream is cut, and no byte after it is lost or
-/// repeated.
+/// Scans a stream for the agent's hello. The hello is found wherever the stream is cut, and no byte
+/// after it is lost or repeated.
 pub(crate) fn hello(data: &[u8]) {
     let stream = data.get(1..).unwrap_or_default();
     let mut scanner = HelloScanner::default();
@@ -77,8 +77,8 @@ pub(crate) fn to_agent_seeds() -> Vec<Vec<u8>> {
     let setup = RankSetup {
         cpus,
         memory_node: Some(0),
-        words,
-        env: variables,
+        rendered_args: words,
+        rendered_env: variables,
         files,
         ..RankSetup::default()
     };

@@ -1,7 +1,7 @@
 //! Fuzzing targets: every decoder of outside input, and the state machines behind them.
 //!
-//! A target takes any bytes and panics only if the code under test is wrong. Its seeds are valid messages;
-//! `corpus/TARGET/` has inputs that once found new code paths or bugs.
+//! A target takes any bytes and panics only if the code under test is wrong. Its seeds are valid
+//! messages; `corpus/TARGET/` has inputs that once found new code paths or bugs.
 
 mod callback;
 mod client;
@@ -57,7 +57,7 @@ pub const TARGETS: &[Target] = &[
         seeds: callback::announcement_seeds,
     },
     Target { name: "packets", run: comm::packets, seeds: comm::packets_seeds },
-    Target { name: "wire-up", run: comm::wire_up, seeds: comm::wire_up_seeds },
+    Target { name: "wire-up", run: comm::contact_and_hello, seeds: comm::contact_and_hello_seeds },
     Target { name: "horovod", run: horovod::requests, seeds: horovod::requests_seeds },
     Target { name: "cluster", run: launcher::cluster, seeds: launcher::cluster_seeds },
     Target { name: "variables", run: launcher::variables, seeds: launcher::variables_seeds },

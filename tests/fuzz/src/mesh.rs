@@ -3,8 +3,8 @@
 use crate::frames::{read, stream};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::mesh::{
-    EndAdvert, LocalPort, MeshPath, NodeEndpoints, PathAdvert, QpSettings, Round, RoundTimeouts,
-    ToProver,
+    LocalPort, MeshPath, NodeEndpoints, PathAdvert, PortAdvert, ProofRound, QpSettings,
+    RoundTimeouts, ToProver,
 };
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ pub(crate) fn endpoints(data: &[u8]) {
 
 fn told() -> NodeEndpoints {
     let gid = "::ffff:10.0.0.1".parse().ok();
-    let end = EndAdvert {
-        end: 0,
+    let end = PortAdvert {
+        port_index: 0,
         lid: 1,
         gid,
         mtu: 4096,
@@ -31,8 +31,8 @@ fn told() -> NodeEndpoints {
         block: 4096,
         listener: Some(21_000),
     };
-    let path = PathAdvert { id: 3, end: 0, qpn: 17, psn: 99, control: 64 };
-    NodeEndpoints { node: NodeId(1), ends: vec![end], paths: vec![path] }
+    let path = PathAdvert { id: 3, port_index: 0, qpn: 17, psn: 99, control: 64 };
+    NodeEndpoints { node: NodeId(1), ports: vec![end], paths: vec![path] }
 }
 
 pub(crate) fn to_prover_seeds() -> Vec<Vec<u8>> {
@@ -42,11 +42,11 @@ pub(crate) fn to_prover_seeds() -> Vec<Vec<u8>> {
         gid_index: Some(3),
         cm_address: "10.0.0.1".parse().ok(),
     };
-    let path = MeshPath { id: 3, end: 0, peer: NodeId(1), dials: true, mtu: Some(1024) };
+    let path = MeshPath { id: 3, port_index: 0, peer: NodeId(1), dials: true, mtu: Some(1024) };
     let five = Duration::from_secs(5);
-    let round = Round {
+    let round = ProofRound {
         number: 0,
-        ends: vec![end],
+        ports: vec![end],
         paths: vec![path],
         settings: QpSettings::default(),
         limits: RoundTimeouts::within(five, five),

@@ -1,4 +1,4 @@
-//! Handshakes between agents, and the encrypted stream of an edge.
+//! Handshakes between agents, and the encrypted stream between an agent and its parent in the tree.
 
 use crate::stream::{parts, whole};
 use rlaunch_bootstrap::id::{JobId, NodeId};
@@ -32,7 +32,8 @@ pub(crate) fn handshake(data: &[u8]) {
     }
 }
 
-/// Changes the bytes of an encrypted stream: the receiver gets a prefix of the sent text and nothing else.
+/// Changes the bytes of an encrypted stream: the receiver gets a prefix of the sent text and
+/// nothing else.
 pub(crate) fn sealed(data: &[u8]) {
     const SAID: &[u8] = b"what was said, over and over";
     let Some((mut from, mut to)) = connected() else { return };

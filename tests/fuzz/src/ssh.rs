@@ -81,7 +81,7 @@ pub(crate) fn certificate(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(certificate) = certificate::parse(text) else { return };
     for now in [0, 1_500_000, u64::MAX] {
-        let _ = certificate::shortcoming(&certificate, "me", now);
+        let _ = certificate::refusal_reason(&certificate, "me", now);
         // A user certificate is never valid for a host.
         assert!(certificate::check_host(&certificate, "a", now).is_err());
     }

@@ -3,10 +3,11 @@
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::RankTable;
 
-/// Number of ranks whose pairs are checked.
+/// Number of ranks of which all pairs are checked.
 const CHECKED: u32 = 6;
 
-/// Parses a rank table. A valid one is complete, and the same from both ends of a pair.
+/// Parses a rank table. A valid table has every rank, and describes each pair the same from both
+/// ends.
 pub(crate) fn table(data: &[u8]) {
     let Ok(table) = serde_json::from_slice::<RankTable>(data) else { return };
     assert_eq!(table.ranks().len(), table.world_size() as usize);

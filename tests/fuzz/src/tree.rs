@@ -1,5 +1,6 @@
-//! State machines of the agents' tree: an edge, a node between its neighbours and its ranks, and the launcher's
-//! coordinator. The input is decoded to a list of acts, up to the first that does not decode.
+//! State machines of the agents' tree: an edge, a node between its neighbours and its ranks, and
+//! the launcher's coordinator. The input is decoded to a list of acts, up to the first that does
+//! not decode.
 
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
@@ -32,7 +33,7 @@ fn written<T: Serialize>(acts: &[T]) -> Vec<u8> {
     acts.iter().flat_map(|act| postcard::to_stdvec(act).unwrap_or_default()).collect()
 }
 
-/// Event at one end of an edge.
+/// Event at one end of an edge of the tree.
 #[derive(Serialize, Deserialize)]
 enum EdgeAct {
     Up,
@@ -43,7 +44,8 @@ enum EdgeAct {
     Raw(Vec<u8>),
 }
 
-/// Runs a link, which delivers packets in order and once, and keeps those that are not confirmed.
+/// Runs one end of an edge, which delivers packets once and in order, and keeps packets that are
+/// not confirmed.
 pub(crate) fn edge(data: &[u8]) {
     let mut link = ReliableLink::default();
     let mut decoder = Decoder::<Head>::new(LIMIT);
@@ -105,7 +107,8 @@ enum NodeAct {
 const SHAPE: (u32, u32) = (7, 2);
 const ME: NodeId = NodeId(1);
 
-/// Runs a node with a parent, two children and two ranks. It obeys the protocol, whatever the others send.
+/// Runs a node with a parent, two children and two ranks. The node obeys the protocol, whatever the
+/// others send.
 pub(crate) fn node(data: &[u8]) {
     let shape = TreeShape::new(SHAPE.0, SHAPE.1);
     let mut node = Node::new(ME, shape, [Rank(2), Rank(3)]);
@@ -194,7 +197,7 @@ pub(crate) fn node_seeds() -> Vec<Vec<u8>> {
     let keys = [
         Asks(2, 0, Call::Await { key: key(), timeout: None }),
         Packet(3, Message::Put { request: 1, key: key() }, vec![5]),
-        Packet(0, Message::Kept { request: 0, kept: true }, vec![]),
+        Packet(0, Message::Stored { request: 0, stored: true }, vec![]),
         Packet(0, Message::Appeared(key()), vec![5]),
         Packet(3, Message::Get { request: 2, key: key() }, vec![]),
         Packet(0, Message::Got { request: 1, found: true }, vec![5]),
@@ -235,7 +238,8 @@ pub(crate) fn node_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Runs the coordinator, which is ready once, and only after every node has joined.
+/// Runs the coordinator. It reports that all nodes are ready once, and only after every node has
+/// joined.
 pub(crate) fn server(data: &[u8]) {
     let (nodes, radix) = (9, 2);
     let mut server = Coordinator::new(TreeShape::new(nodes, radix), Time(0));
@@ -270,7 +274,7 @@ pub(crate) fn server(data: &[u8]) {
                 coordinator::CoordinatorOutput::Relayed { child, .. } => {
                     assert!(relayed.insert(child));
                 }
-                coordinator::CoordinatorOutput::Carry { to } => assert!(to.0 < nodes),
+                coordinator::CoordinatorOutput::ForwardRelayed { to } => assert!(to.0 < nodes),
                 coordinator::CoordinatorOutput::Failed => {}
             }
         }
@@ -283,7 +287,7 @@ pub(crate) fn server_seeds() -> Vec<Vec<u8>> {
     vec![[joined, vec![1, 0, 0, 2, 3, 1, 3, 1, 0]].concat(), vec![4, 255, 0, 0, 1, 1]]
 }
 
-/// Gathers blobs, which are returned unchanged and in order of rank.
+/// Joins the blobs of a gather, which are returned unchanged and in order of rank.
 pub(crate) fn gathered(data: &[u8]) {
     let Some((size, records)) = data.split_first() else { return };
     // In pieces, as a tree delivers them.

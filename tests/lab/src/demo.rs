@@ -18,8 +18,8 @@ const JOBS: [&[&str]; 2] = [
     &["-H", "a,b,c", "-np", "3", "--preload", "examples/train/train.py", "python3", "train.py"],
 ];
 
-/// Sets up the machine, builds, starts three hosts and runs the jobs. The hosts stay up if `keep`.
-/// What only the second job needs is built after the first has run.
+/// Sets up the machine, builds, starts three hosts and runs the jobs. The hosts stay up if `keep`
+/// is set. Files that only the second job needs are built after the first job has run.
 pub fn run(keep: bool) -> Result<(), LabError> {
     let mut times = Vec::new();
     step(&mut times, "1/6", "checking what this machine has", || setup::install(PackageSet::Lab))?;

@@ -4,7 +4,7 @@ use std::io;
 
 use thiserror::Error;
 
-/// A failed operation of the lab.
+/// Failed operation of the lab.
 #[derive(Debug, Error)]
 pub enum LabError {
     /// A system call or a file operation failed.

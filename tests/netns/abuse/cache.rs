@@ -9,17 +9,17 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
 
-/// The file that a stranger's program leaves behind when it is executed.
+/// File that the other user's program creates when it is executed.
 const MARK: &str = "/tmp/owned";
 
-/// The name of the agent's build in a cache.
+/// Returns the name of the agent's build in a cache.
 fn build(field: &Field) -> String {
     let sum = field.shell(&format!("sha256sum {}", field.agent().display()), Path::new("/"));
     sum[..32].to_owned()
 }
 
-/// A program of the account `nobody` on host b, where the agent of a cache would be; everything is
-/// readable and executable for all, and has the agent's size.
+/// Makes an executable of another account on host b, in place of the agent in a cache. All users
+/// can read and execute it, and it has the agent's size.
 fn strangers_program(field: &Field, cache: &str) {
     let directory = format!("{cache}/{}", build(field));
     let size = fs::metadata(field.agent()).unwrap().len();
@@ -31,7 +31,7 @@ fn strangers_program(field: &Field, cache: &str) {
     field.on("b", &line);
 }
 
-/// Fails if a stranger's program was executed on host b.
+/// Fails if the other user's program was executed on host b.
 fn nothing_was_executed(field: &Field, after: &dyn std::fmt::Display) {
     let said = field.on("b", &format!("cat {MARK} 2>/dev/null; true"));
     assert_eq!(said, "", "a stranger's program ran: {after}");
@@ -66,7 +66,7 @@ fn a_squatted_place_in_a_shared_directory_is_refused_by_its_owner_and_path() {
         nothing_was_executed(&field, &ran);
         let said = format!("b: cannot install the agent: others may change {place}: owner nobody");
         ran.refused(202, &[&said]);
-        // What is the account's own by owner, and leads to a stranger's.
+        // The link belongs to the account, but leads to another user's directory.
         field.on("b", &format!("rm -r {place}; ln -s /tmp/ag/{} {place}", build(&field)));
         field.on("b", &format!("chown -h {} {place}", account.id()));
         let ran = field.rlaunch("--agent-dir /tmp/ag -H b true").account(account).run();
@@ -75,7 +75,7 @@ fn a_squatted_place_in_a_shared_directory_is_refused_by_its_owner_and_path() {
     }
 }
 
-/// The default cache, and the places that serve in its stead.
+/// The default cache and the first of its substitutes belong to another user.
 #[test]
 fn squatted_places_are_passed_over_for_one_of_the_accounts_own() {
     let field = Field::new();
@@ -101,7 +101,7 @@ fn squatted_places_are_passed_over_for_one_of_the_accounts_own() {
     }
 }
 
-/// A member of the group could put a directory of his own in the place of the account's.
+/// A member of the group could replace the account's directory by another.
 #[test]
 fn no_agent_is_kept_below_what_a_group_may_change() {
     let field = Field::new();
@@ -118,7 +118,7 @@ fn no_agent_is_kept_below_what_a_group_may_change() {
         ran.hints("chmod go-w");
         let left = field.on("b", "find /tmp/project -type f");
         assert_eq!(left, "", "{ran}");
-        // The default cache has others in its stead.
+        // In place of the default cache, another directory is used.
         let home = account.home();
         let above = format!("{}/.cache", home.display());
         let _cache = field.scratch(&["b"], &format!("{above}/rlaunch"));
@@ -152,7 +152,7 @@ fn two_accounts_share_an_agent_directory_and_do_not_meet() {
     let modes = field.on("b", "cd /tmp/ag && stat -c '%a %n' .rlaunch-*");
     let own = Account::ALL.map(|account| format!("700 .rlaunch-{}\n", account.id())).concat();
     assert_eq!(modes, own);
-    // One that all may write to without a sticky bit is nobody's.
+    // A directory that all users may write to and that has no sticky bit is not used.
     field.on("b", "chmod 777 /tmp/ag; rm -r /tmp/ag/.rlaunch-*");
     let ran = field.rlaunch("--agent-dir /tmp/ag -H b true").account(Account::User).run();
     ran.refused(202, &["b: cannot install the agent: others may change /tmp/ag: owner root"]);
@@ -173,7 +173,7 @@ fn what_root_has_put_there_serves_all() {
     assert_eq!(field.on("b", "ls -A /tmp/ag"), format!("{}\n", build(&field)));
 }
 
-/// Other builds are sent while a job runs: none takes away what its ranks have yet to load.
+/// While a job runs, other builds are sent. The files that its ranks have yet to load must remain.
 #[test]
 fn a_build_under_a_running_job_is_not_trimmed() {
     let field = Field::new();
@@ -186,7 +186,7 @@ fn a_build_under_a_running_job_is_not_trimmed() {
     );
     let mut running = field.rlaunch("-H a").sh(&script).spawn();
     running.wait_for_text("up\n", 1);
-    // It counts by its age no more, as that of a job of many days.
+    // Makes the build look as if the job had run for many days.
     field.on("a", "touch -d '30 days ago' ~/.cache/rlaunch/* ~/.cache/rlaunch/*/*");
     let idle = "0123456789abcdef0123456789abcdef";
     field.on("a", &format!("cd ~/.cache/rlaunch && mkdir {idle} && echo >{idle}/rlaunch-worker"));
@@ -211,7 +211,7 @@ fn a_build_under_a_running_job_is_not_trimmed() {
     field.forget_agents(&["a"], Account::Root);
 }
 
-/// Mounts an empty read-only file system on each of `places` of host a, until the guard goes.
+/// Mounts an empty read-only file system on each of `places` of host a, until the guard is dropped.
 fn read_only<'a>(field: &'a Field, places: &'a [&'a str]) -> impl Drop + 'a {
     mounted(field, places, "ro")
 }
@@ -241,13 +241,13 @@ fn ranks_have_their_commands_where_tmp_is_read_only() {
         assert!(places[0].starts_with("/tmp/rlaunch-"), "{ran}");
         assert!(places[1].starts_with("/var/tmp/rlaunch-"), "{ran}");
         assert_eq!(field.on("a", "ls -d /var/tmp/rlaunch-* 2>/dev/null; true"), "", "{ran}");
-        // So it is where the account's own choice does not serve.
+        // The same happens if the account's TMPDIR is not usable.
         let bashrc = Account::Root.home().join(".bashrc");
         let text = "export TMPDIR=/nonexistent\n";
         let _bashrc = field.files(&["a", "b"], bashrc.to_str().unwrap(), text, 0o644);
         assert_eq!(run().succeeded().sorted().len(), 2);
     }
-    // A disk that is full still makes directories.
+    // Directories can still be created on a full disk.
     {
         let _tmp = mounted(&field, &["/tmp"], "size=4k");
         field.on("a", "head -c 4096 /dev/zero >/tmp/full");
@@ -280,7 +280,7 @@ fn a_launcher_with_few_descriptors_starts_or_says_how_many_it_takes() {
             assert!(!said.contains(wrong), "{said}");
         }
     }
-    // A soft limit is raised, and what is started is given it back.
+    // A soft limit is raised; started programs get the original limit back.
     let script = "#!/bin/sh\nshift\nexec sh -c \"$1\"\n";
     let directory = launch_directory();
     let rsh = directory.path().join("rsh");
@@ -293,11 +293,11 @@ fn a_launcher_with_few_descriptors_starts_or_says_how_many_it_takes() {
     assert_eq!(said, "300\n", "{said}");
 }
 
-/// The line is longer than anything may hold in memory on its way.
+/// The line is longer than any buffer on its way.
 #[test]
 fn a_line_without_measure_passes_through_a_small_launcher() {
     const LENGTH: u64 = 128 << 20;
-    /// Memory that the launcher may ever have taken beside its code, in KiB.
+    /// Maximum peak memory of the launcher in KiB, without its code.
     const MEMORY: u64 = 16 << 10;
     let field = Field::new();
     field.warm("a", Account::Root);

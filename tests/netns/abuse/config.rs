@@ -1,4 +1,5 @@
-//! Configuration, command lines and records: what a stranger wrote runs nothing, and secrets stay here.
+//! Configuration, command lines and records: files of another user run nothing, and secrets stay on
+//! this machine.
 
 use crate::running::Outcome;
 use crate::support::{Field, Run, launch_directory};
@@ -10,14 +11,15 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Commands to run, files to write and variables to set, as a cloned repository could bring them.
+/// Configuration with commands to run, files to write and variables to set, as in a cloned
+/// repository.
 const STRANGE: &str = "[defaults]\ntag-output = true\nrsh = \"sh -c 'id >pwned'\"\n\
     events = \"kept\"\noutput-dir = \"out\"\nenv = [\"A=stranger\"]\n\
     [profile.x]\nagent = \"./worker\"\n";
-/// Prints what ranks were told by [`STRANGE`].
+/// Shell line that prints the variable that [`STRANGE`] sets.
 const SHOW_A: &str = "echo ${A:-none}";
 
-/// A directory with files of a stranger's, and where an account keeps what it trusts and records.
+/// Directory with files of another user, and the state directory of an account.
 struct Place {
     account: Account,
     directory: TempDir,
@@ -51,7 +53,7 @@ impl Place {
         run.env("XDG_STATE_HOME", self.state.path().to_str().unwrap())
     }
 
-    /// Nothing has run and nothing was written by [`STRANGE`].
+    /// Asserts that [`STRANGE`] has run no command and written no file.
     fn is_untouched(&self, ran: &Outcome) {
         assert!(!self.path("pwned").exists(), "a command has run: {ran}");
         assert!(!self.path("out").exists(), "a directory was made: {ran}");
@@ -74,7 +76,7 @@ fn a_strangers_file_runs_and_writes_nothing_until_it_is_trusted() {
         let job = || place.rlaunch(&field, "-H a").sh(SHOW_A).run();
         let ran = job();
         place.is_untouched(&ran);
-        // Harmless keys count; the others are named on one line.
+        // Harmless keys are used; the others are named on one line.
         assert_eq!(ran.succeeded().out(), "[0,a] none\n", "{ran}");
         let said = ran.said();
         let warnings: Vec<&String> = said.iter().filter(|l| l.starts_with("warning: ")).collect();
@@ -86,7 +88,7 @@ fn a_strangers_file_runs_and_writes_nothing_until_it_is_trusted() {
             assert!(line.contains(word), "no {word}: {ran}");
         }
         assert!(!line.contains("tag-output") && !line.contains("agent"), "{ran}");
-        // A profile that was asked for cannot be left aside.
+        // A profile that the user asked for cannot be ignored.
         let ran = place.rlaunch(&field, "--profile x -H a hostname").run();
         ran.refused(200, &["profile `x`", "is not trusted"]).hints("rlaunch trust");
         place.is_untouched(&ran);
@@ -111,7 +113,7 @@ fn trusted_until_changed(field: &Field, place: &Place) {
     job().ended_with(201);
     assert!(fs::remove_file(place.path("pwned")).is_ok(), "a trusted command has not run");
     fs::remove_dir_all(place.path("out")).ok();
-    // Another content is a stranger's again.
+    // Changed content is not trusted.
     place.write("kept", "mine\n");
     place.write("rlaunch.toml", &STRANGE.replace("id >pwned", "id  >pwned"));
     let ran = job();
@@ -131,11 +133,11 @@ fn hosts_of_a_strangers_file_are_not_replaced_by_this_machine() {
     place.write("rlaunch.toml", "[hosts.x]\nssh = \"b\"\n[hosts.a]\n");
     let ran = place.rlaunch(&field, "hostname").run();
     ran.refused(200, &["hosts", "rlaunch.toml"]).hints("rlaunch trust");
-    // A name that only the file explains leads nowhere, and that is said with the error.
+    // The error for a host name that only the ignored file defines mentions that file.
     let ran = place.rlaunch(&field, "-H x hostname").run();
     ran.refused(201, &["hosts (line 1)"]).hints("rlaunch trust");
     assert_eq!(place.rlaunch(&field, "-H b hostname").run().succeeded().out(), "b\n");
-    // Named by the user, or trusted, it is the user's.
+    // A file that the user names, or trusts, is used.
     let ran = place.rlaunch(&field, "--cluster rlaunch.toml hostname").run();
     assert_eq!(ran.succeeded().sorted(), ["a", "b"], "{ran}");
     ran.keeps_quiet_about(&["trust"]);
@@ -145,7 +147,7 @@ fn hosts_of_a_strangers_file_are_not_replaced_by_this_machine() {
     ran.keeps_quiet_about(&["trust"]);
 }
 
-/// The secret of every variable and word below.
+/// Secret in all variables and words below.
 const SECRET: &str = "hunter2";
 
 #[test]
@@ -168,11 +170,11 @@ fn secrets_are_neither_recorded_nor_shown() {
     for text in &texts {
         assert!(!text.contains(SECRET), "{text}");
     }
-    // What is no secret can be read.
+    // Values that are not secret can be read.
     assert!(texts[0].contains("pg://u:(set, 7 chars)@d/x"), "{}", texts[0]);
     let path = format!("forwards PATH={}", crate::support::PATH);
     ran.says(&[&path]);
-    // A mistake is named without its value.
+    // A mistake is reported without the value.
     for word in [format!("--pasword={SECRET}"), format!("-x =pg://u:{SECRET}@d")] {
         let ran = place.rlaunch(&field, &format!("-np 1 {word} true")).run();
         assert_eq!(ran.code, 200, "{ran}");
@@ -198,7 +200,7 @@ fn bytes_that_are_no_text_arrive_as_they_are() {
         let output = command.output().unwrap();
         let (out, err) = (&output.stdout, String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "{hosts:?}: {err}");
-        // The launching machine's directory is there on this machine alone.
+        // Only on this machine, the launching machine's directory exists.
         let mut expected = b"\xffb|\x80|c\xfe\n|whole\n".to_vec();
         if hosts[0] == "-np" {
             expected.extend_from_slice(directory.as_os_str().as_bytes());

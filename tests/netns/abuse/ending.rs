@@ -1,4 +1,4 @@
-//! Jobs that try to outlive rlaunch, and ends that come by silence.
+//! Jobs that try to outlive rlaunch, and jobs that end because nothing is received for too long.
 
 use crate::running::{Outcome, Running};
 use crate::support::{Field, Undo, state};
@@ -8,14 +8,14 @@ use rlaunch_lab::command::wait_until;
 use rlaunch_lab::{Account, Cut, Process, soak};
 use std::time::Duration;
 
-/// The program with hostile helpers, on a host.
+/// Path of the hostile program on a host.
 const HOSTILE: &str = "/tmp/abuse/hostile";
-/// A copy of it with the set-user-ID bit: it becomes root's.
+/// Path of a copy of it with the set-user-ID bit, which runs as root.
 const OTHER: &str = "/tmp/abuse/other";
-/// Time that may pass until the last trace of a job is gone where rlaunch could not wait for it.
+/// Maximum time until nothing is left of a job whose end rlaunch could not wait for.
 const SOON: Duration = Duration::from_secs(2);
 
-/// Puts the program on these hosts, until the guard goes.
+/// Copies the hostile program to these hosts, until the guard is dropped.
 fn hostile(field: &Field, hosts: &[&str], path: &str, mode: u32) -> impl Sized + use<> {
     let built = tempfile::tempdir().unwrap();
     let program = soak::hostile(built.path()).unwrap();
@@ -50,15 +50,15 @@ fn left(field: &Field) -> Vec<String> {
     left
 }
 
-/// Asserts that nothing is there at once.
+/// Asserts that nothing of a job is left when rlaunch returns.
 fn nothing_left(field: &Field, ran: &Outcome) {
     let left = left(field);
     assert!(left.is_empty(), "left when rlaunch returned: {left:#?}\n{ran}");
     field.assert_idle();
 }
 
-/// Runs a job as root, as root on a host whose cgroups cannot be changed, and as an ordinary user, who may
-/// not either, and ends each in every way. `before` is what root's programs are started by.
+/// Runs jobs as root, as root on a host where cgroups cannot be changed, and as an ordinary user,
+/// which may not change them either. Ends each job in every way. `before` starts root's programs.
 fn outlives_nothing(before: &str, helpers: &str) {
     let field = Field::new();
     let hosts = ["a", "b", "c"];
@@ -84,7 +84,8 @@ fn outlives_nothing(before: &str, helpers: &str) {
     }
 }
 
-/// It runs before everything else on its processor, so that one who looks rarely sees it.
+/// Command that starts a program with real-time priority on one processor, so that a scan of the
+/// process table rarely finds it.
 const HASTY: &str = "chrt -f 50 taskset -c 0";
 
 #[test]
@@ -92,7 +93,7 @@ fn a_chain_of_forks() {
     outlives_nothing(HASTY, "c");
 }
 
-/// Neither a look at the process table nor a signal to a process group finds all of it.
+/// Neither scans of the process table nor signals to process groups find all of the processes.
 #[test]
 fn a_chain_of_forks_and_sessions() {
     outlives_nothing(HASTY, "s");
@@ -108,14 +109,14 @@ fn stopped_traced_and_stubborn_processes() {
     outlives_nothing("", "tpdhf");
 }
 
-/// The user's own process is ended though /proc hides it, and another user's is named.
+/// A process of the job's user is ended although /proc hides it, and one of another user is named.
 #[test]
 fn processes_that_are_hidden() {
     let field = Field::new();
     let _program = hostile(&field, &["a"], OTHER, 0o4755);
     let _sleep = field.scratch(&["a"], "/tmp/abuse");
     field.on("a", "cp $(command -v sleep) /tmp/abuse/hidden; chmod 4755 /tmp/abuse/hidden");
-    // One that may not be looked into is named: it could be a job's.
+    // A process that cannot be inspected is named, since it could belong to a job.
     let line =
         "runuser -u {user} -- sh -c 'exec /tmp/abuse/hidden 997' >/dev/null 2>&1 & sleep 0.2";
     field.on("a", &line.replace("{user}", Account::User.name()));
@@ -144,8 +145,8 @@ fn processes_that_are_hidden() {
     field.wait_for("the other user's process to go", || field.ranks().is_empty());
 }
 
-/// A container may share the machine's shared memory and have processes of its own: the maker of a
-/// file is not dead because nothing here has its number.
+/// A container may share the machine's shared memory but have its own process ids. The creator of a
+/// file there may live although no process here has its id.
 #[test]
 fn shared_memory_of_another_container() {
     let field = Field::new();
@@ -163,8 +164,9 @@ fn shared_memory_of_another_container() {
     assert_eq!(says, "up\nsurvives\n");
 }
 
-/// Whoever hears nothing any more lets its ranks save their work: launchers of jobs on a and b, hosts c and
-/// d, agents on e and f, and those on g and h that cannot even be told so.
+/// A side that receives nothing any more lets its ranks save their work: the launcher of jobs on a
+/// and b is stopped, hosts c and d are cut off, agents on e and f are stopped, and agents on g and
+/// h are frozen, so that no signal but SIGKILL reaches them.
 #[test]
 fn a_launcher_a_host_and_an_agent_that_fall_silent() {
     const SAVED: &str = "/tmp/abuse/saved";
@@ -189,7 +191,7 @@ fn a_launcher_a_host_and_an_agent_that_fall_silent() {
         match *host {
             "a" | "b" => job.signal(Signal::SIGSTOP),
             "c" | "d" => field.lab.cut(host, Cut::Silent).unwrap(),
-            // Only KILL wakes it.
+            // Only SIGKILL wakes a frozen process.
             "g" | "h" => {
                 let found = field.lab.processes(host).unwrap();
                 let of_agents = found.iter().filter(|p| p.args[0].ends_with("rlaunch-worker"));
@@ -235,15 +237,15 @@ fn a_launcher_a_host_and_an_agent_that_fall_silent() {
         .unwrap_or_else(|error| panic!("{error}: {:#?}", left(&field)));
 }
 
-/// Guardian and agent on a host.
+/// Returns the guardian and the agent on a host.
 fn agents(field: &Field, host: &str) -> Vec<Pid> {
     let mut found = field.lab.processes(host).unwrap();
     found.retain(|process| process.args[0].ends_with("rlaunch-worker"));
     found.iter().map(|process| Pid::from_raw(process.pid)).collect()
 }
 
-/// Agent, guardian and launcher die at once, and the helper has no mark of the job in its
-/// environment: its cgroup has one.
+/// Agent, guardian and launcher are killed at once, and the leftover has no job id in its
+/// environment. It is found by its cgroup.
 #[test]
 fn a_helper_without_an_environment_is_reaped_by_its_cgroup() {
     let field = Field::new();
@@ -261,7 +263,7 @@ fn a_helper_without_an_environment_is_reaped_by_its_cgroup() {
     nothing_left(&field, ran.succeeded());
 }
 
-/// A rank of root's that makes cgroups below its own, or leaves for another.
+/// A rank of root creates a cgroup below its own, or moves to another cgroup.
 #[test]
 fn a_rank_that_changes_its_cgroup() {
     let field = Field::new();

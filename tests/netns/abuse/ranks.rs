@@ -1,9 +1,9 @@
-//! Ranks that interrupt, fork or leave in the midst of messages.
+//! Ranks that interrupt calls, fork or leave during communication.
 
 use crate::support::{Field, Run};
 use std::time::Duration;
 
-/// Waits that last so long would last for ever.
+/// Timeout in seconds; a call that waits longer would wait forever.
 const LOST: &str = "8";
 
 fn suite<'a>(field: &'a Field, hosts: &str, ranks: usize, words: &str) -> Run<'a> {
@@ -13,7 +13,7 @@ fn suite<'a>(field: &'a Field, hosts: &str, ranks: usize, words: &str) -> Run<'a
     run.within(Duration::from_secs(40))
 }
 
-/// Fetched by its receiver, and sent by its sender.
+/// The message is long, so that its receiver would read it from the sender's memory.
 #[test]
 fn a_message_whose_sender_gave_up_is_not_read_from_its_memory() {
     let field = Field::new();
@@ -34,7 +34,7 @@ fn ranks_of_a_collective_that_one_of_them_gave_up_are_told() {
         let told =
             "all_reduce: rank 2 on b cancelled all_reduce, so the ranks of this communicator";
         let out = ran.succeeded().out();
-        // A rank that has all it needs of rank 2 already notices at its next call.
+        // A rank that already has everything from rank 2 notices at its next call.
         for rank in 0..4 {
             assert!(out.contains(&format!("rank {rank}, call 2: {told}")), "{ran}");
         }
@@ -42,8 +42,8 @@ fn ranks_of_a_collective_that_one_of_them_gave_up_are_told() {
     }
 }
 
-/// Signals interrupt calls at random moments, over shared memory and TCP, where ranks have met from the
-/// start and where they meet later.
+/// Signals interrupt calls at random times, over shared memory and TCP. Ranks connect at the start,
+/// or when they first communicate.
 #[test]
 fn ranks_that_give_up_what_they_like_get_nothing_wrong() {
     let field = Field::new();
@@ -54,7 +54,7 @@ fn ranks_that_give_up_what_they_like_get_nothing_wrong() {
     }
 }
 
-/// Ranks meet when they have something to say, as in jobs of more than 256 ranks.
+/// Ranks connect when they first communicate, as in jobs of more than 256 ranks.
 #[test]
 fn a_rank_that_left_before_it_was_met_is_not_waited_for() {
     let field = Field::new();

@@ -1,4 +1,4 @@
-//! Connections of strangers to what listens during a job, and output without an end.
+//! Connections of other users to ports of a job, and a flood of connections.
 
 use crate::support::{Field, PATH};
 use rlaunch_lab::Account;
@@ -6,8 +6,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-/// Opens more connections to Horovod's store than it serves at once, says nothing over them, and
-/// asks over one more. A machine that stands still for a moment gets a second chance.
+/// Script that opens more silent connections to Horovod's store than the store serves at once, and
+/// then sends a request. Up to three attempts, in case the machine stalls.
 const CROWD: &str = r#"
 [ $RANK = 1 ] && exit
 store=$HOROVOD_GLOO_RENDEZVOUS_ADDR:$HOROVOD_GLOO_RENDEZVOUS_PORT
@@ -29,7 +29,7 @@ fn silent_connections_keep_no_rank_from_horovods_store() {
     }
 }
 
-/// Asks at an address and port, and says what it got.
+/// Script that sends a request to an address and port, and prints the result.
 const ASK: &str = r#"
 import http.client, sys
 connection = http.client.HTTPConnection(sys.argv[1], int(sys.argv[2]), timeout=30)
@@ -63,7 +63,7 @@ fn another_users_process_cannot_write_horovods_store() {
     running.finish().succeeded();
 }
 
-/// A program of the launch node that is ended when this goes.
+/// Program on the launch node; dropping this value ends it.
 struct Nuisance(Child);
 
 impl Drop for Nuisance {
@@ -73,8 +73,8 @@ impl Drop for Nuisance {
     }
 }
 
-/// Keeps as many connections to every port of a range as its files allow, and makes new ones when
-/// they are closed.
+/// Script that keeps about 900 connections open to the ports of a range, and replaces those that
+/// are closed.
 const FLOOD: &str = r#"
 import socket, sys, time
 address, lines = sys.argv[1], []
@@ -90,8 +90,8 @@ while True:
     time.sleep(0.001)
 "#;
 
-/// The kernel remembers each connection that an agent has closed, for a minute, at its port: jobs that
-/// follow one another must not run out of ports.
+/// The kernel remembers each connection that an agent has closed, at the agent's port for a minute.
+/// Consecutive jobs must not run out of ports.
 #[test]
 fn a_flood_of_an_agents_ports_keeps_no_job_from_starting() {
     let field = Field::new();
@@ -111,7 +111,7 @@ fn a_flood_of_an_agents_ports_keeps_no_job_from_starting() {
     }
 }
 
-/// Binds MASTER_PORT as rank 0 of a framework does, once it may.
+/// Script that prints MASTER_PORT and later binds it, as rank 0 of a framework does.
 const RANK_0: &str = r#"
 import os, socket, time
 if os.environ["RANK"] != "0":
@@ -122,7 +122,7 @@ while not os.path.exists("/tmp/services/go"):
 socket.create_server(("", int(os.environ["MASTER_PORT"])))
 "#;
 
-/// Listens on a port, lets rank 0 go on, and leaves when that has ended.
+/// Script that listens on a port, lets rank 0 continue, and exits after the job.
 const STRANGER: &str = r#"
 import os, socket, sys, time
 listening = socket.create_server(("", int(sys.argv[1])))

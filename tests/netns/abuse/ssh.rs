@@ -7,7 +7,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// A configuration that runs what is in names, if names are let through.
+/// Writes an ssh configuration that would execute host names as shell commands, and returns its
+/// path.
 fn config_that_runs_names(directory: &Path) -> String {
     let path = directory.join("ssh_config");
     let ran = directory.join("ran");
@@ -64,23 +65,25 @@ fn a_configuration_that_others_may_write_runs_nothing() {
             refused.refused(200, &[&said, &format!("(mode {mode:o})")]).hints("chmod go-w");
             run("ssh-config b").refused(200, &[&said]);
         }
-        // A file of rlaunch's that names it does not vouch for it.
+        // A configuration file of rlaunch that names the ssh configuration does not make it
+        // trusted.
         let cluster = home.path().join("cluster.toml");
         fs::write(&cluster, format!("[defaults]\nssh-config = {config:?}\n")).unwrap();
         let refused = run(&format!("--cluster {} -H b true", cluster.display()));
         refused.refused(200, &[&format!("bad owner or permissions on {}", config.display())]);
         assert!(!ran.exists(), "the command has run as {}", account.name());
-        // A file that is named is meant.
+        // An ssh configuration that the user names is used.
         let named = run(&format!("-H b --ssh-config {} true", config.display()));
         named.refused(201, &["its ProxyCommand"]);
         assert!(ran.exists());
     }
 }
 
-/// Writes the clipboard, turns a line around, and goes on for long.
+/// Shell command that prints control sequences: write the clipboard, reverse the text direction, a
+/// very long line.
 const WORDS: &str = r"printf '\033]52;c;eA==\007 \302\233 \342\200\256 %05000d\n' 0";
 
-/// Nothing in it acts on a terminal.
+/// Asserts that the text contains nothing that acts on a terminal.
 fn assert_harmless(words: &str) {
     let acts = |c: char| c.is_control() && c != '\n' || matches!(c, '\u{202a}'..='\u{202e}');
     assert!(!words.contains(acts), "{}", words.escape_debug());
@@ -94,7 +97,8 @@ fn words_of_a_host_do_nothing_to_the_terminal() {
     let script = directory.path().join("e");
     fs::write(&script, format!("#!/bin/sh\n{WORDS} >&2; exit 3\n")).unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-    // So nothing is taken out because the stream is a pipe.
+    // Makes rlaunch print as to a terminal, so that nothing is removed because the stream is a
+    // pipe.
     let run = |words: &str| field.rlaunch(words).env("CLICOLOR_FORCE", "1");
     let by_rsh = run("--rsh").args([script.as_os_str()]).args(["-H", "x", "true"]).run();
     by_rsh.ended_with(201).says(&[r"exited with code 3", r"\x1b]52;c;eA==\x07 \u009b \u202e 0"]);
@@ -129,7 +133,7 @@ fn a_start_up_file_cannot_answer_in_place_of_ssh_setup() {
     ran.succeeded();
 }
 
-/// `SHA256:…` of a host's key, as it says itself.
+/// Returns the fingerprint `SHA256:…` of a host's key, from the host itself.
 fn fingerprint(field: &Field, host: &str) -> String {
     let shown = field.on(host, "ssh-keygen -lf /run/rlaunch-lab/host_key.pub");
     shown.split(' ').nth(1).unwrap().to_owned()
@@ -144,7 +148,7 @@ fn hosts_met_for_the_first_time_are_said_once_or_refused_or_asked_about() {
     let known = field.lab.ssh_dir(Account::Root).join("known_hosts");
     let forget = || field.lab.set_known_hosts("").unwrap();
 
-    // Nothing is sent to those that are refused, and nothing is written down.
+    // Nothing is sent to hosts that are refused, and no key is stored.
     forget();
     let lacking = || fs::read_to_string(&known).unwrap().is_empty();
     let run = |words: &str| field.rlaunch(words).run();
@@ -170,7 +174,7 @@ fn hosts_met_for_the_first_time_are_said_once_or_refused_or_asked_about() {
     many.succeeded().says(&[&line]);
     assert_eq!(many.err().matches("permanently added").count(), 1, "{many}");
 
-    // At a terminal it asks as ssh does.
+    // At a terminal rlaunch asks as ssh does.
     forget();
     let mut typist = Typist::start(&field, field.rlaunch("-H a --new-hosts ask hostname"));
     typist.answer_hidden(&field, &format!("ED25519 key fingerprint is {a}."), 1, "what");

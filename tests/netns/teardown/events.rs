@@ -1,4 +1,4 @@
-//! `--events`: the end of a job as programs read it.
+//! `--events`: how the log for programs describes the end of a job.
 
 use super::{EIGHT, MEEK, PROMPT, as_each, ends, go, lost, nothing_left, one_of_eight, up};
 use crate::running::{Outcome, Running};
@@ -11,13 +11,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use tempfile::TempDir;
 
-/// Where a run writes its events.
+/// Directory with the log of events of a job.
 struct Log(TempDir);
 
 impl Log {
     fn new() -> Log {
         let directory = launch_directory();
-        // rlaunch may run as somebody else than the test.
+        // rlaunch may run as another user than the test.
         fs::set_permissions(directory.path(), Permissions::from_mode(0o777)).unwrap();
         Log(directory)
     }
@@ -31,7 +31,8 @@ impl Log {
         up(run.account(account), script)
     }
 
-    /// All records: every line is an object that says which job, when, and of what schema.
+    /// Returns all records. Asserts that each line is an object with the job's id, a time, and the
+    /// version of the schema.
     fn records(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.path()).unwrap();
         assert!(text.ends_with('\n'), "cut off: {text}");
@@ -51,7 +52,7 @@ fn named<'a>(records: &'a [Value], event: &str) -> Vec<&'a Value> {
     records.iter().filter(|record| record["event"] == event).collect()
 }
 
-/// Checks what is common to all runs whose ranks have started, and gives the last record.
+/// Checks what all jobs whose ranks have started have in common, and returns the last record.
 fn check(records: &[Value], clean: usize) -> &Value {
     let first = &records[0];
     assert_eq!(
@@ -68,7 +69,7 @@ fn check(records: &[Value], clean: usize) -> &Value {
     last
 }
 
-/// Who spoke last, and with which code, is what the shell has seen.
+/// Checks that the last record has the exit code and the error that rlaunch ended with.
 fn check_end(last: &Value, ran: &Outcome, spoke: &str, message: &str) {
     assert_eq!(last["exit_code"], ran.code, "{last}");
     assert_eq!(last["spoke"], spoke, "{last}");
@@ -136,7 +137,7 @@ fn of_an_agent_that_is_lost() {
     });
 }
 
-/// A job that never began has an end as well.
+/// A job whose ranks were not started has an end in the log as well.
 #[test]
 fn of_a_program_that_is_missing() {
     as_each(|field, account| {

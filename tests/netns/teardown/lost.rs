@@ -10,10 +10,10 @@ use rlaunch_lab::command::wait_until;
 use rlaunch_lab::{Cut, LabError, Process, Stopwatch};
 use std::time::Duration;
 
-/// Three missed beats, the ranks' grace, and what it takes to end everything after that.
+/// Time limit for the node timeout, the ranks' grace period, and ending everything after that.
 const BEATS: Duration = Duration::from_secs(12);
 
-/// Guardian and agent of `host`, parent and child.
+/// Returns the guardian on `host`, and its child, the agent.
 pub(super) fn agents(field: &Field, host: &str) -> [Pid; 2] {
     let mut found = started_on(field, host);
     found.retain(|process| process.args[0].ends_with("rlaunch-worker"));
@@ -22,13 +22,14 @@ pub(super) fn agents(field: &Field, host: &str) -> [Pid; 2] {
     [Pid::from_raw(agent.parent), Pid::from_raw(agent.pid)]
 }
 
-/// Brings a host back. What its sshd still had to tell nobody would wait for minutes.
+/// Reconnects a host. Its sshd is killed first, since it would keep trying to send to rlaunch for
+/// minutes.
 fn restore(field: &Field, host: &str) -> Result<(), LabError> {
     field.lab.sshd(host)?.kill_sessions()?;
     field.lab.heal(host)
 }
 
-/// Both sides find out by themselves, each within the same time.
+/// Neither side can tell the other, so each must notice by itself, in the same time.
 fn cut(kind: Cut) {
     as_each(|field, account| {
         let run = field.rlaunch("--kill-after 1").args(EIGHT.split(' ')).account(account);
@@ -59,7 +60,7 @@ fn a_host_falls_silent() {
     cut(Cut::Silent);
 }
 
-/// Its guardian ends the ranks and what they started.
+/// The guardian of the killed agent ends the ranks and the processes that they have started.
 #[test]
 fn an_agent_is_killed() {
     as_each(|field, account| {
@@ -76,8 +77,8 @@ fn an_agent_is_killed() {
     });
 }
 
-/// Its guardian, or a second channel where that is gone as well, gives the ranks their grace, and what
-/// they have started. Nobody reads what they write any more.
+/// On c the guardian gives ranks and their children the grace period. On b, where the guardian is
+/// killed too, the launcher does so over a second channel. Output is not read any more.
 #[test]
 fn ranks_of_an_agent_that_is_killed_save_their_work() {
     const SAVED: &str = "/tmp/teardown/saved";
@@ -87,7 +88,7 @@ fn ranks_of_an_agent_that_is_killed_save_their_work() {
             echo up; exec >/dev/null 2>&1; while :; do sleep 0.1; done"
         );
         let script = format!("sh -c \"{works}\" & {works}");
-        // Root's, as is the directory, and open to all.
+        // Written by root, in root's directory; every account may write to it.
         let _files = field.files(&["b", "c"], SAVED, "", 0o666);
         let running = field.rlaunch("-H b,c -np 2").account(account).sh(&script);
         let mut running = running.spawn();
@@ -102,7 +103,8 @@ fn ranks_of_an_agent_that_is_killed_save_their_work() {
     });
 }
 
-/// Nobody on the host is left to clear up: a second channel does.
+/// No process of rlaunch on the host is left to clean up, so the launcher does it over a second
+/// channel.
 #[test]
 fn agent_and_guardian_are_killed() {
     as_each(|field, account| {
@@ -118,7 +120,7 @@ fn agent_and_guardian_are_killed() {
     });
 }
 
-/// Stopped first, so that none sees another die.
+/// Kills processes after stopping all of them, so that none notices the end of another.
 pub(super) fn kill_all(processes: &[Pid]) {
     for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
         for &process in processes {

@@ -11,15 +11,15 @@ use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// The most memory of its own that rlaunch may ever have taken, in KiB: with the pages of its
-/// code, of which the shipped build touches 7 MiB and the lab's some more, that is 16 MiB.
+/// Limit of rlaunch's peak memory in KiB, without pages of its file. With those, of which the
+/// shipped build touches 7 MiB and the lab's build some more, the limit is 16 MiB.
 const MEMORY: u64 = 9 << 10;
 
-/// Ranks wait, nothing grows, nothing is lost and nobody is taken for dead.
+/// While the reader pauses, ranks wait, memory does not grow, and no node counts as lost.
 #[test]
 fn a_reader_pauses() {
     const LINES: usize = 200_000;
-    /// Longer than the silence that makes either side give the other up.
+    /// Longer than the default node timeout.
     const PAUSE: Duration = Duration::from_millis(8500);
     as_each(|field, account| {
         field.warm("a,b,c,d", account);
@@ -42,7 +42,7 @@ fn a_reader_pauses() {
     });
 }
 
-/// Everything on stdout, and the most memory that the process is known to have taken, in KiB.
+/// Returns all of stdout, and the peak memory of the process in KiB, as last read.
 fn read_all(child: &mut Child) -> (Vec<u8>, u64) {
     let mut stdout = child.stdout.take().unwrap();
     let (mut bytes, mut peak) = (Vec::new(), 0);
@@ -52,7 +52,8 @@ fn read_all(child: &mut Child) -> (Vec<u8>, u64) {
     (bytes, peak)
 }
 
-/// `None` once it has ended.
+/// Returns the peak memory of a process in KiB, without pages of its file; `None` if the process
+/// has ended.
 pub(crate) fn peak_memory(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let kib = |name: &str| -> Option<u64> {
@@ -69,7 +70,7 @@ fn outcome(mut child: Child, stdout: Vec<u8>, since: Stopwatch) -> Outcome {
     Outcome { code, stdout, stderr, took: since.total_elapsed(), took_awake: since.elapsed() }
 }
 
-/// `rlaunch … | head`.
+/// Like `rlaunch … | head`.
 #[test]
 fn a_reader_leaves() {
     as_each(|field, account| {

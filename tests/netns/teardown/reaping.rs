@@ -1,4 +1,4 @@
-//! `rlaunch reap`, when nobody of a job is left who could clear up.
+//! `rlaunch reap`, for jobs of which no launcher, agent or guardian is left to clean up.
 
 use super::{EIGHT, HELPER, HOSTS, MEEK, SOON, as_each, lost, nothing_left, up};
 use crate::running::Outcome;
@@ -7,8 +7,8 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use rlaunch_lab::Account;
 
-/// Starts a job, then kills all of its agents and its launcher at once. One helper of each rank is
-/// left. Gives the job's id.
+/// Starts a job, then kills all of its agents and its launcher at once, so that one leftover of
+/// each rank remains. Returns the job's id.
 fn orphan_helpers(field: &Field, account: Account) -> String {
     let script = format!("echo job $RLAUNCH_JOB_ID; {HELPER} {MEEK}");
     let (others, alone) = (workers(field), helpers(field) + 8);
@@ -30,7 +30,7 @@ fn helpers(field: &Field) -> usize {
     field.ranks().iter().filter(|rank| rank.args[0] == "sh").count()
 }
 
-/// The agents and guardians of all jobs.
+/// Returns the agents and guardians of all jobs.
 fn workers(field: &Field) -> Vec<Pid> {
     let mut found = field.started();
     found.retain(|process| process.args[0].ends_with("rlaunch-worker"));
@@ -42,7 +42,7 @@ fn reap(field: &Field, account: Account, what: &str) -> Outcome {
     field.rlaunch("reap").args([what, "-H", &hosts]).account(account).spawn().finish_first()
 }
 
-/// What every host says is `words`.
+/// Asserts that `words` holds for the line that each host prints.
 fn every_host_says(ran: &Outcome, words: impl Fn(&str) -> bool) {
     let lines = ran.succeeded().sorted();
     assert_eq!(lines.len(), HOSTS.len(), "{ran}");
@@ -60,7 +60,7 @@ fn ended_nothing(words: &str) -> bool {
     words.starts_with("0 ended")
 }
 
-/// By its id, and nothing of another job of the same user.
+/// Reaps one job by its id, and nothing of another job of the same user.
 #[test]
 fn one_job() {
     as_each(|field, account| {
@@ -91,7 +91,7 @@ fn all_jobs() {
     });
 }
 
-/// A name that begins like that of a job's directory makes it none.
+/// A directory of the user whose name begins like that of a job's directory stays.
 #[test]
 fn directories_of_the_user() {
     const NOTES: &str = "/tmp/rlaunch-notes";

@@ -23,7 +23,7 @@ pub struct PendingCall {
     pub rank: Rank,
     /// Index of the step in the script.
     pub step: usize,
-    /// Sequence number of the collective, or 0.
+    /// Sequence number of the collective; 0 for other calls.
     pub sequence: u64,
 }
 
@@ -43,7 +43,7 @@ pub struct Checker<'a> {
     pub reports: Vec<NodeReport>,
     /// Number of messages that a node sent for a collective.
     sent: BTreeMap<(NodeId, CollectiveId), u32>,
-    /// Bytes of a collective that crossed an edge, which is named by its child.
+    /// Bytes of a collective that crossed an edge of the tree, by the child at its lower end.
     crossed: BTreeMap<(NodeId, CollectiveId), usize>,
     tables: BTreeSet<NodeId>,
     /// Blobs of all ranks, by name and sequence number of the gather.
@@ -181,7 +181,8 @@ impl<'a> Checker<'a> {
         if is_first { Ok(()) } else { Err(format!("node {node} received the table twice")) }
     }
 
-    /// Records a message from a node; `child` is the lower end of the edge.
+    /// Records a message from a node; `child` is the lower end of the edge that the message
+    /// crosses.
     pub fn sent(&mut self, node: NodeId, child: NodeId, packet: &Packet) -> CheckResult {
         if let Message::Arrived(operation) | Message::Released(operation) = &packet.message {
             let sent = self.sent.entry((node, operation.clone())).or_default();
@@ -194,7 +195,8 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Checks the end of a run: calls that still wait have a reason, and bytes crossed each edge once.
+    /// Checks the end of a run: calls that still wait have a reason, and gathered bytes crossed
+    /// each edge of the tree at most once.
     pub fn finish(&self, is_over: bool) -> CheckResult {
         if is_over && !self.pending.is_empty() {
             return Err(format!("the job is over and {:?} waits", self.pending.values().next()));
@@ -243,7 +245,8 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Checks that a waiting call waits for a rank that hangs or has exited, and was reported.
+    /// Checks that a waiting call waits for a rank that hangs or has exited, and that the wait was
+    /// reported to the launcher.
     fn check_waiting(&self, call: &PendingCall) -> CheckResult {
         let step = &self.scenario.script[call.step];
         // Collectives do not wait for ranks that have ended; they fail.
@@ -278,7 +281,7 @@ impl<'a> Checker<'a> {
         self.scenario.faults.iter().filter_map(of_fault).collect()
     }
 
-    /// Checks that reports of missing ranks name a rank that is missing.
+    /// Checks that each report about missing ranks names at least one rank that never arrives.
     fn check_missing_reports(&self) -> CheckResult {
         for report in &self.reports {
             if let NodeReport::Waiting { operation, missing, .. } = report {

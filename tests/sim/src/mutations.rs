@@ -1,4 +1,5 @@
-//! Mutation test of the simulation: bugs put into the state machines, which it must detect.
+//! Mutation test of the simulation: bugs put into the state machines, which the simulation must
+//! detect.
 //!
 //! Each mutation replaces text in `bootstrap/src/rendezvous`. `cargo lab sim --mutations` applies one
 //! after the other to a copy of the sources and runs seeds until an invariant is violated.
@@ -169,8 +170,8 @@ pub const MUTATIONS: &[Mutation] = &[
     ),
 ];
 
-/// Applies each mutation to a copy of the sources and runs the seeds `0..seeds`. Returns whether all
-/// were detected.
+/// Applies each mutation to a copy of the sources and runs the seeds `0..seeds`. Tells whether all
+/// mutations were detected.
 pub fn run(workspace: &Path, seeds: u64) -> bool {
     let copy = match Copy::make(workspace) {
         Ok(copy) => copy,
@@ -196,7 +197,7 @@ const ENDLESS: Duration = Duration::from_secs(120);
 /// Parts of the workspace that the simulation is built from.
 const PARTS: [&str; 3] = ["bootstrap", "tests/sim", "tests/stopwatch"];
 
-/// Copy of these parts as a workspace of its own.
+/// Workspace with copies of these parts.
 struct Copy {
     directory: TempDir,
     target: PathBuf,

@@ -19,9 +19,10 @@ pub struct Scenario {
     pub nodes: u32,
     /// Number of ranks on each node.
     pub ranks_per_node: u32,
-    /// Most children of a node; `None` for the default of a job of this size.
+    /// Maximum number of children of a node in the tree; `None` for the default of a job of this
+    /// size.
     pub radix: Option<u32>,
-    /// Least latency of an edge. Some edges have ten times as much.
+    /// Minimum latency of an edge of the tree. Some edges have ten times as much.
     pub latency: Duration,
     /// Script of every rank.
     pub script: Vec<Step>,
@@ -34,13 +35,13 @@ pub struct Scenario {
 pub enum Fault {
     /// The connection between a node and its parent breaks; each end notices by itself.
     EdgeBreaks(u32),
-    /// Every connection breaks between nodes below this number and the others.
+    /// All connections between nodes below this number and the other nodes break.
     Partition(u32),
     /// Frames to a node take this much longer.
     Slow(u32, Duration),
     /// A node crashes. The launcher notices and ends the job.
     Crash(u32),
-    /// A crashed node restarts without its state. The job is ended all the same.
+    /// A crashed node restarts without its state. The launcher ends the job nevertheless.
     Restart(u32),
     /// A rank exits with this code before its next step.
     Exit(Rank, i32),

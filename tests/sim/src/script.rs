@@ -13,7 +13,7 @@ pub enum Step {
     Barrier(&'static str),
     /// Gather blobs of this many bytes.
     Gather(&'static str, usize),
-    /// One rank puts the key of this number; the others continue.
+    /// One rank puts the key with this number; the other ranks continue.
     Put(Rank, u32),
     /// Read a key that was put before a barrier.
     Get(u32),
@@ -21,7 +21,7 @@ pub enum Step {
     Await(u32),
     /// Measure the offset to the root's clock.
     Clock,
-    /// Compute for a random time up to this, different in each rank.
+    /// Compute for a random time up to this limit, different in each rank.
     Compute(Duration),
 }
 

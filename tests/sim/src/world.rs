@@ -20,16 +20,16 @@ use std::time::Duration;
 
 /// Virtual time after which a run ends, even if calls are still waiting.
 const TIME_LIMIT: Duration = Duration::from_secs(200);
-/// Longest time until an end of a broken connection notices.
+/// Maximum time until an end of a broken connection notices.
 const BREAK_DETECTION: Duration = Duration::from_secs(6);
 /// Time until the launcher notices that a node has crashed.
 const CRASH_DETECTION: Duration = Duration::from_secs(6);
 
 #[derive(Debug)]
 enum Event {
-    /// One end of an edge gets its carrier.
+    /// The first node's end of its edge to the second gets a connection that carries frames.
     EdgeUp(NodeId, NodeId, Carrier),
-    /// One end of an edge notices that its connection broke.
+    /// The first node notices that the connection of its edge to the second broke.
     EdgeBroke(NodeId, NodeId),
     Frame {
         from: NodeId,
@@ -50,13 +50,14 @@ enum Event {
 pub struct RunStats {
     /// Virtual time of the last answer.
     pub duration: Duration,
-    /// Number of edges from the root to the farthest node.
+    /// Number of edges between the root of the tree and its farthest node.
     pub depth: u32,
     /// Messages sent by the busiest node.
     pub max_messages: u64,
     /// Messages sent by all nodes.
     pub messages: u64,
-    /// Payload bytes sent by the busiest node, counting shared payloads each time.
+    /// Payload bytes sent by the busiest node. A payload that is sent to several nodes counts for
+    /// each.
     pub max_bytes: u64,
     /// Payload bytes sent by all nodes.
     pub bytes: u64,
@@ -82,7 +83,7 @@ pub struct World<'a> {
     sent: Vec<(u64, u64)>,
     answered: u64,
     last_answer: Duration,
-    /// Calls whose ranks ended while they waited.
+    /// Calls of ranks that exited without waiting for the answer.
     abandoned_calls: BTreeSet<CallId>,
     /// Whether a rank has aborted the job.
     is_aborted: bool,

@@ -10,8 +10,8 @@ const INTERVAL: Duration = Duration::from_millis(10);
 /// Gap between two observations that counts as a stall.
 const STALL: Duration = Duration::from_millis(500);
 
-/// Stopwatch for what must happen soon. It restarts when the machine has stalled: the programs
-/// under test also ignore the silence of that time, so it says nothing about them.
+/// Stopwatch for events that must happen soon. It restarts after each stall of the machine, since
+/// the programs under test do not count a stall as silence of their peers either.
 #[derive(Debug, Clone, Copy)]
 pub struct Stopwatch {
     started: Instant,
@@ -31,13 +31,14 @@ impl Stopwatch {
         now - detector().observe(now).map_or(self.started, |resumed| resumed.max(self.started))
     }
 
-    /// Returns the time since the start, stalls included: for what must not happen too early.
+    /// Returns the time since the start, stalls included: for events that must not happen too
+    /// early.
     pub fn total_elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 }
 
-/// Observations of whether this machine runs.
+/// Detector of times at which the machine has stalled, from the gaps between observations.
 #[derive(Debug)]
 struct StallDetector {
     last: Instant,
@@ -60,7 +61,7 @@ impl StallDetector {
     }
 }
 
-/// Observations of this process, made by a thread from the first use on.
+/// Detector of this process. From the first use on, a thread observes the machine.
 static DETECTOR: LazyLock<Mutex<StallDetector>> = LazyLock::new(|| {
     thread::spawn(|| {
         loop {

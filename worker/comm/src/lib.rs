@@ -29,7 +29,7 @@ pub use api::registered::Registered;
 pub use api::scope::{Request, Scope};
 pub use api::start::StartError;
 pub use collectives::{choice, reduce, schedule};
-pub use connect::{DialError, NoRdma, PeerAddress, UnconnectedPair, WireUpError};
+pub use connect::{ConnectError, DialError, NoRdma, PeerAddress, UnconnectedPair};
 pub use rlaunch_bootstrap::error_chain;
 #[doc(hidden)]
 pub use testing::fuzz;

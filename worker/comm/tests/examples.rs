@@ -6,7 +6,7 @@ use std::{env, io};
 
 /// Runs an example, which Cargo has built beside this test. Returns whether it succeeded, and its
 /// standard output.
-fn said(example: &str) -> io::Result<(bool, String)> {
+fn run_example(example: &str) -> io::Result<(bool, String)> {
     let deps = env::current_exe()?;
     let built = deps.ancestors().nth(2).ok_or(io::ErrorKind::NotFound)?;
     let mut command = Command::new(built.join("examples").join(example));
@@ -18,11 +18,11 @@ fn said(example: &str) -> io::Result<(bool, String)> {
 #[test]
 fn hello_says_who_is_there() {
     let expected = (true, "rank 0 of 1, 0 of 1 on this host\n".to_owned());
-    assert_eq!(said("hello").unwrap(), expected);
+    assert_eq!(run_example("hello").unwrap(), expected);
 }
 
 #[test]
 fn all_reduce_adds_up() {
     let expected = (true, "1 ranks: 1048576 elements, sum 1 everywhere\n".to_owned());
-    assert_eq!(said("all_reduce").unwrap(), expected);
+    assert_eq!(run_example("all_reduce").unwrap(), expected);
 }

@@ -1,10 +1,10 @@
 //! Parsing of a request from a byte stream, however it is split.
 
-/// Longest request head, in bytes. Horovod's has four short lines.
+/// Maximum length of a request head, in bytes. Horovod's has four short lines.
 pub const MAX_HEAD: usize = 8 << 10;
-/// Longest value, in bytes. A rank's value has about 150 bytes for each other rank.
+/// Maximum length of a value, in bytes. A rank's value has about 150 bytes for each other rank.
 pub const MAX_VALUE: usize = 1 << 20;
-/// Most header lines.
+/// Maximum number of header lines.
 const MAX_HEADERS: usize = 32;
 
 /// HTTP method.

@@ -9,7 +9,7 @@
 use crate::{Method, Refusal, Request, Response};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most memory of the store, in bytes, including keys and an overhead per value.
+/// Maximum memory of the store, in bytes, including keys and an overhead per value.
 pub const MAX_STORED: usize = 64 << 20;
 /// Approximate overhead of a value in bytes, without its scope and key.
 const OVERHEAD: usize = 96;

@@ -1,5 +1,5 @@
-//! Device registrations that are attached to buffers. The thread that makes one has released the
-//! lock first: registering may take as long as a hundred messages.
+//! Device registrations that are attached to buffers. A thread makes one only after it has released
+//! the lock, because registering may take as long as a hundred messages.
 
 use crate::pinned::PinnedBuffer;
 use std::any::Any;
@@ -16,7 +16,7 @@ pub enum Attached<R> {
     Unavailable,
 }
 
-/// Attachment of one device, which `key` identifies.
+/// Registration of a buffer with one device, which `key` identifies.
 #[derive(Debug)]
 pub(crate) struct Attachment {
     pub(crate) key: usize,
@@ -36,7 +36,7 @@ enum State {
     Running,
     /// Result of the job, and a way to detect whether its [`PinnedBuffer`] still exists.
     Made(Option<Box<dyn Any + Send>>, Weak<()>),
-    /// The memory was taken back.
+    /// The owner has taken the memory back.
     Ended,
 }
 
@@ -84,8 +84,8 @@ impl Attachment {
         }
     }
 
-    /// Drops the attachment, after waiting for a job that runs; the device cannot reach the memory
-    /// afterwards. Aborts the process if the [`PinnedBuffer`] outlived the attachment.
+    /// Drops the attachment. First waits for its job if that is running. Afterwards the device
+    /// cannot reach the memory. Aborts the process if the [`PinnedBuffer`] outlived the attachment.
     pub(crate) fn end(self) {
         let mut state = self.cell.state();
         while matches!(*state, State::Running) {

@@ -9,15 +9,15 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
 
-/// Buffers of the engine's own that are kept when freed, with their attachments, for the next
-/// allocation of the same length: at most this many, and at most [`MAX_SPARE_BYTES`] in all.
+/// Maximum number of the engine's own buffers that are kept when freed, with their attachments, for
+/// the next allocation of the same length. Together they have at most [`MAX_SPARE_BYTES`].
 const MAX_SPARE: usize = 8;
 const MAX_SPARE_BYTES: usize = 32 << 20;
-/// Regions that devices have registered at the same time. Beyond it, the idle region that was used
-/// longest ago is unregistered, and registered again at its next use.
+/// Maximum number of regions that devices have registered at the same time. Beyond it, the idle
+/// region that was used longest ago is unregistered, and registered again at its next use.
 pub(crate) const MAX_REGISTERED: usize = if cfg!(test) { 8 } else { 1024 };
 
-/// Name of a buffer. It may outlive the buffer; every access by a stale id fails.
+/// Id of a buffer. It may outlive the buffer and is then stale; every access by a stale id fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferId {
     slot: u32,
@@ -31,14 +31,15 @@ struct Slot {
     raw: Option<RawBuffer>,
     /// Number of readers, or [`WRITTEN`] while the bytes are borrowed for writing.
     readers: Cell<u32>,
-    /// Allocation of a buffer of the engine's own: a `Box` as a raw pointer, because moving a `Box`
-    /// would invalidate pointers to its bytes.
+    /// Allocation of a buffer that the engine owns: a `Box` as a raw pointer, because moving a
+    /// `Box` would invalidate pointers to its bytes.
     allocation: Option<NonNull<[u8]>>,
-    /// Registrations, one for each device.
+    /// Registrations of the memory, one for each device.
     attachments: Vec<Attachment>,
     /// Ranges that a peer's device was allowed to write to and has not reported as written.
     exposed: Vec<Range<usize>>,
-    /// Slot of the region that the memory is part of, whose attachments are used instead of own ones.
+    /// Slot of the region that contains the memory. The region's attachments are used for this
+    /// buffer.
     part_of: Option<u32>,
     region: Option<RegionUse>,
 }
@@ -46,9 +47,9 @@ struct Slot {
 /// Use of a region by buffers inside it.
 #[derive(Clone, Copy, Debug, Default)]
 struct RegionUse {
-    /// Number of lent buffers that use its attachments.
+    /// Number of lent buffers that use the region's attachments.
     users: u32,
-    /// Value of [`BufferTable::region_uses`] at its last use.
+    /// Value of [`BufferTable::region_uses`] at the region's last use.
     last_used: u64,
 }
 
@@ -66,7 +67,8 @@ impl Slot {
         }
     }
 
-    /// Drops all attachments, then frees an own allocation, so that no device can reach freed memory.
+    /// Drops all attachments, then frees the allocation, if any, so that no device can reach freed
+    /// memory.
     fn close(&mut self) {
         debug_assert!(self.readers.get() == 0, "memory is taken back while it is being accessed");
         self.detach();
@@ -106,11 +108,11 @@ pub struct BufferTable {
     free: RefCell<Vec<u32>>,
     /// Slots of regions.
     regions: RefCell<Vec<u32>>,
-    /// Slots of freed own buffers that are kept, the latest last.
+    /// Slots of freed buffers that are kept for the next allocation, the latest last.
     spare: RefCell<Vec<u32>>,
     /// Attachments to be made by a thread that has released the lock.
     jobs: RefCell<Vec<Job>>,
-    /// Count of uses of all regions: the clock by which the idle ones are ordered.
+    /// Number of uses of all regions so far: the clock by which idle regions are ordered.
     region_uses: Cell<u64>,
 }
 
@@ -137,7 +139,7 @@ impl BufferTable {
         BufferId { slot: index, generation: slot.generation }
     }
 
-    /// Removes a buffer, whose ids are stale from here on. Does nothing for a stale id.
+    /// Removes a buffer; its id is stale from now on. Does nothing for a stale id.
     pub(crate) fn remove(&self, buffer: BufferId) {
         let mut slots = self.slots.borrow_mut();
         let Some(slot) = slots.get_mut(buffer.slot as usize) else { return };
@@ -165,8 +167,8 @@ impl BufferTable {
         self.free.borrow_mut().push(buffer.slot);
     }
 
-    /// Allocates a buffer of the engine's own: `length` bytes, all zero, until they are
-    /// [freed](BufferTable::free). Reuses a spare one of this length, with its attachments.
+    /// Allocates a buffer that the engine owns: `length` bytes, all zero, until they are
+    /// [freed](BufferTable::free). Reuses a spare buffer of this length, with its attachments.
     pub fn allocate(&self, length: usize) -> BufferId {
         let spare = self.take_spare(length);
         let allocation = match spare {
@@ -191,8 +193,8 @@ impl BufferTable {
         }
     }
 
-    /// Frees a buffer from [`BufferTable::allocate`]. If devices have registered it, it is kept as a
-    /// spare for a while. Does nothing for a buffer that a caller lends, and for one that is being
+    /// Frees a buffer from [`BufferTable::allocate`]. A buffer that devices have registered is kept
+    /// as a spare for a while. Does nothing for a buffer that a caller lends, or that is being
     /// accessed.
     pub fn free(&self, buffer: BufferId) {
         let mut slots = self.slots.borrow_mut();
@@ -221,7 +223,7 @@ impl BufferTable {
         }
     }
 
-    /// Takes the latest spare buffer of this length.
+    /// Takes the spare buffer of this length that was freed last, if there is one.
     fn take_spare(&self, length: usize) -> Option<(u32, NonNull<[u8]>)> {
         let (slots, mut spare) = (self.slots.borrow(), self.spare.borrow_mut());
         let fitting = |index: &u32| {
@@ -246,7 +248,7 @@ impl BufferTable {
     }
 
     /// Runs `reads` on a range of bytes. Returns `None` if the range is not inside the buffer, or
-    /// [aliases](BufferTable).
+    /// the access would [alias](BufferTable) another.
     #[inline]
     pub fn read<R>(
         &self,
@@ -263,8 +265,8 @@ impl BufferTable {
         Some(reads(unsafe { slice::from_raw_parts(raw.first, raw.length) }))
     }
 
-    /// Runs `writes` on a range of bytes. Returns `None` if the range is not inside the buffer or
-    /// [aliases](BufferTable), or the buffer was lent read-only.
+    /// Runs `writes` on a range of bytes. Returns `None` if the range is not inside the buffer, the
+    /// access would [alias](BufferTable) another, or the buffer was lent read-only.
     #[inline]
     pub fn write<R>(
         &self,
@@ -304,9 +306,9 @@ impl BufferTable {
         })
     }
 
-    /// Allows a peer's device to write to a range: from here on it cannot be read or written here
-    /// until [`BufferTable::conceal`]. Returns false, and changes nothing, if the range is not inside
-    /// the buffer, the buffer was lent read-only, or it is being accessed.
+    /// Allows a peer's device to write to a range. Until [`BufferTable::conceal`], the range cannot
+    /// be read or written through this table. Returns false, and changes nothing, if the range is
+    /// not inside the buffer, the buffer was lent read-only, or it is being accessed.
     pub fn expose(&self, buffer: BufferId, range: Range<usize>) -> bool {
         let is_writable =
             self.raw(buffer).and_then(|raw| within(raw, &range)).is_some_and(|raw| raw.writable);
@@ -338,9 +340,9 @@ impl BufferTable {
     /// the attached memory.
     ///
     /// The first call requests the attachment and returns [`Attached::Pending`]: a thread that has
-    /// released the lock runs `makes`, and later calls find the result. It is dropped before the
-    /// memory returns to its owner. For a buffer inside a region the whole region is attached, once.
-    /// All attachments of one key have one type. Neither closure may use the table.
+    /// released the lock runs `makes`, and later calls find the result. The attachment is dropped
+    /// before the memory returns to its owner. For a buffer inside a region the whole region is
+    /// attached, once. All attachments of one key have one type. Neither closure may use the table.
     pub fn with_attachment<A: Any + Send, R>(
         &self,
         buffer: BufferId,
@@ -421,7 +423,7 @@ impl BufferTable {
         buffer
     }
 
-    /// Whether lent buffers use the attachments of a region.
+    /// Tells whether lent buffers use the attachments of a region.
     pub(crate) fn is_in_use(&self, region: BufferId) -> bool {
         let slots = self.slots.borrow();
         let slot =
@@ -429,14 +431,15 @@ impl BufferTable {
         slot.and_then(|slot| slot.region).is_some_and(|region| region.users > 0)
     }
 
-    /// Takes the jobs, to be run by a thread that has released the lock.
+    /// Takes the jobs, to be run by a thread that has released the lock. Returns `None` without
+    /// jobs.
     pub(crate) fn take_jobs(&self) -> Option<Vec<Job>> {
         let mut jobs = self.jobs.borrow_mut();
         (!jobs.is_empty()).then(|| std::mem::take(&mut *jobs))
     }
 
-    /// Begins an access to a range. `also` returns the new value of [`Slot::readers`], or `None` if
-    /// the access is not allowed beside those of the present value.
+    /// Begins an access to a range. `also` converts the present value of [`Slot::readers`] to the
+    /// new one, or returns `None` if the access is not allowed beside the present ones.
     #[inline]
     fn borrow(
         &self,
@@ -473,7 +476,7 @@ fn within(raw: RawBuffer, range: &Range<usize>) -> Option<RawBuffer> {
     Some(RawBuffer { first, length: range.len(), writable: raw.writable })
 }
 
-/// Access in progress; dropping it restores the reader count.
+/// Access in progress; dropping it restores the previous number of readers.
 struct Borrow<'t> {
     table: &'t BufferTable,
     slot: u32,

@@ -49,9 +49,10 @@ impl<T> EngineLock<T> {
         }
     }
 
-    /// Whether this process is a fork(2) child of the one that created the lock. The child has a
-    /// copy: the connections and device memory in it are the parent's, and the lock may be held by a
-    /// thread that does not exist in the child. It must not be used, and dropping it drops nothing.
+    /// Tells whether this process is a fork(2) child of the process that created the lock. The
+    /// child has a copy of the lock, which must not be used: its connections and device memory
+    /// belong to the parent, and the lock may be held by a thread that does not exist in the child.
+    /// Dropping the copy drops nothing.
     #[inline]
     pub fn is_inherited(&self) -> bool {
         self.created_in.is_inherited()
@@ -72,8 +73,8 @@ impl<T> EngineLock<T> {
         self.wakes.notify_all();
     }
 
-    /// Ignores poison: an engine in which a call has panicked is sound, it only has an operation
-    /// that does not end.
+    /// Acquires the lock. Ignores poison: an engine in which a call has panicked is sound, it only
+    /// has an operation that does not end.
     #[inline]
     fn acquire(&self) -> MutexGuard<'_, Inner<T>> {
         assert!(!self.is_inherited(), "this lock belongs to the parent of this process");
@@ -93,7 +94,7 @@ impl<T> EngineLock<T> {
         guard
     }
 
-    /// Lends `memory` while `works` runs, which is given the guard and the ids of the buffers.
+    /// Lends `memory` while `works` runs. `works` gets the guard and the ids of the buffers.
     #[inline]
     pub fn lend<const N: usize, R>(
         &self,
@@ -189,8 +190,8 @@ impl<T> EngineLock<T> {
         Ok(())
     }
 
-    /// Unregisters a region even while it is in use: transfers that devices still have in it fail,
-    /// and their queue pairs with them. Does nothing for a region of another lock.
+    /// Unregisters a region even while it is in use: transfers of devices that still access it
+    /// fail, and so do their queue pairs. Does nothing for a region of another lock.
     pub fn revoke(&self, region: RegionId) {
         if region.lock == self.id {
             self.take_back(region.buffer);
@@ -207,8 +208,8 @@ impl<T> EngineLock<T> {
     }
 }
 
-/// Drops nothing in a fork(2) child: the copies it has are of connections and devices that are its
-/// parent's.
+/// Drops nothing in a fork(2) child: its connections and devices are copies that belong to the
+/// parent.
 impl<T> Drop for EngineLock<T> {
     fn drop(&mut self) {
         if !self.is_inherited() {
@@ -222,7 +223,7 @@ impl<T> Drop for EngineLock<T> {
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "only its lock can unregister it"]
 pub struct RegionId {
-    /// [`EngineLock::id`] of the lock that it belongs to.
+    /// [`EngineLock::id`] of the lock that the region belongs to.
     lock: u64,
     buffer: BufferId,
 }
@@ -248,7 +249,7 @@ impl RegionPages {
     }
 }
 
-/// Takes back the buffers of one [`EngineLock::lend`] when dropped.
+/// Buffers of one [`EngineLock::lend`], which are taken back when this is dropped.
 struct ReclaimCall<'l, T, const N: usize> {
     lock: &'l EngineLock<T>,
     guard: EngineGuard<'l, T>,
@@ -293,7 +294,7 @@ impl<'l, T> EngineGuard<'l, T> {
         (&mut inner.engine, &inner.buffers)
     }
 
-    /// Whether another thread waits for the lock.
+    /// Tells whether another thread waits for the lock.
     #[inline]
     pub fn is_contended(&self) -> bool {
         self.lock.waiting.load(Ordering::Relaxed) > 0
@@ -351,7 +352,7 @@ impl<'scope, 'env, T> LendingScope<'scope, 'env, T> {
     }
 }
 
-/// Takes back the buffers of a scope when dropped.
+/// Buffers of a scope, which are taken back when this is dropped.
 struct ReclaimScope<'l, T> {
     lock: &'l EngineLock<T>,
     lent: Rc<RefCell<Vec<BufferId>>>,

@@ -1,4 +1,4 @@
-//! Memory as callers lend it, and as the table keeps it.
+//! Memory as callers lend it, and as the buffer table keeps it.
 
 /// Memory that a caller lends.
 #[derive(Debug)]
@@ -39,8 +39,8 @@ impl RawBuffer {
         }
     }
 
-    /// Whether all of `other` is inside this buffer, which is writable if `other` is. False for an
-    /// empty `other`.
+    /// Tells whether all of `other` is inside this buffer, and this buffer is writable if `other`
+    /// is. Returns false for an empty `other`.
     pub(crate) fn contains(self, other: RawBuffer) -> bool {
         let offset = other.first.addr().checked_sub(self.first.addr());
         let fits = offset

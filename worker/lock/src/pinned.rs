@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 /// Memory of a lent buffer, handed to the closure that registers it with a device
 /// ([`BufferTable::with_attachment`](crate::BufferTable::with_attachment)). The memory stays in
-/// place until this is dropped.
+/// place until this value is dropped.
 ///
-/// The registration must own this value and drop it with itself: if it still exists after its
-/// attachment was dropped, the process aborts, since a device could write into memory that its owner
-/// uses again.
+/// The registration must own this value and drop it with itself: if the value still exists after
+/// its attachment was dropped, the process aborts, since a device could write into memory that its
+/// owner uses again.
 #[derive(Debug)]
 pub struct PinnedBuffer {
     first: *mut u8,
@@ -41,7 +41,7 @@ impl PinnedBuffer {
         self.length
     }
 
-    /// Whether the memory may be written to.
+    /// Tells whether the memory may be written to.
     pub fn is_writable(&self) -> bool {
         self.writable
     }

@@ -115,7 +115,8 @@ impl Drop for Registration {
     }
 }
 
-/// Devices, by their keys. Those from 9 on refuse to register memory.
+/// Simulated devices, identified by keys. Devices with a key of 9 or more refuse to register
+/// memory.
 #[derive(Clone, Debug, Default)]
 struct Devices {
     made: Arc<AtomicUsize>,
@@ -123,7 +124,8 @@ struct Devices {
 }
 
 impl Devices {
-    /// Returns the offset of the buffer in the memory that the device has registered.
+    /// Requests a device's attachment of a buffer. Returns the offset of the buffer in the memory
+    /// that the device has registered.
     fn request(&self, buffers: &BufferTable, buffer: BufferId, key: usize) -> Attached<usize> {
         let Devices { made, ended } = self.clone();
         let makes = move |pinned| {
@@ -267,7 +269,7 @@ fn exposed_bytes_are_neither_read_nor_written() {
     });
 }
 
-/// Lends memory and requests its attachment until it is made.
+/// Lends `part` and requests its attachment, a second time if it is pending at first.
 fn use_part(
     lock: &EngineLock<()>,
     devices: &Devices,

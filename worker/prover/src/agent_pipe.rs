@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Size of reads from stdin, in bytes.
 const CHUNK: usize = 64 << 10;
 
-/// Communication with the agent failed. The prover exits.
+/// Failure of the communication with the agent, after which the prover exits.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PipeError {
     /// A frame cannot be encoded or decoded.
@@ -25,10 +25,10 @@ pub(crate) enum PipeError {
     Order(&'static str),
 }
 
-/// Time that the main thread has to end by itself after stdin has closed.
+/// Time that the main thread has to exit by itself after stdin has closed.
 const GRACE: Duration = Duration::from_millis(200);
 
-/// Receives the agent's frames, which a thread reads from stdin.
+/// Receiver of the agent's frames, which a thread reads from stdin.
 #[derive(Debug)]
 pub(crate) struct AgentInput(Receiver<Result<Input, PipeError>>);
 
@@ -44,7 +44,8 @@ pub(crate) enum Input {
 
 impl AgentInput {
     /// Starts the reading thread. When stdin closes, that thread ends the process after [`GRACE`],
-    /// even if the main thread is blocked in a verb; the kernel then destroys the queue pairs.
+    /// even if the main thread is blocked in an RDMA verb; the kernel then destroys the queue
+    /// pairs.
     pub(crate) fn open() -> AgentInput {
         let (sender, receiver) = channel();
         thread::spawn(move || {

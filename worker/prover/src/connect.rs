@@ -16,7 +16,7 @@ use crate::parallel;
 use rlaunch_bootstrap::deadline::Deadline;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::mesh::{
-    self, EndAdvert, MeshPath, PathAdvert, PathFault, ProofStep, Round,
+    self, MeshPath, PathAdvert, PathFault, PortAdvert, ProofRound, ProofStep,
 };
 use rlaunch_verbs::{
     ConnectRequest, Connected, Endpoint, Listener, Mtu, Prepared, QueuePair, Route, Settings,
@@ -29,26 +29,26 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
-/// Largest number of peers that are connected in parallel.
+/// Maximum number of peers that are connected in parallel.
 const CONCURRENT_PEERS: usize = 16;
-/// A connection that takes longer than this to fail has waited for its peer.
+/// Duration of a failed attempt to connect above which the peer counts as not answering.
 const SLOW: Duration = Duration::from_millis(100);
 
-/// A path to be connected.
+/// Path that is to be connected.
 pub(crate) struct Job {
     /// Index of the path in its round.
     pub(crate) index: usize,
     pub(crate) path: MeshPath,
-    /// Slot of the path in its end's memory.
+    /// Slot of the path in the memory of `end`.
     pub(crate) slot: usize,
     /// `None` if the connection manager creates the queue pair.
     pub(crate) pair: Option<QueuePair<Prepared>>,
     /// Secret that the peer has to send if it dials by the connection manager.
     pub(crate) secret: u32,
     pub(crate) end: Arc<End>,
-    /// Data of the peer's end.
-    pub(crate) end_advert: EndAdvert,
-    /// Data of the peer's path.
+    /// Data that the peer has sent about its port.
+    pub(crate) end_advert: PortAdvert,
+    /// Data that the peer has sent about this path.
     pub(crate) path_advert: PathAdvert,
 }
 
@@ -69,7 +69,7 @@ struct ConnectParams {
 pub(crate) fn all(
     jobs: Vec<Job>,
     listeners: Vec<(Arc<End>, &Listener)>,
-    round: &Round,
+    round: &ProofRound,
 ) -> Vec<Done> {
     let within = Duration::from_millis(round.limits.connect_ms.into());
     let deadline = Deadline::after(within, Instant::now());
@@ -103,12 +103,12 @@ fn by_end(jobs: Vec<Job>) -> HashMap<usize, HashMap<u32, Job>> {
     ends
 }
 
-/// Groups jobs by local port and peer, and splits the groups if there are fewer of them than
-/// processors.
+/// Groups jobs by local port and peer, and splits the groups if there are fewer of them than CPU
+/// threads.
 fn by_peer(jobs: Vec<Job>) -> Vec<Vec<Job>> {
     let mut peers: BTreeMap<(u32, NodeId), Vec<Job>> = BTreeMap::new();
     for job in jobs {
-        peers.entry((job.path.end, job.path.peer)).or_default().push(job);
+        peers.entry((job.path.port_index, job.path.peer)).or_default().push(job);
     }
     let parts = parallel::cpu_threads().div_ceil(peers.len().max(1));
     let mut divided = Vec::new();
@@ -162,8 +162,8 @@ fn dial(mut job: Job, params: &mut ConnectParams) -> Result<Link, PathFault> {
     Ok(job.into_link(pair, mtu))
 }
 
-/// Calls `tries` with the time when the attempt is due. If it fails and the process was suspended
-/// until long after that time, tries again with a new deadline.
+/// Calls `tries` with the time at which the attempt must be over. If it fails and the process was
+/// suspended until long after that time, tries again with a new deadline.
 fn retry_after_suspension<T, E>(
     deadline: &mut Deadline,
     mut tries: impl FnMut(Instant) -> Result<T, E>,
@@ -275,7 +275,8 @@ fn encode_secret(path: u32, secret: u32) -> [u8; 8] {
     bytes
 }
 
-/// Finds and removes the expected path that a connect request belongs to, if its secret is right.
+/// Finds and removes the expected path that a connect request belongs to, if the request has the
+/// path's secret.
 fn take_expected(bytes: &[u8], expected: &mut HashMap<u32, Job>) -> Option<Job> {
     // InfiniBand and RoCE pad private data with zeros.
     let bytes = bytes.first_chunk::<8>()?;
@@ -312,7 +313,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(50);
 
-    /// Counts the attempts if the first fails `late` after it was due.
+    /// Returns the number of attempts if the first one fails `late` after its due time.
     fn tries(late: Duration) -> u32 {
         let (mut deadline, mut tries) = (Deadline::after(LIMIT, Instant::now()), 0);
         let failed: Result<(), ()> = retry_after_suspension(&mut deadline, |due| {

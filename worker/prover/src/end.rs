@@ -4,13 +4,13 @@
 //! control line of slot 0 │ … │ send line of slot 0 │ … │ pad │ block │ read buffer 0 │ …
 //! ```
 //!
-//! Each path has a slot, with two cache lines: peers write tokens and heartbeats to the *control
-//! line*, and own tokens and heartbeats are written from the *send line*. Peers read the *block*;
-//! their blocks are read into the *read buffers*, which the paths share.
+//! Each path has a slot, with two cache lines. The peer writes its tokens and heartbeats to the
+//! *control line*; tokens and heartbeats for the peer are written from the *send line*. Peers read
+//! the *block*; their blocks are read into the *read buffers*, which the paths share.
 
 use crate::fault;
 use crate::machine::Tokens;
-use rlaunch_bootstrap::protocol::mesh::{BLOCK, EndAdvert, LocalPort, PathFault, ProofStep};
+use rlaunch_bootstrap::protocol::mesh::{BLOCK, LocalPort, PathFault, PortAdvert, ProofStep};
 use rlaunch_verbs::{
     CompletionQueue, Context, Depth, Device, Listener, MemoryRegion, MrSlice, PortAttributes,
     ProtectionDomain, Resources, VerbsError,
@@ -18,7 +18,7 @@ use rlaunch_verbs::{
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-/// Largest number of blocks read at once.
+/// Maximum number of blocks that are read at the same time.
 const MAX_READ_BUFFERS: usize = 4;
 /// Capacities of a queue pair. While a path is proved, two writes and a read are outstanding; while
 /// it is watched, a heartbeat. Nothing is received, but some devices reject a queue pair without
@@ -29,12 +29,12 @@ const COMPLETION: u64 = 64;
 const PAGE: usize = 4096;
 /// Size of a control line and of a send line, in bytes.
 const CACHE_LINE: usize = 64;
-/// Offsets in a line, in bytes.
+/// Offsets of token, echo and heartbeat in a control line and in a send line, in bytes.
 const TOKEN: usize = 0;
 const ECHO: usize = 8;
 pub(crate) const BEAT: usize = 16;
 
-/// A port of this node, opened, with its memory and its completion queue.
+/// Opened port of this node, with its memory and its completion queue.
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) resources: Resources,
@@ -48,7 +48,7 @@ pub(crate) struct End {
     pub(crate) local: LocalPort,
 }
 
-/// Offsets in an end's memory, in bytes.
+/// Layout of an end's memory, with offsets in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     paths: usize,
@@ -81,8 +81,8 @@ impl Layout {
     }
 }
 
-/// Generates the words of the block of the end whose memory has this address and rkey. Different
-/// ends have different blocks, and the words of a block differ from each other.
+/// Generates the words of the block in the memory with this address and rkey. Different ends have
+/// different blocks, and the words of a block differ from each other.
 fn pattern(address: u64, key: u32) -> impl Iterator<Item = [u8; 8]> {
     let mut word = address ^ (u64::from(key) << 32);
     let next = move || {
@@ -121,9 +121,9 @@ impl End {
     }
 
     /// Returns the data that peers need of this end. `end` is its index in the round.
-    pub(crate) fn advert(&self, end: u32, listener: Option<u16>) -> EndAdvert {
-        EndAdvert {
-            end,
+    pub(crate) fn advert(&self, end: u32, listener: Option<u16>) -> PortAdvert {
+        PortAdvert {
+            port_index: end,
             lid: self.port.lid,
             gid: self.gid,
             mtu: self.port.mtu.bytes(),
@@ -138,7 +138,7 @@ impl End {
         self.layout
     }
 
-    /// Returns the size of the memory and of the completion queue, in bytes.
+    /// Returns the size of this end's memory and completion queue together, in bytes.
     pub(crate) fn memory(&self) -> u64 {
         let completions = u64::from(queue_entries(self.layout.paths)) * COMPLETION;
         self.region.size() as u64 + completions
@@ -188,7 +188,7 @@ impl End {
         self.region.slice(at, BLOCK)
     }
 
-    /// Tells whether a read buffer has the block of the end whose memory has this address and rkey.
+    /// Tells whether a read buffer contains the block of the memory with this address and rkey.
     pub(crate) fn holds_block_of(&self, index: usize, address: u64, key: u32) -> bool {
         let mut block = vec![0; BLOCK];
         self.region.read(self.layout.read_buffer(index), &mut block);

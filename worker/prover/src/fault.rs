@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Drivers whose module parameter `limits_sel` limits the number of queue pairs.
 const LIMITED_DRIVERS: [&str; 3] = ["irdma", "ice", "i40e"];
 
-/// Makes the fault of a verb that failed, with the system's reason.
+/// Makes the fault of an RDMA verb that failed, with the system's reason.
 pub(crate) fn from_verbs(step: ProofStep, error: &VerbsError) -> PathFault {
     let mut cause = error.to_string();
     // The source of a rejection is an InfiniBand reason code, whose text as an errno would mislead.
@@ -31,7 +31,7 @@ pub(crate) fn awaiting_peer(step: ProofStep, cause: String) -> PathFault {
 }
 
 /// Makes the fault of a device that cannot be opened. rdma-core tries several methods and reports
-/// only the error of the last, so this opens the device file itself to find the reason.
+/// only the error of the last, so this function opens the device file itself to find the reason.
 pub(crate) fn opening(device: &str, error: &VerbsError) -> PathFault {
     let mut fault = from_verbs(ProofStep::Prepare, error);
     if let Some(file) = device_file(device)
@@ -68,7 +68,7 @@ pub(crate) fn memory(error: &VerbsError, needed: usize) -> PathFault {
     fault
 }
 
-/// Fails if a device supports fewer queue pairs than `needed`.
+/// Returns a fault if a device supports fewer queue pairs than `needed`.
 pub(crate) fn check_queue_pairs(context: &Context, needed: usize) -> Result<(), PathFault> {
     let has = context.limits().map_err(|error| from_verbs(ProofStep::Prepare, &error))?.queue_pairs;
     if needed <= has as usize {

@@ -1,17 +1,17 @@
-//! A path whose queue pair is connected.
+//! A path with a connected queue pair.
 
 use crate::end::{BEAT, End};
 use crate::machine::Tokens;
-use rlaunch_bootstrap::protocol::mesh::{EndAdvert, MeshPath, PathAdvert};
+use rlaunch_bootstrap::protocol::mesh::{MeshPath, PathAdvert, PortAdvert};
 use rlaunch_verbs::{Completion, Connected, QueuePair, RemoteAddr, VerbsError};
 use std::sync::Arc;
 
-/// This end of a path that is connected.
+/// This node's end of a path with a connected queue pair.
 #[derive(Debug)]
 pub(crate) struct Link {
     pair: QueuePair<Connected>,
     pub(crate) path: MeshPath,
-    /// Slot of the path in its end's memory.
+    /// Slot of the path in the memory of `end`.
     pub(crate) slot: usize,
     peer: RemoteMemory,
     /// Path MTU in bytes; `None` if the connection manager chose it.
@@ -19,7 +19,7 @@ pub(crate) struct Link {
     pub(crate) end: Arc<End>,
 }
 
-/// Memory of the peer's end.
+/// Memory of the peer's end, with those parts that one path uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RemoteMemory {
     address: u64,
@@ -31,7 +31,7 @@ pub(crate) struct RemoteMemory {
 }
 
 impl RemoteMemory {
-    pub(crate) fn new(end: &EndAdvert, path: &PathAdvert) -> RemoteMemory {
+    pub(crate) fn new(end: &PortAdvert, path: &PathAdvert) -> RemoteMemory {
         let (control, block) = (path.control.into(), end.block.into());
         RemoteMemory { address: end.address, key: end.key, control, block }
     }
@@ -86,7 +86,7 @@ impl Link {
         self.pair.read(Request::Read.id(self.slot), into, self.peer.at(self.peer.block))
     }
 
-    /// Tells whether a read buffer has the peer's block unchanged.
+    /// Tells whether a read buffer contains the peer's block unchanged.
     pub(crate) fn is_intact(&self, buffer: usize) -> bool {
         self.end.holds_block_of(buffer, self.peer.address, self.peer.key)
     }

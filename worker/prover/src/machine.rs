@@ -9,16 +9,16 @@
 //!   AwaitsBlock  reads the peer's block, as the other end does
 //! ```
 //!
-//! Each end has a random token. It writes it, together with an echo of the peer's token, to the
-//! peer's memory, and knows by the echo that both directions carry small messages. Then it reads
-//! the peer's block, which takes many packets of full size, so it fails if the MTU is wrong. The
-//! dialling end writes first: iWARP requires it. An end that is done keeps its queue pair, because
-//! the peer may still be reading.
+//! Each end writes a random token, together with an echo of the peer's token, to the peer's memory.
+//! An echo of its own token proves to an end that both directions carry small messages. Then the
+//! end reads the peer's block, which takes many packets of full size and therefore fails if the MTU
+//! is wrong. The dialling end writes first, since iWARP requires that. An end that is done keeps
+//! its queue pair, because the peer may still be reading.
 
 use rlaunch_bootstrap::protocol::mesh::{PathFault, ProofStep, RoundTimeouts};
 use std::time::{Duration, Instant};
 
-/// Tokens that an end writes to its peer; 0 is no token.
+/// Tokens that an end writes to its peer; 0 stands for no token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tokens {
     /// Token of the writing end.
@@ -31,10 +31,10 @@ pub(crate) struct Tokens {
 #[derive(Debug)]
 pub(crate) struct Machine {
     dials: bool,
-    /// Token of this end.
+    /// Random token of this end, which the peer has to echo.
     token: u64,
     state: State,
-    /// Outstanding writes.
+    /// Number of outstanding writes.
     writes: u32,
     round_trip: Duration,
     deadlines: Deadlines,
@@ -49,7 +49,7 @@ enum State {
     Done(Result<Duration, PathFault>),
 }
 
-/// Times when the steps of a proof have to be over.
+/// Times at which the steps of a proof must be over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadlines {
     begin: Instant,
@@ -66,8 +66,8 @@ impl Deadlines {
 }
 
 impl Machine {
-    /// Creates the machine; returns also the tokens to write at once if the end dials. `token` must
-    /// not be 0.
+    /// Creates the machine. If the end dials, also returns the tokens to write immediately. `token`
+    /// must not be 0.
     pub(crate) fn new(dials: bool, token: u64, deadlines: Deadlines) -> (Machine, Option<Tokens>) {
         let since = deadlines.begin;
         let (state, first, writes) = match dials {
@@ -77,8 +77,8 @@ impl Machine {
         (Machine { dials, token, state, writes, round_trip: Duration::ZERO, deadlines }, first)
     }
 
-    /// Takes the tokens that the peer has written so far; returns the tokens to write to the peer,
-    /// if any.
+    /// Handles the tokens that the peer has written so far. Returns the tokens to write to the
+    /// peer, if any.
     pub(crate) fn observe(&mut self, tokens: Tokens, now: Instant) -> Option<Tokens> {
         let answer = Tokens { token: self.token, echo: tokens.token };
         match self.state {
@@ -98,7 +98,7 @@ impl Machine {
         Some(answer)
     }
 
-    /// Notes that a write has completed.
+    /// Records that a write has completed.
     pub(crate) fn write_completed(&mut self) {
         self.writes = self.writes.saturating_sub(1);
     }
@@ -108,12 +108,12 @@ impl Machine {
         matches!(self.state, State::AwaitsBuffer { .. })
     }
 
-    /// Notes that the read of the block was posted.
+    /// Records that the read of the block was posted.
     pub(crate) fn read_started(&mut self, now: Instant) {
         self.state = State::AwaitsBlock { since: now };
     }
 
-    /// Notes that the read of the block has completed; `intact` tells whether it is the peer's
+    /// Records that the read of the block has completed; `intact` tells whether it is the peer's
     /// block.
     pub(crate) fn read_completed(&mut self, intact: bool) {
         if !matches!(self.state, State::AwaitsBlock { .. }) {
@@ -186,7 +186,7 @@ mod tests {
     const LIMITS: RoundTimeouts =
         RoundTimeouts { connect_ms: 1500, token_ms: 1000, block_ms: 1000 };
 
-    /// A work request of the simulated queue pair. They complete or fail in order.
+    /// Work request of the simulated queue pair. Requests complete or fail in order.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Request {
         Write(Tokens),

@@ -2,8 +2,9 @@
 //! directions, and watches some of them while the job runs.
 //!
 //! The agent starts one prover per job and node, as `rlaunch-prover NODE` (the node's id), because
-//! it cannot load libibverbs itself. They exchange frames over the prover's stdin and stdout, as
-//! described in [`rlaunch_bootstrap::protocol::mesh`]. The prover exits when its stdin closes.
+//! the agent cannot load libibverbs itself. Agent and prover exchange frames over the prover's
+//! stdin and stdout, as described in [`rlaunch_bootstrap::protocol::mesh`]. The prover exits when
+//! its stdin closes.
 //!
 //! A round proves a set of paths, in these steps, between which every node waits for the others:
 //!

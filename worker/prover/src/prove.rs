@@ -16,19 +16,19 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time without progress after which polls are [`NAP`] apart. A card answers within it, so
-/// round-trip times of cards are exact.
+/// Time without progress after which polls are [`NAP`] apart. RDMA cards answer within this time,
+/// so their round-trip times are exact.
 const SPIN: Duration = Duration::from_micros(200);
 const NAP: Duration = Duration::from_micros(100);
 
-/// Decides whether to spin or to sleep between polls. Soft RoCE needs the sleep: it runs on the
-/// same processors as this process.
+/// Backoff between polls: first spins, then sleeps. Soft RoCE needs the sleep, because it runs on
+/// the same processors as this process.
 struct Backoff {
     progress_at: Instant,
 }
 
 impl Backoff {
-    /// Waits between two polls; `progress` tells whether the last one found anything.
+    /// Waits between two polls; `progress` tells whether the first of them found anything.
     fn wait(&mut self, progress: bool) {
         if progress {
             self.progress_at = Instant::now();
@@ -40,7 +40,7 @@ impl Backoff {
     }
 }
 
-/// A clock that does not count the time while this process was suspended, so that a suspension does
+/// Clock that does not count the time while this process was suspended, so that a suspension does
 /// not make peers look late.
 #[derive(Debug)]
 struct ActiveClock {
@@ -76,11 +76,12 @@ struct EndProofs<'a> {
 struct Proof<'a> {
     link: &'a Link,
     machine: Machine,
-    /// Read buffer of the outstanding read.
+    /// Index of the read buffer while a read is outstanding.
     reading: Option<usize>,
 }
 
-/// Proves the connected paths of a round; returns their outcomes. Calls `meanwhile` in each poll.
+/// Proves the connected paths of a round, and returns their outcomes. Calls `meanwhile` after each
+/// poll.
 pub(crate) fn prove<E>(
     paths: &[Result<Link, PathFault>],
     limits: &RoundTimeouts,
@@ -211,8 +212,8 @@ impl Proof<'_> {
         self.machine.fail(cause, hint);
     }
 
-    /// Posts the read of the block if a read buffer is free, or ends the proof if it is late or
-    /// hopeless.
+    /// Posts the read of the block if a read buffer is free. Ends the proof if its deadline has
+    /// passed or another path has shown that the peer cannot be reached.
     fn advance(&mut self, schedule: &mut ReadSchedule, now: Instant) {
         let peer = self.link.path.peer;
         if self.machine.wants_to_read()
@@ -233,7 +234,7 @@ impl Proof<'_> {
         }
     }
 
-    /// Frees the read buffer after a read, whose success `answered` tells.
+    /// Frees the read buffer after a read; `answered` tells whether the read has succeeded.
     fn release_buffer(&mut self, schedule: &mut ReadSchedule, answered: bool) {
         let Some(buffer) = self.reading.take() else { return };
         let fault = self.machine.outcome().and_then(|how| how.as_ref().err());

@@ -1,14 +1,15 @@
-//! Order in which the paths of an end read their blocks into its few read buffers.
+//! Order in which the paths of an end read the blocks of their peers into the end's few read
+//! buffers.
 //!
-//! At first one path of each peer reads. If that fails, the other paths to the peer end with its
-//! fault without being tried: each would hold a read buffer until its timeout, and delay paths to
-//! other peers.
+//! At first one path to each peer reads. If that fails, the other paths to the peer end with the
+//! same fault without being tried: each would hold a read buffer until its timeout, and delay paths
+//! to other peers.
 
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::mesh::PathFault;
 use std::collections::HashMap;
 
-/// Read buffers of one end, and its knowledge about peers.
+/// Free read buffers of one end, and the reachability of its peers.
 #[derive(Debug)]
 pub(crate) struct ReadSchedule {
     free: Vec<usize>,
@@ -36,7 +37,7 @@ impl ReadSchedule {
         }
     }
 
-    /// Takes the read buffer that a path to this peer may read into now, if any.
+    /// Takes the read buffer that a path to this peer may read into now, if there is one.
     pub(crate) fn take(&mut self, peer: NodeId) -> Option<usize> {
         if matches!(self.peers.get(&peer), Some(Peer::Probing | Peer::Unreachable(_))) {
             return None;
@@ -46,7 +47,8 @@ impl ReadSchedule {
         Some(buffer)
     }
 
-    /// Frees a read buffer after a path to this peer has read into it, or `failed` to.
+    /// Frees a read buffer after a path to this peer has read into it; `failed` is the fault if the
+    /// read failed.
     pub(crate) fn release(&mut self, peer: NodeId, buffer: usize, failed: Option<&PathFault>) {
         self.free.push(buffer);
         match (self.peers.get(&peer), failed) {

@@ -8,8 +8,8 @@ use crate::parallel;
 use crate::prove;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::mesh::{
-    EndAdvert, LocalPort, MeshPath, NodeEndpoints, PathAdvert, PathFault, PathOutcome, ProofStep,
-    Round, RoundCost,
+    LocalPort, MeshPath, NodeEndpoints, PathAdvert, PathFault, PathOutcome, PortAdvert, ProofRound,
+    ProofStep, RoundCost,
 };
 use rlaunch_verbs::{Listener, Prepared, QueuePair};
 use std::collections::{BTreeMap, HashMap};
@@ -17,27 +17,27 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Paths in one [`NodeEndpoints`], which limits its size to about 60 KiB.
+/// Maximum number of paths in one [`NodeEndpoints`], which limits its size to about 60 KiB.
 const PATHS_PER_PART: usize = 2048;
 
-/// A round whose queue pairs are created, but not connected.
+/// Round with queue pairs that are created, but not connected.
 pub(crate) struct PreparedRound {
     node: NodeId,
-    round: Round,
+    round: ProofRound,
     ends: Vec<Result<OpenEnd, PathFault>>,
     paths: Vec<Result<PreparedPath, PathFault>>,
     cost: CostMeter,
 }
 
-/// An end, and its listener if the connection manager serves it.
+/// End, with its listener if the connection manager serves it.
 struct OpenEnd {
     end: Arc<End>,
     listener: Option<Listener>,
 }
 
-/// A path that is ready to be connected.
+/// Path that is ready to be connected.
 struct PreparedPath {
-    /// Slot of the path in its end's memory.
+    /// Slot of the path in the memory of its [`End`].
     slot: usize,
     /// `None` if the connection manager creates the queue pair when it connects.
     pair: Option<QueuePair<Prepared>>,
@@ -45,15 +45,15 @@ struct PreparedPath {
     secret: u32,
 }
 
-/// A round whose queue pairs are connected, except those that failed.
+/// Round with connected queue pairs, except those that failed.
 pub(crate) struct ConnectedRound {
-    round: Round,
-    /// Results in the order of the round's paths.
+    round: ProofRound,
+    /// Connected path or fault for each of the round's paths, in their order.
     paths: Vec<Result<Link, PathFault>>,
     pub(crate) cost: RoundCost,
 }
 
-/// Cost of a round up to the stage prepared.
+/// Cost of a round up to its preparation.
 struct CostMeter {
     /// Anonymous memory of the process before the round, in bytes.
     memory_before: u64,
@@ -65,7 +65,7 @@ struct CostMeter {
 
 impl PreparedRound {
     /// Opens the round's devices and creates its queue pairs.
-    pub(crate) fn new(round: Round, node: NodeId) -> PreparedRound {
+    pub(crate) fn new(round: ProofRound, node: NodeId) -> PreparedRound {
         let (memory_before, begin) = (anonymous_memory(), Instant::now());
         let slots = slots(&round);
         let ends = open_ends(&round);
@@ -75,7 +75,7 @@ impl PreparedRound {
             parallel::map(jobs, parallel::cpu_threads(), |(path, slot): (&MeshPath, usize)| {
                 // Random: a process outside the job cannot guess it.
                 let secret = random.hash_one(path.id) as u32;
-                let opened = ends.get(path.end as usize).ok_or_else(|| no_end(path))?;
+                let opened = ends.get(path.port_index as usize).ok_or_else(|| no_end(path))?;
                 let opened = opened.as_ref().map_err(Clone::clone)?;
                 let pair = opened.prepare_pair()?;
                 Ok(PreparedPath { slot, pair, secret })
@@ -90,7 +90,7 @@ impl PreparedRound {
     pub(crate) fn adverts(&self) -> Vec<NodeEndpoints> {
         let paths = self.round.paths.iter().zip(&self.paths).filter_map(|(path, ready)| {
             let ready = ready.as_ref().ok()?;
-            let end = self.ends.get(path.end as usize)?.as_ref().ok()?;
+            let end = self.ends.get(path.port_index as usize)?.as_ref().ok()?;
             Some(end.path_advert(path, ready))
         });
         let paths: Vec<PathAdvert> = paths.collect();
@@ -99,10 +99,10 @@ impl PreparedRound {
             let listener = opened.listener.as_ref().map(Listener::port);
             Some(opened.end.advert(index, listener))
         });
-        let ends: Vec<EndAdvert> = ends.collect();
+        let ends: Vec<PortAdvert> = ends.collect();
         let part = |paths: &[PathAdvert]| NodeEndpoints {
             node: self.node,
-            ends: ends.clone(),
+            ports: ends.clone(),
             paths: paths.to_vec(),
         };
         paths.chunks(PATHS_PER_PART).map(part).collect()
@@ -114,7 +114,8 @@ impl PreparedRound {
         let peers = adverts_by_path(adverts);
         let (mut paths, mut jobs) = (Vec::new(), Vec::new());
         for (index, (path, ready)) in self.round.paths.iter().zip(self.paths).enumerate() {
-            let opened = self.ends.get(path.end as usize).and_then(|opened| opened.as_ref().ok());
+            let opened =
+                self.ends.get(path.port_index as usize).and_then(|opened| opened.as_ref().ok());
             let peer = peers.get(&(path.peer, path.id));
             // The fault of the path unless it connects below.
             paths.push(Err(ready.as_ref().err().cloned().unwrap_or_else(unprepared)));
@@ -139,9 +140,9 @@ impl PreparedRound {
 }
 
 impl CostMeter {
-    /// Returns the cost of a round whose connecting took `connecting`. Its memory is the growth of
-    /// the process's anonymous memory, or the size of regions and completion queues if that is
-    /// more, because memory freed earlier may have been reused.
+    /// Returns the cost of the round after connecting, which took `connecting`. The memory is the
+    /// growth of the process's anonymous memory, or the size of regions and completion queues if
+    /// that is more, because memory freed earlier may have been reused.
     fn after(
         &self,
         connecting: Duration,
@@ -176,7 +177,7 @@ impl OpenEnd {
         let control = self.end.layout().control_offset(ready.slot);
         PathAdvert {
             id: path.id,
-            end: path.end,
+            port_index: path.port_index,
             qpn: endpoint.map_or(0, |endpoint| endpoint.qpn),
             psn: endpoint.map_or(ready.secret, |endpoint| endpoint.psn),
             control: u32::try_from(control).unwrap_or(u32::MAX),
@@ -201,23 +202,23 @@ impl ConnectedRound {
     }
 }
 
-/// Numbers the paths of each end from 0.
-fn slots(round: &Round) -> Vec<usize> {
+/// Returns the slot of each path. The slots of an end are numbered from 0.
+fn slots(round: &ProofRound) -> Vec<usize> {
     let mut taken: HashMap<u32, usize> = HashMap::new();
     let slot = |path: &MeshPath| {
-        let next = taken.entry(path.end).or_default();
+        let next = taken.entry(path.port_index).or_default();
         *next += 1;
         *next - 1
     };
     round.paths.iter().map(slot).collect()
 }
 
-fn open_ends(round: &Round) -> Vec<Result<OpenEnd, PathFault>> {
+fn open_ends(round: &ProofRound) -> Vec<Result<OpenEnd, PathFault>> {
     let mut on_end: BTreeMap<u32, usize> = BTreeMap::new();
     let mut on_device: HashMap<&str, usize> = HashMap::new();
     for path in &round.paths {
-        *on_end.entry(path.end).or_default() += 1;
-        if let Some(end) = round.ends.get(path.end as usize) {
+        *on_end.entry(path.port_index).or_default() += 1;
+        if let Some(end) = round.ports.get(path.port_index as usize) {
             *on_device.entry(&end.device).or_default() += 1;
         }
     }
@@ -227,15 +228,18 @@ fn open_ends(round: &Round) -> Vec<Result<OpenEnd, PathFault>> {
         let (end, listener) = End::open(local, paths, on_device)?;
         Ok(OpenEnd { end: Arc::new(end), listener })
     };
-    round.ends.iter().zip(0..).map(open).collect()
+    round.ports.iter().zip(0..).map(open).collect()
 }
 
 /// Indexes adverts by the node that sent them and the path's id.
-fn adverts_by_path(adverts: &[NodeEndpoints]) -> HashMap<(NodeId, u32), (&EndAdvert, &PathAdvert)> {
+fn adverts_by_path(
+    adverts: &[NodeEndpoints],
+) -> HashMap<(NodeId, u32), (&PortAdvert, &PathAdvert)> {
     let mut found = HashMap::new();
     for endpoints in adverts {
         for path in &endpoints.paths {
-            if let Some(end) = endpoints.ends.iter().find(|end| end.end == path.end) {
+            if let Some(end) = endpoints.ports.iter().find(|end| end.port_index == path.port_index)
+            {
                 found.insert((endpoints.node, path.id), (end, path));
             }
         }
@@ -244,7 +248,7 @@ fn adverts_by_path(adverts: &[NodeEndpoints]) -> HashMap<(NodeId, u32), (&EndAdv
 }
 
 fn no_end(path: &MeshPath) -> PathFault {
-    let cause = format!("there is no port {} in this round", path.end);
+    let cause = format!("there is no port {} in this round", path.port_index);
     PathFault { step: ProofStep::Prepare, cause, hint: None, awaited_peer: false }
 }
 

@@ -12,9 +12,9 @@ use rlaunch_verbs::{Completion, DeviceEvent, VerbsError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Polls per heartbeat interval.
+/// Number of polls per heartbeat interval.
 const POLLS_PER_BEAT: u32 = 4;
-/// A peer is lost after this many half intervals without a heartbeat.
+/// Number of half heartbeat intervals without a heartbeat after which a path is down.
 const HALF_BEATS: u32 = 5;
 
 /// Watched paths.
@@ -38,7 +38,7 @@ struct Heartbeats {
     /// Number of the last heartbeat sent.
     sent: u64,
     sent_at: Option<Instant>,
-    /// The write of the last heartbeat has not completed.
+    /// Set until the write of the last heartbeat has completed.
     is_sending: bool,
     /// Number of the last heartbeat received.
     received: u64,
@@ -188,7 +188,7 @@ impl WatchedPath {
         }
     }
 
-    /// Sends a heartbeat if one is due. Returns the cause if the path is dead.
+    /// Sends a heartbeat if one is due. Returns the cause if the path is down.
     fn beat(&mut self, now: Instant, beat: Duration) -> Option<String> {
         self.beats.receive(self.link.end.beats_received(self.link.slot), now);
         if let Some(silence) = self.beats.silence(now, beat) {
@@ -204,14 +204,14 @@ impl Heartbeats {
         Heartbeats { sent: 0, sent_at: None, is_sending: false, received, received_at: now }
     }
 
-    /// Takes the number of the peer's last heartbeat.
+    /// Records the number of the peer's last heartbeat.
     fn receive(&mut self, count: u64, now: Instant) {
         if count != self.received {
             (self.received, self.received_at) = (count, now);
         }
     }
 
-    /// Returns the time since the peer's last heartbeat, if that is too long.
+    /// Returns the time since the peer's last heartbeat, if it is so long that the path is down.
     fn silence(&self, now: Instant, beat: Duration) -> Option<Duration> {
         let silence = now.saturating_duration_since(self.received_at);
         (silence >= beat * HALF_BEATS / 2).then_some(silence)

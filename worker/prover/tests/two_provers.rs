@@ -1,4 +1,4 @@
-//! Tests of two provers. The test plays both agents.
+//! Tests of two provers, with the test in place of both agents.
 //!
 //! Without an RDMA device, the provers' faults are checked. Virtual machines of the lab run the
 //! ignored tests with devices (`tests/vm/prover.rs`):
@@ -18,8 +18,8 @@
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::control::{FrameReader, encode};
 use rlaunch_bootstrap::protocol::mesh::{
-    FromProver, LocalPort, MeshPath, NodeEndpoints, PathEvent, PathOutcome, ProofStep, QpSettings,
-    Round, RoundCost, RoundTimeouts, ToProver,
+    FromProver, LocalPort, MeshPath, NodeEndpoints, PathEvent, PathOutcome, ProofRound, ProofStep,
+    QpSettings, RoundCost, RoundTimeouts, ToProver,
 };
 use std::env;
 use std::io::{Read, Write};
@@ -80,15 +80,15 @@ impl Prover {
     }
 }
 
-/// Runs one round, as both agents.
-fn prove(provers: &mut [Prover; 2], rounds: [Round; 2]) -> [(Vec<PathOutcome>, RoundCost); 2] {
+/// Runs one round in the place of both agents. Returns the outcomes and cost of each prover.
+fn prove(provers: &mut [Prover; 2], rounds: [ProofRound; 2]) -> [(Vec<PathOutcome>, RoundCost); 2] {
     prove_with_adverts(provers, rounds, |_| {})
 }
 
-/// Runs one round with adverts that `change` has modified.
+/// Runs one round like [`prove`], with adverts that `change` has modified.
 fn prove_with_adverts(
     provers: &mut [Prover; 2],
-    rounds: [Round; 2],
+    rounds: [ProofRound; 2],
     change: impl Fn(&mut NodeEndpoints),
 ) -> [(Vec<PathOutcome>, RoundCost); 2] {
     let begin = Instant::now();
@@ -128,13 +128,19 @@ fn prove_with_adverts(
     ended
 }
 
-fn rounds(ends: &[LocalPort; 2], ids: std::ops::Range<u32>) -> [Round; 2] {
-    [(0, 1), (1, 0)].map(|(node, peer)| Round {
+fn rounds(ends: &[LocalPort; 2], ids: std::ops::Range<u32>) -> [ProofRound; 2] {
+    [(0, 1), (1, 0)].map(|(node, peer)| ProofRound {
         number: 0,
-        ends: vec![ends[node as usize].clone()],
+        ports: vec![ends[node as usize].clone()],
         paths: ids
             .clone()
-            .map(|id| MeshPath { id, end: 0, peer: NodeId(peer), dials: id % 2 == node, mtu: None })
+            .map(|id| MeshPath {
+                id,
+                port_index: 0,
+                peer: NodeId(peer),
+                dials: id % 2 == node,
+                mtu: None,
+            })
             .collect(),
         // More retries than usual: virtual machines have one emulated processor.
         settings: QpSettings { retries: 4, ..QpSettings::default() },
@@ -280,6 +286,6 @@ fn who_was_not_told_the_secret_is_not_let_in() {
 
 #[test]
 fn what_is_told_is_read_by_others() {
-    let adverts = NodeEndpoints { node: NodeId(1), ends: Vec::new(), paths: Vec::new() };
+    let adverts = NodeEndpoints { node: NodeId(1), ports: Vec::new(), paths: Vec::new() };
     assert_eq!(NodeEndpoints::decode(&adverts.encode().unwrap()).unwrap(), adverts);
 }

@@ -32,7 +32,7 @@ use nix::sys::signal::Signal;
 use rlaunch_bootstrap::client;
 use rlaunch_bootstrap::job::{Job, Problem};
 use rlaunch_bootstrap::protocol::control::{
-    BEAT, BEATS_LOST, FromAgent, PROTOCOL_VERSION, ToAgent,
+    BEAT, DEFAULT_NODE_TIMEOUT, FromAgent, PROTOCOL_VERSION, ToAgent,
 };
 use rlaunch_bootstrap::rendezvous::payload::Payload;
 use std::io;
@@ -41,8 +41,8 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-/// Runs the agent on its channel. Success means that the job ended here in order, whatever exit
-/// codes its ranks returned.
+/// Runs the agent on its channel to the launcher. Returns success if the job ended in order on this
+/// node, whatever the exit codes of its ranks.
 pub(crate) fn run(workspace: &Workspace, grace: Grace, target: Option<CallbackTarget>) -> ExitCode {
     open_files::raise();
     let kind = ChannelKind::detect(target);
@@ -101,7 +101,7 @@ pub(crate) enum Input {
     Message(ToAgent),
     /// The channel ended; the text says how.
     LauncherGone(String),
-    /// Nothing came from the launcher for this long, so it must be presumed dead.
+    /// No message has come from the launcher for this long, so it must be presumed dead.
     LauncherSilent(Duration),
     /// At least one child process ended.
     Children,
@@ -111,18 +111,19 @@ pub(crate) enum Input {
 
 struct Agent {
     channel: Channel,
-    /// Start of the clock for the times that are reported of ranks.
+    /// Time at which Hello was sent. Times of ranks are reported relative to it.
     hello_at: std::time::Instant,
     children: SignalStream,
     interrupts: [SignalStream; 3],
     beat: Interval,
-    /// Beats sent since the last message from the launcher. Counting beats instead of time leaves
-    /// out the time in which this process or the whole host was suspended.
+    /// Number of beats sent since the last message from the launcher. Counting beats instead of
+    /// time leaves out the time in which this process or the whole host was suspended.
     missed_beats: u32,
-    /// Silence after which the launcher is presumed dead.
-    silence: Duration,
+    /// Time without a message after which the launcher is presumed dead.
+    node_timeout: Duration,
     suspended: bool,
-    /// The ranks of every node are being ended, so other agents do not need this one's relaying.
+    /// Set when the job is being ended on all nodes. No agent then needs this one to pass its
+    /// messages on.
     job_is_ending: bool,
 }
 
@@ -145,7 +146,7 @@ impl Agent {
             hello_at: std::time::Instant::now(),
             beat,
             missed_beats: 0,
-            silence: BEATS_LOST,
+            node_timeout: DEFAULT_NODE_TIMEOUT,
             suspended: false,
             job_is_ending: false,
         })
@@ -188,16 +189,17 @@ impl Agent {
                     self.channel.outbox.send(&FromAgent::Beat);
                     self.missed_beats = if self.suspended { 0 } else { self.missed_beats + 1 };
                     // The first beat may have been sent right after the launcher's message.
-                    if BEAT * self.missed_beats.saturating_sub(1) >= self.silence {
+                    if BEAT * self.missed_beats.saturating_sub(1) >= self.node_timeout {
                         self.missed_beats = 0;
-                        return Input::LauncherSilent(self.silence);
+                        return Input::LauncherSilent(self.node_timeout);
                     }
                 }
             }
         }
     }
 
-    /// Waits for the next message. Returns `None` if the job ends before its ranks have started.
+    /// Waits for the launcher's next message. Returns `None` if the job ends before its ranks have
+    /// started.
     async fn message(&mut self) -> Option<ToAgent> {
         loop {
             match self.next().await {
@@ -215,14 +217,14 @@ impl Agent {
     async fn receive_job(&mut self) -> Option<Job> {
         loop {
             if let ToAgent::Job(job) = self.message().await? {
-                self.silence = job.silence();
+                self.node_timeout = job.node_timeout();
                 return Some(*job);
             }
         }
     }
 
     /// Receives the job's files, checks and reserves everything that the ranks need, and reports
-    /// the result to the launcher.
+    /// the result to the launcher. Returns `None` if the ranks cannot be started.
     async fn prepare(
         &mut self,
         job: &Job,
@@ -296,13 +298,15 @@ impl Agent {
     }
 
     /// Reports the problems, then waits until the launcher has read them and closes the channel.
+    /// Always returns `None`.
     async fn refuse<T>(&mut self, problems: Vec<Problem>) -> Option<T> {
         self.channel.outbox.send(&FromAgent::Refused { problems });
         while self.message().await.is_some() {}
         None
     }
 
-    /// Waits for this node's parent and starts to join the tree.
+    /// Waits until the launcher names this node's parent in the tree of agents, and starts to join
+    /// the tree.
     async fn join(
         &mut self,
         job: &Job,
@@ -327,8 +331,8 @@ impl Agent {
         }
     }
 
-    /// Handles a message that may come before the ranks start: a part of the library, or one about
-    /// the mesh.
+    /// Handles a message that may come before the ranks start: a part of the library for ranks, or
+    /// a message about the mesh.
     fn on_startup_message(&self, (mesh, library): &mut StartupParts<'_>, message: ToAgent) {
         let ToAgent::LibraryPart(part) = message else { return mesh_message(mesh, message) };
         if let Err(cause) = library.receive(&part) {
@@ -336,8 +340,8 @@ impl Agent {
         }
     }
 
-    /// Takes part in the tree and the mesh until the launcher starts the ranks and the library is
-    /// complete.
+    /// Takes part in the tree and the mesh until the launcher has started the ranks and the library
+    /// for ranks is complete.
     async fn await_start(
         &mut self,
         tree: &mut Tree,
@@ -356,11 +360,11 @@ impl Agent {
             while let Some(event) = tree.poll_event() {
                 match event {
                     TreeEvent::Table(table) => self.write_rank_table(&table, workspace),
-                    TreeEvent::Met(answer) => mesh.on_collective_done(answer),
+                    TreeEvent::CollectiveDone(answer) => mesh.on_collective_done(answer),
                 }
             }
             while let Some(collective) = mesh.poll_collective() {
-                tree.meet(collective.kind, &collective.name, &collective.blobs);
+                tree.start_collective(collective.kind, &collective.name, &collective.blobs);
             }
             tokio::select! {
                 message = self.message() => match message? {
@@ -380,8 +384,8 @@ impl Agent {
         }
     }
 
-    /// Opens the proxy through which Horovod's ranks reach their store. Without it they would wait
-    /// for each other forever, so a failure ends the job.
+    /// Opens the proxy through which Horovod's ranks reach their key-value store. Without the proxy
+    /// the ranks would wait for each other forever, so a failure ends the job.
     async fn open_horovod(
         &mut self,
         setup: &StartConfig,
@@ -411,7 +415,8 @@ impl Agent {
         }
     }
 
-    /// Keeps relaying for other agents after the ranks of this node have ended.
+    /// Serves the tree of agents after the ranks of this node have ended, until the launcher ends
+    /// the job or closes the channel.
     async fn relay_until_end(&mut self, tree: &mut Tree) {
         loop {
             tokio::select! {
@@ -513,8 +518,8 @@ impl Agent {
                 outbox.discard_output();
                 ranks.end(false);
             }
-            Input::LauncherSilent(silence) => {
-                let silent = silence.as_secs();
+            Input::LauncherSilent(node_timeout) => {
+                let silent = node_timeout.as_secs();
                 errln!("rlaunch-worker: nothing from the launcher for {silent} s");
                 // The launcher may only have been suspended, and become reachable again.
                 outbox.send(&FromAgent::LauncherSilent {
@@ -527,23 +532,23 @@ impl Agent {
     }
 }
 
-/// Parts that may receive messages before the ranks start.
+/// Recipients of those messages of the launcher that may come before the ranks start.
 type StartupParts<'a> = (&'a mut Mesh, &'a mut RankLibrary);
 
-/// Returns why this node's ranks are being ended, if the launcher has not ordered it and the ranks
-/// therefore have to be told by this agent.
+/// Returns the reason why this node's ranks are being ended, for a message to the ranks. Returns
+/// `None` if the launcher ordered it, since the launcher then sends that message.
 fn end_reason(input: &Input) -> Option<String> {
     match input {
         Input::Interrupted => Some("the agent was told to end".to_owned()),
         Input::LauncherGone(reason) => Some(format!("the launcher is gone: {reason}")),
-        Input::LauncherSilent(silence) => {
-            Some(format!("nothing from the launcher for {} s", silence.as_secs()))
+        Input::LauncherSilent(node_timeout) => {
+            Some(format!("nothing from the launcher for {} s", node_timeout.as_secs()))
         }
         Input::Message(_) | Input::Children => None,
     }
 }
 
-/// Passes a message about the mesh on.
+/// Passes a message about the mesh to [`Mesh`]; ignores all other messages.
 fn mesh_message(mesh: &mut Mesh, message: ToAgent) {
     match message {
         ToAgent::Prover(file) => mesh.on_file(file),

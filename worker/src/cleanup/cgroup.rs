@@ -1,7 +1,7 @@
 //! Cgroup for a job's ranks on this node. One write kills everything in it, including processes
-//! that are just being forked, and the kernel reports when it is empty.
+//! that are just being forked, and the kernel reports when the cgroup is empty.
 //!
-//! It is created below the cgroup of this process, so that the limits of an administrator or
+//! The cgroup is created below the one of this process, so that the limits of an administrator or
 //! scheduler apply to it, and has no controllers of its own. Agent and guardian are not in it. It
 //! is optional: without a cgroup, ranks are found as descendants of the agent.
 
@@ -11,28 +11,29 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Mount points of version 2, alone or beside version 1.
+/// Mount points of cgroup version 2: without version 1, and beside it.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 /// Inode of the root cgroup of version 2.
 const ROOT: u64 = 1;
 /// Inode of the host's own cgroup namespace (`PROC_CGROUP_INIT_INO`).
 const OUTERMOST_NAMESPACE: u64 = 0xEFFF_FFFB;
-/// Limit of the recursion, beyond the depth of any host's hierarchy.
+/// Maximum depth of a search through cgroups; no host's hierarchy is as deep.
 const DEEPEST: usize = 24;
 
-/// Cgroup of a job. Removed when dropped if this process has created it.
+/// Cgroup of a job. Dropping it removes the cgroup if this process has created it.
 #[derive(Debug)]
 pub(crate) struct Cgroup {
     path: PathBuf,
-    /// Directory in which ranks are started; `None` for another agent's cgroup.
+    /// Open directory of the cgroup, in which ranks are started. `None` for another agent's cgroup
+    /// and after [`Cgroup::close`].
     directory: Option<File>,
     is_own: bool,
 }
 
 impl Cgroup {
     /// Creates a cgroup for the job below this process's own. `tag` distinguishes agents of the
-    /// same job. Returns `None` if that is not permitted, or the kernel lacks `cgroup.kill` (before
-    /// Linux 5.14).
+    /// same job. Returns `None` if that is not permitted, or if the kernel lacks `cgroup.kill`
+    /// (before Linux 5.14).
     pub(crate) fn create(job: &str, tag: &str) -> Option<Cgroup> {
         let path = own()?.join(format!("rlaunch-{job}-{tag}"));
         fs::create_dir(&path).ok()?;
@@ -51,7 +52,7 @@ impl Cgroup {
         found.map(|path| Cgroup { path, directory: None, is_own: false })
     }
 
-    /// Finds all cgroups of a job, or of all jobs, that belong to this user.
+    /// Finds all cgroups of this user's job `job`, or of all jobs of this user if `job` is `all`.
     pub(crate) fn find_by_job(job: &str) -> Vec<Cgroup> {
         let mut found = Vec::new();
         for mount in mounts() {
@@ -60,36 +61,37 @@ impl Cgroup {
         found
     }
 
-    /// Returns the directory to start a process in the cgroup, if it is open.
+    /// Returns the open directory through which a process is started in the cgroup.
     pub(crate) fn directory(&self) -> Option<BorrowedFd<'_>> {
         self.directory.as_ref().map(AsFd::as_fd)
     }
 
-    /// Closes the directory, so that later ranks are started outside the cgroup.
+    /// Closes the directory. Ranks that start later are outside the cgroup.
     pub(crate) fn close(&mut self) {
         self.directory = None;
     }
 
-    /// Kills all processes in the cgroup and below, including those being forked.
+    /// Kills all processes in the cgroup and in those below it, including processes being forked.
     pub(crate) fn kill(&self) {
         // Fails if the cgroup is gone.
         let _ = fs::write(self.path.join("cgroup.kill"), "1");
     }
 
-    /// Whether a process exists in the cgroup or below.
+    /// Tells whether a process exists in the cgroup or in one below it.
     pub(crate) fn is_populated(&self) -> bool {
         let events = fs::read_to_string(self.path.join("cgroup.events")).unwrap_or_default();
         events.lines().any(|line| line == "populated 1")
     }
 
-    /// Returns the processes in the cgroup and below that are visible to this one.
+    /// Returns the processes in the cgroup and in those below it that are visible to this process.
     pub(crate) fn members(&self) -> Vec<Pid> {
         let mut found = Vec::new();
         members_below(&self.path, DEEPEST, &mut found);
         found
     }
 
-    /// Removes the cgroup and those that ranks have created below it, as far as they are empty.
+    /// Removes the cgroup and those that ranks have created below it, unless they contain
+    /// processes.
     pub(crate) fn remove(&self) {
         remove_below(&self.path, DEEPEST);
     }
@@ -103,7 +105,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// Finds the cgroup of this process.
+/// Returns the directory of this process's cgroup.
 fn own() -> Option<PathBuf> {
     let cgroups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = own_path(&cgroups)?;
@@ -123,7 +125,8 @@ fn own() -> Option<PathBuf> {
     })
 }
 
-/// Parses `/proc/self/cgroup`. Returns `None` if the cgroup is outside of what is mounted.
+/// Parses `/proc/self/cgroup`. The result is relative to the mount point. Returns `None` if the
+/// cgroup is outside of what is mounted.
 fn own_path(cgroups: &str) -> Option<&Path> {
     let path = cgroups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let path = Path::new(path);
@@ -155,7 +158,8 @@ fn search(path: &Path, job: &str, levels: usize, found: &mut Vec<Cgroup>) {
     }
 }
 
-/// Whether the name is one that [`Cgroup::create`] gives: `rlaunch-JOB-PID-TIME`.
+/// Tells whether [`Cgroup::create`] has made this name for the job: `rlaunch-JOB-PID-TIME`. The job
+/// `all` stands for every job.
 fn is_of_job(name: &str, job: &str) -> bool {
     let parts: Vec<&str> = name.split('-').collect();
     let ["rlaunch", of, pid, _time] = parts[..] else { return false };

@@ -1,52 +1,53 @@
 //! The grace period of ranks that are told to end, in memory shared by agent and guardian. If the
-//! agent dies, the guardian gives the ranks what is left of it.
+//! agent dies, the guardian gives the ranks the rest of their grace period.
 
 use rlaunch_sys::SharedMemory;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Name of the agent's process once it has sent TERM to its ranks.
+/// Name that the agent gives its process once it has sent SIGTERM to its ranks.
 pub(crate) const ENDING: &CStr = c"rlaunch-ending";
 /// Grace period if the shared memory could not be created.
 const DEFAULT_GRACE: Duration = Duration::from_secs(2);
-/// Length of the memory: one page.
+/// Length of the memory in bytes: one page.
 const LENGTH: usize = 4096;
-/// Offset of the grace period, set once ranks run.
+/// Offset in bytes of the word with the grace period, which is set once ranks run.
 const GRACE: usize = 0;
-/// Offset of the time of KILL, set once TERM was sent.
+/// Offset in bytes of the word with the time of SIGKILL, which is set once SIGTERM was sent.
 const KILL_AT: usize = 8;
 
-/// Grace period of a node's ranks. Each word holds milliseconds plus one; zero means unset.
+/// Grace period of a node's ranks. Each word of the memory holds milliseconds plus one; zero means
+/// unset.
 #[derive(Clone, Debug)]
 pub(crate) struct Grace {
     begin: Instant,
     memory: Option<SharedMemory>,
 }
 
-/// What remains to be done before KILL.
+/// Rest of the grace period before SIGKILL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Remaining {
-    /// Send TERM and wait this long.
+    /// Send SIGTERM and wait this long.
     Term(Duration),
-    /// Wait this long; TERM was sent.
+    /// Wait this long; SIGTERM was sent.
     Wait(Duration),
 }
 
 impl Grace {
-    /// Creates the memory, which is shared with processes forked later.
+    /// Creates the memory, which this process shares with processes that it forks later.
     pub(crate) fn share() -> Grace {
         let memory = SharedMemory::pair(LENGTH, LENGTH).map(|(memory, _)| memory);
         let memory = memory.and_then(|memory| memory.reserve(0..LENGTH).map(|()| memory));
         Grace { begin: Instant::now(), memory: memory.ok() }
     }
 
-    /// Sets the grace period that ranks have from now on when they are told to end.
+    /// Sets the grace period of ranks that are told to end from now on.
     pub(crate) fn grant(&self, grace: Duration) {
         self.write(GRACE, grace);
     }
 
-    /// Records that TERM was sent, and when KILL follows.
+    /// Records that SIGTERM was sent, and when SIGKILL follows.
     pub(crate) fn kill_at(&self, at: Instant) {
         self.write(KILL_AT, at.saturating_duration_since(self.begin));
     }

@@ -1,9 +1,9 @@
 //! The guardian: the process that the launcher started, with the agent as its child.
 //!
-//! It has one task. When the agent dies, for whatever reason, the guardian inherits all of the
-//! agent's descendants (it is their nearest subreaper) and ends them; if the agent did not end in
-//! order, only after the grace period that the agent owed them. The guardian has no threads, opens
-//! no files and waits in one system call, so that little can go wrong.
+//! The guardian has one task. When the agent dies, for whatever reason, the guardian inherits all
+//! of the agent's descendants (it is their nearest subreaper) and ends them. If the agent did not
+//! end in order, the descendants first get the rest of their grace period. The guardian has no
+//! threads, opens no files and waits in one system call, so that little can go wrong.
 
 use crate::cleanup::cgroup::Cgroup;
 use crate::cleanup::grace::{Grace, Remaining};
@@ -23,10 +23,11 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Limit for killed processes to disappear; after that the guardian exits without them.
+/// Time that killed processes have to disappear. After that, the guardian exits without waiting for
+/// them any longer.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Runs `agent` in a child process, and cleans up after it.
+/// Runs `agent` in a child process, and cleans up after its end.
 pub(crate) fn guard(agent: impl FnOnce(&Workspace, Grace) -> ExitCode) -> ExitCode {
     let (workspace, grace) = (Workspace::choose(), Grace::share());
     let watched = watched_signals();
@@ -37,8 +38,8 @@ pub(crate) fn guard(agent: impl FnOnce(&Workspace, Grace) -> ExitCode) -> ExitCo
     }
     match rlaunch_sys::fork() {
         Ok(Fork::Child) => {
-            // Not inherited over the fork. The agent is to adopt orphaned helpers first, so that it
-            // sees them; and it ends the job in order if the guardian dies.
+            // A fork inherits neither setting. The agent must adopt leftovers before the guardian
+            // does, so that the agent sees them; and it ends the job in order if the guardian dies.
             let _ = prctl::set_child_subreaper(true);
             let _ = prctl::set_pdeathsig(Signal::SIGTERM);
             // One session for the agent and all its ranks, without a terminal: if the kernel
@@ -64,7 +65,8 @@ fn watched_signals() -> SigSet {
     [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect()
 }
 
-/// Waits for the agent, forwards signals to it, and ends what it leaves.
+/// Waits until the agent ends, meanwhile forwards signals to it, and then ends the processes that
+/// the agent has left. Returns the agent's exit code.
 fn watch(agent: Pid, watched: &SigSet, tag: &str, grace: &Grace) -> ExitCode {
     release_channel();
     loop {
@@ -89,8 +91,8 @@ fn watch(agent: Pid, watched: &SigSet, tag: &str, grace: &Grace) -> ExitCode {
     }
 }
 
-/// Waits until what the agent has left ends by itself, until the grace period is over or TERM
-/// arrives.
+/// Waits until all processes that the agent has left have ended, the grace period is over, or
+/// SIGTERM arrives.
 fn let_end(agent: Pid, cgroup: Option<&Cgroup>, grace: &Grace, watched: &SigSet) {
     let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
     let Ok(signals) = SignalFd::with_flags(watched, flags) else { return };
@@ -118,12 +120,13 @@ fn let_end(agent: Pid, cgroup: Option<&Cgroup>, grace: &Grace, watched: &SigSet)
     }
 }
 
-/// Whether no process of the job is left, according to the kernel.
+/// Tells whether no process of the job is left, according to the kernel.
 fn is_over(cgroup: Option<&Cgroup>) -> bool {
     Children::now() == Children::None && !cgroup.is_some_and(Cgroup::is_populated)
 }
 
-/// Releases stdin and stdout: the channel must close when the agent exits.
+/// Replaces stdin and stdout by `/dev/null`, so that the channel to the launcher closes when the
+/// agent exits.
 fn release_channel() {
     if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
         let _ = dup2_stdin(&null);
@@ -131,7 +134,7 @@ fn release_channel() {
     }
 }
 
-/// Collects all children that have ended. Returns the agent's exit code if it is one of them.
+/// Reaps all children that have ended. Returns the agent's exit code if the agent is among them.
 fn reap(agent: Pid) -> Option<ExitCode> {
     let mut agent_ended = None;
     loop {
@@ -148,7 +151,8 @@ fn reap(agent: Pid) -> Option<ExitCode> {
     }
 }
 
-/// Kills all descendants of the agent until the kernel reports no child.
+/// Kills all processes that the agent has left, until the kernel reports that none exists or
+/// [`KILL_TIMEOUT`] has passed.
 fn clear_up(cgroup: Option<&Cgroup>) {
     let mut deadline = Deadline::after(KILL_TIMEOUT, Instant::now());
     while !is_over(cgroup) {
@@ -165,7 +169,7 @@ fn clear_up(cgroup: Option<&Cgroup>) {
     }
 }
 
-/// Collects children that have ended; the guardian adopts killed processes.
+/// Reaps children that have ended. The guardian adopts the processes that it kills.
 fn collect() {
     let look = WaitPidFlag::WNOHANG | WaitPidFlag::__WALL;
     while matches!(waitpid(None, Some(look)), Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)))

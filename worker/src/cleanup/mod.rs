@@ -1,9 +1,9 @@
-//! Clean-up, so that nothing of a job is left on a host: processes, shared-memory files,
+//! Clean-up, so that nothing of a job is left on a host: no processes, shared-memory files or
 //! directories.
 //!
 //! | file | contents |
 //! |---|---|
-//! | `guardian.rs`, `grace.rs` | parent of the agent that ends the ranks if the agent dies; the grace period it owes them |
+//! | `guardian.rs`, `grace.rs` | parent of the agent, which ends the ranks if the agent dies; the ranks' grace period |
 //! | `processes.rs`, `cgroup.rs` | finding and ending all processes of a job |
 //! | `reap.rs` | `rlaunch-worker reap`: ending a job without its agent |
 //! | `shm.rs`, `workspace.rs` | files in `/dev/shm`; the job's directory |

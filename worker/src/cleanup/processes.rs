@@ -1,7 +1,7 @@
 //! Finding and signalling the descendants of this process.
 //!
-//! Agent and guardian are subreapers, so everything a rank starts stays among their descendants:
-//! background helpers, `setsid`, double forks and daemons included.
+//! Agent and guardian are subreapers, so every process that a rank starts stays among their
+//! descendants, including background processes, daemons, double forks and callers of `setsid`.
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
@@ -11,31 +11,32 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Signals that tell processes to end. A stopped process handles TERM only after CONT.
+/// Signals that tell processes to end. A stopped process handles SIGTERM only after SIGCONT.
 pub(crate) const TERM: &[Signal] = &[Signal::SIGTERM, Signal::SIGCONT];
 
-/// Returns the signals that tell a process which an agent has left to end. The agent's ranks, each
-/// of which leads a process group in the agent's session, have received TERM from the kernel
-/// already.
+/// Returns the signals that tell process `pid` to end after agent `agent` has ended. A rank,
+/// recognised as leader of a process group in the agent's session, needs no SIGTERM: the kernel
+/// sent it one when the agent ended.
 pub(crate) fn term(pid: Pid, agent: Pid) -> &'static [Signal] {
     let is_rank = getpgid(Some(pid)) == Ok(pid) && getsid(Some(pid)) == Ok(agent);
     if is_rank { &[Signal::SIGCONT] } else { TERM }
 }
 
-/// Limit for finding new processes in one attempt to kill everything.
+/// Time limit for finding new processes in one call of [`kill_all`].
 const SCAN_LIMIT: Duration = Duration::from_millis(20);
-/// Consecutive scans that must find no new process before those that were found are killed.
+/// Number of consecutive scans without a new process after which [`kill_all`] kills the processes
+/// found.
 const EMPTY_SCANS: usize = 3;
 
 /// State of this process's children, including adopted ones, as the kernel reports it. A scan of
-/// the process table is less reliable: processes that fork and exit at once may never be in it.
+/// the process table is less reliable: processes that fork and exit at once may never appear in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Children {
-    /// There are none, not even zombies.
+    /// No child exists, not even a zombie.
     None,
-    /// At least one has ended and can be collected.
+    /// At least one child has ended and can be reaped.
     Ended,
-    /// All are running.
+    /// All children are running.
     Living,
 }
 
@@ -64,7 +65,7 @@ pub(crate) fn descendants_of(root: Pid) -> Vec<Pid> {
     walk_table(root)
 }
 
-/// Describes the remaining descendants of this process except `except`, for a message.
+/// Describes the remaining descendants of this process except `except`, for an error message.
 pub(crate) fn left(except: Option<Pid>) -> Vec<String> {
     let left = descendants(except);
     if left.is_empty() && except.is_none() && Children::now() != Children::None {
@@ -73,15 +74,17 @@ pub(crate) fn left(except: Option<Pid>) -> Vec<String> {
     left.into_iter().map(describe).collect()
 }
 
-/// Sends signals, in this order, to every descendant except `except`, and returns them.
+/// Sends the signals, in the given order, to every descendant of this process except `except`.
+/// Returns the processes that were signalled.
 pub(crate) fn signal_all(signals: &[Signal], except: Option<Pid>) -> HashSet<Pid> {
     signal_each(|_| signals, except)
 }
 
-/// Sends to each descendant except `except` the signals that `signals` returns for it, and returns
-/// all of them. Parents are signalled first: a shell whose child ends before the shell is signalled
-/// may start its next command. Scans again for processes that were forked meanwhile, or missing
-/// from a list of children because an elder sibling ended while it was read.
+/// Sends to each descendant of this process except `except` the signals that `signals` returns for
+/// it. Returns the processes that were signalled. Parents are signalled first: a shell whose child
+/// ends before the shell is signalled may start its next command. Scans again for processes that
+/// were forked meanwhile, or that were missing from a list of children because an older sibling
+/// ended while the list was read.
 pub(crate) fn signal_each<'a>(
     signals: impl Fn(Pid) -> &'a [Signal],
     except: Option<Pid>,
@@ -96,7 +99,6 @@ pub(crate) fn signal_each<'a>(
     reached
 }
 
-/// Sends signals to a process, in this order.
 pub(crate) fn signal_one(pid: Pid, signals: &[Signal]) {
     for &signal in signals {
         // Fails if the process has ended.
@@ -104,13 +106,13 @@ pub(crate) fn signal_one(pid: Pid, signals: &[Signal]) {
     }
 }
 
-/// Kills every descendant except `except`. Stops them one by one first, so that none can fork, or
-/// end and hide others, until no new one is found, and then kills all. `collect` is called
-/// meanwhile to collect zombies: a long list of them slows the scans down, and short-lived
-/// processes escape.
+/// Kills every descendant of this process except `except`. First stops them one by one until scans
+/// find no new process, because a stopped process can neither fork nor hide its children from the
+/// scans by ending. Then kills them all. `collect` is called meanwhile and must reap zombies: many
+/// zombies slow the scans down, so that short-lived processes escape.
 ///
-/// Each process group is signalled as well as its processes, because the kernel lets no member of
-/// it fork in between.
+/// Process groups are signalled as well as single processes, because no member of a group can fork
+/// while the kernel signals the group.
 pub(crate) fn kill_all(except: Option<Pid>, mut collect: impl FnMut()) {
     let own_group = getpgrp();
     let (mut reached, mut groups) = (HashSet::new(), HashSet::new());
@@ -140,8 +142,8 @@ pub(crate) fn kill_all(except: Option<Pid>, mut collect: impl FnMut()) {
     collect();
 }
 
-/// Calls `reach` for every descendant except `except` that is not in `reached`, as soon as it is
-/// found. Returns whether there was one.
+/// Adds every new descendant of this process except `except` to `reached`, and calls `reach` for it
+/// as soon as it is found. Returns whether there was a new one.
 fn reach_new(reached: &mut HashSet<Pid>, except: Option<Pid>, mut reach: impl FnMut(Pid)) -> bool {
     let me = Pid::this();
     let mut found = false;
@@ -169,7 +171,7 @@ fn reach_new(reached: &mut HashSet<Pid>, except: Option<Pid>, mut reach: impl Fn
     found
 }
 
-/// Follows the kernel's lists of children.
+/// Returns the living descendants of a process, from the kernel's lists of children.
 fn walk_children(root: Pid) -> Vec<Pid> {
     let mut found = children(root).unwrap_or_default();
     found.retain(|&pid| !has_ended(pid));
@@ -183,8 +185,8 @@ fn walk_children(root: Pid) -> Vec<Pid> {
     found
 }
 
-/// Returns the children of all threads of a process. `None` if the kernel has no such lists
-/// (`CONFIG_PROC_CHILDREN`) or the process is gone.
+/// Returns the children of all threads of a process, from the kernel's lists. `None` if the kernel
+/// has no such lists (`CONFIG_PROC_CHILDREN`) or the process is gone.
 fn children(pid: Pid) -> Option<Vec<Pid>> {
     let mut found = Vec::new();
     for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
@@ -196,7 +198,7 @@ fn children(pid: Pid) -> Option<Vec<Pid>> {
     Some(found)
 }
 
-/// Reads the whole process table.
+/// Returns the living descendants of a process, from the whole process table.
 fn walk_table(root: Pid) -> Vec<Pid> {
     let mut by_parent: HashMap<i32, Vec<(Pid, char)>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -220,8 +222,8 @@ fn walk_table(root: Pid) -> Vec<Pid> {
     found
 }
 
-/// Whether a process has ended, collected or not. An unreadable entry does not mean that: with
-/// `hidepid`, `/proc` hides processes that have changed their user.
+/// Tells whether a process has ended, reaped or not. A process without a readable entry in `/proc`
+/// may still live: with `hidepid`, processes that have changed their user id are hidden.
 pub(crate) fn has_ended(pid: Pid) -> bool {
     match stat(pid) {
         Some((state, _)) => matches!(state, 'Z' | 'X'),
@@ -229,20 +231,19 @@ pub(crate) fn has_ended(pid: Pid) -> bool {
     }
 }
 
-/// Returns the parent of a process.
 pub(crate) fn parent(pid: Pid) -> Option<Pid> {
     stat(pid).map(|(_, parent)| Pid::from_raw(parent))
 }
 
-/// Returns the state letter and parent from `/proc/PID/stat`: `pid (name) state ppid …`. The name
-/// may contain anything, parentheses included.
+/// Returns the state letter and the parent's id from `/proc/PID/stat`: `pid (name) state ppid …`.
+/// The name may contain anything, including parentheses.
 fn stat(pid: Pid) -> Option<(char, i32)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
 
-/// Describes a process for a message: `4711 python3 (state D)`.
+/// Describes a process for an error message: `4711 python3 (state D)`.
 pub(crate) fn describe(pid: Pid) -> String {
     let name = fs::read_to_string(format!("/proc/{pid}/comm"));
     match (name, stat(pid)) {

@@ -1,10 +1,11 @@
-//! `rlaunch-worker reap JOB|all [AGENT-PID GUARDIAN-PID GRACE-MS]`: ends what a job has left on
-//! this host, when its agent cannot.
+//! `rlaunch-worker reap JOB|all [AGENT-PID GUARDIAN-PID GRACE-MS]`: ends the processes of a job on
+//! this host and removes its files, when the job's agent cannot.
 //!
 //! Processes of a job are recognised by their cgroup, if they have one, and by RLAUNCH_JOB_ID in
 //! the environment they were started with, so they are found even when agent, guardian and parents
-//! are gone. If the caller names the agent, it and its guardian are made to end the ranks first,
-//! since they know all of their descendants and the grace period. Running `reap` twice is harmless.
+//! are gone. If the caller names the agent, the agent and its guardian are told to end the ranks
+//! first, since they know all descendants of the ranks and the grace period. Running `reap` twice
+//! is harmless.
 
 use crate::cleanup::cgroup::Cgroup;
 use crate::cleanup::grace::ENDING;
@@ -24,22 +25,23 @@ use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Limit for killed processes to disappear; short, because a user waits for the answer.
+/// Time that killed processes have to disappear; short, because a user waits for the answer.
 const KILL_TIMEOUT: Duration = Duration::from_millis(1500);
-/// Interval of checks, and time for which the newest processes are watched.
+/// Interval between checks, and time for which a scan watches the newest process.
 const POLL: Duration = Duration::from_millis(2);
-/// Interval of checks for events that take longer.
+/// Interval between checks for events that take longer, such as the end of a grace period.
 const SLOW_POLL: Duration = Duration::from_millis(20);
-/// Time within which an agent that does not hang sends TERM to its ranks.
+/// Time within which an agent that does not hang sends SIGTERM to its ranks.
 const REACTION: Duration = Duration::from_millis(500);
-/// Consecutive scans that must find nothing, since one scan may miss processes that fork and exit
-/// at once.
+/// Number of consecutive scans that must find no process of the job, since one scan may miss
+/// processes that fork and exit at once.
 const EMPTY_SCANS: usize = 10;
-/// Number of such scans if the job has cgroups, which few processes leave.
+/// [`EMPTY_SCANS`] for a job that has cgroups, which few processes leave.
 const EMPTY_SCANS_WITH_CGROUP: usize = 2;
 
-/// Ends this user's processes of a job, or of every job for `all`, after its agent if that is
-/// named. The last line of stdout reports the result. Fails if a process could not be ended.
+/// Ends the job's agent if the arguments name it, and then this user's processes of the job, or of
+/// every job for `all`. The last line of stdout reports the result. Returns failure if a process
+/// could not be ended.
 pub(crate) fn reap(args: impl Iterator<Item = OsString>) -> ExitCode {
     let words: Vec<String> = args.map(|word| word.to_string_lossy().into_owned()).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -65,12 +67,12 @@ pub(crate) fn reap(args: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Agent that does not respond, as the launcher knows it.
+/// Agent that does not respond, as named in the arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LostAgent {
     agent: Pid,
     guardian: Pid,
-    /// Grace period of its ranks.
+    /// Grace period of the agent's ranks.
     grace: Duration,
 }
 
@@ -82,10 +84,10 @@ impl LostAgent {
     }
 }
 
-/// Ends an agent that does not respond, and its ranks with their grace period. A running agent
-/// gives it to them after TERM; a stopped one is continued for that. If the agent hangs, its ranks
-/// are sent TERM from here. If it is gone, its guardian gives them the grace period, and if the
-/// guardian is gone as well, this process does.
+/// Ends an agent that does not respond, and first its ranks with their grace period. A running
+/// agent ends them itself after SIGTERM; a stopped agent is continued for that. If the agent hangs,
+/// this process sends SIGTERM to the ranks. If the agent is gone, its guardian gives the ranks
+/// their grace period, and if the guardian is gone as well, this process does.
 fn end_agent(job: &str, lost: LostAgent) {
     let over = Instant::now() + lost.grace;
     let rest = || over.saturating_duration_since(Instant::now());
@@ -118,11 +120,11 @@ fn end_agent(job: &str, lost: LostAgent) {
         }
     }
     // Needed if both were gone from the start, or died in between.
-    let_end(job, lost.agent, rest());
+    wait_for_end(job, lost.agent, rest());
 }
 
-/// Tells what an agent has left to end, and waits for that.
-fn let_end(job: &str, agent: Pid, grace: Duration) {
+/// Tells all remaining processes of the job to end, and waits until they have, for `grace` at most.
+fn wait_for_end(job: &str, agent: Pid, grace: Duration) {
     let cgroups = Cgroup::find_by_job(job);
     let left = || {
         let members = cgroups.iter().flat_map(Cgroup::members);
@@ -132,13 +134,13 @@ fn let_end(job: &str, agent: Pid, grace: Duration) {
     wait_until(grace, SLOW_POLL, || left().is_empty());
 }
 
-/// Whether an agent has sent TERM to its ranks.
+/// Tells whether an agent has sent SIGTERM to its ranks.
 fn is_ending(agent: Pid) -> bool {
     let name = fs::read(format!("/proc/{agent}/comm")).unwrap_or_default();
     name.trim_ascii_end() == ENDING.to_bytes()
 }
 
-/// Whether a process is an agent of this build, or its guardian.
+/// Tells whether a process is an agent of this build, or the guardian of one.
 fn is_agent(pid: Pid) -> bool {
     let exe = |pid: &str| fs::read_link(format!("/proc/{pid}/exe")).ok();
     let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -147,7 +149,8 @@ fn is_agent(pid: Pid) -> bool {
     exe_of_pid.is_some() && exe_of_pid == exe("self") && verb == Some(b"agent")
 }
 
-/// Waits until `is_true`, for `limit` at most. Returns whether it became true.
+/// Waits until `is_true` returns true, for `limit` at most, and checks it every `pace`. Returns
+/// false if the limit has passed.
 fn wait_until(limit: Duration, pace: Duration, is_true: impl Fn() -> bool) -> bool {
     let until = Instant::now() + limit;
     while !is_true() {
@@ -159,7 +162,7 @@ fn wait_until(limit: Duration, pace: Duration, is_true: impl Fn() -> bool) -> bo
     true
 }
 
-/// Ends all processes that are found of a job, and removes its files.
+/// Ends all processes of the job that can be found, and removes the job's files.
 fn end(job: &str) -> CleanupReport {
     let ended = match end_processes(job) {
         Ok(ended) => ended,
@@ -171,7 +174,7 @@ fn end(job: &str) -> CleanupReport {
     CleanupReport::Clean { ended, segments: swept.removed + shm::sweep_job(job), hidden }
 }
 
-/// Ends a job's processes. Returns their number, or a description of those that are left.
+/// Ends a job's processes. Returns their number, or a description of those that could not be ended.
 fn end_processes(job: &str) -> Result<usize, String> {
     let until = Instant::now() + KILL_TIMEOUT;
     let cgroups = Cgroup::find_by_job(job);
@@ -207,8 +210,8 @@ fn end_processes(job: &str) -> Result<usize, String> {
     Ok(found.len())
 }
 
-/// Watches for a while which process is the newest, and stops those of the job. Returns whether
-/// there was one. A full scan is too slow for processes that fork and exit at once.
+/// Watches the system's newest process for [`POLL`], and stops it if it belongs to the job. Returns
+/// whether one did. A full scan is too slow for processes that fork and exit at once.
 fn end_newest(job: &str, found: &mut HashSet<Pid>) -> bool {
     let until = Instant::now() + POLL;
     let mut is_one = false;
@@ -223,14 +226,15 @@ fn end_newest(job: &str, found: &mut HashSet<Pid>) -> bool {
     is_one
 }
 
-/// Returns the process or thread that was created last.
+/// Returns the process or thread that the kernel created last.
 fn newest() -> Option<Pid> {
     let load = fs::read_to_string("/proc/loadavg").ok()?;
     load.split_ascii_whitespace().next_back()?.parse().ok().map(Pid::from_raw)
 }
 
-/// Stops these processes if any of them is new, else kills them. Signals the process group of each
-/// as well, because the kernel lets no member of it fork in between.
+/// Stops the processes if one of them is not in `found` yet, else kills them. Sends the same signal
+/// to their process groups, because no member of a group can fork while the kernel signals the
+/// group.
 fn end_each(left: &[Pid], found: &mut HashSet<Pid>) {
     let are_new = left.iter().filter(|&&pid| found.insert(pid)).count() > 0;
     let signal = if are_new { Signal::SIGSTOP } else { Signal::SIGKILL };
@@ -255,8 +259,8 @@ fn processes_of(job: &str) -> Vec<Pid> {
     mine.filter(|&pid| pid != me && !processes::has_ended(pid) && belongs(pid, job)).collect()
 }
 
-/// Returns all visible processes with the owners of their entries in `/proc`. The owner is root for
-/// a process that has changed its user or denies inspection.
+/// Returns all visible processes, each with the owner of its entry in `/proc`. The owner is root
+/// for a process that has changed its user id or denies inspection.
 fn processes() -> impl Iterator<Item = (Pid, u32)> {
     fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| {
         let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
@@ -264,11 +268,11 @@ fn processes() -> impl Iterator<Item = (Pid, u32)> {
     })
 }
 
-/// Names of processes that serve a login and deny inspection.
+/// Names of processes that serve a user's login and deny inspection.
 const LOGIN_SERVERS: [&str; 5] = ["sshd", "sshd-session", "sshd-auth", "(sd-pam)", "ssh-agent"];
 
-/// Returns this user's living processes whose environment cannot be read, except the ancestors of
-/// this process and those that serve a login.
+/// Returns this user's living processes with an environment that cannot be read, except the
+/// ancestors of this process and the [`LOGIN_SERVERS`].
 fn hidden() -> Vec<Pid> {
     let my_uid = Uid::effective().as_raw();
     let above: Vec<Pid> = iter::successors(Some(Pid::this()), |&pid| processes::parent(pid))
@@ -287,7 +291,7 @@ fn hidden() -> Vec<Pid> {
     .collect()
 }
 
-/// Whether one of a process's user ids is this.
+/// Tells whether `uid` is one of a process's user ids (real, effective, saved, file system).
 fn has_uid(pid: Pid, uid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
@@ -302,8 +306,8 @@ fn environment(pid: Pid) -> io::Result<Vec<u8>> {
     fs::read(format!("/proc/{pid}/environ"))
 }
 
-/// Whether a process with this environment was started as part of the job; `None` if the
-/// environment may not be read.
+/// Tells whether a process with this environment was started as part of the job. Returns `None` if
+/// the environment may not be read.
 fn started_by(job: &str, environment: io::Result<Vec<u8>>) -> Option<bool> {
     let environment = match environment {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return None,
@@ -323,7 +327,8 @@ mod tests {
 
     /// Limit for a process to appear; long, because a test machine may be suspended for seconds.
     const APPEARS: Duration = Duration::from_secs(60);
-    /// Number of chains, of which single scans would miss some.
+    /// Number of jobs in the test; a reaper that scanned only once would miss processes of some of
+    /// them.
     const CHAINS: usize = 8;
 
     #[test]

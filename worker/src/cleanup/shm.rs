@@ -2,8 +2,9 @@
 //!
 //! A file is removed if it belongs to this user, its name contains the id of the process that
 //! created it, that process is dead, and no process uses the file. Files of other known kinds are
-//! only reported, since they may belong to another job. In a container, all are only reported: its
-//! `/dev/shm` may be shared with the host or other containers, whose processes are not visible.
+//! only reported, since they may belong to another job. In a container no file is removed, only
+//! reported: `/dev/shm` may be shared with the host or other containers, whose processes are not
+//! visible.
 
 use nix::errno::Errno;
 use nix::sys::signal::kill;
@@ -17,18 +18,19 @@ use std::time::SystemTime;
 const SHM: &str = "/dev/shm";
 /// Name prefixes of files of MPI libraries, NCCL, PSM, PyTorch and Python.
 const KINDS: [&str; 6] = ["mpich_shm_", "sm_segment.", "vader_segment.", "psm_", "torch_", "nccl-"];
-/// Initial PID namespace of a machine, in which all processes are visible.
+/// Name of a machine's initial PID namespace, in which all processes are visible.
 const INITIAL_NAMESPACE: &str = "pid:[4026531836]";
 
-/// Result of a sweep.
+/// Result of a sweep of `/dev/shm`.
 #[derive(Debug, Default)]
 pub(crate) struct Swept {
     pub(crate) removed: u32,
-    /// Names of unused files of a known kind whose creator is unknown, or not known to be dead.
+    /// Names of unused files of a known kind whose creating process is unknown, or not known to be
+    /// dead.
     pub(crate) unclaimed: Vec<String>,
 }
 
-/// Sweeps files that were created since `since`.
+/// Removes or reports the unused files of known kinds that were modified since `since`.
 pub(crate) fn sweep(since: SystemTime) -> Swept {
     sweep_below(Path::new(SHM), since, sees_every_process())
 }
@@ -62,7 +64,8 @@ fn sees_every_process() -> bool {
         .is_ok_and(|namespace| namespace == Path::new(INITIAL_NAMESPACE))
 }
 
-/// Removes a file unless a process has it open or mapped, even one that is not visible here.
+/// Removes a file unless a process has it open or mapped; that process may be invisible here.
+/// Returns whether the file was removed.
 fn remove_unused(path: &Path) -> bool {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(path) else {
@@ -71,7 +74,7 @@ fn remove_unused(path: &Path) -> bool {
     rlaunch_sys::while_unused(&file, || fs::remove_file(path).is_ok()).unwrap_or(false)
 }
 
-/// Returns the ids of all processes, including those that they have in nested PID namespaces.
+/// Returns the ids of all visible processes, including their ids in nested PID namespaces.
 fn all_pids() -> HashSet<i32> {
     let of_process = |entry: fs::DirEntry| {
         entry.file_name().to_str()?.parse::<u32>().ok()?;
@@ -81,14 +84,14 @@ fn all_pids() -> HashSet<i32> {
     fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(of_process).flatten().collect()
 }
 
-/// Parses `NSpid: 4711 12 1`: a process's ids, from this namespace inwards.
+/// Parses a line such as `NSpid: 4711 12 1`: the ids of a process, from this PID namespace inwards.
 fn namespace_pids(status: &str) -> impl Iterator<Item = i32> {
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     line.unwrap_or_default().split_ascii_whitespace().filter_map(|number| number.parse().ok())
 }
 
-/// Removes the files of this job's communicators that are left because a rank never attached.
-/// Called when no process of the job is left.
+/// Removes shared-memory files of this job's communicators, which remain if a rank never attached.
+/// Must be called when no process of the job is left. Returns the number of removed files.
 pub(crate) fn sweep_job(job: &str) -> u32 {
     sweep_job_below(Path::new(SHM), job)
 }
@@ -103,7 +106,8 @@ fn sweep_job_below(directory: &Path, job: &str) -> u32 {
     removed.count() as u32
 }
 
-/// Returns this user's files of known kinds created since then, with the process id in their names.
+/// Returns this user's files of known kinds that were modified since `since`, each with the process
+/// id in its name, if any.
 fn candidates(directory: &Path, since: SystemTime) -> Vec<(String, Option<i32>)> {
     let mine = Uid::effective().as_raw();
     let mut found = Vec::new();
@@ -154,7 +158,7 @@ mod tests {
         assert!(all_pids().contains(&Pid::this().as_raw()));
     }
 
-    /// Process id that does not exist: they end at 2^22.
+    /// Process id that cannot exist: Linux assigns ids below 2^22.
     const DEAD: i32 = 5_000_000;
 
     #[test]

@@ -1,7 +1,7 @@
-//! The job's private directory on this node: its TMPDIR, with the preloaded files below it.
+//! Private directory of the job on this node. It is the ranks' TMPDIR and has the preloaded files.
 //!
-//! Its name is chosen before the agent is forked from its guardian, so that whichever lives longer
-//! can remove it. It is created in the first of several places that is usable.
+//! Its name is chosen before the guardian forks the agent, so that the one that lives longer can
+//! remove the directory. It is created in the first usable one of several parent directories.
 
 use crate::console::errln;
 use crate::node::cache;
@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-/// Longest TMPDIR that is used, in bytes; in a longer one the path of a Unix socket would exceed
-/// its limit.
+/// Maximum length in bytes of a TMPDIR that is used. In a longer one, the path of a Unix socket
+/// would exceed the kernel's limit.
 const MAX_TMPDIR: usize = 48;
-/// Places to try if TMPDIR is not usable. Files in the last one take memory.
+/// Parent directories to try if TMPDIR is not usable. Files in the last one take memory.
 const PLACES: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
 /// Directory of one agent. It does not exist before [`Workspace::create`].
@@ -33,13 +33,13 @@ pub(crate) struct Workspace {
 #[derive(Debug)]
 struct Created {
     path: PathBuf,
-    /// Held while the agent lives, so that [`sweep`] recognises a directory in use.
+    /// Lock that is held while the agent lives, so that [`sweep`] spares the directory.
     _lock: Flock<File>,
 }
 
 impl Workspace {
-    /// Chooses a name made of user, process and time, and the places to try: TMPDIR unless its path
-    /// is too long, then [`PLACES`].
+    /// Chooses a name made of user, process and time. Lists the parent directories to try: TMPDIR
+    /// unless its path is too long, then [`PLACES`].
     pub(crate) fn choose() -> Workspace {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let name =
@@ -47,8 +47,8 @@ impl Workspace {
         Workspace { name, places: places(), created: OnceLock::new() }
     }
 
-    /// Creates the directory, accessible to this user only, in the first place that is usable.
-    /// Fails with the cause for each place.
+    /// Creates the directory, accessible to this user only, in the first usable parent directory.
+    /// If none is usable, returns an error text with the cause for each.
     pub(crate) fn create(&self) -> Result<(), String> {
         let mut causes = Vec::new();
         for place in &self.places {
@@ -65,7 +65,7 @@ impl Workspace {
         Err(causes.join("; "))
     }
 
-    /// Returns the path, or `None` before it was created.
+    /// Returns the directory's path, or `None` before [`Workspace::create`].
     pub(crate) fn path(&self) -> Option<&Path> {
         self.created.get().map(|created| created.path.as_path())
     }
@@ -75,12 +75,12 @@ impl Workspace {
         self.name.splitn(3, '-').nth(2).unwrap_or_default().to_owned()
     }
 
-    /// Returns the path of the rank table, see [`Workspace::write_rank_table`].
+    /// Returns the path of the file that [`Workspace::write_rank_table`] writes.
     pub(crate) fn rank_table(&self) -> Option<PathBuf> {
         self.path().map(|path| path.join("rank-table.json"))
     }
 
-    /// Writes the rank table to a file for the ranks. Does nothing for a job without a directory.
+    /// Writes the rank table to a file for the ranks. Does nothing if the job has no directory.
     pub(crate) fn write_rank_table(&self, table: &Payload) -> io::Result<()> {
         let Some(path) = self.rank_table() else { return Ok(()) };
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
@@ -98,8 +98,8 @@ impl Workspace {
         })
     }
 
-    /// Removes the directory and its content, in every place, since another process may have
-    /// created it. A missing directory is not an error.
+    /// Removes the directory and its content. Looks in every parent directory, since the guardian
+    /// does not know in which one the agent has created it. A missing directory is not an error.
     pub(crate) fn remove(&self) {
         for path in self.places.iter().map(|place| place.join(&self.name)) {
             if path.symlink_metadata().is_err() {
@@ -112,7 +112,7 @@ impl Workspace {
     }
 }
 
-/// Returns the places to try, best first.
+/// Returns the parent directories to try, best first.
 fn places() -> Vec<PathBuf> {
     let own = std::env::temp_dir();
     let fits = own.is_absolute() && own.as_os_str().len() <= MAX_TMPDIR;
@@ -125,8 +125,8 @@ fn places() -> Vec<PathBuf> {
     places
 }
 
-/// Creates a directory that can be locked and holds files and sockets. Fails if it exists already,
-/// since it is another agent's then.
+/// Creates a directory that can be locked and holds files and sockets. Fails if a directory with
+/// this name and with content exists, since it belongs to another agent.
 ///
 /// The directory gets its final name only when it is locked: [`sweep`] removes directories that
 /// have such a name and are not locked.
@@ -142,8 +142,8 @@ fn create_locked(place: &Path, name: &str) -> io::Result<Created> {
     Ok(Created { path, _lock: lock })
 }
 
-/// Fails if a file cannot be written, as on a full disk, where directories can still be created, or
-/// if a socket cannot be created, as on some network file systems.
+/// Checks that files and sockets can be created in a directory. On a full disk only directories can
+/// be created, and some network file systems do not support sockets.
 fn probe(directory: &Path) -> io::Result<()> {
     let [socket, file] = ["try.sock", "try"].map(|name| directory.join(name));
     if !cache::is_local(directory) {
@@ -181,7 +181,7 @@ pub(crate) fn sweep() {
     }
 }
 
-/// Whether the name is one that [`Workspace::choose`] gives for this user.
+/// Tells whether [`Workspace::choose`] makes such names for this user.
 fn is_name(name: &str, user: Uid) -> bool {
     let parts: Vec<&str> = name.split('-').collect();
     let ["rlaunch", uid, pid, time] = parts[..] else { return false };
@@ -191,7 +191,7 @@ fn is_name(name: &str, user: Uid) -> bool {
         && time.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Locks a directory; returns `None` if another process holds the lock.
+/// Locks a directory. Returns `None` if it cannot be opened or another process holds the lock.
 fn lock(path: &Path) -> Option<Flock<File>> {
     Flock::lock(File::open(path).ok()?, FlockArg::LockExclusiveNonblock).ok()
 }

@@ -1,6 +1,6 @@
 //! Connection back to the launcher, for an agent whose remote shell passes it no stdin. The agent
-//! prints a one-time public key on stdout, which the launcher can still read, and connects over
-//! TCP. See [`rlaunch_bootstrap::security::callback`] for the handshake.
+//! prints a one-time public key on stdout, which still reaches the launcher, and connects over TCP.
+//! See [`rlaunch_bootstrap::security::callback`] for the handshake.
 
 use crate::network::frames::ByteSource;
 use crate::network::outbox::ByteSink;
@@ -23,11 +23,11 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-/// Limit for connecting to the launcher, all of its addresses together.
+/// Limit for connecting to the launcher, for all of its addresses together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The next address is tried when the previous one has not answered within this time.
+/// Time after which the next address is tried, if the previous one has not answered.
 const STAGGER: Duration = Duration::from_millis(200);
-/// Bytes read at once.
+/// Capacity of the receive buffer in bytes.
 const CHUNK: usize = 64 << 10;
 
 /// The launcher's addresses and key, from the command line.
@@ -56,20 +56,20 @@ impl CallbackTarget {
         is_all.then_some(Some(target)).ok_or(())
     }
 
-    /// Announces a key on stdout and connects to the launcher. A failure is announced on stdout as
-    /// well.
+    /// Announces a one-time key on stdout and connects to the launcher. Announces a failure on
+    /// stdout as well.
     pub(crate) async fn connect(&self) -> io::Result<(SealedReader, SealedWriter)> {
         let key = KeyPair::generate().map_err(io::Error::other)?;
         announce(&Announcement::Dialing { version: PROTOCOL_VERSION, key: key.public() })?;
         match self.dial_all(Arc::new(key)).await {
-            Ok((tcp, conversation)) => {
+            Ok((tcp, stream)) => {
                 let (reading, writing) = tcp.into_split();
                 let reader = SealedReader {
                     tcp: reading,
-                    conversation: conversation.clone(),
+                    stream: stream.clone(),
                     received: Vec::with_capacity(CHUNK),
                 };
-                Ok((reader, SealedWriter { tcp: writing, conversation }))
+                Ok((reader, SealedWriter { tcp: writing, stream }))
             }
             Err(why) => {
                 announce(&Announcement::Failed(why.clone()))?;
@@ -78,8 +78,9 @@ impl CallbackTarget {
         }
     }
 
-    /// Returns the first connection whose peer proves to be the launcher, or the outcome at each
-    /// address.
+    /// Dials all addresses, each a little later than the one before, and returns the first
+    /// connection on which the peer proves to be the launcher. If there is none, returns an error
+    /// text with the outcome for each address.
     async fn dial_all(&self, own: Arc<KeyPair>) -> Result<(TcpStream, SharedStream), String> {
         let deadline = Instant::now() + CONNECT_TIMEOUT;
         let mut outcomes = vec![EdgeFailure::NoAnswer; self.addresses.len()];
@@ -111,7 +112,8 @@ impl CallbackTarget {
         }
     }
 
-    /// Returns for example `10.0.0.1:21003 (no answer), 10.1.0.1:21003 (refused)`.
+    /// Describes the outcome for each address: `10.0.0.1:21003 (no answer), 10.1.0.1:21003
+    /// (refused)`.
     fn describe(&self, outcomes: &[EdgeFailure]) -> String {
         let tried = self.addresses.iter().zip(outcomes);
         let tried = tried.map(|(address, outcome)| format!("{address} ({outcome})"));
@@ -126,7 +128,7 @@ fn announce(announcement: &Announcement) -> io::Result<()> {
     stdout.flush()
 }
 
-/// Cause why one address could not be used.
+/// Reason why one of the launcher's addresses could not be used.
 #[derive(Debug, thiserror::Error)]
 enum DialError {
     #[error(transparent)]
@@ -178,7 +180,7 @@ fn outcome_of(error: DialError) -> EdgeFailure {
 /// Decrypting end of the connection: data from the launcher.
 pub(crate) struct SealedReader {
     tcp: OwnedReadHalf,
-    conversation: SharedStream,
+    stream: SharedStream,
     received: Vec<u8>,
 }
 
@@ -190,7 +192,7 @@ impl ByteSource for SealedReader {
             if self.tcp.read_buf(&mut self.received).await? == 0 {
                 return Ok(false);
             }
-            self.conversation.open(&self.received, into).map_err(broken)?;
+            self.stream.open(&self.received, into).map_err(broken)?;
         }
         Ok(true)
     }
@@ -199,12 +201,12 @@ impl ByteSource for SealedReader {
 /// Encrypting end of the connection: data to the launcher.
 pub(crate) struct SealedWriter {
     tcp: OwnedWriteHalf,
-    conversation: SharedStream,
+    stream: SharedStream,
 }
 
 impl ByteSink for SealedWriter {
     async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let sealed = self.conversation.seal(bytes).map_err(broken)?;
+        let sealed = self.stream.seal(bytes).map_err(broken)?;
         self.tcp.write_all(&sealed).await
     }
 

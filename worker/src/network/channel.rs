@@ -21,7 +21,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Limit for the launcher's first bytes to arrive on stdin. They were sent before this process
 /// started.
 const FIRST_BYTES_TIMEOUT: Duration = Duration::from_secs(3);
-/// Size of the buffer for the first bytes, which are fewer.
+/// Size in bytes of the buffer for the launcher's first bytes, which are fewer.
 const FIRST_CHUNK: usize = 4 << 10;
 
 /// Kind of control channel.
@@ -46,8 +46,8 @@ impl ChannelKind {
     }
 }
 
-/// Reads the first bytes from stdin. Returns `None` if stdin has ended, cannot be read, or stays
-/// silent until the limit.
+/// Reads the first bytes from stdin. Returns `None` if stdin has ended, cannot be read, or carries
+/// no data within `limit`.
 fn first_bytes(limit: Duration) -> Option<Vec<u8>> {
     let mut stdin = File::from(io::stdin().as_fd().try_clone_to_owned().ok()?);
     let deadline = Instant::now() + limit;
@@ -71,8 +71,8 @@ pub(crate) struct Channel {
     pub(crate) events: mpsc::Receiver<FrameEvent<ToAgent>>,
     pub(crate) outbox: Outbox,
     writer: JoinHandle<io::Result<()>>,
-    /// Whether the channel is a TCP connection: closing it before the launcher has read everything
-    /// could discard data in flight.
+    /// Whether the channel is a TCP connection. Such a channel must not be closed before the
+    /// launcher has read everything, because that could discard data in flight.
     is_callback: bool,
 }
 
@@ -131,7 +131,8 @@ impl Channel {
     }
 }
 
-/// Waits until the channel is closed. May be called again afterwards.
+/// Waits until the launcher has closed the channel, and drops its messages. May be called again
+/// afterwards.
 async fn wait_closed(events: &mut mpsc::Receiver<FrameEvent<ToAgent>>) {
     while let Some(event) = events.recv().await {
         if matches!(event, FrameEvent::Closed(_)) {

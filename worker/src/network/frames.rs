@@ -1,4 +1,4 @@
-//! Decoding of frames from a byte stream, until it ends.
+//! Decoding of frames from a byte stream.
 
 use rlaunch_bootstrap::protocol::control::FrameReader;
 use serde::de::DeserializeOwned;
@@ -7,18 +7,18 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 
-/// Bytes read at once.
+/// Capacity of the read buffer in bytes.
 const CHUNK: usize = 64 << 10;
 
 /// Event on a stream of frames.
 #[derive(Debug)]
 pub(crate) enum FrameEvent<T> {
     Message(T),
-    /// The stream ended; the text says how. Nothing follows.
+    /// The stream ended; the text says how. No event follows.
     Closed(String),
 }
 
-/// Source of bytes.
+/// Byte stream that frames are read from: a pipe, or the connection back to the launcher.
 pub(crate) trait ByteSource: Send + 'static {
     /// Replaces the content of `into` with the next bytes. Returns false at the end.
     fn read(&mut self, into: &mut Vec<u8>) -> impl Future<Output = io::Result<bool>> + Send;
@@ -31,8 +31,8 @@ impl ByteSource for pipe::Receiver {
     }
 }
 
-/// Sends every frame to `events`, and [`FrameEvent::Closed`] last. `first` holds bytes that were
-/// read already.
+/// Reads frames from `input`. Sends each message to `events`, and [`FrameEvent::Closed`] last.
+/// `first` holds bytes that were read from `input` before.
 pub(crate) async fn read_all<T: DeserializeOwned>(
     mut input: impl ByteSource,
     first: Vec<u8>,
@@ -43,7 +43,7 @@ pub(crate) async fn read_all<T: DeserializeOwned>(
     let _ = events.send(FrameEvent::Closed(reason)).await;
 }
 
-/// Reads until the stream ends, and returns how it ended.
+/// Reads frames until the stream ends, and describes how it ended.
 async fn read_frames<T: DeserializeOwned>(
     input: &mut impl ByteSource,
     first: Vec<u8>,

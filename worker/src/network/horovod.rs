@@ -1,9 +1,9 @@
-//! Proxy through which the Horovod ranks of a node reach the store where they rendezvous.
+//! Proxy through which the Horovod ranks of a node reach the key-value store where they rendezvous.
 //!
-//! The store is with the agent of rank 0's node, and requests travel there over the tree of agents.
+//! The agent on rank 0's node has the store; requests travel there over the tree of agents.
 //! Horovod's client cannot authenticate itself, so each agent listens on loopback only, where the
 //! kernel tells which user connects: the ranks' user, which is the agent's, and root are accepted.
-//! The size of a request and the time it may take are limited, and when too many connections send
+//! The size of a request and the time it may take are limited. When too many connections send
 //! nothing, the oldest of them is closed to make room for ranks.
 
 use crate::console::errln;
@@ -27,52 +27,52 @@ use tokio::time::{Instant, sleep_until, timeout};
 /// Address at which ranks find the proxy.
 pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Limit for a request to arrive.
+/// Limit for a complete request to arrive.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit for the store to answer, and for the client to read the answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Connections served at once; more wait in the kernel's backlog. Bounds the memory of requests
-/// that are arriving.
+/// Maximum number of connections served at the same time; further ones wait in the kernel's
+/// backlog. Bounds the memory of incomplete requests.
 const MAX_CONNECTIONS: usize = 64;
-/// Limit for a request to arrive while all connections are in use; a rank sends its request at
-/// once.
+/// Limit for a request to arrive while [`MAX_CONNECTIONS`] are served. Ranks send their request
+/// immediately.
 const FULL_TIMEOUT: Duration = Duration::from_millis(250);
 /// Pause after accept(2) has failed.
 const ACCEPT_RETRY: Duration = Duration::from_millis(10);
 
-/// Request, and the connection that waits for its answer.
+/// Request of a client, and the queue for its answer.
 struct PendingRequest {
     request: Request,
     answer: oneshot::Sender<Vec<u8>>,
 }
 
-/// Proxy of this node; dropping it closes the port.
+/// Horovod proxy of this node; dropping it closes the port.
 pub(crate) struct HorovodProxy {
     requests: mpsc::Receiver<PendingRequest>,
-    /// Connections that wait for their answer, by the number of the request.
+    /// Queues for the answers that clients wait for, by number of the request.
     waiting: HashMap<u64, oneshot::Sender<Vec<u8>>>,
     next_number: u64,
-    /// Accepting task, aborted when this is dropped.
+    /// Task that accepts connections, aborted when the proxy is dropped.
     _tasks: JoinSet<()>,
 }
 
 impl HorovodProxy {
-    /// Returns a proxy that accepts nothing, for a job without Horovod.
+    /// Returns a proxy without a port, for a job without Horovod.
     pub(crate) fn absent() -> HorovodProxy {
         let (_, requests) = mpsc::channel(1);
         HorovodProxy { requests, waiting: HashMap::new(), next_number: 0, _tasks: JoinSet::new() }
     }
 
-    /// Opens the proxy at a port that was reserved for it.
-    pub(crate) fn open(port: u16, held: &mut Vec<ReservedPort>) -> io::Result<HorovodProxy> {
-        let index = held.iter().position(|held| held.port == port);
+    /// Opens the proxy at `port`, which is removed from the reserved ports `reserved`.
+    pub(crate) fn open(port: u16, reserved: &mut Vec<ReservedPort>) -> io::Result<HorovodProxy> {
+        let index = reserved.iter().position(|reserved| reserved.port == port);
         let Some(index) = index else {
             return Err(io::Error::new(
                 io::ErrorKind::NotFound,
                 format!("port {port} is not reserved"),
             ));
         };
-        let listener = held.remove(index).listen(LOOPBACK)?;
+        let listener = reserved.remove(index).listen(LOOPBACK)?;
         let (sender, requests) = mpsc::channel(MAX_CONNECTIONS);
         let own = nix::unistd::geteuid().as_raw();
         let mut tasks = JoinSet::new();
@@ -80,7 +80,8 @@ impl HorovodProxy {
         Ok(HorovodProxy { requests, waiting: HashMap::new(), next_number: 0, _tasks: tasks })
     }
 
-    /// Waits for the next request and numbers it. Cancel-safe.
+    /// Waits for the next request. Returns it with a number for [`HorovodProxy::answer`].
+    /// Cancel-safe.
     pub(crate) async fn next(&mut self) -> (u64, Payload) {
         let Some(PendingRequest { request, answer }) = self.requests.recv().await else {
             return std::future::pending().await;
@@ -91,7 +92,7 @@ impl HorovodProxy {
         (number, request.to_bytes().into())
     }
 
-    /// Passes an answer to the connection that sent the request of this number.
+    /// Passes an answer to the client that sent the request with this number.
     pub(crate) fn answer(&mut self, number: u64, answer: Answer) {
         let bytes = match answer {
             Answer::Value(bytes) => bytes.to_vec(),
@@ -109,7 +110,7 @@ impl HorovodProxy {
 pub(crate) struct HorovodStore(Store);
 
 impl HorovodStore {
-    /// Answers a request that arrived over the tree.
+    /// Answers a request that arrived over the tree of agents.
     pub(crate) fn answer(&mut self, request: &Payload) -> Payload {
         let answer = match RequestReader::default().push(&request.to_vec()) {
             Ok(Some(request)) => self.0.handle(request),
@@ -124,7 +125,7 @@ impl HorovodStore {
 struct Connection {
     task: AbortHandle,
     since: Instant,
-    /// Set once its request is complete.
+    /// Set once the request of this connection is complete.
     has_request: Arc<AtomicBool>,
 }
 
@@ -132,7 +133,7 @@ struct Connection {
 #[derive(Default)]
 struct Connections {
     tasks: JoinSet<()>,
-    /// The same connections, oldest first.
+    /// Served connections, oldest first.
     in_order: VecDeque<Connection>,
 }
 
@@ -146,8 +147,8 @@ impl Connections {
         self.in_order.push_back(Connection { task, since: Instant::now(), has_request });
     }
 
-    /// Waits until there is room for one more connection. Closes the oldest one that has not sent
-    /// its request if none ends by itself.
+    /// Waits until fewer than [`MAX_CONNECTIONS`] are served. If none ends by itself, closes the
+    /// oldest connection that has not sent its request within [`FULL_TIMEOUT`].
     async fn room(&mut self) {
         while self.tasks.len() >= MAX_CONNECTIONS {
             let silent = |connection: &&Connection| {
@@ -207,7 +208,7 @@ async fn accept_all(
     }
 }
 
-/// Returns the user whose process has connected.
+/// Returns the id of the user that owns the client's socket, or `None` if it is unknown.
 fn user_of(socket: &TcpStream, from: SocketAddr) -> Option<u32> {
     match (from, socket.local_addr().ok()?) {
         (SocketAddr::V4(caller), SocketAddr::V4(here)) => owner(caller, here),
@@ -215,7 +216,7 @@ fn user_of(socket: &TcpStream, from: SocketAddr) -> Option<u32> {
     }
 }
 
-/// Serves one request; Horovod's client opens a connection for each.
+/// Serves the single request of a connection; Horovod's client opens a connection for each request.
 async fn serve(
     mut socket: TcpStream,
     requests: mpsc::Sender<PendingRequest>,
@@ -238,7 +239,7 @@ async fn serve(
     timeout(ANSWER_TIMEOUT, written).await?
 }
 
-/// Reads the request, or returns why it is refused.
+/// Reads a request. The inner error tells why the request is refused.
 async fn read(socket: &mut TcpStream) -> io::Result<Result<Request, Refusal>> {
     let mut reader = RequestReader::default();
     let mut buffer = [0; 4096];

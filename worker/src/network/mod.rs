@@ -3,8 +3,8 @@
 //! | file | contents |
 //! |---|---|
 //! | `channel.rs`, `callback.rs` | control channel to the launcher, over stdin and stdout or TCP |
-//! | `frames.rs`, `outbox.rs` | reading and writing of its frames; credit for output |
-//! | `rendezvous/` | this node's place in the tree of agents |
+//! | `frames.rs`, `outbox.rs` | reading and writing of the channel's frames; credit for output |
+//! | `rendezvous/` | connections of this node in the tree of agents |
 //! | `services.rs` | Unix socket through which ranks call the agent |
 //! | `horovod.rs`, `socket_owner.rs` | proxy to Horovod's store; which user a TCP connection belongs to |
 

@@ -1,5 +1,5 @@
-//! Queue of frames to the launcher: control frames at once, output as far as the launcher has
-//! granted credit.
+//! Queue of frames to the launcher. Control frames are sent immediately, output only as far as the
+//! launcher has granted credit.
 
 use crate::console::errln;
 use rlaunch_bootstrap::id::Rank;
@@ -10,22 +10,22 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-/// Sending handle; clones share the queue.
+/// Handle for sending frames to the launcher; clones share one queue.
 #[derive(Clone)]
 pub(crate) struct Outbox {
     control: mpsc::UnboundedSender<Vec<u8>>,
-    /// Unbounded itself: each frame in it has taken credit.
+    /// Unbounded, because output enters this queue only with credit.
     output: mpsc::UnboundedSender<Vec<u8>>,
     credit: Arc<Semaphore>,
     /// Semaphore of one permit, see [`WriterTurn`].
     turns: Arc<Semaphore>,
 }
 
-/// Permission to send output. A line that is longer than a frame keeps it until the end of the
-/// line: the launcher shows no other rank's lines in between, and those would use up the credit
-/// while they wait for the rest of the long one.
+/// Turn of one output stream to send. A stream with a line longer than a frame keeps its turn until
+/// the end of the line: the launcher prints no other rank's lines in between, and those would use
+/// up the credit while they wait for the rest of the long line.
 pub(crate) struct WriterTurn {
-    /// `None` only if the semaphore were closed, which never happens.
+    /// `None` only if the semaphore was closed, which never happens.
     _permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -55,8 +55,8 @@ impl Outbox {
         WriterTurn { _permit: self.turns.clone().acquire_owned().await.ok() }
     }
 
-    /// Sends output, waiting for credit. `stamp` is the time at which it was read, in microseconds
-    /// since 1970. Returns false once output is discarded.
+    /// Sends output of a rank, waiting for credit. `stamp` is the time at which `data` was read
+    /// from the rank, in microseconds since 1970. Returns false once output is discarded.
     pub(crate) async fn output(
         &self,
         (rank, stream): (Rank, Stream),
@@ -71,20 +71,20 @@ impl Outbox {
         push(&self.output, &FromAgent::Output { rank, stream, stamp, data })
     }
 
-    /// Grants credit: the launcher can take this many more bytes.
+    /// Adds credit: the launcher accepts this many more bytes of output.
     pub(crate) fn grant(&self, bytes: u32) {
         // Credit beyond the semaphore's limit is dropped; no launcher grants that much.
         let room = Semaphore::MAX_PERMITS - self.credit.available_permits();
         self.credit.add_permits((bytes as usize).min(room));
     }
 
-    /// Discards all output from here on, since the launcher reads no more.
+    /// Discards all output from now on, since the launcher reads no more.
     pub(crate) fn discard_output(&self) {
         self.credit.close();
     }
 }
 
-/// Queues a frame. Returns false if the channel is closed.
+/// Queues a message as a frame. Returns false if the channel is closed.
 fn push(queue: &mpsc::UnboundedSender<Vec<u8>>, message: &FromAgent) -> bool {
     match control::encode(message) {
         Ok(frame) => queue.send(frame).is_ok(),
@@ -95,7 +95,7 @@ fn push(queue: &mpsc::UnboundedSender<Vec<u8>>, message: &FromAgent) -> bool {
     }
 }
 
-/// Frames that wait to be written.
+/// Frames that wait to be written, from all clones of an [`Outbox`].
 pub(crate) struct Queue {
     control: mpsc::UnboundedReceiver<Vec<u8>>,
     output: mpsc::UnboundedReceiver<Vec<u8>>,
@@ -109,9 +109,8 @@ impl Queue {
     }
 }
 
-/// Destination of bytes.
+/// Byte stream that frames are written to: a pipe, or the connection back to the launcher.
 pub(crate) trait ByteSink: Send + 'static {
-    /// Writes all bytes.
     fn write(&mut self, bytes: &[u8]) -> impl Future<Output = io::Result<()>> + Send;
 
     /// Ends the stream, so that the reader sees its end.

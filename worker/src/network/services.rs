@@ -1,9 +1,9 @@
-//! The agent's Unix socket through which its ranks call it: barriers, gathers, the key-value store,
-//! events.
+//! Unix socket through which the ranks of this node call the agent: barriers, gathers, the
+//! key-value store, events.
 //!
 //! A client must belong to this user and prove with the job's token that it is a rank of this node.
-//! One that sends invalid frames or does not read its answers is disconnected, without effect on
-//! others.
+//! A client that sends invalid frames or does not read its answers is disconnected, without effect
+//! on other clients.
 
 use crate::cleanup::workspace::Workspace;
 use crate::console::errln;
@@ -42,11 +42,11 @@ use tokio::time::timeout;
 const SOCKET_NAME: &str = "agent.sock";
 /// Limit for a client to authenticate itself.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
-/// Connections at once.
+/// Maximum number of clients connected at the same time.
 const MAX_CLIENTS: usize = 4096;
-/// Answers that may be queued for a client that does not read them.
+/// Maximum number of messages that are queued for a client that does not read them.
 const MAX_UNREAD: usize = 1024;
-/// Limit for clients to read the last answers after the job.
+/// Time that clients have to read the last answers after the job.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Values that a client's hello must have.
@@ -57,29 +57,29 @@ struct ExpectedHello {
     ranks: Vec<Rank>,
 }
 
-/// Message from the task of a connection.
+/// Message from the task of a connection to [`Services`].
 enum ClientEvent {
     /// The client has authenticated itself; answers and job events are sent through this queue.
     Ready(ClientId, mpsc::Sender<ToClient>),
     Input(NodeInput),
 }
 
-/// Message to the task of a connection.
+/// Message to the task of a connection from [`Services`].
 enum ToClient {
     Answer(u64, Reply, Payload),
     JobEvent(JobEvent),
-    /// Ranks have finished. The task sends all that have by the time it handles this message.
+    /// Ranks have finished. The task clears the flag and sends the whole set.
     RanksFinished(Arc<AtomicBool>, FinishedRanks),
 }
 
-/// Ranks whose processes have exited with success.
+/// Ranks that have exited successfully.
 type FinishedRanks = Arc<Mutex<RankSet>>;
 
-/// Connected client.
+/// Client that has authenticated itself.
 struct Client {
     answers: mpsc::Sender<ToClient>,
-    /// Whether a [`ToClient::RanksFinished`] is queued. One is enough, so that a client which reads
-    /// nothing cannot fill its queue with them.
+    /// Whether a [`ToClient::RanksFinished`] is queued. A second one is never queued, so that a
+    /// client which reads nothing cannot fill its queue with them.
     is_finished_queued: Arc<AtomicBool>,
 }
 
@@ -88,7 +88,7 @@ impl Client {
         Client { answers, is_finished_queued: Arc::default() }
     }
 
-    /// Notifies the client of finished ranks. Returns false if its queue is full.
+    /// Notifies the client of finished ranks. Returns false if the client's queue is full.
     fn send_finished(&self, finished: &FinishedRanks) -> bool {
         let is_queued = &self.is_finished_queued;
         let message = || ToClient::RanksFinished(is_queued.clone(), finished.clone());
@@ -96,9 +96,9 @@ impl Client {
     }
 }
 
-/// Open socket and its clients.
+/// Socket for ranks, and its clients.
 pub(crate) struct Services {
-    /// `None` if the socket is not open.
+    /// Path of the socket; `None` if the job has no socket.
     path: Option<PathBuf>,
     events: mpsc::Receiver<ClientEvent>,
     clients: BTreeMap<ClientId, Client>,
@@ -109,7 +109,8 @@ pub(crate) struct Services {
 }
 
 impl Services {
-    /// Opens the job's socket. A job without a directory has no socket, and its ranks cannot call.
+    /// Opens the job's socket. A job without a directory has no socket, and its ranks cannot call
+    /// the agent.
     pub(crate) fn for_job(job: &Job, directory: Option<&Path>) -> Result<Services, Problem> {
         let Some(directory) = directory else { return Ok(Services::absent()) };
         let ranks = job.ranks.iter().map(|spec| spec.rank).collect();
@@ -133,8 +134,8 @@ impl Services {
         }
     }
 
-    /// Adds to the environment of ranks where the socket is, and the directory of the commands that
-    /// use it.
+    /// Adds to the environment of ranks the paths of the socket and of the rank table, the token,
+    /// and on PATH the directory of the command `rlaunch`, which uses the socket.
     pub(crate) fn announce(&self, job: &Job, workspace: &Workspace, env: &mut Environment) {
         let (Some(path), Some(table)) = (&self.path, workspace.rank_table()) else { return };
         env.insert(RLAUNCH_SOCKET.into(), path.into());
@@ -169,7 +170,7 @@ impl Services {
         Ok(Services { path: Some(path), events, clients, job_events, finished, accept_task })
     }
 
-    /// Waits for the next call, or the end of a client. Cancel-safe.
+    /// Waits for the next call of a client, or the end of its connection. Cancel-safe.
     pub(crate) async fn next(&mut self) -> NodeInput {
         loop {
             match self.events.recv().await {
@@ -195,7 +196,8 @@ impl Services {
         }
     }
 
-    /// Sends an answer. Disconnects a client that leaves [`MAX_UNREAD`] answers unread.
+    /// Sends an answer to its client. Disconnects a client that leaves [`MAX_UNREAD`] messages
+    /// unread.
     pub(crate) fn answer(&mut self, id: CallId, answer: Answer) {
         let (reply, payload) = answer.split();
         if let Some(client) = self.clients.get(&id.client)
@@ -221,7 +223,8 @@ impl Services {
         self.clients.retain(|_, client| sent(client).is_ok());
     }
 
-    /// Closes the socket, and waits shortly for the clients to read what was sent.
+    /// Closes the socket, and waits up to [`DRAIN_TIMEOUT`] until the queues of all clients are
+    /// empty.
     pub(crate) async fn close(mut self) {
         self.accept_task.abort();
         let open: Vec<_> = std::mem::take(&mut self.clients).into_values().collect();
@@ -264,7 +267,7 @@ async fn accept_all(
     }
 }
 
-/// Serves a connection until it ends.
+/// Authenticates a client and serves its connection until it ends.
 async fn serve(
     socket: UnixStream,
     id: ClientId,
@@ -301,7 +304,7 @@ async fn serve(
     let _ = events.send(ClientEvent::Input(NodeInput::ClientGone(id))).await;
 }
 
-/// Whether the client runs as this user, which the ranks do, or as root.
+/// Tells whether the client runs as the agent's user, as ranks do, or as root.
 fn is_same_user(socket: &UnixStream) -> bool {
     let uid = nix::unistd::geteuid().as_raw();
     socket.peer_cred().is_ok_and(|peer| peer.uid() == uid || peer.uid() == 0)
@@ -329,7 +332,8 @@ struct ClientReader {
 }
 
 impl ClientReader {
-    /// Waits for the next frame. Returns `None` at the end, and for an invalid frame.
+    /// Waits for the next frame. Returns `None` at the end of the connection and for an invalid
+    /// frame.
     async fn next(&mut self) -> Option<FromRank> {
         let mut buffer = [0; 16 << 10];
         loop {
@@ -400,7 +404,7 @@ mod tests {
 
     const TOKEN: Token = Token([7; 16]);
 
-    /// Agent of three ranks without neighbours, running until the test ends.
+    /// Agent with three ranks and without neighbours, which runs until the test ends.
     struct Agent {
         directory: tempfile::TempDir,
     }

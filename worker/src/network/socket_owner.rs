@@ -1,9 +1,9 @@
-//! The user that a local TCP connection comes from. TCP sockets carry no credentials, as Unix
-//! sockets do, but the kernel knows the owner of the connecting socket.
+//! The user that a local TCP connection comes from. TCP sockets carry no credentials, unlike Unix
+//! sockets, but the kernel knows the owner of the connecting socket.
 //!
-//! The kernel is queried for that one socket over netlink (`linux/inet_diag.h`), which does not
-//! depend on the number of sockets. If it does not support the query, its table of all sockets is
-//! read.
+//! The kernel is queried over netlink (`linux/inet_diag.h`) for that single socket, which takes no
+//! longer if there are many sockets. If the kernel does not support the query, its table of all
+//! sockets is read.
 
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket,
@@ -14,28 +14,28 @@ use std::net::SocketAddrV4;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Limit for the kernel's answer, for kernels that ignore the query.
+/// Limit for the kernel's answer, in milliseconds, for kernels that ignore the query.
 const ANSWER_TIMEOUT_MS: i64 = 200;
 const TABLE: &str = "/proc/net/tcp";
 
 /// Size of `struct nlmsghdr`, in bytes.
 const HEADER: usize = 16;
-/// `SOCK_DIAG_BY_FAMILY`, the type of request and answer.
+/// `SOCK_DIAG_BY_FAMILY`, the message type of request and answer.
 const BY_FAMILY: u16 = 20;
 const REQUEST: u16 = 1;
 const ANY_STATE: u32 = u32::MAX;
 const ANY_COOKIE: [u8; 8] = [0xff; 8];
-/// Size of `struct inet_diag_msg`, and the offsets of its last two fields.
+/// Size of `struct inet_diag_msg`, and the offsets of its last two fields, in bytes.
 const ANSWER: usize = 72;
 const ANSWER_UID: usize = 64;
 const ANSWER_INODE: usize = 68;
 
-/// Set once the kernel has answered a query: a socket that it does not find later does not exist,
-/// and the table, which may be long, need not be read.
+/// Set once the kernel has answered a query. From then on, an error means that the socket does not
+/// exist, and the table, which may be long, need not be read.
 static ANSWERS: AtomicBool = AtomicBool::new(false);
 
-/// Returns the user that owns the socket bound to `own` and connected to `other`. `None` if the
-/// kernel does not know it: a socket that its process has closed has no owner any more.
+/// Returns the user that owns the socket bound to `own` and connected to `other`. Returns `None` if
+/// the kernel knows no owner, for example because the process has closed the socket.
 pub(crate) fn owner(own: SocketAddrV4, other: SocketAddrV4) -> Option<u32> {
     match ask(own, other) {
         Ok(owner) => {
@@ -47,8 +47,8 @@ pub(crate) fn owner(own: SocketAddrV4, other: SocketAddrV4) -> Option<u32> {
     }
 }
 
-/// Queries the kernel over netlink. The kernel returns ENOENT both if there is no such socket and
-/// if it does not support the query.
+/// Queries the kernel over netlink. The kernel returns ENOENT both for a socket that does not exist
+/// and if it does not support the query.
 fn ask(own: SocketAddrV4, other: SocketAddrV4) -> nix::Result<Option<u32>> {
     let netlink = SockProtocol::NetlinkSockDiag;
     let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, netlink)?;
@@ -96,7 +96,7 @@ fn answer(message: &[u8]) -> nix::Result<Option<u32>> {
     Err(Errno::from_raw(number(HEADER)?.cast_signed().saturating_neg()))
 }
 
-/// Finds the user of the socket in the kernel's table, whose lines are
+/// Finds the user of the socket in the kernel's table, which has lines like
 /// `0: 0100007F:5208 0100007F:D2F0 01 00000000:00000000 00:00000000 00000000 1000 0 4711 …`
 fn look_up(table: &str, own: SocketAddrV4, other: SocketAddrV4) -> Option<u32> {
     let ends = [own, other]

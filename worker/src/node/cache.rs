@@ -1,10 +1,10 @@
-//! The cache that this agent runs from. It has a directory for each build of rlaunch, named by its
-//! hash, and beside the builds the libraries for ranks. Hosts may share it through a home directory
-//! on NFS.
+//! The cache directory that this agent runs from. It has a subdirectory for each build of rlaunch,
+//! named by the build's hash, with the agent and, beside it, the libraries for ranks. Hosts may
+//! share the cache through a home directory on NFS.
 //!
 //! A build in use is not removed: its agent holds a shared lock in the directory of the build and
-//! in that of the library, whose modification times tell when they were last used. Old builds are
-//! removed only after a new one was installed.
+//! in the directory of the library. The modification times of these directories tell when they were
+//! last used. Old builds are removed only after a new one was installed.
 
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::statfs::statfs;
@@ -21,24 +21,24 @@ use std::time::{Duration, SystemTime};
 const IN_USE: &str = ".in-use";
 /// Length of a build directory's name, in hexadecimal digits.
 const DIGITS: usize = 32;
-/// Directories of a kind that are kept regardless of their age.
+/// Number of newest directories of a kind (builds or libraries) that are kept regardless of age.
 const KEEP_NEWEST: usize = 3;
 /// Age up to which an unused build is kept if the cache is not too large.
 const RECENT_AGE: Duration = Duration::from_hours(7 * 24);
-/// Age up to which an unused build is always kept: its agent may not have locked it yet.
+/// Age up to which an unused build is always kept, since its agent may not have locked it yet.
 const FRESH_AGE: Duration = Duration::from_hours(1);
 /// Size of all directories of a kind, in bytes, up to which recent ones are kept. A build with its
 /// library takes about 10 MiB.
 const SIZE_LIMIT: u64 = 512 << 20;
-/// Upper bound for the age of the modification time of a directory that is being used.
+/// Maximum age of the modification time of a directory in use; an older time is set to now.
 const TOUCH_INTERVAL: Duration = Duration::from_hours(1);
 /// File-system types of statfs(2) that are local: ext4, XFS, Btrfs, overlayfs, tmpfs.
 const LOCAL: [u32; 5] = [0xEF53, 0x5846_5342, 0x9123_683E, 0x794C_7630, 0x0102_1994];
 /// Stack size of a thread that makes a few system calls, in bytes.
 const STACK: usize = 64 << 10;
 
-/// Fails if users other than this one and root can write to the file at `path`, or may have done
-/// so: it must not be executed or loaded.
+/// Checks that no user except this one and root can have written the file at `path`. A file that
+/// fails the check must not be executed or loaded.
 pub(crate) fn check(path: &Path) -> io::Result<fs::Metadata> {
     let found = fs::symlink_metadata(path)?;
     let refused = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
@@ -54,14 +54,14 @@ pub(crate) fn check(path: &Path) -> io::Result<fs::Metadata> {
     }
 }
 
-/// Returns the executable of this agent. The result is cached, since the kernel builds the path
-/// anew on each call.
+/// Returns the path of this agent's executable. The result is kept, since the kernel builds the
+/// path again on each call.
 pub(crate) fn agent() -> Option<&'static Path> {
     static AGENT: LazyLock<Option<PathBuf>> = LazyLock::new(|| std::env::current_exe().ok());
     AGENT.as_deref()
 }
 
-/// Whether this is the name of a build directory.
+/// Tells whether this is the name of a build directory.
 pub(crate) fn is_build(name: &str) -> bool {
     name.len() == DIGITS && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -78,8 +78,8 @@ pub(crate) fn hold_build() {
 }
 
 /// Protects a directory against removal while this process lives. On a network file system, where
-/// locking may take long, the lock is acquired in a thread; on a local one at once, since a thread
-/// would cost 0.05 ms.
+/// locking may take long, a thread acquires the lock. On a local one the lock is acquired directly,
+/// since starting a thread would cost 0.05 ms.
 pub(crate) fn hold(directory: PathBuf) {
     if is_local(&directory) && try_hold(&directory) {
         return;
@@ -100,13 +100,14 @@ pub(crate) fn hold(directory: PathBuf) {
     let _ = thread::Builder::new().stack_size(STACK).spawn(holding);
 }
 
-/// Whether a directory is on a known local file system, whose calls do not wait for another host.
+/// Tells whether a directory is on a known local file system, where calls do not wait for another
+/// host.
 pub(crate) fn is_local(directory: &Path) -> bool {
     // The width of the type depends on the C library.
     statfs(directory).is_ok_and(|found| LOCAL.contains(&(found.filesystem_type().0 as u32)))
 }
 
-/// Locks a directory if that is possible without waiting.
+/// Locks a directory if that is possible without waiting. Returns false if it is not.
 fn try_hold(directory: &Path) -> bool {
     touch(directory);
     let lock = open_lock(directory, true)
@@ -121,7 +122,7 @@ fn try_hold(directory: &Path) -> bool {
     }
 }
 
-/// Sets a directory's modification time to now, unless it is recent.
+/// Sets a directory's modification time to now if it is older than [`TOUCH_INTERVAL`].
 fn touch(directory: &Path) {
     let is_old =
         |found: fs::Metadata| found.modified().is_ok_and(|used| age(used) > TOUCH_INTERVAL);
@@ -147,9 +148,10 @@ fn lock_shared(directory: &Path) -> io::Result<Flock<File>> {
     Flock::lock(file, FlockArg::LockShared).map_err(|(_, errno)| errno.into())
 }
 
-/// Whether a directory is in use.
+/// Use of a directory in the cache.
 enum UseState {
-    /// Not in use, and no agent can lock it while this lock is held.
+    /// No agent uses the directory, and none can lock it while this lock is held. The lock is
+    /// `None` if the directory was never locked.
     Unused {
         _lock: Option<Flock<File>>,
     },
@@ -181,8 +183,8 @@ struct Candidate {
     size: u64,
 }
 
-/// Removes this user's directories in `cache` whose names satisfy `is_kind`, except `own`, the
-/// newest, those used recently, and those in use.
+/// Removes this user's directories in `cache` that have a name of the kind `is_kind`, except `own`,
+/// the newest, those used recently, and those in use.
 pub(crate) fn trim(cache: &Path, is_kind: impl Fn(&str) -> bool, own: &Path) {
     let me = Uid::effective().as_raw();
     let candidate = |entry: fs::DirEntry| {
@@ -221,7 +223,7 @@ pub(crate) fn trim(cache: &Path, is_kind: impl Fn(&str) -> bool, own: &Path) {
     }
 }
 
-/// Sums the sizes of the files in a directory, without following links.
+/// Returns the size of all files in a directory, in bytes. Does not follow links.
 fn size(directory: &Path) -> u64 {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let sizes = entries.filter_map(|entry| {
@@ -236,7 +238,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// Creates a directory that was used `ago`, with a sparse file of `size` bytes in it.
+    /// Creates a directory that was last used `ago`, with a sparse file of `size` bytes in it.
     fn used(cache: &Path, name: &str, ago: Duration, size: u64) -> PathBuf {
         let path = cache.join(name);
         fs::create_dir(&path).unwrap();

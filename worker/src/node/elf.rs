@@ -1,6 +1,6 @@
-//! Reading of ELF executables: the machine they are built for, and the libraries they need
-//! (`e_machine` of the header and DT_NEEDED of the dynamic section; System V ABI, chapters 4 and
-//! 5). Only 64-bit little-endian files are supported, as are the agent's own machines.
+//! Reading of ELF executables: the machine that they are built for, and the libraries that they
+//! need (`e_machine` of the header and DT_NEEDED of the dynamic section; System V ABI, chapters 4
+//! and 5). Only 64-bit little-endian files are supported, since agents run only on such machines.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -11,19 +11,21 @@ const PT_LOAD: u64 = 1;
 const PT_DYNAMIC: u64 = 2;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
-/// Bytes read at once.
+/// Number of bytes per read.
 const BLOCK: usize = 4096;
-/// Limit for program headers and dynamic entries, above those of any real file.
+/// Maximum number of program headers or dynamic entries that are read; no real file has more.
 const MAX_ENTRIES: u64 = 4096;
-/// Longest library name that is read, in bytes.
+/// Maximum length of a library name, in bytes.
 const MAX_NAME: usize = 256;
 
-/// Returns the names of the libraries. Empty for a static executable, and for other files.
+/// Returns the names of the libraries that an executable needs. Empty for a static executable and
+/// for a file that is not a supported executable.
 pub(crate) fn needed(path: &Path) -> Vec<String> {
     Blocks::open(path).and_then(|file| read_needed(&file)).unwrap_or_default()
 }
 
-/// Returns the machine by Rust's name. `None` for a rare machine, and for other files.
+/// Returns Rust's name for the machine that an executable is built for. `None` for other machines
+/// and for a file that is not a supported executable.
 pub(crate) fn machine(path: &Path) -> Option<&'static str> {
     let file = Blocks::open(path)?;
     check(&file)?;
@@ -36,8 +38,8 @@ pub(crate) fn machine(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// File that is read in blocks: the fields are close together, and a system call for each took
-/// longer than all the rest.
+/// File that is read in blocks. The fields are close together, and one system call per field took
+/// longer than everything else.
 struct Blocks {
     file: File,
     /// Offset and content of the block that was read last.
@@ -49,7 +51,8 @@ impl Blocks {
         Some(Blocks { file: File::open(path).ok()?, last: RefCell::default() })
     }
 
-    /// Reads bytes at an offset; fewer at the end of the file.
+    /// Reads bytes at an offset and returns their number, which is smaller at the end of the file.
+    /// `None` if the file cannot be read.
     fn read(&self, bytes: &mut [u8], at: u64) -> Option<usize> {
         let mut last = self.last.borrow_mut();
         let mut read = 0;

@@ -1,12 +1,12 @@
-//! The environment of a rank: the node's own variables, then the forwarded ones, then those of the
-//! rank.
+//! The environment of a rank: variables of the node, then those forwarded from the launcher, then
+//! those of the rank.
 
 use rlaunch_bootstrap::env::{is_foreign_launch, join_search_path};
 use rlaunch_bootstrap::job::{EnvRule, EnvVar};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
-/// Variables, sorted by name.
+/// Environment variables, sorted by name.
 pub(crate) type Environment = BTreeMap<OsString, OsString>;
 
 /// Returns the variables that all ranks of an application have in common: those of the node except
@@ -29,8 +29,8 @@ pub(crate) fn common(
     env
 }
 
-/// Returns the environment of one rank: `common` and its own variables, then `defaults` for those
-/// that are not set.
+/// Returns the environment of one rank: `common`, changed by the rank's variables `own`, and
+/// `defaults` for variables that neither sets.
 pub(crate) fn for_rank<'a>(
     common: &Environment,
     own: impl Iterator<Item = &'a (String, String)>,

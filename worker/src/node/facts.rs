@@ -8,7 +8,7 @@ use nix::unistd::{Uid, gethostname};
 use rlaunch_bootstrap::job::{InterfaceAddress, NodeFacts};
 use std::net::IpAddr;
 
-/// Reads the facts. What cannot be read is left empty.
+/// Reads the facts. Facts that cannot be read are left empty.
 pub(crate) fn read() -> NodeFacts {
     NodeFacts {
         hostname: gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
@@ -23,8 +23,8 @@ pub(crate) fn read() -> NodeFacts {
     }
 }
 
-/// Returns what identifies this host: the kernel's boot id and the namespaces, since containers of
-/// one machine share the boot id and may share some namespaces.
+/// Returns an identifier of this host: the kernel's boot id and the namespaces of this process,
+/// since containers of one machine share the boot id and may share some namespaces.
 fn machine() -> Option<String> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let mut machine = boot.trim().to_owned();
@@ -56,7 +56,7 @@ fn addresses() -> Vec<InterfaceAddress> {
     found
 }
 
-/// Returns the prefix length of a network mask.
+/// Returns the prefix length of a network mask, 0 without a mask.
 pub(crate) fn prefix(mask: Option<IpAddr>) -> u8 {
     let bits = match mask {
         Some(IpAddr::V4(mask)) => mask.to_bits().leading_ones(),
@@ -66,7 +66,8 @@ pub(crate) fn prefix(mask: Option<IpAddr>) -> u8 {
     u8::try_from(bits).unwrap_or(0)
 }
 
-/// Whether other nodes can use the address: not loopback, link-local or unspecified.
+/// Tells whether other nodes can use the address, that is, it is not loopback, link-local or
+/// unspecified.
 fn is_usable(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local() && !v4.is_unspecified(),

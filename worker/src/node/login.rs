@@ -18,11 +18,12 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
-/// Limit for a login, which takes seconds if home directories or modules are on slow file systems.
+/// Time limit for a login, which takes seconds if home directories or modules are on slow file
+/// systems.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Limit for the output of a login, in bytes.
+/// Maximum output of a login shell, in bytes.
 const MAX_OUTPUT: usize = 1 << 20;
-/// Limit for quoting the output in an error, in characters.
+/// Maximum length of the output that an error message quotes, in characters.
 const MAX_QUOTED: usize = 200;
 
 /// Variables by name and value, in the order in which they were printed.
@@ -55,7 +56,7 @@ fn shell() -> PathBuf {
     shell.unwrap_or_else(|| PathBuf::from("/bin/sh"))
 }
 
-/// Running login shell; killed when this is dropped before it has answered.
+/// Running login shell. Dropping this value kills the shell unless it has answered.
 struct Login {
     /// Process id, which is also the id of its process group.
     pid: Pid,
@@ -93,7 +94,7 @@ impl Login {
         Ok(Login { pid: Pid::from_raw(child.id().cast_signed()), stdout, done: false })
     }
 
-    /// Reads its output until the environment is complete.
+    /// Reads the shell's output until the environment is complete.
     async fn read(&mut self, mark: &str) -> io::Result<Variables> {
         let mut printed = Vec::new();
         loop {
@@ -137,7 +138,7 @@ fn between(printed: &[u8], mark: &str) -> Option<Variables> {
     Some(variables.filter(|(name, _)| !OF_SHELL.iter().any(|own| name == own)).collect())
 }
 
-/// Returns the last line of the output as the end of an error message; empty if there is none.
+/// Returns the last line of the output as the end of an error message; empty without output.
 fn last_line(printed: &[u8]) -> String {
     let text = String::from_utf8_lossy(printed);
     let last = text.lines().map(str::trim).rfind(|line| !line.is_empty());

@@ -1,19 +1,20 @@
-//! Limit of open files. The agent raises its own, since a rank takes three pipes and at least one
-//! connection, and the usual soft limit of 1024 is too low for a node of many ranks. Ranks get the
-//! original limit back, because programs that use select(2) fail with descriptors above 1023.
+//! Limit of open files. The agent raises its own limit, since a rank takes three pipes and at least
+//! one connection, and the usual soft limit of 1024 is too low for a node of many ranks. Ranks get
+//! the original limit back, because programs that use select(2) fail with descriptors above 1023.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::io;
 use std::sync::OnceLock;
 
-/// Limit to which it is raised at most: no agent needs more, and some programs try to close every
-/// descriptor up to the limit.
+/// Maximum to which the agent raises its limit: no agent needs more, and some programs try to close
+/// every descriptor up to the limit.
 const MAX_LIMIT: u64 = 1 << 16;
 
-/// Soft limit that this process was started with, if it was raised.
+/// Soft limit that this process was started with. Unset if the limit was not raised.
 static ORIGINAL: OnceLock<u64> = OnceLock::new();
 
-/// Raises the soft limit as far as the hard limit allows. If that fails, opening files fails later.
+/// Raises the soft limit as far as the hard limit and [`MAX_LIMIT`] allow. If that fails, opening
+/// files may fail later.
 pub(crate) fn raise() {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
     let most = hard.min(MAX_LIMIT);
@@ -22,7 +23,7 @@ pub(crate) fn raise() {
     }
 }
 
-/// Returns the soft limit that `__exec-rank` has to restore; empty if it was not raised.
+/// Returns the soft limit that `__exec-rank` has to restore; empty if the limit was not raised.
 pub(crate) fn original() -> String {
     ORIGINAL.get().map(u64::to_string).unwrap_or_default()
 }

@@ -1,6 +1,6 @@
-//! `__verify` and `__keep`: a copy of the agent that was just sent to this host checks that it is
-//! complete. `__keep` also moves it into place in the cache. That this code runs proves that the
-//! host can execute the copy.
+//! `__verify` and `__keep`: a copy of the agent that was just sent to this host checks that the
+//! copy is complete. `__keep` also moves it into place in the cache. That this code runs proves
+//! that the host can execute the copy.
 
 use crate::console::outln;
 use crate::node::cache;
@@ -21,7 +21,8 @@ const AGENT: &str = "rlaunch-worker";
 /// Limit for removing old builds: a file server may not answer requests for their locks.
 const TRIMMING: Duration = Duration::from_secs(5);
 
-/// Succeeds if the SHA-256 of this executable begins with the hexadecimal digits `expected`.
+/// Implements `__verify`: succeeds if the SHA-256 of this executable begins with the hexadecimal
+/// digits `expected`.
 pub(crate) fn verify(expected: Option<OsString>) -> ExitCode {
     match check(Path::new("/proc/self/exe"), &digits(expected)) {
         Ok(()) => ExitCode::SUCCESS,
@@ -32,8 +33,9 @@ pub(crate) fn verify(expected: Option<OsString>) -> ExitCode {
     }
 }
 
-/// Verifies this executable, moves it into place and removes old, unused builds. If the executable
-/// is complete but cannot be moved, the error begins with `cannot keep`.
+/// Implements `__keep`: verifies this executable, moves it into place and removes old, unused
+/// builds. If the executable is complete but cannot be moved, the printed error begins with `cannot
+/// keep`.
 pub(crate) fn keep(expected: Option<OsString>) -> ExitCode {
     let expected = digits(expected);
     let kept = check(Path::new("/proc/self/exe"), &expected).and_then(|()| {

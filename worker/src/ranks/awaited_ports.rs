@@ -1,5 +1,5 @@
-//! Ports that applications wait for before they start: each is tried until it accepts a connection.
-//! The port belongs to a program of the user, so there is no limit on how long that may take.
+//! Ports that applications wait for before they start. Each port is tried until it accepts a
+//! connection. There is no time limit, because the port belongs to a program of the user.
 
 use rlaunch_bootstrap::job::AwaitedPort;
 use std::time::Duration;
@@ -16,12 +16,12 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) struct AwaitedPorts(JoinSet<u32>);
 
 impl AwaitedPorts {
-    /// Begins to try all of them.
+    /// Starts to try all of the ports.
     pub(crate) fn start(ports: &[AwaitedPort]) -> AwaitedPorts {
         AwaitedPorts(ports.iter().cloned().map(until_open).collect())
     }
 
-    /// Returns the id of the next port that accepts connections; never resolves if there is none.
+    /// Returns the id of the next port that accepts connections. Waits forever if no port is left.
     pub(crate) async fn next_open(&mut self) -> u32 {
         while let Some(found) = self.0.join_next().await {
             if let Ok(id) = found {

@@ -1,4 +1,4 @@
-//! A rank's process: spawning its stub, its pipes, and collecting its exit status.
+//! A rank's process: spawning it through its stub (`exec_rank.rs`), its pipes, and its exit status.
 
 use crate::cleanup::cgroup::Cgroup;
 use crate::node::environment::Environment;
@@ -17,35 +17,37 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 use tokio::net::unix::pipe;
 
-/// Spawned rank, and the agent's ends of its streams.
+/// Spawned rank, with the agent's ends of its streams.
 pub(crate) struct Child {
     pub(crate) pid: Pid,
-    /// `None` if its stdin is /dev/null.
+    /// `None` if the rank's stdin is /dev/null.
     pub(crate) stdin: Option<pipe::Sender>,
     pub(crate) stdout: pipe::Receiver,
-    /// `None` if its stderr is merged into its stdout.
+    /// `None` if the rank's stderr is merged into its stdout.
     pub(crate) stderr: Option<pipe::Receiver>,
 }
 
 /// Choice of streams for a rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Streams {
-    /// Whether it reads standard input, instead of /dev/null.
+    /// Whether the rank reads the job's standard input; otherwise it reads /dev/null.
     pub(crate) stdin: bool,
-    /// Whether its stderr is its stdout, which keeps the order of what it writes.
+    /// Whether the rank's stderr goes to the pipe of its stdout, which keeps the order of what the
+    /// rank writes.
     pub(crate) merged: bool,
 }
 
-/// Path of the stub. The agent's path in the cache may be gone by now; this link to its executable
-/// is not.
+/// Executable of the stub, which is the agent's. The file in the cache may be gone by now, but this
+/// link still leads to the executable.
 const STUB: &str = "/proc/self/exe";
 
-/// Upper bound on how often the agent's own cgroup may have been killed.
-const MOST_KILLED: usize = 16;
+/// Maximum number of attempts to start a stub in the cgroup. If the agent's own cgroup was killed N
+/// times before, the first N attempts fail.
+const MAX_CGROUP_ATTEMPTS: usize = 16;
 
-/// Spawns the stub that becomes the rank: the prepared program, set up as `setup` says, with
-/// exactly `env`. Uses the cgroup if there is one; a cgroup in which it cannot be started is
-/// closed.
+/// Spawns the stub that becomes a rank: it runs `program` as `setup` says, with exactly the
+/// variables `env`. Starts the stub in the cgroup, if there is one. If that fails, closes the
+/// cgroup and starts the stub outside.
 pub(crate) fn spawn(
     program: &Program,
     setup: &RankSetup,
@@ -64,7 +66,7 @@ pub(crate) fn spawn(
     } else {
         (None, OpenOptions::new().read(true).open("/dev/null")?.into())
     };
-    let known_now = |at: u32| setup.words.iter().find(|(index, _)| *index == at);
+    let known_now = |at: u32| setup.rendered_args.iter().find(|(index, _)| *index == at);
     let argument = |(at, word)| known_now(at).map_or(word, |(_, word): &(u32, OsString)| word);
     let (agent, binding) = (std::process::id().to_string(), exec_rank::binding(setup));
     let files = open_files::original();
@@ -86,9 +88,9 @@ pub(crate) fn spawn(
     })
 }
 
-/// Stub to be started.
+/// Stub that is to be started.
 struct Stub<'a> {
-    /// Arguments after the program's name.
+    /// Arguments of the stub, without its name.
     args: Vec<&'a OsStr>,
     env: &'a Environment,
     streams: [OwnedFd; 3],
@@ -97,7 +99,7 @@ struct Stub<'a> {
 impl Stub<'_> {
     /// Starts the stub in the cgroup. Closes the cgroup and returns `None` if that fails.
     fn start_in(&self, cgroup: &mut Cgroup) -> Option<i32> {
-        for _ in 0..MOST_KILLED {
+        for _ in 0..MAX_CGROUP_ATTEMPTS {
             match self.try_start_in(cgroup) {
                 Ok(pid) => return Some(pid),
                 // The kernel takes the child for one that was forked while its cgroup was being
@@ -140,8 +142,8 @@ impl Stub<'_> {
     }
 }
 
-/// Collects all children that have ended, including adopted ones. Children that were killed come
-/// first, since the others may have ended because of that.
+/// Reaps all children that have ended, including adopted ones. Children that were killed come
+/// first, since the others may have ended because of those.
 pub(crate) fn reap() -> Vec<(Pid, ExitStatus)> {
     let mut ended = Vec::new();
     loop {

@@ -101,8 +101,8 @@ fn cpu_numbers(cpus: &rlaunch_bootstrap::inventory::CpuSet) -> impl Iterator<Ite
     cpus.iter().filter_map(|cpu| usize::try_from(cpu).ok())
 }
 
-/// Binds the process to its CPUs and prefers its NUMA node. Errors of the latter are ignored: many
-/// containers forbid it, and memory elsewhere is only slower.
+/// Binds the process to its CPUs, and prefers its NUMA node for memory. Errors of the second step
+/// are ignored: many containers forbid it, and memory of another node is only slower.
 fn bind(setup: &RankSetup) -> io::Result<()> {
     // A set of the C library has 1024 CPUs; on a larger machine the rank is not bound.
     let fits = |cpus: &&_| cpu_numbers(cpus).all(|cpu| cpu < CpuSet::count());
@@ -120,9 +120,9 @@ fn bind(setup: &RankSetup) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the process lead a group, and receive TERM when the agent dies. The guardian, or whichever
-/// process finds the ranks after both have died, then gives them their grace period; see
-/// [`term`](crate::cleanup::processes::term).
+/// Makes the process the leader of a process group, and lets the kernel send it SIGTERM when the
+/// agent dies. The guardian, or `rlaunch reap` if the guardian has died too, then gives the ranks
+/// their grace period; see [`term`](crate::cleanup::processes::term).
 fn set_up_process(parent: Pid) -> io::Result<()> {
     setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
     prctl::set_pdeathsig(Signal::SIGTERM)?;

@@ -1,5 +1,6 @@
-//! The library that this node's ranks link and import: a directory beside the agent in its cache,
-//! named by the hash of its content. Looking for a library that is in the cache takes one stat(2).
+//! rlaunch's library, which this node's ranks link (C) or import (Python): a directory beside the
+//! agent's executable in the cache, named by the hash of its content. Looking for a library that is
+//! in the cache takes one stat(2).
 
 use crate::node::cache;
 use crate::node::environment::Environment;
@@ -16,9 +17,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// State of the library on this node.
+/// State of the library for ranks on this node.
 pub(crate) enum RankLibrary {
-    /// The job names none, or it could not be received.
+    /// The job names no library, or the library could not be received.
     Absent,
     Ready(PathBuf),
     Downloading(LibraryDownload),
@@ -34,7 +35,7 @@ impl RankLibrary {
                 let Some(agent) = cache::agent() else { return RankLibrary::Absent };
                 let path = agent.with_file_name(name.directory());
                 match cache::check(&path).is_ok_and(|found| found.is_dir()) {
-                    // It was verified before it got this name.
+                    // The library was verified before its directory got this name.
                     true => {
                         cache::hold(path.clone());
                         RankLibrary::Ready(path)
@@ -45,7 +46,7 @@ impl RankLibrary {
         }
     }
 
-    /// Returns what the launcher needs to know: the path, and whether the library has to be sent.
+    /// Returns the library's path, and whether the launcher has to send the library.
     pub(crate) fn location(&self) -> Option<NodeLibrary> {
         match self {
             RankLibrary::Absent => None,
@@ -60,8 +61,8 @@ impl RankLibrary {
         matches!(self, RankLibrary::Downloading(_))
     }
 
-    /// Takes the next part; an empty part is the last. Fails if the library cannot be stored, and
-    /// ranks run without it then.
+    /// Receives the next part; an empty part is the last. Returns an error text if the library
+    /// cannot be stored; ranks then run without it.
     pub(crate) fn receive(&mut self, part: &[u8]) -> Result<(), String> {
         let RankLibrary::Downloading(download) = self else { return Ok(()) };
         match download.receive(part) {
@@ -89,8 +90,8 @@ impl RankLibrary {
     }
 }
 
-/// Appends a directory to a search path and keeps the rest as it is: an empty entry stands for the
-/// working directory.
+/// Appends a directory to the search path in the variable `name`. Keeps the path's other entries,
+/// of which an empty one stands for the working directory.
 fn append(env: &mut Environment, name: &str, directory: &Path) {
     let path = env.entry(name.into()).or_default();
     let has_it = std::env::split_paths(path.as_os_str()).any(|entry| entry == directory);
@@ -115,7 +116,7 @@ impl LibraryDownload {
         LibraryDownload { name, path, archive: ZlibDecoder::new(Bounded(Vec::new())) }
     }
 
-    /// Takes the next part. Returns true once the library is stored.
+    /// Receives the next part. Returns true once the library is stored.
     fn receive(&mut self, part: &[u8]) -> Result<bool, String> {
         let damaged = |error: &dyn std::fmt::Display| format!("it was damaged on the way: {error}");
         if !part.is_empty() {
@@ -146,7 +147,7 @@ impl Write for Bounded {
     }
 }
 
-/// Stores the files in a temporary directory and moves that into place in one step.
+/// Stores the files in a temporary directory, and renames it to `path` when it is complete.
 fn keep(archive: &LibraryArchive, path: &Path) -> Result<(), String> {
     // Hosts may share the home directory, so the name includes the host.
     let host = gethostname().unwrap_or_default();
@@ -186,7 +187,7 @@ fn cannot_keep(path: &Path, error: &io::Error) -> String {
     format!("cannot keep {}: {error}", path.display())
 }
 
-/// Removes old, unused libraries from the cache in a thread, so that the ranks need not wait.
+/// Removes old, unused libraries from the cache, in a thread, so that the ranks need not wait.
 fn trim_beside(path: PathBuf) {
     let trimming = move || {
         if let Some(beside) = path.parent() {
@@ -219,7 +220,7 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    /// Sends `bytes` to a directory that expects `name`.
+    /// Receives `bytes` in parts as the library `name`, to be stored in the directory `beside`.
     fn receive(
         beside: &Path,
         name: LibraryName,

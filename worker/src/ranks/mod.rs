@@ -43,24 +43,25 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Interval at which what is left after KILL is killed again.
+/// Interval at which processes that exist after SIGKILL are killed again.
 const KILL_RETRY: Duration = Duration::from_millis(20);
-/// Limit for a killed process to disappear; after that it is reported.
+/// Time that killed processes have to disappear; after that they are reported.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Limit for the prover to exit after it was shut down.
 const PROVER_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Grace period of helper processes that outlive the ranks.
+/// Grace period of leftovers, the processes that outlive the ranks.
 const LEFTOVER_GRACE: Duration = Duration::from_millis(200);
 
 /// Phase of the node's ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Running,
-    /// TERM was sent; KILL follows at this deadline.
+    /// SIGTERM was sent; SIGKILL follows at this deadline.
     Ending(Deadline),
-    /// KILL was sent, and is sent again at `again`; what still exists at `vanish` is given up.
+    /// SIGKILL was sent, and is sent again at `again`. Processes that exist at `kill_deadline` are
+    /// reported and no longer waited for.
     Killing {
-        vanish: Deadline,
+        kill_deadline: Deadline,
         again: Instant,
     },
     /// No process is left, but not all output has been sent.
@@ -68,13 +69,14 @@ enum Phase {
     Over,
 }
 
-/// Ranks of a node.
+/// Ranks of this node, in all phases from their start to their clean-up.
 pub(crate) struct Ranks {
     job: JobId,
     prepared: Prepared,
     setup: StartConfig,
     running: Vec<(Rank, Pid)>,
-    /// Ranks of applications that wait for others, with the index of their application.
+    /// Ranks of applications that wait for other applications, with the index of their own
+    /// application.
     waiting: Vec<(u32, RankSpec)>,
     files: RankFiles,
     /// Prover, cgroup and grace period.
@@ -84,7 +86,7 @@ pub(crate) struct Ranks {
     prover_killed: bool,
     pumps: JoinSet<()>,
     stdin: Stdin,
-    /// Whether output carries the time at which it was read.
+    /// Whether output is sent with the time at which it was read.
     stamped: bool,
     /// Whether stderr of ranks is merged into their stdout.
     merged: bool,
@@ -97,12 +99,12 @@ pub(crate) struct Ranks {
     oom_kills: oom::OomKillCount,
     kill_after: Duration,
     phase: Phase,
-    /// Processes that TERM was sent to.
+    /// Processes that SIGTERM was sent to.
     sent_term: HashSet<Pid>,
     receipt: CleanupReceipt,
-    /// Whether running ranks are checked for MPI.
+    /// Whether running ranks are checked for MPI libraries.
     checks_for_mpi: bool,
-    /// Times of these checks, latest first.
+    /// Times of the remaining checks for MPI, latest first.
     mpi_checks: Vec<Instant>,
     changes: VecDeque<RankChange>,
 }
@@ -114,23 +116,23 @@ pub(crate) struct StartConfig {
     pub(crate) env: Vec<(String, String)>,
     /// Setup of each rank, by local rank.
     pub(crate) ranks: Vec<RankSetup>,
-    /// Port of this node at which its Horovod ranks reach their store.
+    /// Port of this node at which its Horovod ranks reach their key-value store.
     pub(crate) horovod: Option<u16>,
-    /// Ports that applications wait for and this node has to try.
+    /// Ports that this node has to try, because applications wait for them.
     pub(crate) ports: Vec<AwaitedPort>,
-    /// Applications that were released before the start.
+    /// Indices of the applications that were released before the start.
     pub(crate) released: Vec<u32>,
 }
 
-/// Processes around the ranks.
+/// Prover, cgroup and grace period of the ranks.
 #[derive(Debug)]
 pub(crate) struct ProcessContext {
-    /// Prover: a child of this process that is not part of the user's program and is not signalled
-    /// with it.
+    /// Prover: a child of this process that is not part of the user's program, so signals for the
+    /// ranks are not sent to it.
     pub(crate) prover: Option<Pid>,
     /// Cgroup of the ranks, if one could be created.
     pub(crate) cgroup: Option<Cgroup>,
-    /// Memory through which the guardian knows the grace period of the ranks.
+    /// Memory from which the guardian reads the grace period of the ranks.
     pub(crate) grace: Grace,
 }
 
@@ -142,8 +144,8 @@ pub(crate) enum RankChange {
 }
 
 impl Ranks {
-    /// Starts every rank of the node except those of waiting applications. A rank that cannot be
-    /// spawned is reported with exit code 126.
+    /// Starts every rank of the node except those of applications that start only on request. A
+    /// rank that cannot be spawned is reported with exit code 126.
     pub(crate) fn start(
         job: &Job,
         mut prepared: Prepared,
@@ -185,7 +187,9 @@ impl Ranks {
         ranks.context.grace.grant(ranks.kill_after);
         for spec in &job.ranks {
             let application = job.applications.get(spec.application as usize);
-            match application.filter(|a| a.waits && !ranks.setup.released.contains(&a.index)) {
+            match application
+                .filter(|a| a.starts_on_request && !ranks.setup.released.contains(&a.index))
+            {
                 Some(application) => ranks.waiting.push((application.index, spec.clone())),
                 None => ranks.start_one(spec),
             }
@@ -215,7 +219,7 @@ impl Ranks {
         let Some(program) = self.prepared.programs.get(spec.application as usize) else { return };
         let variables = self.setup.env.iter().chain(&spec.env);
         let mut env = environment::for_rank(&program.env, variables, &own.defaults);
-        env.extend(own.env.iter().cloned());
+        env.extend(own.rendered_env.iter().cloned());
         let streams = Streams { stdin: spec.stdin, merged: self.merged };
         let written = self.files.write(&own.files, &program.directory);
         let cgroup = self.context.cgroup.as_mut();
@@ -250,12 +254,12 @@ impl Ranks {
         }
     }
 
-    /// Writes to the stdin of the ranks that read it; empty data ends it.
+    /// Queues input for the ranks that read stdin; empty data ends the input.
     pub(crate) fn feed(&mut self, data: Vec<u8>) {
         self.stdin.push(data);
     }
 
-    /// Returns the next change that has not been sent to the neighbours in the tree.
+    /// Returns the next change in the state of a rank, to be reported over the tree of agents.
     pub(crate) fn poll_change(&mut self) -> Option<RankChange> {
         self.changes.pop_front()
     }
@@ -265,12 +269,12 @@ impl Ranks {
         let at_us = u64::try_from(self.hello_at.elapsed().as_micros()).unwrap_or(u64::MAX);
         let pid = pid.as_raw().cast_unsigned();
         let killed = status == ExitStatus::Signal(Signal::SIGKILL as i32);
-        let out_of_memory = killed && self.phase == Phase::Running && self.oom_kills.have_grown();
+        let out_of_memory = killed && self.phase == Phase::Running && self.oom_kills.has_grown();
         self.outbox.send(&FromAgent::Exited { rank, pid, status, out_of_memory, at_us });
     }
 
-    /// Collects children that have ended, reports the ranks among them, and moves on to the next
-    /// phase if possible.
+    /// Reaps children that have ended, reports the ranks among them, and moves on to the next phase
+    /// if possible.
     pub(crate) fn reap(&mut self) {
         self.collect();
         self.advance();
@@ -289,14 +293,14 @@ impl Ranks {
         }
     }
 
-    /// Whether every rank has ended and none is waiting to start. Processes that they have started
-    /// may still exist.
+    /// Tells whether every rank has ended and none is waiting to start. Leftovers of ranks may
+    /// exist.
     pub(crate) fn have_ended(&self) -> bool {
         self.running.is_empty() && self.waiting.is_empty()
     }
 
-    /// Moves on to the next phase when the last rank has ended, and again when the last helper
-    /// process has.
+    /// Moves on to the next phase when the last rank has ended, and again when the last leftover
+    /// has.
     fn advance(&mut self) {
         if !self.have_ended() || matches!(self.phase, Phase::Draining | Phase::Over) {
             return;
@@ -326,9 +330,10 @@ impl Ranks {
         }
     }
 
-    /// Sends TERM to processes that have not received it and whose parents have ended. They keep
-    /// the grace period: if a rank is a shell, the shell ends at once while the programs it has
-    /// started do the work. Programs that those start in order to clean up are left alone.
+    /// Sends SIGTERM to processes that have not received it and have lost their parent. They get
+    /// the rest of the grace period: if a rank is a shell, the shell ends immediately while the
+    /// programs it has started do the work. Programs that those start in order to clean up have a
+    /// parent and get no signal.
     fn terminate_orphans(&mut self, left: &[Pid]) {
         for &pid in left {
             if processes::parent(pid) == Some(Pid::this()) && self.sent_term.insert(pid) {
@@ -337,14 +342,14 @@ impl Ranks {
         }
     }
 
-    /// Ends the phases that wait for processes; what they have written is still sent.
+    /// Stops waiting for processes. Output that they have written is still sent.
     fn drain(&mut self) {
         self.phase = if self.pumps.is_empty() { Phase::Over } else { Phase::Draining };
         self.abandoned.send_replace(true);
     }
 
-    /// Kills the prover if it was shut down and has not exited. A prover that cannot be killed is
-    /// left to the guardian.
+    /// Kills the prover if it was shut down and has not exited. The guardian deals with a prover
+    /// that cannot be killed.
     fn end_prover(&mut self) {
         self.prover_kill_at = None;
         let is_child = |pid: &Pid| processes::parent(*pid) == Some(Pid::this());
@@ -362,8 +367,8 @@ impl Ranks {
         }
     }
 
-    /// Ends every rank and all that it started: TERM now and KILL after the grace period, or KILL
-    /// at once.
+    /// Ends every rank and the processes that it started: with SIGTERM, and with SIGKILL after the
+    /// grace period; or with SIGKILL immediately if `now` is set.
     pub(crate) fn end(&mut self, now: bool) {
         match self.phase {
             Phase::Running if !now => self.terminate(self.kill_after),
@@ -393,12 +398,12 @@ impl Ranks {
 
     fn kill_all(&mut self) {
         let now = Instant::now();
-        let (vanish, is_first) = match self.phase {
-            Phase::Killing { vanish, .. } => (vanish, false),
+        let (kill_deadline, is_first) = match self.phase {
+            Phase::Killing { kill_deadline, .. } => (kill_deadline, false),
             _ => (Deadline::after(KILL_TIMEOUT, now).checked_every(CHECK_INTERVAL), true),
         };
         self.context.grace.kill_at(now);
-        self.phase = Phase::Killing { vanish, again: now + KILL_RETRY };
+        self.phase = Phase::Killing { kill_deadline, again: now + KILL_RETRY };
         let has_cgroup = self.context.cgroup.as_ref().map(Cgroup::kill).is_some();
         if !(has_cgroup && is_first) {
             processes::kill_all(self.context.prover, || self.collect());
@@ -421,7 +426,7 @@ impl Ranks {
         processes::signal_all(signals, self.context.prover);
     }
 
-    /// Returns the time at which [`Ranks::on_deadline`] is due.
+    /// Returns the time at which [`Ranks::on_deadline`] must be called next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let of_phase = match self.phase {
             Phase::Ending(term) => Some(term.next_check()),
@@ -432,7 +437,7 @@ impl Ranks {
         of_phase.into_iter().chain(self.prover_kill_at).min()
     }
 
-    /// Performs the actions that are due.
+    /// Performs the actions that are due by now.
     pub(crate) fn on_deadline(&mut self) {
         let now = Instant::now();
         if self.prover_kill_at.is_some_and(|at| now >= at) {
@@ -441,9 +446,9 @@ impl Ranks {
         match self.phase {
             Phase::Running => self.check_for_mpi(now),
             Phase::Ending(term) if now >= term.next_check() => self.check_grace(term, now),
-            Phase::Killing { mut vanish, again } if now >= again => {
-                let is_over = vanish.has_expired(now);
-                self.phase = Phase::Killing { vanish, again };
+            Phase::Killing { mut kill_deadline, again } if now >= again => {
+                let is_over = kill_deadline.has_expired(now);
+                self.phase = Phase::Killing { kill_deadline, again };
                 self.reap();
                 if is_over { self.give_up() } else { self.kill_more() }
             }
@@ -452,8 +457,8 @@ impl Ranks {
         }
     }
 
-    /// Kills when the grace period is over. The period starts again if the host was suspended,
-    /// since no process could act on TERM then.
+    /// Kills all processes when the grace period is over. The period starts again if the host was
+    /// suspended, since no process could handle SIGTERM then.
     fn check_grace(&mut self, mut term: Deadline, now: Instant) {
         let before = term.restarts();
         if term.has_expired(now) {
@@ -465,8 +470,8 @@ impl Ranks {
         }
     }
 
-    /// Reports the first process that runs MPI without a server for it, so that it believes to be
-    /// the only rank.
+    /// Reports the first process that has loaded an MPI library but has no MPI launcher, and
+    /// therefore takes itself for the only rank.
     fn check_for_mpi(&mut self, now: Instant) {
         if self.mpi_checks.last().is_none_or(|&due| due > now) {
             return;
@@ -484,7 +489,7 @@ impl Ranks {
         }
     }
 
-    /// Gives up on processes that do not disappear after KILL: reports them and goes on.
+    /// Reports processes that do not disappear after SIGKILL, and no longer waits for them.
     fn give_up(&mut self) {
         if matches!(self.phase, Phase::Killing { .. }) {
             self.receipt.left = processes::left(self.context.prover);
@@ -500,7 +505,7 @@ impl Ranks {
         }
     }
 
-    /// Resolves when all output is sent, in the phase that waits for it.
+    /// Resolves when all output is sent. Waits forever in phases other than `Draining`.
     pub(crate) async fn drained(&mut self) {
         if self.phase != Phase::Draining {
             return std::future::pending().await;
@@ -508,12 +513,12 @@ impl Ranks {
         while self.pumps.join_next().await.is_some() {}
     }
 
-    /// Whether every rank has ended, nothing is left of it and its output is queued.
+    /// Tells whether every rank has ended, no process of it is left and its output is queued.
     pub(crate) fn are_over(&self) -> bool {
         self.phase == Phase::Over
     }
 
-    /// Cleans up and returns what was found.
+    /// Removes files, cgroup and shared memory of the ranks, and returns what was found.
     pub(crate) async fn finish(mut self) -> CleanupReceipt {
         self.pumps.shutdown().await;
         self.stdin.shut_down().await;
@@ -526,7 +531,7 @@ impl Ranks {
     }
 }
 
-/// Returns the times of the checks for MPI, or none if they are not wanted.
+/// Returns the times of the checks for MPI, latest first; none unless `wanted`.
 fn mpi_checks(wanted: bool) -> Vec<Instant> {
     let now = Instant::now();
     let mpi_checks = singleton::CHECK_AFTER.iter().rev().map(|&after| now + after);

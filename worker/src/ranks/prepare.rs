@@ -22,10 +22,11 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use tokio::net::TcpListener;
 
-/// Size up to which a script is compared with the launcher's, in bytes.
+/// Maximum size in bytes of a script that is compared; a longer one counts as different from the
+/// launcher's.
 const COMPARED: u64 = 1 << 20;
 
-/// Program that ranks of the node run, with what these ranks have in common.
+/// Program of an application, with the settings that its ranks on this node have in common.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) directory: PathBuf,
@@ -37,23 +38,23 @@ pub(crate) struct Program {
 /// Everything that was prepared for the ranks.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    /// Programs by application, at least one.
+    /// Programs, by index of the application; at least one.
     pub(crate) programs: Vec<Program>,
     pub(crate) notices: Vec<Notice>,
     /// Ports that no other process can take until these are dropped.
     pub(crate) reserved_ports: Vec<ReservedPort>,
-    /// Listeners for this node's children in the tree.
+    /// Listeners for this node's children in the tree of agents.
     pub(crate) listeners: Vec<TcpListener>,
 }
 
 impl Prepared {
-    /// Returns the addresses at which children find this node.
+    /// Returns the addresses of the listeners.
     pub(crate) fn listening_at(&self) -> Vec<SocketAddr> {
         self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
     }
 
-    /// Reads the inventory by which ranks are placed. On a node with GPUs this includes the NCCL
-    /// that the first program would load.
+    /// Reads the inventory by which ranks are placed. On a node with GPUs, in a job of several
+    /// nodes, it includes the version of NCCL that the first program would load.
     pub(crate) fn inventory(&self, job: &Job) -> Inventory {
         let mut inventory = inventory::read_for_job(&Root::live(), job.wants_cores);
         let has_gpus = !inventory.gpus.is_empty() && job.oob.nodes > 1;
@@ -71,7 +72,7 @@ impl Prepared {
     }
 }
 
-/// Checks everything and returns all problems at once, so that the user can mend them in one go.
+/// Checks everything and returns all problems at once, so that the user can solve them together.
 /// `node` is the environment of this node itself.
 pub(crate) fn prepare(
     job: &Job,
@@ -79,8 +80,8 @@ pub(crate) fn prepare(
     node: &[(OsString, OsString)],
 ) -> Result<Prepared, Vec<Problem>> {
     let mut problems: Vec<Problem> = check_plugin(job).err().into_iter().collect();
-    let lacking = files.lacking.iter().cloned();
-    let mut notices: Vec<_> = lacking.map(|cause| Notice::NoWorkspace { cause }).collect();
+    let workspace_error = files.workspace_error.iter().cloned();
+    let mut notices: Vec<_> = workspace_error.map(|cause| Notice::NoWorkspace { cause }).collect();
     let mut programs = Vec::with_capacity(job.applications.len());
     for application in &job.applications {
         match prepare_program(job, application, files, node) {
@@ -146,7 +147,7 @@ fn prepare_program(
     }
 }
 
-/// Reserves ports that ranks will listen on, and listens for the tree.
+/// Reserves the ports that ranks will listen on, and opens the listeners for the tree of agents.
 fn reserve_ports(job: &Job) -> Result<(Vec<ReservedPort>, Vec<TcpListener>), Problem> {
     let plan = &job.oob;
     let alone = plan.nodes < 2;
@@ -157,7 +158,7 @@ fn reserve_ports(job: &Job) -> Result<(Vec<ReservedPort>, Vec<TcpListener>), Pro
     let all = [addresses, loopback].concat();
     let hold = |_| ReservedPort::reserve(plan.ports, job.id, &all);
     let master = job.master_port.map(|port| ReservedPort::reserve_port(port, &all)).transpose()?;
-    let others = job.held_ports.saturating_sub(u32::from(master.is_some()));
+    let others = job.reserved_port_count.saturating_sub(u32::from(master.is_some()));
     let mut held: Vec<ReservedPort> = master.into_iter().collect();
     for number in 0..others {
         held.push(hold(number)?);
@@ -269,13 +270,14 @@ fn check_script(check: &ScriptCheck, directory: &Path) -> Result<Option<Notice>,
     Ok((!same).then(|| Notice::ScriptDiffers { script: check.path.clone() }))
 }
 
-/// The node's copies of `--preload` files, and the job's private directory in which they are.
+/// The node's copies of `--preload` files, and the job's private directory that contains them.
 #[derive(Debug)]
 pub(crate) struct JobFiles {
-    /// `None` if it could not be created; allowed only without files to copy.
+    /// `None` if the directory could not be created, which is allowed only if no files are to be
+    /// copied.
     workspace: Option<PathBuf>,
-    /// Cause why it could not be created.
-    lacking: Option<String>,
+    /// Reason why the directory could not be created.
+    workspace_error: Option<String>,
     directory: PathBuf,
     files: Vec<PreloadFile>,
     open: Option<File>,
@@ -285,14 +287,14 @@ pub(crate) struct JobFiles {
 impl JobFiles {
     /// Creates the directories, accessible to this user only.
     pub(crate) fn create(job: &Job, workspace: &Workspace) -> Result<JobFiles, Problem> {
-        let lacking = workspace.create().err();
-        let made = match (workspace.path(), &lacking) {
+        let workspace_error = workspace.create().err();
+        let made = match (workspace.path(), &workspace_error) {
             (Some(path), _) => path,
             // A job can do without a TMPDIR of its own, but not without its files.
             (None, Some(cause)) if !job.preload.is_empty() => {
                 let (operation, cause) =
                     ("create a directory for the files".to_owned(), cause.clone());
-                return Err(Problem::Preload { operation, cause });
+                return Err(Problem::PreloadFailed { operation, cause });
             }
             (None, _) => Path::new(""),
         };
@@ -304,7 +306,7 @@ impl JobFiles {
                 .map_err(|error| preload_problem("create", &directory, &error))?;
         }
         let (workspace, files) = (workspace.path().map(Path::to_owned), job.preload.clone());
-        Ok(JobFiles { workspace, lacking, directory, files, open: None, received: 0 })
+        Ok(JobFiles { workspace, workspace_error, directory, files, open: None, received: 0 })
     }
 
     /// Returns the job's private directory, if there is one.
@@ -312,16 +314,16 @@ impl JobFiles {
         self.workspace.as_deref()
     }
 
-    /// Whether every file has arrived.
+    /// Tells whether every file has arrived.
     pub(crate) fn is_complete(&self) -> bool {
         self.received == self.files.len()
     }
 
-    /// Appends a part to the current file; an empty part ends it.
+    /// Appends a part to the current file; an empty part ends the file.
     pub(crate) fn receive(&mut self, index: u32, data: &[u8]) -> Result<(), Problem> {
         let spec = self.files.get(self.received).filter(|_| index as usize == self.received);
         let Some(spec) = spec else {
-            return Err(Problem::Preload {
+            return Err(Problem::PreloadFailed {
                 operation: format!("receive part of file {index}"),
                 cause: format!("expected file {}", self.received),
             });
@@ -346,7 +348,8 @@ impl JobFiles {
         Ok(())
     }
 
-    /// Replaces arguments that name a preloaded file with the path of its copy.
+    /// Replaces arguments that name a preloaded file with the path of its copy. `own` has the
+    /// indices of the application's files.
     fn redirect(&self, argv: &mut [OsString], own: &[u32]) {
         for argument in argv {
             if let Some(file) = self.named(argument, own) {
@@ -363,14 +366,14 @@ impl JobFiles {
         let bare = argument.to_str().and_then(|text| text.strip_prefix("./")).map(OsStr::new);
         let mut files = own.iter().filter_map(|&index| self.files.get(index as usize));
         files.find(|file| {
-            let names = [file.typed.as_os_str(), &file.name];
+            let names = [file.typed_path.as_os_str(), &file.name];
             names.contains(&argument) || bare.is_some_and(|bare| names.contains(&bare))
         })
     }
 }
 
 fn preload_problem(operation: &str, path: &Path, error: &io::Error) -> Problem {
-    Problem::Preload {
+    Problem::PreloadFailed {
         operation: format!("{operation} {}", path.display()),
         cause: error.to_string(),
     }

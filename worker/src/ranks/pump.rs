@@ -10,14 +10,14 @@ use tokio::net::unix::pipe;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-/// Time after which an unfinished line is sent, so that prompts and progress bars are seen.
+/// Time after which an unfinished line is sent, so that prompts and progress bars become visible.
 const FLUSH_AFTER: Duration = Duration::from_millis(200);
 
-/// Silence after which a stream in the middle of a long line gives up its turn. The launcher uses
-/// the same limit.
+/// Time without output after which a stream in the middle of a long line gives up its turn. The
+/// launcher uses the same limit.
 const TURN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Silence after which a stream has ended, once no process of the job is left.
+/// Time without output after which a stream counts as ended, once no process of the job is left.
 const ABANDONED_AFTER: Duration = Duration::from_millis(50);
 
 /// Output stream of a rank.
@@ -25,14 +25,14 @@ const ABANDONED_AFTER: Duration = Duration::from_millis(50);
 pub(crate) struct RankStream {
     pub(crate) rank: Rank,
     pub(crate) stream: Stream,
-    /// Whether its frames carry the time at which they were read.
+    /// Whether frames of this stream carry the time at which they were read.
     pub(crate) stamped: bool,
 }
 
 /// Forwards one stream of a rank until its end.
 ///
-/// `abandoned` becomes true when no process of the job is left. What the pipe holds then is all
-/// that is to come, even if a process outside the job keeps it open.
+/// `abandoned` becomes true when no process of the job is left. The pipe then contains all
+/// remaining output, even if a process outside the job keeps the pipe open.
 pub(crate) async fn pump(
     RankStream { rank, stream, stamped }: RankStream,
     mut pipe: pipe::Receiver,
@@ -119,7 +119,8 @@ async fn read_more(
 }
 
 /// Returns how many bytes of `buffer` go into the next frame: up to the last line end that fits, a
-/// full frame of a longer line, or everything if the writer has paused or ended.
+/// full frame of a longer line, or everything if the writer has paused or ended. `None` if the next
+/// frame is not complete yet.
 fn ready(buffer: &[u8], read: Read) -> Option<usize> {
     let window = &buffer[..buffer.len().min(MAX_OUTPUT)];
     if let Some(end) = window.iter().rposition(|&byte| byte == b'\n') {
@@ -136,7 +137,8 @@ fn take(buffer: &mut Vec<u8>, length: usize) -> Vec<u8> {
     std::mem::replace(buffer, rest)
 }
 
-/// Reads and discards the rest, so that a rank which is ending does not block on a full pipe.
+/// Reads and discards the rest of the stream, so that a rank which is ending does not block on a
+/// full pipe.
 async fn discard(mut pipe: pipe::Receiver) {
     let mut scratch = vec![0; MAX_OUTPUT];
     while !matches!(pipe.read(&mut scratch).await, Ok(0) | Err(_)) {}

@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Files that were created.
+/// Files that were created for the ranks of this node.
 #[derive(Debug, Default)]
 pub(crate) struct RankFiles {
     written: BTreeSet<PathBuf>,
@@ -16,8 +16,8 @@ pub(crate) struct RankFiles {
 
 impl RankFiles {
     /// Creates files, readable by this user only; relative paths are below `directory`. A file that
-    /// another rank has brought is not created again. Fails if any other file exists at the path,
-    /// which is left alone.
+    /// was created for another rank is not created again. Fails if any other file exists at the
+    /// path; that file is left unchanged.
     pub(crate) fn write(&mut self, files: &[RankFile], directory: &Path) -> io::Result<()> {
         for file in files {
             let path = directory.join(&file.path);

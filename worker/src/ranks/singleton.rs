@@ -9,11 +9,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// Times after their start at which running ranks are checked; Python loads libraries late.
+/// Times after the start of ranks at which they are checked; Python programs load libraries late.
 pub(crate) const CHECK_AFTER: [Duration; 3] =
     [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
 
-/// Returns the MPI library that a program is linked with.
+/// Returns the MPI library that a program is linked with, if any.
 pub(crate) fn linked_mpi(program: &Path) -> Option<UnservedMpi> {
     let library = elf::needed(program).into_iter().find(|name| is_mpi(name))?;
     Some(UnservedMpi { needs: needed_server(&library), library, linked: true })
@@ -36,8 +36,9 @@ fn is_mpi(library: &str) -> bool {
     library.starts_with("libmpi.so") || library.starts_with("libmpich.so")
 }
 
-/// Returns which server the library needs. Open MPI's library is `libmpi.so.40` since version 3,
-/// and `libmpi.so.20` before; MPICH and its derivatives (Intel MPI, MVAPICH) use 12.
+/// Returns the kind of server that the MPI library needs. Open MPI's library is `libmpi.so.40`
+/// since version 3, and `libmpi.so.20` before; MPICH and its derivatives (Intel MPI, MVAPICH) have
+/// `libmpi.so.12`.
 fn needed_server(library: &str) -> String {
     let open_mpi = [".40", ".20"].iter().any(|version| library.contains(&format!(".so{version}")));
     if open_mpi { "PMIx" } else { "PMI" }.to_owned()

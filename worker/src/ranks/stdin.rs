@@ -1,8 +1,8 @@
 //! Standard input, from the channel to the ranks that read it.
 //!
-//! The launcher sends as far as it has credit, which is returned when the slowest reader has taken
-//! the data into its pipe. A rank that does not read therefore stops the sender; it fills no memory
-//! and blocks no other use of the channel.
+//! The launcher sends as much as it has credit for. The credit is returned when the slowest reader
+//! has the data in its pipe. A rank that does not read therefore stops the launcher from sending
+//! input, but fills no memory and blocks no other messages on the channel.
 
 use crate::network::outbox::Outbox;
 use rlaunch_bootstrap::protocol::control::{FromAgent, STDIN_WINDOW, stdin_cost};
@@ -15,9 +15,9 @@ use tokio::task::JoinSet;
 /// Ranks of this node that read standard input.
 pub(crate) struct Stdin {
     outbox: Outbox,
-    /// Queue of each reader; empty after the end of the input.
+    /// Queue of each reader. No queue is left after the end of the input.
     queues: Vec<mpsc::UnboundedSender<Arc<Chunk>>>,
-    /// Shared by all readers: dropping the last clone tells the launcher to stop.
+    /// Shared by all readers. Dropping the last clone tells the launcher to send no more input.
     open: Option<Arc<OpenReaders>>,
     readers: JoinSet<()>,
 }
@@ -37,7 +37,7 @@ impl Stdin {
         }
     }
 
-    /// Grants the first credit, after every reader was added.
+    /// Grants the launcher its first credit. Must be called after every reader was added.
     pub(crate) fn begin(&mut self) {
         if self.open.is_some() && !self.queues.is_empty() {
             self.outbox.send(&FromAgent::StdinCredit(STDIN_WINDOW));
@@ -56,14 +56,14 @@ impl Stdin {
         self.queues.retain(|queue| queue.send(chunk.clone()).is_ok());
     }
 
-    /// Drops what no rank has taken, when the ranks have ended.
+    /// Drops the input that no rank has read. Called when the ranks have ended.
     pub(crate) async fn shut_down(&mut self) {
         self.queues.clear();
         self.readers.shutdown().await;
     }
 }
 
-/// Bytes for all readers. Dropping the last clone returns their credit to the launcher.
+/// Input for all readers. Dropping the last clone returns its credit to the launcher.
 struct Chunk {
     data: Vec<u8>,
     outbox: Outbox,
@@ -75,7 +75,8 @@ impl Drop for Chunk {
     }
 }
 
-/// Tells the launcher that no rank reads any more, when dropped.
+/// Existence of at least one reader. Dropping this value tells the launcher that no rank reads any
+/// more.
 struct OpenReaders(Outbox);
 
 impl Drop for OpenReaders {
@@ -84,7 +85,7 @@ impl Drop for OpenReaders {
     }
 }
 
-/// Writes until the end of the input, or until the rank stops reading.
+/// Writes the input to one rank's pipe until the input ends or the rank stops reading.
 async fn write_chunks(
     mut pipe: pipe::Sender,
     mut chunks: mpsc::UnboundedReceiver<Arc<Chunk>>,

@@ -11,7 +11,7 @@ extern "C" fn count_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Has `child` run in the children of fork(2) from here on.
+/// Registers `child` to run in all children of fork(2) from now on.
 ///
 /// # Safety
 ///
@@ -22,9 +22,9 @@ unsafe fn at_fork(child: extern "C" fn()) {
     unsafe { libc::pthread_atfork(None, None, Some(child)) };
 }
 
-/// Has `child` run in the children of fork(2) from here on. `pthread_atfork` is not in glibc's
-/// shared library, only in static archives whose names differ by version; all of its copies call
-/// this function.
+/// Registers `child` to run in all children of fork(2) from now on. `pthread_atfork` is not in
+/// glibc's shared library, only in static archives with names that differ by version; all of its
+/// copies call this function.
 ///
 /// # Safety
 ///
@@ -48,9 +48,9 @@ unsafe fn at_fork(child: extern "C" fn()) {
     unsafe { __register_atfork(None, None, Some(child), &raw const __dso_handle) };
 }
 
-/// The process in which a resource was created. A fork(2) child has copies of its parent's sockets,
-/// device mappings and locks, and by using or closing them it would interfere with the parent. The
-/// check is one load, without a system call.
+/// Process in which a resource was created. A fork(2) child has copies of its parent's sockets,
+/// device mappings and locks; using or closing them would interfere with the parent. The check is
+/// one load, without a system call.
 ///
 /// A child made by the bare system call, without the C library, is not detected, because its
 /// `pthread_atfork` handlers do not run.
@@ -70,7 +70,7 @@ impl ForkGeneration {
         ForkGeneration(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Whether this process is a child that was forked since.
+    /// Tells whether this process was forked, directly or not, from the process of this value.
     #[inline]
     pub fn is_inherited(self) -> bool {
         self.0 != FORKS.load(Ordering::Relaxed)

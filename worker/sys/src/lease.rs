@@ -9,9 +9,9 @@ use std::os::fd::AsRawFd;
 const F_SETSIG: c_int = 10;
 
 /// Runs `works` while no process in any namespace has the file open or mapped except through
-/// `file`; processes that open it meanwhile wait (this is a write lease, fcntl(2)). Returns `None`
-/// if the file is in use or belongs to another user, or if the kernel cannot tell: before Linux
-/// 5.3, it takes every file on tmpfs for one in use.
+/// `file`; processes that open it meanwhile wait (this is a write lease, fcntl(2)). Returns `None`,
+/// without running `works`, if the file is in use or belongs to another user, or if the kernel
+/// cannot tell: before Linux 5.3, every file on tmpfs counts as in use.
 pub fn while_unused<T>(file: &File, works: impl FnOnce() -> T) -> Option<T> {
     let set = |command: c_int, value: c_int| {
         // SAFETY: fcntl(2) with these commands takes a number and touches no memory.

@@ -9,7 +9,7 @@ use std::slice;
 const PAGE: usize = if cfg!(target_arch = "aarch64") { 64 << 10 } else { 4 << 10 };
 
 /// Memory on pages that contain nothing else, initially zero. Registering memory with a device may
-/// withhold whole pages from fork(2) children, so other data must not share them.
+/// withhold whole pages from fork(2) children, so no other data may be on these pages.
 #[derive(Debug)]
 pub struct Pages {
     first: NonNull<u8>,

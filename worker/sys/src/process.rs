@@ -6,12 +6,12 @@ use std::iter;
 use std::os::unix::process::CommandExt;
 use std::ptr;
 
-/// Side of a [`fork`] on which the caller is.
+/// Process in which a [`fork`] has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fork {
-    /// The process that called, with the child's process id.
+    /// The parent, with the child's process id.
     Parent(i32),
-    /// The new process.
+    /// The child, which is a new process.
     Child,
 }
 
@@ -45,9 +45,9 @@ pub fn exec(path: &CStr, args: &[CString]) -> io::Error {
     io::Error::last_os_error()
 }
 
-/// Has a command start with a soft limit of open files (`RLIMIT_NOFILE`) of `soft`, or the hard
-/// limit if that is lower. This process's own limit, which applies to the command's pipes, does not
-/// change.
+/// Makes a command start with a soft limit of open files (`RLIMIT_NOFILE`) of `soft`, or of the
+/// hard limit if that is lower. This process's own limit, which applies to the command's pipes,
+/// does not change.
 pub fn limit_open_files(command: &mut std::process::Command, soft: u64) {
     let limit = move || {
         let mut both = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -70,7 +70,8 @@ pub fn limit_open_files(command: &mut std::process::Command, soft: u64) {
 
 /// Lets the descendants of process `ancestor` access this process's memory, where the Yama security
 /// module restricts that to a process's ancestors (`PR_SET_PTRACER`; default on Ubuntu). The ranks
-/// of a job are siblings, so each names the agent. Returns whether Yama is present.
+/// of a job are siblings, so each rank names the agent as the ancestor. Returns whether Yama is
+/// present.
 pub fn let_descendants_read(ancestor: u32) -> io::Result<bool> {
     // SAFETY: prctl(2) with PR_SET_PTRACER takes a number and touches no memory.
     match unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(ancestor), 0, 0, 0) } {
@@ -83,11 +84,11 @@ pub fn let_descendants_read(ancestor: u32) -> io::Result<bool> {
     }
 }
 
-/// Copies `length` bytes from address `source` of this process to address `target` of another one
-/// (process_vm_writev(2)). Returns the number of bytes copied, which is smaller if mapped memory
-/// ends before. Fails with `EFAULT` if nothing is mapped there, with `EPERM` if this process may
-/// not access the other, and with `EINVAL` for this process itself, whose memory the compiler
-/// assumes to be unchanged.
+/// Copies `length` bytes from address `source` of this process to address `target` of another
+/// process (process_vm_writev(2)). Returns the number of bytes copied, which is smaller than
+/// `length` if mapped memory ends before. Fails with `EFAULT` if nothing is mapped there, with
+/// `EPERM` if this process may not access the other, and with `EINVAL` for this process itself,
+/// because the compiler assumes that nothing else changes its memory.
 pub fn write_to_process(pid: i32, source: u64, target: u64, length: usize) -> io::Result<usize> {
     if pid <= 0 || is_thread_of_this(pid) {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -105,7 +106,8 @@ pub fn write_to_process(pid: i32, source: u64, target: u64, length: usize) -> io
     }
 }
 
-/// Whether an id is that of a thread of this process; each of them refers to its memory.
+/// Tells whether an id is that of a thread of this process; such an id refers to this process's
+/// memory.
 fn is_thread_of_this(number: i32) -> bool {
     // SAFETY: getpid(2) takes nothing and cannot fail.
     let this = unsafe { libc::getpid() };
@@ -129,7 +131,7 @@ mod tests {
         assert_eq!(error.raw_os_error(), Some(libc::EBUSY));
     }
 
-    /// Process that sleeps until its end of the pipe is closed.
+    /// Process that runs until this value is dropped.
     struct Child(std::process::Child);
 
     impl Child {

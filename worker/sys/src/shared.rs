@@ -23,14 +23,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// *process* may write which bytes when is agreed through words, by storing a word with `Release`
 /// and loading it with `Acquire`.
 ///
-/// The processes belong to one job and one user and are trusted to follow that protocol. If one
-/// does not, bytes change while they are read. Readers therefore treat them as plain numbers and
-/// validate their meaning only after copying them out.
+/// The processes belong to one job and one user and are trusted to follow that protocol. If a
+/// process does not, bytes change while they are read. Readers therefore treat bytes as plain
+/// numbers and validate their meaning only after copying them out.
 #[derive(Clone, Debug)]
 pub struct SharedMemory {
-    /// Address of the mapping, which lives as long as this.
+    /// Address of the mapping, which exists as long as this value.
     base: NonNull<u8>,
-    /// Bytes at the beginning that are used as words.
+    /// Number of bytes at the beginning that are used as words.
     words: usize,
     mapping: Arc<Mapping>,
 }
@@ -55,7 +55,7 @@ unsafe impl Send for SharedMemory {}
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
-    /// Directory of named memory.
+    /// Directory with the files of named memory.
     pub const DIRECTORY: &str = "/dev/shm";
 
     /// Maps the memory of this name, creating it filled with zeros if it does not exist. The first
@@ -107,7 +107,7 @@ impl SharedMemory {
         Ok((SharedMemory::map(file, words, length)?, SharedMemory::map(other, words, length)?))
     }
 
-    /// Removes the name. Processes that have mapped the memory keep it.
+    /// Removes the name from the directory. Processes that have mapped the memory keep it.
     pub fn unlink(name: &str) -> io::Result<()> {
         std::fs::remove_file(SharedMemory::path(name)?)
     }
@@ -148,8 +148,9 @@ impl SharedMemory {
         self.mapping.length
     }
 
-    /// Allocates pages for a range of bytes, near this thread. Fails with `StorageFull` if there
-    /// are none left. Touching bytes that are not reserved may then kill the process (`SIGBUS`).
+    /// Allocates pages for a range of bytes, preferably in memory near this thread. Fails with
+    /// `StorageFull` if no memory is left; touching bytes that are not reserved may then kill the
+    /// process (`SIGBUS`).
     ///
     /// # Panics
     ///
@@ -192,7 +193,7 @@ impl SharedMemory {
     ///
     /// # Panics
     ///
-    /// Panics if the offset is not a multiple of 8, or there is no word.
+    /// Panics if the offset is not a multiple of 8, or no word is there.
     #[inline(always)]
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8), "a word at {offset}");
@@ -255,7 +256,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::sync::atomic::Ordering;
 
-    /// Name used by one test, removed at its end.
+    /// Name of the memory of one test. Dropping it removes the memory.
     struct Name(String);
 
     impl Name {

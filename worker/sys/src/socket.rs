@@ -17,16 +17,17 @@ pub fn unacknowledged_bytes(socket: BorrowedFd<'_>) -> io::Result<usize> {
     }
 }
 
-/// Detection of a TCP peer whose host does not respond any more, by repeated checks.
+/// Detection, by repeated checks, of a TCP peer on a host that does not respond any more.
 #[derive(Debug, Default)]
 pub struct PeerSilence {
-    /// Time of the check that first found the peer not responding, if it has not responded since.
+    /// Time of the check that first found the peer not responding; `None` if the last check found
+    /// it responding.
     since: Option<Instant>,
 }
 
 impl PeerSilence {
-    /// Returns for how long checks have found that the peer does not respond, although its kernel
-    /// was sent data or probes repeatedly (`TCP_INFO`); `None` if there is no sign of that. A
+    /// Returns how long checks have found that the peer does not respond, although its kernel was
+    /// sent data or probes repeatedly (`TCP_INFO`). Returns `None` if there is no sign of that. A
     /// process that does not read is not silent, since its kernel keeps reporting a full window.
     pub fn check(&mut self, socket: BorrowedFd<'_>) -> io::Result<Option<Duration>> {
         let Some(unanswered) = unanswered_for(socket)? else {
@@ -45,8 +46,8 @@ impl PeerSilence {
     }
 }
 
-/// Returns for how long nothing was received from the peer; `None` if it is not being probed, or
-/// has answered.
+/// Returns how long nothing was received from the peer. Returns `None` if the peer is not being
+/// probed or has answered.
 fn unanswered_for(socket: BorrowedFd<'_>) -> io::Result<Option<Duration>> {
     // A packet that was sent twice may have been lost once.
     const REPEATS: u8 = 2;

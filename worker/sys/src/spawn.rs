@@ -34,7 +34,7 @@ struct CloneArgs {
     cgroup: u64,
 }
 
-/// Program to be started.
+/// Program that [`spawn_in_cgroup`] is to start.
 #[derive(Debug)]
 pub struct SpawnArgs<'a> {
     /// Path of the program.
@@ -51,13 +51,13 @@ pub struct SpawnArgs<'a> {
 /// id. Moving a process into a cgroup after its start would wait 5 to 16 ms for a grace period of
 /// the kernel.
 ///
-/// Fails if the kernel or a seccomp filter does not support it, or the cgroup refuses; and with
-/// `ECANCELED` if the child was killed before it ran, which Linux 6.14 and later do if the caller's
-/// cgroup has been killed (`cgroup.kill`) more often than the child's.
+/// Fails if the kernel does not support this, or a seccomp filter or the cgroup forbids it. Fails
+/// with `ECANCELED` if the child was killed before it ran, which Linux 6.14 and later do if the
+/// caller's cgroup has been killed (`cgroup.kill`) more often than the child's.
 ///
-/// Until it executes the program, the child shares this process's memory, as with posix_spawn(3):
-/// copying that of an agent would take 0.3 ms. The program starts with no signal blocked and
-/// SIGPIPE at its default.
+/// Until the child executes the program, it shares this process's memory, as with posix_spawn(3): a
+/// copy of an agent's memory, as with fork(2), would take 0.3 ms. The program starts with no signal
+/// blocked and SIGPIPE at its default.
 pub fn spawn_in_cgroup(program: &SpawnArgs<'_>, cgroup: BorrowedFd<'_>) -> io::Result<i32> {
     if program.streams.iter().any(|stream| stream.as_raw_fd() < 3) {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
@@ -105,7 +105,7 @@ pub fn spawn_in_cgroup(program: &SpawnArgs<'_>, cgroup: BorrowedFd<'_>) -> io::R
     }
 }
 
-/// Part of a stack, whose ends must have this alignment on every architecture.
+/// Part of a stack; both ends of a stack must have this alignment on every architecture.
 #[repr(align(16))]
 struct Block(#[expect(dead_code, reason = "only its size is used")] [u8; 16]);
 
@@ -115,11 +115,12 @@ struct Child {
     args: *const *const c_char,
     env: *const *const c_char,
     streams: [c_int; 3],
-    /// `ECANCELED` until the child runs, then 0, or the error of execve(2).
+    /// `ECANCELED` until the child runs, then 0, or the error number if the program cannot be
+    /// executed.
     outcome: AtomicI32,
 }
 
-/// Blocks all signals of the calling thread until this is dropped.
+/// Block of all signals of the calling thread, until this value is dropped.
 struct Blocked(libc::sigset_t);
 
 impl Blocked {
@@ -142,8 +143,8 @@ impl Drop for Blocked {
     }
 }
 
-/// Calls clone3(2) with a child that runs [`become_program`]. Returns its process id, or the
-/// negated error number.
+/// Calls clone3(2) with a child that runs [`become_program`]. Returns the child's process id, or
+/// the negated error number.
 ///
 /// # Safety
 ///
@@ -176,8 +177,8 @@ unsafe fn clone_child(args: &CloneArgs, child: &Child) -> isize {
     pid
 }
 
-/// Calls clone3(2) with a child that runs [`become_program`]. Returns its process id, or the
-/// negated error number.
+/// Calls clone3(2) with a child that runs [`become_program`]. Returns the child's process id, or
+/// the negated error number.
 ///
 /// # Safety
 ///
@@ -248,7 +249,7 @@ mod tests {
     use std::io::Read;
     use std::os::fd::AsFd;
 
-    /// Uses the cgroup that this process is in; skipped if that is not accessible.
+    /// Uses the cgroup of this process; skipped if that is not accessible.
     #[test]
     fn a_program_has_its_words_environment_and_streams() {
         let mounts = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];

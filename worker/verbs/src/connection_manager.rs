@@ -330,8 +330,8 @@ mod tests {
         let of = |length| conn_params(&vec![7; length], &settings, Verb::Connect, "a to b");
         assert_eq!(of(MAX_PRIVATE_DATA).unwrap().private_data_len, 56);
         let error = of(MAX_PRIVATE_DATA + 1).err().unwrap();
-        let peer_data = "a to b: rdma_connect: 57 bytes of private data, and 56 is the most";
-        assert_eq!(error.to_string(), peer_data);
+        let expected = "a to b: rdma_connect: 57 bytes of private data, and 56 is the most";
+        assert_eq!(error.to_string(), expected);
         assert!(of(256).is_err(), "a length that would be 0 as a byte");
     }
 

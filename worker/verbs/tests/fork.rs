@@ -12,7 +12,7 @@ use std::process::Command;
 
 /// Environment variable with the name of the library that the child process uses first. The child
 /// runs this test executable again.
-const BEGINS: &str = "RLAUNCH_TEST_BEGINS";
+const FIRST_LIBRARY: &str = "RLAUNCH_TEST_BEGINS";
 const CALLS: &str = "RLAUNCH_TEST_CALLS";
 
 const NOTE: &str = r#"
@@ -48,10 +48,10 @@ fn compile(directory: &Path, name: &str, parts: &[&str]) {
     assert!(cc.status().unwrap().success());
 }
 
-/// Runs a process that uses the library `begins` first. Returns the process's calls in order, and
+/// Runs a process that uses `first_library` first. Returns the process's calls in order, and
 /// its [`ForkSafety`].
-fn calls(begins: &str, ibverbs: &[&str]) -> (Vec<String>, String) {
-    let name = format!("rlaunch-fork-{}-{begins}-{}", std::process::id(), ibverbs.len());
+fn recorded_calls(first_library: &str, ibverbs: &[&str]) -> (Vec<String>, String) {
+    let name = format!("rlaunch-fork-{}-{first_library}-{}", std::process::id(), ibverbs.len());
     let directory = std::env::temp_dir().join(name);
     std::fs::create_dir_all(&directory).unwrap();
     compile(&directory, "libibverbs.so.1", ibverbs);
@@ -59,7 +59,7 @@ fn calls(begins: &str, ibverbs: &[&str]) -> (Vec<String>, String) {
     let written = directory.join("calls");
     let mut this = Command::new(std::env::current_exe().unwrap());
     this.args(["--exact", "the_process_that_is_watched", "--nocapture"]);
-    this.env(BEGINS, begins).env(CALLS, &written).env("LD_LIBRARY_PATH", &directory);
+    this.env(FIRST_LIBRARY, first_library).env(CALLS, &written).env("LD_LIBRARY_PATH", &directory);
     let ran = this.output().unwrap();
     let output = String::from_utf8_lossy(&ran.stdout).into_owned();
     assert!(ran.status.success(), "{output}");
@@ -71,7 +71,7 @@ fn calls(begins: &str, ibverbs: &[&str]) -> (Vec<String>, String) {
 
 #[test]
 fn the_process_that_is_watched() {
-    match std::env::var(BEGINS).as_deref() {
+    match std::env::var(FIRST_LIBRARY).as_deref() {
         Ok("devices") => drop(devices().unwrap_err()),
         Ok("manager") => drop(Listener::bind(([127, 0, 0, 1], 0).into(), 1).unwrap_err()),
         _ => return,
@@ -83,14 +83,14 @@ fn the_process_that_is_watched() {
 
 #[test]
 fn forks_are_prepared_before_any_device_is_looked_for() {
-    for (begins, first) in
+    for (first_library, first) in
         [("devices", "ibv_get_device_list"), ("manager", "rdma_create_event_channel")]
     {
-        let (called, safety) = calls(begins, &[NOTE, IBVERBS, NEWER]);
+        let (called, safety) = recorded_calls(first_library, &[NOTE, IBVERBS, NEWER]);
         assert_eq!(called, ["ibv_fork_init", "ibv_is_fork_initialized", first]);
         assert_eq!(safety, "Unneeded");
         // Before version 35, the result of ibv_fork_init is the only information.
-        let (called, safety) = calls(begins, &[NOTE, IBVERBS]);
+        let (called, safety) = recorded_calls(first_library, &[NOTE, IBVERBS]);
         assert_eq!(called, ["ibv_fork_init", first]);
         assert_eq!(safety, "Enabled");
     }

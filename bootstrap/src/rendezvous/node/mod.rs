@@ -234,7 +234,7 @@ impl Node {
             Message::Put { request, key } => self.put(now, (from, request).into(), key, payload),
             Message::Get { request, key } => self.get((from, request).into(), key),
             Message::Await(key) => self.await_key(now, store::KeyWaiter::Child(from), key),
-            Message::Kept { request, kept } => self.on_kept(from, request, kept)?,
+            Message::Stored { request, stored } => self.on_stored(from, request, stored)?,
             Message::Got { request, found } => self.on_got(from, request, found, &payload)?,
             Message::Appeared(key) => self.on_appeared(from, &key, &payload)?,
             Message::RootRequest { request } => self.request_root((from, request).into(), payload),
@@ -260,7 +260,7 @@ impl Node {
             | Message::Failed(..)
             | Message::CountMissing(_)
             | Message::Missing(..)
-            | Message::Kept { .. }
+            | Message::Stored { .. }
             | Message::Got { .. }
             | Message::Appeared(_)
             | Message::RootReply { .. }

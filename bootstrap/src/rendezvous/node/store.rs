@@ -102,7 +102,7 @@ impl Store {
     }
 
     /// Stores a value. Returns `false` if there is no room for the value.
-    fn keep(&mut self, key: &Key, value: Payload) -> bool {
+    fn insert(&mut self, key: &Key, value: Payload) -> bool {
         let cost = |value: &Payload| key.namespace.len() + key.name.len() + value.len() + OVERHEAD;
         let before = self.values.get(key).map_or(0, cost);
         let after = self.bytes - before + cost(&value);
@@ -121,9 +121,9 @@ impl Node {
             let Some(request) = self.register_request(origin) else { return };
             return self.send_with(parent, Message::Put { request, key }, value);
         }
-        let kept = self.store.keep(&key, value.clone());
-        self.confirm_put(origin, kept);
-        if kept {
+        let stored = self.store.insert(&key, value.clone());
+        self.confirm_put(origin, stored);
+        if stored {
             self.deliver_to_all(&key, &value);
         }
     }
@@ -144,7 +144,7 @@ impl Node {
             match origin {
                 RequestOrigin::Call(id) => self.answer(id, Answer::Refused(Refusal::TooMany)),
                 RequestOrigin::Child(child, request) => {
-                    self.send(child, Message::Kept { request, kept: false });
+                    self.send(child, Message::Stored { request, stored: false });
                 }
             }
             return None;
@@ -179,16 +179,16 @@ impl Node {
         }
     }
 
-    pub(super) fn on_kept(
+    pub(super) fn on_stored(
         &mut self,
         from: NodeId,
         request: u64,
-        kept: bool,
+        stored: bool,
     ) -> Result<(), NodeViolation> {
         if self.aborted.is_none() {
             let origin = self.store.pending.remove(&request);
             let origin = origin.ok_or(NodeViolation::Unknown { from, message: "kept" })?;
-            self.confirm_put(origin, kept);
+            self.confirm_put(origin, stored);
         }
         Ok(())
     }
@@ -228,12 +228,12 @@ impl Node {
         self.store.pending.remove(&request)
     }
 
-    fn confirm_put(&mut self, origin: RequestOrigin, kept: bool) {
-        let answer = if kept { Answer::Done } else { Answer::Refused(Refusal::Full) };
+    fn confirm_put(&mut self, origin: RequestOrigin, stored: bool) {
+        let answer = if stored { Answer::Done } else { Answer::Refused(Refusal::Full) };
         match origin {
             RequestOrigin::Call(id) => self.answer(id, answer),
             RequestOrigin::Child(child, request) => {
-                self.send(child, Message::Kept { request, kept });
+                self.send(child, Message::Stored { request, stored });
             }
         }
     }

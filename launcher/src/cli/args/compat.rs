@@ -22,14 +22,14 @@ pub(crate) struct CompatArgs {
 
 /// Error if the number of a job's hosts is not that of `--nnodes`.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("--nnodes {expected}, but there {}: {hosts}", are(*.found))]
+#[error("--nnodes {expected}, but there {}: {hosts}", verb_and_count(*.found))]
 pub(crate) struct NodeCountError {
     expected: usize,
     found: usize,
     hosts: String,
 }
 
-fn are(hosts: usize) -> String {
+fn verb_and_count(hosts: usize) -> String {
     format!("{} {}", if hosts == 1 { "is" } else { "are" }, text::count(hosts, "host"))
 }
 

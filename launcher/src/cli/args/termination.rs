@@ -19,7 +19,7 @@ pub(crate) struct TerminationArgs {
     /// that are slow or suspended for a while, for example while they are migrated.
     #[arg(
         long, value_name = "SECONDS", default_value = "6", help_heading = "The end",
-        value_parser = values::parse_silence
+        value_parser = values::parse_node_timeout
     )]
     pub(crate) node_timeout: Duration,
 

@@ -23,9 +23,9 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses a node timeout in seconds: at least two beats ([`BEAT`]), at most 3600.
-pub(crate) fn parse_silence(text: &str) -> Result<Duration, String> {
-    let silence = parse_seconds(text).ok().filter(|&silence| silence >= BEAT * 2);
-    silence.ok_or_else(|| format!("{} to 3600 seconds", BEAT.as_secs() * 2))
+pub(crate) fn parse_node_timeout(text: &str) -> Result<Duration, String> {
+    let timeout = parse_seconds(text).ok().filter(|&timeout| timeout >= BEAT * 2);
+    timeout.ok_or_else(|| format!("{} to 3600 seconds", BEAT.as_secs() * 2))
 }
 
 /// Parses a number of seconds above 0, which may have a fraction.

@@ -39,7 +39,7 @@ const PARAMETERS: &[ParameterRule] = &[
         SameAs("hostfile"),
     ),
     (&["plm_rsh_num_concurrent", "plm_ssh_num_concurrent"], &["ssh-fanout"], SameAs("ssh-fanout")),
-    (&["btl_openib_if_include"], &["hca"], Computed(these_ports)),
+    (&["btl_openib_if_include"], &["hca"], Computed(exact_ports)),
     (&["btl_openib_if_exclude"], &["hca"], Computed(other_ports)),
     (&["btl_openib_gid_index"], &["gid-index"], SameAs("gid-index")),
     (&["btl_openib_ib_service_level"], &["service-level"], SameAs("service-level")),
@@ -221,7 +221,7 @@ fn is_true(value: &str) -> bool {
 
 /// Translates a list like `mlx5_0:1,mlx5_1`. The `=` makes `--hca` compare whole names, and not their
 /// beginnings.
-fn these_ports(text: &str) -> Result<Vec<Effect>, String> {
+fn exact_ports(text: &str) -> Result<Vec<Effect>, String> {
     Ok(vec![Effect::value("hca", format!("={text}"))])
 }
 

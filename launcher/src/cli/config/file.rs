@@ -176,7 +176,7 @@ impl FileParser<'_> {
                 "user" => host.user = Some(self.string(key, value)?),
                 "port" => host.port = Some(self.number(key, value)?),
                 "slots" => host.slots = Some(self.number(key, value)?),
-                "mesh" => host.mesh = self.addresses(key, value)?,
+                "mesh" => host.fabric_addresses = self.addresses(key, value)?,
                 _ => return Err(self.unknown(key, HOST_KEYS)),
             }
         }

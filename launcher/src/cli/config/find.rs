@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 
 /// Maximum size of a configuration file, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
-const UNBLOCKED: i32 = OFlag::O_NONBLOCK.bits();
+const NONBLOCK: i32 = OFlag::O_NONBLOCK.bits();
 /// Value of `--cluster` for no file.
 const NONE: &str = "none";
 
 /// Returns the path of the user's own file, which applies in all directories; `None` without a home
 /// directory.
-fn user_file(env: &ProcessEnv) -> Option<PathBuf> {
+fn user_file_path(env: &ProcessEnv) -> Option<PathBuf> {
     let configured = env.variable("XDG_CONFIG_HOME").map(PathBuf::from);
     let base = configured.filter(|path| path.is_absolute());
     let base = base.or_else(|| Some(env.home.as_ref()?.join(".config")))?;
@@ -54,35 +54,36 @@ pub(super) fn find_files(
         let text = text.map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         return Ok(vec![trusted((path.to_owned(), text))]);
     }
-    let own = user_file(env);
-    let near = env.directory.join(FILE);
-    let Some(text) = guarded(&near)? else {
-        return Ok(own.map_or(Ok(None), read_own)?.map(trusted).into_iter().collect());
+    let user_file = user_file_path(env);
+    let local_file = env.directory.join(FILE);
+    let Some(text) = read_if_safe(&local_file)? else {
+        return Ok(user_file.map_or(Ok(None), read_user_file)?.map(trusted).into_iter().collect());
     };
-    let is_own = || {
-        let same =
-            |own: &PathBuf| Some(trusted::identity(own).ok()? == trusted::identity(&near).ok()?);
-        own.as_ref().and_then(same).unwrap_or(false)
+    let is_user_file = || {
+        let same = |own: &PathBuf| {
+            Some(trusted::identity(own).ok()? == trusted::identity(&local_file).ok()?)
+        };
+        user_file.as_ref().and_then(same).unwrap_or(false)
     };
-    let state = || TrustStore::for_user(env).ok()?.state(&near, &text);
-    let changed = match if is_own() { Some(TrustState::Same) } else { state() } {
-        Some(TrustState::Same) => return Ok(vec![trusted((near, text))]),
+    let state = || TrustStore::for_user(env).ok()?.state(&local_file, &text);
+    let changed = match if is_user_file() { Some(TrustState::Same) } else { state() } {
+        Some(TrustState::Same) => return Ok(vec![trusted((local_file, text))]),
         Some(TrustState::Changed(what)) => Some(what),
         Some(TrustState::Gone) | None => None,
     };
     // An untrusted file must not replace the user's own file.
-    let untrusted = ReadFile { path: near, text, is_trusted: false, changed };
-    let own = own.map_or(Ok(None), read_own)?.map(trusted);
-    Ok([Some(untrusted), own].into_iter().flatten().collect())
+    let untrusted = ReadFile { path: local_file, text, is_trusted: false, changed };
+    let user_file = user_file.map_or(Ok(None), read_user_file)?.map(trusted);
+    Ok([Some(untrusted), user_file].into_iter().flatten().collect())
 }
 
-fn read_own(path: PathBuf) -> Result<Option<(PathBuf, String)>, ConfigError> {
-    Ok(guarded(&path)?.map(|text| (path, text)))
+fn read_user_file(path: PathBuf) -> Result<Option<(PathBuf, String)>, ConfigError> {
+    Ok(read_if_safe(&path)?.map(|text| (path, text)))
 }
 
 /// Reads a file that only this user or root can have written. Returns `None` if the file does not exist, and
 /// an error if another user may have written it.
-pub(super) fn guarded(path: &Path) -> Result<Option<String>, ConfigError> {
+pub(super) fn read_if_safe(path: &Path) -> Result<Option<String>, ConfigError> {
     let failed = |source| ConfigError::Read { path: path.to_owned(), source };
     let file = match open(path) {
         Ok(file) => file,
@@ -97,7 +98,7 @@ pub(super) fn guarded(path: &Path) -> Result<Option<String>, ConfigError> {
 
 /// Opens a file for reading. The call does not block if the file is a named pipe without a writer.
 pub(super) fn open(path: &Path) -> io::Result<fs::File> {
-    fs::OpenOptions::new().read(true).custom_flags(UNBLOCKED).open(path)
+    fs::OpenOptions::new().read(true).custom_flags(NONBLOCK).open(path)
 }
 
 /// Reads a file without a check of its permissions.
@@ -159,26 +160,26 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use tempfile::TempDir;
 
-    /// Temporary directory with a home directory. `near` is the path of ./rlaunch.toml, `own` that of the
-    /// user's own file.
+    /// Temporary directory with a home directory. `local_file` is the path of ./rlaunch.toml, `user_file`
+    /// that of the user's own file.
     struct Scratch {
         _scratch: TempDir,
         env: ProcessEnv,
-        near: PathBuf,
-        own: PathBuf,
+        local_file: PathBuf,
+        user_file: PathBuf,
     }
 
     /// Creates the directories of a [`Scratch`], without files.
     fn scratch() -> Scratch {
         let scratch = tempfile::tempdir().unwrap();
         let (here, home) = (scratch.path().join("here"), scratch.path().join("home"));
-        let own = home.join(".config/rlaunch/rlaunch.toml");
-        for directory in [&here, &own.parent().unwrap().to_owned()] {
+        let user_file = home.join(".config/rlaunch/rlaunch.toml");
+        for directory in [&here, &user_file.parent().unwrap().to_owned()] {
             fs::create_dir_all(directory).unwrap();
         }
-        let near = here.join("rlaunch.toml");
+        let local_file = here.join("rlaunch.toml");
         let env = ProcessEnv { directory: here, home: Some(home), ..ProcessEnv::default() };
-        Scratch { _scratch: scratch, env, near, own }
+        Scratch { _scratch: scratch, env, local_file, user_file }
     }
 
     /// Returns the texts that are read, and whether each is trusted.
@@ -193,38 +194,38 @@ mod tests {
 
     #[test]
     fn the_nearest_trusted_file_is_read_and_what_is_untrusted_before_it() {
-        let Scratch { _scratch, mut env, near, own } = scratch();
+        let Scratch { _scratch, mut env, local_file, user_file } = scratch();
         assert!(find_files(None, &env).unwrap().is_empty());
-        fs::write(&own, "# own").unwrap();
+        fs::write(&user_file, "# own").unwrap();
         assert_eq!(found(None, &env), texts(&[("# own", true)]));
-        fs::write(&near, "# near").unwrap();
+        fs::write(&local_file, "# near").unwrap();
         assert_eq!(found(None, &env), texts(&[("# near", false), ("# own", true)]));
-        TrustStore::for_user(&env).unwrap().trust(&near, "# near", &[]).unwrap();
+        TrustStore::for_user(&env).unwrap().trust(&local_file, "# near", &[]).unwrap();
         assert_eq!(found(None, &env), texts(&[("# near", true)]));
-        fs::write(&near, "# changed").unwrap();
+        fs::write(&local_file, "# changed").unwrap();
         assert_eq!(found(None, &env), texts(&[("# changed", false), ("# own", true)]));
-        assert_eq!(found(Some(&own), &env), texts(&[("# own", true)]));
-        assert_eq!(found(Some(&near), &env), texts(&[("# changed", true)]));
+        assert_eq!(found(Some(&user_file), &env), texts(&[("# own", true)]));
+        assert_eq!(found(Some(&local_file), &env), texts(&[("# changed", true)]));
         assert!(find_files(Some(Path::new("none")), &env).unwrap().is_empty());
-        let missing = find_files(Some(&near.with_file_name("x.toml")), &env).unwrap_err();
+        let missing = find_files(Some(&local_file.with_file_name("x.toml")), &env).unwrap_err();
         assert!(missing.to_string().starts_with("cannot read "), "{missing}");
         // The user's own file is trusted in its own directory, too.
-        env.directory = own.parent().unwrap().to_owned();
+        env.directory = user_file.parent().unwrap().to_owned();
         assert_eq!(found(None, &env), texts(&[("# own", true)]));
         // An absolute XDG_CONFIG_HOME replaces ~/.config.
-        env.directory = near.with_file_name("");
-        fs::remove_file(&near).unwrap();
+        env.directory = local_file.with_file_name("");
+        fs::remove_file(&local_file).unwrap();
         env.variables = vec![("XDG_CONFIG_HOME".into(), env.directory.clone().into())];
         assert!(find_files(None, &env).unwrap().is_empty());
     }
 
     #[test]
     fn a_file_that_others_may_write_to_is_not_read() {
-        let Scratch { _scratch, env, near, own } = scratch();
+        let Scratch { _scratch, env, local_file, user_file } = scratch();
         let mode = |path: &Path, mode| {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         };
-        for path in [&near, &own] {
+        for path in [&local_file, &user_file] {
             fs::write(path, "").unwrap();
             TrustStore::for_user(&env).unwrap().trust(path, "", &[]).unwrap();
             mode(path, 0o666);

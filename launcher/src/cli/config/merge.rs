@@ -104,7 +104,7 @@ fn words(
     let with = |text: &String| OsString::from(format!("--{long}={text}"));
     let flag = match value {
         SettingValue::Flag(flag) => Some(*flag),
-        SettingValue::Text(text) if lenient => truth(text),
+        SettingValue::Text(text) if lenient => parse_bool(text),
         _ => None,
     };
     if matches!(arg.get_action(), ArgAction::Count) {
@@ -135,7 +135,7 @@ fn words(
     }
 }
 
-fn truth(text: &str) -> Option<bool> {
+fn parse_bool(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
         "1" | "true" | "yes" | "on" => Some(true),
         "0" | "false" | "no" | "off" => Some(false),

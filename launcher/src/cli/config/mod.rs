@@ -65,7 +65,7 @@ impl LoadedConfig {
     /// Logs which files were read (`-v`), and which settings take effect (`-vv`).
     pub(crate) fn log(&self) {
         for path in &self.files {
-            tracing::info!("defaults from {}", untrusted::shown(path));
+            tracing::info!("defaults from {}", untrusted::display_path(path));
         }
         for setting in &self.effective {
             tracing::debug!("setting: {setting}");
@@ -84,7 +84,7 @@ impl LoadedConfig {
 
     /// Returns the warning that keys of an untrusted file are ignored; `None` if none are.
     pub(crate) fn warning(&self) -> Option<String> {
-        self.ignored_keys.as_ref().map(IgnoredKeys::sentence)
+        self.ignored_keys.as_ref().map(IgnoredKeys::warning)
     }
 
     /// Returns a hint for an error that may be due to ignored keys; `None` if no keys are ignored.
@@ -165,10 +165,10 @@ pub(crate) fn with_defaults(
     layers.extend(files.iter().flat_map(|file| [file.defaults.clone(), file.host_list.clone()]));
     let ignored_keys = match files.iter().find(|file| !file.is_trusted) {
         Some(file) => {
-            let (would_count, _) = merge::select(&command, &matches, layers.clone())?;
+            let (effective_if_trusted, _) = merge::select(&command, &matches, layers.clone())?;
             drop_untrusted(&mut layers, file);
             let changed = file.changed.as_deref();
-            IgnoredKeys::collect(&file.path, changed, &would_count, &file.hosts)
+            IgnoredKeys::collect(&file.path, changed, &effective_if_trusted, &file.hosts)
         }
         None => None,
     };

@@ -27,7 +27,8 @@ impl Review {
         if path.file_name().is_none_or(|name| name != FILE) {
             return Err(ConfigError::NeedsNoTrust(path.to_owned()));
         }
-        let text = find::guarded(path)?.ok_or_else(|| ConfigError::Missing(path.to_owned()))?;
+        let text =
+            find::read_if_safe(path)?.ok_or_else(|| ConfigError::Missing(path.to_owned()))?;
         let file = file::parse(&text, path)?;
         let mut found: Vec<(usize, String)> = Vec::new();
         for setting in file.host_list.iter().chain(&file.defaults) {
@@ -97,7 +98,7 @@ fn host_effect(host: &HostEntry) -> Option<String> {
         host.user.as_ref().map(|user| format!("user {user:?}")),
         host.port.map(|port| format!("port {port}")),
         host.slots.map(|slots| format!("slots {slots}")),
-        (!host.mesh.is_empty()).then(|| "mesh".to_owned()),
+        (!host.fabric_addresses.is_empty()).then(|| "mesh".to_owned()),
     ];
     let words: Vec<String> = words.into_iter().flatten().collect();
     (!words.is_empty()).then(|| format!("host {:?}: {}", host.name, words.join(", ")))

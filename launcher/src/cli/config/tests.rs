@@ -186,18 +186,18 @@ fn help_needs_no_file() {
     assert!(with_defaults(JobArgs::command(), JobArgs::command(), words("--help"), &env).is_ok());
 }
 
-/// Parses a command line in a directory with the untrusted file `near`; the user's own file has the text
-/// `own`.
+/// Parses a command line in a directory with the untrusted file `local_file`; the user's own file has the
+/// text `user_file`.
 fn with_untrusted(
     line: &str,
-    near: &str,
-    own: Option<&str>,
+    local_file: &str,
+    user_file: Option<&str>,
 ) -> Result<(JobArgs, LoadedConfig), String> {
-    let (scratch, env) = untrusted_file(near, &[]);
-    if let Some(own) = own {
+    let (scratch, env) = untrusted_file(local_file, &[]);
+    if let Some(user_file) = user_file {
         let path = scratch.path().join("home/.config/rlaunch/rlaunch.toml");
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, own).unwrap();
+        fs::write(path, user_file).unwrap();
     }
     let plain = |text: String| text.replace(&format!("{}/", scratch.path().display()), "");
     let config = with_defaults(JobArgs::command(), JobArgs::command(), words(line), &env);
@@ -269,23 +269,23 @@ fn no_key_that_needs_trust_counts_before_it() {
 
 #[test]
 fn an_untrusted_file_takes_nothing_away_from_the_users_own() {
-    let own = "[defaults]\nno-env = true\nnp = 4\nrsh = \"mine\"\n[hosts.o]\nssh = \"d\"\n\
+    let user_file = "[defaults]\nno-env = true\nnp = 4\nrsh = \"mine\"\n[hosts.o]\nssh = \"d\"\n\
                [profile.x]\nradix = 3\n";
-    let near =
+    let local_file =
         "[defaults]\nno-env = false\nnp = 2\nrsh = \"x\"\n[hosts.n]\n[profile.x]\nradix = 9\n";
-    let (args, config) = with_untrusted("--profile x p", near, Some(own)).unwrap();
+    let (args, config) = with_untrusted("--profile x p", local_file, Some(user_file)).unwrap();
     assert_eq!((args.hosts.hosts, args.hosts.ranks), (vec!["o".to_owned()], Some(4)));
     assert_eq!((args.connect.rsh.as_deref(), args.rendezvous.radix), (Some("mine"), Some(3)));
     assert!(args.environment.no_env);
     assert_eq!(config.hosts.entries[0].name, "o");
     assert!(config.warning().is_some());
     // The user's own keys override harmless ones, and an untrusted file does not add to them.
-    let own =
+    let user_file =
         "[defaults]\nkill-after = 300\nrequire-rdma = true\nradix = 3\nmerge-stderr = false\n";
-    let near = "[defaults]\nkill-after = 0\nrequire-rdma = false\nradix = 9\nmerge-stderr = true\n\
+    let local_file = "[defaults]\nkill-after = 0\nrequire-rdma = false\nradix = 9\nmerge-stderr = true\n\
                 no-record = true\ncontinue-on-error = true\nsingleton = \"ignore\"\n\
                 tag-output = \"error: run\"\nnp = 2\n";
-    let (args, config) = with_untrusted("p", near, Some(own)).unwrap();
+    let (args, config) = with_untrusted("p", local_file, Some(user_file)).unwrap();
     assert_eq!((args.termination.kill_after.as_secs(), args.rendezvous.radix), (300, Some(3)));
     assert!(args.network.require_rdma && !args.output.merge_stderr && !args.output.no_record);
     assert!(!args.termination.continue_on_error && args.output.tag_output.is_none());

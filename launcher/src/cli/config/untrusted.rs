@@ -134,12 +134,12 @@ pub(crate) struct IgnoredKeys {
 
 impl IgnoredKeys {
     /// Collects the ignored keys of the file `path`: its table `hosts`, and its settings that need trust.
-    /// `would_count` are the settings that would take effect if the file were trusted. Returns `None` if no
-    /// key is ignored.
+    /// `effective_if_trusted` are the settings that would take effect if the file were trusted. Returns
+    /// `None` if no key is ignored.
     pub(super) fn collect(
         path: &Path,
         changed: Option<&Path>,
-        would_count: &[OptionSetting],
+        effective_if_trusted: &[OptionSetting],
         hosts: &[HostEntry],
     ) -> Option<IgnoredKeys> {
         let line_here = |setting: &OptionSetting| match &setting.origin {
@@ -149,7 +149,7 @@ impl IgnoredKeys {
         let mut keys: Vec<(String, usize)> =
             hosts.first().map(|first| ("hosts".to_owned(), first.line)).into_iter().collect();
         let mut names_the_hosts = false;
-        for setting in would_count.iter().filter(|setting| !is_harmless(setting)) {
+        for setting in effective_if_trusted.iter().filter(|setting| !is_harmless(setting)) {
             let Some(line) = line_here(setting) else { continue };
             let key = match setting.option.as_str() {
                 "host" => "hosts",
@@ -176,12 +176,12 @@ impl IgnoredKeys {
     }
 
     /// Describes in one line which keys are ignored, and how to trust the file.
-    pub(super) fn sentence(&self) -> String {
+    pub(super) fn warning(&self) -> String {
         let are = match &self.keys[..] {
             [(key, _)] if key != "hosts" => "is",
             _ => "are",
         };
-        let path = shown(&self.path);
+        let path = display_path(&self.path);
         let reason = match &self.changed {
             None => format!("{path} is not trusted"),
             Some(own) if *own == self.path => format!("{path} has changed since it was trusted"),
@@ -198,7 +198,7 @@ impl IgnoredKeys {
 
     /// Returns a hint for an error that may be due to ignored keys.
     pub(super) fn hint(&self) -> String {
-        let path = shown(&self.path);
+        let path = display_path(&self.path);
         format!("{} of {path} would take effect after `rlaunch trust`", self.listed())
     }
 
@@ -213,7 +213,7 @@ impl IgnoredKeys {
 }
 
 /// Formats a path as a user would type it: a file in the working directory has `./` in front.
-pub(super) fn shown(path: &Path) -> String {
+pub(super) fn display_path(path: &Path) -> String {
     let here = path.parent().is_some_and(|parent| parent.as_os_str().is_empty());
     format!("{}{}", if here { "./" } else { "" }, path.display())
 }

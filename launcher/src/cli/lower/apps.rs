@@ -62,9 +62,10 @@ pub(super) fn lower(
     let mut apps = vec![first];
     for Program { args, hosts } in others {
         let first = &apps[0];
-        let inherited = (first.env.clone(), first.explicit.clone());
+        let inherited = (first.env.clone(), first.user_set_vars.clone());
         let process = args.process;
-        let (env, explicit) = forwarded::extended(inherited, std::env::vars_os(), &process.env)?;
+        let (env, user_set_vars) =
+            forwarded::extended(inherited, std::env::vars_os(), &process.env)?;
         let mut preload = first.preload.clone();
         preload.extend(process.preload.iter().map(|path| index_of(path, &mut files)));
         apps.push(AppSpec {
@@ -75,7 +76,7 @@ pub(super) fn lower(
             wdir: process.wdir.map_or_else(|| first.wdir.clone(), WorkingDir::Required),
             argv: args.command.argv,
             env,
-            explicit,
+            user_set_vars,
             preload,
             after: Vec::new(),
             templates: Vec::new(),

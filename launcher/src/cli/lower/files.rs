@@ -25,7 +25,7 @@ pub(super) fn preloads(paths: &[PathBuf]) -> Result<Vec<Preload>, JobError> {
             return Err(JobError::PreloadTwice { name });
         }
         let mode = metadata.permissions().mode() & 0o777;
-        let file = PreloadFile { typed: path.clone(), name, size: metadata.len(), mode };
+        let file = PreloadFile { typed_path: path.clone(), name, size: metadata.len(), mode };
         preloads.push(Preload { file, source: path.clone() });
     }
     Ok(preloads)

@@ -53,7 +53,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, JobEr
     let (hosts, is_local) = select_hosts(&args.hosts, &programs, config, &mut connect)?;
     args.compat.check_nodes(&hosts)?;
     let here = std::env::current_dir().map_err(JobError::WorkingDir)?;
-    let (env, explicit) = options::variables(&args.environment, &args.network)?;
+    let (env, user_set_vars) = options::variables(&args.environment, &args.network)?;
     let rank_options = options::rank_options(args.placement, args.network, &env)?;
     let script = |argv: &[OsString]| files::script_check(argv, &here);
     let wdir = args.environment.wdir;
@@ -65,7 +65,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, JobEr
         wdir: wdir.map_or(WorkingDir::SameAsLauncher(here.clone()), WorkingDir::Required),
         argv: args.command.argv,
         env,
-        explicit,
+        user_set_vars,
         preload: (0..).zip(&args.environment.preload).map(|(index, _)| index).collect(),
         after: Vec::new(),
         templates: Vec::new(),
@@ -84,7 +84,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, JobEr
         oversubscribe,
         apps,
         serve: termination.serve,
-        typed: args.typed,
+        command_line: args.typed,
         no_env: args.environment.no_env,
         login: args.environment.login,
         options: Options { map_by, ..rank_options },
@@ -103,7 +103,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, JobEr
         port_range: args.rendezvous.port_range,
         master_port: args.rendezvous.master_port,
         radix: args.rendezvous.radix,
-        oob: oob_choice(args.rendezvous, args.compat, config),
+        oob: oob_constraints(args.rendezvous, args.compat, config),
         secret: Secret::from_bytes(random()?),
         token: Token(random()?),
         show: output.show,
@@ -117,15 +117,15 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, JobEr
 }
 
 /// Collects the options that choose the addresses by which agents reach each other.
-fn oob_choice(
+fn oob_constraints(
     rendezvous: RendezvousArgs,
     compat: CompatArgs,
     config: &LoadedConfig,
-) -> addresses::Choice {
-    addresses::Choice {
+) -> addresses::AddressConstraints {
+    addresses::AddressConstraints {
         interfaces: rendezvous.oob_if,
         networks: rendezvous.oob_net,
-        preferred: config.hosts.mesh(),
+        preferred: config.hosts.fabric_addresses(),
         preferences: compat.preferences,
     }
 }

@@ -10,7 +10,7 @@ use crate::plan::env::horovod;
 use crate::plan::map::MapBy;
 use crate::plan::options::{Options, Transport};
 use crate::plan::placement::Bind;
-use crate::plan::selection::PortWishes;
+use crate::plan::selection::PortOptions;
 use rlaunch_bootstrap::job::EnvVar;
 use std::ffi::OsString;
 
@@ -45,15 +45,15 @@ pub(super) fn variables(
     args: &EnvironmentArgs,
     network: &NetworkArgs,
 ) -> Result<(Vec<EnvVar>, Vec<String>), JobError> {
-    let wanted = forwarded::Wanted {
+    let options = forwarded::EnvOptions {
         named: named_variables(network, &args.env),
         files: args.env_file.clone(),
         nothing_else: args.no_env,
         login: args.login,
     };
-    let (mut env, explicit) = forwarded::forwarded(std::env::vars_os(), &wanted)?;
+    let (mut env, user_set_vars) = forwarded::forwarded(std::env::vars_os(), &options)?;
     let name = rlaunch_bootstrap::env::RLAUNCH_INIT_TIMEOUT;
-    if network.init_timeout.is_some() && !explicit.iter().any(|asked| asked == name) {
+    if network.init_timeout.is_some() && !user_set_vars.iter().any(|asked| asked == name) {
         // --init-timeout overrides the shell's variable.
         env.retain(|var| var.name != name);
     }
@@ -64,7 +64,7 @@ pub(super) fn variables(
             rlaunch_bootstrap::env::redacted_value(&name, &value)
         );
     }
-    Ok((env, explicit))
+    Ok((env, user_set_vars))
 }
 
 /// Lists the variables of `-x`, and NCCL_NET_PLUGIN, by which NCCL loads the plugin of `--nccl-net-plugin`.
@@ -100,7 +100,7 @@ pub(super) fn rank_options(
         gpu_mask: placement.gpu_mask,
         transport,
         require_rdma,
-        ports: PortWishes {
+        ports: PortOptions {
             hca: network.hca,
             gid_index: network.gid_index,
             connect: network.connect,
@@ -109,7 +109,7 @@ pub(super) fn rank_options(
         nccl_verify: network.nccl_verify,
         nccl_share_gpu: network.nccl_share_gpu,
         env_styles: network.env_style,
-        horovod: !network.no_horovod && horovod::is_left_to_us(env),
+        horovod: !network.no_horovod && horovod::may_set_variables(env),
         traffic_class: network.mesh.traffic_class,
         service_level: network.mesh.service_level,
         init_timeout: network.init_timeout,

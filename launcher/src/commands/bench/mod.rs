@@ -225,13 +225,13 @@ pub(crate) enum BenchError {
     NoCollective,
     #[error("rlaunch bench {0} takes no collective, but {1} was given")]
     Collective(Benchmark, String),
-    #[error("rlaunch bench {benchmark} is between 2 ranks, but there {are}", are = are(*.ranks))]
+    #[error("rlaunch bench {benchmark} is between 2 ranks, but there {are}", are = verb_and_count(*.ranks))]
     Ranks { benchmark: Benchmark, ranks: u32 },
     #[error(transparent)]
     Program(#[from] clap::Error),
 }
 
-fn are(ranks: u32) -> String {
+fn verb_and_count(ranks: u32) -> String {
     if ranks == 1 { "is 1".to_owned() } else { format!("are {ranks}") }
 }
 

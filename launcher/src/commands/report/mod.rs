@@ -148,8 +148,8 @@ impl SourceReport {
         let named = u32::try_from(ranks.len()).ok().filter(|named| *named > 1);
         let world = job.as_ref().map(|job| job.ranks).or(named);
         let speed = Speed::assess(throughput, world, host_of);
-        let speed = speed.map(|(speed, of_speed)| {
-            findings.extend(of_speed);
+        let speed = speed.map(|(speed, speed_findings)| {
+            findings.extend(speed_findings);
             speed
         });
         let collective = (!collective.rows.is_empty()).then(|| collective.clone());

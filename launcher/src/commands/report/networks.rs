@@ -2,7 +2,7 @@
 
 use super::log_metrics::nccl_network::{NcclNetworks, ProcessNetwork};
 use super::{Finding, FindingKind};
-use crate::plan::env::nccl::{Use, Version};
+use crate::plan::env::nccl::{LoggedNetwork, Version};
 use rlaunch_console::text;
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ pub(crate) struct RankNetwork {
     pub(crate) pid: u32,
     pub(crate) rdma: bool,
     #[serde(flatten)]
-    pub(crate) network: Use,
+    pub(crate) network: LoggedNetwork,
 }
 
 impl RankNetwork {

@@ -128,8 +128,10 @@ impl PrintedRates {
 
     /// Assesses output in which each rank prints its own rate.
     fn assess_ranks(mut self, world: Option<u32>) -> (Speed, Vec<Finding>) {
-        let found =
-            self.alone(world).or_else(|| self.totals_differ()).or_else(|| self.sum_differs());
+        let found = self
+            .ran_separately(world)
+            .or_else(|| self.totals_differ())
+            .or_else(|| self.sum_differs());
         let trusted = found.is_none();
         self.findings.extend(found);
         let count = u32::try_from(self.rates.len()).unwrap_or(u32::MAX);
@@ -149,16 +151,16 @@ impl PrintedRates {
     /// Assesses output in which rank 0 prints the rate of a device.
     fn assess_devices(mut self, world: Option<u32>) -> (Speed, Vec<Finding>) {
         let devices = self.totals.last().and_then(|total| total.devices);
-        let alone = devices == Some(1) && self.totals.len() > 1;
+        let ran_separately = devices == Some(1) && self.totals.len() > 1;
         let met = devices.zip(world).is_none_or(|(devices, world)| devices == world);
-        if alone {
-            self.findings.push(alone_finding(self.totals.len()));
+        if ran_separately {
+            self.findings.push(separate_finding(self.totals.len()));
         } else if let (false, Some(devices), Some(world)) = (met, devices, world) {
             let text = format!("the log says {devices} devices, but the job had {world} ranks");
             self.findings.push(Finding::new(FindingKind::WorldDiffers, text));
         }
-        let total = self.mean_total().filter(|_| !alone && met);
-        let speed = self.speed(Style::Horovod, devices.filter(|_| !alone), total);
+        let total = self.mean_total().filter(|_| !ran_separately && met);
+        let speed = self.speed(Style::Horovod, devices.filter(|_| !ran_separately), total);
         (speed, self.findings)
     }
 
@@ -169,7 +171,7 @@ impl PrintedRates {
 
     /// Returns a finding if every printed total is the rate of the rank that printed it, although the run had
     /// other ranks.
-    fn alone(&self, world: Option<u32>) -> Option<Finding> {
+    fn ran_separately(&self, world: Option<u32>) -> Option<Finding> {
         let sorted = |mut rates: Vec<f64>| {
             rates.sort_by(f64::total_cmp);
             rates
@@ -179,7 +181,7 @@ impl PrintedRates {
         let others = rates.len().max(world.unwrap_or(0) as usize) > 1;
         let own = rates.len() == totals.len() && !totals.is_empty();
         let own = own && rates.iter().zip(&totals).all(|(rate, total)| agree(*rate, *total));
-        (others && own).then(|| alone_finding(rates.len()))
+        (others && own).then(|| separate_finding(rates.len()))
     }
 
     fn totals_differ(&self) -> Option<Finding> {
@@ -197,7 +199,7 @@ impl PrintedRates {
 }
 
 /// Returns the finding that this number of ranks each ran alone.
-fn alone_finding(ranks: usize) -> Finding {
+fn separate_finding(ranks: usize) -> Finding {
     let text = match ranks {
         1 => "the printed total is the rate of one rank: it ran alone".to_owned(),
         ranks => format!("{ranks} ranks print totals that are their own rates: each ran alone"),

@@ -17,13 +17,13 @@ pub(super) enum HostState {
     /// The host accepts none of the user's keys, but may accept a password.
     Password,
     /// The host accepts a key. The texts describe changes that it still needs.
-    Open(Vec<String>),
+    AcceptsKey(Vec<String>),
 }
 
 impl HostState {
     /// Tells whether the host needs no changes.
     pub(super) fn is_done(&self) -> bool {
-        matches!(self, HostState::Open(changes) if changes.is_empty())
+        matches!(self, HostState::AcceptsKey(changes) if changes.is_empty())
     }
 
     /// Tells whether the host needs the user's key, as far as is known.
@@ -35,7 +35,7 @@ impl HostState {
     fn changes(&self, host: &TargetHost, container: Option<&str>) -> Vec<String> {
         let mut lines = Vec::new();
         match self {
-            HostState::Open(changes) => return changes.clone(),
+            HostState::AcceptsKey(changes) => return changes.clone(),
             HostState::Unknown(key) => {
                 lines.push(format!("accept its host key {}", key.fingerprint()));
                 lines.push(format!("log in by the password of {}, unless a key works", host.user));
@@ -82,7 +82,7 @@ async fn find_one(
         KeyLogin::Open(connection) => {
             let changes = remote::apply(&connection, desired, true).await;
             connection.close().await;
-            Ok(HostState::Open(changes?))
+            Ok(HostState::AcceptsKey(changes?))
         }
         KeyLogin::Refused { takes_passwords: true, .. } => Ok(HostState::Password),
         KeyLogin::Refused { takes_passwords: false, .. } => Err(host.closed()),

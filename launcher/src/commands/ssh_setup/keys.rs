@@ -41,7 +41,7 @@ impl KeyPair {
         };
         let public = match &state {
             KeyFileState::Missing(key) => key.public_key().clone(),
-            KeyFileState::Good | KeyFileState::Open => public_half(&path)?,
+            KeyFileState::Good | KeyFileState::Open => read_public_key(&path)?,
         };
         Ok(KeyPair { path, public, state })
     }
@@ -99,7 +99,7 @@ fn make_key() -> Result<PrivateKey, SetupError> {
 
 /// Reads the public key from the `.pub` file, since the private key may have a passphrase, or else from the
 /// private key.
-fn public_half(path: &Path) -> Result<PublicKey, SetupError> {
+fn read_public_key(path: &Path) -> Result<PublicKey, SetupError> {
     if let Ok(public) = PublicKey::read_openssh_file(public_path(path)) {
         return Ok(public);
     }

@@ -102,9 +102,9 @@ async fn try_password(
         let login = async move { ssh.log_in_by_password(&host.config, &password).await };
         (hosts[other].name.clone(), login)
     });
-    let tried = on_hosts("logging in", logins.collect()).await;
-    for (&other, tried) in others.iter().zip(tried) {
-        results[other] = match tried {
+    let login_results = on_hosts("logging in", logins.collect()).await;
+    for (&other, login_result) in others.iter().zip(login_results) {
+        results[other] = match login_result {
             Ok(PasswordLogin::Open(connection)) => Some(Ok(*connection)),
             Ok(PasswordLogin::Wrong) => None,
             Err(error) => Some(Err(error.into())),

@@ -1,7 +1,7 @@
 //! Commands on a host: the script `setup.sh` that installs keys, and a test whether a login is in a container.
 
 use super::error::SetupError;
-use crate::connect::connector::last_words;
+use crate::connect::connector::last_lines;
 use rlaunch_console::printable;
 use rlaunch_console::shell::quoted_posix;
 use rlaunch_ssh::Connection;
@@ -119,7 +119,7 @@ pub(super) async fn mount_namespace(
 impl CommandOutput {
     /// Returns the end of stderr, or of stdout if nothing was written to stderr.
     fn last_words(&self) -> String {
-        last_words(if self.err.trim().is_empty() { &self.out } else { &self.err })
+        last_lines(if self.err.trim().is_empty() { &self.out } else { &self.err })
     }
 }
 

@@ -31,7 +31,7 @@ const fn capabilities(driver: &'static str, can: [bool; 4]) -> Capabilities {
     Capabilities { driver, datagrams, shared_receive_queues, write_with_immediate, atomics }
 }
 
-pub(super) fn print(host: &str, inventory: &Inventory) -> String {
+pub(super) fn format(host: &str, inventory: &Inventory) -> String {
     let mut rows =
         vec![row(["device", "driver", "connect", "ud", "srq", "write with immediate", "atomics"])];
     for device in &inventory.rdma {
@@ -71,9 +71,9 @@ mod tests {
     use crate::recorded::inventory;
 
     #[test]
-    fn abilities_are_those_of_drivers() {
+    fn capabilities_are_those_of_drivers() {
         assert_eq!(
-            print("vm2", &inventory("siw")),
+            format("vm2", &inventory("siw")),
             "\
 vm2:
   device  driver  connect       ud  srq  write with immediate  atomics
@@ -82,7 +82,7 @@ vm2:
         );
         let mut unknown = inventory("siw");
         unknown.rdma[0].driver = Some("efa".into());
-        assert!(print("x", &unknown).contains("?"));
-        assert_eq!(print("old1", &inventory("no-rdma")), "old1:\n  no RDMA device\n");
+        assert!(format("x", &unknown).contains("?"));
+        assert_eq!(format("old1", &inventory("no-rdma")), "old1:\n  no RDMA device\n");
     }
 }

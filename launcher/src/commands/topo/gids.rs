@@ -6,7 +6,7 @@ use rlaunch_bootstrap::inventory::rdma::{GidKind, LinkLayer};
 use rlaunch_console::columns::{self, row};
 
 /// Formats the GID tables of a host as MLNX_OFED's `show_gids` does.
-pub(super) fn print(host: &str, inventory: &Inventory) -> String {
+pub(super) fn format(host: &str, inventory: &Inventory) -> String {
     let mut rows = vec![row(["dev", "port", "index", "gid", "ipv4", "ver", "interface"])];
     for device in &inventory.rdma {
         for (port, gid) in device.ports.iter().flat_map(|p| p.gids.iter().map(move |g| (p, g))) {
@@ -45,6 +45,6 @@ mod tests {
 
     #[test]
     fn gid_tables_are_those_of_show_gids() {
-        is_golden("gids-rxe", &print("vm1", &inventory("rxe")));
+        is_golden("gids-rxe", &format("vm1", &inventory("rxe")));
     }
 }

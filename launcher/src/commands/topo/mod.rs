@@ -80,10 +80,10 @@ struct HostInventory<'a> {
 
 /// Queries all hosts at once, and prints the hardware of each.
 pub(super) async fn run(args: TopoArgs, line: &CommandLine) -> Result<Exit, Failed> {
-    let print: fn(&str, &Inventory) -> String = match &args {
-        TopoArgs { gids: true, .. } => gids::print,
-        TopoArgs { tree: true, .. } => tree::print,
-        TopoArgs { caps: true, .. } => caps::print,
+    let format_host: fn(&str, &Inventory) -> String = match &args {
+        TopoArgs { gids: true, .. } => gids::format,
+        TopoArgs { tree: true, .. } => tree::format,
+        TopoArgs { caps: true, .. } => caps::format,
         _ => overview,
     };
     let answers = match &args.from {
@@ -103,7 +103,7 @@ pub(super) async fn run(args: TopoArgs, line: &CommandLine) -> Result<Exit, Fail
     }
     let text = match args.json {
         true => as_json(&hosts)?,
-        false => hosts.iter().map(|(host, inventory)| print(host, inventory)).collect(),
+        false => hosts.iter().map(|(host, inventory)| format_host(host, inventory)).collect(),
     };
     stdout::print(&text);
     agent_query::conclude(failures)

@@ -28,7 +28,7 @@ impl Branch {
     }
 }
 
-pub(super) fn print(host: &str, inventory: &Inventory) -> String {
+pub(super) fn format(host: &str, inventory: &Inventory) -> String {
     let mut root = Branch::default();
     for node in &inventory.numa_nodes {
         root.child(&key(Some(node.number)), || numa_label(node));
@@ -118,9 +118,9 @@ mod tests {
 
     #[test]
     fn machines_are_drawn() {
-        is_golden("tree-connectx3", &print("pc1", &inventory("connectx3")));
-        is_golden("tree-dgx", &print("dgx1", &inventory("dgx")));
-        let drawn = print("vm1", &inventory("rxe"));
+        is_golden("tree-connectx3", &format("pc1", &inventory("connectx3")));
+        is_golden("tree-dgx", &format("dgx1", &inventory("dgx")));
+        let drawn = format("vm1", &inventory("rxe"));
         assert!(drawn.ends_with("└─ NIC rxe0 (ens2), software\n"), "{drawn}");
     }
 }

@@ -50,13 +50,13 @@ pub(crate) enum DeployError {
 }
 
 fn quoted_output(words: &str) -> String {
-    let words = connector::last_words(words);
+    let words = connector::last_lines(words);
     if words.is_empty() { String::new() } else { format!("; what came back: {words}") }
 }
 
 impl DeployError {
     /// Returns what the host printed in place of the agent's hello, for errors that have such output.
-    pub(crate) fn said(&self) -> Option<&str> {
+    pub(crate) fn host_output(&self) -> Option<&str> {
         match self {
             DeployError::Silent { words, .. }
             | DeployError::NoStart(words)
@@ -186,7 +186,7 @@ impl Deployment {
     }
 
     /// Installs the agent on a host, unless the host has it, and returns its location.
-    pub(crate) async fn place(
+    pub(crate) async fn ensure_installed(
         &self,
         connection: &HostConnection,
     ) -> Result<AgentLocation, DeployError> {
@@ -211,7 +211,7 @@ impl Deployment {
         agent: InstalledAgent,
     ) -> Result<StartedAgent, DeployError> {
         let addresses = connection.addresses();
-        let words = self.callbacks.words(node, addresses.map(|(local, _)| local));
+        let words = self.callbacks.callback_args(node, addresses.map(|(local, _)| local));
         let from = addresses.map(|(_, host)| host);
         let callback =
             words.is_some().then_some(CallbackContext { callbacks: &self.callbacks, node, from });

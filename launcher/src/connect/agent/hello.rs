@@ -45,13 +45,13 @@ pub(crate) async fn local_hello(
     await_hello(channel, (AgentLocation::At(agent), None), None, HELLO_TIMEOUT).await
 }
 
-/// Waits at most `patience` for an agent's hello. `agent` is its location, `sent` the number of bytes
+/// Waits at most `timeout` for an agent's hello. `agent` is its location, `sent` the number of bytes
 /// transferred to install it. With a `callback`, the agent may connect by TCP instead.
 pub(super) async fn await_hello(
     mut channel: AgentChannel,
     (agent, sent): (AgentLocation, Option<usize>),
     callback: Option<CallbackContext<'_>>,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<StartedAgent, DeployError> {
     if callback.is_some() {
         // This frame shows the agent that its stdin works. A send error is ignored: either the channel
@@ -61,24 +61,24 @@ pub(super) async fn await_hello(
     }
     let mut output = HelloReader::default();
     let silent =
-        |output: &HelloReader, waited| DeployError::Silent { words: output.words(), waited };
-    let first = deadline::within(patience, output.greeting(&mut channel)).await;
+        |output: &HelloReader, waited| DeployError::Silent { words: output.text(), waited };
+    let first = deadline::within(timeout, output.first_output(&mut channel)).await;
     let (channel, hello) = match first {
-        None => return Err(silent(&output, patience)),
-        Some(words) => match (words?, callback) {
-            (Greeting::Hello(hello), _) => (channel, hello),
-            (Greeting::Announced(announcement), Some(callback)) => {
+        None => return Err(silent(&output, timeout)),
+        Some(first) => match (first?, callback) {
+            (FirstOutput::Hello(hello), _) => (channel, hello),
+            (FirstOutput::Announced(announcement), Some(callback)) => {
                 let called =
                     callback.accept_callback(&mut channel, announcement, &mut output).await?;
                 let mut channel = channel.over_callback(called);
                 let hello = deadline::within(HELLO_TIMEOUT, callback_hello(&mut channel)).await;
                 match hello.ok_or_else(|| silent(&output, HELLO_TIMEOUT))?? {
                     Some(hello) => (channel, hello),
-                    None => return Err(DeployError::NoStart(output.words())),
+                    None => return Err(DeployError::NoStart(output.text())),
                 }
             }
-            (Greeting::Announced(_) | Greeting::None, _) => {
-                return Err(DeployError::NoStart(output.words()));
+            (FirstOutput::Announced(_) | FirstOutput::None, _) => {
+                return Err(DeployError::NoStart(output.text()));
             }
         },
     };
@@ -95,7 +95,7 @@ struct Hello {
     facts: NodeFacts,
 }
 
-enum Greeting {
+enum FirstOutput {
     Hello(Hello),
     Announced(Announcement),
     /// The channel ended first.
@@ -112,27 +112,30 @@ struct HelloReader {
 
 impl HelloReader {
     /// Reads until the agent's hello, its announcement of a TCP connection, or the end of the channel.
-    async fn greeting(&mut self, channel: &mut AgentChannel) -> Result<Greeting, DeployError> {
+    async fn first_output(
+        &mut self,
+        channel: &mut AgentChannel,
+    ) -> Result<FirstOutput, DeployError> {
         let mut frames = FrameReader::default();
-        let mut speaking = false;
+        let mut hello_begun = false;
         while let Some(incoming) = channel.next().await {
             match incoming {
-                Incoming::Data(bytes) if speaking => frames.push(&bytes),
+                Incoming::Data(bytes) if hello_begun => frames.push(&bytes),
                 Incoming::Data(bytes) => {
                     if let Some(rest) = self.scanner.push(&bytes)? {
-                        speaking = true;
+                        hello_begun = true;
                         frames.push(&rest);
                     } else if let Some(announced) = self.announcements.push(&bytes).pop() {
-                        return Ok(Greeting::Announced(announced));
+                        return Ok(FirstOutput::Announced(announced));
                     }
                 }
                 Incoming::Diagnostics(bytes) => self.diagnose(&bytes),
             }
             if let Some(FromAgent::Hello { version, facts }) = frames.next_frame()? {
-                return Ok(Greeting::Hello(Hello { frames, version, facts }));
+                return Ok(FirstOutput::Hello(Hello { frames, version, facts }));
             }
         }
-        Ok(Greeting::None)
+        Ok(FirstOutput::None)
     }
 
     /// Reads until an agent that announced a TCP connection reports why it cannot connect. `None` if the
@@ -156,7 +159,7 @@ impl HelloReader {
         self.diagnostics.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
-    fn words(&self) -> String {
+    fn text(&self) -> String {
         format!("{} {}", self.scanner.noise(), String::from_utf8_lossy(&self.diagnostics))
     }
 }
@@ -177,7 +180,7 @@ impl CallbackContext<'_> {
             Announcement::Failed(tried) => return Err(self.no_callback(tried)),
         };
         let Some(mut expected) = self.callbacks.expect(self.node, key) else {
-            return Err(DeployError::NoStart(output.words()));
+            return Err(DeployError::NoStart(output.text()));
         };
         let called = async {
             tokio::select! {
@@ -189,8 +192,8 @@ impl CallbackContext<'_> {
             Some(Ok(called)) => Ok(called),
             Some(Err(Some(tried))) => Err(self.no_callback(tried)),
             // The agent ended before it connected.
-            Some(Err(None)) => Err(DeployError::NoStart(output.words())),
-            None => Err(DeployError::Silent { words: output.words(), waited: CALL_TIMEOUT }),
+            Some(Err(None)) => Err(DeployError::NoStart(output.text())),
+            None => Err(DeployError::Silent { words: output.text(), waited: CALL_TIMEOUT }),
         }
     }
 

@@ -175,7 +175,7 @@ impl Installer<'_> {
     /// Returns the path from `--agent`, where the host may have the agent as well; `-` if there is no such
     /// path or if shells would interpret it.
     fn on_host(&self) -> &str {
-        let given = self.store.given().and_then(Path::to_str);
+        let given = self.store.agent_option().and_then(Path::to_str);
         given.filter(|path| check_directory(path).is_ok()).unwrap_or("-")
     }
 
@@ -370,7 +370,7 @@ mod tests {
         let store = AgentStore::new(Some(exe));
         let file = store.native().unwrap();
         let callbacks = Callbacks::new(
-            crate::hosts::addresses::Choice::default(),
+            crate::hosts::addresses::AddressConstraints::default(),
             rlaunch_bootstrap::job::PortRange { first: 21000, last: 21511 },
         );
         let installer =

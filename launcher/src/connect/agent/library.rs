@@ -36,7 +36,7 @@ const PACKAGE_EXTENSIONS: &[&str] = &["py", "pyi", "so", "typed"];
 /// Libraries for ranks that belong to this launcher, by architecture as in `uname -m`.
 pub(crate) struct RankLibraries {
     /// Path from `--agent`, in whose directory the library is searched.
-    given: Option<PathBuf>,
+    agent_option: Option<PathBuf>,
     /// Whether all ranks run on this machine, where they use the library without a copy.
     is_local: bool,
     found: BTreeMap<String, Option<RankLibrary>>,
@@ -56,22 +56,22 @@ struct RankLibrary {
 impl RankLibraries {
     /// Starts a background search for this machine's library, which most hosts can use too. The search
     /// takes a few milliseconds, less than connecting to the hosts.
-    pub(crate) fn look(given: Option<PathBuf>, is_local: bool) -> RankLibraries {
-        let beside = given.clone();
-        let look = move || find(beside.as_deref(), std::env::consts::ARCH, is_local);
-        let native = Some(tokio::task::spawn_blocking(look));
-        RankLibraries { given, is_local, found: BTreeMap::new(), native }
+    pub(crate) fn start_search(agent_option: Option<PathBuf>, is_local: bool) -> RankLibraries {
+        let beside = agent_option.clone();
+        let search = move || find(beside.as_deref(), std::env::consts::ARCH, is_local);
+        let native = Some(tokio::task::spawn_blocking(search));
+        RankLibraries { agent_option, is_local, found: BTreeMap::new(), native }
     }
 
     /// Returns where a node of this architecture finds its library; `None` if there is none for it.
-    pub(crate) async fn of(&mut self, arch: &str) -> Option<LibrarySource> {
+    pub(crate) async fn source_for(&mut self, arch: &str) -> Option<LibrarySource> {
         if let Some(native) = self.native.take() {
             // The task fails only if it panics.
             let found = native.await.ok().flatten();
             self.found.insert(std::env::consts::ARCH.to_owned(), found);
         }
         if !self.found.contains_key(arch) {
-            let found = find(self.given.as_deref(), arch, self.is_local);
+            let found = find(self.agent_option.as_deref(), arch, self.is_local);
             if found.is_none() && self.found.values().any(Option::is_some) {
                 messages::info(&format!(
                     "no library for ranks on {arch}: `import rlaunch` and {SHARED} are missing there"
@@ -140,16 +140,16 @@ fn frames(packed: &[u8]) -> io::Result<Vec<Bytes>> {
 
 /// Finds the library in the first directory that has files for this architecture. `None` if there is no
 /// such directory or its files cannot be read.
-fn find(given: Option<&Path>, arch: &str, is_local: bool) -> Option<RankLibrary> {
-    let looked = store::library_directories(given, arch);
-    let found = looked.iter().find_map(|directory| {
+fn find(agent_option: Option<&Path>, arch: &str, is_local: bool) -> Option<RankLibrary> {
+    let searched = store::library_directories(agent_option, arch);
+    let found = searched.iter().find_map(|directory| {
         let files = files_in(directory, arch);
         (!files.is_empty()).then_some((directory, files))
     });
     let Some((directory, files)) = found else {
-        let looked: Vec<_> = looked.iter().map(|path| path.display()).collect();
-        let looked = text::list(&looked);
-        tracing::info!("no library for ranks on {arch} among {looked}: they do without");
+        let searched: Vec<_> = searched.iter().map(|path| path.display()).collect();
+        let searched = text::list(&searched);
+        tracing::info!("no library for ranks on {arch} among {searched}: they do without");
         return None;
     };
     // A library that is used without a copy needs no name.
@@ -230,8 +230,8 @@ mod tests {
     fn what_is_sent_has_the_name_that_was_told() {
         let directory = tempfile::tempdir().unwrap();
         lay_out(directory.path());
-        let given = directory.path().join("rlaunch-worker");
-        let found = find(Some(&given), std::env::consts::ARCH, false).unwrap();
+        let agent_option = directory.path().join("rlaunch-worker");
+        let found = find(Some(&agent_option), std::env::consts::ARCH, false).unwrap();
         let files =
             ["librlaunch.so", "python/rlaunch.dist-info/METADATA", "python/rlaunch/__init__.py"];
         assert_eq!(found.files, files);
@@ -247,8 +247,8 @@ mod tests {
     fn another_file_gives_another_name() {
         let directory = tempfile::tempdir().unwrap();
         lay_out(directory.path());
-        let given = directory.path().join("rlaunch-worker");
-        let name = || find(Some(&given), std::env::consts::ARCH, false).unwrap().name;
+        let agent_option = directory.path().join("rlaunch-worker");
+        let name = || find(Some(&agent_option), std::env::consts::ARCH, false).unwrap().name;
         let first = name();
         std::fs::write(directory.path().join("python/rlaunch/__init__.py"), "x = 2\n").unwrap();
         assert_ne!(name(), first);
@@ -258,7 +258,7 @@ mod tests {
     fn a_library_for_other_machines_is_none() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join(SHARED), "for no machine").unwrap();
-        let given = directory.path().join("rlaunch-worker");
-        assert!(find(Some(&given), std::env::consts::ARCH, false).is_none());
+        let agent_option = directory.path().join("rlaunch-worker");
+        assert!(find(Some(&agent_option), std::env::consts::ARCH, false).is_none());
     }
 }

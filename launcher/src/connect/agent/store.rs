@@ -22,12 +22,12 @@ const HASH_DIGITS: usize = 32;
 /// Reason why there is no executable to send to a host.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AgentStoreError {
-    #[error("no agent for {arch} at {}", list(looked))]
-    Missing { arch: String, looked: Vec<PathBuf> },
-    #[error("no {PROVER} for {arch} at {}", list(looked))]
-    NoProver { arch: String, looked: Vec<PathBuf> },
-    #[error("no {BENCH} for {arch} at {}", list(looked))]
-    NoBench { arch: String, looked: Vec<PathBuf> },
+    #[error("no agent for {arch} at {}", list(searched))]
+    Missing { arch: String, searched: Vec<PathBuf> },
+    #[error("no {PROVER} for {arch} at {}", list(searched))]
+    NoProver { arch: String, searched: Vec<PathBuf> },
+    #[error("no {BENCH} for {arch} at {}", list(searched))]
+    NoBench { arch: String, searched: Vec<PathBuf> },
     #[error("cannot read the agent {}", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("{} is not an agent for {arch}: it is {found}", path.display())]
@@ -106,23 +106,23 @@ fn compress(bytes: &[u8]) -> Bytes {
 /// Executables of the agent by architecture, each found on first use.
 pub(crate) struct AgentStore {
     /// Path from `--agent`, used for every host.
-    given: Option<PathBuf>,
+    agent_option: Option<PathBuf>,
     found: Mutex<Vec<(String, Arc<AgentFile>)>>,
 }
 
 impl AgentStore {
-    pub(crate) fn new(given: Option<PathBuf>) -> AgentStore {
-        AgentStore { given, found: Mutex::default() }
+    pub(crate) fn new(agent_option: Option<PathBuf>) -> AgentStore {
+        AgentStore { agent_option, found: Mutex::default() }
     }
 
     /// Returns the path from `--agent`.
-    pub(crate) fn given(&self) -> Option<&Path> {
-        self.given.as_deref()
+    pub(crate) fn agent_option(&self) -> Option<&Path> {
+        self.agent_option.as_deref()
     }
 
     /// Returns the agent of `--agent` or, without that option, the agent for this machine's architecture.
     pub(crate) fn native(&self) -> Result<Arc<AgentFile>, AgentStoreError> {
-        match &self.given {
+        match &self.agent_option {
             // The agent's architecture may differ from this machine's; a host that cannot run the agent
             // reports that.
             Some(path) => match architecture_of(path)? {
@@ -150,61 +150,61 @@ impl AgentStore {
     }
 
     fn load(&self, arch: &str) -> Result<AgentFile, AgentStoreError> {
-        if let Some(path) = &self.given {
+        if let Some(path) = &self.agent_option {
             return match architecture_of(path)? {
                 Ok(found) if found == arch => read(path),
-                Ok(found) => Err(wrong(path, arch, found)),
-                Err(found) => Err(wrong(path, arch, &found)),
+                Ok(found) => Err(wrong_architecture(path, arch, found)),
+                Err(found) => Err(wrong_architecture(path, arch, &found)),
             };
         }
-        let looked = candidates(arch);
-        for path in looked.iter().filter(|path| path.is_file()) {
+        let searched = candidates(arch);
+        for path in searched.iter().filter(|path| path.is_file()) {
             if architecture_of(path)?.is_ok_and(|found| found == arch) {
                 return read(path);
             }
         }
-        Err(AgentStoreError::Missing { arch: arch.to_owned(), looked })
+        Err(AgentStoreError::Missing { arch: arch.to_owned(), searched })
     }
 }
 
 /// Lists the directories to search for the library for ranks: those in which the agent may be.
-pub(super) fn library_directories(given: Option<&Path>, arch: &str) -> Vec<PathBuf> {
-    let agents = given.map_or_else(|| candidates(arch), |path| vec![path.to_owned()]);
+pub(super) fn library_directories(agent_option: Option<&Path>, arch: &str) -> Vec<PathBuf> {
+    let agents = agent_option.map_or_else(|| candidates(arch), |path| vec![path.to_owned()]);
     agents.iter().filter_map(|agent| agent.parent()).map(Path::to_owned).collect()
 }
 
-/// Finds the prover for an architecture: in the directory of `given`, the path from `--agent`, or without
-/// that option in the directories where the agent may be.
-pub(crate) fn prover(given: Option<&Path>, arch: &str) -> Result<PathBuf, AgentStoreError> {
-    let found = beside_agent(given, arch, PROVER)?;
-    found.map_err(|looked| AgentStoreError::NoProver { arch: arch.to_owned(), looked })
+/// Finds the prover for an architecture: in the directory of `agent_option`, the path from `--agent`, or
+/// without that option in the directories where the agent may be.
+pub(crate) fn prover(agent_option: Option<&Path>, arch: &str) -> Result<PathBuf, AgentStoreError> {
+    let found = beside_agent(agent_option, arch, PROVER)?;
+    found.map_err(|searched| AgentStoreError::NoProver { arch: arch.to_owned(), searched })
 }
 
 /// Finds the program that `rlaunch bench` runs, for this machine's architecture.
-pub(crate) fn bench(given: Option<&Path>) -> Result<PathBuf, AgentStoreError> {
+pub(crate) fn bench(agent_option: Option<&Path>) -> Result<PathBuf, AgentStoreError> {
     let arch = std::env::consts::ARCH;
-    let found = beside_agent(given, arch, BENCH)?;
-    found.map_err(|looked| AgentStoreError::NoBench { arch: arch.to_owned(), looked })
+    let found = beside_agent(agent_option, arch, BENCH)?;
+    found.map_err(|searched| AgentStoreError::NoBench { arch: arch.to_owned(), searched })
 }
 
 /// Finds the program `name` for an architecture in the directories where the agent may be. The inner error
 /// has the paths that were searched.
 fn beside_agent(
-    given: Option<&Path>,
+    agent_option: Option<&Path>,
     arch: &str,
     name: &str,
 ) -> Result<Result<PathBuf, Vec<PathBuf>>, AgentStoreError> {
-    let agents = given.map_or_else(|| candidates(arch), |path| vec![path.to_owned()]);
-    let looked: Vec<PathBuf> = agents.iter().map(|agent| agent.with_file_name(name)).collect();
-    for path in looked.iter().filter(|path| path.is_file()) {
+    let agents = agent_option.map_or_else(|| candidates(arch), |path| vec![path.to_owned()]);
+    let searched: Vec<PathBuf> = agents.iter().map(|agent| agent.with_file_name(name)).collect();
+    for path in searched.iter().filter(|path| path.is_file()) {
         if architecture_of(path)?.is_ok_and(|found| found == arch) {
             return Ok(Ok(path.clone()));
         }
     }
-    Ok(Err(looked))
+    Ok(Err(searched))
 }
 
-fn wrong(path: &Path, arch: &str, found: &str) -> AgentStoreError {
+fn wrong_architecture(path: &Path, arch: &str, found: &str) -> AgentStoreError {
     let (path, arch, found) = (path.to_owned(), arch.to_owned(), found.to_owned());
     AgentStoreError::Wrong { path, arch, found }
 }
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn who_lacks_an_agent_is_told_how_to_build_it() {
         let hint = |arch: &str| {
-            let missing = AgentStoreError::Missing { arch: arch.to_owned(), looked: Vec::new() };
+            let missing = AgentStoreError::Missing { arch: arch.to_owned(), searched: Vec::new() };
             missing.hint().unwrap()
         };
         assert!(hint("riscv64").contains("`cargo agent` on riscv64, "), "{}", hint("riscv64"));

@@ -40,9 +40,9 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct AgentCallback {
     pub(crate) tcp: TcpStream,
-    pub(crate) conversation: SharedStream,
+    pub(crate) secure_stream: SharedStream,
     /// Decrypted bytes that arrived during authentication.
-    pub(crate) heard: Vec<u8>,
+    pub(crate) decrypted: Vec<u8>,
 }
 
 /// Listening sockets, with the tasks that accept their connections. The tasks end when this is dropped.
@@ -57,7 +57,7 @@ struct Shared {
     auth_timeout: Duration,
     expected: Mutex<HashMap<NodeId, ExpectedAgent>>,
     /// Notified when an agent is added to `expected`.
-    news: watch::Sender<()>,
+    expected_changed: watch::Sender<()>,
     served: Mutex<Vec<Arc<AgentFile>>>,
     transfers: TransferSlots,
 }
@@ -89,7 +89,7 @@ impl CallbackListener {
             own,
             auth_timeout,
             expected: Mutex::default(),
-            news: watch::Sender::new(()),
+            expected_changed: watch::Sender::new(()),
             served: Mutex::default(),
             transfers: TransferSlots::new(),
         });
@@ -121,7 +121,7 @@ impl CallbackListener {
     pub(super) fn expect(&self, node: NodeId, key: PublicKey) -> PendingCallback {
         let (to, called) = oneshot::channel();
         self.shared.expected().insert(node, ExpectedAgent { key, to });
-        self.shared.news.send_replace(());
+        self.shared.expected_changed.send_replace(());
         PendingCallback { shared: self.shared.clone(), node, called }
     }
 }
@@ -160,9 +160,9 @@ enum Refusal {
     #[error("the connection broke: {0}")]
     Io(#[from] io::Error),
     #[error("the peer closed the connection")]
-    HungUp,
+    Disconnected,
     #[error("the agent of node {0} is already connected")]
-    Again(NodeId),
+    AlreadyConnected(NodeId),
     #[error("there is no file {0}")]
     NoFile(String),
     #[error("too many file transfers are waiting")]
@@ -201,15 +201,15 @@ impl Shared {
     async fn receive(self: Arc<Self>, mut tcp: TcpStream, from: IpAddr) -> Result<(), Refusal> {
         let mut deadline = Deadline::after(self.auth_timeout);
         let late = || Refusal::Io(io::ErrorKind::TimedOut.into());
-        let opening = deadline.run(opening(&mut tcp)).await.ok_or_else(late)??;
-        match opening {
+        let first_message = deadline.run(first_message(&mut tcp)).await.ok_or_else(late)??;
+        match first_message {
             FirstMessage::Callback(call) => {
                 deadline.run(self.authenticate(tcp, &call)).await.ok_or_else(late)?
             }
             FirstMessage::Fetch(fetch) => {
                 let file =
                     self.served(&fetch.digest).ok_or(Refusal::NoFile(fetch.digest.clone()))?;
-                let transfer = self.transfers.enter(from).ok_or(Refusal::Busy)?;
+                let transfer = self.transfers.enqueue(from).ok_or(Refusal::Busy)?;
                 // Runs as a separate task, since a transfer takes longer than an unauthenticated peer may
                 // stay connected.
                 tokio::spawn(async move { send(tcp, &file, &fetch, transfer).await });
@@ -224,15 +224,15 @@ impl Shared {
         let key = self.key_of(call.node).await;
         let (answer, stream) = call.answer(&self.own, &key)?;
         tcp.write_all(&answer).await?;
-        let conversation = SharedStream::new(stream);
-        let (mut heard, mut received) = (Vec::new(), Vec::with_capacity(4 << 10));
+        let secure_stream = SharedStream::new(stream);
+        let (mut decrypted, mut received) = (Vec::new(), Vec::with_capacity(4 << 10));
         // A peer that replays a recorded handshake gets this far, but cannot encrypt a packet.
-        while heard.is_empty() {
+        while decrypted.is_empty() {
             received.clear();
             if tcp.read_buf(&mut received).await? == 0 {
-                return Err(Refusal::HungUp);
+                return Err(Refusal::Disconnected);
             }
-            conversation.open(&received, &mut heard).map_err(CallbackError::from)?;
+            secure_stream.open(&received, &mut decrypted).map_err(CallbackError::from)?;
         }
         let slot = {
             let mut expected = self.expected();
@@ -241,20 +241,20 @@ impl Shared {
                 _ => None,
             }
         };
-        let called = AgentCallback { tcp, conversation, heard };
-        let again = Refusal::Again(call.node);
-        slot.and_then(|slot| slot.to.send(called).ok()).ok_or(again)
+        let called = AgentCallback { tcp, secure_stream, decrypted };
+        let already_connected = Refusal::AlreadyConnected(call.node);
+        slot.and_then(|slot| slot.to.send(called).ok()).ok_or(already_connected)
     }
 
     /// Waits until the agent of `node` has announced its key, and returns the key.
     async fn key_of(&self, node: NodeId) -> PublicKey {
-        let mut news = self.news.subscribe();
+        let mut expected_changed = self.expected_changed.subscribe();
         loop {
             if let Some(key) = self.expected().get(&node).map(|slot| slot.key) {
                 return key;
             }
             // Cannot fail: `self` holds the sender.
-            let _ = news.changed().await;
+            let _ = expected_changed.changed().await;
         }
     }
 
@@ -298,17 +298,17 @@ async fn send(
     }
 }
 
-async fn opening(tcp: &mut TcpStream) -> Result<FirstMessage, Refusal> {
-    let mut said = Vec::with_capacity(MAX_FIRST_MESSAGE);
+async fn first_message(tcp: &mut TcpStream) -> Result<FirstMessage, Refusal> {
+    let mut received = Vec::with_capacity(MAX_FIRST_MESSAGE);
     loop {
-        if let Some(opening) = FirstMessage::read(&said)? {
-            return Ok(opening);
+        if let Some(message) = FirstMessage::read(&received)? {
+            return Ok(message);
         }
         // `FirstMessage::read` has already refused messages longer than `MAX_FIRST_MESSAGE`.
         let mut room =
-            (&mut *tcp).take((MAX_FIRST_MESSAGE - said.len().min(MAX_FIRST_MESSAGE)) as u64);
-        if room.read_buf(&mut said).await? == 0 {
-            return Err(Refusal::HungUp);
+            (&mut *tcp).take((MAX_FIRST_MESSAGE - received.len().min(MAX_FIRST_MESSAGE)) as u64);
+        if room.read_buf(&mut received).await? == 0 {
+            return Err(Refusal::Disconnected);
         }
     }
 }

@@ -20,9 +20,9 @@ async fn listener(auth_timeout: Duration) -> CallbackListener {
 }
 
 /// Sends bytes, and returns everything that comes back until the connection is closed.
-async fn exchange(listener: &CallbackListener, said: &[u8]) -> Vec<u8> {
+async fn exchange(listener: &CallbackListener, first_bytes: &[u8]) -> Vec<u8> {
     let mut tcp = TcpStream::connect(listener.addresses()[0]).await.unwrap();
-    tcp.write_all(said).await.unwrap();
+    tcp.write_all(first_bytes).await.unwrap();
     let mut answer = Vec::new();
     // A peer that closes before it has read everything resets the connection.
     let _ = timeout(BOUND, tcp.read_to_end(&mut answer)).await.expect("it is left open");
@@ -55,15 +55,15 @@ async fn an_agent_that_announced_itself_comes_in() {
     let (mut tcp, mut stream, _) = call(&listener, &key).await;
     say(&mut tcp, &mut stream, b"hello").await;
     let mut called = timeout(BOUND, expected.called()).await.unwrap().unwrap();
-    assert_eq!(called.heard, b"hello");
-    let sealed = called.conversation.seal(b"welcome").unwrap();
+    assert_eq!(called.decrypted, b"hello");
+    let sealed = called.secure_stream.seal(b"welcome").unwrap();
     called.tcp.write_all(&sealed).await.unwrap();
-    let (mut received, mut heard) = (Vec::new(), Vec::new());
-    while heard.is_empty() {
+    let (mut received, mut decrypted) = (Vec::new(), Vec::new());
+    while decrypted.is_empty() {
         assert!(tcp.read_buf(&mut received).await.unwrap() > 0);
-        stream.open(&std::mem::take(&mut received), &mut heard).unwrap();
+        stream.open(&std::mem::take(&mut received), &mut decrypted).unwrap();
     }
-    assert_eq!(heard, b"welcome");
+    assert_eq!(decrypted, b"welcome");
 }
 
 #[tokio::test]
@@ -103,13 +103,13 @@ async fn strangers_hear_nothing_and_the_agent_comes_in_all_the_same() {
         ("a node that nobody expects", &of_nobody),
         ("half a message", &by_thief[..30]),
     ];
-    for (case, said) in cases {
-        assert_eq!(exchange(&listener, said).await, b"", "{case}");
+    for (case, first_bytes) in cases {
+        assert_eq!(exchange(&listener, first_bytes).await, b"", "{case}");
     }
     assert_eq!(exchange(&listener, b"FETCH /etc/passwd\n").await, b"");
     let (mut tcp, mut stream, _) = call(&listener, &key).await;
     say(&mut tcp, &mut stream, b"me").await;
-    assert_eq!(timeout(BOUND, expected.called()).await.unwrap().unwrap().heard, b"me");
+    assert_eq!(timeout(BOUND, expected.called()).await.unwrap().unwrap().decrypted, b"me");
 }
 
 #[tokio::test]
@@ -162,7 +162,7 @@ async fn a_replay_neither_comes_in_nor_keeps_the_agent_out() {
     replay.write_all(&sealed).await.unwrap();
     assert_eq!(timeout(BOUND, replay.read(&mut [0])).await.unwrap().unwrap_or(0), 0);
     let called = timeout(BOUND, expected.called()).await.unwrap().unwrap();
-    assert_eq!(called.heard, b"me");
+    assert_eq!(called.decrypted, b"me");
     // A replay is refused as well after the agent has connected, because no agent is expected then.
     recorded.extend_from_slice(&sealed);
     assert_eq!(exchange(&listener, &recorded).await, b"");
@@ -242,7 +242,7 @@ fn the_address_that_led_to_the_host_comes_first() {
         .iter()
         .map(|text| text.parse().unwrap())
         .collect();
-    let with = |local: &str| named(&listening, local.parse().ok());
+    let with = |local: &str| format_addresses(&listening, local.parse().ok());
     assert_eq!(with("fd00::1"), ["fd00::1:1026", "10.1.0.1:1025"]);
     assert_eq!(with("::ffff:10.1.0.1"), ["10.1.0.1:1025", "fd00::1:1026"]);
     assert_eq!(with("127.0.0.1"), ["127.0.0.1:1024", "10.1.0.1:1025", "fd00::1:1026"]);
@@ -253,8 +253,8 @@ fn the_address_that_led_to_the_host_comes_first() {
 #[tokio::test]
 async fn a_command_line_names_ports_of_the_range() {
     let ports = PortRange { first: 21000, last: 21511 };
-    let callbacks = Callbacks::new(Choice::default(), ports);
-    let words = callbacks.words(NODE, "127.0.0.1".parse().ok()).unwrap();
+    let callbacks = Callbacks::new(AddressConstraints::default(), ports);
+    let words = callbacks.callback_args(NODE, "127.0.0.1".parse().ok()).unwrap();
     let [option, addresses, key, node] = words.split(' ').collect::<Vec<_>>()[..] else {
         panic!("{words}")
     };
@@ -263,6 +263,7 @@ async fn a_command_line_names_ports_of_the_range() {
         let port = parse_address_word(word).unwrap().port();
         assert!((ports.first..=ports.last).contains(&port), "{words}");
     }
-    let nowhere = Choice { interfaces: vec!["none".into()], ..Choice::default() };
-    assert_eq!(Callbacks::new(nowhere, ports).words(NODE, None), None);
+    let nowhere =
+        AddressConstraints { interfaces: vec!["none".into()], ..AddressConstraints::default() };
+    assert_eq!(Callbacks::new(nowhere, ports).callback_args(NODE, None), None);
 }

@@ -31,7 +31,7 @@ struct AddressSlots {
 
 /// Connection that has a transfer or waits for one. Dropping this removes the connection from the queue.
 pub(super) struct QueuedTransfer {
-    of: TransferSlots,
+    slots: TransferSlots,
     from: IpAddr,
     transfers: Arc<Semaphore>,
 }
@@ -43,7 +43,7 @@ impl TransferSlots {
 
     /// Adds a connection from `address` to the queue; `None` if the queue or the share of the address is
     /// full.
-    pub(super) fn enter(&self, address: IpAddr) -> Option<QueuedTransfer> {
+    pub(super) fn enqueue(&self, address: IpAddr) -> Option<QueuedTransfer> {
         let from = source_network(address);
         let mut origins = self.origins.lock().unwrap_or_else(PoisonError::into_inner);
         let total: usize = origins.values().map(|origin| origin.connections).sum();
@@ -57,7 +57,7 @@ impl TransferSlots {
         };
         let entry = origins.entry(from).or_insert_with(fresh);
         entry.connections += 1;
-        Some(QueuedTransfer { of: self.clone(), from, transfers: entry.transfers.clone() })
+        Some(QueuedTransfer { slots: self.clone(), from, transfers: entry.transfers.clone() })
     }
 }
 
@@ -67,13 +67,13 @@ impl QueuedTransfer {
         // The permit of the address is acquired first, so that only a few transfers of an address can wait
         // for a permit of the total.
         let own = self.transfers.clone().acquire_owned().await.ok()?;
-        Some((own, self.of.total.clone().acquire_owned().await.ok()?))
+        Some((own, self.slots.total.clone().acquire_owned().await.ok()?))
     }
 }
 
 impl Drop for QueuedTransfer {
     fn drop(&mut self) {
-        let mut origins = self.of.origins.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut origins = self.slots.origins.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(origin) = origins.get_mut(&self.from) {
             origin.connections -= 1;
             if origin.connections == 0 {
@@ -105,13 +105,13 @@ mod tests {
     async fn an_address_keeps_no_other_waiting() {
         let transfers = TransferSlots::new();
         let greedy: Vec<QueuedTransfer> =
-            (0..MAX_TRANSFERS).filter_map(|_| transfers.enter(host(1))).collect();
+            (0..MAX_TRANSFERS).filter_map(|_| transfers.enqueue(host(1))).collect();
         let mut held = Vec::new();
         for transfer in &greedy {
             held.extend(has_turn(transfer).await);
         }
         assert_eq!(held.len(), MAX_PER_ADDRESS);
-        let other = transfers.enter(host(2)).unwrap();
+        let other = transfers.enqueue(host(2)).unwrap();
         assert!(has_turn(&other).await.is_some());
         // The next transfer to the greedy address starts when one of its transfers ends.
         held.pop();
@@ -122,13 +122,13 @@ mod tests {
     async fn connections_that_wait_are_bounded() {
         let transfers = TransferSlots::new();
         let mut queued: Vec<QueuedTransfer> =
-            (0..=MAX_QUEUED_PER_ADDRESS).map_while(|_| transfers.enter(host(1))).collect();
+            (0..=MAX_QUEUED_PER_ADDRESS).map_while(|_| transfers.enqueue(host(1))).collect();
         assert_eq!(queued.len(), MAX_QUEUED_PER_ADDRESS);
-        queued.extend((2..).map_while(|number| transfers.enter(host(number))));
+        queued.extend((2..).map_while(|number| transfers.enqueue(host(number))));
         assert_eq!(queued.len(), MAX_QUEUED);
-        assert!(transfers.enter(host(1)).is_none());
+        assert!(transfers.enqueue(host(1)).is_none());
         drop(queued);
-        assert!(transfers.enter(host(1)).is_some());
+        assert!(transfers.enqueue(host(1)).is_some());
         assert!(transfers.origins.lock().unwrap().is_empty(), "the transfer has gone as well");
     }
 }

@@ -248,17 +248,21 @@ impl Container {
         }
     }
 
-    /// Recognises an error of the container engine in `said`, the output of a command that ended without an
+    /// Recognises an error of the container engine in `output`, the output of a command that ended without an
     /// agent; `None` if there is none. `ended` is the command's exit status, if known.
-    pub(crate) fn explain(&self, ended: Option<ExitStatus>, said: &str) -> Option<ContainerError> {
+    pub(crate) fn explain(
+        &self,
+        ended: Option<ExitStatus>,
+        output: &str,
+    ) -> Option<ContainerError> {
         let command = match self.entry() {
             ContainerEntry::Login => return None,
             ContainerEntry::Exec(enter) => enter,
             ContainerEntry::Run(image) => image.run.unwrap_or(image.tool).to_owned(),
         };
         let (tool, name) = (self.engine.command(), self.name.clone());
-        let said = said.to_lowercase();
-        let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
+        let output = output.to_lowercase();
+        let has = |words: &[&str]| words.iter().any(|word| output.contains(word));
         // The program that may be missing is the first word of the command, which may be sudo.
         let first = command.split(' ').next().unwrap_or_default().to_owned();
         let missing = has(&[": not found", "command not found", "unknown command"]);
@@ -270,7 +274,7 @@ impl Container {
         } else if self.is_image() && has(NO_IMAGE) {
             Some(ContainerError::NoImage { tool, name })
         } else if has(&["no such container", "no container with name", "no such object"])
-            || said.contains(&format!("container {} not found", name.to_lowercase()))
+            || output.contains(&format!("container {} not found", name.to_lowercase()))
         {
             Some(ContainerError::Unknown { tool, name })
         } else if has(&["is not running", "container state improper", "is paused", "is stopped"]) {
@@ -278,7 +282,7 @@ impl Container {
         } else if inside && has(&["\"sh\"", "`sh`", "not found", "no such file"]) {
             let what = if self.is_image() { "image" } else { "container" };
             Some(ContainerError::NoShell { place: format!("the {what} {name}") })
-        } else if missing && said.contains(&first) && ended != Some(ExitStatus::Code(0)) {
+        } else if missing && output.contains(&first) && ended != Some(ExitStatus::Code(0)) {
             Some(ContainerError::NoTool { tool: first })
         } else {
             None
@@ -388,14 +392,14 @@ mod tests {
 
     #[test]
     fn what_engines_say_becomes_a_sentence() {
-        let error = |text, code, said| {
+        let error = |text, code, output| {
             let found: Option<ContainerError> =
-                container(text, None).explain(Some(ExitStatus::Code(code)), said);
+                container(text, None).explain(Some(ExitStatus::Code(code)), output);
             found.map(|error| format!("{error} | {}", error.hint("b").unwrap_or_default()))
         };
-        let expect = |text, code, said, words: &[&str]| {
-            let found = error(text, code, said).unwrap_or_default();
-            assert!(words.iter().all(|word| found.contains(word)), "{said}: {found}");
+        let expect = |text, code, output, words: &[&str]| {
+            let found = error(text, code, output).unwrap_or_default();
+            assert!(words.iter().all(|word| found.contains(word)), "{output}: {found}");
         };
         let socket = "Got permission denied while trying to connect to the Docker daemon socket at \
                       unix:///var/run/docker.sock: Get \"http://…/json\": dial unix \
@@ -419,24 +423,24 @@ mod tests {
         let no_shell = "OCI runtime exec failed: exec failed: unable to start container process: \
                         exec: \"sh\": executable file not found in $PATH: unknown";
         expect("docker:mpi", 127, no_shell, &["the container mpi has no `sh`"]);
-        for said in [
+        for output in [
             "bash: line 1: exec: docker: not found",
             "zsh:1: command not found: docker",
             "docker: Command not found.",
             "fish: Unknown command: docker",
         ] {
-            expect("docker:mpi", 127, said, &["docker is not installed there"]);
+            expect("docker:mpi", 127, output, &["docker is not installed there"]);
         }
         let images = [
             ("docker:a/b:1", "docker: Error response from daemon: No such image: a/b:1", "docker"),
             ("podman:a/b:1", "Error: a/b:1: image not known", "podman"),
             ("nerdctl:a/b:1", "image \"docker.io/a/b:1\" is not available", "nerdctl"),
         ];
-        for (text, said, tool) in images {
+        for (text, output, tool) in images {
             expect(
                 text,
                 125,
-                said,
+                output,
                 &["there is no image a/b:1", &format!("on b: {tool} pull a/b:1")],
             );
         }

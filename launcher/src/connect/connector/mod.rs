@@ -14,7 +14,7 @@ pub(crate) use container::{
     Container, ContainerEngine, ContainerError, ContainerOptionError, is_container_name,
 };
 pub(crate) use image::GONE as CONTAINER_GONE;
-pub(crate) use rsh::{Rsh, RshError, last_words};
+pub(crate) use rsh::{Rsh, RshError, last_lines};
 
 use crate::connect::agent::deploy::{DeployError, HELLO_TIMEOUT};
 use crate::connect::channel::{AgentChannel, CommandStatus};
@@ -58,7 +58,7 @@ pub(crate) struct HostConnection {
     started: Mutex<Vec<String>>,
     label: String,
     /// Exit status of the last command.
-    ending: Mutex<CommandStatus>,
+    command_status: Mutex<CommandStatus>,
 }
 
 enum Login {
@@ -130,8 +130,8 @@ impl Connector {
             RemoteShell::Rsh(rsh) => Login::Rsh(rsh.clone(), dialled),
         };
         let label = container_name(&format!("{}-{host}", self.label));
-        let (container, ending) = (self.container.clone(), Mutex::default());
-        Ok(HostConnection { login, container, started: Mutex::default(), label, ending })
+        let (container, command_status) = (self.container.clone(), Mutex::default());
+        Ok(HostConnection { login, container, started: Mutex::default(), label, command_status })
     }
 }
 
@@ -181,13 +181,14 @@ impl HostConnection {
     }
 
     async fn run(&self, line: String) -> Result<AgentChannel, ConnectError> {
-        let ending = CommandStatus::default();
-        *self.ending.lock().unwrap_or_else(PoisonError::into_inner) = ending.clone();
+        let command_status = CommandStatus::default();
+        *self.command_status.lock().unwrap_or_else(PoisonError::into_inner) =
+            command_status.clone();
         match &self.login {
             Login::Ssh(connection) => {
-                Ok(AgentChannel::over_ssh(connection.exec(&line).await?, ending))
+                Ok(AgentChannel::over_ssh(connection.exec(&line).await?, command_status))
             }
-            Login::Rsh(rsh, host) => Ok(rsh.exec(host, &line, ending)?),
+            Login::Rsh(rsh, host) => Ok(rsh.exec(host, &line, command_status)?),
         }
     }
 
@@ -218,15 +219,15 @@ impl HostConnection {
     /// Replaces an error by a more precise one, if the host's output shows a known error of the container
     /// engine or of the `--rsh` command.
     pub(crate) fn explain(&self, error: DeployError) -> DeployError {
-        let Some(said) = error.said() else { return error };
-        let ended = self.ending.lock().unwrap_or_else(PoisonError::into_inner).get();
-        let by_container = self.container.as_ref().and_then(|c| c.explain(ended, said));
+        let Some(output) = error.host_output() else { return error };
+        let ended = self.command_status.lock().unwrap_or_else(PoisonError::into_inner).get();
+        let by_container = self.container.as_ref().and_then(|c| c.explain(ended, output));
         if let Some(known) = by_container {
             return DeployError::Connect(known.into());
         }
         match (&self.login, &error) {
-            (Login::Rsh(rsh, host), DeployError::Shell(said)) => {
-                DeployError::Connect(rsh.no_agent(host, ended, said).into())
+            (Login::Rsh(rsh, host), DeployError::Shell(output)) => {
+                DeployError::Connect(rsh.no_agent(host, ended, output).into())
             }
             _ => error,
         }

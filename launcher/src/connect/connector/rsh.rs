@@ -33,7 +33,7 @@ pub(crate) enum RshError {
     Empty { origin: String },
     #[error("cannot run `{program}` of {origin}")]
     Start { origin: String, program: String, source: io::Error },
-    #[error("`{command}` {}no agent answered{}", how(*ended), colon(words))]
+    #[error("`{command}` {}no agent answered{}", how(*ended), after_colon(words))]
     NoAgent { command: String, ended: Option<ExitStatus>, words: String },
 }
 
@@ -41,7 +41,7 @@ fn how(ended: Option<ExitStatus>) -> String {
     ended.map(|ended| format!("{ended}, but ")).unwrap_or_else(|| "runs, but ".to_owned())
 }
 
-fn colon(words: &str) -> String {
+fn after_colon(words: &str) -> String {
     if words.is_empty() { String::new() } else { format!(": {words}") }
 }
 
@@ -96,37 +96,42 @@ impl Rsh {
         words.chain((!has_place).then(|| name.clone())).collect()
     }
 
-    /// Runs a line in the shell of a host. `ending` receives the exit status of the `--rsh` command.
+    /// Runs a line in the shell of a host. `exit_status` receives the exit status of the `--rsh` command.
     pub(crate) fn exec(
         &self,
         host: &Host,
         line: &str,
-        ending: CommandStatus,
+        exit_status: CommandStatus,
     ) -> Result<AgentChannel, RshError> {
         let words = self.words_for(host);
         let program = words.first().cloned().unwrap_or_default();
         let mut command = Command::new(&program);
         command.args(&words[1..]).arg(line);
-        AgentChannel::over_child(command, ending).map_err(|source| RshError::Start {
+        AgentChannel::over_child(command, exit_status).map_err(|source| RshError::Start {
             origin: self.source.clone(),
             program,
             source,
         })
     }
 
-    /// Makes the error for a command that printed `said` and did not start an agent.
-    pub(crate) fn no_agent(&self, host: &Host, ended: Option<ExitStatus>, said: &str) -> RshError {
+    /// Makes the error for a command that printed `output` and did not start an agent.
+    pub(crate) fn no_agent(
+        &self,
+        host: &Host,
+        ended: Option<ExitStatus>,
+        output: &str,
+    ) -> RshError {
         let words: Vec<OsString> = self.words_for(host).into_iter().map(OsString::from).collect();
         let words =
             without_secrets(&words).iter().map(|word| quoted(word.as_ref())).collect::<Vec<_>>();
-        RshError::NoAgent { command: words.join(" "), ended, words: last_words(said) }
+        RshError::NoAgent { command: words.join(" "), ended, words: last_lines(output) }
     }
 }
 
 /// Joins the last two lines of a command's output into one line that is safe to print. Leaves out lines
 /// that begin with `+`, as printed by `set -x`.
-pub(crate) fn last_words(said: &str) -> String {
-    let lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
+pub(crate) fn last_lines(output: &str) -> String {
+    let lines = output.lines().map(str::trim).filter(|line| !line.is_empty());
     let lines: Vec<&str> = lines.filter(|line| !line.starts_with('+')).collect();
     printable::first_line(&lines[lines.len().saturating_sub(2)..].join("; "))
 }
@@ -160,8 +165,8 @@ mod tests {
     fn what_failed_is_said_with_its_last_words() {
         let rsh = Rsh::parse("--rsh", "/etc/mpi/kubexec.sh").unwrap();
         let host = Host { name: "w-0".into(), ..Host::this_machine() };
-        let said = "+ POD_NAME=w-0\n+ kubectl exec w-0\nError from server: pods not found\n";
-        let error = rsh.no_agent(&host, Some(ExitStatus::Code(1)), said);
+        let output = "+ POD_NAME=w-0\n+ kubectl exec w-0\nError from server: pods not found\n";
+        let error = rsh.no_agent(&host, Some(ExitStatus::Code(1)), output);
         assert_eq!(
             error.to_string(),
             "`/etc/mpi/kubexec.sh w-0` exited with code 1, but no agent answered: Error from \
@@ -169,10 +174,10 @@ mod tests {
         );
         let secret = Rsh::parse("--rsh", "x --password=hunter2 --token hunter2").unwrap();
         let error = secret.no_agent(&host, None, "");
-        let said = format!("{error} {}", error.hint().unwrap());
-        assert!(!said.contains("hunter2"), "{said}");
-        let silent = rsh.no_agent(&host, None, "+ shift\n");
+        let text = format!("{error} {}", error.hint().unwrap());
+        assert!(!text.contains("hunter2"), "{text}");
+        let unanswered = rsh.no_agent(&host, None, "+ shift\n");
         let expected = "`/etc/mpi/kubexec.sh w-0` runs, but no agent answered";
-        assert_eq!(silent.to_string(), expected);
+        assert_eq!(unanswered.to_string(), expected);
     }
 }

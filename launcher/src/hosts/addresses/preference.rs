@@ -53,7 +53,7 @@ impl Preference {
     }
 
     /// Tells whether the preference permits the use of an address.
-    pub(super) fn suits(&self, address: &InterfaceAddress) -> bool {
+    pub(super) fn permits(&self, address: &InterfaceAddress) -> bool {
         let is_named = self.entries.iter().any(|entry| match entry {
             InterfaceOrNetwork::Interface(name) => *name == address.interface,
             InterfaceOrNetwork::Network(network) => network.contains(address.address),
@@ -63,7 +63,7 @@ impl Preference {
 
     /// Returns the warning for `count` hosts without a suitable address; `hosts` has their names, separated
     /// by commas.
-    pub(super) fn lacking(&self, hosts: &str, count: usize) -> String {
+    pub(super) fn unmet_warning(&self, hosts: &str, count: usize) -> String {
         let (have, agents, use_) = match count {
             1 => ("has", "its agent", "uses"),
             _ => ("have", "their agents", "use"),

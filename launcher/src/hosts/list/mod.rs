@@ -320,10 +320,13 @@ mod tests {
         }
         assert_eq!(parsed(r"DOMAIN\me@a"), Ok(vec![(r"DOMAIN\me@a".to_owned(), 1)]));
         assert!(matches!(parsed("n[1-2"), Err(HostsError::Range { .. })));
-        let said = |list: &str| parsed(list).unwrap_err().to_string();
-        assert_eq!(said("a,b:two"), "in -H a,b:two: `b:two`: `two` is not a number of slots");
-        assert_eq!(said("n[3-1]"), "`n[3-1]`: `3-1` runs backwards");
-        assert_eq!(said("n[1-65536],m"), "in -H n[1-65536],m: more than 65536 hosts");
-        assert!(said(&"n".repeat(2000)).ends_with("is not a host name"));
+        let parse_error = |list: &str| parsed(list).unwrap_err().to_string();
+        assert_eq!(
+            parse_error("a,b:two"),
+            "in -H a,b:two: `b:two`: `two` is not a number of slots"
+        );
+        assert_eq!(parse_error("n[3-1]"), "`n[3-1]`: `3-1` runs backwards");
+        assert_eq!(parse_error("n[1-65536],m"), "in -H n[1-65536],m: more than 65536 hosts");
+        assert!(parse_error(&"n".repeat(2000)).ends_with("is not a host name"));
     }
 }

@@ -48,7 +48,7 @@ pub(crate) struct AppSpec {
     pub(crate) env: Vec<EnvVar>,
     /// Names of the variables that the user sets by `-x` or `--env-file`. rlaunch sets no values of its own
     /// for them.
-    pub(crate) explicit: Vec<String>,
+    pub(crate) user_set_vars: Vec<String>,
     pub(crate) script: Option<ScriptCheck>,
     /// Preloaded files that this program's arguments may name, as indices into [`JobSpec::preload`].
     pub(crate) preload: Vec<u32>,
@@ -91,10 +91,10 @@ impl JobSpec {
 }
 
 /// Returns the names of the variables that the user sets for every program, by `-x` or `--env-file`.
-pub(crate) fn explicit_everywhere(apps: &[AppSpec]) -> Vec<String> {
+pub(crate) fn vars_set_for_all_apps(apps: &[AppSpec]) -> Vec<String> {
     let Some((first, others)) = apps.split_first() else { return Vec::new() };
-    let is_everywhere = |name: &&String| others.iter().all(|app| app.explicit.contains(name));
-    first.explicit.iter().filter(is_everywhere).cloned().collect()
+    let is_everywhere = |name: &&String| others.iter().all(|app| app.user_set_vars.contains(name));
+    first.user_set_vars.iter().filter(is_everywhere).cloned().collect()
 }
 
 /// Describes a node's programs and ranks for its agent.
@@ -116,17 +116,17 @@ pub(crate) fn node_applications(
             env: app.env.clone(),
             script: app.script.clone(),
             preload: app.preload.clone(),
-            waits: !app.after.is_empty(),
+            starts_on_request: !app.after.is_empty(),
         })
     };
     let spec = |(local_rank, &rank): (LocalRank, &Rank)| {
         let at = here.binary_search(&map.application_of(rank)).unwrap_or(0);
-        let explicit = &job.application_of(map, rank).explicit;
+        let user_set_vars = &job.application_of(map, rank).user_set_vars;
         RankSpec {
             rank,
             local_rank,
             application: u32::try_from(at).unwrap_or(u32::MAX),
-            env: identity::rank_variables(job.id, map, node, local_rank, explicit),
+            env: identity::rank_variables(job.id, map, node, local_rank, user_set_vars),
             stdin: job.stdin.is_read_by(rank),
         }
     };

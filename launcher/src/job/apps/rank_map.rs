@@ -59,7 +59,7 @@ pub(crate) fn map_ranks(
         ranks.sort_unstable();
     }
     let firsts = firsts.into_iter().skip(1).map(Rank).collect();
-    Ok(RankMap::of(hosts, firsts))
+    Ok(RankMap::from_assignment(hosts, firsts))
 }
 
 impl HostGroup<'_> {
@@ -115,7 +115,7 @@ mod tests {
             argv: vec!["x".into()],
             wdir: WorkingDir::SameAsLauncher("/".into()),
             env: vec![],
-            explicit: vec![],
+            user_set_vars: vec![],
             script: None,
             preload: vec![],
             after: vec![],

@@ -26,7 +26,7 @@ pub(super) const PLACEHOLDERS: &str = "host.name, host.hostname, host.oob_ip, ra
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RenderedTexts {
     /// Arguments that were templates, with their positions in argv; position 0 is the program.
-    pub(crate) words: Vec<(u32, OsString)>,
+    pub(crate) arguments: Vec<(u32, OsString)>,
     pub(crate) env: Vec<(OsString, OsString)>,
     pub(crate) files: Vec<RankFile>,
 }
@@ -89,18 +89,18 @@ fn render(
     let environment = template::environment();
     let named = named_apps(apps, map, table);
     for (index, app) in apps.iter().enumerate() {
-        let own = own_master(apps, app);
+        let master_vars = user_master_vars(apps, app);
         let compiled = compile(&environment, app, index)?;
-        if own.is_empty() && compiled.is_empty() {
+        if master_vars.is_empty() && compiled.is_empty() {
             continue;
         }
         let ranks = (0..map.world_size).map(Rank).filter(|r| map.application_of(*r) == index);
         for rank in ranks {
             let Some(context) = context(table, rank, &named) else { continue };
             let context = Value::from(Serde(context));
-            let mut of_rank = render_rank(app, index, (rank, &context), &compiled)?;
-            of_rank.env.splice(..0, own.iter().cloned());
-            rendered.insert(rank, of_rank);
+            let mut rank_texts = render_rank(app, index, (rank, &context), &compiled)?;
+            rank_texts.env.splice(..0, master_vars.iter().cloned());
+            rendered.insert(rank, rank_texts);
         }
     }
     check_files(apps, map, &rendered)?;
@@ -139,7 +139,7 @@ fn render_rank(
             cause: template::cause(&error, *text),
         })?;
         match text.usage {
-            TemplateUse::Word(at) => rendered.words.push((at, done.into())),
+            TemplateUse::Argument(at) => rendered.arguments.push((at, done.into())),
             TemplateUse::Variable(name) => rendered.env.push((name.to_owned(), done.into())),
             TemplateUse::Dest(_) => {
                 rendered.files.push(RankFile { path: done.into(), content: vec![] });
@@ -159,10 +159,10 @@ fn render_rank(
 /// Returns the variables with rank 0's address, such as MASTER_ADDR, that the user set for this program but
 /// not for every program. rlaunch sets these for all ranks, and rendered variables override that, so the
 /// program keeps the user's values.
-fn own_master(apps: &[AppSpec], app: &AppSpec) -> Vec<(OsString, OsString)> {
+fn user_master_vars(apps: &[AppSpec], app: &AppSpec) -> Vec<(OsString, OsString)> {
     const MASTER: [&str; 3] =
         [names::MASTER_ADDR, names::MASTER_PORT, names::JAX_COORDINATOR_ADDRESS];
-    let sets = |app: &AppSpec, name: &str| app.explicit.iter().any(|asked| asked == name);
+    let sets = |app: &AppSpec, name: &str| app.user_set_vars.iter().any(|asked| asked == name);
     let is_own = |name: &&str| sets(app, name) && !apps.iter().all(|other| sets(other, name));
     let value = |name| app.env.iter().find(|var| var.name == name).map(|var| var.value.clone());
     let own = MASTER.into_iter().filter(is_own);
@@ -175,7 +175,7 @@ fn named_apps<'a>(
     map: &'a RankMap,
     table: &'a RankTable,
 ) -> BTreeMap<&'a str, AppContext<'a>> {
-    let of_app = |(index, app): (usize, &'a AppSpec)| {
+    let app_context = |(index, app): (usize, &'a AppSpec)| {
         let nodes: Vec<_> = nodes_of(map, index).collect();
         let first = table.nodes().get(nodes.first()?.id.index())?;
         let is_own = |rank: &u32| map.application_of(Rank(*rank)) == index;
@@ -183,7 +183,7 @@ fn named_apps<'a>(
         let size = (0..map.world_size).filter(is_own).count();
         Some((app.name.as_deref()?, AppContext { oob_ip: first.address.to_string(), hosts, size }))
     };
-    apps.iter().enumerate().filter_map(of_app).collect()
+    apps.iter().enumerate().filter_map(app_context).collect()
 }
 
 fn context<'a>(
@@ -221,12 +221,12 @@ fn check_files(
     rendered: &BTreeMap<Rank, RenderedTexts>,
 ) -> Result<(), AppError> {
     let mut seen: BTreeMap<(NodeId, PathBuf), (Rank, &[u8])> = BTreeMap::new();
-    for (&rank, of_rank) in rendered {
+    for (&rank, texts) in rendered {
         let Some(node) = map.node_of(rank) else { continue };
         let index = map.application_of(rank);
         let (WorkingDir::SameAsLauncher(directory) | WorkingDir::Required(directory)) =
             &apps[index].wdir;
-        for file in &of_rank.files {
+        for file in &texts.files {
             let path = directory.join(&file.path);
             let (other, content) = seen.entry((node.id, path)).or_insert((rank, &file.content));
             if *content != file.content {

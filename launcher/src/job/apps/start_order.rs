@@ -150,8 +150,8 @@ pub(crate) fn awaited_ports(
 /// Returns the names and addresses at which the node `from` tries to reach `host`. If `host` is that node
 /// itself, these are all its addresses, including loopback.
 fn addresses(host: &str, from: Option<NodeId>, table: &RankTable) -> Vec<String> {
-    let of_job = table.nodes().iter().find(|node| node.host == host);
-    let Some(node) = of_job else { return vec![host.to_owned()] };
+    let job_node = table.nodes().iter().find(|node| node.host == host);
+    let Some(node) = job_node else { return vec![host.to_owned()] };
     let mut addresses = vec![node.address.to_string()];
     if Some(node.node) == from {
         addresses.extend(["127.0.0.1", "::1"].map(str::to_owned));

@@ -51,7 +51,7 @@ fn read(path: &Path) -> io::Result<String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TemplateUse<'a> {
     /// Argument at this position in argv; position 0 is the program.
-    Word(u32),
+    Argument(u32),
     Variable(&'a OsStr),
     /// Destination path of the file with this index in [`AppSpec::templates`].
     Dest(usize),
@@ -71,7 +71,7 @@ impl TemplateText<'_> {
     pub(crate) fn describe(&self, app: &AppSpec) -> String {
         let cut = |text: String| text.chars().take(QUOTED).collect::<String>();
         match self.usage {
-            TemplateUse::Word(_) => {
+            TemplateUse::Argument(_) => {
                 let word = without_secrets(&[self.text.into()]).concat();
                 format!("`{}`", cut(word))
             }
@@ -87,12 +87,12 @@ impl TemplateText<'_> {
 
 pub(crate) fn texts(app: &AppSpec) -> Vec<TemplateText<'_>> {
     let is_template = |text: &&str| text.contains("{{");
-    let words = (1..).zip(app.argv.iter().skip(1)).filter_map(|(at, word)| {
+    let arguments = (1..).zip(app.argv.iter().skip(1)).filter_map(|(at, word)| {
         let text = word.to_str().filter(is_template)?;
-        Some(TemplateText { text, usage: TemplateUse::Word(at) })
+        Some(TemplateText { text, usage: TemplateUse::Argument(at) })
     });
-    let asked_for = |name: &OsStr| app.explicit.iter().any(|asked| name == asked.as_str());
-    let variables = app.env.iter().filter(|var| asked_for(&var.name)).filter_map(|var| {
+    let is_user_set = |name: &OsStr| app.user_set_vars.iter().any(|asked| name == asked.as_str());
+    let variables = app.env.iter().filter(|var| is_user_set(&var.name)).filter_map(|var| {
         let text = var.value.to_str().filter(is_template)?;
         Some(TemplateText { text, usage: TemplateUse::Variable(&var.name) })
     });
@@ -100,7 +100,7 @@ pub(crate) fn texts(app: &AppSpec) -> Vec<TemplateText<'_>> {
         let dest = TemplateText { text: &file.dest, usage: TemplateUse::Dest(index) };
         [dest, TemplateText { text: &file.text, usage: TemplateUse::Content(index) }]
     });
-    words.chain(variables).chain(files).collect()
+    arguments.chain(variables).chain(files).collect()
 }
 
 /// Returns the template engine. An unknown placeholder is an error, and values are not escaped.

@@ -203,13 +203,13 @@ mod tests {
 
     #[test]
     fn mistakes_are_named_with_their_line() {
-        let said = |text: &str| parse(text).unwrap_err();
-        assert_eq!(said("A=1\n=2\n"), (2, "a variable's name is missing".to_owned()));
-        assert_eq!(said("A B=2\n"), (1, "\"A B\" is no name of a variable".to_owned()));
-        assert_eq!(said("\nA='x\n\n"), (2, "a quote ' that does not end".to_owned()));
-        assert_eq!(said("A=\"x\\"), (1, "a quote \" that does not end".to_owned()));
-        assert_eq!(said("A='x'y\n"), (1, "more stands behind the closing quote".to_owned()));
-        assert!(said("A=\0\n").1.contains("null byte"));
+        let parse_error = |text: &str| parse(text).unwrap_err();
+        assert_eq!(parse_error("A=1\n=2\n"), (2, "a variable's name is missing".to_owned()));
+        assert_eq!(parse_error("A B=2\n"), (1, "\"A B\" is no name of a variable".to_owned()));
+        assert_eq!(parse_error("\nA='x\n\n"), (2, "a quote ' that does not end".to_owned()));
+        assert_eq!(parse_error("A=\"x\\"), (1, "a quote \" that does not end".to_owned()));
+        assert_eq!(parse_error("A='x'y\n"), (1, "more stands behind the closing quote".to_owned()));
+        assert!(parse_error("A=\0\n").1.contains("null byte"));
         let error = read(Path::new("/no/such.env")).unwrap_err();
         assert_eq!(error.to_string(), "cannot read /no/such.env");
     }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 /// Options of the user for the environment of ranks.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct EnvOptions {
     /// Arguments of `-x`: `NAME=VALUE`; `NAME`, with its value in this shell; or a pattern for names of
     /// variables of this shell.
     pub(crate) named: Vec<OsString>,
@@ -58,14 +58,14 @@ impl EnvError {
 /// options set.
 pub(crate) fn forwarded(
     own: impl Iterator<Item = (OsString, OsString)>,
-    wanted: &Wanted,
+    options: &EnvOptions,
 ) -> Result<(Vec<EnvVar>, Vec<String>), EnvError> {
     let own: Vec<(OsString, OsString)> = own.collect();
     let mut env: Vec<EnvVar> = Vec::new();
-    let along = own.iter().filter(|(name, _)| !wanted.nothing_else && may_go_along(name));
+    let along = own.iter().filter(|(name, _)| !options.nothing_else && may_forward(name));
     for (name, value) in along {
         let rule = match &*name.to_string_lossy() {
-            _ if wanted.login => EnvRule::Default,
+            _ if options.login => EnvRule::Default,
             names::PATH => EnvRule::PathBefore,
             names::PYTHONPATH => EnvRule::PathAfter,
             _ => EnvRule::Set,
@@ -75,8 +75,8 @@ pub(crate) fn forwarded(
     if !env.iter().any(|var| var.name == names::PYTHONUNBUFFERED) {
         set(&mut env, names::PYTHONUNBUFFERED.into(), "1".into());
     }
-    let mut explicit = Vec::new();
-    for path in &wanted.files {
+    let mut user_set_vars = Vec::new();
+    for path in &options.files {
         for line in env_file::read(path)? {
             let value =
                 line.value.map(OsString::from).or_else(|| value_of(&own, line.name.as_ref()));
@@ -85,36 +85,36 @@ pub(crate) fn forwarded(
                 line: line.number,
                 name: line.name.clone(),
             })?;
-            explicit.push(line.name.clone());
+            user_set_vars.push(line.name.clone());
             set(&mut env, line.name.into(), value);
         }
     }
-    ask(&mut env, &mut explicit, &own, &wanted.named)?;
-    Ok((env, explicit))
+    add_requested(&mut env, &mut user_set_vars, &own, &options.named)?;
+    Ok((env, user_set_vars))
 }
 
 /// Returns the variables of a further program: those of the first program, as [`forwarded`] returned them,
 /// then those of the further program's own `-x` (`asked`). `own` has the variables of this shell.
 pub(crate) fn extended(
-    (mut env, mut explicit): (Vec<EnvVar>, Vec<String>),
+    (mut env, mut user_set_vars): (Vec<EnvVar>, Vec<String>),
     own: impl Iterator<Item = (OsString, OsString)>,
     asked: &[OsString],
 ) -> Result<(Vec<EnvVar>, Vec<String>), EnvError> {
     let own: Vec<(OsString, OsString)> = own.collect();
-    ask(&mut env, &mut explicit, &own, asked)?;
-    Ok((env, explicit))
+    add_requested(&mut env, &mut user_set_vars, &own, asked)?;
+    Ok((env, user_set_vars))
 }
 
-/// Adds the variables of `-x` to `env`, and their names to `explicit`.
-fn ask(
+/// Adds the variables of `-x` to `env`, and their names to `user_set_vars`.
+fn add_requested(
     env: &mut Vec<EnvVar>,
-    explicit: &mut Vec<String>,
+    user_set_vars: &mut Vec<String>,
     own: &[(OsString, OsString)],
     asked: &[OsString],
 ) -> Result<(), EnvError> {
     for asked in asked {
         for (name, value) in named(asked, own)? {
-            explicit.push(name.to_string_lossy().into_owned());
+            user_set_vars.push(name.to_string_lossy().into_owned());
             set(env, name, value);
         }
     }
@@ -123,7 +123,7 @@ fn ask(
 
 /// Tells whether a variable of this shell may be forwarded: it belongs neither to a host nor to another
 /// launcher.
-fn may_go_along(name: &OsStr) -> bool {
+fn may_forward(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     !names::is_node_specific(&name) && !names::is_foreign_launch(&name)
 }
@@ -153,7 +153,7 @@ fn named(
         if value.is_some() {
             return Err(EnvError::Pattern(text.into_owned()));
         }
-        let fits = |own: &OsStr| glob::matches(&text, &own.to_string_lossy()) && may_go_along(own);
+        let fits = |own: &OsStr| glob::matches(&text, &own.to_string_lossy()) && may_forward(own);
         let found: Vec<_> = own.iter().filter(|(name, _)| fits(name)).cloned().collect();
         tracing::info!("-x {text}: {} variables", found.len());
         return Ok(found);
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn what_belongs_elsewhere_stays_here() {
-        let (env, _) = forwarded(shell().into_iter(), &Wanted::default()).unwrap();
+        let (env, _) = forwarded(shell().into_iter(), &EnvOptions::default()).unwrap();
         let expected = ["PATH=/bin", "NCCL_DEBUG=INFO", "A=1", "PYTHONUNBUFFERED=1"];
         assert_eq!(names(&env), expected);
     }
@@ -187,9 +187,9 @@ mod tests {
     #[test]
     fn what_is_asked_for_wins() {
         let asked = ["A=2", "HOME", "PYTHONUNBUFFERED=", "RANK=7"].map(OsString::from);
-        let wanted = Wanted { named: asked.to_vec(), ..Wanted::default() };
-        let (env, explicit) = forwarded(shell().into_iter(), &wanted).unwrap();
-        assert_eq!(explicit, ["A", "HOME", "PYTHONUNBUFFERED", "RANK"]);
+        let options = EnvOptions { named: asked.to_vec(), ..EnvOptions::default() };
+        let (env, user_set_vars) = forwarded(shell().into_iter(), &options).unwrap();
+        assert_eq!(user_set_vars, ["A", "HOME", "PYTHONUNBUFFERED", "RANK"]);
         let env = names(&env);
         for expected in ["A=2", "HOME=/h", "PYTHONUNBUFFERED=", "RANK=7"] {
             assert!(env.contains(&expected.to_owned()), "{expected}");
@@ -201,8 +201,9 @@ mod tests {
         let odd = |text: &[u8]| OsStr::from_bytes(text).to_owned();
         let own = [(odd(b"B"), odd(b"\x80=")), (odd(b"N\xff"), odd(b"\xfe"))];
         let asked = [odd(b"A=\xff=b"), odd(b"B"), odd(b"N\xff"), odd(b"M\xff=1")];
-        let wanted = Wanted { named: asked.to_vec(), nothing_else: true, ..Wanted::default() };
-        let (env, _) = forwarded(own.into_iter(), &wanted).unwrap();
+        let options =
+            EnvOptions { named: asked.to_vec(), nothing_else: true, ..EnvOptions::default() };
+        let (env, _) = forwarded(own.into_iter(), &options).unwrap();
         let found = env[1..].iter().map(|var| (var.name.as_bytes(), var.value.as_bytes()));
         let expected: [(&[u8], &[u8]); 4] =
             [(b"A", b"\xff=b"), (b"B", b"\x80="), (b"N\xff", b"\xfe"), (b"M\xff", b"1")];
@@ -211,11 +212,12 @@ mod tests {
 
     #[test]
     fn another_program_has_what_the_first_has_and_its_own() {
-        let wanted = Wanted { named: vec!["A=2".into(), "B=1".into()], ..Wanted::default() };
-        let first = forwarded(shell().into_iter(), &wanted).unwrap();
+        let options =
+            EnvOptions { named: vec!["A=2".into(), "B=1".into()], ..EnvOptions::default() };
+        let first = forwarded(shell().into_iter(), &options).unwrap();
         let own = ["B=3", "NCCL_DEBUG=WARN"].map(OsString::from);
-        let (env, explicit) = extended(first, shell().into_iter(), &own).unwrap();
-        assert_eq!(explicit, ["A", "B", "B", "NCCL_DEBUG"]);
+        let (env, user_set_vars) = extended(first, shell().into_iter(), &own).unwrap();
+        assert_eq!(user_set_vars, ["A", "B", "B", "NCCL_DEBUG"]);
         let expected = ["PATH=/bin", "PYTHONUNBUFFERED=1", "A=2", "B=3", "NCCL_DEBUG=WARN"];
         assert_eq!(names(&env), expected);
     }
@@ -223,8 +225,8 @@ mod tests {
     #[test]
     fn a_name_without_a_value_must_be_set() {
         let ask = |x: &str| {
-            let wanted = Wanted { named: vec![x.into()], ..Wanted::default() };
-            forwarded(shell().into_iter(), &wanted).unwrap_err().to_string()
+            let options = EnvOptions { named: vec![x.into()], ..EnvOptions::default() };
+            forwarded(shell().into_iter(), &options).unwrap_err().to_string()
         };
         assert_eq!(ask("NOPE"), "`-x NOPE`: NOPE is not set here");
         // The value may be secret.
@@ -235,14 +237,14 @@ mod tests {
 
     #[test]
     fn a_pattern_takes_what_may_go_along() {
-        let named = |pattern: &str| Wanted {
+        let named = |pattern: &str| EnvOptions {
             named: vec![pattern.into()],
             nothing_else: true,
-            ..Wanted::default()
+            ..EnvOptions::default()
         };
         let of = |pattern: &str| {
-            let (env, explicit) = forwarded(shell().into_iter(), &named(pattern)).unwrap();
-            (names(&env), explicit)
+            let (env, user_set_vars) = forwarded(shell().into_iter(), &named(pattern)).unwrap();
+            (names(&env), user_set_vars)
         };
         assert_eq!(of("NCCL_*").0, ["PYTHONUNBUFFERED=1", "NCCL_DEBUG=INFO"]);
         assert_eq!(of("*").1, ["PATH", "NCCL_DEBUG", "A"]);
@@ -258,20 +260,21 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("run.env");
         std::fs::write(&path, "A=file\nB=file\nHOME\n\nNOPE\n").unwrap();
-        let mut wanted = Wanted { named: vec!["B=typed".into()], ..Wanted::default() };
-        wanted.files.push(path.clone());
-        let error = forwarded(shell().into_iter(), &wanted).unwrap_err().to_string();
+        let mut options = EnvOptions { named: vec!["B=typed".into()], ..EnvOptions::default() };
+        options.files.push(path.clone());
+        let error = forwarded(shell().into_iter(), &options).unwrap_err().to_string();
         assert!(error.ends_with("run.env:5: NOPE is not set here"), "{error}");
         std::fs::write(&path, "A=file\nB=file\nHOME\n").unwrap();
-        let (env, explicit) = forwarded(shell().into_iter(), &wanted).unwrap();
-        assert_eq!(explicit, ["A", "B", "HOME", "B"]);
+        let (env, user_set_vars) = forwarded(shell().into_iter(), &options).unwrap();
+        assert_eq!(user_set_vars, ["A", "B", "HOME", "B"]);
         assert_eq!(names(&env)[3..], ["A=file", "HOME=/h", "B=typed"]);
     }
 
     #[test]
     fn a_login_counts_before_this_shell() {
-        let wanted = Wanted { login: true, named: vec!["A=2".into()], ..Wanted::default() };
-        let (env, _) = forwarded(shell().into_iter(), &wanted).unwrap();
+        let options =
+            EnvOptions { login: true, named: vec!["A=2".into()], ..EnvOptions::default() };
+        let (env, _) = forwarded(shell().into_iter(), &options).unwrap();
         let rule = |name: &str| env.iter().find(|var| var.name == name).map(|var| var.rule);
         assert_eq!(rule("PATH"), Some(EnvRule::Default));
         assert_eq!(rule("NCCL_DEBUG"), Some(EnvRule::Default));

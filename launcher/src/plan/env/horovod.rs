@@ -16,7 +16,7 @@ use std::time::Duration;
 const HOROVOD_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Tells whether rlaunch may set Horovod's variables, because the user set none that conflict with them.
-pub(crate) fn is_left_to_us(env: &[EnvVar]) -> bool {
+pub(crate) fn may_set_variables(env: &[EnvVar]) -> bool {
     let chosen = env.iter().find(|var| {
         let name = var.name.to_string_lossy();
         let by_us = [names::CONTROLLER, names::CPU_OPERATIONS].contains(&&*name);
@@ -40,7 +40,7 @@ pub(crate) struct GlooStore {
     pub(crate) ports: Vec<u16>,
     /// Name of the network interface for connections between ranks, by node.
     interfaces: Vec<String>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl GlooStore {
@@ -51,10 +51,10 @@ impl GlooStore {
         seen: &JobView<'_>,
         ports: &[Vec<u16>],
     ) -> Option<GlooStore> {
-        let doors = seen.map.nodes.iter().enumerate().map(|(index, node)| {
+        let store_ports = seen.map.nodes.iter().enumerate().map(|(index, node)| {
             ReservedPorts::for_node(options, seen.map, node).store(ports.get(index)?)
         });
-        let ports = doors.collect::<Option<Vec<u16>>>()?;
+        let ports = store_ports.collect::<Option<Vec<u16>>>()?;
         let nodes = seen.inventories.iter().zip(seen.addresses);
         let interfaces = nodes.map(|(inventory, &address)| {
             Some(inventory.netdev_with_address(address)?.name.clone())
@@ -62,7 +62,7 @@ impl GlooStore {
         Some(GlooStore {
             ports,
             interfaces: interfaces.collect::<Option<_>>()?,
-            patience: options.init_timeout.unwrap_or(HOROVOD_TIMEOUT),
+            timeout: options.init_timeout.unwrap_or(HOROVOD_TIMEOUT),
         })
     }
 
@@ -80,7 +80,7 @@ impl GlooStore {
         let reached = format!("{} of {interface} is how other ranks reach this node", {
             seen.addresses[place.node]
         });
-        let patience = "how long they wait for each other; --init-timeout";
+        let timeout_reason = "how long they wait for each other; --init-timeout";
         vec![
             own(names::RANK, place.rank.to_string()),
             own(names::SIZE, seen.map.world_size.to_string()),
@@ -94,7 +94,7 @@ impl GlooStore {
             Variable::new(names::RENDEZVOUS_ADDR, Ipv4Addr::LOCALHOST.to_string(), &served),
             Variable::new(names::RENDEZVOUS_PORT, self.ports[place.node].to_string(), &served),
             Variable::new(names::IFACE, &**interface, &reached),
-            Variable::new(names::TIMEOUT, seconds(self.patience), patience),
+            Variable::new(names::TIMEOUT, seconds(self.timeout), timeout_reason),
         ]
     }
 }
@@ -123,7 +123,11 @@ mod tests {
     }
 
     /// Returns the variables of one rank of the job `a:2,b`.
-    fn told(options: &Options, addresses: &[IpAddr], place: (u32, usize, usize)) -> Vec<String> {
+    fn variables(
+        options: &Options,
+        addresses: &[IpAddr],
+        place: (u32, usize, usize),
+    ) -> Vec<String> {
         let hosts = crate::hosts::parse(&["a:2,b".into()]).unwrap();
         let map = RankMap::by_slot(&hosts, None, false).unwrap();
         let netdevs = ["eth0", "eno1"];
@@ -134,10 +138,10 @@ mod tests {
         let seen =
             JobView { id: JobId(7), map: &map, inventories: &inventories, plan: &plan, addresses };
         let ports = [vec![21_000, 21_001, 21_002], vec![21_003]];
-        let Some(meeting) = GlooStore::new(options, &seen, &ports) else { return Vec::new() };
+        let Some(store) = GlooStore::new(options, &seen, &ports) else { return Vec::new() };
         let (rank, node, local_rank) = place;
-        let told = meeting.variables(&seen, RankPosition { rank: Rank(rank), node, local_rank });
-        told.iter().map(|variable| format!("{}={}", variable.name, variable.value)).collect()
+        let set = store.variables(&seen, RankPosition { rank: Rank(rank), node, local_rank });
+        set.iter().map(|variable| format!("{}={}", variable.name, variable.value)).collect()
     }
 
     fn served() -> Options {
@@ -147,7 +151,7 @@ mod tests {
     #[test]
     fn a_rank_is_told_everything() {
         let addresses = ADDRESSES.map(IpAddr::from);
-        let told = |place| told(&served(), &addresses, place);
+        let set = |place| variables(&served(), &addresses, place);
         let wanted = [
             "HOROVOD_RANK=2",
             "HOROVOD_SIZE=3",
@@ -163,20 +167,20 @@ mod tests {
             "HOROVOD_GLOO_IFACE=eno1",
             "HOROVOD_GLOO_TIMEOUT_SECONDS=300",
         ];
-        assert_eq!(told((2, 1, 0)), wanted);
-        assert!(told((0, 0, 0)).contains(&"HOROVOD_GLOO_RENDEZVOUS_PORT=21001".to_owned()));
+        assert_eq!(set((2, 1, 0)), wanted);
+        assert!(set((0, 0, 0)).contains(&"HOROVOD_GLOO_RENDEZVOUS_PORT=21001".to_owned()));
         // No other node has a second rank.
         let alone = ["HOROVOD_CROSS_RANK=0", "HOROVOD_CROSS_SIZE=1"];
-        let second = told((1, 0, 1));
+        let second = set((1, 0, 1));
         assert!(alone.iter().all(|wanted| second.contains(&(*wanted).to_owned())), "{second:?}");
     }
 
     #[test]
     fn without_a_store_nothing_is_told() {
         let addresses = ADDRESSES.map(IpAddr::from);
-        assert_eq!(told(&Options::default(), &addresses, (0, 0, 0)), [""; 0]);
+        assert_eq!(variables(&Options::default(), &addresses, (0, 0, 0)), [""; 0]);
         let elsewhere = [ADDRESSES[0].into(), [10, 9, 0, 2].into()];
-        assert_eq!(told(&served(), &elsewhere, (0, 0, 0)), [""; 0], "no interface on b");
+        assert_eq!(variables(&served(), &elsewhere, (0, 0, 0)), [""; 0], "no interface on b");
     }
 
     #[test]
@@ -184,10 +188,10 @@ mod tests {
         let env = |name: &str, value: &str| {
             vec![EnvVar { name: name.into(), value: value.into(), rule: EnvRule::Set }]
         };
-        assert!(!is_left_to_us(&env("HOROVOD_CONTROLLER", "mpi")));
-        assert!(!is_left_to_us(&env("HOROVOD_RANK", "3")));
+        assert!(!may_set_variables(&env("HOROVOD_CONTROLLER", "mpi")));
+        assert!(!may_set_variables(&env("HOROVOD_RANK", "3")));
         for own in [("HOROVOD_CONTROLLER", "gloo"), ("HOROVOD_FUSION_THRESHOLD", "0")] {
-            assert!(is_left_to_us(&env(own.0, own.1)), "{own:?}");
+            assert!(may_set_variables(&env(own.0, own.1)), "{own:?}");
         }
     }
 }

@@ -5,13 +5,13 @@ use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::id::{JobId, LocalRank, NodeId, Rank};
 use std::net::{IpAddr, SocketAddr};
 
-/// Returns the variables that tell a rank its numbers, without the variables that the user set (`explicit`).
+/// Returns the variables that tell a rank its numbers, without those in `user_set_vars`, which the user set.
 pub(crate) fn rank_variables(
     job: JobId,
     map: &RankMap,
     node: NodeId,
     local: LocalRank,
-    explicit: &[String],
+    user_set_vars: &[String],
 ) -> Vec<(String, String)> {
     let Some(mapped) = map.nodes.get(node.index()) else { return Vec::new() };
     let rank = mapped.ranks.get(local.index()).copied().unwrap_or(Rank(0)).to_string();
@@ -40,14 +40,14 @@ pub(crate) fn rank_variables(
         (names::RLAUNCH_HOST, &mapped.host.name),
         (names::RLAUNCH_NODES, &groups),
     ];
-    without(explicit, all.into_iter().map(|(name, value)| (name.to_owned(), value.clone())))
+    without(user_set_vars, all.into_iter().map(|(name, value)| (name.to_owned(), value.clone())))
 }
 
-/// Returns the variables for the address of rank 0, without the variables that the user set (`explicit`).
+/// Returns the variables for the address of rank 0, without those in `user_set_vars`, which the user set.
 pub(crate) fn master_variables(
     address: IpAddr,
     port: u16,
-    explicit: &[String],
+    user_set_vars: &[String],
 ) -> Vec<(String, String)> {
     let all = [
         (names::MASTER_ADDR, address.to_string()),
@@ -55,14 +55,14 @@ pub(crate) fn master_variables(
         // A job uses either PyTorch or JAX, so both can have the same port.
         (names::JAX_COORDINATOR_ADDRESS, SocketAddr::new(address, port).to_string()),
     ];
-    without(explicit, all.into_iter().map(|(name, value)| (name.to_owned(), value)))
+    without(user_set_vars, all.into_iter().map(|(name, value)| (name.to_owned(), value)))
 }
 
 fn without(
-    explicit: &[String],
+    user_set_vars: &[String],
     all: impl Iterator<Item = (String, String)>,
 ) -> Vec<(String, String)> {
-    all.filter(|(name, _)| !explicit.contains(name)).collect()
+    all.filter(|(name, _)| !user_set_vars.contains(name)).collect()
 }
 
 #[cfg(test)]
@@ -72,8 +72,8 @@ mod tests {
     #[test]
     fn variables_of_the_user_are_left_alone() {
         let map = RankMap::by_slot(&crate::hosts::parse(&["a:2,b".into()]).unwrap(), None, false);
-        let explicit = ["RANK".to_owned()];
-        let own = rank_variables(JobId(1), &map.unwrap(), NodeId(0), LocalRank(1), &explicit);
+        let user_set_vars = ["RANK".to_owned()];
+        let own = rank_variables(JobId(1), &map.unwrap(), NodeId(0), LocalRank(1), &user_set_vars);
         assert!(own.contains(&("LOCAL_RANK".into(), "1".into())));
         assert!(!own.iter().any(|(name, _)| name == "RANK"));
     }

@@ -59,17 +59,18 @@ pub(crate) fn node_variables(
     if job.map.nodes.len() > 1 {
         defaults.extend(interfaces::variables(inventory, job.addresses[node]));
         if options.nccl_net_plugin.is_some() {
-            defaults.extend(fabric.for_plugin(node));
+            defaults.extend(fabric.plugin_variable(node));
         } else if !user_chose_network(env) {
             defaults.extend(fabric.variables(node));
         }
-        defaults.extend(nccl::of_packets(options.traffic_class, options.service_level));
+        defaults
+            .extend(nccl::packet_priority_variables(options.traffic_class, options.service_level));
     }
     if job.inventories.iter().any(|inventory| !inventory.gpus.is_empty()) {
-        defaults.extend(nccl::of_job(job.short_id(), ras));
+        defaults.extend(nccl::job_variables(job.short_id(), ras));
     }
     if options.nccl_verify {
-        defaults.extend(nccl::for_verify());
+        defaults.extend(nccl::log_variables());
     }
     if let Some(timeout) = options.init_timeout {
         let seconds = timeout.as_secs_f64().to_string();

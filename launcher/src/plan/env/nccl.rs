@@ -6,18 +6,18 @@
 mod log;
 mod version;
 
-pub(crate) use log::{Log, Use};
+pub(crate) use log::{Log, LoggedNetwork};
 pub(crate) use version::Version;
 
 use crate::plan::env::Variable;
 use crate::plan::map::RankMap;
 use crate::plan::options::{Options, Transport};
-use crate::plan::selection::{self, Plan, PortWishes, Reachable, Rejection};
+use crate::plan::selection::{self, Plan, PortOptions, Rejection, UsablePort};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::net::NetdevKind;
 use rlaunch_bootstrap::inventory::rdma::NodeType;
-use rlaunch_bootstrap::rank_table::Transport as Speaks;
+use rlaunch_bootstrap::rank_table;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 
@@ -56,33 +56,36 @@ pub(crate) struct Fabric<'a> {
     pub(crate) network: NcclNetwork,
     inventories: &'a [Inventory],
     /// Ports that NCCL may use, by node.
-    ports: Vec<Vec<&'a Reachable>>,
+    ports: Vec<Vec<&'a UsablePort>>,
     /// Variables with the same value on every node; empty unless NCCL uses verbs.
-    alike: Vec<Variable>,
+    shared_variables: Vec<Variable>,
 }
 
 impl<'a> Fabric<'a> {
-    pub(crate) fn of(
+    pub(crate) fn new(
         map: &RankMap,
         inventories: &'a [Inventory],
         plan: &'a Plan,
         options: &Options,
     ) -> Fabric<'a> {
-        let able: Vec<Vec<&Reachable>> = plan.ports.iter().map(|ports| by_address(ports)).collect();
-        let ports: Vec<Vec<&Reachable>> = (0..able.len()).map(|node| used(&able, node)).collect();
+        let usable: Vec<Vec<&UsablePort>> =
+            plan.ports.iter().map(|ports| usable_without_cm(ports)).collect();
+        let ports: Vec<Vec<&UsablePort>> =
+            (0..usable.len()).map(|node| reaching_ports(&usable, node)).collect();
         let host = |node: usize| map.nodes[node].host.to_string();
-        let alone = ports.iter().position(Vec::is_empty);
-        let network = match (options.transport, alone) {
+        let portless = ports.iter().position(Vec::is_empty);
+        let network = match (options.transport, portless) {
             (Transport::Tcp, _) => NcclNetwork::Tcp("--transport tcp".to_owned()),
             (_, Some(node)) => {
-                let why = why(&inventories[node], &options.ports);
-                NcclNetwork::Tcp(format!("{}: {why}", host(node)))
+                let reason = reason_for_tcp(&inventories[node], &options.ports);
+                NcclNetwork::Tcp(format!("{}: {reason}", host(node)))
             }
-            (_, None) => match shape(&preferred(&ports)) {
+            (_, None) => match shape(&preferred_entries(&ports)) {
                 Ok(shape) => NcclNetwork::Verbs(shape),
                 Err((one, other)) => {
-                    let meet = |a: &Reachable| able[other].iter().any(|b| a.should_reach(b));
-                    let verb = match able[one].iter().any(|port| meet(port)) {
+                    let should_connect =
+                        |a: &UsablePort| usable[other].iter().any(|b| a.should_reach(b));
+                    let verb = match usable[one].iter().any(|port| should_connect(port)) {
                         true => "was found to reach",
                         false => "reaches",
                     };
@@ -91,11 +94,11 @@ impl<'a> Fabric<'a> {
                 }
             },
         };
-        let alike = match &network {
-            NcclNetwork::Verbs(shape) => alike(*shape, inventories, &ports),
+        let shared_variables = match &network {
+            NcclNetwork::Verbs(shape) => shared_variables(*shape, inventories, &ports),
             NcclNetwork::Tcp(_) => Vec::new(),
         };
-        Fabric { network, inventories, ports, alike }
+        Fabric { network, inventories, ports, shared_variables }
     }
 
     /// Returns the variables that choose the network for a node's ranks.
@@ -104,7 +107,7 @@ impl<'a> Fabric<'a> {
             return vec![Variable::new("NCCL_IB_DISABLE", "1", why)];
         }
         let ports = &self.ports[node];
-        let names = listed(ports);
+        let names = format_ports(ports);
         let chosen = "the RDMA ports that can be used";
         let mut set = vec![
             Variable::new("NCCL_IB_HCA", format!("={names}"), chosen),
@@ -115,42 +118,42 @@ impl<'a> Fabric<'a> {
             let reason = "ports of one card are in different networks";
             set.push(Variable::new("NCCL_IB_MERGE_NICS", "0", reason));
         }
-        set.extend(self.alike.iter().cloned());
+        set.extend(self.shared_variables.iter().cloned());
         set
     }
 
     /// Returns the variable for the GID index that NCCL plugins for point-to-point cabling read, if all ports
     /// of the node have the same index.
-    pub(crate) fn for_plugin(&self, node: usize) -> Option<Variable> {
+    pub(crate) fn plugin_variable(&self, node: usize) -> Option<Variable> {
         gid_index("NCCL_MESH_GID_INDEX", &self.ports[node])
     }
 }
 
 /// Selects the ports that work without the RDMA connection manager; software devices only if there are
 /// no others.
-fn by_address(ports: &[Reachable]) -> Vec<&Reachable> {
-    let by_address = ports.iter().filter(|port| port.nic.transport != Speaks::Iwarp);
-    let (software, hardware): (Vec<_>, Vec<_>) = by_address.partition(|port| port.nic.software);
+fn usable_without_cm(ports: &[UsablePort]) -> Vec<&UsablePort> {
+    let without_cm = ports.iter().filter(|port| port.nic.transport != rank_table::Transport::Iwarp);
+    let (software, hardware): (Vec<_>, Vec<_>) = without_cm.partition(|port| port.nic.software);
     if hardware.is_empty() { software } else { hardware }
 }
 
 /// Returns the node's ports that reach another node, or all its ports if none does.
-fn used<'a>(able: &[Vec<&'a Reachable>], node: usize) -> Vec<&'a Reachable> {
-    let others = || able.iter().enumerate().filter(|(other, _)| *other != node);
+fn reaching_ports<'a>(usable: &[Vec<&'a UsablePort>], node: usize) -> Vec<&'a UsablePort> {
+    let others = || usable.iter().enumerate().filter(|(other, _)| *other != node);
     let is_used =
-        |port: &&&Reachable| others().flat_map(|(_, ports)| ports).any(|other| port.reach(other));
-    let reaching: Vec<&Reachable> = able[node].iter().filter(is_used).copied().collect();
-    if reaching.is_empty() { able[node].clone() } else { reaching }
+        |port: &&&UsablePort| others().flat_map(|(_, ports)| ports).any(|other| port.reach(other));
+    let reaching: Vec<&UsablePort> = usable[node].iter().filter(is_used).copied().collect();
+    if reaching.is_empty() { usable[node].clone() } else { reaching }
 }
 
 /// Keeps one entry for each port: the preferred address, which NCCL uses.
-fn preferred<'a>(ports: &[Vec<&'a Reachable>]) -> Vec<Vec<&'a Reachable>> {
+fn preferred_entries<'a>(ports: &[Vec<&'a UsablePort>]) -> Vec<Vec<&'a UsablePort>> {
     ports.iter().map(|ports| first_of_each(ports).collect()).collect()
 }
 
 /// Determines the topology. The error has the indexes of two nodes that RDMA does not connect.
-fn shape(ports: &[Vec<&Reachable>]) -> Result<Shape, (usize, usize)> {
-    let common = |ports: &mut dyn Iterator<Item = &&Reachable>| {
+fn shape(ports: &[Vec<&UsablePort>]) -> Result<Shape, (usize, usize)> {
+    let common = |ports: &mut dyn Iterator<Item = &&UsablePort>| {
         let Some(first) = ports.next() else { return true };
         let mut networks = first.nic.networks.clone();
         ports.for_each(|port| networks.retain(|network| port.nic.networks.contains(network)));
@@ -158,7 +161,7 @@ fn shape(ports: &[Vec<&Reachable>]) -> Result<Shape, (usize, usize)> {
     };
     // The networks decide for nearly all clusters, in a time that is linear in the number of nodes.
     // Otherwise, all pairs of nodes are compared below.
-    let all_work = ports.iter().flatten().all(|port| port.cut_off.is_empty());
+    let all_work = ports.iter().flatten().all(|port| port.failed_proofs.is_empty());
     if all_work && common(&mut ports.iter().flatten()) {
         return Ok(Shape::Flat);
     }
@@ -173,17 +176,18 @@ fn shape(ports: &[Vec<&Reachable>]) -> Result<Shape, (usize, usize)> {
     let (mut flat, mut aligned) = (true, true);
     for (one, own) in ports.iter().enumerate() {
         for (other, theirs) in ports.iter().enumerate().skip(one + 1) {
-            let mut meet = false;
+            let mut connected = false;
             for (a, b) in own.iter().flat_map(|a| theirs.iter().map(move |b| (a, b))) {
                 let reach = a.reach(b);
-                meet |= reach;
+                connected |= reach;
                 flat &= reach;
                 aligned &= reach || a.nic.rail != b.nic.rail;
             }
-            if !meet {
+            if !connected {
                 return Err((one, other));
             }
-            let rails = |ports: &[&Reachable]| ports.iter().map(|p| p.nic.rail).collect::<Vec<_>>();
+            let rails =
+                |ports: &[&UsablePort]| ports.iter().map(|p| p.nic.rail).collect::<Vec<_>>();
             aligned &= rails(own) == rails(theirs);
         }
     }
@@ -195,7 +199,11 @@ fn shape(ports: &[Vec<&Reachable>]) -> Result<Shape, (usize, usize)> {
 }
 
 /// Returns the variables that must be equal at both ends of a connection.
-fn alike(shape: Shape, inventories: &[Inventory], ports: &[Vec<&Reachable>]) -> Vec<Variable> {
+fn shared_variables(
+    shape: Shape,
+    inventories: &[Inventory],
+    ports: &[Vec<&UsablePort>],
+) -> Vec<Variable> {
     let mut set = family(ports);
     set.extend(routing(shape, ports));
     let mut nodes = inventories.iter().zip(ports);
@@ -208,7 +216,7 @@ fn alike(shape: Shape, inventories: &[Inventory], ports: &[Vec<&Reachable>]) -> 
 }
 
 /// Returns the variables that keep jobs on the same host apart.
-pub(crate) fn of_job(short_id: u64, ras: Option<u16>) -> Vec<Variable> {
+pub(crate) fn job_variables(short_id: u64, ras: Option<u16>) -> Vec<Variable> {
     let mut set = vec![Variable::new(
         "NCCL_SOCKET_MAGIC",
         short_id.to_string(),
@@ -222,7 +230,10 @@ pub(crate) fn of_job(short_id: u64, ras: Option<u16>) -> Vec<Variable> {
 }
 
 /// Returns the variables for the user's traffic class and service level.
-pub(crate) fn of_packets(traffic_class: Option<u8>, service_level: Option<u8>) -> Vec<Variable> {
+pub(crate) fn packet_priority_variables(
+    traffic_class: Option<u8>,
+    service_level: Option<u8>,
+) -> Vec<Variable> {
     let set = |name, value: u8, why| Variable::new(name, value.to_string(), why);
     let class = traffic_class.into_iter().flat_map(|class| {
         ["NCCL_IB_TC", "UCX_IB_TRAFFIC_CLASS"].map(|name| set(name, class, "--traffic-class"))
@@ -235,12 +246,12 @@ pub(crate) fn of_packets(traffic_class: Option<u8>, service_level: Option<u8>) -
 
 /// Returns the variable that makes NCCL treat a rank as alone on its host. NCCL refuses two ranks with the
 /// same host hash and the same GPU (src/init.cc).
-pub(crate) fn own_host(host: &str, rank: Rank) -> Variable {
+pub(crate) fn host_id_variable(host: &str, rank: Rank) -> Variable {
     Variable::new("NCCL_HOSTID", format!("{host}-{rank}"), "--nccl-share-gpu")
 }
 
 /// Returns the variables that make NCCL log what [`Log`] reads.
-pub(crate) fn for_verify() -> Vec<Variable> {
+pub(crate) fn log_variables() -> Vec<Variable> {
     let set = |name, value| Variable::new(name, value, "--nccl-verify");
     vec![set("NCCL_DEBUG", "INFO"), set("NCCL_DEBUG_SUBSYS", "INIT,NET")]
 }
@@ -248,7 +259,8 @@ pub(crate) fn for_verify() -> Vec<Variable> {
 /// Prints the network that NCCL used in each rank. Returns an error if `--require-rdma` was given and a rank
 /// did not use RDMA.
 pub(crate) fn verify(log: &Log, ranks: &[(Rank, String)], options: &Options) -> Option<Failed> {
-    let uses: Vec<_> = ranks.iter().map(|(rank, host)| (rank, host, log.of(*rank))).collect();
+    let uses: Vec<_> =
+        ranks.iter().map(|(rank, host)| (rank, host, log.network_of(*rank))).collect();
     for (rank, host, used) in &uses {
         messages::info(&format!("rank {rank} on {host}: {used}"));
     }
@@ -258,7 +270,7 @@ pub(crate) fn verify(log: &Log, ranks: &[(Rank, String)], options: &Options) -> 
 }
 
 /// Writes ports as `mlx5_0:1,mlx5_1:1`.
-fn listed(ports: &[&Reachable]) -> String {
+fn format_ports(ports: &[&UsablePort]) -> String {
     let mut names: Vec<String> =
         ports.iter().map(|port| format!("{}:{}", port.nic.device, port.nic.port)).collect();
     names.dedup();
@@ -267,8 +279,9 @@ fn listed(ports: &[&Reachable]) -> String {
 
 /// Returns the variable `name` for the GID index, or `None` if the ports' indexes differ, since the variable
 /// holds a single number.
-fn gid_index(name: &'static str, ports: &[&Reachable]) -> Option<Variable> {
-    let roce = first_of_each(ports).filter(|port| port.nic.transport == Speaks::Roce);
+fn gid_index(name: &'static str, ports: &[&UsablePort]) -> Option<Variable> {
+    let roce =
+        first_of_each(ports).filter(|port| port.nic.transport == rank_table::Transport::Roce);
     let mut indices: Vec<u16> = roce.filter_map(|port| port.nic.gid_index).collect();
     indices.dedup();
     let [index] = indices[..] else { return None };
@@ -276,9 +289,9 @@ fn gid_index(name: &'static str, ports: &[&Reachable]) -> Option<Variable> {
 }
 
 /// Returns the first entry of each port, which has the port's preferred address.
-fn first_of_each<'a>(ports: &[&'a Reachable]) -> impl Iterator<Item = &'a Reachable> {
+fn first_of_each<'a>(ports: &[&'a UsablePort]) -> impl Iterator<Item = &'a UsablePort> {
     let before = move |at: usize| at.checked_sub(1).and_then(|at| ports.get(at));
-    let is_first = move |(at, port): &(usize, &&Reachable)| {
+    let is_first = move |(at, port): &(usize, &&UsablePort)| {
         before(*at).is_none_or(|before| before.nic.rail != port.nic.rail)
     };
     ports.iter().enumerate().filter(is_first).map(|(_, port)| *port)
@@ -286,10 +299,10 @@ fn first_of_each<'a>(ports: &[&'a Reachable]) -> impl Iterator<Item = &'a Reacha
 
 /// Returns the variables for IPv6 if it is the family of all ports' preferred addresses; NCCL's default is
 /// IPv4.
-fn family(all: &[Vec<&Reachable>]) -> Vec<Variable> {
+fn family(all: &[Vec<&UsablePort>]) -> Vec<Variable> {
     let best = all.iter().flat_map(|ports| first_of_each(ports));
-    let mut roce = best.filter(|port| port.nic.transport == Speaks::Roce).peekable();
-    let is_v6 = |port: &Reachable| port.nic.address.is_some_and(|address| address.is_ipv6());
+    let mut roce = best.filter(|port| port.nic.transport == rank_table::Transport::Roce).peekable();
+    let is_v6 = |port: &UsablePort| port.nic.address.is_some_and(|address| address.is_ipv6());
     if roce.peek().is_none() || !roce.all(is_v6) {
         return Vec::new();
     }
@@ -301,7 +314,7 @@ fn family(all: &[Vec<&Reachable>]) -> Vec<Variable> {
 }
 
 /// Returns the variables by which NCCL chooses ports by subnet, for topologies that need it.
-fn routing(shape: Shape, all: &[Vec<&Reachable>]) -> Vec<Variable> {
+fn routing(shape: Shape, all: &[Vec<&UsablePort>]) -> Vec<Variable> {
     let (cross, reason) = match shape {
         Shape::Flat => return Vec::new(),
         Shape::Rails => ("0", "each rail is a network of its own"),
@@ -311,7 +324,7 @@ fn routing(shape: Shape, all: &[Vec<&Reachable>]) -> Vec<Variable> {
         Variable::new("NCCL_CROSS_NIC", cross, reason),
         Variable::new("NCCL_IB_SUBNET_AWARE_ROUTING", "1", reason),
     ];
-    let own = all.iter().flatten().filter_map(|port| port.leads.own());
+    let own = all.iter().flatten().filter_map(|port| port.reachability.own_subnet());
     let mut prefixes: Vec<u8> = own.map(|network| network.prefix()).collect();
     prefixes.sort_unstable();
     prefixes.dedup();
@@ -326,33 +339,35 @@ fn routing(shape: Shape, all: &[Vec<&Reachable>]) -> Vec<Variable> {
 
 /// Tells whether two ports of one card are in different subnets. NCCL would merge ports of one card into one
 /// device.
-fn shares_card(inventory: &Inventory, ports: &[&Reachable]) -> bool {
-    let card = |port: &Reachable| {
+fn shares_card(inventory: &Inventory, ports: &[&UsablePort]) -> bool {
+    let card = |port: &UsablePort| {
         let device = inventory.rdma.iter().find(|device| device.name == port.nic.device)?;
         let (card, _function) = device.pci.as_ref()?.address.rsplit_once('.')?;
         Some(card)
     };
     let pairs = ports.iter().flat_map(|one| ports.iter().map(move |other| (one, other)));
-    let mut apart = pairs.filter(|(one, other)| one.nic.rail != other.nic.rail);
-    apart.any(|(one, other)| {
-        card(one).is_some() && card(one) == card(other) && one.leads.own() != other.leads.own()
+    let mut different_rails = pairs.filter(|(one, other)| one.nic.rail != other.nic.rail);
+    different_rails.any(|(one, other)| {
+        card(one).is_some()
+            && card(one) == card(other)
+            && one.reachability.own_subnet() != other.reachability.own_subnet()
     })
 }
 
 /// Returns the name of a bonded interface among the interfaces of these ports.
-fn bond<'a>(inventory: &'a Inventory, ports: &[&Reachable]) -> Option<&'a str> {
+fn bond<'a>(inventory: &'a Inventory, ports: &[&UsablePort]) -> Option<&'a str> {
     let is_used = |name: &str| ports.iter().any(|port| port.nic.netdev.as_deref() == Some(name));
     let bonds = inventory.netdevs.iter().filter(|netdev| netdev.kind == NetdevKind::Bond);
     bonds.map(|netdev| netdev.name.as_str()).find(|name| is_used(name))
 }
 
 /// Explains why a node has no port that NCCL can use.
-pub(crate) fn why(inventory: &Inventory, wishes: &PortWishes) -> String {
+pub(crate) fn reason_for_tcp(inventory: &Inventory, options: &PortOptions) -> String {
     let devices = inventory.rdma.iter();
     let ports = devices.flat_map(|device| device.ports.iter().map(move |port| (device, port)));
     let reasons = ports.map(|(device, port)| {
         let name = format!("{}/{}", device.name, port.number);
-        match selection::examine_wanted(device, port, &inventory.netdevs, wishes) {
+        match selection::examine_wanted(device, port, &inventory.netdevs, options) {
             Ok(_) if device.node_type == NodeType::Rnic => format!("{name} takes RDMA_CM only"),
             Ok(_) => format!("{name} can be used"),
             Err(rejection @ Rejection::Down) => format!("{name} is {rejection}"),
@@ -365,7 +380,7 @@ pub(crate) fn why(inventory: &Inventory, wishes: &PortWishes) -> String {
 }
 
 /// Returns a remedy if hosts have eRDMA devices in a mode that NCCL cannot use.
-pub(crate) fn cure(map: &RankMap, inventories: &[Inventory]) -> Option<String> {
+pub(crate) fn erdma_remedy(map: &RankMap, inventories: &[Inventory]) -> Option<String> {
     let erdma = |inventory: &Inventory, node_type: NodeType| {
         let mut devices = inventory.rdma.iter();
         devices.any(|d| d.driver.as_deref() == Some("erdma") && d.node_type == node_type)
@@ -390,7 +405,7 @@ pub(crate) fn cure(map: &RankMap, inventories: &[Inventory]) -> Option<String> {
 
 /// Returns a warning and a hint if the topology is a mesh and a host's version of NCCL cannot choose ports by
 /// subnet.
-pub(crate) fn too_old(
+pub(crate) fn old_version_warning(
     map: &RankMap,
     inventories: &[Inventory],
     shape: Shape,

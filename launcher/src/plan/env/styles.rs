@@ -93,7 +93,7 @@ mod tests {
     use crate::plan::selection::Plan;
     use rlaunch_bootstrap::id::{JobId, Rank};
 
-    fn told(style: EnvStyle) -> Vec<String> {
+    fn variables_as_text(style: EnvStyle) -> Vec<String> {
         let hosts = crate::hosts::parse(&["a:2,b:1".into()]).unwrap();
         let map = RankMap::by_slot(&hosts, None, false).unwrap();
         let addresses = [[10, 1, 0, 1], [10, 1, 0, 2]].map(IpAddr::from);
@@ -108,23 +108,26 @@ mod tests {
         let place = RankPosition { rank: Rank(2), node: 1, local_rank: 0 };
         let servers = ["10.1.0.1:21001", "10.1.0.1:21002", "10.1.0.2:21001"];
         let servers = servers.map(|server| server.parse().unwrap());
-        let told = variables(style, &seen, place, &servers);
-        told.iter().map(|default| format!("{}={}", default.name, default.value)).collect()
+        let set = variables(style, &seen, place, &servers);
+        set.iter().map(|default| format!("{}={}", default.name, default.value)).collect()
     }
 
     #[test]
     fn tensorflow_is_told_every_server() {
         let config = r#"TF_CONFIG={"cluster":{"worker":["10.1.0.1:21001","10.1.0.1:21002","10.1.0.2:21001"]},"task":{"type":"worker","index":2}}"#;
-        assert_eq!(told(EnvStyle::Tensorflow), [config]);
+        assert_eq!(variables_as_text(EnvStyle::Tensorflow), [config]);
     }
 
     #[test]
     fn slurm_and_open_mpi_are_what_jax_reads() {
-        let slurm = told(EnvStyle::Slurm);
+        let slurm = variables_as_text(EnvStyle::Slurm);
         for wanted in ["SLURM_PROCID=2", "SLURM_LOCALID=0", "SLURM_NTASKS=3", "SLURM_JOB_ID=7"] {
             assert!(slurm.contains(&wanted.to_owned()), "{wanted}: {slurm:?}");
         }
         assert!(slurm.contains(&"SLURM_STEP_NODELIST=a,b".to_owned()));
-        assert_eq!(told(EnvStyle::Openmpi), ["OMPI_MCA_orte_hnp_uri=1.0;tcp://10.1.0.1:0"]);
+        assert_eq!(
+            variables_as_text(EnvStyle::Openmpi),
+            ["OMPI_MCA_orte_hnp_uri=1.0;tcp://10.1.0.1:0"]
+        );
     }
 }

@@ -28,7 +28,7 @@ fn dealt(
     let hosts = crate::hosts::parse(&[list.to_owned()]).unwrap();
     let order: MapBy = order.parse().unwrap();
     let map = RankMap::by(order, &hosts, ranks, over).map_err(|error| error.to_string())?;
-    let map = map.numbered(order, by);
+    let map = map.renumbered(order, by);
     for node in &map.nodes {
         assert!(node.ranks.iter().all(|&rank| map.node_of(rank) == Some(node)));
     }
@@ -122,7 +122,7 @@ proptest! {
             prop_assert!(ranks.is_some_and(|ranks| ranks as usize > 2 * hosts.len()));
             return Ok(());
         };
-        let map = map.numbered(order, by);
+        let map = map.renumbered(order, by);
         let used: Vec<&Host> = map.nodes.iter().map(|node| &node.host).collect();
         let all: Vec<&Host> = used.into_iter().chain(&map.unused).collect();
         prop_assert_eq!(all, hosts.iter().collect::<Vec<_>>());

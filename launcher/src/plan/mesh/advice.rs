@@ -2,7 +2,7 @@
 
 use super::outcome::Failure;
 use super::paths::Proof;
-use super::show::Side;
+use super::show::ConnectionEnd;
 use rlaunch_bootstrap::protocol::mesh::ProofStep;
 use rlaunch_bootstrap::rank_table::{Nic, RankTable, Transport};
 
@@ -11,11 +11,13 @@ const ROCE_PORT: u16 = 4791;
 
 /// Returns the likely cause and a remedy, if they are known.
 pub(crate) fn hint(table: &RankTable, proof: &Proof, failure: &Failure) -> Option<String> {
-    let (one, other) = (Side::of_end(table, proof.from)?, Side::of_end(table, proof.to)?);
+    let (one, other) =
+        (ConnectionEnd::at_nic(table, proof.from)?, ConnectionEnd::at_nic(table, proof.to)?);
     let (from, to) = (one.nic?, other.nic?);
     let cause = failure.fault.cause.as_str();
-    let said = failure.fault.hint.clone();
-    let said = said.or_else(|| failure.other.as_ref().and_then(|fault| fault.hint.clone()));
+    let reported_hint = failure.fault.hint.clone();
+    let reported_hint =
+        reported_hint.or_else(|| failure.other.as_ref().and_then(|fault| fault.hint.clone()));
     match failure.fault.step {
         ProofStep::Block => Some(hint_for_size(proof, (one.host, from), (other.host, to))),
         ProofStep::Token if cause.contains("status 12") || failure.fault.awaited_peer => {
@@ -25,10 +27,12 @@ pub(crate) fn hint(table: &RankTable, proof: &Proof, failure: &Failure) -> Optio
             Some(hint_for_silence((one.host, from), (other.host, to)))
         }
         ProofStep::Connect if cause.contains("RTR") => {
-            said.or_else(|| Some(hint_for_address((one.host, from), (other.host, to))))
+            reported_hint.or_else(|| Some(hint_for_address((one.host, from), (other.host, to))))
         }
         ProofStep::Prepare if cause.contains("GLIBC") => Some(OLD_LIBRARIES.to_owned()),
-        ProofStep::Prepare | ProofStep::Exchange | ProofStep::Connect | ProofStep::Token => said,
+        ProofStep::Prepare | ProofStep::Exchange | ProofStep::Connect | ProofStep::Token => {
+            reported_hint
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::advice;
 use super::outcome::Failure;
 use super::paths::{Mode, Proof};
-use super::show::{Side, speaks};
+use super::show::{ConnectionEnd, transport_name};
 use super::{Mesh, ProofResult, is_rdma};
 use crate::plan::options::Transport;
 use rlaunch_bootstrap::id::Rank;
@@ -33,12 +33,12 @@ impl Mesh {
         }
         let failures = self.failures();
         let lines: Vec<(String, Option<String>)> =
-            failures.iter().map(|(tried, failure)| self.line(table, tried, failure)).collect();
-        let lost = failures.iter().any(|(tried, _)| !self.is_replaced(table, &tried.proof));
+            failures.iter().map(|(result, failure)| self.line(table, result, failure)).collect();
+        let lost = failures.iter().any(|(result, _)| !self.is_replaced(table, &result.proof));
         if transport == Transport::Rdma && lost {
             return Err(refuse(self.summary(table, mode), &lines));
         }
-        say(&lines);
+        print_warnings(&lines);
         messages::info(&self.summary(table, mode));
         self.log_costs(table);
         Ok(())
@@ -59,8 +59,9 @@ impl Mesh {
 
     /// Tells whether all pairs of ranks that were to use the NICs of a failed path still use RDMA.
     fn is_replaced(&self, table: &RankTable, failed: &Proof) -> bool {
-        let of_nics = self.tried.iter().filter(|tried| tried.proof.nics() == failed.nics());
-        let mut pairs = of_nics.map(|tried| (tried.proof.a, tried.proof.b));
+        let between_nics =
+            self.results.iter().filter(|result| result.proof.nics() == failed.nics());
+        let mut pairs = between_nics.map(|result| (result.proof.a, result.proof.b));
         pairs.all(|(a, b)| table.pair(a, b).is_some_and(|pair| is_rdma(pair.connect)))
     }
 
@@ -70,23 +71,23 @@ impl Mesh {
     pub(crate) fn line(
         &self,
         table: &RankTable,
-        tried: &ProofResult,
+        result: &ProofResult,
         failure: &Failure,
     ) -> (String, Option<String>) {
-        let Proof { from, to, mtu, .. } = tried.proof;
+        let Proof { from, to, mtu, .. } = result.proof;
         let name = |end: NicId| {
-            Side::of_end(table, end)
+            ConnectionEnd::at_nic(table, end)
                 .map_or_else(String::new, |side| format!("{} {}", side.host, side.text()))
         };
         let host = table.nodes().get(failure.node.index()).map_or("", |row| &row.host);
         let step = failure.fault.step;
         let size = mtu.map(|mtu| format!(" at MTU {mtu}")).unwrap_or_default();
-        let ranks = self.ranks_of(&tried.proof);
-        let smaller = self.smaller(table, tried, failure);
+        let ranks = self.ranks_of(&result.proof);
+        let smaller = self.smaller(table, result, failure);
         let what = if smaller.is_some() { "only small packets pass" } else { "no RDMA" };
         let instead = match smaller {
             Some(mtu) => format!("MTU {mtu} works and is used"),
-            None => instead(table, &tried.proof).to_owned(),
+            None => instead(table, &result.proof).to_owned(),
         };
         let line = format!(
             "{what} between {} and {}{size} (ranks {ranks}): {step}: {host}: {}: {instead}",
@@ -94,14 +95,14 @@ impl Mesh {
             name(to),
             failure.fault.cause,
         );
-        (line, advice::hint(table, &tried.proof, failure))
+        (line, advice::hint(table, &result.proof, failure))
     }
 
     /// Writes the ranks of a path, `0 and 4`, and the number of other pairs of ranks that use the same NICs.
     fn ranks_of(&self, proof: &Proof) -> String {
-        let of_nics = self.tried.iter().filter(|tried| tried.proof.nics() == proof.nics());
+        let between_nics = self.results.iter().filter(|result| result.proof.nics() == proof.nics());
         let pairs: BTreeSet<(Rank, Rank)> =
-            of_nics.map(|tried| (tried.proof.a, tried.proof.b)).collect();
+            between_nics.map(|result| (result.proof.a, result.proof.b)).collect();
         let more = match pairs.len().saturating_sub(1) {
             0 => String::new(),
             1 => " and 1 more pair".to_owned(),
@@ -111,15 +112,15 @@ impl Mesh {
     }
 
     /// Returns the MTU, in bytes, that the ranks of a failed path use now, if only large packets were lost.
-    fn smaller(&self, table: &RankTable, tried: &ProofResult, failure: &Failure) -> Option<u32> {
-        let pair = table.pair(tried.proof.a, tried.proof.b)?;
-        let lowered = failure.is_of_size() && self.lowered.contains(&tried.proof.nics());
+    fn smaller(&self, table: &RankTable, result: &ProofResult, failure: &Failure) -> Option<u32> {
+        let pair = table.pair(result.proof.a, result.proof.b)?;
+        let lowered = failure.is_of_size() && self.lowered.contains(&result.proof.nics());
         pair.mtu.filter(|_| lowered && is_rdma(pair.connect))
     }
 
     /// Writes `mesh: 6/6 paths up, RoCE v2, 3 subnets, proved in 41 ms`.
     pub(crate) fn summary(&self, table: &RankTable, mode: Mode) -> String {
-        let up: Vec<&Proof> = self.in_use(table).map(|tried| &tried.proof).collect();
+        let up: Vec<&Proof> = self.in_use(table).map(|result| &result.proof).collect();
         let pairs = |proofs: &mut dyn Iterator<Item = &Proof>| {
             // Unless every pair of ranks is proved, one proof of a pair of NICs counts for all ranks that use
             // it.
@@ -129,12 +130,12 @@ impl Mesh {
             proofs.map(key).collect::<BTreeSet<_>>().len()
         };
         let works = pairs(&mut up.iter().copied());
-        let all = pairs(&mut self.tried.iter().map(|tried| &tried.proof));
+        let all = pairs(&mut self.results.iter().map(|result| &result.proof));
         let kind = if mode.is_full(table.world_size()) { "paths" } else { "paths between ports" };
         let mut words = vec![format!("{}/{} {kind} up", 2 * works, 2 * all)];
-        words.extend(spoken(table, &up));
+        words.extend(transport_names(table, &up));
         words.extend(subnets(table, &up));
-        words.push(format!("proved in {} ms", self.took.as_millis().max(1)));
+        words.push(format!("proved in {} ms", self.duration.as_millis().max(1)));
         format!("mesh: {}", words.join(", "))
     }
 }
@@ -148,11 +149,11 @@ fn instead(table: &RankTable, failed: &Proof) -> &'static str {
 }
 
 /// Names the transports of the working paths, as in `RoCE v2` or `RoCE v2 and iWARP by RDMA_CM`.
-fn spoken(table: &RankTable, up: &[&Proof]) -> Option<String> {
+fn transport_names(table: &RankTable, up: &[&Proof]) -> Option<String> {
     let of = |proof: &&Proof| {
-        let nic = Side::of_end(table, proof.from)?.nic?;
+        let nic = ConnectionEnd::at_nic(table, proof.from)?.nic?;
         let how = if proof.by_manager { " by RDMA_CM" } else { "" };
-        Some(format!("{}{how}", speaks(nic.transport)))
+        Some(format!("{}{how}", transport_name(nic.transport)))
     };
     let kinds: BTreeSet<String> = up.iter().filter_map(of).collect();
     let kinds: Vec<String> = kinds.into_iter().collect();
@@ -160,7 +161,8 @@ fn spoken(table: &RankTable, up: &[&Proof]) -> Option<String> {
 }
 
 fn subnets(table: &RankTable, up: &[&Proof]) -> Option<String> {
-    let of = |proof: &&Proof| Side::of_end(table, proof.from)?.nic?.networks.first().cloned();
+    let of =
+        |proof: &&Proof| ConnectionEnd::at_nic(table, proof.from)?.nic?.networks.first().cloned();
     let count = up.iter().filter_map(of).collect::<BTreeSet<String>>().len();
     match count {
         0 => None,
@@ -169,7 +171,7 @@ fn subnets(table: &RankTable, up: &[&Proof]) -> Option<String> {
 }
 
 /// Prints a warning for each failure; equal hints are printed once.
-fn say(lines: &[(String, Option<String>)]) {
+fn print_warnings(lines: &[(String, Option<String>)]) {
     let mut hints = BTreeSet::new();
     for (line, hint) in lines.iter().take(MAX_LINES) {
         messages::warn(line);

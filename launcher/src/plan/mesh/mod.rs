@@ -14,7 +14,7 @@ pub(crate) mod show;
 mod tests;
 
 pub(crate) use paths::Mode;
-pub(crate) use show::{for_people, for_programs};
+pub(crate) use show::{format_table, json_rows};
 
 use crate::plan::options::{Options, Transport};
 use crate::plan::selection::Plan;
@@ -53,20 +53,20 @@ pub(crate) struct ProofResult {
     /// Id of the path in messages between launcher and nodes.
     pub(crate) id: u32,
     pub(crate) proof: Proof,
-    pub(crate) verdict: ProofOutcome,
+    pub(crate) outcome: ProofOutcome,
 }
 
 /// Results of all proofs of a job.
 #[derive(Debug, Default)]
 pub(crate) struct Mesh {
     /// Proofs in the order in which they ran; the id of a proof is its index.
-    pub(crate) tried: Vec<ProofResult>,
+    pub(crate) results: Vec<ProofResult>,
     /// Pairs of NICs whose MTU was lowered.
     pub(crate) lowered: BTreeSet<(NicId, NicId)>,
     /// Pairs of NICs whose proof was repeated.
     pub(crate) repeated: BTreeSet<(NicId, NicId)>,
     /// Duration of all rounds together.
-    pub(crate) took: Duration,
+    pub(crate) duration: Duration,
     /// Number of rounds; 0 if nothing was proved.
     pub(crate) rounds: u32,
     /// Resources that all rounds used, by node. The memory is that of the largest round.
@@ -82,28 +82,28 @@ pub(crate) fn is_wanted(options: &Options, plan: &Plan) -> bool {
 impl Mesh {
     /// Returns the paths of `wanted` that are not proved yet.
     pub(crate) fn unproved(&self, wanted: Vec<Proof>) -> Vec<Proof> {
-        let up: BTreeSet<&Proof> = self.up().map(|tried| &tried.proof).collect();
+        let up: BTreeSet<&Proof> = self.up().map(|result| &result.proof).collect();
         wanted.into_iter().filter(|proof| !up.contains(proof)).collect()
     }
 
     /// Lists the paths that work.
     pub(crate) fn up(&self) -> impl Iterator<Item = &ProofResult> {
-        self.tried.iter().filter(|tried| matches!(tried.verdict, ProofOutcome::Up(_)))
+        self.results.iter().filter(|result| matches!(result.outcome, ProofOutcome::Up(_)))
     }
 
     /// Lists the working paths that ranks use according to `table`. After a failure between two NICs, ranks
     /// use no path between these NICs, not even one that works.
     pub(crate) fn in_use(&self, table: &RankTable) -> impl Iterator<Item = &ProofResult> {
-        let is_current = |tried: &&ProofResult| {
-            let pair = table.pair(tried.proof.a, tried.proof.b);
-            pair.and_then(|pair| paths::proof(table, &pair)).as_ref() == Some(&tried.proof)
+        let is_current = |result: &&ProofResult| {
+            let pair = table.pair(result.proof.a, result.proof.b);
+            pair.and_then(|pair| paths::proof(table, &pair)).as_ref() == Some(&result.proof)
         };
         self.up().filter(is_current)
     }
 
     /// Returns an id that no earlier proof has.
     pub(crate) fn next_id(&self) -> u32 {
-        u32::try_from(self.tried.len()).unwrap_or(u32::MAX)
+        u32::try_from(self.results.len()).unwrap_or(u32::MAX)
     }
 
     pub(crate) fn add_cost(&mut self, node: NodeId, cost: RoundCost) {
@@ -116,35 +116,40 @@ impl Mesh {
     /// Records the paths of `todo` as failed, because no time is left to prove them.
     pub(crate) fn give_up(&mut self, todo: &[Proof], timeout: Duration) {
         for proof in todo {
-            let verdict = outcome::out_of_time(proof, timeout);
-            self.tried.push(ProofResult { id: self.next_id(), proof: *proof, verdict });
+            let outcome = outcome::out_of_time(proof, timeout);
+            self.results.push(ProofResult { id: self.next_id(), proof: *proof, outcome });
         }
     }
 
     /// Applies the remedy for each pair of NICs with a failed proof at index `from` or later: a retry, a
     /// lower MTU, or removal from the plan. Returns whether the plan has changed.
-    pub(crate) fn take_out(&mut self, plan: &mut Plan, table: &RankTable, from: usize) -> bool {
-        let failed = self.tried[from..].iter().filter_map(|tried| match &tried.verdict {
-            ProofOutcome::Failed(failure) => Some((&tried.proof, failure)),
+    pub(crate) fn apply_remedies(
+        &mut self,
+        plan: &mut Plan,
+        table: &RankTable,
+        from: usize,
+    ) -> bool {
+        let failed = self.results[from..].iter().filter_map(|result| match &result.outcome {
+            ProofOutcome::Failed(failure) => Some((&result.proof, failure)),
             ProofOutcome::Up(_) => None,
         });
-        let carried = |(one, other): (NicId, NicId)| {
-            let of = |end: NicId| table.nodes()[end.node.index()].nics[end.nic as usize].mtu;
-            of(one).into_iter().chain(of(other)).min()
+        let lower_mtu = |(one, other): (NicId, NicId)| {
+            let port_mtu = |end: NicId| table.nodes()[end.node.index()].nics[end.nic as usize].mtu;
+            port_mtu(one).into_iter().chain(port_mtu(other)).min()
         };
-        let had = outcome::AppliedRemedies { lowered: &self.lowered, repeated: &self.repeated };
-        let remedies = outcome::remedies(failed, carried, had);
-        let changes = remedies.values().any(|remedy| *remedy != Remedy::Again);
+        let applied = outcome::AppliedRemedies { lowered: &self.lowered, repeated: &self.repeated };
+        let remedies = outcome::remedies(failed, lower_mtu, applied);
+        let changes = remedies.values().any(|remedy| *remedy != Remedy::Retry);
         for (nics, remedy) in remedies {
             match remedy {
-                Remedy::Again => {
+                Remedy::Retry => {
                     self.repeated.insert(nics);
                 }
-                Remedy::Smaller(mtu) => {
+                Remedy::LowerMtu(mtu) => {
                     self.lowered.insert(nics);
-                    plan.limit(nics, mtu);
+                    plan.limit_mtu(nics, mtu);
                 }
-                Remedy::Cut => plan.cut(nics),
+                Remedy::Exclude => plan.exclude_pair(nics),
             }
         }
         changes
@@ -157,27 +162,31 @@ impl Mesh {
             let (one, other) = proof.nics();
             (one.node, other.node)
         };
-        self.in_use(table).filter(|tried| seen.insert(nodes(&tried.proof))).collect()
+        self.in_use(table).filter(|result| seen.insert(nodes(&result.proof))).collect()
     }
 
     /// Returns the successful proof of the path between two ranks over two NICs, or else between any ranks
     /// over the same NICs. The NIC of the lower node is first.
-    pub(crate) fn of(&self, (a, b): (Rank, Rank), nics: (NicId, NicId)) -> Option<&ProofResult> {
-        let between = || self.up().filter(|tried| tried.proof.nics() == nics);
-        let own = between().find(|tried| (tried.proof.a, tried.proof.b) == (a, b));
+    pub(crate) fn proof_between(
+        &self,
+        (a, b): (Rank, Rank),
+        nics: (NicId, NicId),
+    ) -> Option<&ProofResult> {
+        let between = || self.up().filter(|result| result.proof.nics() == nics);
+        let own = between().find(|result| (result.proof.a, result.proof.b) == (a, b));
         own.or_else(|| between().next())
     }
 
     /// Lists the failures of paths that no proof showed to work, one for each pair of NICs and MTU.
     pub(crate) fn failures(&self) -> Vec<(&ProofResult, &Failure)> {
-        let up: BTreeSet<&Proof> = self.up().map(|tried| &tried.proof).collect();
+        let up: BTreeSet<&Proof> = self.up().map(|result| &result.proof).collect();
         let mut seen = BTreeSet::new();
-        let failed = self.tried.iter().filter_map(|tried| match &tried.verdict {
-            ProofOutcome::Failed(failure) => Some((tried, failure)),
+        let failed = self.results.iter().filter_map(|result| match &result.outcome {
+            ProofOutcome::Failed(failure) => Some((result, failure)),
             ProofOutcome::Up(_) => None,
         });
-        let failed = failed.filter(|(tried, _)| !up.contains(&tried.proof));
-        failed.filter(|(tried, _)| seen.insert((tried.proof.nics(), tried.proof.mtu))).collect()
+        let failed = failed.filter(|(result, _)| !up.contains(&result.proof));
+        failed.filter(|(result, _)| seen.insert((result.proof.nics(), result.proof.mtu))).collect()
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct PathReports(BTreeMap<u32, Vec<EndReport>>);
 type EndReport = (NodeId, Result<PathProof, PathFault>);
 
 impl PathReports {
-    pub(crate) fn by(&mut self, node: NodeId, outcomes: Vec<PathOutcome>) {
+    pub(crate) fn add(&mut self, node: NodeId, outcomes: Vec<PathOutcome>) {
         for PathOutcome { id, result } in outcomes {
             self.0.entry(id).or_default().push((node, result));
         }
@@ -43,12 +43,13 @@ impl PathReports {
 
     /// Returns the outcome of a path, which is up if both ends report success. If both ends report a fault,
     /// the cause is the fault of an end that did not merely wait for its peer; otherwise, the fault in the
-    /// earlier step. `silent` is the cause for an end without a report.
-    pub(crate) fn verdict(&self, id: u32, proof: &Proof, silent: &str) -> ProofOutcome {
-        let said = self.0.get(&id).map_or(&[][..], Vec::as_slice);
+    /// earlier step. `missing_cause` is the cause for an end without a report.
+    pub(crate) fn outcome(&self, id: u32, proof: &Proof, missing_cause: &str) -> ProofOutcome {
+        let reports = self.0.get(&id).map_or(&[][..], Vec::as_slice);
         let of = |node: NodeId| {
-            let found = said.iter().find(|(by, _)| *by == node).map(|(_, result)| result.clone());
-            found.unwrap_or_else(|| Err(silence(silent)))
+            let found =
+                reports.iter().find(|(by, _)| *by == node).map(|(_, result)| result.clone());
+            found.unwrap_or_else(|| Err(no_report_fault(missing_cause)))
         };
         match (of(proof.from.node), of(proof.to.node)) {
             (Ok(one), Ok(other)) => ProofOutcome::Up(PathProof {
@@ -61,12 +62,12 @@ impl PathReports {
             (Ok(_), Err(fault)) => {
                 ProofOutcome::Failed(Failure { node: proof.to.node, fault, other: None })
             }
-            (Err(one), Err(other)) => ProofOutcome::Failed(worse(proof, one, other)),
+            (Err(one), Err(other)) => ProofOutcome::Failed(worse_failure(proof, one, other)),
         }
     }
 }
 
-fn worse(proof: &Proof, one: PathFault, other: PathFault) -> Failure {
+fn worse_failure(proof: &Proof, one: PathFault, other: PathFault) -> Failure {
     let weight = |fault: &PathFault| (fault.awaited_peer, fault.step);
     if weight(&one) <= weight(&other) {
         Failure { node: proof.from.node, fault: one, other: Some(other) }
@@ -75,14 +76,18 @@ fn worse(proof: &Proof, one: PathFault, other: PathFault) -> Failure {
     }
 }
 
-fn silence(cause: &str) -> PathFault {
+fn no_report_fault(cause: &str) -> PathFault {
     PathFault { step: ProofStep::Prepare, cause: cause.to_owned(), hint: None, awaited_peer: true }
 }
 
 /// Returns the outcome of a path that was not tried, because no time was left.
 pub(crate) fn out_of_time(proof: &Proof, timeout: Duration) -> ProofOutcome {
     let cause = format!("not tried within {} s (--mesh-timeout)", timeout.as_secs_f64());
-    ProofOutcome::Failed(Failure { node: proof.from.node, fault: silence(&cause), other: None })
+    ProofOutcome::Failed(Failure {
+        node: proof.from.node,
+        fault: no_report_fault(&cause),
+        other: None,
+    })
 }
 
 impl Failure {
@@ -97,11 +102,11 @@ impl Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Remedy {
     /// Retry unchanged; the host may just have been busy.
-    Again,
+    Retry,
     /// Retry with this MTU in bytes.
-    Smaller(u32),
+    LowerMtu(u32),
     /// Treat the NICs as not reaching each other.
-    Cut,
+    Exclude,
 }
 
 /// Pairs of NICs to which a remedy was applied already.
@@ -125,11 +130,14 @@ pub(crate) fn remedies<'a>(
         let nics = proof.nics();
         let remedy = if failure.is_of_size() {
             let can = !proof.by_manager && !had.lowered.contains(&nics);
-            carried(nics).filter(|_| can).and_then(smaller).map_or(Remedy::Cut, Remedy::Smaller)
+            carried(nics)
+                .filter(|_| can)
+                .and_then(smaller)
+                .map_or(Remedy::Exclude, Remedy::LowerMtu)
         } else if failure.fault.step == ProofStep::Token && !had.repeated.contains(&nics) {
-            Remedy::Again
+            Remedy::Retry
         } else {
-            Remedy::Cut
+            Remedy::Exclude
         };
         // If several paths between two NICs failed, the strongest of their remedies is chosen.
         let known = remedies.entry(nics).or_insert(remedy);
@@ -164,13 +172,13 @@ mod tests {
         PathFault { step, cause: "because".into(), hint: None, awaited_peer: waited }
     }
 
-    fn verdict(one: Result<u32, PathFault>, other: Result<u32, PathFault>) -> ProofOutcome {
-        let mut said = PathReports::default();
+    fn outcome(one: Result<u32, PathFault>, other: Result<u32, PathFault>) -> ProofOutcome {
+        let mut reports = PathReports::default();
         for (end, result) in END.iter().zip([one, other]) {
             let result = result.map(|mtu| PathProof { mtu: Some(mtu), round_trip_ns: mtu });
-            said.by(end.node, vec![PathOutcome { id: 7, result }]);
+            reports.add(end.node, vec![PathOutcome { id: 7, result }]);
         }
-        said.verdict(7, &proof(), "silence")
+        reports.outcome(7, &proof(), "silence")
     }
 
     fn failure(verdict: ProofOutcome) -> Failure {
@@ -183,10 +191,10 @@ mod tests {
     #[test]
     fn both_ends_have_to_say_that_it_is_up() {
         let up = ProofOutcome::Up(PathProof { mtu: Some(1024), round_trip_ns: 4096 });
-        assert_eq!(verdict(Ok(4096), Ok(1024)), up);
+        assert_eq!(outcome(Ok(4096), Ok(1024)), up);
         let late = fault(ProofStep::Token, true);
-        assert_eq!(failure(verdict(Ok(1), Err(late))).node, NodeId(1));
-        let silent = PathReports::default().verdict(7, &proof(), "no answer from b");
+        assert_eq!(failure(outcome(Ok(1), Err(late))).node, NodeId(1));
+        let silent = PathReports::default().outcome(7, &proof(), "no answer from b");
         assert_eq!(failure(silent).fault.cause, "no answer from b");
     }
 
@@ -194,14 +202,14 @@ mod tests {
     fn the_end_that_did_not_merely_wait_knows_best() {
         let waited = fault(ProofStep::Connect, true);
         let failed = fault(ProofStep::Token, false);
-        let found = failure(verdict(Err(waited.clone()), Err(failed.clone())));
+        let found = failure(outcome(Err(waited.clone()), Err(failed.clone())));
         assert_eq!((found.node, found.fault, found.other), (NodeId(1), failed, Some(waited)));
     }
 
     #[test]
     fn smaller_packets_are_tried_once_where_small_ones_arrive() {
-        let block = failure(verdict(Err(fault(ProofStep::Block, false)), Ok(4096)));
-        let token = failure(verdict(Err(fault(ProofStep::Token, false)), Ok(4096)));
+        let block = failure(outcome(Err(fault(ProofStep::Block, false)), Ok(4096)));
+        let token = failure(outcome(Err(fault(ProofStep::Token, false)), Ok(4096)));
         let nics = proof().nics();
         let none = BTreeSet::new();
         let all = |failures: &[&Failure], mtu, lowered: &[(NicId, NicId)]| {
@@ -213,15 +221,15 @@ mod tests {
         };
         let remedy =
             |failure: &Failure, mtu, lowered: &[(NicId, NicId)]| all(&[failure], mtu, lowered);
-        assert_eq!(remedy(&block, 4096, &[]), Remedy::Smaller(1024));
-        assert_eq!(remedy(&block, 1024, &[]), Remedy::Smaller(512));
-        assert_eq!(remedy(&block, 256, &[]), Remedy::Cut);
-        assert_eq!(remedy(&block, 4096, &[nics]), Remedy::Cut);
-        assert_eq!(remedy(&token, 4096, &[]), Remedy::Again);
-        assert_eq!(all(&[&block, &token], 4096, &[]), Remedy::Smaller(1024));
+        assert_eq!(remedy(&block, 4096, &[]), Remedy::LowerMtu(1024));
+        assert_eq!(remedy(&block, 1024, &[]), Remedy::LowerMtu(512));
+        assert_eq!(remedy(&block, 256, &[]), Remedy::Exclude);
+        assert_eq!(remedy(&block, 4096, &[nics]), Remedy::Exclude);
+        assert_eq!(remedy(&token, 4096, &[]), Remedy::Retry);
+        assert_eq!(all(&[&block, &token], 4096, &[]), Remedy::LowerMtu(1024));
         let repeated = [nics].into();
         let had = AppliedRemedies { lowered: &none, repeated: &repeated };
         let proof = proof();
-        assert_eq!(remedies([(&proof, &token)].into_iter(), |_| None, had)[&nics], Remedy::Cut);
+        assert_eq!(remedies([(&proof, &token)].into_iter(), |_| None, had)[&nics], Remedy::Exclude);
     }
 }

@@ -2,7 +2,9 @@
 
 use super::paths::Proof;
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::protocol::mesh::{LocalPort, MeshPath, QpSettings, Round, RoundTimeouts};
+use rlaunch_bootstrap::protocol::mesh::{
+    LocalPort, MeshPath, ProofRound, QpSettings, RoundTimeouts,
+};
 use rlaunch_bootstrap::rank_table::{NicId, RankTable};
 use std::collections::BTreeMap;
 
@@ -14,19 +16,20 @@ pub(crate) fn parts(
     (number, first): (u32, u32),
     settings: QpSettings,
     limits: RoundTimeouts,
-) -> Vec<Round> {
-    let mut nodes: Vec<Building> = table.nodes().iter().map(|_| Building::default()).collect();
+) -> Vec<ProofRound> {
+    let mut nodes: Vec<RoundBuilder> =
+        table.nodes().iter().map(|_| RoundBuilder::default()).collect();
     for (id, proof) in (first..).zip(proofs) {
         for (own, peer, dials) in [(proof.from, proof.to, true), (proof.to, proof.from, false)] {
-            let Some(building) = nodes.get_mut(own.node.index()) else { continue };
-            let end = building.end(table, own, proof.by_manager);
-            let path = MeshPath { id, end, peer: peer.node, dials, mtu: proof.mtu };
-            building.paths.push(path);
+            let Some(builder) = nodes.get_mut(own.node.index()) else { continue };
+            let port_index = builder.port_index(table, own, proof.by_manager);
+            let path = MeshPath { id, port_index, peer: peer.node, dials, mtu: proof.mtu };
+            builder.paths.push(path);
         }
     }
-    let round = |Building { ends, paths, .. }| Round {
+    let round = |RoundBuilder { ports, paths, .. }| ProofRound {
         number,
-        ends,
+        ports,
         paths,
         settings,
         limits,
@@ -37,24 +40,28 @@ pub(crate) fn parts(
 
 /// Part of one node in a round, under construction.
 #[derive(Default)]
-struct Building {
-    ends: Vec<LocalPort>,
-    /// Position of each port in `ends`, by index of the NIC and whether the RDMA connection manager is used.
-    known: BTreeMap<(u32, bool), u32>,
+struct RoundBuilder {
+    ports: Vec<LocalPort>,
+    /// Position of each port in `ports`, by index of the NIC and whether the RDMA connection manager is used.
+    indices: BTreeMap<(u32, bool), u32>,
     paths: Vec<MeshPath>,
 }
 
-impl Building {
-    fn end(&mut self, table: &RankTable, own: NicId, by_manager: bool) -> u32 {
-        let Building { ends, known, .. } = self;
-        *known.entry((own.nic, by_manager)).or_insert_with(|| {
-            ends.extend(local(table, own, by_manager));
-            u32::try_from(ends.len().saturating_sub(1)).unwrap_or(u32::MAX)
+impl RoundBuilder {
+    fn port_index(&mut self, table: &RankTable, own: NicId, by_manager: bool) -> u32 {
+        let RoundBuilder { ports, indices, .. } = self;
+        *indices.entry((own.nic, by_manager)).or_insert_with(|| {
+            ports.extend(local_port(table, own, by_manager));
+            u32::try_from(ports.len().saturating_sub(1)).unwrap_or(u32::MAX)
         })
     }
 }
 
-fn local(table: &RankTable, NicId { node, nic }: NicId, by_manager: bool) -> Option<LocalPort> {
+fn local_port(
+    table: &RankTable,
+    NicId { node, nic }: NicId,
+    by_manager: bool,
+) -> Option<LocalPort> {
     let nic = table.nodes().get(node.index())?.nics.get(nic as usize)?;
     Some(LocalPort {
         device: nic.device.clone(),
@@ -66,14 +73,15 @@ fn local(table: &RankTable, NicId { node, nic }: NicId, by_manager: bool) -> Opt
 
 /// Makes the parts of the two nodes of a path that is proved again while the job runs. The two nodes exchange
 /// endpoints through the launcher.
-pub(crate) fn single(
+pub(crate) fn single_path(
     table: &RankTable,
     proof: &Proof,
     (number, id): (u32, u32),
     settings: QpSettings,
     limits: RoundTimeouts,
-) -> [(NodeId, Round); 2] {
+) -> [(NodeId, ProofRound); 2] {
     let rounds = parts(table, &[*proof], (number, id), settings, limits);
-    let of = |node: NodeId| Round { through_launcher: true, ..rounds[node.index()].clone() };
-    [proof.from.node, proof.to.node].map(|node| (node, of(node)))
+    let part_of =
+        |node: NodeId| ProofRound { through_launcher: true, ..rounds[node.index()].clone() };
+    [proof.from.node, proof.to.node].map(|node| (node, part_of(node)))
 }

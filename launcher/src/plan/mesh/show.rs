@@ -17,19 +17,20 @@ pub(crate) fn pairs(table: &RankTable) -> impl Iterator<Item = Pair> {
 }
 
 /// Writes a line for each pair of ranks on different nodes.
-pub(crate) fn for_people(table: &RankTable, mesh: &Mesh) -> String {
+pub(crate) fn format_table(table: &RankTable, mesh: &Mesh) -> String {
     let header = ["ranks", "hosts", "by", "from", "to", "mtu", "round trip"];
     let mut rows = vec![columns::row(header)];
     for pair in pairs(table) {
         let Pair { a, b, nic_a, nic_b, connect, mtu } = pair;
-        let (Some(one), Some(other)) = (Side::of(table, a, nic_a), Side::of(table, b, nic_b))
+        let (Some(one), Some(other)) =
+            (ConnectionEnd::at_rank(table, a, nic_a), ConnectionEnd::at_rank(table, b, nic_b))
         else {
             continue;
         };
         rows.push(vec![
             format!("{a}-{b}"),
             format!("{}-{}", one.host, other.host),
-            by(connect, one.nic),
+            describe_transport(connect, one.nic),
             one.text(),
             other.text(),
             mtu.map(|mtu| mtu.to_string()).unwrap_or_default(),
@@ -43,7 +44,12 @@ pub(crate) fn for_people(table: &RankTable, mesh: &Mesh) -> String {
 }
 
 /// Writes the measured round trip of a pair, such as `41 us`, or `not proved`. Empty without RDMA or proofs.
-fn round_trip(mesh: &Mesh, pair: &Pair, one: &Side<'_>, other: &Side<'_>) -> String {
+fn round_trip(
+    mesh: &Mesh,
+    pair: &Pair,
+    one: &ConnectionEnd<'_>,
+    other: &ConnectionEnd<'_>,
+) -> String {
     if !is_rdma(pair.connect) || mesh.rounds == 0 {
         return String::new();
     }
@@ -53,32 +59,37 @@ fn round_trip(mesh: &Mesh, pair: &Pair, one: &Side<'_>, other: &Side<'_>) -> Str
     }
 }
 
-fn proof(mesh: &Mesh, pair: &Pair, one: &Side<'_>, other: &Side<'_>) -> Option<PathProof> {
+fn proof(
+    mesh: &Mesh,
+    pair: &Pair,
+    one: &ConnectionEnd<'_>,
+    other: &ConnectionEnd<'_>,
+) -> Option<PathProof> {
     let nics = one.end?.min(other.end?);
-    let tried = mesh.of((pair.a, pair.b), (nics, one.end?.max(other.end?)))?;
-    match tried.verdict {
+    let result = mesh.proof_between((pair.a, pair.b), (nics, one.end?.max(other.end?)))?;
+    match result.outcome {
         ProofOutcome::Up(proved) => Some(proved),
         ProofOutcome::Failed(_) => None,
     }
 }
 
 /// Writes how a pair is connected, as in `RoCE v2 oob`, `iWARP rdma_cm (NCCL cannot use it)` or `TCP`.
-fn by(connect: PairTransport, nic: Option<&Nic>) -> String {
-    let speaks = nic.map_or("", |nic| speaks(nic.transport));
+fn describe_transport(connect: PairTransport, nic: Option<&Nic>) -> String {
+    let transport = nic.map_or("", |nic| transport_name(nic.transport));
     match connect {
         PairTransport::SharedMemory => "shared memory".to_owned(),
         PairTransport::Tcp => "TCP".to_owned(),
-        PairTransport::Rdma => format!("{speaks} oob"),
+        PairTransport::Rdma => format!("{transport} oob"),
         PairTransport::RdmaCm => match nic {
             // With RoCE, `rdma_cm` concerns only rlaunch's queue pairs: NCCL creates its own without it.
-            Some(nic) if nic.transport != Transport::Iwarp => format!("{speaks} rdma_cm"),
-            _ => format!("{speaks} rdma_cm (NCCL cannot use it)"),
+            Some(nic) if nic.transport != Transport::Iwarp => format!("{transport} rdma_cm"),
+            _ => format!("{transport} rdma_cm (NCCL cannot use it)"),
         },
     }
 }
 
 /// Returns the common name of a transport.
-pub(crate) fn speaks(transport: Transport) -> &'static str {
+pub(crate) fn transport_name(transport: Transport) -> &'static str {
     match transport {
         Transport::Infiniband => "InfiniBand",
         Transport::Roce => "RoCE v2",
@@ -87,7 +98,7 @@ pub(crate) fn speaks(transport: Transport) -> &'static str {
 }
 
 /// End of the connection between two ranks: a host and, with RDMA, a NIC.
-pub(crate) struct Side<'a> {
+pub(crate) struct ConnectionEnd<'a> {
     pub(crate) host: &'a str,
     pub(crate) nic: Option<&'a Nic>,
     end: Option<NicId>,
@@ -95,20 +106,20 @@ pub(crate) struct Side<'a> {
     address: std::net::IpAddr,
 }
 
-impl<'a> Side<'a> {
-    fn of(table: &'a RankTable, rank: Rank, nic: Option<u32>) -> Option<Side<'a>> {
+impl<'a> ConnectionEnd<'a> {
+    fn at_rank(table: &'a RankTable, rank: Rank, nic: Option<u32>) -> Option<ConnectionEnd<'a>> {
         let node = table.ranks().get(rank.index())?.node;
         let row = table.nodes().get(node.index())?;
         let end = nic.map(|nic| NicId { node, nic });
         let nic = nic.and_then(|nic| row.nics.get(nic as usize));
-        Some(Side { host: &row.host, nic, end, address: row.address })
+        Some(ConnectionEnd { host: &row.host, nic, end, address: row.address })
     }
 
     /// Returns the end at a NIC; `None` if the rank table has no such NIC.
-    pub(crate) fn of_end(table: &'a RankTable, end: NicId) -> Option<Side<'a>> {
+    pub(crate) fn at_nic(table: &'a RankTable, end: NicId) -> Option<ConnectionEnd<'a>> {
         let row = table.nodes().get(end.node.index())?;
         let nic = Some(row.nics.get(end.nic as usize)?);
-        Some(Side { host: &row.host, nic, end: Some(end), address: row.address })
+        Some(ConnectionEnd { host: &row.host, nic, end: Some(end), address: row.address })
     }
 
     /// Writes the NIC, as in `mlx5_0/1 GID 3 10.0.0.1`, or the node's address if there is no NIC.
@@ -123,7 +134,7 @@ impl<'a> Side<'a> {
 
 /// Pair of ranks in the JSON output.
 #[derive(Debug, Serialize)]
-pub(crate) struct PairShown<'a> {
+pub(crate) struct PairRow<'a> {
     #[serde(flatten)]
     pair: Pair,
     host_a: &'a str,
@@ -137,11 +148,11 @@ pub(crate) struct PairShown<'a> {
     proved: Option<bool>,
     round_trip_us: Option<f64>,
     /// Failed proofs between NICs of the two nodes.
-    failed: Vec<FailureShown<'a>>,
+    failed: Vec<FailureRow<'a>>,
 }
 
 #[derive(Debug, Serialize)]
-struct FailureShown<'a> {
+struct FailureRow<'a> {
     device_a: Option<&'a str>,
     device_b: Option<&'a str>,
     mtu: Option<u32>,
@@ -152,15 +163,17 @@ struct FailureShown<'a> {
 }
 
 /// Lists every pair of ranks on different nodes for the JSON output.
-pub(crate) fn for_programs<'a>(table: &'a RankTable, mesh: &'a Mesh) -> Vec<PairShown<'a>> {
+pub(crate) fn json_rows<'a>(table: &'a RankTable, mesh: &'a Mesh) -> Vec<PairRow<'a>> {
     let shown = |pair: Pair| {
-        let (one, other) =
-            (Side::of(table, pair.a, pair.nic_a)?, Side::of(table, pair.b, pair.nic_b)?);
+        let (one, other) = (
+            ConnectionEnd::at_rank(table, pair.a, pair.nic_a)?,
+            ConnectionEnd::at_rank(table, pair.b, pair.nic_b)?,
+        );
         let proof = proof(mesh, &pair, &one, &other);
         let proved = (is_rdma(pair.connect) && mesh.rounds > 0).then_some(proof.is_some());
-        let device = |side: &Side<'a>| side.nic.map(|nic| nic.device.as_str());
-        let gid = |side: &Side<'a>| side.nic.and_then(|nic| nic.gid.as_deref());
-        Some(PairShown {
+        let device = |side: &ConnectionEnd<'a>| side.nic.map(|nic| nic.device.as_str());
+        let gid = |side: &ConnectionEnd<'a>| side.nic.and_then(|nic| nic.gid.as_deref());
+        Some(PairRow {
             host_a: one.host,
             host_b: other.host,
             device_a: device(&one),
@@ -177,18 +190,18 @@ pub(crate) fn for_programs<'a>(table: &'a RankTable, mesh: &'a Mesh) -> Vec<Pair
 }
 
 /// Lists the failed proofs between the nodes of a pair.
-fn failures<'a>(table: &'a RankTable, mesh: &'a Mesh, pair: &Pair) -> Vec<FailureShown<'a>> {
+fn failures<'a>(table: &'a RankTable, mesh: &'a Mesh, pair: &Pair) -> Vec<FailureRow<'a>> {
     let node = |rank: Rank| table.ranks().get(rank.index()).map(|row| row.node);
     let (Some(a), Some(b)) = (node(pair.a), node(pair.b)) else { return Vec::new() };
-    let shown = |(tried, failure): (&'a ProofResult, &'a Failure)| {
-        let ends = [tried.proof.from, tried.proof.to];
-        let of = |node| ends.into_iter().find(|end| end.node == node);
-        let device = |end| Some(Side::of_end(table, end)?.nic?.device.as_str());
-        let (one, other) = (of(a)?, of(b)?);
-        Some(FailureShown {
+    let shown = |(result, failure): (&'a ProofResult, &'a Failure)| {
+        let ends = [result.proof.from, result.proof.to];
+        let nic_of = |node| ends.into_iter().find(|end| end.node == node);
+        let device = |end| Some(ConnectionEnd::at_nic(table, end)?.nic?.device.as_str());
+        let (one, other) = (nic_of(a)?, nic_of(b)?);
+        Some(FailureRow {
             device_a: device(one),
             device_b: device(other),
-            mtu: tried.proof.mtu,
+            mtu: result.proof.mtu,
             host: &table.nodes().get(failure.node.index())?.host,
             step: failure.fault.step,
             cause: &failure.fault.cause,

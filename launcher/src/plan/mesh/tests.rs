@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::goldens::{table_of, triangle};
-use crate::plan::selection::PortWishes;
+use crate::plan::selection::PortOptions;
 use crate::recorded::inventory;
 use crate::run::mesh::{LinkChange, LinkMonitor};
 use rlaunch_bootstrap::inventory::Inventory;
@@ -19,7 +19,7 @@ struct Job {
 
 impl Job {
     fn on(machines: Vec<Inventory>, ranks: usize) -> Job {
-        let plan = Plan::new(&machines, &PortWishes::default());
+        let plan = Plan::new(&machines, &PortOptions::default());
         Job { machines, ranks, plan, mesh: Mesh::default() }
     }
 
@@ -36,18 +36,18 @@ impl Job {
             if todo.is_empty() {
                 return table;
             }
-            let from = self.mesh.tried.len();
+            let from = self.mesh.results.len();
             self.mesh.rounds += 1;
             for proof in todo {
-                let (id, verdict) = (self.mesh.next_id(), verdict_of(&proof, fault(&proof)));
-                self.mesh.tried.push(ProofResult { id, proof, verdict });
+                let (id, outcome) = (self.mesh.next_id(), outcome_of(&proof, fault(&proof)));
+                self.mesh.results.push(ProofResult { id, proof, outcome });
             }
-            self.mesh.take_out(&mut self.plan, &table, from);
+            self.mesh.apply_remedies(&mut self.plan, &table, from);
         }
     }
 }
 
-fn verdict_of(proof: &Proof, step: Option<ProofStep>) -> ProofOutcome {
+fn outcome_of(proof: &Proof, step: Option<ProofStep>) -> ProofOutcome {
     let Some(step) = step else {
         return ProofOutcome::Up(PathProof { mtu: proof.mtu, round_trip_ns: 41_000 });
     };
@@ -68,7 +68,7 @@ fn a_mesh_that_works_is_one_line() {
     let summary = job.mesh.summary(&table, Mode::Auto);
     assert_eq!(summary, "mesh: 6/6 paths up, RoCE v2, 3 subnets, proved in 1 ms");
     assert_eq!((job.mesh.rounds, job.mesh.failures().len()), (1, 0));
-    let shown = for_people(&table, &job.mesh);
+    let shown = format_table(&table, &job.mesh);
     assert!(shown.lines().nth(1).is_some_and(|line| line.ends_with("41 us")), "{shown}");
 }
 
@@ -81,8 +81,8 @@ fn a_pair_that_nothing_connects_goes_by_tcp() {
     assert_eq!(job.mesh.rounds, 2, "once more, then never again");
     let summary = job.mesh.summary(&table, Mode::Auto);
     assert!(summary.starts_with("mesh: 4/6 paths up, RoCE v2, 2 subnets"), "{summary}");
-    let [(tried, failure)] = job.mesh.failures()[..] else { panic!("one line") };
-    let (line, hint) = job.mesh.line(&table, tried, failure);
+    let [(result, failure)] = job.mesh.failures()[..] else { panic!("one line") };
+    let (line, hint) = job.mesh.line(&table, result, failure);
     assert_eq!(
         line,
         "no RDMA between a rocep1s0f0/1 GID 3 192.168.100.2 and b rocep1s0f0/1 GID 3 192.168.100.3 \
@@ -125,8 +125,8 @@ fn packets_are_made_smaller_where_only_large_ones_get_lost() {
     });
     assert_eq!(table.pair(Rank(0), Rank(1)).unwrap().mtu, Some(1024));
     assert_eq!(table.pair(Rank(0), Rank(2)).unwrap().mtu, Some(4096));
-    let [(tried, failure)] = job.mesh.failures()[..] else { panic!("one line") };
-    let (line, hint) = job.mesh.line(&table, tried, failure);
+    let [(result, failure)] = job.mesh.failures()[..] else { panic!("one line") };
+    let (line, hint) = job.mesh.line(&table, result, failure);
     assert!(line.starts_with("only small packets pass between a "), "{line}");
     assert!(line.ends_with("MTU 1024 works and is used"), "{line}");
     assert!(hint.is_some_and(|hint| hint.starts_with("mtu.path: ")));
@@ -142,8 +142,8 @@ fn other_ports_are_tried_before_tcp() {
         job.prove(Mode::Auto, |proof| (proof.from.nic == nic).then_some(ProofStep::Connect));
     let pair = table.pair(Rank(0), Rank(1)).unwrap();
     assert!(is_rdma(pair.connect) && pair.nic_a != Some(nic), "{pair:?}");
-    let (tried, failure) = job.mesh.failures()[0];
-    let (line, _) = job.mesh.line(&table, tried, failure);
+    let (result, failure) = job.mesh.failures()[0];
+    let (line, _) = job.mesh.line(&table, result, failure);
     assert!(line.ends_with("other ports are used"), "{line}");
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::plan::options::{EnvStyle, Options};
-use crate::plan::selection::{Plan, PortWishes};
+use crate::plan::selection::{Plan, PortOptions};
 use crate::recorded::inventory;
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::inventory::net::NetdevKind;
@@ -21,7 +21,7 @@ fn addresses(inventories: &[Inventory]) -> Vec<IpAddr> {
     inventories.iter().map(first).collect()
 }
 
-fn setups(
+fn rank_configs(
     hosts: &str,
     inventories: &[Inventory],
     options: &Options,
@@ -32,7 +32,7 @@ fn setups(
     let addresses = addresses(inventories);
     let seen = JobView { id: JobId(7), map: &map, inventories, plan: &plan, addresses: &addresses };
     let ports = vec![vec![21_000, 21_001, 21_002, 21_003]; inventories.len()];
-    let fabric = Fabric::of(&map, inventories, &plan, options);
+    let fabric = Fabric::new(&map, inventories, &plan, options);
     decide(&UserChoices { options, env }, &seen, &fabric, &ports).unwrap()
 }
 
@@ -44,7 +44,7 @@ fn text(setup: &RankConfig) -> Vec<String> {
 /// ignored.
 fn defaults(inventories: &[Inventory; 2], env: &[EnvVar]) -> [Vec<String>; 2] {
     let without_gpus = inventories.clone().map(|i| Inventory { gpus: vec![], ..i });
-    let decided = setups("pc1:2,pc2:2", &without_gpus, &Options::default(), env);
+    let decided = rank_configs("pc1:2,pc2:2", &without_gpus, &Options::default(), env);
     [0, 1].map(|node: usize| text(&decided[node][0]))
 }
 
@@ -96,8 +96,8 @@ fn gpus_that_meet_by_tcp_are_mentioned() {
     let map = job_of("ecs1,ecs2");
     let slow_network = |inventories: &[Inventory]| {
         let options = Options::default();
-        let plan = Plan::new(inventories, &PortWishes::default());
-        let network = Fabric::of(&map, inventories, &plan, &options).network;
+        let plan = Plan::new(inventories, &PortOptions::default());
+        let network = Fabric::new(&map, inventories, &plan, &options).network;
         slow_network(&UserChoices { options: &options, env: &[] }, &map, inventories, &network)
     };
     let with_gpu = |name| {
@@ -129,10 +129,10 @@ fn whoever_has_chosen_a_network_is_left_alone() {
 #[test]
 fn with_gpus_jobs_are_kept_apart() {
     let pair = ["connectx3", "connectx3"].map(inventory);
-    let decided = setups("pc1,pc2", &pair, &Options::default(), &[]);
-    let told = text(&decided[0][0]);
+    let decided = rank_configs("pc1,pc2", &pair, &Options::default(), &[]);
+    let set = text(&decided[0][0]);
     for wanted in ["NCCL_SOCKET_MAGIC=7", "NCCL_RAS_ADDR=localhost:21001"] {
-        assert!(told.contains(&wanted.to_owned()), "{wanted}: {told:?}");
+        assert!(set.contains(&wanted.to_owned()), "{wanted}: {set:?}");
     }
     // MASTER_PORT is the first port of rank 0's node.
     assert!(text(&decided[1][0]).contains(&"NCCL_RAS_ADDR=localhost:21000".to_owned()));
@@ -141,18 +141,18 @@ fn with_gpus_jobs_are_kept_apart() {
 #[test]
 fn a_masked_rank_sees_its_gpu_alone() {
     let options = Options { gpu_mask: true, ..Options::default() };
-    let decided = setups("big:3", &[inventory("dgx")], &options, &[]);
-    let told = text(&decided[0][2]);
+    let decided = rank_configs("big:3", &[inventory("dgx")], &options, &[]);
+    let set = text(&decided[0][2]);
     let wanted = ["CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=2"];
-    assert!(wanted.iter().all(|wanted| told.contains(&(*wanted).to_owned())), "{told:?}");
-    let decided = setups("pc", &[inventory("connectx3")], &options, &[]);
+    assert!(wanted.iter().all(|wanted| set.contains(&(*wanted).to_owned())), "{set:?}");
+    let decided = rank_configs("pc", &[inventory("connectx3")], &options, &[]);
     assert!(text(&decided[0][0]).contains(&"HIP_VISIBLE_DEVICES=0".to_owned()));
 }
 
 #[test]
 fn ranks_that_share_a_gpu_are_hosts_of_their_own() {
     let options = Options { nccl_share_gpu: true, ..Options::default() };
-    let decided = setups("pc:2", &[inventory("connectx3")], &options, &[]);
+    let decided = rank_configs("pc:2", &[inventory("connectx3")], &options, &[]);
     for (rank, setup) in decided[0].iter().enumerate() {
         let wanted = format!("NCCL_HOSTID=pc-{rank}");
         assert!(text(setup).contains(&wanted), "{wanted}: {:?}", text(setup));
@@ -162,7 +162,7 @@ fn ranks_that_share_a_gpu_are_hosts_of_their_own() {
 #[test]
 fn ranks_that_share_a_switch_begin_with_nics_of_their_own() {
     let nodes = [inventory("dgx"), inventory("dgx")];
-    let decided = setups("a:8,b:8", &nodes, &Options::default(), &[]);
+    let decided = rank_configs("a:8,b:8", &nodes, &Options::default(), &[]);
     let first: Vec<u32> = decided[0].iter().map(|setup| setup.nics[0].nic).collect();
     assert_eq!(first, [0, 1, 2, 3, 4, 5, 6, 7]);
     for setup in &decided[0] {
@@ -177,7 +177,7 @@ fn slots_that_were_not_asked_for_are_not_taken_for_gpus() {
     let hosts = crate::hosts::parse(&["a,b,c".into()]).unwrap();
     let map = RankMap::by_slot(&hosts, Some(3), false).unwrap();
     assert!(map.nodes.iter().all(|node| node.ranks.len() == 1));
-    let decided = setups("a,b,c", &vec![inventory("dgx"); 3], &Options::default(), &[]);
+    let decided = rank_configs("a,b,c", &vec![inventory("dgx"); 3], &Options::default(), &[]);
     assert!(decided.iter().all(|ranks| ranks.len() == 1), "eight GPUs, one rank each");
 }
 
@@ -185,8 +185,8 @@ fn slots_that_were_not_asked_for_are_not_taken_for_gpus() {
 fn tensorflow_is_told_the_ports_that_are_held() {
     let options = Options { env_styles: vec![EnvStyle::Tensorflow], ..Options::default() };
     let pair = ["connectx3", "connectx3"].map(inventory);
-    let told = text(&setups("pc1:2,pc2:1", &pair, &options, &[])[1][0]);
-    let config = told.iter().find_map(|text| text.strip_prefix("TF_CONFIG=")).unwrap();
+    let set = text(&rank_configs("pc1:2,pc2:1", &pair, &options, &[])[1][0]);
+    let config = set.iter().find_map(|text| text.strip_prefix("TF_CONFIG=")).unwrap();
     let servers = r#"["192.168.1.11:21001","192.168.1.11:21002","192.168.1.11:21000"]"#;
     assert!(config.contains(servers) && config.contains(r#""index":2"#), "{config}");
 }

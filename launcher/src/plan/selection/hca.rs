@@ -53,7 +53,7 @@ fn entry(text: &str) -> Result<(String, Option<u8>), String> {
 
 impl HcaFilter {
     /// Tells whether a port may be used.
-    pub(crate) fn lets(&self, device: &RdmaDevice, port: &Port) -> bool {
+    pub(crate) fn allows(&self, device: &RdmaDevice, port: &Port) -> bool {
         let names = |(name, number): &(String, Option<u8>)| {
             let is_device = match self.exact {
                 true => device.name == *name,
@@ -71,13 +71,13 @@ mod tests {
     use crate::recorded::inventory;
 
     /// Lists the ports, as `device:port`, that pass a filter. Each device has ports 1 and 2.
-    fn lets(filter: &str, devices: &[&str]) -> Vec<String> {
+    fn allowed_ports(filter: &str, devices: &[&str]) -> Vec<String> {
         let filter: HcaFilter = filter.parse().unwrap();
         let template = inventory("connectx3").rdma.remove(0);
         let mut passed = Vec::new();
         for name in devices {
             let device = RdmaDevice { name: (*name).into(), ..template.clone() };
-            let ports = device.ports.iter().filter(|port| filter.lets(&device, port));
+            let ports = device.ports.iter().filter(|port| filter.allows(&device, port));
             passed.extend(ports.map(|port| format!("{name}:{}", port.number)));
         }
         passed
@@ -86,12 +86,18 @@ mod tests {
     #[test]
     fn nccls_grammar_is_understood() {
         let devices = ["mlx5_1", "mlx5_10", "irdma0"];
-        assert_eq!(lets("mlx5_1", &devices), ["mlx5_1:1", "mlx5_1:2", "mlx5_10:1", "mlx5_10:2"]);
-        assert_eq!(lets("=mlx5_1", &devices), ["mlx5_1:1", "mlx5_1:2"]);
-        assert_eq!(lets("=mlx5_1:2,irdma0:1", &devices), ["mlx5_1:2", "irdma0:1"]);
-        assert_eq!(lets("^mlx5", &devices), ["irdma0:1", "irdma0:2"]);
-        assert_eq!(lets("^=mlx5_1,irdma0:2", &devices), ["mlx5_10:1", "mlx5_10:2", "irdma0:1"]);
-        assert_eq!(lets("mlx5_10:1:3:0", &devices), ["mlx5_10:1"]);
+        assert_eq!(
+            allowed_ports("mlx5_1", &devices),
+            ["mlx5_1:1", "mlx5_1:2", "mlx5_10:1", "mlx5_10:2"]
+        );
+        assert_eq!(allowed_ports("=mlx5_1", &devices), ["mlx5_1:1", "mlx5_1:2"]);
+        assert_eq!(allowed_ports("=mlx5_1:2,irdma0:1", &devices), ["mlx5_1:2", "irdma0:1"]);
+        assert_eq!(allowed_ports("^mlx5", &devices), ["irdma0:1", "irdma0:2"]);
+        assert_eq!(
+            allowed_ports("^=mlx5_1,irdma0:2", &devices),
+            ["mlx5_10:1", "mlx5_10:2", "irdma0:1"]
+        );
+        assert_eq!(allowed_ports("mlx5_10:1:3:0", &devices), ["mlx5_10:1"]);
     }
 
     #[test]

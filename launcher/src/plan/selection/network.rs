@@ -78,7 +78,11 @@ pub(crate) enum Reachability {
 
 impl Reachability {
     /// Returns the networks that packets from an address of the interface `netdev` reach.
-    pub(crate) fn out_of(inventory: &Inventory, netdev: &str, address: IpAddr) -> Reachability {
+    pub(crate) fn from_interface(
+        inventory: &Inventory,
+        netdev: &str,
+        address: IpAddr,
+    ) -> Reachability {
         let routes = inventory.routes.iter().filter(|route| route.netdev == netdev);
         let routes = routes.map(|route| Subnet::new(route.destination, route.prefix));
         let own = inventory.netdevs.iter().filter(|candidate| candidate.name == netdev);
@@ -105,7 +109,7 @@ impl Reachability {
     }
 
     /// Returns the smallest subnet that contains the port's address.
-    pub(crate) fn own(&self) -> Option<Subnet> {
+    pub(crate) fn own_subnet(&self) -> Option<Subnet> {
         match self {
             Reachability::Networks(own, networks) => {
                 networks.iter().copied().find(|n| n.contains(*own))
@@ -119,9 +123,9 @@ impl Reachability {
         match (self, other) {
             (Reachability::Subnet(one), Reachability::Subnet(other)) => one == other,
             (Reachability::Networks(own, ours), Reachability::Networks(other, theirs)) => {
-                let lead =
+                let is_routed =
                     |networks: &[Subnet], to: IpAddr| networks.iter().any(|n| n.contains(to));
-                lead(ours, *other) && lead(theirs, *own)
+                is_routed(ours, *other) && is_routed(theirs, *own)
             }
             _ => false,
         }
@@ -134,25 +138,25 @@ impl Reachability {
         else {
             return false;
         };
-        let lead = |networks: &[Subnet], to: Option<Subnet>| {
+        let is_routed = |networks: &[Subnet], to: Option<Subnet>| {
             to.is_some_and(|to| networks.iter().any(|network| network.overlaps(&to)))
         };
-        lead(ours, other.own()) && lead(theirs, self.own())
+        is_routed(ours, other.own_subnet()) && is_routed(theirs, self.own_subnet())
     }
 }
 
 /// Usable RDMA port with one of its addresses, and the networks that it reaches from this address.
 #[derive(Clone, Debug)]
-pub(crate) struct Reachable {
+pub(crate) struct UsablePort {
     pub(crate) nic: Nic,
-    pub(crate) leads: Reachability,
+    pub(crate) reachability: Reachability,
     /// Ports that this one does not reach according to a failed proof, although their networks say otherwise.
-    pub(crate) cut_off: Vec<Identity>,
+    pub(crate) failed_proofs: Vec<PortIdentity>,
 }
 
 /// GID and IP address of a port, by which it differs from all other ports of the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Identity(Option<String>, Option<IpAddr>);
+pub(crate) struct PortIdentity(Option<String>, Option<IpAddr>);
 
 pub(super) fn is_link_local(address: IpAddr) -> bool {
     match address {
@@ -161,38 +165,39 @@ pub(super) fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-impl Reachable {
+impl UsablePort {
     /// Tells whether the port is a RoCE port and its address here is link-local.
     pub(super) fn is_link_local(&self) -> bool {
         self.nic.transport == Transport::Roce && self.nic.address.is_some_and(is_link_local)
     }
 
-    pub(crate) fn identity(&self) -> Identity {
-        Identity(self.nic.gid.clone(), self.nic.address)
+    pub(crate) fn identity(&self) -> PortIdentity {
+        PortIdentity(self.nic.gid.clone(), self.nic.address)
     }
 
-    pub(crate) fn reach(&self, other: &Reachable) -> bool {
+    pub(crate) fn reach(&self, other: &UsablePort) -> bool {
         self.should_reach(other)
-            && (self.cut_off.is_empty() || !self.cut_off.contains(&other.identity()))
+            && (self.failed_proofs.is_empty() || !self.failed_proofs.contains(&other.identity()))
     }
 
     /// Tells whether two ports reach each other according to their networks, regardless of failed proofs.
-    pub(crate) fn should_reach(&self, other: &Reachable) -> bool {
-        self.nic.transport == other.nic.transport && self.leads.reach(&other.leads)
+    pub(crate) fn should_reach(&self, other: &UsablePort) -> bool {
+        self.nic.transport == other.nic.transport && self.reachability.reach(&other.reachability)
     }
 }
 
 /// Writes `mlx5_0/1 192.168.1.2/24 (eth1)`.
-impl fmt::Display for Reachable {
+impl fmt::Display for UsablePort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Nic { device, port, netdev, address, transport, .. } = &self.nic;
         write!(f, "{device}/{port}")?;
-        match (&self.leads, address) {
+        match (&self.reachability, address) {
             (Reachability::Subnet(prefix), _) => {
                 return write!(f, " InfiniBand subnet {prefix:016x}");
             }
-            (leads, Some(address)) => {
-                let prefix = leads.own().map(|network| format!("/{}", network.prefix()));
+            (reachability, Some(address)) => {
+                let prefix =
+                    reachability.own_subnet().map(|network| format!("/{}", network.prefix()));
                 write!(f, " {address}{}", prefix.unwrap_or_default())?;
             }
             (_, None) => f.write_str(" without an address")?,
@@ -210,7 +215,7 @@ mod tests {
     use rlaunch_bootstrap::inventory::net::Netdev;
 
     /// Returns the networks reached from an interface `eth1` with this address and these routes.
-    fn leads(address: &str, routes: &[&str]) -> Reachability {
+    fn reachability(address: &str, routes: &[&str]) -> Reachability {
         let (ip, prefix) = address.split_once('/').unwrap();
         let ip = ip.parse().unwrap();
         let addresses = vec![(ip, prefix.parse().unwrap())];
@@ -219,30 +224,30 @@ mod tests {
             routes: routes.iter().map(|route| route.parse().unwrap()).collect(),
             ..Inventory::default()
         };
-        Reachability::out_of(&inventory, "eth1", ip)
+        Reachability::from_interface(&inventory, "eth1", ip)
     }
 
     #[test]
     fn networks_are_those_of_the_interface() {
-        let one = leads(
+        let one = reachability(
             "10.3.7.1/31",
             &["eth1 10.3.0.0/16 via 10.3.7.0", "eth1 10.9.0.0/16", "eth0 0.0.0.0/0", "eth1 ::/0"],
         );
         assert_eq!(one.networks(), ["10.3.7.0/31", "10.3.0.0/16"]);
-        assert_eq!(one.own().unwrap().to_string(), "10.3.7.0/31");
-        let everything = leads("fd00::1/64", &["eth1 ::/0 via fe80::1"]);
+        assert_eq!(one.own_subnet().unwrap().to_string(), "10.3.7.0/31");
+        let everything = reachability("fd00::1/64", &["eth1 ::/0 via fe80::1"]);
         assert_eq!(everything.networks(), ["fd00::/64", "::/0"]);
     }
 
     #[test]
     fn each_must_lead_to_the_other() {
-        let rail = |address: &str| leads(address, &["eth1 10.3.0.0/16 via 10.3.0.0"]);
+        let rail = |address: &str| reachability(address, &["eth1 10.3.0.0/16 via 10.3.0.0"]);
         assert!(rail("10.3.7.1/31").reach(&rail("10.3.9.1/31")));
-        assert!(!rail("10.3.7.1/31").reach(&leads("10.3.9.1/31", &[])));
-        assert!(leads("10.0.0.1/16", &[]).reach(&leads("10.0.0.2/24", &[])));
-        assert!(!leads("10.0.0.1/16", &[]).reach(&leads("10.0.1.2/24", &[])));
-        assert!(!leads("10.0.0.1/8", &[]).reach(&leads("fd00::1/8", &[])));
-        assert!(!leads("10.0.0.1/8", &[]).reach(&Reachability::Subnet(1)));
+        assert!(!rail("10.3.7.1/31").reach(&reachability("10.3.9.1/31", &[])));
+        assert!(reachability("10.0.0.1/16", &[]).reach(&reachability("10.0.0.2/24", &[])));
+        assert!(!reachability("10.0.0.1/16", &[]).reach(&reachability("10.0.1.2/24", &[])));
+        assert!(!reachability("10.0.0.1/8", &[]).reach(&reachability("fd00::1/8", &[])));
+        assert!(!reachability("10.0.0.1/8", &[]).reach(&Reachability::Subnet(1)));
         assert!(!Reachability::Nowhere.reach(&Reachability::Nowhere));
         assert!(Reachability::Subnet(1).reach(&Reachability::Subnet(1)));
     }

@@ -1,6 +1,6 @@
 //! Ports of a job, and which of them reach each other.
 
-use super::{PortWishes, Reachability, Reachable, usable};
+use super::{PortOptions, Reachability, UsablePort, usable};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::rank_table::{NicId, PairException, Transport};
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
     /// Usable ports by node. A node's ports are in the order of its NICs in the rank table.
-    pub(crate) ports: Vec<Vec<Reachable>>,
+    pub(crate) ports: Vec<Vec<UsablePort>>,
     /// Exceptions to the rule that two ports reach each other if they share a network: pairs of ports that
     /// differ from the rule, and pairs with a limited MTU.
     pub(crate) exceptions: Vec<PairException>,
@@ -18,89 +18,90 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Makes the plan from the inventories of all nodes, by node.
-    pub(crate) fn new(inventories: &[Inventory], wishes: &PortWishes) -> Plan {
-        let ports: Vec<Vec<Reachable>> =
-            inventories.iter().map(|inventory| usable(inventory, wishes)).collect();
+    pub(crate) fn new(inventories: &[Inventory], options: &PortOptions) -> Plan {
+        let ports: Vec<Vec<UsablePort>> =
+            inventories.iter().map(|inventory| usable(inventory, options)).collect();
         let exceptions = exceptions(&ports);
         Plan { ports, exceptions }
     }
 
     /// Tells whether a port of one node reaches a port of another.
-    pub(crate) fn meet(&self, one: usize, other: usize) -> bool {
-        let reach = |a: &Reachable| self.ports[other].iter().any(|b| a.reach(b));
+    pub(crate) fn nodes_connect(&self, one: usize, other: usize) -> bool {
+        let reach = |a: &UsablePort| self.ports[other].iter().any(|b| a.reach(b));
         self.ports[one].iter().any(reach)
     }
 
     /// Records that two ports do not reach each other, as a failed proof has shown. The port of the lower
     /// node is first.
-    pub(crate) fn cut(&mut self, (one, other): (NicId, NicId)) {
+    pub(crate) fn exclude_pair(&mut self, (one, other): (NicId, NicId)) {
         let identities = [one, other].map(|end| self.port(end).identity());
         let [of_one, of_other] = identities;
-        let meets = self.port(one).nic.can_reach(&self.port(other).nic);
-        self.port_mut(one).cut_off.push(of_other);
-        self.port_mut(other).cut_off.push(of_one);
-        self.except((one, other), meets.then_some((false, None)));
+        let can_reach_by_rule = self.port(one).nic.can_reach(&self.port(other).nic);
+        self.port_mut(one).failed_proofs.push(of_other);
+        self.port_mut(other).failed_proofs.push(of_one);
+        self.set_exception((one, other), can_reach_by_rule.then_some((false, None)));
     }
 
     /// Limits the MTU between two ports to `mtu` bytes; the port of the lower node is first.
-    pub(crate) fn limit(&mut self, nics: (NicId, NicId), mtu: u32) {
-        self.except(nics, Some((true, Some(mtu))));
+    pub(crate) fn limit_mtu(&mut self, nics: (NicId, NicId), mtu: u32) {
+        self.set_exception(nics, Some((true, Some(mtu))));
     }
 
     /// Replaces the entry for two ports in `exceptions`, or removes it if `reach` is `None`. `reach` has
     /// whether the ports reach each other and, if limited, their MTU in bytes.
-    fn except(&mut self, (a, b): (NicId, NicId), reach: Option<(bool, Option<u32>)>) {
+    fn set_exception(&mut self, (a, b): (NicId, NicId), reach: Option<(bool, Option<u32>)>) {
         self.exceptions.retain(|known| (known.a, known.b) != (a, b));
         self.exceptions.extend(reach.map(|(reach, mtu)| PairException { a, b, reach, mtu }));
         self.exceptions.sort_unstable_by_key(|exception| (exception.a, exception.b));
     }
 
-    fn port(&self, end: NicId) -> &Reachable {
+    fn port(&self, end: NicId) -> &UsablePort {
         &self.ports[end.node.index()][end.nic as usize]
     }
 
-    fn port_mut(&mut self, end: NicId) -> &mut Reachable {
+    fn port_mut(&mut self, end: NicId) -> &mut UsablePort {
         &mut self.ports[end.node.index()][end.nic as usize]
     }
 
     /// Lists the nodes without a usable port.
-    pub(crate) fn without(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn nodes_without_ports(&self) -> impl Iterator<Item = usize> {
         let empty = self.ports.iter().enumerate().filter(|(_, ports)| ports.is_empty());
         empty.map(|(node, _)| node)
     }
 
     /// Lists the pairs of nodes that both have usable ports, but no two ports that reach each other. The
     /// lower node is first.
-    pub(crate) fn apart(&self) -> Vec<(usize, usize)> {
+    pub(crate) fn unconnected_pairs(&self) -> Vec<(usize, usize)> {
         // Nodes whose ports are in the same networks reach the same other nodes. In large jobs nearly all
         // nodes are alike, so comparing groups is much cheaper than comparing nodes.
-        let mut alike: BTreeMap<Vec<PortKind<'_>>, Vec<usize>> = BTreeMap::new();
+        let mut by_kinds: BTreeMap<Vec<PortKind<'_>>, Vec<usize>> = BTreeMap::new();
         for (node, ports) in self.ports.iter().enumerate().filter(|(_, ports)| !ports.is_empty()) {
-            alike.entry(ports.iter().map(kind).collect()).or_default().push(node);
+            by_kinds.entry(ports.iter().map(kind).collect()).or_default().push(node);
         }
-        let groups: Vec<(&Vec<PortKind<'_>>, &Vec<usize>)> = alike.iter().collect();
-        let mut apart = Vec::new();
+        let groups: Vec<(&Vec<PortKind<'_>>, &Vec<usize>)> = by_kinds.iter().collect();
+        let mut unconnected = Vec::new();
         for (at, (kinds, nodes)) in groups.iter().enumerate() {
             for (other_kinds, others) in &groups[at..] {
-                let common = kinds.iter().any(|one| other_kinds.iter().any(|two| share(one, two)));
+                let common =
+                    kinds.iter().any(|one| other_kinds.iter().any(|two| share_network(one, two)));
                 if common {
                     continue;
                 }
                 let pairs = nodes.iter().flat_map(|&a| others.iter().map(move |&b| (a, b)));
                 let ordered = pairs.map(|(a, b)| (a.min(b), a.max(b))).filter(|(a, b)| a < b);
-                apart.extend(ordered.filter(|&(a, b)| !self.meet(a, b)));
+                unconnected.extend(ordered.filter(|&(a, b)| !self.nodes_connect(a, b)));
             }
         }
-        apart.sort_unstable();
-        apart.dedup();
-        apart
+        unconnected.sort_unstable();
+        unconnected.dedup();
+        unconnected
     }
 }
 
 /// Transport and networks of a port, which decide whether ports share a network.
 type PortKind<'a> = (u8, &'a [String]);
 
-fn kind(port: &Reachable) -> PortKind<'_> {
+fn kind(port: &UsablePort) -> PortKind<'_> {
     let transport = match port.nic.transport {
         Transport::Infiniband => 0,
         Transport::Roce => 1,
@@ -109,31 +110,34 @@ fn kind(port: &Reachable) -> PortKind<'_> {
     (transport, &port.nic.networks)
 }
 
-fn share(one: &PortKind<'_>, other: &PortKind<'_>) -> bool {
+fn share_network(one: &PortKind<'_>, other: &PortKind<'_>) -> bool {
     one.0 == other.0 && one.1.iter().any(|network| other.1.contains(network))
 }
 
 /// Finds ports of different nodes that reach each other without a common network: by routes, or because
 /// their prefix lengths differ.
-fn exceptions(ports: &[Vec<Reachable>]) -> Vec<PairException> {
+fn exceptions(ports: &[Vec<UsablePort>]) -> Vec<PairException> {
     // Ports that reach the same networks differ only in their addresses.
-    let mut alike: BTreeMap<(PortKind<'_>, SameNetworks<'_>), Vec<(NicId, &Reachable)>> =
+    let mut by_networks: BTreeMap<(PortKind<'_>, SameNetworks<'_>), Vec<(NicId, &UsablePort)>> =
         BTreeMap::new();
     for (node, ports) in (0..).map(NodeId).zip(ports) {
         for (nic, port) in (0..).zip(ports) {
             let end = NicId { node, nic };
-            alike.entry((kind(port), SameNetworks::of(&port.leads))).or_default().push((end, port));
+            by_networks
+                .entry((kind(port), SameNetworks::from_reachability(&port.reachability)))
+                .or_default()
+                .push((end, port));
         }
     }
-    let groups: Vec<_> = alike.iter().collect();
+    let groups: Vec<_> = by_networks.iter().collect();
     let mut found = BTreeSet::new();
     for (at, ((kind, _), members)) in groups.iter().enumerate() {
         for ((other_kind, _), others) in &groups[at..] {
             let (Some((_, one)), Some((_, other))) = (members.first(), others.first()) else {
                 continue;
             };
-            let is_open = kind.0 == other_kind.0 && !share(kind, other_kind);
-            if !is_open || !one.leads.may_reach(&other.leads) {
+            let is_open = kind.0 == other_kind.0 && !share_network(kind, other_kind);
+            if !is_open || !one.reachability.may_reach(&other.reachability) {
                 continue;
             }
             for ((a, one), (b, other)) in
@@ -158,8 +162,8 @@ enum SameNetworks<'a> {
 }
 
 impl SameNetworks<'_> {
-    fn of(leads: &Reachability) -> SameNetworks<'_> {
-        match leads {
+    fn from_reachability(reachability: &Reachability) -> SameNetworks<'_> {
+        match reachability {
             Reachability::Subnet(prefix) => SameNetworks::Subnet(*prefix),
             Reachability::Networks(_, networks) => SameNetworks::Networks(networks),
             Reachability::Nowhere => SameNetworks::Nowhere,

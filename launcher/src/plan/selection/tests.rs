@@ -13,7 +13,7 @@ use rlaunch_bootstrap::rank_table::{PairTransport, RankTable};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 fn nics(name: &str) -> Vec<Nic> {
-    usable(&inventory(name), &PortWishes::default()).into_iter().map(|port| port.nic).collect()
+    usable(&inventory(name), &PortOptions::default()).into_iter().map(|port| port.nic).collect()
 }
 
 #[test]
@@ -40,29 +40,29 @@ fn an_iwarp_port_has_an_address_and_no_gid() {
 fn a_port_that_cannot_be_used_is_no_nic() {
     assert!(nics("rxe").is_empty());
     let all = inventory("dgx");
-    assert_eq!(usable(&all, &PortWishes::default()).len(), 8);
+    assert_eq!(usable(&all, &PortOptions::default()).len(), 8);
     let hca = Some("=mlx5_1,mlx5_3:1,mlx5_4:2".parse().unwrap());
-    let wishes = PortWishes { hca, ..PortWishes::default() };
+    let choices = PortOptions { hca, ..PortOptions::default() };
     let left: Vec<(String, u32)> =
-        usable(&all, &wishes).into_iter().map(|port| (port.nic.device, port.nic.rail)).collect();
+        usable(&all, &choices).into_iter().map(|port| (port.nic.device, port.nic.rail)).collect();
     // Unusable ports have rail numbers too, so that hosts agree on the numbers.
     assert_eq!(left, [("mlx5_1".to_owned(), 1), ("mlx5_3".to_owned(), 3)]);
 }
 
 #[test]
 fn wishes_are_kept_or_refused() {
-    let said = |name: &str, wishes: &PortWishes| {
+    let examined = |name: &str, choices: &PortOptions| {
         let inventory = inventory(name);
         let (device, port) = (&inventory.rdma[0], &inventory.rdma[0].ports[0]);
-        examine_wanted(device, port, &inventory.netdevs, wishes).map_err(|r| r.to_string())
+        examine_wanted(device, port, &inventory.netdevs, choices).map_err(|r| r.to_string())
     };
-    let at = |index| PortWishes { gid_index: Some(index), ..PortWishes::default() };
-    let Ok(Addressing::Gid { gid, .. }) = said("esxi-vm", &at(1)) else { panic!("no GID 1") };
+    let at = |index| PortOptions { gid_index: Some(index), ..PortOptions::default() };
+    let Ok(Addressing::Gid { gid, .. }) = examined("esxi-vm", &at(1)) else { panic!("no GID 1") };
     assert_eq!(gid.index, 1);
-    assert_eq!(said("esxi-vm", &at(9)), Err("entry 9 of its GID table is empty".to_owned()));
-    let oob = PortWishes { connect: ConnectBy::Oob, ..PortWishes::default() };
-    assert_eq!(said("siw", &oob), Err("takes RDMA_CM only (node type RNIC)".to_owned()));
-    let by_manager = PortWishes { connect: ConnectBy::RdmaCm, ..PortWishes::default() };
+    assert_eq!(examined("esxi-vm", &at(9)), Err("entry 9 of its GID table is empty".to_owned()));
+    let oob = PortOptions { connect: ConnectBy::Oob, ..PortOptions::default() };
+    assert_eq!(examined("siw", &oob), Err("takes RDMA_CM only (node type RNIC)".to_owned()));
+    let by_manager = PortOptions { connect: ConnectBy::RdmaCm, ..PortOptions::default() };
     assert!(usable(&inventory("esxi-vm"), &by_manager)[0].nic.by_manager);
     assert!(!usable(&inventory("esxi-vm"), &oob)[0].nic.by_manager);
 }
@@ -90,13 +90,14 @@ fn table_of(inventories: &[Inventory], ranks: usize) -> RankTable {
     let map = map.unwrap();
     let addresses: Vec<IpAddr> =
         (0..inventories.len()).map(|n| IpAddr::from([10, 255, 0, n as u8])).collect();
-    let (options, plan) = (Options::default(), Plan::new(inventories, &PortWishes::default()));
+    let (options, plan) = (Options::default(), Plan::new(inventories, &PortOptions::default()));
     let seen = JobView { id: JobId(1), map: &map, inventories, plan: &plan, addresses: &addresses };
-    let wishes = UserChoices { options: &options, env: &[] };
-    let fabric = Fabric::of(&map, inventories, &plan, &options);
-    let setups: Vec<Vec<RankConfig>> = rank_config::decide(&wishes, &seen, &fabric, &[]).unwrap();
+    let choices = UserChoices { options: &options, env: &[] };
+    let fabric = Fabric::new(&map, inventories, &plan, &options);
+    let rank_configs: Vec<Vec<RankConfig>> =
+        rank_config::decide(&choices, &seen, &fabric, &[]).unwrap();
     let facts = crate::goldens::facts();
-    table::build(&options, &seen, &vec![&facts; inventories.len()], &setups).unwrap()
+    table::build(&options, &seen, &vec![&facts; inventories.len()], &rank_configs).unwrap()
 }
 
 /// Lists the connection of each pair of ranks, as `0-1 Rdma DEVICE@ADDRESS DEVICE@ADDRESS`.
@@ -151,7 +152,10 @@ fn modes_of_erdma_do_not_mix() {
     assert_eq!(connect([&compat, &compat]), PairTransport::Rdma);
     assert_eq!(connect([&standard, &standard]), PairTransport::RdmaCm);
     assert_eq!(connect([&compat, &standard]), PairTransport::Tcp);
-    assert_eq!(Plan::new(&[compat, standard], &PortWishes::default()).apart(), [(0, 1)]);
+    assert_eq!(
+        Plan::new(&[compat, standard], &PortOptions::default()).unconnected_pairs(),
+        [(0, 1)]
+    );
 }
 
 /// Port of a generated machine.
@@ -275,13 +279,13 @@ fn oracle(a: &Made, b: &Made) -> bool {
     let same = |one: Ipv4Addr, other: Ipv4Addr, prefix: u8| {
         one.to_bits() & bits(prefix) == other.to_bits() & bits(prefix)
     };
-    let leads = |from: &Made, own: (u8, u8, u8), to: Ipv4Addr| {
+    let is_routed = |from: &Made, own: (u8, u8, u8), to: Ipv4Addr| {
         let route =
             |&(subnet, prefix): &(u8, u8)| same(Ipv4Addr::new(10, 0, subnet, 0), to, prefix);
         same(v4(own), to, own.2) || from.routes.iter().any(route)
     };
     let both = || a.addresses.iter().flat_map(|x| b.addresses.iter().map(move |y| (*x, *y)));
-    let by_v4 = || both().any(|(x, y)| leads(a, x, v4(y)) && leads(b, y, v4(x)));
+    let by_v4 = || both().any(|(x, y)| is_routed(a, x, v4(y)) && is_routed(b, y, v4(x)));
     a.active
         && b.active
         && a.speaks == b.speaks
@@ -302,14 +306,14 @@ proptest! {
     fn every_pair_gets_the_best_way_there_is((nodes, ranks) in any_job()) {
         let machines: Vec<Inventory> = nodes.iter().map(|ports| machine(ports)).collect();
         let table = table_of(&machines, ranks);
-        let apart = Plan::new(&machines, &PortWishes::default()).apart();
+        let unconnected = Plan::new(&machines, &PortOptions::default()).unconnected_pairs();
         for (a, b) in (0..nodes.len()).flat_map(|a| (0..a).map(move |b| (b, a))) {
             let all = nodes[a].iter().enumerate().flat_map(|(i, one)| {
                 nodes[b].iter().enumerate().map(move |(j, other)| (i, j, one, other))
             });
             let reaching: Vec<_> = all.filter(|(.., one, other)| oracle(one, other)).collect();
-            let have_ports = !usable(&machines[a], &PortWishes::default()).is_empty() && !usable(&machines[b], &PortWishes::default()).is_empty();
-            prop_assert_eq!(apart.contains(&(a, b)), reaching.is_empty() && have_ports);
+            let have_ports = !usable(&machines[a], &PortOptions::default()).is_empty() && !usable(&machines[b], &PortOptions::default()).is_empty();
+            prop_assert_eq!(unconnected.contains(&(a, b)), reaching.is_empty() && have_ports);
             for (x, y) in (0..ranks).flat_map(|x| (0..ranks).map(move |y| (a * ranks + x, b * ranks + y))) {
                 let pair = table.pair(Rank(x as u32), Rank(y as u32)).unwrap();
                 let (Some(nic_a), Some(nic_b)) = (pair.nic_a, pair.nic_b) else {

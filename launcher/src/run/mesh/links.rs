@@ -14,7 +14,7 @@
 
 use crate::plan::mesh::outcome::{PathReports, ProofOutcome};
 use crate::plan::mesh::paths::Proof;
-use crate::plan::mesh::show::Side;
+use crate::plan::mesh::show::ConnectionEnd;
 use crate::plan::mesh::{Mesh, MeshOptions, round};
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::protocol::control::ToAgent;
@@ -88,10 +88,10 @@ impl LinkMonitor {
         options: &MeshOptions,
         now: Instant,
     ) -> LinkMonitor {
-        let kept = if options.watch { mesh.watched(table) } else { Vec::new() };
+        let watched = if options.watch { mesh.watched(table) } else { Vec::new() };
         LinkMonitor {
             table: table.clone(),
-            paths: kept.into_iter().map(|tried| (tried.id, tried.proof)).collect(),
+            paths: watched.into_iter().map(|result| (result.id, result.proof)).collect(),
             down: BTreeMap::new(),
             settings: options.settings,
             started: now,
@@ -149,7 +149,8 @@ impl LinkMonitor {
             self.next_round += 1;
             self.next_id += 1;
             let limits = RoundTimeouts::within(PROOF_LIMIT, PROOF_LIMIT);
-            let rounds = round::single(&self.table, proof, (number, id), self.settings, limits);
+            let rounds =
+                round::single_path(&self.table, proof, (number, id), self.settings, limits);
             self.messages.extend(rounds.map(|(node, round)| (node, ToAgent::Prove(round))));
             let (endpoints, reports) = (BTreeMap::new(), PathReports::default());
             let done = BTreeSet::new();
@@ -187,13 +188,13 @@ impl LinkMonitor {
         let proof = *self.paths.get(&path)?;
         let down = self.down.get_mut(&path)?;
         let retry = down.retry.as_mut()?;
-        retry.reports.by(node, outcomes);
+        retry.reports.add(node, outcomes);
         retry.done.insert(node);
         if retry.done.len() < 2 {
             return None;
         }
         let (id, since) = (retry.id, down.since);
-        let outcome = retry.reports.verdict(id, &proof, "no answer from its prover");
+        let outcome = retry.reports.outcome(id, &proof, "no answer from its prover");
         down.retry = None;
         down.next_try = now + RETRY_AFTER;
         if let ProofOutcome::Failed(failure) = outcome {
@@ -227,7 +228,7 @@ impl LinkMonitor {
     /// Writes the two ends of a path, as in `a rocep1s0f1 ↔ c rocep1s0f0`.
     fn ends(&self, proof: &Proof) -> String {
         let end = |end| {
-            let side = Side::of_end(&self.table, end);
+            let side = ConnectionEnd::at_nic(&self.table, end);
             side.and_then(|side| Some(format!("{} {}", side.host, side.nic?.device)))
         };
         format!("{} ↔ {}", end(proof.from).unwrap_or_default(), end(proof.to).unwrap_or_default())

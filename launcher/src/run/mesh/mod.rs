@@ -50,7 +50,7 @@ pub(crate) async fn prove(
             break;
         }
         let left = budget.left();
-        let from = mesh.tried.len();
+        let from = mesh.results.len();
         if left < MIN_ROUND {
             mesh.give_up(&todo, options.timeout);
         } else {
@@ -60,12 +60,12 @@ pub(crate) async fn prove(
                 budget.restart();
             }
         }
-        if mesh.take_out(plan, &planned.table, from) {
+        if mesh.apply_remedies(plan, &planned.table, from) {
             planned = rank_plan(plan)?;
         }
-        mesh.took = started.elapsed();
+        mesh.duration = started.elapsed();
     }
-    mesh.keep(nodes, &planned.table, options);
+    mesh.send_watched_paths(nodes, &planned.table, options);
     Ok((mesh, planned))
 }
 
@@ -83,9 +83,9 @@ impl Mesh {
         let first = self.next_id();
         let number = self.rounds;
         self.rounds += 1;
-        let of_nodes = round::parts(table, todo, (number, first), settings, limits);
-        for (node, round) in nodes.reached.iter().zip(of_nodes) {
-            node.commands.try_tell(&ToAgent::Prove(round)).map_err(|error| {
+        let parts = round::parts(table, todo, (number, first), settings, limits);
+        for (node, round) in nodes.reached.iter().zip(parts) {
+            node.commands.try_queue_message(&ToAgent::Prove(round)).map_err(|error| {
                 let message = format!("the paths of {} do not fit a frame: {error}", node.host);
                 Failed::new(Exit::MESH, message).hint(Some("--mesh auto"))
             })?;
@@ -93,31 +93,31 @@ impl Mesh {
         let limit = limits.total() + Duration::from_millis(limits.connect_ms.into()) + SLACK;
         let mut deadline = Deadline::after(limit).check_often();
         let answers = state.proved(nodes, number, &mut deadline).await?;
-        let mut said = PathReports::default();
+        let mut reports = PathReports::default();
         for (node, (outcomes, cost)) in answers {
-            said.by(node, outcomes);
+            reports.add(node, outcomes);
             self.add_cost(node, cost);
         }
         for (id, proof) in (first..).zip(todo) {
-            let verdict = said.verdict(id, proof, "no answer from its prover");
-            self.tried.push(ProofResult { id, proof: *proof, verdict });
+            let outcome = reports.outcome(id, proof, "no answer from its prover");
+            self.results.push(ProofResult { id, proof: *proof, outcome });
         }
         Ok(deadline.was_restarted())
     }
 
     /// Sends every node the list of the paths that are monitored. The node closes the queue pairs of all
     /// other paths.
-    fn keep(&self, nodes: &Nodes, table: &RankTable, options: &MeshOptions) {
+    fn send_watched_paths(&self, nodes: &Nodes, table: &RankTable, options: &MeshOptions) {
         if self.rounds == 0 {
             return;
         }
-        let kept = if options.watch { self.watched(table) } else { Vec::new() };
+        let watched = if options.watch { self.watched(table) } else { Vec::new() };
         for node in &nodes.reached {
-            let own = |tried: &&&ProofResult| {
-                [tried.proof.from.node, tried.proof.to.node].contains(&node.id)
+            let own = |result: &&&ProofResult| {
+                [result.proof.from.node, result.proof.to.node].contains(&node.id)
             };
-            let ids = kept.iter().filter(own).map(|tried| tried.id).collect();
-            node.commands.tell(&ToAgent::WatchPaths { ids, beat_ms: links::BEAT_MS });
+            let ids = watched.iter().filter(own).map(|result| result.id).collect();
+            node.commands.queue_command(&ToAgent::WatchPaths { ids, beat_ms: links::BEAT_MS });
         }
     }
 }

@@ -32,7 +32,7 @@ impl Nodes {
         };
         // Hosts without ranks are the last ones, so the other hosts keep their ids.
         for idle in self.reached.split_off(map.nodes.len().min(self.reached.len())) {
-            idle.commands.tell(&ToAgent::End { now: true });
+            idle.commands.queue_command(&ToAgent::End { now: true });
         }
         self.events.nodes = self.reached.len();
         for (node, mapped) in self.reached.iter_mut().zip(&map.nodes) {

@@ -52,7 +52,7 @@ pub(crate) fn prepare_sessions(
         events: events_in.clone(),
         output: output.clone(),
         stdin: stdin.clone(),
-        silence: job.node_timeout,
+        node_timeout: job.node_timeout,
         kill_after: job.kill_after,
         open: open.clone(),
     });
@@ -73,7 +73,7 @@ impl SessionsClosed {
     /// Ends the agents that have started and waits until their sessions are closed.
     pub(crate) async fn shutdown(mut self) {
         for outbox in self.outboxes {
-            outbox.tell(&ToAgent::End { now: true });
+            outbox.queue_command(&ToAgent::End { now: true });
         }
         let _ = deadline::within(super::CLOSE_TIMEOUT, self.all_closed.recv()).await;
     }
@@ -130,7 +130,7 @@ impl Connecting {
     /// Connects to all hosts in parallel and starts their agents. Waits for all hosts even if one fails, so
     /// that all failures are reported together.
     pub(crate) async fn reach(self, job: &JobRun, map: &RankMap) -> Result<Nodes, Failed> {
-        let libraries = RankLibraries::look(job.connect.agent.clone(), job.is_local);
+        let libraries = RankLibraries::start_search(job.connect.agent.clone(), job.is_local);
         let store = AgentStore::new(job.connect.agent.clone());
         let callbacks = Callbacks::new(job.oob.clone(), job.port_range);
         let deployment = Deployment::new(store, job.connect.agent_dir.clone(), callbacks)
@@ -169,7 +169,7 @@ struct AgentStarter {
 
 impl AgentStarter {
     async fn start(&self, host: &Host, slot: SessionSlot) -> Result<StartedNode, NodeError> {
-        let (greeted, connection) = match &self.connector {
+        let (started_agent, connection) = match &self.connector {
             None => {
                 let path = &self.deployment.native().path;
                 let channel = AgentChannel::local(path, self.no_env).map_err(NodeError::Local)?;
@@ -179,11 +179,11 @@ impl AgentStarter {
                 let connection = connector.connect(host, &self.progress).await?;
                 self.progress.set_stage(&host.to_string(), connection.stage());
                 self.events.emit(&Event::HostReached { host: host.to_string() });
-                let greeted = self.deployment.start(&connection, slot.node).await;
-                (greeted.map_err(|error| connection.explain(error))?, Some(connection))
+                let started_agent = self.deployment.start(&connection, slot.node).await;
+                (started_agent.map_err(|error| connection.explain(error))?, Some(connection))
             }
         };
-        let (facts, sent) = (greeted.facts.clone(), greeted.sent);
+        let (facts, sent) = (started_agent.facts.clone(), started_agent.sent);
         self.events.emit(&Event::AgentStarted {
             host: host.to_string(),
             hostname: facts.hostname.clone(),
@@ -191,7 +191,7 @@ impl AgentStarter {
             sent_bytes: sent.unwrap_or(0),
         });
         tracing::debug!(%host, hostname = ?facts.hostname, pid = facts.pid, "agent started");
-        let session = session::serve(greeted, connection, slot, self.job);
+        let session = session::serve(started_agent, connection, slot, self.job);
         let session = tokio::spawn(session.in_current_span());
         Ok(StartedNode { facts, hello_at: Instant::now(), sent, session })
     }

@@ -56,18 +56,20 @@ impl Nodes {
         let named: Vec<(&str, &NodeFacts)> =
             self.reached.iter().map(|node| (node.host.name.as_str(), &node.facts)).collect();
         for (name, facts) in &named {
-            let absent = job.connect.host_table.absent(name, &facts.addresses);
+            let absent = job.connect.host_table.missing_address_warnings(name, &facts.addresses);
             absent.iter().for_each(|line| messages::warn(line));
         }
         let candidates = addresses::candidates(&named, &job.oob)?;
-        addresses::lacking(&named, &job.oob).iter().for_each(|sentence| messages::warn(sentence));
+        addresses::unmet_preferences(&named, &job.oob)
+            .iter()
+            .for_each(|sentence| messages::warn(sentence));
         for node in &self.reached {
             let addresses = candidates[node.id.index()].iter().map(|c| c.address).collect();
-            let library = self.libraries.of(&node.facts.arch).await;
+            let library = self.libraries.source_for(&node.facts.arch).await;
             let part = node_job(job, map, node, (addresses, library));
             node.commands.open_window(part.output_window);
             let message = ToAgent::Job(Box::new(part));
-            node.commands.try_tell(&message).map_err(|error| {
+            node.commands.try_queue_message(&message).map_err(|error| {
                 Failed::new(Exit::USAGE, format!("the job does not fit a frame: {error}"))
                     .hint(Some("the environment or the command line is too large"))
             })?;
@@ -183,7 +185,7 @@ fn node_job(
         ranks,
         preload: job.preload.iter().map(|preload| preload.file.clone()).collect(),
         kill_after_ms: u32::try_from(job.kill_after.as_millis()).unwrap_or(u32::MAX),
-        silence_ms: u32::try_from(job.node_timeout.as_millis()).unwrap_or(u32::MAX),
+        node_timeout_ms: u32::try_from(job.node_timeout.as_millis()).unwrap_or(u32::MAX),
         output_window: output::window(map.nodes.len()),
         stamp_output: job.output.needs_timestamps(),
         merge_stderr: job.output.merge_stderr,
@@ -192,7 +194,12 @@ fn node_job(
         wants_cores: matches!(job.options.bind, Bind::Core(_)),
         nccl_net_plugin: job.options.nccl_net_plugin.clone(),
         library,
-        held_ports: ReservedPorts::for_node(&job.options, map, &map.nodes[node.id.index()]).count(),
+        reserved_port_count: ReservedPorts::for_node(
+            &job.options,
+            map,
+            &map.nodes[node.id.index()],
+        )
+        .count(),
         master_port: job.master_port.filter(|_| node.id == NodeId(0)),
         oob: OobConfig {
             secret: job.secret.clone(),

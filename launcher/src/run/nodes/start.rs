@@ -23,18 +23,19 @@ impl Nodes {
     ) -> Result<(), Failed> {
         let (address, port) = joined.master;
         tracing::info!("MASTER_ADDR {address} MASTER_PORT {port}");
-        let explicit = apps::explicit_everywhere(&job.apps);
-        let mut env = identity::master_variables(address, port, &explicit);
-        env.extend(job.restarts.into_iter().flat_map(|restarts| restarts.env(&explicit)));
+        let user_set_vars = apps::vars_set_for_all_apps(&job.apps);
+        let mut env = identity::master_variables(address, port, &user_set_vars);
+        env.extend(job.restarts.into_iter().flat_map(|restarts| restarts.env(&user_set_vars)));
         let mut filled = RenderedTexts::render_all(job, map, &joined.table)?;
         let awaited = apps::awaited_ports(job, map, &joined.table);
         let mut messages = Vec::with_capacity(self.reached.len());
-        for (node, setups) in self.reached.iter().zip(&joined.setups) {
+        for (node, rank_configs) in self.reached.iter().zip(&joined.rank_configs) {
             let rank_setup = |(rank, setup): (&Rank, &RankConfig)| {
-                let RenderedTexts { words, env, files } = filled.remove(rank).unwrap_or_default();
-                RankSetup { words, env, files, ..setup.to_setup() }
+                let RenderedTexts { arguments, env, files } =
+                    filled.remove(rank).unwrap_or_default();
+                RankSetup { rendered_args: arguments, rendered_env: env, files, ..setup.to_setup() }
             };
-            let ranks = node.ranks.iter().zip(setups).map(rank_setup).collect();
+            let ranks = node.ranks.iter().zip(rank_configs).map(rank_setup).collect();
             let own = awaited.iter().filter(|(looks, _)| *looks == node.id);
             let ports = own.map(|(_, port)| port.clone()).collect();
             let horovod = joined.horovod.get(node.id.index()).copied();

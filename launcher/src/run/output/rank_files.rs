@@ -44,15 +44,15 @@ impl RankFiles {
             false => &[Stream::Stdout, Stream::Stderr],
         };
         for rank in 0..ranks {
-            let of_rank = directory.join(format!("rank.{rank}"));
-            fs::create_dir_all(&of_rank).map_err(|source| FileError {
+            let rank_directory = directory.join(format!("rank.{rank}"));
+            fs::create_dir_all(&rank_directory).map_err(|source| FileError {
                 operation: "make",
-                path: of_rank.clone(),
+                path: rank_directory.clone(),
                 source,
             })?;
-            let _ = fs::remove_file(of_rank.join(name(Stream::Stderr)));
+            let _ = fs::remove_file(rank_directory.join(name(Stream::Stderr)));
             for stream in streams {
-                let path = of_rank.join(name(*stream));
+                let path = rank_directory.join(name(*stream));
                 File::create(&path).map_err(|source| FileError {
                     operation: "make",
                     path,

@@ -77,7 +77,7 @@ impl Sink {
             let begun = self.line_of.filter(|begun| begun.0 != source.0);
             if let Some(begun) = begun {
                 self.line.push(b'\n');
-                self.tags.iter_mut().for_each(|tags| tags.broken_off(begun));
+                self.tags.iter_mut().for_each(|tags| tags.newline_inserted(begun));
             }
             self.line_of = (data.last() != Some(&b'\n')).then_some(source);
         }

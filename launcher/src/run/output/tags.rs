@@ -113,7 +113,7 @@ impl Tags {
     }
 
     /// Records that the unfinished line of a stream was ended by a newline that the stream did not write.
-    pub(crate) fn broken_off(&mut self, source: StreamId) {
+    pub(crate) fn newline_inserted(&mut self, source: StreamId) {
         self.unfinished.remove(&source);
     }
 }
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(apply(&mut tags, OUT, "\n"), "[0,a] \n");
         assert_eq!(apply(&mut tags, OUT, ""), "");
         assert_eq!(apply(&mut tags, (Rank(1), Stream::Stdout), "x"), "[1,b] x");
-        tags.broken_off(err);
+        tags.newline_inserted(err);
         assert_eq!(apply(&mut tags, err, "rest\n"), "[0,a] rest\n");
     }
 

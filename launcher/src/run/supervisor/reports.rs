@@ -1,6 +1,6 @@
 //! Reports of agents about which a line is printed: waiting ranks, broken edges of the tree, unserved MPI.
 
-use super::{Action, BrokenEdges, EDGE_DELAY, Supervisor, ending};
+use super::{Action, BrokenEdges, EDGE_DELAY, Supervisor, job_ending};
 use crate::run::events::Event;
 use crate::run::outcome::Reason;
 use crate::run::preflight_report;
@@ -66,7 +66,7 @@ impl Supervisor<'_> {
         let process = format!("process {pid} on {host}");
         let (sentence, hint) = preflight_report::unserved_mpi(&process, &what.library, &what.needs);
         if what.linked && self.job.singleton == SingletonPolicy::Error {
-            let why = ending(sentence.clone());
+            let why = job_ending(sentence.clone());
             let failed = Failed::new(Exit::SINGLETON, sentence).hint(Some(hint));
             self.end(now, Reason::Singleton(failed), why);
         } else if !std::mem::replace(&mut self.warned_of_mpi, true) {

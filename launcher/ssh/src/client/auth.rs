@@ -59,7 +59,7 @@ impl KeyRing {
                     if attempt.offer(&credential, &source, &name, agent.as_mut()).await? {
                         return Ok(());
                     }
-                    if attempt.refused.takes_no_keys() {
+                    if attempt.refused.accepts_no_keys() {
                         break;
                     }
                 }
@@ -165,7 +165,7 @@ impl LoginAttempt<'_> {
         let shortcoming = match credential {
             _ if partly => Some(more()),
             Credential::Certificate(certificate) => {
-                certificate::shortcoming(certificate, &self.refused.user, certificate::now())
+                certificate::refusal_reason(certificate, &self.refused.user, certificate::now())
             }
             Credential::Key(_) | Credential::EncryptedKey => None,
         };

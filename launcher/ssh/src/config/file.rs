@@ -55,7 +55,7 @@ pub(super) enum Subject {
 }
 
 /// Tells whether any block has `Match final`, which needs a second pass over the files.
-pub(super) fn wants_final(items: &[Item]) -> bool {
+pub(super) fn has_match_final(items: &[Item]) -> bool {
     mentions(items, Subject::Final)
 }
 

@@ -351,7 +351,7 @@ impl SshConfig {
     pub fn add(&mut self, text: &str, path: &Path) -> Result<(), ConfigError> {
         let items = file::parse(text, path, &self.local.home, &mut self.sources)?;
         self.check(&items)?;
-        self.wants_final |= file::wants_final(&items);
+        self.wants_final |= file::has_match_final(&items);
         self.files.push(items);
         Ok(())
     }
@@ -396,11 +396,11 @@ impl SshConfig {
         port: Option<u16>,
     ) -> Result<HostConfig, ConfigError> {
         // Tokens such as `%h` expand to the final host name, port and user, which a first pass finds.
-        let target = self.pass(alias, user, port, None)?;
-        self.pass(alias, user, port, Some(&target))
+        let target = self.run_pass(alias, user, port, None)?;
+        self.run_pass(alias, user, port, Some(&target))
     }
 
-    fn pass(
+    fn run_pass(
         &self,
         alias: &str,
         user: Option<&str>,
@@ -448,7 +448,7 @@ impl<'a> Pass<'a> {
                 Item::Match(line, criteria) => {
                     active = self.meets_all(criteria).map_err(|reason| line.error(reason))?;
                 }
-                Item::Set(line) if active => self.take(line)?,
+                Item::Set(line) if active => self.apply_line(line)?,
                 Item::Include(items) if active => self.walk(items)?,
                 Item::Set(_) | Item::Include(_) => {}
             }
@@ -456,7 +456,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    fn take(&mut self, line: &'a Line) -> Result<(), ConfigError> {
+    fn apply_line(&mut self, line: &'a Line) -> Result<(), ConfigError> {
         let slot = match line.key.as_str() {
             // For these keywords every line counts, not only the first.
             "identityfile" | "certificatefile" => None,

@@ -39,7 +39,7 @@ impl NewHosts {
     /// Accepts a key without asking the user, and adds it to the keys to report. A key that several
     /// connections accept is recorded once.
     pub(super) fn accept(&self, new: &NewHostKey) -> Result<(), KnownHostsError> {
-        let is_reported = !new.is_forgotten();
+        let is_reported = !new.is_unrecorded();
         self.record(new, |new| {
             if is_reported {
                 self.unreported.lock().unwrap_or_else(PoisonError::into_inner).push(new.clone());

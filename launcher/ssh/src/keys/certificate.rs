@@ -17,7 +17,7 @@ pub(crate) fn now() -> u64 {
 }
 
 /// Returns the path where `ssh` looks for the certificate of a key: `KEY-cert.pub`.
-pub(crate) fn beside(key: &Path) -> PathBuf {
+pub(crate) fn path_for_key(key: &Path) -> PathBuf {
     let mut path = key.as_os_str().to_owned();
     path.push("-cert.pub");
     path.into()
@@ -48,7 +48,7 @@ pub fn parse(text: &str) -> Result<Certificate, String> {
 /// Returns why a host refuses a login as `user` with this certificate: the certificate has expired, is not
 /// valid yet, or is for other users. `None` if it gives no reason for a refusal. `now` is in seconds since
 /// 1970.
-pub fn shortcoming(certificate: &Certificate, user: &str, now: u64) -> Option<String> {
+pub fn refusal_reason(certificate: &Certificate, user: &str, now: u64) -> Option<String> {
     let for_others = || {
         let principals = certificate.valid_principals();
         let others = !principals.is_empty() && !principals.iter().any(|p| p == user);
@@ -83,14 +83,14 @@ pub fn check_host(certificate: &Certificate, name: &str, now: u64) -> Result<(),
 
 fn validity_fault(certificate: &Certificate, now: u64) -> Option<String> {
     if now >= certificate.valid_before() {
-        return Some(format!("expired {} ago", span(now - certificate.valid_before())));
+        return Some(format!("expired {} ago", format_duration(now - certificate.valid_before())));
     }
     let early = certificate.valid_after().checked_sub(now).filter(|early| *early > 0)?;
-    Some(format!("not valid for another {}", span(early)))
+    Some(format!("not valid for another {}", format_duration(early)))
 }
 
 /// Formats a time in its largest fitting unit, rounded down: `3 days`, `5 h`, `20 s`.
-fn span(seconds: u64) -> String {
+fn format_duration(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),
         120..7200 => format!("{} min", seconds / 60),
@@ -147,8 +147,8 @@ mod tests {
     #[test]
     fn user_certificates_say_for_whom_they_are() {
         let good = certificate(CertType::User, &["root", "me"], false);
-        assert_eq!(shortcoming(&good, "me", 1_500_000), None);
-        let why = shortcoming(&good, "you", 1_500_000).unwrap();
+        assert_eq!(refusal_reason(&good, "me", 1_500_000), None);
+        let why = refusal_reason(&good, "you", 1_500_000).unwrap();
         assert_eq!(why, "for root, me, not for you");
         let text = good.to_openssh().unwrap();
         assert_eq!(parse(&format!("# mine\n{text}\n")).unwrap().valid_principals(), ["root", "me"]);

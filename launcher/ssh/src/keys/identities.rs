@@ -78,7 +78,7 @@ impl Identities {
         let mut certificates: Vec<CertificateEntry> = configured.collect();
         if certificates.is_empty() {
             certificates.extend(files.iter().filter_map(|file| {
-                let path = certificate::beside(file);
+                let path = certificate::path_for_key(file);
                 let read = certificate::read(&path)?;
                 Some(CertificateEntry { path, key_file: Some(file.clone()), read })
             }));

@@ -134,7 +134,7 @@ impl KeyFile {
                     let public = readable.map(|key| key.public_key().clone());
                     Ok(encrypted(clean, None, public))
                 }
-                decoded => opened(decoded),
+                decoded => key_file_from(decoded),
             },
             "ENCRYPTED PRIVATE KEY" => Ok(encrypted(clean, None, None)),
             "RSA PRIVATE KEY" | "EC PRIVATE KEY" => match LegacyPem::parse(&clean, label)? {
@@ -158,10 +158,10 @@ impl KeyFile {
 }
 
 fn open(text: &str) -> Result<KeyFile, KeyError> {
-    opened(decode_secret_key(text, None))
+    key_file_from(decode_secret_key(text, None))
 }
 
-fn opened(decoded: Result<PrivateKey, keys::Error>) -> Result<KeyFile, KeyError> {
+fn key_file_from(decoded: Result<PrivateKey, keys::Error>) -> Result<KeyFile, KeyError> {
     let key = decoded.map_err(|error| KeyError::Broken(error.to_string()))?;
     Ok(KeyFile::Plain(Arc::new(key)))
 }

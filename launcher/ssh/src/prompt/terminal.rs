@@ -88,9 +88,9 @@ fn ask_blocking(
             print(tty, "\n");
         }
         match typed {
-            Typed::Line(text) => return Some(text),
-            Typed::Nothing => return None,
-            Typed::Signal(signal) => {
+            LineInput::Line(text) => return Some(text),
+            LineInput::Nothing => return None,
+            LineInput::Signal(signal) => {
                 let _ = raise(signal);
                 // After Ctrl-Z and `fg` the question is asked again.
                 if signal != Signal::SIGTSTP {
@@ -101,7 +101,7 @@ fn ask_blocking(
     }
 }
 
-fn read_line(mut tty: &File, cancelled: &PipeReader) -> Typed {
+fn read_line(mut tty: &File, cancelled: &PipeReader) -> LineInput {
     let mut line = Zeroizing::new(Vec::with_capacity(MAX_ANSWER));
     loop {
         let mut ready = [
@@ -111,19 +111,19 @@ fn read_line(mut tty: &File, cancelled: &PipeReader) -> Typed {
         match poll(&mut ready, PollTimeout::NONE) {
             Ok(_) => {}
             Err(Errno::EINTR) => continue,
-            Err(_) => return Typed::Nothing,
+            Err(_) => return LineInput::Nothing,
         }
         if ready[1].any() != Some(false) {
-            return Typed::Nothing;
+            return LineInput::Nothing;
         }
         let mut bytes = Zeroizing::new([0; 64]);
         let count = match tty.read(&mut bytes[..]) {
             Ok(count @ 1..) => count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-            Ok(_) | Err(_) => return Typed::Nothing,
+            Ok(_) | Err(_) => return LineInput::Nothing,
         };
         for &byte in &bytes[..count] {
-            if let Some(typed) = edit(&mut line, byte) {
+            if let Some(typed) = apply_key(&mut line, byte) {
                 return typed;
             }
         }
@@ -132,20 +132,20 @@ fn read_line(mut tty: &File, cancelled: &PipeReader) -> Typed {
 
 /// Result of typing: a line, no answer, or a key for a signal.
 #[derive(Debug, PartialEq)]
-enum Typed {
+enum LineInput {
     Line(Zeroizing<String>),
     Nothing,
     Signal(Signal),
 }
 
 /// Applies one key to the line. Returns the result if the key ends the line, else `None`.
-fn edit(line: &mut Zeroizing<Vec<u8>>, key: u8) -> Option<Typed> {
+fn apply_key(line: &mut Zeroizing<Vec<u8>>, key: u8) -> Option<LineInput> {
     match key {
-        0x03 => return Some(Typed::Signal(Signal::SIGINT)),
-        0x1a => return Some(Typed::Signal(Signal::SIGTSTP)),
-        0x1c => return Some(Typed::Signal(Signal::SIGQUIT)),
+        0x03 => return Some(LineInput::Signal(Signal::SIGINT)),
+        0x1a => return Some(LineInput::Signal(Signal::SIGTSTP)),
+        0x1c => return Some(LineInput::Signal(Signal::SIGQUIT)),
         // Ctrl-D ends the line; on an empty line it means no answer.
-        0x04 if line.is_empty() => return Some(Typed::Nothing),
+        0x04 if line.is_empty() => return Some(LineInput::Nothing),
         b'\n' | b'\r' | 0x04 => return Some(finished(line)),
         // Ctrl-U deletes the line, backspace one character, which may have several bytes.
         0x15 => line.clear(),
@@ -156,8 +156,8 @@ fn edit(line: &mut Zeroizing<Vec<u8>>, key: u8) -> Option<Typed> {
     None
 }
 
-fn finished(line: &Zeroizing<Vec<u8>>) -> Typed {
-    Typed::Line(Zeroizing::new(String::from_utf8_lossy(line).into_owned()))
+fn finished(line: &Zeroizing<Vec<u8>>) -> LineInput {
+    LineInput::Line(Zeroizing::new(String::from_utf8_lossy(line).into_owned()))
 }
 
 /// Guard that sets the terminal's mode for a question and restores the previous mode when dropped. With
@@ -194,13 +194,13 @@ impl Drop for ModeGuard<'_> {
 mod tests {
     use super::*;
 
-    fn typed(keys: &[u8]) -> Option<Typed> {
+    fn typed(keys: &[u8]) -> Option<LineInput> {
         let mut line = Zeroizing::new(Vec::new());
-        keys.iter().find_map(|&key| edit(&mut line, key))
+        keys.iter().find_map(|&key| apply_key(&mut line, key))
     }
 
-    fn line(text: &str) -> Option<Typed> {
-        Some(Typed::Line(Zeroizing::new(text.to_owned())))
+    fn line(text: &str) -> Option<LineInput> {
+        Some(LineInput::Line(Zeroizing::new(text.to_owned())))
     }
 
     #[test]
@@ -210,8 +210,8 @@ mod tests {
         assert_eq!(typed("ä\u{7f}ö\n".as_bytes()), line("ö"));
         assert_eq!(typed(b"\x7f\x7fa\x15b\n"), line("b"));
         assert_eq!(typed(b"ab\x04"), line("ab"));
-        assert_eq!(typed(b"\x04"), Some(Typed::Nothing));
-        assert_eq!(typed(b"se\x03"), Some(Typed::Signal(Signal::SIGINT)));
+        assert_eq!(typed(b"\x04"), Some(LineInput::Nothing));
+        assert_eq!(typed(b"se\x03"), Some(LineInput::Signal(Signal::SIGINT)));
         assert_eq!(typed(b"not yet"), None);
     }
 }

@@ -15,7 +15,7 @@ use crate::{Lab, LabError};
 pub use earlier::EarlierBuild;
 pub(super) use row::{ComparisonRow, print};
 
-/// Recommended number of rounds: with fewer an interval spans nearly all of them.
+/// Recommended number of rounds. With fewer, a 90 % interval spans nearly all measured values.
 const USUAL_ROUNDS: usize = 15;
 
 /// Builds that are compared.
@@ -43,8 +43,8 @@ pub(super) struct Builds {
 }
 
 impl Builds {
-    /// Builds this build, after a warning if there are too few rounds to compare it with the
-    /// earlier one.
+    /// Builds this checkout. First warns if there are too few rounds to compare it with the earlier
+    /// build.
     pub(super) fn make(earlier: &EarlierBuild, rounds: usize) -> Result<Builds, LabError> {
         if let Some(warning) = warning(rounds) {
             eprintln!("warning: {warning}");
@@ -79,7 +79,7 @@ impl Builds {
     }
 }
 
-/// Returns a warning if there are too few rounds.
+/// Returns a warning if there are too few rounds for a verdict.
 fn warning(rounds: usize) -> Option<String> {
     if rounds < interval::FEWEST {
         let fewest = interval::FEWEST;
@@ -95,7 +95,7 @@ fn warning(rounds: usize) -> Option<String> {
     })
 }
 
-/// Hosts of one lab, with each of both builds.
+/// Hosts of one lab, once with the launcher of this build and once with the earlier one.
 pub(super) struct Testbeds {
     this: Testbed,
     earlier: Testbed,
@@ -109,7 +109,8 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Returns whether it is not the warm-up, in which hosts receive the files of the build.
+    /// Tells whether the turn is measured. Round 0 is the warm-up, in which hosts receive the files
+    /// of the build.
     pub(super) fn counts(&self) -> bool {
         self.round > 0
     }
@@ -145,8 +146,8 @@ impl Testbeds {
     }
 }
 
-/// Returns the order of the builds in a round. It alternates, so that what the first leaves behind
-/// disturbs both equally often.
+/// Returns the order of the builds in a round. The order alternates, so that after-effects of the
+/// first run disturb both builds equally often.
 fn order(round: usize) -> [Build; 2] {
     let mut order = Build::ALL;
     order.rotate_left(round % 2);
@@ -177,7 +178,7 @@ fn testbeds(lab: Lab, builds: Builds) -> Result<Testbeds, LabError> {
     })
 }
 
-/// Returns the CPU time of a run, which every run on [`Testbeds`] has.
+/// Returns the CPU time of a run, or an error if the lab's cgroup has not reported it.
 pub(super) fn required(cpu: Option<f64>) -> Result<f64, LabError> {
     cpu.ok_or_else(|| {
         LabError::Unexpected("the lab's cgroup no longer reports its CPU time".into())

@@ -1,7 +1,7 @@
 //! `cargo lab bench comm`: messages and collectives of rlaunch's communicator beside those of MPICH
 //! and Open MPI, on the same hosts in the same run.
 //!
-//! In each round each of the three is started once and measures every row; which one begins
+//! In each round each of the three libraries is started once and measures every row; the order
 //! rotates. A row meets its bar if rlaunch's time, divided by that of the better peer in the same
 //! round, has a median of at most 1.10, and the 90 % interval of that median, by order statistics,
 //! begins at 1.0 or below. The time until ranks can communicate is measured beside `MPI_Init`, with
@@ -61,7 +61,7 @@ impl CommOptions {
     }
 }
 
-/// Selects rows and settings.
+/// Selects the rows and settings that the options ask for.
 fn selected(options: &CommOptions) -> Result<(Vec<CommRow>, Vec<Setting>), LabError> {
     let rows = CommRow::with_name(options.row.as_deref().unwrap_or(""));
     if rows.is_empty() && !options.wants_init() {
@@ -120,7 +120,7 @@ fn program(launcher: Launcher) -> String {
     format!("measure-{}", launcher.name())
 }
 
-/// Starts hosts and measures; returns for each row with a bar whether it is met.
+/// Starts hosts and measures; returns for each row that has a bar whether the row meets it.
 fn with_lab(
     options: &CommOptions,
     settings: &[Setting],
@@ -154,7 +154,7 @@ fn on_host(name: &str) -> String {
 }
 
 /// Runs a warm-up round, in which programs find how many operations a batch needs, then the timed
-/// ones.
+/// rounds.
 fn measure(
     testbed: &Testbed,
     setting: &Setting,
@@ -237,7 +237,7 @@ fn in_words(rows: &[CommRow], measured: &[RowTime]) -> String {
     rows.iter().zip(measured).map(word).collect::<Vec<_>>().join("  ")
 }
 
-/// Prints the table of a setting; returns for each row with a bar whether it is met.
+/// Prints the table of a setting; returns for each row that has a bar whether the row meets it.
 fn print(
     setting: &Setting,
     contenders: &[Contender],

@@ -22,7 +22,7 @@ const PER_HOST: usize = 2;
 
 /// Time limit for a launcher to deal with a failure that a process can observe at once.
 const SHORT: Duration = Duration::from_secs(5);
-/// Time limit for a host that falls silent, which only shows by time.
+/// Time limit for a host that falls silent, which is noticed only by a timeout.
 const LONG: Duration = Duration::from_secs(15);
 
 /// Options of the bench.

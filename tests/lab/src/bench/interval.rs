@@ -5,7 +5,7 @@ use super::Series;
 
 /// Maximum probability that the true median is below a 90 % interval, and that it is above.
 const BEYOND: f64 = 0.05;
-/// Minimum number of values for such an interval.
+/// Minimum number of values for a 90 % interval.
 pub(super) const FEWEST: usize = 5;
 
 /// 90 % interval of a median; each end is a value of the series.
@@ -16,7 +16,7 @@ pub(super) struct Interval {
 }
 
 impl Interval {
-    /// Returns the interval; none with too few values.
+    /// Returns the interval, or `None` with too few values.
     pub(super) fn from_series(series: &Series) -> Option<Interval> {
         let mut sorted = series.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -26,9 +26,10 @@ impl Interval {
     }
 }
 
-/// Returns how many of `count` values are below the lower end, and how many above the upper one. It
-/// is the largest k for which k or fewer values are on one side of the true median with a
-/// probability of at most [`BEYOND`]; none if even k = 0 is likelier.
+/// Returns how many of `count` values are below the lower end of the interval; as many are above
+/// its upper end. This is the largest k such that k or fewer values are on one side of the true
+/// median with a probability of at most [`BEYOND`]. Returns `None` if the probability is greater
+/// even for k = 0.
 fn values_beyond(count: usize) -> Option<usize> {
     let mut chance = 0.5_f64.powi(i32::try_from(count).ok()?);
     let mut total = 0.0;

@@ -47,7 +47,8 @@ pub fn run(options: &InventoryOptions) -> Result<bool, LabError> {
     Ok(met)
 }
 
-/// Measures milliseconds of readings, and of starts that read nothing.
+/// Measures the milliseconds that the agent takes to read the inventory, and to start without
+/// reading it.
 fn measure(
     options: &InventoryOptions,
     agent: &Path,

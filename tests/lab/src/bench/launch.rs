@@ -208,7 +208,8 @@ fn print_table(results: &[LauncherResults]) {
     }
 }
 
-/// Prints the ratio of rlaunch to each peer beside its bar; returns whether every bar is met.
+/// Prints the ratio of rlaunch to each peer, with the bar of each ratio; returns whether every bar
+/// is met.
 fn print_ratios(results: &[LauncherResults]) -> bool {
     let (own, peers): (Vec<_>, Vec<_>) =
         results.iter().partition(|result| result.launcher == Launcher::Rlaunch);

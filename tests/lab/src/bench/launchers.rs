@@ -24,7 +24,7 @@ impl Launcher {
     pub(super) const ALL: [Launcher; 4] =
         [Launcher::Rlaunch, Launcher::Hydra, Launcher::OpenMpi, Launcher::PlainSsh];
 
-    /// rlaunch, and the launchers that give ranks services for meeting each other.
+    /// Launchers with services through which ranks exchange data, rlaunch first.
     pub(super) const WITH_SERVICES: [Launcher; 3] =
         [Launcher::Rlaunch, Launcher::Hydra, Launcher::OpenMpi];
 
@@ -37,9 +37,9 @@ impl Launcher {
         }
     }
 
-    /// Makes the command for `per_host` ranks of `program` on every host. It runs in `/`, since
-    /// Hydra and Open MPI need the current directory on every host. Its process becomes the
-    /// launcher.
+    /// Makes the command for `per_host` ranks of `program` on every host. The command runs in `/`,
+    /// since Hydra and Open MPI need the current directory on every host, and its process becomes
+    /// the launcher.
     pub(super) fn command(self, testbed: &Testbed, per_host: usize, program: &[&str]) -> Command {
         self.command_with(&[], testbed, per_host, program)
     }

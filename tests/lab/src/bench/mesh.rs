@@ -49,7 +49,7 @@ pub fn soak(launches: usize) -> Result<bool, LabError> {
     Ok(true)
 }
 
-/// Runs one job, both directions of whose paths connect at once, and checks it.
+/// Runs one job in which paths connect in both directions at the same time, and checks it.
 fn prove(lab: &VmLab, launch: usize) -> Result<(), LabError> {
     let started = Instant::now();
     let stderr = job(lab, "-H n1,n2,n3 --hca rxe --mesh-timeout 20 --transport rdma true")?;

@@ -1,5 +1,5 @@
 //! Measurements of rlaunch beside its peers, in one run on one machine. Ratios are reported, since
-//! times alone depend on the machine.
+//! times alone depend on the machine. A *bar* is the limit that a ratio or a time has to meet.
 //!
 //! | file | what |
 //! |---|---|
@@ -45,13 +45,13 @@ impl Series {
         self.0.len()
     }
 
-    /// Returns the median: the middle value, or the mean of the middle two; none without values.
+    /// Returns the median: the middle value, or the mean of the middle two; `None` without values.
     pub(crate) fn median(&self) -> Option<f64> {
         self.quantile(0.5)
     }
 
     /// Returns the quantile `part` between 0 (minimum) and 1 (maximum), interpolated between two
-    /// values; none without values.
+    /// values; `None` without values.
     pub(crate) fn quantile(&self, part: f64) -> Option<f64> {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -85,8 +85,8 @@ impl Series {
         self.summary_to(if self.median().is_some_and(|value| value < 20.0) { 3 } else { 1 })
     }
 
-    /// Returns the median of the ratios to `other` of each round. What disturbs a round disturbs
-    /// both.
+    /// Returns the median of the ratios to `other` of each round. A disturbance in a round affects
+    /// both values of its ratio.
     fn ratio_to(&self, other: &Series) -> Option<f64> {
         self.ratios_to(other).median()
     }

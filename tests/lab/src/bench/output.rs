@@ -41,7 +41,7 @@ const MEMORY_BAR: f64 = 16.0;
 /// Speed of the slow reader in bytes per second, and number of lines that each host prints for it.
 const SLOW: f64 = 5e6;
 const SLOW_LINES: usize = 160_000;
-/// Bytes that are read at once.
+/// Number of bytes per read.
 const CHUNK: usize = 256 << 10;
 /// Interval in milliseconds at which the launcher's memory is sampled while there is no output.
 const SAMPLE_INTERVAL: u8 = 2;
@@ -137,7 +137,7 @@ struct OutputTask<'a> {
     tagging: Tagging,
     /// Program of every rank.
     program: &'a [&'a str],
-    /// Number of lines that it prints.
+    /// Number of lines that the program prints.
     lines: usize,
     /// Maximum bytes per second that are read.
     pace: Option<f64>,

@@ -2,9 +2,9 @@
 //! the services that MPI libraries use for this: PMI-1 of Hydra, PMIx of Open MPI.
 //!
 //! `ready` is, for rlaunch, the time from the last agent's hello until every agent has the rank
-//! table. For its peers it is MPI_Init of the slowest rank, which uses that exchange and does more.
-//! The other rows are the same operation for all: the time that a rank spends in a barrier, and in
-//! an all-gather of N bytes from each rank.
+//! table. For its peers it is the time of the slowest rank in MPI_Init, which includes that
+//! exchange and more. The other rows are the same operation for all: the time that a rank spends in
+//! a barrier, and in an all-gather of N bytes from each rank.
 
 use std::collections::BTreeMap;
 use std::fs;

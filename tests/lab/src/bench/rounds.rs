@@ -35,8 +35,9 @@ impl Rounds {
         Rounds(vec![Series::default(); contenders])
     }
 
-    /// Compares rlaunch with the better peer; none without rounds. The better peer is the one with
-    /// the smaller median over all rounds: choosing one in each round would choose the luckier one.
+    /// Compares rlaunch with the better peer; `None` without rounds. The better peer is the one
+    /// with the smaller median over all rounds: choosing one in each round would choose the luckier
+    /// one.
     pub(super) fn comparison(&self) -> Option<PeerComparison> {
         let (own, peers) = self.0.split_first()?;
         let peers = peers.iter().enumerate();

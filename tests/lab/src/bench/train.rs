@@ -31,7 +31,7 @@ const MODELS: [(&[&str], u64); 2] =
 /// Message of a rank that aborted at exit because gloo was still releasing tensors: a race in torch
 /// (pytorch#179291), after the training.
 const ABORTED: &str = "terminate called without an active exception";
-/// Maximum number of attempts if that happens.
+/// Maximum number of attempts if ranks abort at exit.
 const ATTEMPTS: usize = 3;
 /// Beginning of the line with the number of images per second.
 const RATE: &str = "total images/sec:";

@@ -96,7 +96,7 @@ const CASES: [VerbsCase; 5] = [
 struct VerbsMeasurement {
     /// Mean bandwidth or median latency.
     typical: f64,
-    /// Minimum latency; none for bandwidths.
+    /// Minimum latency; `None` for bandwidths.
     least: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! `cargo lab soak`: one thing many times over.
+//! `cargo lab soak`: runs one kind of test many times.
 
 use std::path::PathBuf;
 

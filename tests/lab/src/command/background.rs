@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use crate::LabError;
 use crate::command::wait_until;
 
-/// How long output may take to arrive after a program has ended.
+/// Time that output may take to arrive after a program has ended.
 const LAST_OUTPUT: Duration = Duration::from_secs(5);
 
 /// Handle of a started program.
@@ -52,22 +52,20 @@ impl Background {
         Ok(Some(status))
     }
 
-    /// Returns what it has printed to stdout so far.
+    /// Returns the program's stdout so far.
     pub(crate) fn stdout(&self) -> String {
         String::from_utf8_lossy(&self.stdout.read()).into_owned()
     }
 
-    /// Returns what it has printed to stderr so far.
+    /// Returns the program's stderr so far.
     pub(crate) fn stderr(&self) -> String {
         String::from_utf8_lossy(&self.stderr.read()).into_owned()
     }
 
-    /// Sends SIGKILL.
     pub(crate) fn kill(&self) -> Result<(), LabError> {
         self.signal(Signal::SIGKILL)
     }
 
-    /// Sends a signal.
     pub(crate) fn signal(&self, signal: Signal) -> Result<(), LabError> {
         let pid = Pid::from_raw(self.child.id().cast_signed());
         kill(pid, signal).map_err(LabError::errno("signal a launcher"))

@@ -121,8 +121,8 @@ fn has_target(target: &str) -> Result<bool, LabError> {
     Ok(sysroot.join("lib/rustlib").join(target).join("lib").is_dir())
 }
 
-/// Returns the root directory of a Python of aarch64, as programs of that architecture see it. It
-/// is downloaded once, into the cache.
+/// Returns the root directory of a Python of aarch64, as programs of that architecture see it. The
+/// Python is downloaded once, into the cache.
 pub fn python() -> Result<PathBuf, LabError> {
     let place = setup::cache().join("aarch64-python");
     if !place.exists() {

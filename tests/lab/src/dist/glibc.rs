@@ -14,7 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Version of glibc: 2.2.5, or 2.34 and 0.
+/// Version of glibc, such as 2.2.5; versions like 2.34 have a 0 at the end.
 type Version = (u32, u32, u32);
 
 /// Preferred limit: a stub has the newest version of a symbol up to this one. Later versions
@@ -26,7 +26,7 @@ const OLDEST_HOST: Version = (2, 28, 0);
 /// Libraries that stubs are made of, by their names in programs.
 const LIBRARIES: [&str; 2] = ["libc.so.6", "libm.so.6"];
 
-/// Functions that were inline functions of the headers before 2.33.
+/// C source of functions that were inline functions in the headers of glibc before 2.33.
 const STAT_FUNCTIONS: &str = "
 struct stat64;
 int __xstat64(int version, const char *path, struct stat64 *into);
@@ -57,9 +57,9 @@ HIDDEN int fstatat64(int at, const char *path, struct stat64 *into, int flags)
 }
 ";
 
-/// Start of a program for glibc before 2.34, which expected the program to pass a function that
-/// runs its constructors. Newer versions call such a function instead of running the constructors
-/// themselves.
+/// C source of the start of a program for glibc before 2.34, which expected the program to pass a
+/// function that runs its constructors. Newer versions call such a function instead of running the
+/// constructors themselves.
 const STARTUP: &str = "
 #include <stddef.h>
 #define HIDDEN __attribute__((visibility(\"hidden\")))

@@ -1,4 +1,4 @@
-//! Machines that are built for: like this one, or of another architecture.
+//! Target machines of builds: like this one, or of another architecture.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::LabError;
 pub(super) struct TargetMachine {
     /// Target triple. Launchers look for the files of such hosts in a directory of this name.
     pub(super) triple: String,
-    /// Prefix of the names of their compiler and binary tools; none for machines like this one.
+    /// Prefix of the names of their compiler and binary tools; `None` for machines like this one.
     prefix: Option<&'static str>,
 }
 
@@ -37,7 +37,7 @@ impl TargetMachine {
         format!("{}objdump", self.prefix.unwrap_or_default())
     }
 
-    /// Makes a cargo command that builds for them; the caller appends what to build.
+    /// Makes a cargo command that builds for these machines; the caller appends what to build.
     pub(super) fn cargo<S: AsRef<str>>(&self, words: &[S]) -> Command {
         let mut command = cargo();
         command.args(words.iter().map(AsRef::as_ref));
@@ -49,7 +49,7 @@ impl TargetMachine {
         command
     }
 
-    /// Returns where such a cargo writes the files of a profile.
+    /// Returns the directory in which cargo writes files of a profile for these machines.
     pub(super) fn built(&self, target: &Path, profile: &str) -> PathBuf {
         match self.prefix {
             Some(_) => target.join(&self.triple).join(profile),

@@ -7,7 +7,7 @@
 //! | file | what |
 //! |---|---|
 //! | `workspace_build` | builds for tests: the whole workspace by one call of cargo |
-//! | `machine` | machines that are built for |
+//! | `machine` | target machines of builds |
 //! | `glibc` | linking that older C libraries accept |
 //! | `aarch64` | files for hosts of aarch64 |
 
@@ -86,7 +86,8 @@ pub(crate) fn build_everything() -> Result<Built, LabError> {
     build_lab(BuildSet::Everything)
 }
 
-/// Makes a cargo command link as [`build_everything`] does, so that it reuses what that has built.
+/// Makes a cargo command link as [`build_everything`] does, so that it can reuse the results of
+/// that build.
 pub(crate) fn link_as_tests_are(cargo: &mut Command) -> Result<(), LabError> {
     let wrapper =
         workspace_build::wrapper(&TargetMachine::own()?, &target_directory()?, Compiler::Clippy)?;
@@ -110,7 +111,7 @@ fn build_lab(selection: BuildSet) -> Result<Built, LabError> {
     workspace_build::build(&TargetMachine::own()?, &target_directory()?, selection)
 }
 
-/// Returns where [`build_everything`] and [`build`] lay out the launcher.
+/// Returns the path at which [`build_everything`] and [`build`] lay out the launcher.
 pub(crate) fn launcher(profile: Profile) -> Result<PathBuf, LabError> {
     Ok(directory(profile)?.join("rlaunch"))
 }
@@ -160,8 +161,8 @@ fn place_sources(from: &Path, to: &Path) -> Result<(), LabError> {
     })
 }
 
-/// Builds the prover and lays it out beside the agent. This needs cmake and libclang, which
-/// [`build`] does not.
+/// Builds the prover and lays it out beside the agent. Needs cmake and libclang, without which
+/// [`build`] works.
 pub fn build_prover(profile: Profile) -> Result<(), LabError> {
     match profile {
         Profile::Lab => build(profile).map(drop),

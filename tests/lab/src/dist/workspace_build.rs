@@ -44,7 +44,8 @@ pub(crate) enum BuildSet {
     Everything,
 }
 
-/// Packages of a job. Both of its builds select the same ones, so that features are the same.
+/// Packages of a job. `Job` and `Ranks` select the same packages, so that cargo resolves the same
+/// features for both.
 const JOB_PACKAGES: &[&str] = &["rlaunch", AGENT, "rlaunch-capi", "rlaunch-python"];
 const SHIPPED_PACKAGES: &[&str] =
     &["rlaunch", AGENT, "rlaunch-bench", "rlaunch-capi", "rlaunch-python"];
@@ -416,8 +417,8 @@ fn rules(machine: &TargetMachine, target: &Path) -> Result<Vec<(String, Vec<Stri
     Ok(DIST_FILES.iter().map(rule).filter(|(_, words)| !words.is_empty()).collect())
 }
 
-/// Returns the text of a wrapper, which gets rustc and its arguments as its own arguments. It adds
-/// none for unit tests of a crate. It needs bash: dash drops variables such as
+/// Returns the text of a wrapper, which gets rustc and its arguments as its own arguments. The
+/// wrapper adds no arguments for unit tests of a crate. It needs bash: dash drops variables such as
 /// `CARGO_BIN_EXE_rlaunch-prover` from the environment.
 fn script(rules: &[(String, Vec<String>)], compiler: Compiler) -> String {
     let mut text = "\

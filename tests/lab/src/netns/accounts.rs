@@ -14,7 +14,7 @@ use crate::command::run;
 
 /// Home directory of `user` on every node.
 pub(super) const USER_HOME: &str = "/home/user";
-/// User id below the range for people, above the range for services.
+/// User id of `user`: below the range for people, above the range for services.
 const USER_ID: u32 = 4242;
 
 /// Account on the hosts and on the launch node.
@@ -56,7 +56,8 @@ impl Account {
     }
 }
 
-/// Writes the common files: accounts and name service. [`write_names`] writes `hosts`.
+/// Writes the files that all nodes share: accounts and name service. [`write_names`] writes
+/// `hosts`.
 pub(super) fn write_common(paths: &LabPaths) -> Result<(), LabError> {
     let etc = paths.etc();
     make_dir(&etc, 0o755)?;

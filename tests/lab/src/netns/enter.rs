@@ -13,8 +13,8 @@ use crate::LabError;
 /// nothing, arguments of nsenter.
 const ENTER: &str = r#"[ -z "$1" ] || echo $$ >"$1" || exit 125; shift; exec nsenter "$@""#;
 
-/// Script that changes to a directory and executes a command: nsenter leaves it in the root
-/// directory. Arguments: directory, command.
+/// Script that changes to a directory and executes a command, since nsenter starts commands in the
+/// root directory. Arguments: directory, command.
 const CHANGE_DIRECTORY: &str = r#"cd "$1" 2>/dev/null || cd /; shift; exec "$@""#;
 
 /// Environment variables that a command in the lab must not have, since they lead to the caller's
@@ -57,14 +57,14 @@ impl Lab {
         }))
     }
 
-    /// Returns what `host` sees as `path`, as a path on this machine. The host must be up.
+    /// Converts `path` on `host` to a path on this machine. The host must be up.
     pub fn path(&self, host: &str, path: &Path) -> Result<PathBuf, LabError> {
         let root = PathBuf::from(format!("/proc/{}/root", self.init(host)?.pid));
         Ok(root.join(path.strip_prefix("/").unwrap_or(path)))
     }
 
-    /// Writes the file that `host` sees as `path`, and makes the directories above it. They belong
-    /// to the user in the user's home, and to root elsewhere.
+    /// Writes the file that `host` sees as `path`, and makes the directories above it. In the
+    /// user's home, file and directories belong to the user, elsewhere to root.
     pub fn write_file(
         &self,
         host: &str,

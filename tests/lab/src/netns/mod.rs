@@ -83,7 +83,7 @@ pub struct Host {
     pub name: String,
     /// Address in the lab's network.
     pub address: Ipv4Addr,
-    /// Whether it runs, rather than having crashed.
+    /// Whether the host runs. False after a crash.
     pub up: bool,
 }
 
@@ -179,7 +179,7 @@ impl Lab {
         &self.paths.name
     }
 
-    /// Lists the names of its hosts.
+    /// Lists the names of the lab's hosts.
     pub fn hosts(&self) -> Vec<String> {
         (1..=self.record.hosts).map(names::host_name).collect()
     }

@@ -2,7 +2,8 @@
 
 use std::net::Ipv4Addr;
 
-/// Maximum number of hosts of a lab. The third octet of an address is its number / 250.
+/// Maximum number of hosts of a lab. The third octet of a host's address is the host's number /
+/// 250.
 pub const MAX_HOSTS: usize = 4000;
 
 /// Name of the launch node.

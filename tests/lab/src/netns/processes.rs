@@ -34,7 +34,7 @@ impl Process {
         self.args.join(" ")
     }
 
-    /// Returns whether it is the sshd that listens for connections.
+    /// Tells whether this process is the sshd that listens for connections.
     pub(super) fn is_listening_sshd(&self) -> bool {
         let line = self.command_line();
         line.starts_with("sshd: ") && line.contains("[listener]")

@@ -13,7 +13,7 @@ use crate::LabError;
 use crate::command::{run, spinner};
 
 /// Program that must be installed, and the package of Debian and Ubuntu that has it. For packages
-/// without a program it is the path of one of their files.
+/// without a program, `program` is the path of one of their files.
 struct Requirement {
     program: &'static str,
     package: &'static str,
@@ -188,7 +188,7 @@ pub fn require_root() -> Result<(), LabError> {
     if geteuid().is_root() { Ok(()) } else { Err(LabError::NotRoot) }
 }
 
-/// Becomes root by starting this program anew under `sudo -n`. Returns at once if it is root
+/// Becomes root by starting this program again under `sudo -n`. Returns at once if it is root
 /// already. Builds then run as the calling account again, see [`crate::dist`].
 pub fn become_root() -> Result<(), LabError> {
     if geteuid().is_root() {

@@ -80,7 +80,8 @@ fn check_disk_space(cache: &Path) -> Result<(), LabError> {
     )))
 }
 
-/// Returns the directory of the environment. Its name is a digest of the recipe.
+/// Returns the directory of the environment. Its name has a digest of the packages and of the
+/// script that installs them.
 fn place() -> PathBuf {
     setup::cache().join(name(&PACKAGES))
 }

@@ -12,7 +12,7 @@ use crate::dist::{self, Profile};
 use crate::setup::{self, PackageSet};
 use crate::{Account, Lab, LabError, Options};
 
-/// A lab of its own: other soaks may run meanwhile.
+/// Name of the soak's own lab, since other soaks may run at the same time.
 const NAME: &str = "soakcomm";
 const NET: [u8; 2] = [10, 92];
 const RANKS: &str = "a:4,b:4";
@@ -26,7 +26,7 @@ const EXTRA_SECONDS: u64 = 180;
 /// own.
 const LOW_PRIORITY: &str = r#"exec setsid --wait sh -c 'echo 19 2>/dev/null >/proc/self/autogroup
     exec nice -n 19 "$RLAUNCH_PRELOAD_DIR"/comm-suite "$@"' sh "$@""#;
-/// Seed of the choice which calls are abandoned, and when.
+/// Seed for choosing which calls are abandoned, and when.
 const SEED: u64 = 1;
 
 /// Sends messages for `seconds`; returns true, as everything else is an error.

@@ -1,4 +1,4 @@
-//! Program of a rank whose helper processes try to outlive it.
+//! Program of a rank that starts helper processes, which try to outlive it.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};

@@ -74,7 +74,7 @@ impl fmt::Display for JobEnd {
 }
 
 impl JobEnd {
-    /// Returns what the rank itself does, as an argument of hostile.c.
+    /// Returns the action of the rank itself, as an argument of hostile.c.
     fn rank_action(self) -> &'static str {
         match self {
             JobEnd::RankExits => "exit",
@@ -192,7 +192,8 @@ impl fmt::Display for Job<'_> {
 }
 
 impl Job<'_> {
-    /// Returns the job of a number. Every combination of helpers and end occurs, as each account.
+    /// Returns the job with this number. The numbers cover every combination of helpers, end and
+    /// account.
     fn numbered(number: usize, host: &str) -> Job<'_> {
         let (pair, account) = (number / 2, Account::ALL[number % 2]);
         let (helpers, end) = (HELPERS[pair % HELPERS.len()], ENDS[pair % ENDS.len()]);

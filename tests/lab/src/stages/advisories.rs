@@ -19,7 +19,7 @@ struct Table {
     crates: Vec<Watched>,
 }
 
-/// Dependency whose vulnerabilities would be rlaunch's.
+/// Dependency whose vulnerabilities would affect rlaunch.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Watched {
@@ -42,7 +42,7 @@ struct Locked {
     version: Version,
 }
 
-/// Reads both files and prints what is wrong.
+/// Reads the table and the lock file, and prints what is wrong.
 pub(super) fn check() -> Result<Tally, LabError> {
     let read = |name: &str| {
         let path = dist::workspace().join(name);

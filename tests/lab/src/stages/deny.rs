@@ -87,7 +87,7 @@ fn install_crate() -> Result<(), LabError> {
     run("install cargo-deny", &mut cargo).map(drop)
 }
 
-/// Returns the directory in which it is kept from run to run.
+/// Returns the directory in which cargo-deny is kept from run to run.
 fn cache() -> PathBuf {
     setup::cache().join(format!("cargo-deny-{VERSION}"))
 }

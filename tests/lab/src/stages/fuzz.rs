@@ -44,11 +44,11 @@ const LIMITS: [&str; 2] = ["-timeout=10", "-rss_limit_mb=2048"];
 /// Targets to fuzz, and for how long after their known inputs were replayed.
 #[derive(Debug, Clone)]
 pub struct FuzzOptions {
-    /// Only these targets; none for all.
+    /// Only these targets; `None` for all.
     pub targets: Option<Vec<String>>,
     /// Seconds of search for each target.
     pub seconds: u64,
-    /// Targets that search for new inputs; the others only replay known ones. None for all.
+    /// Targets that search for new inputs; the others only replay known ones. `None` for all.
     pub searched: Option<Vec<String>>,
 }
 
@@ -90,7 +90,7 @@ pub fn run(options: &FuzzOptions) -> Result<Tally, LabError> {
     Ok(total)
 }
 
-/// A fuzzer that is ready to run.
+/// Fuzzer that is ready to run.
 #[derive(Debug)]
 struct Fuzzer {
     program: PathBuf,

@@ -92,7 +92,7 @@ impl TestPlan {
         Ok(self)
     }
 
-    /// Returns the packages whose tests run; none for all.
+    /// Returns the packages whose tests run; `None` for all.
     fn packages(&self) -> Option<&BTreeSet<String>> {
         self.reach.as_ref().map(|reach| &reach.packages)
     }
@@ -121,7 +121,7 @@ impl TestPlan {
         self.reach.as_ref().is_none_or(|reach| reach.vm.includes(name))
     }
 
-    /// Returns the fuzz targets that search for new inputs; none for all. A run of all tests
+    /// Returns the fuzz targets that search for new inputs; `None` for all. A run of all tests
     /// searches only in targets whose sources have changed.
     fn searched_targets(&self) -> Result<Option<Vec<String>>, LabError> {
         if let Some(reach) = &self.reach {
@@ -185,8 +185,8 @@ pub struct UnderTest {
 }
 
 impl UnderTest {
-    /// Returns what `cargo lab test` prepared for this test program. Fails if that did not start
-    /// it.
+    /// Returns the environment that `cargo lab test` prepared for this test program. Fails if the
+    /// program was started in another way.
     pub fn from_env() -> Result<UnderTest, LabError> {
         match (env::var(LAB_VARIABLE), env::var_os(LAUNCHER_VARIABLE)) {
             (Ok(name), Some(rlaunch)) => {
@@ -207,8 +207,8 @@ pub struct VmUnderTest {
 }
 
 impl VmUnderTest {
-    /// Returns what `cargo lab test` prepared for this test program. Fails if that did not start
-    /// it.
+    /// Returns the environment that `cargo lab test` prepared for this test program. Fails if the
+    /// program was started in another way.
     pub fn from_env() -> Result<VmUnderTest, LabError> {
         match (env::var(LAB_VARIABLE), env::var(LAUNCHER_VARIABLE)) {
             (Ok(name), Ok(rlaunch)) => Ok(VmUnderTest { lab: VmLab::find(&name)?, rlaunch }),

@@ -13,7 +13,7 @@ use crate::{LabError, dist, setup};
 struct Count {
     runs: usize,
     failed: usize,
-    /// Output of the first run in which it failed.
+    /// Output of the first run in which the test failed.
     first: Option<PathBuf>,
 }
 

@@ -52,7 +52,8 @@ pub(super) struct TestProgram {
     /// Working directory.
     pub(super) directory: PathBuf,
     pub(super) environment: Vec<(&'static str, PathBuf)>,
-    /// Whether it runs as the account that called sudo, as cargo does, rather than as root.
+    /// Whether the program runs as the account that called sudo, as cargo does, rather than as
+    /// root.
     pub(super) is_of_caller: bool,
     pub(super) tests: Tests,
 }
@@ -127,7 +128,7 @@ pub(super) struct Outcome {
     pub(super) tally: Tally,
     /// Names of the failed tests, as far as the program printed them.
     pub(super) failed: Vec<String>,
-    /// File with its output.
+    /// File with the program's output.
     pub(super) log: PathBuf,
 }
 

@@ -1,4 +1,4 @@
-//! The code map of the README: one row for each room.
+//! The code map of the README: one row for each top-level module.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,7 +18,8 @@ const MOST_ROWS: usize = 30;
 pub(super) struct CodeMap {
     /// Path from the workspace.
     pub(super) file: &'static str,
-    /// Crates of which every room that is a folder has a row, in the order of the crate's layers.
+    /// Crates of which every top-level module that is a folder has a row, in the order of the
+    /// crate's layers.
     pub(super) crates: &'static [&'static str],
 }
 
@@ -63,8 +64,8 @@ impl CodeMap {
         found
     }
 
-    /// Finds rooms of one crate that have no row, or whose row comes before that of a room they may
-    /// use.
+    /// Finds top-level modules of one crate that have no row, or whose row comes before that of a
+    /// top-level module they may use.
     fn check_order(
         &self,
         workspace: &Path,

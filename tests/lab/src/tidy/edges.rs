@@ -1,7 +1,7 @@
-//! Edges between the rooms of a crate: which room uses which.
+//! Edges between the top-level modules of a crate: which top-level module uses which.
 //!
-//! The root itself is a room, named as its file: `main` or `lib`. What the root re-exports counts
-//! as the room that defines it.
+//! The root itself is a top-level module, named as its file: `main` or `lib`. What the root
+//! re-exports counts as the top-level module that defines it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,7 +15,7 @@ use super::modules::{Module, attributes, is_test_only, modules};
 use super::resolve::{Names, leaves};
 use super::workspace::{Crate, Sources, line};
 
-/// Place at which a room uses another.
+/// Place at which a top-level module uses another.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Edge {
     pub(super) from: String,
@@ -36,14 +36,14 @@ impl fmt::Display for Edge {
 /// Rooms of a crate without its tests, and the edges between them.
 #[derive(Debug, Default)]
 pub(super) struct RoomGraph {
-    /// Names of rooms, and one file of each.
+    /// Names of top-level modules, and one file of each.
     pub(super) rooms: BTreeMap<String, PathBuf>,
-    /// Names of rooms that are roots.
+    /// Names of top-level modules that are roots.
     pub(super) roots: BTreeSet<String>,
     pub(super) edges: BTreeSet<Edge>,
 }
 
-/// Finds the rooms of a crate and the edges between them.
+/// Finds the top-level modules of a crate and the edges between them.
 pub(super) fn room_graph(krate: &Crate, sources: &Sources) -> RoomGraph {
     let mut graph = RoomGraph::default();
     for root in &krate.roots {
@@ -189,7 +189,7 @@ impl<'ast> Visit<'ast> for EdgeVisitor<'_> {
     }
 }
 
-/// Groups edges by the two rooms that they join.
+/// Groups edges by the two top-level modules that they join.
 pub(super) fn group_by_rooms(edges: &BTreeSet<Edge>) -> BTreeMap<(&str, &str), Vec<&Edge>> {
     let mut pairs: BTreeMap<(&str, &str), Vec<&Edge>> = BTreeMap::new();
     for edge in edges {

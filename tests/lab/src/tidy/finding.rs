@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 /// Kind of violation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rule {
-    /// A room uses one that is not below it. The subject is `from → to`.
+    /// A top-level module uses one that is not below it. The subject is `from → to`.
     Upward,
-    /// A room uses itself through others. The subject is the room.
+    /// A top-level module uses itself through others. The subject is the top-level module.
     Cycle,
-    /// The declared order and the existing rooms differ. The subject is the room.
+    /// The declared order and the existing top-level modules differ. The subject is the top-level
+    /// module.
     Undeclared,
     /// A file has too many lines. The subject is the file.
     LongFile,
@@ -64,10 +65,10 @@ pub(super) struct Finding {
     pub(super) file: PathBuf,
     pub(super) line: usize,
     pub(super) rule: Rule,
-    /// Folder of the crate, or nothing.
+    /// Folder of the crate; empty if the violation belongs to no crate.
     pub(super) krate: String,
     pub(super) subject: String,
-    /// Size of the violation: lines, bytes, places, or rooms of a cycle.
+    /// Size of the violation: lines, bytes, places, or top-level modules of a cycle.
     pub(super) size: usize,
     pub(super) what: String,
     pub(super) remedy: String,

@@ -33,7 +33,7 @@ const EVERYWHERE: &[GivenUp] = &[
     // One entry on a line.
 ];
 
-/// `bootstrap`.
+/// Words given up in `bootstrap`.
 const BOOTSTRAP: &[GivenUp] = &[
     // One entry on a line.
     word("AttemptOutcome", "EdgeFailure"),
@@ -45,7 +45,7 @@ const BOOTSTRAP: &[GivenUp] = &[
     word("Crowd", "AdmissionQueue"),
     word("Dead", "EndedRank"),
     word("Disordered", "InvalidRanges"),
-    word("EndTold", "EndAdvert"),
+    word("EndTold", "PortAdvert"),
     word("Fault", "PathFault"),
     word("Input", "NodeInput, CoordinatorInput"),
     word("LocalEnd", "LocalPort"),
@@ -67,7 +67,7 @@ const BOOTSTRAP: &[GivenUp] = &[
     word("news", "job event"),
 ];
 
-/// `launcher/console`, and `launcher` where it uses it.
+/// Words given up in `launcher/console`, and in `launcher` where it uses the console.
 const CONSOLE: &[GivenUp] = &[
     // One entry on a line.
     word("Roster", "Progress"),
@@ -76,7 +76,7 @@ const CONSOLE: &[GivenUp] = &[
     word("while_waiting", "report_while"),
 ];
 
-/// `launcher/ssh`.
+/// Words given up in `launcher/ssh`.
 const SSH: &[GivenUp] = &[
     // One entry on a line.
     word("Again", "Retry"),
@@ -98,17 +98,17 @@ const SSH: &[GivenUp] = &[
     word("unsaid", "unreported"),
 ];
 
-/// `launcher`: words of console, hosts, ssh and connect.
+/// Words given up in `launcher`: console, hosts, ssh and connect.
 const LAUNCHER_HOSTS_SSH_CONNECT: &[GivenUp] = &[
     // One entry on a line.
 ];
 
-/// `launcher`: words of plan.
+/// Words given up in `launcher`: plan.
 const LAUNCHER_PLAN: &[GivenUp] = &[
     // One entry on a line.
 ];
 
-/// `launcher`: words of job, cli and commands.
+/// Words given up in `launcher`: job, cli and commands.
 const LAUNCHER_CLI_COMMANDS: &[GivenUp] = &[
     // One entry on a line.
     word("Abilities", "Capabilities"),
@@ -133,7 +133,7 @@ const LAUNCHER_CLI_COMMANDS: &[GivenUp] = &[
     word("Speller", "Translator"),
 ];
 
-/// `launcher`: words of run.
+/// Words given up in `launcher`: run.
 const LAUNCHER_RUN: &[GivenUp] = &[
     // One entry on a line.
     word("Crew", "Nodes"),
@@ -157,7 +157,7 @@ const LAUNCHER_RUN: &[GivenUp] = &[
     word("ToldRow", "VariableRow"),
 ];
 
-/// `worker`: the agent.
+/// Words given up in `worker`, the agent.
 const WORKER: &[GivenUp] = &[
     // One entry on a line.
     word("Arrival", "FrameEvent"),
@@ -187,7 +187,7 @@ const WORKER: &[GivenUp] = &[
     word("spared", "except, prover"),
 ];
 
-/// `worker/sys`.
+/// Words given up in `worker/sys`.
 const WORKER_SYS: &[GivenUp] = &[
     // One entry on a line.
     word("Birth", "ForkGeneration"),
@@ -196,7 +196,7 @@ const WORKER_SYS: &[GivenUp] = &[
     word("Start", "SpawnArgs"),
 ];
 
-/// `worker/lock`, and `worker/comm`, which uses it.
+/// Words given up in `worker/lock`, and in `worker/comm`, which uses it.
 const WORKER_LOCK: &[GivenUp] = &[
     // One entry on a line.
     word("Desk", "EngineLock"),
@@ -210,7 +210,7 @@ const WORKER_LOCK: &[GivenUp] = &[
     word("sitting", "guard"),
 ];
 
-/// `worker/verbs`.
+/// Words given up in `worker/verbs`.
 const WORKER_VERBS: &[GivenUp] = &[
     // One entry on a line.
     word("Slots", "BounceBuffers"),
@@ -228,7 +228,7 @@ const WORKER_VERBS: &[GivenUp] = &[
     word("patience", "timeout"),
 ];
 
-/// `worker/prover` and `worker/horovod`.
+/// Words given up in `worker/prover` and `worker/horovod`.
 const PROVER_HOROVOD: &[GivenUp] = &[
     // One entry on a line.
     word("Turns", "ReadSchedule"),
@@ -239,7 +239,7 @@ const PROVER_HOROVOD: &[GivenUp] = &[
     word("first_packet", "psn"),
 ];
 
-/// `worker/comm`.
+/// Words given up in `worker/comm`.
 const COMM: &[GivenUp] = &[
     // One entry on a line.
     word("Station", "Progress"),
@@ -280,7 +280,7 @@ const COMM: &[GivenUp] = &[
     word("breadth", "subtree_size"),
 ];
 
-/// `worker/comm/capi` and `worker/comm/python`.
+/// Words given up in `worker/comm/capi` and `worker/comm/python`.
 const C_AND_PYTHON: &[GivenUp] = &[
     // One entry on a line.
     word("Begun", "OpenRequests or InFlight"),
@@ -291,7 +291,7 @@ const C_AND_PYTHON: &[GivenUp] = &[
     word("hand_out", "new_request"),
 ];
 
-/// `tests/lab` and `tests/stopwatch`.
+/// Words given up in `tests/lab` and `tests/stopwatch`.
 const LAB: &[GivenUp] = &[
     // One entry on a line.
     word("Look", "TidyOptions"),

@@ -1,6 +1,6 @@
 //! Known exceptions from the rules. Tidy fails if one is not needed any more, so the list only
-//! shrinks. The number is the maximum size of the violation: lines, bytes, places, or rooms of a
-//! cycle.
+//! shrinks. The number is the maximum size of the violation: lines, bytes, places, or top-level
+//! modules of a cycle.
 
 use super::finding::{Known, Rule};
 

@@ -1,12 +1,13 @@
 //! `cargo lab tidy`: checks of the sources. They are parsed with Rust's own grammar.
 //!
-//! A *room* is a module directly below the root of a crate: `x.rs` and `x/` together.
+//! A *top-level module* is directly below the root of a crate: `x.rs` and `x/` together. The code
+//! calls it a room.
 //!
 //! | file | what |
 //! |---|---|
 //! | `workspace`, `modules`, `prose` | crates and files; modules of a crate; comments and Markdown |
-//! | `edges`, `resolve` | which room uses which |
-//! | `order`, `graph` | declared orders of rooms; cycles |
+//! | `edges`, `resolve` | which top-level module uses which |
+//! | `order`, `graph` | declared orders of top-level modules; cycles |
 //! | `sizes`, `names`, `english` | long files and functions; names; doc comments |
 //! | `code_map` | the README's code map |
 //! | `finding` | findings, and known exceptions |
@@ -72,13 +73,14 @@ const RULES: Rules<'_> = Rules {
 pub struct TidyOptions<'a> {
     /// Check only the crate of this name or folder.
     pub only: Option<&'a str>,
-    /// Print each place at which a room uses another.
+    /// Print each place at which a top-level module uses another.
     pub edges: bool,
     /// Print findings that are known exceptions as well.
     pub known: bool,
 }
 
-/// Prints the order of each crate's rooms, then all findings. Returns whether there are none.
+/// Prints the order of each crate's top-level modules, then all findings. Returns whether there are
+/// none.
 pub fn run(options: &TidyOptions<'_>) -> Result<bool, LabError> {
     let workspace = dist::workspace();
     let crates = crates()?;
@@ -106,7 +108,7 @@ fn is_wanted(krate: &Crate, only: Option<&Crate>) -> bool {
     only.is_none_or(|only| only.folder == krate.folder)
 }
 
-/// Describes the order of a crate's rooms.
+/// Describes the order of a crate's top-level modules.
 fn describe(krate: &Crate, plan: &RoomGraph) -> String {
     if plan.rooms.len() <= plan.roots.len() {
         return String::new();

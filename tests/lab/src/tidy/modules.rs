@@ -9,7 +9,7 @@ use super::workspace::Sources;
 
 /// Module: a file, or a block in a file.
 pub(super) struct Module<'a> {
-    /// Names after `crate::`; none for the root.
+    /// Names after `crate::`; empty for the root.
     pub(super) path: Vec<String>,
     pub(super) file: &'a Path,
     pub(super) items: &'a [Item],

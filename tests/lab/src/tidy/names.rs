@@ -67,7 +67,7 @@ fn type_name(item: &Item) -> Option<&Ident> {
 /// Words that some crates gave up.
 #[derive(Debug)]
 pub(super) struct Vocabulary {
-    /// Folders of the crates; none for all.
+    /// Folders of the crates; empty for all crates.
     pub(super) crates: &'static [&'static str],
     pub(super) words: &'static [GivenUp],
 }

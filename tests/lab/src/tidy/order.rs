@@ -1,5 +1,5 @@
-//! The order of a crate's rooms (its folders), each of which may use only those below it: declared, or
-//! derived from the sources.
+//! The order of a crate's top-level modules (its folders), each of which may use only those below
+//! it: declared, or derived from the sources.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,19 +9,19 @@ use super::edges::{Edge, RoomGraph, group_by_rooms};
 use super::finding::{Finding, Rule};
 use super::graph::Graph;
 
-/// Declared order of a crate's rooms. The root is above all of them.
+/// Declared order of a crate's top-level modules. The root is above all of them.
 #[derive(Debug)]
 pub(super) struct Order {
     pub(super) krate: &'static str,
     /// Layers from the bottom. A layer has branches, which must not use each other. A branch is a
-    /// list of rooms from the bottom, each of which may use those before it.
+    /// list of top-level modules from the bottom, each of which may use those before it.
     pub(super) layers: &'static [&'static [&'static [&'static str]]],
     /// Reason why the order is not enforced yet.
     pub(super) pending: Option<&'static str>,
 }
 
 impl Order {
-    /// Finds a room's layer, branch and step.
+    /// Finds a top-level module's layer, branch and step.
     fn place(&self, room: &str) -> Option<(usize, usize, usize)> {
         self.layers.iter().enumerate().find_map(|(layer, branches)| {
             branches.iter().enumerate().find_map(|(branch, rooms)| {
@@ -30,7 +30,8 @@ impl Order {
         })
     }
 
-    /// Returns whether a room is above another: in a higher layer, or later in the same branch.
+    /// Returns whether a top-level module is above another: in a higher layer, or later in the same
+    /// branch.
     pub(super) fn is_above(&self, room: &str, other: &str) -> bool {
         let (Some(one), Some(two)) = (self.place(room), self.place(other)) else { return false };
         one.0 > two.0 || (one.0 == two.0 && one.1 == two.1 && one.2 > two.2)
@@ -56,7 +57,7 @@ impl Order {
         }
     }
 
-    /// Checks the order against the rooms and edges of a crate.
+    /// Checks the order against the top-level modules and edges of a crate.
     pub(super) fn check(&self, plan: &RoomGraph, table: &Path) -> Vec<Finding> {
         let undeclared: Vec<Finding> = self.undeclared(plan);
         if self.pending.is_some() {
@@ -159,7 +160,7 @@ fn numbered(lines: impl Iterator<Item = String>) -> String {
     text
 }
 
-/// Finds rooms that use themselves through others, each with its shortest cycle.
+/// Finds top-level modules that use themselves through others, each with its shortest cycle.
 pub(super) fn cycles(krate: &str, plan: &RoomGraph) -> Vec<Finding> {
     let graph = graph(plan);
     let first: BTreeMap<(&str, &str), &Edge> =

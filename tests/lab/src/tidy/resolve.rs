@@ -1,4 +1,4 @@
-//! Resolution of paths to rooms.
+//! Resolution of paths to top-level modules.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use syn::{Item, UseTree};
 use super::modules::Module;
 use super::workspace::line;
 
-/// Names in the root of a crate, by which rooms refer to each other.
+/// Names in the root of a crate, by which top-level modules refer to each other.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     root: String,
@@ -15,16 +15,16 @@ pub(super) struct Names {
     rooms: BTreeMap<String, BTreeSet<String>>,
     /// Names that the root imports or re-exports, with their paths.
     imports: BTreeMap<String, Vec<String>>,
-    /// Paths from which it imports everything.
+    /// Paths from which the root imports everything.
     globs: Vec<Vec<String>>,
     /// Modules of the root that are files of another crate, or tests.
     borrowed: BTreeSet<String>,
-    /// Macros with the rooms that define them. They are reached by paths from the root.
+    /// Macros with the top-level modules that define them. They are reached by paths from the root.
     macros: BTreeMap<String, String>,
 }
 
 impl Names {
-    /// Reads the names of a crate's modules. The room of the root is called `root`.
+    /// Reads the names of a crate's modules. The top-level module of the root is called `root`.
     pub(super) fn new(root: String, modules: &[Module<'_>]) -> Names {
         let mut names = Names { root, ..Names::default() };
         for module in modules {
@@ -61,7 +61,7 @@ impl Names {
         }
     }
 
-    /// Finds the room that a path in a module leads to, if it leads into this crate.
+    /// Finds the top-level module that a path in a module leads to, if it leads into this crate.
     pub(super) fn room(&self, module: &[String], path: &[String]) -> Option<String> {
         let mut here = module;
         let mut rest = path;
@@ -76,7 +76,7 @@ impl Names {
             (is_anchored, rest) = (true, after);
         }
         if !is_anchored && !here.is_empty() {
-            // The path begins with a crate, an import, or a module of this room.
+            // The path begins with a crate, an import, or a module of this top-level module.
             return None;
         }
         match (here.first(), rest.first()) {
@@ -86,7 +86,7 @@ impl Names {
         }
     }
 
-    /// Finds the room of a name in the root.
+    /// Finds the top-level module of a name in the root.
     fn of_root(&self, name: &str, is_anchored: bool) -> Option<String> {
         if self.rooms.contains_key(name) {
             return Some(name.to_owned());
@@ -108,8 +108,8 @@ impl Names {
         found.or_else(|| self.macros.get(name).cloned()).or_else(|| Some(self.root.clone()))
     }
 
-    /// Finds the room that the root imports a path from, unless it is in another crate. Imports are
-    /// not followed further: `use anyhow::anyhow` would lead to itself.
+    /// Finds the top-level module that the root imports a path from, unless it is in another crate.
+    /// Imports are not followed further: `use anyhow::anyhow` would lead to itself.
     fn imported(&self, path: &[String]) -> Option<String> {
         let (is_anchored, path) = match path.split_first() {
             Some((first, rest)) if first == "crate" || first == "self" => (true, rest),
@@ -150,7 +150,7 @@ fn defined(items: &[Item]) -> BTreeSet<String> {
 /// One name of a `use`.
 pub(super) struct Leaf {
     pub(super) path: Vec<String>,
-    /// Name that it has here.
+    /// Name under which it is imported.
     name: String,
     pub(super) line: usize,
     is_glob: bool,

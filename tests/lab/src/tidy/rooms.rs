@@ -1,4 +1,5 @@
-//! Declared orders of rooms. In a crate without one, rooms only must not form a cycle.
+//! Declared orders of top-level modules. In a crate without one, top-level modules only must not
+//! form a cycle.
 
 use super::code_map::CodeMap;
 use super::order::Order;

@@ -67,7 +67,7 @@ impl Planted {
         room_graph(&self.crates[0], &read_sources(self.folder.path()).unwrap())
     }
 
-    /// Lists pairs of rooms that an edge joins.
+    /// Lists pairs of top-level modules that an edge joins.
     fn edges(&self) -> Vec<String> {
         let plan = self.room_graph();
         let mut edges: Vec<String> =

@@ -21,7 +21,7 @@ pub(super) struct Crate {
 }
 
 impl Crate {
-    /// Returns its folder as it is written in tables.
+    /// Returns the crate's folder as tables name it.
     pub(super) fn key(&self) -> &str {
         self.folder.to_str().unwrap_or_default()
     }
@@ -47,8 +47,8 @@ struct CargoTarget {
 }
 
 impl CargoTarget {
-    /// Returns whether it is a library or a program, rather than a test, an example, a bench or a
-    /// build script.
+    /// Returns whether the target is a library or a program, rather than a test, an example, a
+    /// bench or a build script.
     fn is_built(&self) -> bool {
         let aside = ["test", "example", "bench", "custom-build"];
         !self.kind.iter().any(|kind| aside.contains(&kind.as_str()))

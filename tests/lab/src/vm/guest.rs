@@ -38,14 +38,14 @@ impl Guest<'_> {
         guest_name(self.number)
     }
 
-    /// Returns the RDMA drivers that it loads, in order.
+    /// Returns the RDMA drivers that the guest loads, in order.
     fn rdma(&self) -> &'static str {
         // In a mixed lab the last guest has no RoCE.
         if self.record.mixed && self.number == self.record.guests { "siw" } else { "rxe,siw" }
     }
 
-    /// Returns the directory that it sees as `/share`. Only the first guest has it: to the others
-    /// the launcher sends what they need, as to any host.
+    /// Returns the directory that the guest sees as `/share`. Only the first guest has it: to the
+    /// others the launcher sends what they need, as to any host.
     fn share(&self) -> Option<&Path> {
         self.record.share.as_deref().filter(|_| self.number == 1)
     }

@@ -196,7 +196,7 @@ impl VmLab {
         Ok(found)
     }
 
-    /// Lists the names of its guests.
+    /// Lists the names of the lab's guests.
     pub fn guests(&self) -> Vec<String> {
         (1..=self.record.guests).map(guest_name).collect()
     }

@@ -33,7 +33,7 @@ pub enum Program {
 /// Quantity that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Benchmark {
-    /// Bandwidth of RDMA writes in one direction, as many at once as fit.
+    /// Bandwidth of RDMA writes in one direction, with as many in flight as the queue holds.
     WriteBandwidth,
     /// Latency of RDMA writes, each end in turn.
     WriteLatency,

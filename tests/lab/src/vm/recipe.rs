@@ -38,7 +38,7 @@ pub(super) struct Script {
     pub(super) text: &'static str,
 }
 
-/// Downloads Debian's kernel.
+/// Script that downloads Debian's kernel.
 pub(super) const KERNEL: Script =
     Script { name: "kernel.sh", text: include_str!("image/kernel.sh") };
 /// Builds the Soft-iWARP driver for that kernel.
@@ -51,7 +51,8 @@ pub(super) const FINISH: Script =
 /// pid 1 of a guest.
 pub(super) const GUEST_INIT: Script =
     Script { name: "guest-init.sh", text: include_str!("image/guest-init.sh") };
-/// pid 1 before the guest's own, in the initial ramdisk.
+/// Script that runs as process 1 in the initial ramdisk and then executes the guest's own process
+/// 1.
 pub(super) const RAMDISK_INIT: Script =
     Script { name: "ramdisk-init.sh", text: include_str!("image/ramdisk-init.sh") };
 

@@ -15,7 +15,8 @@ use crate::netns::state::{self, ProcessId, read_json, write_json};
 #[derive(Debug, Clone)]
 pub(super) struct VmPaths {
     pub(super) name: String,
-    /// Directory beside those of labs of namespaces, whose names have no hyphen.
+    /// Directory of the lab. Labs of namespaces have theirs in the same parent; their names have no
+    /// hyphen.
     pub(super) dir: PathBuf,
 }
 

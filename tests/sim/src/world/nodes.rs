@@ -25,8 +25,8 @@ pub(super) struct SimNode {
     pub(super) clock_offset: u64,
     pub(super) delay_per_frame: Duration,
     pub(super) is_alive: bool,
-    /// Whether the node crashed and restarted without its state. Violations of it and by it are
-    /// expected then.
+    /// Whether the node crashed and restarted without its state. Violations of the protocol by the
+    /// node and its neighbours are expected then.
     pub(super) has_lost_state: bool,
     pub(super) timer: Option<Duration>,
 }
@@ -204,7 +204,7 @@ impl World<'_> {
             }
         }
         match answer {
-            // A rank whose call fails stops, as a program would.
+            // A rank stops if its call fails, as a program would.
             Answer::Aborted { .. } | Answer::Failed(_) => {
                 self.ranks[open.rank.index()].has_stopped = true;
             }

@@ -31,8 +31,8 @@ impl Row {
     /// Returns a quantile of the times in seconds, by the nearest-rank method. `part` is from 0,
     /// the minimum, to 1, the maximum.
     fn quantile(&self, part: f64) -> f64 {
-        let place = (part * self.times.len() as f64).ceil() as usize;
-        self.times.get(place.saturating_sub(1)).copied().unwrap_or(f64::NAN)
+        let ordinal = (part * self.times.len() as f64).ceil() as usize;
+        self.times.get(ordinal.saturating_sub(1)).copied().unwrap_or(f64::NAN)
     }
 
     pub(crate) fn median(&self) -> f64 {

@@ -110,11 +110,11 @@ impl<'a> Workload<'a> {
     }
 
     fn collective(&mut self, kind: CollectiveKind) -> Result<(), CommError> {
-        let given = match kind {
+        let buffers = match kind {
             CollectiveKind::Broadcast { .. } => CollectiveBuffers::InPlace(&mut self.output[..]),
             _ => CollectiveBuffers::Separate(&self.input[..], &mut self.output[..]),
         };
-        raw::collective(self.comm, kind, self.what, given)
+        raw::collective(self.comm, kind, self.what, buffers)
     }
 
     /// Tells whether the output of the last repetition is correct, as far as it can be checked.

@@ -16,7 +16,7 @@ pub(crate) fn op(number: rl_op) -> Result<Op, Failure> {
 
 /// Unwraps a pointer that C has passed. Fails with RL_INVALID if it is NULL. `name` is the name of
 /// the parameter, for the error.
-pub(crate) fn given<T>(pointer: Option<T>, name: &str) -> Result<T, Failure> {
+pub(crate) fn non_null<T>(pointer: Option<T>, name: &str) -> Result<T, Failure> {
     pointer.ok_or_else(|| Failure::argument(format!("{name} is NULL")))
 }
 

@@ -1,6 +1,6 @@
 //! Blocking collectives. The crate's documentation has the safety requirements.
 
-use crate::arguments::{given, op};
+use crate::arguments::{non_null, op};
 use crate::errors::call;
 use crate::handles::rl_comm;
 use crate::memory::Buffers;
@@ -21,18 +21,18 @@ unsafe fn run(
     buffers: Buffers,
 ) -> rl_result {
     call(|| {
-        let comm = given(comm, "comm")?;
+        let comm = non_null(comm, "comm")?;
         let op = op(number)?;
         // SAFETY: the caller guarantees it.
-        let (element, given) = unsafe { buffers.given(kind, comm.rank_and_size()) }?;
-        Ok(raw::collective(&comm.comm, kind, (element, op), given)?)
+        let (element, buffers) = unsafe { buffers.collective_buffers(kind, comm.rank_and_size()) }?;
+        Ok(raw::collective(&comm.comm, kind, (element, op), buffers)?)
     })
 }
 
 /// Returns once every rank has called it.
 #[unsafe(no_mangle)]
 pub extern "C" fn rl_barrier(comm: Option<&rl_comm>) -> rl_result {
-    call(|| Ok(given(comm, "comm")?.comm.barrier()?))
+    call(|| Ok(non_null(comm, "comm")?.comm.barrier()?))
 }
 
 /// Copies `count` elements of `data` from rank `root` to `data` of all ranks.

@@ -86,8 +86,8 @@ thread_local! {
 
 /// Runs the body of an exported function, and keeps the text of its error for [`rl_error`]. Catches
 /// panics, because unwinding into C is undefined behaviour.
-pub(crate) fn call(works: impl FnOnce() -> Result<(), Failure>) -> rl_result {
-    let ended = panic::catch_unwind(AssertUnwindSafe(works));
+pub(crate) fn call(body: impl FnOnce() -> Result<(), Failure>) -> rl_result {
+    let ended = panic::catch_unwind(AssertUnwindSafe(body));
     let Err(failure) = ended.unwrap_or_else(|panic| Err(Failure::Panic(panic_message(&*panic))))
     else {
         return RL_OK;

@@ -1,7 +1,7 @@
 //! Handles of communicators and requests, and the functions of communicators.
 #![expect(non_camel_case_types, reason = "they are C's")]
 
-use crate::arguments::given;
+use crate::arguments::non_null;
 use crate::errors::{Failure, call};
 use crate::types::rl_result;
 use rlaunch_comm::Communicator;
@@ -83,7 +83,7 @@ impl Drop for rl_comm {
 #[unsafe(no_mangle)]
 pub extern "C" fn rl_init(comm: Option<&mut MaybeUninit<*mut rl_comm>>) -> rl_result {
     call(|| {
-        let comm = given(comm, "comm")?;
+        let comm = non_null(comm, "comm")?;
         comm.write(std::ptr::null_mut());
         comm.write(rl_comm::new(Communicator::from_env().map_err(Failure::Start)?));
         Ok(())
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn rl_abort(comm: Option<&rl_comm>, why: *const c_char) ->
         }
         // SAFETY: C passes a string that ends with a zero and stays valid during the call.
         let why = unsafe { CStr::from_ptr(why) };
-        Err(given(comm, "comm")?.comm.abort(&why.to_string_lossy()).into())
+        Err(non_null(comm, "comm")?.comm.abort(&why.to_string_lossy()).into())
     })
 }
 
@@ -130,9 +130,9 @@ pub extern "C" fn rl_split(
     part: Option<&mut MaybeUninit<*mut rl_comm>>,
 ) -> rl_result {
     call(|| {
-        let part = given(part, "part")?;
+        let part = non_null(part, "part")?;
         part.write(std::ptr::null_mut());
-        part.write(rl_comm::new(given(comm, "comm")?.comm.split(colour, key)?));
+        part.write(rl_comm::new(non_null(comm, "comm")?.comm.split(colour, key)?));
         Ok(())
     })
 }
@@ -143,7 +143,7 @@ fn number(
     of: impl FnOnce(&Communicator) -> usize,
 ) -> rl_result {
     call(|| {
-        given(number, name)?.write(of(&given(comm, "comm")?.comm));
+        non_null(number, name)?.write(of(&non_null(comm, "comm")?.comm));
         Ok(())
     })
 }

@@ -100,7 +100,7 @@ impl Buffers {
     ///
     /// Both buffers must be valid as the header demands, for the lengths of [`lengths`], during
     /// `'a`.
-    pub(crate) unsafe fn given<'a>(
+    pub(crate) unsafe fn collective_buffers<'a>(
         self,
         kind: CollectiveKind,
         (rank, size): (usize, usize),

@@ -1,7 +1,7 @@
 //! Messages from rank to rank (point-to-point). The crate's documentation has the safety
 //! requirements.
 
-use crate::arguments::{element, given};
+use crate::arguments::{element, non_null};
 use crate::errors::{Failure, call};
 use crate::handles::{rl_comm, rl_request};
 use crate::memory::{are_apart, bytes, input, output};
@@ -25,7 +25,7 @@ pub unsafe extern "C" fn rl_send(
     tag: u32,
 ) -> rl_result {
     call(|| {
-        let comm = given(comm, "comm")?;
+        let comm = non_null(comm, "comm")?;
         let length = bytes(element(datatype)?, count)?;
         // SAFETY: C guarantees it, during the call.
         let data = unsafe { input(data, length, "data") }?;
@@ -75,7 +75,7 @@ unsafe fn receive(
     source: (Option<usize>, u32),
     received: Option<&mut MaybeUninit<rl_received>>,
 ) -> Result<(), Failure> {
-    let comm = given(comm, "comm")?;
+    let comm = non_null(comm, "comm")?;
     let element = element(datatype)?;
     // SAFETY: the caller guarantees it.
     let data = unsafe { output(data, bytes(element, count)?, "data") }?;
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn rl_sendrecv(
     received: Option<&mut MaybeUninit<rl_received>>,
 ) -> rl_result {
     call(|| {
-        let comm = given(comm, "comm")?;
+        let comm = non_null(comm, "comm")?;
         let element = element(datatype)?;
         let (reads, writes) = (bytes(element, count)?, bytes(element, room)?);
         are_apart((data, reads), (into, writes))?;
@@ -134,9 +134,9 @@ pub unsafe extern "C" fn rl_isend(
     request: Option<&mut MaybeUninit<*mut rl_request>>,
 ) -> rl_result {
     call(|| {
-        let request = given(request, "request")?;
+        let request = non_null(request, "request")?;
         request.write(ptr::null_mut());
-        let comm = given(comm, "comm")?;
+        let comm = non_null(comm, "comm")?;
         let length = bytes(element(datatype)?, count)?;
         // SAFETY: C guarantees it, until the request completes.
         let data = unsafe { input(data, length, "data") }?;
@@ -187,9 +187,9 @@ unsafe fn ireceive(
     source: (Option<usize>, u32),
     request: Option<&mut MaybeUninit<*mut rl_request>>,
 ) -> Result<(), Failure> {
-    let request = given(request, "request")?;
+    let request = non_null(request, "request")?;
     request.write(ptr::null_mut());
-    let comm = given(comm, "comm")?;
+    let comm = non_null(comm, "comm")?;
     let element = element(datatype)?;
     // SAFETY: the caller guarantees it.
     let data = unsafe { output(data, bytes(element, count)?, "data") }?;

@@ -1,6 +1,6 @@
 //! Nonblocking collectives. The crate's documentation has the safety requirements.
 
-use crate::arguments::{given, op};
+use crate::arguments::{non_null, op};
 use crate::errors::call;
 use crate::handles::{rl_comm, rl_request};
 use crate::memory::Buffers;
@@ -23,14 +23,14 @@ unsafe fn begin(
     request: Option<&mut MaybeUninit<*mut rl_request>>,
 ) -> rl_result {
     call(|| {
-        let request = given(request, "request")?;
+        let request = non_null(request, "request")?;
         request.write(ptr::null_mut());
-        let comm = given(comm, "comm")?;
+        let comm = non_null(comm, "comm")?;
         let op = op(number)?;
         // SAFETY: the caller guarantees it.
-        let (element, given) = unsafe { buffers.given(kind, comm.rank_and_size()) }?;
+        let (element, buffers) = unsafe { buffers.collective_buffers(kind, comm.rank_and_size()) }?;
         // SAFETY: the buffers stay valid until the request is freed, which drops `pending`.
-        let pending = unsafe { raw::icollective(&comm.comm, kind, (element, op), given) }?;
+        let pending = unsafe { raw::icollective(&comm.comm, kind, (element, op), buffers) }?;
         request.write(comm.new_request(pending));
         Ok(())
     })

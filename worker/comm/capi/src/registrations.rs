@@ -1,7 +1,7 @@
 //! Registration of memory with RDMA devices. The crate's documentation has the safety requirements.
 #![expect(non_camel_case_types, reason = "they are C's")]
 
-use crate::arguments::given;
+use crate::arguments::non_null;
 use crate::errors::{Failure, call};
 use crate::handles::rl_comm;
 use crate::memory::output;
@@ -32,9 +32,9 @@ pub unsafe extern "C" fn rl_register(
     registration: Option<&mut MaybeUninit<*mut rl_registration>>,
 ) -> rl_result {
     call(|| {
-        let registration = given(registration, "registration")?;
+        let registration = non_null(registration, "registration")?;
         registration.write(ptr::null_mut());
-        let comm = given(comm, "comm")?;
+        let comm = non_null(comm, "comm")?;
         // SAFETY: C guarantees it. The slice is dropped at once.
         let first = unsafe { output(data, bytes, "data") }?.as_mut_ptr();
         // SAFETY: the memory stays valid until rl_unregister, which drops the registration.
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn rl_unregister(
     registration: Option<&mut *mut rl_registration>,
 ) -> rl_result {
     call(|| {
-        let handle = given(registration, "registration")?;
+        let handle = non_null(registration, "registration")?;
         if handle.is_null() {
             return Err(Failure::argument("the memory was unregistered already"));
         }

@@ -1,6 +1,6 @@
 //! Completion and cancellation of requests.
 
-use crate::arguments::given;
+use crate::arguments::non_null;
 use crate::errors::{Failure, call};
 use crate::handles::rl_request;
 use crate::types::{rl_received, rl_result};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// The handle must be NULL, or come from [`crate::handles::rl_comm::new_request`] and not have been
 /// taken.
 unsafe fn take(request: Option<&mut *mut rl_request>) -> Result<Arc<rl_request>, Failure> {
-    let handle = std::mem::replace(given(request, "request")?, ptr::null_mut());
+    let handle = std::mem::replace(non_null(request, "request")?, ptr::null_mut());
     if handle.is_null() {
         return Err(Failure::argument("the request has completed already, or was never started"));
     }
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn rl_test(
     received: Option<&mut MaybeUninit<rl_received>>,
 ) -> rl_result {
     call(|| {
-        let (request, done) = (given(request, "request")?, given(done, "done")?);
+        let (request, done) = (non_null(request, "request")?, non_null(done, "done")?);
         done.write(1);
         // SAFETY: C guarantees it.
         let handle = unsafe { take(Some(&mut *request)) }?;

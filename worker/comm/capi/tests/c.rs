@@ -99,14 +99,14 @@ fn every_call_does_what_it_says_among_ranks() {
 
 #[test]
 fn the_example_adds_up() {
-    let said = run(C, EXAMPLE);
-    assert_eq!(said, "1 ranks: 1048576 elements, sum 1 everywhere\n");
+    let printed = run(C, EXAMPLE);
+    assert_eq!(printed, "1 ranks: 1048576 elements, sum 1 everywhere\n");
 }
 
 #[test]
 fn the_example_says_who_is_there() {
-    let said = run(C, "../../../examples/hello/main.c");
-    assert_eq!(said, "rank 0 of 1, 0 of 1 on this host\n");
+    let printed = run(C, "../../../examples/hello/main.c");
+    assert_eq!(printed, "rank 0 of 1, 0 of 1 on this host\n");
 }
 
 #[test]
@@ -117,9 +117,9 @@ fn the_example_says_why_it_cannot_start() {
     let program = build(C, &here().join(EXAMPLE), installed.path(), &flags);
     let ended = alone(&program, installed.path()).env("WORLD_SIZE", "4").output().unwrap();
     assert_eq!(ended.status.code(), Some(1));
-    let said = String::from_utf8(ended.stderr).unwrap();
-    assert!(said.contains("RL_START") && said.contains("WORLD_SIZE is 4"), "{said}");
-    assert!(said.contains("hint: start it with: rlaunch"), "{said}");
+    let printed = String::from_utf8(ended.stderr).unwrap();
+    assert!(printed.contains("RL_START") && printed.contains("WORLD_SIZE is 4"), "{printed}");
+    assert!(printed.contains("hint: start it with: rlaunch"), "{printed}");
 }
 
 #[test]

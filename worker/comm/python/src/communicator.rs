@@ -141,11 +141,11 @@ impl Communicator {
     /// may be read-only; it can only be sent then.
     fn register(&self, py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Registration> {
         let buffer = Buffer::from_object(x, "register", Access::Read)?;
-        let place = buffer.raw_range();
+        let range = buffer.raw_range();
         #[expect(unsafe_code, reason = "the memory must outlive the registration")]
         // SAFETY: `Registration` keeps the buffer, and drops it after the registration.
         let registration =
-            self.run(py, move |inner| unsafe { raw::register(inner, place.raw()) })?;
+            self.run(py, move |inner| unsafe { raw::register(inner, range.raw()) })?;
         Ok(Registration::new(&self.shared, registration, buffer))
     }
 

@@ -74,8 +74,8 @@ fn in_python(site: &Path, by: &str, arguments: &[&str]) -> (bool, String) {
         .env_remove("WORLD_SIZE")
         .output()
         .unwrap();
-    let said = [ran.stdout, ran.stderr].concat();
-    (ran.status.success(), String::from_utf8_lossy(&said).into_owned())
+    let output = [ran.stdout, ran.stderr].concat();
+    (ran.status.success(), String::from_utf8_lossy(&output).into_owned())
 }
 
 fn the_tests_pass(by: &str) {
@@ -86,10 +86,10 @@ fn the_tests_pass(by: &str) {
     lay_out(&site, true, true);
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     let tests = tests.to_str().unwrap();
-    let (passed, said) = in_python(&site, by, &["-m", "unittest", "discover", "-v", "-s", tests]);
-    eprintln!("{said}");
+    let (passed, output) = in_python(&site, by, &["-m", "unittest", "discover", "-v", "-s", tests]);
+    eprintln!("{output}");
     assert!(passed);
-    assert!(!said.contains("Ran 0 tests"));
+    assert!(!output.contains("Ran 0 tests"));
 }
 
 #[test]
@@ -115,8 +115,8 @@ fn the_examples_say_what_they_should() {
         ("hello", "rank 0 of 1, 0 of 1 on this host\n"),
     ] {
         let example = examples.join(example).join("main.py");
-        let (passed, said) = in_python(&site, "", &[example.to_str().unwrap()]);
-        assert_eq!((passed, &*said), (true, expected));
+        let (passed, output) = in_python(&site, "", &[example.to_str().unwrap()]);
+        assert_eq!((passed, &*output), (true, expected));
     }
 }
 
@@ -131,13 +131,13 @@ fn without_either_library_one_sentence_says_why() {
     assert_eq!(in_python(&one, "", &program), (true, "1\n".to_owned()));
     let none = site("site-none");
     lay_out(&none, false, false);
-    let (passed, said) = in_python(&none, "", &program);
+    let (passed, output) = in_python(&none, "", &program);
     assert!(!passed);
-    let last = said.lines().last().unwrap();
+    let last = output.lines().last().unwrap();
     assert!(
         last.starts_with("ImportError: rlaunch cannot load either of its libraries: "),
-        "{said}"
+        "{output}"
     );
-    assert!(last.contains("cannot import name '_rlaunch'"), "{said}");
-    assert!(last.contains("librlaunch.so: cannot open shared object file"), "{said}");
+    assert!(last.contains("cannot import name '_rlaunch'"), "{output}");
+    assert!(last.contains("librlaunch.so: cannot open shared object file"), "{output}");
 }

@@ -68,27 +68,27 @@ impl ScheduleKey {
 #[derive(Debug)]
 pub(crate) struct ScheduleCache {
     topology: Topology,
-    made: Mutex<Vec<(ScheduleKey, Arc<Schedule>)>>,
+    entries: Mutex<Vec<(ScheduleKey, Arc<Schedule>)>>,
 }
 
 impl ScheduleCache {
     /// Maximum number of cached schedules.
-    const KEPT: usize = 32;
+    const CAPACITY: usize = 32;
 
     pub(crate) fn new(topology: Topology) -> ScheduleCache {
-        ScheduleCache { topology, made: Mutex::default() }
+        ScheduleCache { topology, entries: Mutex::default() }
     }
 
     fn get(&self, key: ScheduleKey) -> Arc<Schedule> {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, schedule)) = made.iter().rev().find(|(known, _)| *known == key) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, schedule)) = entries.iter().rev().find(|(known, _)| *known == key) {
             return schedule.clone();
         }
-        if made.len() == ScheduleCache::KEPT {
-            made.remove(0);
+        if entries.len() == ScheduleCache::CAPACITY {
+            entries.remove(0);
         }
         let schedule = Arc::new(key.schedule(&self.topology));
-        made.push((key, schedule.clone()));
+        entries.push((key, schedule.clone()));
         schedule
     }
 }
@@ -148,14 +148,14 @@ impl Communicator {
         &self,
         kind: CollectiveKind,
         element: ElementType,
-        given: &CollectiveBuffers<'_, u8>,
+        buffers: &CollectiveBuffers<'_, u8>,
     ) -> Result<ScheduleKey, Cause> {
         self.check_not_forked()?;
         let size = self.size();
         if let Some(root) = kind.root().filter(|root| *root >= size) {
             return Err(Cause::NoSuchRank { rank: root, size });
         }
-        let (input, output, in_place) = given.lengths(element);
+        let (input, output, in_place) = buffers.lengths(element);
         let is_root = kind.root() == Some(self.rank());
         let fits = |what, length, expected| match length == expected {
             true => Ok(()),
@@ -234,9 +234,9 @@ impl Communicator {
         &self,
         kind: CollectiveKind,
         op: Op,
-        given: CollectiveBuffers<'_, T>,
+        buffers: CollectiveBuffers<'_, T>,
     ) -> Result<(), CommError> {
-        self.collective_bytes(kind, (T::TYPE, op), given.bytes())
+        self.collective_bytes(kind, (T::TYPE, op), buffers.bytes())
     }
 
     /// Runs a collective on bytes, whose element type is a run-time value.
@@ -244,16 +244,16 @@ impl Communicator {
         &self,
         kind: CollectiveKind,
         (element, op): (ElementType, Op),
-        given: CollectiveBuffers<'_, u8>,
+        buffers: CollectiveBuffers<'_, u8>,
     ) -> Result<(), CommError> {
         let operation = Operation::Collective(kind.name());
         let key = self
-            .schedule_key(kind, element, &given)
+            .schedule_key(kind, element, &buffers)
             .map_err(|cause| CommError { operation, cause })?;
         // In a collective with a root, other ranks use a single buffer only as input or only as
         // output.
-        let is_one = matches!(given, CollectiveBuffers::InPlace(_));
-        let (input, output): (&[u8], &mut [u8]) = match given {
+        let is_in_place = matches!(buffers, CollectiveBuffers::InPlace(_));
+        let (input, output): (&[u8], &mut [u8]) = match buffers {
             CollectiveBuffers::Separate(input, output) => (input, output),
             CollectiveBuffers::InPlace(data) => (&[], data),
         };
@@ -261,7 +261,7 @@ impl Communicator {
         let scratch = collective.schedule.scratch * key.element.size();
         let lengths = (input.len(), output.len());
         if lengths.0.max(lengths.1).max(scratch) <= self.progress.short {
-            let input = (!is_one).then_some(input);
+            let input = (!is_in_place).then_some(input);
             let result = self.run_short(&collective, (input, output));
             return result.map_err(|cause| {
                 self.cancel_collective(&collective, &cause);
@@ -271,7 +271,7 @@ impl Communicator {
         let memory = [Memory::Shared(input), Memory::Exclusive(output)];
         let result = self.progress.engine.lend(memory, |guard, [input, output]| {
             let output = LocalSlice::all(output, lengths.1);
-            let input = if is_one { output } else { LocalSlice::all(input, lengths.0) };
+            let input = if is_in_place { output } else { LocalSlice::all(input, lengths.0) };
             let args = self.collective_args(collective, input, output);
             let (engine, buffers) = guard.parts();
             let key = engine.start(operation, args, buffers);
@@ -286,13 +286,13 @@ impl<'env> Scope<'_, 'env> {
         &self,
         kind: CollectiveKind,
         op: Op,
-        given: CollectiveBuffers<'env, T>,
+        buffers: CollectiveBuffers<'env, T>,
     ) -> Result<Request, CommError> {
         let operation = Operation::Collective(kind.name());
-        let given = given.bytes();
-        let key = self.comm.schedule_key(kind, T::TYPE, &given);
+        let buffers = buffers.bytes();
+        let key = self.comm.schedule_key(kind, T::TYPE, &buffers);
         let key = key.map_err(|cause| CommError { operation, cause })?;
-        let (input, output) = match given {
+        let (input, output) = match buffers {
             CollectiveBuffers::Separate(input, output) => {
                 (self.lend_shared(input), self.lend_exclusive(output))
             }
@@ -331,7 +331,7 @@ macro_rules! collectives {
     ($(
         $(#[$doc:meta])*
         $name:ident, $later:ident($($buffer:ident: &$($mutable:ident)? [T]),* $(; $($extra:ident: $type:ty),*)?)
-            = $kind:expr, $op:expr, $given:expr;
+            = $kind:expr, $op:expr, $buffers:expr;
     )*) => {
         impl Communicator {
             $(
@@ -341,7 +341,7 @@ macro_rules! collectives {
                     $($buffer: collectives!(@buffer '_ $($mutable)?),)*
                     $($($extra: $type,)*)?
                 ) -> Result<(), CommError> {
-                    self.collective($kind, $op, $given)
+                    self.collective($kind, $op, $buffers)
                 }
             )*
         }
@@ -354,7 +354,7 @@ macro_rules! collectives {
                     $($buffer: collectives!(@buffer 'env $($mutable)?),)*
                     $($($extra: $type,)*)?
                 ) -> Result<Request, CommError> {
-                    self.collective($kind, $op, $given)
+                    self.collective($kind, $op, $buffers)
                 }
             )*
         }

@@ -51,7 +51,7 @@ pub struct Communicator {
 #[derive(Debug)]
 struct ContextIds {
     /// Number of ids that this rank has allocated.
-    given: AtomicU32,
+    allocated: AtomicU32,
     /// Rank of this process in the job.
     me: usize,
     /// World size: the number of ranks in the job.
@@ -62,12 +62,12 @@ impl ContextIds {
     /// Returns an unused id, or [`MOST_CONTEXTS`] if none is left. Id 0 belongs to the communicator
     /// of all ranks.
     fn allocate(&self) -> u32 {
-        let given = self.given.fetch_add(1, Ordering::Relaxed) as usize;
-        let number = given.saturating_mul(self.ranks).saturating_add(self.me + 1);
+        let allocated = self.allocated.fetch_add(1, Ordering::Relaxed) as usize;
+        let number = allocated.saturating_mul(self.ranks).saturating_add(self.me + 1);
         if number < MOST_CONTEXTS as usize {
             return number as u32;
         }
-        self.given.fetch_sub(1, Ordering::Relaxed);
+        self.allocated.fetch_sub(1, Ordering::Relaxed);
         MOST_CONTEXTS
     }
 }
@@ -75,7 +75,8 @@ impl ContextIds {
 impl Communicator {
     pub(crate) fn new(progress: Arc<Progress>, group: Group) -> Communicator {
         let schedules = ScheduleCache::new(group.topology());
-        let contexts = ContextIds { given: AtomicU32::new(0), me: group.me, ranks: group.size() };
+        let contexts =
+            ContextIds { allocated: AtomicU32::new(0), me: group.me, ranks: group.size() };
         Communicator {
             progress,
             group,
@@ -264,7 +265,7 @@ impl Communicator {
             let (engine, buffers) = guard.parts();
             match engine.receive_short_message(from, buffers, &mut take) {
                 ReceiveOutcome::Message => return Ok(true),
-                ReceiveOutcome::Rts => return Ok(false),
+                ReceiveOutcome::NeedsPosting => return Ok(false),
                 ReceiveOutcome::Progress => {
                     wait_state.reset();
                     continue;
@@ -294,7 +295,7 @@ impl Communicator {
     ) -> Result<Status, Cause> {
         let length = bytes.len();
         self.progress.engine.lend([Memory::Exclusive(bytes)], |guard, [buffer]| {
-            let target = Target { into: LocalSlice::all(buffer, length), fold: None };
+            let target = Target { into: LocalSlice::all(buffer, length), reduction: None };
             self.run_request(guard, operation, |engine, owner, buffers| {
                 self.post_receive(engine, (source, tag), (target, owner), buffers);
             })

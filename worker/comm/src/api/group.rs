@@ -51,13 +51,13 @@ impl Group {
     /// rank. `colours` has the colour and the key of each member.
     pub(crate) fn split(&self, colours: &[(u32, i64)]) -> Group {
         let own = colours[self.me].0;
-        let mut places: Vec<usize> =
-            (0..self.size()).filter(|&place| colours[place].0 == own).collect();
-        places.sort_by_key(|&place| (colours[place].1, place));
+        let mut members: Vec<usize> =
+            (0..self.size()).filter(|&member| colours[member].0 == own).collect();
+        members.sort_by_key(|&member| (colours[member].1, member));
         Group {
-            ranks: places.iter().map(|&place| self.ranks[place]).collect(),
-            nodes: places.iter().map(|&place| self.nodes[place]).collect(),
-            me: places.iter().position(|&place| place == self.me).unwrap_or(0),
+            ranks: members.iter().map(|&member| self.ranks[member]).collect(),
+            nodes: members.iter().map(|&member| self.nodes[member]).collect(),
+            me: members.iter().position(|&member| member == self.me).unwrap_or(0),
         }
     }
 }

@@ -14,7 +14,7 @@ const TAG: u32 = 1;
 /// Factor by which the batch after a batch that was too short is planned to exceed the requested
 /// time. A batch planned for exactly this time would often be too short again, so that only batches
 /// slowed down by other load would count.
-const AMPLE: f64 = 1.6;
+const OVERSHOOT: f64 = 1.6;
 /// Maximum factor between the repetitions of two successive batches. The time of a very short batch
 /// is inaccurate, and could otherwise lead to far too many repetitions.
 const GROWTH: f64 = 100.0;
@@ -151,14 +151,14 @@ fn longer(count: u64, time: Duration, at_least: Duration) -> u64 {
     if time >= at_least {
         return count;
     }
-    let wanted = AMPLE * at_least.as_secs_f64() / time.as_secs_f64().max(1e-9);
+    let wanted = OVERSHOOT * at_least.as_secs_f64() / time.as_secs_f64().max(1e-9);
     // Plus one, because rounding down could yield `count` again.
     (count as f64 * wanted.min(GROWTH)) as u64 + 1
 }
 
 fn median(times: &mut [f64]) -> f64 {
     times.sort_by(f64::total_cmp);
-    let middle = |place: usize| times.get(place).copied().unwrap_or(f64::NAN);
+    let middle = |index: usize| times.get(index).copied().unwrap_or(f64::NAN);
     f64::midpoint(middle(times.len() / 2), middle(times.len().saturating_sub(1) / 2))
 }
 
@@ -304,9 +304,9 @@ impl<'a> Bench<'a> {
 }
 
 /// Returns the byte that every sent buffer has at this offset.
-fn pattern(place: usize) -> u8 {
+fn pattern(offset: usize) -> u8 {
     // The remainder is below 251, so the conversion never fails.
-    u8::try_from(place % 251).unwrap_or(u8::MAX)
+    u8::try_from(offset % 251).unwrap_or(u8::MAX)
 }
 
 #[cfg(test)]

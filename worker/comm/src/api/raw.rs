@@ -45,9 +45,9 @@ pub fn collective(
     comm: &Communicator,
     kind: CollectiveKind,
     what: (ElementType, Op),
-    given: CollectiveBuffers<'_, u8>,
+    buffers: CollectiveBuffers<'_, u8>,
 ) -> Result<(), CommError> {
-    comm.collective_bytes(kind, what, given)
+    comm.collective_bytes(kind, what, buffers)
 }
 
 /// Converts the received length from bytes to elements. Fails if it is not a whole number of
@@ -119,7 +119,7 @@ pub unsafe fn ireceive(
     // SAFETY: nothing else accesses `bytes` until the request is dropped, and dropping the request
     // takes the buffer back.
     let buffer = unsafe { lend(comm, bytes.as_mut_ptr(), bytes.len(), true) };
-    let target = Target { into: LocalSlice::all(buffer, bytes.len()), fold: None };
+    let target = Target { into: LocalSlice::all(buffer, bytes.len()), reduction: None };
     Ok(Pending::begin(
         comm,
         (operation, element.size()),
@@ -143,12 +143,12 @@ pub unsafe fn icollective(
     comm: &Arc<Communicator>,
     kind: CollectiveKind,
     (element, op): (ElementType, Op),
-    given: CollectiveBuffers<'_, u8>,
+    buffers: CollectiveBuffers<'_, u8>,
 ) -> Result<Pending, CommError> {
     let operation = Operation::Collective(kind.name());
-    let key = comm.schedule_key(kind, element, &given);
+    let key = comm.schedule_key(kind, element, &buffers);
     let key = key.map_err(|cause| CommError { operation, cause })?;
-    let (input, output) = match given {
+    let (input, output) = match buffers {
         CollectiveBuffers::Separate(input, output) => (Some(input), output),
         CollectiveBuffers::InPlace(data) => (None, data),
     };
@@ -337,14 +337,14 @@ mod tests {
         let comm = alone();
         let (input, mut output) = (5i32.to_ne_bytes(), [0; 4]);
         let what = (ElementType::I32, Op::Sum);
-        let given = CollectiveBuffers::Separate(&input[..], &mut output[..]);
-        collective(&comm, CollectiveKind::AllReduce, what, given).unwrap();
+        let buffers = CollectiveBuffers::Separate(&input[..], &mut output[..]);
+        collective(&comm, CollectiveKind::AllReduce, what, buffers).unwrap();
         assert_eq!(i32::from_ne_bytes(output), 5);
         let (long, mut copy) = (vec![3; 1 << 16], vec![0; 1 << 16]);
-        let given = CollectiveBuffers::Separate(&long[..], &mut copy[..]);
+        let buffers = CollectiveBuffers::Separate(&long[..], &mut copy[..]);
         // SAFETY: both buffers live longer than the request.
         let pending =
-            unsafe { icollective(&comm, CollectiveKind::AllGather, what, given) }.unwrap();
+            unsafe { icollective(&comm, CollectiveKind::AllGather, what, buffers) }.unwrap();
         pending.wait().unwrap();
         assert_eq!(copy, long);
     }

@@ -25,14 +25,14 @@ pub struct Request {
 pub struct Scope<'scope, 'env> {
     pub(crate) comm: &'env Communicator,
     memory: &'scope LendingScope<'scope, 'env, Engine>,
-    begun: RefCell<Vec<(SlabKey, Operation)>>,
+    pending: RefCell<Vec<(SlabKey, Operation)>>,
 }
 
 impl Communicator {
-    /// Runs `works`, which begins operations on memory borrowed from outside, and waits for all of
+    /// Runs `body`, which begins operations on memory borrowed from outside, and waits for all of
     /// these operations.
     ///
-    /// Fails if `works` or an operation fails. Operations that are still pending at that point are
+    /// Fails if `body` or an operation fails. Operations that are still pending at that point are
     /// cancelled, with the effects of an [interrupted](Communicator::set_interrupt_check) wait.
     ///
     /// ```no_run
@@ -50,11 +50,11 @@ impl Communicator {
     /// ```
     pub fn scope<'env, R>(
         &'env self,
-        works: impl for<'scope> FnOnce(&Scope<'scope, 'env>) -> Result<R, CommError>,
+        body: impl for<'scope> FnOnce(&Scope<'scope, 'env>) -> Result<R, CommError>,
     ) -> Result<R, CommError> {
         self.progress.engine.scope(|memory| {
-            let scope = Scope { comm: self, memory, begun: RefCell::default() };
-            let result = works(&scope)?;
+            let scope = Scope { comm: self, memory, pending: RefCell::default() };
+            let result = body(&scope)?;
             scope.finish()?;
             Ok(result)
         })
@@ -108,7 +108,7 @@ impl<'env> Scope<'_, 'env> {
         let operation = Operation::Receive { from, tag };
         let source = self.comm.source(from, tag);
         let source = source.map_err(|cause| CommError { operation, cause })?;
-        let target = Target { into: self.lend_exclusive(data), fold: None };
+        let target = Target { into: self.lend_exclusive(data), reduction: None };
         Ok(self.begin::<T>(operation, |engine, buffers| {
             let key = engine.request(operation);
             self.comm.post_receive(engine, (source, tag), (target, Owner::Request(key)), buffers);
@@ -135,7 +135,7 @@ impl<'env> Scope<'_, 'env> {
         let mut guard = self.comm.progress.engine.lock();
         let (engine, buffers) = guard.parts();
         let key = begin(engine, buffers);
-        self.begun.borrow_mut().push((key, operation));
+        self.pending.borrow_mut().push((key, operation));
         Request { key, operation, size: T::TYPE.size() }
     }
 
@@ -145,7 +145,7 @@ impl<'env> Scope<'_, 'env> {
     pub fn wait(&self, request: Request) -> Result<Received, CommError> {
         let Request { key, operation, size } = request;
         self.comm.check_not_forked().map_err(|cause| CommError { operation, cause })?;
-        self.begun.borrow_mut().retain(|(begun, _)| *begun != key);
+        self.pending.borrow_mut().retain(|(pending, _)| *pending != key);
         let mut guard = self.comm.progress.engine.lock();
         let status = self.comm.progress.wait(&mut guard, key);
         drop(guard);
@@ -162,13 +162,13 @@ impl<'env> Scope<'_, 'env> {
         engine.progress(buffers);
         let Some(status) = engine.take(request.key) else { return Ok(Err(request)) };
         drop(guard);
-        self.begun.borrow_mut().retain(|(key, _)| *key != request.key);
+        self.pending.borrow_mut().retain(|(key, _)| *key != request.key);
         self.comm.received(status, request.operation, request.size).map(Ok)
     }
 
     fn finish(&self) -> Result<(), CommError> {
         loop {
-            let Some((key, operation)) = self.begun.borrow_mut().pop() else { return Ok(()) };
+            let Some((key, operation)) = self.pending.borrow_mut().pop() else { return Ok(()) };
             self.comm.check_not_forked().map_err(|cause| CommError { operation, cause })?;
             let mut guard = self.comm.progress.engine.lock();
             let ended = self.comm.progress.wait(&mut guard, key);
@@ -178,15 +178,15 @@ impl<'env> Scope<'_, 'env> {
     }
 }
 
-/// Cancels the operations that are still pending after `works` failed or panicked.
+/// Cancels the operations that are still pending after `body` failed or panicked.
 impl Drop for Scope<'_, '_> {
     fn drop(&mut self) {
-        let begun = self.begun.get_mut();
-        if begun.is_empty() || self.comm.check_not_forked().is_err() {
+        let pending = self.pending.get_mut();
+        if pending.is_empty() || self.comm.check_not_forked().is_err() {
             return;
         }
         let mut guard = self.comm.progress.engine.lock();
-        for (key, _) in begun.drain(..) {
+        for (key, _) in pending.drain(..) {
             self.comm.progress.cancel(&mut guard, key, &Cause::Cancelled);
         }
     }

@@ -33,7 +33,7 @@ impl ShortBuffers<'_> {
     #[inline]
     fn read(&self, span: Span) -> Option<&[u8]> {
         let range = self.range(span);
-        match (span.place, self.input) {
+        match (span.buffer, self.input) {
             (Buffer::Input, Some(input)) => input.get(range),
             (Buffer::Scratch, _) => self.scratch.get(range),
             (Buffer::Input | Buffer::Output, _) => self.output.get(range),
@@ -43,7 +43,7 @@ impl ShortBuffers<'_> {
     #[inline]
     fn write(&mut self, span: Span) -> Option<&mut [u8]> {
         let range = self.range(span);
-        match span.place {
+        match span.buffer {
             Buffer::Scratch => self.scratch.get_mut(range),
             Buffer::Input | Buffer::Output => self.output.get_mut(range),
         }
@@ -51,7 +51,7 @@ impl ShortBuffers<'_> {
 
     /// Copies span `from` to span `to`. Returns `None` if a span is out of bounds.
     fn copy(&mut self, from: Span, to: Span) -> Option<()> {
-        if let (Buffer::Input, Some(input), Buffer::Output) = (from.place, self.input, to.place) {
+        if let (Buffer::Input, Some(input), Buffer::Output) = (from.buffer, self.input, to.buffer) {
             let (from, to) = (self.range(from), self.range(to));
             self.output.get_mut(to)?.copy_from_slice(input.get(from)?);
             return Some(());
@@ -74,7 +74,7 @@ impl ShortBuffers<'_> {
                 if with != to {
                     self.copy(with, to)?;
                 }
-                reduce::fold(op, element, self.write(to)?, bytes).ok()?;
+                reduce::reduce_in_place(op, element, self.write(to)?, bytes).ok()?;
             }
         }
         Some(())
@@ -83,7 +83,7 @@ impl ShortBuffers<'_> {
     fn local(&mut self, local: Local) -> Option<()> {
         match local {
             Local::Copy { from, to } => self.copy(from, to),
-            Local::Fold { from, with, into } => {
+            Local::Reduce { from, with, into } => {
                 let mut bytes = [0; SHORT];
                 let read = self.read(from)?;
                 let bytes = bytes.get_mut(..read.len())?;
@@ -146,7 +146,7 @@ impl Communicator {
             for exchange in &step.exchange {
                 let (from, span, with) = match *exchange {
                     Exchange::Receive { from, span } => (from, Some(span), None),
-                    Exchange::ReceiveFold { from, with, span } => (from, Some(span), Some(with)),
+                    Exchange::ReceiveReduce { from, with, span } => (from, Some(span), Some(with)),
                     Exchange::Await { from } => (from, None, None),
                     _ => continue,
                 };

@@ -5,7 +5,7 @@
 
 use crate::api::communicator::Communicator;
 use crate::api::group::Group;
-use crate::connect::WireUpError;
+use crate::connect::ConnectError;
 use crate::connect::links;
 use crate::progress::agent::Agent;
 use crate::progress::engine::Engine;
@@ -74,7 +74,7 @@ pub enum StartError {
     SharedMemory(#[from] AttachError),
     /// Ranks of different nodes cannot connect.
     #[error(transparent)]
-    WireUp(#[from] WireUpError),
+    Connect(#[from] ConnectError),
     /// A rank on the same node cannot be reached.
     #[error("cannot connect to {peer}: {source}")]
     Link {
@@ -98,7 +98,7 @@ impl StartError {
             StartError::SharedMemory(AttachError::Taken { .. }) => Some(
                 "a rank is one process and creates one communicator; split it for more".to_owned(),
             ),
-            StartError::WireUp(error) => error.hint(),
+            StartError::Connect(error) => error.hint(),
             _ => None,
         }
     }
@@ -226,17 +226,17 @@ fn read_table() -> Result<RankTable, StartError> {
     read.map_err(|source| StartError::Table { path, source })
 }
 
-/// Parses the environment variable `name` with `reads`; returns `None` if it is unset or empty. If
-/// `reads` returns `None`, fails with an error that names `wanted` as the valid values.
+/// Parses the environment variable `name` with `parse`; returns `None` if it is unset or empty. If
+/// `parse` returns `None`, fails with an error that names `wanted` as the valid values.
 fn variable<T>(
     name: &'static str,
     wanted: &'static str,
-    reads: impl FnOnce(&str) -> Option<T>,
+    parse: impl FnOnce(&str) -> Option<T>,
 ) -> Result<Option<T>, StartError> {
     let Some(value) = std::env::var(name).ok().filter(|value| !value.is_empty()) else {
         return Ok(None);
     };
-    match reads(&value) {
+    match parse(&value) {
         Some(read) => Ok(Some(read)),
         None => Err(StartError::BadVariable { name, value, wanted }),
     }

@@ -2,7 +2,7 @@
 //! has this rank's key.
 
 use super::handshake_socket::HandshakeSocket;
-use super::hello::{Challenge, Direction, HELLO, Hello, PROOF, RankKey, TAKEN};
+use super::hello::{Challenge, Ends, HELLO, Hello, IN_USE, PROOF, RankKey};
 use std::collections::VecDeque;
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -14,7 +14,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Accepted connection whose peer is not authenticated yet.
 #[derive(Debug)]
 pub(super) struct InboundConnection {
-    wire: HandshakeSocket,
+    handshake: HandshakeSocket,
     step: AcceptStep,
     expires: Instant,
 }
@@ -22,7 +22,7 @@ pub(super) struct InboundConnection {
 #[derive(Debug)]
 enum AcceptStep {
     AwaitsHello,
-    AwaitsProof(Direction, Challenge),
+    AwaitsProof(Ends, Challenge),
 }
 
 /// Outcome of a step of the handshake.
@@ -30,9 +30,9 @@ enum AcceptStep {
 pub(super) enum AcceptOutcome {
     /// The handshake continues.
     Pending(InboundConnection),
-    /// The peer is authenticated. It starts to use the connection when [`take`] has sent it the
+    /// The peer is authenticated. It starts to use the connection when [`confirm`] has sent it the
     /// last message.
-    Authenticated(Direction, HandshakeSocket),
+    Authenticated(Ends, HandshakeSocket),
     /// The handshake has failed, and the connection is closed.
     Rejected,
 }
@@ -41,12 +41,13 @@ impl InboundConnection {
     fn new(socket: TcpStream) -> io::Result<InboundConnection> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
-        let (wire, expires) = (HandshakeSocket::new(socket), Instant::now() + HANDSHAKE_TIMEOUT);
-        Ok(InboundConnection { wire, step: AcceptStep::AwaitsHello, expires })
+        let (handshake, expires) =
+            (HandshakeSocket::new(socket), Instant::now() + HANDSHAKE_TIMEOUT);
+        Ok(InboundConnection { handshake, step: AcceptStep::AwaitsHello, expires })
     }
 
     pub(super) fn socket(&self) -> &TcpStream {
-        self.wire.socket()
+        self.handshake.socket()
     }
 
     pub(super) fn expires(&self) -> Instant {
@@ -56,42 +57,38 @@ impl InboundConnection {
     /// Takes the next step of the handshake once the socket is readable. `own` is this rank's key.
     /// `is_missing` tells whether this rank still needs a connection with these ends. Errors of an
     /// unauthenticated peer only close its connection.
-    pub(super) fn advance(
-        self,
-        own: &RankKey,
-        is_missing: impl Fn(Direction) -> bool,
-    ) -> AcceptOutcome {
+    pub(super) fn advance(self, own: &RankKey, is_missing: impl Fn(Ends) -> bool) -> AcceptOutcome {
         self.try_advance(own, is_missing).unwrap_or(AcceptOutcome::Rejected)
     }
 
     fn try_advance(
         mut self,
         own: &RankKey,
-        is_missing: impl Fn(Direction) -> bool,
+        is_missing: impl Fn(Ends) -> bool,
     ) -> io::Result<AcceptOutcome> {
         match self.step {
             AcceptStep::AwaitsHello => {
-                let Some(bytes) = self.wire.receive(HELLO)? else {
+                let Some(bytes) = self.handshake.receive(HELLO)? else {
                     return Ok(AcceptOutcome::Pending(self));
                 };
-                let Some((hello, parties)) = Hello::read(bytes) else {
+                let Some((hello, ends)) = Hello::read(bytes) else {
                     return Ok(AcceptOutcome::Rejected);
                 };
-                if !is_missing(parties) {
+                if !is_missing(ends) {
                     return Ok(AcceptOutcome::Rejected);
                 }
                 let (challenge, reply) = Challenge::reply(hello, own)?;
-                self.wire.send(&reply)?;
-                self.step = AcceptStep::AwaitsProof(parties, challenge);
+                self.handshake.send(&reply)?;
+                self.step = AcceptStep::AwaitsProof(ends, challenge);
                 Ok(AcceptOutcome::Pending(self))
             }
-            AcceptStep::AwaitsProof(parties, ref challenge) => {
-                let Some(proof) = self.wire.receive(PROOF)? else {
+            AcceptStep::AwaitsProof(ends, ref challenge) => {
+                let Some(proof) = self.handshake.receive(PROOF)? else {
                     return Ok(AcceptOutcome::Pending(self));
                 };
-                let met = challenge.is_connected(proof, own) && is_missing(parties);
-                Ok(if met {
-                    AcceptOutcome::Authenticated(parties, self.wire)
+                let is_proved = challenge.verify_proof(proof, own) && is_missing(ends);
+                Ok(if is_proved {
+                    AcceptOutcome::Authenticated(ends, self.handshake)
                 } else {
                     AcceptOutcome::Rejected
                 })
@@ -101,9 +98,9 @@ impl InboundConnection {
 }
 
 /// Sends the last message of the handshake, which says that the connection is in use.
-pub(super) fn take(wire: HandshakeSocket) -> io::Result<TcpStream> {
-    wire.send(&[TAKEN])?;
-    Ok(wire.into_socket())
+pub(super) fn confirm(handshake: HandshakeSocket) -> io::Result<TcpStream> {
+    handshake.send(&[IN_USE])?;
+    Ok(handshake.into_socket())
 }
 
 /// Accepts up to `most` waiting connections. If `inbound` then has more than `most` connections,

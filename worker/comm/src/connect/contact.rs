@@ -1,7 +1,7 @@
 //! Contacts of ranks, which are the data that other ranks need to connect to them, and their
 //! exchange through the agents.
 
-use super::WireUpError;
+use super::ConnectError;
 use super::hello::RankKey;
 use crate::types::error::PeerName;
 use bytes::Bytes;
@@ -39,8 +39,8 @@ impl Contact {
         Contact { version: VERSION, tcp, verbs: Vec::new() }
     }
 
-    fn decode(rank: Rank, bytes: &[u8]) -> Result<Contact, WireUpError> {
-        let bad = |why| WireUpError::Contact { rank, why };
+    fn decode(rank: Rank, bytes: &[u8]) -> Result<Contact, ConnectError> {
+        let bad = |why| ConnectError::Contact { rank, why };
         let (version, _): (u16, _) =
             postcard::take_from_bytes(bytes).map_err(|_| bad("it is empty"))?;
         if version != VERSION {
@@ -55,8 +55,8 @@ impl Contact {
 pub(crate) fn exchange(
     own: &Contact,
     gather: impl FnOnce(&[u8]) -> Result<Vec<Bytes>, ClientError>,
-) -> Result<Vec<Contact>, WireUpError> {
-    let encoded = postcard::to_stdvec(own).map_err(|_| WireUpError::System {
+) -> Result<Vec<Contact>, ConnectError> {
+    let encoded = postcard::to_stdvec(own).map_err(|_| ConnectError::System {
         operation: "encode this rank's contact",
         source: std::io::ErrorKind::InvalidData.into(),
     })?;
@@ -65,23 +65,23 @@ pub(crate) fn exchange(
 }
 
 /// Longest error text that a rank reports to the others, in bytes.
-const REASON: usize = 1 << 10;
+const MAX_REASON: usize = 1 << 10;
 
 /// Reports to all ranks that this rank is ready, or its error `own`, and waits for the reports of
 /// all ranks. Fails if another rank reports an error, unless this rank has one itself.
-pub(crate) fn ready(
-    own: Option<&WireUpError>,
+pub(crate) fn report_ready(
+    own: Option<&ConnectError>,
     names: &[PeerName],
     gather: impl FnOnce(&[u8]) -> Result<Vec<Bytes>, ClientError>,
-) -> Result<(), WireUpError> {
+) -> Result<(), ConnectError> {
     let mut report = own.map(ToString::to_string).unwrap_or_default();
-    report.truncate(report.floor_char_boundary(REASON));
+    report.truncate(report.floor_char_boundary(MAX_REASON));
     let all = gather(report.as_bytes())?;
     let mut others = names.iter().zip(all).filter(|_| own.is_none());
     match others.find(|(_, report)| !report.is_empty()) {
         Some((peer, report)) => {
             let why = String::from_utf8_lossy(&report).into_owned();
-            Err(WireUpError::NotReady { peer: peer.clone(), why })
+            Err(ConnectError::NotReady { peer: peer.clone(), why })
         }
         None => Ok(()),
     }

@@ -9,8 +9,8 @@
 use super::accept::{self, AcceptOutcome, InboundConnection};
 use super::dial::{Dial, DialOutcome};
 use super::error::{PeerAddress, UnconnectedPair};
-use super::hello::{Direction, RankKey};
-use super::{Contact, DialError, RankListener, WireUpError};
+use super::hello::{Ends, RankKey};
+use super::{ConnectError, Contact, DialError, RankListener};
 use crate::transport::tcp::TcpLink;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -33,15 +33,15 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 const MAX_UNAUTHENTICATED: usize = 64;
 
 /// Connects this rank, `me`, with all `peers`, which listen at their `contacts` (indexed by rank).
-/// Fails if a peer is not connected within `patience`.
+/// Fails if a peer is not connected within `timeout`.
 pub(crate) fn connect_all(
     listener: RankListener,
     contacts: &[Contact],
     table: &RankTable,
     (me, peers): (Rank, &[Rank]),
-    patience: Duration,
-) -> Result<BTreeMap<Rank, TcpLink>, WireUpError> {
-    connect_all_within(listener, contacts, table, (me, peers), patience, REVERSE_AFTER)
+    timeout: Duration,
+) -> Result<BTreeMap<Rank, TcpLink>, ConnectError> {
+    connect_all_within(listener, contacts, table, (me, peers), timeout, REVERSE_AFTER)
 }
 
 /// Does the work of [`connect_all`]. Dials a peer that should dial this rank but has not connected
@@ -51,17 +51,17 @@ pub(super) fn connect_all_within(
     contacts: &[Contact],
     table: &RankTable,
     (me, peers): (Rank, &[Rank]),
-    patience: Duration,
+    timeout: Duration,
     reverse_after: Duration,
-) -> Result<BTreeMap<Rank, TcpLink>, WireUpError> {
+) -> Result<BTreeMap<Rank, TcpLink>, ConnectError> {
     let begin = Instant::now();
     let first = |peer: Rank| Some(if dials(me, peer) { begin } else { begin + reverse_after });
     let mut connector = TcpConnector::new(listener, contacts, table, (me, peers), first)?;
     while connector.missing > 0 {
-        if begin.elapsed() >= patience {
-            return Err(connector.unconnected(table, patience));
+        if begin.elapsed() >= timeout {
+            return Err(connector.unconnected(table, timeout));
         }
-        connector.step(begin + patience, &[])?;
+        connector.step(begin + timeout, &[])?;
     }
     let connected = connector.peers.into_iter();
     let connected = connected.filter_map(|(rank, peer)| Some((rank, peer.socket()?)));
@@ -95,9 +95,9 @@ impl PeerConnection {
 }
 
 /// Makes a link from the socket of an authenticated peer.
-pub(super) fn link(rank: Rank, socket: TcpStream) -> Result<TcpLink, WireUpError> {
+pub(super) fn link(rank: Rank, socket: TcpStream) -> Result<TcpLink, ConnectError> {
     let why = "its socket cannot be set up";
-    TcpLink::new(socket).map_err(|_| WireUpError::Contact { rank, why })
+    TcpLink::new(socket).map_err(|_| ConnectError::Contact { rank, why })
 }
 
 #[derive(Debug)]
@@ -138,13 +138,13 @@ impl TcpConnector {
         table: &RankTable,
         (me, peers): (Rank, &[Rank]),
         first: impl Fn(Rank) -> Option<Instant>,
-    ) -> Result<TcpConnector, WireUpError> {
+    ) -> Result<TcpConnector, ConnectError> {
         let mut by_rank = BTreeMap::new();
         for &rank in peers {
             let row = table.ranks().get(rank.index());
             let contact = contacts.get(rank.index()).and_then(|contact| contact.tcp.as_ref());
             let (Some(row), Some(contact)) = (row, contact) else {
-                return Err(WireUpError::Contact { rank, why: "it has no TCP listener" });
+                return Err(ConnectError::Contact { rank, why: "it has no TCP listener" });
             };
             let next = first(rank);
             let missing = Missing { next, pause: PAUSE, why: None, offered: false };
@@ -176,7 +176,7 @@ impl TcpConnector {
 
     /// Returns whether this rank is dialling a peer.
     pub(super) fn is_dialling(&self, rank: Rank) -> bool {
-        self.dials.iter().any(|dial| dial.parties.to == rank)
+        self.dials.iter().any(|dial| dial.ends.to == rank)
     }
 
     /// Stops waiting for a peer. Returns `false` if the connector does not know the peer.
@@ -193,23 +193,23 @@ impl TcpConnector {
         rank: Rank,
         table: &RankTable,
         waited: Duration,
-    ) -> Option<WireUpError> {
+    ) -> Option<ConnectError> {
         let peer = self.peers.remove(&rank)?;
-        self.dials.retain(|dial| dial.parties.to != rank);
+        self.dials.retain(|dial| dial.ends.to != rank);
         self.missing -= usize::from(!peer.is_connected());
         Some(unconnected(table, (self.me, self.listener.address), (rank, peer), (waited, 0)))
     }
 
-    /// Waits until a socket is ready, a descriptor of `also` is readable, or `end` is reached. Then
-    /// takes the steps that are possible.
+    /// Waits until a socket is ready, a descriptor of `extra_fds` is readable, or `deadline` is
+    /// reached. Then takes the steps that are possible.
     pub(super) fn step(
         &mut self,
-        end: Instant,
-        also: &[BorrowedFd<'_>],
-    ) -> Result<(), WireUpError> {
+        deadline: Instant,
+        extra_fds: &[BorrowedFd<'_>],
+    ) -> Result<(), ConnectError> {
         self.give_up_expired();
         self.dial_due()?;
-        let ready = self.wait(end, also)?;
+        let ready = self.wait(deadline, extra_fds)?;
         let (listener, ready) = ready.split_first().unwrap_or((&false, &[]));
         let (of_dials, of_inbound) = ready.split_at(self.dials.len().min(ready.len()));
         self.advance_dials(of_dials)?;
@@ -217,7 +217,8 @@ impl TcpConnector {
         if *listener {
             let most = self.missing + MAX_UNAUTHENTICATED;
             let admitted = accept::admit(&self.listener.listener, &mut self.inbound, most);
-            admitted.map_err(|source| WireUpError::System { operation: "accept peers", source })?;
+            admitted
+                .map_err(|source| ConnectError::System { operation: "accept peers", source })?;
         }
         Ok(())
     }
@@ -230,11 +231,11 @@ impl TcpConnector {
             .partition(|dial: &Dial| dial.expires().is_none_or(|expires| expires > now));
         self.dials = kept;
         for dial in expired {
-            self.dial_failed(dial.parties, DialError::NoAnswer);
+            self.dial_failed(dial.ends, DialError::NoAnswer);
         }
     }
 
-    fn dial_due(&mut self) -> Result<(), WireUpError> {
+    fn dial_due(&mut self) -> Result<(), ConnectError> {
         let now = Instant::now();
         let mut due = Vec::new();
         for (rank, peer) in &mut self.peers {
@@ -242,16 +243,16 @@ impl TcpConnector {
                 && missing.next.is_some_and(|next| next <= now)
             {
                 missing.next = None;
-                due.push((Direction { from: self.me, to: *rank }, peer.address));
+                due.push((Ends { from: self.me, to: *rank }, peer.address));
             }
         }
-        for (parties, address) in due {
-            match Dial::begin(parties, address) {
+        for (ends, address) in due {
+            match Dial::begin(ends, address) {
                 Ok(dial) => self.dials.push(dial),
                 Err(source) if is_file_limit(&source) => {
-                    return Err(WireUpError::System { operation: "create a socket", source });
+                    return Err(ConnectError::System { operation: "create a socket", source });
                 }
-                Err(error) => self.dial_failed(parties, error.into()),
+                Err(error) => self.dial_failed(ends, error.into()),
             }
         }
         Ok(())
@@ -259,14 +260,18 @@ impl TcpConnector {
 
     /// Waits in poll(2). Returns whether the listener, each dialled connection and each accepted
     /// connection are ready, in this order.
-    fn wait(&self, end: Instant, also: &[BorrowedFd<'_>]) -> Result<Vec<bool>, WireUpError> {
+    fn wait(
+        &self,
+        deadline: Instant,
+        extra_fds: &[BorrowedFd<'_>],
+    ) -> Result<Vec<bool>, ConnectError> {
         let attempts = self.peers.values().filter_map(|peer| match &peer.connection {
             Connection::Missing(missing) => missing.next,
             Connection::InUse(_) => None,
         });
         let expires = self.dials.iter().filter_map(Dial::expires);
         let expires = expires.chain(self.inbound.iter().map(InboundConnection::expires));
-        let next = attempts.chain(expires).fold(end, Instant::min);
+        let next = attempts.chain(expires).fold(deadline, Instant::min);
         // Rounded up to milliseconds, so that timers are due when poll(2) returns.
         let timeout = next.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
@@ -278,39 +283,39 @@ impl TcpConnector {
         fds.extend(
             inbound.map(|connection| PollFd::new(connection.socket().as_fd(), PollFlags::POLLIN)),
         );
-        fds.extend(also.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)));
+        fds.extend(extra_fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)));
         match poll(&mut fds, timeout) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => {
                 let (operation, source) = ("wait for peers", errno.into());
-                return Err(WireUpError::System { operation, source });
+                return Err(ConnectError::System { operation, source });
             }
         }
         Ok(fds.iter().map(|fd| fd.any().unwrap_or(false)).collect())
     }
 
-    fn advance_dials(&mut self, ready: &[bool]) -> Result<(), WireUpError> {
+    fn advance_dials(&mut self, ready: &[bool]) -> Result<(), ConnectError> {
         for (dial, ready) in std::mem::take(&mut self.dials).into_iter().zip(ready) {
             if !ready {
                 self.dials.push(dial);
                 continue;
             }
-            let parties = dial.parties;
-            let Some(peer) = self.peers.get(&parties.to) else { continue };
+            let ends = dial.ends;
+            let Some(peer) = self.peers.get(&ends.to) else { continue };
             match dial.advance(&peer.key) {
                 Ok(DialOutcome::Pending(dial)) => self.dials.push(dial),
                 Ok(DialOutcome::Proved(dial)) => {
-                    let decides = !dials(self.me, parties.to);
-                    if let Some(missing) = self.missing_mut(parties.to) {
+                    let decides = !dials(self.me, ends.to);
+                    if let Some(missing) = self.missing_mut(ends.to) {
                         missing.offered = decides;
                     }
                     self.dials.push(dial);
                 }
-                Ok(DialOutcome::Accepted(socket)) => self.take(parties.to, socket),
+                Ok(DialOutcome::Accepted(socket)) => self.mark_connected(ends.to, socket),
                 Err(DialError::System(source)) if is_file_limit(&source) => {
-                    return Err(WireUpError::System { operation: "reach a peer", source });
+                    return Err(ConnectError::System { operation: "reach a peer", source });
                 }
-                Err(why) => self.dial_failed(parties, why),
+                Err(why) => self.dial_failed(ends, why),
             }
         }
         Ok(())
@@ -322,11 +327,11 @@ impl TcpConnector {
                 self.inbound.push_back(connection);
                 continue;
             }
-            match connection.advance(&self.listener.key, |parties| self.is_wanted(parties)) {
+            match connection.advance(&self.listener.key, |ends| self.is_wanted(ends)) {
                 AcceptOutcome::Pending(connection) => self.inbound.push_back(connection),
-                AcceptOutcome::Authenticated(parties, wire) => {
-                    if let Ok(socket) = accept::take(wire) {
-                        self.take(parties.from, socket);
+                AcceptOutcome::Authenticated(ends, handshake) => {
+                    if let Ok(socket) = accept::confirm(handshake) {
+                        self.mark_connected(ends.from, socket);
                     }
                 }
                 AcceptOutcome::Rejected => {}
@@ -336,10 +341,10 @@ impl TcpConnector {
 
     /// Returns whether this rank accepts a connection with these ends: it is a connection to this
     /// rank, the peer is missing, and this rank has not offered the peer another connection.
-    fn is_wanted(&self, parties: Direction) -> bool {
-        let connection = self.peers.get(&parties.from).map(|peer| &peer.connection);
+    fn is_wanted(&self, ends: Ends) -> bool {
+        let connection = self.peers.get(&ends.from).map(|peer| &peer.connection);
         let is_open = |missing: &Missing| !missing.offered;
-        parties.to == self.me
+        ends.to == self.me
             && matches!(connection, Some(Connection::Missing(missing)) if is_open(missing))
     }
 
@@ -351,17 +356,17 @@ impl TcpConnector {
     }
 
     /// Marks a peer as connected by this socket, and ends other attempts to dial the peer.
-    fn take(&mut self, rank: Rank, socket: TcpStream) {
+    fn mark_connected(&mut self, rank: Rank, socket: TcpStream) {
         let connection = self.peers.get_mut(&rank).map(|peer| &mut peer.connection);
         if let Some(connection @ Connection::Missing(_)) = connection {
             *connection = Connection::InUse(socket);
             self.missing -= 1;
-            self.dials.retain(|dial| dial.parties.to != rank);
+            self.dials.retain(|dial| dial.ends.to != rank);
         }
     }
 
-    fn dial_failed(&mut self, parties: Direction, why: DialError) {
-        if let Some(missing) = self.missing_mut(parties.to) {
+    fn dial_failed(&mut self, ends: Ends, why: DialError) {
+        if let Some(missing) = self.missing_mut(ends.to) {
             missing.next = Some(Instant::now() + missing.pause);
             missing.pause = (missing.pause * 2).min(LONGEST_PAUSE);
             missing.why = Some(why);
@@ -370,12 +375,12 @@ impl TcpConnector {
     }
 
     /// Returns the error that names the first peer that is missing, and the number of the others.
-    fn unconnected(self, table: &RankTable, waited: Duration) -> WireUpError {
+    fn unconnected(self, table: &RankTable, waited: Duration) -> ConnectError {
         let me = (self.me, self.listener.address);
         let mut missing = self.peers.into_iter().filter(|(_, peer)| !peer.is_connected());
         let Some(first) = missing.next() else {
             let (operation, source) = ("wait for peers", io::ErrorKind::TimedOut.into());
-            return WireUpError::System { operation, source };
+            return ConnectError::System { operation, source };
         };
         unconnected(table, me, first, (waited, missing.count()))
     }
@@ -388,14 +393,14 @@ fn unconnected(
     (me, address): (Rank, SocketAddr),
     (rank, peer): (Rank, PeerConnection),
     (waited, more): (Duration, usize),
-) -> WireUpError {
-    let place = |rank: Rank, address| {
+) -> ConnectError {
+    let peer_address = |rank: Rank, address| {
         let row = table.ranks().get(rank.index());
         let node = row.and_then(|row| table.nodes().get(row.node.index()));
         let host = node.map(|node| node.host.clone()).unwrap_or_default();
         PeerAddress { rank, host, address }
     };
-    let (me, other) = (place(me, address), place(rank, peer.address));
+    let (me, other) = (peer_address(me, address), peer_address(rank, peer.address));
     let missing = match peer.connection {
         Connection::Missing(missing) => Some(missing),
         Connection::InUse(_) => None,
@@ -405,7 +410,7 @@ fn unconnected(
         let never = if under_way { DialError::NoAnswer } else { DialError::NotTried };
         missing.why.unwrap_or(never)
     });
-    WireUpError::NotConnected(Box::new(UnconnectedPair { me, peer: other, reason, waited, more }))
+    ConnectError::NotConnected(Box::new(UnconnectedPair { me, peer: other, reason, waited, more }))
 }
 
 fn is_file_limit(error: &io::Error) -> bool {

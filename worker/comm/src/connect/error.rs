@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Failure to connect the ranks of a job.
 #[derive(Debug, thiserror::Error)]
-pub enum WireUpError {
+pub enum ConnectError {
     /// This rank cannot listen on its node's address.
     #[error("cannot listen on {address}")]
     Listen {
@@ -140,11 +140,11 @@ fn and_more(more: usize) -> String {
     }
 }
 
-impl WireUpError {
+impl ConnectError {
     /// Returns advice to the user about the error, if there is any.
     pub fn hint(&self) -> Option<String> {
         match self {
-            WireUpError::NotConnected(pair) => Some(format!(
+            ConnectError::NotConnected(pair) => Some(format!(
                 "allow TCP connections from {1} on {0}, or from {3} on {2}; ranks listen on \
                  ports of /proc/sys/net/ipv4/ip_local_port_range",
                 pair.peer.host,
@@ -152,14 +152,14 @@ impl WireUpError {
                 pair.me.host,
                 pair.peer.address.ip(),
             )),
-            WireUpError::NoRdma(no) => Some(match no.hint {
+            ConnectError::NoRdma(no) => Some(match no.hint {
                 Some(hint) => format!("{hint}; --transport tcp does without RDMA"),
                 None => "--transport tcp does without RDMA".to_owned(),
             }),
-            WireUpError::Gather(ClientError::TimedOut { .. }) => {
+            ConnectError::Gather(ClientError::TimedOut { .. }) => {
                 Some("--init-timeout SECONDS waits longer for all ranks".to_owned())
             }
-            WireUpError::System { source, .. } => {
+            ConnectError::System { source, .. } => {
                 let files = source.raw_os_error() == Some(nix::errno::Errno::EMFILE as i32);
                 files.then(|| "allow the ranks more open files (ulimit -n)".to_owned())
             }

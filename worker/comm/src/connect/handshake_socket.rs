@@ -9,20 +9,20 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 
 /// Length of the longest message, in bytes.
-const LONGEST: usize = 64;
+const MAX_MESSAGE: usize = 64;
 
 /// Socket on which a handshake runs.
 #[derive(Debug)]
 pub(super) struct HandshakeSocket {
     socket: TcpStream,
-    buffer: [u8; LONGEST],
+    buffer: [u8; MAX_MESSAGE],
     filled: usize,
 }
 
 impl HandshakeSocket {
     /// Makes a handshake socket from `socket`, which must be non-blocking.
     pub(super) fn new(socket: TcpStream) -> HandshakeSocket {
-        HandshakeSocket { socket, buffer: [0; LONGEST], filled: 0 }
+        HandshakeSocket { socket, buffer: [0; MAX_MESSAGE], filled: 0 }
     }
 
     /// Starts to connect. The socket becomes writable when the attempt has succeeded or failed.
@@ -52,8 +52,8 @@ impl HandshakeSocket {
         if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
 
-    /// Returns the next message of `length` bytes, at most [`LONGEST`]; `None` until it has arrived
-    /// completely. Reads no bytes behind the message, because they belong to the link.
+    /// Returns the next message of `length` bytes, at most [`MAX_MESSAGE`]; `None` until it has
+    /// arrived completely. Reads no bytes behind the message, because they belong to the link.
     pub(super) fn receive(&mut self, length: usize) -> io::Result<Option<&[u8]>> {
         let wanted = self.buffer.get_mut(self.filled..length).unwrap_or_default();
         match self.socket.read(wanted) {

@@ -5,7 +5,7 @@
 //!   magic, from, to, nonce           ──────────▶
 //!                                    ◀──────────   nonce, HMAC(key, "accepts", all of the above)
 //!   HMAC(key, "dials", the same)     ──────────▶
-//!                                    ◀──────────   taken
+//!                                    ◀──────────   in use
 //! ```
 //!
 //! The key is the accepting rank's key, which only the ranks of the job know. Both nonces are fresh
@@ -30,7 +30,7 @@ pub(super) const REPLY: usize = NONCE + MAC;
 /// Length of the dialling rank's proof, in bytes.
 pub(super) const PROOF: usize = MAC;
 /// Last message of the accepting rank, which says that the connection is in use.
-pub(super) const TAKEN: u8 = 0x2a;
+pub(super) const IN_USE: u8 = 0x2a;
 
 /// Secret key of a rank, which only the ranks of its job know. The key is never printed.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,7 +76,7 @@ fn random() -> io::Result<[u8; 32]> {
 
 /// Both ranks of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Direction {
+pub(super) struct Ends {
     /// Rank that dials.
     pub(super) from: Rank,
     /// Rank that accepts.
@@ -89,10 +89,10 @@ pub(super) struct Hello([u8; HELLO]);
 
 impl Hello {
     /// Makes a hello with a fresh nonce.
-    pub(super) fn new(parties: Direction) -> io::Result<Hello> {
+    pub(super) fn new(ends: Ends) -> io::Result<Hello> {
         let mut bytes = [0; HELLO];
         let parts: [&[u8]; 4] =
-            [&MAGIC, &parties.from.0.to_le_bytes(), &parties.to.0.to_le_bytes(), &random()?];
+            [&MAGIC, &ends.from.0.to_le_bytes(), &ends.to.0.to_le_bytes(), &random()?];
         let mut at = 0;
         for part in parts {
             bytes[at..at + part.len()].copy_from_slice(part);
@@ -102,14 +102,14 @@ impl Hello {
     }
 
     /// Decodes a hello; `None` if the bytes are not a hello of this version.
-    pub(super) fn read(bytes: &[u8]) -> Option<(Hello, Direction)> {
+    pub(super) fn read(bytes: &[u8]) -> Option<(Hello, Ends)> {
         let hello: [u8; HELLO] = bytes.try_into().ok()?;
         let rest = hello.strip_prefix(&MAGIC)?;
         let (from, rest) = rest.split_first_chunk()?;
         let (to, _) = rest.split_first_chunk()?;
-        let parties =
-            Direction { from: Rank(u32::from_le_bytes(*from)), to: Rank(u32::from_le_bytes(*to)) };
-        Some((Hello(hello), parties))
+        let ends =
+            Ends { from: Rank(u32::from_le_bytes(*from)), to: Rank(u32::from_le_bytes(*to)) };
+        Some((Hello(hello), ends))
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
@@ -160,7 +160,7 @@ impl Challenge {
     }
 
     /// Returns whether `proof` shows that the dialling rank has the key.
-    pub(super) fn is_connected(&self, proof: &[u8], own: &RankKey) -> bool {
+    pub(super) fn verify_proof(&self, proof: &[u8], own: &RankKey) -> bool {
         self.mac(own, Role::Dials).is_ok_and(|mac| mac.verify_slice(proof).is_ok())
     }
 
@@ -179,48 +179,48 @@ impl Challenge {
 mod tests {
     use super::*;
 
-    const PARTIES: Direction = Direction { from: Rank(3), to: Rank(70_000) };
+    const ENDS: Ends = Ends { from: Rank(3), to: Rank(70_000) };
 
     #[test]
     fn two_with_the_key_believe_each_other() {
         let key = RankKey::random().unwrap();
-        let hello = Hello::new(PARTIES).unwrap();
-        let (received, parties) = Hello::read(hello.bytes()).unwrap();
-        assert_eq!(parties, PARTIES);
+        let hello = Hello::new(ENDS).unwrap();
+        let (received, ends) = Hello::read(hello.bytes()).unwrap();
+        assert_eq!(ends, ENDS);
         let (challenge, reply) = Challenge::reply(received, &key).unwrap();
         let proof = Challenge::prove(&hello, &reply, &key).unwrap().unwrap();
-        assert!(challenge.is_connected(&proof, &key));
+        assert!(challenge.verify_proof(&proof, &key));
     }
 
     #[test]
     fn nobody_without_the_key_is_believed() {
         let (key, other) = (RankKey::random().unwrap(), RankKey::random().unwrap());
-        let hello = Hello::new(PARTIES).unwrap();
+        let hello = Hello::new(ENDS).unwrap();
         let (challenge, reply) = Challenge::reply(hello.clone(), &key).unwrap();
         assert_eq!(Challenge::prove(&hello, &reply, &other).unwrap(), None);
         let proof = Challenge::prove(&hello, &reply, &key).unwrap().unwrap();
-        assert!(!challenge.is_connected(&proof, &other));
+        assert!(!challenge.verify_proof(&proof, &other));
         // The HMAC of the accepting rank is not accepted as a proof.
-        assert!(!challenge.is_connected(&reply[NONCE..], &key));
-        assert!(!challenge.is_connected(&[], &key));
+        assert!(!challenge.verify_proof(&reply[NONCE..], &key));
+        assert!(!challenge.verify_proof(&[], &key));
     }
 
     #[test]
     fn what_was_said_once_proves_nothing_later() {
         let key = RankKey::random().unwrap();
-        let hello = Hello::new(PARTIES).unwrap();
+        let hello = Hello::new(ENDS).unwrap();
         let (_, reply) = Challenge::reply(hello.clone(), &key).unwrap();
         let proof = Challenge::prove(&hello, &reply, &key).unwrap().unwrap();
         let (again, _) = Challenge::reply(hello, &key).unwrap();
-        assert!(!again.is_connected(&proof, &key));
-        let anew = Hello::new(PARTIES).unwrap();
-        assert_eq!(Challenge::prove(&anew, &reply, &key).unwrap(), None);
+        assert!(!again.verify_proof(&proof, &key));
+        let another = Hello::new(ENDS).unwrap();
+        assert_eq!(Challenge::prove(&another, &reply, &key).unwrap(), None);
     }
 
     #[test]
     fn a_proof_for_one_connection_is_none_for_another() {
         let key = RankKey::random().unwrap();
-        let hello = Hello::new(PARTIES).unwrap();
+        let hello = Hello::new(ENDS).unwrap();
         for at in MAGIC.len()..HELLO {
             let mut other = hello.clone();
             other.0[at] ^= 1;
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn what_is_no_hello_is_not_read() {
-        let hello = Hello::new(PARTIES).unwrap();
+        let hello = Hello::new(ENDS).unwrap();
         assert!(Hello::read(&hello.bytes()[1..]).is_none());
         let mut bytes = hello.bytes().to_vec();
         bytes[0] ^= 1;

@@ -8,7 +8,7 @@
 //! event, and wakes the rank through an eventfd.
 
 use super::eager_connect::{self, TcpConnector};
-use super::{Contact, LazyRdma, RankListener, WireUpError, wake_fd};
+use super::{ConnectError, Contact, LazyRdma, RankListener, wake_fd};
 use crate::transport::wake_fd::WakeFd;
 use crate::transport::{Link, LinkHint};
 use crate::types::error::LinkError;
@@ -25,7 +25,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Longest sleep of the thread while no link asks for its peer.
-const IDLE: Duration = Duration::from_secs(60);
+const MAX_SLEEP: Duration = Duration::from_secs(60);
 
 /// Connector from which lazy links take their connections. Dropping it ends its thread.
 #[derive(Debug)]
@@ -86,15 +86,15 @@ impl fmt::Debug for Mailbox {
 impl LazyConnector {
     /// Starts the thread for this rank, `me`, which listens on `listener`. The thread dials the
     /// `peers` that links ask for, at their `contacts`, and uses `rdma` where possible. A peer that
-    /// a link has asked for must connect within `patience`.
+    /// a link has asked for must connect within `timeout`.
     pub(crate) fn open(
         listener: RankListener,
         rdma: Option<LazyRdma>,
         contacts: &[Contact],
         table: Arc<RankTable>,
         (me, peers): (Rank, &[Rank]),
-        patience: Duration,
-    ) -> Result<LazyConnector, WireUpError> {
+        timeout: Duration,
+    ) -> Result<LazyConnector, ConnectError> {
         let shared = Arc::new(Shared {
             mailbox: Mutex::default(),
             events: AtomicU32::new(0),
@@ -105,10 +105,11 @@ impl LazyConnector {
         });
         let connector = TcpConnector::new(listener, contacts, &table, (me, peers), |_| None)?;
         let link_hint = rdma.as_ref().map(LazyRdma::link_hint).unwrap_or_default();
-        let connects = ConnectThread { shared: shared.clone(), connector, rdma, table, patience };
+        let connect_thread =
+            ConnectThread { shared: shared.clone(), connector, rdma, table, timeout };
         let thread = thread::Builder::new().name("rlaunch peers".to_owned());
-        let thread = without_signals(|| thread.spawn(|| connects.run()));
-        let thread = thread.map_err(|source| WireUpError::System {
+        let thread = without_signals(|| thread.spawn(|| connect_thread.run()));
+        let thread = thread.map_err(|source| ConnectError::System {
             operation: "start the thread that accepts peers",
             source,
         })?;
@@ -224,11 +225,11 @@ struct ConnectThread {
     connector: TcpConnector,
     rdma: Option<LazyRdma>,
     table: Arc<RankTable>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// Peers that have connected, or the errors of those that failed to connect.
-type Arrivals = Vec<(Rank, Result<Arrival, WireUpError>)>;
+type Arrivals = Vec<(Rank, Result<Arrival, ConnectError>)>;
 
 impl ConnectThread {
     fn run(mut self) {
@@ -241,17 +242,17 @@ impl ConnectThread {
             for rank in wanted {
                 waits.entry(rank).or_insert_with(|| {
                     self.connector.want(rank);
-                    now + self.patience
+                    now + self.timeout
                 });
             }
             // Connections that are being made may still deliver data that an ended peer has sent,
             // so wait for them.
-            let mut over: Vec<Rank> =
+            let mut gone: Vec<Rank> =
                 ended.extract_if(.., |rank| !self.is_connecting(*rank)).collect();
-            over.retain(|rank| self.connector.forget(*rank));
-            if !over.is_empty() {
-                waits.retain(|rank, _| !over.contains(rank));
-                self.deliver(over.into_iter().map(|rank| (rank, Ok(Arrival::Left))).collect());
+            gone.retain(|rank| self.connector.forget(*rank));
+            if !gone.is_empty() {
+                waits.retain(|rank, _| !gone.contains(rank));
+                self.deliver(gone.into_iter().map(|rank| (rank, Ok(Arrival::Left))).collect());
                 continue;
             }
             if let Err(error) = self.step(&waits) {
@@ -267,8 +268,8 @@ impl ConnectThread {
                 arrivals.push((rank, link.map(|link| Arrival::Connected(link))));
             }
             let now = Instant::now();
-            for (rank, _) in waits.extract_if(.., |_, end| *end <= now) {
-                let error = self.connector.give_up(rank, &self.table, self.patience);
+            for (rank, _) in waits.extract_if(.., |_, deadline| *deadline <= now) {
+                let error = self.connector.give_up(rank, &self.table, self.timeout);
                 arrivals.extend(error.map(|error| (rank, Err(error))));
             }
             if !arrivals.is_empty() {
@@ -294,12 +295,13 @@ impl ConnectThread {
 
     /// Waits until there is work or the first time limit of `waits` is reached, and takes the steps
     /// that are possible.
-    fn step(&mut self, waits: &BTreeMap<Rank, Instant>) -> Result<(), WireUpError> {
-        let ends = waits.values().copied().chain(self.rdma.as_ref().and_then(LazyRdma::end));
-        let end = ends.fold(Instant::now() + IDLE, Instant::min);
-        let mut also = vec![self.shared.wake.as_fd()];
-        also.extend(self.rdma.iter().flat_map(LazyRdma::fds));
-        self.connector.step(end, &also)?;
+    fn step(&mut self, waits: &BTreeMap<Rank, Instant>) -> Result<(), ConnectError> {
+        let deadlines =
+            waits.values().copied().chain(self.rdma.as_ref().and_then(LazyRdma::deadline));
+        let deadline = deadlines.fold(Instant::now() + MAX_SLEEP, Instant::min);
+        let mut extra_fds = vec![self.shared.wake.as_fd()];
+        extra_fds.extend(self.rdma.iter().flat_map(LazyRdma::fds));
+        self.connector.step(deadline, &extra_fds)?;
         self.shared.wake.clear();
         Ok(())
     }
@@ -309,9 +311,9 @@ impl ConnectThread {
     fn on_connected(&mut self, rank: Rank, socket: TcpStream, arrivals: &mut Arrivals) {
         match self.rdma.as_mut().filter(|rdma| rdma.uses_rdma(rank)) {
             Some(rdma) => {
-                let end = Instant::now() + self.patience;
-                let begun = rdma.begin(rank, socket, end);
-                arrivals.extend(begun.err().map(|error| (rank, Err(error))));
+                let deadline = Instant::now() + self.timeout;
+                let started = rdma.begin(rank, socket, deadline);
+                arrivals.extend(started.err().map(|error| (rank, Err(error))));
             }
             None => {
                 let link = eager_connect::link(rank, socket);
@@ -322,17 +324,17 @@ impl ConnectThread {
 }
 
 /// Formats an error with its cause and hint, because the link's error has only one text.
-fn full_text(error: &WireUpError) -> String {
+fn full_text(error: &ConnectError) -> String {
     let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
     let hint = error.hint().map(|hint| format!(" (hint: {hint})"));
     format!("{error}{}{}", cause.unwrap_or_default(), hint.unwrap_or_default())
 }
 
-/// Calls `starts` with all signals blocked, so that a thread which it starts receives none of the
+/// Calls `f` with all signals blocked, so that a thread which it starts receives none of the
 /// program's signals.
-fn without_signals<R>(starts: impl FnOnce() -> R) -> R {
+fn without_signals<R>(f: impl FnOnce() -> R) -> R {
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
-    let started = starts();
+    let started = f();
     // This cannot fail: it restores a mask that the call above returned.
     let _ = before.map(|before| before.thread_set_mask());
     started

@@ -206,10 +206,10 @@ impl Link for LazyLink {
             link.disarm();
         }
     }
-    fn unwatch(&self, unwatches: &mut dyn FnMut(BorrowedFd<'_>)) {
-        unwatches(self.arrivals.as_fd());
+    fn visit_fds(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
+        visit(self.arrivals.as_fd());
         if let LazyState::Connected(link) = &self.state {
-            link.unwatch(unwatches);
+            link.visit_fds(visit);
         }
     }
 

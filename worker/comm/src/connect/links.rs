@@ -1,7 +1,7 @@
 //! Links to the ranks of other nodes.
 
 use super::lazy_link::LazyLink;
-use super::{self as connect, Contact, Fabric, LazyConnector, RankListener, WireUpError};
+use super::{self as connect, ConnectError, Contact, Fabric, LazyConnector, RankListener};
 use crate::transport::Link;
 use crate::types::error::PeerName;
 use rlaunch_bootstrap::client::Client;
@@ -29,7 +29,7 @@ pub(crate) fn connect(
     (me, job): (Rank, JobId),
     names: &[PeerName],
     is_large: bool,
-) -> Result<Links, WireUpError> {
+) -> Result<Links, ConnectError> {
     let row = &table.ranks()[me.index()];
     let others = table.ranks().iter().filter(|other| other.node != row.node);
     let others: Vec<Rank> = others.map(|other| other.rank).collect();
@@ -47,7 +47,9 @@ pub(crate) fn connect(
     };
     let connected = connects();
     if contacts.iter().any(|contact| !contact.verbs.is_empty()) {
-        connect::ready(connected.as_ref().err(), names, |own| client.all_gather(READY, own))?;
+        connect::report_ready(connected.as_ref().err(), names, |own| {
+            client.all_gather(READY, own)
+        })?;
     }
     connected
 }
@@ -67,7 +69,7 @@ fn connect_now(
     contacts: &[Contact],
     table: &RankTable,
     (me, others): (Rank, &[Rank]),
-) -> Result<Links, WireUpError> {
+) -> Result<Links, ConnectError> {
     let uses_rdma = |peer: &Rank| fabric.is_some() && has_rdma(table, contacts, me, *peer);
     let tcp_peers: Vec<Rank> = others.iter().copied().filter(|peer| !uses_rdma(peer)).collect();
     let mut links = Links::new();
@@ -91,7 +93,7 @@ fn connect_lazily(
     contacts: &[Contact],
     table: &Arc<RankTable>,
     (me, others): (Rank, &[Rank]),
-) -> Result<Links, WireUpError> {
+) -> Result<Links, ConnectError> {
     let rdma = fabric.map(|fabric| fabric.lazy(contacts, table)).transpose()?;
     let connector = LazyConnector::open(
         listener,

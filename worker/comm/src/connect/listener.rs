@@ -1,6 +1,6 @@
 //! TCP listener of a rank.
 
-use super::WireUpError;
+use super::ConnectError;
 use super::contact::TcpContact;
 use super::hello::RankKey;
 use nix::sys::socket::{Backlog, listen};
@@ -17,7 +17,7 @@ pub(crate) struct RankListener {
 
 impl RankListener {
     /// Listens on `address`, the node's address, at a port that the kernel chooses.
-    pub(crate) fn open(address: IpAddr) -> Result<RankListener, WireUpError> {
+    pub(crate) fn open(address: IpAddr) -> Result<RankListener, ConnectError> {
         let opened = || -> io::Result<(TcpListener, SocketAddr)> {
             let listener = TcpListener::bind((address, 0))?;
             listener.set_nonblocking(true)?;
@@ -27,10 +27,10 @@ impl RankListener {
             Ok((listener, address))
         };
         let (listener, address) =
-            opened().map_err(|source| WireUpError::Listen { address, source })?;
+            opened().map_err(|source| ConnectError::Listen { address, source })?;
         let key = RankKey::random();
         let key =
-            key.map_err(|source| WireUpError::System { operation: "generate a key", source })?;
+            key.map_err(|source| ConnectError::System { operation: "generate a key", source })?;
         Ok(RankListener { listener, address, key })
     }
 

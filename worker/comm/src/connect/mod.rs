@@ -33,16 +33,16 @@ mod tests;
 
 use crate::transport::wake_fd::WakeFd;
 
-pub(crate) use contact::{Contact, exchange, ready};
+pub(crate) use contact::{Contact, exchange, report_ready};
 pub(crate) use eager_connect::connect_all;
-pub use error::{DialError, NoRdma, PeerAddress, UnconnectedPair, WireUpError};
+pub use error::{ConnectError, DialError, NoRdma, PeerAddress, UnconnectedPair};
 pub(crate) use lazy_connect::{Arrival, ArrivalFd, LazyConnector};
 pub(crate) use listener::RankListener;
 pub(crate) use rdma::{Fabric, LazyRdma};
 
 /// Makes an eventfd that wakes the connecting thread or the rank.
-fn wake_fd() -> Result<WakeFd, WireUpError> {
-    WakeFd::new().map_err(|source| WireUpError::System { operation: "create an eventfd", source })
+fn wake_fd() -> Result<WakeFd, ConnectError> {
+    WakeFd::new().map_err(|source| ConnectError::System { operation: "create an eventfd", source })
 }
 
 /// Returns whether `bytes`, the first bytes of a connection, are a rank's hello.

@@ -1,7 +1,7 @@
 //! Replacement of [`rdma`](super::rdma) in builds without RDMA. Its types have no values, so their
 //! methods are never called.
 
-use super::{Contact, WireUpError};
+use super::{ConnectError, Contact};
 use crate::transport::{LinkHint, SelfLink};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::RankTable;
@@ -36,11 +36,11 @@ impl Fabric {
         _: Rank,
         _: String,
         _: bool,
-    ) -> Result<Option<Fabric>, WireUpError> {
+    ) -> Result<Option<Fabric>, ConnectError> {
         Ok(None)
     }
 
-    pub(crate) fn advert(&self) -> Result<Vec<u8>, WireUpError> {
+    pub(crate) fn advert(&self) -> Result<Vec<u8>, ConnectError> {
         match *self {}
     }
 
@@ -49,11 +49,11 @@ impl Fabric {
         _: &[Contact],
         _: &RankTable,
         _: Duration,
-    ) -> Result<BTreeMap<Rank, ConnectedQp>, WireUpError> {
+    ) -> Result<BTreeMap<Rank, ConnectedQp>, ConnectError> {
         match self {}
     }
 
-    pub(crate) fn lazy(self, _: &[Contact], _: &Arc<RankTable>) -> Result<LazyRdma, WireUpError> {
+    pub(crate) fn lazy(self, _: &[Contact], _: &Arc<RankTable>) -> Result<LazyRdma, ConnectError> {
         match self {}
     }
 }
@@ -71,7 +71,7 @@ impl LazyRdma {
         match *self {}
     }
 
-    pub(crate) fn begin(&mut self, _: Rank, _: TcpStream, _: Instant) -> Result<(), WireUpError> {
+    pub(crate) fn begin(&mut self, _: Rank, _: TcpStream, _: Instant) -> Result<(), ConnectError> {
         match *self {}
     }
 
@@ -79,11 +79,11 @@ impl LazyRdma {
         match *self {}
     }
 
-    pub(crate) fn end(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         match *self {}
     }
 
-    pub(crate) fn advance(&mut self) -> Vec<(Rank, Result<Box<SelfLink>, WireUpError>)> {
+    pub(crate) fn advance(&mut self) -> Vec<(Rank, Result<Box<SelfLink>, ConnectError>)> {
         match *self {}
     }
 }

@@ -3,7 +3,7 @@
 mod lazy;
 
 use super::eager_connect::connect_all_within;
-use super::hello::{Direction, Hello};
+use super::hello::{Ends, Hello};
 use super::lazy_link::LazyLink;
 use super::*;
 use crate::progress::idle::{EpollIdle, Idle};
@@ -22,10 +22,10 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const REVERSE_AFTER: Duration = Duration::from_millis(30);
 
-type ConnectResult = Result<BTreeMap<Rank, TcpLink>, WireUpError>;
+type ConnectResult = Result<BTreeMap<Rank, TcpLink>, ConnectError>;
 
 fn address(node: u32) -> IpAddr {
     IpAddr::from([127, 0, 0, node as u8 + 1])
@@ -96,7 +96,7 @@ fn rank(
             &contacts,
             &table(ranks),
             (Rank(me), &peers),
-            PATIENCE,
+            TIMEOUT,
             REVERSE_AFTER,
         )
     })
@@ -133,7 +133,7 @@ fn check(all: Vec<BTreeMap<Rank, TcpLink>>) {
         thread::spawn(move || {
             let found: Vec<Rank> = links.keys().copied().collect();
             assert_eq!(found, others(ranks, me));
-            let end = Instant::now() + PATIENCE;
+            let end = Instant::now() + TIMEOUT;
             for (peer, link) in &mut links {
                 let mut tags = Tags(Vec::new());
                 for length in [0, 1 << 20] {
@@ -208,7 +208,7 @@ fn connections_that_cross_come_to_one() {
                     &contacts,
                     &table(6),
                     (Rank(me), &peers),
-                    PATIENCE,
+                    TIMEOUT,
                     at_once,
                 )
             })
@@ -261,11 +261,11 @@ fn connect_for(
     me: u32,
     listener: RankListener,
     contacts: &[Contact],
-) -> WireUpError {
+) -> ConnectError {
     let table = table(contacts.len() as u32);
     let peers = others(contacts.len() as u32, me);
-    let patience = Duration::from_millis(milliseconds);
-    connect_all_within(listener, contacts, &table, (Rank(me), &peers), patience, REVERSE_AFTER)
+    let timeout = Duration::from_millis(milliseconds);
+    connect_all_within(listener, contacts, &table, (Rank(me), &peers), timeout, REVERSE_AFTER)
         .err()
         .unwrap()
 }
@@ -314,7 +314,7 @@ fn strangers_harm_nobody() {
     let at = first.address;
     let first = rank(0, first, contacts.clone());
     let mut strangers = Vec::new();
-    let from = |from, to| Direction { from: Rank(from), to: Rank(to) };
+    let from = |from, to| Ends { from: Rank(from), to: Rank(to) };
     let likely = [from(2, 0), from(3, 0), from(1, 0), from(2, 1), from(9, 0)];
     for round in 0..60 {
         // Clients that send nothing, disconnect at once, send no hello, half a hello, or hellos of
@@ -337,10 +337,10 @@ fn strangers_harm_nobody() {
     check(join(threads));
     // All these connections are closed without the message that a connection is in use.
     for mut stranger in strangers {
-        stranger.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut said = Vec::new();
-        if stranger.read_to_end(&mut said).is_ok() {
-            assert!(matches!(said.len(), 0 | hello::REPLY), "{} bytes", said.len());
+        stranger.set_read_timeout(Some(TIMEOUT)).unwrap();
+        let mut received = Vec::new();
+        if stranger.read_to_end(&mut received).is_ok() {
+            assert!(matches!(received.len(), 0 | hello::REPLY), "{} bytes", received.len());
         }
     }
 }
@@ -359,40 +359,40 @@ fn what_was_overheard_opens_no_door() {
     let zero = contacts.clone();
     let zero = thread::spawn(move || {
         let peers = [Rank(2), Rank(3)];
-        connect_all_within(first, &zero, &table(4), (Rank(0), &peers), PATIENCE, slow)
+        connect_all_within(first, &zero, &table(4), (Rank(0), &peers), TIMEOUT, slow)
     });
     let three = through.clone();
     let three = thread::spawn(move || {
-        connect_all_within(fourth, &three, &table(4), (Rank(3), &[Rank(0)]), PATIENCE, slow)
+        connect_all_within(fourth, &three, &table(4), (Rank(3), &[Rank(0)]), TIMEOUT, slow)
     });
     let (mut dialled, _) = listens_in.accept().unwrap();
     let mut listener = TcpStream::connect(at).unwrap();
     let mut overheard = vec![0; hello::HELLO + hello::PROOF];
     let mut reply = [0; hello::REPLY];
-    let (said_first, said_then) = overheard.split_at_mut(hello::HELLO);
-    dialled.read_exact(said_first).unwrap();
-    listener.write_all(said_first).unwrap();
+    let (first_message, proof) = overheard.split_at_mut(hello::HELLO);
+    dialled.read_exact(first_message).unwrap();
+    listener.write_all(first_message).unwrap();
     listener.read_exact(&mut reply).unwrap();
     // Replay the hello before the dialling rank has its reply, and later the proof.
     let mut early = TcpStream::connect(at).unwrap();
-    early.write_all(said_first).unwrap();
+    early.write_all(first_message).unwrap();
     let mut other_reply = [0; hello::REPLY];
     early.read_exact(&mut other_reply).unwrap();
     assert_ne!(reply, other_reply);
     dialled.write_all(&reply).unwrap();
-    dialled.read_exact(said_then).unwrap();
-    early.write_all(said_then).unwrap();
+    dialled.read_exact(proof).unwrap();
+    early.write_all(proof).unwrap();
     assert_eq!(early.read(&mut [0; 9]).unwrap_or(0), 0, "the proof was for another nonce");
-    listener.write_all(said_then).unwrap();
-    let mut taken = [0];
-    listener.read_exact(&mut taken).unwrap();
-    dialled.write_all(&taken).unwrap();
+    listener.write_all(proof).unwrap();
+    let mut in_use = [0];
+    listener.read_exact(&mut in_use).unwrap();
+    dialled.write_all(&in_use).unwrap();
     assert_eq!(three.join().unwrap().unwrap().len(), 1);
     let mut late = TcpStream::connect(at).unwrap();
     late.write_all(&overheard).unwrap();
     assert_eq!(late.read(&mut [0; 9]).unwrap_or(0), 0, "the connection is in use already");
     let two = thread::spawn(move || {
-        connect_all_within(third, &contacts, &table(4), (Rank(2), &[Rank(0)]), PATIENCE, slow)
+        connect_all_within(third, &contacts, &table(4), (Rank(2), &[Rank(0)]), TIMEOUT, slow)
     });
     assert_eq!(zero.join().unwrap().unwrap().len(), 2);
     assert_eq!(two.join().unwrap().unwrap().len(), 1);

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Maximum time for which a rank that has lost a peer waits for the launcher's explanation. The
 /// explanation usually takes milliseconds: it travels from the lost rank's agent through the
 /// launcher to this rank's agent.
-const EXPLANATION: Duration = Duration::from_secs(2);
+const EXPLANATION_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Event that the agent reports without a request, or the end of its connection.
 #[derive(Debug)]
@@ -39,9 +39,9 @@ impl Agent {
         Agent { client: Mutex::new(client), nodes, failed_at: OnceLock::new() }
     }
 
-    /// Runs `asks` on the client. Blocks while another thread uses the client.
-    pub(crate) fn ask<R>(&self, asks: impl FnOnce(&mut Client) -> R) -> R {
-        asks(&mut self.client.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Runs `f` on the client. Blocks while another thread uses the client.
+    pub(crate) fn ask<R>(&self, f: impl FnOnce(&mut Client) -> R) -> R {
+        f(&mut self.client.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns an event that has already arrived, if there is one. Also returns `None` while
@@ -55,25 +55,25 @@ impl Agent {
     }
 
     /// Waits for an event after a call has failed; returns `None` if none arrives in time. The
-    /// waits of all failed calls end [`EXPLANATION`] after the first of them began.
+    /// waits of all failed calls end [`EXPLANATION_TIMEOUT`] after the first of them began.
     pub(crate) fn wait_for_event(&self) -> Option<AgentEvent> {
         let begin = *self.failed_at.get_or_init(Instant::now);
-        let left = EXPLANATION.saturating_sub(begin.elapsed());
+        let left = EXPLANATION_TIMEOUT.saturating_sub(begin.elapsed());
         match left.is_zero() {
             true => None,
             false => self.ask(|client| next_event(client, Some(left))),
         }
     }
 
-    /// Tells whether [`Agent::wait_for_event`] would still wait: less than [`EXPLANATION`] has
-    /// passed since its first call.
+    /// Tells whether [`Agent::wait_for_event`] would still wait: less than [`EXPLANATION_TIMEOUT`]
+    /// has passed since its first call.
     pub(crate) fn may_still_explain(&self) -> bool {
-        self.failed_at.get().is_none_or(|begin| begin.elapsed() < EXPLANATION)
+        self.failed_at.get().is_none_or(|begin| begin.elapsed() < EXPLANATION_TIMEOUT)
     }
 
-    /// Runs `uses` on the socket to the agent, which is readable when the agent has sent something.
-    pub(crate) fn with_fd<R>(&self, uses: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> R) -> R {
-        self.ask(|client| uses(client.as_fd()))
+    /// Runs `f` on the socket to the agent, which is readable when the agent has sent something.
+    pub(crate) fn with_fd<R>(&self, f: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> R) -> R {
+        self.ask(|client| f(client.as_fd()))
     }
 }
 

@@ -37,7 +37,7 @@ pub(crate) trait Idle: Send + Sync + std::fmt::Debug {
 /// Epoll token of the agent's socket. Descriptors of links have token 0.
 const AGENT: u64 = 1;
 /// Epoll token of the eventfd that [`Idle::wake`] signals.
-const BELL: u64 = 2;
+const WAKE: u64 = 2;
 
 /// Implementation of [`Idle`] with the real clock and epoll(7).
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl EpollIdle {
         let wake = WakeFd::new();
         let wake =
             wake.map_err(|source| LinkError::System { operation: "make an eventfd", source })?;
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, BELL);
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, WAKE);
         epoll.add(&wake, event).map_err(system("epoll_ctl"))?;
         Ok(EpollIdle { begin: Instant::now(), epoll, wake, watches: Mutex::default() })
     }
@@ -124,7 +124,7 @@ impl Idle for EpollIdle {
         // A sleep that a signal interrupts counts as a short sleep.
         let count = self.epoll.wait(&mut events, longest).unwrap_or(0);
         let events = &events[..count];
-        if events.iter().any(|event| event.data() == BELL) {
+        if events.iter().any(|event| event.data() == WAKE) {
             self.wake.clear();
         }
         events.iter().any(|event| event.data() == AGENT)

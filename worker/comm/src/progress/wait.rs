@@ -18,13 +18,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Duration after which a wait prints the ranks that it waits for.
-const NOTICE: Duration = Duration::from_secs(10);
+const NOTICE_AFTER: Duration = Duration::from_secs(10);
 /// Time limit for sending goodbye packets. A peer that does not read them may be stuck.
-const GOODBYE: Duration = Duration::from_secs(2);
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Maximum time for which a cancellation waits for RDMA devices that still copy from or to the
 /// memory of the cancelled request.
-const DEVICES: Duration = Duration::from_secs(2);
+const DEVICE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Maximum length in bytes of the input, output and scratch memory of a collective that runs on its
 /// caller's stack.
@@ -90,9 +90,9 @@ impl Progress {
         Progress { engine, idle, short, spin_policy, timeout, interrupted, agent }
     }
 
-    /// Runs `uses` on the agent's client; returns `None` if there is no agent.
-    pub(crate) fn with_agent<R>(&self, uses: impl FnOnce(&mut Client) -> R) -> Option<R> {
-        let answer = self.agent.get().map(|agent| agent.ask(uses));
+    /// Runs `f` on the agent's client; returns `None` if there is no agent.
+    pub(crate) fn with_agent<R>(&self, f: impl FnOnce(&mut Client) -> R) -> Option<R> {
+        let answer = self.agent.get().map(|agent| agent.ask(f));
         // Events that arrived together with an answer do not make the socket readable again.
         self.take_agent_events(&mut self.engine.lock());
         answer
@@ -171,8 +171,8 @@ impl Progress {
     }
 
     /// Cancels a request and waits until no device uses its memory. A device that has begun to copy
-    /// finishes by itself, or when the peer next polls. If that takes longer than [`DEVICES`], the
-    /// peer counts as lost.
+    /// finishes by itself, or when the peer next polls. If that takes longer than
+    /// [`DEVICE_TIMEOUT`], the peer counts as lost.
     pub(crate) fn cancel(&self, guard: &mut EngineGuard<'_, Engine>, key: SlabKey, cause: &Cause) {
         let (engine, buffers) = guard.parts();
         let Some(owner) = engine.cancel(key, cause, buffers) else { return };
@@ -183,10 +183,10 @@ impl Progress {
             let lasted = self.idle.now().saturating_sub(begin);
             if !engine.is_with_device(owner) {
                 return;
-            } else if lasted >= DEVICES {
+            } else if lasted >= DEVICE_TIMEOUT {
                 return engine.lose_devices(owner);
             } else if !progress {
-                self.sleep(guard, DEVICES - lasted);
+                self.sleep(guard, DEVICE_TIMEOUT - lasted);
             }
         }
     }
@@ -298,7 +298,7 @@ impl Drop for Progress {
             let (engine, buffers) = guard.parts();
             let all = engine.bye(is_first, buffers);
             is_first = false;
-            if all || self.idle.now().saturating_sub(begin) > GOODBYE {
+            if all || self.idle.now().saturating_sub(begin) > GOODBYE_TIMEOUT {
                 return;
             }
             engine.progress(buffers);
@@ -357,11 +357,11 @@ impl WaitClock {
         {
             return Tick::Over(timeout);
         }
-        if lasted >= NOTICE && !self.noticed {
+        if lasted >= NOTICE_AFTER && !self.noticed {
             self.noticed = true;
             return Tick::Notice(lasted);
         }
-        let to_notice = if self.noticed { Duration::MAX } else { NOTICE - lasted };
+        let to_notice = if self.noticed { Duration::MAX } else { NOTICE_AFTER - lasted };
         Tick::Wait(self.timeout.map_or(to_notice, |timeout| to_notice.min(timeout - lasted)))
     }
 }

@@ -20,14 +20,14 @@ const ROOM: usize = 64;
 const FRAME: usize = 2;
 
 /// Decodes the input as a rank's contact, and as the first message of a connection.
-pub fn wire_up(data: &[u8]) {
+pub fn contact_and_hello(data: &[u8]) {
     let own = connect::Contact::new(None);
     let _ = connect::exchange(&own, |_| Ok(vec![Bytes::copy_from_slice(data)]));
     let _ = connect::is_hello(data);
 }
 
-/// Returns valid inputs of [`wire_up`].
-pub fn wire_up_seeds() -> Vec<Vec<u8>> {
+/// Returns valid inputs of [`contact_and_hello`].
+pub fn contact_and_hello_seeds() -> Vec<Vec<u8>> {
     let mut hello = b"rlrank\0\x02".to_vec();
     hello.extend([7; 40]);
     // Version, TCP port and key, no RDMA advert.
@@ -109,14 +109,14 @@ pub fn packets(data: &[u8]) {
         for tag in 0..3 {
             let key = engine.request(Operation::Receive { from: Some(1), tag });
             let room = LocalSlice::all(into, 4 * ROOM).part(tag as usize * ROOM, ROOM);
-            let target = Target { into: room, fold: None };
+            let target = Target { into: room, reduction: None };
             let message = Envelope { peer: 1, context: 0, tag };
             engine.receive(message, target, Owner::Request(key), buffers);
             keys.push(key);
         }
         let key = engine.request(Operation::Receive { from: None, tag: 3 });
         let room = LocalSlice::all(into, 4 * ROOM).part(3 * ROOM, ROOM);
-        let target = Target { into: room, fold: None };
+        let target = Target { into: room, reduction: None };
         engine.receive_any(&[0, 1], (0, 3), (target, Owner::Request(key)), buffers);
         keys.push(key);
         let key = engine.request(Operation::Send { to: 1, tag: 0 });
@@ -168,7 +168,7 @@ mod tests {
             let packets = Feed::cut(&seed).packets;
             assert!(packets.len() > 3 && packets.iter().all(|(_, header, _)| header.is_ok()));
         }
-        let [hello, contact] = &wire_up_seeds()[..] else { panic!("two seeds") };
+        let [hello, contact] = &contact_and_hello_seeds()[..] else { panic!("two seeds") };
         assert!(connect::is_hello(hello));
         let own = connect::Contact::new(None);
         assert!(connect::exchange(&own, |_| Ok(vec![Bytes::copy_from_slice(contact)])).is_ok());

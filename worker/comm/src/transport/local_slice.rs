@@ -26,19 +26,15 @@ impl LocalSlice {
         self.start..self.start + self.length
     }
 
-    pub(crate) fn read<R>(
-        self,
-        buffers: &BufferTable,
-        reads: impl FnOnce(&[u8]) -> R,
-    ) -> Option<R> {
-        buffers.read(self.buffer, self.range(), reads)
+    pub(crate) fn read<R>(self, buffers: &BufferTable, f: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        buffers.read(self.buffer, self.range(), f)
     }
 
     pub(crate) fn write<R>(
         self,
         buffers: &BufferTable,
-        writes: impl FnOnce(&mut [u8]) -> R,
+        f: impl FnOnce(&mut [u8]) -> R,
     ) -> Option<R> {
-        buffers.write(self.buffer, self.range(), writes)
+        buffers.write(self.buffer, self.range(), f)
     }
 }

@@ -150,10 +150,10 @@ pub(crate) trait Link: Send {
     /// Reverses [`Link::arm`], whether or not the rank has slept.
     fn disarm(&mut self) {}
 
-    /// Passes to `unwatches` every descriptor that [`Link::arm`] has ever returned. Called when the
+    /// Passes to `visit` every descriptor that [`Link::arm`] has ever returned. Called when the
     /// peer has left and nothing more is expected from it.
-    fn unwatch(&self, unwatches: &mut dyn FnMut(BorrowedFd<'_>)) {
-        let _ = unwatches;
+    fn visit_fds(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
+        let _ = visit;
     }
 
     /// Reports that the peer's process has exited successfully, as the launcher observed. A

@@ -1,14 +1,15 @@
-//! This node's part in proving the mesh, that is, the RDMA paths between ranks. A round has steps;
-//! in each the prover process works, and between them all agents synchronise:
+//! Proof of the mesh on this node, that is, of the RDMA paths to other nodes. A round proves
+//! several paths in steps. In each step the prover process works; between steps all agents
+//! synchronise:
 //!
 //! ```text
 //! Idle ──Prove──▶ Preparing ──▶ Gathering ──▶ Connecting ──▶ Waiting ──▶ Proving ──▶ Idle
 //! ```
 //!
 //! Preparing opens devices and queue pairs, Gathering exchanges their endpoints (a gather over the
-//! tree), Connecting connects them, Waiting is a barrier, and Proving sends test data. A node
-//! without paths, or whose prover has failed, takes part in the gather and the barrier with empty
-//! data, so that the others do not hang.
+//! tree of agents), Connecting connects them, Waiting is a barrier, and Proving sends test data. A
+//! node without paths or without a running prover takes part in the gather and the barrier with
+//! empty data, so that the other nodes do not wait for it forever.
 
 mod prover;
 mod prover_file;
@@ -24,8 +25,8 @@ use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::Job;
 use rlaunch_bootstrap::protocol::control::FromAgent;
 use rlaunch_bootstrap::protocol::mesh::{
-    FromProver, NodeEndpoints, PathFault, PathOutcome, ProofStep, ProverFile, Round, RoundCost,
-    ToProver,
+    FromProver, NodeEndpoints, PathFault, PathOutcome, ProofRound, ProofStep, ProverFile,
+    RoundCost, ToProver,
 };
 use rlaunch_bootstrap::rendezvous::gathered::Gathered;
 use rlaunch_bootstrap::rendezvous::message::CollectiveKind;
@@ -34,12 +35,12 @@ use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Time beyond a step's limit until the prover is given up. The prover enforces the limit itself
-/// and reports a better cause. The slack also covers a suspension that the prover does not count
-/// as time, if this process does.
+/// Time beyond a step's limit after which this agent treats the prover as failed. The prover
+/// enforces the limit first and reports a more precise cause. The slack also covers a suspension
+/// that the prover detects, and so does not count as time, but the agent does not.
 const STEP_SLACK: Duration = Duration::from_secs(1);
-/// Interval at which the deadline of a step is checked; short, so that suspensions which the prover
-/// notices are noticed here as well.
+/// Interval between checks of a step's deadline. Short, so that the agent detects every suspension
+/// that the prover detects.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Collective operation to be run by all agents over the tree.
@@ -72,12 +73,12 @@ enum ProverState {
     Failed(String),
 }
 
-/// This node's part in proving the mesh.
+/// Proof of the mesh on this node: the prover process and the current round.
 pub(crate) struct Mesh {
     prover: ProverState,
     phase: RoundPhase,
-    round: Option<Round>,
-    /// Time at which the prover is given up.
+    round: Option<ProofRound>,
+    /// Time after which the prover is treated as failed. `None` while the prover has nothing to do.
     deadline: Option<Deadline>,
     collectives: VecDeque<AgentCollective>,
     node: NodeId,
@@ -128,8 +129,8 @@ impl Mesh {
         };
     }
 
-    /// Begins a round that proves these paths.
-    pub(crate) fn prove(&mut self, round: Round) {
+    /// Starts a round, that is, the proof of its paths.
+    pub(crate) fn prove(&mut self, round: ProofRound) {
         if self.phase != RoundPhase::Idle {
             let number = round.number;
             return errln!(
@@ -146,7 +147,8 @@ impl Mesh {
         }
     }
 
-    /// Has the prover watch these paths and close all others.
+    /// Tells the prover to close all paths except these and to watch these, with a beat every
+    /// `beat_ms` milliseconds. Without paths, the prover exits.
     pub(crate) fn watch(&mut self, ids: Vec<u32>, beat_ms: u32) {
         if ids.is_empty() {
             self.shutdown();
@@ -155,14 +157,14 @@ impl Mesh {
         }
     }
 
-    /// Has the prover close everything and exit.
+    /// Tells the prover to close everything and exit.
     pub(crate) fn shutdown(&mut self) {
         if let ProverState::Running(prover) = &mut self.prover {
             prover.shutdown();
         }
     }
 
-    /// Sends a message to the prover. Returns false if it does not run.
+    /// Sends a message to the prover. Returns false if the prover does not run.
     fn send(&mut self, message: &ToProver) -> bool {
         let ProverState::Running(prover) = &self.prover else { return false };
         match prover.send(message) {
@@ -174,12 +176,12 @@ impl Mesh {
         }
     }
 
-    /// Returns the next collective to be run over the tree.
+    /// Returns the next collective to be run over the tree of agents.
     pub(crate) fn poll_collective(&mut self) -> Option<AgentCollective> {
         self.collectives.pop_front()
     }
 
-    /// Continues the round with the result of the collective.
+    /// Continues the round with the result of the gather or barrier.
     pub(crate) fn on_collective_done(&mut self, answer: Answer) {
         match (self.phase, answer) {
             (RoundPhase::Gathering, Answer::Gathered(payload)) => {
@@ -204,7 +206,7 @@ impl Mesh {
         self.phase = phase;
         self.deadline = None;
         if two_alone {
-            self.outbox.send(&FromAgent::PathEndpoints { round: number, given: blobs });
+            self.outbox.send(&FromAgent::PathEndpoints { round: number, endpoints: blobs });
             return;
         }
         self.collectives.push_back(AgentCollective {
@@ -222,8 +224,8 @@ impl Mesh {
         self.start_collective(RoundPhase::Waiting, CollectiveKind::Barrier, Vec::new());
     }
 
-    /// Continues a round of two nodes, which synchronise through the launcher: the peer has reached
-    /// the same step.
+    /// Continues a round that is run by two nodes only, which synchronise through the launcher.
+    /// Called when the peer node has reached the same step; `blobs` has its endpoints.
     pub(crate) fn on_peer_ready(&mut self, blobs: Vec<Vec<u8>>) {
         match self.phase {
             RoundPhase::Gathering => self.connect(blobs),
@@ -232,7 +234,7 @@ impl Mesh {
         }
     }
 
-    /// Passes the peers' endpoints to the prover.
+    /// Passes the endpoints of this node's peers to the prover.
     fn connect(&mut self, mut blobs: Vec<Vec<u8>>) {
         let Some(round) = &self.round else { return };
         let peers: BTreeSet<NodeId> = round.paths.iter().map(|path| path.peer).collect();
@@ -268,7 +270,7 @@ impl Mesh {
         }
     }
 
-    /// Reports the round with every path failed.
+    /// Reports to the launcher that all paths of the round have failed.
     fn fail(&mut self, step: ProofStep, cause: &str) {
         let paths = self.round.as_ref().map(|round| round.paths.clone()).unwrap_or_default();
         let fault = PathFault { step, cause: cause.to_owned(), hint: None, awaited_peer: false };
@@ -287,8 +289,8 @@ impl Mesh {
         }
     }
 
-    /// Waits for an event of the prover; reports it as closed when its step is overdue.
-    /// Cancel-safe.
+    /// Waits for the prover's next event. Returns `Closed` if the prover has not finished its step
+    /// by the deadline. Cancel-safe.
     pub(crate) async fn next(&mut self) -> FrameEvent<FromProver> {
         let deadline = &mut self.deadline;
         let late = async {
@@ -312,7 +314,6 @@ impl Mesh {
         }
     }
 
-    /// Handles an event of the prover.
     pub(crate) fn on_prover(&mut self, event: FrameEvent<FromProver>) {
         match (event, self.phase) {
             (FrameEvent::Message(FromProver::Prepared(parts)), RoundPhase::Preparing) => {
@@ -333,7 +334,7 @@ impl Mesh {
         }
     }
 
-    /// Continues the round without the prover.
+    /// Continues the round without the prover, which has ended or broken the protocol.
     fn on_prover_gone(&mut self, how: &str) {
         if let ProverState::Running(prover) = &mut self.prover {
             prover.kill();

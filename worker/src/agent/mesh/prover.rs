@@ -16,26 +16,28 @@ use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-/// Time that the prover has to exit once its stdin is closed.
+/// Limit for the prover to exit after its stdin is closed, and for its stderr to end after its
+/// stdout.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Bytes of its stderr that are kept, from the end.
+/// Number of bytes of the prover's stderr that are kept, counted from the end.
 const MAX_STDERR: usize = 1024;
 
 /// Running prover process.
 pub(crate) struct Prover {
     pid: Pid,
-    /// Frames to its stdin. `None` after [`Prover::shutdown`], which closes stdin.
+    /// Frames for the prover's stdin. `None` after [`Prover::shutdown`], which closes stdin.
     commands: Option<mpsc::UnboundedSender<Vec<u8>>>,
     answers: mpsc::Receiver<FrameEvent<FromProver>>,
-    /// Last line of its stderr, sent when stderr ends.
+    /// Last line of the prover's stderr, sent when stderr ends.
     stderr_tail: oneshot::Receiver<String>,
-    /// Cause of its end, until [`Prover::next_event`] has reported it.
+    /// Reason why the prover's stdout ended, until [`Prover::next_event`] has reported it.
     gone: Option<String>,
 }
 
 impl Prover {
-    /// Starts the prover of a node. Its exit status is collected with those of all children.
+    /// Starts the prover of this node from its executable. The agent reaps the prover together with
+    /// the ranks.
     pub(crate) fn start(path: &Path, node: NodeId) -> io::Result<Prover> {
         let mut child = Command::new(path)
             .arg(node.to_string())
@@ -61,16 +63,16 @@ impl Prover {
         self.pid
     }
 
-    /// Sends a message. Fails with a sentence if it does not fit into a frame or the prover has
-    /// ended.
+    /// Sends a message to the prover. Returns an error text if the message does not fit into a
+    /// frame or the prover has ended.
     pub(crate) fn send(&self, message: &ToProver) -> Result<(), String> {
         let frame = control::encode(message).map_err(|error| error.to_string())?;
         let sent = self.commands.as_ref().is_some_and(|commands| commands.send(frame).is_ok());
         if sent { Ok(()) } else { Err("rlaunch-prover has ended".to_owned()) }
     }
 
-    /// Waits for the next event. `Closed` is reported once, with the last line of stderr, and not
-    /// at all after a shutdown. Cancel-safe.
+    /// Waits for the prover's next event. `Closed` is returned once, with the last line of stderr,
+    /// and never after a shutdown. Cancel-safe.
     pub(crate) async fn next_event(&mut self) -> FrameEvent<FromProver> {
         if self.gone.is_none() {
             match self.answers.recv().await {
@@ -79,7 +81,7 @@ impl Prover {
                 }
                 Some(FrameEvent::Closed(how)) => self.gone = Some(how),
                 Some(message) => return message,
-                // Its end has been reported.
+                // The prover's end has been reported.
                 None => std::future::pending().await,
             }
         }
@@ -91,7 +93,7 @@ impl Prover {
         }
     }
 
-    /// Has the prover close everything and exit, by closing its stdin.
+    /// Tells the prover to close everything and exit, by closing its stdin.
     pub(crate) fn shutdown(&mut self) {
         self.commands = None;
     }
@@ -101,7 +103,8 @@ impl Prover {
         let _ = kill(self.pid, Signal::SIGKILL);
     }
 
-    /// Shuts the prover down and waits until its stdout is closed; kills it if that takes too long.
+    /// Shuts the prover down and waits until its stdout is closed. Kills the prover after
+    /// [`EXIT_TIMEOUT`].
     pub(crate) async fn end(mut self) {
         self.shutdown();
         let gone = async { while self.answers.recv().await.is_some() {} };
@@ -140,7 +143,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    /// A host whose C library is too old for the prover reports that on stderr.
+    /// A prover that needs a newer C library than the host has reports that on stderr.
     #[test]
     fn one_that_does_not_start_says_why() {
         let directory = tempfile::tempdir().unwrap();

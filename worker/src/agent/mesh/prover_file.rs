@@ -1,4 +1,5 @@
-//! The prover's executable in this node's cache: beside the agent, in a file named by its hash.
+//! The prover's executable in this node's cache. It lies beside the agent's executable; its name
+//! contains its hash.
 
 use crate::node::cache;
 use nix::unistd::gethostname;
@@ -10,7 +11,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes of the hash that are part of the file's name.
+/// Number of bytes of the hash that are part of the file's name.
 const HASH_BYTES: usize = 16;
 
 /// Prover's file while it is being received.
@@ -30,8 +31,8 @@ pub(crate) enum Located {
 }
 
 impl ProverDownload {
-    /// Looks for the prover in the cache, and creates a temporary file to receive it if it is
-    /// missing.
+    /// Looks for the prover in the cache. If the prover is missing, creates a temporary file to
+    /// receive it.
     pub(crate) fn locate(wanted: ProverFile) -> Result<Located, String> {
         let agent = std::env::current_exe()
             .map_err(|e| format!("cannot determine the path of the agent: {e}"))?;
@@ -54,8 +55,8 @@ impl ProverDownload {
         Ok(Located::Missing(ProverDownload { wanted, path, new, file, hasher }))
     }
 
-    /// Writes the next part. An empty part ends the file, which is then verified and moved into
-    /// place; returns its path.
+    /// Writes the next part of the file. An empty part ends the file: it is verified and renamed to
+    /// its final path, which is returned.
     pub(crate) fn receive(&mut self, part: &[u8]) -> Result<Option<PathBuf>, String> {
         if !part.is_empty() {
             self.hasher.update(part);
@@ -84,7 +85,7 @@ fn cannot_keep(path: &Path, error: &io::Error) -> String {
     format!("cannot keep {}: {error}", path.display())
 }
 
-/// Returns `rlaunch-prover-HASH`.
+/// Returns the file's name in the cache, `rlaunch-prover-HASH`.
 fn name(file: &ProverFile) -> String {
     let mut name = "rlaunch-prover-".to_owned();
     for byte in &file.sha256[..HASH_BYTES] {

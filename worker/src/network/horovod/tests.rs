@@ -6,7 +6,7 @@ const RANGE: PortRange = PortRange { first: 21000, last: 21511 };
 /// Limit for events that must happen; long, because a test machine may be suspended for seconds.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// Proxy with a store behind it, running until this is dropped.
+/// Address of a proxy that runs, with its store, until this value is dropped.
 struct Served {
     address: SocketAddr,
     _tasks: JoinSet<()>,
@@ -33,7 +33,7 @@ fn open(job: u128) -> Served {
     serve_all(proxy, SocketAddr::new(LOOPBACK, port))
 }
 
-/// Returns the answer, or an empty string if the proxy is closed.
+/// Sends a request and returns the answer, or an empty string if the proxy closes the connection.
 async fn ask(address: SocketAddr, request: &str) -> String {
     let mut socket = TcpStream::connect(address).await.unwrap();
     let mut answer = Vec::new();

@@ -1,9 +1,9 @@
 //! Accepting of connections: those of child agents, and return connections of the parent.
 //!
 //! Anyone can connect. A peer that has not authenticated itself within [`AUTH_TIMEOUT`] is
-//! disconnected, and nothing is sent to it before. The number of such peers is limited; beyond it,
-//! the address that most of them come from loses its oldest, so that a flood from a few addresses
-//! cannot keep a child out.
+//! disconnected, and nothing is sent to it before. The number of unauthenticated peers is limited.
+//! Beyond the limit, the address with most of them loses its oldest connection, so that a flood
+//! from a few addresses cannot keep a child out.
 
 use super::dial::EdgeContext;
 use super::edge::{ProvedConnection, linger, tune};
@@ -25,7 +25,7 @@ use tokio::time::timeout;
 
 /// Limit for a peer to authenticate itself.
 pub(super) const AUTH_TIMEOUT: Duration = Duration::from_secs(2);
-/// Unauthenticated connections at once to one listener, beyond one for each child.
+/// Maximum number of unauthenticated connections of one listener, in addition to one per child.
 const MAX_UNAUTHENTICATED: usize = 64;
 /// Pause after accept(2) has failed.
 const ACCEPT_RETRY: Duration = Duration::from_millis(10);
@@ -35,15 +35,16 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(10);
 pub(crate) struct ReturnConnections(Arc<Mutex<HashMap<Nonce, oneshot::Sender<()>>>>);
 
 impl ReturnConnections {
-    /// Expects a return connection with this nonce; the receiver resolves when it has arrived.
+    /// Expects a return connection with this nonce. The receiver resolves when the connection has
+    /// arrived.
     pub(super) fn expect(&self, nonce: Nonce) -> oneshot::Receiver<()> {
         let (sender, receiver) = oneshot::channel();
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(nonce, sender);
         receiver
     }
 
-    /// Whether a return connection with this nonce was expected. Notifies the attempt that expects
-    /// it.
+    /// Handles the arrival of a return connection: notifies the attempt that expects this nonce.
+    /// Returns false if none does.
     fn arrived(&self, nonce: &Nonce) -> bool {
         let expected = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(nonce);
         // The attempt may have ended since.
@@ -51,10 +52,10 @@ impl ReturnConnections {
     }
 }
 
-/// Connection of a child that has authenticated itself.
+/// Connection of a child agent that has authenticated itself.
 struct AuthenticatedChild {
     negotiation: Negotiation,
-    /// Listener of the child to which the return connection is to be made.
+    /// Address of the child's listener, to which this node must connect back.
     listener: SocketAddr,
     nonce: Nonce,
 }
@@ -62,12 +63,12 @@ struct AuthenticatedChild {
 /// Connections whose peers have not authenticated themselves.
 struct Unauthenticated {
     tasks: JoinSet<Option<AuthenticatedChild>>,
-    crowd: AdmissionQueue<AbortHandle>,
+    admission: AdmissionQueue<AbortHandle>,
 }
 
 impl Unauthenticated {
     fn new(most: usize) -> Unauthenticated {
-        Unauthenticated { tasks: JoinSet::new(), crowd: AdmissionQueue::new(most) }
+        Unauthenticated { tasks: JoinSet::new(), admission: AdmissionQueue::new(most) }
     }
 
     fn admit(&mut self, tcp: TcpStream, from: IpAddr, children: &[NodeId], context: &EdgeContext) {
@@ -79,8 +80,8 @@ impl Unauthenticated {
             // A peer that fails to authenticate itself is only disconnected.
             timeout(context.auth_timeout, identify(tcp, &children, &context)).await.ok()?.ok()?
         });
-        self.crowd.retain(|task| !task.is_finished());
-        if let Some(oldest) = self.crowd.admit(from, task) {
+        self.admission.retain(|task| !task.is_finished());
+        if let Some(oldest) = self.admission.admit(from, task) {
             oldest.abort();
         }
     }
@@ -117,7 +118,8 @@ pub(crate) async fn accept_all(
     }
 }
 
-/// Authenticates a child, or recognises a return connection; returns `None` for the latter.
+/// Authenticates a child, or recognises a return connection. Returns `None` for a return connection
+/// and for a node that is not a child.
 async fn identify(
     mut tcp: TcpStream,
     children: &[NodeId],
@@ -134,12 +136,12 @@ async fn identify(
         }
         return Ok(None);
     }
-    tune(&tcp, context.silence)?;
+    tune(&tcp, context.node_timeout)?;
     authenticate(tcp, &begin, children, context).await
 }
 
-/// Connects back to the child, which proves that both directions work. The child may then use that
-/// connection as its edge, the link to its parent in the tree.
+/// Connects back to the child, which proves that TCP works in both directions. If the child then
+/// accepts, its authenticated connection becomes the edge of the tree between the two.
 async fn prove_return_path(
     AuthenticatedChild { mut negotiation, listener, nonce }: AuthenticatedChild,
     proved: &mpsc::UnboundedSender<ProvedConnection>,
@@ -163,7 +165,8 @@ async fn prove_return_path(
     Ok(())
 }
 
-/// Runs the handshake up to the child's first message, which proves that it is not a replay.
+/// Runs the handshake up to the child's first message, which proves that the handshake is not a
+/// replay.
 async fn authenticate(
     mut tcp: TcpStream,
     begin: &[u8],

@@ -1,5 +1,5 @@
-//! Connecting to the parent: tries every pair of addresses until a connection has worked in both
-//! directions.
+//! Connecting to the parent in the tree of agents: tries pairs of a local and a remote address
+//! until a connection has worked in both directions.
 
 use super::accept::ReturnConnections;
 use super::edge::{ProvedConnection, tune};
@@ -17,21 +17,22 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-/// The next pair is tried when the previous one has not succeeded within this time.
+/// Time after which the next pair of addresses is tried, if the previous one has not succeeded.
 pub(super) const STAGGER: Duration = Duration::from_millis(200);
 
-/// What this node needs to make and accept edges.
+/// Settings of this node for making and accepting edges of the tree.
 #[derive(Clone)]
 pub(crate) struct EdgeContext {
     pub(crate) secret: Secret,
     pub(crate) job: JobId,
     pub(crate) me: NodeId,
-    /// Listeners of this node.
+    /// Addresses of this node's listeners.
     pub(crate) listeners: Vec<SocketAddr>,
     pub(crate) returns: ReturnConnections,
-    /// Silence after which a neighbour is given up.
-    pub(crate) silence: Duration,
-    /// Time between two attempts, [`STAGGER`] outside tests.
+    /// Time after which an edge breaks if the neighbour (parent or child) sends or acknowledges
+    /// nothing.
+    pub(crate) node_timeout: Duration,
+    /// Time until the next pair of addresses is tried, [`STAGGER`] outside tests.
     pub(crate) stagger: Duration,
     /// Limit for a peer to authenticate itself, [`super::accept::AUTH_TIMEOUT`] outside tests.
     pub(crate) auth_timeout: Duration,
@@ -44,8 +45,8 @@ pub(crate) struct DialOutcome {
 }
 
 impl EdgeContext {
-    /// Tries until there is an edge or [`EDGE_TIMEOUT`] is over. Starts again if this process was
-    /// suspended meanwhile: answers may have arrived since, and the parent may have given up as
+    /// Connects to the parent, for at most [`EDGE_TIMEOUT`]. Starts again if this process was
+    /// suspended meanwhile: answers may have arrived unread, and the parent may have given up as
     /// well.
     pub(crate) async fn join(self, parent: &ParentPeer) -> DialOutcome {
         loop {
@@ -136,7 +137,7 @@ impl EdgeContext {
         remote: SocketAddr,
     ) -> Result<Negotiation, NegotiationError> {
         let mut tcp = ports::outgoing_socket(local)?.connect(remote).await?;
-        tune(&tcp, self.silence)?;
+        tune(&tcp, self.node_timeout)?;
         let parties = Parties { job: self.job, from: self.me, to: parent };
         let (mut dialler, first) = Dialer::start(&self.secret, parties)?;
         tcp.write_all(&first).await?;
@@ -154,8 +155,9 @@ impl EdgeContext {
     }
 }
 
-/// Accepts this connection as the edge. Called for one attempt only, however many succeed at once:
-/// the parent uses the first connection that is accepted.
+/// Accepts the connection of a successful attempt as the edge. Even if several attempts succeed at
+/// once, this is called for one at a time, because the parent uses the first connection that is
+/// accepted.
 async fn accept_edge(
     tried: Result<Negotiation, EdgeFailure>,
     deadline: Instant,
@@ -171,16 +173,17 @@ async fn accept_edge(
     }
 }
 
-/// Progress of an attempt. Clones share it.
+/// Progress of an attempt with one pair of addresses. Clones share it.
 #[derive(Clone, Debug, Default)]
 struct AttemptProgress {
-    /// Listener to which the parent, which was reached, is to make a return connection.
+    /// Listener that was named to the parent for the return connection. Set once the parent was
+    /// reached.
     offered: Arc<OnceLock<SocketAddr>>,
     ended: Arc<OnceLock<EdgeFailure>>,
 }
 
 impl AttemptProgress {
-    /// Returns the outcome, which for an attempt in progress is that no answer has come.
+    /// Returns why the attempt has failed. An attempt in progress counts as unanswered.
     fn outcome(&self) -> EdgeFailure {
         let waiting = || match self.offered.get() {
             Some(listener) => EdgeFailure::NoReturnPath(*listener),
@@ -190,7 +193,7 @@ impl AttemptProgress {
     }
 }
 
-/// Returns `edge` with the outcomes of the attempts that were begun.
+/// Combines `edge` with the outcomes of the attempts in `tried`.
 fn outcome(
     edge: Option<ProvedConnection>,
     parent: &ParentPeer,

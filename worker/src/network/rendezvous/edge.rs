@@ -1,4 +1,4 @@
-//! Edge of the tree over a TCP connection: encrypted frames in both directions.
+//! Edge of the tree of agents over a TCP connection: encrypted frames in both directions.
 
 use super::negotiation::{Negotiation, NegotiationError};
 use bytes::Bytes;
@@ -19,14 +19,14 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout_at};
 
-/// Encrypted bytes that are written at once.
+/// Number of encrypted bytes that are collected before they are written.
 const WRITE_AT_ONCE: usize = 256 << 10;
 
 /// Event of an edge.
 #[derive(Debug)]
 pub(crate) enum EdgeEvent {
     Frame(Frame),
-    /// The edge broke; the text says how. Nothing follows.
+    /// The edge broke; the text says how. No event follows.
     Broke(String),
 }
 
@@ -50,12 +50,12 @@ impl ProvedConnection {
         Ok(ProvedConnection { peer, local, remote, tcp, stream, rest })
     }
 
-    /// Begins to carry frames. Events go to `events` with the peer's id; the edge breaks when the
-    /// peer has been silent for `silence`.
+    /// Turns the connection into an edge that carries frames. Events go to `events` with the peer's
+    /// id. The edge breaks when nothing was received for `node_timeout`.
     pub(crate) fn into_edge(
         self,
         payload_limit: usize,
-        silence: Duration,
+        node_timeout: Duration,
         events: mpsc::UnboundedSender<(NodeId, EdgeEvent)>,
     ) -> Edge {
         let (reading, writing) = self.tcp.into_split();
@@ -63,7 +63,7 @@ impl ProvedConnection {
         let (frames, queue) = mpsc::unbounded_channel();
         let mut decoder = Decoder::new(payload_limit);
         decoder.push(&self.rest);
-        let edge_reader = EdgeReader { reading, stream: stream.clone(), decoder, silence };
+        let edge_reader = EdgeReader { reading, stream: stream.clone(), decoder, node_timeout };
         let peer = self.peer;
         let mut reader = JoinSet::new();
         reader.spawn(async move {
@@ -80,21 +80,21 @@ impl ProvedConnection {
 #[derive(Debug)]
 pub(crate) struct Edge {
     frames: mpsc::UnboundedSender<Frame>,
-    /// Reading task, aborted when this is dropped.
+    /// Task that reads, aborted when the edge is dropped.
     _reader: JoinSet<()>,
-    /// Writing task, which ends when its queue is empty and closed.
+    /// Task that writes, which ends when its queue is empty and closed.
     writer: JoinHandle<()>,
 }
 
 impl Edge {
-    /// Queues a frame. The queue is bounded by the link, which keeps frames until they are
-    /// confirmed.
+    /// Queues a frame. The queue is bounded by the link above this edge, which keeps frames until
+    /// the peer has confirmed them.
     pub(crate) fn send(&self, frame: Frame) {
         // The reader reports a broken edge.
         let _ = self.frames.send(frame);
     }
 
-    /// Waits until everything is written.
+    /// Closes the queue and waits until all frames are written.
     pub(crate) async fn finish(self) {
         let Edge { frames, writer, .. } = self;
         drop(frames);
@@ -107,11 +107,11 @@ struct EdgeReader {
     reading: OwnedReadHalf,
     stream: Arc<Mutex<SecureStream>>,
     decoder: Decoder<Head>,
-    silence: Duration,
+    node_timeout: Duration,
 }
 
 impl EdgeReader {
-    /// Reads until the edge breaks, and returns how it broke.
+    /// Reads frames until the edge breaks, and describes how it broke.
     async fn read_all(
         mut self,
         peer: NodeId,
@@ -133,7 +133,7 @@ impl EdgeReader {
                 }
             }
             let length = match self.read(&mut buffer).await {
-                None => return format!("nothing heard for {} s", self.silence.as_secs()),
+                None => return format!("nothing received for {} s", self.node_timeout.as_secs()),
                 Some(Ok(0)) => return "the connection ended".to_owned(),
                 Some(Ok(length)) => length,
                 Some(Err(error)) => return error.to_string(),
@@ -146,14 +146,14 @@ impl EdgeReader {
         }
     }
 
-    /// Reads some bytes. Returns `None` once the peer has been silent for too long; time in which
+    /// Reads some bytes. Returns `None` if nothing was received for `self.node_timeout`; time in which
     /// this process was suspended does not count.
     async fn read(&mut self, buffer: &mut [u8]) -> Option<io::Result<usize>> {
-        let mut silence = Deadline::after(self.silence, Instant::now().into_std());
+        let mut node_timeout = Deadline::after(self.node_timeout, Instant::now().into_std());
         loop {
-            match timeout_at(silence.next_check().into(), self.reading.read(buffer)).await {
+            match timeout_at(node_timeout.next_check().into(), self.reading.read(buffer)).await {
                 Ok(read) => return Some(read),
-                Err(_) if silence.has_expired(Instant::now().into_std()) => return None,
+                Err(_) if node_timeout.has_expired(Instant::now().into_std()) => return None,
                 Err(_) => {}
             }
         }
@@ -197,17 +197,18 @@ fn open(stream: &Mutex<SecureStream>, bytes: &[u8], out: &mut Vec<u8>) -> Result
     stream.lock().unwrap_or_else(PoisonError::into_inner).open(bytes, out)
 }
 
-/// Restores an orderly close, so that data written last arrives although the connection is closed.
+/// Makes closing the connection orderly again instead of a reset, so that the last data still
+/// arrives.
 pub(super) fn linger(tcp: &TcpStream) -> io::Result<()> {
     setsockopt(tcp, sockopt::Linger, &libc::linger { l_onoff: 0, l_linger: 0 })?;
     Ok(())
 }
 
 /// Disables Nagle's algorithm, and has the kernel break the connection when data has not been
-/// acknowledged for `silence`.
-pub(super) fn tune(tcp: &TcpStream, silence: Duration) -> io::Result<()> {
+/// acknowledged for `node_timeout`.
+pub(super) fn tune(tcp: &TcpStream, node_timeout: Duration) -> io::Result<()> {
     tcp.set_nodelay(true)?;
-    let patience = u32::try_from(silence.as_millis()).unwrap_or(u32::MAX);
+    let patience = u32::try_from(node_timeout.as_millis()).unwrap_or(u32::MAX);
     setsockopt(tcp, sockopt::TcpUserTimeout, &patience)?;
     Ok(())
 }

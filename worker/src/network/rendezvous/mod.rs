@@ -1,4 +1,4 @@
-//! The out-of-band network: this node's place in the tree of agents, over TCP.
+//! The out-of-band network: connections of this node in the tree of agents, over TCP.
 //!
 //! In reading order: the [`ports`] it listens on; how it connects to its parent ([`dial`]) and
 //! accepts its children ([`accept`]), with the messages of [`negotiation`]; the [`edge`] that

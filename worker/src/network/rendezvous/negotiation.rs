@@ -1,5 +1,6 @@
-//! Negotiation of an edge over an encrypted connection. A connection becomes an edge only after
-//! its parent has connected back to the child, which proves that TCP works in both directions:
+//! Negotiation of an edge of the tree over an encrypted connection. A connection becomes an edge
+//! only after the parent has connected back to the child, which proves that TCP works in both
+//! directions:
 //!
 //! 1. child → parent: `ConnectBack` with a listener and a nonce;
 //! 2. parent → that listener, on a new connection: `RETURN_MAGIC` and the nonce; or, if that
@@ -96,7 +97,8 @@ impl Negotiation {
         Ok((self.tcp.local_addr()?, self.tcp.peer_addr()?))
     }
 
-    /// Ends the negotiation. Bytes that were read beyond it belong to the edge.
+    /// Ends the negotiation. The returned bytes were read after its last message and belong to the
+    /// edge.
     pub(super) fn into_parts(self) -> (TcpStream, SecureStream, Vec<u8>) {
         (self.tcp, self.stream, self.frames.into_unread())
     }

@@ -1,4 +1,4 @@
-//! Ports out of the job's range, each bound to the addresses it is for and to no others.
+//! TCP ports from the job's range, each bound only to those addresses that need it.
 
 use nix::errno::Errno;
 use rlaunch_bootstrap::id::JobId;
@@ -7,11 +7,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use tokio::net::{TcpListener, TcpSocket};
 
-/// Backlog of a listener: children that may connect at once.
+/// Length of a listener's backlog: maximum number of children that connect at the same time.
 const BACKLOG: u32 = 1024;
 
-/// Returns the ports of `range`, starting at a place that depends on the job and `salt`, so that
-/// jobs and nodes which start together on one host rarely collide.
+/// Returns all ports of `range`. Job and `salt` determine the first one, so that jobs and nodes
+/// that start together on one host rarely collide.
 fn candidates(range: PortRange, job: JobId, salt: u32) -> impl Iterator<Item = u16> {
     let count = range.count();
     let start = range.start_offset(job) + salt % count;
@@ -22,8 +22,8 @@ fn socket(address: IpAddr) -> io::Result<TcpSocket> {
     if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }
 }
 
-/// Binds a port although connections of earlier jobs may be in TIME_WAIT at it. Fails if a socket
-/// listens at it.
+/// Binds a port even if connections of earlier jobs are in TIME_WAIT at it. Fails if a socket
+/// listens at the port.
 fn bind_reusing(address: IpAddr, port: u16) -> io::Result<TcpSocket> {
     let socket = socket(address)?;
     socket.set_reuseaddr(true)?;
@@ -37,13 +37,13 @@ fn bind(address: IpAddr, port: u16) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// Whether this host has the address.
+/// Tells whether this host has the address.
 pub(crate) fn has_address(address: IpAddr) -> bool {
     bind(address, 0).is_ok()
 }
 
-/// Listens on a port although connections of earlier jobs may be in TIME_WAIT at it. Fails if
-/// another socket listens at it or reserves it.
+/// Listens on a port even if connections of earlier jobs are in TIME_WAIT at it. Fails if another
+/// socket listens at the port or reserves it.
 fn listener(address: IpAddr, port: u16) -> io::Result<TcpListener> {
     let socket = socket(address)?;
     socket.set_reuseaddr(true)?;
@@ -58,7 +58,8 @@ pub(super) fn outgoing_socket(local: IpAddr) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// Listens on every address that can be bound, each on a port of the range.
+/// Listens on each of the addresses, on a port of the range. Leaves out addresses that this host no
+/// longer has.
 pub(crate) fn listen(
     addresses: &[IpAddr],
     range: PortRange,
@@ -100,7 +101,7 @@ pub(crate) fn listen(
 }
 
 /// Free TCP port, bound on the node's addresses without listening, so that no other process takes
-/// it before rank 0 does.
+/// the port before rank 0 or the Horovod proxy does.
 #[derive(Debug)]
 pub(crate) struct ReservedPort {
     pub(crate) port: u16,
@@ -109,8 +110,8 @@ pub(crate) struct ReservedPort {
 
 impl ReservedPort {
     /// Reserves the first port of `range` that is free on all of `addresses`. If there is none,
-    /// reserves one with connections in TIME_WAIT: anyone can cause those at a port that was
-    /// listened on, and nearly all servers bind such a port as well.
+    /// reserves a port with connections in TIME_WAIT: any user can cause those at a port that was
+    /// listened on, and nearly all servers can bind such a port as well.
     pub(crate) fn reserve(
         range: PortRange,
         job: JobId,
@@ -133,8 +134,8 @@ impl ReservedPort {
         Err(Problem::NoPort { range })
     }
 
-    /// Reserves this port on all of `addresses`. Connections of an earlier job in TIME_WAIT do not
-    /// matter.
+    /// Reserves this port on all of `addresses`, even if connections of an earlier job are in
+    /// TIME_WAIT at it.
     pub(crate) fn reserve_port(port: u16, addresses: &[IpAddr]) -> Result<ReservedPort, Problem> {
         let held = addresses.iter().map(|&address| bind_reusing(address, port)).collect();
         match held {
@@ -149,7 +150,7 @@ impl ReservedPort {
         }
     }
 
-    /// Listens on one of the reserved addresses, and frees the others.
+    /// Listens on `address`, one of the reserved addresses, and frees the port on the others.
     pub(crate) fn listen(self, address: IpAddr) -> io::Result<TcpListener> {
         let is_it = |socket: &TcpSocket| socket.local_addr().is_ok_and(|own| own.ip() == address);
         match self.held.into_iter().find(is_it) {

@@ -30,12 +30,12 @@ fn secret() -> Secret {
     Secret::from_bytes([5; 32])
 }
 
-/// Returns a loopback address of this machine.
+/// Returns the loopback address `127.0.0.last`.
 fn here(last: u8) -> IpAddr {
     Ipv4Addr::new(127, 0, 0, last).into()
 }
 
-/// Node of the tree.
+/// Node of the tree of agents, with its accepting tasks.
 struct Member {
     context: EdgeContext,
     proved: mpsc::UnboundedReceiver<ProvedConnection>,
@@ -61,7 +61,7 @@ impl Member {
             me,
             listeners: listeners.iter().map(|l| l.local_addr().unwrap()).collect(),
             returns: ReturnConnections::default(),
-            silence: EDGE_TIMEOUT,
+            node_timeout: EDGE_TIMEOUT,
             stagger: STAGGER,
             auth_timeout,
         };
@@ -102,7 +102,7 @@ async fn closed() -> SocketAddr {
     TcpListener::bind((here(1), 0)).await.unwrap().local_addr().unwrap()
 }
 
-/// Waits until the other end disconnects, and returns how long that took.
+/// Waits until the peer disconnects, and returns how long that took.
 async fn until_disconnected(mut tcp: TcpStream) -> Duration {
     let (mut received, began) = (Vec::new(), Instant::now());
     // A reset ends the connection as well.
@@ -111,7 +111,8 @@ async fn until_disconnected(mut tcp: TcpStream) -> Duration {
     began.elapsed()
 }
 
-/// Waits until every task of this test waits for something. Time is paused and advances only then.
+/// Waits until every task of this test waits. Meanwhile Tokio's clock is paused; it advances only
+/// then.
 async fn until_all_wait() {
     tokio::time::pause();
     tokio::time::sleep(Duration::from_millis(1)).await;
@@ -181,7 +182,7 @@ async fn a_pair_without_a_way_back_is_not_used() {
     assert_eq!(outcomes(&alone), [EdgeFailure::NoReturnPath(gone)]);
 }
 
-/// Time is paused and advances only when every task waits.
+/// Tokio's clock is paused; it advances only when every task waits.
 #[tokio::test(start_paused = true)]
 async fn a_parent_that_is_silent_is_given_up_in_time() {
     let silent = TcpListener::bind((here(1), 0)).await.unwrap();
@@ -280,8 +281,8 @@ async fn strangers_leave_nothing_behind_at_a_port() {
     }
 }
 
-/// A recorded handshake is answered, but gets no further, and is disconnected long before any
-/// limit.
+/// The replay of a recorded handshake is answered, but gets no further, and is disconnected long
+/// before any limit.
 #[tokio::test]
 async fn a_replayed_handshake_is_let_go() {
     let mut root = Member::with_auth_timeout(ROOT, &[1], &[CHILD], 2 * LONG);

@@ -1,5 +1,6 @@
-//! This node in the tree of agents: carries packets of the rendezvous state machine ([`Node`]) over
-//! edges, or through the launcher where there is no edge, and passes received ones to it.
+//! This node in the tree of agents. Carries packets of the rendezvous state machine ([`Node`]) over
+//! edges, or through the launcher where there is no edge, and passes received packets to the state
+//! machine.
 
 use super::accept::{self, AUTH_TIMEOUT, ReturnConnections};
 use super::dial::{DialOutcome, EdgeContext, STAGGER};
@@ -33,17 +34,17 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// Limit for writing the last frames.
+/// Limit for writing the last frames before this node leaves the tree.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Carrier of the frames between this node and a neighbour.
 enum Carrier {
-    /// None yet: the edge is still being made.
+    /// No carrier yet: the edge is still being made.
     Awaited,
     Tcp(Edge),
-    /// The launcher; holds what has arrived of the next frame.
+    /// The launcher. The decoder holds the received part of the next frame.
     Relay(Decoder<Head>),
-    /// None any more: the neighbour has left.
+    /// No carrier any more: the neighbour has left.
     Gone,
 }
 
@@ -52,13 +53,14 @@ struct Neighbour {
     carrier: Carrier,
 }
 
-/// This node, its neighbours, and the calls of its ranks.
+/// This node in the tree of agents, with its neighbours (parent and children) and the calls of its
+/// ranks.
 pub(crate) struct Tree {
     node: Node,
     me: NodeId,
     neighbours: BTreeMap<NodeId, Neighbour>,
     payload_limit: usize,
-    silence: Duration,
+    node_timeout: Duration,
     outbox: Outbox,
     services: Services,
     /// Requests of this node's ranks to Horovod's store.
@@ -81,17 +83,17 @@ pub(crate) struct Tree {
 pub(crate) enum TreeEvent {
     /// The rank table has arrived.
     Table(Payload),
-    /// The collective begun with [`Tree::meet`] has ended.
-    Met(Answer),
+    /// The collective that [`Tree::start_collective`] has begun is complete.
+    CollectiveDone(Answer),
 }
 
-/// Client id of the agent's own calls. Ranks' connections count from 0.
+/// Client id of the agent's own calls. Connections of ranks are numbered from 0.
 const AGENT_CLIENT: ClientId = ClientId(u64::MAX);
 /// Client id of Horovod requests.
 const HOROVOD_CLIENT: ClientId = ClientId(u64::MAX - 1);
 
 impl Tree {
-    /// Accepts children, and begins to connect to the parent, if there is one.
+    /// Starts to accept children, and to connect to the parent if its addresses are given.
     pub(crate) fn join(
         job: &Job,
         listeners: Vec<TcpListener>,
@@ -109,7 +111,7 @@ impl Tree {
             me: job.node,
             listeners: listeners.iter().filter_map(|l| l.local_addr().ok()).collect(),
             returns: ReturnConnections::default(),
-            silence: job.silence(),
+            node_timeout: job.node_timeout(),
             stagger: STAGGER,
             auth_timeout: AUTH_TIMEOUT,
         };
@@ -126,7 +128,7 @@ impl Tree {
             me: job.node,
             neighbours: neighbours.map(|id| (id, fresh())).collect(),
             payload_limit: payload_limit(job.world_size),
-            silence: job.silence(),
+            node_timeout: job.node_timeout(),
             outbox: outbox.clone(),
             services,
             horovod: HorovodProxy::absent(),
@@ -177,7 +179,7 @@ impl Tree {
         self.flush_outputs();
     }
 
-    /// Begins to forward requests from this proxy to Horovod's store.
+    /// Starts to forward requests from this proxy to Horovod's store.
     pub(crate) fn serve_horovod(&mut self, horovod: HorovodProxy) {
         self.horovod = horovod;
     }
@@ -187,16 +189,17 @@ impl Tree {
         self.events.pop_front()
     }
 
-    /// Distributes the rank table, which the launcher sends to the root.
+    /// Distributes the rank table over the tree. Called on the root, to which the launcher sends
+    /// the table.
     pub(crate) fn table(&mut self, table: Vec<u8>) {
         self.handle_input(NodeInput::Table(table.into()));
         self.flush_outputs();
     }
 
     /// Takes part in a collective of all agents, on behalf of this node's ranks. `given` holds the
-    /// contribution of each rank, by local rank; missing ones are empty. [`TreeEvent::Met`] follows
-    /// when it has ended.
-    pub(crate) fn meet(&mut self, kind: CollectiveKind, name: &str, given: &[Vec<u8>]) {
+    /// contribution of each rank, by local rank; missing ones are empty. [`TreeEvent::CollectiveDone`] follows
+    /// when the collective is complete.
+    pub(crate) fn start_collective(&mut self, kind: CollectiveKind, name: &str, given: &[Vec<u8>]) {
         let name: Arc<str> = name.into();
         let ranks = self.ranks.clone();
         for (request, rank) in (0..).zip(ranks) {
@@ -211,23 +214,20 @@ impl Tree {
         self.flush_outputs();
     }
 
-    /// Sends a job event to this node's ranks.
     pub(crate) fn notify_ranks(&mut self, event: &events::JobEvent) {
         self.services.send_job_event(event);
     }
 
-    /// Tells the state machine that a rank was started.
     pub(crate) fn rank_started(&mut self, rank: Rank, pid: u32) {
         self.handle_input(NodeInput::RankStarted(rank, pid));
     }
 
-    /// Tells the state machine that a rank has ended.
     pub(crate) fn rank_ended(&mut self, rank: Rank, status: ExitStatus) {
         self.handle_input(NodeInput::RankEnded(rank, status));
         self.flush_outputs();
     }
 
-    /// Handles bytes from a neighbour that the launcher has relayed.
+    /// Handles bytes from a neighbour that the launcher has passed on.
     pub(crate) fn relayed(&mut self, from: NodeId, data: &[u8]) {
         if self.neighbours.get(&from).is_none_or(|n| matches!(n.carrier, Carrier::Gone)) {
             return;
@@ -255,7 +255,7 @@ impl Tree {
         self.flush_outputs();
     }
 
-    /// Whether this node has children, which reach other nodes through it.
+    /// Tells whether this node has children, which reach other nodes through it.
     pub(crate) fn has_children(&self) -> bool {
         self.neighbours.keys().any(|id| *id > self.me)
     }
@@ -320,7 +320,8 @@ impl Tree {
         let peer = proved.peer;
         let Some(neighbour) = self.neighbours.get_mut(&peer) else { return };
         if matches!(neighbour.carrier, Carrier::Awaited) {
-            let edge = proved.into_edge(self.payload_limit, self.silence, self.to_self.clone());
+            let edge =
+                proved.into_edge(self.payload_limit, self.node_timeout, self.to_self.clone());
             neighbour.carrier = Carrier::Tcp(edge);
             neighbour.link.carrier_up();
         }
@@ -334,7 +335,8 @@ impl Tree {
         self.outbox.send(&FromAgent::Edge(EdgeReport { edge: addresses, failed }));
         match (edge, self.neighbours.get_mut(&parent)) {
             (Some(proved), Some(neighbour)) => {
-                let edge = proved.into_edge(self.payload_limit, self.silence, self.to_self.clone());
+                let edge =
+                    proved.into_edge(self.payload_limit, self.node_timeout, self.to_self.clone());
                 neighbour.carrier = Carrier::Tcp(edge);
                 neighbour.link.carrier_up();
             }
@@ -343,7 +345,7 @@ impl Tree {
         self.stop_accepting();
     }
 
-    /// Stops accepting connections once no neighbour is awaited.
+    /// Stops accepting connections once every neighbour has a carrier.
     fn stop_accepting(&mut self) {
         let awaited = |n: &Neighbour| matches!(n.carrier, Carrier::Awaited);
         if !self.neighbours.values().any(awaited) {
@@ -360,7 +362,7 @@ impl Tree {
         }
     }
 
-    /// Has the launcher relay frames between this node and `peer` from now on.
+    /// Makes the launcher relay all further frames between this node and `peer`.
     fn relay(&mut self, peer: NodeId) {
         let Some(neighbour) = self.neighbours.get_mut(&peer) else { return };
         if !matches!(neighbour.carrier, Carrier::Relay(_)) {
@@ -381,7 +383,7 @@ impl Tree {
                 }
                 // Each rank's call has an answer, and all are equal; one is passed on.
                 NodeOutput::Answer(CallId { client: AGENT_CLIENT, request }, answer) => {
-                    self.events.extend((request == 0).then_some(TreeEvent::Met(answer)));
+                    self.events.extend((request == 0).then_some(TreeEvent::CollectiveDone(answer)));
                 }
                 NodeOutput::Answer(CallId { client: HOROVOD_CLIENT, request }, answer) => {
                     self.horovod.answer(request, answer);
@@ -437,7 +439,7 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Returns the size of the largest payload: a gather over all ranks, or a rank table.
+/// Returns the maximum size of a payload in bytes: of a gather over all ranks, or a rank table.
 fn payload_limit(world_size: u32) -> usize {
     let gather = (world_size as usize).saturating_mul(MAX_BLOB + RECORD_HEADER);
     gather.max(MAX_FRAME).min(u32::MAX as usize)

@@ -14,8 +14,8 @@ pub(super) fn read(root: &Root) -> Cpus {
     Cpus { allowed, online, cores: Vec::new(), quota: quota(root) }
 }
 
-/// Returns the hardware threads of each core, which takes reading a file per core. `None` if one of
-/// them is missing.
+/// Returns the hardware threads of each core. Reads a file per core; returns `None` if one is
+/// missing.
 pub(super) fn cores(root: &Root, online: &CpuSet) -> Option<Vec<CpuSet>> {
     let (mut cores, mut covered) = (Vec::new(), BTreeSet::new());
     for cpu in online.iter() {
@@ -26,7 +26,7 @@ pub(super) fn cores(root: &Root, online: &CpuSet) -> Option<Vec<CpuSet>> {
             let core = format!("/sys/devices/system/cpu/cpu{cpu}/topology/{name}");
             root.value::<CpuSet>(&core).filter(|core| core.contains(cpu))
         };
-        // The second is its name in older kernels.
+        // Older kernels have the second name.
         let core = read("core_cpus_list").or_else(|| read("thread_siblings_list"))?;
         covered.extend(core.iter());
         cores.push(core);
@@ -34,7 +34,7 @@ pub(super) fn cores(root: &Root, online: &CpuSet) -> Option<Vec<CpuSet>> {
     Some(cores)
 }
 
-/// Returns the lowest limit of the control groups above this process, in thousandths of a
+/// Returns the lowest CPU limit of the control groups above this process, in thousandths of a
 /// processor.
 fn quota(root: &Root) -> Option<u32> {
     let v2 = control_group(root, "", |directory| {
@@ -75,7 +75,7 @@ pub(super) fn numa_nodes(root: &Root) -> Vec<NumaNode> {
     nodes
 }
 
-/// Adds a node's memory size and its distances to the others.
+/// Adds a NUMA node's memory size and its distances to the other nodes.
 pub(super) fn with_memory(root: &Root, node: NumaNode) -> NumaNode {
     let text =
         |name: &str| root.text(&format!("{NODES}/node{}/{name}", node.number)).unwrap_or_default();
@@ -84,7 +84,7 @@ pub(super) fn with_memory(root: &Root, node: NumaNode) -> NumaNode {
     NumaNode { memory: memory(&text("meminfo")), distances, ..node }
 }
 
-/// Parses `Node 0 MemTotal:  65771234 kB`, in bytes.
+/// Parses `Node 0 MemTotal:  65771234 kB` and returns the size in bytes.
 fn memory(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.split_once("MemTotal:"))?;
     let kib: u64 = line.1.split_whitespace().next()?.parse().ok()?;

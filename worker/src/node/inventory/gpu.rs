@@ -7,7 +7,7 @@ use rlaunch_bootstrap::inventory::{Gpu, GpuVendor};
 const DEVICES: &str = "/sys/bus/pci/devices";
 const DRIVEN: &str = "/sys/bus/pci/drivers";
 const DRIVERS: [&str; 2] = ["amdgpu", "nvidia"];
-/// PCI classes: display controllers, and processing accelerators (AMD Instinct).
+/// PCI classes of GPUs: display controllers, and processing accelerators (AMD Instinct).
 const CLASSES: [u64; 2] = [0x03, 0x12];
 
 /// Reads all GPUs, with or without a driver.
@@ -15,8 +15,8 @@ pub(super) fn read(root: &Root) -> Vec<Gpu> {
     root.names(DEVICES).iter().filter_map(|name| gpu(root, name)).collect()
 }
 
-/// Reads the GPUs that programs can use, that is, those with a driver. Uses the drivers' lists, so
-/// that no other PCI device is read.
+/// Reads the GPUs that programs can use, that is, those with a driver. Uses the drivers' lists of
+/// devices, so that no other PCI device is read.
 pub(super) fn driven(root: &Root) -> Vec<Gpu> {
     driven_names(root).iter().filter_map(|name| gpu(root, name)).collect()
 }
@@ -26,7 +26,7 @@ pub(super) fn count(root: &Root) -> usize {
     driven_names(root).iter().filter(|name| vendor(root, name).is_some()).count()
 }
 
-/// Returns PCI addresses in order.
+/// Returns the PCI addresses of all devices with a GPU driver, sorted.
 fn driven_names(root: &Root) -> Vec<String> {
     let names = DRIVERS.iter().flat_map(|driver| root.names(&format!("{DRIVEN}/{driver}")));
     let mut names: Vec<String> = names.filter(|name| pci::is_address(name)).collect();
@@ -34,7 +34,7 @@ fn driven_names(root: &Root) -> Vec<String> {
     names
 }
 
-/// Whether there is a GPU that programs can use.
+/// Tells whether this machine has a GPU that programs can use.
 pub(super) fn is_there(root: &Root) -> bool {
     let is_driven = |name: &String| pci::is_address(name);
     DRIVERS.iter().any(|driver| root.names(&format!("{DRIVEN}/{driver}")).iter().any(is_driven))

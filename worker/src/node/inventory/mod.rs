@@ -32,7 +32,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Reads everything.
+/// Reads the full inventory.
 pub(crate) fn read(root: &Root) -> Inventory {
     let netdevs = net::read(root);
     let mut gpus = gpu::read(root);
@@ -56,9 +56,9 @@ pub(crate) fn read(root: &Root) -> Inventory {
     }
 }
 
-/// Reads what is needed to place ranks, and nothing slow: every host of a job does this at once,
-/// and some files take global locks in the kernel. The threads of each core are read only on
-/// request, since that takes a file per core.
+/// Reads the part of the inventory that is needed to place ranks, and nothing slow: every host of a
+/// job does this at once, and some files take global locks in the kernel. The hardware threads of
+/// each core are read only if `with_cores` is set, since that takes a file per core.
 pub(crate) fn read_for_job(root: &Root, with_cores: bool) -> Inventory {
     let (netdevs, routes) = match rdma::is_there(root) {
         true => {
@@ -94,7 +94,7 @@ pub(crate) fn gpus(root: &Root) -> usize {
     gpu::count(root)
 }
 
-/// Whether there is a GPU that ranks can use.
+/// Tells whether this machine has a GPU that ranks can use.
 pub(crate) fn has_gpus(root: &Root) -> bool {
     gpu::is_there(root)
 }
@@ -105,8 +105,8 @@ pub(crate) fn print(recorded: Option<OsString>) -> ExitCode {
     write(&read(&root))
 }
 
-/// Writes a recording of what [`read`] reads on this machine to stdout. Of this process it includes
-/// nothing but its limits.
+/// Writes a recording of the files that [`read`] reads on this machine to stdout. About this
+/// process, the recording includes only its limits, status and control groups.
 pub(crate) fn capture() -> ExitCode {
     let root = Root::recording_live();
     read(&root);

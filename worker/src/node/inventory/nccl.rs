@@ -1,8 +1,8 @@
 //! Version of the NCCL library that a job's program would load.
 //!
-//! A Python program loads the one of its packages, whose `dist-info` has the version. Any other
-//! program loads what the dynamic loader finds; its file name or a string in the file has the
-//! version.
+//! A Python program loads the NCCL that is installed as a Python package; the package's `dist-info`
+//! has the version. Any other program loads the library that the dynamic loader finds; the
+//! library's file name or a string in the file has the version.
 
 use rlaunch_bootstrap::inventory::InstalledLibrary;
 use std::ffi::OsStr;
@@ -15,12 +15,13 @@ const WHEEL: &str = "nvidia_nccl_cu";
 const LIBRARY: &str = "libnccl.so.2";
 /// String in the library that precedes its version.
 const VERSION_MARKER: &[u8] = b"NCCL version ";
-/// Bytes of the library that are searched: the strings come before the code, which is long.
+/// Number of bytes of the library that are searched: the strings come before the code, which is
+/// long.
 const MAX_SEARCHED: u64 = 64 << 20;
 const CHUNK: usize = 1 << 20;
-/// Longest version, in bytes: `2.27.3+cuda12.9`.
+/// Maximum length of a version in bytes, as in `2.27.3+cuda12.9`.
 const MAX_VERSION: usize = 32;
-/// Directories that loaders search beside their configured ones.
+/// Directories that loaders search in addition to their configured ones.
 const SYSTEM_DIRECTORIES: &[&str] = &[
     "/usr/local/cuda/lib64",
     "/usr/lib/x86_64-linux-gnu",
@@ -41,7 +42,7 @@ pub(crate) struct Loading<'a> {
     pub(crate) home: &'a Path,
 }
 
-/// Returns the library that the program's loader would find first.
+/// Returns the NCCL library that the program would load.
 pub(crate) fn find(loading: &Loading<'_>) -> Option<InstalledLibrary> {
     let packages = match is_python(loading.program) {
         true => python_directories(loading),
@@ -106,8 +107,8 @@ fn configured() -> Vec<PathBuf> {
     text.lines().filter(|line| line.starts_with('/')).map(PathBuf::from).collect()
 }
 
-/// Returns the version from the name of the file that the link points to, `libnccl.so.2.27.5`, or
-/// else from its content.
+/// Finds a library's version in the name of the file that the link `path` points to, such as
+/// `libnccl.so.2.27.5`, or else in the file's content.
 fn from_library(path: &Path) -> Option<InstalledLibrary> {
     let real = path.canonicalize().ok()?;
     let version = || {

@@ -6,11 +6,12 @@ use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind, Route};
 use std::net::IpAddr;
 
 const DIRECTORY: &str = "/sys/class/net";
-/// Name in a recording; each line is `NAME ADDRESS/PREFIX`.
+/// File of a recording with the addresses; each line is `NAME ADDRESS/PREFIX`.
 const ADDRESSES: &str = "/addresses";
-/// Name in a recording; each line is `NAME DESTINATION/PREFIX via GATEWAY`, or without a gateway.
+/// File of a recording with the routes; each line is `NAME DESTINATION/PREFIX via GATEWAY`, or
+/// without a gateway.
 const ROUTES: &str = "/routes";
-/// Values of `type`: IP over InfiniBand (ARPHRD_INFINIBAND), and loopback.
+/// Values in the file `type` of an interface: IP over InfiniBand (ARPHRD_INFINIBAND), and loopback.
 const INFINIBAND: u32 = 32;
 const LOOPBACK: u32 = 772;
 
@@ -39,7 +40,7 @@ pub(super) fn read(root: &Root) -> Vec<Netdev> {
     netdevs
 }
 
-/// Reads only interfaces that have an address, with nothing but their addresses.
+/// Reads the names and addresses of interfaces that have an address, and nothing else.
 pub(super) fn addressed(root: &Root) -> Vec<Netdev> {
     let mut netdevs: Vec<Netdev> = Vec::new();
     for (name, address, prefix) in addresses(root) {
@@ -54,7 +55,7 @@ pub(super) fn addressed(root: &Root) -> Vec<Netdev> {
     netdevs
 }
 
-/// Whether the interface is up. Drivers that do not track their state report `unknown`.
+/// Tells whether the interface is up. Drivers that do not track the state report `unknown`.
 fn is_running(root: &Root, name: &str) -> bool {
     let state = root.text(&format!("{DIRECTORY}/{name}/operstate"));
     let carrier = root.value::<u8>(&format!("{DIRECTORY}/{name}/carrier"));
@@ -106,7 +107,7 @@ pub(super) fn routes(root: &Root, netdevs: &[Netdev]) -> Vec<Route> {
     lines.iter().filter_map(|line| line.parse().ok()).collect()
 }
 
-/// Reads addresses: interface, address, prefix length.
+/// Reads the addresses of all interfaces: interface name, address, prefix length.
 fn addresses(root: &Root) -> Vec<(String, IpAddr, u8)> {
     let lines = root.socket_lines(ADDRESSES, || {
         let entries = getifaddrs().into_iter().flatten();

@@ -1,5 +1,5 @@
-//! Queries over netlink, for what no file tells: routes, and which network interface belongs to
-//! which port of an RDMA device.
+//! Queries over netlink for information that is in no file: routes, and which network interface
+//! belongs to which port of an RDMA device.
 //!
 //! Each query is a dump: one request, and messages until the kernel ends the dump
 //! (`linux/netlink.h`). Numbers are in the machine's byte order.
@@ -13,18 +13,19 @@ use rlaunch_bootstrap::inventory::net::Route;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 
-/// Limit for the kernel's answer, for kernels that ignore the query.
+/// Limit for the kernel's answer, in milliseconds, for kernels that ignore the query.
 const ANSWER_TIMEOUT_MS: i64 = 200;
-/// Longest datagram of a dump, in bytes.
+/// Maximum size of a datagram of a dump, in bytes.
 const MAX_DATAGRAM: usize = 64 << 10;
-/// Limit for the messages of a dump. Only a router has more routes, and a job does not need them.
+/// Maximum number of messages of a dump that are read. Only a router has more routes, and a job
+/// does not need them.
 const MAX_MESSAGES: usize = 16 << 10;
 
 const HEADER: usize = 16;
 const REQUEST_DUMP: u16 = 0x1 | 0x300;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
-/// The upper bits of an attribute's type tell its encoding.
+/// Mask for an attribute's type; the upper bits tell its encoding.
 const TYPE_MASK: u16 = 0x3fff;
 
 const GET_ROUTE: u16 = 26;
@@ -47,7 +48,8 @@ const DEVICE_NAME: u16 = 2;
 const PORT_INDEX: u16 = 3;
 const NETDEV_NAME: u16 = 51;
 
-/// Returns the unicast routes of all tables whose interfaces have names.
+/// Returns the unicast routes of all tables except the local one. Leaves out routes over an
+/// interface that `name_of` does not know by its index.
 pub(super) fn routes(name_of: impl Fn(u32) -> Option<String>) -> Vec<Route> {
     // The request is a `struct rtmsg` of zeros, which means all families and tables.
     let messages = dump(SockProtocol::NetlinkRoute, GET_ROUTE, &[0; ROUTE_MESSAGE]);
@@ -79,7 +81,7 @@ fn route(message: &[u8], name_of: impl Fn(u32) -> Option<String>) -> Option<Rout
     Some(Route { netdev: netdev?, destination, prefix, gateway })
 }
 
-/// Returns devices, ports and their network interfaces.
+/// Returns the network interfaces of RDMA ports: device name, port number, interface name.
 pub(super) fn rdma_netdevs() -> Vec<(String, u8, String)> {
     let devices = dump(SockProtocol::NetlinkRDMA, DEVICE_GET, &[]);
     let mut found = Vec::new();

@@ -3,8 +3,8 @@
 use super::Root;
 use rlaunch_bootstrap::inventory::pci::{LinkRate, PciDevice, PciLink};
 
-/// Reads the PCI device whose sysfs directory, or a link to it, is `path`. `None` if it is not a
-/// PCI device.
+/// Reads a PCI device from its sysfs directory, or a link to it. Returns `None` if the path is not
+/// that of a PCI device.
 pub(super) fn read(root: &Root, path: &str) -> Option<PciDevice> {
     let real = root.real(path)?;
     // Some devices, like virtio's, are below a PCI function; the function is what counts.
@@ -28,7 +28,7 @@ pub(super) fn read(root: &Root, path: &str) -> Option<PciDevice> {
     })
 }
 
-/// Reads a NUMA node, which the kernel gives as -1 if it is unknown.
+/// Reads a NUMA node from a file, where the kernel writes -1 if the node is unknown.
 pub(super) fn numa_node(root: &Root, path: &str) -> Option<u32> {
     root.value::<i64>(path).and_then(|node| u32::try_from(node).ok())
 }
@@ -47,13 +47,12 @@ fn link(root: &Root, address: &str, directory: &str) -> PciLink {
 /// ATS of devices. The control register of both is at offset 6.
 const ACS: u16 = 0x000d;
 const ATS: u16 = 0x000f;
-/// ACS control: requests and completions are redirected up to the host bridge.
+/// Bits of the ACS control register: requests and completions are redirected up to the host bridge.
 const REDIRECT: u16 = 1 << 2 | 1 << 3;
-/// ATS control: ATS is enabled.
+/// Bit of the ATS control register: ATS is enabled.
 const ENABLE: u16 = 1 << 15;
 
-/// Reads the capabilities of a device and of the bridges above it, for which this process must be
-/// root.
+/// Reads the capabilities of a device and of the bridges above it. Only root can read them.
 pub(super) fn read_capabilities(root: &Root, pci: &mut PciDevice) {
     pci.ats = control(root, &pci.address, ATS).map(|control| control & ENABLE != 0);
     for bridge in pci.links.iter_mut().skip(1) {
@@ -62,7 +61,7 @@ pub(super) fn read_capabilities(root: &Root, pci: &mut PciDevice) {
     }
 }
 
-/// Offsets at which extended capabilities begin and end.
+/// Offsets in the configuration space, in bytes, at which extended capabilities begin and end.
 const EXTENDED: u16 = 0x100;
 const END: u16 = 0x1000;
 
@@ -72,7 +71,7 @@ const END: u16 = 0x1000;
 fn control(root: &Root, address: &str, capability: u16) -> Option<u16> {
     let path = format!("/sys/bus/pci/devices/{address}/config");
     let mut offset = EXTENDED;
-    // The most that fit; lists of broken devices may be circular.
+    // As many capabilities as fit at most; lists of broken devices may be circular.
     for _ in 0..(END - EXTENDED) / 8 {
         let [a, b, c, d, .., e, f] = root.bytes_at::<8>(&path, offset)?;
         let header = u32::from_le_bytes([a, b, c, d]);
@@ -88,7 +87,7 @@ fn control(root: &Root, address: &str, capability: u16) -> Option<u16> {
     Some(0)
 }
 
-/// Whether the text is a PCI address like `0000:c3:00.0`.
+/// Tells whether the text is a PCI address like `0000:c3:00.0`.
 pub(super) fn is_address(text: &str) -> bool {
     let mut parts = text.split([':', '.']);
     let mut hex = |least: usize, most: usize| {

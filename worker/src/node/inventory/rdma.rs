@@ -8,7 +8,7 @@ use rlaunch_bootstrap::inventory::rdma::{
 use std::net::Ipv6Addr;
 
 const DIRECTORY: &str = "/sys/class/infiniband";
-/// Name in a recording; each line is `DEVICE/PORT NETDEV`.
+/// File of a recording with the interfaces of ports; each line is `DEVICE/PORT NETDEV`.
 const NETDEVS: &str = "/rdma-netdevs";
 const VERBS: &str = "/sys/class/infiniband_verbs";
 /// Bytes that RoCE adds to a packet's data: GRH or IP, UDP, BTH, the longest extension, checksums
@@ -16,7 +16,7 @@ const VERBS: &str = "/sys/class/infiniband_verbs";
 const ROCE_OVERHEAD: u32 = 40 + 8 + 12 + 4 + 28 + 4;
 const MTUS: [u32; 5] = [4096, 2048, 1024, 512, 256];
 
-/// Whether there is a device; takes reading one directory.
+/// Tells whether this machine has an RDMA device; reads one directory.
 pub(super) fn is_there(root: &Root) -> bool {
     !root.names(DIRECTORY).is_empty()
 }
@@ -29,7 +29,7 @@ pub(super) fn read(root: &Root, netdevs: &[Netdev]) -> Vec<RdmaDevice> {
 
 /// Information for finding the network interface of a port.
 struct PortContext<'a> {
-    /// Device, port and interface, as the kernel has reported them.
+    /// Device name, port number and interface name, as the kernel has reported them.
     reported: Vec<(String, u8, String)>,
     netdevs: &'a [Netdev],
 }
@@ -75,7 +75,7 @@ fn device(root: &Root, name: String, context: &PortContext<'_>) -> RdmaDevice {
     device
 }
 
-/// Parses `1: CA`.
+/// Parses the file `node_type`, for example `1: CA`.
 fn node_type(text: &str) -> NodeType {
     match text.split(':').next() {
         Some("1") => NodeType::ChannelAdapter,
@@ -84,8 +84,8 @@ fn node_type(text: &str) -> NodeType {
     }
 }
 
-/// Returns the driver of the PCI function. Software devices (rxe, siw) have none and are recognised
-/// by their files.
+/// Returns the driver of the PCI function. Software devices (rxe, siw) have no PCI function and are
+/// recognised by their files.
 fn driver(root: &Root, name: &str) -> Option<String> {
     let pci = root.link_name(&format!("{DIRECTORY}/{name}/device/driver"));
     let verbs = uverbs_of(root, name);
@@ -155,7 +155,7 @@ fn port(root: &Root, device: &RdmaDevice, number: u8, context: &PortContext<'_>)
     }
 }
 
-/// Returns `LinkUp` for `5: LinkUp`.
+/// Returns the name after the number, such as `LinkUp` for `5: LinkUp`.
 fn after_colon(text: &str) -> String {
     text.split_once(':').map_or(text, |(_, name)| name).trim().to_owned()
 }
@@ -171,10 +171,10 @@ fn gid(root: &Root, directory: &str, index: u16) -> Option<Gid> {
     Some(Gid { index, value, kind, netdev: attribute("ndevs").filter(|name| !name.is_empty()) })
 }
 
-/// Forgets the interface of a GID entry if the local interface of that name is another one. The
-/// kernel gives the name even if the interface is in another network namespace, and in a pod names
-/// like `eth0` are used by other pods as well. The entry belongs to the local interface only if it
-/// is derived from one of its addresses.
+/// Removes the interface name from a GID entry if the local interface of that name is a different
+/// one. The kernel reports the name even if the interface is in another network namespace, and in a
+/// pod names like `eth0` are used by other pods as well. The entry belongs to the local interface
+/// only if the GID is derived from one of that interface's addresses.
 fn drop_foreign_netdev(gid: &mut Gid, netdevs: &[Netdev]) {
     let here = netdevs.iter().find(|netdev| gid.netdev.as_ref() == Some(&netdev.name));
     if here.is_some_and(|netdev| !is_made_of(gid, netdev)) {
@@ -182,8 +182,9 @@ fn drop_foreign_netdev(gid: &mut Gid, netdevs: &[Netdev]) {
     }
 }
 
-/// Whether a GID is derived from an interface: it is one of its addresses, or the link-local
-/// address of its MAC address, whether or not the interface has that address.
+/// Tells whether a GID is derived from an interface: the GID is one of the interface's addresses,
+/// or the link-local address made of its MAC address, whether or not the interface has that
+/// address.
 fn is_made_of(gid: &Gid, netdev: &Netdev) -> bool {
     let link_local = match gid.value.octets() {
         [0xfe, 0x80, .., a, b, c, 0xff, 0xfe, d, e, f] => Some([a ^ 2, b, c, d, e, f]),
@@ -193,8 +194,9 @@ fn is_made_of(gid: &Gid, netdev: &Netdev) -> bool {
         || link_local.is_some_and(|mac| netdev.hardware_address == Some(text_of(mac)))
 }
 
-/// Finds the network interface of a port: the one that the kernel reports, that of its GIDs, that
-/// to which a software device is attached, or that of the same card with the same port number.
+/// Finds the network interface of a port: the one that the kernel reports, else the one in the
+/// port's GIDs, else the one to which a software device is attached, else the one of the same card
+/// with the same port number, else the one with the MAC address in an iWARP GID.
 fn netdev(
     root: &Root,
     device: &RdmaDevice,

@@ -10,9 +10,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
-/// Limit for the files that are read, in bytes.
+/// Maximum number of bytes of a file that are used.
 const MAX_FILE: usize = 256 << 10;
-/// Content of a device's file in a recording if it may not be opened.
+/// Content that a recording has for a device file that may not be opened.
 const DENIED: &[u8] = b"may not be opened";
 
 /// Directory below which all paths are read.
@@ -20,12 +20,12 @@ const DENIED: &[u8] = b"may not be opened";
 pub(crate) struct Root {
     prefix: PathBuf,
     is_live: bool,
-    /// Entries that were read, if they are recorded.
+    /// Entries that were read so far; `None` if they are not recorded.
     recorder: Option<RefCell<Recorder>>,
     control_groups: OnceCell<Option<String>>,
 }
 
-/// Recorded entries by path, as it was requested.
+/// Recorded entries, by the path under which they were requested.
 #[derive(Debug, Default)]
 struct Recorder {
     entries: BTreeMap<String, RecordedEntry>,
@@ -40,12 +40,13 @@ impl Root {
         Root { prefix: "/".into(), is_live: true, recorder: None, control_groups: OnceCell::new() }
     }
 
-    /// Returns the root of this machine, recording what is read for [`Root::recording`].
+    /// Returns the root of this machine. Everything that is read is recorded for
+    /// [`Root::recording`].
     pub(crate) fn recording_live() -> Root {
         Root::live().with_recorder()
     }
 
-    /// Records what is read from here on.
+    /// Records everything that is read from now on.
     pub(super) fn with_recorder(self) -> Root {
         Root { recorder: Some(RefCell::default()), ..self }
     }
@@ -56,12 +57,13 @@ impl Root {
         Root { prefix, is_live: false, recorder: None, control_groups: OnceCell::new() }
     }
 
-    /// Returns `/proc/self/cgroup`, which is read once, since every limit needs it.
+    /// Returns the content of `/proc/self/cgroup`, which is read only once, since every limit needs
+    /// it.
     pub(super) fn control_groups(&self) -> Option<&str> {
         self.control_groups.get_or_init(|| self.text("/proc/self/cgroup")).as_deref()
     }
 
-    /// Returns where a path of the machine is.
+    /// Converts a path of the machine into a path below this root.
     pub(super) fn path(&self, path: &str) -> PathBuf {
         self.prefix.join(path.trim_start_matches('/'))
     }
@@ -118,8 +120,8 @@ impl Root {
         Some(text.trim_end().to_owned())
     }
 
-    /// Reads `N` bytes of a file at an offset. `None` if it ends before. A recording has zeros in
-    /// place of the rest.
+    /// Reads `N` bytes of a file at an offset. Returns `None` if the file is shorter. A recording
+    /// has zeros in place of those parts of the file that were not read.
     pub(super) fn bytes_at<const N: usize>(&self, path: &str, offset: u16) -> Option<[u8; N]> {
         let mut bytes = [0; N];
         fs::File::open(self.path(path)).ok()?.read_exact_at(&mut bytes, offset.into()).ok()?;
@@ -137,7 +139,7 @@ impl Root {
         u64::from_str_radix(self.text(path)?.trim().trim_start_matches("0x"), 16).ok()
     }
 
-    /// Lists the names in a directory, sorted, numbers by value.
+    /// Lists the names in a directory, sorted; names that are numbers are sorted by value.
     pub(super) fn names(&self, path: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(path)).into_iter().flatten().flatten();
         self.record(path, || RecordedEntry::Directory);
@@ -162,8 +164,8 @@ impl Root {
         metadata.is_ok()
     }
 
-    /// Whether this user may read and write a device; `None` if it does not exist. In a recording,
-    /// a device is a file whose content is the answer.
+    /// Tells whether this user may read and write a device. Returns `None` if the device does not
+    /// exist. A recording has a file with the answer in place of the device.
     pub(super) fn may_open(&self, path: &str) -> Option<bool> {
         let may = match self.is_live {
             true => match access(&self.path(path), AccessFlags::R_OK | AccessFlags::W_OK) {
@@ -202,7 +204,8 @@ impl Root {
         }
     }
 
-    /// Returns the lines of an answer over a socket; in a recording, those of the file at `path`.
+    /// Returns the lines that `ask` gets from the kernel over a socket. For a recorded machine,
+    /// returns the lines of the file at `path`.
     pub(super) fn socket_lines(
         &self,
         path: &str,

@@ -5,17 +5,17 @@ use nix::sys::statvfs::statvfs;
 use rlaunch_bootstrap::inventory::{ContainerKind, ResourceLimits, System};
 
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
-/// Name in a recording; the file holds the size of `/dev/shm` in bytes.
+/// File of a recording with the size of `/dev/shm` in bytes.
 const SHARED_MEMORY: &str = "/shared-memory";
 /// Drivers whose versions help to explain failures.
 const DRIVERS: &[&str] =
     &["mlx4_core", "mlx5_core", "irdma", "erdma", "nvidia", "amdgpu", "nvidia_peermem"];
-/// Libraries whose versions help to explain failures, with their ABI versions.
+/// Libraries whose versions help to explain failures, with the ABI versions in their file names.
 const LIBRARIES: &[(&str, &str)] =
     &[("libibverbs", "1"), ("librdmacm", "1"), ("libcuda", "1"), ("libnccl", "2")];
 const LIBRARY_DIRECTORIES: &[&str] =
     &["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
-/// Files that exist if NICs can reach the memory of GPUs.
+/// Files of which one exists if NICs can access the memory of GPUs.
 const PEER_MEMORY: &[&str] = &[
     "/sys/module/nvidia_peermem/version",
     "/sys/kernel/mm/memory_peers/nv_mem/version",
@@ -42,7 +42,8 @@ pub(super) fn read(root: &Root) -> System {
     }
 }
 
-/// Returns versions from the loader's links: `libibverbs.so.1` points to `libibverbs.so.1.14.39.0`.
+/// Returns the versions of libraries from the loader's links: `libibverbs.so.1` points to
+/// `libibverbs.so.1.14.39.0`.
 fn libraries(root: &Root) -> Vec<(String, String)> {
     let version = |(name, abi): &(&str, &str)| {
         let found = LIBRARY_DIRECTORIES.iter().find_map(|directory| {
@@ -54,12 +55,13 @@ fn libraries(root: &Root) -> Vec<(String, String)> {
     LIBRARIES.iter().filter_map(version).collect()
 }
 
-/// Reads only what concerns the software that RDMA needs.
+/// Reads only the versions of libraries and the list of providers, on which RDMA depends.
 pub(super) fn read_rdma_software(root: &Root) -> System {
     System { libraries: libraries(root), providers: providers(root), ..System::default() }
 }
 
-/// Returns the providers in libibverbs' directories, from names like `libmlx5-rdmav34.so`.
+/// Returns the providers (device-specific libraries) in libibverbs' directories, from names like
+/// `libmlx5-rdmav34.so`.
 fn providers(root: &Root) -> Vec<String> {
     let files = LIBRARY_DIRECTORIES.iter().flat_map(|directory| {
         let directory = format!("{directory}/libibverbs");
@@ -75,7 +77,8 @@ fn providers(root: &Root) -> Vec<String> {
     names
 }
 
-/// Returns the kind of container in which this process runs, by the files that its runtime creates.
+/// Returns the kind of container in which this process runs, judged by files that container
+/// runtimes create.
 pub(super) fn container(root: &Root) -> Option<ContainerKind> {
     const SIGNS: &[(&str, ContainerKind)] = &[
         ("/run/secrets/kubernetes.io", ContainerKind::Kubernetes),

@@ -7,10 +7,10 @@ use std::ptr;
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Claimed range of a [`SharedMemory`]. Offsets are those of the memory, in bytes.
+/// Claimed range of a [`SharedMemory`]. Offsets count from the beginning of the memory, in bytes.
 ///
-/// It can be sent to another thread but not shared with one, and panics on a write while
-/// [`OwnedBytes::with`] lends its bytes. So this process never writes to bytes that it has a
+/// The range can be sent to another thread but not shared with one. Writing to it panics while
+/// [`OwnedBytes::with`] lends its bytes, so this process never writes to bytes that it has a
 /// reference to.
 #[derive(Debug)]
 pub struct OwnedBytes {
@@ -33,7 +33,7 @@ impl OwnedBytes {
     ///
     /// # Panics
     ///
-    /// Panics if the offset is not a multiple of 8, or there is neither kind of word.
+    /// Panics if the offset is not a multiple of 8, or no word of either kind is there.
     #[inline(always)]
     pub fn load(&self, word: usize, order: Ordering) -> u64 {
         match self.own_word(word) {
@@ -64,11 +64,11 @@ impl OwnedBytes {
         &self.memory
     }
 
-    /// Copies bytes into the range.
+    /// Copies bytes into the range, to `offset`.
     ///
     /// # Panics
     ///
-    /// Panics if they are not inside the range, or its bytes are lent.
+    /// Panics if the bytes would not be inside the range, or while the range's bytes are lent.
     #[inline(always)]
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         self.assert_not_lent();
@@ -78,12 +78,12 @@ impl OwnedBytes {
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 
-    /// Lends bytes in place to `look`. The peer process must have handed them over through a word,
-    /// and may write to them again only after it was told so through another.
+    /// Lends bytes in place to `look`. The peer process must have handed the bytes over through a
+    /// word, and may write to them again only after another word permits it.
     ///
     /// # Panics
     ///
-    /// Panics if they are not inside the range.
+    /// Panics if the bytes are not inside the range.
     #[inline(always)]
     pub fn with<T>(&self, offset: usize, length: usize, look: impl FnOnce(&[u8]) -> T) -> T {
         let from = self.at(offset, length);
@@ -94,8 +94,8 @@ impl OwnedBytes {
         look(unsafe { slice::from_raw_parts(from, length) })
     }
 
-    /// Returns a word of this range; `None` outside of it. Private to this module, because stores
-    /// must check first that the bytes are not lent.
+    /// Returns a word of this range, or `None` for an offset outside of it. Private to this module,
+    /// because a store must check first that the bytes are not lent.
     #[inline(always)]
     fn own_word(&self, offset: usize) -> Option<&AtomicU64> {
         if offset < self.bytes.start || offset >= self.bytes.end {
@@ -133,13 +133,13 @@ impl Drop for OwnedBytes {
     }
 }
 
-/// Marks the bytes as lent until it is dropped.
+/// Loan of the bytes, which lasts until this value is dropped.
 struct Loan<'l> {
     lent: &'l Cell<bool>,
     before: bool,
 }
 
-/// Restores the previous state, which is lent for a nested loan.
+/// Restores the previous state. After a nested loan, the bytes are still lent.
 impl Drop for Loan<'_> {
     fn drop(&mut self) {
         self.lent.set(self.before);

@@ -200,8 +200,8 @@ impl CmId {
         verb: Verb,
         deadline: Instant,
     ) -> Result<Event, VerbsError> {
-        let late = || VerbsError::TimedOut { verb, addresses: self.addresses.clone() };
-        self.next(wanted, verb, deadline)?.ok_or_else(late)
+        let timed_out = || VerbsError::TimedOut { verb, addresses: self.addresses.clone() };
+        self.next(wanted, verb, deadline)?.ok_or_else(timed_out)
     }
 
     /// Waits for an event, which must be of type `wanted`; `None` if none arrives before the
@@ -215,11 +215,11 @@ impl CmId {
         let next = self.channel.next(deadline);
         let next = next.map_err(|source| VerbsError::from_io(verb, &self.addresses, source))?;
         let Some(event) = next else { return Ok(None) };
-        let taken = self.read(event, wanted, verb);
+        let contents = self.read(event, wanted, verb);
         // SAFETY: the event came from rdma_get_cm_event and is acknowledged once; no pointer into
         // it is kept.
         unsafe { rdma_sys::rdma_ack_cm_event(event.as_ptr()) };
-        taken.map(Some)
+        contents.map(Some)
     }
 
     /// Copies the contents of an event of type `wanted`. Fails if the event is of another type.

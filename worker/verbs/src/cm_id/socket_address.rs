@@ -9,7 +9,7 @@ pub(crate) struct SocketAddress(libc::sockaddr_storage);
 impl SocketAddress {
     pub(crate) fn new(address: SocketAddr) -> SocketAddress {
         let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
-        let place = storage.as_mut_ptr();
+        let pointer = storage.as_mut_ptr();
         match address {
             SocketAddr::V4(v4) => {
                 let octets = v4.ip().octets();
@@ -20,7 +20,7 @@ impl SocketAddress {
                     sin_zero: [0; 8],
                 };
                 // SAFETY: `sockaddr_storage` is large enough and aligned for every kind of address.
-                unsafe { place.cast::<libc::sockaddr_in>().write(raw) };
+                unsafe { pointer.cast::<libc::sockaddr_in>().write(raw) };
             }
             SocketAddr::V6(v6) => {
                 let raw = libc::sockaddr_in6 {
@@ -31,7 +31,7 @@ impl SocketAddress {
                     sin6_scope_id: v6.scope_id(),
                 };
                 // SAFETY: `sockaddr_storage` is large enough and aligned for every kind of address.
-                unsafe { place.cast::<libc::sockaddr_in6>().write(raw) };
+                unsafe { pointer.cast::<libc::sockaddr_in6>().write(raw) };
             }
         }
         // SAFETY: the storage consists of integers, and was zeroed before the address was written.

@@ -60,9 +60,9 @@ impl VolatileBuffer {
         for (index, word) in words.iter().enumerate() {
             // SAFETY: aligned, because the head ends at a word; inside, because `words` ends before
             // `length`.
-            let place = unsafe { self.word(middle + index * WORD) };
+            let pointer = unsafe { self.word(middle + index * WORD) };
             // SAFETY: as above; volatile, because devices read the memory.
-            unsafe { place.write_volatile(u64::from_ne_bytes(*word)) };
+            unsafe { pointer.write_volatile(u64::from_ne_bytes(*word)) };
         }
         self.write_bytes(offset + length - tail.len(), tail);
         length
@@ -79,9 +79,9 @@ impl VolatileBuffer {
         for (index, word) in words.iter_mut().enumerate() {
             // SAFETY: aligned, because the head ends at a word; inside, because `words` ends before
             // `length`.
-            let place = unsafe { self.word(middle + index * WORD) };
+            let pointer = unsafe { self.word(middle + index * WORD) };
             // SAFETY: as above; volatile, because devices write to the memory.
-            *word = unsafe { place.read_volatile() }.to_ne_bytes();
+            *word = unsafe { pointer.read_volatile() }.to_ne_bytes();
         }
         self.read_bytes(offset + length - tail.len(), tail);
         length
@@ -111,9 +111,9 @@ impl VolatileBuffer {
             return None;
         }
         // SAFETY: `is_word` holds.
-        let place = unsafe { self.word(offset) };
+        let pointer = unsafe { self.word(offset) };
         // SAFETY: as above; volatile, because devices write to the memory.
-        let value = unsafe { place.read_volatile() };
+        let value = unsafe { pointer.read_volatile() };
         fence(Ordering::Acquire);
         Some(value)
     }
@@ -126,9 +126,9 @@ impl VolatileBuffer {
         }
         fence(Ordering::Release);
         // SAFETY: `is_word` holds.
-        let place = unsafe { self.word(offset) };
+        let pointer = unsafe { self.word(offset) };
         // SAFETY: as above; volatile, because devices read the memory.
-        unsafe { place.write_volatile(value) };
+        unsafe { pointer.write_volatile(value) };
         true
     }
 
@@ -169,18 +169,18 @@ impl VolatileBuffer {
     fn write_bytes(&self, offset: usize, bytes: &[u8]) {
         for (index, byte) in bytes.iter().enumerate() {
             // SAFETY: callers have clamped the range to the buffer.
-            let place = unsafe { self.first.add(offset + index) };
+            let pointer = unsafe { self.first.add(offset + index) };
             // SAFETY: as above; volatile, because devices read the memory.
-            unsafe { place.write_volatile(*byte) };
+            unsafe { pointer.write_volatile(*byte) };
         }
     }
 
     fn read_bytes(&self, offset: usize, bytes: &mut [u8]) {
         for (index, byte) in bytes.iter_mut().enumerate() {
             // SAFETY: callers have clamped the range to the buffer.
-            let place = unsafe { self.first.add(offset + index) };
+            let pointer = unsafe { self.first.add(offset + index) };
             // SAFETY: as above, and initialised; volatile, because devices write to the memory.
-            *byte = unsafe { place.read_volatile() };
+            *byte = unsafe { pointer.read_volatile() };
         }
     }
 

@@ -75,11 +75,11 @@ impl AddressVector {
         match local.link_layer {
             LinkLayer::Ethernet => AddressVector { lid: 0, service_level, port, global: global() },
             LinkLayer::InfiniBand => {
-                let elsewhere = local
+                let is_in_other_subnet = local
                     .gid
                     .zip(peer.gid)
-                    .is_some_and(|((_, own), theirs)| subnet_prefix(own) != subnet_prefix(theirs));
-                let global = if elsewhere || local.grh_required { global() } else { None };
+                    .is_some_and(|((_, own), remote)| subnet_prefix(own) != subnet_prefix(remote));
+                let global = if is_in_other_subnet || local.grh_required { global() } else { None };
                 AddressVector { lid: peer.lid, service_level, port, global }
             }
         }

@@ -293,13 +293,13 @@ impl QueuePair<Connected> {
         &self,
         id: u64,
         opcode: ibv_wr_opcode::Type,
-        here: Segment<'_>,
-        there: RemoteAddr,
+        local: Segment<'_>,
+        remote: RemoteAddr,
         signalled: bool,
     ) -> Result<(), VerbsError> {
         self.handle.check_not_inherited()?;
         let flag = |is_set: bool, flag: ibv_send_flags| if is_set { flag.0 } else { 0 };
-        let mut sge = here.sge;
+        let mut sge = local.sge;
         let mut request = MaybeUninit::<ibv_send_wr>::zeroed();
         // SAFETY: the structure consists of integers, pointers and unions of them, for which zeros
         // are valid.
@@ -309,9 +309,9 @@ impl QueuePair<Connected> {
         request.num_sge = 1;
         request.opcode = opcode;
         request.send_flags = flag(signalled, ibv_send_flags::IBV_SEND_SIGNALED)
-            | flag(here.is_inline, ibv_send_flags::IBV_SEND_INLINE);
-        request.wr.rdma.remote_addr = there.address;
-        request.wr.rdma.rkey = there.rkey;
+            | flag(local.is_inline, ibv_send_flags::IBV_SEND_INLINE);
+        request.wr.rdma.remote_addr = remote.address;
+        request.wr.rdma.rkey = remote.rkey;
         let mut refused = null_mut();
         // SAFETY: the queue pair is alive and in RTS; the call copies request and sge. Inline data
         // is read during the call, without a check of any key, and is borrowed until the call

@@ -55,7 +55,7 @@ fn everything_has_its_line() {
     assert_eq!(titanic.ssh.as_deref(), Some("10.0.0.170"));
     assert_eq!((titanic.port, titanic.slots), (Some(2222), Some(2)));
     let mesh = [("192.168.100.2", 18), ("fd00::2", 19)];
-    assert_eq!(titanic.mesh, mesh.map(|(a, line)| (a.parse().unwrap(), line)));
+    assert_eq!(titanic.fabric_addresses, mesh.map(|(a, line)| (a.parse().unwrap(), line)));
     // Without `hosts = [...]`, the list has all `[hosts.NAME]`, in the order of the file.
     let list = file.host_list.unwrap();
     assert_eq!(list.value, SettingValue::List(vec!["titanic".into(), "a.b".into()]));

@@ -1,6 +1,6 @@
 //! Networks that NCCL's log names, for each process.
 
-use crate::plan::env::nccl::Use;
+use crate::plan::env::nccl::LoggedNetwork;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Texts that mark a line of NCCL's log.
@@ -27,7 +27,7 @@ struct Process {
 struct ProcessLog {
     /// Ranks of the process. It may have several, one for each of its GPUs.
     ranks: BTreeSet<u32>,
-    network: Use,
+    network: LoggedNetwork,
 }
 
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ pub(crate) struct ProcessNetwork<'a> {
     pub(crate) ranks: Vec<u32>,
     pub(crate) host: &'a str,
     pub(crate) pid: u32,
-    pub(crate) network: &'a Use,
+    pub(crate) network: &'a LoggedNetwork,
 }
 
 /// Local and remote GID between which NCCL could not make a connection.

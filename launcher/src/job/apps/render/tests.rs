@@ -2,7 +2,7 @@ use super::super::template::TemplateFile;
 use super::*;
 use crate::goldens;
 use crate::hosts::Host;
-use crate::plan::selection::{Plan, PortWishes};
+use crate::plan::selection::{Plan, PortOptions};
 use rlaunch_bootstrap::job::{EnvRule, EnvVar};
 
 fn app(name: &str, words: &[&str]) -> AppSpec {
@@ -13,7 +13,7 @@ fn app(name: &str, words: &[&str]) -> AppSpec {
         argv: ["x"].iter().chain(words).map(OsString::from).collect(),
         wdir: WorkingDir::SameAsLauncher("/w".into()),
         env: vec![],
-        explicit: vec![],
+        user_set_vars: vec![],
         script: None,
         preload: vec![],
         after: vec![],
@@ -23,7 +23,7 @@ fn app(name: &str, words: &[&str]) -> AppSpec {
 
 fn set(app: &mut AppSpec, name: &str, value: &str) {
     app.env.push(EnvVar { name: name.into(), value: value.into(), rule: EnvRule::Set });
-    app.explicit.push(name.to_owned());
+    app.user_set_vars.push(name.to_owned());
 }
 
 fn file(text: &str, dest: &str) -> TemplateFile {
@@ -34,10 +34,10 @@ fn file(text: &str, dest: &str) -> TemplateFile {
 /// `b` and `c`.
 fn rendered(apps: &[AppSpec]) -> Result<BTreeMap<Rank, RenderedTexts>, AppError> {
     let machines = goldens::triangle();
-    let table = goldens::table_of(&machines, 1, &Plan::new(&machines, &PortWishes::default()));
+    let table = goldens::table_of(&machines, 1, &Plan::new(&machines, &PortOptions::default()));
     let host = |name: &str| Host { name: name.to_owned(), ..Host::this_machine() };
     let hosts = ["a", "b", "c"].map(host).into_iter().zip((0..).map(|rank| vec![Rank(rank)]));
-    render(apps, &RankMap::of(hosts.collect(), vec![Rank(1)]), &table)
+    render(apps, &RankMap::from_assignment(hosts.collect(), vec![Rank(1)]), &table)
 }
 
 #[test]
@@ -51,15 +51,15 @@ fn each_rank_has_what_it_named() {
     let rendered = rendered(&[app("srv", &["y"]), decode]).unwrap();
     let ranks: Vec<Rank> = rendered.keys().copied().collect();
     assert_eq!(ranks, [Rank(1), Rank(2)], "the first program has no template");
-    let of_rank = &rendered[&Rank(2)];
-    assert_eq!(of_rank.words, [(1, "--at=2/0/3".into()), (3, "c".into())]);
+    let rank_texts = &rendered[&Rank(2)];
+    assert_eq!(rank_texts.arguments, [(1, "--at=2/0/3".into()), (3, "c".into())]);
     let hcas = "rocep1s0f0,rocep1s0f1 rocep1s0f0";
     let env = [("HCAS", hcas), ("OTHERS", "a b c")];
-    assert_eq!(of_rank.env, env.map(|(name, value)| (name.into(), value.into())));
+    assert_eq!(rank_texts.env, env.map(|(name, value)| (name.into(), value.into())));
     let machines = goldens::triangle();
-    let table = goldens::table_of(&machines, 1, &Plan::new(&machines, &PortWishes::default()));
+    let table = goldens::table_of(&machines, 1, &Plan::new(&machines, &PortOptions::default()));
     let content = format!("{}\n", table.nodes()[0].address).into_bytes();
-    assert_eq!(of_rank.files, [RankFile { path: "2.yaml".into(), content }]);
+    assert_eq!(rank_texts.files, [RankFile { path: "2.yaml".into(), content }]);
 }
 
 #[test]
@@ -92,9 +92,10 @@ fn a_file_says_which_line_is_wrong() {
 fn two_files_at_one_place_are_refused() {
     let table = |apps: &[AppSpec]| {
         let machines = goldens::triangle();
-        let table = goldens::table_of(&machines, 1, &Plan::new(&machines, &PortWishes::default()));
+        let table = goldens::table_of(&machines, 1, &Plan::new(&machines, &PortOptions::default()));
         let host = Host { slots: 3, ..Host::this_machine() };
-        let map = RankMap::of(vec![(host, vec![Rank(0), Rank(1), Rank(2)])], vec![Rank(1)]);
+        let map =
+            RankMap::from_assignment(vec![(host, vec![Rank(0), Rank(1), Rank(2)])], vec![Rank(1)]);
         render(apps, &map, &table)
     };
     let with = |text: &str, dest: &str| {

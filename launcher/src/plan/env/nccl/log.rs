@@ -14,12 +14,12 @@ const MARK: &str = " NCCL INFO ";
 pub(crate) struct Log {
     /// Whether to show the lines of NCCL's log, because the user asked for them.
     shown: bool,
-    ranks: BTreeMap<Rank, Use>,
+    ranks: BTreeMap<Rank, LoggedNetwork>,
 }
 
 /// Network that NCCL uses in one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Use {
+pub(crate) struct LoggedNetwork {
     /// `IB`, `Socket` or a plugin's name; `None` until it is logged.
     network: Option<String>,
     /// Ports such as `rocep26s0:1 RoCE`.
@@ -30,7 +30,7 @@ pub(crate) struct Use {
     direct: bool,
 }
 
-impl Use {
+impl LoggedNetwork {
     /// Tells whether NCCL transfers data by RDMA. Any network but `Socket` counts as RDMA, plugins included.
     pub(crate) fn is_rdma(&self) -> bool {
         self.network.as_deref().is_some_and(|network| network != "Socket")
@@ -77,7 +77,7 @@ fn interface_of(text: &str) -> Option<String> {
 }
 
 /// Writes the network, as in `IB rocep26s0:1 RoCE, GPUDirect` or `TCP (Socket): RDMA is not used`.
-impl fmt::Display for Use {
+impl fmt::Display for LoggedNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.network.as_deref() {
             None => f.write_str("NCCL has not said which network it uses"),
@@ -99,7 +99,7 @@ impl Log {
     }
 
     /// Reads whole lines of a rank's output and returns the lines to show.
-    pub(crate) fn take(&mut self, rank: Rank, data: &[u8]) -> Vec<u8> {
+    pub(crate) fn read_lines(&mut self, rank: Rank, data: &[u8]) -> Vec<u8> {
         let mut kept = Vec::with_capacity(data.len());
         for line in data.split_inclusive(|byte| *byte == b'\n') {
             let text = String::from_utf8_lossy(line);
@@ -117,7 +117,7 @@ impl Log {
     }
 
     /// Returns the network of a rank; all its fields are empty if nothing was logged.
-    pub(crate) fn of(&self, rank: Rank) -> Use {
+    pub(crate) fn network_of(&self, rank: Rank) -> LoggedNetwork {
         self.ranks.get(&rank).cloned().unwrap_or_default()
     }
 }
@@ -140,14 +140,14 @@ b:17:28 [0] NCCL INFO Using network Socket
     #[test]
     fn the_network_of_each_rank_is_told() {
         let mut log = Log::new(false);
-        assert_eq!(log.take(Rank(0), IB.as_bytes()), b"");
+        assert_eq!(log.read_lines(Rank(0), IB.as_bytes()), b"");
         let mixed = format!("step 1\n{SOCKET}step 2\n");
-        assert_eq!(log.take(Rank(1), mixed.as_bytes()), b"step 1\nstep 2\n");
-        assert_eq!(log.of(Rank(0)).to_string(), "IB rocep26s0:1 RoCE");
-        assert_eq!(log.of(Rank(0)).out_of_band(), Some("eth0"));
-        assert!(log.of(Rank(0)).is_rdma() && !log.of(Rank(1)).is_rdma());
-        assert_eq!(log.of(Rank(1)).to_string(), "TCP (Socket): RDMA is not used");
-        assert!(!log.of(Rank(2)).is_rdma());
+        assert_eq!(log.read_lines(Rank(1), mixed.as_bytes()), b"step 1\nstep 2\n");
+        assert_eq!(log.network_of(Rank(0)).to_string(), "IB rocep26s0:1 RoCE");
+        assert_eq!(log.network_of(Rank(0)).out_of_band(), Some("eth0"));
+        assert!(log.network_of(Rank(0)).is_rdma() && !log.network_of(Rank(1)).is_rdma());
+        assert_eq!(log.network_of(Rank(1)).to_string(), "TCP (Socket): RDMA is not used");
+        assert!(!log.network_of(Rank(2)).is_rdma());
     }
 
     #[test]
@@ -158,15 +158,15 @@ a:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB ens3:
 a:1:2 [0] NCCL INFO Using network IB
 a:1:2 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/0/GDRDMA
 ";
-        assert_eq!(log.take(Rank(0), lines.as_bytes()), lines.as_bytes());
-        assert_eq!(log.of(Rank(0)).to_string(), "IB mlx5_0:1 IB, mlx5_1:1 IB, GPUDirect");
+        assert_eq!(log.read_lines(Rank(0), lines.as_bytes()), lines.as_bytes());
+        assert_eq!(log.network_of(Rank(0)).to_string(), "IB mlx5_0:1 IB, mlx5_1:1 IB, GPUDirect");
     }
 
     #[test]
     fn a_plugin_counts_as_rdma() {
         let mut log = Log::new(false);
-        log.take(Rank(0), b"a:1:2 [0] NCCL INFO Using network AWS Libfabric\n");
-        assert_eq!(log.of(Rank(0)).to_string(), "AWS Libfabric");
-        assert!(log.of(Rank(0)).is_rdma());
+        log.read_lines(Rank(0), b"a:1:2 [0] NCCL INFO Using network AWS Libfabric\n");
+        assert_eq!(log.network_of(Rank(0)).to_string(), "AWS Libfabric");
+        assert!(log.network_of(Rank(0)).is_rdma());
     }
 }

@@ -15,20 +15,20 @@ fn job_of(hosts: &str) -> RankMap {
 
 fn network(hosts: &str, inventories: &[Inventory], options: &Options) -> NcclNetwork {
     let plan = Plan::new(inventories, &options.ports);
-    Fabric::of(&job_of(hosts), inventories, &plan, options).network
+    Fabric::new(&job_of(hosts), inventories, &plan, options).network
 }
 
 /// Returns the first host's network variables, as `NAME=value`.
-fn told(inventories: &[Inventory], hosts: &str) -> Vec<String> {
-    let plan = Plan::new(inventories, &PortWishes::default());
-    let fabric = Fabric::of(&job_of(hosts), inventories, &plan, &Options::default());
+fn variables_as_text(inventories: &[Inventory], hosts: &str) -> Vec<String> {
+    let plan = Plan::new(inventories, &PortOptions::default());
+    let fabric = Fabric::new(&job_of(hosts), inventories, &plan, &Options::default());
     let text = |default: Variable| format!("{}={}", default.name, default.value);
     fabric.variables(0).into_iter().map(text).collect()
 }
 
 fn with_hca(filter: &str) -> Options {
     let hca = Some(filter.parse().unwrap());
-    Options { ports: PortWishes { hca, ..PortWishes::default() }, ..Options::default() }
+    Options { ports: PortOptions { hca, ..PortOptions::default() }, ..Options::default() }
 }
 
 #[test]
@@ -81,10 +81,10 @@ fn hosts_whose_every_path_was_cut_are_told_so() {
     };
     for one in ends(&plan, 0) {
         for other in ends(&plan, 1) {
-            plan.cut((one, other));
+            plan.exclude_pair((one, other));
         }
     }
-    let found = Fabric::of(&job_of("a,b,c"), &nodes, &plan, &options).network;
+    let found = Fabric::new(&job_of("a,b,c"), &nodes, &plan, &options).network;
     assert_eq!(found, NcclNetwork::Tcp("no RDMA port of a was found to reach one of b".into()));
 }
 
@@ -99,7 +99,7 @@ fn an_old_nccl_on_a_mesh_of_cables_is_mentioned() {
         })
     };
     let map = job_of("titanic,iceberg,carpathia");
-    let (line, hint) = too_old(&map, &with("2.27.5"), Shape::Mesh).unwrap();
+    let (line, hint) = old_version_warning(&map, &with("2.27.5"), Shape::Mesh).unwrap();
     let wanted = "the hosts' links are on different subnets, and NCCL 2.27.5 \
                   (/venv/nccl.dist-info on titanic) does not choose ports by subnet: \
                   ranks may hang when they connect";
@@ -107,20 +107,24 @@ fn an_old_nccl_on_a_mesh_of_cables_is_mentioned() {
     for way in ["NCCL 2.30.7 or newer", "--nccl-net-plugin PATH", "-x NCCL_IB_DISABLE=1"] {
         assert!(hint.contains(way), "{hint}");
     }
-    assert_eq!(too_old(&map, &with("2.30.7"), Shape::Mesh), None);
-    assert_eq!(too_old(&map, &with("2.27.5"), Shape::Rails), None);
-    assert_eq!(too_old(&map, &triangle(), Shape::Mesh), None, "nobody knows which NCCL");
+    assert_eq!(old_version_warning(&map, &with("2.30.7"), Shape::Mesh), None);
+    assert_eq!(old_version_warning(&map, &with("2.27.5"), Shape::Rails), None);
+    assert_eq!(
+        old_version_warning(&map, &triangle(), Shape::Mesh),
+        None,
+        "nobody knows which NCCL"
+    );
 }
 
 #[test]
 fn modes_of_erdma_are_told_with_their_hosts() {
     let [compat, standard] = ["erdma-compat", "erdma-standard"].map(inventory);
     let map = job_of("p,d");
-    let mixed = cure(&map, &[compat.clone(), standard.clone()]).unwrap();
+    let mixed = erdma_remedy(&map, &[compat.clone(), standard.clone()]).unwrap();
     let wanted = "eRDMA is in compat mode on p, in standard mode on d: these cannot connect. ";
     assert!(mixed.starts_with(wanted) && mixed.ends_with(ERDMA_COMPAT), "{mixed}");
-    assert_eq!(cure(&map, &[standard.clone(), standard]).as_deref(), Some(ERDMA_COMPAT));
-    assert_eq!(cure(&map, &[compat.clone(), compat]), None);
+    assert_eq!(erdma_remedy(&map, &[standard.clone(), standard]).as_deref(), Some(ERDMA_COMPAT));
+    assert_eq!(erdma_remedy(&map, &[compat.clone(), compat]), None);
 }
 
 /// Returns a machine whose only port has this address, with this prefix length and GID index.
@@ -141,11 +145,11 @@ fn readdressed(address: Ipv6Addr, prefix: u8, index: u16) -> Inventory {
 fn ipv6_has_to_be_asked_for() {
     let [one, other] =
         ["fd00::1", "fd00::2"].map(|address| readdressed(address.parse().unwrap(), 64, 1));
-    let told = told(&[one, other], "a,b");
+    let set = variables_as_text(&[one, other], "a,b");
     for wanted in
         ["NCCL_IB_ADDR_FAMILY=AF_INET6", "NCCL_IB_ROCE_VERSION_NUM=2", "NCCL_IB_GID_INDEX=1"]
     {
-        assert!(told.contains(&wanted.to_owned()), "{wanted}: {told:?}");
+        assert!(set.contains(&wanted.to_owned()), "{wanted}: {set:?}");
     }
 }
 
@@ -169,17 +173,17 @@ fn the_length_of_subnets_is_told_when_it_is_not_nccls() {
         node.rdma.push(device);
         node.netdevs.push(netdev);
     }
-    let told = told(&[one, other], "a,b");
+    let set = variables_as_text(&[one, other], "a,b");
     for wanted in ["NCCL_CROSS_NIC=0", "NCCL_IB_SUBNET_PREFIX_LEN=30"] {
-        assert!(told.contains(&wanted.to_owned()), "{wanted}: {told:?}");
+        assert!(set.contains(&wanted.to_owned()), "{wanted}: {set:?}");
     }
 }
 
 #[test]
 fn a_socket_where_rdma_is_required_is_an_error() {
     let mut log = Log::new(false);
-    log.take(Rank(0), b"a:1:2 [0] NCCL INFO Using network IB\n");
-    log.take(Rank(1), b"b:1:2 [0] NCCL INFO Using network Socket\n");
+    log.read_lines(Rank(0), b"a:1:2 [0] NCCL INFO Using network IB\n");
+    log.read_lines(Rank(1), b"b:1:2 [0] NCCL INFO Using network Socket\n");
     let ranks = [(Rank(0), "a".to_owned()), (Rank(1), "b".to_owned())];
     assert!(verify(&log, &ranks, &Options::default()).is_none());
     let options = Options { require_rdma: true, ..Options::default() };

@@ -10,14 +10,14 @@
 //! | `wait` | all timeouts until the line's time are handled when they are due |
 //! | `late timeout` | one timeout is handled at the line's time, as after this process was suspended |
 
-use super::super::{Action, Input, Machines, SupervisedNode, Supervisor};
+use super::super::{Action, Input, PhaseStates, SupervisedNode, Supervisor};
 use crate::goldens::{table_of, triangle};
 use crate::job::JobSpec;
 use crate::job::apps::{StartOrder, parse};
 use crate::plan::map::RankMap;
 use crate::plan::mesh::outcome::ProofOutcome;
 use crate::plan::mesh::{Mesh, Mode, ProofResult, paths};
-use crate::plan::selection::{Plan, PortWishes};
+use crate::plan::selection::{Plan, PortOptions};
 use crate::run::mesh::LinkMonitor;
 use crate::run::output::Written;
 use crate::run::rendezvous::Relay;
@@ -54,8 +54,8 @@ pub(super) fn check_links(options: &str, script: &str) {
     let table = triangle_table();
     let mut mesh = Mesh { rounds: 1, ..Mesh::default() };
     for proof in paths::wanted(&table, Mode::Auto) {
-        let verdict = ProofOutcome::Up(PathProof { mtu: proof.mtu, round_trip_ns: 41_000 });
-        mesh.tried.push(ProofResult { id: mesh.next_id(), proof, verdict });
+        let outcome = ProofOutcome::Up(PathProof { mtu: proof.mtu, round_trip_ns: 41_000 });
+        mesh.results.push(ProofResult { id: mesh.next_id(), proof, outcome });
     }
     let links = |now| LinkMonitor::new(&mesh, &table, &job.options.mesh, now);
     play(&job, &map, links, script);
@@ -63,7 +63,7 @@ pub(super) fn check_links(options: &str, script: &str) {
 
 fn triangle_table() -> RankTable {
     let machines = triangle();
-    table_of(&machines, 1, &Plan::new(&machines, &PortWishes::default()))
+    table_of(&machines, 1, &Plan::new(&machines, &PortOptions::default()))
 }
 
 fn play(job: &JobSpec, map: &RankMap, links: impl Fn(Instant) -> LinkMonitor, script: &str) {
@@ -77,7 +77,7 @@ fn play(job: &JobSpec, map: &RankMap, links: impl Fn(Instant) -> LinkMonitor, sc
     let nodes: Vec<SupervisedNode> = nodes.collect();
     let hosts: Vec<String> = nodes.iter().map(|node| node.host.clone()).collect();
     let shape = TreeShape::new(u32::try_from(nodes.len()).unwrap(), 1);
-    let machines = Machines {
+    let machines = PhaseStates {
         relay: Relay::new(shape),
         links: links(start),
         order: StartOrder::new(job, map, start),
@@ -245,7 +245,7 @@ impl Played<'_> {
             }
             "link-down" => FromAgent::PathEvent(PathEvent::Down { id: number?, how: more.into() }),
             "port-up" => FromAgent::PathEvent(PathEvent::PortUp { id: number? }),
-            "meets" => FromAgent::PathEndpoints { round: number?, given: vec![vec![7]] },
+            "meets" => FromAgent::PathEndpoints { round: number?, endpoints: vec![vec![7]] },
             "proved" => proved(number?, more),
             _ => return None,
         })

@@ -25,7 +25,7 @@ impl EarlierBuild {
         EarlierBuild::find_beside(&own, path)
     }
 
-    /// Finds it, unless it is in the directory of this build.
+    /// Finds the build at `path`, unless it is in `own`, the directory of this build.
     fn find_beside(own: &Path, path: &Path) -> Result<EarlierBuild, LabError> {
         let refused =
             |why: String| Err(LabError::Usage(format!("--against {}: {why}", path.display())));
@@ -53,12 +53,12 @@ impl EarlierBuild {
         Ok(EarlierBuild { rlaunch })
     }
 
-    /// Returns the absolute path of its launcher.
+    /// Returns the absolute path of the build's launcher.
     pub(super) fn rlaunch(&self) -> &Path {
         &self.rlaunch
     }
 
-    /// Finds one of its programs that measure a communicator.
+    /// Finds one of the build's programs that measure a communicator.
     pub(in crate::bench) fn program(&self, name: &str) -> Result<PathBuf, LabError> {
         let program = self.rlaunch.with_file_name(name);
         if program.is_file() {
@@ -113,8 +113,9 @@ mod tests {
             self.0.path().canonicalize().unwrap()
         }
 
-        /// Writes a program by another process. If this one wrote it, children of other tests might
-        /// have it open for writing for a moment, and it could not be executed.
+        /// Writes an executable file through another process. If this process wrote it, children of
+        /// other tests might have the file open for writing for a moment, and it could not be
+        /// executed.
         fn program(&self, name: &str, text: &str) {
             let script = r#"mkdir -p "$(dirname "$1")" && printf %s "$2" >"$1" && chmod +x "$1""#;
             let mut shell = Command::new("sh");

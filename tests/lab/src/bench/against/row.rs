@@ -6,7 +6,7 @@ use super::{Build, Turn};
 use crate::bench::Series;
 use crate::bench::interval::Interval;
 
-/// Ratio that the 90 % interval has to contain or be below.
+/// Ratio of equally fast builds; the 90 % interval of the ratio has to contain it or be below it.
 const REACHED: f64 = 1.00;
 /// Maximum of the median ratio.
 const MEDIAN_BAR: f64 = 1.05;
@@ -91,7 +91,7 @@ pub(in crate::bench) fn print(rows: &[ComparisonRow]) -> bool {
 struct Comparison {
     /// Median of the ratios of the rounds.
     median: f64,
-    /// 90 % interval of the median; none with too few rounds.
+    /// 90 % interval of the median; `None` with too few rounds.
     interval: Option<Interval>,
 }
 
@@ -115,7 +115,7 @@ impl Verdict {
 }
 
 impl Comparison {
-    /// Summarises the ratios of rounds; none without rounds.
+    /// Summarises the ratios of rounds. Returns `None` without rounds.
     fn from_ratios(ratios: &Series) -> Option<Comparison> {
         Some(Comparison { median: ratios.median()?, interval: Interval::from_series(ratios) })
     }

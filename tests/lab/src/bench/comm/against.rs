@@ -15,7 +15,8 @@ use crate::dist::{self, Profile};
 
 /// Program of a distribution that measures operations.
 const MEASURE: &str = "measure";
-/// Minimum duration of a batch whose number of operations is given: no batch is that short.
+/// Minimum duration in seconds of a batch with a given number of operations; so short that only the
+/// number of operations counts.
 const NO_SECONDS: &str = "0.000001";
 
 /// Compares this build with an earlier one and prints; returns whether it is slower in no row.
@@ -50,9 +51,9 @@ pub fn run_against(options: &CommOptions, earlier: &EarlierBuild) -> Result<bool
     Ok(against::print(&compared))
 }
 
-/// Copies the program of the current build to hosts; returns its path there. The path is the same
-/// for both builds, and the file is written anew each time: where its pages are in memory changes
-/// the speed by some percent, which must not stay with one build for all rounds.
+/// Copies the program of the current build to hosts and returns its path there. The path is the
+/// same for both builds, and the file is written again each time: the place of its pages in memory
+/// changes the speed by some percent, and must not favour one build in all rounds.
 fn place_program(turn: &Turn<'_>, name: &str) -> Result<String, LabError> {
     let path = on_host(name);
     let program = turn.testbed.rlaunch.with_file_name(name);

@@ -26,7 +26,7 @@ const LEAD: Duration = Duration::from_secs(3);
 const SETTING: Setting =
     Setting { transport: Transport::Tcp, hosts: 2, per_host: 4, has_bar: false };
 
-/// Number of hosts that it needs.
+/// Number of hosts that this measurement needs.
 pub(super) const HOSTS: usize = SETTING.hosts;
 
 /// Returns the name of the program of ranks under a launcher.
@@ -34,7 +34,7 @@ pub(super) fn program(launcher: Launcher) -> String {
     format!("init-{}", launcher.name())
 }
 
-/// Measures in turn, after a warm-up round; returns whether the bar is met.
+/// Measures the launchers in turn, after a warm-up round; returns whether the bar is met.
 pub(super) fn run(testbed: &Testbed, rounds: usize) -> Result<bool, LabError> {
     let contenders = SETTING.contenders(false);
     let mut times = vec![Series::default(); contenders.len()];

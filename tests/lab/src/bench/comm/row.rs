@@ -16,7 +16,7 @@ pub(super) enum Operation {
     AllReduce,
 }
 
-/// Operation with a number of bytes.
+/// Row of the report: an operation with its length in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CommRow {
     pub(super) kind: Operation,
@@ -43,7 +43,7 @@ impl CommRow {
         if self.kind == Operation::Bandwidth { "GB/s" } else { "µs" }
     }
 
-    /// Converts seconds to that unit.
+    /// Converts the duration of one operation, in seconds, to the row's unit.
     pub(super) fn shown(self, seconds: f64) -> f64 {
         match self.kind {
             // Exact: no message has 2^53 bytes.

@@ -29,7 +29,7 @@ pub(super) struct Setting {
     pub(super) transport: Transport,
     pub(super) hosts: usize,
     pub(super) per_host: usize,
-    /// Whether rows here have a bar. Where there are more ranks than processors they have none,
+    /// Whether rows of this setting have a bar. With more ranks than processors they have none,
     /// since the results depend mostly on the kernel's scheduling.
     pub(super) has_bar: bool,
 }
@@ -87,7 +87,7 @@ pub(super) struct Contender {
 }
 
 impl Contender {
-    /// Returns the options of its launcher, one word each.
+    /// Returns the options of the contender's launcher, one word each.
     pub(super) fn options(&self) -> impl Iterator<Item = &'static str> {
         self.options.split_whitespace()
     }
@@ -125,16 +125,16 @@ const TCP_CROWDED: &[Contender] = &[
 ];
 
 const OB1_SHM: &str = "--mca pml ob1 --mca btl self,vader --bind-to core";
-/// Copies through shared memory; by default the kernel copies.
+/// Options for copies through shared memory; by default the kernel copies.
 const COPY_SHM: &str = "--mca pml ob1 --mca btl self,vader --bind-to core --mca btl_vader_single_copy_mechanism \
      none";
 const UCX_SHM: &str =
     "--mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any --bind-to core";
-/// Waiting ranks have to yield.
+/// Options for more ranks than processors, where waiting ranks have to yield.
 const OB1_SHM_CROWDED: &str =
     "--mca pml ob1 --mca btl self,vader --bind-to none --mca mpi_yield_when_idle 1";
-/// Without `--bind-to none` each host would bind its rank to the first core, and all hosts have the
-/// same one.
+/// Options for TCP. Without `--bind-to none` each host would bind its rank to the first core, and
+/// that is the same core for all hosts.
 const OB1_TCP: &str =
     "--mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include eth0 --bind-to none";
 const UCX_TCP: &str = "--mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any --bind-to none -x \

@@ -34,7 +34,7 @@ impl FailureRow {
 /// Results of one launcher.
 pub(super) struct Cell {
     times: Series,
-    /// Number of rounds in which it took longer than the limit.
+    /// Number of rounds in which the launcher took longer than the limit.
     late: usize,
     /// Maximum number of ranks left in those rounds.
     left: usize,

@@ -26,7 +26,8 @@ pub(super) struct Damage {
     torn: usize,
     /// Number of lines that did not arrive whole.
     lost: usize,
-    /// Number of ranks whose whole lines differ from what they printed, in content or order.
+    /// Number of ranks for which the lines that arrived whole differ from the printed lines, in
+    /// content or order.
     disordered: usize,
 }
 

@@ -51,12 +51,12 @@ const ON_HOSTS: &str = "rlaunch-tests";
 pub(crate) struct Reach {
     /// The crates that are linted, and whose unit tests run.
     pub(crate) packages: BTreeSet<String>,
-    /// True if nothing has changed but pages that no test reads, so that formatting is all there is
-    /// to look at.
+    /// Whether only pages that no test reads have changed, so that only formatting has to be
+    /// checked.
     pub(crate) doc_only: bool,
-    /// True if a change reaches all there is, the lab's own tests among it.
+    /// Whether a change reaches everything, including the lab's own tests.
     pub(crate) everything: bool,
-    /// True if the simulation is made of something that changed.
+    /// Whether sources of the simulation have changed.
     pub(crate) sim: bool,
     /// Fuzz targets that search for their full time; the others only replay known inputs. None if
     /// no fuzzed crate has changed.
@@ -100,7 +100,7 @@ impl Reach {
         Ok(Reach::from_workspace(&Workspace::read()?, files))
     }
 
-    /// Decides it for a given workspace.
+    /// Decides what is run in a given workspace.
     pub(super) fn from_workspace(workspace: &Workspace, files: &[PathBuf]) -> Reach {
         let mut builder = ReachBuilder::new(workspace);
         files.iter().filter(|file| !is_plain(file)).for_each(|file| builder.add(file));

@@ -24,9 +24,9 @@ struct Package {
 #[derive(Debug, Deserialize)]
 struct Dependency {
     name: String,
-    /// `dev` or `build`; none for normal dependencies.
+    /// `dev` or `build`; `None` for normal dependencies.
     kind: Option<String>,
-    /// Directory of a dependency in the workspace; none for crates of the registry.
+    /// Directory of a dependency in the workspace; `None` for crates of the registry.
     path: Option<PathBuf>,
 }
 

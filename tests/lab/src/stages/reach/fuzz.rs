@@ -20,7 +20,7 @@ const SHARED: &[&str] = &[
     "tests/fuzz/tests/",
 ];
 
-/// Folder with a folder for each target of inputs that once failed.
+/// Folder of inputs that once failed, with a subfolder for each target.
 const CORPUS: &str = "tests/fuzz/corpus";
 
 const GROUPS: &[TargetGroup] = &[

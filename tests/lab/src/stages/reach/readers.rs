@@ -5,8 +5,8 @@ use std::path::Path;
 
 use super::paths;
 
-/// Files and folders, and the crates outside which read them. Files that tests on hosts read are in
-/// [`super::table`], since they do not affect lints and unit tests.
+/// Files and folders, with the crates elsewhere that read them. Files that tests on hosts read are
+/// in [`super::table`], since they do not affect lints and unit tests.
 const READERS: &[(&str, &[&str])] = &[
     ("bootstrap/rank-table.example.json", &["rlaunch-fuzz"]),
     // Tests of the launcher and the lab use the recorded machines, too.

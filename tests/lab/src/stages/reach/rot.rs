@@ -111,8 +111,8 @@ fn every_source_has_a_row() {
     assert!(left.is_empty(), "no row of the table names {left:?}");
 }
 
-/// Lists existing paths outside in the string literals of a source, from the workspace. Some
-/// literals are relative to the source's folder, some to the crate's.
+/// Lists the existing paths, relative to the workspace, that string literals of a source name
+/// outside its folder. Some literals are relative to the source's folder, some to the crate's.
 fn paths_up(file: &Path, krate: &Path) -> Vec<PathBuf> {
     let text = read(file);
     let literals = text.split('"').skip(1);
@@ -186,7 +186,8 @@ fn every_file_that_is_read_from_elsewhere_has_its_readers() {
     }
 }
 
-/// Returns whether the reader is the one of guides, whose rows name each test that follows a guide.
+/// Returns whether the reader is `tests/guide.rs`, which reads all guides. The rows of guides name
+/// each test that follows a guide.
 fn is_guide(path: &Path, reader: &Path) -> bool {
     reader == Path::new("tests/guide.rs") && paths::names("examples/", path)
 }

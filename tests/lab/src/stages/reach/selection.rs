@@ -175,7 +175,7 @@ pub(super) fn module_of(name: &str) -> &str {
     name.split("::").next().unwrap_or(name)
 }
 
-/// Formats the beginning of names for people.
+/// Formats the beginning of test names for messages.
 fn shown(name: &str) -> String {
     match name.strip_suffix("::") {
         Some(module) => module.to_owned(),

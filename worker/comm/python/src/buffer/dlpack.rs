@@ -62,8 +62,8 @@ pub(super) fn describe(
             return Err(on_device());
         }
     }
-    let given = call_dlpack(object)?;
-    let capsule = given
+    let returned = call_dlpack(object)?;
+    let capsule = returned
         .cast::<PyCapsule>()
         .map_err(|_| wrong("does not return a capsule from __dlpack__"))?;
     let (tensor, is_writable) = tensor_in(capsule)?;
@@ -86,7 +86,7 @@ pub(super) fn describe(
     let strides = numbers(tensor.strides)
         .map(|all| all.iter().map(|stride| stride.saturating_mul(size) as isize).collect());
     let first = tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize);
-    let exporter = Exporter::Object(given.clone().unbind());
+    let exporter = Exporter::Object(returned.clone().unbind());
     Ok(Some(ArrayDescription { first, dtype: Ok(dtype), shape, strides, is_writable, exporter }))
 }
 
@@ -98,7 +98,7 @@ fn call_dlpack<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     arguments.set_item("max_version", (1, 0))?;
     match object.call_method("__dlpack__", (), Some(&arguments)) {
         Err(error) if error.is_instance_of::<PyTypeError>(py) => object.call_method0("__dlpack__"),
-        given => given,
+        returned => returned,
     }
 }
 

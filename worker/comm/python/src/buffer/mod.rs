@@ -98,7 +98,7 @@ pub(crate) struct Buffer {
     elements: usize,
     dtype: Dtype,
     is_writable: bool,
-    _keeper: Exporter,
+    _exporter: Exporter,
 }
 
 #[expect(unsafe_code, reason = "raw pointers are not Send by default")]
@@ -143,7 +143,7 @@ impl Buffer {
         if !first.addr().get().is_multiple_of(dtype.alignment()) {
             return wrong(format!("{dtype} array is not aligned to {}", dtype.alignment()));
         }
-        Ok(Buffer { first, elements, dtype, is_writable, _keeper: exporter })
+        Ok(Buffer { first, elements, dtype, is_writable, _exporter: exporter })
     }
 
     /// Returns the address range, which is valid until the buffer is dropped.

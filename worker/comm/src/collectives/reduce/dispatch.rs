@@ -18,21 +18,21 @@ fn has_avx2() -> bool {
 }
 
 #[inline]
-pub(super) fn fold(op: Op, element_type: ElementType, into: &mut [u8], from: &[u8]) {
+pub(super) fn reduce_in_place(op: Op, element_type: ElementType, into: &mut [u8], from: &[u8]) {
     #[cfg(target_arch = "x86_64")]
     if has_avx2() {
         // SAFETY: the processor has AVX2 and F16C, as just checked.
-        return unsafe { super::x86::fold(op, element_type, into, from) };
+        return unsafe { super::x86::reduce_in_place(op, element_type, into, from) };
     }
-    kernels::fold(op, element_type, into, from);
+    kernels::reduce_in_place(op, element_type, into, from);
 }
 
 #[inline]
-pub(super) fn fold_into(op: Op, element_type: ElementType, out: &mut [u8], a: &[u8], b: &[u8]) {
+pub(super) fn reduce_into(op: Op, element_type: ElementType, out: &mut [u8], a: &[u8], b: &[u8]) {
     #[cfg(target_arch = "x86_64")]
     if has_avx2() {
         // SAFETY: the processor has AVX2 and F16C, as just checked.
-        return unsafe { super::x86::fold_into(op, element_type, out, a, b) };
+        return unsafe { super::x86::reduce_into(op, element_type, out, a, b) };
     }
-    kernels::fold_into(op, element_type, out, a, b);
+    kernels::reduce_into(op, element_type, out, a, b);
 }

@@ -30,14 +30,14 @@ pub struct Mismatch {
 ///
 /// Fails, with nothing written, if the lengths differ or are not a whole number of elements.
 #[inline]
-pub fn fold(
+pub fn reduce_in_place(
     op: Op,
     element_type: ElementType,
     into: &mut [u8],
     from: &[u8],
 ) -> Result<(), Mismatch> {
     check(element_type, into.len(), from.len(), into.len())?;
-    dispatch::fold(op, element_type, into, from);
+    dispatch::reduce_in_place(op, element_type, into, from);
     Ok(())
 }
 
@@ -47,7 +47,7 @@ pub fn fold(
 ///
 /// Fails, with nothing written, if the lengths differ or are not a whole number of elements.
 #[inline]
-pub fn fold_into(
+pub fn reduce_into(
     op: Op,
     element_type: ElementType,
     out: &mut [u8],
@@ -55,7 +55,7 @@ pub fn fold_into(
     b: &[u8],
 ) -> Result<(), Mismatch> {
     check(element_type, a.len(), b.len(), out.len())?;
-    dispatch::fold_into(op, element_type, out, a, b);
+    dispatch::reduce_into(op, element_type, out, a, b);
     Ok(())
 }
 

@@ -135,12 +135,12 @@ fn all() -> impl Iterator<Item = (Op, ElementType)> {
 
 /// Reduces with the vectorised and with the portable loops, checks that their results are equal,
 /// and returns the result.
-fn folded(op: Op, element_type: ElementType, a: &[u8], b: &[u8]) -> Vec<u8> {
+fn reduced(op: Op, element_type: ElementType, a: &[u8], b: &[u8]) -> Vec<u8> {
     let mut results = [vec![0; a.len()], a.to_vec(), vec![0; a.len()], a.to_vec()];
-    fold_into(op, element_type, &mut results[0], a, b).unwrap();
-    fold(op, element_type, &mut results[1], b).unwrap();
-    kernels::fold_into(op, element_type, &mut results[2], a, b);
-    kernels::fold(op, element_type, &mut results[3], b);
+    reduce_into(op, element_type, &mut results[0], a, b).unwrap();
+    reduce_in_place(op, element_type, &mut results[1], b).unwrap();
+    kernels::reduce_into(op, element_type, &mut results[2], a, b);
+    kernels::reduce_in_place(op, element_type, &mut results[3], b);
     for result in &results {
         let unequal = result.iter().zip(&results[0]).position(|(is, first)| is != first);
         assert_eq!(unequal, None, "{op} of {element_type}: the first byte that differs");
@@ -156,7 +156,7 @@ fn every_operation_on_every_type_is_what_it_says() {
         for count in 0..70 {
             let a = random.elements(element_type, count);
             let b = random.elements(element_type, count);
-            let result = folded(op, element_type, &a, &b);
+            let result = reduced(op, element_type, &a, &b);
             for ((a, b), is) in a.chunks(size).zip(b.chunks(size)).zip(result.chunks(size)) {
                 let wanted = reference(op, element_type, a, b);
                 assert_eq!(is, wanted, "{op} of {element_type}: {a:x?} and {b:x?}");
@@ -171,7 +171,7 @@ fn operands_may_be_swapped_without_a_bit_changing() {
     for (op, element_type) in all() {
         let a = random.elements(element_type, 5000);
         let b = random.elements(element_type, 5000);
-        let (ab, ba) = (folded(op, element_type, &a, &b), folded(op, element_type, &b, &a));
+        let (ab, ba) = (reduced(op, element_type, &a, &b), reduced(op, element_type, &b, &a));
         assert!(ab == ba, "{op} of {element_type}");
     }
 }
@@ -183,14 +183,14 @@ fn memory_may_begin_anywhere_and_nothing_beside_it_changes() {
         let length = 37 * element_type.size();
         let a = random.elements(element_type, 37);
         let b = random.elements(element_type, 37);
-        let wanted = folded(op, element_type, &a, &b);
+        let wanted = reduced(op, element_type, &a, &b);
         for offset in 0..33 {
             let mut out = vec![0xa5; length + 100];
             let (mut left, mut right) = (vec![0; length + 100], vec![0; length + 100]);
             left[offset / 2..][..length].copy_from_slice(&a);
             right[32 - offset..][..length].copy_from_slice(&b);
             let (left, right) = (&left[offset / 2..][..length], &right[32 - offset..][..length]);
-            fold_into(op, element_type, &mut out[offset..][..length], left, right).unwrap();
+            reduce_into(op, element_type, &mut out[offset..][..length], left, right).unwrap();
             assert_eq!(out[offset..][..length], wanted, "{op} of {element_type} at {offset}");
             out[offset..][..length].fill(0xa5);
             assert!(out.iter().all(|byte| *byte == 0xa5), "{op} of {element_type} at {offset}");
@@ -203,7 +203,7 @@ fn all_halves_survive_a_neutral_operation() {
     for (element_type, one) in [(ElementType::F16, 0x3c00), (ElementType::Bf16, 0x3f80_u16)] {
         let values: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_ne_bytes).collect();
         let ones: Vec<u8> = (0..=u16::MAX).flat_map(|_| one.to_ne_bytes()).collect();
-        let products = folded(Op::Product, element_type, &values, &ones);
+        let products = reduced(Op::Product, element_type, &values, &ones);
         for (value, product) in values.chunks(2).zip(products.chunks(2)) {
             let wanted = reference(Op::Product, element_type, value, &one.to_ne_bytes());
             assert_eq!(product, wanted, "{element_type} {value:x?}");
@@ -218,7 +218,7 @@ fn sums_of_halves_are_rounded_to_the_nearest_even() {
         for op in [Op::Sum, Op::Product] {
             let mut draw = || -> Vec<u8> { (0..200_000).map(|_| random.next() as u8).collect() };
             let (a, b) = (draw(), draw());
-            let result = folded(op, element_type, &a, &b);
+            let result = reduced(op, element_type, &a, &b);
             for ((a, b), is) in a.chunks(2).zip(b.chunks(2)).zip(result.chunks(2)) {
                 let wanted = reference(op, element_type, a, b);
                 assert_eq!(is, wanted, "{op} of {element_type}: {a:x?} and {b:x?}");
@@ -233,10 +233,10 @@ fn lengths_that_do_not_match_are_an_error_and_nothing_is_written() {
     for (left, right, result) in [(16, 12, 16), (12, 16, 16), (16, 16, 12), (6, 6, 6)] {
         let (a, b) = ([2; 16], [3; 16]);
         let out = &mut into[..result];
-        let failed = fold_into(Op::Sum, ElementType::F32, out, &a[..left], &b[..right]);
+        let failed = reduce_into(Op::Sum, ElementType::F32, out, &a[..left], &b[..right]);
         assert!(failed.is_err(), "{left} {right} {result}");
     }
-    let failed = fold(Op::Sum, ElementType::F32, &mut into, &[1; 8]).unwrap_err();
+    let failed = reduce_in_place(Op::Sum, ElementType::F32, &mut into, &[1; 8]).unwrap_err();
     assert_eq!(failed.to_string(), "16 and 8 bytes cannot be reduced to 16 bytes of f32");
     assert_eq!(into, [1; 16]);
 }

@@ -15,32 +15,32 @@ use std::arch::x86_64::{
 };
 
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn fold(op: Op, element_type: ElementType, into: &mut [u8], from: &[u8]) {
+pub(super) fn reduce_in_place(op: Op, element_type: ElementType, into: &mut [u8], from: &[u8]) {
     match (element_type, op) {
-        (ElementType::F16, Op::Sum) => fold_narrow::<F16, SUM>(into, from),
-        (ElementType::F16, Op::Product) => fold_narrow::<F16, PRODUCT>(into, from),
-        (ElementType::F16, Op::Min) => fold_narrow::<F16, MIN>(into, from),
-        (ElementType::F16, Op::Max) => fold_narrow::<F16, MAX>(into, from),
-        (ElementType::Bf16, Op::Sum) => fold_narrow::<BF16, SUM>(into, from),
-        (ElementType::Bf16, Op::Product) => fold_narrow::<BF16, PRODUCT>(into, from),
-        (ElementType::Bf16, Op::Min) => fold_narrow::<BF16, MIN>(into, from),
-        (ElementType::Bf16, Op::Max) => fold_narrow::<BF16, MAX>(into, from),
-        _ => kernels::fold(op, element_type, into, from),
+        (ElementType::F16, Op::Sum) => reduce_narrow::<F16, SUM>(into, from),
+        (ElementType::F16, Op::Product) => reduce_narrow::<F16, PRODUCT>(into, from),
+        (ElementType::F16, Op::Min) => reduce_narrow::<F16, MIN>(into, from),
+        (ElementType::F16, Op::Max) => reduce_narrow::<F16, MAX>(into, from),
+        (ElementType::Bf16, Op::Sum) => reduce_narrow::<BF16, SUM>(into, from),
+        (ElementType::Bf16, Op::Product) => reduce_narrow::<BF16, PRODUCT>(into, from),
+        (ElementType::Bf16, Op::Min) => reduce_narrow::<BF16, MIN>(into, from),
+        (ElementType::Bf16, Op::Max) => reduce_narrow::<BF16, MAX>(into, from),
+        _ => kernels::reduce_in_place(op, element_type, into, from),
     }
 }
 
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn fold_into(op: Op, element_type: ElementType, out: &mut [u8], a: &[u8], b: &[u8]) {
+pub(super) fn reduce_into(op: Op, element_type: ElementType, out: &mut [u8], a: &[u8], b: &[u8]) {
     match (element_type, op) {
-        (ElementType::F16, Op::Sum) => fold_narrow_into::<F16, SUM>(out, a, b),
-        (ElementType::F16, Op::Product) => fold_narrow_into::<F16, PRODUCT>(out, a, b),
-        (ElementType::F16, Op::Min) => fold_narrow_into::<F16, MIN>(out, a, b),
-        (ElementType::F16, Op::Max) => fold_narrow_into::<F16, MAX>(out, a, b),
-        (ElementType::Bf16, Op::Sum) => fold_narrow_into::<BF16, SUM>(out, a, b),
-        (ElementType::Bf16, Op::Product) => fold_narrow_into::<BF16, PRODUCT>(out, a, b),
-        (ElementType::Bf16, Op::Min) => fold_narrow_into::<BF16, MIN>(out, a, b),
-        (ElementType::Bf16, Op::Max) => fold_narrow_into::<BF16, MAX>(out, a, b),
-        _ => kernels::fold_into(op, element_type, out, a, b),
+        (ElementType::F16, Op::Sum) => reduce_narrow_into::<F16, SUM>(out, a, b),
+        (ElementType::F16, Op::Product) => reduce_narrow_into::<F16, PRODUCT>(out, a, b),
+        (ElementType::F16, Op::Min) => reduce_narrow_into::<F16, MIN>(out, a, b),
+        (ElementType::F16, Op::Max) => reduce_narrow_into::<F16, MAX>(out, a, b),
+        (ElementType::Bf16, Op::Sum) => reduce_narrow_into::<BF16, SUM>(out, a, b),
+        (ElementType::Bf16, Op::Product) => reduce_narrow_into::<BF16, PRODUCT>(out, a, b),
+        (ElementType::Bf16, Op::Min) => reduce_narrow_into::<BF16, MIN>(out, a, b),
+        (ElementType::Bf16, Op::Max) => reduce_narrow_into::<BF16, MAX>(out, a, b),
+        _ => kernels::reduce_into(op, element_type, out, a, b),
     }
 }
 
@@ -53,7 +53,7 @@ const MIN: u8 = Op::Min as u8;
 const MAX: u8 = Op::Max as u8;
 
 #[target_feature(enable = "avx2,f16c")]
-fn fold_narrow<const TYPE: u8, const OP: u8>(into: &mut [u8], from: &[u8]) {
+fn reduce_narrow<const TYPE: u8, const OP: u8>(into: &mut [u8], from: &[u8]) {
     let (into, into_rest) = into.as_chunks_mut::<32>();
     let (from, from_rest) = from.as_chunks::<32>();
     for (into, from) in into.iter_mut().zip(from) {
@@ -71,7 +71,7 @@ fn fold_narrow<const TYPE: u8, const OP: u8>(into: &mut [u8], from: &[u8]) {
 }
 
 #[target_feature(enable = "avx2,f16c")]
-fn fold_narrow_into<const TYPE: u8, const OP: u8>(out: &mut [u8], a: &[u8], b: &[u8]) {
+fn reduce_narrow_into<const TYPE: u8, const OP: u8>(out: &mut [u8], a: &[u8], b: &[u8]) {
     let (out, out_rest) = out.as_chunks_mut::<32>();
     let (a, a_rest) = a.as_chunks::<32>();
     let (b, b_rest) = b.as_chunks::<32>();

@@ -22,28 +22,28 @@ pub fn bruck(me: Member, count: usize, in_place: bool) -> Schedule {
     let blocks = Blocks::equal(count, me.size);
     // Blocks are collected in rank order, beginning with this rank's own block; for rank 0 that is
     // their final order.
-    let place = if me.rank == 0 || me.size == 1 {
+    let buffer = if me.rank == 0 || me.size == 1 {
         Buffer::Output
     } else {
-        builder.scratch(blocks.count()).place
+        builder.scratch(blocks.count()).buffer
     };
     let own = if in_place {
         blocks.one(Buffer::Output, me.rank)
     } else {
         Span::first(Buffer::Input, count)
     };
-    builder.copy(own, blocks.one(place, 0));
+    builder.copy(own, blocks.one(buffer, 0));
     for round in 0..me.rounds() {
         let has = 1 << round;
         let more = has.min(me.size - has);
-        builder.send(me.behind(has), blocks.run(place, 0, more));
-        builder.receive(me.ahead(has), blocks.run(place, has, more));
-        builder.then();
+        builder.send(me.behind(has), blocks.run(buffer, 0, more));
+        builder.receive(me.ahead(has), blocks.run(buffer, has, more));
+        builder.begin_step();
     }
-    if place == Buffer::Scratch {
+    if buffer == Buffer::Scratch {
         let ahead = me.size - me.rank;
-        builder.copy(blocks.run(place, 0, ahead), blocks.run(Buffer::Output, me.rank, ahead));
-        builder.copy(blocks.run(place, ahead, me.rank), blocks.run(Buffer::Output, 0, me.rank));
+        builder.copy(blocks.run(buffer, 0, ahead), blocks.run(Buffer::Output, me.rank, ahead));
+        builder.copy(blocks.run(buffer, ahead, me.rank), blocks.run(Buffer::Output, 0, me.rank));
     }
     builder.finish()
 }
@@ -85,7 +85,7 @@ pub(super) fn double(builder: &mut ScheduleBuilder, me: Member, blocks: &Blocks)
                 builder.receive(me.ahead(has), span);
             }
         }
-        builder.then();
+        builder.begin_step();
     }
 }
 
@@ -96,6 +96,6 @@ pub(super) fn pass_around(builder: &mut ScheduleBuilder, me: Member, blocks: &Bl
         let (out, come) = (me.behind(steps), me.behind(steps + 1));
         builder.send(me.ahead(1), blocks.one(Buffer::Output, out));
         builder.receive(me.behind(1), blocks.one(Buffer::Output, come));
-        builder.then();
+        builder.begin_step();
     }
 }

@@ -24,13 +24,13 @@ pub fn direct(me: Member, count: usize, in_place: bool) -> Schedule {
         let from = me.behind(steps);
         builder.receive(from, blocks.one(Buffer::Scratch, from));
     }
-    fold_in_order(&mut builder, me, &blocks, own, result);
+    reduce_in_order(&mut builder, me, &blocks, own, result);
     builder.finish()
 }
 
 /// Reduces `own` and the other ranks' blocks, which are in the scratch buffer, in rank order into
 /// `result`.
-fn fold_in_order(
+fn reduce_in_order(
     builder: &mut ScheduleBuilder,
     me: Member,
     blocks: &Blocks,
@@ -46,7 +46,7 @@ fn fold_in_order(
     for rank in 1..me.size {
         let into = if rank == me.size - 1 { result } else { spare };
         let (from, with) = if sum == into { (of(rank), sum) } else { (sum, of(rank)) };
-        builder.fold(from, with, into);
+        builder.reduce(from, with, into);
         sum = into;
     }
 }
@@ -66,10 +66,10 @@ pub fn scattered(me: Member, count: usize, in_place: bool) -> Schedule {
         for steps in 1..me.size {
             builder.receive(me.behind(steps), inputs.one(Buffer::Scratch, me.behind(steps)));
         }
-        // Begin the second round explicitly: folding an empty block adds no operation and would not
-        // begin it.
-        builder.then();
-        fold_in_order(builder, me, &inputs, blocks.one(input, me.rank), mine);
+        // Begin the second round explicitly: reducing an empty block adds no operation and would
+        // not begin it.
+        builder.begin_step();
+        reduce_in_order(builder, me, &inputs, blocks.one(input, me.rank), mine);
         for steps in 1..me.size {
             builder.send(me.ahead(steps), mine);
         }
@@ -93,7 +93,7 @@ pub fn recursive_doubling(me: Member, count: usize, in_place: bool) -> Schedule 
     let paired = 2 * (me.size - (1 << rounds));
     if me.rank < paired && me.rank % 2 == 1 {
         builder.send(me.rank - 1, own);
-        builder.then();
+        builder.begin_step();
         builder.receive(me.rank - 1, result);
         return builder.finish();
     }
@@ -107,8 +107,8 @@ pub fn recursive_doubling(me: Member, count: usize, in_place: bool) -> Schedule 
     let mut sum = own;
     if me.rank < paired {
         sum = written_before(rounds);
-        builder.receive_fold(me.rank + 1, own, sum);
-        builder.then();
+        builder.receive_reduce(me.rank + 1, own, sum);
+        builder.begin_step();
     } else if in_place && rounds % 2 == 1 {
         sum = scratch;
         builder.copy(own, sum);
@@ -120,8 +120,8 @@ pub fn recursive_doubling(me: Member, count: usize, in_place: bool) -> Schedule 
         let peer = if peer < paired / 2 { peer * 2 } else { peer + paired / 2 };
         let into = written_before(rounds - 1 - round);
         builder.send(peer, sum);
-        builder.receive_fold(peer, sum, into);
-        builder.then();
+        builder.receive_reduce(peer, sum, into);
+        builder.begin_step();
         sum = into;
     }
     if me.rank < paired {
@@ -153,7 +153,7 @@ pub fn pieces(me: Member, count: usize, in_place: bool) -> Schedule {
     }
     let peer = me.ahead(1);
     let blocks = Blocks::divide(count, me.size * PIECES);
-    let of = |place, rank, piece| blocks.one(place, rank * PIECES + piece);
+    let of = |buffer, rank, piece| blocks.one(buffer, rank * PIECES + piece);
     // Both ranks exchange the matching pieces in the same step, so that a piece too long for the
     // eager protocol does not wait for a later step.
     for step in 0..=PIECES {
@@ -165,12 +165,12 @@ pub fn pieces(me: Member, count: usize, in_place: bool) -> Schedule {
         }
         if step < PIECES {
             let own = of(input(in_place), me.rank, step);
-            builder.receive_fold(peer, own, of(Buffer::Output, me.rank, step));
+            builder.receive_reduce(peer, own, of(Buffer::Output, me.rank, step));
         }
         if step > 0 {
             builder.receive(peer, of(Buffer::Output, peer, step - 1));
         }
-        builder.then();
+        builder.begin_step();
     }
     builder.finish()
 }

@@ -34,7 +34,7 @@ pub fn pairwise(me: Member, count: usize, in_place: bool) -> Schedule {
         };
         builder.send(peer, sent);
         builder.receive(peer, received);
-        builder.then();
+        builder.begin_step();
     }
     builder.finish()
 }
@@ -69,8 +69,8 @@ pub fn bruck(me: Member, count: usize, in_place: bool) -> Schedule {
     // A received block stays in its part of the scratch buffer until it is forwarded or, at its
     // destination, copied to Output.
     let rounds = me.rounds();
-    let received: usize = (0..rounds).map(|round| travelling(round, me.size)).sum();
-    let most = (0..rounds).map(|round| travelling(round, me.size)).max();
+    let received: usize = (0..rounds).map(|round| count_with_bit(round, me.size)).sum();
+    let most = (0..rounds).map(|round| count_with_bit(round, me.size)).max();
     builder.scratch(count * (received + most.unwrap_or(0)));
     let packed = |length| Span::new(Buffer::Scratch, count * received, count * length);
     let block = |distance: usize, before: u32| {
@@ -79,14 +79,14 @@ pub fn bruck(me: Member, count: usize, in_place: bool) -> Schedule {
             return blocks.one(input, me.ahead(distance));
         }
         let round = travelled.ilog2();
-        let earlier: usize = (0..round).map(|round| travelling(round, me.size)).sum();
-        let index = earlier + travelling(round, distance);
+        let earlier: usize = (0..round).map(|round| count_with_bit(round, me.size)).sum();
+        let index = earlier + count_with_bit(round, distance);
         Span::new(Buffer::Scratch, index * count, count)
     };
     let mut start = 0;
     for round in 0..rounds {
         let far = 1 << round;
-        let number = travelling(round, me.size);
+        let number = count_with_bit(round, me.size);
         let mut sent = block(far, round);
         if number > 1 {
             sent = packed(number);
@@ -99,7 +99,7 @@ pub fn bruck(me: Member, count: usize, in_place: bool) -> Schedule {
         builder.send(me.ahead(far), sent);
         let arriving = Span::new(Buffer::Scratch, start, count * number);
         builder.receive(me.behind(far), arriving);
-        builder.then();
+        builder.begin_step();
         start += arriving.length;
     }
     for distance in 0..me.size {
@@ -110,7 +110,7 @@ pub fn bruck(me: Member, count: usize, in_place: bool) -> Schedule {
 }
 
 /// Counts the numbers below `distance` that have bit `round` set.
-fn travelling(round: u32, distance: usize) -> usize {
+fn count_with_bit(round: u32, distance: usize) -> usize {
     let far = 1 << round;
     (distance >> (round + 1) << round) + (distance & (2 * far - 1)).saturating_sub(far)
 }

@@ -11,7 +11,7 @@ pub fn dissemination(me: Member) -> Schedule {
         let distance = 1 << round;
         builder.signal(me.ahead(distance));
         builder.await_signal(me.behind(distance));
-        builder.then();
+        builder.begin_step();
     }
     builder.finish()
 }

@@ -30,25 +30,25 @@ impl Blocks {
         self.start(self.size)
     }
 
-    /// Returns the span of one block in buffer `place`, which stores the blocks one after the other
+    /// Returns the span of one block in `buffer`, which stores the blocks one after the other
     /// from its start.
-    pub(super) fn one(&self, place: Buffer, block: usize) -> Span {
-        self.run(place, block, 1)
+    pub(super) fn one(&self, buffer: Buffer, block: usize) -> Span {
+        self.run(buffer, block, 1)
     }
 
     /// Returns the span of `blocks` consecutive blocks, beginning with block `first`. They are
     /// stored as for [`Blocks::one`].
-    pub(super) fn run(&self, place: Buffer, first: usize, blocks: usize) -> Span {
+    pub(super) fn run(&self, buffer: Buffer, first: usize, blocks: usize) -> Span {
         let start = self.start(first);
-        Span::new(place, start, self.start(first + blocks) - start)
+        Span::new(buffer, start, self.start(first + blocks) - start)
     }
 
     /// Returns the spans of `blocks` consecutive blocks, beginning with block `first`, where block
     /// 0 follows the last block. The second span is empty without such a wrap-around.
-    pub(super) fn arc(&self, place: Buffer, first: usize, blocks: usize) -> [Span; 2] {
+    pub(super) fn arc(&self, buffer: Buffer, first: usize, blocks: usize) -> [Span; 2] {
         let first = first % self.size;
         let ahead = blocks.min(self.size - first);
-        [self.run(place, first, ahead), self.run(place, 0, blocks - ahead)]
+        [self.run(buffer, first, ahead), self.run(buffer, 0, blocks - ahead)]
     }
 
     fn start(&self, block: usize) -> usize {

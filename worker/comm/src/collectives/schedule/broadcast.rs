@@ -27,7 +27,7 @@ pub fn binomial(me: Member, count: usize, root: usize) -> Schedule {
     let rank = |relative| (relative + root) % me.size;
     if let Some(parent) = tree::parent(relative.rank) {
         builder.receive(rank(parent), all);
-        builder.then();
+        builder.begin_step();
     }
     for child in tree::children(relative.rank, me.size) {
         builder.send(rank(child), all);
@@ -48,13 +48,13 @@ pub fn scatter_ring(me: Member, count: usize, root: usize) -> Schedule {
         |relative| blocks.run(Buffer::Output, relative, tree::subtree_size(relative, me.size));
     if let Some(parent) = tree::parent(relative.rank) {
         builder.receive(rank(parent), tree_run(relative.rank));
-        builder.then();
+        builder.begin_step();
     }
     for child in tree::children(relative.rank, me.size) {
         // Children are served one after the other, so that the child with the largest subtree does
         // not wait for the rest.
         builder.send(rank(child), tree_run(child));
-        builder.then();
+        builder.begin_step();
     }
     let has = |relative, block| {
         (relative..relative + tree::subtree_size(relative, me.size)).contains(&block)
@@ -68,7 +68,7 @@ pub fn scatter_ring(me: Member, count: usize, root: usize) -> Schedule {
         if !has(relative.rank, come) {
             builder.receive(rank(relative.behind(1)), blocks.one(Buffer::Output, come));
         }
-        builder.then();
+        builder.begin_step();
     }
     builder.finish()
 }

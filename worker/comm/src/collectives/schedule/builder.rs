@@ -11,7 +11,7 @@ pub(super) struct ScheduleBuilder {
 impl ScheduleBuilder {
     /// Starts a new step: operations that are added later wait for the exchanges that were added
     /// before.
-    pub(super) fn then(&mut self) {
+    pub(super) fn begin_step(&mut self) {
         if !self.step.local.is_empty() || !self.step.exchange.is_empty() {
             self.schedule.steps.push(std::mem::take(&mut self.step));
         }
@@ -43,10 +43,10 @@ impl ScheduleBuilder {
         self.step.local.push(Local::Copy { from, to });
     }
 
-    pub(super) fn fold(&mut self, from: Span, with: Span, into: Span) {
+    pub(super) fn reduce(&mut self, from: Span, with: Span, into: Span) {
         if into.length > 0 {
             self.before_exchange();
-            self.step.local.push(Local::Fold { from, with, into });
+            self.step.local.push(Local::Reduce { from, with, into });
         }
     }
 
@@ -62,10 +62,10 @@ impl ScheduleBuilder {
         }
     }
 
-    pub(super) fn receive_fold(&mut self, from: usize, with: Span, span: Span) {
+    pub(super) fn receive_reduce(&mut self, from: usize, with: Span, span: Span) {
         debug_assert_eq!(with.length, span.length, "{with:?} {span:?}");
         if span.length > 0 {
-            let receive = Exchange::ReceiveFold { from, with, span };
+            let receive = Exchange::ReceiveReduce { from, with, span };
             self.step.exchange.push(receive);
         }
     }
@@ -86,7 +86,7 @@ impl ScheduleBuilder {
         rank: impl Fn(usize) -> usize,
         span: impl Fn(Span) -> Span,
     ) {
-        self.then();
+        self.begin_step();
         for mut step in part.steps {
             for local in &mut step.local {
                 *local = translate_local(*local, &span);
@@ -101,7 +101,7 @@ impl ScheduleBuilder {
     }
 
     pub(super) fn finish(mut self) -> Schedule {
-        self.then();
+        self.begin_step();
         self.schedule
     }
 
@@ -109,20 +109,20 @@ impl ScheduleBuilder {
     /// a step.
     fn before_exchange(&mut self) {
         if !self.step.exchange.is_empty() {
-            self.then();
+            self.begin_step();
         }
     }
 }
 
 fn follows(first: Span, second: Span) -> bool {
-    first.place == second.place && first.start + first.length == second.start
+    first.buffer == second.buffer && first.start + first.length == second.start
 }
 
 fn translate_local(local: Local, span: impl Fn(Span) -> Span) -> Local {
     match local {
         Local::Copy { from, to } => Local::Copy { from: span(from), to: span(to) },
-        Local::Fold { from, with, into } => {
-            Local::Fold { from: span(from), with: span(with), into: span(into) }
+        Local::Reduce { from, with, into } => {
+            Local::Reduce { from: span(from), with: span(with), into: span(into) }
         }
     }
 }
@@ -130,16 +130,18 @@ fn translate_local(local: Local, span: impl Fn(Span) -> Span) -> Local {
 fn translate_exchange(
     exchange: Exchange,
     rank: impl Fn(usize) -> usize,
-    place: impl Fn(Span) -> Span,
+    translate: impl Fn(Span) -> Span,
 ) -> Exchange {
     match exchange {
-        Exchange::Send { to, span } => Exchange::Send { to: rank(to), span: place(span) },
+        Exchange::Send { to, span } => Exchange::Send { to: rank(to), span: translate(span) },
         Exchange::Receive { from, span } => {
-            Exchange::Receive { from: rank(from), span: place(span) }
+            Exchange::Receive { from: rank(from), span: translate(span) }
         }
-        Exchange::ReceiveFold { from, with, span } => {
-            Exchange::ReceiveFold { from: rank(from), with: place(with), span: place(span) }
-        }
+        Exchange::ReceiveReduce { from, with, span } => Exchange::ReceiveReduce {
+            from: rank(from),
+            with: translate(with),
+            span: translate(span),
+        },
         Exchange::Signal { to } => Exchange::Signal { to: rank(to) },
         Exchange::Await { from } => Exchange::Await { from: rank(from) },
     }

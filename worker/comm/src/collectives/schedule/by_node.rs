@@ -58,7 +58,7 @@ impl Nodes {
 
     /// Returns a rank's position among the ranks of its node, and the number of these ranks.
     pub fn within(&self, rank: usize) -> Member {
-        Member { rank: self.positions[rank].1, size: self.ranks_beside(rank).len() }
+        Member { rank: self.positions[rank].1, size: self.ranks_on_node(rank).len() }
     }
 
     /// Returns the index of a rank's node, and the number of nodes.
@@ -67,7 +67,7 @@ impl Nodes {
     }
 
     /// Returns the ranks on the node of `rank`, itself included, in ascending order.
-    fn ranks_beside(&self, rank: usize) -> &[usize] {
+    fn ranks_on_node(&self, rank: usize) -> &[usize] {
         let node = self.positions[rank].0;
         &self.ranks[self.starts[node]..self.starts[node + 1]]
     }
@@ -95,18 +95,18 @@ pub fn in_order(rank: usize, nodes: &Nodes, flat: impl FnOnce(Member) -> Schedul
 /// and the ranks of each node wait for their leader.
 pub fn barrier(rank: usize, nodes: &Nodes, among: impl FnOnce(Member) -> Schedule) -> Schedule {
     let mut builder = ScheduleBuilder::default();
-    let (position, ranks) = (nodes.within(rank), nodes.ranks_beside(rank));
+    let (position, ranks) = (nodes.within(rank), nodes.ranks_on_node(rank));
     let parent = tree::parent(position.rank).map(|parent| ranks[parent]);
     for child in tree::children(position.rank, position.size) {
         builder.await_signal(ranks[child]);
     }
-    builder.then();
+    builder.begin_step();
     match parent {
         Some(parent) => {
             builder.signal(parent);
-            builder.then();
+            builder.begin_step();
             builder.await_signal(parent);
-            builder.then();
+            builder.begin_step();
         }
         None => {
             let leaders = among(nodes.among(rank));
@@ -130,7 +130,7 @@ pub fn broadcast(
     within: impl FnOnce(Member, usize, usize) -> Schedule,
 ) -> Schedule {
     let mut builder = ScheduleBuilder::default();
-    let (position, ranks) = (nodes.within(rank), nodes.ranks_beside(rank));
+    let (position, ranks) = (nodes.within(rank), nodes.ranks_on_node(rank));
     let node = nodes.among(rank);
     let leader = |node| nodes.leader(node, Some(root));
     if rank == leader(node.rank) {
@@ -155,7 +155,7 @@ pub fn reduce(
     among: impl FnOnce(Member, usize, usize, bool) -> Schedule,
 ) -> Schedule {
     let mut builder = ScheduleBuilder::default();
-    let (position, ranks) = (nodes.within(rank), nodes.ranks_beside(rank));
+    let (position, ranks) = (nodes.within(rank), nodes.ranks_on_node(rank));
     let node = nodes.among(rank);
     let leader = |node| nodes.leader(node, Some(root));
     let is_leader = rank == leader(node.rank);
@@ -166,9 +166,9 @@ pub fn reduce(
     if in_scratch {
         builder.scratch(count);
     }
-    let shifted = |span: Span, front: Buffer| match span.place {
+    let shifted = |span: Span, front: Buffer| match span.buffer {
         Buffer::Scratch => Span::new(Buffer::Scratch, span.start + count, span.length),
-        place if place == front => Span::new(Buffer::Scratch, span.start, span.length),
+        buffer if buffer == front => Span::new(Buffer::Scratch, span.start, span.length),
         _ => span,
     };
     if !is_alone {
@@ -202,12 +202,12 @@ pub fn all_reduce(
     broadcast: impl FnOnce(Member, usize, usize) -> Schedule,
 ) -> Schedule {
     let mut builder = ScheduleBuilder::default();
-    let (position, ranks) = (nodes.within(rank), nodes.ranks_beside(rank));
+    let (position, ranks) = (nodes.within(rank), nodes.ranks_on_node(rank));
     let is_alone = position.size == 1;
     if !is_alone {
         // For a rank that only sends, `reduce` builds the same schedule whether or not the rank
         // works in place, so spans of its Input are translated here.
-        let output = |span: Span| match span.place {
+        let output = |span: Span| match span.buffer {
             Buffer::Input if in_place => Span::new(Buffer::Output, span.start, span.length),
             _ => span,
         };

@@ -38,13 +38,13 @@ pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedu
     };
     let mut collected = Buffer::Input;
     if subtree_size(relative) > 1 {
-        collected = builder.scratch(count * subtree_size(relative)).place;
+        collected = builder.scratch(count * subtree_size(relative)).buffer;
         builder.copy(Span::first(Buffer::Input, count), Span::first(collected, count));
         for child in tree::children(relative, me.size).rev() {
             let span = blocks.run(collected, child - relative, subtree_size(child));
             builder.receive(rank(child), span);
         }
-        builder.then();
+        builder.begin_step();
     }
     for span in pieces(&blocks, collected, relative, subtree_size(relative), root) {
         builder.send(rank(parent), span);
@@ -53,23 +53,23 @@ pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedu
 }
 
 /// Returns the spans in which the blocks of a subtree travel between its top rank and that rank's
-/// parent. `place` is the top rank's buffer. The second span is empty, unless the parent is the
+/// parent. `buffer` is that of the top rank. The second span is empty, unless the parent is the
 /// root and the blocks wrap around the end of the root's buffer.
 pub(super) fn pieces(
     blocks: &Blocks,
-    place: Buffer,
+    buffer: Buffer,
     relative: usize,
     subtree_size: usize,
     root: usize,
 ) -> [Span; 2] {
-    let whole = blocks.run(place, 0, subtree_size);
+    let whole = blocks.run(buffer, 0, subtree_size);
     let to_root = tree::parent(relative) == Some(0);
     let ahead = if to_root {
-        blocks.arc(place, relative + root, subtree_size)[0].length
+        blocks.arc(buffer, relative + root, subtree_size)[0].length
     } else {
         whole.length
     };
-    [Span::first(place, ahead), Span::new(place, ahead, whole.length - ahead)]
+    [Span::first(buffer, ahead), Span::new(buffer, ahead, whole.length - ahead)]
 }
 
 fn copy_own(builder: &mut ScheduleBuilder, me: Member, blocks: &Blocks, in_place: bool) {

@@ -48,7 +48,7 @@ pub struct Schedule {
 
 /// Step of a schedule: local operations in order, then all exchanges at the same time. The step
 /// ends when all exchanges are complete. Spans that an exchange writes do not overlap any other
-/// span of the step's exchanges, except as [`Exchange::ReceiveFold`] permits.
+/// span of the step's exchanges, except as [`Exchange::ReceiveReduce`] permits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
     /// Operations within the rank.
@@ -70,7 +70,7 @@ pub enum Local {
     },
     /// Reduces two spans into a third: `into = from ∘ with`, where ∘ is the collective's operation.
     /// `from` and `into` do not overlap; `with` is `into` itself or does not overlap it.
-    Fold {
+    Reduce {
         /// First operand.
         from: Span,
         /// Second operand.
@@ -101,7 +101,7 @@ pub enum Exchange {
     /// Receives a message and reduces it with local elements: `span = received ∘ with`. `with` is
     /// `span` itself or does not overlap it; in the latter case `with` may be sent in the same
     /// step.
-    ReceiveFold {
+    ReceiveReduce {
         /// Source rank.
         from: usize,
         /// Local operand.
@@ -136,7 +136,7 @@ pub enum Buffer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// Buffer that contains the elements.
-    pub place: Buffer,
+    pub buffer: Buffer,
     /// Index of the first element in the buffer.
     pub start: usize,
     /// Number of elements.
@@ -144,13 +144,13 @@ pub struct Span {
 }
 
 impl Span {
-    /// Returns the span of `length` elements of buffer `place`, beginning at index `start`.
-    pub fn new(place: Buffer, start: usize, length: usize) -> Span {
-        Span { place, start, length }
+    /// Returns the span of `length` elements of `buffer`, beginning at index `start`.
+    pub fn new(buffer: Buffer, start: usize, length: usize) -> Span {
+        Span { buffer, start, length }
     }
 
-    /// Returns the span of the first `length` elements of buffer `place`.
-    pub fn first(place: Buffer, length: usize) -> Span {
-        Span::new(place, 0, length)
+    /// Returns the span of the first `length` elements of `buffer`.
+    pub fn first(buffer: Buffer, length: usize) -> Span {
+        Span::new(buffer, 0, length)
     }
 }

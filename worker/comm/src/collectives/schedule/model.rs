@@ -26,8 +26,8 @@ impl<T: Clone + Default> Memory<T> {
         Memory { input: Vec::new(), output: both, in_place: true, scratch: Vec::new() }
     }
 
-    fn place(&mut self, place: Buffer) -> &mut Vec<T> {
-        match place {
+    fn buffer(&mut self, buffer: Buffer) -> &mut Vec<T> {
+        match buffer {
             Buffer::Input => {
                 assert!(!self.in_place, "in place there is only an output");
                 &mut self.input
@@ -38,17 +38,17 @@ impl<T: Clone + Default> Memory<T> {
     }
 
     fn read(&mut self, span: Span) -> Vec<T> {
-        self.place(span.place)[range(span)].to_vec()
+        self.buffer(span.buffer)[range(span)].to_vec()
     }
 
     fn write(&mut self, span: Span, values: &[T]) {
-        assert!(span.place != Buffer::Input, "the input is written: {span:?}");
-        self.place(span.place)[range(span)].clone_from_slice(values);
+        assert!(span.buffer != Buffer::Input, "the input is written: {span:?}");
+        self.buffer(span.buffer)[range(span)].clone_from_slice(values);
     }
 
     /// Tells whether two spans have elements in common.
     fn overlap(a: Span, b: Span) -> bool {
-        a.place == b.place && a.start.max(b.start) < (a.start + a.length).min(b.start + b.length)
+        a.buffer == b.buffer && a.start.max(b.start) < (a.start + a.length).min(b.start + b.length)
     }
 }
 
@@ -82,11 +82,11 @@ struct Progress {
     begun: bool,
 }
 
-/// Executes all schedules to their end. `fold` reduces two elements to one.
+/// Executes all schedules to their end. `reduce` reduces two elements to one.
 pub(super) fn run<T: Clone + Default>(
     schedules: &[Schedule],
     memories: &mut [Memory<T>],
-    fold: impl Fn(&T, &T) -> T,
+    reduce: impl Fn(&T, &T) -> T,
 ) {
     let mut channels = Channels::new(schedules.len());
     let mut ranks: Vec<Progress> = Vec::new();
@@ -97,7 +97,7 @@ pub(super) fn run<T: Clone + Default>(
     loop {
         let mut moved = false;
         for rank in 0..schedules.len() {
-            moved |= advance(rank, schedules, memories, &mut ranks, &mut channels, &fold);
+            moved |= advance(rank, schedules, memories, &mut ranks, &mut channels, &reduce);
         }
         if !moved {
             break;
@@ -123,7 +123,7 @@ fn advance<T: Clone + Default>(
     memories: &mut [Memory<T>],
     ranks: &mut [Progress],
     channels: &mut Channels<T>,
-    fold: &impl Fn(&T, &T) -> T,
+    reduce: &impl Fn(&T, &T) -> T,
 ) -> bool {
     let Some(step) = schedules[rank].steps.get(ranks[rank].step) else {
         return false;
@@ -133,7 +133,7 @@ fn advance<T: Clone + Default>(
     if !ranks[rank].begun {
         check(rank, schedules.len(), step, memory);
         for local in &step.local {
-            act(*local, memory, fold);
+            act(*local, memory, reduce);
         }
         ranks[rank].begun = true;
         ranks[rank].open.clone_from(&step.exchange);
@@ -157,7 +157,7 @@ fn advance<T: Clone + Default>(
                 continue;
             }
             Exchange::Receive { from, .. }
-            | Exchange::ReceiveFold { from, .. }
+            | Exchange::ReceiveReduce { from, .. }
             | Exchange::Await { from } => {
                 let channel = channels.between(from, rank);
                 match channel.pop_front() {
@@ -173,7 +173,7 @@ fn advance<T: Clone + Default>(
         };
         ranks[from].unreceived -= 1;
         moved = true;
-        take(rank, exchange, &values, memory, fold);
+        take(rank, exchange, &values, memory, reduce);
     }
     ranks[rank].open = open;
     if ranks[rank].open.is_empty() && ranks[rank].unreceived == 0 {
@@ -189,18 +189,18 @@ fn take<T: Clone + Default>(
     exchange: Exchange,
     values: &[T],
     memory: &mut Memory<T>,
-    fold: &impl Fn(&T, &T) -> T,
+    reduce: &impl Fn(&T, &T) -> T,
 ) {
     match exchange {
         Exchange::Receive { from, span } => {
             assert_eq!(span.length, values.len(), "rank {rank} receives from {from}");
             memory.write(span, values);
         }
-        Exchange::ReceiveFold { from, with, span } => {
+        Exchange::ReceiveReduce { from, with, span } => {
             assert_eq!(span.length, values.len(), "rank {rank} receives from {from}");
             let with = memory.read(with);
-            let folded: Vec<T> = values.iter().zip(&with).map(|(a, b)| fold(a, b)).collect();
-            memory.write(span, &folded);
+            let reduced: Vec<T> = values.iter().zip(&with).map(|(a, b)| reduce(a, b)).collect();
+            memory.write(span, &reduced);
         }
         Exchange::Await { from } => {
             assert!(values.is_empty(), "rank {rank} awaits a signal from {from}");
@@ -209,16 +209,16 @@ fn take<T: Clone + Default>(
     }
 }
 
-fn act<T: Clone + Default>(local: Local, memory: &mut Memory<T>, fold: &impl Fn(&T, &T) -> T) {
+fn act<T: Clone + Default>(local: Local, memory: &mut Memory<T>, reduce: &impl Fn(&T, &T) -> T) {
     match local {
         Local::Copy { from, to } => {
             let values = memory.read(from);
             memory.write(to, &values);
         }
-        Local::Fold { from, with, into } => {
+        Local::Reduce { from, with, into } => {
             let (from, with) = (memory.read(from), memory.read(with));
-            let folded: Vec<T> = from.iter().zip(&with).map(|(a, b)| fold(a, b)).collect();
-            memory.write(into, &folded);
+            let reduced: Vec<T> = from.iter().zip(&with).map(|(a, b)| reduce(a, b)).collect();
+            memory.write(into, &reduced);
         }
     }
 }
@@ -229,8 +229,8 @@ fn check<T: Clone + Default>(rank: usize, size: usize, step: &Step, memory: &mut
     for local in &step.local {
         let (reads, write) = match *local {
             Local::Copy { from, to } => (vec![from], to),
-            Local::Fold { from, with, into } if with == into => (vec![from], into),
-            Local::Fold { from, with, into } => (vec![from, with], into),
+            Local::Reduce { from, with, into } if with == into => (vec![from], into),
+            Local::Reduce { from, with, into } => (vec![from, with], into),
         };
         for read in reads {
             assert_eq!(read.length, write.length, "rank {rank}: {local:?}");
@@ -243,10 +243,10 @@ fn check<T: Clone + Default>(rank: usize, size: usize, step: &Step, memory: &mut
         let (peer, used) = match *exchange {
             Exchange::Send { to, span } => (to, vec![(span, false)]),
             Exchange::Receive { from, span } => (from, vec![(span, true)]),
-            Exchange::ReceiveFold { from, with, span } if with == span => {
+            Exchange::ReceiveReduce { from, with, span } if with == span => {
                 (from, vec![(span, true)])
             }
-            Exchange::ReceiveFold { from, with, span } => {
+            Exchange::ReceiveReduce { from, with, span } => {
                 assert_eq!(with.length, span.length, "rank {rank}: {exchange:?}");
                 (from, vec![(with, false), (span, true)])
             }
@@ -255,8 +255,8 @@ fn check<T: Clone + Default>(rank: usize, size: usize, step: &Step, memory: &mut
         };
         assert!(peer < size && peer != rank, "rank {rank}: {exchange:?}");
         for (span, _) in &used {
-            let place = memory.place(span.place).len();
-            assert!(range(*span).end <= place, "rank {rank}: {exchange:?} in {place}");
+            let length = memory.buffer(span.buffer).len();
+            assert!(range(*span).end <= length, "rank {rank}: {exchange:?} in {length}");
             assert!(span.length > 0, "rank {rank}: {exchange:?}");
         }
         spans.extend(used);

@@ -11,18 +11,18 @@ pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedu
     let mut builder = ScheduleBuilder::default();
     let relative = me.relative_to(root);
     let rank = |relative| (relative + root) % me.size;
-    let (input, result) = places(me, root, in_place);
+    let (input, result) = buffers(me, root, in_place);
     let (input, result) = (Span::first(input, count), Span::first(result, count));
     let mut sum = input;
     // The child with the smallest subtree is ready first.
     for child in tree::children(relative.rank, me.size).rev() {
-        builder.receive_fold(rank(child), sum, result);
-        builder.then();
+        builder.receive_reduce(rank(child), sum, result);
+        builder.begin_step();
         sum = result;
     }
     match tree::parent(relative.rank) {
         Some(parent) => {
-            if sum.place == Buffer::Scratch {
+            if sum.buffer == Buffer::Scratch {
                 builder.scratch(count);
             }
             builder.send(rank(parent), sum);
@@ -36,7 +36,7 @@ pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedu
 /// about `count` elements, and all ranks share the work of reducing evenly.
 pub fn scatter_gather(me: Member, count: usize, root: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
-    let (input, result) = places(me, root, in_place);
+    let (input, result) = buffers(me, root, in_place);
     if me.size == 1 {
         builder.copy(Span::first(input, count), Span::first(result, count));
         return builder.finish();
@@ -47,7 +47,7 @@ pub fn scatter_gather(me: Member, count: usize, root: usize, in_place: bool) -> 
     let blocks = Blocks::divide(count, me.size);
     let own = blocks.one(result, me.rank);
     reduce_scatter::halve(&mut builder, me, &blocks, input, result, own);
-    builder.then();
+    builder.begin_step();
     if me.rank == root {
         for from in (1..me.size).map(|steps| me.ahead(steps)) {
             builder.receive(from, blocks.one(result, from));
@@ -59,7 +59,7 @@ pub fn scatter_gather(me: Member, count: usize, root: usize, in_place: bool) -> 
 }
 
 /// Returns the buffers of this rank's contribution and of its partial result.
-fn places(me: Member, root: usize, in_place: bool) -> (Buffer, Buffer) {
+fn buffers(me: Member, root: usize, in_place: bool) -> (Buffer, Buffer) {
     match (me.rank == root, in_place) {
         (true, true) => (Buffer::Output, Buffer::Output),
         (true, false) => (Buffer::Input, Buffer::Output),

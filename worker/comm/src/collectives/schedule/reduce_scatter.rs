@@ -42,8 +42,8 @@ pub fn pairwise(me: Member, count: usize, in_place: bool) -> Schedule {
         let keep = in_place && (to == 0 || steps < me.size - 1);
         let result = if keep { sum } else { front };
         builder.send(to, blocks.one(input, to));
-        builder.receive_fold(from, sum, result);
-        builder.then();
+        builder.receive_reduce(from, sum, result);
+        builder.begin_step();
         sum = result;
     }
     builder.copy(sum, front);
@@ -84,8 +84,8 @@ fn halve_pairs(
         let (mine, theirs) = (me.rank & !(half - 1), peer & !(half - 1));
         let to = if half == 1 { result } else { blocks.run(sums, mine, half) };
         builder.send(peer, blocks.run(from, theirs, half));
-        builder.receive_fold(peer, blocks.run(from, mine, half), to);
-        builder.then();
+        builder.receive_reduce(peer, blocks.run(from, mine, half), to);
+        builder.begin_step();
         from = sums;
         half /= 2;
     }
@@ -110,18 +110,18 @@ fn halve_circle(
         let half = left.div_ceil(2);
         let (to, from) = (me.ahead(half), me.behind(half));
         let middle = reduced.clamp(half, left);
-        for (first, end, place) in [(half, middle, sums), (middle, left, input)] {
-            for span in blocks.arc(place, me.rank + first, end - first) {
+        for (first, end, buffer) in [(half, middle, sums), (middle, left, input)] {
+            for span in blocks.arc(buffer, me.rank + first, end - first) {
                 builder.send(to, span);
             }
-            let place = if reduced == 0 { input } else { sums };
-            let with = blocks.arc(place, from + first, end - first);
+            let buffer = if reduced == 0 { input } else { sums };
+            let with = blocks.arc(buffer, from + first, end - first);
             let into = blocks.arc(sums, from + first, end - first);
             for (with, into) in with.into_iter().zip(into).filter(|(_, into)| into.length > 0) {
-                builder.receive_fold(from, with, if left == 2 { result } else { into });
+                builder.receive_reduce(from, with, if left == 2 { result } else { into });
             }
         }
-        builder.then();
+        builder.begin_step();
         reduced = me.size / 2;
     }
 }
@@ -139,7 +139,7 @@ pub(super) fn pass_around(
         let (out, come) = (me.behind(steps), me.behind(steps + 1));
         let from = if steps == 1 { input } else { sums };
         builder.send(next, blocks.one(from, out));
-        builder.receive_fold(previous, blocks.one(input, come), blocks.one(sums, come));
-        builder.then();
+        builder.receive_reduce(previous, blocks.one(input, come), blocks.one(sums, come));
+        builder.begin_step();
     }
 }

@@ -48,7 +48,7 @@ pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedu
         builder.receive(rank(parent), own);
         return builder.finish();
     }
-    let passed = builder.scratch(count * subtree_size(relative)).place;
+    let passed = builder.scratch(count * subtree_size(relative)).buffer;
     for span in pieces(&blocks, passed, relative, subtree_size(relative), root) {
         builder.receive(rank(parent), span);
     }

@@ -1,6 +1,6 @@
 //! Data about a rank's queue pairs that its peers need to connect their own queue pairs.
 
-use super::super::WireUpError;
+use super::super::ConnectError;
 use super::super::hello::RankKey;
 use super::LinkConfig;
 use rlaunch_bootstrap::id::Rank;
@@ -62,16 +62,16 @@ pub(super) fn port(
 }
 
 impl Advert {
-    pub(super) fn encode(&self) -> Result<Vec<u8>, WireUpError> {
-        postcard::to_stdvec(self).map_err(|_| WireUpError::System {
+    pub(super) fn encode(&self) -> Result<Vec<u8>, ConnectError> {
+        postcard::to_stdvec(self).map_err(|_| ConnectError::System {
             operation: "encode this rank's queue pairs",
             source: std::io::ErrorKind::InvalidData.into(),
         })
     }
 
-    pub(super) fn decode(rank: Rank, bytes: &[u8]) -> Result<Advert, WireUpError> {
+    pub(super) fn decode(rank: Rank, bytes: &[u8]) -> Result<Advert, ConnectError> {
         let why = "the data about its queue pairs is damaged";
-        postcard::from_bytes(bytes).map_err(|_| WireUpError::Contact { rank, why })
+        postcard::from_bytes(bytes).map_err(|_| ConnectError::Contact { rank, why })
     }
 
     /// Combines the limits that `rank` has advertised with this rank's `payload` and `slots`: the
@@ -81,20 +81,20 @@ impl Advert {
         payload: usize,
         slots: u32,
         rank: Rank,
-    ) -> Result<LinkConfig, WireUpError> {
+    ) -> Result<LinkConfig, ConnectError> {
         let payload = payload.min(self.payload as usize);
         if self.slots < 2 || payload < super::SHORTEST_PAYLOAD || !payload.is_multiple_of(64) {
             let why = "its slots are too few or too small";
-            return Err(WireUpError::Contact { rank, why });
+            return Err(ConnectError::Contact { rank, why });
         }
         Ok(LinkConfig { payload, slots: (self.slots, slots) })
     }
 
     /// Returns the queue pair that `peer`, the sender of this advert, has made for rank `me`.
-    pub(super) fn pair(&self, me: Rank, peer: Rank) -> Result<&QpAdvert, WireUpError> {
+    pub(super) fn pair(&self, me: Rank, peer: Rank) -> Result<&QpAdvert, ConnectError> {
         let why = "it has no queue pair for this rank";
         let mut pairs = self.pairs.iter();
-        pairs.find(|pair| pair.peer == me.0).ok_or(WireUpError::Contact { rank: peer, why })
+        pairs.find(|pair| pair.peer == me.0).ok_or(ConnectError::Contact { rank: peer, why })
     }
 
     /// Returns the endpoint of a queue pair of `peer`, the sender of this advert, on NIC number
@@ -104,10 +104,10 @@ impl Advert {
         pair: &QpAdvert,
         peer: Rank,
         nic: u32,
-    ) -> Result<Endpoint, WireUpError> {
+    ) -> Result<Endpoint, ConnectError> {
         let port = self.ports.iter().find(|port| port.nic == nic && port.listener.is_none());
         let why = "it has no port for this rank";
-        let port = port.ok_or(WireUpError::Contact { rank: peer, why })?;
+        let port = port.ok_or(ConnectError::Contact { rank: peer, why })?;
         Ok(Endpoint {
             qpn: pair.qpn,
             psn: pair.psn,

@@ -71,55 +71,55 @@ fn reply_data(key: &RankKey, job: &str, from: Rank, to: Rank) -> [u8; MAC] {
     key.proof(&[REPLY_LABEL, job.as_bytes(), ranks.as_flattened()])
 }
 
-/// Returns whether the private data `said` is a valid reply to a request from rank `from` to rank
-/// `to`. Devices pad private data with zeros.
-fn is_reply(said: &[u8], key: &RankKey, job: &str, from: Rank, to: Rank) -> bool {
+/// Returns whether `private_data` is a valid reply to a request from rank `from` to rank `to`.
+/// Devices pad private data with zeros.
+fn is_reply(private_data: &[u8], key: &RankKey, job: &str, from: Rank, to: Rank) -> bool {
     let ranks = [from.0.to_le_bytes(), to.0.to_le_bytes()];
     let words = [REPLY_LABEL, job.as_bytes(), ranks.as_flattened()];
-    said.first_chunk::<MAC>().is_some_and(|proof| key.is_proof(&words, proof))
+    private_data.first_chunk::<MAC>().is_some_and(|proof| key.is_proof(&words, proof))
 }
 
-/// Returns the rank that sent the connection request with the private data `said` to rank `at`, or
-/// `None` if the request is invalid. `key` is the key of rank `at`.
-pub(super) fn requester(said: &[u8], key: &RankKey, job: &str, at: Rank) -> Option<Rank> {
-    let (ranks, proof) = said.first_chunk::<REQUEST_DATA>()?.split_first_chunk::<8>()?;
+/// Returns the rank that sent the connection request with this private data to rank `at`, or `None`
+/// if the request is invalid. `key` is the key of rank `at`.
+pub(super) fn requester(private_data: &[u8], key: &RankKey, job: &str, at: Rank) -> Option<Rank> {
+    let (ranks, proof) = private_data.first_chunk::<REQUEST_DATA>()?.split_first_chunk::<8>()?;
     let (from, to) = ranks.split_first_chunk()?;
     let from = Rank(u32::from_le_bytes(*from));
     let words = [REQUEST, job.as_bytes(), ranks];
     (*to == at.0.to_le_bytes() && key.is_proof(&words, proof)).then_some(from)
 }
 
-/// Connects with the peers of all `jobs`, each through the port that is paired with it, and returns
-/// their results.
+/// Connects with the peers of all `targets`, each through the port that is paired with it, and
+/// returns their results.
 pub(super) fn connect(
-    jobs: Vec<(PortKey, CmTarget)>,
+    targets: Vec<(PortKey, CmTarget)>,
     listeners: &BTreeMap<PortKey, &Listener>,
     cm_context: &CmContext,
 ) -> Vec<CmResult> {
     let (dials, waits): (Vec<_>, Vec<_>) =
-        jobs.into_iter().partition(|(_, job)| cm_context.me < job.peer);
+        targets.into_iter().partition(|(_, target)| cm_context.me < target.peer);
     let mut expected: BTreeMap<PortKey, BTreeMap<Rank, CmTarget>> = BTreeMap::new();
-    for (port, job) in waits {
-        expected.entry(port).or_default().insert(job.peer, job);
+    for (port, target) in waits {
+        expected.entry(port).or_default().insert(target.peer, target);
     }
-    let dials: VecDeque<CmTarget> = dials.into_iter().map(|(_, job)| job).collect();
+    let dials: VecDeque<CmTarget> = dials.into_iter().map(|(_, target)| target).collect();
     let dialling = dials.len().min(DIALS);
     let dials = Mutex::new(dials);
     let (results, received) = channel();
     thread::scope(|scope| {
-        for (port, jobs) in expected {
+        for (port, targets) in expected {
             let (listener, results) = (listeners.get(&port).copied(), results.clone());
             if let Some(listener) = listener {
-                scope.spawn(move || listen(scope, listener, jobs, cm_context, &results));
+                scope.spawn(move || listen(scope, listener, targets, cm_context, &results));
             }
         }
         for _ in 0..dialling {
             let (results, dials) = (results.clone(), &dials);
             scope.spawn(move || {
                 let next = || dials.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-                while let Some(job) = next() {
+                while let Some(target) = next() {
                     // The receiver outlives this thread.
-                    let _ = results.send((job.peer, dial(job, cm_context)));
+                    let _ = results.send((target.peer, dial(target, cm_context)));
                 }
             });
         }
@@ -128,14 +128,14 @@ pub(super) fn connect(
     received.into_iter().collect()
 }
 
-pub(super) fn dial(job: CmTarget, cm_context: &CmContext) -> Result<ConnectedQp, VerbsError> {
+pub(super) fn dial(target: CmTarget, cm_context: &CmContext) -> Result<ConnectedQp, VerbsError> {
     let (settings, deadline) = (&cm_context.settings, cm_context.deadline);
-    let route = Route::resolve(job.from, job.to, settings, deadline)?
-        .require_device(job.poller.device())?;
-    let private_data = request_data(&job.key, &cm_context.job, cm_context.me, job.peer);
-    let pair = route.connect(&job.poller.resources, &private_data, settings, deadline)?;
-    if !is_reply(pair.private_data(), &job.key, &cm_context.job, cm_context.me, job.peer) {
-        let addresses = format!("{} to {}", job.from, job.to);
+    let route = Route::resolve(target.from, target.to, settings, deadline)?
+        .require_device(target.poller.device())?;
+    let private_data = request_data(&target.key, &cm_context.job, cm_context.me, target.peer);
+    let pair = route.connect(&target.poller.resources, &private_data, settings, deadline)?;
+    if !is_reply(pair.private_data(), &target.key, &cm_context.job, cm_context.me, target.peer) {
+        let addresses = format!("{} to {}", target.from, target.to);
         let event_name = "the process that answers is not of this job".to_owned();
         let source = std::io::ErrorKind::PermissionDenied.into();
         return Err(VerbsError::UnexpectedEvent {
@@ -145,16 +145,16 @@ pub(super) fn dial(job: CmTarget, cm_context: &CmContext) -> Result<ConnectedQp,
             source,
         });
     }
-    connected(pair, job, FirstSender::Local)
+    connected(pair, target, FirstSender::Local)
 }
 
 fn connected(
     pair: QueuePair<Connected>,
-    job: CmTarget,
-    begins: FirstSender,
+    target: CmTarget,
+    first_sender: FirstSender,
 ) -> Result<ConnectedQp, VerbsError> {
-    let slots = BounceBuffers::new(pair, LinkConfig::slot(job.config.payload))?;
-    Ok(ConnectedQp { slots, poller: job.poller, config: job.config, begins })
+    let slots = BounceBuffers::new(pair, LinkConfig::slot(target.config.payload))?;
+    Ok(ConnectedQp { slots, poller: target.poller, config: target.config, first_sender })
 }
 
 /// Accepts requests of the `expected` peers that authenticate themselves, and rejects all other
@@ -166,8 +166,10 @@ fn listen<'scope, 'env>(
     cm_context: &'scope CmContext,
     results: &Sender<CmResult>,
 ) {
-    let failed =
-        |job: &CmTarget| VerbsError::TimedOut { verb: Verb::Accept, addresses: job.to.to_string() };
+    let failed = |target: &CmTarget| VerbsError::TimedOut {
+        verb: Verb::Accept,
+        addresses: target.to.to_string(),
+    };
     while !expected.is_empty() {
         let request = match listener.next_request(cm_context.deadline) {
             Ok(Some(request)) => request,
@@ -181,8 +183,8 @@ fn listen<'scope, 'env>(
         };
         let who =
             requester(request.private_data(), &cm_context.own, &cm_context.job, cm_context.me);
-        let job = who.and_then(|peer| expected.remove(&peer));
-        let Some(job) = job else {
+        let target = who.and_then(|peer| expected.remove(&peer));
+        let Some(target) = target else {
             request.reject();
             continue;
         };
@@ -190,27 +192,27 @@ fn listen<'scope, 'env>(
         // This runs in a thread of its own, so that a peer that stalls does not delay other peers.
         scope.spawn(move || {
             // The receiver outlives this thread.
-            let _ = results.send((job.peer, accept(job, request, cm_context)));
+            let _ = results.send((target.peer, accept(target, request, cm_context)));
         });
     }
-    for (peer, job) in expected {
-        let _ = results.send((peer, Err(failed(&job))));
+    for (peer, target) in expected {
+        let _ = results.send((peer, Err(failed(&target))));
     }
 }
 
 pub(super) fn accept(
-    job: CmTarget,
+    target: CmTarget,
     request: ConnectRequest,
     cm_context: &CmContext,
 ) -> Result<ConnectedQp, VerbsError> {
-    let private_data = reply_data(&cm_context.own, &cm_context.job, job.peer, cm_context.me);
+    let private_data = reply_data(&cm_context.own, &cm_context.job, target.peer, cm_context.me);
     let pair = request.accept(
-        &job.poller.resources,
+        &target.poller.resources,
         &private_data,
         &cm_context.settings,
         cm_context.deadline,
     )?;
-    connected(pair, job, FirstSender::Peer)
+    connected(pair, target, FirstSender::Peer)
 }
 
 #[cfg(test)]
@@ -223,18 +225,18 @@ mod tests {
     #[test]
     fn who_knocks_is_known_by_the_key_of_whom_it_knocks_at() {
         let own = RankKey::random().unwrap();
-        let who = |said: &[u8]| requester(said, &own, "job", ME);
-        let said = request_data(&own, "job", Rank(3), ME);
+        let who = |private_data: &[u8]| requester(private_data, &own, "job", ME);
+        let private_data = request_data(&own, "job", Rank(3), ME);
         const { assert!(REQUEST_DATA <= MAX_PRIVATE_DATA) };
-        assert_eq!(who(&said), Some(Rank(3)));
-        let filled = [&said[..], &[0; MAX_PRIVATE_DATA - REQUEST_DATA]].concat();
+        assert_eq!(who(&private_data), Some(Rank(3)));
+        let filled = [&private_data[..], &[0; MAX_PRIVATE_DATA - REQUEST_DATA]].concat();
         assert_eq!(who(&filled), Some(Rank(3)), "devices fill up with zeros");
-        assert_eq!(who(&said[..REQUEST_DATA - 1]), None);
+        assert_eq!(who(&private_data[..REQUEST_DATA - 1]), None);
         assert_eq!(who(&request_data(&own, "another", Rank(3), ME)), None);
         assert_eq!(who(&request_data(&own, "job", Rank(3), Rank(8))), None);
         assert_eq!(who(&request_data(&RankKey::random().unwrap(), "job", Rank(3), ME)), None);
         for at in 0..REQUEST_DATA {
-            let mut other = said;
+            let mut other = private_data;
             other[at] ^= 1;
             assert_eq!(who(&other), None, "byte {at}");
         }
@@ -243,7 +245,7 @@ mod tests {
     #[test]
     fn an_answer_is_no_echo() {
         let own = RankKey::random().unwrap();
-        let is_reply = |said: &[u8]| is_reply(said, &own, "job", Rank(3), ME);
+        let is_reply = |private_data: &[u8]| is_reply(private_data, &own, "job", Rank(3), ME);
         assert!(is_reply(&reply_data(&own, "job", Rank(3), ME)));
         assert!(!is_reply(&reply_data(&own, "job", ME, Rank(3))));
         assert!(!is_reply(&request_data(&own, "job", Rank(3), ME)[8..]));

@@ -20,13 +20,13 @@ pub(crate) use lazy::LazyRdma;
 
 use super::error::NoRdma;
 use super::hello::RankKey;
-use super::{Contact, WireUpError};
+use super::{ConnectError, Contact};
 use crate::transport::verbs::{CqPoller, FirstSender, LinkConfig, VerbsLink};
 use crate::types::error::PeerName;
 use advert::{Advert, PortAdvert, QpAdvert};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::rank_table::{Nic, PacketMarks, Pair, PairTransport, RankTable};
+use rlaunch_bootstrap::rank_table::{Nic, PacketPriority, Pair, PairTransport, RankTable};
 use rlaunch_verbs::{
     BounceBuffers, ConnectRequest, Context, Depth, Device, Endpoint, Listener, Mtu, Prepared,
     QueuePair, Settings, VerbsError,
@@ -65,7 +65,7 @@ pub(crate) struct Fabric {
     /// Longest payload of a slot, in bytes.
     payload: usize,
     ports: BTreeMap<PortKey, Port>,
-    ends: BTreeMap<Rank, PairPath>,
+    paths: BTreeMap<Rank, PairPath>,
     /// Queue pairs that were created before the all-gather of contacts.
     pairs: BTreeMap<Rank, QueuePair<Prepared>>,
 }
@@ -101,13 +101,13 @@ pub(crate) struct ConnectedQp {
     slots: BounceBuffers,
     poller: Arc<CqPoller>,
     config: LinkConfig,
-    begins: FirstSender,
+    first_sender: FirstSender,
 }
 
 impl ConnectedQp {
     /// Makes the link. The peer's queue pair must be connected.
     pub(crate) fn link(self) -> VerbsLink {
-        VerbsLink::new(self.slots, self.poller, self.config, self.begins)
+        VerbsLink::new(self.slots, self.poller, self.config, self.first_sender)
     }
 }
 
@@ -119,7 +119,7 @@ impl Fabric {
         me: Rank,
         job: String,
         is_lazy: bool,
-    ) -> Result<Option<Fabric>, WireUpError> {
+    ) -> Result<Option<Fabric>, ConnectError> {
         let named: Vec<(PortKey, Pair)> = pairs(table, me).collect();
         if named.is_empty() {
             return Ok(None);
@@ -127,17 +127,17 @@ impl Fabric {
         let payload = payload(memory(), named.len());
         let key = RankKey::random();
         let key =
-            key.map_err(|source| WireUpError::System { operation: "generate a key", source })?;
+            key.map_err(|source| ConnectError::System { operation: "generate a key", source })?;
         let ports = open_ports(table, me, &named, payload)?;
-        let end = |(port, pair): (PortKey, Pair)| {
+        let path = |(port, pair): (PortKey, Pair)| {
             let nic = pair.nic_b.unwrap_or(0);
             (pair.b, PairPath { port, nic, mtu: pair.mtu })
         };
-        let ends = named.into_iter().map(end).collect();
+        let paths = named.into_iter().map(path).collect();
         let pairs = BTreeMap::new();
-        let mut fabric = Fabric { me, job, key, payload, ports, ends, pairs };
+        let mut fabric = Fabric { me, job, key, payload, ports, paths, pairs };
         if !is_lazy {
-            for peer in fabric.ends.keys() {
+            for peer in fabric.paths.keys() {
                 let prepared = fabric.prepare(table, *peer)?;
                 fabric.pairs.extend(prepared.map(|pair| (*peer, pair)));
             }
@@ -146,7 +146,7 @@ impl Fabric {
     }
 
     /// Encodes the data that peers need to connect with this rank.
-    pub(crate) fn advert(&self) -> Result<Vec<u8>, WireUpError> {
+    pub(crate) fn advert(&self) -> Result<Vec<u8>, ConnectError> {
         let pairs = self.pairs.iter().map(|(peer, pair)| {
             let Endpoint { qpn, psn, .. } = *pair.endpoint();
             QpAdvert { peer: peer.0, qpn, psn }
@@ -162,28 +162,28 @@ impl Fabric {
     }
 
     /// Connects with all peers that have advertised queue pairs; the other peers are not reached by
-    /// RDMA. Fails if a peer is not connected within `patience`.
+    /// RDMA. Fails if a peer is not connected within `timeout`.
     pub(crate) fn connect(
         mut self,
         contacts: &[Contact],
         table: &RankTable,
-        patience: Duration,
-    ) -> Result<BTreeMap<Rank, ConnectedQp>, WireUpError> {
-        let cm_context = self.cm_context(table, Instant::now() + patience);
-        let (mut connected, mut jobs) = (BTreeMap::new(), Vec::new());
+        timeout: Duration,
+    ) -> Result<BTreeMap<Rank, ConnectedQp>, ConnectError> {
+        let cm_context = self.cm_context(table, Instant::now() + timeout);
+        let (mut connected, mut cm_targets) = (BTreeMap::new(), Vec::new());
         let mut pairs = std::mem::take(&mut self.pairs);
-        for (peer, theirs) in self.theirs(contacts)? {
-            let Some(end) = self.ends.get(&peer) else { continue };
-            if end.port.1 {
-                jobs.push((end.port, self.job(table, peer, &theirs)?));
+        for (peer, advert) in self.adverts(contacts)? {
+            let Some(path) = self.paths.get(&peer) else { continue };
+            if path.port.1 {
+                cm_targets.push((path.port, self.cm_target(table, peer, &advert)?));
             } else if let Some(pair) = pairs.remove(&peer) {
-                let told = theirs.0.pair(self.me, peer)?;
-                connected.insert(peer, self.join(table, peer, pair, told, &theirs)?);
+                let qp_advert = advert.0.pair(self.me, peer)?;
+                connected.insert(peer, self.connect_pair(table, peer, pair, qp_advert, &advert)?);
             }
         }
         let listeners =
             self.ports.iter().filter_map(|(key, port)| Some((*key, port.listener.as_ref()?)));
-        for (peer, done) in cm::connect(jobs, &listeners.collect(), &cm_context) {
+        for (peer, done) in cm::connect(cm_targets, &listeners.collect(), &cm_context) {
             connected.insert(peer, done.map_err(self.no_rdma(table, peer))?);
         }
         Ok(connected)
@@ -191,17 +191,18 @@ impl Fabric {
 
     /// Decodes the adverts of the peers that use RDMA, and computes the parameters of the links
     /// with them.
-    fn theirs(&self, contacts: &[Contact]) -> Result<BTreeMap<Rank, PeerAdvert>, WireUpError> {
-        let told = self.ends.keys().filter_map(|peer| {
+    fn adverts(&self, contacts: &[Contact]) -> Result<BTreeMap<Rank, PeerAdvert>, ConnectError> {
+        let advertised = self.paths.keys().filter_map(|peer| {
             let contact = contacts.get(peer.index())?;
             (!contact.verbs.is_empty()).then_some((*peer, contact))
         });
-        told.map(|(peer, contact)| {
-            let theirs = Advert::decode(peer, &contact.verbs)?;
-            let config = theirs.config(self.payload, SLOTS, peer)?;
-            Ok((peer, (theirs, config)))
-        })
-        .collect()
+        advertised
+            .map(|(peer, contact)| {
+                let advert = Advert::decode(peer, &contact.verbs)?;
+                let config = advert.config(self.payload, SLOTS, peer)?;
+                Ok((peer, (advert, config)))
+            })
+            .collect()
     }
 
     /// Creates a queue pair for a peer. Returns `None` if the connection manager will create it.
@@ -209,28 +210,28 @@ impl Fabric {
         &self,
         table: &RankTable,
         peer: Rank,
-    ) -> Result<Option<QueuePair<Prepared>>, WireUpError> {
-        let Some((end, port)) = self.end(peer) else { return Ok(None) };
-        let Some(nic) = nic(table, self.me, end.port.0).filter(|_| !end.port.1) else {
+    ) -> Result<Option<QueuePair<Prepared>>, ConnectError> {
+        let Some((path, port)) = self.find_path(peer) else { return Ok(None) };
+        let Some(nic) = nic(table, self.me, path.port.0).filter(|_| !path.port.1) else {
             return Ok(None);
         };
         let pair = QueuePair::prepare(&port.poller.resources, nic.port, nic.gid_index);
         pair.map(Some).map_err(self.no_rdma(table, peer))
     }
 
-    /// Connects a queue pair with the queue pair that the peer has advertised in `told`.
-    fn join(
+    /// Connects a queue pair with the queue pair that the peer has advertised in `qp_advert`.
+    fn connect_pair(
         &self,
         table: &RankTable,
         peer: Rank,
         pair: QueuePair<Prepared>,
-        told: &QpAdvert,
-        (theirs, config): &PeerAdvert,
-    ) -> Result<ConnectedQp, WireUpError> {
-        let (end, port) = self.path(peer)?;
-        let theirs = theirs.endpoint(told, peer, end.nic)?;
-        let mtu = end.mtu.and_then(Mtu::up_to).unwrap_or(Mtu::B4096);
-        let pair = pair.connect(&theirs, &settings(table, mtu));
+        qp_advert: &QpAdvert,
+        (advert, config): &PeerAdvert,
+    ) -> Result<ConnectedQp, ConnectError> {
+        let (path, port) = self.path(peer)?;
+        let endpoint = advert.endpoint(qp_advert, peer, path.nic)?;
+        let mtu = path.mtu.and_then(Mtu::up_to).unwrap_or(Mtu::B4096);
+        let pair = pair.connect(&endpoint, &settings(table, mtu));
         let slots =
             pair.and_then(|pair| BounceBuffers::new(pair, LinkConfig::slot(config.payload)));
         let slots = slots.map_err(self.no_rdma(table, peer))?;
@@ -238,36 +239,36 @@ impl Fabric {
             slots,
             poller: port.poller.clone(),
             config: *config,
-            begins: FirstSender::Either,
+            first_sender: FirstSender::Either,
         })
     }
 
     /// Makes the parameters with which the connection manager connects with a peer.
-    fn job(
+    fn cm_target(
         &self,
         table: &RankTable,
         peer: Rank,
-        (theirs, config): &PeerAdvert,
-    ) -> Result<cm::CmTarget, WireUpError> {
-        let (end, port) = self.path(peer)?;
+        (advert, config): &PeerAdvert,
+    ) -> Result<cm::CmTarget, ConnectError> {
+        let (path, port) = self.path(peer)?;
         let address = |rank, index| nic(table, rank, index).and_then(|nic| nic.address);
-        let from = address(self.me, end.port.0).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        let to = address(peer, end.nic).zip(theirs.listener(end.nic));
+        let from = address(self.me, path.port.0).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let to = address(peer, path.nic).zip(advert.listener(path.nic));
         let why = "it has no RDMA listener";
-        let to = to.map(SocketAddr::from).ok_or(WireUpError::Contact { rank: peer, why })?;
-        let (key, poller, config) = (theirs.key.clone(), port.poller.clone(), *config);
+        let to = to.map(SocketAddr::from).ok_or(ConnectError::Contact { rank: peer, why })?;
+        let (key, poller, config) = (advert.key.clone(), port.poller.clone(), *config);
         Ok(cm::CmTarget { peer, from, to, key, poller, config })
     }
 
-    fn end(&self, peer: Rank) -> Option<(&PairPath, &Port)> {
-        let end = self.ends.get(&peer)?;
-        Some((end, self.ports.get(&end.port)?))
+    fn find_path(&self, peer: Rank) -> Option<(&PairPath, &Port)> {
+        let path = self.paths.get(&peer)?;
+        Some((path, self.ports.get(&path.port)?))
     }
 
     /// Returns the path to a peer that has advertised RDMA, and this rank's port on it.
-    fn path(&self, peer: Rank) -> Result<(&PairPath, &Port), WireUpError> {
+    fn path(&self, peer: Rank) -> Result<(&PairPath, &Port), ConnectError> {
         let why = "no RDMA path leads to it";
-        self.end(peer).ok_or(WireUpError::Contact { rank: peer, why })
+        self.find_path(peer).ok_or(ConnectError::Contact { rank: peer, why })
     }
 
     /// Returns the rank that sent a connection request; `None` if it is not of this job.
@@ -283,15 +284,15 @@ impl Fabric {
         cm::CmContext { job, me: self.me, own, settings, deadline }
     }
 
-    fn no_rdma(&self, table: &RankTable, peer: Rank) -> impl FnOnce(VerbsError) -> WireUpError {
-        let nic = self.ends.get(&peer).and_then(|end| nic(table, self.me, end.port.0));
+    fn no_rdma(&self, table: &RankTable, peer: Rank) -> impl FnOnce(VerbsError) -> ConnectError {
+        let nic = self.paths.get(&peer).and_then(|path| nic(table, self.me, path.port.0));
         no_rdma(table, nic, Some(peer), self.payload)
     }
 }
 
 fn settings(table: &RankTable, mtu: Mtu) -> Settings {
     let (timeout, retries) = (TIMEOUT, RETRIES);
-    let PacketMarks { traffic_class, service_level } = table.marks();
+    let PacketPriority { traffic_class, service_level } = table.packet_priority();
     Settings { mtu, timeout, retries, traffic_class, service_level }
 }
 
@@ -319,7 +320,7 @@ fn open_ports(
     me: Rank,
     pairs: &[(PortKey, Pair)],
     payload: usize,
-) -> Result<BTreeMap<PortKey, Port>, WireUpError> {
+) -> Result<BTreeMap<PortKey, Port>, ConnectError> {
     let mut used: BTreeMap<PortKey, usize> = BTreeMap::new();
     let mut on_device: BTreeMap<(&str, bool), usize> = BTreeMap::new();
     for (key, _) in pairs {
@@ -337,7 +338,7 @@ fn open_ports(
         let all = on_device.get(&device).copied().unwrap_or(paths);
         let known = pollers.get(&device).cloned();
         let open = || -> Result<Port, VerbsError> {
-            let (context, listener) = opened(nic, paths, by_manager, known.as_ref())?;
+            let (context, listener) = open_device(nic, paths, by_manager, known.as_ref())?;
             let poller = match known {
                 Some(poller) => poller,
                 None => CqPoller::open(&context, all, DEPTH)?,
@@ -355,7 +356,7 @@ fn open_ports(
 /// Opens the device of `nic`, unless the poller `known` has it open. If `by_manager`, instead
 /// listens at its address with the connection manager, which opens the device itself, for up to
 /// `paths` requests.
-fn opened(
+fn open_device(
     nic: &Nic,
     paths: usize,
     by_manager: bool,
@@ -402,7 +403,7 @@ fn no_rdma(
     nic: Option<&Nic>,
     peer: Option<Rank>,
     payload: usize,
-) -> impl FnOnce(VerbsError) -> WireUpError {
+) -> impl FnOnce(VerbsError) -> ConnectError {
     let port = nic.map(|nic| format!("{}/{}", nic.device, nic.port)).unwrap_or_default();
     let peer = peer.and_then(|peer| name(table, peer));
     let slots = BounceBuffers::memory_size(SLOTS, SLOTS, LinkConfig::slot(payload));
@@ -411,7 +412,7 @@ fn no_rdma(
         let memory = limit.ok().filter(|_| is_out_of_memory(&error));
         let memory = memory.map(|limit| (slots as u64, limit));
         let hint = error.hint();
-        WireUpError::NoRdma(Box::new(NoRdma { port, peer, memory, hint, source: error.into() }))
+        ConnectError::NoRdma(Box::new(NoRdma { port, peer, memory, hint, source: error.into() }))
     }
 }
 

@@ -16,7 +16,7 @@ fn peers_meet_when_there_is_something_to_say() {
             &contacts,
             table.clone(),
             (Rank(me), &peers),
-            PATIENCE,
+            TIMEOUT,
         )
         .unwrap();
         let connector = Arc::new(connector);
@@ -30,7 +30,7 @@ fn peers_meet_when_there_is_something_to_say() {
         for (me, mut links) in (0..).zip(all) {
             let barrier = &barrier;
             scope.spawn(move || {
-                let end = Instant::now() + PATIENCE;
+                let end = Instant::now() + TIMEOUT;
                 let header =
                     Header { kind: PacketKind::Eager, context: 0, tag: me, transfer: 0, length: 0 };
                 for (peer, link) in &mut links {
@@ -63,13 +63,13 @@ fn a_peer_that_does_not_come_is_named() {
     let (mut listeners, contacts) = listeners(2);
     let table = Arc::new(table(2));
     drop(listeners.pop());
-    let patience = Duration::from_millis(200);
+    let timeout = Duration::from_millis(200);
     let listener = listeners.remove(0);
     let connector =
-        LazyConnector::open(listener, None, &contacts, table, (Rank(0), &[Rank(1)]), patience);
+        LazyConnector::open(listener, None, &contacts, table, (Rank(0), &[Rank(1)]), timeout);
     let mut link = LazyLink::new(Rank(1), &Arc::new(connector.unwrap()));
     let header = Header { kind: PacketKind::Eager, context: 0, tag: 0, transfer: 0, length: 0 };
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let error = loop {
         match link.send(header, &[]) {
             Ok(went) => assert!(!went && Instant::now() < end),
@@ -89,21 +89,15 @@ fn a_rank_that_sleeps_hears_of_its_peer() {
         .map(|(me, listener)| {
             let peer = Rank(1 - me);
             let table = table.clone();
-            let connector = LazyConnector::open(
-                listener,
-                None,
-                &contacts,
-                table,
-                (Rank(me), &[peer]),
-                PATIENCE,
-            );
+            let connector =
+                LazyConnector::open(listener, None, &contacts, table, (Rank(me), &[peer]), TIMEOUT);
             LazyLink::new(peer, &Arc::new(connector.unwrap()))
         })
         .collect();
     let header = Header { kind: PacketKind::Eager, context: 0, tag: 7, transfer: 0, length: 0 };
     assert!(!links[0].send(header, &[]).unwrap());
     for link in &mut links {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while !link.is_connected() {
             assert!(Instant::now() < end);
             if let Armed::Watch(watched) = link.arm(true).unwrap() {
@@ -122,7 +116,7 @@ fn two_ahead() -> [LazyLink; 2] {
     let open = |(me, listener): (u32, RankListener)| {
         let (peer, table) = (Rank(1 - me), table.clone());
         let connector =
-            LazyConnector::open(listener, None, &contacts, table, (Rank(me), &[peer]), PATIENCE);
+            LazyConnector::open(listener, None, &contacts, table, (Rank(me), &[peer]), TIMEOUT);
         LazyLink::new(peer, &Arc::new(connector.unwrap()))
     };
     let links: Vec<LazyLink> = (0..).zip(listeners).map(open).collect();
@@ -143,7 +137,7 @@ fn next_kind(link: &mut LazyLink) -> PacketKind {
         }
     }
     let mut first = First(None);
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         link.receive(&mut first).unwrap();
         if let Some(kind) = first.0 {
@@ -169,7 +163,7 @@ fn a_rank_that_has_met_all_is_not_woken_by_the_reception() {
     };
     watch(&mut link);
     let header = Header { kind: PacketKind::Eager, context: 0, tag: 7, transfer: 0, length: 0 };
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !other.send(header, &[]).unwrap() {
         assert!(Instant::now() < end);
     }
@@ -201,7 +195,7 @@ fn what_a_peer_sent_before_it_left_comes_first() {
             // Both ranks then dial each other.
             assert!(!link.send(header(PacketKind::Eager), &[]).unwrap());
         }
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         for kind in [PacketKind::Eager, PacketKind::Bye] {
             while !leaves.send(header(kind), &[]).unwrap() {
                 assert!(Instant::now() < end);

@@ -3,7 +3,7 @@
 use super::matching::Owner;
 use super::out_of_step::CancelledCollective;
 use super::slab::SlabKey;
-use super::target::{Fold, Target};
+use super::target::{Target, TargetReduction};
 use super::{Engine, Envelope};
 use crate::collectives::schedule::{Buffer, Exchange, Local, Schedule, Span};
 use crate::transport::LocalSlice;
@@ -28,7 +28,7 @@ pub(crate) struct CollectiveArgs {
 
 #[derive(Debug)]
 pub(crate) struct RunningCollective {
-    plan: CollectiveArgs,
+    args: CollectiveArgs,
     scratch: Option<BufferId>,
     step: usize,
     /// Number of unfinished messages of the current step; after cancellation, of messages that a
@@ -43,34 +43,34 @@ pub(crate) struct RunningCollective {
 
 impl RunningCollective {
     fn slice(&self, span: Span) -> Option<LocalSlice> {
-        let size = self.plan.element.size();
-        let whole = match span.place {
-            Buffer::Input => self.plan.input,
-            Buffer::Output => self.plan.output,
-            Buffer::Scratch => LocalSlice::all(self.scratch?, self.plan.schedule.scratch * size),
+        let size = self.args.element.size();
+        let whole = match span.buffer {
+            Buffer::Input => self.args.input,
+            Buffer::Output => self.args.output,
+            Buffer::Scratch => LocalSlice::all(self.scratch?, self.args.schedule.scratch * size),
         };
         Some(whole.part(span.start * size, span.length * size))
     }
 
     /// Returns the reduction of received bytes with span `with`. The result goes to span `into`,
     /// which may be the same span.
-    fn fold(&self, with: Span, into: Span) -> Option<Fold> {
+    fn reduction(&self, with: Span, into: Span) -> Option<TargetReduction> {
         let with = if with == into { None } else { Some(self.slice(with)?) };
-        Some(Fold { op: self.plan.op, element: self.plan.element, with })
+        Some(TargetReduction { op: self.args.op, element: self.args.element, with })
     }
 
     fn local(&self, local: Local, buffers: &BufferTable) -> Option<()> {
-        let (from, into, fold) = match local {
+        let (from, into, reduction) = match local {
             Local::Copy { from, to } => (from, to, None),
-            Local::Fold { from, with, into } => (from, into, self.fold(with, into)),
+            Local::Reduce { from, with, into } => (from, into, self.reduction(with, into)),
         };
         let (from, into) = (self.slice(from)?, self.slice(into)?);
-        let target = Target { into, fold };
+        let target = Target { into, reduction };
         if from.buffer != into.buffer {
             return from.read(buffers, |bytes| target.put(buffers, 0, bytes))?;
         }
         // Both spans are in one buffer, perhaps with a third; such copies are small.
-        match fold {
+        match reduction {
             None => {
                 let ranges = (into.range(), from.range());
                 buffers.read_write(into.buffer, ranges, <[u8]>::copy_from_slice)
@@ -88,15 +88,15 @@ impl Engine {
     pub(crate) fn begin(
         &mut self,
         operation: Operation,
-        plan: CollectiveArgs,
+        args: CollectiveArgs,
         request: SlabKey,
         buffers: &BufferTable,
     ) -> SlabKey {
-        let bytes = plan.schedule.scratch * plan.element.size();
+        let bytes = args.schedule.scratch * args.element.size();
         let scratch = (bytes > 0).then(|| buffers.allocate(bytes));
         let (step, pending, failed, is_cancelled) = (0, 0, None, false);
         let collective = RunningCollective {
-            plan,
+            args,
             scratch,
             step,
             pending,
@@ -118,11 +118,11 @@ impl Engine {
             if collective.failed.is_some() {
                 return self.fail(key, buffers);
             }
-            if step == collective.plan.schedule.steps.len() {
+            if step == collective.args.schedule.steps.len() {
                 return self.end(key, buffers);
             }
             collective.step += 1;
-            let schedule = collective.plan.schedule.clone();
+            let schedule = collective.args.schedule.clone();
             let Some(step) = schedule.steps.get(step) else { return };
             for local in &step.local {
                 if collective.local(*local, buffers).is_none() {
@@ -145,21 +145,22 @@ impl Engine {
 
     fn exchange(&mut self, key: SlabKey, exchange: Exchange, buffers: &BufferTable) {
         let Some(collective) = self.matching.collectives.get_mut(key) else { return };
-        let nothing = collective.plan.input.part(0, 0);
+        let nothing = collective.args.input.part(0, 0);
         let slice = |span| collective.slice(span).unwrap_or(nothing);
-        let copied = |into| Target { into, fold: None };
+        let copied = |into| Target { into, reduction: None };
         let (peer, slice, target) = match exchange {
             Exchange::Send { to, span } => (to, Some(slice(span)), None),
             Exchange::Signal { to } => (to, Some(nothing), None),
             Exchange::Receive { from, span } => (from, None, Some(copied(slice(span)))),
             Exchange::Await { from } => (from, None, Some(copied(nothing))),
-            Exchange::ReceiveFold { from, with, span } => {
-                let target = Target { into: slice(span), fold: collective.fold(with, span) };
+            Exchange::ReceiveReduce { from, with, span } => {
+                let target =
+                    Target { into: slice(span), reduction: collective.reduction(with, span) };
                 (from, None, Some(target))
             }
         };
-        let plan = &collective.plan;
-        let message = Envelope { peer: plan.ranks[peer], context: plan.context, tag: plan.tag };
+        let args = &collective.args;
+        let message = Envelope { peer: args.ranks[peer], context: args.context, tag: args.tag };
         let owner = Owner::Collective(key);
         if let Some(from) = slice {
             self.send(message, from, owner, buffers);
@@ -190,7 +191,7 @@ impl Engine {
         buffers: &BufferTable,
     ) {
         let Some(collective) = self.matching.collectives.get_mut(key) else { return };
-        if collective.failed.is_none() && matches(&collective.plan) {
+        if collective.failed.is_none() && matches(&collective.args) {
             collective.failed = Some(cause.clone());
             self.fail(key, buffers);
         }
@@ -207,7 +208,7 @@ impl Engine {
         let Some(collective) = self.matching.collectives.get_mut(key) else { return };
         let cause = collective.failed.clone().unwrap_or(Cause::Cancelled);
         if !std::mem::replace(&mut collective.is_cancelled, true) {
-            let CollectiveArgs { context, tag: number, ranks, .. } = collective.plan.clone();
+            let CollectiveArgs { context, tag: number, ranks, .. } = collective.args.clone();
             let operation = collective.operation;
             let cancelled =
                 CancelledCollective { context, number, operation, ranks: &ranks, cause: &cause };

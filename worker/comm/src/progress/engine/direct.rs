@@ -35,7 +35,7 @@ pub(crate) enum ReceiveOutcome {
     Message,
     /// The message is long and was only announced, or its receive has to report an error: it needs
     /// a posted receive.
-    Rts,
+    NeedsPosting,
     /// Other packets have arrived.
     Progress,
     Nothing,
@@ -58,7 +58,7 @@ impl Engine {
         let header = Header { kind: PacketKind::Eager, context, tag, transfer: 0, length };
         if !peer.outbox.is_empty() {
             peer.outbox.push_copy(header, bytes, false);
-            self.has_queued(to.peer);
+            self.note_queued(to.peer);
             return SendOutcome::Queued;
         }
         match peer.link.send(header, bytes) {
@@ -70,7 +70,7 @@ impl Engine {
             }
             Ok(false) => {
                 peer.outbox.push_copy(header, bytes, true);
-                self.has_queued(to.peer);
+                self.note_queued(to.peer);
                 SendOutcome::Queued
             }
             Err(error) => {
@@ -99,9 +99,9 @@ impl Engine {
         mut take: impl FnMut(&[u8]),
     ) -> ReceiveOutcome {
         let at = from.peer;
-        match self.peers[at].inbox.look(from.context, from.tag, &mut take) {
+        match self.peers[at].inbox.take_short(from.context, from.tag, &mut take) {
             Lookup::Message => return ReceiveOutcome::Message,
-            Lookup::Rts => return ReceiveOutcome::Rts,
+            Lookup::NeedsPosting => return ReceiveOutcome::NeedsPosting,
             Lookup::Nothing => {}
         }
         if self.has_failed(at) {

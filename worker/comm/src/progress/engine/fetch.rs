@@ -11,10 +11,10 @@ use rlaunch_lock::BufferTable;
 
 /// Maximum number of bytes in one fetch. After each fetch, the engine checks whether the peer has
 /// revoked a message.
-const FETCHED: usize = 4 << 20;
+const MAX_FETCH: usize = 4 << 20;
 /// Maximum number of bytes in one fetch for a reduction, few enough to stay in the cache until they
 /// are reduced. Fewer in tests, so that their short messages are fetched in parts as well.
-const FETCHED_FOLD: usize = if cfg!(test) { 2 << 10 } else { 128 << 10 };
+const MAX_REDUCED_FETCH: usize = if cfg!(test) { 2 << 10 } else { 128 << 10 };
 
 enum Fetched {
     All,
@@ -30,14 +30,14 @@ impl Engine {
         while let Some(mut fetch) = self.peers[at].inbox.fetches.pop_front() {
             if fetch.address == 0 {
                 let into = fetch.target.into.part(0, fetch.length);
-                let place = match self.peers[at].link.expose_write(buffers, into) {
-                    Exposure::At(place) => Some(place),
+                let exposed = match self.peers[at].link.expose_write(buffers, into) {
+                    Exposure::At(exposed) => Some(exposed),
                     Exposure::Refused => None,
                     Exposure::Pending => {
                         return self.peers[at].inbox.fetches.push_front(fetch);
                     }
                 };
-                match self.incoming(at, buffers).0.send_cts(&fetch, place) {
+                match self.incoming(at, buffers).0.send_cts(&fetch, exposed) {
                     Ok(()) => drop(self.pump(at, buffers)),
                     Err(error) => return self.lose(at, error),
                 }
@@ -61,7 +61,7 @@ impl Engine {
                 // are fetched.
                 Ok(Fetched::Revoked) => return self.peers[at].inbox.fetches.push_front(fetch),
                 Err(error) => {
-                    let cause = self.lost(at, error);
+                    let cause = self.mark_lost(at, error);
                     self.matching.complete(fetch.owner, Err(cause.clone()));
                     return self.fail_all(&cause);
                 }
@@ -78,9 +78,9 @@ impl Engine {
         let Peer { link, inbox, .. } = &mut self.peers[at];
         let known = inbox.withdrawn;
         let Fetch { address, length, target, .. } = *fetch;
-        let at_once = if target.fold.is_some() { FETCHED_FOLD } else { FETCHED };
+        let at_once = if target.reduction.is_some() { MAX_REDUCED_FETCH } else { MAX_FETCH };
         let scratch = &mut self.scratch;
-        if target.fold.is_some() && scratch.len() < at_once.min(length) {
+        if target.reduction.is_some() && scratch.len() < at_once.min(length) {
             scratch.resize(at_once.min(length), 0);
         }
         if link.has_revoked(known) {
@@ -89,7 +89,7 @@ impl Engine {
         while fetch.fetched < length {
             let part = at_once.min(length - fetch.fetched);
             let from = address + fetch.fetched as u64;
-            let is_fetched = if target.fold.is_some() {
+            let is_fetched = if target.reduction.is_some() {
                 link.fetch(from, &mut scratch[..part])
             } else {
                 let into = target.into.part(fetch.fetched, part);
@@ -103,7 +103,7 @@ impl Engine {
             if !is_fetched? {
                 return Ok(Fetched::Forbidden);
             }
-            if target.fold.is_some() {
+            if target.reduction.is_some() {
                 let _ = target.put(buffers, fetch.fetched, &scratch[..part]);
             }
             fetch.fetched += part;

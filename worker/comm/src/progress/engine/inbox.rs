@@ -44,7 +44,7 @@ pub(crate) enum Lookup {
     Message,
     /// A message that needs a posted receive, because it is long or the receive has to report an
     /// error.
-    Rts,
+    NeedsPosting,
     Nothing,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct ArrivingMessage {
     pub(super) received: usize,
     /// Number of bytes at the beginning that were fetched and reduced before fetching failed. These
     /// bytes arrive again and must be skipped.
-    pub(super) folded: usize,
+    pub(super) reduced: usize,
     /// Whether the peer's device may write the message directly into the memory of the receive.
     pub(super) is_exposed: bool,
     /// Buffer of the engine for the rest of the message, after its receive was cancelled.
@@ -97,7 +97,7 @@ pub(super) enum PartialPacket {
 pub(crate) struct Inbox {
     pub(super) unexpected: VecDeque<Unexpected>,
     pub(super) arriving: BTreeMap<u32, ArrivingMessage>,
-    pub(super) half: Option<PartialPacket>,
+    pub(super) partial: Option<PartialPacket>,
     /// Bytes of a partial packet, collected until there are enough to reduce.
     pub(super) scratch: Vec<u8>,
     /// Messages that wait to be fetched, or for memory to be exposed to their sender, in the order
@@ -123,7 +123,12 @@ impl Inbox {
     /// Passes the first unexpected message with this context and tag to `take` and removes it, if
     /// the message is short.
     #[inline]
-    pub(crate) fn look(&mut self, context: u32, tag: u32, take: &mut impl FnMut(&[u8])) -> Lookup {
+    pub(crate) fn take_short(
+        &mut self,
+        context: u32,
+        tag: u32,
+        take: &mut impl FnMut(&[u8]),
+    ) -> Lookup {
         if self.unexpected.is_empty() {
             return Lookup::Nothing;
         }
@@ -135,7 +140,7 @@ impl Inbox {
                 Lookup::Message
             }
             UnexpectedBody::Rts(_) | UnexpectedBody::Arriving(_) | UnexpectedBody::Withdrawn => {
-                Lookup::Rts
+                Lookup::NeedsPosting
             }
         }
     }
@@ -159,7 +164,7 @@ impl Inbox {
     /// Counts the received bytes of a long message, including those of a partial packet.
     pub(super) fn received_so_far(&self, transfer: u32) -> usize {
         let whole = self.arriving.get(&transfer).map_or(0, |arriving| arriving.received);
-        match self.half {
+        match self.partial {
             Some(PartialPacket::Transfer { transfer: of, received, .. }) if of == transfer => {
                 whole + received
             }

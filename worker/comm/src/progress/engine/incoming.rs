@@ -15,7 +15,7 @@ use std::io;
 
 /// Number of bytes of a partial packet that are reduced at once: a multiple of every element size,
 /// and few enough to stay in the cache.
-const FOLDED: usize = 64 << 10;
+const REDUCE_CHUNK: usize = 64 << 10;
 
 /// Handler of the packets of one peer.
 pub(crate) struct Incoming<'e> {
@@ -79,7 +79,7 @@ impl Incoming<'_> {
     /// become unexpected again; those of a collective are dropped. Returns whether any message
     /// became unexpected, and the number of messages that a peer's device may still write.
     pub(crate) fn cancel(&mut self, owner: Owner) -> (bool, usize) {
-        let (mut end_sleep, mut with_device) = (false, 0);
+        let (mut has_requeued, mut with_device) = (false, 0);
         let is_message = matches!(owner, Owner::Request(_));
         while let Some(at) = self.inbox.fetches.iter().position(|fetch| fetch.owner == owner) {
             let Some(fetch) = self.inbox.fetches.remove(at) else { break };
@@ -87,13 +87,14 @@ impl Incoming<'_> {
             if is_message {
                 let rts = Rts { length: length as u64, address };
                 self.inbox.put_back(origin, UnexpectedBody::Rts(rts));
-                end_sleep = true;
+                has_requeued = true;
             } else {
                 self.outbox.push_control(PacketKind::Fin, origin.header.transfer);
             }
         }
-        let mut comes = Vec::new();
-        for arriving in self.inbox.arriving.values_mut().filter(|arr| arr.owner == owner) {
+        let mut origins = Vec::new();
+        for arriving in self.inbox.arriving.values_mut().filter(|arriving| arriving.owner == owner)
+        {
             if arriving.is_exposed {
                 arriving.requeues = is_message;
                 with_device += 1;
@@ -103,12 +104,12 @@ impl Incoming<'_> {
             if !is_message {
                 continue;
             }
-            comes.push(arriving.origin);
+            origins.push(arriving.origin);
         }
-        for origin in comes {
-            end_sleep |= self.divert(origin);
+        for origin in origins {
+            has_requeued |= self.divert(origin);
         }
-        (end_sleep, with_device)
+        (has_requeued, with_device)
     }
 
     /// Diverts the rest of a message into a buffer of the engine until another receive matches the
@@ -119,7 +120,7 @@ impl Incoming<'_> {
         let Some(arriving) = self.inbox.arriving.get_mut(&transfer) else { return false };
         let length = arriving.length;
         let diverted = self.buffers.allocate(length);
-        let target = Target { into: LocalSlice::all(diverted, length), fold: None };
+        let target = Target { into: LocalSlice::all(diverted, length), reduction: None };
         let before = std::mem::replace(&mut arriving.target, target);
         let received = before.into.part(0, received);
         let _ = received.read(self.buffers, |bytes| target.put(self.buffers, 0, bytes));
@@ -158,7 +159,7 @@ impl Incoming<'_> {
 
     #[inline]
     fn deliver(&mut self, posted: &PostedReceive, bytes: &[u8]) {
-        let how = match self.matching.mismatch(self.peer, bytes.len() as u64, posted) {
+        let result = match self.matching.mismatch(self.peer, bytes.len() as u64, posted) {
             Some(cause) => Err(cause),
             None => {
                 // The write fails if the memory was taken back, and then the request is not awaited
@@ -167,7 +168,7 @@ impl Incoming<'_> {
                 Ok(Status { from: self.peer, length: bytes.len() })
             }
         };
-        self.matching.complete(posted.owner, how);
+        self.matching.complete(posted.owner, result);
     }
 
     /// Decides how a long message that matches a receive is transferred.
@@ -189,23 +190,23 @@ impl Incoming<'_> {
         let address = if length >= self.limits.fetch { rts.address } else { 0 };
         let fetch = Fetch { origin, address, length, fetched: 0, target, owner };
         // A device cannot reduce, so messages to be reduced arrive as packets.
-        if address != 0 || (length >= self.limits.write && target.fold.is_none()) {
+        if address != 0 || (length >= self.limits.write && target.reduction.is_none()) {
             self.inbox.fetches.push_back(fetch);
             return Ok(());
         }
         self.send_cts(&fetch, None)
     }
 
-    /// Answers an RTS with a CTS: the sender shall write the message to `place`, or send it as
-    /// packets if `place` is `None`. The whole message is sent even if a part was fetched before.
+    /// Answers an RTS with a CTS: the sender shall write the message to `exposed`, or send it as
+    /// packets if `exposed` is `None`. The whole message is sent even if a part was fetched before.
     pub(crate) fn send_cts(
         &mut self,
         fetch: &Fetch,
-        place: Option<RemoteBuf>,
+        exposed: Option<RemoteBuf>,
     ) -> Result<(), LinkError> {
         let Fetch { origin, length, target, owner, fetched, .. } = *fetch;
-        let folded = if target.fold.is_some() { fetched } else { 0 };
-        let (is_exposed, transfer) = (place.is_some(), origin.header.transfer);
+        let reduced = if target.reduction.is_some() { fetched } else { 0 };
+        let (is_exposed, transfer) = (exposed.is_some(), origin.header.transfer);
         let (received, diverted, requeues) = (0, None, false);
         let arriving = ArrivingMessage {
             origin,
@@ -213,7 +214,7 @@ impl Incoming<'_> {
             owner,
             length,
             received,
-            folded,
+            reduced,
             is_exposed,
             diverted,
             requeues,
@@ -221,7 +222,7 @@ impl Incoming<'_> {
         if self.inbox.arriving.insert(transfer, arriving).is_some() {
             return Err(LinkError::Protocol("it announced two messages with one transfer id"));
         }
-        self.outbox.push_cts(transfer, place);
+        self.outbox.push_cts(transfer, exposed);
         Ok(())
     }
 
@@ -279,7 +280,7 @@ impl Incoming<'_> {
         if header.length as usize > arriving.length - arriving.received {
             return Err(LinkError::Protocol("it sent more data than it announced"));
         }
-        Ok((arriving.target, arriving.received, arriving.folded))
+        Ok((arriving.target, arriving.received, arriving.reduced))
     }
 
     /// Decides on the destination of a packet that arrives in parts.
@@ -295,7 +296,7 @@ impl Incoming<'_> {
     }
 
     fn end_packet(&mut self, header: Header) -> Result<(), LinkError> {
-        match self.inbox.half.take() {
+        match self.inbox.partial.take() {
             Some(PartialPacket::Transfer { .. }) => {
                 self.advance(header.transfer, header.length as usize);
                 Ok(())
@@ -313,9 +314,9 @@ impl Incoming<'_> {
 
     /// Reduces the collected bytes, which end at offset `end` of a packet whose payload begins at
     /// offset `start` of the message.
-    fn fold_scratch(&mut self, (target, folded): (Target, usize), start: usize, end: usize) {
+    fn reduce_scratch(&mut self, (target, reduced): (Target, usize), start: usize, end: usize) {
         let from = start + end - self.inbox.scratch.len();
-        let _ = target.put_from(folded, self.buffers, from, &self.inbox.scratch);
+        let _ = target.put_from(reduced, self.buffers, from, &self.inbox.scratch);
         self.inbox.scratch.clear();
     }
 }
@@ -332,8 +333,8 @@ impl Sink for Incoming<'_> {
                 }
             }
             PacketKind::Data => {
-                let (target, received, folded) = self.target_of(header)?;
-                let _ = target.put_from(folded, self.buffers, received, payload);
+                let (target, received, reduced) = self.target_of(header)?;
+                let _ = target.put_from(reduced, self.buffers, received, payload);
                 self.advance(header.transfer, payload.len());
             }
             PacketKind::Rts => {
@@ -374,20 +375,20 @@ impl Sink for Incoming<'_> {
         fill: &mut Fill<'_>,
     ) -> Result<usize, LinkError> {
         let length = header.length as usize;
-        if offset == 0 || self.inbox.half.is_none() {
-            self.inbox.half = Some(self.begin_packet(header)?);
+        if offset == 0 || self.inbox.partial.is_none() {
+            self.inbox.partial = Some(self.begin_packet(header)?);
         }
         // The message may have been redirected to another receive since the packet began.
-        let target = match &self.inbox.half {
+        let target = match &self.inbox.partial {
             Some(PartialPacket::Transfer { transfer, .. }) => {
                 let arriving = self.inbox.arriving.get(transfer);
-                arriving.map(|arriving| (arriving.target, arriving.folded))
+                arriving.map(|arriving| (arriving.target, arriving.reduced))
             }
             _ => None,
         };
-        let filled = match (&mut self.inbox.half, target) {
+        let filled = match (&mut self.inbox.partial, target) {
             (Some(PartialPacket::Transfer { start, .. }), Some((target, _)))
-                if target.fold.is_none() =>
+                if target.reduction.is_none() =>
             {
                 let into = target.into.part(*start + offset, length - offset);
                 let filled = into.write(self.buffers, |memory| fill(memory));
@@ -395,12 +396,12 @@ impl Sink for Incoming<'_> {
             }
             (Some(PartialPacket::Transfer { start, .. }), Some(target)) => {
                 let start = *start;
-                let room = (length - offset).min(FOLDED - self.inbox.scratch.len());
+                let room = (length - offset).min(REDUCE_CHUNK - self.inbox.scratch.len());
                 let filled = append(&mut self.inbox.scratch, room, fill);
                 if let Ok(count) = filled
-                    && (self.inbox.scratch.len() == FOLDED || offset + count == length)
+                    && (self.inbox.scratch.len() == REDUCE_CHUNK || offset + count == length)
                 {
-                    self.fold_scratch(target, start, offset + count);
+                    self.reduce_scratch(target, start, offset + count);
                 }
                 filled
             }
@@ -409,7 +410,7 @@ impl Sink for Incoming<'_> {
             (None, _) => Ok(0),
         };
         let filled = filled.map_err(|source| LinkError::System { operation: "receive", source })?;
-        if let Some(PartialPacket::Transfer { received, .. }) = &mut self.inbox.half {
+        if let Some(PartialPacket::Transfer { received, .. }) = &mut self.inbox.partial {
             *received = offset + filled;
         }
         if offset + filled == length {

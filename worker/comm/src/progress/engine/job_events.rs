@@ -18,7 +18,7 @@ impl Engine {
         if self.has_launcher_cause {
             return;
         }
-        let on = |node: NodeId| (0..nodes.len()).filter(move |at| nodes[*at] == node);
+        let ranks_on = |node: NodeId| (0..nodes.len()).filter(move |at| nodes[*at] == node);
         match event {
             AgentEvent::Gone => self
                 .set_launcher_cause(&Cause::Aborted("the agent is gone: the job is over".into())),
@@ -40,7 +40,7 @@ impl Engine {
                 }
             }
             AgentEvent::Job(JobEvent::NodeLost { node, how }) => {
-                let lost: Vec<usize> = on(node).filter(|at| *at != self.me).collect();
+                let lost: Vec<usize> = ranks_on(node).filter(|at| *at != self.me).collect();
                 self.lose_ranks(&lost, LinkError::NodeLost(how));
             }
             AgentEvent::Job(JobEvent::LinkDown { nodes: ends, what }) => {
@@ -50,11 +50,11 @@ impl Engine {
                 else {
                     return;
                 };
-                let beyond = |at: &usize| {
+                let is_affected = |at: &usize| {
                     let peer = &self.peers[*at];
                     peer.link.is_rdma() && !peer.inbox.has_left
                 };
-                let lost: Vec<usize> = on(*other).filter(beyond).collect();
+                let lost: Vec<usize> = ranks_on(*other).filter(is_affected).collect();
                 self.lose_ranks(&lost, LinkError::LinkDown(what));
             }
         }
@@ -68,7 +68,7 @@ impl Engine {
             self.peers[at].is_gone = true;
         }
         self.lost = Some(first);
-        let cause = self.lost(first, error);
+        let cause = self.mark_lost(first, error);
         self.set_launcher_cause(&cause);
     }
 
@@ -153,12 +153,12 @@ mod tests {
 
     #[test]
     fn what_the_launcher_knows_ends_every_wait_with_its_words() {
-        let lost = JobEvent::NodeLost { node: NodeId(2), how: "nothing heard for 6 s".into() };
+        let lost = JobEvent::NodeLost { node: NodeId(2), how: "nothing received for 6 s".into() };
         let ending = JobEvent::JobEnding { why: "ended by SIGINT".into() };
         for (event, words) in [
             (failed(3, true), "rank 3 on c is lost: it was killed by signal 9"),
             (failed(1, false), "rank 1 on a is lost: it was killed by signal 9"),
-            (lost, "rank 3 on c is lost: its node is lost: nothing heard for 6 s"),
+            (lost, "rank 3 on c is lost: its node is lost: nothing received for 6 s"),
             (ending, "the job ends: ended by SIGINT"),
         ] {
             assert_eq!(error_after(&[event]).as_deref(), Some(words));

@@ -121,18 +121,18 @@ impl Matching {
 
     /// Reports the result of a message to its owner.
     #[inline]
-    pub(crate) fn complete(&mut self, owner: Owner, how: Result<Status, Cause>) {
+    pub(crate) fn complete(&mut self, owner: Owner, result: Result<Status, Cause>) {
         match owner {
             Owner::Request(key) => {
                 if let Some(request) = self.requests.get_mut(key) {
-                    request.ended.get_or_insert(how);
+                    request.ended.get_or_insert(result);
                 }
             }
             Owner::Collective(key) => {
                 let Some(collective) = self.collectives.get_mut(key) else { return };
                 collective.pending = collective.pending.saturating_sub(1);
-                let has_failed = how.is_err();
-                if let Err(cause) = how {
+                let has_failed = result.is_err();
+                if let Err(cause) = result {
                     collective.failed.get_or_insert(cause);
                 }
                 // After a failure, the other messages of the step may never arrive.

@@ -296,7 +296,7 @@ impl Engine {
         while let Some((owner, length)) = self.sent.pop() {
             self.matching.complete(owner, Ok(Status { from: at, length }));
         }
-        self.has_queued(at);
+        self.note_queued(at);
         sent.unwrap_or_else(|error| {
             self.lose(at, error);
             true
@@ -306,7 +306,7 @@ impl Engine {
     /// Requests that the sleeping thread be woken if packets are queued for a link that the thread
     /// does not watch for room to send, or for this rank itself.
     #[inline]
-    fn has_queued(&mut self, at: usize) {
+    fn note_queued(&mut self, at: usize) {
         let peer = &self.peers[at];
         if at == self.me || (!peer.outbox.is_empty() && !peer.is_armed_for_room) {
             self.threads.note_change();
@@ -398,7 +398,7 @@ impl Engine {
     fn expects(&self, at: usize) -> bool {
         let peer = &self.peers[at];
         let is_posted = |posted: &PostedReceive| posted.from.is_none_or(|from| from == at);
-        peer.outbox.awaits_cts()
+        peer.outbox.has_transfers()
             || peer.inbox.awaits_data()
             || self.matching.posted.iter().any(is_posted)
     }
@@ -433,7 +433,7 @@ impl Engine {
         }
     }
 
-    fn lost(&mut self, at: usize, error: LinkError) -> Cause {
+    fn mark_lost(&mut self, at: usize, error: LinkError) -> Cause {
         self.peers[at].is_gone = true;
         self.lost.get_or_insert(at);
         Cause::Lost { peer: self.matching.names[at].clone(), why: Arc::new(error) }
@@ -442,7 +442,7 @@ impl Engine {
     /// Marks a peer as lost and fails everything, because any pending operation may depend on the
     /// peer.
     fn lose(&mut self, at: usize, error: LinkError) {
-        let cause = self.lost(at, error);
+        let cause = self.mark_lost(at, error);
         self.fail_all(&cause);
         self.threads.note_change();
     }
@@ -489,7 +489,7 @@ impl Engine {
             if self.peers[at].is_gone {
                 let Peer { link, is_watched, .. } = &mut self.peers[at];
                 if std::mem::take(is_watched) {
-                    link.unwatch(&mut |fd| idle.unwatch(at, fd));
+                    link.visit_fds(&mut |fd| idle.unwatch(at, fd));
                 }
                 continue;
             }

@@ -211,7 +211,7 @@ impl Engine {
         let Some(cause) = self.matching.out_of_step(context, number) else { return };
         for key in self.matching.collectives.keys() {
             let matches =
-                |plan: &CollectiveArgs| plan.context == context && is_from(number, plan.tag);
+                |args: &CollectiveArgs| args.context == context && is_from(number, args.tag);
             self.fail_collective(key, &cause, matches, buffers);
         }
         let matching = &self.matching;
@@ -232,7 +232,7 @@ impl Engine {
         self.matching.posted.retain(|posted| posted.owner != owner);
         let mut with_device = 0;
         for at in 0..self.peers.len() {
-            let (end_sleep, exposed) = self.incoming(at, buffers).0.cancel(owner);
+            let (has_requeued, exposed) = self.incoming(at, buffers).0.cancel(owner);
             let Peer { link, outbox, .. } = &mut self.peers[at];
             if outbox.is_with_device(owner) {
                 notice.into_iter().for_each(|notice| outbox.push_out_of_step(notice));
@@ -241,7 +241,7 @@ impl Engine {
                 Ok(read) => with_device += read + exposed,
                 Err(error) => self.lose(at, error),
             }
-            if end_sleep {
+            if has_requeued {
                 self.match_again(at, buffers);
             }
             if !self.peers[at].outbox.is_empty() {

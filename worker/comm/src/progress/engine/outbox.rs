@@ -90,7 +90,7 @@ struct Transfer {
     address: u64,
     sent: usize,
     /// Memory of the peer to write the message to; `None` to send it as packets.
-    place: Option<RemoteBuf>,
+    remote: Option<RemoteBuf>,
     /// Whether the link has taken the whole message to write it; the link reports later when the
     /// memory may change.
     is_written: bool,
@@ -101,13 +101,13 @@ impl Transfer {
     /// `id` is the transfer id, and `longest` the maximum length of the payload in bytes.
     fn packet(&self, id: u32, longest: usize) -> (Header, LocalSlice) {
         let length = (self.from.length - self.sent).min(longest);
-        (about(PacketKind::Data, id, length), self.from.part(self.sent, length))
+        (transfer_header(PacketKind::Data, id, length), self.from.part(self.sent, length))
     }
 
     /// Tells whether a device may be reading the message from its owner's memory. `is_begun` tells
     /// whether the message is that of [`Outbox::begun`].
     fn is_with_device(&self, is_begun: bool) -> bool {
-        self.is_written || (is_begun && self.place.is_some())
+        self.is_written || (is_begun && self.remote.is_some())
     }
 }
 
@@ -126,7 +126,7 @@ pub(crate) struct Outbox {
     begun: Option<u32>,
     /// Transfer ids of messages that were cancelled after their RTS, until the peer has answered.
     withdrawn: BTreeSet<u32>,
-    last: u32,
+    last_transfer: u32,
 }
 
 impl Outbox {
@@ -136,7 +136,7 @@ impl Outbox {
     }
 
     /// Tells whether an announced message is unfinished, so that the peer may still answer.
-    pub(crate) fn awaits_cts(&self) -> bool {
+    pub(crate) fn has_transfers(&self) -> bool {
         !self.transfers.is_empty()
     }
 
@@ -160,11 +160,11 @@ impl Outbox {
         address: u64,
         owner: Owner,
     ) {
-        self.last = self.last.wrapping_add(1).max(1);
+        self.last_transfer = self.last_transfer.wrapping_add(1).max(1);
         let rts = Rts { length: from.length as u64, address };
-        let transfer = Transfer { from, owner, address, sent: 0, place: None, is_written: false };
-        self.transfers.insert(self.last, transfer);
-        let header = Header { transfer: self.last, length: Rts::SIZE as u32, ..header };
+        let transfer = Transfer { from, owner, address, sent: 0, remote: None, is_written: false };
+        self.transfers.insert(self.last_transfer, transfer);
+        let header = Header { transfer: self.last_transfer, length: Rts::SIZE as u32, ..header };
         self.queue.push_back(QueuedPacket::Rts { header, rts });
     }
 
@@ -176,15 +176,15 @@ impl Outbox {
 
     /// Queues a control packet without a payload.
     pub(crate) fn push_control(&mut self, kind: PacketKind, transfer: u32) {
-        self.queue.push_back(QueuedPacket::Bare(about(kind, transfer, 0)));
+        self.queue.push_back(QueuedPacket::Bare(transfer_header(kind, transfer, 0)));
     }
 
-    /// Queues a CTS for an announced message: the peer shall write the message to `place`, or send
-    /// it as packets if `place` is `None`.
-    pub(crate) fn push_cts(&mut self, transfer: u32, place: Option<RemoteBuf>) {
-        let Some(place) = place else { return self.push_control(PacketKind::Cts, transfer) };
-        let header = about(PacketKind::Cts, transfer, RemoteBuf::SIZE);
-        self.queue.push_back(QueuedPacket::Words { header, words: place.encode() });
+    /// Queues a CTS for an announced message: the peer shall write the message to `exposed`, or
+    /// send it as packets if `exposed` is `None`.
+    pub(crate) fn push_cts(&mut self, transfer: u32, exposed: Option<RemoteBuf>) {
+        let Some(exposed) = exposed else { return self.push_control(PacketKind::Cts, transfer) };
+        let header = transfer_header(PacketKind::Cts, transfer, RemoteBuf::SIZE);
+        self.queue.push_back(QueuedPacket::Words { header, words: exposed.encode() });
     }
 
     /// Queues a goodbye. If this rank leaves because another was lost, the goodbye names that rank,
@@ -200,22 +200,22 @@ impl Outbox {
         self.push_control(PacketKind::Bye, lost.map_or(0, |rank| rank as u32 + 1));
     }
 
-    /// Handles a CTS: begins to write an announced message to `place`, or to send it as packets if
-    /// `place` is `None`. Fails if the peer may not request the message.
+    /// Handles a CTS: begins to write an announced message to `remote`, or to send it as packets if
+    /// `remote` is `None`. Fails if the peer may not request the message.
     pub(crate) fn on_cts(
         &mut self,
         transfer: u32,
-        place: Option<RemoteBuf>,
+        remote: Option<RemoteBuf>,
     ) -> Result<(), LinkError> {
         if self.withdrawn.contains(&transfer) {
             return Ok(());
         }
         let unknown = LinkError::Protocol("it requested a message that was not announced");
         let wanted = self.transfers.get_mut(&transfer).ok_or(unknown)?;
-        if wanted.place.is_some() || self.streams.contains(&transfer) {
+        if wanted.remote.is_some() || self.streams.contains(&transfer) {
             return Err(LinkError::Protocol("it requested a message twice"));
         }
-        wanted.place = place;
+        wanted.remote = remote;
         self.streams.push_back(transfer);
         Ok(())
     }
@@ -290,8 +290,8 @@ impl Outbox {
     ) -> Result<bool, LinkError> {
         let Some(&id) = self.streams.front() else { return Ok(false) };
         let Some(transfer) = self.transfers.get_mut(&id) else { return Ok(false) };
-        if let Some(place) = transfer.place {
-            match link.write(buffers, transfer.from, place, id)? {
+        if let Some(remote) = transfer.remote {
+            match link.write(buffers, transfer.from, remote, id)? {
                 WriteOutcome::Posted => {
                     transfer.is_written = true;
                     self.begun = None;
@@ -303,7 +303,7 @@ impl Outbox {
                     self.begun = Some(id);
                     return Ok(false);
                 }
-                WriteOutcome::Refused => transfer.place = None,
+                WriteOutcome::Refused => transfer.remote = None,
             }
         }
         let (header, part) = transfer.packet(id, link.limits().packet);
@@ -460,6 +460,6 @@ fn send(
 }
 
 /// Returns the header of a packet that belongs to a transfer.
-fn about(kind: PacketKind, transfer: u32, length: usize) -> Header {
+fn transfer_header(kind: PacketKind, transfer: u32, length: usize) -> Header {
     Header { kind, context: 0, tag: 0, transfer, length: length as u32 }
 }

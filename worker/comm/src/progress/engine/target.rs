@@ -7,7 +7,7 @@ use rlaunch_lock::BufferTable;
 
 /// Reduction of received bytes with local bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fold {
+pub(crate) struct TargetReduction {
     pub(crate) op: Op,
     pub(crate) element: ElementType,
     /// Local operand, as long as the target. If `None`, the target itself is the operand and
@@ -20,7 +20,7 @@ pub(crate) struct Fold {
 pub(crate) struct Target {
     pub(crate) into: LocalSlice,
     /// Reduction to apply. If `None`, the bytes are copied.
-    pub(crate) fold: Option<Fold>,
+    pub(crate) reduction: Option<TargetReduction>,
 }
 
 impl Target {
@@ -45,15 +45,18 @@ impl Target {
     #[inline]
     pub(crate) fn put(&self, buffers: &BufferTable, offset: usize, bytes: &[u8]) -> Option<()> {
         let into = self.into.part(offset, bytes.len());
-        let Some(fold) = self.fold else {
+        let Some(reduction) = self.reduction else {
             return into.write(buffers, |memory| memory.copy_from_slice(bytes));
         };
-        let (op, element) = (fold.op, fold.element);
-        let Some(with) = fold.with.map(|with| with.part(offset, bytes.len())) else {
-            return into.write(buffers, |memory| reduce::fold(op, element, memory, bytes))?.ok();
+        let (op, element) = (reduction.op, reduction.element);
+        let Some(with) = reduction.with.map(|with| with.part(offset, bytes.len())) else {
+            return into
+                .write(buffers, |memory| reduce::reduce_in_place(op, element, memory, bytes))?
+                .ok();
         };
-        let three =
-            |memory: &mut [u8], own: &[u8]| reduce::fold_into(op, element, memory, own, bytes).ok();
+        let three = |memory: &mut [u8], own: &[u8]| {
+            reduce::reduce_into(op, element, memory, own, bytes).ok()
+        };
         if with.buffer == into.buffer {
             return buffers.read_write(into.buffer, (into.range(), with.range()), three)?;
         }

@@ -20,9 +20,9 @@ use std::thread;
 const ROUNDS: u64 = 60;
 const TOO_LONG: Duration = LONGEST_SLEEP.saturating_mul(20);
 
-fn communicator(me: usize, links: Vec<Box<dyn Link>>, patience: SpinPolicy) -> Communicator {
+fn communicator(me: usize, links: Vec<Box<dyn Link>>, spin_policy: SpinPolicy) -> Communicator {
     let timeout = Duration::from_secs(60);
-    waiting_by(Arc::new(EpollIdle::new().unwrap()), timeout, me, links, patience)
+    waiting_by(Arc::new(EpollIdle::new().unwrap()), timeout, me, links, spin_policy)
 }
 
 fn waiting_by(
@@ -30,12 +30,12 @@ fn waiting_by(
     timeout: Duration,
     me: usize,
     links: Vec<Box<dyn Link>>,
-    patience: SpinPolicy,
+    spin_policy: SpinPolicy,
 ) -> Communicator {
     let nodes: Vec<u32> = (0..links.len() as u32).collect();
     let name = |rank: &u32| PeerName { rank: *rank, host: format!("n{rank}").into() };
     let engine = Engine::new(me, links, nodes.iter().map(name).collect());
-    let progress = Progress::new(engine, idle, patience, Some(timeout));
+    let progress = Progress::new(engine, idle, spin_policy, Some(timeout));
     Communicator::new(Arc::new(progress), Group::world(me, nodes.into()))
 }
 
@@ -46,12 +46,12 @@ fn sockets() -> (TcpStream, TcpStream) {
 }
 
 /// Creates two ranks connected by TCP.
-fn pair(patience: SpinPolicy) -> (Communicator, Communicator) {
+fn pair(spin_policy: SpinPolicy) -> (Communicator, Communicator) {
     let (one, other) = sockets();
     let link = |socket| -> Box<dyn Link> { Box::new(TcpLink::new(socket).unwrap()) };
     let own = || -> Box<dyn Link> { Box::new(SelfLink::default()) };
-    let first = communicator(0, vec![own(), link(one)], patience);
-    (first, communicator(1, vec![link(other), own()], patience))
+    let first = communicator(0, vec![own(), link(one)], spin_policy);
+    (first, communicator(1, vec![link(other), own()], spin_policy))
 }
 
 /// Sends messages of various lengths with `tag`, and receives each back with tag `answer`.
@@ -91,8 +91,8 @@ fn who_waits_for_a_message_of_another_thread_is_woken_by_it() {
 #[test]
 fn threads_hand_on_what_they_find_of_each_others() {
     let begin = Stopwatch::start();
-    for patience in [SpinPolicy::none(), SpinPolicy::new(Duration::from_micros(50), true)] {
-        let (first, second) = pair(patience);
+    for spin_policy in [SpinPolicy::none(), SpinPolicy::new(Duration::from_micros(50), true)] {
+        let (first, second) = pair(spin_policy);
         thread::scope(|scope| {
             for tag in 0..3 {
                 let (first, second) = (&first, &second);
@@ -227,7 +227,7 @@ fn communicators_that_are_split_at_once_are_not_mistaken_for_each_other() {
     for round in 0..100 {
         let (early, late) = (Barrier::new(3), Barrier::new(2));
         let (early, late) = (&early, &late);
-        let begins = |comm, barriers: [Option<&Barrier>; 2]| {
+        let split_after = |comm, barriers: [Option<&Barrier>; 2]| {
             for barrier in barriers.into_iter().flatten() {
                 barrier.wait();
             }
@@ -242,8 +242,8 @@ fn communicators_that_are_split_at_once_are_not_mistaken_for_each_other() {
                 (&first_part, [None, Some(late)]),
                 (&second, [Some(early), Some(late)]),
             ];
-            let begins = &begins;
-            let calls = calls.map(|(comm, at)| scope.spawn(move || begins(comm, at)));
+            let split_after = &split_after;
+            let calls = calls.map(|(comm, at)| scope.spawn(move || split_after(comm, at)));
             calls.map(|call| call.join().unwrap())
         });
         assert_eq!((a, b), (d, c), "round {round}: the ranks of a communicator agree");

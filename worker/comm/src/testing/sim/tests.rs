@@ -235,9 +235,9 @@ fn collectives_do_what_they_say() {
                 let mut theirs = if me == root { own.clone() } else { vec![0.0; count] };
                 comm.broadcast(&mut theirs, root).unwrap();
                 assert_eq!(theirs, numbers(root, count));
-                let mut given = vec![0.0; count];
-                comm.scatter(if me == root { &all } else { &[] }, &mut given, root).unwrap();
-                assert_eq!(given, own);
+                let mut scattered = vec![0.0; count];
+                comm.scatter(if me == root { &all } else { &[] }, &mut scattered, root).unwrap();
+                assert_eq!(scattered, own);
                 let mut exchanged = vec![0.0; count * size];
                 comm.all_to_all(&all, &mut exchanged).unwrap();
                 assert_eq!(exchanged, own.repeat(size));
@@ -327,10 +327,10 @@ thread_local! {
 }
 
 /// Runs a call that is interrupted when it first sleeps, and returns its error.
-fn quitting<R>(comm: &Communicator, calls: impl FnOnce() -> Result<R, CommError>) -> CommError {
+fn quitting<R>(comm: &Communicator, body: impl FnOnce() -> Result<R, CommError>) -> CommError {
     comm.set_interrupt_check(|| QUITS.get());
     QUITS.set(true);
-    let given_up = calls().err().expect("it has to sleep");
+    let given_up = body().err().expect("it has to sleep");
     QUITS.set(false);
     assert!(matches!(given_up.cause, Cause::Interrupted), "{given_up}");
     given_up

@@ -28,7 +28,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Epoll data of the socket. The epoll data of a pidfd is the local rank of its process.
-const SOCKET: u64 = u64::MAX;
+const SOCKET_TOKEN: u64 = u64::MAX;
 
 /// Announces a sleep in this rank's sleep word. The caller polls its rings once more afterwards:
 /// the sender of any record that this poll misses will see the word.
@@ -68,7 +68,7 @@ impl Doorbell {
         // An empty name has the kernel choose one.
         socket::bind(socket.as_raw_fd(), &UnixAddr::new_unnamed())?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, SOCKET))?;
+        epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, SOCKET_TOKEN))?;
         Ok(Doorbell {
             socket: UnixDatagram::from(socket),
             epoll,
@@ -111,7 +111,7 @@ impl Doorbell {
 
     /// Returns whether [`Doorbell::poll`] has found that the peer's process has ended.
     #[inline(always)]
-    pub(super) fn ended(&self, rank: usize) -> bool {
+    pub(super) fn has_ended(&self, rank: usize) -> bool {
         self.ended[rank].load(Ordering::Relaxed)
     }
 
@@ -129,7 +129,7 @@ impl Doorbell {
         // Clear the word only after the datagram is sent: a sender killed in between would
         // otherwise leave a sleeping rank that no other sender wakes. If the rank has gone to sleep
         // again meanwhile, the number differs and the word stays.
-        let _ = segment.memory().swap_if(segment.sleep_word(rank), sleep, 0);
+        let _ = segment.memory().compare_exchange(segment.sleep_word(rank), sleep, 0);
     }
 
     /// Announces that this rank is about to sleep, once for all its links. Peers that publish a
@@ -157,7 +157,7 @@ impl Doorbell {
         // If this fails, nothing changes until the next call.
         let count = self.epoll.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
         for event in &events[..count] {
-            if event.data() == SOCKET {
+            if event.data() == SOCKET_TOKEN {
                 // Read all datagrams; the queue is short.
                 while self.socket.recv(&mut [0; 1]).is_ok() {}
                 continue;

@@ -9,9 +9,9 @@ pub(super) trait Memory {
 
     fn store(&self, word: usize, value: u64, order: Ordering);
 
-    /// Stores `value` if the word equals `was`. Returns the previous value, as `Err` if it
+    /// Stores `value` if the word equals `current`. Returns the previous value, as `Err` if it
     /// differed.
-    fn swap_if(&self, word: usize, was: u64, value: u64) -> Result<u64, u64>;
+    fn compare_exchange(&self, word: usize, current: u64, value: u64) -> Result<u64, u64>;
 
     /// Executes a sequentially consistent fence.
     fn fence(&self);
@@ -24,7 +24,7 @@ pub(super) trait Memory {
 pub(super) trait Bytes: Memory {
     fn write(&self, offset: usize, bytes: &[u8]);
 
-    fn with<T>(&self, offset: usize, length: usize, look: impl FnOnce(&[u8]) -> T) -> T;
+    fn with<T>(&self, offset: usize, length: usize, f: impl FnOnce(&[u8]) -> T) -> T;
 }
 
 impl Memory for SharedMemory {
@@ -38,8 +38,8 @@ impl Memory for SharedMemory {
         self.word(word).store(value, order);
     }
 
-    fn swap_if(&self, word: usize, was: u64, value: u64) -> Result<u64, u64> {
-        self.word(word).compare_exchange(was, value, Ordering::SeqCst, Ordering::SeqCst)
+    fn compare_exchange(&self, word: usize, current: u64, value: u64) -> Result<u64, u64> {
+        self.word(word).compare_exchange(current, value, Ordering::SeqCst, Ordering::SeqCst)
     }
 
     #[inline(always)]
@@ -63,8 +63,8 @@ impl Memory for OwnedBytes {
         OwnedBytes::store(self, word, value, order);
     }
 
-    fn swap_if(&self, word: usize, was: u64, value: u64) -> Result<u64, u64> {
-        self.memory().swap_if(word, was, value)
+    fn compare_exchange(&self, word: usize, current: u64, value: u64) -> Result<u64, u64> {
+        self.memory().compare_exchange(word, current, value)
     }
 
     #[inline(always)]
@@ -85,7 +85,7 @@ impl Bytes for OwnedBytes {
     }
 
     #[inline(always)]
-    fn with<T>(&self, offset: usize, length: usize, look: impl FnOnce(&[u8]) -> T) -> T {
-        OwnedBytes::with(self, offset, length, look)
+    fn with<T>(&self, offset: usize, length: usize, f: impl FnOnce(&[u8]) -> T) -> T {
+        OwnedBytes::with(self, offset, length, f)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Each ordered pair of ranks has a [`ring`] in the node's shared [`segment`] for packets. Messages
 //! longer than [`EAGER`] are announced by an RTS, and the receiver copies them from the sender's
-//! memory with `process_vm_readv`, from [`HELPED`] bytes on with the sender's help
+//! memory with `process_vm_readv`, from [`SPLIT_FETCH`] bytes on with the sender's help
 //! ([`split_copy`]). If the system forbids that, long messages go through the ring as data packets.
 //! A rank that sleeps is woken through its [`doorbell`]. [`stall_guard`] handles a sender that is
 //! suspended while it helps. [`model`] checks the memory orderings with loom.
@@ -49,12 +49,12 @@ const PACKET: usize = 16 << 10;
 /// both ends share takes 3.1 us and 4.1 us.
 const FETCH: usize = 16 << 10;
 /// Most bytes that one system call reads, so that the kernel pins few pages at a time.
-const SLICE: usize = 1 << 20;
+const MAX_READ: usize = 1 << 20;
 /// Shortest message, in bytes, for which the receiver asks the sender to copy a part.
-const HELPED: usize = 24 << 10;
+const SPLIT_FETCH: usize = 24 << 10;
 /// Shortest and longest slice of a copy that both ends share, in bytes. Between these bounds a
 /// slice is half of the message. One system call costs as much as copying 20 KiB.
-const CLAIM: std::ops::RangeInclusive<usize> = 16 << 10..=512 << 10;
+const SLICE_LENGTHS: std::ops::RangeInclusive<usize> = 16 << 10..=512 << 10;
 /// Number of polls without a packet after which a link checks whether the peer's process is alive.
 const POLLS_PER_CHECK: u32 = 1 << 14;
 
@@ -132,10 +132,10 @@ impl ShmNode {
             outgoing: claim(outgoing)?,
             receiver: Receiver::new(incoming),
             incoming: claim(incoming)?,
-            own_request: Segment::help(incoming),
-            peer_request: Segment::help(outgoing),
+            own_request: Segment::copy_request_offset(incoming),
+            peer_request: Segment::copy_request_offset(outgoing),
             last_request: 0,
-            last_helped: 0,
+            last_handled: 0,
             peer,
             sleep_word: self.segment.sleep_word(peer),
             doorbell_name: identity.doorbell,
@@ -144,8 +144,8 @@ impl ShmNode {
             blocked_payload: 0,
             empty_polls: 0,
             limits: Limits {
-                eager: EAGER.min(outgoing.payload() / 64 * 64),
-                packet: PACKET.min(outgoing.payload() / 64 * 64),
+                eager: EAGER.min(outgoing.max_payload() / 64 * 64),
+                packet: PACKET.min(outgoing.max_payload() / 64 * 64),
                 fetch: FETCH,
                 write: usize::MAX,
                 poll_is_syscall: false,
@@ -179,7 +179,7 @@ pub(crate) struct ShmLink {
     /// Number of the last copy request that this rank has sent, and of the peer's last request that
     /// this rank has handled; 0 before the first.
     last_request: u32,
-    last_helped: u32,
+    last_handled: u32,
     peer: usize,
     /// Offset in the segment of the word that says whether the peer sleeps.
     sleep_word: usize,
@@ -220,7 +220,7 @@ impl ShmLink {
     /// Handles a poll without a packet: copies for the peer if it has asked for help, and checks
     /// now and then whether the peer is alive. Always returns `false` unless it fails.
     #[inline]
-    fn idle(&mut self) -> Result<bool, LinkError> {
+    fn on_empty_poll(&mut self) -> Result<bool, LinkError> {
         self.sender.idle(&self.outgoing);
         if self.is_help_requested() {
             self.help();
@@ -232,9 +232,9 @@ impl ShmLink {
         }
         // The ring is checked after the process, because everything that the peer sent before its
         // end is in the ring once the end is detected.
-        if self.node.doorbell.ended(self.peer)
+        if self.node.doorbell.has_ended(self.peer)
             && !self.has_said_bye
-            && !self.receiver.waiting(&self.incoming)
+            && !self.receiver.has_record(&self.incoming)
         {
             return Err(LinkError::Gone);
         }
@@ -244,17 +244,17 @@ impl ShmLink {
     #[inline(always)]
     fn is_help_requested(&self) -> bool {
         let number = split_copy::requested(self.node.segment.memory(), self.peer_request);
-        number != 0 && number != self.last_helped
+        number != 0 && number != self.last_handled
     }
 
     #[cold]
     fn help(&mut self) {
         let memory = self.node.segment.memory();
         let number = split_copy::requested(memory, self.peer_request);
-        self.last_helped = number;
+        self.last_handled = number;
         let Some(pid) = self.peer_pid else { return };
         let mut is_mapped = true;
-        let works = split_copy::help(memory, self.peer_request, number, |request, bytes| {
+        let succeeded = split_copy::help(memory, self.peer_request, number, |request, bytes| {
             let (from, to) = (bytes.start as u64, bytes.len());
             let source = request.source.wrapping_add(from);
             let target = request.target.wrapping_add(from);
@@ -264,14 +264,14 @@ impl ShmLink {
         });
         // The memory of a cancelled message may be unmapped; that says nothing about other
         // messages.
-        if !works && is_mapped {
+        if !succeeded && is_mapped {
             self.peer_pid = None;
         }
     }
 
     /// Fetches a message; the sender, if idle, copies part of it.
     fn fetch_split(&mut self, pid: Pid, address: u64, into: &mut [u8]) -> Result<(), ReadError> {
-        let slice = (into.len() / 2).clamp(*CLAIM.start(), *CLAIM.end());
+        let slice = (into.len() / 2).clamp(*SLICE_LENGTHS.start(), *SLICE_LENGTHS.end());
         let target = into.as_mut_ptr().expose_provenance() as u64;
         let request = CopyRequest::new(address, target, into.len(), slice);
         let (slices, own_request) = (request.slices(), self.own_request);
@@ -301,22 +301,22 @@ impl ShmLink {
     /// Waits until the peer has written its `slices` slices or has ended. Returns `false` if the
     /// peer has not written all of them.
     fn await_written(&self, pid: Pid, slices: usize) -> bool {
-        let mut looks = 0_u32;
+        let mut polls = 0_u32;
         let mut stall = None;
         loop {
             match split_copy::written(self.node.segment.memory(), self.own_request, slices) {
                 Some(false) => {}
                 written => return written == Some(true),
             }
-            looks = looks.wrapping_add(1);
-            if looks.is_multiple_of(1 << 10) {
+            polls = polls.wrapping_add(1);
+            if polls.is_multiple_of(1 << 10) {
                 std::thread::yield_now();
             }
-            if looks.is_multiple_of(POLLS_PER_CHECK) {
+            if polls.is_multiple_of(POLLS_PER_CHECK) {
                 self.node.doorbell.poll();
                 stall.get_or_insert_with(|| StallGuard::new(pid, self.node.timeout)).check();
             }
-            if self.node.doorbell.ended(self.peer) {
+            if self.node.doorbell.has_ended(self.peer) {
                 return false;
             }
             std::hint::spin_loop();
@@ -335,7 +335,7 @@ enum ReadError {
 fn read(pid: Pid, address: u64, into: &mut [u8]) -> Result<(), ReadError> {
     let mut done = 0;
     while done < into.len() {
-        let end = into.len().min(done + SLICE);
+        let end = into.len().min(done + MAX_READ);
         let base = (address as usize).wrapping_add(done);
         let remote = RemoteIoVec { base, len: end - done };
         match process_vm_readv(pid, &mut [IoSliceMut::new(&mut into[done..end])], &[remote]) {
@@ -384,7 +384,7 @@ impl Link for ShmLink {
             sink.packet(header, payload)
         })?;
         if taken.is_none() {
-            return self.idle();
+            return self.on_empty_poll();
         }
         self.has_said_bye |= bye;
         if self.receiver.release(&self.incoming) {
@@ -399,7 +399,7 @@ impl Link for ShmLink {
 
     fn fetch(&mut self, address: u64, into: &mut [u8]) -> Result<bool, LinkError> {
         let Some(pid) = self.peer_pid else { return Ok(false) };
-        let result = if into.len() < HELPED || self.node.oversubscribed {
+        let result = if into.len() < SPLIT_FETCH || self.node.oversubscribed {
             read(pid, address, into)
         } else {
             self.fetch_split(pid, address, into)
@@ -419,7 +419,7 @@ impl Link for ShmLink {
         split_copy::revoke(memory, self.peer_request);
         // The peer's current request may be for this message, so this rank must no longer help with
         // it. If the request is for another message, the copy merely takes longer.
-        self.last_helped = split_copy::requested(memory, self.peer_request);
+        self.last_handled = split_copy::requested(memory, self.peer_request);
     }
 
     fn has_revoked(&mut self, known: u32) -> bool {
@@ -429,10 +429,10 @@ impl Link for ShmLink {
     fn arm(&mut self, wants_room: bool) -> Result<Armed<'_>, LinkError> {
         let node = &*self.node;
         node.doorbell.arm(&node.segment);
-        if self.receiver.waiting(&self.incoming)
+        if self.receiver.has_record(&self.incoming)
             || self.is_help_requested()
             || (wants_room && self.sender.has_room(&self.outgoing, self.blocked_payload)?)
-            || (node.doorbell.ended(self.peer) && !self.has_said_bye)
+            || (node.doorbell.has_ended(self.peer) && !self.has_said_bye)
         {
             return Ok(Armed::Ready);
         }
@@ -443,7 +443,7 @@ impl Link for ShmLink {
         self.node.doorbell.disarm(&self.node.segment);
     }
 
-    fn unwatch(&self, unwatches: &mut dyn FnMut(BorrowedFd<'_>)) {
-        unwatches(self.node.doorbell.fd());
+    fn visit_fds(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
+        visit(self.node.doorbell.fd());
     }
 }

@@ -16,7 +16,7 @@ use loom::thread;
 
 const HEAD: usize = 0;
 const SLEEPS: usize = LINE;
-const PLACE: RingLayout = RingLayout { lines: 2 * LINE, count: 8, head: HEAD };
+const LAYOUT: RingLayout = RingLayout { first_line: 2 * LINE, count: 8, head: HEAD };
 
 /// Memory that consists of words whose accesses loom tracks. Payloads consist of whole words.
 struct Model(Vec<AtomicU64>);
@@ -26,11 +26,11 @@ impl Model {
     /// except the next look like the start of a record.
     fn at(position: u64) -> Model {
         let stale = header(8).to_words()[0];
-        let words = 2 * LINE / 8 + PLACE.count * LINE / 8;
+        let words = 2 * LINE / 8 + LAYOUT.count * LINE / 8;
         let model = Model((0..words).map(|_| AtomicU64::new(stale)).collect());
         model.store(HEAD, position, Ordering::Relaxed);
         model.store(SLEEPS, 0, Ordering::Relaxed);
-        let next = PLACE.lines + position as usize % PLACE.count * LINE;
+        let next = LAYOUT.first_line + position as usize % LAYOUT.count * LINE;
         model.store(next, 0, Ordering::Relaxed);
         model
     }
@@ -45,8 +45,8 @@ impl Memory for Model {
         self.0[word / 8].store(value, order);
     }
 
-    fn swap_if(&self, word: usize, was: u64, value: u64) -> Result<u64, u64> {
-        self.0[word / 8].compare_exchange(was, value, Ordering::SeqCst, Ordering::SeqCst)
+    fn compare_exchange(&self, word: usize, current: u64, value: u64) -> Result<u64, u64> {
+        self.0[word / 8].compare_exchange(current, value, Ordering::SeqCst, Ordering::SeqCst)
     }
 
     fn fence(&self) {
@@ -66,9 +66,9 @@ impl Bytes for Model {
         }
     }
 
-    fn with<T>(&self, offset: usize, length: usize, look: impl FnOnce(&[u8]) -> T) -> T {
+    fn with<T>(&self, offset: usize, length: usize, f: impl FnOnce(&[u8]) -> T) -> T {
         let words = (0..length / 8).map(|index| self.load(offset + index * 8, Ordering::Relaxed));
-        look(&words.flat_map(u64::to_ne_bytes).collect::<Vec<u8>>())
+        f(&words.flat_map(u64::to_ne_bytes).collect::<Vec<u8>>())
     }
 }
 
@@ -110,14 +110,14 @@ fn everything_arrives(position: u64, records: &'static [usize]) {
         let memory = Arc::new(Model::at(position));
         let theirs = Arc::clone(&memory);
         let other = thread::spawn(move || {
-            let mut sender = Sender::at(PLACE, position);
+            let mut sender = Sender::at(LAYOUT, position);
             for (record, words) in records.iter().enumerate() {
                 while !send(&mut sender, &theirs, record as u64, *words) {
                     thread::yield_now();
                 }
             }
         });
-        let mut receiver = Receiver::at(PLACE, position);
+        let mut receiver = Receiver::at(LAYOUT, position);
         for (record, words) in records.iter().enumerate() {
             let taken = loop {
                 match receive(&mut receiver, &memory) {
@@ -160,11 +160,11 @@ fn a_receiver_that_sleeps_is_woken() {
         let memory = Arc::new(Model::at(16));
         let theirs = Arc::clone(&memory);
         let other = thread::spawn(move || {
-            assert!(send(&mut Sender::at(PLACE, 16), &theirs, 0, 1));
+            assert!(send(&mut Sender::at(LAYOUT, 16), &theirs, 0, 1));
             sleep_number(&*theirs, SLEEPS) != 0
         });
         announce_sleep(&*memory, SLEEPS, 1);
-        let slept = !Receiver::at(PLACE, 16).waiting(&*memory);
+        let slept = !Receiver::at(LAYOUT, 16).has_record(&*memory);
         let rung = other.join().unwrap();
         assert!(rung || !slept);
     });
@@ -174,14 +174,14 @@ fn a_receiver_that_sleeps_is_woken() {
 fn a_sender_that_sleeps_for_room_is_woken() {
     check(|| {
         let memory = Arc::new(Model::at(16));
-        let mut sender = Sender::at(PLACE, 16);
+        let mut sender = Sender::at(LAYOUT, 16);
         for record in 0..3 {
             assert!(send(&mut sender, &memory, record, 8));
         }
         assert!(!send(&mut sender, &memory, 3, 8));
         let theirs = Arc::clone(&memory);
         let other = thread::spawn(move || {
-            let mut receiver = Receiver::at(PLACE, 16);
+            let mut receiver = Receiver::at(LAYOUT, 16);
             assert!(receive(&mut receiver, &theirs).is_some());
             assert!(receiver.release(&*theirs));
             sleep_number(&*theirs, SLEEPS) != 0
@@ -194,8 +194,8 @@ fn a_sender_that_sleeps_for_room_is_woken() {
 }
 
 /// Checks a copy by both ends. In some orders the sender comes too late to help; in others it
-/// copies everything. `works` says whether the sender's writes succeed.
-fn each_slice_is_copied_once(works: bool) {
+/// copies everything. `succeeds` says whether the sender's writes succeed.
+fn each_slice_is_copied_once(succeeds: bool) {
     check(move || {
         let memory = Arc::new(Model((0..16).map(|_| AtomicU64::new(0)).collect()));
         let theirs = Arc::clone(&memory);
@@ -206,7 +206,7 @@ fn each_slice_is_copied_once(works: bool) {
                 help(&*theirs, 0, number, |request, bytes| {
                     assert_eq!((request.source, request.target), (11, 12));
                     wrote.push(bytes);
-                    works
+                    succeeds
                 });
             }
             wrote
@@ -226,7 +226,7 @@ fn each_slice_is_copied_once(works: bool) {
         };
         let wrote = other.join().unwrap();
         assert_eq!(wrote.len(), claimed);
-        assert_eq!(there, works || claimed == 0);
+        assert_eq!(there, succeeds || claimed == 0);
         read.extend(wrote.into_iter().rev());
         assert_eq!(read, [0..64, 64..128, 128..129]);
     });

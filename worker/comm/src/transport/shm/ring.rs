@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 /// Size of a cache line in bytes.
 pub(super) const LINE: usize = 64;
 /// Length of the two words before a record's payload, in bytes.
-const WORDS: usize = 16;
+const HEADER: usize = 16;
 /// First word of a pad record, which says that the rest of this lap is empty.
 const PAD: u64 = 0xff << 32;
 /// Number of lines behind its last record that the sender clears after each record, while the
@@ -37,7 +37,7 @@ const IDLE_AHEAD: u64 = 34;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingLayout {
     /// Offset of the first line, a multiple of [`LINE`].
-    pub(super) lines: usize,
+    pub(super) first_line: usize,
     /// Number of lines: a power of two, at least 8.
     pub(super) count: usize,
     /// Offset of the head word with the receiver's position, in a cache line of its own.
@@ -47,24 +47,24 @@ pub(super) struct RingLayout {
 impl RingLayout {
     /// Returns the longest payload of a record in bytes. Four such records fit into the ring, so
     /// that sender and receiver cannot both wait for each other.
-    pub(super) fn payload(&self) -> usize {
-        self.count / 4 * LINE - WORDS
+    pub(super) fn max_payload(&self) -> usize {
+        self.count / 4 * LINE - HEADER
     }
 
     /// Returns the offset in the segment of the line at a position.
     #[inline(always)]
     fn at(&self, position: u64) -> usize {
-        self.lines + (position as usize & (self.count - 1)) * LINE
+        self.first_line + (position as usize & (self.count - 1)) * LINE
     }
 
     /// Returns the byte range of the ring's lines in the segment.
     pub(super) fn bytes(&self) -> std::ops::Range<usize> {
-        self.lines..self.lines + self.count * LINE
+        self.first_line..self.first_line + self.count * LINE
     }
 
     /// Returns the number of lines from a position to the end of its lap.
     #[inline(always)]
-    fn rest(&self, position: u64) -> u64 {
+    fn lines_left(&self, position: u64) -> u64 {
         (self.count - (position as usize & (self.count - 1))) as u64
     }
 
@@ -75,13 +75,13 @@ impl RingLayout {
 
 #[inline(always)]
 fn lines(payload: usize) -> u64 {
-    (WORDS + payload).div_ceil(LINE) as u64
+    (HEADER + payload).div_ceil(LINE) as u64
 }
 
 /// Writing end of a ring.
 #[derive(Debug)]
 pub(super) struct Sender {
-    place: RingLayout,
+    layout: RingLayout,
     /// Position of the next record to send.
     tail: u64,
     /// Position up to which all lines from the tail on begin with 0.
@@ -94,15 +94,15 @@ pub(super) struct Sender {
 
 impl Sender {
     /// Makes the sender of a ring that is filled with zeros.
-    pub(super) fn new(place: RingLayout) -> Sender {
-        Sender { place, tail: 0, cleared: place.capacity(), head: 0, last: 0 }
+    pub(super) fn new(layout: RingLayout) -> Sender {
+        Sender { layout, tail: 0, cleared: layout.capacity(), head: 0, last: 0 }
     }
 
     /// Makes the sender of a ring that was in use. Only the line at `position` is known to begin
     /// with 0.
     #[cfg(test)]
-    pub(super) fn at(place: RingLayout, position: u64) -> Sender {
-        Sender { place, tail: position, cleared: position + 1, head: position, last: 0 }
+    pub(super) fn at(layout: RingLayout, position: u64) -> Sender {
+        Sender { layout, tail: position, cleared: position + 1, head: position, last: 0 }
     }
 
     /// Writes and publishes a record. Returns `false` if there is no room. The first word must not
@@ -115,7 +115,7 @@ impl Sender {
         payload: &[u8],
     ) -> Result<bool, LinkError> {
         debug_assert_eq!(words[0] as u32 as usize, payload.len());
-        if payload.len() > self.place.payload() {
+        if payload.len() > self.layout.max_payload() {
             return Err(LinkError::Protocol("a payload is longer than the ring allows"));
         }
         let (start, end) = self.span(payload.len());
@@ -123,17 +123,17 @@ impl Sender {
             return Ok(false);
         }
         if end >= self.cleared {
-            memory.store(self.place.at(end), 0, Ordering::Relaxed);
+            memory.store(self.layout.at(end), 0, Ordering::Relaxed);
             self.cleared = end + 1;
         }
-        let at = self.place.at(start);
-        memory.write(at + WORDS, payload);
+        let at = self.layout.at(start);
+        memory.write(at + HEADER, payload);
         memory.store(at + 8, words[1], Ordering::Relaxed);
         memory.store(at, words[0], Ordering::Release);
         if start != self.tail {
             // The pad is published last, so that the record behind it is complete once the pad is
             // visible.
-            memory.store(self.place.at(self.tail), PAD, Ordering::Release);
+            memory.store(self.layout.at(self.tail), PAD, Ordering::Release);
         }
         self.tail = end;
         self.last = end - start;
@@ -167,38 +167,38 @@ impl Sender {
     }
 
     fn clear<M: Memory>(&mut self, memory: &M, end: u64) {
-        while self.cleared < end && self.cleared - self.head < self.place.capacity() {
-            memory.store(self.place.at(self.cleared), 0, Ordering::Relaxed);
+        while self.cleared < end && self.cleared - self.head < self.layout.capacity() {
+            memory.store(self.layout.at(self.cleared), 0, Ordering::Relaxed);
             self.cleared += 1;
         }
     }
 
     #[inline(always)]
     fn span(&self, payload: usize) -> (u64, u64) {
-        let (lines, rest) = (lines(payload), self.place.rest(self.tail));
-        let start = if lines <= rest { self.tail } else { self.tail + rest };
+        let (lines, lines_left) = (lines(payload), self.layout.lines_left(self.tail));
+        let start = if lines <= lines_left { self.tail } else { self.tail + lines_left };
         (start, start + lines)
     }
 
     /// Returns whether the lines up to `end`, and the line behind them, are free.
     #[inline(always)]
     fn fits<M: Memory>(&mut self, memory: &M, end: u64) -> Result<bool, LinkError> {
-        if end - self.head < self.place.capacity() {
+        if end - self.head < self.layout.capacity() {
             return Ok(true);
         }
-        let head = memory.load(self.place.head, Ordering::Acquire);
+        let head = memory.load(self.layout.head, Ordering::Acquire);
         if head < self.head || head > self.tail {
             return Err(LinkError::Protocol("the head of a ring is ahead of its tail"));
         }
         self.head = head;
-        Ok(end - self.head < self.place.capacity())
+        Ok(end - self.head < self.layout.capacity())
     }
 }
 
 /// Reading end of a ring.
 #[derive(Debug)]
 pub(super) struct Receiver {
-    place: RingLayout,
+    layout: RingLayout,
     /// Position of the next record to receive.
     head: u64,
     /// Position that was last published in the head word.
@@ -207,20 +207,20 @@ pub(super) struct Receiver {
 
 impl Receiver {
     /// Makes the receiver of a ring that is filled with zeros.
-    pub(super) fn new(place: RingLayout) -> Receiver {
-        Receiver { place, head: 0, released: 0 }
+    pub(super) fn new(layout: RingLayout) -> Receiver {
+        Receiver { layout, head: 0, released: 0 }
     }
 
     /// Makes the receiver of a ring that was in use, at `position`.
     #[cfg(test)]
-    pub(super) fn at(place: RingLayout, position: u64) -> Receiver {
-        Receiver { place, head: position, released: position }
+    pub(super) fn at(layout: RingLayout, position: u64) -> Receiver {
+        Receiver { layout, head: position, released: position }
     }
 
     /// Returns whether a record has arrived.
     #[inline]
-    pub(super) fn waiting<M: Memory>(&self, memory: &M) -> bool {
-        memory.load(self.place.at(self.head), Ordering::Acquire) != 0
+    pub(super) fn has_record<M: Memory>(&self, memory: &M) -> bool {
+        memory.load(self.layout.at(self.head), Ordering::Acquire) != 0
     }
 
     /// Passes the next record to `take` without a copy, and returns its result; `None` if there is
@@ -232,25 +232,25 @@ impl Receiver {
         memory: &M,
         take: impl FnOnce([u64; 2], &[u8]) -> Result<T, LinkError>,
     ) -> Result<Option<T>, LinkError> {
-        let mut first = memory.load(self.place.at(self.head), Ordering::Acquire);
+        let mut first = memory.load(self.layout.at(self.head), Ordering::Acquire);
         if first == 0 {
             return Ok(None);
         }
         let mut head = self.head;
         if first == PAD {
-            head += self.place.rest(head);
-            first = memory.load(self.place.at(head), Ordering::Acquire);
+            head += self.layout.lines_left(head);
+            first = memory.load(self.layout.at(head), Ordering::Acquire);
             if first == 0 || first == PAD {
                 return Err(LinkError::Protocol("no record follows a pad"));
             }
         }
         let payload = first as u32 as usize;
-        if payload > self.place.payload() || lines(payload) > self.place.rest(head) {
+        if payload > self.layout.max_payload() || lines(payload) > self.layout.lines_left(head) {
             return Err(LinkError::Protocol("a record extends past the end of its ring"));
         }
-        let at = self.place.at(head);
+        let at = self.layout.at(head);
         let second = memory.load(at + 8, Ordering::Relaxed);
-        let taken = memory.with(at + WORDS, payload, |bytes| take([first, second], bytes))?;
+        let taken = memory.with(at + HEADER, payload, |bytes| take([first, second], bytes))?;
         self.head = head + lines(payload);
         Ok(Some(taken))
     }
@@ -259,11 +259,11 @@ impl Receiver {
     /// published. Returns whether it was published now, so that the caller can wake the sender.
     #[inline]
     pub(super) fn release<M: Memory>(&mut self, memory: &M) -> bool {
-        if self.head - self.released < self.place.capacity() / 8 {
+        if self.head - self.released < self.layout.capacity() / 8 {
             return false;
         }
         self.released = self.head;
-        memory.store(self.place.head, self.head, Ordering::Release);
+        memory.store(self.layout.head, self.head, Ordering::Release);
         true
     }
 }

@@ -7,15 +7,15 @@ use rlaunch_sys::{OwnedBytes, SharedMemory};
 use std::sync::atomic::Ordering;
 use std::thread;
 
-const PLACE: RingLayout = RingLayout { lines: 4096, count: 64, head: 0 };
+const LAYOUT: RingLayout = RingLayout { first_line: 4096, count: 64, head: 0 };
 
 fn memory() -> (OwnedBytes, OwnedBytes) {
-    memory_for(PLACE)
+    memory_for(LAYOUT)
 }
 
-fn memory_for(place: RingLayout) -> (OwnedBytes, OwnedBytes) {
-    let (ours, theirs) = SharedMemory::pair(place.lines, place.bytes().end).unwrap();
-    (ours.claim(place.bytes()).unwrap(), theirs.claim(place.bytes()).unwrap())
+fn memory_for(layout: RingLayout) -> (OwnedBytes, OwnedBytes) {
+    let (ours, theirs) = SharedMemory::pair(layout.first_line, layout.bytes().end).unwrap();
+    (ours.claim(layout.bytes()).unwrap(), theirs.claim(layout.bytes()).unwrap())
 }
 
 fn words(length: usize) -> [u64; 2] {
@@ -34,7 +34,7 @@ impl Numbers {
 }
 
 fn bytes(numbers: &mut Numbers) -> Vec<u8> {
-    let length = if numbers.below(2) == 0 { 64 } else { PLACE.payload() };
+    let length = if numbers.below(2) == 0 { 64 } else { LAYOUT.max_payload() };
     let length = numbers.below(length + 1);
     (0..length).map(|_| numbers.below(256) as u8).collect()
 }
@@ -44,7 +44,7 @@ fn records_of_any_length_arrive_whole_and_in_order() {
     for seed in 0..20 {
         let (ours, theirs) = memory();
         let other = thread::spawn(move || {
-            let (mut numbers, mut sender) = (Numbers(seed), Sender::new(PLACE));
+            let (mut numbers, mut sender) = (Numbers(seed), Sender::new(LAYOUT));
             for record in 0..2_000 {
                 let payload = bytes(&mut numbers);
                 let [first, _] = words(payload.len());
@@ -57,7 +57,7 @@ fn records_of_any_length_arrive_whole_and_in_order() {
                 }
             }
         });
-        let (mut numbers, mut receiver) = (Numbers(seed), Receiver::new(PLACE));
+        let (mut numbers, mut receiver) = (Numbers(seed), Receiver::new(LAYOUT));
         for record in 0..2_000 {
             let expected = bytes(&mut numbers);
             let check = |words: [u64; 2], payload: &[u8]| {
@@ -72,26 +72,26 @@ fn records_of_any_length_arrive_whole_and_in_order() {
             receiver.release(&ours);
         }
         other.join().unwrap();
-        assert!(!receiver.waiting(&ours));
+        assert!(!receiver.has_record(&ours));
     }
 }
 
 #[test]
 fn a_full_ring_takes_nothing_until_there_is_room() {
     let (ours, theirs) = memory();
-    let (mut sender, mut receiver) = (Sender::new(PLACE), Receiver::new(PLACE));
+    let (mut sender, mut receiver) = (Sender::new(LAYOUT), Receiver::new(LAYOUT));
     let mut sent = 0;
     while sender.send(&ours, words(8), &[1; 8]).unwrap() {
         sent += 1;
     }
-    assert_eq!(sent, PLACE.count - 1);
+    assert_eq!(sent, LAYOUT.count - 1);
     assert!(!sender.has_room(&ours, 8).unwrap());
     let mut told = 0;
     while receiver.receive(&theirs, |_, _| Ok(())).unwrap().is_some() {
         told += usize::from(receiver.release(&theirs));
     }
     assert!((1..=8).contains(&told), "{told}");
-    assert!(sender.has_room(&ours, PLACE.payload()).unwrap());
+    assert!(sender.has_room(&ours, LAYOUT.max_payload()).unwrap());
     assert!(sender.send(&ours, words(8), &[2; 8]).unwrap());
     let taken = receiver.receive(&theirs, |_, bytes| Ok(bytes.to_vec())).unwrap();
     assert_eq!(taken, Some(vec![2; 8]));
@@ -100,10 +100,10 @@ fn a_full_ring_takes_nothing_until_there_is_room() {
 #[test]
 fn the_longest_records_never_wait_for_each_other() {
     let (ours, theirs) = memory();
-    for before in 0..PLACE.count {
-        let (mut sender, mut receiver) = (Sender::new(PLACE), Receiver::new(PLACE));
-        ours.write(PLACE.lines, &[0; PLACE.count * LINE]);
-        ours.store(PLACE.head, 0, Ordering::Relaxed);
+    for before in 0..LAYOUT.count {
+        let (mut sender, mut receiver) = (Sender::new(LAYOUT), Receiver::new(LAYOUT));
+        ours.write(LAYOUT.first_line, &[0; LAYOUT.count * LINE]);
+        ours.store(LAYOUT.head, 0, Ordering::Relaxed);
         let mut pass = |payload: &[u8]| {
             assert!(sender.send(&ours, words(payload.len()), payload).unwrap(), "{before}");
             assert!(receiver.receive(&theirs, |_, _| Ok(())).unwrap().is_some());
@@ -113,7 +113,7 @@ fn the_longest_records_never_wait_for_each_other() {
             pass(&[]);
         }
         for _ in 0..16 {
-            pass(&vec![3; PLACE.payload()]);
+            pass(&vec![3; LAYOUT.max_payload()]);
         }
     }
 }
@@ -121,15 +121,15 @@ fn the_longest_records_never_wait_for_each_other() {
 #[test]
 fn a_record_that_cannot_be_sent_is_refused() {
     let (ours, _) = memory();
-    let payload = vec![0; PLACE.payload() + 1];
-    let error = Sender::new(PLACE).send(&ours, words(payload.len()), &payload).unwrap_err();
+    let payload = vec![0; LAYOUT.max_payload() + 1];
+    let error = Sender::new(LAYOUT).send(&ours, words(payload.len()), &payload).unwrap_err();
     assert!(matches!(error, LinkError::Protocol(_)), "{error}");
 }
 
 #[test]
 fn a_record_that_the_sink_refuses_stays() {
     let (ours, theirs) = memory();
-    let (mut sender, mut receiver) = (Sender::new(PLACE), Receiver::new(PLACE));
+    let (mut sender, mut receiver) = (Sender::new(LAYOUT), Receiver::new(LAYOUT));
     sender.send(&ours, words(1), &[1]).unwrap();
     let refuse = |_, _: &[u8]| Err::<(), _>(LinkError::UnknownPacket(0));
     receiver.receive(&theirs, refuse).unwrap_err();
@@ -140,9 +140,9 @@ fn a_record_that_the_sink_refuses_stays() {
 fn garbled(first_words: &[u64]) -> String {
     let (ours, theirs) = memory();
     for (line, word) in first_words.iter().enumerate() {
-        ours.store(PLACE.lines + line * LINE, *word, Ordering::Release);
+        ours.store(LAYOUT.first_line + line * LINE, *word, Ordering::Release);
     }
-    let mut receiver = Receiver::new(PLACE);
+    let mut receiver = Receiver::new(LAYOUT);
     let error = receiver.receive(&theirs, |_, _| Ok(())).unwrap_err().to_string();
     assert_eq!(receiver.receive(&theirs, |_, _| Ok(())).unwrap_err().to_string(), error);
     error
@@ -151,7 +151,7 @@ fn garbled(first_words: &[u64]) -> String {
 #[test]
 fn a_garbled_ring_is_an_error() {
     let leaves = "it broke the protocol: a record extends past the end of its ring";
-    assert_eq!(garbled(&[words(PLACE.payload() + 1)[0]]), leaves);
+    assert_eq!(garbled(&[words(LAYOUT.max_payload() + 1)[0]]), leaves);
     assert_eq!(garbled(&[words(u32::MAX as usize)[0]]), leaves);
     assert_eq!(garbled(&[u64::MAX]), leaves);
     assert_eq!(garbled(&[0xff << 32]), "it broke the protocol: no record follows a pad");
@@ -160,12 +160,12 @@ fn a_garbled_ring_is_an_error() {
 #[test]
 fn a_record_across_the_end_is_an_error() {
     let (ours, theirs) = memory();
-    let (mut sender, mut receiver) = (Sender::new(PLACE), Receiver::new(PLACE));
-    for _ in 0..PLACE.count - 1 {
+    let (mut sender, mut receiver) = (Sender::new(LAYOUT), Receiver::new(LAYOUT));
+    for _ in 0..LAYOUT.count - 1 {
         assert!(sender.send(&ours, words(0), &[]).unwrap());
         assert!(receiver.receive(&theirs, |_, _| Ok(())).unwrap().is_some());
     }
-    let last = PLACE.lines + (PLACE.count - 1) * LINE;
+    let last = LAYOUT.first_line + (LAYOUT.count - 1) * LINE;
     ours.store(last, words(64)[0], Ordering::Release);
     receiver.receive(&theirs, |_, _| Ok(())).unwrap_err();
 }
@@ -173,20 +173,21 @@ fn a_record_across_the_end_is_an_error() {
 #[test]
 fn a_receiver_that_claims_too_much_is_an_error() {
     let (ours, _) = memory();
-    let mut sender = Sender::new(PLACE);
+    let mut sender = Sender::new(LAYOUT);
     while sender.send(&ours, words(8), &[1; 8]).unwrap() {}
-    ours.store(PLACE.head, PLACE.count as u64, Ordering::Release);
+    ours.store(LAYOUT.head, LAYOUT.count as u64, Ordering::Release);
     sender.send(&ours, words(8), &[1; 8]).unwrap_err();
 }
 
 #[test]
 fn records_of_one_length_go_around_for_ever() {
     for count in [8, 64, 8192] {
-        let place = RingLayout { lines: 4096, count, head: 0 };
-        for length in (0..10).map(|lines| lines * LINE).filter(|length| *length <= place.payload())
+        let layout = RingLayout { first_line: 4096, count, head: 0 };
+        for length in
+            (0..10).map(|lines| lines * LINE).filter(|length| *length <= layout.max_payload())
         {
-            let (ours, theirs) = memory_for(place);
-            let (mut sender, mut receiver) = (Sender::new(place), Receiver::new(place));
+            let (ours, theirs) = memory_for(layout);
+            let (mut sender, mut receiver) = (Sender::new(layout), Receiver::new(layout));
             for record in 0..3 * count as u64 {
                 let words = [words(length)[0], record];
                 assert!(sender.send(&ours, words, &vec![1; length]).unwrap(), "{record}");
@@ -195,7 +196,7 @@ fn records_of_one_length_go_around_for_ever() {
                 let taken = receiver.receive(&theirs, |words, _| Ok(words[1])).unwrap();
                 assert_eq!(taken, Some(record), "{length} bytes, {count} lines");
                 receiver.release(&theirs);
-                assert!(!receiver.waiting(&theirs));
+                assert!(!receiver.has_record(&theirs));
             }
         }
     }

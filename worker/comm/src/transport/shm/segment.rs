@@ -73,7 +73,7 @@ pub enum AttachError {
     },
     /// The segment has another version or number of ranks, or does not belong to rlaunch.
     #[error("/dev/shm/{name} is not a segment for {local_size} ranks of this version of rlaunch")]
-    Other {
+    Incompatible {
         /// Name of the segment in /dev/shm.
         name: String,
         /// Number of ranks on this node.
@@ -125,10 +125,10 @@ impl SegmentLayout {
 
     fn ring(self, from: usize, to: usize) -> RingLayout {
         // A rank has no ring to itself.
-        let beside = if from < to { from } else { from - 1 };
-        let number = to * (self.ranks - 1) + beside;
+        let index = if from < to { from } else { from - 1 };
+        let number = to * (self.ranks - 1) + index;
         RingLayout {
-            lines: self.rings() + number * self.ring,
+            first_line: self.rings() + number * self.ring,
             count: self.ring / LINE,
             head: self.heads() + number * CONTROL,
         }
@@ -175,7 +175,7 @@ impl Segment {
         let memory =
             SharedMemory::open(name, layout.rings(), layout.length()).map_err(|error| {
                 if error.kind() == io::ErrorKind::InvalidData {
-                    return AttachError::Other { name: name.to_owned(), local_size };
+                    return AttachError::Incompatible { name: name.to_owned(), local_size };
                 }
                 system("open")(error)
             })?;
@@ -183,8 +183,8 @@ impl Segment {
         memory.prefault(0..layout.rings());
         memory.reserve(layout.inbox(local_rank)).map_err(system("reserve memory in"))?;
         let version = VERSION | (local_size as u64) << 48;
-        if memory.swap_if(VERSION_WORD, 0, version).is_err_and(|found| found != version) {
-            return Err(AttachError::Other { name: name.to_owned(), local_size });
+        if memory.compare_exchange(VERSION_WORD, 0, version).is_err_and(|found| found != version) {
+            return Err(AttachError::Incompatible { name: name.to_owned(), local_size });
         }
         let segment = Segment { memory, layout, local_rank };
         segment.register(name, identity)?;
@@ -196,7 +196,7 @@ impl Segment {
 
     fn register(&self, name: &str, identity: Identity) -> Result<(), AttachError> {
         let at = self.layout.rank(self.local_rank);
-        if let Err(pid) = self.memory.swap_if(at + PID, 0, identity.pid) {
+        if let Err(pid) = self.memory.compare_exchange(at + PID, 0, identity.pid) {
             return Err(AttachError::Taken {
                 name: name.to_owned(),
                 local_rank: self.local_rank,
@@ -246,7 +246,7 @@ impl Segment {
 
     fn prefault_ring(&self, ring: RingLayout) -> RingLayout {
         let length = PREFAULTED.min(ring.count * LINE);
-        self.memory.prefault(ring.lines..ring.lines + length);
+        self.memory.prefault(ring.first_line..ring.first_line + length);
         ring
     }
 
@@ -257,8 +257,8 @@ impl Segment {
     }
 
     /// Returns the offset in the segment of a ring's area for copy requests.
-    pub(super) fn help(place: RingLayout) -> usize {
-        place.head + LINE
+    pub(super) fn copy_request_offset(ring: RingLayout) -> usize {
+        ring.head + LINE
     }
 
     /// Returns the offset in the segment of a rank's sleep word.
@@ -305,8 +305,8 @@ mod tests {
             for from in 0..ranks {
                 for to in (0..ranks).filter(|to| *to != from) {
                     let ring = layout.ring(from, to);
-                    assert!(layout.inbox(to).contains(&ring.lines));
-                    spans.push((ring.lines, ring.lines + ring.count * LINE));
+                    assert!(layout.inbox(to).contains(&ring.first_line));
+                    spans.push((ring.first_line, ring.first_line + ring.count * LINE));
                     spans.push((ring.head, ring.head + CONTROL));
                 }
             }
@@ -373,7 +373,7 @@ mod tests {
         let _first = Segment::attach(&name, 0, 2, me(0)).unwrap();
         for size in [3, 4] {
             let error = Segment::attach(&name, 1, size, me(0)).unwrap_err();
-            assert!(matches!(error, AttachError::Other { .. }), "{error}");
+            assert!(matches!(error, AttachError::Incompatible { .. }), "{error}");
         }
         SharedMemory::unlink(&name).unwrap();
     }

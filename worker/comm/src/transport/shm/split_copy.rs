@@ -36,7 +36,7 @@ const FAILED: u64 = 1 << 31;
 /// Size of a ring's area for copy requests, in bytes.
 pub(super) const SIZE: usize = 2 * LINE;
 /// Most slices of a message; the claim word has enough bits for this number.
-const MOST: usize = 1 << 12;
+const MAX_SLICES: usize = 1 << 12;
 
 /// Request to copy a message from the sender's address to the receiver's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub(super) struct CopyRequest {
 impl CopyRequest {
     /// Makes a request with slices of about `slice` bytes, rounded up to cache lines.
     pub(super) fn new(source: u64, target: u64, length: usize, slice: usize) -> CopyRequest {
-        let slice = slice.max(length.div_ceil(MOST)).next_multiple_of(LINE).max(LINE);
+        let slice = slice.max(length.div_ceil(MAX_SLICES)).next_multiple_of(LINE).max(LINE);
         CopyRequest { source, target, length, slice }
     }
 
@@ -102,7 +102,7 @@ pub(super) fn claim_front<M: Memory>(memory: &M, at: usize, slices: usize) -> Op
         if usize::from(front) + usize::from(back) >= slices {
             return None;
         }
-        match memory.swap_if(at + CLAIMED, claimed, claimed + (1 << 16)) {
+        match memory.compare_exchange(at + CLAIMED, claimed, claimed + (1 << 16)) {
             Ok(_) => return Some(usize::from(front)),
             Err(found) => claimed = found,
         }
@@ -145,7 +145,7 @@ pub(super) fn help<M: Memory>(
         length: memory.load(at + LENGTH, Ordering::Relaxed) as usize,
         slice: memory.load(at + SLICE, Ordering::Relaxed) as usize,
     };
-    if request.slice == 0 || request.length > isize::MAX as usize || request.slices() > MOST {
+    if request.slice == 0 || request.length > isize::MAX as usize || request.slices() > MAX_SLICES {
         return true;
     }
     let slices = request.slices();
@@ -157,14 +157,14 @@ pub(super) fn help<M: Memory>(
         }
         // If this succeeds, the request is still the one that was read above: the receiver does not
         // close it while slices remain unclaimed, and changes its words only after that.
-        if memory.swap_if(at + CLAIMED, claimed, claimed + 1).is_err() {
+        if memory.compare_exchange(at + CLAIMED, claimed, claimed + 1).is_err() {
             continue;
         }
-        let works = write(&request, request.bytes(slices - 1 - back));
+        let is_written = write(&request, request.bytes(slices - 1 - back));
         let written = memory.load(at + WRITTEN, Ordering::Relaxed) + 1;
-        let failed = if works { 0 } else { FAILED };
+        let failed = if is_written { 0 } else { FAILED };
         memory.store(at + WRITTEN, written | failed, Ordering::Release);
-        if !works {
+        if !is_written {
             return false;
         }
     }

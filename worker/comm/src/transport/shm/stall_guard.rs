@@ -12,13 +12,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Time after which a peer counts as suspended, and not merely as waiting for a processor.
-const TURN: Duration = Duration::from_millis(100);
-/// Time that each check sleeps, once [`TURN`] has passed.
-const LOOK: Duration = Duration::from_millis(1);
+const SUSPENDED_AFTER: Duration = Duration::from_millis(100);
+/// Time that each check sleeps, once [`SUSPENDED_AFTER`] has passed.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Time after which the guard reports the wait on stderr.
-const NOTICE: Duration = Duration::from_secs(10);
+const NOTICE_AFTER: Duration = Duration::from_secs(10);
 /// Time for a resumed peer to finish its part of a copy, which is at most a few pages.
-const REST: Duration = Duration::from_secs(1);
+const FINISH_TIME: Duration = Duration::from_secs(1);
 
 /// Guard of the wait for one peer's process.
 #[derive(Debug)]
@@ -29,37 +29,38 @@ pub(super) struct StallGuard {
     is_reported: bool,
     /// Whether the peer was stopped when SIGCONT was sent, and the deadline for it to finish;
     /// `None` before SIGCONT is sent.
-    woken: Option<(bool, Deadline)>,
+    resumed: Option<(bool, Deadline)>,
     is_killed: bool,
 }
 
 impl StallGuard {
     pub(super) fn new(pid: Pid, limit: Option<Duration>) -> StallGuard {
         let begin = Instant::now();
-        StallGuard { pid, begin, limit, is_reported: false, woken: None, is_killed: false }
+        StallGuard { pid, begin, limit, is_reported: false, resumed: None, is_killed: false }
     }
 
     /// Reports the wait, or resumes or kills the peer, if the wait has lasted long enough. Sleeps
-    /// for [`LOOK`] once [`TURN`] has passed.
+    /// for [`POLL_INTERVAL`] once [`SUSPENDED_AFTER`] has passed.
     pub(super) fn check(&mut self) {
         let lasted = self.begin.elapsed();
-        if lasted > TURN {
-            thread::sleep(LOOK);
+        if lasted > SUSPENDED_AFTER {
+            thread::sleep(POLL_INTERVAL);
         }
-        if lasted > NOTICE && !self.is_reported {
+        if lasted > NOTICE_AFTER && !self.is_reported {
             self.is_reported = true;
             let (seconds, pid) = (lasted.as_secs(), self.pid);
             eprintln!("rlaunch: waiting {seconds} s for process {pid} to finish a message");
         }
         let Some(limit) = self.limit else { return };
-        if let Some((_, rest)) = &mut self.woken {
-            if !self.is_killed && rest.has_expired(Instant::now()) {
+        if let Some((_, deadline)) = &mut self.resumed {
+            if !self.is_killed && deadline.has_expired(Instant::now()) {
                 self.is_killed = true;
                 let _ = kill(self.pid, Signal::SIGKILL);
             }
         } else if lasted > limit {
-            let rest = Deadline::after(REST, Instant::now()).checked_every(LOOK);
-            self.woken = Some((is_stopped(self.pid), rest));
+            let deadline =
+                Deadline::after(FINISH_TIME, Instant::now()).checked_every(POLL_INTERVAL);
+            self.resumed = Some((is_stopped(self.pid), deadline));
             let _ = kill(self.pid, Signal::SIGCONT);
         }
     }
@@ -68,7 +69,7 @@ impl StallGuard {
 /// Stops the peer again if it was stopped before the guard resumed it.
 impl Drop for StallGuard {
     fn drop(&mut self) {
-        if self.woken.is_some_and(|(was_stopped, _)| was_stopped) && !self.is_killed {
+        if self.resumed.is_some_and(|(was_stopped, _)| was_stopped) && !self.is_killed {
             let _ = kill(self.pid, Signal::SIGSTOP);
         }
     }
@@ -112,7 +113,7 @@ mod tests {
         let begin = Instant::now();
         while !condition() {
             assert!(begin.elapsed() < BOUND);
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -120,7 +121,7 @@ mod tests {
     fn who_stands_still_is_woken_after_the_limit_and_stopped_again() {
         let (_peer, pid) = Peer::stopped();
         let mut stall = StallGuard::new(pid, Some(Duration::from_millis(1)));
-        thread::sleep(2 * LOOK);
+        thread::sleep(2 * POLL_INTERVAL);
         stall.check();
         wait_for(|| !is_stopped(pid));
         drop(stall);
@@ -132,10 +133,10 @@ mod tests {
         let (_peer, pid) = Peer::stopped();
         let mut stall = StallGuard::new(pid, Some(Duration::from_millis(1)));
         // This process was suspended before it sent SIGCONT.
-        stall.begin -= 2 * REST;
+        stall.begin -= 2 * FINISH_TIME;
         stall.check();
         stall.check();
-        assert!(stall.woken.is_some() && !stall.is_killed, "{stall:?}");
+        assert!(stall.resumed.is_some() && !stall.is_killed, "{stall:?}");
         wait_for(|| !is_stopped(pid));
     }
 
@@ -154,7 +155,7 @@ mod tests {
     fn without_a_limit_it_is_left_alone() {
         let (_peer, pid) = Peer::stopped();
         let mut stall = StallGuard::new(pid, None);
-        thread::sleep(2 * LOOK);
+        thread::sleep(2 * POLL_INTERVAL);
         stall.check();
         drop(stall);
         assert!(is_stopped(pid));

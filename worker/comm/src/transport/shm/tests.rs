@@ -109,9 +109,9 @@ impl Count {
 
 /// Guard that sets a flag on drop, so that a thread that waits for the flag ends even if the test
 /// fails.
-struct Ends<'a>(&'a AtomicBool);
+struct StopOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Ends<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Release);
     }
@@ -154,8 +154,8 @@ fn packets_cross_in_both_directions() {
 #[test]
 fn bytes_of_an_unknown_kind_are_an_error() {
     let (ours, mut theirs) = pair();
-    let place = theirs.node.segment.ring_from(0);
-    ours.outgoing.store(place.lines, 15 << 32, Ordering::Release);
+    let ring = theirs.node.segment.ring_from(0);
+    ours.outgoing.store(ring.first_line, 15 << 32, Ordering::Release);
     let error = theirs.receive(&mut Kept::default()).unwrap_err();
     assert!(matches!(error, LinkError::UnknownPacket(15)), "{error}");
 }
@@ -179,12 +179,12 @@ fn both_ends_copy_a_message_that_is_fetched() {
     thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Acquire) {
-                let before = ours.last_helped;
+                let before = ours.last_handled;
                 assert!(!ours.receive(&mut Kept::default()).unwrap());
-                helped.add(ours.last_helped != before);
+                helped.add(ours.last_handled != before);
             }
         });
-        let (_ends, start) = (Ends(&over), Instant::now());
+        let (_stop, start) = (StopOnDrop(&over), Instant::now());
         // The helping thread may not get a processor for a while.
         let rounds = (0..).take_while(|&round| round < 300 || !helped.is_more_than(0, start));
         for round in rounds {
@@ -278,7 +278,7 @@ fn a_sender_that_waits_for_room_is_woken() {
                 }
             }
         });
-        let (ends, start) = (Ends(&over), Instant::now());
+        let (stop, start) = (StopOnDrop(&over), Instant::now());
         for tag in (0..).take_while(|&tag| tag < PACKETS || !slept.is_more_than(10, start)) {
             if tag % 50 == 0 {
                 // The ring is full.
@@ -286,7 +286,7 @@ fn a_sender_that_waits_for_room_is_woken() {
             }
             assert_eq!(receive(&mut theirs).unwrap().0.tag, tag);
         }
-        drop(ends);
+        drop(stop);
         // A receive that frees lines makes room for the sender.
         while theirs.receive(&mut Kept::default()).unwrap() {}
     });
@@ -430,7 +430,7 @@ fn what_a_killed_process_sent_comes_before_its_end() {
     // The end of the process is detected before its packets are polled.
     assert!(matches!(other.1.arm(false).unwrap(), Armed::Ready));
     other.1.disarm();
-    assert!(other.1.node.doorbell.ended(1));
+    assert!(other.1.node.doorbell.has_ended(1));
     for tag in 0..10 {
         assert_eq!(
             receive(&mut other.1).unwrap(),
@@ -466,7 +466,7 @@ fn a_process_that_said_bye_may_end() {
     assert_eq!(receive(&mut other.1).unwrap().0.kind, PacketKind::Bye);
     other.0.wait().unwrap();
     other.1.node.doorbell.poll();
-    assert!(other.1.node.doorbell.ended(1));
+    assert!(other.1.node.doorbell.has_ended(1));
     assert!(!other.1.receive(&mut Kept::default()).unwrap());
     // The ended peer does not keep the rank from sleeping on links to other peers.
     let Armed::Watch(watched) = other.1.arm(false).unwrap() else { panic!() };

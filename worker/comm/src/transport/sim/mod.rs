@@ -29,14 +29,14 @@ pub(crate) struct SimLink {
     from: usize,
     to: usize,
     /// Packet that is being delivered in parts, and the number of bytes delivered.
-    half: Option<(Header, Vec<u8>, usize)>,
+    partial: Option<(Header, Vec<u8>, usize)>,
     /// Memory exposed to the peer's writes, by the address that the peer received for it.
     exposed: BTreeMap<u64, (BufferId, Range<usize>)>,
 }
 
 impl SimLink {
     pub(crate) fn new(world: &Arc<SimWorld>, from: usize, to: usize) -> SimLink {
-        SimLink { world: world.clone(), from, to, half: None, exposed: BTreeMap::new() }
+        SimLink { world: world.clone(), from, to, partial: None, exposed: BTreeMap::new() }
     }
 
     /// Returns whether this pair of ranks writes long messages; other pairs fetch them.
@@ -68,16 +68,16 @@ impl SimLink {
     /// Delivers the next bytes of a packet that is being delivered in parts. Returns whether there
     /// is such a packet.
     fn deliver_part(&mut self, sink: &mut dyn Sink) -> Result<bool, LinkError> {
-        let Some((header, payload, came)) = &mut self.half else { return Ok(false) };
+        let Some((header, payload, delivered)) = &mut self.partial else { return Ok(false) };
         let most = 1 + self.world.chance(payload.len());
         let mut fill = |into: &mut [u8]| -> io::Result<usize> {
-            let part = most.min(into.len()).min(payload.len() - *came);
-            into[..part].copy_from_slice(&payload[*came..*came + part]);
+            let part = most.min(into.len()).min(payload.len() - *delivered);
+            into[..part].copy_from_slice(&payload[*delivered..*delivered + part]);
             Ok(part)
         };
-        *came += sink.part(*header, *came, &mut fill)?;
-        if *came == payload.len() {
-            self.half = None;
+        *delivered += sink.part(*header, *delivered, &mut fill)?;
+        if *delivered == payload.len() {
+            self.partial = None;
         }
         Ok(true)
     }
@@ -91,7 +91,7 @@ impl Link for SimLink {
     }
 
     fn send(&mut self, header: Header, payload: &[u8]) -> Result<bool, LinkError> {
-        if !self.world.lives(self.from) {
+        if !self.world.is_alive(self.from) {
             return Err(LinkError::Gone);
         }
         if self.world.is_full(self.from, self.to) {
@@ -102,10 +102,10 @@ impl Link for SimLink {
     }
 
     fn receive(&mut self, sink: &mut dyn Sink) -> Result<bool, LinkError> {
-        if !self.world.lives(self.from) {
+        if !self.world.is_alive(self.from) {
             return Err(LinkError::Gone);
         }
-        if self.half.is_some() {
+        if self.partial.is_some() {
             return self.deliver_part(sink);
         }
         if let Some(transfer) = self.world.confirmed(self.from, self.to) {
@@ -113,7 +113,7 @@ impl Link for SimLink {
             return Ok(true);
         }
         let Some((message, payload)) = self.world.take(self.to, self.from) else {
-            return match self.world.lives(self.to) {
+            return match self.world.is_alive(self.to) {
                 true => Ok(false),
                 // Packets that the peer sent before it died come first.
                 false if self.world.has_more(self.to, self.from) => Ok(false),
@@ -130,7 +130,7 @@ impl Link for SimLink {
         };
         let is_splittable = matches!(header.kind, PacketKind::Eager | PacketKind::Data);
         if is_splittable && !payload.is_empty() && self.world.chance(3) == 0 {
-            self.half = Some((header, payload, 0));
+            self.partial = Some((header, payload, 0));
             return self.deliver_part(sink);
         }
         sink.packet(header, &payload)?;
@@ -174,7 +174,7 @@ impl Link for SimLink {
         to: RemoteBuf,
         transfer: u32,
     ) -> Result<WriteOutcome, LinkError> {
-        if !self.world.lives(self.from) {
+        if !self.world.is_alive(self.from) {
             return Err(LinkError::Gone);
         }
         assert_eq!(to.address, to.key, "as exposed");
@@ -192,7 +192,7 @@ impl Link for SimLink {
     }
 
     fn arm(&mut self, wants_room: bool) -> Result<Armed<'_>, LinkError> {
-        let may_sleep = self.half.is_none() && self.world.arm(self.from, self.to, wants_room);
+        let may_sleep = self.partial.is_none() && self.world.arm(self.from, self.to, wants_room);
         Ok(if may_sleep { Armed::NoFd } else { Armed::Ready })
     }
 

@@ -103,7 +103,7 @@ impl SimWorld {
         self.lock().dice.below(of)
     }
 
-    pub(super) fn lives(&self, rank: usize) -> bool {
+    pub(super) fn is_alive(&self, rank: usize) -> bool {
         self.lock().alive[rank]
     }
 

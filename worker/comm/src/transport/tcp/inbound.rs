@@ -17,7 +17,7 @@ const SHORT_AHEAD: usize = 256;
 /// parts.
 const WHOLE: usize = 16 << 10;
 /// Number of bytes after which a call stops receiving, so that other links get their turn.
-const TURN: usize = 4 << 20;
+const RECEIVE_BUDGET: usize = 4 << 20;
 
 /// Receive state of a link.
 pub(super) struct Inbound {
@@ -102,7 +102,7 @@ impl Inbound {
             }
             total += count;
             // After a partial read the kernel has no more data.
-            if count < asked || total >= TURN {
+            if count < asked || total >= RECEIVE_BUDGET {
                 return Ok(true);
             }
         }

@@ -133,16 +133,16 @@ impl Link for TcpLink {
     fn arm(&mut self, wants_room: bool) -> Result<Armed<'_>, LinkError> {
         self.check_silence()?;
         // A socket at the end of its stream stays readable.
-        let reads = !self.inbound.has_ended();
-        let watched = self.watch.on(&self.socket, reads, wants_room);
+        let is_open = !self.inbound.has_ended();
+        let watched = self.watch.watched_fd(&self.socket, is_open, wants_room);
         watched
             .map(Armed::Watch)
             .map_err(|source| LinkError::System { operation: "watch a socket", source })
     }
 
-    fn unwatch(&self, unwatches: &mut dyn FnMut(BorrowedFd<'_>)) {
-        unwatches(self.socket.as_fd());
-        self.watch.fd().into_iter().for_each(unwatches);
+    fn visit_fds(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
+        visit(self.socket.as_fd());
+        self.watch.epoll_fd().into_iter().for_each(visit);
     }
 }
 

@@ -17,34 +17,34 @@ pub(super) struct SocketWatch {
 
 impl SocketWatch {
     /// Returns the epoll descriptor; `None` if it was never needed.
-    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+    pub(super) fn epoll_fd(&self) -> Option<BorrowedFd<'_>> {
         self.epoll.as_ref().map(|epoll| epoll.0.as_fd())
     }
 
-    /// Returns the descriptor that becomes ready when the socket is readable, if `reads`, or
-    /// writable, if `writes`.
-    pub(super) fn on<'l>(
+    /// Returns the descriptor that becomes ready when the socket is readable, if `readable`, or
+    /// writable, if `writable`.
+    pub(super) fn watched_fd<'l>(
         &'l mut self,
         socket: &'l TcpStream,
-        reads: bool,
-        writes: bool,
+        readable: bool,
+        writable: bool,
     ) -> io::Result<WatchedFd<'l>> {
-        if reads {
-            return Ok(WatchedFd { fd: socket.as_fd(), writable: writes, instead_of: self.fd() });
+        if readable {
+            return Ok(WatchedFd { fd: socket.as_fd(), writable, instead_of: self.epoll_fd() });
         }
         if self.epoll.is_none() {
             self.epoll = Some(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?);
         }
         let Some(epoll) = &self.epoll else { return Err(io::ErrorKind::OutOfMemory.into()) };
-        if self.is_member != writes {
-            if writes {
+        if self.is_member != writable {
+            if writable {
                 epoll.add(socket, EpollEvent::new(EpollFlags::EPOLLOUT, 0))?;
             } else {
                 // The kernel reports the end of the stream of an added socket even if no event is
                 // requested.
                 epoll.delete(socket)?;
             }
-            self.is_member = writes;
+            self.is_member = writable;
         }
         Ok(WatchedFd { fd: epoll.0.as_fd(), writable: false, instead_of: Some(socket.as_fd()) })
     }

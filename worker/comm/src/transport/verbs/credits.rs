@@ -14,13 +14,13 @@ use crate::types::error::LinkError;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Credits {
     /// Number of receive slots of the peer.
-    theirs: u32,
+    peer_slots: u32,
     /// Number of receive slots of this end.
-    own: u32,
+    own_slots: u32,
     /// Number of messages sent to the peer, and how many of them the peer has consumed. Both wrap
     /// around.
     sent: u32,
-    taken: u32,
+    consumed: u32,
     /// Number of messages consumed from the peer, and how many of them were reported to the peer.
     /// Both wrap around.
     received: u32,
@@ -30,30 +30,38 @@ pub(super) struct Credits {
 }
 
 impl Credits {
-    /// Makes the counts of an end with `own` receive slots, whose peer has `theirs`; both have at
-    /// least 2. With `waits_for_peer` this end sends nothing before it has received the peer's
-    /// first message.
-    pub(super) fn new(theirs: u32, own: u32, waits_for_peer: bool) -> Credits {
-        Credits { theirs, own, sent: 0, taken: 0, received: 0, returned: 0, waits_for_peer }
+    /// Makes the counts of an end with `own_slots` receive slots, whose peer has `peer_slots`; both
+    /// have at least 2. With `waits_for_peer` this end sends nothing before it has received the
+    /// peer's first message.
+    pub(super) fn new(peer_slots: u32, own_slots: u32, waits_for_peer: bool) -> Credits {
+        Credits {
+            peer_slots,
+            own_slots,
+            sent: 0,
+            consumed: 0,
+            received: 0,
+            returned: 0,
+            waits_for_peer,
+        }
     }
 
-    fn under_way(&self) -> u32 {
-        self.sent.wrapping_sub(self.taken)
+    fn in_flight(&self) -> u32 {
+        self.sent.wrapping_sub(self.consumed)
     }
 
     /// Returns whether the peer has a slot for a message with a packet, besides the reserved slot.
     pub(super) fn may_send(&self) -> bool {
-        !self.waits_for_peer && self.under_way() + 1 < self.theirs
+        !self.waits_for_peer && self.in_flight() + 1 < self.peer_slots
     }
 
     /// Returns whether the peer has a slot for a message with only the count.
     pub(super) fn may_send_credits(&self) -> bool {
-        !self.waits_for_peer && self.under_way() < self.theirs
+        !self.waits_for_peer && self.in_flight() < self.peer_slots
     }
 
     /// Returns whether half of this end's slots have been consumed since its last report.
     pub(super) fn is_due(&self) -> bool {
-        self.received.wrapping_sub(self.returned) >= (self.own / 2).max(1)
+        self.received.wrapping_sub(self.returned) >= (self.own_slots / 2).max(1)
     }
 
     /// Counts a sent message, and returns the count of consumed messages that the message must
@@ -67,12 +75,12 @@ impl Credits {
     /// Counts a received message that carries the peer's count `consumed`. Fails if the peer claims
     /// to have consumed more messages than this end has sent.
     pub(super) fn on_receive(&mut self, consumed: u32) -> Result<(), LinkError> {
-        if consumed.wrapping_sub(self.taken) > self.under_way() {
+        if consumed.wrapping_sub(self.consumed) > self.in_flight() {
             return Err(LinkError::Protocol(
                 "it claims to have consumed more messages than were sent",
             ));
         }
-        self.taken = consumed;
+        self.consumed = consumed;
         self.waits_for_peer = false;
         self.received = self.received.wrapping_add(1);
         Ok(())
@@ -98,11 +106,11 @@ mod tests {
     }
 
     impl End {
-        fn new(theirs: u32, own: u32, waits_for_peer: bool) -> End {
+        fn new(peer_slots: u32, own_slots: u32, waits_for_peer: bool) -> End {
             let credits = Credits {
                 sent: u32::MAX - 7,
-                taken: u32::MAX - 7,
-                ..Credits::new(theirs, own, waits_for_peer)
+                consumed: u32::MAX - 7,
+                ..Credits::new(peer_slots, own_slots, waits_for_peer)
             };
             let credits = Credits { received: u32::MAX - 7, returned: u32::MAX - 7, ..credits };
             End { credits, slots: VecDeque::new(), sent: 0, received: 0 }
@@ -190,7 +198,7 @@ mod tests {
             other.consume();
         }
         assert_eq!(other.credits.sent.wrapping_sub(u32::MAX - 7), 1);
-        assert_eq!(one.credits.under_way(), 0);
+        assert_eq!(one.credits.in_flight(), 0);
     }
 
     #[test]

@@ -41,7 +41,7 @@ const WRITE: usize = 32 << 10;
 /// Most bytes of one RDMA WRITE; some devices accept no more.
 const CHUNK: usize = 4 << 20;
 /// Most completions that one call processes before other links get their turn.
-const TURN: usize = 16;
+const COMPLETION_BUDGET: usize = 16;
 /// Time without messages from a peer after which a rank that waits for it sends it a message. A
 /// device detects only by missing acknowledgements that the peer's device is gone.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -88,7 +88,7 @@ pub(crate) struct VerbsLink {
     inbox: VecDeque<Completion>,
     /// Time of the last probe, or else when this rank began to wait for the peer; `None` after each
     /// message from the peer.
-    silent: Option<Instant>,
+    silent_since: Option<Instant>,
     /// Status of the first work request that failed.
     failed: Option<WcStatus>,
     /// Error with which the device rejected a work request. Messages that arrived earlier are still
@@ -100,7 +100,7 @@ pub(crate) struct VerbsLink {
     /// 0 before it is sent.
     bye_posted: u64,
     /// Number of bytes already posted of the message that is being written.
-    begun: usize,
+    posted_bytes: usize,
     /// Messages that were posted as writes and have not completed: the count of completed work
     /// requests from which on each is complete, and its transfer id.
     writing: VecDeque<(u64, u32)>,
@@ -118,25 +118,25 @@ impl VerbsLink {
         slots: BounceBuffers,
         poller: Arc<CqPoller>,
         config: LinkConfig,
-        begins: FirstSender,
+        first_sender: FirstSender,
     ) -> VerbsLink {
-        let (theirs, own) = config.slots;
+        let (peer_slots, own_slots) = config.slots;
         poller.join(slots.tag());
         let mut link = VerbsLink {
             slots,
             poller,
-            credits: Credits::new(theirs, own, begins == FirstSender::Peer),
+            credits: Credits::new(peer_slots, own_slots, first_sender == FirstSender::Peer),
             payload: config.payload,
             inbox: VecDeque::new(),
-            silent: None,
+            silent_since: None,
             failed: None,
             refused: None,
             has_peer_left: false,
             bye_posted: 0,
-            begun: 0,
+            posted_bytes: 0,
             writing: VecDeque::new(),
         };
-        if begins == FirstSender::Local {
+        if first_sender == FirstSender::Local {
             link.send_credits();
         }
         link
@@ -207,7 +207,7 @@ impl VerbsLink {
     fn process(&mut self, completion: Completion, sink: &mut dyn Sink) -> Result<(), LinkError> {
         match self.slots.process(completion) {
             Some(BufferEvent::Received(slot)) => {
-                self.silent = None;
+                self.silent_since = None;
                 let decoded = decode_message(self.slots.message(&slot), &mut self.credits);
                 let delivered = decoded.and_then(|packet| {
                     let Some((header, payload)) = packet else { return Ok(()) };
@@ -242,45 +242,45 @@ impl VerbsLink {
         Ok(())
     }
 
-    /// Posts RDMA WRITEs for the rest of a message while there is room. `begun` is the number of
-    /// bytes posted so far.
+    /// Posts RDMA WRITEs for the rest of a message while there is room. `posted_bytes` is the
+    /// number of bytes posted so far.
     fn post(
         slots: &mut BounceBuffers,
-        from: Written<'_>,
-        begun: &mut usize,
+        from: PendingWrite<'_>,
+        posted_bytes: &mut usize,
     ) -> Result<WriteOutcome, VerbsError> {
-        let Written { region, start, length, to, key } = from;
-        while *begun < length {
+        let PendingWrite { region, start, length, to, key } = from;
+        while *posted_bytes < length {
             if slots.available() < 2 {
                 return Ok(WriteOutcome::NoRoom);
             }
-            let part = region.slice(start + *begun, (length - *begun).min(CHUNK))?;
-            slots.write(part, RemoteAddr::new(to.wrapping_add(*begun as u64), key))?;
-            *begun += (length - *begun).min(CHUNK);
+            let part = region.slice(start + *posted_bytes, (length - *posted_bytes).min(CHUNK))?;
+            slots.write(part, RemoteAddr::new(to.wrapping_add(*posted_bytes as u64), key))?;
+            *posted_bytes += (length - *posted_bytes).min(CHUNK);
         }
         Ok(WriteOutcome::Posted)
     }
 }
 
 impl CqPoller {
-    /// Calls `uses` with the registration of a lent buffer on this device, and with the buffer's
+    /// Calls `f` with the registration of a lent buffer on this device, and with the buffer's
     /// offset in the registered region. Registers the buffer first if necessary.
     fn with_registration<R>(
         &self,
         buffers: &BufferTable,
         slice: LocalSlice,
-        uses: impl FnOnce(&UserMr, usize) -> R,
+        f: impl FnOnce(&UserMr, usize) -> R,
     ) -> Attached<R> {
         let domain = self.resources.domain.clone();
         let register = move |held| UserMr::register(&domain, held).ok();
-        buffers.with_attachment(slice.buffer, self.number, register, uses)
+        buffers.with_attachment(slice.buffer, self.number, register, f)
     }
 }
 
 /// Message to be written: its source range in a registered region, and the address and rkey of the
 /// peer's memory.
 #[derive(Clone, Copy)]
-struct Written<'r> {
+struct PendingWrite<'r> {
     region: &'r UserMr,
     start: usize,
     length: usize,
@@ -326,7 +326,7 @@ impl Link for VerbsLink {
                 return self.on_empty_poll();
             }
         }
-        for _ in 0..TURN {
+        for _ in 0..COMPLETION_BUDGET {
             let Some(completion) = self.inbox.pop_front() else { break };
             self.process(completion, sink)?;
         }
@@ -341,17 +341,17 @@ impl Link for VerbsLink {
 
     fn expose_write(&mut self, buffers: &BufferTable, into: LocalSlice) -> Exposure {
         let LocalSlice { buffer, start, length } = into;
-        let place = self.poller.with_registration(buffers, into, |region, offset| {
+        let exposed = self.poller.with_registration(buffers, into, |region, offset| {
             // The slice must be in the region, and the region writable.
             let at = offset + start;
             region.slice(at, length).ok().filter(|_| region.is_writable())?;
             let address = region.address() + at as u64;
             Some(RemoteBuf { address, key: region.rkey().into() })
         });
-        match place {
+        match exposed {
             // From here on the program cannot access the memory until the peer has written it.
-            Attached::Used(Some(place)) if buffers.expose(buffer, start..start + length) => {
-                Exposure::At(place)
+            Attached::Used(Some(exposed)) if buffers.expose(buffer, start..start + length) => {
+                Exposure::At(exposed)
             }
             Attached::Pending => Exposure::Pending,
             Attached::Used(_) | Attached::Unavailable => Exposure::Refused,
@@ -373,20 +373,24 @@ impl Link for VerbsLink {
             return Err(LinkError::Protocol("its CTS has an invalid rkey"));
         };
         let LocalSlice { start, length, .. } = from;
-        let (slots, begun) = (&mut self.slots, &mut self.begun);
+        let (slots, posted_bytes) = (&mut self.slots, &mut self.posted_bytes);
         let wrote = self.poller.with_registration(buffers, from, |region, offset| {
             let start = offset + start;
-            VerbsLink::post(slots, Written { region, start, length, to: to.address, key }, begun)
+            VerbsLink::post(
+                slots,
+                PendingWrite { region, start, length, to: to.address, key },
+                posted_bytes,
+            )
         });
         let wrote = match wrote {
             Attached::Used(wrote) => wrote,
             Attached::Pending => return Ok(WriteOutcome::NoRoom),
-            Attached::Unavailable if self.begun == 0 => return Ok(WriteOutcome::Refused),
+            Attached::Unavailable if self.posted_bytes == 0 => return Ok(WriteOutcome::Refused),
             Attached::Unavailable => return Err(LinkError::PartlySent),
         };
         match wrote {
             Ok(WriteOutcome::Posted) => {
-                self.begun = 0;
+                self.posted_bytes = 0;
                 self.writing.push_back((self.slots.posted(), transfer));
                 Ok(WriteOutcome::Posted)
             }
@@ -407,9 +411,9 @@ impl Link for VerbsLink {
     }
 
     fn probe_peer(&mut self) {
-        let since = *self.silent.get_or_insert_with(Instant::now);
+        let since = *self.silent_since.get_or_insert_with(Instant::now);
         if since.elapsed() >= SILENCE {
-            self.silent = Some(Instant::now());
+            self.silent_since = Some(Instant::now());
             // Like a packet, this must not use the reserved slot and work request.
             if self.may_send() {
                 self.send_credits();
@@ -434,8 +438,8 @@ impl Link for VerbsLink {
         self.poller.disarm(self.has_peer_left);
     }
 
-    fn unwatch(&self, unwatches: &mut dyn FnMut(BorrowedFd<'_>)) {
-        unwatches(self.poller.fd());
+    fn visit_fds(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
+        visit(self.poller.fd());
     }
 }
 

@@ -13,8 +13,8 @@ use std::os::unix::fs::symlink;
 use tempfile::TempDir;
 use tree::{fixture, lay_out};
 
-/// Compares with the inventories that the launcher's tests use. `RLAUNCH_BLESS=1` writes them
-/// again.
+/// Compares the inventories of recorded machines with those that the launcher's tests use.
+/// `RLAUNCH_BLESS=1` writes the latter again.
 #[test]
 fn what_is_read_is_what_is_published() {
     for name in tree::all() {
@@ -95,7 +95,7 @@ fn a_job_is_told_the_part_that_matters() {
     assert_eq!(names, [("lo", 1), ("eth0", 2)]);
 }
 
-/// Returns a machine with two sockets, each with two switches, each with two GPUs and two NICs.
+/// Describes a machine with two sockets, each with two switches, each with two GPUs and two NICs.
 fn large_server() -> String {
     let mut text = String::new();
     let mut links = String::from("[/sys/class/infiniband]\n");

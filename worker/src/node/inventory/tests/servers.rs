@@ -1,4 +1,4 @@
-//! Servers, and pods and ports of them.
+//! Inventories of servers and of pods on servers.
 
 use super::tree::{fixture, recorded};
 use crate::node::inventory::{Root, read_for_job};
@@ -7,7 +7,8 @@ use rlaunch_bootstrap::inventory::net::NetdevKind;
 use rlaunch_bootstrap::inventory::pci::Distance;
 use rlaunch_bootstrap::inventory::rdma::{LinkLayer, NodeType, PortState, Uverbs};
 
-/// Returns for each device the RoCE v2 GID of an IPv4 address, its interface, and the port's MTU.
+/// Returns for each device its name, the index of the RoCE v2 GID of an IPv4 address, that address,
+/// its interface, and the port's MTU.
 fn addressed(inventory: &Inventory) -> Vec<(&str, u16, String, &str, Option<u32>)> {
     let ports = inventory.rdma.iter().map(|device| (device.name.as_str(), &device.ports[0]));
     let entry = |(name, port)| {

@@ -1,4 +1,4 @@
-//! Small machines and guests.
+//! Inventories of small machines, containers and virtual machines.
 
 use super::tree::fixture;
 use rlaunch_bootstrap::inventory::net::NetdevKind;

@@ -24,7 +24,7 @@ fn received(schedule: &Schedule) -> usize {
     let exchanges = schedule.steps.iter().flat_map(|step| &step.exchange);
     exchanges
         .map(|exchange| match exchange {
-            Exchange::Receive { span, .. } | Exchange::ReceiveFold { span, .. } => span.length,
+            Exchange::Receive { span, .. } | Exchange::ReceiveReduce { span, .. } => span.length,
             _ => 0,
         })
         .sum()

@@ -27,10 +27,10 @@ fn made(rank: usize, element: usize) -> Made {
 }
 
 /// Combines two elements of the same index. Panics if a rank has contributed to both.
-fn fold(a: &Made, b: &Made) -> Made {
-    assert_eq!(a.element, b.element, "unlike elements are folded");
+fn combine(a: &Made, b: &Made) -> Made {
+    assert_eq!(a.element, b.element, "unlike elements are combined");
     assert_eq!(a.ranks & b.ranks, 0, "a contribution counts twice");
-    assert!(a.ranks != 0 && b.ranks != 0, "nothing is folded");
+    assert!(a.ranks != 0 && b.ranks != 0, "nothing is combined");
     Made {
         ranks: a.ranks | b.ranks,
         element: a.element,
@@ -90,7 +90,7 @@ fn play(name: &str, schedules: &[Schedule], memories: &mut [Memory<Made>]) {
     let before: Vec<Vec<Made>> = memories.iter().map(|memory| memory.input.clone()).collect();
     let size = schedules.len();
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        run(schedules, memories, fold);
+        run(schedules, memories, combine);
     }));
     assert!(result.is_ok(), "{name} of {size} ranks: see above");
     for (before, memory) in before.iter().zip(memories.iter()) {

@@ -14,7 +14,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Makes both ends of a connection, with small kernel buffers if `small`. Small segments keep TCP
 /// from waiting until there is room for a large segment.
@@ -99,7 +99,7 @@ impl Sink for Recorder {
 
 /// Sends all packets from one end to the other, both in this thread.
 fn cross(from: &mut TcpLink, to: &mut TcpLink, packets: &[(Header, Vec<u8>)], sink: &mut Recorder) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let first = sink.packets.len();
     for (header, payload) in packets {
         while !from.send(*header, payload).unwrap() {
@@ -117,7 +117,7 @@ fn cross(from: &mut TcpLink, to: &mut TcpLink, packets: &[(Header, Vec<u8>)], si
 
 /// Receives until an error, and returns it.
 fn until_error(link: &mut TcpLink, sink: &mut Recorder) -> LinkError {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         if let Err(error) = link.receive(sink) {
             return error;
@@ -128,7 +128,7 @@ fn until_error(link: &mut TcpLink, sink: &mut Recorder) -> LinkError {
 
 /// Receives until `sink` has `count` packets.
 fn until_came(link: &mut TcpLink, sink: &mut Recorder, count: usize) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while sink.packets.len() < count {
         link.receive(sink).unwrap();
         assert!(Instant::now() < end, "{} packets came", sink.packets.len());

@@ -1,9 +1,9 @@
 //! Measures reductions in GB/s for each element type and operation, in and out of the cache, next
 //! to a plain copy. Reports the best of 40 short runs, to exclude other load on the machine.
 //!
-//!     cargo run --release -p rlaunch-comm --example fold
+//!     cargo run --release -p rlaunch-comm --example reduce
 
-use rlaunch_comm::reduce::{fold, fold_into};
+use rlaunch_comm::reduce::{reduce_in_place, reduce_into};
 use rlaunch_comm::{ElementType, Op};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -18,11 +18,11 @@ fn main() {
     for element_type in ElementType::ALL {
         for op in Op::ALL {
             let two = |out: &mut [u8], a: &[u8], _: &[u8]| {
-                fold(op, element_type, out, a).expect("lengths are equal");
+                reduce_in_place(op, element_type, out, a).expect("lengths are equal");
             };
             print(element_type.name(), op.name(), &two);
             let three = |out: &mut [u8], a: &[u8], b: &[u8]| {
-                fold_into(op, element_type, out, a, b).expect("lengths are equal");
+                reduce_into(op, element_type, out, a, b).expect("lengths are equal");
             };
             print("", "into", &three);
         }
