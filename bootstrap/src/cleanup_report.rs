@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Text between the numbers and the processes that could not be inspected.
+/// Separates the numbers in the report's line from the list of processes that could not be
+/// inspected.
 const HIDDEN: &str = "; could not look into ";
 
 /// Outcome of the clean-up after a job on one host.

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Delay of a check that counts as proof of a suspension, or of starvation of CPU time.
+/// Lateness of a check that counts as proof that the process was suspended or got no CPU time.
 pub const SUSPENSION_THRESHOLD: Duration = Duration::from_millis(500);
 
 /// Maximum number of restarts of one deadline. Without it, a process on a host whose timers are
@@ -17,8 +17,8 @@ const MAX_RESTARTS: u32 = 3;
 /// Usual interval between checks, to be passed to [`Deadline::checked_every`].
 pub const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Time limit that starts again when a check happens more than [`SUSPENSION_THRESHOLD`] late. The
-/// awaited data may have arrived unread, or its sender may have been suspended as well.
+/// Time limit that starts again when a check happens more than [`SUSPENSION_THRESHOLD`] late,
+/// because the awaited data may have arrived unread, or its sender may have been suspended as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
     limit: Duration,
@@ -60,7 +60,8 @@ impl Deadline {
         self.next_check
     }
 
-    /// Returns how often a suspension has restarted the limit, since [`Deadline::restart`] at most.
+    /// Returns how many times a suspension has restarted the limit since the last call of
+    /// [`Deadline::restart`].
     pub fn restarts(&self) -> u32 {
         self.restarts
     }

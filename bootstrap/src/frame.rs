@@ -6,7 +6,8 @@ use serde::de::DeserializeOwned;
 /// Maximum length of a frame's message, in bytes. It has room for a job with a full environment.
 pub const MAX_FRAME: usize = 8 << 20;
 
-/// Maximum length in bytes of a login shell's output before the agent's hello, which is skipped.
+/// Maximum amount of output that a login shell may print before the agent's hello, in bytes. The
+/// launcher skips this output.
 pub const MAX_NOISE: usize = 256 << 10;
 
 /// Error of encoding or decoding a frame.

@@ -117,8 +117,8 @@ pub fn variables_seeds() -> Vec<Vec<u8>> {
     vec![text.as_bytes().to_vec()]
 }
 
-/// Parses a tag pattern. Asserts that a valid pattern prints as it was typed, and that its tags have one
-/// line.
+/// Parses a tag pattern. Asserts that a valid pattern is printed as it was typed, and that a tag made from it
+/// is not empty and has no line break.
 pub fn tag_pattern(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(pattern) = text.parse::<TagPattern>() else { return };

@@ -83,8 +83,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Changes back to the login shell's directory, if the shell entered the cache to execute this
-/// file.
+/// Changes back to the directory in which the login shell was, if the shell changed into the cache
+/// directory to execute this file.
 fn leave_cache() {
     let (Ok(here), Some(agent)) = (std::env::current_dir(), cache::agent()) else { return };
     let entered = agent.parent().and_then(Path::parent) == Some(&here);

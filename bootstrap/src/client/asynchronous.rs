@@ -18,8 +18,8 @@ use tokio::time::timeout;
 pub struct AsyncClient {
     socket: UnixStream,
     session: Session,
-    /// Encoded messages not yet written to the socket. A dropped future may leave some, and later
-    /// calls write them first.
+    /// Encoded messages not yet written to the socket. A future that is dropped early may leave
+    /// messages here; the next call writes them first.
     unsent: Vec<u8>,
 }
 

@@ -17,7 +17,7 @@ pub struct Client {
     session: Session,
 }
 
-/// Gives access to the socket, for `poll` and for a look at the credentials of its peer.
+/// Gives access to the socket, so that callers can `poll` it and read the credentials of the agent.
 impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

@@ -1,18 +1,18 @@
 //! Job events: reports of failed ranks, lost nodes and the end of the job. An agent sends them to
 //! its ranks without being asked.
 //!
-//! The events come from the launcher, because the launcher knows which failure was the first. A
-//! rank that uses RDMA may see no other sign of a peer's death: its TCP connections to the peer are
-//! closed, but the peer's queue pairs just stop answering.
+//! The events come from the launcher, because the launcher knows which failure was the first. When
+//! a rank dies, its TCP connections are closed, but its queue pairs just stop answering. So a peer
+//! that is connected to the rank by RDMA may see no other sign of the death than the event.
 
 use crate::exit_status::ExitStatus;
 use crate::id::{NodeId, Rank};
 use crate::rendezvous::rank_set::RankSet;
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of events that are kept for a rank; later ones are dropped.
-/// [`JobEvent::RanksFinished`] does not count. After this many failures no rank is still waiting
-/// for another.
+/// Maximum number of events that are kept for a rank; later events are dropped.
+/// [`JobEvent::RanksFinished`] does not count. More events are of no use: after 16 failures no rank
+/// is still waiting for another.
 pub const MAX_EVENTS: usize = 16;
 
 /// Event of the job that agents report to their ranks.
@@ -27,7 +27,8 @@ pub enum JobEvent {
         /// Whether this failure ends the job.
         ends: bool,
     },
-    /// The launcher lost its connection to a node's agent. The ranks of that node are ended.
+    /// The launcher lost its connection to a node's agent. The agent or guardian of that node ends
+    /// the ranks of the node.
     NodeLost {
         /// Node of the lost agent.
         node: NodeId,

@@ -9,8 +9,8 @@
 //!                           ◀────   JobEvent, at any time
 //! ```
 //!
-//! [`crate::rendezvous::codec`] frames the messages. The data of a call is part of the message. The
-//! data of a reply may be large and follows the message as its payload.
+//! [`crate::rendezvous::codec`] frames the messages. A call contains its data. The data of a reply
+//! may be large, and follows the reply as payload.
 
 pub use crate::security::handshake::Token;
 

@@ -194,7 +194,8 @@ pub fn is_rank_variable(name: &str) -> bool {
     NAMES.contains(&name)
 }
 
-/// Tells whether a login on any host sets this variable, whichever program it starts.
+/// Tells whether a login sets this variable by itself on every host. Such a variable says nothing
+/// about the program that is launched.
 pub fn is_host_variable(name: &OsStr) -> bool {
     name == PATH || name == "LANG" || is_node_specific(&name.to_string_lossy())
 }

@@ -1,5 +1,6 @@
 //! Description of a job for one node: programs, environment, ranks, and conditions to check before
-//! any rank starts. Also the node's answers.
+//! any rank starts. Also the types of the node's answers: [`NodeFacts`], [`Problem`] and
+//! [`Notice`].
 
 pub mod library;
 
@@ -48,6 +49,8 @@ pub struct Job {
     pub merge_stderr: bool,
     /// Number of ranks in the job, on all nodes.
     pub world_size: u32,
+    /// Process management interfaces that the agent serves to MPI programs.
+    pub mpi: MpiInterfaces,
     /// Reaction to ranks that run MPI without a process manager.
     pub singleton: SingletonPolicy,
     /// Whether the inventory must list the hardware threads of each core.
@@ -95,6 +98,22 @@ pub struct Application {
     pub preload: Vec<u32>,
     /// Whether the ranks start only after [`crate::protocol::control::ToAgent::StartApplication`].
     pub starts_on_request: bool,
+}
+
+/// Process management interfaces that ranks are offered. An MPI library asks one of them for its
+/// rank and for the addresses of the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MpiInterfaces {
+    /// The interface of the MPI library that the program is linked with; both if the program is not
+    /// linked with a known one.
+    #[default]
+    Auto,
+    /// PMIx, for Open MPI.
+    Pmix,
+    /// PMI-1, for MPICH, Intel MPI and MVAPICH.
+    Pmi1,
+    /// Neither interface.
+    None,
 }
 
 /// Reaction to ranks that run MPI without a process manager. Each of them believes that it is rank
@@ -200,8 +219,8 @@ pub struct AwaitedPort {
     pub port: u16,
 }
 
-/// Script that an interpreter runs: its first argument that is not an option, if the launcher has a
-/// file of that name.
+/// Script that an interpreter runs: the interpreter's first argument that is not an option, if a
+/// file of that name exists on the launcher's machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScriptCheck {
     /// Path of the script as the user typed it, relative to the working directory.
@@ -211,8 +230,8 @@ pub struct ScriptCheck {
     pub sha256: Option<[u8; 32]>,
 }
 
-/// File that is copied to the node for this job. Arguments of ranks that are equal to `typed_path` or
-/// `name` are replaced with the path of the copy.
+/// File that is copied to the node for this job. If an argument of a rank equals `typed_path` or
+/// `name`, the path of the copy replaces it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreloadFile {
     /// Path of the file on the launcher's machine, as the user typed it.
@@ -339,9 +358,9 @@ pub enum Problem {
         /// Error of the operating system.
         cause: String,
     },
-    /// No port of the range from which listening ports are taken is free.
+    /// The range for listening ports has no free port.
     NoPort {
-        /// Range of ports in which no port is free.
+        /// Range that was searched for a free port.
         range: PortRange,
     },
     /// The port that the user chose for MASTER_PORT is in use.

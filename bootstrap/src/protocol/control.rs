@@ -56,7 +56,7 @@ use std::time::Duration;
 
 /// Version of these messages. Every change of a message needs a new number. Launcher and agent are
 /// normally of the same build; they differ only if `--agent` names another agent.
-pub const PROTOCOL_VERSION: u16 = 12;
+pub const PROTOCOL_VERSION: u16 = 13;
 
 /// Bytes that separate the output of the login shell from the agent's first frame. No shell prints
 /// them by accident.
@@ -89,7 +89,8 @@ pub fn file_parts(content: &[u8]) -> impl Iterator<Item = &[u8]> {
     content.chunks(MAX_FILE_CHUNK).chain(std::iter::once(&[][..]))
 }
 
-/// Maximum time between two frames from either end. An end with nothing to say sends a beat.
+/// Maximum time that either end may let pass without sending a frame. An end that has nothing else
+/// to send sends a beat.
 pub const BEAT: Duration = Duration::from_secs(2);
 
 /// Default of the node timeout, after which the other end is considered lost: three times [`BEAT`].
@@ -132,8 +133,9 @@ pub enum ToAgent {
         /// Interval between beats on each path, in milliseconds.
         beat_ms: u32,
     },
-    /// Signal that the peer has reached the same step as this node in proving a path again.
-    /// Contains the peer's encoded endpoints; empty once the peer has connected.
+    /// Encoded endpoints of the peer, while a path that has failed is proved again. The launcher
+    /// forwards them when both nodes have sent [`FromAgent::PathEndpoints`] for the same step.
+    /// Empty once the peer has connected its queue pair.
     PeerEndpoints(Vec<Vec<u8>>),
     /// Encoded rank table. Sent to the root of the tree, which passes it on to all nodes.
     Table(#[serde(with = "serde_bytes")] Vec<u8>),
@@ -148,7 +150,7 @@ pub enum ToAgent {
     },
     /// Request to start the ranks. Sent when every node has the rank table.
     Start {
-        /// Variables for every rank that only now are known: MASTER_ADDR and MASTER_PORT.
+        /// Variables for every rank whose values are known only now: MASTER_ADDR and MASTER_PORT.
         env: Vec<(String, String)>,
         /// Settings of the node's ranks, indexed by local rank.
         ranks: Vec<RankSetup>,
@@ -238,12 +240,12 @@ pub enum FromAgent {
         /// Resources that the round used on this node.
         cost: RoundCost,
     },
-    /// Signal that this node has finished a step in proving a path again, for its peer
-    /// ([`ToAgent::PeerEndpoints`]).
+    /// Encoded endpoints of this node, while a path that has failed is proved again. The launcher
+    /// forwards them to the peer as [`ToAgent::PeerEndpoints`].
     PathEndpoints {
         /// Number of the round ([`ProofRound::number`]).
         round: u32,
-        /// Encoded endpoints of this node; empty once this node has connected.
+        /// Endpoints of this node; empty once this node has connected its queue pair.
         endpoints: Vec<Vec<u8>>,
     },
     /// Change of the state of a watched path.
@@ -270,17 +272,19 @@ pub enum FromAgent {
     },
     /// Ranks have been waiting for a key without a value for a while. Sent by the root of the tree.
     WaitingForKey {
-        /// Description of the key for messages.
+        /// Namespace and name of the key, as text for the user.
         key: String,
         /// Time for which the first rank has waited, in milliseconds.
         waited_ms: u64,
     },
-    /// A rank aborts the job.
+    /// A rank, or rlaunch itself, aborts the job.
     Aborted {
         /// Rank that called for the abort; `None` if rlaunch itself did.
         by: Option<Rank>,
         /// Reason given by the rank.
         text: String,
+        /// Exit code that an MPI program passed to `MPI_Abort`; `None` for an abort by other means.
+        code: Option<i32>,
     },
     /// A rank adds a text to the event log that `--events` writes.
     RankEvent {
@@ -301,7 +305,8 @@ pub enum FromAgent {
         /// Process id of the rank on its node.
         pid: u32,
     },
-    /// A port of [`ToAgent::Start`] has accepted a connection.
+    /// A port of [`ToAgent::Start`] has accepted a connection, so the application that waits for
+    /// the port may start.
     PortOpen {
         /// Identifier of the port ([`AwaitedPort::id`]).
         id: u32,
@@ -342,6 +347,8 @@ pub enum FromAgent {
         /// Whether the rank died by SIGKILL, and the kernel's out-of-memory killer has killed a
         /// process on the node.
         out_of_memory: bool,
+        /// Whether the rank had called `MPI_Init`, and ended without `MPI_Finalize`.
+        unfinalized: bool,
         /// Time from the agent's hello to the end of the rank, in microseconds by the node's clock.
         at_us: u64,
     },

@@ -74,8 +74,8 @@ pub struct MeshPath {
     pub peer: NodeId,
     /// Whether this end makes the connection and sends first.
     pub dials: bool,
-    /// Maximum packet size in bytes, if it must be smaller than the ports allow because a block was
-    /// lost in an earlier round.
+    /// Maximum packet size of the path in bytes, set when a block was lost in an earlier round;
+    /// `None` for the size that the ports allow.
     pub mtu: Option<u32>,
 }
 
@@ -114,8 +114,8 @@ pub struct RoundTimeouts {
 
 impl RoundTimeouts {
     /// Divides a time budget that must suffice for two rounds: 3/10 of `budget` to connect, 2/10
-    /// for the token, 2/10 for the block. If `left` is less than their sum, `left` is divided in
-    /// the same proportions.
+    /// for the token, 2/10 for the block. If less time than 7/10 of `budget` is left, divides the
+    /// remaining time `left` in the same proportions.
     pub fn within(budget: Duration, left: Duration) -> RoundTimeouts {
         let all = (budget * 7 / 10).min(left);
         let share =
@@ -229,7 +229,8 @@ pub enum ToProver {
     /// Connect the queue pairs to these endpoints of other nodes, each an encoded
     /// [`NodeEndpoints`].
     Connect(Vec<Vec<u8>>),
-    /// Exchange tokens and blocks: every node has connected its queue pairs.
+    /// Exchange tokens and blocks with the peers. Sent when every node has connected its queue
+    /// pairs.
     Go,
     /// Keep and watch the queue pairs of these paths, and close all others.
     Watch {
@@ -243,8 +244,9 @@ pub enum ToProver {
 /// Message from the prover to its agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromProver {
-    /// The queue pairs can receive. Contains the encoded endpoints of this node in parts, each
-    /// gathered as the blob of one rank; so there must not be more parts than ranks on the node.
+    /// The queue pairs can receive. Contains the encoded endpoints of this node in parts. Each part
+    /// is sent as one rank's blob of a gather, so there are never more parts than ranks on the
+    /// node.
     Prepared(Vec<Vec<u8>>),
     /// The queue pairs can send, except those that failed.
     Connected,

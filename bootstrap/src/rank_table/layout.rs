@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub struct RankLayout {
     /// Nodes, in order of their numbers.
     pub nodes: Vec<NodeRanks>,
-    /// First rank of each program, in ascending order.
+    /// First rank of each program except the first, in ascending order.
     pub first_ranks: Vec<Rank>,
 }
 
@@ -42,7 +42,8 @@ pub enum TableMessageError {
 }
 
 impl RankLayout {
-    /// Makes the layout of a table whose programs begin with these ranks.
+    /// Makes the layout of a table. `first_ranks` has the first rank of each program except the
+    /// first program.
     pub fn new(table: &RankTable, first_ranks: Vec<Rank>) -> RankLayout {
         let empty = |host: &str| NodeRanks { host: host.to_owned(), ranks: Vec::new() };
         let mut nodes: Vec<_> = table.nodes().iter().map(|row| empty(&row.host)).collect();
@@ -58,7 +59,7 @@ impl RankLayout {
 
     /// Returns the index of the program that a rank runs.
     pub fn application_of(&self, rank: Rank) -> usize {
-        self.first_ranks.partition_point(|first| *first <= rank).saturating_sub(1)
+        self.first_ranks.partition_point(|first| *first <= rank)
     }
 
     /// Encodes the message that distributes a table: its JSON text, and this layout.
@@ -73,15 +74,16 @@ impl RankLayout {
 #[derive(Clone, Debug)]
 pub struct TableMessage {
     bytes: Vec<u8>,
-    /// Offset of the layout, in bytes.
+    /// Offset of the layout in the message, in bytes.
     layout: usize,
 }
 
 impl TableMessage {
-    /// Length of the field in front of the table, in bytes.
+    /// Length of the field that contains the length of the table, in bytes.
     const HEADER: usize = 4;
 
-    /// Takes the message apart. Fails if it is incomplete; the layout is checked when it is read.
+    /// Splits a message into table and layout. Fails if the table is incomplete. The layout is not
+    /// decoded before [`TableMessage::layout`].
     pub fn parse(message: &Payload) -> Result<TableMessage, TableMessageError> {
         let bytes = message.to_vec();
         let (header, rest) = bytes.split_first_chunk().ok_or(TableMessageError::CutOff)?;
@@ -112,10 +114,7 @@ mod tests {
             host: host.to_owned(),
             ranks: ranks.iter().copied().map(Rank).collect(),
         };
-        RankLayout {
-            nodes: vec![node("a", &[0, 2]), node("b", &[1])],
-            first_ranks: vec![Rank(0), Rank(2)],
-        }
+        RankLayout { nodes: vec![node("a", &[0, 2]), node("b", &[1])], first_ranks: vec![Rank(2)] }
     }
 
     #[test]

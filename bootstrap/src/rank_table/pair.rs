@@ -38,14 +38,15 @@ pub struct Pair {
     pub mtu: Option<u32>,
 }
 
-/// Cost of using one pair of NICs; the lowest is best. Compared from left to right: use of a
-/// software device, larger distance, smaller distance, rate, different rails, positions in the
+/// Cost of using one pair of NICs; the lowest is best. Compared from left to right: whether a NIC
+/// is emulated by software, the larger and the smaller of the two ranks' distances to their NICs,
+/// the rate (higher is better), whether the rails differ, the positions of the NICs in the two
 /// ranks' lists.
 type PairCost = (bool, Distance, Distance, Reverse<u32>, bool, usize, usize);
 
 impl Nic {
-    /// Tells whether the rule connects two NICs: whether they have the same transport and a common
-    /// network.
+    /// Tells whether two NICs reach each other if no [`super::PairException`] says otherwise: they
+    /// have the same transport and a network in common.
     pub fn can_reach(&self, other: &Nic) -> bool {
         let common = || self.networks.iter().any(|network| other.networks.contains(network));
         self.transport == other.transport && common()
@@ -98,10 +99,11 @@ impl RankTable {
         exceptions.get(at)
     }
 
-    /// Returns the NICs with which two ranks should communicate, or `None` if no NIC of one reaches
-    /// a NIC of the other. Hardware is better than software; then a short distance, a high rate and
-    /// a common rail count, in this order. Among equal pairs the first NIC of the lower rank is
-    /// used, so that ranks of one node each use their own NIC.
+    /// Returns the NICs with which two ranks should communicate, or `None` if no NIC of one rank
+    /// reaches a NIC of the other. A hardware NIC is better than one emulated by software. Next in
+    /// importance are a short distance, a high rate and a common rail, in this order. Among equal
+    /// pairs, the pair with the earliest NIC in the list of the lower rank wins, so that the ranks
+    /// of a node each use their own NIC.
     fn best_nics(&self, low: &RankRow, high: &RankRow) -> Option<(u32, u32)> {
         if self.rows.rule == PairRule::SharedMemoryThenTcp {
             return None;

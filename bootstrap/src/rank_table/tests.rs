@@ -66,7 +66,8 @@ fn rank(rank: u32, node: u32, local_rank: u32, nics: Vec<u32>) -> RankRow {
     }
 }
 
-/// Makes rows in which node 1 lists its ranks in another order than the other nodes.
+/// Makes a table in which the local ranks of node 1 are in the opposite order of the ranks: rank 2
+/// has local rank 1, and rank 4 has local rank 0.
 fn rows() -> UncheckedTable {
     let places = [(0, 0, 0), (1, 0, 1), (2, 1, 1), (3, 2, 0), (4, 1, 0)];
     UncheckedTable {
@@ -364,7 +365,7 @@ fn reading_a_table_checks_it() {
     assert!(postcard::from_bytes::<RankTable>(&postcard::to_allocvec(&rows).unwrap()).is_err());
 }
 
-/// The example has a node without RDMA and a pair of nodes with it. Readers of this version must be
+/// The example has one node without RDMA and two nodes with RDMA. Readers of this version must be
 /// able to read later tables of the same version.
 #[test]
 fn the_example_is_what_is_written() {

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::marker::PhantomData;
 
-/// Maximum length of a head, in bytes. The longest heads are the call counts of many ranks that
+/// Maximum length of a head, in bytes. The longest heads contain the call counts of many ranks that
 /// ended together.
 pub const MAX_HEAD: usize = 1 << 20;
 

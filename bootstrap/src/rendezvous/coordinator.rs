@@ -100,7 +100,7 @@ pub enum CoordinatorOutput {
         /// Whether the edge had a connection before, which broke.
         broke: bool,
     },
-    /// Forward the relayed bytes that were the input.
+    /// Forward the bytes of the [`CoordinatorInput::Relay`] that was just handled.
     ForwardRelayed {
         /// Node that must receive the bytes.
         to: NodeId,

@@ -196,8 +196,8 @@ impl ReliableLink {
         !matches!(self.carrier, Carrier::AwaitFirst | Carrier::AwaitNext)
     }
 
-    /// Handles a frame from the current carrier. Returns the packet in the frame, unless the frame
-    /// has none or a duplicate.
+    /// Handles a frame from the current carrier. Returns the packet in the frame; `None` if the
+    /// frame has no packet, or one that was received before.
     pub fn receive(&mut self, frame: Frame) -> Result<Option<Packet>, LinkViolation> {
         match frame.head {
             Head::Beat | Head::Leaving => Ok(None),
@@ -310,7 +310,8 @@ mod tests {
         sent
     }
 
-    /// Delivers up to `limit` frames in each direction. The others are lost with the carrier.
+    /// Delivers up to `limit` frames in each direction. The remaining frames are lost with the
+    /// carrier.
     fn carry(a: &mut ReliableLink, b: &mut ReliableLink, limit: usize) -> (Vec<u64>, Vec<u64>) {
         let (mut at_a, mut at_b) = (Vec::new(), Vec::new());
         for _ in 0..limit {

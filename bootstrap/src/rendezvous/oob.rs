@@ -79,7 +79,8 @@ pub enum EdgeFailure {
     NoRoute,
     /// The parent answered, but could not connect back to this address of the node's own listener.
     NoReturnPath(SocketAddr),
-    /// The peer that answered is not the parent. Contains the error that it caused.
+    /// The peer that answered is not the parent. Contains the error by which the peer was
+    /// recognised.
     WrongPeer(String),
     /// The operating system reported another error.
     System(String),

@@ -6,8 +6,9 @@ use std::pin::pin;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// Time limit that several steps of an operation share. It restarts if this process was suspended while it
-/// waited, because the answer may have arrived in that time without having been read.
+/// Time limit that several steps of an operation share. The limit restarts if this process was suspended
+/// (stopped, or the machine asleep) while it waited, because the answer may have arrived in that time without
+/// having been read.
 #[derive(Debug)]
 pub struct Deadline(deadline::Deadline);
 

@@ -16,7 +16,7 @@
 //! | 202 | the agent cannot run on a host |
 //! | 203 | a file or directory is missing on a host |
 //! | 204 | the nodes cannot connect to each other (rendezvous) |
-//! | 205 | RDMA does not connect the hosts, with `--transport rdma`; or a link failed, with `--on-link-down kill` |
+//! | 205 | RDMA does not connect the hosts, with `--transport rdma`; or a link failed, with `--abort-on-link-down` |
 //! | 206 | a node was lost |
 //! | 207 | a rank runs MPI without a process manager, so that each rank would be an MPI job of its own |
 //! | 210 | bug in rlaunch |
@@ -52,7 +52,7 @@ impl Exit {
     /// The nodes cannot connect to each other.
     pub const RENDEZVOUS: Exit = Exit(204);
     /// RDMA does not connect the hosts, with `--transport rdma`; or a link failed, with
-    /// `--on-link-down kill`.
+    /// `--abort-on-link-down`.
     pub const MESH: Exit = Exit(205);
     /// A node stopped answering, or its agent died.
     pub const NODE_LOST: Exit = Exit(206);

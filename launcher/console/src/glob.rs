@@ -10,8 +10,8 @@ pub fn matches(pattern: &str, text: &str) -> bool {
     fits(&units.collect::<Vec<_>>(), text)
 }
 
-/// Tells whether `text` matches a comma-separated list of patterns: at least one pattern without a leading
-/// `!`, and none of the patterns after a `!`.
+/// Tells whether `text` matches a comma-separated list of patterns: it must match at least one pattern
+/// without a leading `!`, and no pattern that follows a `!`.
 pub fn matches_list(list: &str, text: &str) -> bool {
     let mut found = false;
     for pattern in list.split(',') {

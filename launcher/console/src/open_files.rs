@@ -13,8 +13,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Maximum number of files that the launcher opens whatever the number of hosts: standard streams, the
-/// async runtime, records, input files.
+/// Upper bound on the files that the launcher has open independently of the number of hosts: standard
+/// streams, the async runtime, records, input files.
 const BASE_FILES: u64 = 32;
 /// Maximum number of open files per host. With `--rsh`, a host takes three pipes and a process; a name
 /// lookup and key files are open for a short time in addition.

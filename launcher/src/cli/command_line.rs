@@ -45,8 +45,9 @@ impl From<ConfigError> for UsageError {
 }
 
 impl UsageError {
-    /// Replaces a job's help by the help of `definition`, which lists verbs as well. Jobs are not parsed by
-    /// `definition`, since a program may have the name of a verb.
+    /// If this error is a request for a job's help, replaces that help by the help of `definition`, which
+    /// also lists the verbs. (`definition` does not parse jobs, because it would take a program with the name
+    /// of a verb for the verb.)
     pub(crate) fn with_help_of(self, definition: Command, typed: Vec<OsString>) -> UsageError {
         match self {
             UsageError::Clap(error) if error.kind() == ErrorKind::DisplayHelp => {

@@ -17,7 +17,7 @@ pub(crate) struct HostOptions<'a> {
     pub(crate) files: &'a [PathBuf],
     /// Values of `--exclude`.
     pub(crate) exclude: &'a [String],
-    /// `[hosts.NAME]` of the configuration file.
+    /// Tables `[hosts.NAME]` of the configuration file.
     pub(crate) table: &'a HostTable,
 }
 

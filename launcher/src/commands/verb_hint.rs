@@ -23,9 +23,9 @@ pub(super) fn verb_hint(args: &JobArgs) -> Option<String> {
     Some(format!("for the verb: rlaunch {verb}{}", words.collect::<String>()))
 }
 
-/// Finds the verb that `word` is or resembles, and the words to type behind it: `typed`, if the verb accepts
-/// them, or else `--help`. Commands for ranks are considered only if no options precede `word`, since they
-/// take none.
+/// Finds the verb that `word` is or resembles, and the words to type after the verb: `typed` if the verb
+/// accepts them, otherwise `--help`. A command for ranks, such as `barrier`, is found only if `word` is the
+/// first word, because such commands follow no options.
 fn nearest_verb(
     word: &str,
     typed: Vec<OsString>,

@@ -12,7 +12,7 @@ use tokio::process::Command;
 
 /// Time limit of the cleanup, in addition to the grace of the ranks.
 const REAP_TIMEOUT: Duration = Duration::from_secs(3);
-/// Time limit for the first output of the cleanup if nothing was received from the agent for too long.
+/// Time limit for the first output of the cleanup if the agent was lost because nothing was received from it.
 /// Without output in this time, the host counts as unreachable.
 const FIRST_OUTPUT_TIMEOUT: Duration = Duration::from_millis(1500);
 /// Time, in addition to the ranks' grace, in which an agent that hangs may still end its ranks itself.
@@ -25,7 +25,7 @@ pub(crate) enum CleanupOutcome {
     Clean(String),
     /// Some processes of the job could not be ended; contains their names.
     Left(String),
-    /// The last line of output from the host, contained here, is not a report.
+    /// The last line of the cleanup's output, contained here, is not a report.
     Unclear(String),
     /// The host did not answer.
     Unreachable,

@@ -55,7 +55,8 @@ impl Network {
 pub(crate) struct AddressConstraints {
     pub(crate) interfaces: Vec<String>,
     pub(crate) networks: Vec<Network>,
-    /// Fabric addresses, which are tried before all others.
+    /// Addresses on the fabric, from the `[hosts.NAME]` tables of the configuration file. They are tried
+    /// before all others.
     pub(crate) preferred: Vec<IpAddr>,
     /// Interfaces and networks to prefer on nodes that have them.
     pub(crate) preferences: Vec<Preference>,

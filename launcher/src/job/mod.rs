@@ -21,7 +21,7 @@ use options::{DryRun, OutputOptions, Restarts, Show};
 use ring::rand::SecureRandom;
 use rlaunch_bootstrap::client::messages::Token;
 use rlaunch_bootstrap::id::JobId;
-use rlaunch_bootstrap::job::{PortRange, PreloadFile, SingletonPolicy};
+use rlaunch_bootstrap::job::{MpiInterfaces, PortRange, PreloadFile, SingletonPolicy};
 use rlaunch_bootstrap::security::handshake::Secret;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -54,6 +54,8 @@ pub(crate) struct JobSpec {
     pub(crate) login: bool,
     pub(crate) options: Options,
     pub(crate) preload: Vec<Preload>,
+    /// Process management interfaces that agents serve to MPI programs.
+    pub(crate) mpi: MpiInterfaces,
     pub(crate) singleton: SingletonPolicy,
     pub(crate) stdin: Stdin,
     pub(crate) output: OutputOptions,

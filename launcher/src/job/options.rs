@@ -72,18 +72,18 @@ pub(crate) struct Restarts {
 }
 
 impl Restarts {
-    /// Returns the restarts in the first attempt at a job: none made, and `max` allowed.
+    /// Makes the count for the first attempt at a job: no restart was made, and `max` are allowed.
     pub(crate) fn up_to(max: u32) -> Restarts {
         Restarts { max, done: 0 }
     }
 
-    /// Returns the restarts in the next attempt, one more; `None` if the limit is reached.
+    /// Makes the count for the next attempt, with one more restart made; `None` if the limit is reached.
     pub(crate) fn next(self) -> Option<Restarts> {
         (self.done < self.max).then_some(Restarts { done: self.done + 1, ..self })
     }
 
-    /// Returns the variables that give ranks these numbers, by the names that torchrun uses and by rlaunch's
-    /// own. The names in `user_set_vars`, which the user set, are left out.
+    /// Returns the variables that tell ranks how many restarts were made and how many are allowed, under
+    /// torchrun's names and rlaunch's own. Leaves out the names in `user_set_vars`, which the user set.
     pub(crate) fn env(self, user_set_vars: &[String]) -> Vec<(String, String)> {
         let all = [
             (names::TORCHELASTIC_RESTART_COUNT, self.done),

@@ -206,6 +206,11 @@ impl RankMap {
         map
     }
 
+    /// Returns the first rank of each program except the first program.
+    pub(crate) fn first_ranks(&self) -> &[Rank] {
+        &self.firsts
+    }
+
     /// Returns the index of the program that a rank runs.
     pub(crate) fn application_of(&self, rank: Rank) -> usize {
         self.firsts.partition_point(|first| *first <= rank)
@@ -278,9 +283,9 @@ fn counts(hosts: &[Host], world_size: u32) -> Vec<u32> {
     counts
 }
 
-/// Computes the number of ranks on each host: `each`, until `world_size` is reached. Returns an error if all
-/// hosts together take fewer than `world_size` ranks, or if a host takes more than the slots that the user
-/// gave it and `oversubscribe` is false.
+/// Computes the number of ranks on each host: every host in turn gets `each` ranks, until `world_size` is
+/// reached. Returns an error if all hosts together take fewer than `world_size` ranks, or if a host gets more
+/// ranks than the user gave it slots and `oversubscribe` is false.
 fn equal_counts(
     each: u32,
     hosts: &[Host],
@@ -307,12 +312,12 @@ fn equal_counts(
 /// Numbers ranks host by host.
 fn number_by_host(counts: &[u32]) -> Vec<Vec<Rank>> {
     let mut next = 0;
-    let of_host = |&count: &u32| {
+    let host_ranks = |&count: &u32| {
         let first = next;
         next += count;
         (first..next).map(Rank).collect()
     };
-    counts.iter().map(of_host).collect()
+    counts.iter().map(host_ranks).collect()
 }
 
 /// Numbers ranks round-robin over the hosts.

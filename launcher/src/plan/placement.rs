@@ -45,7 +45,7 @@ impl FromStr for Bind {
 /// Placement of a rank on its node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Placement {
-    /// CPUs to which the rank is bound; `None` if it may use all CPUs of the agent.
+    /// CPUs to which the rank is bound; `None` if it may use all CPUs that its agent may use.
     pub(crate) cpus: Option<CpuSet>,
     pub(crate) numa_node: Option<u32>,
     /// Index of the rank's GPU in the node's inventory; `None` without a GPU.

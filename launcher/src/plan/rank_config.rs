@@ -157,8 +157,8 @@ fn nearest_first(
     nics.into_iter().map(row).collect()
 }
 
-/// Returns a warning and a hint for a job whose GPUs on several nodes will not use RDMA, or may hang when
-/// they try; `None` if all is well or if the user chose a network.
+/// Returns a warning and a hint for a job with GPUs on several nodes, if NCCL will not use RDMA or may hang
+/// when it does. `None` if all is well, or if the user chose a network.
 pub(crate) fn slow_network(
     choices: &UserChoices<'_>,
     map: &RankMap,

@@ -14,8 +14,18 @@ pub(crate) struct RankExit {
     /// Whether the rank died by SIGKILL, and the kernel's out-of-memory killer has killed a process on its
     /// host.
     pub(crate) out_of_memory: bool,
+    /// Whether the rank exited after `MPI_Init` but without `MPI_Finalize`.
+    pub(crate) unfinalized: bool,
     /// Time of the exit by the launcher's clock.
     pub(crate) at: Instant,
+}
+
+impl RankExit {
+    /// Tells whether the exit is a failure. A rank that ends with code 0 in place of `MPI_Finalize` leaves the
+    /// others waiting for it.
+    pub(crate) fn has_failed(self) -> bool {
+        !self.status.success() || self.unfinalized
+    }
 }
 
 /// Earliest failure of a rank, whatever the order in which exits are reported.
@@ -33,7 +43,7 @@ impl FirstFailure {
     /// the job.
     pub(crate) fn observe(&mut self, exit: RankExit) {
         let is_consequence = self.ended_at.is_some_and(|ended_at| exit.at >= ended_at);
-        if exit.status.success() || is_consequence {
+        if !exit.has_failed() || is_consequence {
             return;
         }
         match &mut self.first {
@@ -65,7 +75,7 @@ mod tests {
 
     fn exit(rank: u32, code: i32, at: Instant) -> RankExit {
         let status = ExitStatus::Code(code);
-        RankExit { rank: Rank(rank), pid: 1, status, out_of_memory: false, at }
+        RankExit { rank: Rank(rank), pid: 1, status, out_of_memory: false, unfinalized: false, at }
     }
 
     #[test]

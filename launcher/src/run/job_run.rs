@@ -12,7 +12,7 @@ use std::time::Instant;
 pub(crate) struct JobRun {
     job: JobSpec,
     pub(crate) events: EventLog,
-    /// `None` if no record is wanted.
+    /// Collector of the job's record; `None` if no record is wanted.
     pub(crate) recorder: Option<Recorder>,
 }
 

@@ -89,8 +89,8 @@ impl Nodes {
         }
     }
 
-    /// Forwards bytes from one node to another. `room`, their share of the first node's buffer, is released
-    /// when the bytes are written.
+    /// Forwards bytes from one node to another. `room` is the space that the bytes occupy in the buffer for
+    /// the sending node; it is released when the bytes are written.
     pub(crate) fn relay(
         &self,
         (from, to): (NodeId, NodeId),

@@ -20,7 +20,7 @@ use std::time::Duration;
 pub(crate) enum Reason {
     /// A rank failed. [`FirstFailure`] has its exit.
     Rank,
-    /// With `--serve`, a rank has exited. The line names the rank.
+    /// With `--serve`, a rank has exited; contains the line to print, which names the rank.
     Served(String),
     User(Signal),
     Timeout(Duration),
@@ -124,8 +124,10 @@ impl Outcome {
 
 /// Makes the error for the first failure, with the last lines that the rank wrote.
 fn first_failure_error(exit: RankExit, others: u32, host: &str, written: &Written) -> Failed {
-    let RankExit { rank, pid, status, out_of_memory, .. } = exit;
+    let RankExit { rank, pid, status, out_of_memory, unfinalized, .. } = exit;
+    let left_mpi = unfinalized && status.success();
     let how = match status {
+        ExitStatus::Code(_) if left_mpi => "exited without MPI_Finalize".to_owned(),
         ExitStatus::Code(code) => format!("exited with code {code}"),
         ExitStatus::Signal(number) => {
             let name = Signal::try_from(number).map_or("unknown", Signal::as_str);
@@ -133,7 +135,8 @@ fn first_failure_error(exit: RankExit, others: u32, host: &str, written: &Writte
         }
     };
     let message = format!("rank {rank} on {host} (pid {pid}) {how}");
-    let mut failed = Failed::new(Exit::from_rank(status), message);
+    let exit = if left_mpi { Exit::ABORTED } else { Exit::from_rank(status) };
+    let mut failed = Failed::new(exit, message);
     (failed.by_rank, failed.may_restart) = (true, true);
     if out_of_memory {
         let active = format!("the kernel's out-of-memory killer was active on {host} at that time");

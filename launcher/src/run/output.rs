@@ -65,7 +65,8 @@ pub(crate) fn rank_files(options: &OutputOptions, ranks: u32) -> Result<Option<R
     files.map_err(|error| Failed::from_error(Exit::FILES, &error))
 }
 
-/// Item in the queue of the writing thread. [`Reserved`] limits the number of items that cost no credit.
+/// Item in the queue of the writing thread. An item that costs no credit (the end of a stream, or a process
+/// id) holds a [`Reserved`] permit instead, which bounds the number of such items.
 enum OutputItem {
     Chunk(Chunk, Option<Reserved>),
     /// Process id of a rank, which precedes the rank's output.
@@ -186,8 +187,8 @@ struct WriterThread {
     gone: Option<oneshot::Sender<()>>,
 }
 
-/// Credit that one node gets back, in bytes. At least `lump` bytes are granted at a time, rather than the
-/// bytes of every frame.
+/// Credit that a node is owed for output that was written, in bytes. It is granted once `lump` bytes are
+/// owed, so that not every frame of output needs a grant of its own.
 struct CreditAccount {
     node: Outbox,
     owed: u32,
@@ -247,7 +248,8 @@ impl WriterThread {
         }
     }
 
-    /// Adds a chunk to the last lines and to the files of `--output-dir`, which do not wait for whole lines.
+    /// Adds a chunk to the last lines of its rank and to the files of `--output-dir`. Both get the chunk at
+    /// once, even if stdout and stderr must wait for the end of a line.
     fn store(&mut self, Chunk { source, data, .. }: &Chunk) {
         if source.1 == self.error_stream {
             self.tails.add(source.0, data);

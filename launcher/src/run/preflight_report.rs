@@ -106,13 +106,15 @@ fn describe(problem: &Problem, hosts: &str) -> (Exit, String, Option<String>) {
 /// Makes the message and the hint about a program that uses an MPI library which rlaunch does not serve.
 /// `needs` is what the library needs to start.
 pub(crate) fn unserved_mpi(program: &str, library: &str, needs: &str) -> (String, String) {
-    (
-        format!(
-            "{program} runs MPI ({library}), which needs {needs}; rlaunch does not serve it, so every \
-             rank would be rank 0 of 1"
-        ),
-        "start it with its own mpirun; --singleton warn lets it run anyway".to_owned(),
-    )
+    let sentence = format!(
+        "{program} runs MPI ({library}), which needs {needs}; rlaunch does not serve it, so every rank \
+         would be rank 0 of 1"
+    );
+    let remedy = match needs {
+        "PMI" | "PMIx" => "leave out --mpi none",
+        _ => "start it with its own mpirun",
+    };
+    (sentence, format!("{remedy}; --singleton warn lets it run anyway"))
 }
 
 fn missing_file_hint(name: &str) -> String {

@@ -23,12 +23,12 @@ use crate::plan::table;
 use crate::run::mesh::{ProverUpload, prove};
 use crate::run::nodes::{Nodes, Prepared, no_library, node_lost};
 use crate::run::session::{NodeEvent, NodeEventKind};
-use rlaunch_bootstrap::id::NodeId;
+use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::NodeFacts;
 use rlaunch_bootstrap::job::library::NodeLibrary;
 use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent};
 use rlaunch_bootstrap::protocol::mesh::{PathOutcome, RoundCost};
-use rlaunch_bootstrap::rank_table::RankTable;
+use rlaunch_bootstrap::rank_table::{RankLayout, RankTable};
 use rlaunch_bootstrap::rendezvous::Time;
 use rlaunch_bootstrap::rendezvous::coordinator::{
     Coordinator, CoordinatorInput, CoordinatorOutput,
@@ -65,13 +65,13 @@ pub(crate) struct Joined {
 
 /// State of the tree by which the launcher decides which messages it relays between neighbours.
 pub(crate) struct Relay {
-    server: Coordinator,
+    coordinator: Coordinator,
     since: Instant,
 }
 
 impl Relay {
     pub(crate) fn new(shape: TreeShape) -> Relay {
-        Relay { server: Coordinator::new(shape, Time(0)), since: Instant::now() }
+        Relay { coordinator: Coordinator::new(shape, Time(0)), since: Instant::now() }
     }
 
     fn now(&self) -> Time {
@@ -81,19 +81,19 @@ impl Relay {
     /// Tells whether bytes from node `from` may be relayed to node `to`: only if the two are neighbours in
     /// the tree.
     pub(crate) fn may_relay(&mut self, from: NodeId, to: NodeId) -> bool {
-        let handled = self.server.handle(CoordinatorInput::Relay { from, to });
-        while self.server.poll_output().is_some() {}
+        let handled = self.coordinator.handle(CoordinatorInput::Relay { from, to });
+        while self.coordinator.poll_output().is_some() {}
         handled.inspect_err(|violation| tracing::error!("{violation}")).is_ok()
     }
 
     /// Records that the edge between `node` and `peer` broke while the job runs. Returns its ends, parent
     /// first, or `None` if the edge was relayed already.
     pub(crate) fn broke(&mut self, node: NodeId, peer: NodeId) -> Option<(NodeId, NodeId)> {
-        if let Err(violation) = self.server.handle(CoordinatorInput::Broke { node, peer }) {
+        if let Err(violation) = self.coordinator.handle(CoordinatorInput::Broke { node, peer }) {
             tracing::error!("{violation}");
         }
         let mut ends = None;
-        while let Some(output) = self.server.poll_output() {
+        while let Some(output) = self.coordinator.poll_output() {
             if let CoordinatorOutput::Relayed { parent, child, .. } = output {
                 ends = Some((parent, child));
             }
@@ -103,7 +103,7 @@ impl Relay {
 }
 
 impl Nodes {
-    /// Waits until every node has joined the tree, has the mesh proved, and distributes the rank table.
+    /// Waits until every node has joined the tree, proves the mesh, and distributes the rank table.
     pub(crate) async fn join(
         &mut self,
         job: &JobSpec,
@@ -137,7 +137,7 @@ impl Nodes {
         let (mesh, planned) = state.prove(self, &inputs, &mut plan).await?;
         let RankPlan { table, rank_configs, horovod } = planned;
         mesh.conclude(&table, job.options.transport, job.options.mesh.mode)?;
-        state.distribute(self, &table).await?;
+        state.distribute(self, &table, map.first_ranks().to_vec()).await?;
         let hosts = self.reached.iter().zip(&addresses);
         let used: Vec<String> = hosts.map(|(node, a)| format!("{} {a}", node.host)).collect();
         tracing::info!("out-of-band addresses: {}", text::list(&used));
@@ -209,7 +209,7 @@ impl<'a> PlanInputs<'a> {
         let table = table::build(&job.options, &seen, &facts, &rank_configs)
             .map_err(|error| Failed::from_error(Exit::BUG, &error))?;
         let horovod = GlooStore::new(&job.options, &seen, &prepared.ports);
-        let horovod = horovod.map(|meeting| meeting.ports).unwrap_or_default();
+        let horovod = horovod.map(|store| store.ports).unwrap_or_default();
         Ok(RankPlan { table, rank_configs, horovod })
     }
 }
@@ -233,7 +233,7 @@ pub(crate) struct JoinState {
     edges: BTreeMap<NodeId, EdgeReport>,
     progress: Progress,
     table_everywhere: bool,
-    /// `None` if the job has no mesh to prove.
+    /// Prover that is sent to nodes on request; `None` if the job has no mesh to prove.
     prover: Option<ProverUpload>,
     /// Number of the current round of proofs, and the results reported for it.
     answers: (u32, ProofAnswers),
@@ -258,7 +258,7 @@ impl JoinState {
         nodes: &mut Nodes,
         done: impl Fn(&JoinState) -> bool,
     ) -> Result<(), Failed> {
-        let left = self.relay.server.poll_timeout().map(|at| at.since(self.relay.now()));
+        let left = self.relay.coordinator.poll_timeout().map(|at| at.since(self.relay.now()));
         let mut deadline = Deadline::after(left.unwrap_or(Duration::ZERO));
         if self.until_at(nodes, &mut deadline, done).await? {
             Ok(())
@@ -285,8 +285,8 @@ impl JoinState {
         Ok(true)
     }
 
-    /// Has the nodes prove the paths between the ports of `plan`, if the job has a mesh to prove. Returns the
-    /// results and the configuration of ranks that follows from them.
+    /// Proves the paths between the ports of `plan`, if the job has a mesh to prove. Returns the results, and
+    /// the configuration of ranks that follows from them.
     async fn prove(
         &mut self,
         nodes: &mut Nodes,
@@ -316,12 +316,21 @@ impl JoinState {
     }
 
     /// Sends the rank table to the root of the tree, and waits until every node has it.
-    async fn distribute(&mut self, nodes: &mut Nodes, table: &RankTable) -> Result<(), Failed> {
-        let text = serde_json::to_vec(table)
-            .map_err(|error| Failed::new(Exit::BUG, format!("cannot write the table: {error}")))?;
+    async fn distribute(
+        &mut self,
+        nodes: &mut Nodes,
+        table: &RankTable,
+        first_ranks: Vec<Rank>,
+    ) -> Result<(), Failed> {
+        let bug = |error: &dyn std::fmt::Display| {
+            Failed::new(Exit::BUG, format!("cannot write the table: {error}"))
+        };
+        let json = serde_json::to_vec(table).map_err(|error| bug(&error))?;
+        let layout = RankLayout::new(table, first_ranks);
+        let message = layout.encode_message(&json).map_err(|error| bug(&error))?;
         let now = self.relay.now();
-        self.relay.server.begin_table(now);
-        nodes.reached[0].commands.try_queue_message(&ToAgent::Table(text)).map_err(|error| {
+        self.relay.coordinator.begin_table(now);
+        nodes.reached[0].commands.try_queue_message(&ToAgent::Table(message)).map_err(|error| {
             Failed::new(Exit::RENDEZVOUS, format!("the rank table does not fit a frame: {error}"))
         })?;
         self.until(nodes, |state| state.table_everywhere).await
@@ -378,16 +387,17 @@ impl JoinState {
             }
             _ => return Ok(()),
         };
-        let handled = self.relay.server.handle(input);
-        while self.relay.server.poll_output().is_some() {}
+        let handled = self.relay.coordinator.handle(input);
+        while self.relay.coordinator.poll_output().is_some() {}
         handled.map_err(|violation| Failed::from_error(Exit::BUG, &violation))
     }
 
     fn too_late(&mut self, nodes: &Nodes) -> Failed {
         let now = self.relay.now();
-        self.relay.server.handle_timeout(now);
+        self.relay.coordinator.handle_timeout(now);
         let seconds = rlaunch_bootstrap::rendezvous::coordinator::JOIN_TIMEOUT.as_secs();
-        let absent: Vec<String> = self.relay.server.absent().map(|node| nodes.host(node)).collect();
+        let absent: Vec<String> =
+            self.relay.coordinator.absent().map(|node| nodes.host(node)).collect();
         let message = match absent.is_empty() {
             true => format!("rendezvous: the rank table did not reach every host in {seconds} s"),
             false => format!(

@@ -15,8 +15,8 @@ use rlaunch_bootstrap::security::handshake::Secret;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 
-/// Maximum number of ids that are tried to find one with distant ports. About half of all ids have distant
-/// ports.
+/// Maximum number of new job ids that are tried to find one whose search for ports begins far from that of
+/// the former job. About half of all ids do.
 const MAX_IDS: usize = 64;
 
 /// Runs a job, and restarts it after failures that may not recur. A restart begins once the attempt before it
@@ -72,8 +72,9 @@ fn restarted(job: JobSpec, restarts: Restarts) -> Result<JobSpec, NoRandom> {
 }
 
 /// Makes the id of a restart. Agents begin their search for free ports at an offset in the range that depends
-/// on the id. The offset of the new id is, if the range allows it, far from that of the former id. So a
-/// leftover of the former job that still connects to its MASTER_PORT does not reach the new job.
+/// on the id. The new id is chosen, if the range allows it, so that its offset is far from the offset of the
+/// former id. A leftover of the former job that still connects to the former MASTER_PORT then does not reach
+/// the new job.
 fn another_id(former: JobId, range: PortRange) -> JobId {
     let count = range.count();
     let steps = |id: JobId| (range.start_offset(id) + count - range.start_offset(former)) % count;

@@ -151,7 +151,7 @@ struct Session {
 }
 
 impl Session {
-    /// Reads until the channel ends or the agent is given up. Returns the reason.
+    /// Reads from the agent until the channel ends or the agent counts as lost. Returns the reason as text.
     async fn read(&mut self, reader: &mut AgentReader) -> String {
         loop {
             if let Err(error) = self.take_frames().await {

@@ -218,7 +218,7 @@ mod tests {
     use rlaunch_bootstrap::protocol::control::{FrameReader, STDIN_WINDOW};
     use std::time::Instant;
 
-    /// Time limit for expected data. It is wide, since a machine may be suspended for seconds.
+    /// Time limit for expected data. It is long, since the test machine may be suspended for seconds.
     const BOUND: Duration = Duration::from_secs(60);
 
     /// Collects the standard input that is sent to a node, until `most` bytes have come or it ends.

@@ -19,6 +19,7 @@
 //! A job whose ranks all exit goes from running to over. Ctrl-Z suspends a job that is running or ending:
 //! until the nodes have stopped their ranks, only events of nodes and the clock are handled.
 
+mod abort;
 mod reports;
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,7 @@ use crate::run::outcome::{NodeEnd, Outcome, Reason};
 use crate::run::rendezvous::Relay;
 use crate::run::session::{NodeEvent, NodeEventKind};
 use crate::run::signals::UserSignal;
+use abort::Abort;
 use rlaunch_bootstrap::client::events::JobEvent;
 use rlaunch_bootstrap::deadline::{self, Deadline};
 use rlaunch_bootstrap::id::{NodeId, Rank};
@@ -146,7 +148,7 @@ struct BrokenEdges {
     lines: Vec<String>,
 }
 
-/// Ctrl-Z after which nodes are still stopping their ranks.
+/// Pending Ctrl-Z: some nodes have not stopped their ranks yet.
 struct Suspension {
     /// Number of nodes that have not reported yet that their ranks are stopped.
     unconfirmed: usize,
@@ -182,15 +184,15 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Tells whether supervision is over: all nodes have reported their end and no Ctrl-Z is pending, or
-    /// nodes are no longer waited for.
+    /// Tells whether supervision is over: all nodes have reported their end and no Ctrl-Z is pending, or no
+    /// node can report any more, or the deadline for their reports has passed.
     pub(crate) fn is_over(&self) -> bool {
         let all_ended = self.ends.iter().all(Option::is_some);
         self.sessions_closed || self.gave_up || (all_ended && self.suspension.is_none())
     }
 
-    /// Tells whether nodes are stopping their ranks because of a Ctrl-Z. Meanwhile, the caller must pass in
-    /// only events of nodes. Signals and the loss of the reader must wait in their sources.
+    /// Tells whether nodes are stopping their ranks because of a Ctrl-Z. During that time, the caller must
+    /// pass in only events of nodes, and leave signals and the loss of the output's reader for later.
     pub(crate) fn is_suspending(&self) -> bool {
         self.suspension.is_some()
     }
@@ -293,12 +295,21 @@ impl<'a> Supervisor<'a> {
         }
     }
 
+    /// Tells whether a message reports a rank that its node does not run, which only a faulty agent sends.
+    fn is_about_foreign_rank(&self, node: NodeId, message: &FromAgent) -> bool {
+        let (FromAgent::Started { rank, .. } | FromAgent::Exited { rank, .. }) = message else {
+            return false;
+        };
+        let is_foreign = !self.nodes[node.index()].ranks.contains(rank);
+        if is_foreign {
+            tracing::debug!(%rank, host = %self.host(node), "the agent does not run this rank");
+        }
+        is_foreign
+    }
+
     fn on_message(&mut self, now: Instant, node: NodeId, message: FromAgent) {
         let host = self.host(node);
-        if let FromAgent::Started { rank, .. } | FromAgent::Exited { rank, .. } = &message
-            && !self.nodes[node.index()].ranks.contains(rank)
-        {
-            tracing::debug!(%rank, %host, "the agent reports a rank that it does not run");
+        if self.is_about_foreign_rank(node, &message) {
             return;
         }
         match message {
@@ -308,13 +319,14 @@ impl<'a> Supervisor<'a> {
                 let due = self.order.on_rank_started(rank);
                 self.start(due);
             }
-            FromAgent::Exited { rank, pid, status, out_of_memory, at_us } => {
+            FromAgent::Exited { rank, pid, status, out_of_memory, unfinalized, at_us } => {
                 tracing::info!(%rank, %host, pid, ?status, "exited");
                 self.emit(Event::rank_exited(rank, host.clone(), pid, status));
                 let at = self.nodes[node.index()].hello_at + Duration::from_micros(at_us);
                 // The agent counts from the sending of its hello, which was before `hello_at`, so the sum is
                 // somewhat late. An exit cannot be later than its report.
-                let exit = RankExit { rank, pid, status, out_of_memory, at: at.min(now) };
+                let exit =
+                    RankExit { rank, pid, status, out_of_memory, unfinalized, at: at.min(now) };
                 self.on_exit(now, &host, exit);
             }
             FromAgent::PortOpen { id } => {
@@ -337,7 +349,10 @@ impl<'a> Supervisor<'a> {
             FromAgent::WaitingForKey { key, waited_ms } => {
                 self.info(reports::waiting_for_key(&key, waited_ms));
             }
-            FromAgent::Aborted { by, text } => self.on_abort(now, &host, by, &text),
+            FromAgent::Aborted { by, text, code } => {
+                let abort = Abort { by, text, code };
+                self.on_abort(now, &host, &abort);
+            }
             FromAgent::RankEvent { rank, text } => {
                 self.emit(Event::Custom { rank: rank.0, text });
             }
@@ -365,7 +380,7 @@ impl<'a> Supervisor<'a> {
     fn on_exit(&mut self, now: Instant, host: &str, exit: RankExit) {
         let (rank, status) = (exit.rank, exit.status);
         self.first_failure.observe(exit);
-        if !status.success() && !self.is_ending() {
+        if exit.has_failed() && !self.is_ending() {
             let ends = !self.job.continue_on_error;
             let event = JobEvent::RankFailed { rank, status, ends };
             match ends {
@@ -454,16 +469,20 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    fn on_abort(&mut self, now: Instant, host: &str, by: Option<Rank>, text: &str) {
+    /// Handles an abort. If the job is being ended because the aborting rank has exited, the abort replaces
+    /// that exit as the reason.
+    fn on_abort(&mut self, now: Instant, host: &str, abort: &Abort) {
+        let failed = abort.failed(host);
         if self.is_ending() {
+            let first = self.first_failure.first().map(|(exit, _)| exit.rank);
+            if matches!(self.reason, Some(Reason::Rank)) && abort.by.is_some() && first == abort.by
+            {
+                self.reason = Some(Reason::Aborted(failed));
+            }
             return;
         }
-        let message = match by {
-            Some(rank) => format!("rank {rank} on {host} aborted the job: {text}"),
-            None => format!("{host} aborted the job: {text}"),
-        };
-        let why = job_ending(message.clone());
-        self.end(now, Reason::Aborted(Failed::new(Exit::ABORTED, message)), why);
+        let why = job_ending(failed.message.clone());
+        self.end(now, Reason::Aborted(failed), why);
     }
 
     fn on_signal(&mut self, now: Instant, signal: UserSignal) {

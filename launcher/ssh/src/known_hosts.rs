@@ -141,7 +141,7 @@ struct Entry {
 
 #[derive(Debug)]
 enum Hosts {
-    /// Patterns in lower case.
+    /// Host name patterns in lower case.
     Patterns(Vec<String>),
     /// HMAC-SHA1 of a single host name, keyed with the salt of the line.
     Hashed { key: hmac::Key, hash: [u8; 20] },
@@ -307,8 +307,9 @@ impl KnownHosts {
         append_line(file, name, &format!("{} {}\n", written_name(name, port), key.trim_end()))
     }
 
-    /// Looks up the authority that has signed a host's certificate. Returns [`Verdict::Revoked`] if its key
-    /// is revoked, [`Verdict::Known`] if it is trusted for this host, and otherwise [`Verdict::Unknown`].
+    /// Looks up `key`, the key of the authority that has signed a host's certificate. Returns
+    /// [`Verdict::Revoked`] if this key is revoked, [`Verdict::Known`] if the authority is trusted for this
+    /// host, and otherwise [`Verdict::Unknown`].
     pub fn check_authority(&self, names: &[&str], port: u16, key: &KeyData) -> Verdict {
         if let Some(entry) = self.marked(Marker::Revoked, names, port, key) {
             return Verdict::Revoked { file: entry.file.to_path_buf(), line: entry.line };
@@ -335,7 +336,8 @@ impl KnownHosts {
         marked.find(|e| holds_any(e, &full) || holds_any(e, &plain))
     }
 
-    /// Returns the entries for any of `names` that have no marker, such as `@revoked`.
+    /// Returns the entries that match any of `names` and have no marker such as `@revoked` or
+    /// `@cert-authority`.
     fn plain_entries(&self, names: &[String]) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(|e| e.marker.is_none() && holds_any(e, names))
     }

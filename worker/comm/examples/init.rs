@@ -1,5 +1,5 @@
-//! Measures how long it takes to create a communicator, and prints `ready MICROSECONDS`. An
-//! optional argument is the time, in seconds since 1970, at which all ranks begin.
+//! Measures how long this rank takes to create its communicator, and prints `ready MICROSECONDS`.
+//! The optional argument is the time, in seconds since 1970, at which all ranks begin to create it.
 
 use rlaunch_comm::Communicator;
 use std::error::Error;

@@ -1,5 +1,6 @@
-//! Measures reductions in GB/s for each element type and operation, in and out of the cache, next
-//! to a plain copy. Reports the best of 40 short runs, to exclude other load on the machine.
+//! Measures reductions in GB/s for each element type and operation, with operands that fit into the
+//! cache and operands that do not, and a plain copy for comparison. Reports the best of 40 short
+//! runs, to exclude other load on the machine.
 //!
 //!     cargo run --release -p rlaunch-comm --example reduce
 
@@ -29,14 +30,14 @@ fn main() {
     }
 }
 
-/// Function to measure. It reduces its last two arguments into the first, or its second argument
-/// into the first.
+/// Function to measure. It overwrites its first argument with the reduction of the other two, or
+/// reduces its second argument into the first and ignores the third.
 type Reduce<'r> = &'r dyn Fn(&mut [u8], &[u8], &[u8]);
 
 fn print(name: &str, op: &str, run: Reduce<'_>) {
     let mut columns = Vec::new();
     for size in SIZES {
-        // These bytes are ordinary numbers in every type, without subnormals or lasting infinities.
+        // In every float type, these bytes are ordinary numbers: neither subnormal nor infinite.
         let (mut out, a, b) = (vec![0; size], vec![0x38; size], vec![0x36; size]);
         let best = (0..40).map(|_| time(|| run(&mut out, black_box(&a), &b))).min();
         let nanoseconds = best.unwrap_or_default().as_nanos() as f64 / 1e3;
@@ -46,7 +47,7 @@ fn print(name: &str, op: &str, run: Reduce<'_>) {
     println!("{name:>6} {op:>6} {:>10.1} {:>10.1} {:>10.1}", columns[0], columns[1], columns[2]);
 }
 
-/// Returns the time of a thousand runs, from a measurement of at least 500 µs.
+/// Returns the time of a thousand runs, calculated from a measurement that took at least 500 µs.
 fn time(mut run: impl FnMut()) -> Duration {
     let mut runs = 1;
     loop {

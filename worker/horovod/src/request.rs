@@ -78,7 +78,8 @@ impl Method {
 }
 
 impl Request {
-    /// Encodes the request. The head is at most as long as the one that it was parsed from.
+    /// Encodes the request. The encoded head is never longer than the head from which the request
+    /// was parsed.
     pub fn to_bytes(&self) -> Vec<u8> {
         let Request { method, scope, key, value } = self;
         let mut bytes = format!("{} /{scope}/{key} HTTP/1.1\r\n", method.word()).into_bytes();

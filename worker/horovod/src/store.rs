@@ -1,10 +1,10 @@
 //! Values by scope and key.
 //!
-//! Each rank puts its addresses under its own number, reads those of all other ranks, and then sends
-//! DELETE for its number. The value must remain, because another rank may not have read it yet. But
-//! after a shutdown of Horovod the same ranks use the same scope again and must not read old
-//! addresses. So a scope is removed when every rank with a value in it has sent DELETE: all of them
-//! have read all values then.
+//! Each rank puts its addresses under its own number, reads the addresses of all other ranks, and
+//! then sends DELETE for its own number. The value must not be removed at once, because other ranks
+//! may not have read it yet. But it must not stay for ever either: after a shutdown of Horovod, the
+//! same ranks use the same scope again and would read old addresses. So a scope is removed when
+//! every rank with a value in it has sent DELETE. At that time all of them have read all values.
 
 use crate::{Method, Refusal, Request, Response};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
-//! Device registrations that are attached to buffers. A thread makes one only after it has released
-//! the lock, because registering may take as long as a hundred messages.
+//! Attachments: registrations of lent buffers with RDMA devices. A thread makes an attachment only
+//! after it has released the lock, because registering may take as long as a hundred messages.
 
 use crate::pinned::PinnedBuffer;
 use std::any::Any;
@@ -8,11 +8,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 /// Result of a request to use an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attached<R> {
-    /// The attachment exists; this is what the caller's closure returned for it.
+    /// The attachment exists and was passed to the caller's closure, which returned this value.
     Used(R),
     /// The attachment is being made; the caller has to try again.
     Pending,
-    /// The buffer is not lent any more, or no attachment could be made for it.
+    /// The buffer was taken back, or the device could not register it.
     Unavailable,
 }
 
@@ -34,9 +34,10 @@ struct Cell {
 enum State {
     Queued,
     Running,
-    /// Result of the job, and a way to detect whether its [`PinnedBuffer`] still exists.
+    /// Result of the job (`None` if it failed), and a reference that tells whether the job's
+    /// [`PinnedBuffer`] still exists.
     Made(Option<Box<dyn Any + Send>>, Weak<()>),
-    /// The owner has taken the memory back.
+    /// The buffer was taken back.
     Ended,
 }
 
@@ -60,8 +61,8 @@ impl Cell {
 }
 
 impl Attachment {
-    /// Creates an attachment and the job that makes it, for lent memory: its address, its length and
-    /// whether it is writable.
+    /// Creates an attachment and the job that makes it by calling `maker`. `memory` is the address
+    /// and length of the lent memory, and whether the memory is writable.
     pub(crate) fn begin<A: Any + Send>(
         key: usize,
         memory: (*mut u8, usize, bool),
@@ -84,8 +85,9 @@ impl Attachment {
         }
     }
 
-    /// Drops the attachment. First waits for its job if that is running. Afterwards the device
-    /// cannot reach the memory. Aborts the process if the [`PinnedBuffer`] outlived the attachment.
+    /// Drops the attachment, so that the device can no longer access the memory. Waits first if the
+    /// attachment's job is running. Aborts the process if the [`PinnedBuffer`] outlived the
+    /// attachment.
     pub(crate) fn end(self) {
         let mut state = self.cell.state();
         while matches!(*state, State::Running) {
@@ -105,7 +107,7 @@ impl Attachment {
 }
 
 impl Job {
-    /// Makes the attachment, unless the memory was taken back before.
+    /// Makes the attachment, unless the buffer was taken back before.
     pub(crate) fn run(self) {
         let mut state = self.cell.state();
         if !matches!(*state, State::Queued) {
@@ -114,15 +116,15 @@ impl Job {
         *state = State::Running;
         drop(state);
         let alive = Arc::new(());
-        // Dropped, and so published, also when the maker panics: a `PinnedBuffer` that it leaked
-        // must still be found by `Attachment::end`.
+        // Dropped, and so published, even if the maker panics: `Attachment::end` must find out if
+        // the maker has leaked the `PinnedBuffer`.
         let mut outcome = Outcome { cell: &self.cell, made: None, alive: Arc::downgrade(&alive) };
         let (first, length, writable) = self.memory;
         outcome.made = (self.maker)(PinnedBuffer::new(first, length, writable, alive));
     }
 }
 
-/// Outcome of a job, published when this is dropped.
+/// Result of a job. Dropping this value publishes the result to the attachment.
 struct Outcome<'c> {
     cell: &'c Cell,
     made: Option<Box<dyn Any + Send>>,

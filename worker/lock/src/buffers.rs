@@ -1,4 +1,9 @@
-//! Buffers that the engine may access, by id, and the rules of that access.
+//! Table of the buffers that the engine may access, and the rules for accessing them.
+//!
+//! A *lent* buffer is memory of the program until it is taken back; other buffers are the engine's
+//! own. An *attachment* is the registration of a buffer with an RDMA device. A *region* is memory
+//! that is registered once; buffers that are lent inside the region use the region's attachments. A
+//! range is *exposed* while a peer's device may write to it.
 
 use crate::attachment::{Attached, Attachment, Job};
 use crate::memory::RawBuffer;
@@ -9,15 +14,18 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
 
-/// Maximum number of the engine's own buffers that are kept when freed, with their attachments, for
-/// the next allocation of the same length. Together they have at most [`MAX_SPARE_BYTES`].
+/// Maximum number of spare buffers: buffers of the engine that were freed, and are kept with their
+/// attachments for the next allocation of the same length. All spare buffers together have at most
+/// [`MAX_SPARE_BYTES`].
 const MAX_SPARE: usize = 8;
 const MAX_SPARE_BYTES: usize = 32 << 20;
-/// Maximum number of regions that devices have registered at the same time. Beyond it, the idle
-/// region that was used longest ago is unregistered, and registered again at its next use.
+/// Maximum number of regions that have attachments at the same time. Before one more region is
+/// attached, the attachments of the region that was used longest ago are dropped, and made again at
+/// its next use. Regions that lent buffers are using are never chosen, even beyond this maximum.
 pub(crate) const MAX_REGISTERED: usize = if cfg!(test) { 8 } else { 1024 };
 
-/// Id of a buffer. It may outlive the buffer and is then stale; every access by a stale id fails.
+/// Id of a buffer. After the buffer was taken back or freed, its id is stale, and every access with
+/// the id fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferId {
     slot: u32,
@@ -26,7 +34,8 @@ pub struct BufferId {
 
 #[derive(Debug)]
 struct Slot {
-    /// Counts the buffers that the slot has had, so that ids of earlier ones are stale.
+    /// Number of buffers that the slot has had before, so that the ids of earlier buffers are
+    /// stale.
     generation: u32,
     raw: Option<RawBuffer>,
     /// Number of readers, or [`WRITTEN`] while the bytes are borrowed for writing.
@@ -34,20 +43,22 @@ struct Slot {
     /// Allocation of a buffer that the engine owns: a `Box` as a raw pointer, because moving a
     /// `Box` would invalidate pointers to its bytes.
     allocation: Option<NonNull<[u8]>>,
-    /// Registrations of the memory, one for each device.
+    /// Registrations of the buffer, one for each device.
     attachments: Vec<Attachment>,
-    /// Ranges that a peer's device was allowed to write to and has not reported as written.
+    /// Ranges to which a peer's device may write. A range is removed when the peer has reported
+    /// that it was written.
     exposed: Vec<Range<usize>>,
-    /// Slot of the region that contains the memory. The region's attachments are used for this
-    /// buffer.
+    /// Slot of the region that contains the buffer, once the buffer uses the region's attachments;
+    /// `None` otherwise.
     part_of: Option<u32>,
     region: Option<RegionUse>,
 }
 
-/// Use of a region by buffers inside it.
+/// Use of a region by lent buffers inside it.
 #[derive(Clone, Copy, Debug, Default)]
 struct RegionUse {
-    /// Number of lent buffers that use the region's attachments.
+    /// Number of lent buffers that use the region's attachments instead of attachments of their
+    /// own.
     users: u32,
     /// Value of [`BufferTable::region_uses`] at the region's last use.
     last_used: u64,
@@ -67,8 +78,8 @@ impl Slot {
         }
     }
 
-    /// Drops all attachments, then frees the allocation, if any, so that no device can reach freed
-    /// memory.
+    /// Drops all attachments, and then frees the allocation, if there is one. In this order, no
+    /// device can access freed memory.
     fn close(&mut self) {
         debug_assert!(self.readers.get() == 0, "memory is taken back while it is being accessed");
         self.detach();
@@ -86,8 +97,7 @@ impl Slot {
     }
 }
 
-/// Closes buffers that still exist when the lock is dropped, in the same order: devices first, then
-/// memory.
+/// Closes a buffer that still exists when the lock is dropped.
 impl Drop for Slot {
     fn drop(&mut self) {
         self.close();
@@ -97,22 +107,24 @@ impl Drop for Slot {
 /// Value of [`Slot::readers`] while the bytes are borrowed for writing.
 const WRITTEN: u32 = u32::MAX;
 
-/// Buffers that are lent to the engine, and the engine's own.
+/// Buffers that are lent to the engine, and buffers of the engine's own.
 ///
-/// Bytes are accessed by closures, so that no reference outlives the lock. An access returns `None`
-/// instead of calling the closure where it could alias: within another access to the same buffer
-/// (unless both only read), and to bytes that are [exposed](BufferTable::expose) to a peer's device.
+/// Bytes are accessed in closures, so that no reference to them outlives the lock. If an access
+/// could alias, it returns `None` and does not call the closure. An access could alias within
+/// another access to the same buffer (unless both only read), or if its bytes are
+/// [exposed](BufferTable::expose) to a peer's device.
 #[derive(Default)]
 pub struct BufferTable {
     slots: RefCell<Vec<Slot>>,
     free: RefCell<Vec<u32>>,
     /// Slots of regions.
     regions: RefCell<Vec<u32>>,
-    /// Slots of freed buffers that are kept for the next allocation, the latest last.
+    /// Slots of the spare buffers (see [`MAX_SPARE`]), in the order in which they were freed.
     spare: RefCell<Vec<u32>>,
-    /// Attachments to be made by a thread that has released the lock.
+    /// Jobs that make attachments, to be run by a thread that has released the lock.
     jobs: RefCell<Vec<Job>>,
-    /// Number of uses of all regions so far: the clock by which idle regions are ordered.
+    /// Number of uses of all regions so far. Serves as a clock that tells which region was used
+    /// longest ago.
     region_uses: Cell<u64>,
 }
 
@@ -154,7 +166,8 @@ impl BufferTable {
             if let Some(region_use) = &mut region.region {
                 region_use.users -= 1;
             }
-            // A peer that was allowed to write and has not done so could still write later.
+            // A peer that was allowed to write to the buffer and has not reported it could still
+            // write later.
             if is_exposed {
                 region.detach();
             }
@@ -167,8 +180,9 @@ impl BufferTable {
         self.free.borrow_mut().push(buffer.slot);
     }
 
-    /// Allocates a buffer that the engine owns: `length` bytes, all zero, until they are
-    /// [freed](BufferTable::free). Reuses a spare buffer of this length, with its attachments.
+    /// Allocates a buffer of `length` zero bytes that the engine owns until it is
+    /// [freed](BufferTable::free). Reuses a freed buffer of this length with its attachments, if
+    /// one was kept.
     pub fn allocate(&self, length: usize) -> BufferId {
         let spare = self.take_spare(length);
         let allocation = match spare {
@@ -193,9 +207,9 @@ impl BufferTable {
         }
     }
 
-    /// Frees a buffer from [`BufferTable::allocate`]. A buffer that devices have registered is kept
-    /// as a spare for a while. Does nothing for a buffer that a caller lends, or that is being
-    /// accessed.
+    /// Frees a buffer from [`BufferTable::allocate`]. If devices have registered the buffer, it is
+    /// kept for a while, for a later allocation of the same length. Does nothing if the buffer is
+    /// lent by a caller, or is being accessed.
     pub fn free(&self, buffer: BufferId) {
         let mut slots = self.slots.borrow_mut();
         let Some(slot) = slots.get_mut(buffer.slot as usize) else { return };
@@ -247,8 +261,8 @@ impl BufferTable {
         if slot.generation == buffer.generation { slot.raw } else { None }
     }
 
-    /// Runs `reads` on a range of bytes. Returns `None` if the range is not inside the buffer, or
-    /// the access would [alias](BufferTable) another.
+    /// Runs `reads` on a range of bytes. Returns `None` if the id is stale, the range is not inside
+    /// the buffer, or the access could [alias](BufferTable).
     #[inline]
     pub fn read<R>(
         &self,
@@ -265,8 +279,8 @@ impl BufferTable {
         Some(reads(unsafe { slice::from_raw_parts(raw.first, raw.length) }))
     }
 
-    /// Runs `writes` on a range of bytes. Returns `None` if the range is not inside the buffer, the
-    /// access would [alias](BufferTable) another, or the buffer was lent read-only.
+    /// Runs `writes` on a range of bytes. Returns `None` if the id is stale, the range is not
+    /// inside the buffer, the access could [alias](BufferTable), or the buffer was lent read-only.
     #[inline]
     pub fn write<R>(
         &self,
@@ -283,9 +297,9 @@ impl BufferTable {
         Some(writes(unsafe { slice::from_raw_parts_mut(raw.first, raw.length) }))
     }
 
-    /// Runs `works` on two ranges of one buffer, of which the first, `into`, is written and the
-    /// second, `from`, is read. Returns `None` where [`BufferTable::write`] does, and if the ranges
-    /// overlap.
+    /// Runs `works` on two ranges of one buffer: it writes to the first range, `into`, and reads
+    /// the second, `from`. Returns `None` in the cases in which [`BufferTable::write`] does, and if
+    /// the ranges overlap.
     pub fn read_write<R>(
         &self,
         buffer: BufferId,
@@ -306,9 +320,10 @@ impl BufferTable {
         })
     }
 
-    /// Allows a peer's device to write to a range. Until [`BufferTable::conceal`], the range cannot
-    /// be read or written through this table. Returns false, and changes nothing, if the range is
-    /// not inside the buffer, the buffer was lent read-only, or it is being accessed.
+    /// Exposes a range to a peer's device, which may then write to it. Until
+    /// [`BufferTable::conceal`], the range cannot be read or written through this table. Returns
+    /// `false`, without any effect, if the range is not inside the buffer, or if the buffer was
+    /// lent read-only or is being accessed.
     pub fn expose(&self, buffer: BufferId, range: Range<usize>) -> bool {
         let is_writable =
             self.raw(buffer).and_then(|raw| within(raw, &range)).is_some_and(|raw| raw.writable);
@@ -323,9 +338,10 @@ impl BufferTable {
         is_free
     }
 
-    /// Ends [`BufferTable::expose`] for a range, because the peer has reported that it has written
-    /// the bytes and will not write again. The report is trusted, as the peer's writes to shared
-    /// memory are: a peer that writes all the same changes bytes while they are read.
+    /// Ends the [exposure](BufferTable::expose) of a range, because the peer has reported that its
+    /// device has written the bytes and will not write to them again. This report is trusted, like
+    /// the peer's writes to shared memory: if the device writes again nevertheless, bytes change
+    /// while they are read.
     pub fn conceal(&self, buffer: BufferId, range: &Range<usize>) {
         let mut slots = self.slots.borrow_mut();
         let slot = slots.get_mut(buffer.slot as usize);
@@ -339,10 +355,13 @@ impl BufferTable {
     /// Passes the attachment of device `key` to `uses`, with the offset at which the buffer begins in
     /// the attached memory.
     ///
-    /// The first call requests the attachment and returns [`Attached::Pending`]: a thread that has
-    /// released the lock runs `makes`, and later calls find the result. The attachment is dropped
-    /// before the memory returns to its owner. For a buffer inside a region the whole region is
-    /// attached, once. All attachments of one key have one type. Neither closure may use the table.
+    /// The first call requests the attachment and returns [`Attached::Pending`]. A thread that has
+    /// released the lock then runs `makes`, and later calls find the result. The attachment is
+    /// dropped before the buffer is taken back.
+    ///
+    /// If the buffer lies inside a region, the whole region is attached instead, once for all
+    /// buffers inside it. All attachments of a device must have the same type `A`. Neither closure
+    /// may use this table.
     pub fn with_attachment<A: Any + Send, R>(
         &self,
         buffer: BufferId,
@@ -368,8 +387,8 @@ impl BufferTable {
         Attached::Pending
     }
 
-    /// Returns the slot that holds a buffer's attachments: the slot of the region that encloses the
-    /// buffer, or else the buffer's own.
+    /// Returns the slot that holds the attachments for a buffer: the slot of the region that
+    /// contains the buffer, or else the buffer's own slot.
     fn attachment_holder(&self, slots: &mut [Slot], index: u32, raw: RawBuffer) -> u32 {
         let slot = &slots[index as usize];
         if slot.region.is_some() || (slot.part_of.is_none() && !slot.attachments.is_empty()) {
@@ -391,8 +410,9 @@ impl BufferTable {
         region
     }
 
-    /// Detaches idle regions, least recently used first, until one more region, `newcomer`, may be
-    /// attached within [`MAX_REGISTERED`].
+    /// Drops the attachments of idle regions, least recently used first, until the region
+    /// `newcomer` can be attached without exceeding [`MAX_REGISTERED`], or no region is idle. A
+    /// region is idle while no lent buffer uses its attachments.
     fn evict_regions(&self, slots: &mut [Slot], newcomer: u32) {
         loop {
             let regions = self.regions.borrow();
@@ -423,7 +443,8 @@ impl BufferTable {
         buffer
     }
 
-    /// Tells whether lent buffers use the attachments of a region.
+    /// Tells whether any buffer lent to the engine lies in this region and uses the region's device
+    /// registrations instead of its own.
     pub(crate) fn is_in_use(&self, region: BufferId) -> bool {
         let slots = self.slots.borrow();
         let slot =
@@ -431,15 +452,15 @@ impl BufferTable {
         slot.and_then(|slot| slot.region).is_some_and(|region| region.users > 0)
     }
 
-    /// Takes the jobs, to be run by a thread that has released the lock. Returns `None` without
-    /// jobs.
+    /// Takes the jobs that make attachments; the caller runs them after it has released the lock.
+    /// Returns `None` if there are no jobs.
     pub(crate) fn take_jobs(&self) -> Option<Vec<Job>> {
         let mut jobs = self.jobs.borrow_mut();
         (!jobs.is_empty()).then(|| std::mem::take(&mut *jobs))
     }
 
     /// Begins an access to a range. `also` converts the present value of [`Slot::readers`] to the
-    /// new one, or returns `None` if the access is not allowed beside the present ones.
+    /// new value, or returns `None` if the accesses in progress do not permit another one.
     #[inline]
     fn borrow(
         &self,
@@ -449,7 +470,7 @@ impl BufferTable {
     ) -> Option<Borrow<'_>> {
         let slots = self.slots.borrow();
         let slot = slots.get(buffer.slot as usize)?;
-        // The bytes of a region are for its owner to access, not for the engine.
+        // The engine may not access a region's bytes, because the program may be accessing them.
         if slot.region.is_some() || slot.exposed.iter().any(|exposed| overlap(exposed, range)) {
             return None;
         }
@@ -476,7 +497,8 @@ fn within(raw: RawBuffer, range: &Range<usize>) -> Option<RawBuffer> {
     Some(RawBuffer { first, length: range.len(), writable: raw.writable })
 }
 
-/// Access in progress; dropping it restores the previous number of readers.
+/// Access in progress. Dropping this value ends the access: [`Slot::readers`] gets its previous
+/// value again.
 struct Borrow<'t> {
     table: &'t BufferTable,
     slot: u32,

@@ -1,19 +1,22 @@
 //! A lock around a transfer engine, to which threads lend their buffers.
 //!
-//! A communicator sends from and receives into its callers' own memory, and whichever thread holds
-//! the lock moves the messages of all. So the engine cannot hold references: it keeps a
-//! [`BufferId`] for each lent buffer and reaches the bytes through the [`BufferTable`], which is
-//! behind the same lock. The lender waits for the lock to take its buffer back; from then on the id
-//! is stale and every access through it fails. Two calls make this safe for borrowed slices,
-//! because they do not return before they have taken the buffers back: [`EngineLock::lend`] for
-//! one operation and [`EngineLock::scope`] for several, like [`std::thread::scope`].
+//! A communicator sends from and receives into its callers' own memory, and the thread that holds
+//! the lock moves the messages of all threads. So the engine cannot hold references to this memory.
+//! Instead a thread *lends* a buffer to the engine: the engine gets a [`BufferId`], and accesses
+//! the bytes through the [`BufferTable`], which the same lock protects. The thread acquires the
+//! lock to take the buffer back. From then on the id is *stale*, and every access with it fails.
+//! Two calls make this safe for borrowed slices, because they take the buffers back before they
+//! return: [`EngineLock::lend`] for one operation and [`EngineLock::scope`] for several, like
+//! [`std::thread::scope`].
 //!
-//! RDMA devices reach lent memory without the processor. The registration that a device needs is
-//! *attached* to the buffer ([`BufferTable::with_attachment`]) and dropped before the memory
-//! returns to its owner. Registering takes as long as a hundred messages, so it runs after the
-//! lock is released, and memory that stays in place is registered once as a *region*
-//! ([`EngineLock::register_raw`], [`EngineLock::register_pages`]) that serves every buffer inside
-//! it.
+//! An RDMA device accesses lent memory without the processor, and must first register the memory.
+//! The registration is an *attachment* of the buffer ([`BufferTable::with_attachment`]), which is
+//! dropped before the buffer is taken back. Registering takes as long as a hundred messages, so it
+//! runs after the lock is released. Memory that stays in place can be registered once, as a
+//! *region* ([`EngineLock::register_raw`], [`EngineLock::register_pages`]); every buffer that is
+//! lent inside a region uses the region's attachments.
+//!
+//! A range of a buffer is *exposed* while the device of a peer (another rank) may write to it.
 //!
 //! | file | contents |
 //! |---|---|

@@ -1,4 +1,7 @@
-//! The lock: its guard, buffers lent for a call or a scope, and regions.
+//! The lock: its guard, buffers that are lent for a call or a scope, and regions.
+//!
+//! A *region* is memory that RDMA devices register once; buffers that are lent inside the region
+//! use the region's registrations, its *attachments*.
 
 use crate::attachment;
 use crate::buffers::{BufferId, BufferTable};
@@ -12,7 +15,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-/// Data behind the lock.
+/// Data that the lock protects.
 #[derive(Debug)]
 struct Inner<T> {
     engine: T,
@@ -29,15 +32,16 @@ pub struct EngineLock<T> {
     waiting: AtomicUsize,
     on_release: fn(&mut T),
     created_in: ForkGeneration,
-    /// Number of this lock in the process, by which a [`RegionId`] names its lock.
+    /// Number that identifies this lock in the process. Each [`RegionId`] contains the number of
+    /// its lock.
     id: u64,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
 impl<T> EngineLock<T> {
-    /// Creates a lock to which nothing is lent. `on_release` runs each time before a thread
-    /// releases the lock, also for a wait.
+    /// Creates a lock around `engine`, to which no buffer is lent yet. `on_release` runs each time
+    /// before a thread releases the lock, including releases by [`EngineGuard::wait`].
     pub fn new(engine: T, on_release: fn(&mut T)) -> EngineLock<T> {
         EngineLock {
             inner: ManuallyDrop::new(Mutex::new(Inner { engine, buffers: BufferTable::default() })),
@@ -67,14 +71,14 @@ impl<T> EngineLock<T> {
         EngineGuard { lock: self, guard: Some(self.acquire()) }
     }
 
-    /// Wakes every thread in [`EngineGuard::wait`].
+    /// Wakes every thread that waits in [`EngineGuard::wait`].
     #[inline]
     pub fn wake_all(&self) {
         self.wakes.notify_all();
     }
 
-    /// Acquires the lock. Ignores poison: an engine in which a call has panicked is sound, it only
-    /// has an operation that does not end.
+    /// Acquires the lock. Ignores poison: after a panic of a thread that held the lock, the engine
+    /// is still consistent; at most one of its operations never ends.
     #[inline]
     fn acquire(&self) -> MutexGuard<'_, Inner<T>> {
         assert!(!self.is_inherited(), "this lock belongs to the parent of this process");
@@ -94,7 +98,8 @@ impl<T> EngineLock<T> {
         guard
     }
 
-    /// Lends `memory` while `works` runs. `works` gets the guard and the ids of the buffers.
+    /// Acquires the lock and lends `memory` while `works` runs. `works` gets the guard and the ids
+    /// of the lent buffers.
     #[inline]
     pub fn lend<const N: usize, R>(
         &self,
@@ -110,8 +115,8 @@ impl<T> EngineLock<T> {
         works(&mut reclaim.guard, ids)
     }
 
-    /// Runs `works`, which may lend memory through the scope and acquire the lock as often as it
-    /// likes, and takes all of that memory back before it returns.
+    /// Runs `works`, which may lend memory through the scope and acquire the lock any number of
+    /// times. Takes all memory that was lent through the scope back before returning.
     pub fn scope<'env, R>(
         &'env self,
         works: impl for<'scope> FnOnce(&'scope LendingScope<'scope, 'env, T>) -> R,
@@ -133,7 +138,7 @@ impl<T> EngineLock<T> {
         self.acquire().buffers.insert(RawBuffer::new(first, length, writable))
     }
 
-    /// Ends the loan of a buffer: neither the engine nor a device touches its memory afterwards.
+    /// Takes a lent buffer back: neither the engine nor a device accesses its memory afterwards.
     pub fn take_back(&self, buffer: BufferId) {
         // An inherited copy touches no memory anyway, and its lock may be held for ever.
         if !self.is_inherited() {
@@ -142,10 +147,12 @@ impl<T> EngineLock<T> {
     }
 
     /// Registers a region: `length` bytes at `first` that stay in place, so that each device
-    /// registers them once. Buffers lent inside the region use its
-    /// [attachments](BufferTable::with_attachment). `attach` is called with the region's id to
-    /// request attachments for the devices that exist already. The engine does not access the
-    /// region's bytes; devices access those of buffers that are lent inside it.
+    /// registers them only once. Buffers that are lent inside the region use the region's
+    /// [attachments](BufferTable::with_attachment).
+    ///
+    /// `attach` is called with the region's id, to request attachments for the devices that already
+    /// exist. The engine cannot access bytes by the region's id, only by the ids of buffers that
+    /// are lent inside the region.
     ///
     /// # Safety
     ///
@@ -176,8 +183,9 @@ impl<T> EngineLock<T> {
         RegionPages { pages: ManuallyDrop::new(pages), region }
     }
 
-    /// Unregisters a region: devices drop their registrations of it. Fails, with the region
-    /// unchanged, while a buffer inside it is in use by a device, and for a region of another lock.
+    /// Unregisters a region: devices drop their registrations of the region. Returns the region
+    /// unchanged, as an error, while a lent buffer uses these registrations, if the region belongs
+    /// to another lock, or in a process that has inherited the lock.
     pub fn unregister(&self, region: RegionId) -> Result<(), RegionId> {
         if region.lock != self.id || self.is_inherited() {
             return Err(region);
@@ -190,16 +198,16 @@ impl<T> EngineLock<T> {
         Ok(())
     }
 
-    /// Unregisters a region even while it is in use: transfers of devices that still access it
-    /// fail, and so do their queue pairs. Does nothing for a region of another lock.
+    /// Unregisters a region even while it is in use: a transfer in which a device still accesses
+    /// the region fails, together with its queue pair. Does nothing for a region of another lock.
     pub fn revoke(&self, region: RegionId) {
         if region.lock == self.id {
             self.take_back(region.buffer);
         }
     }
 
-    /// Unregisters a region's pages and frees them. Leaks them if they are in use, or in a process
-    /// that has inherited the lock.
+    /// Unregisters a region's pages and frees them. Leaks the pages if [`EngineLock::unregister`]
+    /// fails for the region.
     pub fn unregister_pages(&self, region: RegionPages) {
         let RegionPages { pages, region } = region;
         if self.unregister(region).is_ok() {
@@ -208,8 +216,8 @@ impl<T> EngineLock<T> {
     }
 }
 
-/// Drops nothing in a fork(2) child: its connections and devices are copies that belong to the
-/// parent.
+/// Drops nothing in a fork(2) child, because the connections and devices there belong to the parent
+/// process.
 impl<T> Drop for EngineLock<T> {
     fn drop(&mut self) {
         if !self.is_inherited() {
@@ -219,7 +227,7 @@ impl<T> Drop for EngineLock<T> {
     }
 }
 
-/// Region that devices have registered, until [`EngineLock::unregister`].
+/// Id of a region, from [`EngineLock::register_raw`]. Does not unregister the region when dropped.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "only its lock can unregister it"]
 pub struct RegionId {
@@ -228,7 +236,8 @@ pub struct RegionId {
     buffer: BufferId,
 }
 
-/// Pages of this process that devices have registered, until [`EngineLock::unregister_pages`].
+/// Pages of this process that are a region, from [`EngineLock::register_pages`]. If this value is
+/// dropped instead of being passed to [`EngineLock::unregister_pages`], the pages are leaked.
 #[derive(Debug)]
 #[must_use = "only its lock can free it"]
 pub struct RegionPages {
@@ -237,19 +246,19 @@ pub struct RegionPages {
 }
 
 impl RegionPages {
-    /// Returns the bytes. Lending them for a message borrows this value, so no message changes them
-    /// meanwhile.
+    /// Returns the bytes of the pages. While the returned slice exists, no message is received into
+    /// the pages, because receiving borrows this value mutably.
     pub fn bytes(&self) -> &[u8] {
         self.pages.bytes()
     }
 
-    /// Returns the bytes for writing.
+    /// Returns the bytes of the pages for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.pages.bytes_mut()
     }
 }
 
-/// Buffers of one [`EngineLock::lend`], which are taken back when this is dropped.
+/// Buffers that one call of [`EngineLock::lend`] has lent. Dropping this value takes them back.
 struct ReclaimCall<'l, T, const N: usize> {
     lock: &'l EngineLock<T>,
     guard: EngineGuard<'l, T>,
@@ -258,7 +267,8 @@ struct ReclaimCall<'l, T, const N: usize> {
 
 impl<T, const N: usize> Drop for ReclaimCall<'_, T, N> {
     fn drop(&mut self) {
-        // A caller had `&mut` to the guard and may have swapped it for that of another lock.
+        // The caller's closure had `&mut` to the guard, and may have swapped it with the guard of
+        // another lock.
         if std::ptr::eq(self.guard.lock, self.lock)
             && let Some(guard) = &self.guard.guard
         {
@@ -283,8 +293,9 @@ impl<'l, T> EngineGuard<'l, T> {
         self.guard.get_or_insert_with(|| self.lock.acquire())
     }
 
-    /// Returns the engine and the buffers that it may access. Releases the lock first, for a moment,
-    /// if [attachments](BufferTable::with_attachment) are to be made.
+    /// Returns the engine and the buffers that the engine may access. If
+    /// [attachments](BufferTable::with_attachment) were requested, releases the lock first, and
+    /// acquires it again after making them.
     #[inline]
     pub fn parts(&mut self) -> (&mut T, &BufferTable) {
         if let Some(jobs) = self.inner().buffers.take_jobs() {
@@ -307,8 +318,8 @@ impl<'l, T> EngineGuard<'l, T> {
         }
     }
 
-    /// Releases the lock until [`EngineLock::wake_all`], for `longest` at most, then acquires it
-    /// again.
+    /// Releases the lock, waits until [`EngineLock::wake_all`] is called, for at most `longest`,
+    /// and acquires the lock again.
     pub fn wait(&mut self, longest: Duration) {
         if let Some(mut guard) = self.guard.take() {
             (self.lock.on_release)(&mut guard.engine);
@@ -334,7 +345,7 @@ impl<T> Drop for EngineGuard<'_, T> {
     }
 }
 
-/// Scope that lends memory until its end, see [`EngineLock::scope`].
+/// Scope that lends memory to the engine until the scope ends, see [`EngineLock::scope`].
 #[derive(Debug)]
 pub struct LendingScope<'scope, 'env: 'scope, T> {
     lock: &'env EngineLock<T>,
@@ -352,7 +363,7 @@ impl<'scope, 'env, T> LendingScope<'scope, 'env, T> {
     }
 }
 
-/// Buffers of a scope, which are taken back when this is dropped.
+/// Buffers that were lent through a [`LendingScope`]. Dropping this value takes them back.
 struct ReclaimScope<'l, T> {
     lock: &'l EngineLock<T>,
     lent: Rc<RefCell<Vec<BufferId>>>,

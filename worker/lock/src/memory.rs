@@ -3,9 +3,9 @@
 /// Memory that a caller lends.
 #[derive(Debug)]
 pub enum Memory<'a> {
-    /// Bytes that are only read.
+    /// Bytes that the engine only reads.
     Shared(&'a [u8]),
-    /// Bytes that are read and written.
+    /// Bytes that the engine reads and writes.
     Exclusive(&'a mut [u8]),
 }
 
@@ -40,7 +40,7 @@ impl RawBuffer {
     }
 
     /// Tells whether all of `other` is inside this buffer, and this buffer is writable if `other`
-    /// is. Returns false for an empty `other`.
+    /// is writable. Returns `false` if `other` is empty.
     pub(crate) fn contains(self, other: RawBuffer) -> bool {
         let offset = other.first.addr().checked_sub(self.first.addr());
         let fits = offset

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-/// Memory of a lent buffer, handed to the closure that registers it with a device
-/// ([`BufferTable::with_attachment`](crate::BufferTable::with_attachment)). The memory stays in
+/// Memory of a buffer, passed to the closure that registers the memory with a device (see
+/// [`BufferTable::with_attachment`](crate::BufferTable::with_attachment)). The memory stays in
 /// place until this value is dropped.
 ///
-/// The registration must own this value and drop it with itself: if the value still exists after
-/// its attachment was dropped, the process aborts, since a device could write into memory that its
-/// owner uses again.
+/// The registration that the closure returns must own this value, and drop it only after the device
+/// has given up the memory. If this value still exists after the registration was dropped, the
+/// process aborts, because the device could write to memory that the program uses again.
 #[derive(Debug)]
 pub struct PinnedBuffer {
     first: *mut u8,
@@ -31,7 +31,7 @@ impl PinnedBuffer {
         PinnedBuffer { first, length, writable, _alive: alive }
     }
 
-    /// Returns the address of the first byte, which is not valid for an empty buffer.
+    /// Returns the address of the first byte. If the buffer is empty, the address is not valid.
     pub fn as_ptr(&self) -> *mut u8 {
         self.first
     }

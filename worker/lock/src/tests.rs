@@ -3,8 +3,8 @@ use rlaunch_sys::Pages;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Keeps tests that panic on purpose from running while another one forks: a child that is forked
-/// while a thread panics inherits the locked panic hook and hangs.
+/// Prevents a test that panics on purpose and a test that forks from running at the same time. If a
+/// process forks while a thread panics, the child inherits the locked panic hook and hangs.
 fn panic_alone() -> MutexGuard<'static, ()> {
     static PANICS: Mutex<()> = Mutex::new(());
     PANICS.lock().unwrap_or_else(PoisonError::into_inner)
@@ -269,7 +269,8 @@ fn exposed_bytes_are_neither_read_nor_written() {
     });
 }
 
-/// Lends `part` and requests its attachment, a second time if it is pending at first.
+/// Lends `part` and requests a device's attachment of it; repeats the request once if the
+/// attachment is pending.
 fn use_part(
     lock: &EngineLock<()>,
     devices: &Devices,
@@ -345,8 +346,8 @@ fn a_lease_in_use_is_not_ended_and_another_desks_never() {
     assert_eq!(devices.ended(), [8]);
 }
 
-/// A peer that was allowed to write and has not done so could write after the loan, so devices drop
-/// the region.
+/// If a buffer is taken back while it is exposed, its peer could still write to it later. So
+/// devices drop their registrations of the whole region.
 #[test]
 fn a_loan_that_goes_while_it_is_exposed_takes_the_registration_along() {
     let (lock, devices) = (EngineLock::new((), |_| ()), Devices::default());

@@ -43,11 +43,12 @@ pub(crate) struct Job {
     pub(crate) slot: usize,
     /// `None` if the connection manager creates the queue pair.
     pub(crate) pair: Option<QueuePair<Prepared>>,
-    /// Secret that the peer has to send if it dials by the connection manager.
+    /// Secret that the peer has to send, if the connection manager is used and the peer connects to
+    /// this end.
     pub(crate) secret: u32,
     pub(crate) end: Arc<End>,
     /// Data that the peer has sent about its port.
-    pub(crate) end_advert: PortAdvert,
+    pub(crate) port_advert: PortAdvert,
     /// Data that the peer has sent about this path.
     pub(crate) path_advert: PathAdvert,
 }
@@ -122,8 +123,8 @@ fn by_peer(jobs: Vec<Job>) -> Vec<Vec<Job>> {
     divided
 }
 
-/// Connects the paths to one peer, one after the other. After one has failed slowly, the rest fail
-/// at once, unless this process was suspended meanwhile.
+/// Connects the paths to one peer, one after the other. After one path has failed slowly, the
+/// remaining paths fail at once, unless this process was suspended meanwhile.
 fn dial_peer(jobs: Vec<Job>, mut params: ConnectParams) -> Vec<Done> {
     let mut failed_peer: Option<PathFault> = None;
     let connect = |job: Job| {
@@ -162,8 +163,8 @@ fn dial(mut job: Job, params: &mut ConnectParams) -> Result<Link, PathFault> {
     Ok(job.into_link(pair, mtu))
 }
 
-/// Calls `tries` with the time at which the attempt must be over. If it fails and the process was
-/// suspended until long after that time, tries again with a new deadline.
+/// Calls `tries` with the time at which the attempt must be over. If the attempt fails and this
+/// process was suspended until long after that time, tries again with a new deadline.
 fn retry_after_suspension<T, E>(
     deadline: &mut Deadline,
     mut tries: impl FnMut(Instant) -> Result<T, E>,
@@ -183,7 +184,7 @@ fn out_of_band(
     pair: QueuePair<Prepared>,
     params: ConnectParams,
 ) -> Result<(QueuePair<Connected>, Option<u32>), VerbsError> {
-    let (end, path) = (&job.end_advert, &job.path_advert);
+    let (end, path) = (&job.port_advert, &job.path_advert);
     let theirs = Mtu::up_to(end.mtu).unwrap_or(Mtu::B256);
     let most = job.path.mtu.and_then(Mtu::up_to).unwrap_or(theirs);
     let mtu = most.min(theirs).min(pair.endpoint().mtu);
@@ -205,11 +206,11 @@ fn by_connection_manager(
     due: Instant,
 ) -> Result<(QueuePair<Connected>, Option<u32>), VerbsError> {
     let from = job.end.local.cm_address.unwrap_or(IpAddr::from([0, 0, 0, 0]));
-    let address = job.end_advert.gid.map_or(from, |address| match address.to_ipv4_mapped() {
+    let address = job.port_advert.gid.map_or(from, |address| match address.to_ipv4_mapped() {
         Some(v4) => v4.into(),
         None => address.into(),
     });
-    let to = SocketAddr::new(address, job.end_advert.listener.unwrap_or(0));
+    let to = SocketAddr::new(address, job.port_advert.listener.unwrap_or(0));
     let route = Route::resolve(from, to, settings, due)?.require_device(job.end.context.name())?;
     let private_data = encode_secret(job.path.id, job.path_advert.psn);
     Ok((route.connect(&job.end.resources, &private_data, settings, due)?, None))
@@ -289,7 +290,7 @@ fn take_expected(bytes: &[u8], expected: &mut HashMap<u32, Job>) -> Option<Job> 
 
 impl Job {
     fn into_link(self, pair: QueuePair<Connected>, mtu: Option<u32>) -> Link {
-        let remote = RemoteMemory::new(&self.end_advert, &self.path_advert);
+        let remote = RemoteMemory::new(&self.port_advert, &self.path_advert);
         Link::new(pair, (self.path, self.slot), self.end, remote, mtu)
     }
 }

@@ -95,7 +95,7 @@ fn pattern(address: u64, key: u32) -> impl Iterator<Item = [u8; 8]> {
 impl End {
     /// Opens the device, and allocates memory and a completion queue for `paths` queue pairs. If
     /// the connection manager serves the end, returns a listener as well. `on_device` is the number
-    /// of queue pairs that all ends need on the device.
+    /// of queue pairs that all ends on the same device need together.
     pub(crate) fn open(
         local: &LocalPort,
         paths: usize,
@@ -120,7 +120,8 @@ impl End {
         Ok((end, listener))
     }
 
-    /// Returns the data that peers need of this end. `end` is its index in the round.
+    /// Returns the data that peers need of this end. The number `end` is this end's index in the
+    /// round.
     pub(crate) fn advert(&self, end: u32, listener: Option<u16>) -> PortAdvert {
         PortAdvert {
             port_index: end,

@@ -19,7 +19,7 @@ pub(crate) struct Link {
     pub(crate) end: Arc<End>,
 }
 
-/// Memory of the peer's end, with those parts that one path uses.
+/// Memory of the peer's end, and the offsets of the parts of it that one path uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RemoteMemory {
     address: u64,

@@ -9,11 +9,11 @@
 //!   AwaitsBlock  reads the peer's block, as the other end does
 //! ```
 //!
-//! Each end writes a random token, together with an echo of the peer's token, to the peer's memory.
-//! An echo of its own token proves to an end that both directions carry small messages. Then the
-//! end reads the peer's block, which takes many packets of full size and therefore fails if the MTU
-//! is wrong. The dialling end writes first, since iWARP requires that. An end that is done keeps
-//! its queue pair, because the peer may still be reading.
+//! Each end writes a random token to the peer's memory, together with an *echo*: a copy of the
+//! token that the peer has written. An echo of its own token proves to an end that both directions
+//! carry small messages. Then the end reads the peer's block, which takes many packets of full size
+//! and therefore fails if the MTU is wrong. The dialling end writes first, since iWARP requires
+//! that. An end that is done keeps its queue pair, because the peer may still be reading.
 
 use rlaunch_bootstrap::protocol::mesh::{PathFault, ProofStep, RoundTimeouts};
 use std::time::{Duration, Instant};
@@ -113,8 +113,8 @@ impl Machine {
         self.state = State::AwaitsBlock { since: now };
     }
 
-    /// Records that the read of the block has completed; `intact` tells whether it is the peer's
-    /// block.
+    /// Records that the read of the block has completed. `intact` tells whether the bytes that were
+    /// read are the peer's block.
     pub(crate) fn read_completed(&mut self, intact: bool) {
         if !matches!(self.state, State::AwaitsBlock { .. }) {
             return;

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time without progress after which polls are [`NAP`] apart. RDMA cards answer within this time,
-/// so their round-trip times are exact.
+/// Time without progress after which the process sleeps for [`NAP`] between polls. RDMA cards
+/// answer within this time, so sleeping does not falsify the round-trip times of their paths.
 const SPIN: Duration = Duration::from_micros(200);
 const NAP: Duration = Duration::from_micros(100);
 
@@ -28,7 +28,7 @@ struct Backoff {
 }
 
 impl Backoff {
-    /// Waits between two polls; `progress` tells whether the first of them found anything.
+    /// Waits between two polls. `progress` tells whether the poll before found anything.
     fn wait(&mut self, progress: bool) {
         if progress {
             self.progress_at = Instant::now();
@@ -53,8 +53,8 @@ impl ActiveClock {
         ActiveClock { last_read: now, suspended: Duration::ZERO }
     }
 
-    /// Returns the clock's time at `now`. Must be called continually, because a gap between calls
-    /// is taken for a suspension.
+    /// Returns the clock's time at `now`. Must be called at short intervals, because a long gap
+    /// between two calls counts as a suspension.
     fn read(&mut self, now: Instant) -> Instant {
         let since = now.saturating_duration_since(self.last_read);
         if since > SUSPENSION_THRESHOLD {

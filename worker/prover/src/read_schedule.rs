@@ -1,9 +1,9 @@
 //! Order in which the paths of an end read the blocks of their peers into the end's few read
 //! buffers.
 //!
-//! At first one path to each peer reads. If that fails, the other paths to the peer end with the
-//! same fault without being tried: each would hold a read buffer until its timeout, and delay paths
-//! to other peers.
+//! At first, a single path to each peer reads. If its read fails, all other paths to the same peer
+//! end with the same fault without being tried. Otherwise each of them would occupy a read buffer
+//! until its timeout, and delay paths to other peers.
 
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::mesh::PathFault;

@@ -48,7 +48,7 @@ struct PreparedPath {
 /// Round with connected queue pairs, except those that failed.
 pub(crate) struct ConnectedRound {
     round: ProofRound,
-    /// Connected path or fault for each of the round's paths, in their order.
+    /// Result for each path of the round, in the round's order: the connected path, or the fault.
     paths: Vec<Result<Link, PathFault>>,
     pub(crate) cost: RoundCost,
 }
@@ -119,13 +119,13 @@ impl PreparedRound {
             let peer = peers.get(&(path.peer, path.id));
             // The fault of the path unless it connects below.
             paths.push(Err(ready.as_ref().err().cloned().unwrap_or_else(unprepared)));
-            if let (Ok(ready), Some(opened), Some((end_advert, path_advert))) =
+            if let (Ok(ready), Some(opened), Some((port_advert, path_advert))) =
                 (ready, opened, peer)
             {
                 let PreparedPath { slot, pair, secret } = ready;
                 let (end, path) = (opened.end.clone(), *path);
-                let (end_advert, path_advert) = ((*end_advert).clone(), **path_advert);
-                jobs.push(Job { index, path, slot, pair, secret, end, end_advert, path_advert });
+                let (port_advert, path_advert) = ((*port_advert).clone(), **path_advert);
+                jobs.push(Job { index, path, slot, pair, secret, end, port_advert, path_advert });
             }
         }
         let opened = self.ends.iter().flatten();
@@ -140,9 +140,10 @@ impl PreparedRound {
 }
 
 impl CostMeter {
-    /// Returns the cost of the round after connecting, which took `connecting`. The memory is the
-    /// growth of the process's anonymous memory, or the size of regions and completion queues if
-    /// that is more, because memory freed earlier may have been reused.
+    /// Returns the cost of the round after its paths were connected, which took the time
+    /// `connecting`. The memory is the growth of the process's anonymous memory, or the size of
+    /// regions and completion queues if that is more, because memory freed earlier may have been
+    /// reused.
     fn after(
         &self,
         connecting: Duration,

@@ -1,5 +1,5 @@
-//! Watch over proved paths: each end writes a heartbeat to the other at a fixed interval, and
-//! reports paths that fail. A path is down if a write fails, no heartbeat arrives for 2.5
+//! Watches proved paths: each end writes a heartbeat to the other end at a fixed interval, and
+//! reports when the path fails. A path is down if a write fails, no heartbeat arrives for 2.5
 //! intervals, or the device reports that the port or the device failed. The process sleeps between
 //! polls.
 
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Number of polls per heartbeat interval.
 const POLLS_PER_BEAT: u32 = 4;
-/// Number of half heartbeat intervals without a heartbeat after which a path is down.
+/// Number of half heartbeat intervals without a received heartbeat after which a path is down.
 const HALF_BEATS: u32 = 5;
 
 /// Watched paths.

@@ -34,6 +34,7 @@ use rlaunch_bootstrap::job::{Job, Problem};
 use rlaunch_bootstrap::protocol::control::{
     BEAT, DEFAULT_NODE_TIMEOUT, FromAgent, PROTOCOL_VERSION, ToAgent,
 };
+use rlaunch_bootstrap::rank_table::TableMessage;
 use rlaunch_bootstrap::rendezvous::payload::Payload;
 use std::io;
 use std::process::ExitCode;
@@ -80,8 +81,9 @@ async fn run_job(workspace: &Workspace, grace: Grace, kind: ChannelKind) -> io::
     }
     agent.channel.outbox.grant(job.output_window);
     let ports = AwaitedPorts::start(&setup.ports);
+    let mpi = (tree.mpi().identity(), tree.mpi().unfinalized());
     let (outbox, context) =
-        (&agent.channel.outbox, ProcessContext { prover: mesh.pid(), cgroup, grace });
+        (&agent.channel.outbox, ProcessContext { prover: mesh.pid(), cgroup, grace, mpi });
     let mut ranks = Ranks::start(&job, prepared, setup, outbox, agent.hello_at, context);
     agent.run_to_completion(&mut ranks, &mut tree, &mut mesh, ports).await;
     mesh.end().await;
@@ -96,12 +98,12 @@ async fn run_job(workspace: &Workspace, grace: Grace, kind: ChannelKind) -> io::
     Ok(())
 }
 
-/// Events that reach the agent from outside.
+/// Event from outside the agent.
 pub(crate) enum Input {
     Message(ToAgent),
     /// The channel ended; the text says how.
     LauncherGone(String),
-    /// No message has come from the launcher for this long, so it must be presumed dead.
+    /// No message has come from the launcher for this long, so the launcher is presumed dead.
     LauncherSilent(Duration),
     /// At least one child process ended.
     Children,
@@ -111,19 +113,19 @@ pub(crate) enum Input {
 
 struct Agent {
     channel: Channel,
-    /// Time at which Hello was sent. Times of ranks are reported relative to it.
+    /// Time at which Hello was sent. The end of each rank is reported relative to this time.
     hello_at: std::time::Instant,
     children: SignalStream,
     interrupts: [SignalStream; 3],
     beat: Interval,
-    /// Number of beats sent since the last message from the launcher. Counting beats instead of
-    /// time leaves out the time in which this process or the whole host was suspended.
+    /// Number of beats sent since the last message from the launcher. This process sends no beats
+    /// while it or the whole host is suspended, so that time does not count against the launcher.
     missed_beats: u32,
     /// Time without a message after which the launcher is presumed dead.
     node_timeout: Duration,
     suspended: bool,
-    /// Set when the job is being ended on all nodes. No agent then needs this one to pass its
-    /// messages on.
+    /// Set when the job is being ended on all nodes. From then on, no other agent needs this agent
+    /// to pass messages on.
     job_is_ending: bool,
 }
 
@@ -359,7 +361,7 @@ impl Agent {
             }
             while let Some(event) = tree.poll_event() {
                 match event {
-                    TreeEvent::Table(table) => self.write_rank_table(&table, workspace),
+                    TreeEvent::Table(table) => self.take_rank_table(&table, tree, workspace),
                     TreeEvent::CollectiveDone(answer) => mesh.on_collective_done(answer),
                 }
             }
@@ -407,9 +409,15 @@ impl Agent {
         opened.ok()
     }
 
-    /// Writes the rank table to a file for the ranks.
-    fn write_rank_table(&self, table: &Payload, workspace: &Workspace) {
-        if let Err(error) = workspace.write_rank_table(table) {
+    /// Writes the rank table to a file for the ranks, and gives the layout of the ranks to the
+    /// process manager for MPI.
+    fn take_rank_table(&self, message: &Payload, tree: &mut Tree, workspace: &Workspace) {
+        let taken = TableMessage::parse(message).map_err(io::Error::other).and_then(|table| {
+            workspace.write_rank_table(table.json())?;
+            tree.mpi().set_table(table);
+            Ok(())
+        });
+        if let Err(error) = taken {
             let operation = "write the rank table".to_owned();
             self.channel.outbox.send(&FromAgent::Failed { operation, cause: error.to_string() });
         }
@@ -532,11 +540,11 @@ impl Agent {
     }
 }
 
-/// Recipients of those messages of the launcher that may come before the ranks start.
+/// Parts of the agent that handle messages which the launcher may send before the ranks start.
 type StartupParts<'a> = (&'a mut Mesh, &'a mut RankLibrary);
 
-/// Returns the reason why this node's ranks are being ended, for a message to the ranks. Returns
-/// `None` if the launcher ordered it, since the launcher then sends that message.
+/// Returns the reason why this node's ranks are being ended, to be told to the ranks. Returns
+/// `None` if the launcher has ordered the end, because the launcher then sends the reason itself.
 fn end_reason(input: &Input) -> Option<String> {
     match input {
         Input::Interrupted => Some("the agent was told to end".to_owned()),

@@ -1,9 +1,9 @@
-//! Cgroup for a job's ranks on this node. One write kills everything in it, including processes
-//! that are just being forked, and the kernel reports when the cgroup is empty.
+//! Cgroup for a job's ranks on this node. One write kills everything in the cgroup, including
+//! processes that are just being forked, and the kernel reports when the cgroup is empty.
 //!
-//! The cgroup is created below the one of this process, so that the limits of an administrator or
-//! scheduler apply to it, and has no controllers of its own. Agent and guardian are not in it. It
-//! is optional: without a cgroup, ranks are found as descendants of the agent.
+//! The cgroup is created below the cgroup of this process, so that the limits of an administrator
+//! or scheduler apply, and has no controllers of its own. Agent and guardian stay outside. A cgroup
+//! is optional: without one, ranks are found as descendants of the agent.
 
 use nix::unistd::{Pid, Uid};
 use std::fs::{self, File};
@@ -11,13 +11,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Mount points of cgroup version 2: without version 1, and beside it.
+/// Directories at which version 2 of the cgroup file system is mounted: the first on hosts with
+/// version 2 alone, the second on hosts that use both versions.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 /// Inode of the root cgroup of version 2.
 const ROOT: u64 = 1;
 /// Inode of the host's own cgroup namespace (`PROC_CGROUP_INIT_INO`).
 const OUTERMOST_NAMESPACE: u64 = 0xEFFF_FFFB;
-/// Maximum depth of a search through cgroups; no host's hierarchy is as deep.
+/// Maximum depth of a search through cgroups. No host's hierarchy is as deep as this.
 const DEEPEST: usize = 24;
 
 /// Cgroup of a job. Dropping it removes the cgroup if this process has created it.
@@ -90,8 +91,8 @@ impl Cgroup {
         found
     }
 
-    /// Removes the cgroup and those that ranks have created below it, unless they contain
-    /// processes.
+    /// Removes the cgroup and all cgroups that ranks have created below it. Cgroups that contain
+    /// processes remain.
     pub(crate) fn remove(&self) {
         remove_below(&self.path, DEEPEST);
     }
@@ -125,8 +126,8 @@ fn own() -> Option<PathBuf> {
     })
 }
 
-/// Parses `/proc/self/cgroup`. The result is relative to the mount point. Returns `None` if the
-/// cgroup is outside of what is mounted.
+/// Parses `/proc/self/cgroup` and returns the path of the cgroup below the mount point. Returns
+/// `None` if the cgroup is outside of the mounted hierarchy.
 fn own_path(cgroups: &str) -> Option<&Path> {
     let path = cgroups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let path = Path::new(path);

@@ -169,7 +169,8 @@ fn clear_up(cgroup: Option<&Cgroup>) {
     }
 }
 
-/// Reaps children that have ended. The guardian adopts the processes that it kills.
+/// Reaps all children that have ended. Killed processes become children of the guardian when their
+/// parents end.
 fn collect() {
     let look = WaitPidFlag::WNOHANG | WaitPidFlag::__WALL;
     while matches!(waitpid(None, Some(look)), Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)))

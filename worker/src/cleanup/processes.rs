@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 /// Signals that tell processes to end. A stopped process handles SIGTERM only after SIGCONT.
 pub(crate) const TERM: &[Signal] = &[Signal::SIGTERM, Signal::SIGCONT];
 
-/// Returns the signals that tell process `pid` to end after agent `agent` has ended. A rank,
-/// recognised as leader of a process group in the agent's session, needs no SIGTERM: the kernel
-/// sent it one when the agent ended.
+/// Returns the signals that tell process `pid` to end after agent `agent` has ended. A rank needs
+/// no SIGTERM, because the kernel sent it one when the agent ended. A process is a rank if it leads
+/// a process group in the agent's session.
 pub(crate) fn term(pid: Pid, agent: Pid) -> &'static [Signal] {
     let is_rank = getpgid(Some(pid)) == Ok(pid) && getsid(Some(pid)) == Ok(agent);
     if is_rank { &[Signal::SIGCONT] } else { TERM }
@@ -80,11 +80,13 @@ pub(crate) fn signal_all(signals: &[Signal], except: Option<Pid>) -> HashSet<Pid
     signal_each(|_| signals, except)
 }
 
-/// Sends to each descendant of this process except `except` the signals that `signals` returns for
-/// it. Returns the processes that were signalled. Parents are signalled first: a shell whose child
-/// ends before the shell is signalled may start its next command. Scans again for processes that
-/// were forked meanwhile, or that were missing from a list of children because an older sibling
-/// ended while the list was read.
+/// Sends signals to each descendant of this process except `except`; `signals` returns the signals
+/// for a descendant. Returns the processes that were signalled.
+///
+/// Parents are signalled before their children: a shell whose child ends before the shell is
+/// signalled may start its next command. The processes are scanned several times, because some may
+/// have been forked meanwhile, and a list of children misses a process if an older sibling ends
+/// while the list is read.
 pub(crate) fn signal_each<'a>(
     signals: impl Fn(Pid) -> &'a [Signal],
     except: Option<Pid>,
@@ -106,10 +108,11 @@ pub(crate) fn signal_one(pid: Pid, signals: &[Signal]) {
     }
 }
 
-/// Kills every descendant of this process except `except`. First stops them one by one until scans
-/// find no new process, because a stopped process can neither fork nor hide its children from the
-/// scans by ending. Then kills them all. `collect` is called meanwhile and must reap zombies: many
-/// zombies slow the scans down, so that short-lived processes escape.
+/// Kills every descendant of this process except `except`. First stops the descendants one by one
+/// until scans find no new process, because a stopped process can neither fork nor hide its
+/// children from the scans by ending. Then kills all of them. `collect` is called meanwhile and
+/// must reap zombies, because many zombies slow the scans down, so that short-lived processes
+/// escape.
 ///
 /// Process groups are signalled as well as single processes, because no member of a group can fork
 /// while the kernel signals the group.
@@ -142,8 +145,8 @@ pub(crate) fn kill_all(except: Option<Pid>, mut collect: impl FnMut()) {
     collect();
 }
 
-/// Adds every new descendant of this process except `except` to `reached`, and calls `reach` for it
-/// as soon as it is found. Returns whether there was a new one.
+/// Scans for descendants of this process except `except`. Calls `reach` for each descendant that is
+/// not in `reached` as soon as it is found, and adds it to `reached`. Returns whether any was new.
 fn reach_new(reached: &mut HashSet<Pid>, except: Option<Pid>, mut reach: impl FnMut(Pid)) -> bool {
     let me = Pid::this();
     let mut found = false;
@@ -222,8 +225,9 @@ fn walk_table(root: Pid) -> Vec<Pid> {
     found
 }
 
-/// Tells whether a process has ended, reaped or not. A process without a readable entry in `/proc`
-/// may still live: with `hidepid`, processes that have changed their user id are hidden.
+/// Tells whether a process has ended, whether or not its parent has reaped it. A process without a
+/// readable entry in `/proc` may still be alive: with `hidepid`, processes that have changed their
+/// user id are hidden.
 pub(crate) fn has_ended(pid: Pid) -> bool {
     match stat(pid) {
         Some((state, _)) => matches!(state, 'Z' | 'X'),
@@ -261,7 +265,7 @@ mod tests {
     use super::*;
     use std::process::{Command, Stdio};
 
-    /// Both ways of scanning agree and see a grandchild.
+    /// The kernel's lists of children and the process table both lead to a grandchild.
     #[test]
     fn sees_grandchildren() {
         let mut shell = Command::new("sh")

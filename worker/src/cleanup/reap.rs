@@ -3,8 +3,8 @@
 //!
 //! Processes of a job are recognised by their cgroup, if they have one, and by RLAUNCH_JOB_ID in
 //! the environment they were started with, so they are found even when agent, guardian and parents
-//! are gone. If the caller names the agent, the agent and its guardian are told to end the ranks
-//! first, since they know all descendants of the ranks and the grace period. Running `reap` twice
+//! are gone. If the caller names the agent, the agent and its guardian are first told to end the
+//! ranks, because they know all descendants of the ranks and the grace period. Running `reap` twice
 //! is harmless.
 
 use crate::cleanup::cgroup::Cgroup;
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Time that killed processes have to disappear; short, because a user waits for the answer.
 const KILL_TIMEOUT: Duration = Duration::from_millis(1500);
-/// Interval between checks, and time for which a scan watches the newest process.
+/// Interval between checks, and time for which [`end_newest`] watches for new processes.
 const POLL: Duration = Duration::from_millis(2);
 /// Interval between checks for events that take longer, such as the end of a grace period.
 const SLOW_POLL: Duration = Duration::from_millis(20);
@@ -36,7 +36,8 @@ const REACTION: Duration = Duration::from_millis(500);
 /// Number of consecutive scans that must find no process of the job, since one scan may miss
 /// processes that fork and exit at once.
 const EMPTY_SCANS: usize = 10;
-/// [`EMPTY_SCANS`] for a job that has cgroups, which few processes leave.
+/// Replacement for [`EMPTY_SCANS`] if the job has cgroups. Few processes leave a cgroup, so fewer
+/// scans are enough.
 const EMPTY_SCANS_WITH_CGROUP: usize = 2;
 
 /// Ends the job's agent if the arguments name it, and then this user's processes of the job, or of
@@ -84,10 +85,10 @@ impl LostAgent {
     }
 }
 
-/// Ends an agent that does not respond, and first its ranks with their grace period. A running
-/// agent ends them itself after SIGTERM; a stopped agent is continued for that. If the agent hangs,
-/// this process sends SIGTERM to the ranks. If the agent is gone, its guardian gives the ranks
-/// their grace period, and if the guardian is gone as well, this process does.
+/// Ends an agent that does not respond, after its ranks have had their grace period. The agent
+/// receives SIGTERM, and SIGCONT in case it is stopped; if it reacts, it ends its ranks itself. If
+/// the agent hangs, this process sends SIGTERM to the ranks. If the agent is gone, the guardian
+/// gives the ranks their grace period; if the guardian is gone as well, this process does.
 fn end_agent(job: &str, lost: LostAgent) {
     let over = Instant::now() + lost.grace;
     let rest = || over.saturating_duration_since(Instant::now());
@@ -123,7 +124,8 @@ fn end_agent(job: &str, lost: LostAgent) {
     wait_for_end(job, lost.agent, rest());
 }
 
-/// Tells all remaining processes of the job to end, and waits until they have, for `grace` at most.
+/// Tells all remaining processes of the job to end, and waits for at most `grace` until none is
+/// left.
 fn wait_for_end(job: &str, agent: Pid, grace: Duration) {
     let cgroups = Cgroup::find_by_job(job);
     let left = || {
@@ -149,8 +151,8 @@ fn is_agent(pid: Pid) -> bool {
     exe_of_pid.is_some() && exe_of_pid == exe("self") && verb == Some(b"agent")
 }
 
-/// Waits until `is_true` returns true, for `limit` at most, and checks it every `pace`. Returns
-/// false if the limit has passed.
+/// Calls `is_true` every `pace` until it returns true. Returns false if it has not returned true
+/// within `limit`.
 fn wait_until(limit: Duration, pace: Duration, is_true: impl Fn() -> bool) -> bool {
     let until = Instant::now() + limit;
     while !is_true() {
@@ -210,8 +212,9 @@ fn end_processes(job: &str) -> Result<usize, String> {
     Ok(found.len())
 }
 
-/// Watches the system's newest process for [`POLL`], and stops it if it belongs to the job. Returns
-/// whether one did. A full scan is too slow for processes that fork and exit at once.
+/// Looks at the newest process of the host again and again, for [`POLL`], and stops it if it
+/// belongs to the job. Returns whether a process was stopped. A scan of all processes is too slow
+/// to find processes that fork and exit at once.
 fn end_newest(job: &str, found: &mut HashSet<Pid>) -> bool {
     let until = Instant::now() + POLL;
     let mut is_one = false;
@@ -232,9 +235,9 @@ fn newest() -> Option<Pid> {
     load.split_ascii_whitespace().next_back()?.parse().ok().map(Pid::from_raw)
 }
 
-/// Stops the processes if one of them is not in `found` yet, else kills them. Sends the same signal
-/// to their process groups, because no member of a group can fork while the kernel signals the
-/// group.
+/// Stops all processes of `left` if at least one of them is not in `found` yet, otherwise kills all
+/// of them. The process groups receive the same signal, because no member of a group can fork while
+/// the kernel signals the group.
 fn end_each(left: &[Pid], found: &mut HashSet<Pid>) {
     let are_new = left.iter().filter(|&&pid| found.insert(pid)).count() > 0;
     let signal = if are_new { Signal::SIGSTOP } else { Signal::SIGKILL };

@@ -25,8 +25,8 @@ const INITIAL_NAMESPACE: &str = "pid:[4026531836]";
 #[derive(Debug, Default)]
 pub(crate) struct Swept {
     pub(crate) removed: u32,
-    /// Names of unused files of a known kind whose creating process is unknown, or not known to be
-    /// dead.
+    /// Names of unused files of a known kind that were not removed, because the process that
+    /// created them is unknown or may be alive.
     pub(crate) unclaimed: Vec<String>,
 }
 
@@ -64,8 +64,8 @@ fn sees_every_process() -> bool {
         .is_ok_and(|namespace| namespace == Path::new(INITIAL_NAMESPACE))
 }
 
-/// Removes a file unless a process has it open or mapped; that process may be invisible here.
-/// Returns whether the file was removed.
+/// Removes a file unless a process has it open or mapped, even a process that is not visible in
+/// this PID namespace. Returns whether the file was removed.
 fn remove_unused(path: &Path) -> bool {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(path) else {
@@ -126,7 +126,8 @@ fn candidates(directory: &Path, since: SystemTime) -> Vec<(String, Option<i32>)>
     found
 }
 
-/// Returns the process id in `torch_PID_NUMBER_NUMBER`, the only kind of name that has one.
+/// Returns the process id in a name of the form `torch_PID_NUMBER_NUMBER`. No other known name
+/// contains a process id.
 fn creator(name: &str) -> Option<i32> {
     name.strip_prefix("torch_")?.split('_').next()?.parse().ok()
 }

@@ -1,13 +1,14 @@
-//! Private directory of the job on this node. It is the ranks' TMPDIR and has the preloaded files.
+//! Private directory of the job on this node. It is the ranks' TMPDIR and contains the preloaded
+//! files.
 //!
-//! Its name is chosen before the guardian forks the agent, so that the one that lives longer can
-//! remove the directory. It is created in the first usable one of several parent directories.
+//! The name of the directory is chosen before the guardian forks the agent. So each of the two can
+//! remove the directory if the other one has died. The directory is created in the first of several
+//! parent directories that is usable.
 
 use crate::console::errln;
 use crate::node::cache;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::Uid;
-use rlaunch_bootstrap::rendezvous::payload::Payload;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
@@ -16,8 +17,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-/// Maximum length in bytes of a TMPDIR that is used. In a longer one, the path of a Unix socket
-/// would exceed the kernel's limit.
+/// Maximum length in bytes of a TMPDIR that is used as parent directory. If it were longer, the
+/// path of a Unix socket in the job's directory would exceed the kernel's limit.
 const MAX_TMPDIR: usize = 48;
 /// Parent directories to try if TMPDIR is not usable. Files in the last one take memory.
 const PLACES: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
@@ -33,7 +34,7 @@ pub(crate) struct Workspace {
 #[derive(Debug)]
 struct Created {
     path: PathBuf,
-    /// Lock that is held while the agent lives, so that [`sweep`] spares the directory.
+    /// Lock that is held while the agent lives, so that [`sweep`] does not remove the directory.
     _lock: Flock<File>,
 }
 
@@ -81,10 +82,10 @@ impl Workspace {
     }
 
     /// Writes the rank table to a file for the ranks. Does nothing if the job has no directory.
-    pub(crate) fn write_rank_table(&self, table: &Payload) -> io::Result<()> {
+    pub(crate) fn write_rank_table(&self, json: &[u8]) -> io::Result<()> {
         let Some(path) = self.rank_table() else { return Ok(()) };
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-        table.chunks().try_for_each(|chunk| file.write_all(chunk))
+        file.write_all(json)
     }
 
     /// Returns a directory for the ranks' PATH in which this executable is called `rlaunch`: beside
@@ -125,11 +126,11 @@ fn places() -> Vec<PathBuf> {
     places
 }
 
-/// Creates a directory that can be locked and holds files and sockets. Fails if a directory with
-/// this name and with content exists, since it belongs to another agent.
+/// Creates a directory that can be locked and in which files and sockets can be created. Fails if
+/// the directory exists and is not empty, because then it belongs to another agent.
 ///
-/// The directory gets its final name only when it is locked: [`sweep`] removes directories that
-/// have such a name and are not locked.
+/// The directory gets its final name only after it was locked, because [`sweep`] removes
+/// directories that have such a name and are not locked.
 fn create_locked(place: &Path, name: &str) -> io::Result<Created> {
     let path = place.join(name);
     let unnamed = path.with_extension("new");
@@ -181,7 +182,7 @@ pub(crate) fn sweep() {
     }
 }
 
-/// Tells whether [`Workspace::choose`] makes such names for this user.
+/// Tells whether a name has the form of the names that [`Workspace::choose`] makes for `user`.
 fn is_name(name: &str, user: Uid) -> bool {
     let parts: Vec<&str> = name.split('-').collect();
     let ["rlaunch", uid, pid, time] = parts[..] else { return false };

@@ -23,7 +23,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-/// Limit for connecting to the launcher, for all of its addresses together.
+/// Time limit for connecting to the launcher, for all of its addresses together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time after which the next address is tried, if the previous one has not answered.
 const STAGGER: Duration = Duration::from_millis(200);

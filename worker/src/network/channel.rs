@@ -16,12 +16,13 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Limit for writing the last frames after the launcher has closed its end.
+/// Time limit for writing the last frames after the launcher has closed its end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-/// Limit for the launcher's first bytes to arrive on stdin. They were sent before this process
-/// started.
+/// Time limit for the launcher's first bytes to arrive on stdin. The launcher sends them before
+/// this process starts.
 const FIRST_BYTES_TIMEOUT: Duration = Duration::from_secs(3);
-/// Size in bytes of the buffer for the launcher's first bytes, which are fewer.
+/// Size of the buffer for the launcher's first bytes. Before the agent's hello, the launcher sends
+/// at most one beat.
 const FIRST_CHUNK: usize = 4 << 10;
 
 /// Kind of control channel.

@@ -1,10 +1,11 @@
 //! Proxy through which the Horovod ranks of a node reach the key-value store where they rendezvous.
 //!
 //! The agent on rank 0's node has the store; requests travel there over the tree of agents.
-//! Horovod's client cannot authenticate itself, so each agent listens on loopback only, where the
-//! kernel tells which user connects: the ranks' user, which is the agent's, and root are accepted.
-//! The size of a request and the time it may take are limited. When too many connections send
-//! nothing, the oldest of them is closed to make room for ranks.
+//! Horovod's client cannot authenticate itself. So each agent listens on loopback only, and asks
+//! the kernel which user has made a connection. Only connections of the agent's own user, which is
+//! also the ranks' user, and of root are accepted. The size of a request and the time it may take
+//! are limited. When too many connections send nothing, the oldest of them is closed to make room
+//! for ranks.
 
 use crate::console::errln;
 use crate::network::rendezvous::ports::ReservedPort;
@@ -27,15 +28,15 @@ use tokio::time::{Instant, sleep_until, timeout};
 /// Address at which ranks find the proxy.
 pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Limit for a complete request to arrive.
+/// Time limit for a complete request to arrive.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Limit for the store to answer, and for the client to read the answer.
+/// Time limit for the store to answer, and for the client to read the answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Maximum number of connections served at the same time; further ones wait in the kernel's
-/// backlog. Bounds the memory of incomplete requests.
+/// Maximum number of connections served at the same time, which bounds the memory of incomplete
+/// requests. Further connections wait in the kernel's backlog.
 const MAX_CONNECTIONS: usize = 64;
-/// Limit for a request to arrive while [`MAX_CONNECTIONS`] are served. Ranks send their request
-/// immediately.
+/// Time limit for a request to arrive while [`MAX_CONNECTIONS`] connections are served. The limit
+/// is short, because ranks send their request immediately.
 const FULL_TIMEOUT: Duration = Duration::from_millis(250);
 /// Pause after accept(2) has failed.
 const ACCEPT_RETRY: Duration = Duration::from_millis(10);
@@ -209,7 +210,7 @@ async fn accept_all(
 }
 
 /// Returns the id of the user that owns the client's socket, or `None` if it is unknown.
-fn user_of(socket: &TcpStream, from: SocketAddr) -> Option<u32> {
+pub(crate) fn user_of(socket: &TcpStream, from: SocketAddr) -> Option<u32> {
     match (from, socket.local_addr().ok()?) {
         (SocketAddr::V4(caller), SocketAddr::V4(here)) => owner(caller, here),
         _ => None,

@@ -6,12 +6,14 @@
 //! | `frames.rs`, `outbox.rs` | reading and writing of the channel's frames; credit for output |
 //! | `rendezvous/` | connections of this node in the tree of agents |
 //! | `services.rs` | Unix socket through which ranks call the agent |
+//! | `mpi.rs` | port at which MPI ranks find their process manager, which is the agent |
 //! | `horovod.rs`, `socket_owner.rs` | proxy to Horovod's store; which user a TCP connection belongs to |
 
 pub(crate) mod callback;
 pub(crate) mod channel;
 pub(crate) mod frames;
 pub(crate) mod horovod;
+pub(crate) mod mpi;
 pub(crate) mod outbox;
 pub(crate) mod rendezvous;
 pub(crate) mod services;

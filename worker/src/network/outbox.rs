@@ -21,9 +21,10 @@ pub(crate) struct Outbox {
     turns: Arc<Semaphore>,
 }
 
-/// Turn of one output stream to send. A stream with a line longer than a frame keeps its turn until
-/// the end of the line: the launcher prints no other rank's lines in between, and those would use
-/// up the credit while they wait for the rest of the long line.
+/// Turn of an output stream, during which no other stream of the node sends output. A stream with a
+/// line longer than a frame keeps its turn until the end of the line. Until then the launcher could
+/// not print lines of other ranks, and these lines would use up the credit that the rest of the
+/// long line needs.
 pub(crate) struct WriterTurn {
     /// `None` only if the semaphore was closed, which never happens.
     _permit: Option<OwnedSemaphorePermit>,
@@ -50,7 +51,8 @@ impl Outbox {
         push(&self.output, message);
     }
 
-    /// Waits until no other stream of this node is in the middle of a long line.
+    /// Waits until no other stream of this node has its turn. The stream has the turn until the
+    /// returned value is dropped.
     pub(crate) async fn writer_turn(&self) -> WriterTurn {
         WriterTurn { _permit: self.turns.clone().acquire_owned().await.ok() }
     }

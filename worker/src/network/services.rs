@@ -40,7 +40,7 @@ use tokio::time::timeout;
 
 /// File name of the socket in the job's directory.
 const SOCKET_NAME: &str = "agent.sock";
-/// Limit for a client to authenticate itself.
+/// Time limit for a client to authenticate itself.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of clients connected at the same time.
 const MAX_CLIENTS: usize = 4096;
@@ -78,8 +78,8 @@ type FinishedRanks = Arc<Mutex<RankSet>>;
 /// Client that has authenticated itself.
 struct Client {
     answers: mpsc::Sender<ToClient>,
-    /// Whether a [`ToClient::RanksFinished`] is queued. A second one is never queued, so that a
-    /// client which reads nothing cannot fill its queue with them.
+    /// Whether a [`ToClient::RanksFinished`] is in the client's queue. A second one is not queued,
+    /// because they could otherwise fill the queue of a client that reads nothing.
     is_finished_queued: Arc<AtomicBool>,
 }
 
@@ -134,8 +134,9 @@ impl Services {
         }
     }
 
-    /// Adds to the environment of ranks the paths of the socket and of the rank table, the token,
-    /// and on PATH the directory of the command `rlaunch`, which uses the socket.
+    /// Adds variables to the environment of ranks: the path of the socket, the path of the rank
+    /// table and the token. Also appends to PATH the directory of the command `rlaunch`, which uses
+    /// the socket.
     pub(crate) fn announce(&self, job: &Job, workspace: &Workspace, env: &mut Environment) {
         let (Some(path), Some(table)) = (&self.path, workspace.rank_table()) else { return };
         env.insert(RLAUNCH_SOCKET.into(), path.into());

@@ -1,9 +1,9 @@
-//! The user that a local TCP connection comes from. TCP sockets carry no credentials, unlike Unix
-//! sockets, but the kernel knows the owner of the connecting socket.
+//! Finds out which user a local TCP connection comes from. TCP sockets carry no credentials, unlike
+//! Unix sockets, but the kernel knows the owner of the connecting socket.
 //!
-//! The kernel is queried over netlink (`linux/inet_diag.h`) for that single socket, which takes no
-//! longer if there are many sockets. If the kernel does not support the query, its table of all
-//! sockets is read.
+//! The kernel is queried over netlink (`linux/inet_diag.h`) for that single socket, so the query
+//! takes no longer on a host with many sockets. If the kernel does not support the query, the
+//! kernel's table of all sockets is read.
 
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket,
@@ -14,7 +14,7 @@ use std::net::SocketAddrV4;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Limit for the kernel's answer, in milliseconds, for kernels that ignore the query.
+/// Time limit for the kernel's answer, in milliseconds, for kernels that ignore the query.
 const ANSWER_TIMEOUT_MS: i64 = 200;
 const TABLE: &str = "/proc/net/tcp";
 
@@ -30,8 +30,9 @@ const ANSWER: usize = 72;
 const ANSWER_UID: usize = 64;
 const ANSWER_INODE: usize = 68;
 
-/// Set once the kernel has answered a query. From then on, an error means that the socket does not
-/// exist, and the table, which may be long, need not be read.
+/// Set once the kernel has answered a query. From then on, an error of a query means that the
+/// socket does not exist. The kernel's table of all sockets, which may be long, need not be read
+/// any more.
 static ANSWERS: AtomicBool = AtomicBool::new(false);
 
 /// Returns the user that owns the socket bound to `own` and connected to `other`. Returns `None` if

@@ -21,16 +21,20 @@ use std::time::{Duration, SystemTime};
 const IN_USE: &str = ".in-use";
 /// Length of a build directory's name, in hexadecimal digits.
 const DIGITS: usize = 32;
-/// Number of newest directories of a kind (builds or libraries) that are kept regardless of age.
+/// Number of directories of each kind (builds, libraries) that are kept regardless of age: those
+/// used last.
 const KEEP_NEWEST: usize = 3;
-/// Age up to which an unused build is kept if the cache is not too large.
+/// Minimum time since an unused directory was last used before it is removed, if the cache is not
+/// too large.
 const RECENT_AGE: Duration = Duration::from_hours(7 * 24);
-/// Age up to which an unused build is always kept, since its agent may not have locked it yet.
+/// Minimum time since an unused directory was last used before it is removed, however large the
+/// cache is. The agent of a new build may not have locked it yet.
 const FRESH_AGE: Duration = Duration::from_hours(1);
-/// Size of all directories of a kind, in bytes, up to which recent ones are kept. A build with its
-/// library takes about 10 MiB.
+/// Total size in bytes of all directories of a kind above which the cache is too large: then
+/// directories are removed after [`FRESH_AGE`] instead of [`RECENT_AGE`]. A build with its library
+/// takes about 10 MiB.
 const SIZE_LIMIT: u64 = 512 << 20;
-/// Maximum age of the modification time of a directory in use; an older time is set to now.
+/// Age that the modification time of a directory in use may reach before it is set to the present.
 const TOUCH_INTERVAL: Duration = Duration::from_hours(1);
 /// File-system types of statfs(2) that are local: ext4, XFS, Btrfs, overlayfs, tmpfs.
 const LOCAL: [u32; 5] = [0xEF53, 0x5846_5342, 0x9123_683E, 0x794C_7630, 0x0102_1994];
@@ -107,7 +111,8 @@ pub(crate) fn is_local(directory: &Path) -> bool {
     statfs(directory).is_ok_and(|found| LOCAL.contains(&(found.filesystem_type().0 as u32)))
 }
 
-/// Locks a directory if that is possible without waiting. Returns false if it is not.
+/// Locks a directory if that is possible without waiting. Returns false if the directory is not
+/// locked.
 fn try_hold(directory: &Path) -> bool {
     touch(directory);
     let lock = open_lock(directory, true)
@@ -183,8 +188,8 @@ struct Candidate {
     size: u64,
 }
 
-/// Removes this user's directories in `cache` that have a name of the kind `is_kind`, except `own`,
-/// the newest, those used recently, and those in use.
+/// Removes this user's directories in `cache` whose names `is_kind` accepts. Keeps `own`, the
+/// newest ones, those used recently, and those in use.
 pub(crate) fn trim(cache: &Path, is_kind: impl Fn(&str) -> bool, own: &Path) {
     let me = Uid::effective().as_raw();
     let candidate = |entry: fs::DirEntry| {

@@ -9,8 +9,9 @@ use std::ffi::{OsStr, OsString};
 /// Environment variables, sorted by name.
 pub(crate) type Environment = BTreeMap<OsString, OsString>;
 
-/// Returns the variables that all ranks of an application have in common: those of the node except
-/// other launchers' variables, merged with the forwarded ones by their rules.
+/// Returns the variables that all ranks of an application have in common: the node's own, without
+/// those of other launchers, and the variables in `forwarded`. The [`EnvRule`] of each forwarded
+/// variable says how it is combined with the node's value.
 pub(crate) fn common(
     node: impl Iterator<Item = (OsString, OsString)>,
     forwarded: &[EnvVar],
@@ -29,8 +30,8 @@ pub(crate) fn common(
     env
 }
 
-/// Returns the environment of one rank: `common`, changed by the rank's variables `own`, and
-/// `defaults` for variables that neither sets.
+/// Returns the environment of one rank. The rank's variables `own` replace those of `common`;
+/// `defaults` are added where neither has the variable.
 pub(crate) fn for_rank<'a>(
     common: &Environment,
     own: impl Iterator<Item = &'a (String, String)>,

@@ -1,8 +1,8 @@
 //! The environment of a login on this host, as the user's login shell sets it up.
 //!
-//! The shell is started with a command that executes this program, which prints its environment
-//! between two markers. Other output of the shell's start-up files does not matter, and no other
-//! program is needed on the host.
+//! The shell is started with a command that executes this program again. The new process prints its
+//! environment between two markers. Other output of the shell's start-up files does not matter, and
+//! no other program is needed on the host.
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{Pid, Uid, User};

@@ -1,6 +1,6 @@
-//! `__verify` and `__keep`: a copy of the agent that was just sent to this host checks that the
-//! copy is complete. `__keep` also moves it into place in the cache. That this code runs proves
-//! that the host can execute the copy.
+//! `__verify` and `__keep`, the verbs with which the launcher starts a copy of the agent that it
+//! has just sent to this host. The copy checks that its own file is complete. `__keep` also moves
+//! the file into place in the cache. That this code runs proves that the host can execute the copy.
 
 use crate::console::outln;
 use crate::node::cache;
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// File name of the agent in its build directory.
 const AGENT: &str = "rlaunch-worker";
-/// Limit for removing old builds: a file server may not answer requests for their locks.
+/// Time limit for removing old builds: a file server may not answer requests for their locks.
 const TRIMMING: Duration = Duration::from_secs(5);
 
 /// Implements `__verify`: succeeds if the SHA-256 of this executable begins with the hexadecimal
@@ -70,7 +70,8 @@ fn check(path: &Path, expected: &str) -> Result<(), String> {
 }
 
 /// Moves `new` to `path`. A complete file at `path` is kept: agents may be running from it, also on
-/// other hosts that share this home directory, and those would fail (ESTALE) if it were replaced.
+/// other hosts that share this home directory. Those agents would fail (ESTALE) if the file were
+/// replaced.
 fn put(new: &Path, path: &Path, expected: &str) -> io::Result<()> {
     let is_whole = || {
         let found = fs::symlink_metadata(path);

@@ -37,8 +37,8 @@ pub(crate) struct Streams {
     pub(crate) merged: bool,
 }
 
-/// Executable of the stub, which is the agent's. The file in the cache may be gone by now, but this
-/// link still leads to the executable.
+/// Path of the stub's executable, which is the agent's own. The agent's file in the cache may have
+/// been removed, but this link still leads to the content.
 const STUB: &str = "/proc/self/exe";
 
 /// Maximum number of attempts to start a stub in the cgroup. If the agent's own cgroup was killed N
@@ -142,8 +142,8 @@ impl Stub<'_> {
     }
 }
 
-/// Reaps all children that have ended, including adopted ones. Children that were killed come
-/// first, since the others may have ended because of those.
+/// Reaps all children that have ended, including adopted ones. Children killed by a signal come
+/// first in the result, because the other children may have ended as a consequence.
 pub(crate) fn reap() -> Vec<(Pid, ExitStatus)> {
     let mut ended = Vec::new();
     loop {

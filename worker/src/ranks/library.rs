@@ -90,8 +90,8 @@ impl RankLibrary {
     }
 }
 
-/// Appends a directory to the search path in the variable `name`. Keeps the path's other entries,
-/// of which an empty one stands for the working directory.
+/// Appends a directory to the search path in the variable `name`. Keeps all entries of the path,
+/// also empty ones, which stand for the working directory.
 fn append(env: &mut Environment, name: &str, directory: &Path) {
     let path = env.entry(name.into()).or_default();
     let has_it = std::env::split_paths(path.as_os_str()).any(|entry| entry == directory);

@@ -7,27 +7,28 @@
 //! | `child.rs`, `exec_rank.rs` | spawning a rank through its stub, which sets itself up and executes the program |
 //! | `pump.rs`, `stdin.rs` | output to the launcher, input from it |
 //! | `awaited_ports.rs` | ports that an application waits for |
-//! | `singleton.rs` | detection of MPI programs that would each run alone |
+//! | `mpi_library.rs` | the process management interface that a program needs; MPI programs that would each run alone |
 
 pub(crate) mod awaited_ports;
 pub(crate) mod child;
 pub(crate) mod exec_rank;
 pub(crate) mod library;
+pub(crate) mod mpi_library;
 pub(crate) mod prepare;
 pub(crate) mod pump;
 pub(crate) mod rank_files;
-pub(crate) mod singleton;
 pub(crate) mod stdin;
 
 use crate::cleanup::cgroup::Cgroup;
 use crate::cleanup::grace::{ENDING, Grace};
 use crate::cleanup::processes::{self, Children, TERM};
 use crate::cleanup::shm;
+use crate::network::mpi::{MpiIdentity, UnfinalizedRanks};
 use crate::network::outbox::Outbox;
 use crate::node::environment;
 use crate::node::oom;
 use crate::ranks::child::Streams;
-use crate::ranks::prepare::Prepared;
+use crate::ranks::prepare::{Prepared, Program};
 use crate::ranks::pump::{RankStream, pump};
 use crate::ranks::rank_files::RankFiles;
 use crate::ranks::stdin::Stdin;
@@ -35,10 +36,14 @@ use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::deadline::{CHECK_INTERVAL, Deadline};
+use rlaunch_bootstrap::env::TMPDIR;
 use rlaunch_bootstrap::id::{JobId, Rank};
-use rlaunch_bootstrap::job::{AwaitedPort, ExitStatus, Job, RankSetup, RankSpec, SingletonPolicy};
+use rlaunch_bootstrap::job::{
+    AwaitedPort, ExitStatus, Job, MpiInterfaces, RankSetup, RankSpec, SingletonPolicy,
+};
 use rlaunch_bootstrap::protocol::control::{CleanupReceipt, FromAgent, Stream};
 use std::collections::{HashSet, VecDeque};
+use std::ffi::OsStr;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -75,11 +80,11 @@ pub(crate) struct Ranks {
     prepared: Prepared,
     setup: StartConfig,
     running: Vec<(Rank, Pid)>,
-    /// Ranks of applications that wait for other applications, with the index of their own
-    /// application.
+    /// Ranks that have not been started, because their application waits for another one. Each has
+    /// the index of its own application.
     waiting: Vec<(u32, RankSpec)>,
     files: RankFiles,
-    /// Prover, cgroup and grace period.
+    /// Prover process, cgroup and grace period of the ranks.
     context: ProcessContext,
     /// Time at which the prover is killed, set once no other process is left.
     prover_kill_at: Option<Instant>,
@@ -99,11 +104,13 @@ pub(crate) struct Ranks {
     oom_kills: oom::OomKillCount,
     kill_after: Duration,
     phase: Phase,
-    /// Processes that SIGTERM was sent to.
+    /// Processes that have been sent SIGTERM.
     sent_term: HashSet<Pid>,
     receipt: CleanupReceipt,
     /// Whether running ranks are checked for MPI libraries.
     checks_for_mpi: bool,
+    /// Whether ranks are offered a process manager.
+    serves_mpi: bool,
     /// Times of the remaining checks for MPI, latest first.
     mpi_checks: Vec<Instant>,
     changes: VecDeque<RankChange>,
@@ -124,7 +131,8 @@ pub(crate) struct StartConfig {
     pub(crate) released: Vec<u32>,
 }
 
-/// Prover, cgroup and grace period of the ranks.
+/// Processes and resources around the ranks: the prover, the cgroup, the grace period, and the data
+/// for MPI.
 #[derive(Debug)]
 pub(crate) struct ProcessContext {
     /// Prover: a child of this process that is not part of the user's program, so signals for the
@@ -134,6 +142,8 @@ pub(crate) struct ProcessContext {
     pub(crate) cgroup: Option<Cgroup>,
     /// Memory from which the guardian reads the grace period of the ranks.
     pub(crate) grace: Grace,
+    /// Data for the environment of MPI ranks, and the ranks that have not finalized MPI.
+    pub(crate) mpi: (MpiIdentity, UnfinalizedRanks),
 }
 
 /// Change in the state of a rank.
@@ -181,6 +191,7 @@ impl Ranks {
             sent_term: HashSet::new(),
             receipt: CleanupReceipt::default(),
             checks_for_mpi,
+            serves_mpi: job.mpi != MpiInterfaces::None,
             mpi_checks: mpi_checks(checks_for_mpi),
             changes: VecDeque::new(),
         };
@@ -219,6 +230,9 @@ impl Ranks {
         let Some(program) = self.prepared.programs.get(spec.application as usize) else { return };
         let variables = self.setup.env.iter().chain(&spec.env);
         let mut env = environment::for_rank(&program.env, variables, &own.defaults);
+        for (name, value) in self.mpi_environment(spec, program) {
+            env.entry(name.into()).or_insert_with(|| value.into());
+        }
         env.extend(own.rendered_env.iter().cloned());
         let streams = Streams { stdin: spec.stdin, merged: self.merged };
         let written = self.files.write(&own.files, &program.directory);
@@ -254,6 +268,12 @@ impl Ranks {
         }
     }
 
+    /// Returns the variables by which a rank finds its process manager, if the program runs MPI.
+    fn mpi_environment(&self, spec: &RankSpec, program: &Program) -> Vec<(String, String)> {
+        let directory = program.env.get(OsStr::new(TMPDIR)).and_then(|path| path.to_str());
+        self.context.mpi.0.environment(spec, program.mpi, directory.unwrap_or("/tmp"))
+    }
+
     /// Queues input for the ranks that read stdin; empty data ends the input.
     pub(crate) fn feed(&mut self, data: Vec<u8>) {
         self.stdin.push(data);
@@ -270,7 +290,15 @@ impl Ranks {
         let pid = pid.as_raw().cast_unsigned();
         let killed = status == ExitStatus::Signal(Signal::SIGKILL as i32);
         let out_of_memory = killed && self.phase == Phase::Running && self.oom_kills.has_grown();
-        self.outbox.send(&FromAgent::Exited { rank, pid, status, out_of_memory, at_us });
+        let unfinalized = self.context.mpi.1.borrow_mut().remove(&rank);
+        self.outbox.send(&FromAgent::Exited {
+            rank,
+            pid,
+            status,
+            out_of_memory,
+            unfinalized,
+            at_us,
+        });
     }
 
     /// Reaps children that have ended, reports the ranks among them, and moves on to the next phase
@@ -293,14 +321,14 @@ impl Ranks {
         }
     }
 
-    /// Tells whether every rank has ended and none is waiting to start. Leftovers of ranks may
+    /// Tells whether every rank has ended and no rank is waiting to start. Leftovers may still
     /// exist.
     pub(crate) fn have_ended(&self) -> bool {
         self.running.is_empty() && self.waiting.is_empty()
     }
 
-    /// Moves on to the next phase when the last rank has ended, and again when the last leftover
-    /// has.
+    /// Moves on to the next phase if possible: first when the last rank has ended, and again when
+    /// the last leftover has ended.
     fn advance(&mut self) {
         if !self.have_ended() || matches!(self.phase, Phase::Draining | Phase::Over) {
             return;
@@ -330,10 +358,10 @@ impl Ranks {
         }
     }
 
-    /// Sends SIGTERM to processes that have not received it and have lost their parent. They get
-    /// the rest of the grace period: if a rank is a shell, the shell ends immediately while the
-    /// programs it has started do the work. Programs that those start in order to clean up have a
-    /// parent and get no signal.
+    /// Sends SIGTERM to processes whose parent has ended, unless they have received it. They get
+    /// the rest of the grace period: if a rank is a shell, the shell ends immediately, while the
+    /// programs that it has started do the work. Programs that are started in order to clean up
+    /// still have a parent and get no signal.
     fn terminate_orphans(&mut self, left: &[Pid]) {
         for &pid in left {
             if processes::parent(pid) == Some(Pid::this()) && self.sent_term.insert(pid) {
@@ -470,14 +498,14 @@ impl Ranks {
         }
     }
 
-    /// Reports the first process that has loaded an MPI library but has no MPI launcher, and
-    /// therefore takes itself for the only rank.
+    /// Reports the first process that has loaded an MPI library but is not offered the interface
+    /// that the library needs. Such a process takes itself for the only rank.
     fn check_for_mpi(&mut self, now: Instant) {
         if self.mpi_checks.last().is_none_or(|&due| due > now) {
             return;
         }
         self.mpi_checks.pop();
-        if let Some((pid, what)) = singleton::find_in_processes() {
+        if let Some((pid, what)) = mpi_library::find_unserved(self.serves_mpi) {
             self.mpi_checks.clear();
             self.outbox.send(&FromAgent::UnservedMpi { pid: pid.as_raw().cast_unsigned(), what });
         }
@@ -513,12 +541,13 @@ impl Ranks {
         while self.pumps.join_next().await.is_some() {}
     }
 
-    /// Tells whether every rank has ended, no process of it is left and its output is queued.
+    /// Tells whether every rank has ended, no process of the job is left on this node, and all
+    /// output is queued for the launcher.
     pub(crate) fn are_over(&self) -> bool {
         self.phase == Phase::Over
     }
 
-    /// Removes files, cgroup and shared memory of the ranks, and returns what was found.
+    /// Removes files, cgroup and shared memory of the ranks. Returns the result of the clean-up.
     pub(crate) async fn finish(mut self) -> CleanupReceipt {
         self.pumps.shutdown().await;
         self.stdin.shut_down().await;
@@ -531,9 +560,9 @@ impl Ranks {
     }
 }
 
-/// Returns the times of the checks for MPI, latest first; none unless `wanted`.
+/// Returns the times of the checks for MPI, latest first. Returns no times unless `wanted` is set.
 fn mpi_checks(wanted: bool) -> Vec<Instant> {
     let now = Instant::now();
-    let mpi_checks = singleton::CHECK_AFTER.iter().rev().map(|&after| now + after);
+    let mpi_checks = mpi_library::CHECK_AFTER.iter().rev().map(|&after| now + after);
     mpi_checks.filter(|_| wanted).collect()
 }

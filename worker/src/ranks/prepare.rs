@@ -2,10 +2,11 @@
 
 use crate::cleanup::workspace::Workspace;
 use crate::network::horovod::LOOPBACK;
+use crate::network::mpi::MpiOffer;
 use crate::network::rendezvous::ports::{self, ReservedPort};
 use crate::node::environment::{self, Environment};
 use crate::node::inventory::{self, Root, nccl};
-use crate::ranks::singleton;
+use crate::ranks::mpi_library;
 use nix::unistd::{AccessFlags, access};
 use rlaunch_bootstrap::env::{LD_LIBRARY_PATH, PATH, PYTHONPATH, RLAUNCH_PRELOAD_DIR, TMPDIR};
 use rlaunch_bootstrap::inventory::Inventory;
@@ -33,6 +34,8 @@ pub(crate) struct Program {
     pub(crate) path: PathBuf,
     pub(crate) argv: Vec<OsString>,
     pub(crate) env: Environment,
+    /// Process management interfaces that the program's ranks are offered.
+    pub(crate) mpi: MpiOffer,
 }
 
 /// Everything that was prepared for the ranks.
@@ -103,7 +106,7 @@ pub(crate) fn prepare(
     }
 }
 
-/// Adds items that are not in the list: several applications may have the same problem.
+/// Adds those items that are not yet in the list. Several applications may have the same problem.
 fn extend_unique<T: PartialEq>(all: &mut Vec<T>, found: Vec<T>) {
     for one in found {
         if !all.contains(&one) {
@@ -134,14 +137,14 @@ fn prepare_program(
         working_dir(&application.wdir, &mut notices).map_err(|problem| vec![problem])?;
     let search_path = env.get(OsStr::new(PATH)).cloned().unwrap_or_default();
     let path = find_program(&argv, &search_path, &directory)
-        .and_then(|path| refuse_unserved_mpi(job, path));
+        .and_then(|path| mpi_offer(job, &path).map(|mpi| (path, mpi)));
     let is_here = |script: &&ScriptCheck| !files.redirects(script, &application.preload);
     let script = application.script.as_ref().filter(is_here);
     let script = script.map_or(Ok(None), |script| check_script(script, &directory));
     match (path, script) {
-        (Ok(path), Ok(notice)) => {
+        (Ok((path, mpi)), Ok(notice)) => {
             notices.extend(notice);
-            Ok((Program { directory, path, argv, env }, notices))
+            Ok((Program { directory, path, argv, env, mpi }, notices))
         }
         (path, script) => Err(path.err().into_iter().chain(script.err()).collect()),
     }
@@ -226,17 +229,18 @@ fn find_program(
     )
 }
 
-/// Refuses a program that is linked with MPI in a job of several ranks: without an MPI launcher
-/// each rank would run alone.
-fn refuse_unserved_mpi(job: &Job, program: PathBuf) -> Result<PathBuf, Problem> {
-    if job.singleton != SingletonPolicy::Error || job.world_size < 2 {
-        return Ok(program);
+/// Chooses the process management interfaces for the ranks of a program. Refuses a program whose
+/// MPI library needs an interface that rlaunch does not serve, unless the user lets such programs
+/// run.
+fn mpi_offer(job: &Job, program: &Path) -> Result<MpiOffer, Problem> {
+    if job.world_size < 2 {
+        return Ok(MpiOffer::default());
     }
-    match singleton::linked_mpi(&program) {
-        None => Ok(program),
-        Some(UnservedMpi { library, needs, .. }) => {
-            Err(Problem::Singleton { program, library, needs })
+    match mpi_library::offer(job.mpi, program) {
+        Err(UnservedMpi { library, needs, .. }) if job.singleton == SingletonPolicy::Error => {
+            Err(Problem::Singleton { program: program.to_owned(), library, needs })
         }
+        offer => Ok(offer.unwrap_or_default()),
     }
 }
 

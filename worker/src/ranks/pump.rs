@@ -13,8 +13,8 @@ use tokio::time::{Instant, timeout_at};
 /// Time after which an unfinished line is sent, so that prompts and progress bars become visible.
 const FLUSH_AFTER: Duration = Duration::from_millis(200);
 
-/// Time without output after which a stream in the middle of a long line gives up its turn. The
-/// launcher uses the same limit.
+/// Time without output after which a stream in the middle of a long line gives up its
+/// [`WriterTurn`]. The launcher uses the same limit.
 const TURN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Time without output after which a stream counts as ended, once no process of the job is left.
@@ -118,9 +118,9 @@ async fn read_more(
     }
 }
 
-/// Returns how many bytes of `buffer` go into the next frame: up to the last line end that fits, a
-/// full frame of a longer line, or everything if the writer has paused or ended. `None` if the next
-/// frame is not complete yet.
+/// Returns how many bytes of `buffer` go into the next frame. Whole lines are sent together if they
+/// fit. A full frame is sent of a line that is longer than a frame, and an incomplete line if the
+/// writer has paused or ended. Returns `None` if the beginning of a line has to wait for its end.
 fn ready(buffer: &[u8], read: Read) -> Option<usize> {
     let window = &buffer[..buffer.len().min(MAX_OUTPUT)];
     if let Some(end) = window.iter().rposition(|&byte| byte == b'\n') {

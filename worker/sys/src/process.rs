@@ -6,7 +6,7 @@ use std::iter;
 use std::os::unix::process::CommandExt;
 use std::ptr;
 
-/// Process in which a [`fork`] has returned.
+/// Which of the two processes is running after a [`fork`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fork {
     /// The parent, with the child's process id.
@@ -86,9 +86,9 @@ pub fn let_descendants_read(ancestor: u32) -> io::Result<bool> {
 
 /// Copies `length` bytes from address `source` of this process to address `target` of another
 /// process (process_vm_writev(2)). Returns the number of bytes copied, which is smaller than
-/// `length` if mapped memory ends before. Fails with `EFAULT` if nothing is mapped there, with
-/// `EPERM` if this process may not access the other, and with `EINVAL` for this process itself,
-/// because the compiler assumes that nothing else changes its memory.
+/// `length` if the mapped memory is shorter. Fails with `EFAULT` if nothing is mapped at one of the
+/// addresses, and with `EPERM` if this process may not access the other. Fails with `EINVAL` if
+/// `pid` is this process, because the compiler assumes that nothing else changes its memory.
 pub fn write_to_process(pid: i32, source: u64, target: u64, length: usize) -> io::Result<usize> {
     if pid <= 0 || is_thread_of_this(pid) {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));

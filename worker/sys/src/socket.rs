@@ -17,7 +17,7 @@ pub fn unacknowledged_bytes(socket: BorrowedFd<'_>) -> io::Result<usize> {
     }
 }
 
-/// Detection, by repeated checks, of a TCP peer on a host that does not respond any more.
+/// Finds out, by repeated checks, whether the host of a TCP peer no longer responds.
 #[derive(Debug, Default)]
 pub struct PeerSilence {
     /// Time of the check that first found the peer not responding; `None` if the last check found
@@ -26,9 +26,10 @@ pub struct PeerSilence {
 }
 
 impl PeerSilence {
-    /// Returns how long checks have found that the peer does not respond, although its kernel was
-    /// sent data or probes repeatedly (`TCP_INFO`). Returns `None` if there is no sign of that. A
-    /// process that does not read is not silent, since its kernel keeps reporting a full window.
+    /// Returns the time for which all checks have found that the peer does not respond, although
+    /// data or probes were sent to it repeatedly (`TCP_INFO`). Returns `None` if the peer responds
+    /// or was not sent anything. A peer whose process does not read still responds, because its
+    /// kernel keeps reporting a full window.
     pub fn check(&mut self, socket: BorrowedFd<'_>) -> io::Result<Option<Duration>> {
         let Some(unanswered) = unanswered_for(socket)? else {
             self.since = None;
@@ -46,8 +47,8 @@ impl PeerSilence {
     }
 }
 
-/// Returns how long nothing was received from the peer. Returns `None` if the peer is not being
-/// probed or has answered.
+/// Returns the time since something was received from the peer. Returns `None` if the peer is not
+/// being probed or has answered.
 fn unanswered_for(socket: BorrowedFd<'_>) -> io::Result<Option<Duration>> {
     // A packet that was sent twice may have been lost once.
     const REPEATS: u8 = 2;

@@ -62,8 +62,8 @@ pub enum Call {
     Event(String),
 }
 
-/// Answer to a [`Call`]. On a rank's socket the data of the answer is sent as payload beside it,
-/// and `Bytes` is `()`.
+/// Answer to a [`Call`]. On a rank's socket the data of the answer travels separately, as the
+/// payload of the frame, and `Bytes` is `()`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer<Bytes = Payload> {
     /// The operation is complete and returns no data.

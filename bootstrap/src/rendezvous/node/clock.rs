@@ -13,7 +13,8 @@ use std::time::Duration;
 
 /// Number of requests to the parent, of which the fastest answer is used.
 const ROUNDS: u32 = 4;
-/// Time for which a measured offset is used. Clocks drift by about 10 µs per second.
+/// Time for which a measured offset is used before it is measured again. Clocks drift by about 10
+/// µs per second.
 const FRESH: Duration = Duration::from_secs(10);
 /// Delay before the next request if the parent does not know its offset to the root yet.
 const RETRY_AFTER: Duration = Duration::from_millis(20);

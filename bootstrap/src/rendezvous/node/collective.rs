@@ -1,8 +1,8 @@
 //! Barriers and gathers.
 //!
-//! When all ranks of a subtree have arrived, its topmost node sends their records to its parent.
-//! When all ranks of the job have arrived, the root sends each child the records from outside the
-//! child's subtree; the child has kept the others.
+//! When all ranks of a subtree have arrived, the topmost node of the subtree sends their records to
+//! its own parent. When all ranks of the job have arrived, the root sends each child the records
+//! from outside the child's subtree, because the child has kept the records of its own subtree.
 
 use super::{Answer, CallId, ClientId, MAX_NAMES, MAX_WAITING, Node, NodeViolation, Refusal};
 use crate::exit_status::ExitStatus;
@@ -25,7 +25,8 @@ const QUERY_INTERVAL: Duration = Duration::from_secs(60);
 
 type CollectiveName = (CollectiveKind, Arc<str>);
 
-/// Rank of this subtree that has ended, with the number of its calls for each collective.
+/// Rank of this node's subtree that has ended, with the number of calls that it made of each
+/// collective.
 #[derive(Debug)]
 pub(super) struct EndedRank {
     status: ExitStatus,
@@ -71,14 +72,15 @@ impl CollectiveWaiter {
     }
 }
 
-/// Collective at which ranks of the subtree have arrived, and that is not complete.
+/// Collective at which some ranks of this node's subtree have arrived, and that is not complete.
 #[derive(Debug, Default)]
 struct PendingCollective {
     arrived: RankSet,
     blobs: Vec<Payload>,
-    /// Records of each child in the tree whose whole subtree has arrived.
+    /// Records that child nodes have sent. A child sends its records once all ranks of its subtree
+    /// have arrived.
     children: BTreeMap<NodeId, Payload>,
-    /// Whether the arrival of this node's whole subtree was sent to the parent.
+    /// Whether this node has notified its parent that all ranks of its subtree have arrived.
     sent: bool,
     waiters: Vec<CollectiveWaiter>,
     query_at: Option<Time>,
@@ -312,12 +314,12 @@ impl Node {
         self.send_down(&Message::Failed(operation.clone(), why.clone()).into());
         // Later collectives of this name cannot complete either, because each rank calls them in
         // order.
-        let of_name = |open: &&CollectiveId| {
+        let is_same_or_later = |open: &&CollectiveId| {
             open.collective_name() == operation.collective_name()
                 && open.sequence >= operation.sequence
         };
         let over: Vec<CollectiveId> =
-            self.collectives.open.keys().filter(of_name).cloned().collect();
+            self.collectives.open.keys().filter(is_same_or_later).cloned().collect();
         for operation in over {
             let Some(open) = self.collectives.open.remove(&operation) else { continue };
             self.collectives.waiting -= open.waiters.len();

@@ -50,7 +50,7 @@ pub enum NodeOutput {
 pub enum NodeReport {
     /// Every node has received the rank table. Sent by the root.
     TableEverywhere,
-    /// A rank of this node aborts the job.
+    /// A rank of this node, or this agent itself, aborts the job.
     Aborted {
         /// Rank that called for the abort; `None` if rlaunch itself did.
         by: Option<Rank>,
@@ -88,8 +88,8 @@ pub enum NodeViolation {
     /// The sender is neither the parent nor a child of this node.
     #[error("node {0} is not a neighbour")]
     NotANeighbour(NodeId),
-    /// A child sent a message that only a parent may send, or the parent one that only a child may
-    /// send.
+    /// The message has the wrong direction: a child sent a message that only a parent may send, or
+    /// the parent sent a message that only a child may send.
     #[error("{message:?} from {from}, in the wrong direction")]
     WrongDirection {
         /// Node that sent the message.

@@ -151,6 +151,12 @@ impl Node {
         }
     }
 
+    /// Returns a rank of this node that has not ended, if there is one.
+    pub fn running_rank(&self) -> Option<Rank> {
+        let is_running = |(_, local): &(&Rank, &HostedRank)| local.ended.is_none();
+        self.locals.iter().find(is_running).map(|(rank, _)| *rank)
+    }
+
     /// Returns the state of the node.
     pub fn phase(&self) -> NodePhase {
         self.phase

@@ -18,7 +18,7 @@ use std::time::Duration;
 const CAPACITY: usize = 64 << 20;
 /// Memory that an entry of the store needs beyond its key and value, in bytes.
 const OVERHEAD: usize = 128;
-/// Time after which the root reports that ranks wait for a key.
+/// Time that ranks wait for a key before the root reports it to the launcher.
 const REPORT_AFTER: Duration = Duration::from_secs(10);
 /// Time between two reports about the same key.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 
 /// Variable that lists the nodes: `n[01-03],login`.
 pub(super) const NODES: &str = "SLURM_JOB_NODELIST";
-/// Name of that variable before Slurm 2.
+/// Variable that lists the nodes in Slurm 1, before it was renamed.
 const OLD_NODES: &str = "SLURM_NODELIST";
 /// Variable with the number of tasks on each node, in the order of the nodes: `2(x3),1`.
 const TASKS: &str = "SLURM_TASKS_PER_NODE";

@@ -1,7 +1,7 @@
 //! Options for the variables, the working directory and the files of ranks.
 
 use clap::ArgAction;
-use rlaunch_bootstrap::job::SingletonPolicy;
+use rlaunch_bootstrap::job::{MpiInterfaces, SingletonPolicy};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -44,7 +44,20 @@ pub(crate) struct EnvironmentArgs {
     #[arg(long, value_name = "FILE", action = ArgAction::Append, help_heading = "The program")]
     pub(crate) preload: Vec<PathBuf>,
 
-    /// Reaction to several ranks that each run MPI as rank 0 of 1, since rlaunch does not serve MPI
+    /// How MPI programs find their ranks: `pmix` (Open MPI), `pmi1` (MPICH, Intel MPI) or `none`
+    ///
+    /// `auto` goes by the MPI library that a program is linked with, and offers both to other
+    /// programs, such as scripts.
+    #[arg(
+        long,
+        value_name = "auto|pmix|pmi1|none",
+        default_value = "auto",
+        hide_possible_values = true,
+        help_heading = "The program"
+    )]
+    pub(crate) mpi: MpiArg,
+
+    /// Reaction to several ranks that each run MPI as rank 0 of 1, of a library that is not served
     #[arg(
         long,
         value_name = "error|warn|ignore",
@@ -69,6 +82,26 @@ pub(crate) struct ProcessArgs {
     /// Copy this file to its hosts; arguments that name it are replaced by the copy's path
     #[arg(long, value_name = "FILE", action = ArgAction::Append)]
     pub(crate) preload: Vec<PathBuf>,
+}
+
+/// Value of `--mpi`.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum MpiArg {
+    Auto,
+    Pmix,
+    Pmi1,
+    None,
+}
+
+impl From<MpiArg> for MpiInterfaces {
+    fn from(value: MpiArg) -> MpiInterfaces {
+        match value {
+            MpiArg::Auto => MpiInterfaces::Auto,
+            MpiArg::Pmix => MpiInterfaces::Pmix,
+            MpiArg::Pmi1 => MpiInterfaces::Pmi1,
+            MpiArg::None => MpiInterfaces::None,
+        }
+    }
 }
 
 /// Value of `--singleton`.

@@ -35,7 +35,7 @@ pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
     duration.filter(|d| !d.is_zero()).ok_or_else(|| "more than 0 seconds".to_owned())
 }
 
-/// Ports that eRDMA's compat mode takes for itself.
+/// TCP ports that the driver of eRDMA devices reserves in its compat mode, so that jobs cannot use them.
 const ERDMA_PORTS: std::ops::RangeInclusive<u16> = 30608..=30623;
 
 pub(crate) fn parse_master_port(text: &str) -> Result<u16, String> {

@@ -1,7 +1,7 @@
 //! `--mca NAME VALUE`: parameters of Open MPI and PRRTE.
 //!
-//! Parameters that have a meaning in rlaunch are recognized by their names in Open MPI 1.8 to 5. All others
-//! are reported as ignored; most of them choose among Open MPI's own transports.
+//! Parameters that have a meaning in rlaunch are recognized by their names in Open MPI 1.8 to 5. Parameters of
+//! the MPI library reach the ranks as variables (`OMPI_MCA_pml`); the launcher's own are reported as ignored.
 
 use super::{Effect, values};
 use crate::cli::allocation::mpijob;
@@ -73,9 +73,9 @@ const PARAMETERS: &[ParameterRule] = &[
     ),
 ];
 
-/// Parameters that choose networks, and those that exclude networks. If several parameters of one list are
-/// given, the one listed first takes effect: those for agents (`oob`, `prte`) precede the one for ranks
-/// (`btl`).
+/// Parameters that choose networks (first list), and parameters that exclude networks (second list). If the
+/// command line has several parameters of one list, the one listed first takes effect: those for agents
+/// (`oob`, `prte`) precede the one for ranks (`btl`).
 const INTERFACES: [&[&str]; 2] = [
     &["oob_tcp_if_include", "prte_if_include", "btl_tcp_if_include"],
     &["oob_tcp_if_exclude", "prte_if_exclude", "btl_tcp_if_exclude"],
@@ -83,12 +83,20 @@ const INTERFACES: [&[&str]; 2] = [
 /// Options of rlaunch that override [`INTERFACES`].
 const NETWORKS: &[&str] = &["oob-if", "oob-net"];
 
-/// Parameters that name a remote shell. Those of [`SHELL_OPTIONS`] have options for it.
+/// Parameters that name a remote shell. The parameters in [`SHELL_OPTIONS`] set options of that shell.
 const SHELLS: &[&str] = &["plm_ssh_agent", "plm_rsh_agent", "pls_rsh_agent"];
 const SHELL_OPTIONS: &[&str] = &["plm_ssh_args", "plm_rsh_args"];
 
+/// Frameworks of Open MPI 1.8 to 4 and of PRRTE that belong to the launcher. All others, such as `pml` and
+/// `btl`, belong to the MPI library.
+const LAUNCHER_FRAMEWORKS: &[&str] = &[
+    "dfs", "errmgr", "ess", "filem", "grpcomm", "hwloc", "iof", "odls", "oob", "orte", "plm",
+    "pls", "prte", "ras", "rmaps", "rml", "routed", "rtc", "schizo", "snapc", "sstore", "state",
+];
+
 /// Returns the effects of each parameter, or the reason why its value is refused. If a parameter is repeated,
-/// only the last one is returned. `is_set` tells whether the command line has an option of rlaunch.
+/// only the last one is returned. `is_set` tells whether rlaunch's option of a given long name is on the
+/// command line.
 pub(super) fn effects(
     parameters: &[Parameter],
     is_set: impl Fn(&str) -> bool,
@@ -99,7 +107,14 @@ pub(super) fn effects(
     let last = parameters.iter().enumerate().filter(is_last).map(|(_, parameter)| parameter);
     let all = Parameters { parameters, is_set: &is_set };
     last.map(|parameter| {
-        let effects = all.effects_of(parameter).unwrap_or_else(|| Ok(vec![ignored(parameter)]));
+        let effects = match (all.effects_of(parameter), variable(parameter)) {
+            (Some(effects), variable) => effects.map(|mut effects| {
+                effects.extend(variable);
+                effects
+            }),
+            (None, Some(variable)) => Ok(vec![variable]),
+            (None, None) => Ok(vec![ignored(parameter)]),
+        };
         (parameter, effects)
     })
     .collect()
@@ -114,6 +129,22 @@ pub(super) fn options() -> impl Iterator<Item = &'static str> {
     })
 }
 
+/// Returns the variable by which a parameter reaches the MPI library of the ranks; `None` for parameters
+/// that concern only the launcher.
+fn variable(parameter: &Parameter) -> Option<Effect> {
+    let option = parameter.option.trim_start_matches('-');
+    let prefix = match option {
+        "prtemca" | "gprtemca" => return None,
+        "pmixmca" | "gpmixmca" => "PMIX_MCA_",
+        _ => "OMPI_MCA_",
+    };
+    let framework = parameter.name.split('_').next().unwrap_or_default();
+    if prefix == "OMPI_MCA_" && LAUNCHER_FRAMEWORKS.contains(&framework) {
+        return None;
+    }
+    Some(Effect::value("env", format!("{prefix}{}={}", parameter.name, parameter.value)))
+}
+
 fn ignored(parameter: &Parameter) -> Effect {
     Effect::Ignored(format!("{} {}", parameter.option, parameter.name))
 }
@@ -121,7 +152,7 @@ fn ignored(parameter: &Parameter) -> Effect {
 /// All parameters (`--mca NAME VALUE`) of a command line.
 struct Parameters<'a> {
     parameters: &'a [Parameter],
-    /// Tells whether the command line has an option of rlaunch.
+    /// Tells whether rlaunch's option of a given long name is on the command line.
     is_set: &'a dyn Fn(&str) -> bool,
 }
 
@@ -179,8 +210,9 @@ impl Parameters<'_> {
         Some(preference.map(|_| vec![Effect::value("interfaces", words)]))
     }
 
-    /// Combines the parameters for a remote shell and for its options. Their common effect is returned for
-    /// the first of the two that is given, and no effect for the other. Returns `None` if `name` is ignored.
+    /// Combines the parameter that names a remote shell with the parameter that sets options of that shell.
+    /// If both are given, the former has the combined effect, and the latter has none. Returns `None` if the
+    /// parameter `name` is ignored.
     fn shell(&self, name: &str) -> Option<Vec<Effect>> {
         if self.has_any(&["rsh", "port"]) {
             return None;

@@ -38,7 +38,7 @@ pub(crate) struct Setting {
 pub(crate) struct ConfigFile {
     pub(crate) defaults: Vec<Setting>,
     pub(crate) profiles: Vec<(String, Vec<Setting>)>,
-    /// `[hosts.NAME]`, in the order of the file.
+    /// Tables `[hosts.NAME]`, in the order of the file.
     pub(crate) hosts: Vec<HostEntry>,
     /// Hosts of a job for which the user names none: `hosts = [...]`, or else the names of all
     /// `[hosts.NAME]`. `None` if the file has neither.

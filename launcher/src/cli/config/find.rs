@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// Maximum size of a configuration file, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 const NONBLOCK: i32 = OFlag::O_NONBLOCK.bits();
-/// Value of `--cluster` for no file.
+/// Value of `--cluster` that stands for no configuration file.
 const NONE: &str = "none";
 
 /// Returns the path of the user's own file, which applies in all directories; `None` without a home
@@ -34,7 +34,8 @@ pub(super) struct ReadFile {
     /// Whether all keys take effect: the user named the file with `--cluster`, trusts it, or it is the user's
     /// own.
     pub(super) is_trusted: bool,
-    /// File that has changed since this file was trusted: this file or one that it names, if any.
+    /// File whose change ended the user's trust: this file, or a file that it names. `None` if no change
+    /// ended the trust.
     pub(super) changed: Option<PathBuf>,
 }
 

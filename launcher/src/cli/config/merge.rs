@@ -11,14 +11,15 @@ use std::ffi::OsString;
 
 /// Options that are not settings: help, version, and those that choose the configuration to read.
 const NOT_SETTINGS: &[&str] = &["cluster", "profile", "help", "version"];
-/// Options that name the hosts. If one of them is set, it overrides those of lower precedence.
+/// Options that name the hosts. A source of settings that sets one of them overrides all of them in sources
+/// of lower precedence.
 const HOST_OPTIONS: &[&str] = &["host", "hostfile"];
-/// Option whose values from all sources take effect together.
+/// Option whose values add up: a value from one source does not override the values from another.
 const CUMULATIVE: &str = "env";
 /// Maximum number of times that a flag like `-v` can be repeated.
 const MAX_REPEATS: usize = 8;
 
-/// Setting of an option that exists, with a valid value.
+/// Setting that was checked: the option exists, and the value is valid.
 #[derive(Clone, Debug)]
 pub(crate) struct OptionSetting {
     /// Long name of the option.
@@ -151,7 +152,7 @@ pub(crate) fn select(
     typed: &ArgMatches,
     layers: Vec<Vec<OptionSetting>>,
 ) -> Result<(Vec<OptionSetting>, Vec<String>), ConfigError> {
-    let of_command = |id: &Id| command.get_arguments().find(|arg| arg.get_id() == id);
+    let argument = |id: &Id| command.get_arguments().find(|arg| arg.get_id() == id);
     let was_typed =
         |arg: &&Arg| typed.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
     let mut taken: Vec<Id> =
@@ -160,7 +161,7 @@ pub(crate) fn select(
     // Values of `-x`. Later ones override earlier ones, so those of the lowest precedence come first.
     let mut added = Vec::new();
     for layer in layers {
-        let mut of_layer: Vec<(&Arg, SettingOrigin)> = Vec::new();
+        let mut layer_args: Vec<(&Arg, SettingOrigin)> = Vec::new();
         let mut added_here = Vec::new();
         for setting in layer {
             // Skip settings of options that `command` does not have, or that the user has to type.
@@ -182,21 +183,21 @@ pub(crate) fn select(
                 continue;
             }
             let conflicts = |other: &&Arg| excludes(command, arg, other);
-            if let Some(other) = taken.iter().filter_map(of_command).find(conflicts) {
+            if let Some(other) = taken.iter().filter_map(argument).find(conflicts) {
                 let by = other.get_long().unwrap_or_default();
                 notes.push(format!("{}: --{by} overrides {}", setting.origin, setting.option));
                 continue;
             }
-            if let Some((other, origin)) = of_layer.iter().find(|(other, _)| conflicts(other)) {
+            if let Some((other, origin)) = layer_args.iter().find(|(other, _)| conflicts(other)) {
                 let other = other.get_long().unwrap_or_default();
                 let option = &setting.option;
                 let reason = format!("`{option}` and `{other}` ({origin}) exclude each other");
                 return Err(ConfigError::Invalid { origin: setting.origin, reason });
             }
-            of_layer.push((arg, setting.origin.clone()));
+            layer_args.push((arg, setting.origin.clone()));
             selected.push(setting);
         }
-        taken.extend(of_layer.into_iter().map(|(arg, _)| arg.get_id().clone()));
+        taken.extend(layer_args.into_iter().map(|(arg, _)| arg.get_id().clone()));
         added.splice(0..0, added_here);
     }
     selected.extend(added);
@@ -206,9 +207,9 @@ pub(crate) fn select(
 /// Tells whether two options exclude each other.
 fn excludes(command: &Command, one: &Arg, other: &Arg) -> bool {
     let is_among = |arg: &Arg, list: Vec<&Arg>| list.iter().any(|a| a.get_id() == arg.get_id());
-    let of_hosts = |arg: &Arg| arg.get_long().is_some_and(|long| HOST_OPTIONS.contains(&long));
+    let selects_hosts = |arg: &Arg| arg.get_long().is_some_and(|long| HOST_OPTIONS.contains(&long));
     one.get_id() == other.get_id()
         || is_among(one, command.get_arg_conflicts_with(other))
         || is_among(other, command.get_arg_conflicts_with(one))
-        || (of_hosts(one) && of_hosts(other))
+        || (selects_hosts(one) && selects_hosts(other))
 }

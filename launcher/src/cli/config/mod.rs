@@ -42,11 +42,11 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use untrusted::IgnoredKeys;
 
-/// Results of loading the configuration, except for the options that it sets: hosts, and texts for logs,
-/// warnings and hints.
+/// Result of loading the configuration: its hosts, and texts for logs, warnings and hints. The options that
+/// the configuration sets are not in here, since they are inserted into the command line.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LoadedConfig {
-    /// `[hosts.NAME]` of the trusted file.
+    /// Tables `[hosts.NAME]` of the trusted configuration file.
     pub(crate) hosts: HostTable,
     /// Files that were read.
     files: Vec<PathBuf>,
@@ -105,7 +105,8 @@ impl LoadedConfig {
 struct CheckedFile {
     path: PathBuf,
     is_trusted: bool,
-    /// File that has changed since this file was trusted: this file or one that it names, if any.
+    /// File whose change ended the user's trust: this file, or a file that it names. `None` if no change
+    /// ended the trust.
     changed: Option<PathBuf>,
     profiles: Vec<(String, Vec<OptionSetting>)>,
     defaults: Vec<OptionSetting>,

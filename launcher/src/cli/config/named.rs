@@ -1,5 +1,6 @@
-//! Other files that an rlaunch.toml names. Trust in an rlaunch.toml covers them: they take effect as its keys
-//! do, and a user with permission to write one of these files often has permission to write the others.
+//! Other files that an rlaunch.toml names, such as a hostfile or an agent. Trust in the rlaunch.toml covers
+//! these files too, because their content affects jobs as much as its keys do, and a user with permission to
+//! write one of the files can often write the others.
 //!
 //! Only relative names and names below the directory of rlaunch.toml are covered. A file elsewhere did not
 //! come from the same repository or archive.
@@ -53,8 +54,8 @@ pub(crate) struct NamedFile {
     pub(super) is_word: bool,
 }
 
-/// Lists the files that trust in the configuration file `path` covers; `file` is its content. Missing files
-/// are listed as well, since trust ends if one appears later.
+/// Lists the files that are trusted together with the configuration file `path`, whose content is `file`.
+/// Missing files are listed as well, since trust ends if one appears later.
 pub(super) fn named_files(all: &Command, file: &ConfigFile, path: &Path) -> Vec<NamedFile> {
     let Ok(own) = trusted::identity(path) else { return Vec::new() };
     let directory = own.parent().unwrap_or(Path::new("/"));
@@ -91,7 +92,7 @@ fn names(all: &Command, setting: &Setting) -> Vec<(String, bool)> {
         SettingValue::Text(text) => std::slice::from_ref(text),
         SettingValue::List(texts) => &texts[..],
     };
-    let of_text = |text: &String| -> Vec<(String, bool)> {
+    let names_in = |text: &String| -> Vec<(String, bool)> {
         match form {
             NameForm::Name => vec![(text.clone(), false)],
             NameForm::Template => {
@@ -102,7 +103,7 @@ fn names(all: &Command, setting: &Setting) -> Vec<(String, bool)> {
     };
     // The name of a file cannot have a null character.
     let can_be = |(name, _): &(String, bool)| !name.is_empty() && !name.contains('\0');
-    texts.iter().flat_map(of_text).filter(can_be).collect()
+    texts.iter().flat_map(names_in).filter(can_be).collect()
 }
 
 /// Splits a command line into words, and splits words again where a shell that the command starts would split
@@ -161,7 +162,8 @@ mod tests {
     use clap::CommandFactory;
     use std::fs;
 
-    /// Lists the files that trust in an rlaunch.toml with this text covers. Its directory has a file `here`.
+    /// Lists the files that are trusted together with an rlaunch.toml with this text, in a directory that
+    /// also has a file `here`.
     fn covered(text: &str) -> Vec<String> {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("rlaunch.toml");

@@ -9,12 +9,13 @@ use clap::Command;
 use rlaunch_console::process_env::ProcessEnv;
 use std::path::{Path, PathBuf};
 
-/// Configuration file, its effects, and the content that was read and can be trusted.
+/// Configuration file, the effects that it would have if trusted, and its content, which [`Review::trust`]
+/// records.
 #[derive(Clone, Debug)]
 pub(crate) struct Review {
     path: PathBuf,
     text: String,
-    /// Other files that trust in it covers, with their present content.
+    /// Other files that are trusted together with this one, each with the digest of its present content.
     named: Vec<NamedFile>,
     /// Effects that need trust, one per line.
     pub(crate) lines: Vec<String>,

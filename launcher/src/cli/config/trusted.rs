@@ -67,7 +67,8 @@ impl TrustStore {
         })
     }
 
-    /// Records that the user trusts a file with this content, and the files that it names with theirs.
+    /// Records that the user trusts a file with this content, and the files in `named` with the digests of
+    /// their content.
     pub(crate) fn trust(
         &self,
         path: &Path,

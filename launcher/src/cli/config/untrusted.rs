@@ -26,6 +26,7 @@ const HARMLESS: &[&str] = &[
     "master-port",
     "merge-stderr",
     "mesh-timeout",
+    "mpi",
     "name",
     "nccl-share-gpu",
     "nnodes",
@@ -124,7 +125,8 @@ pub(super) fn effect(key: &str) -> &'static str {
 #[derive(Clone, Debug)]
 pub(crate) struct IgnoredKeys {
     path: PathBuf,
-    /// File that has changed since this file was trusted: this file or one that it names, if any.
+    /// File whose change ended the user's trust: the configuration file, or a file that it names. `None` if no change
+    /// ended the trust.
     changed: Option<PathBuf>,
     /// Keys, each with the number of its line.
     keys: Vec<(String, usize)>,

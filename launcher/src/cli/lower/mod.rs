@@ -13,7 +13,7 @@ mod options;
 
 pub(crate) use options::connect_options;
 
-use crate::cli::args::{CompatArgs, HostArgs, JobArgs, NodeCountError, RendezvousArgs};
+use crate::cli::args::{CompatArgs, HostArgs, JobArgs, NodeCountError, OutputArgs, RendezvousArgs};
 use crate::cli::config::{ConfigError, LoadedConfig};
 use crate::cli::host_selection::{self, HostOptions, HostSelectionError};
 use crate::connect::connector::{ContainerOptionError, RshError};
@@ -89,13 +89,10 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, JobEr
         login: args.environment.login,
         options: Options { map_by, ..rank_options },
         preload: files::preloads(&preloaded)?,
+        mpi: args.environment.mpi.into(),
         singleton: args.environment.singleton.into(),
         stdin: Stdin::from_option(output.stdin.as_ref())?,
-        output: OutputOptions {
-            tag: output.tag_output,
-            directory: output.output_dir,
-            merge_stderr: output.merge_stderr,
-        },
+        output: output_options(&output),
         kill_after: termination.kill_after,
         node_timeout: termination.node_timeout,
         timeout: termination.timeout,
@@ -114,6 +111,14 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, JobEr
         is_recorded: !output.no_record && !is_dry,
         ranks_to_stderr: args.ranks_to_stderr,
     })
+}
+
+fn output_options(output: &OutputArgs) -> OutputOptions {
+    OutputOptions {
+        tag: output.tag_output.clone(),
+        directory: output.output_dir.clone(),
+        merge_stderr: output.merge_stderr,
+    }
 }
 
 /// Collects the options that choose the addresses by which agents reach each other.

@@ -1,4 +1,5 @@
-//! `rlaunch bench`: measures rlaunch's communicator by a job, whose program comes with rlaunch.
+//! `rlaunch bench`: measures the speed of rlaunch's communicator. It runs a job whose program, `rlaunch-bench`, comes
+//! with rlaunch.
 
 pub(crate) mod train;
 
@@ -165,7 +166,7 @@ const COLLECTIVES: [&str; 9] = [
     "barrier",
 ];
 
-/// Subject of a measurement.
+/// Kind of measurement: latency, bandwidth, or a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Benchmark {
     Lat,
@@ -235,7 +236,7 @@ fn verb_and_count(ranks: u32) -> String {
     if ranks == 1 { "is 1".to_owned() } else { format!("are {ranks}") }
 }
 
-/// Runs the job that measures, or `rlaunch bench train`.
+/// Runs the measuring job of `rlaunch bench`, or the verb `rlaunch bench train`.
 pub(super) async fn run(command: BenchCommand, line: &CommandLine) -> Result<Exit, Failed> {
     let args = match command {
         BenchCommand::Train(args) => return train::run(args, line).await,
@@ -251,8 +252,8 @@ pub(super) async fn run(command: BenchCommand, line: &CommandLine) -> Result<Exi
     crate::run::run_job(job).await
 }
 
-/// Checks that the number of ranks suits the benchmark. If it depends on the number of the hosts' GPUs, it is
-/// not known yet, and the program checks it later.
+/// Checks that the number of ranks suits the benchmark. If that number depends on how many GPUs the hosts have, it is
+/// not known yet, and the measuring program checks it later.
 fn check_ranks(job: &JobSpec, benchmark: Benchmark) -> Result<(), Failed> {
     let ranks = match (job.has_slots_from_gpus(), job.first().ranks) {
         (false, _) => {
@@ -269,7 +270,8 @@ fn check_ranks(job: &JobSpec, benchmark: Benchmark) -> Result<(), Failed> {
 }
 
 impl Benchmark {
-    /// Returns an error unless the number of ranks is 2; a collective may have any number.
+    /// Returns an error if `lat` or `bw` would run with a number of ranks other than 2. A collective may have any
+    /// number.
     fn check_ranks(self, ranks: u32) -> Result<(), BenchError> {
         match (self, ranks) {
             (Benchmark::Coll, _) | (_, 2) => Ok(()),

@@ -264,7 +264,7 @@ mod tests {
         let parsed = parse("-H a,b:2 -np 2,1,2 --mca x y -x A=1 --json train.py --np 7 --json");
         let parsed = parsed.unwrap();
         assert_eq!(parsed.0.sizes(), [1, 2]);
-        let expected = "rlaunch -H a,b:2 -x A=1 --np 2 train.py --np 7 --json";
+        let expected = "rlaunch -H a,b:2 -x A=1 --env=OMPI_MCA_x=y --np 2 train.py --np 7 --json";
         assert_eq!(command(&parsed, 2), expected);
         let job = parsed.0.job(2, &[]).unwrap();
         let HostArgs { hosts, ranks, .. } = job.hosts;

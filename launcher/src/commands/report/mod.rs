@@ -85,7 +85,7 @@ pub(crate) struct SourceReport {
     pub(crate) findings: Vec<Finding>,
 }
 
-/// Inconsistency, or a fact without which the figures would mislead.
+/// Inconsistency in the output of a run, or a fact that the reader must know to interpret the figures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
     pub(crate) kind: FindingKind,
@@ -100,7 +100,7 @@ pub(crate) struct Finding {
 pub(crate) enum FindingKind {
     /// Ranks ran as separate jobs of one rank each.
     Alone,
-    /// The printed average is not the average of the table.
+    /// The average that nccl-tests printed is not the average of its table.
     AverageDiffers,
     /// NCCL could not connect two ports, which may be on different subnets.
     Disconnected,
@@ -114,11 +114,11 @@ pub(crate) enum FindingKind {
     SumDiffers,
     /// Ranks used TCP and not RDMA.
     Tcp,
-    /// Totals that should be equal differ.
+    /// Ranks printed different totals for the same run.
     TotalsDiffer,
     /// Lines do not name the ranks that printed them.
     Unnamed,
-    /// The program ran with another number of ranks than were started.
+    /// The program's output names another number of ranks than the number that the launcher started.
     WorldDiffers,
     /// Collectives had wrong results.
     WrongValues,
@@ -200,8 +200,8 @@ pub(super) fn run(args: &ReportArgs) -> Result<Exit, Failed> {
     Ok(Exit::SUCCESS)
 }
 
-/// Finds a run to compare `than` with: the successful recorded job of the same program with the fewest ranks,
-/// if it has fewer than `than`. Of several, the newest is returned.
+/// Finds the recorded run with which to compare the run `than`: of the successful runs of the same program with fewer
+/// ranks than `than`, the one with the fewest ranks. If several have that number, the newest is returned.
 fn smaller_run(than: &Run, program: &[String]) -> Option<Run> {
     let mut records = RecordStore::for_user().ok()?.all();
     records.retain(|record| record.program == program && record.ranks() < than.ranks);

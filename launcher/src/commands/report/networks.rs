@@ -29,8 +29,8 @@ impl RankNetwork {
     }
 }
 
-/// Lists the processes whose network is known, in the order of their ranks. A process has the launcher's name
-/// for its host, if `host_of` knows that.
+/// Lists the processes whose network is known, in the order of their ranks. `host_of` returns the launcher's
+/// name for a rank's host; if it returns `None`, the host has the name in NCCL's log.
 pub(crate) fn by_rank<'a>(
     networks: &NcclNetworks,
     host_of: impl Fn(u32) -> Option<&'a str>,

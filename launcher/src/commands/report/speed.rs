@@ -79,7 +79,7 @@ impl PrintedRates {
     ) -> PrintedRates {
         let rate = |(rank, output): &(u32, &RankOutput)| {
             let host = host_of(*rank).map(str::to_owned);
-            RankRate::of_last(&output.values).map(|rate| RankRate {
+            RankRate::from_last(&output.values).map(|rate| RankRate {
                 rank: Some(*rank),
                 host,
                 ..rate
@@ -91,8 +91,8 @@ impl PrintedRates {
         PrintedRates { totals: totals.collect(), rates, findings: Vec::new(), complete }
     }
 
-    /// Collects rates from lines without tags. Values of the last step tell ranks apart, since each rank
-    /// prints one.
+    /// Collects rates from lines without tags, which do not name their ranks. Since each rank prints one
+    /// value per step, each value of the last step is taken as the rate of a different rank.
     fn from_untagged(style: Style, output: &RankOutput) -> PrintedRates {
         let last = match style {
             Style::TfCnn => last_of_each(output),
@@ -100,12 +100,12 @@ impl PrintedRates {
         };
         let totals = output.totals.clone();
         if last.len() < 2 {
-            let rates: Vec<RankRate> = RankRate::of_last(&output.values).into_iter().collect();
+            let rates: Vec<RankRate> = RankRate::from_last(&output.values).into_iter().collect();
             return PrintedRates { rates, totals, findings: Vec::new(), complete: false };
         }
         let rates: Vec<RankRate> = last
             .iter()
-            .filter_map(|value| RankRate::of_last(std::slice::from_ref(value)))
+            .filter_map(|value| RankRate::from_last(std::slice::from_ref(value)))
             .collect();
         let step = last[0].step.map(|step| format!(", those of step {step},")).unwrap_or_default();
         let text = format!(
@@ -143,8 +143,8 @@ impl PrintedRates {
         if ranks.is_none() && self.mean_total().is_some_and(|total| agree(total, self.sum())) {
             ranks = Some(count);
         }
-        let of_all = self.mean_total().or_else(|| self.complete.then(|| self.sum()));
-        let speed = self.speed(Style::TfCnn, ranks, of_all.filter(|_| trusted));
+        let total_rate = self.mean_total().or_else(|| self.complete.then(|| self.sum()));
+        let speed = self.speed(Style::TfCnn, ranks, total_rate.filter(|_| trusted));
         (speed, self.findings)
     }
 
@@ -198,7 +198,7 @@ impl PrintedRates {
     }
 }
 
-/// Returns the finding that this number of ranks each ran alone.
+/// Returns the finding that `ranks` ranks ran as separate jobs of one rank each.
 fn separate_finding(ranks: usize) -> Finding {
     let text = match ranks {
         1 => "the printed total is the rate of one rank: it ran alone".to_owned(),
@@ -216,8 +216,8 @@ pub(crate) fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// Returns the values of the last step. If values have no steps, returns as many values from the end as there
-/// are totals.
+/// Returns the last value of each rank: all values of the last step. If values have no steps, returns as many
+/// values from the end as there are totals, because each rank prints one total.
 fn last_of_each(output: &RankOutput) -> Vec<RateSample> {
     let values = &output.values;
     match values.iter().filter_map(|value| value.step).max() {
@@ -229,7 +229,7 @@ fn last_of_each(output: &RankOutput) -> Vec<RateSample> {
 impl RankRate {
     /// Returns the mean and the standard deviation of the last values, [`LAST`] at most; `None` if there are
     /// no values.
-    fn of_last(values: &[RateSample]) -> Option<RankRate> {
+    fn from_last(values: &[RateSample]) -> Option<RankRate> {
         let last = &values[values.len().saturating_sub(LAST)..];
         let newest = last.last()?;
         let count = last.len() as f64;

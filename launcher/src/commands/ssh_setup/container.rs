@@ -65,9 +65,9 @@ pub(crate) struct HostBlock<'a> {
     pub(crate) config: &'a HostConfig,
 }
 
-/// Returns the SSH configuration for logins to the container. `hosts` keep their configuration, except that
-/// the key is `key`. Other hosts in `before`, the present content of the file, are kept. Jump hosts are
-/// configured by the files `sources`, which are included.
+/// Returns the new content of the SSH configuration file for logins to the container. Each of `hosts` keeps the user's
+/// configuration, except that it is logged in to with `key`. Other hosts in `before`, the present content of the file,
+/// are kept. The files `sources` are included, because they configure the jump hosts.
 pub(crate) fn configuration(
     container: &NamedContainer,
     key: &Path,
@@ -122,7 +122,7 @@ pub(crate) fn configuration(
     text
 }
 
-/// Returns the lines of a host's address, user, port, proxy and host key.
+/// Returns the lines of ssh_config for a host's address, user, port, proxy and host key.
 fn host_lines(alias: &str, config: &HostConfig, home: &Path) -> String {
     let mut text = String::new();
     let mut line = |keyword: &str, value: &str| {

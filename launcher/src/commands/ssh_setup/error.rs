@@ -135,7 +135,8 @@ fn container_hint(
     })
 }
 
-/// Combines the failures of hosts into one, which has the number of all `hosts`; `None` if there are none.
+/// Combines the failures of several hosts into one error, which says how many of all `hosts` failed. A single
+/// failure is returned unchanged; `None` if there are none.
 pub(super) fn combine(mut failures: Vec<Failed>, hosts: usize) -> Option<Failed> {
     match failures.len() {
         0 => None,

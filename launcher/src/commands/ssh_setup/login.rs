@@ -38,9 +38,9 @@ async fn log_in_by_key(ssh: &Ssh, host: &TargetHost) -> Option<LoginResult> {
     }
 }
 
-/// Asks for the password for the host with index `at`, and tries it on the other hosts that need one for the
-/// same user name, since users often have the same password on all of them. Hosts that refuse it keep `None`
-/// in `results`, so that the user is asked for each of them.
+/// Asks for the password for the host with index `at`, and tries it on all hosts that need a password for the same user
+/// name, since users often have the same password on all of them. `results` of hosts that refuse the password remain
+/// `None`, so that the user is asked for each of these hosts.
 async fn log_in_by_password(
     ssh: &Arc<Ssh>,
     hosts: &[Arc<TargetHost>],

@@ -9,7 +9,7 @@ use russh::ChannelMsg;
 use std::time::Duration;
 
 const SCRIPT: &str = include_str!("setup.sh");
-/// Time limit of a command.
+/// Time limit for a command on a host.
 pub(super) const RUN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Number of bytes after which further output of a command is discarded.
 const MAX_OUTPUT: usize = 64 << 10;
@@ -43,7 +43,7 @@ impl Token {
         Token(uuid::Uuid::new_v4().simple().to_string())
     }
 
-    /// Returns the text with which marked lines of this kind begin.
+    /// Returns the text at the beginning of the output lines of this kind.
     fn mark(&self, kind: &str) -> String {
         format!("{kind}-{} ", self.0)
     }

@@ -1,8 +1,8 @@
 //! Starting the agent on a host, after installing it if necessary.
 //!
-//! The launcher first tries a single command, which executes the agent in the host's cache, where its
-//! directory is named by its hash. The command requires that the user's account owns the agent. If no agent
-//! answers, the launcher installs the agent ([`super::install`]) and starts it again.
+//! The launcher first tries a single command, which executes the agent in the host's cache. The agent's
+//! directory there is named by the agent's hash. The command requires that the user's account owns the agent.
+//! If no agent answers, the launcher installs the agent ([`super::install`]) and starts it again.
 
 use super::hello::{CallbackContext, StartedAgent, await_hello};
 use super::install::{InstalledAgent, Installer};

@@ -98,7 +98,7 @@ struct Hello {
 enum FirstOutput {
     Hello(Hello),
     Announced(Announcement),
-    /// The channel ended first.
+    /// The channel ended before the agent sent either of these.
     None,
 }
 

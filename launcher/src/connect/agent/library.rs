@@ -2,8 +2,8 @@
 //! which torch finds the package's backend. These files are in the directory of the agent's executable; any
 //! of them may be missing.
 //!
-//! The library's name is a hash of its files. The launcher computes it while it connects to the hosts, and
-//! sends it to every node. Nodes that lack the library receive it while the agents join the tree.
+//! The library's name is a hash of its files. The launcher computes the name while it connects to the hosts,
+//! and sends the name to every node. Nodes that lack the library receive it while the agents join the tree.
 
 use super::store;
 use crate::connect::outbox::Outbox;
@@ -63,7 +63,8 @@ impl RankLibraries {
         RankLibraries { agent_option, is_local, found: BTreeMap::new(), native }
     }
 
-    /// Returns where a node of this architecture finds its library; `None` if there is none for it.
+    /// Returns where a node of the architecture `arch` finds the library for its ranks; `None` if this
+    /// launcher has no library for `arch`.
     pub(crate) async fn source_for(&mut self, arch: &str) -> Option<LibrarySource> {
         if let Some(native) = self.native.take() {
             // The task fails only if it panics.

@@ -129,7 +129,7 @@ mod tests {
         map_ranks(apps, &common, by).map_err(|error| error.to_string())
     }
 
-    /// Formats a map as `a: 0 1 · b: 2`, and returns the text with the program of each rank.
+    /// Formats a map as `a: 0 1 · b: 2`. Also returns, for each rank, the number of the program that it runs.
     fn shown(map: &RankMap) -> (String, Vec<usize>) {
         let node = |node: &crate::plan::map::MappedNode| {
             let ranks: Vec<String> = node.ranks.iter().map(ToString::to_string).collect();

@@ -157,8 +157,8 @@ fn render_rank(
 }
 
 /// Returns the variables with rank 0's address, such as MASTER_ADDR, that the user set for this program but
-/// not for every program. rlaunch sets these for all ranks, and rendered variables override that, so the
-/// program keeps the user's values.
+/// not for every program. rlaunch sets these variables for all ranks of the job. The caller adds the returned
+/// ones to the rendered variables, which take precedence, so that this program gets the user's values.
 fn user_master_vars(apps: &[AppSpec], app: &AppSpec) -> Vec<(OsString, OsString)> {
     const MASTER: [&str; 3] =
         [names::MASTER_ADDR, names::MASTER_PORT, names::JAX_COORDINATOR_ADDRESS];

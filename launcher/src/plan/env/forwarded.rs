@@ -19,7 +19,7 @@ pub(crate) struct EnvOptions {
     pub(crate) files: Vec<PathBuf>,
     /// Forward no variables of this shell except those that `named` and `files` ask for.
     pub(crate) nothing_else: bool,
-    /// Let variables that a login on a host sets there override those of this shell.
+    /// Let variables that a login shell sets on a host override those of this shell.
     pub(crate) login: bool,
 }
 

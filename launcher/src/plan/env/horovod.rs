@@ -28,7 +28,8 @@ pub(crate) fn may_set_variables(env: &[EnvVar]) -> bool {
     chosen.is_none()
 }
 
-/// Tells whether agents serve the store, for which every node reserves a port.
+/// Tells whether agents serve the store through which Horovod's ranks connect. If so, every node reserves a
+/// port for it.
 pub(crate) fn is_served(options: &Options, map: &RankMap) -> bool {
     options.horovod && map.world_size > 1
 }

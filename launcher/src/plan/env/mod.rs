@@ -6,6 +6,7 @@
 //! | `forwarded`, `env_file` | forwarded from the shell in which rlaunch was started, `-x`, `--env-file` |
 //! | `identity` | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, …, `MASTER_ADDR`, `MASTER_PORT` |
 //! | `interfaces` | `NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME`: the network interface for TCP |
+//! | `mpi` | `OMPI_MCA_btl_tcp_if_include`, `FI_TCP_IFACE`: the network interface for MPI libraries |
 //! | `nccl` | `NCCL_*`, `UCX_NET_DEVICES`: the RDMA ports; NCCL's version and log |
 //! | `hardware` | `OMP_NUM_THREADS`, `CUDA_VISIBLE_DEVICES` |
 //! | `horovod` | `HOROVOD_*`: the store through which Horovod's ranks connect |
@@ -17,11 +18,12 @@ pub(crate) mod hardware;
 pub(crate) mod horovod;
 pub(crate) mod identity;
 pub(crate) mod interfaces;
+pub(crate) mod mpi;
 pub(crate) mod nccl;
 pub(crate) mod styles;
 
 use crate::plan::options::{JobView, UserChoices};
-use nccl::Fabric;
+use nccl::{Fabric, NcclNetwork};
 use rlaunch_bootstrap::env::RLAUNCH_INIT_TIMEOUT;
 use rlaunch_bootstrap::job::EnvVar;
 use std::ffi::OsStr;
@@ -58,9 +60,12 @@ pub(crate) fn node_variables(
     let mut defaults = Vec::new();
     if job.map.nodes.len() > 1 {
         defaults.extend(interfaces::variables(inventory, job.addresses[node]));
+        let has_rdma = matches!(fabric.network, NcclNetwork::Verbs(_));
+        let chosen = user_chose_network(env);
+        defaults.extend(mpi::variables(inventory, job.addresses[node], has_rdma || chosen));
         if options.nccl_net_plugin.is_some() {
             defaults.extend(fabric.plugin_variable(node));
-        } else if !user_chose_network(env) {
+        } else if !chosen {
             defaults.extend(fabric.variables(node));
         }
         defaults

@@ -122,8 +122,8 @@ impl<'a> Fabric<'a> {
         set
     }
 
-    /// Returns the variable for the GID index that NCCL plugins for point-to-point cabling read, if all ports
-    /// of the node have the same index.
+    /// Returns the variable from which NCCL plugins for point-to-point cabling read the GID index. `None` if
+    /// the node's ports differ in their GID index, since the variable holds a single number.
     pub(crate) fn plugin_variable(&self, node: usize) -> Option<Variable> {
         gid_index("NCCL_MESH_GID_INDEX", &self.ports[node])
     }
@@ -146,7 +146,7 @@ fn reaching_ports<'a>(usable: &[Vec<&'a UsablePort>], node: usize) -> Vec<&'a Us
     if reaching.is_empty() { usable[node].clone() } else { reaching }
 }
 
-/// Keeps one entry for each port: the preferred address, which NCCL uses.
+/// Keeps, for each port, only the entry with the preferred address, which is the one that NCCL uses.
 fn preferred_entries<'a>(ports: &[Vec<&'a UsablePort>]) -> Vec<Vec<&'a UsablePort>> {
     ports.iter().map(|ports| first_of_each(ports).collect()).collect()
 }
@@ -297,8 +297,8 @@ fn first_of_each<'a>(ports: &[&'a UsablePort]) -> impl Iterator<Item = &'a Usabl
     ports.iter().enumerate().filter(is_first).map(|(_, port)| *port)
 }
 
-/// Returns the variables for IPv6 if it is the family of all ports' preferred addresses; NCCL's default is
-/// IPv4.
+/// Returns the variables that make NCCL use IPv6 addresses, if all RoCE ports prefer an IPv6 address;
+/// otherwise none, since NCCL uses IPv4 by default.
 fn family(all: &[Vec<&UsablePort>]) -> Vec<Variable> {
     let best = all.iter().flat_map(|ports| first_of_each(ports));
     let mut roce = best.filter(|port| port.nic.transport == rank_table::Transport::Roce).peekable();

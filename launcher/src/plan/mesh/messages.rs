@@ -150,20 +150,20 @@ fn instead(table: &RankTable, failed: &Proof) -> &'static str {
 
 /// Names the transports of the working paths, as in `RoCE v2` or `RoCE v2 and iWARP by RDMA_CM`.
 fn transport_names(table: &RankTable, up: &[&Proof]) -> Option<String> {
-    let of = |proof: &&Proof| {
+    let describe = |proof: &&Proof| {
         let nic = ConnectionEnd::at_nic(table, proof.from)?.nic?;
         let how = if proof.by_manager { " by RDMA_CM" } else { "" };
         Some(format!("{}{how}", transport_name(nic.transport)))
     };
-    let kinds: BTreeSet<String> = up.iter().filter_map(of).collect();
+    let kinds: BTreeSet<String> = up.iter().filter_map(describe).collect();
     let kinds: Vec<String> = kinds.into_iter().collect();
     (!kinds.is_empty()).then(|| kinds.join(" and "))
 }
 
 fn subnets(table: &RankTable, up: &[&Proof]) -> Option<String> {
-    let of =
+    let first_network =
         |proof: &&Proof| ConnectionEnd::at_nic(table, proof.from)?.nic?.networks.first().cloned();
-    let count = up.iter().filter_map(of).collect::<BTreeSet<String>>().len();
+    let count = up.iter().filter_map(first_network).collect::<BTreeSet<String>>().len();
     match count {
         0 => None,
         count => Some(text::count(count, "subnet")),

@@ -165,8 +165,9 @@ impl Mesh {
         self.in_use(table).filter(|result| seen.insert(nodes(&result.proof))).collect()
     }
 
-    /// Returns the successful proof of the path between two ranks over two NICs, or else between any ranks
-    /// over the same NICs. The NIC of the lower node is first.
+    /// Returns the successful proof for ranks `a` and `b` over these two NICs. If there is none, returns a
+    /// successful proof for any two ranks over the same NICs. `nics` begins with the NIC of the node with the
+    /// lower id.
     pub(crate) fn proof_between(
         &self,
         (a, b): (Rank, Rank),
@@ -177,7 +178,8 @@ impl Mesh {
         own.or_else(|| between().next())
     }
 
-    /// Lists the failures of paths that no proof showed to work, one for each pair of NICs and MTU.
+    /// Lists failed proofs, at most one for each pair of NICs and MTU. Leaves out a proof that succeeded when
+    /// it was repeated.
     pub(crate) fn failures(&self) -> Vec<(&ProofResult, &Failure)> {
         let up: BTreeSet<&Proof> = self.up().map(|result| &result.proof).collect();
         let mut seen = BTreeSet::new();

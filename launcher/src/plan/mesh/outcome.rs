@@ -46,12 +46,12 @@ impl PathReports {
     /// earlier step. `missing_cause` is the cause for an end without a report.
     pub(crate) fn outcome(&self, id: u32, proof: &Proof, missing_cause: &str) -> ProofOutcome {
         let reports = self.0.get(&id).map_or(&[][..], Vec::as_slice);
-        let of = |node: NodeId| {
+        let result_of = |node: NodeId| {
             let found =
                 reports.iter().find(|(by, _)| *by == node).map(|(_, result)| result.clone());
             found.unwrap_or_else(|| Err(no_report_fault(missing_cause)))
         };
-        match (of(proof.from.node), of(proof.to.node)) {
+        match (result_of(proof.from.node), result_of(proof.to.node)) {
             (Ok(one), Ok(other)) => ProofOutcome::Up(PathProof {
                 mtu: one.mtu.into_iter().chain(other.mtu).min(),
                 round_trip_ns: one.round_trip_ns,
@@ -118,8 +118,8 @@ pub(crate) struct AppliedRemedies<'a> {
     pub(crate) repeated: &'a BTreeSet<(NicId, NicId)>,
 }
 
-/// Chooses the remedy for each pair of NICs with a failed path. `carried` returns the MTU, in bytes, that a
-/// pair of NICs uses by default.
+/// Chooses the remedy for each pair of NICs with a failed path. `carried` returns the MTU, in bytes, that
+/// both NICs of a pair support.
 pub(crate) fn remedies<'a>(
     failed: impl Iterator<Item = (&'a Proof, &'a Failure)>,
     carried: impl Fn((NicId, NicId)) -> Option<u32>,

@@ -49,7 +49,7 @@ impl Proof {
         [self.from.node, self.to.node]
     }
 
-    /// Returns the two NICs; the NIC of the lower node is first.
+    /// Returns the two NICs; the NIC of the node with the lower id is first.
     pub(crate) fn nics(&self) -> (NicId, NicId) {
         (self.from.min(self.to), self.from.max(self.to))
     }
@@ -79,7 +79,8 @@ pub(crate) fn proof(table: &RankTable, pair: &Pair) -> Option<Proof> {
     let node = |rank: Rank| Some(table.ranks().get(rank.index())?.node);
     let from = NicId { node: node(a)?, nic: nic_a? };
     let to = NicId { node: node(b)?, nic: nic_b? };
-    let of = |end: NicId| table.nodes().get(end.node.index())?.nics.get(end.nic as usize)?.mtu;
-    let carried = of(from).into_iter().chain(of(to)).min();
+    let port_mtu =
+        |end: NicId| table.nodes().get(end.node.index())?.nics.get(end.nic as usize)?.mtu;
+    let carried = port_mtu(from).into_iter().chain(port_mtu(to)).min();
     Some(Proof { a, b, from, to, mtu: mtu.filter(|_| mtu != carried), by_manager })
 }

@@ -23,7 +23,7 @@ enum Class {
 }
 
 impl Class {
-    fn of(gid: &Gid, netdev: &Netdev) -> Class {
+    fn classify(gid: &Gid, netdev: &Netdev) -> Class {
         let made = OVERLAYS.iter().any(|prefix| netdev.name.starts_with(prefix));
         match gid.ip() {
             _ if made || netdev.kind == NetdevKind::Bridge => Class::Overlay,
@@ -54,7 +54,7 @@ pub(super) fn choose(
     let here: Vec<(&Gid, &Netdev)> = port.gids.iter().filter_map(with_netdev).collect();
     let v2 = here.iter().filter(|(gid, _)| gid.kind == GidKind::RoceV2);
     let mut classed: Vec<(Class, &Gid, &Netdev)> =
-        v2.map(|(gid, netdev)| (Class::of(gid, netdev), *gid, *netdev)).collect();
+        v2.map(|(gid, netdev)| (Class::classify(gid, netdev), *gid, *netdev)).collect();
     // Among equal entries, the lowest index is first.
     classed.sort_by_key(|(class, gid, _)| (Reverse(*class), gid.index));
     match classed[..] {

@@ -1,8 +1,9 @@
-//! `--hca`: RDMA ports that may be used, in the syntax of NCCL_IB_HCA.
+//! `--hca`: RDMA ports that may be used, in the syntax of NCCL_IB_HCA (NCCL, src/misc/utils.cc):
+//! `[^][=]DEVICE[:PORT],…`.
 //!
-//! A leading `^` excludes the listed ports; `=` makes names exact, which are prefixes otherwise (`mlx5_1`
-//! matches `mlx5_10`). Then follows `DEVICE[:PORT],…` (NCCL, src/misc/utils.cc). NCCL's third and fourth
-//! fields, rail and plane, are accepted and left to NCCL.
+//! `^` excludes the listed ports. `=` compares whole device names; without it, a listed name is a prefix, so
+//! that `mlx5_1` matches `mlx5_10`. The third and fourth field of NCCL's syntax, rail and plane, are accepted
+//! but ignored.
 
 use rlaunch_bootstrap::inventory::rdma::{Port, RdmaDevice};
 use std::str::FromStr;

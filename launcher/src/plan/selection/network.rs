@@ -39,7 +39,7 @@ impl Subnet {
     }
 }
 
-/// Writes `10.3.0.0/16`.
+/// Writes address and prefix length, such as `10.3.0.0/16`.
 impl fmt::Display for Subnet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.address, self.prefix())
@@ -131,8 +131,9 @@ impl Reachability {
         }
     }
 
-    /// Tells whether the networks of each port overlap the subnet of the other's own address. If not, no two
-    /// ports of these subnets reach each other, which saves checking their addresses one by one.
+    /// Tells whether the networks of each port overlap the other port's own subnet. If they do not, no port
+    /// in one of these subnets reaches a port in the other, so that addresses need not be compared one by
+    /// one.
     pub(crate) fn may_reach(&self, other: &Reachability) -> bool {
         let (Reachability::Networks(_, ours), Reachability::Networks(_, theirs)) = (self, other)
         else {
@@ -166,7 +167,7 @@ pub(super) fn is_link_local(address: IpAddr) -> bool {
 }
 
 impl UsablePort {
-    /// Tells whether the port is a RoCE port and its address here is link-local.
+    /// Tells whether this is a RoCE port and the address in this entry is link-local.
     pub(super) fn is_link_local(&self) -> bool {
         self.nic.transport == Transport::Roce && self.nic.address.is_some_and(is_link_local)
     }
@@ -186,7 +187,7 @@ impl UsablePort {
     }
 }
 
-/// Writes `mlx5_0/1 192.168.1.2/24 (eth1)`.
+/// Writes port, address and interface, such as `mlx5_0/1 192.168.1.2/24 (eth1)`.
 impl fmt::Display for UsablePort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Nic { device, port, netdev, address, transport, .. } = &self.nic;

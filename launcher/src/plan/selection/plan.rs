@@ -31,8 +31,8 @@ impl Plan {
         self.ports[one].iter().any(reach)
     }
 
-    /// Records that two ports do not reach each other, as a failed proof has shown. The port of the lower
-    /// node is first.
+    /// Records that two ports do not reach each other, as a failed proof has shown. The port of the node with
+    /// the lower id is first.
     pub(crate) fn exclude_pair(&mut self, (one, other): (NicId, NicId)) {
         let identities = [one, other].map(|end| self.port(end).identity());
         let [of_one, of_other] = identities;
@@ -42,7 +42,7 @@ impl Plan {
         self.set_exception((one, other), can_reach_by_rule.then_some((false, None)));
     }
 
-    /// Limits the MTU between two ports to `mtu` bytes; the port of the lower node is first.
+    /// Limits the MTU between two ports to `mtu` bytes. The port of the node with the lower id is first.
     pub(crate) fn limit_mtu(&mut self, nics: (NicId, NicId), mtu: u32) {
         self.set_exception(nics, Some((true, Some(mtu))));
     }
@@ -69,8 +69,8 @@ impl Plan {
         empty.map(|(node, _)| node)
     }
 
-    /// Lists the pairs of nodes that both have usable ports, but no two ports that reach each other. The
-    /// lower node is first.
+    /// Lists the pairs of nodes that both have usable ports, but no two ports that reach each other. The node
+    /// with the lower id is first.
     pub(crate) fn unconnected_pairs(&self) -> Vec<(usize, usize)> {
         // Nodes whose ports are in the same networks reach the same other nodes. In large jobs nearly all
         // nodes are alike, so comparing groups is much cheaper than comparing nodes.

@@ -1,8 +1,8 @@
 //! Monitor of RDMA links while the job runs: a state machine without I/O.
 //!
 //! Each pair of nodes that use RDMA keeps the queue pair of one proved path open, and both ends send beats
-//! over it. An end that receives no beats reports the path as down. The monitor has a path that is down
-//! proved again every [`RETRY_AFTER`]:
+//! over it. An end that receives no beats reports the path as down. While a path is down, the monitor starts
+//! a new proof of it every [`RETRY_AFTER`]:
 //!
 //! ```text
 //! up ── an end reports a loss ──▶ down ── due ──▶ proving ── both ends have succeeded ──▶ up
@@ -158,8 +158,8 @@ impl LinkMonitor {
         }
     }
 
-    /// Handles the endpoints that one node has made for a proof. Once both nodes have made theirs, each is
-    /// sent those of the other.
+    /// Handles the endpoints that one node has made for a proof. Once both nodes have made their endpoints,
+    /// each node is sent the endpoints of the other.
     pub(crate) fn on_endpoints(&mut self, node: NodeId, number: u32, given: Vec<Vec<u8>>) {
         let mut retries = self.down.values_mut().filter_map(|down| down.retry.as_mut());
         let Some(retry) = retries.find(|retry| retry.round == number) else { return };

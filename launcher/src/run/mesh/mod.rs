@@ -70,7 +70,7 @@ pub(crate) async fn prove(
 }
 
 impl Mesh {
-    /// Has the nodes prove the paths of `todo` in one round. Returns whether this process was suspended
+    /// Proves the paths of `todo` in one round of all nodes. Returns true if this process was suspended
     /// meanwhile.
     async fn round(
         &mut self,

@@ -65,7 +65,8 @@ pub(crate) fn prepare_sessions(
 /// Handle to end the sessions of a job that fails before all its hosts were connected.
 pub(crate) struct SessionsClosed {
     outboxes: Vec<Outbox>,
-    /// Receives no message. Its senders are held by the open sessions, so it closes with the last session.
+    /// Channel on which nothing is sent. Every open session holds a sender, so the channel closes when the
+    /// last session ends.
     all_closed: mpsc::Receiver<()>,
 }
 
@@ -157,7 +158,7 @@ impl Connecting {
 
 /// Context for starting agents, shared by the tasks of all hosts.
 struct AgentStarter {
-    /// `None` if the only host is this machine.
+    /// Client that connects to hosts; `None` if the only host is this machine.
     connector: Option<Connector>,
     deployment: Deployment,
     progress: Progress,

@@ -190,6 +190,7 @@ fn node_job(
         stamp_output: job.output.needs_timestamps(),
         merge_stderr: job.output.merge_stderr,
         world_size: map.world_size,
+        mpi: job.mpi,
         singleton: job.singleton,
         wants_cores: matches!(job.options.bind, Bind::Core(_)),
         nccl_net_plugin: job.options.nccl_net_plugin.clone(),

@@ -33,7 +33,7 @@ pub(crate) struct ReadyChunk {
     pub(crate) credit: usize,
 }
 
-/// Streams whose unfinished lines are shown at once.
+/// Whether unfinished lines on stdout, and on stderr, are shown at once.
 #[derive(Clone, Copy)]
 pub(crate) struct ShowUnfinished {
     pub(crate) stdout: bool,
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_holder_loses_the_pen_and_nothing_is_lost_at_the_end() {
+    fn a_silent_holder_loses_the_turn_and_nothing_is_lost_at_the_end() {
         let long = vec![b'x'; MAX_OUTPUT];
         let mut arbiter = LineArbiter::new(NEVER);
         push(&mut arbiter, 0, &long);

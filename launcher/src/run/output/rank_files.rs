@@ -68,8 +68,8 @@ impl RankFiles {
         })
     }
 
-    /// Appends output of a rank to its file. Returns only the first error of all files, so that one error is
-    /// reported.
+    /// Appends output of a rank to its file. Returns an error only when a file cannot be written for the
+    /// first time, so that a job reports one error, whatever the number of files.
     pub(crate) fn add(&mut self, source: StreamId, data: &[u8]) -> Option<&FileError> {
         if data.is_empty() || self.failed.contains(&source) {
             return None;

@@ -22,7 +22,7 @@ pub(crate) struct Sink {
 
 /// Stdout or stderr of this process.
 struct OutputStream {
-    /// `None` once a write has failed.
+    /// Duplicate of the descriptor; `None` once a write has failed.
     file: Option<File>,
     is_terminal: bool,
     /// Whether tags have colours.

@@ -28,7 +28,7 @@ pub(crate) struct Tags {
 
 struct RankTag {
     origin: LineOrigin,
-    /// Tag of all lines; unused if the pattern contains the time.
+    /// Tag of every line of this rank; unused if the pattern contains the time.
     tag: String,
     colour: Style,
 }

@@ -3,7 +3,7 @@
 use rlaunch_bootstrap::id::Rank;
 use std::collections::HashMap;
 
-/// Number of bytes that are kept from the end of each rank's output; up to twice as many may be.
+/// Minimum number of bytes that are kept from the end of each rank's output; at most twice as many are kept.
 const KEPT: usize = 4 << 10;
 /// Maximum number of lines that are quoted.
 const LINES: usize = 10;

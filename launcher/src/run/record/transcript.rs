@@ -15,7 +15,7 @@ const OVERHEAD: usize = 64;
 pub(crate) struct Transcript {
     first: Vec<(StreamId, Vec<u8>)>,
     last: VecDeque<(StreamId, Vec<u8>)>,
-    /// Whether the beginning is complete.
+    /// Whether `first` is full, so that all further output goes to `last`.
     first_full: bool,
     first_cost: usize,
     last_cost: usize,

@@ -24,7 +24,8 @@ pub struct Connection {
     pub(super) ip_addresses: Option<(IpAddr, IpAddr)>,
     /// Set if the server has another key than the recorded one, and the configuration allows that.
     pub(super) changed: Option<Box<HostKeyChange>>,
-    /// Jump host through which this connection passes. Its own connection stays open as long as this one.
+    /// Jump host through which this connection passes. Holding it here keeps the connection to the jump host
+    /// open.
     pub(super) via: Option<Arc<Jump>>,
     pub(super) proxy: Option<ProxyCommand>,
 }

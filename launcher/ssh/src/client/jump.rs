@@ -103,7 +103,8 @@ impl Jump {
 /// Result of the login to a jump host, shared by the hosts behind it.
 type JumpResult = Result<Arc<Jump>, Arc<SshError>>;
 
-/// Connections to the jump hosts of a job, by the keys (`Hop::key`) of the chain that leads to each.
+/// Connections to the jump hosts of a job, each under the keys (`Hop::key`) of all jump hosts from this
+/// machine up to that jump host.
 #[derive(Default)]
 pub(super) struct Jumps(Mutex<HashMap<Vec<String>, Arc<OnceCell<JumpResult>>>>);
 

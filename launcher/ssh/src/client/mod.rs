@@ -38,11 +38,12 @@ use tokio::time::Instant;
 
 /// Time limit for TCP connection, SSH handshake and login together, unless `ConnectTimeout` sets one.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Minimum of that time limit if hosts may not be up yet (`retry_until_up`).
+/// Minimum of the limit for TCP connection, handshake and login if hosts may not be up yet
+/// (`retry_until_up`).
 const UP_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval of keepalives on an idle connection, unless the configuration sets it.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
-/// Number of keepalives that may go unanswered, unless the configuration sets it.
+/// Number of keepalives in a row that the server may leave unanswered, unless the configuration sets it.
 const KEEPALIVE_MAX: usize = 3;
 /// Maximum number of concurrent handshakes, unless the user sets one. Measured with 64 nearby hosts and two
 /// processors: 1.17 s with a limit of 8, and 1.06 to 1.12 s with limits from 16 to 128. Distant hosts

@@ -1,5 +1,5 @@
-//! The first login on a host, for `rlaunch ssh-setup`: it reads the host key before anything is sent, tries
-//! the user's keys, and logs in by password if the host refuses the keys.
+//! The first login on a host, for `rlaunch ssh-setup`. The launcher reads the host key before it sends any
+//! data of the user, tries the user's keys, and logs in by password if the host refuses the keys.
 
 use super::connection::{Connection, Transport};
 use super::jump::{self, Hop, Jump};

@@ -74,8 +74,8 @@ mod tests {
     use super::*;
     use std::time::Instant;
 
-    /// Time limit for the test. It is long, since the test machine may be suspended, but far below the 1000
-    /// seconds after which a process that was not killed would end.
+    /// Time limit for the test. The command would run for 1000 seconds, so the test finishes within this
+    /// limit only if the command is killed. The limit is generous because the test machine may be suspended.
     const BOUND: Duration = Duration::from_secs(60);
 
     #[test]

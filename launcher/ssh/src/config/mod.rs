@@ -4,7 +4,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `mod` | resolution: the configuration of one host |
-//! | `file`, `line`, `permissions` | files as blocks and lines, with `Include`; who may write them |
+//! | `file`, `line`, `permissions` | files as blocks and lines, with `Include`; check of owner and permissions |
 //! | `values`, `scope` | parsing of values; expansion of tokens (`%h`), variables and `~` |
 //! | `exec` | commands of `Match exec` |
 //! | `show` | a host's configuration in the form of `ssh -G` |

@@ -8,8 +8,8 @@ use super::{
 };
 
 impl SshConfig {
-    /// Lists the keywords that matter for connections, with the values in `host`, but without algorithms.
-    /// `alias` is the name that the user gave.
+    /// Lists the supported keywords with their values in `host`, except the keywords for algorithms. `alias`
+    /// is the name that the user gave.
     pub fn show(&self, alias: &str, host: &HostConfig) -> Vec<(&'static str, String)> {
         let mut lines = vec![("host", alias.to_owned())];
         self.show_reach(host, &mut lines);

@@ -1,4 +1,4 @@
-//! Parsing of values. Errors describe the expected form.
+//! Parsing of the values of ssh_config keywords. Errors describe the form that is expected.
 
 use std::time::Duration;
 

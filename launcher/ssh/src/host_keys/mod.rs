@@ -77,7 +77,8 @@ impl HostKeys {
         &self.new
     }
 
-    /// Makes a checker for one connection. Its findings are in the second value after the handshake.
+    /// Returns a checker for one connection, and a handle from which the checker's findings can be read after
+    /// the handshake.
     pub(crate) fn checker(
         &self,
         config: &HostConfig,

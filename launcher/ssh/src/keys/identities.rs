@@ -87,7 +87,7 @@ impl Identities {
         Identities { keys, certificates, only: config.identities_only }
     }
 
-    /// Lists all candidates in the order in which they are offered. `held` are the keys of the SSH agent.
+    /// Lists all candidates in the order in which they are offered. `held` lists the keys in the SSH agent.
     pub(crate) fn in_order(&self, held: &[AgentIdentity]) -> Vec<Candidate> {
         let mut candidates: Vec<Candidate> =
             self.certificates.iter().map(|entry| self.certificate(entry, held)).collect();
@@ -119,7 +119,7 @@ impl Identities {
         };
         let subject = certificate.public_key();
         let in_file = || {
-            let of = |key: &&KeyEntry| match &key.public {
+            let matches_certificate = |key: &&KeyEntry| match &key.public {
                 Some(public) => public.key_data() == subject,
                 None => entry.key_file.as_ref() == Some(&key.path),
             };
@@ -127,7 +127,11 @@ impl Identities {
                 Ok(file) => !matches!(**file, KeyFile::Public(_)),
                 Err(_) => false,
             };
-            self.keys.iter().filter(usable).find(of).map(|key| KeySource::File(key.path.clone()))
+            self.keys
+                .iter()
+                .filter(usable)
+                .find(matches_certificate)
+                .map(|key| KeySource::File(key.path.clone()))
         };
         let source = if holds(held, subject) { Some(KeySource::Agent) } else { in_file() };
         match source {

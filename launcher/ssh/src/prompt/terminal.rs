@@ -130,7 +130,7 @@ fn read_line(mut tty: &File, cancelled: &PipeReader) -> LineInput {
     }
 }
 
-/// Result of typing: a line, no answer, or a key for a signal.
+/// Result of typing: a line, no answer, or a key that raises a signal, such as Ctrl-C.
 #[derive(Debug, PartialEq)]
 enum LineInput {
     Line(Zeroizing<String>),

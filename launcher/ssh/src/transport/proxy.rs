@@ -24,7 +24,8 @@ const KEPT: usize = 2048;
 /// Stdin and stdout of a command, which exits or is killed soon after they are closed.
 pub(crate) type Pipes = Join<Stdout, ChildStdin>;
 
-/// Stdout of a command. Dropping it closes `_open`, which tells the task that waits for the command.
+/// Stdout of a command. Dropping this value closes the channel `_open`, by which the task that waits for the
+/// command learns that the command's pipes are closed.
 pub(crate) struct Stdout {
     pipe: ChildStdout,
     _open: oneshot::Sender<()>,
@@ -113,8 +114,8 @@ async fn keep_end(mut stderr: ChildStderr, kept: Arc<Mutex<Vec<u8>>>) {
 }
 
 impl ProxyCommand {
-    /// Returns the error of the command, once its pipes are closed. `None` if the command reported no
-    /// error; then the host itself has closed the connection.
+    /// Waits until the command has exited or was killed, and returns its error. `None` if the command
+    /// reported no error; then the host itself has closed the connection.
     pub(crate) async fn failure(self) -> Option<SshError> {
         let ProxyCommand { command, exit } = self;
         let ProxyExit { status, stderr } = exit.await.ok()?;
@@ -132,7 +133,7 @@ impl ProxyCommand {
         Some(SshError::ProxyCommand { command, how })
     }
 
-    /// Waits for the command to exit, once its pipes are closed.
+    /// Waits until the command has exited, or was killed because it did not exit after its pipes were closed.
     pub(crate) async fn end(self) {
         let _ = self.exit.await;
     }
@@ -153,8 +154,8 @@ mod tests {
     use super::*;
     use tokio::io::AsyncWriteExt;
 
-    /// Time limit for the test. It is long, since the test machine may be suspended, but far below the 1000
-    /// seconds after which a process that was not killed would end.
+    /// Time limit for the test. The command would run for 1000 seconds, so the test finishes within this
+    /// limit only if the command is killed. The limit is generous because the test machine may be suspended.
     const BOUND: Duration = Duration::from_secs(60);
 
     #[tokio::test]

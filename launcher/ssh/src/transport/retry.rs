@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum length of any pause.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
-/// Pause between attempts whose number `ConnectionAttempts` limits, as in ssh(1).
+/// Pause after a failure that is retried only as often as `ConnectionAttempts` allows; the same as in ssh(1).
 const COUNTED_PAUSE: Duration = Duration::from_secs(1);
 
 /// Conditions under which a failed connection to a host is retried.
@@ -17,14 +17,15 @@ const COUNTED_PAUSE: Duration = Duration::from_secs(1);
 pub(crate) struct RetryPolicy {
     /// Maximum number of attempts, from `ConnectionAttempts`.
     attempts: u32,
-    /// Whether to retry unknown names and refused connections, for hosts that may not be up yet.
+    /// Whether to retry unknown names and refused connections until the time limit, for hosts that may not be
+    /// up yet.
     until_up: bool,
     /// Whether the host name belongs to a Kubernetes service. DNS has such a name only some seconds after
     /// the pod has started.
     is_pod: bool,
 }
 
-/// Failure that may not occur again in a later attempt.
+/// Failure after which a later attempt may succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RetryableFailure {
     /// The server closed the connection before it sent its SSH version.

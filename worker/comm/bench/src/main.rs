@@ -4,9 +4,10 @@
 //! `BATCHES` 0 means about one second of batches for each size. The launcher has validated the
 //! arguments. Rank 0 prints the results.
 //!
-//! For each size, [`workload`] fills buffers for the [`pattern`] of communication and repeats it.
-//! Repetitions are grouped into batches of at least [`report::BATCH`], so that neither the clock's
-//! resolution nor the barrier before a batch matters. [`report`] prints quantiles over the batches.
+//! For each size, [`workload`] fills buffers, and repeats the [`pattern`] of communication. The
+//! repetitions are grouped into batches that take at least [`report::BATCH`] each, so that neither
+//! the clock's resolution nor the barrier before a batch matters. [`report`] prints quantiles of
+//! the batches' times.
 
 mod pattern;
 mod report;
@@ -25,10 +26,11 @@ use workload::Workload;
 const BATCHES: std::ops::RangeInclusive<u64> = 10..=1000;
 /// Time for all batches of one size together, in seconds.
 const BUDGET: f64 = 1.0;
-/// Factor by which calibration aims above [`BATCH`], the minimum duration of a batch.
+/// Ratio between the duration that calibration plans for a batch and [`BATCH`], the minimum
+/// duration.
 const MARGIN: f64 = 1.5;
-/// Maximum factor between the repetitions of two successive calibration batches. The time of a very
-/// short batch is inaccurate, and could otherwise lead to far too many repetitions.
+/// Maximum ratio of a calibration batch's repetitions to those of the batch before it. The measured
+/// time of a very short batch is inaccurate, and could otherwise lead to far too many repetitions.
 const MAX_GROWTH: f64 = 100.0;
 
 #[derive(Debug, thiserror::Error)]
@@ -157,8 +159,8 @@ fn time(comm: &Communicator, workload: &mut Workload<'_>, count: u64) -> Result<
 }
 
 /// Warms up, and returns the number of repetitions in a batch and the number of batches. Rank 0
-/// decides by its clock, so that all ranks agree. `requested` is the number of batches, or 0 for as
-/// many as fit into [`BUDGET`].
+/// decides both by its clock and broadcasts them, so that all ranks agree. `requested` is the
+/// number of batches; if it is 0, about as many batches are run as fit into [`BUDGET`].
 fn calibrate(
     comm: &Communicator,
     workload: &mut Workload<'_>,

@@ -5,9 +5,9 @@ use rlaunch_comm::raw::CollectiveKind;
 /// Pattern of communication that is repeated and timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pattern {
-    /// A message from rank 0 to rank 1 and another one back. The time is half of the round trip.
+    /// A message from rank 0 to rank 1, and then one back. The time is half of the round trip.
     Latency,
-    /// Messages from rank 0 to rank 1, many in progress at once. The time is that of one message.
+    /// Messages from rank 0 to rank 1, many in progress at once. The time is the mean per message.
     Bandwidth,
     Collective(CollectiveKind),
 }
@@ -55,8 +55,8 @@ impl Pattern {
         matches!(self, Pattern::Collective(kind) if reduces(kind))
     }
 
-    /// Tells whether the size of the pattern is that of all ranks' parts together, and not that of
-    /// one vector or message.
+    /// Tells whether the size given for a measurement is the size of all ranks' parts together,
+    /// rather than the size of one vector or message.
     pub(crate) fn size_is_total(self) -> bool {
         use CollectiveKind::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
         matches!(
@@ -67,7 +67,8 @@ impl Pattern {
         )
     }
 
-    /// Returns the formula of the bus bandwidth for `n` ranks.
+    /// Returns the formula of the bus bandwidth for `n` ranks, as text for the output; `algbw` is
+    /// the algorithm bandwidth.
     pub(crate) fn formula(self) -> &'static str {
         match self {
             Pattern::Collective(CollectiveKind::AllReduce) => "algbw * 2 (n - 1) / n",
@@ -76,9 +77,9 @@ impl Pattern {
         }
     }
 
-    /// Returns the factor from algorithm bandwidth to bus bandwidth (as in nccl-tests): the share
-    /// of the data that has to cross each rank's link. Bus bandwidth can be compared with the
-    /// bandwidth of the link for any number of ranks.
+    /// Returns the ratio of bus bandwidth to algorithm bandwidth, as nccl-tests defines them. It is
+    /// the number of bytes that must cross each rank's link, divided by the size of the data. For
+    /// any number of ranks, bus bandwidth can be compared with the bandwidth of the link.
     pub(crate) fn bus_factor(self, ranks: usize) -> f64 {
         let n = ranks.max(1) as f64;
         match self {

@@ -9,16 +9,16 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Results for one size.
+/// Results of the measurement for one size.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Row {
-    /// Size in bytes: of all ranks' parts together if [`Pattern::size_is_total`], else of one
+    /// Size in bytes of all ranks' parts together if [`Pattern::size_is_total`], or else of one
     /// message or vector.
     pub(crate) bytes: usize,
     pub(crate) elements: usize,
-    /// Mean time of an operation in each batch, in seconds, in ascending order.
+    /// For each batch, the mean time of an operation in seconds; sorted in ascending order.
     times: Vec<f64>,
-    /// Repetitions in each batch.
+    /// Number of repetitions in each batch.
     pub(crate) repetitions: u64,
 }
 
@@ -28,8 +28,8 @@ impl Row {
         Row { bytes, elements, times, repetitions }
     }
 
-    /// Returns a quantile of the times in seconds, by the nearest-rank method. `part` is from 0,
-    /// the minimum, to 1, the maximum.
+    /// Returns a quantile of the times in seconds, by the nearest-rank method. `part` ranges from 0
+    /// for the minimum to 1 for the maximum.
     fn quantile(&self, part: f64) -> f64 {
         let ordinal = (part * self.times.len() as f64).ceil() as usize;
         self.times.get(ordinal.saturating_sub(1)).copied().unwrap_or(f64::NAN)
@@ -45,7 +45,7 @@ impl Row {
     }
 }
 
-/// Subject of the measurement: pattern, ranks and hosts.
+/// Properties of a measurement that its output contains: the pattern, the ranks and their hosts.
 pub(crate) struct Report {
     pub(crate) pattern: Pattern,
     pub(crate) element: ElementType,

@@ -1,5 +1,5 @@
-//! Buffers of a communication pattern, and its execution. Inputs are filled so that wrong results
-//! are detected.
+//! Buffers of a communication pattern, and execution of the pattern. Inputs are filled with values
+//! for which wrong results are detected.
 
 use crate::pattern::Pattern;
 use half::{bf16, f16};
@@ -89,8 +89,8 @@ impl<'a> Workload<'a> {
         Ok(())
     }
 
-    /// Sends up to [`WINDOW`] messages from rank 0 to rank 1, which confirms them by an empty
-    /// message.
+    /// Sends up to [`WINDOW`] messages from rank 0 to rank 1. Rank 1 confirms them all with one
+    /// empty message.
     fn stream(&mut self) -> Result<(), CommError> {
         let (comm, count, bytes) = (self.comm, window(self.bytes), self.bytes.max(1));
         if comm.rank() == 0 {
@@ -117,7 +117,8 @@ impl<'a> Workload<'a> {
         raw::collective(self.comm, kind, self.what, buffers)
     }
 
-    /// Tells whether the output of the last repetition is correct, as far as it can be checked.
+    /// Tells whether the output of the last repetition is correct. Returns `true` without a check
+    /// on a rank that receives nothing, and for more than 128 ranks.
     pub(crate) fn is_correct(&self) -> bool {
         let (element, op) = self.what;
         let ranks = self.comm.size();

@@ -1,5 +1,6 @@
 //! Calls of collectives: checks of the buffers, the cache of schedules, and execution by the engine
-//! or, for short buffers, on the caller's stack.
+//! or, for short buffers, on the caller's stack. A [`Schedule`] lists the steps of one rank's part
+//! of a collective.
 
 use crate::api::communicator::Communicator;
 use crate::api::scope::{Request, Scope};
@@ -16,7 +17,7 @@ use crate::types::error::{Cause, CommError, Operation};
 use rlaunch_lock::{BufferTable, Memory};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Parameters that determine the schedule of a collective within a communicator.
+/// Parameters of a collective that determine its schedule in a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ScheduleKey {
     kind: CollectiveKind,
@@ -63,8 +64,8 @@ impl ScheduleKey {
     }
 }
 
-/// Cache of the schedules that were built last, the newest at the end. Programs repeat the same few
-/// collectives, so it saves most of the building.
+/// Cache of the most recently built schedules, with the newest at the end. Programs repeat the same
+/// few collectives, so most calls find their schedule in the cache.
 #[derive(Debug)]
 pub(crate) struct ScheduleCache {
     topology: Topology,
@@ -98,7 +99,8 @@ impl ScheduleCache {
 pub(crate) struct PreparedCollective {
     pub(crate) operation: Operation,
     pub(crate) schedule: Arc<Schedule>,
-    /// Context, and the sequence number that the messages of the collective have as their tag.
+    /// Context of the communicator's collectives, and the sequence number of this collective, which
+    /// is the tag of its messages.
     pub(crate) number: (u32, u32),
     pub(crate) element: ElementType,
     pub(crate) op: Op,
@@ -204,7 +206,8 @@ impl Communicator {
                 blocks("input", input)?
             }
         };
-        // In a collective with a root, only the root uses one buffer as both input and output.
+        // In a collective with a root, only the root can work in place: another rank has only an
+        // input or only an output.
         let in_place = in_place && kind.root().is_none_or(|_| is_root);
         Ok(ScheduleKey { kind, count, element, in_place })
     }
@@ -239,7 +242,7 @@ impl Communicator {
         self.collective_bytes(kind, (T::TYPE, op), buffers.bytes())
     }
 
-    /// Runs a collective on bytes, whose element type is a run-time value.
+    /// Runs a collective on buffers of bytes, which contain elements of type `element`.
     pub(crate) fn collective_bytes(
         &self,
         kind: CollectiveKind,
@@ -250,8 +253,8 @@ impl Communicator {
         let key = self
             .schedule_key(kind, element, &buffers)
             .map_err(|cause| CommError { operation, cause })?;
-        // In a collective with a root, other ranks use a single buffer only as input or only as
-        // output.
+        // If this rank is not the root of a collective with a root, its single buffer is only input
+        // or only output.
         let is_in_place = matches!(buffers, CollectiveBuffers::InPlace(_));
         let (input, output): (&[u8], &mut [u8]) = match buffers {
             CollectiveBuffers::Separate(input, output) => (input, output),
@@ -398,8 +401,8 @@ collectives! {
     /// ranks is unused.
     scatter, iscatter(input: &[T], output: &mut [T]; root: usize)
         = CollectiveKind::Scatter { root }, Op::Sum, CollectiveBuffers::Separate(input, output);
-    /// Sends each rank its block of `data` of rank `root`. The root's `data` has one block for each
-    /// rank, in rank order, and stays unchanged; `data` of another rank receives that rank's block.
+    /// Splits `data` of rank `root` into one block for each rank, in rank order, and copies each
+    /// block to `data` of its rank, except the root's own block: the root's `data` stays unchanged.
     /// All blocks have the same length.
     scatter_in_place, iscatter_in_place(data: &mut [T]; root: usize)
         = CollectiveKind::Scatter { root }, Op::Sum, CollectiveBuffers::InPlace(data);

@@ -19,14 +19,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Result of a receive, or of a nonblocking send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Rank in the communicator: of the sender or, in the result of a send, of the destination.
+    /// Rank of the sender in the communicator; in the result of a send, rank of the destination.
     pub from: usize,
     /// Number of elements in the message; for a receive, at most the length of the buffer.
     pub length: usize,
 }
 
-/// Number of context ids, which identify communicators. Of the [`CONTEXT`] bits in a packet header,
-/// one distinguishes collectives from messages.
+/// Number of different context ids, which identify communicators. A packet header has [`CONTEXT`]
+/// bits for the context id, but one of them distinguishes collectives from messages.
 const MOST_CONTEXTS: u32 = 1 << (CONTEXT - 1);
 
 /// Group of ranks that exchange messages and run collectives.
@@ -46,8 +46,8 @@ pub struct Communicator {
 }
 
 /// Allocator of context ids, shared by all communicators of the process. Rank 0 of a communicator
-/// allocates one id for each split of this communicator. Every rank of the job allocates ids of its
-/// own residue class modulo the world size, so that splits at the same time never get equal ids.
+/// allocates one id for each split of this communicator. Different ranks of the job never allocate
+/// equal ids: the ids of rank `r` are `r + 1` plus multiples of the world size.
 #[derive(Debug)]
 struct ContextIds {
     /// Number of ids that this rank has allocated.
@@ -109,12 +109,14 @@ impl Communicator {
 
     /// Sets a callback that can interrupt waits of this process, on any communicator.
     ///
-    /// The callback runs after each sleep of a wait, which takes at most a second. If it returns
-    /// `true`, the wait fails with [`Cause::Interrupted`]. An interrupted send is then delivered
-    /// whole or not at all. The message of an interrupted receive stays for the next receive. An
-    /// interrupted collective makes the communicator unusable for collectives, on all its ranks. If
-    /// an RDMA device is copying from or to the buffer and does not finish within 2 seconds, the
-    /// peer counts as lost. Only the first callback is used; later calls have no effect.
+    /// A waiting call sleeps for at most a second at a time, and runs the callback after each
+    /// sleep. If the callback returns `true`, the call fails with [`Cause::Interrupted`]. The
+    /// message of an interrupted send is delivered whole or not at all. The message of an
+    /// interrupted receive is kept for the next receive. An interrupted collective makes the
+    /// communicator unusable for collectives, on all its ranks. If an RDMA device is copying from
+    /// or to the call's buffer and does not finish within 2 seconds, the peer counts as lost.
+    ///
+    /// Only the first callback is used; later calls of this function have no effect.
     pub fn set_interrupt_check(&self, interrupted: fn() -> bool) {
         let _ = self.progress.interrupted.set(interrupted);
     }
@@ -135,7 +137,7 @@ impl Communicator {
         CommError { operation: Operation::Abort, cause: Cause::Aborted(cause.into()) }
     }
 
-    /// Sends a message to rank `to` and returns once `data` can be reused.
+    /// Sends a message to rank `to`, and returns once the program may change `data`.
     ///
     /// Messages between two ranks with the same tag arrive in the order in which they were sent. A
     /// short message is buffered. A long message is sent when rank `to` receives it, and the call
@@ -168,7 +170,7 @@ impl Communicator {
         })
     }
 
-    /// Waits until everything queued for a peer has been sent.
+    /// Waits until everything that is queued for a peer has been sent.
     pub(crate) fn flush(
         &self,
         guard: &mut EngineGuard<'_, Engine>,
@@ -250,8 +252,8 @@ impl Communicator {
         Ok(Status { from: from.peer, length })
     }
 
-    /// Waits for a message and passes a short one to `take`. Returns `false` if the message is long
-    /// and has to be received with [`Engine::receive`].
+    /// Waits for a message. Passes a short message to `take` and returns `true`. Returns `false` if
+    /// the message is long and still has to be received with [`Engine::receive`].
     #[inline]
     pub(crate) fn await_message(
         &self,
@@ -336,8 +338,9 @@ impl Communicator {
         Ok(Received { from, length: status.length / size })
     }
 
-    /// Sends `data` to rank `to` with `tag`, and concurrently receives into `into` from rank `from`
-    /// with `from_tag`, so that two ranks can exchange messages. Returns the result of the receive.
+    /// Sends `data` to rank `to` with `tag`, and at the same time receives into `into` from rank
+    /// `from` with `from_tag`, so that two ranks can exchange long messages without a deadlock.
+    /// Returns the result of the receive.
     pub fn sendrecv<T: Element>(
         &self,
         data: &[T],
@@ -355,8 +358,9 @@ impl Communicator {
     }
 
     /// Creates a communicator of the ranks that pass the same `colour`, ordered by `key` and then
-    /// by rank. Collective: every rank of this communicator must call this function. Fails where
-    /// [`Communicator::all_gather`] fails, or if the job has created too many communicators.
+    /// by rank. Collective: every rank of this communicator must call this function. Fails for the
+    /// same reasons as [`Communicator::all_gather`], or if the job has created too many
+    /// communicators.
     pub fn split(&self, colour: u32, key: i64) -> Result<Communicator, CommError> {
         let context = if self.rank() == 0 { self.contexts.allocate() } else { 0 };
         let own = [u64::from(colour), key as u64, u64::from(context)];
@@ -395,8 +399,8 @@ impl Communicator {
         from.map(|from| self.envelope(from, tag)).transpose()
     }
 
-    /// Returns the envelope of a message to or from a rank. Fails if the communicator has no such
-    /// rank, or in a forked child.
+    /// Returns the envelope (peer, context and tag) of a message to or from a rank of this
+    /// communicator. Fails if the communicator has no such rank, or in a forked child.
     pub(crate) fn envelope(&self, rank: usize, tag: u32) -> Result<Envelope, Cause> {
         self.check_not_forked()?;
         let size = self.size();

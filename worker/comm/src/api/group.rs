@@ -15,7 +15,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Creates the group of all ranks of a job; `nodes` has the node of each rank.
+    /// Creates the group of all ranks of a job; `nodes[rank]` is the node of a rank.
     pub(crate) fn world(me: usize, nodes: Arc<[u32]>) -> Group {
         Group { ranks: (0..nodes.len()).collect(), nodes, me }
     }
@@ -25,7 +25,7 @@ impl Group {
     }
 
     /// Returns this process's position among the members on its node, from 0, and the number of
-    /// these members.
+    /// members on this node.
     pub(crate) fn local(&self) -> (usize, usize) {
         let own = self.nodes[self.me];
         let before = self.nodes[..self.me].iter().filter(|node| **node == own).count();
@@ -40,7 +40,7 @@ impl Group {
     /// Converts a rank of the job to a rank of the communicator; `None` if the rank is not a
     /// member.
     pub(crate) fn rank_of(&self, rank: usize) -> Option<usize> {
-        // In the group of all ranks both numbers are equal, and most communicators have this group.
+        // Most communicators have all ranks of the job as members, and then both numbers are equal.
         if self.ranks.get(rank) == Some(&rank) {
             return Some(rank);
         }
@@ -48,7 +48,7 @@ impl Group {
     }
 
     /// Returns the group of the members with this process's colour, ordered by key and then by
-    /// rank. `colours` has the colour and the key of each member.
+    /// rank. `colours[rank]` is the colour and the key of a member.
     pub(crate) fn split(&self, colours: &[(u32, i64)]) -> Group {
         let own = colours[self.me].0;
         let mut members: Vec<usize> =

@@ -11,12 +11,12 @@ use crate::{CommError, Communicator, Op};
 /// each group of this many messages with an empty message.
 const WINDOW: usize = 8;
 const TAG: u32 = 1;
-/// Factor by which the batch after a batch that was too short is planned to exceed the requested
-/// time. A batch planned for exactly this time would often be too short again, so that only batches
-/// slowed down by other load would count.
+/// Ratio of planned to requested time for the batch that follows a batch that was too short. A
+/// batch planned for exactly the requested time would often be too short again, and then only
+/// batches that other load slowed down would be long enough to count.
 const OVERSHOOT: f64 = 1.6;
-/// Maximum factor between the repetitions of two successive batches. The time of a very short batch
-/// is inaccurate, and could otherwise lead to far too many repetitions.
+/// Maximum ratio of a batch's repetitions to those of the batch before it. The measured time of a
+/// very short batch is inaccurate, and could otherwise lead to far too many repetitions.
 const GROWTH: f64 = 100.0;
 
 /// Operation to measure.
@@ -26,7 +26,7 @@ pub enum Benchmark {
     /// trip. A rank without a partner only takes part in barriers.
     Latency,
     /// Stream of messages from the lower to the higher rank of each pair, several in flight at
-    /// once. The time is that of one message. Pairs are those of [`Benchmark::Latency`].
+    /// once. The time is the mean per message. The pairs are the same as in [`Benchmark::Latency`].
     Bandwidth,
     /// Barrier of all ranks.
     Barrier,
@@ -97,8 +97,8 @@ pub enum MeasureError {
     /// The communicator failed.
     #[error(transparent)]
     Communicator(#[from] CommError),
-    /// A rank received wrong data in this benchmark, with messages or vectors of this size in
-    /// bytes.
+    /// This rank received wrong data. The fields are the benchmark, and the size in bytes of each
+    /// message or vector.
     #[error("{0} of {1} bytes received wrong data")]
     WrongData(Benchmark, usize),
     /// A message benchmark was run on one rank, but needs at least two.
@@ -145,8 +145,8 @@ pub fn measure(comm: &Communicator, plan: &Plan) -> Result<Measured, MeasureErro
     Ok(Measured { seconds, least, count })
 }
 
-/// Returns the number of repetitions of the next batch: `count`, the number of the last batch, if
-/// its time was at least `at_least`, and more otherwise.
+/// Returns the number of repetitions for the next batch. `count` and `time` are those of the last
+/// batch. The result is `count` if `time` is at least `at_least`, and more otherwise.
 fn longer(count: u64, time: Duration, at_least: Duration) -> u64 {
     if time >= at_least {
         return count;
@@ -271,7 +271,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Sends `count` of rank 0 to all ranks, and returns it.
+    /// Returns the `count` of rank 0 at every rank; rank 0 sends it to the others.
     fn agree(&self, count: u64) -> Result<u64, CommError> {
         let mut agreed = [count];
         if self.comm.rank() == 0 {
@@ -303,7 +303,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Returns the byte that every sent buffer has at this offset.
+/// Returns the byte at this offset of every buffer that is sent.
 fn pattern(offset: usize) -> u8 {
     // The remainder is below 251, so the conversion never fails.
     u8::try_from(offset % 251).unwrap_or(u8::MAX)

@@ -1,5 +1,6 @@
-//! Calls for other languages: element types are run-time values, and a [`Pending`] request replaces
-//! the [scope](crate::Scope). Buffers are bytes; results of receives count elements.
+//! Calls for other languages. Buffers are bytes, and the type of their elements is a run-time
+//! value; the results of receives are lengths in elements. Each nonblocking operation returns a
+//! [`Pending`] request, which needs no [scope](crate::Scope).
 
 use crate::api::communicator::{Communicator, Received};
 use crate::progress::engine::target::Target;
@@ -39,8 +40,8 @@ pub fn exchange(
     in_elements(received, element, Operation::Receive { from: Some(from), tag })
 }
 
-/// Runs the collective `kind`. `what` is the element type, and the reduction operation, which
-/// collectives without a reduction ignore.
+/// Runs the collective `kind`. `what` contains the element type and the reduction operation;
+/// collectives without a reduction ignore the operation.
 pub fn collective(
     comm: &Communicator,
     kind: CollectiveKind,
@@ -50,8 +51,8 @@ pub fn collective(
     comm.collective_bytes(kind, what, buffers)
 }
 
-/// Converts the received length from bytes to elements. Fails if it is not a whole number of
-/// elements.
+/// Converts the received length from bytes to elements. Fails if the length is not a whole number
+/// of elements.
 fn in_elements(
     received: Received,
     element: ElementType,
@@ -64,8 +65,8 @@ fn in_elements(
     Ok(Received { length: length / size, ..received })
 }
 
-/// Nonblocking operation. Dropping this value cancels the operation if it is still pending, with
-/// the effects of an [interrupted](Communicator::set_interrupt_check) wait.
+/// Nonblocking operation. Dropping this value cancels the operation if it is still pending; this
+/// has the effects of an [interrupted](Communicator::set_interrupt_check) call.
 #[derive(Debug)]
 #[must_use = "dropping it cancels the operation"]
 pub struct Pending {
@@ -171,8 +172,9 @@ pub unsafe fn icollective(
 }
 
 /// Registration of memory of the program with all RDMA devices, so that messages from and to any
-/// part of this memory skip registration. Dropping the value unregisters the memory. A message that
-/// a device is still copying then fails, and its peer counts as lost.
+/// part of this memory need no registration of their own. Dropping the value unregisters the
+/// memory. If a device is still copying a message from or to the memory, the message fails, and its
+/// peer counts as lost.
 #[derive(Debug)]
 pub struct Registration {
     comm: Arc<Communicator>,
@@ -200,8 +202,8 @@ pub unsafe fn register(
 }
 
 impl Registration {
-    /// Unregisters the memory, and returns `true` once it is unregistered. Returns `false`, without
-    /// any effect, while a message is sent from or received into the memory.
+    /// Unregisters the memory and returns `true`, also if it is unregistered already. Returns
+    /// `false`, without any effect, while a message is sent from or received into the memory.
     pub fn end(&mut self) -> bool {
         let lock = &self.comm.progress.engine;
         self.region = self.region.take().and_then(|region| match lock.is_inherited() {
@@ -250,8 +252,8 @@ impl Pending {
         self.comm.check_not_forked().map_err(|cause| CommError { operation, cause })
     }
 
-    /// Waits for the operation and returns its result; that of a send has the destination and the
-    /// length in bytes.
+    /// Waits for the operation and returns its result. The result of a send contains the
+    /// destination and the length of the message in bytes.
     pub fn wait(mut self) -> Result<Received, CommError> {
         self.check_not_forked()?;
         let progress = &self.comm.progress;
@@ -349,8 +351,8 @@ mod tests {
         assert_eq!(copy, long);
     }
 
-    /// Forks a child that keeps running, as a data loader does, and calls the communicator that it
-    /// inherited.
+    /// Forks a child that does not run another program, as a data loader does, and that calls the
+    /// communicator that it inherited.
     #[test]
     fn a_forked_process_is_refused_and_says_no_goodbye() {
         let comm = alone();

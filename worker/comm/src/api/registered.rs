@@ -7,10 +7,10 @@
 //! own ([`crate::raw::register`]), as `ncclCommRegister` does for NCCL.
 //!
 //! There is no automatic registration cache. A cache keyed by address must notice every unmapping
-//! and remapping of memory, or a device sends from pages that the program no longer uses. To
-//! notice, UCX and libfabric patch `munmap` and similar functions in the running process, or use
-//! `userfaultfd`, which many containers forbid. Here a registration lasts exactly as long as its
-//! owner promised to keep the memory mapped.
+//! and remapping of memory, or a device sends from pages that the program no longer uses. To notice
+//! this, UCX and libfabric patch `munmap` and similar functions in the running process, or use
+//! `userfaultfd`, which many containers forbid. Here a registration lasts only while the memory is
+//! guaranteed to stay mapped.
 
 use crate::api::communicator::Communicator;
 use crate::progress::wait::Progress;
@@ -24,7 +24,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 /// Elements in memory that is registered with all RDMA devices of this process, so that messages
-/// from and to any part of this memory skip registration. Created by [`Communicator::buffer`].
+/// from and to any part of this memory need no registration of their own. Created by
+/// [`Communicator::buffer`].
 pub struct Registered<T: Element> {
     progress: Arc<Progress>,
     /// `None` only while `drop` runs.
@@ -36,8 +37,8 @@ impl Communicator {
     /// Allocates `length` elements, initially zero, and registers them with all RDMA devices.
     ///
     /// Fails if the memory cannot be allocated, or in a forked child of the process that created
-    /// the communicator. On Linux before 5.12 with RDMA, the memory is absent in forked children,
-    /// which are killed when they touch it.
+    /// the communicator. On Linux before 5.12 with RDMA, forked children do not inherit the memory,
+    /// and are killed if they access it.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -29,11 +29,11 @@ pub struct Scope<'scope, 'env> {
 }
 
 impl Communicator {
-    /// Runs `body`, which begins operations on memory borrowed from outside, and waits for all of
-    /// these operations.
+    /// Runs `body`, which begins nonblocking operations on memory that outlives the scope, and then
+    /// waits for all of these operations.
     ///
     /// Fails if `body` or an operation fails. Operations that are still pending at that point are
-    /// cancelled, with the effects of an [interrupted](Communicator::set_interrupt_check) wait.
+    /// cancelled, with the effects of an [interrupted](Communicator::set_interrupt_check) call.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -139,8 +139,8 @@ impl<'env> Scope<'_, 'env> {
         Request { key, operation, size: T::TYPE.size() }
     }
 
-    /// Waits for an operation and returns its result; that of a send has the destination and the
-    /// length of the message.
+    /// Waits for an operation and returns its result. The result of a send contains the destination
+    /// and the length of the message.
     #[expect(clippy::needless_pass_by_value, reason = "it is waited for once")]
     pub fn wait(&self, request: Request) -> Result<Received, CommError> {
         let Request { key, operation, size } = request;
@@ -152,8 +152,8 @@ impl<'env> Scope<'_, 'env> {
         self.comm.received(status, operation, size)
     }
 
-    /// Makes progress on all operations of the process. Returns the result of this operation, or
-    /// gives the request back in `Ok(Err(…))` if the operation is still pending.
+    /// Makes progress on all operations of the process. Returns the result of the operation
+    /// `request`, or gives the request back in `Ok(Err(…))` if the operation is still pending.
     pub fn test(&self, request: Request) -> Result<Result<Received, Request>, CommError> {
         let operation = request.operation;
         self.comm.check_not_forked().map_err(|cause| CommError { operation, cause })?;
@@ -178,7 +178,8 @@ impl<'env> Scope<'_, 'env> {
     }
 }
 
-/// Cancels the operations that are still pending after `body` failed or panicked.
+/// Cancels the operations that are still pending, because [`Communicator::scope`]'s `body` or an
+/// operation failed, or `body` panicked.
 impl Drop for Scope<'_, '_> {
     fn drop(&mut self) {
         let pending = self.pending.get_mut();

@@ -1,6 +1,6 @@
 //! Collectives with buffers of up to [`SHORT`] bytes, executed step by step on the caller's stack.
-//! Lending buffers, queueing and looking up requests would take longer than the messages
-//! themselves.
+//! The engine executes longer collectives. For short ones, the engine's bookkeeping of lent buffers
+//! and requests would take longer than the messages themselves.
 
 use crate::api::collectives::PreparedCollective;
 use crate::api::communicator::Communicator;
@@ -16,7 +16,8 @@ use std::ops::Range;
 
 /// Buffers of a collective that runs on the caller's stack.
 struct ShortBuffers<'a> {
-    /// Input; `None` if the collective works in place, with the output as its input.
+    /// Input; `None` if the collective works in place, so that `output` contains the input at
+    /// first.
     input: Option<&'a [u8]>,
     output: &'a mut [u8],
     scratch: &'a mut [u8],
@@ -63,8 +64,8 @@ impl ShortBuffers<'_> {
         self.put(to, None, bytes)
     }
 
-    /// Writes `bytes` to span `to`, reduced with the contents of span `with` if there is one.
-    /// Returns `None` if a span is out of bounds.
+    /// Writes `bytes` to span `to`, or their reduction with the contents of span `with` if `with`
+    /// is given. Returns `None` if a span is out of bounds.
     #[inline]
     fn put(&mut self, to: Span, with: Option<Span>, bytes: &[u8]) -> Option<()> {
         let (element, op) = (self.element, self.op);

@@ -32,13 +32,13 @@ use std::{fs, io, thread};
 /// Default time limit for all ranks to begin the creation of their communicator. The limit is long
 /// because a rank may read gigabytes of data first.
 const INIT_TIMEOUT: Duration = Duration::from_secs(300);
-/// World size up to which all pairs of ranks connect at start. In larger jobs, two ranks on
-/// different nodes connect at their first message, because few of the many pairs ever exchange
-/// messages.
+/// Maximum world size for which all pairs of ranks connect at the start. In larger jobs, two ranks
+/// on different nodes connect when they send their first message, because few of the many pairs
+/// ever exchange messages.
 const EAGER_RANKS: u32 = 256;
 
-/// Number of times that this process has begun to create a communicator. Each attempt uses this
-/// number in the name of its shared memory, so that the names differ.
+/// Number of times that this process has begun to create a communicator. The name of an attempt's
+/// shared memory contains this number, so that the names of two attempts differ.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// Failure to create a communicator.
@@ -72,7 +72,7 @@ pub enum StartError {
     /// The shared memory of the node cannot be used.
     #[error(transparent)]
     SharedMemory(#[from] AttachError),
-    /// Ranks of different nodes cannot connect.
+    /// Ranks on different nodes cannot connect to each other.
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// A rank on the same node cannot be reached.
@@ -189,8 +189,9 @@ fn start(credentials: Credentials) -> Result<Communicator, StartError> {
     Ok(Communicator::new(Arc::new(progress), group))
 }
 
-/// Lets the agent's other descendants, among them the ranks on this node, read this process's
-/// memory. If the kernel refuses, long messages are copied through shared memory, which is slower.
+/// Permits the agent's other descendants, among them the other ranks on this node, to read this
+/// process's memory. If the kernel refuses, long messages are copied through shared memory, which
+/// is slower.
 fn let_siblings_read(client: &Client) {
     let agent = getsockopt(client, PeerCredentials).map(|peer| peer.pid());
     let _ = agent.ok().and_then(|pid| u32::try_from(pid).ok()).map(let_descendants_read);
@@ -226,8 +227,9 @@ fn read_table() -> Result<RankTable, StartError> {
     read.map_err(|source| StartError::Table { path, source })
 }
 
-/// Parses the environment variable `name` with `parse`; returns `None` if it is unset or empty. If
-/// `parse` returns `None`, fails with an error that names `wanted` as the valid values.
+/// Parses the environment variable `name` with `parse`; returns `None` if the variable is unset or
+/// empty. If `parse` returns `None`, fails with an error that describes the valid values by
+/// `wanted`.
 fn variable<T>(
     name: &'static str,
     wanted: &'static str,

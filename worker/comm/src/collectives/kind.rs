@@ -1,9 +1,9 @@
 //! Kinds of collectives, and their names in errors.
 
-/// Kind of collective, with the root rank if there is one.
+/// Kind of collective, with the number of the root rank if the kind has a root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectiveKind {
-    /// Every rank waits for all others, see
+    /// Every rank waits until all ranks have called the barrier, see
     /// [`Communicator::barrier`](crate::Communicator::barrier).
     Barrier,
     /// All ranks get the root's data, see
@@ -60,8 +60,8 @@ impl CollectiveKind {
         }
     }
 
-    /// Names of all collectives. A packet that reports a cancelled collective has an index into
-    /// this list.
+    /// Names of all collectives. A packet that reports a cancelled collective carries the index of
+    /// the collective's name in this list.
     pub(crate) const NAMES: [&str; 9] = [
         CollectiveKind::Barrier.name(),
         CollectiveKind::Broadcast { root: 0 }.name(),

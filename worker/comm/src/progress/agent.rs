@@ -1,8 +1,8 @@
 //! Connection of a rank to its rlaunch agent.
 //!
-//! When a peer dies, its connections may close, or may just carry no more data. The launcher knows
-//! which rank failed first and how, and agents report this to their ranks as [`JobEvent`]s, without
-//! a request.
+//! When a peer dies, its connections may close, or may only carry no more data. The launcher knows
+//! which rank failed first and how. Each agent reports this to its ranks as a [`JobEvent`], without
+//! being asked.
 
 use rlaunch_bootstrap::client::Client;
 use rlaunch_bootstrap::client::events::JobEvent;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// launcher to this rank's agent.
 const EXPLANATION_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Event that the agent reports without a request, or the end of its connection.
+/// Event that the agent reports without being asked, or the end of the connection to the agent.
 #[derive(Debug)]
 pub(crate) enum AgentEvent {
     Job(JobEvent),
@@ -24,13 +24,14 @@ pub(crate) enum AgentEvent {
     Gone,
 }
 
-/// Client of the agent, shared by all threads of the process.
+/// Connection to the rlaunch agent, shared by all threads of the process.
 #[derive(Debug)]
 pub(crate) struct Agent {
     client: Mutex<Client>,
     /// Node of each rank of the job.
     pub(crate) nodes: Vec<NodeId>,
-    /// Time at which [`Agent::wait_for_event`] was first called, after a call had failed.
+    /// Time of the first call of [`Agent::wait_for_event`]; unset before a communicator call has
+    /// failed.
     failed_at: OnceLock<Instant>,
 }
 
@@ -45,7 +46,8 @@ impl Agent {
     }
 
     /// Returns an event that has already arrived, if there is one. Also returns `None` while
-    /// another thread uses the client; events that arrive meanwhile are kept for later calls.
+    /// another thread uses the client; the client keeps events that arrive meanwhile for later
+    /// calls.
     pub(crate) fn poll_event(&self) -> Option<AgentEvent> {
         match self.client.try_lock() {
             Ok(mut client) => next_event(&mut client, None),
@@ -54,8 +56,8 @@ impl Agent {
         }
     }
 
-    /// Waits for an event after a call has failed; returns `None` if none arrives in time. The
-    /// waits of all failed calls end [`EXPLANATION_TIMEOUT`] after the first of them began.
+    /// Waits for an event that may explain why a communicator call has failed. Returns `None` if no
+    /// event arrives in time. All such waits end [`EXPLANATION_TIMEOUT`] after the first one began.
     pub(crate) fn wait_for_event(&self) -> Option<AgentEvent> {
         let begin = *self.failed_at.get_or_init(Instant::now);
         let left = EXPLANATION_TIMEOUT.saturating_sub(begin.elapsed());
@@ -71,7 +73,8 @@ impl Agent {
         self.failed_at.get().is_none_or(|begin| begin.elapsed() < EXPLANATION_TIMEOUT)
     }
 
-    /// Runs `f` on the socket to the agent, which is readable when the agent has sent something.
+    /// Runs `f` on the socket to the agent. The socket is readable when the agent has sent
+    /// something.
     pub(crate) fn with_fd<R>(&self, f: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> R) -> R {
         self.ask(|client| f(client.as_fd()))
     }

@@ -1,4 +1,4 @@
-//! Sleeping until a link or the agent has something to receive.
+//! Clock of a rank, and its sleep until a link or the agent has something to receive.
 
 use crate::transport::WatchedFd;
 use crate::transport::wake_fd::WakeFd;
@@ -10,20 +10,20 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Longest sleep. It bounds the delay that a missed wake-up causes.
+/// Maximum duration of a sleep, and so the maximum delay that a missed wake-up causes.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// Clock and sleep of a rank. Simulations implement the trait with virtual time.
 pub(crate) trait Idle: Send + Sync + std::fmt::Debug {
-    /// Returns the time since a fixed moment, the same one for all calls.
+    /// Returns the time since a moment in the past that is the same for all calls.
     fn now(&self) -> Duration;
     /// Yields the processor once.
     fn yield_now(&self);
     /// Sleeps until a watched descriptor is ready, for at most `longest`. Returns whether the
     /// agent's socket is readable.
     fn sleep(&self, longest: Duration) -> bool;
-    /// Makes [`Idle::sleep`] end when the descriptor is ready. `link` is the rank to which the link
-    /// with this descriptor leads.
+    /// Makes [`Idle::sleep`] end when the descriptor `watched` is ready. `link` is the rank at the
+    /// other end of the link that uses this descriptor.
     fn watch(&self, link: usize, watched: WatchedFd<'_>) -> Result<(), LinkError>;
     /// Stops watching `fd` for the link to rank `link`.
     fn unwatch(&self, link: usize, fd: BorrowedFd<'_>);
@@ -48,18 +48,21 @@ pub(crate) struct EpollIdle {
     watches: Mutex<Watches>,
 }
 
-/// Descriptors watched for links. Several links may share a descriptor, which is watched until the
-/// last of these links stops.
+/// Descriptors that are watched for links. Several links may share a descriptor; epoll watches it
+/// until none of these links needs it.
 #[derive(Debug, Default)]
 struct Watches {
-    /// For each link, by rank, the descriptor that it watches and whether for writability too.
+    /// For each link, indexed by the rank at its other end: the descriptor, and whether a sleep
+    /// also ends when the descriptor is writable. `None` if the link watches no descriptor.
     links: Vec<Option<(RawFd, bool)>>,
-    /// For each descriptor, the number of links that watch it and whether for writability too.
+    /// For each descriptor: the number of links that watch it, and whether a sleep also ends when
+    /// it is writable.
     files: BTreeMap<RawFd, (usize, bool)>,
 }
 
 impl Watches {
-    /// Sets the descriptor that a link watches, or none. Returns the previous one.
+    /// Replaces the descriptor that a link watches by `next`, or by none if `next` is `None`.
+    /// Returns the previous descriptor.
     fn replace(&mut self, link: usize, next: Option<(RawFd, bool)>) -> Option<(RawFd, bool)> {
         if link >= self.links.len() {
             self.links.resize(link + 1, None);
@@ -93,7 +96,7 @@ impl EpollIdle {
         self.epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO) == Ok(0)
     }
 
-    /// Removes a descriptor from epoll if no link watches it any more.
+    /// Removes a descriptor from epoll if no link watches the descriptor any more.
     fn remove_unused(&self, watches: &mut Watches, fd: BorrowedFd<'_>) {
         let file = fd.as_raw_fd();
         if watches.files.get(&file).is_some_and(|(links, _)| *links == 0) {

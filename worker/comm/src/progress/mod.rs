@@ -3,8 +3,8 @@
 //! | module | contents |
 //! |---|---|
 //! | `engine` | state of all messages and collectives of a process; never blocks |
-//! | `wait` | [`Progress`](wait::Progress): the engine behind its lock; spinning, sleeping, timeouts, cancellation |
-//! | `idle` | clock and sleep: epoll, or virtual time in simulations |
+//! | `wait` | [`Progress`](wait::Progress): the engine with its lock, and how calls wait: spinning, sleeping, timeouts, cancellation |
+//! | `idle` | clock and sleep of a rank: epoll, or virtual time in simulations |
 //! | `agent` | connection to the rlaunch agent, which reports failures of other ranks |
 
 pub(crate) mod agent;

@@ -1,12 +1,13 @@
 //! Waiting for requests: spinning, sleeping, timeouts and cancellation.
 //!
-//! A wait first polls for about one wake-up latency, the time that a sleeping thread takes to
-//! continue, since most answers arrive within microseconds. Then it sleeps. It therefore takes at
-//! most about twice as long as necessary, whatever a poll costs, and it does not keep a processor
-//! from the awaited peer.
+//! A wait first polls for about one wake-up latency: the time that a sleeping thread takes to
+//! continue once data has arrived. Most answers arrive within this time. After it, the wait sleeps.
+//! So a wait takes at most about twice as long as necessary, and a long wait does not keep the
+//! awaited peer from using the processor.
 //!
-//! Several threads may wait at once. One of them sleeps on the links. The others wait for that
-//! thread ([`Threads`](super::engine)), which wakes them when its sleep ends.
+//! Several threads may wait at once. One of them sleeps until a link has something to receive. The
+//! others wait for the sleeping thread ([`Threads`](super::engine)), which wakes them when its
+//! sleep ends.
 
 use crate::progress::agent::{Agent, AgentEvent};
 use crate::progress::engine::{Engine, SlabKey, Status};
@@ -19,18 +20,19 @@ use std::time::Duration;
 
 /// Duration after which a wait prints the ranks that it waits for.
 const NOTICE_AFTER: Duration = Duration::from_secs(10);
-/// Time limit for sending goodbye packets. A peer that does not read them may be stuck.
+/// Maximum time for sending goodbye packets when the last communicator of a process is dropped. A
+/// peer that is stuck does not read them.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Maximum time for which a cancellation waits for RDMA devices that still copy from or to the
 /// memory of the cancelled request.
 const DEVICE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Maximum length in bytes of the input, output and scratch memory of a collective that runs on its
-/// caller's stack.
+/// Maximum length in bytes of each buffer (input, output and scratch memory) of a collective that
+/// runs on its caller's stack.
 pub(crate) const SHORT: usize = 1 << 10;
 
-/// Rules for polling before a sleep.
+/// Rules for how a wait polls before it sleeps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SpinPolicy {
     /// Number of consecutive polls without any progress after which a wait reads the clock.
@@ -43,7 +45,8 @@ pub(crate) struct SpinPolicy {
 }
 
 impl SpinPolicy {
-    /// Value of [`SpinPolicy::polls`]. Reading the clock takes as long as polling a few links.
+    /// Value of [`SpinPolicy::polls`]. Reading the clock takes as long as polling a few links, so a
+    /// wait does not read it after every poll.
     const POLLS: u32 = 8;
 
     /// Creates a policy that polls for `wake_latency` before a sleep. Ranks that may share
@@ -58,13 +61,13 @@ impl SpinPolicy {
     }
 }
 
-/// Engine of a process behind its lock, with everything that is needed to wait for messages.
+/// Engine of a process with its lock, and everything that is needed to wait for messages.
 #[derive(Debug)]
 pub(crate) struct Progress {
     pub(crate) engine: EngineLock<Engine>,
     pub(crate) idle: Arc<dyn Idle>,
-    /// Maximum length in bytes of the buffers of a collective that runs on its caller's stack:
-    /// [`SHORT`], or less if a link sends only shorter messages eagerly.
+    /// Maximum length in bytes of each buffer of a collective that runs on its caller's stack:
+    /// [`SHORT`], or less if a link sends only shorter messages eagerly, as one packet.
     pub(crate) short: usize,
     spin_policy: SpinPolicy,
     /// Time limit of each wait; `None` for no limit.
@@ -93,7 +96,8 @@ impl Progress {
     /// Runs `f` on the agent's client; returns `None` if there is no agent.
     pub(crate) fn with_agent<R>(&self, f: impl FnOnce(&mut Client) -> R) -> Option<R> {
         let answer = self.agent.get().map(|agent| agent.ask(f));
-        // Events that arrived together with an answer do not make the socket readable again.
+        // Events that arrived together with the answer do not make the socket readable again, so
+        // take them here.
         self.take_agent_events(&mut self.engine.lock());
         answer
     }
@@ -119,9 +123,10 @@ impl Progress {
         }
     }
 
-    /// Turns the cause of a failed call into its error. The loss of a rank is often only a
-    /// consequence of an earlier failure elsewhere, so this function waits up to 2 seconds for the
-    /// launcher to report that failure.
+    /// Turns the cause of a failed communicator call into the error that the call returns. The loss
+    /// of a rank is often only a consequence of an earlier failure elsewhere. If the cause is such
+    /// a loss, this function waits up to 2 seconds for the launcher to report the earlier failure,
+    /// and returns it instead.
     #[cold]
     pub(crate) fn explain(&self, operation: Operation, cause: Cause) -> CommError {
         let lost = matches!(cause, Cause::Lost { .. } | Cause::Left(_));
@@ -170,8 +175,8 @@ impl Progress {
         }
     }
 
-    /// Cancels a request and waits until no device uses its memory. A device that has begun to copy
-    /// finishes by itself, or when the peer next polls. If that takes longer than
+    /// Cancels a request and waits until no RDMA device uses the request's memory. A device that
+    /// has begun to copy finishes by itself, or when the peer next polls. If that takes longer than
     /// [`DEVICE_TIMEOUT`], the peer counts as lost.
     pub(crate) fn cancel(&self, guard: &mut EngineGuard<'_, Engine>, key: SlabKey, cause: &Cause) {
         let (engine, buffers) = guard.parts();
@@ -193,7 +198,7 @@ impl Progress {
 
     /// Pauses after a poll without progress: spins at first, later yields or sleeps. Fails when the
     /// wait has timed out or is interrupted. `missing` returns the operation and the awaited ranks,
-    /// which are named in the notice and in the error.
+    /// for the printed notice and for the error of a timeout.
     #[inline]
     pub(crate) fn pause(
         &self,
@@ -209,7 +214,7 @@ impl Progress {
         self.sleep_or_fail(state, guard, missing)
     }
 
-    /// Tells whether the next pause does more than spin.
+    /// Tells whether the next [`Progress::pause`] of this wait does more than spin once.
     #[inline]
     pub(crate) fn is_about_to_yield(&self, state: &WaitState) -> bool {
         state.empty_polls + 1 >= self.spin_policy.polls
@@ -224,8 +229,8 @@ impl Progress {
         let now = self.idle.now();
         let clock = state.clock.get_or_insert_with(|| WaitClock::start(now, self.timeout));
         let since = *state.since.get_or_insert(now);
-        // A thread that polls keeps other threads from the engine lock, so it polls only while it
-        // is alone.
+        // A thread that polls keeps other threads from the engine lock, so a thread polls only
+        // while no other thread waits.
         let is_alone = !guard.is_contended() && guard.parts().0.threads.waiting_threads == 0;
         match clock.read(now) {
             Tick::Wait(_) if is_alone && now.saturating_sub(since) < self.spin_policy.spin => {
@@ -284,7 +289,7 @@ impl Progress {
     }
 }
 
-/// Sends goodbye packets, so that peers do not take the end of this process for a failure.
+/// Sends goodbye packets, so that peers do not mistake the end of this process for a failure.
 impl Drop for Progress {
     fn drop(&mut self) {
         // A forked child must not say goodbye on behalf of its parent.
@@ -307,19 +312,20 @@ impl Drop for Progress {
     }
 }
 
-/// State of one wait: how long it has been without progress, and its time limits.
+/// State of one wait: how long nothing has made progress, and the wait's time limits.
 #[derive(Debug, Default)]
 pub(crate) struct WaitState {
-    /// Number of polls without progress since the clock was last read.
+    /// Number of consecutive polls without progress. Reset to 0 by progress, and when the wait has
+    /// read the clock and continues to poll.
     pub(crate) empty_polls: u32,
-    /// Time at which the clock was first read after the last arrival; `None` if it was not read
-    /// since.
+    /// Time of the first reading of the clock after the last progress; `None` if the clock has not
+    /// been read since then.
     since: Option<Duration>,
     clock: Option<WaitClock>,
 }
 
 impl WaitState {
-    /// Restarts spinning after something has arrived.
+    /// Makes the wait spin again, after progress.
     #[inline]
     pub(crate) fn reset(&mut self) {
         self.empty_polls = 0;
@@ -335,11 +341,11 @@ struct WaitClock {
     timeout: Option<Duration>,
 }
 
-/// Next action of a wait, after reading the clock.
+/// Next action of a wait, decided by the clock.
 enum Tick {
-    /// Continue, with a sleep of at most this duration.
+    /// Keep waiting; a sleep may last for at most this duration.
     Wait(Duration),
-    /// Print which ranks are missing, after a wait of this duration.
+    /// Print which ranks are awaited; the wait has lasted for this duration.
     Notice(Duration),
     /// Fail, because this timeout has passed.
     Over(Duration),

@@ -1,9 +1,10 @@
-//! Byte ranges of the buffers that the program has lent to the engine for a call.
+//! Byte ranges of lent buffers. A lent buffer is memory of the program that the communicator may
+//! access until an operation on it ends.
 
 use rlaunch_lock::{BufferId, BufferTable};
 use std::ops::Range;
 
-/// Byte range of a lent buffer.
+/// Byte range of a lent buffer, to send from or to receive into.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocalSlice {
     pub(crate) buffer: BufferId,
@@ -16,8 +17,8 @@ impl LocalSlice {
         LocalSlice { buffer, start: 0, length }
     }
 
-    /// Returns the `length` bytes of this slice that begin at `offset`. The slice must contain
-    /// them.
+    /// Returns the part of this slice that begins `offset` bytes after its start and is `length`
+    /// bytes long. The slice must contain the whole part.
     pub(crate) fn part(self, offset: usize, length: usize) -> LocalSlice {
         LocalSlice { start: self.start + offset, length, ..self }
     }

@@ -1,8 +1,8 @@
-//! Links: transports that carry packets from this rank to one other rank.
+//! Links. A link carries packets between this rank and one other rank, the peer.
 //!
-//! A [`Link`] delivers packets in order and completely, and knows nothing of messages or matching.
-//! The rank table names the transport of each pair; the layers above do not depend on the
-//! transport.
+//! A [`Link`] delivers packets in order and completely. It does not know which packets form a
+//! message, nor which receive of the program a message is for. The rank table names the transport
+//! of each pair of ranks; the layers above do not depend on the transport.
 //!
 //! | module | transport |
 //! |---|---|
@@ -18,7 +18,8 @@
 //! by a request to send (RTS). Once the receiver has a buffer for the message, it is transferred by
 //! one of three methods: the receiver copies it from the sender's memory ([`Link::fetch`]), the
 //! sender writes it into the receiver's memory ([`Link::write`]), or the sender sends it as data
-//! packets.
+//! packets. The sending of one long message is a *transfer*; its id is in each of its packets.
+//! Memory is *exposed* while the peer may read or write it.
 
 mod local_slice;
 pub(crate) mod packet;
@@ -40,13 +41,14 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// Default result of [`Link::wake_latency`], for transports whose wake-up takes one system call.
+/// Default result of [`Link::wake_latency`]: time in which one system call wakes a sleeping rank,
+/// approximately.
 const WAKE_LATENCY: Duration = Duration::from_micros(50);
 
 /// Connection to one peer. None of the methods blocks.
 pub(crate) trait Link: Send {
-    /// Returns the message sizes at which this link changes its transfer method, and its longest
-    /// packet.
+    /// Returns the message sizes at which this link changes its transfer method, and the length of
+    /// the longest packet.
     fn limits(&self) -> Limits;
 
     /// Returns the approximate time from the arrival of data until a rank that sleeps on this link
@@ -55,69 +57,70 @@ pub(crate) trait Link: Send {
         WAKE_LATENCY
     }
 
-    /// Sends a packet, or continues a packet that was sent in part. Returns `true` once the whole
-    /// payload has been copied or written, so that the caller may change it; `false` if there is no
-    /// room yet.
+    /// Sends a packet, or the rest of a packet that an earlier call has sent in part. Returns
+    /// `true` when the caller may change the payload, because the link has copied or written all of
+    /// it; `false` if there is no room for the rest yet.
     ///
     /// After `false` the caller repeats the call with the same packet, and sends no other packet
-    /// before it. The payload has at most [`Limits::packet`] bytes.
+    /// before. The payload has at most [`Limits::packet`] bytes.
     fn send(&mut self, header: Header, payload: &[u8]) -> Result<bool, LinkError>;
 
-    /// Passes arrived packets to `sink`, a limited number per call so that other links get their
-    /// turn. Returns whether any data arrived. Fails with [`LinkError::Gone`] if the peer ended
-    /// without [`PacketKind::Bye`](packet::PacketKind::Bye), after everything that the peer had
-    /// sent was delivered.
+    /// Passes packets that have arrived to `sink`, a limited number per call so that other links
+    /// get their turn. Returns whether any data has arrived. If the peer has ended without
+    /// [`PacketKind::Bye`](packet::PacketKind::Bye), fails with [`LinkError::Gone`] after all
+    /// packets of the peer were passed on.
     fn receive(&mut self, sink: &mut dyn Sink) -> Result<bool, LinkError>;
 
     /// Returns the address from which the peer can fetch `message`, or `None` if the peer cannot
-    /// fetch it. The caller keeps the memory unchanged until the transfer is finished or
-    /// [revoked](Link::revoke).
+    /// fetch. The caller must not change the message before the peer has fetched it, or before this
+    /// rank has [revoked](Link::revoke) the address.
     fn expose_read(&mut self, message: &[u8]) -> Option<u64> {
         let _ = message;
         None
     }
 
-    /// Copies `into.len()` bytes from `address` in the peer's memory, which the peer's
-    /// [`Link::expose_read`] returned. Returns `false` if the system forbids access; the peer then
-    /// has to [send](Link::send) the bytes.
+    /// Copies bytes from the peer's memory into all of `into`. `address` is an address that the
+    /// peer's [`Link::expose_read`] returned, or lies inside that message. Returns `false` if the
+    /// system forbids access; the peer then has to [send](Link::send) the bytes.
     fn fetch(&mut self, address: u64, into: &mut [u8]) -> Result<bool, LinkError> {
         let _ = (address, into);
         Ok(false)
     }
 
-    /// Registers a whole buffer with this link's device. Called before any part of it is sent or
-    /// received.
+    /// Registers a whole lent buffer with this link's device. Called before any part of the buffer
+    /// is sent or received.
     fn register(&mut self, buffers: &BufferTable, whole: LocalSlice) {
         let _ = (buffers, whole);
     }
 
     /// Records that the memory [exposed](Link::expose_read) at this address is about to change, so
-    /// that the peer can detect a fetch that came too late ([`Link::has_revoked`]). Called once
-    /// before each [`PacketKind::Withdrawn`](packet::PacketKind::Withdrawn) is sent.
+    /// that the peer can detect that it fetched the memory too late ([`Link::has_revoked`]). Called
+    /// once before each [`PacketKind::Withdrawn`](packet::PacketKind::Withdrawn) is sent.
     fn revoke(&mut self, address: u64) {
         let _ = address;
     }
 
-    /// Returns whether the peer has revoked more exposures than the `known` number. Called after a
-    /// [fetch](Link::fetch): `false` means that the fetched bytes had not changed.
+    /// Returns whether the peer has revoked other exposures than the `known` number of them, which
+    /// this rank has learned of from packets. Called after a [fetch](Link::fetch): `false` means
+    /// that the fetched bytes had not changed.
     fn has_revoked(&mut self, known: u32) -> bool {
         let _ = known;
         false
     }
 
-    /// Allows the peer to write to the memory `into`, and returns the address and key that the peer
-    /// needs for that.
+    /// Allows the peer to write to the memory `into`. Returns the address and key that the peer
+    /// needs for writing.
     fn expose_write(&mut self, buffers: &BufferTable, into: LocalSlice) -> Exposure {
         let _ = (buffers, into);
         Exposure::Refused
     }
 
     /// Writes a whole message into memory that the peer has exposed, without a copy. Packets
-    /// [sent](Link::send) later arrive after the message. [`Sink::written`] reports, by `transfer`,
-    /// when the source memory may change.
+    /// [sent](Link::send) later arrive after the message. The link calls [`Sink::written`] with
+    /// `transfer` when the memory of the message may change.
     ///
     /// After [`WriteOutcome::NoRoom`] the caller repeats the call with the same message, and sends
-    /// no packet before it.
+    /// no packet before.
     fn write(
         &mut self,
         buffers: &BufferTable,
@@ -129,7 +132,8 @@ pub(crate) trait Link: Send {
         Ok(WriteOutcome::Refused)
     }
 
-    /// Returns whether the link uses the RDMA path between two nodes, which the launcher may watch.
+    /// Returns whether this link uses RDMA. If the launcher reports that the RDMA path between two
+    /// nodes is down, such links between these nodes are lost.
     fn is_rdma(&self) -> bool {
         false
     }
@@ -139,8 +143,8 @@ pub(crate) trait Link: Send {
         true
     }
 
-    /// Sends the peer a probe now and then, so that a crash of the peer's host is detected. Called
-    /// before this rank sleeps while it waits for the peer.
+    /// Sends the peer a probe if nothing was received for a while, so that a crash of the peer's
+    /// host is detected. Called each time before this rank sleeps while it waits for the peer.
     fn probe_peer(&mut self) {}
 
     /// Prepares this rank to sleep on this link. The returned file descriptor becomes ready when a
@@ -150,8 +154,8 @@ pub(crate) trait Link: Send {
     /// Reverses [`Link::arm`], whether or not the rank has slept.
     fn disarm(&mut self) {}
 
-    /// Passes to `visit` every descriptor that [`Link::arm`] has ever returned. Called when the
-    /// peer has left and nothing more is expected from it.
+    /// Passes every descriptor that [`Link::arm`] has ever returned to `visit`, which stops
+    /// watching it. Called once the peer has left and sends nothing more.
     fn visit_fds(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
         let _ = visit;
     }
@@ -179,7 +183,7 @@ pub(crate) struct Limits {
     pub(crate) poll_is_syscall: bool,
 }
 
-/// Properties of a link that is not connected yet.
+/// Properties that a link will have once it is connected.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LinkHint {
     pub(crate) limits: Limits,
@@ -193,7 +197,8 @@ impl LinkHint {
         LinkHint { limits: tcp::TcpLink::LIMITS, wake_latency: WAKE_LATENCY, is_rdma: false };
 }
 
-/// Memory of the peer that a message is written to. The link defines the meaning of both numbers.
+/// Memory of the peer to which this rank writes a message. The link defines the meaning of both
+/// numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RemoteBuf {
     pub(crate) address: u64,
@@ -214,15 +219,15 @@ pub(crate) enum Exposure {
 /// Outcome of an attempt to write a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteOutcome {
-    /// The whole message was posted.
+    /// The whole message was posted to the device. [`Sink::written`] will report its completion.
     Posted,
-    /// Part of the message has not been posted, because there is no room yet; call again.
+    /// Part of the message could not be posted yet; call again.
     NoRoom,
     /// Nothing was posted, because the memory cannot be registered with the device.
     Refused,
 }
 
-/// Answer of a link to whether its rank may sleep.
+/// Result of [`Link::arm`]: whether the rank may sleep, and on which descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Armed<'l> {
     /// The rank must not sleep, because a packet has arrived or there is room to send.
@@ -240,8 +245,8 @@ pub(crate) struct WatchedFd<'l> {
     pub(crate) fd: BorrowedFd<'l>,
     /// Whether the rank also wakes up when the descriptor is writable.
     pub(crate) writable: bool,
-    /// Descriptor that the link returned earlier, to be removed from the watched set if it is still
-    /// there.
+    /// Descriptor that an earlier [`Link::arm`] may have returned, and that `fd` replaces. The
+    /// caller stops watching it.
     pub(crate) instead_of: Option<BorrowedFd<'l>>,
 }
 
@@ -254,10 +259,12 @@ pub(crate) trait Sink {
     /// Takes a packet with its whole payload.
     fn packet(&mut self, header: Header, payload: &[u8]) -> Result<(), LinkError>;
 
-    /// Takes the next part of a packet that arrives in parts: calls `fill` with the memory for the
-    /// payload from `offset` on, and returns the number of bytes that `fill` returned. The packet
-    /// is complete when `offset` plus this number equals the payload's length. Until then the link
-    /// delivers nothing else.
+    /// Takes the next part of a packet whose payload arrives in parts. Calls `fill` with the memory
+    /// in which the payload continues from byte `offset` on, and returns the number of bytes that
+    /// `fill` has copied there.
+    ///
+    /// The packet is complete when `offset` plus this number equals the payload's length. Until
+    /// then the link delivers nothing else.
     fn part(
         &mut self,
         header: Header,
@@ -265,15 +272,15 @@ pub(crate) trait Sink {
         fill: &mut Fill<'_>,
     ) -> Result<usize, LinkError>;
 
-    /// Reports that the [`Link::write`] with this transfer id has completed and its source memory
-    /// may change.
+    /// Reports that the [`Link::write`] with this transfer id has completed, so that the program
+    /// may change the memory of the message.
     fn written(&mut self, transfer: u32) -> Result<(), LinkError> {
         let _ = transfer;
         Err(LinkError::Protocol("completion of a write that was never posted"))
     }
 
-    /// Returns the table of lent buffers, for simulated links that write to memory as a device
-    /// would.
+    /// Returns the table of lent buffers. Simulated links use the table to write to memory as a
+    /// device would.
     fn buffers(&self) -> Option<&BufferTable> {
         None
     }

@@ -1,10 +1,11 @@
 //! Packets: a header of 16 bytes, then a payload.
 //!
-//! A short message is one [`Eager`](PacketKind::Eager) packet. A long message takes these steps:
+//! A short message is one [`Eager`](PacketKind::Eager) packet. The packets of a long message have
+//! the same transfer id. They take these steps:
 //!
 //! 1. The sender sends [`Rts`](PacketKind::Rts) with the length and, if the receiver can fetch, the
 //!    address of the message.
-//! 2. Once a receive matches, the receiver either fetches the bytes and sends
+//! 2. Once the receiver's program has called a matching receive, the receiver either fetches the bytes and sends
 //!    [`Fin`](PacketKind::Fin), or sends [`Cts`](PacketKind::Cts), with an address of its own if
 //!    the sender can write.
 //! 3. After a CTS the sender writes the bytes and sends [`Written`](PacketKind::Written), or sends
@@ -19,12 +20,13 @@ use crate::types::error::LinkError;
 pub(crate) enum PacketKind {
     /// Complete short message.
     Eager = 1,
-    /// Request to send, which announces a long message. The payload is an [`Rts`](crate::progress).
+    /// Request to send, which announces a long message. The payload is an encoded `Rts` of the
+    /// [engine](crate::progress): length and address of the message.
     Rts = 2,
     /// Clear to send: the receiver has a buffer for the message of this transfer. The payload has
-    /// the address to write to, if the link supports writes.
+    /// the address of the buffer, if the link supports writes.
     Cts = 3,
-    /// Next bytes of a transfer.
+    /// Next bytes of the message of this transfer.
     Data = 4,
     /// Report that the receiver has fetched the message of this transfer; the sender may reuse its
     /// memory.
@@ -36,21 +38,21 @@ pub(crate) enum PacketKind {
     /// Report that the sender cancelled the message of this transfer. The receiver answers with
     /// [`PacketKind::Fin`] unless it has sent one for this transfer already.
     Withdrawn = 8,
-    /// Report that a rank abandoned the collective with this context and number. The payload has
-    /// the rank, the name of its collective, and the reason.
+    /// Report that a rank abandoned the collective that the header's context and tag identify. The
+    /// payload has the rank, the name of the collective that the rank has called, and the reason.
     OutOfStep = 9,
 }
 
-/// Number of bits of a context id.
+/// Length of [`Header::context`] in bits.
 pub(crate) const CONTEXT: u32 = 28;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) kind: PacketKind,
-    /// Context id of [`CONTEXT`] bits: the communicator, and whether the packet belongs to a
-    /// collective.
+    /// Context id, [`CONTEXT`] bits long. It identifies the communicator, and tells whether the
+    /// packet belongs to a collective.
     pub(crate) context: u32,
-    /// Tag of the message, or number of the collective.
+    /// Tag of the message. In a collective, the number of the collective.
     pub(crate) tag: u32,
     /// Transfer id that the message's sender chose; 0 for eager messages.
     pub(crate) transfer: u32,
@@ -71,7 +73,7 @@ impl Header {
         [first, u64::from(self.tag) | u64::from(self.transfer) << 32]
     }
 
-    /// Decodes a header. Fails if rlaunch does not define the packet kind.
+    /// Decodes a header. Fails if the packet kind is unknown.
     #[inline]
     pub(crate) fn from_words(words: [u64; 2]) -> Result<Header, LinkError> {
         let kind = match (words[0] >> 32) as u8 & 0xf {

@@ -1,5 +1,5 @@
-//! Errors of links and of communicator calls. The text of a [`CommError`] names the peer that it
-//! concerns; the text of a [`LinkError`] continues a sentence about that peer.
+//! Errors of links and of communicator calls. The text of a [`LinkError`] follows the name of the
+//! peer, which a [`CommError`] adds, as in "rank 3 on n2 is lost: it closed the connection …".
 
 use rlaunch_bootstrap::job::ExitStatus;
 use std::fmt;
@@ -30,10 +30,12 @@ pub enum LinkError {
     /// A packet violates the protocol; the text says how.
     #[error("it broke the protocol: {0}")]
     Protocol(&'static str),
-    /// The peer could not be connected when it was first needed; the text is the reason.
+    /// This rank could not connect to the peer when the connection was first needed; the text is
+    /// the reason.
     #[error("{0}")]
     NotConnected(Arc<str>),
-    /// Another rank, with this number in the job, left because it had lost the peer.
+    /// Another rank reported in its goodbye packet that it had lost the peer. The field is the
+    /// number of the reporting rank in the job.
     #[error("rank {0} reported it lost")]
     ReportedLost(usize),
     /// The launcher reported that the peer's process has ended with this status.
@@ -193,10 +195,10 @@ pub enum Cause {
         /// Required length in elements.
         expected: usize,
     },
-    /// The sender, which the field names, cancelled the message before it arrived.
+    /// The sender cancelled the message before it was received; the field names the sender.
     #[error("{0} cancelled the message before it was received")]
     Withdrawn(PeerName),
-    /// A rank cancelled a collective. Its communicator cannot run further collectives, because the
+    /// A rank cancelled a collective. The communicator cannot run further collectives, because its
     /// ranks no longer agree on which call is next.
     #[error(
         "{by} cancelled {collective}, so the ranks of this communicator are at different calls: use \

@@ -1,6 +1,6 @@
 //! Proof of the mesh on this node, that is, of the RDMA paths to other nodes. A round proves
-//! several paths in steps. In each step the prover process works; between steps all agents
-//! synchronise:
+//! several paths at the same time, in steps. In each step the prover process works; between the
+//! steps all agents synchronise:
 //!
 //! ```text
 //! Idle ──Prove──▶ Preparing ──▶ Gathering ──▶ Connecting ──▶ Waiting ──▶ Proving ──▶ Idle
@@ -9,7 +9,7 @@
 //! Preparing opens devices and queue pairs, Gathering exchanges their endpoints (a gather over the
 //! tree of agents), Connecting connects them, Waiting is a barrier, and Proving sends test data. A
 //! node without paths or without a running prover takes part in the gather and the barrier with
-//! empty data, so that the other nodes do not wait for it forever.
+//! empty data, because the other nodes would otherwise wait forever.
 
 mod prover;
 mod prover_file;
@@ -35,12 +35,12 @@ use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Time beyond a step's limit after which this agent treats the prover as failed. The prover
-/// enforces the limit first and reports a more precise cause. The slack also covers a suspension
-/// that the prover detects, and so does not count as time, but the agent does not.
+/// Additional time after a step's limit before this agent treats the prover as failed. The prover
+/// enforces the limit itself, earlier, and reports a more precise cause. The prover also does not
+/// count the time of a suspension, which the agent may fail to notice.
 const STEP_SLACK: Duration = Duration::from_secs(1);
-/// Interval between checks of a step's deadline. Short, so that the agent detects every suspension
-/// that the prover detects.
+/// Interval between checks of a step's deadline. It is short, so that the agent detects every
+/// suspension that the prover detects.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Collective operation to be run by all agents over the tree.
@@ -129,7 +129,7 @@ impl Mesh {
         };
     }
 
-    /// Starts a round, that is, the proof of its paths.
+    /// Starts to prove the paths of a round.
     pub(crate) fn prove(&mut self, round: ProofRound) {
         if self.phase != RoundPhase::Idle {
             let number = round.number;
@@ -147,8 +147,8 @@ impl Mesh {
         }
     }
 
-    /// Tells the prover to close all paths except these and to watch these, with a beat every
-    /// `beat_ms` milliseconds. Without paths, the prover exits.
+    /// Tells the prover to watch the paths with these ids, with a beat every `beat_ms`
+    /// milliseconds, and to close all other paths. If there are no ids, the prover exits.
     pub(crate) fn watch(&mut self, ids: Vec<u32>, beat_ms: u32) {
         if ids.is_empty() {
             self.shutdown();
@@ -224,8 +224,8 @@ impl Mesh {
         self.start_collective(RoundPhase::Waiting, CollectiveKind::Barrier, Vec::new());
     }
 
-    /// Continues a round that is run by two nodes only, which synchronise through the launcher.
-    /// Called when the peer node has reached the same step; `blobs` has its endpoints.
+    /// Continues a round in which only two nodes take part, synchronised by the launcher. Called
+    /// when the peer node has reached the same step; `blobs` contains the peer's endpoints.
     pub(crate) fn on_peer_ready(&mut self, blobs: Vec<Vec<u8>>) {
         match self.phase {
             RoundPhase::Gathering => self.connect(blobs),

@@ -1,5 +1,5 @@
-//! The prover's executable in this node's cache. It lies beside the agent's executable; its name
-//! contains its hash.
+//! The prover's executable in this node's cache. The file is in the same directory as the agent's
+//! executable, and its name contains a hash of its content.
 
 use crate::node::cache;
 use nix::unistd::gethostname;
@@ -55,8 +55,8 @@ impl ProverDownload {
         Ok(Located::Missing(ProverDownload { wanted, path, new, file, hasher }))
     }
 
-    /// Writes the next part of the file. An empty part ends the file: it is verified and renamed to
-    /// its final path, which is returned.
+    /// Writes the next part of the file. An empty part ends the file: the file is verified and
+    /// renamed to its final path, which is returned.
     pub(crate) fn receive(&mut self, part: &[u8]) -> Result<Option<PathBuf>, String> {
         if !part.is_empty() {
             self.hasher.update(part);

@@ -1,9 +1,11 @@
-//! Accepting of connections: those of child agents, and return connections of the parent.
+//! Accepts connections of child agents, and return connections of the parent. A *return connection*
+//! is made by a parent back to its child, to prove that TCP works in both directions
+//! ([`super::negotiation`]).
 //!
 //! Anyone can connect. A peer that has not authenticated itself within [`AUTH_TIMEOUT`] is
-//! disconnected, and nothing is sent to it before. The number of unauthenticated peers is limited.
-//! Beyond the limit, the address with most of them loses its oldest connection, so that a flood
-//! from a few addresses cannot keep a child out.
+//! disconnected, and nothing is sent to a peer before it has authenticated itself. The number of
+//! unauthenticated connections is limited. Beyond the limit, the network with most of them loses
+//! its oldest connection, so that a flood from a few networks cannot keep a child out.
 
 use super::dial::EdgeContext;
 use super::edge::{ProvedConnection, linger, tune};
@@ -23,28 +25,30 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
-/// Limit for a peer to authenticate itself.
+/// Time limit for a peer to authenticate itself.
 pub(super) const AUTH_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum number of unauthenticated connections of one listener, in addition to one per child.
+/// Maximum number of unauthenticated connections of one listener, in addition to one for each
+/// child.
 const MAX_UNAUTHENTICATED: usize = 64;
 /// Pause after accept(2) has failed.
 const ACCEPT_RETRY: Duration = Duration::from_millis(10);
 
-/// Return connections that this node expects from its parent, by nonce. Clones share them.
+/// Return connections that this node expects from its parent, by the nonce that the parent has to
+/// send. Clones share the set.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReturnConnections(Arc<Mutex<HashMap<Nonce, oneshot::Sender<()>>>>);
 
 impl ReturnConnections {
-    /// Expects a return connection with this nonce. The receiver resolves when the connection has
-    /// arrived.
+    /// Registers a return connection that must carry this nonce. The receiver resolves when the
+    /// connection has arrived.
     pub(super) fn expect(&self, nonce: Nonce) -> oneshot::Receiver<()> {
         let (sender, receiver) = oneshot::channel();
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(nonce, sender);
         receiver
     }
 
-    /// Handles the arrival of a return connection: notifies the attempt that expects this nonce.
-    /// Returns false if none does.
+    /// Handles the arrival of a return connection: notifies the attempt that waits for this nonce.
+    /// Returns false if no attempt waits for it.
     fn arrived(&self, nonce: &Nonce) -> bool {
         let expected = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(nonce);
         // The attempt may have ended since.
@@ -87,8 +91,8 @@ impl Unauthenticated {
     }
 }
 
-/// Accepts connections until the task is aborted. Connections of children that work in both
-/// directions are sent to `proved`.
+/// Accepts connections until the task is aborted. Connections of children are sent to `proved` once
+/// they have been proved to work in both directions.
 pub(crate) async fn accept_all(
     listener: TcpListener,
     children: Vec<NodeId>,
@@ -141,7 +145,8 @@ async fn identify(
 }
 
 /// Connects back to the child, which proves that TCP works in both directions. If the child then
-/// accepts, its authenticated connection becomes the edge of the tree between the two.
+/// sends `Accept`, the child's authenticated connection becomes the edge of the tree between child
+/// and parent.
 async fn prove_return_path(
     AuthenticatedChild { mut negotiation, listener, nonce }: AuthenticatedChild,
     proved: &mpsc::UnboundedSender<ProvedConnection>,

@@ -1,5 +1,5 @@
 //! Connecting to the parent in the tree of agents: tries pairs of a local and a remote address
-//! until a connection has worked in both directions.
+//! until a connection has been proved to work in both directions.
 
 use super::accept::ReturnConnections;
 use super::edge::{ProvedConnection, tune};
@@ -155,9 +155,9 @@ impl EdgeContext {
     }
 }
 
-/// Accepts the connection of a successful attempt as the edge. Even if several attempts succeed at
-/// once, this is called for one at a time, because the parent uses the first connection that is
-/// accepted.
+/// Tells the parent that the connection of a successful attempt becomes the edge. Called for one
+/// attempt at a time, even if several succeed at once, because the parent uses the first connection
+/// on which it receives `Accept`.
 async fn accept_edge(
     tried: Result<Negotiation, EdgeFailure>,
     deadline: Instant,
@@ -173,17 +173,18 @@ async fn accept_edge(
     }
 }
 
-/// Progress of an attempt with one pair of addresses. Clones share it.
+/// Progress of an attempt to connect with one pair of addresses. Clones share the progress.
 #[derive(Clone, Debug, Default)]
 struct AttemptProgress {
-    /// Listener that was named to the parent for the return connection. Set once the parent was
-    /// reached.
+    /// Listener of this node that the parent was asked to connect back to. Set once the parent has
+    /// answered.
     offered: Arc<OnceLock<SocketAddr>>,
     ended: Arc<OnceLock<EdgeFailure>>,
 }
 
 impl AttemptProgress {
-    /// Returns why the attempt has failed. An attempt in progress counts as unanswered.
+    /// Returns the reason why the attempt has failed. An attempt that is still in progress counts
+    /// as not answered.
     fn outcome(&self) -> EdgeFailure {
         let waiting = || match self.offered.get() {
             Some(listener) => EdgeFailure::NoReturnPath(*listener),

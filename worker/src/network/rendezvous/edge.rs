@@ -51,7 +51,7 @@ impl ProvedConnection {
     }
 
     /// Turns the connection into an edge that carries frames. Events go to `events` with the peer's
-    /// id. The edge breaks when nothing was received for `node_timeout`.
+    /// node id. The edge breaks when nothing has been received for `node_timeout`.
     pub(crate) fn into_edge(
         self,
         payload_limit: usize,
@@ -87,8 +87,8 @@ pub(crate) struct Edge {
 }
 
 impl Edge {
-    /// Queues a frame. The queue is bounded by the link above this edge, which keeps frames until
-    /// the peer has confirmed them.
+    /// Queues a frame. The queue needs no limit of its own: the link above this edge keeps every
+    /// packet until the peer has confirmed it, so the queue adds little memory.
     pub(crate) fn send(&self, frame: Frame) {
         // The reader reports a broken edge.
         let _ = self.frames.send(frame);
@@ -197,8 +197,8 @@ fn open(stream: &Mutex<SecureStream>, bytes: &[u8], out: &mut Vec<u8>) -> Result
     stream.lock().unwrap_or_else(PoisonError::into_inner).open(bytes, out)
 }
 
-/// Makes closing the connection orderly again instead of a reset, so that the last data still
-/// arrives.
+/// Undoes an earlier setting by which closing the socket resets the connection. The socket is then
+/// closed in order, so that the last data still arrives.
 pub(super) fn linger(tcp: &TcpStream) -> io::Result<()> {
     setsockopt(tcp, sockopt::Linger, &libc::linger { l_onoff: 0, l_linger: 0 })?;
     Ok(())

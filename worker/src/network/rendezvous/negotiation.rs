@@ -1,6 +1,6 @@
 //! Negotiation of an edge of the tree over an encrypted connection. A connection becomes an edge
-//! only after the parent has connected back to the child, which proves that TCP works in both
-//! directions:
+//! only after the parent has connected back to the child by a *return connection*, which proves
+//! that TCP works in both directions:
 //!
 //! 1. child → parent: `ConnectBack` with a listener and a nonce;
 //! 2. parent → that listener, on a new connection: `RETURN_MAGIC` and the nonce; or, if that

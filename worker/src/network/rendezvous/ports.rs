@@ -110,8 +110,9 @@ pub(crate) struct ReservedPort {
 
 impl ReservedPort {
     /// Reserves the first port of `range` that is free on all of `addresses`. If there is none,
-    /// reserves a port with connections in TIME_WAIT: any user can cause those at a port that was
-    /// listened on, and nearly all servers can bind such a port as well.
+    /// reserves a port that has connections in TIME_WAIT, because nearly all servers can listen on
+    /// such a port as well. Without this, any user could make the ports of the range unusable by
+    /// connecting to them.
     pub(crate) fn reserve(
         range: PortRange,
         job: JobId,

@@ -111,8 +111,8 @@ async fn until_disconnected(mut tcp: TcpStream) -> Duration {
     began.elapsed()
 }
 
-/// Waits until every task of this test waits. Meanwhile Tokio's clock is paused; it advances only
-/// then.
+/// Waits until all tasks of this test are waiting. Tokio's clock is paused meanwhile; a paused
+/// clock advances only when all tasks are waiting.
 async fn until_all_wait() {
     tokio::time::pause();
     tokio::time::sleep(Duration::from_millis(1)).await;
@@ -182,7 +182,7 @@ async fn a_pair_without_a_way_back_is_not_used() {
     assert_eq!(outcomes(&alone), [EdgeFailure::NoReturnPath(gone)]);
 }
 
-/// Tokio's clock is paused; it advances only when every task waits.
+/// Tokio's clock is paused, and advances only when all tasks are waiting.
 #[tokio::test(start_paused = true)]
 async fn a_parent_that_is_silent_is_given_up_in_time() {
     let silent = TcpListener::bind((here(1), 0)).await.unwrap();

@@ -7,6 +7,7 @@ use super::dial::{DialOutcome, EdgeContext, STAGGER};
 use super::edge::{Edge, EdgeEvent, ProvedConnection};
 use crate::console::errln;
 use crate::network::horovod::{HorovodProxy, HorovodStore};
+use crate::network::mpi::{MpiRequest, MpiService};
 use crate::network::outbox::Outbox;
 use crate::network::services::Services;
 use bytes::Bytes;
@@ -17,9 +18,9 @@ use rlaunch_bootstrap::job::{ExitStatus, Job};
 use rlaunch_bootstrap::protocol::control::{BEAT, FromAgent, MAX_FILE_CHUNK, MAX_FRAME};
 use rlaunch_bootstrap::rendezvous::Time;
 use rlaunch_bootstrap::rendezvous::codec::{Decoder, encode_head};
-use rlaunch_bootstrap::rendezvous::gathered::RECORD_HEADER;
+use rlaunch_bootstrap::rendezvous::gathered::{Gathered, RECORD_HEADER};
 use rlaunch_bootstrap::rendezvous::link::{Frame, Head, ReliableLink};
-use rlaunch_bootstrap::rendezvous::message::{CollectiveKind, MAX_BLOB};
+use rlaunch_bootstrap::rendezvous::message::{CollectiveKind, Key, MAX_BLOB};
 use rlaunch_bootstrap::rendezvous::node::{
     Answer, Call, CallId, ClientId, Node, NodeInput, NodeOutput, NodeReport,
 };
@@ -34,7 +35,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// Limit for writing the last frames before this node leaves the tree.
+/// Time limit for writing the last frames before this node leaves the tree.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Carrier of the frames between this node and a neighbour.
@@ -60,6 +61,7 @@ pub(crate) struct Tree {
     me: NodeId,
     neighbours: BTreeMap<NodeId, Neighbour>,
     payload_limit: usize,
+    world_size: u32,
     node_timeout: Duration,
     outbox: Outbox,
     services: Services,
@@ -67,6 +69,8 @@ pub(crate) struct Tree {
     horovod: HorovodProxy,
     /// Horovod's store, used on the root node only.
     store: HorovodStore,
+    /// Process manager of this node's MPI ranks.
+    mpi: MpiService,
     from_edges: mpsc::UnboundedReceiver<(NodeId, EdgeEvent)>,
     to_self: mpsc::UnboundedSender<(NodeId, EdgeEvent)>,
     children: mpsc::UnboundedReceiver<ProvedConnection>,
@@ -87,8 +91,16 @@ pub(crate) enum TreeEvent {
     CollectiveDone(Answer),
 }
 
-/// Client id of the agent's own calls. Connections of ranks are numbered from 0.
+/// Client id of the agent's own calls. The numbers from 0 belong to connections of ranks.
 const AGENT_CLIENT: ClientId = ClientId(u64::MAX);
+/// Client id of calls for MPI ranks.
+const MPI_CLIENT: ClientId = ClientId(u64::MAX - 2);
+/// Number of low bits of a request number that contain the local rank, in calls made for MPI ranks.
+const LOCAL_RANK_BITS: u32 = 16;
+/// Request number in calls for MPI ranks whose answer the process manager does not need.
+const UNANSWERED: u64 = u64::MAX >> LOCAL_RANK_BITS;
+/// Namespace of the keys that MPI ranks store.
+const MPI_KEYS: &str = "mpi";
 /// Client id of Horovod requests.
 const HOROVOD_CLIENT: ClientId = ClientId(u64::MAX - 1);
 
@@ -128,11 +140,13 @@ impl Tree {
             me: job.node,
             neighbours: neighbours.map(|id| (id, fresh())).collect(),
             payload_limit: payload_limit(job.world_size),
+            world_size: job.world_size,
             node_timeout: job.node_timeout(),
             outbox: outbox.clone(),
             services,
             horovod: HorovodProxy::absent(),
             store: HorovodStore::default(),
+            mpi: MpiService::open(job),
             from_edges,
             to_self,
             children,
@@ -169,6 +183,7 @@ impl Tree {
             (request, question) = self.horovod.next() => {
                 self.handle_input(NodeInput::AskRoot(CallId { client: HOROVOD_CLIENT, request }, question));
             }
+            () = self.mpi.run_once() => {}
             _ = self.beat.tick() => {
                 for neighbour in self.neighbours.values_mut() {
                     neighbour.link.beat();
@@ -184,6 +199,11 @@ impl Tree {
         self.horovod = horovod;
     }
 
+    /// Returns the process manager of this node's MPI ranks.
+    pub(crate) fn mpi(&mut self) -> &mut MpiService {
+        &mut self.mpi
+    }
+
     /// Returns the next event for the agent itself.
     pub(crate) fn poll_event(&mut self) -> Option<TreeEvent> {
         self.events.pop_front()
@@ -196,9 +216,9 @@ impl Tree {
         self.flush_outputs();
     }
 
-    /// Takes part in a collective of all agents, on behalf of this node's ranks. `given` holds the
-    /// contribution of each rank, by local rank; missing ones are empty. [`TreeEvent::CollectiveDone`] follows
-    /// when the collective is complete.
+    /// Takes part in a collective of all agents, on behalf of this node's ranks. `given` contains
+    /// the contribution of each rank, by local rank; a missing contribution counts as empty.
+    /// [`TreeEvent::CollectiveDone`] follows when the collective is complete.
     pub(crate) fn start_collective(&mut self, kind: CollectiveKind, name: &str, given: &[Vec<u8>]) {
         let name: Arc<str> = name.into();
         let ranks = self.ranks.clone();
@@ -223,6 +243,7 @@ impl Tree {
     }
 
     pub(crate) fn rank_ended(&mut self, rank: Rank, status: ExitStatus) {
+        self.mpi.rank_ended(rank);
         self.handle_input(NodeInput::RankEnded(rank, status));
         self.flush_outputs();
     }
@@ -374,6 +395,25 @@ impl Tree {
 
     /// Executes the outputs of the state machine and of the links.
     fn flush_outputs(&mut self) {
+        loop {
+            self.flush_node();
+            // Requests of MPI ranks are calls, whose answers may lead to further requests.
+            let Some(request) = self.mpi.poll_request() else { break };
+            self.forward_mpi(request);
+        }
+        for (&peer, neighbour) in &mut self.neighbours {
+            while let Some(frame) = neighbour.link.poll_frame() {
+                match &neighbour.carrier {
+                    Carrier::Tcp(edge) => edge.send(frame),
+                    Carrier::Relay(_) => send_relayed(&self.outbox, peer, &frame),
+                    Carrier::Awaited | Carrier::Gone => {}
+                }
+            }
+        }
+    }
+
+    /// Executes the outputs of the state machine.
+    fn flush_node(&mut self) {
         while let Some(output) = self.node.poll_output() {
             match output {
                 NodeOutput::Send(to, packet) => {
@@ -388,6 +428,9 @@ impl Tree {
                 NodeOutput::Answer(CallId { client: HOROVOD_CLIENT, request }, answer) => {
                     self.horovod.answer(request, answer);
                 }
+                NodeOutput::Answer(CallId { client: MPI_CLIENT, request }, answer) => {
+                    self.answer_mpi(request, answer);
+                }
                 NodeOutput::Answer(id, answer) => self.services.answer(id, answer),
                 NodeOutput::RootRequest(id, request) => {
                     let answer = self.store.answer(&request);
@@ -397,13 +440,69 @@ impl Tree {
                 NodeOutput::Report(report) => self.outbox.send(&frame_for(report)),
             }
         }
-        for (&peer, neighbour) in &mut self.neighbours {
-            while let Some(frame) = neighbour.link.poll_frame() {
-                match &neighbour.carrier {
-                    Carrier::Tcp(edge) => edge.send(frame),
-                    Carrier::Relay(_) => send_relayed(&self.outbox, peer, &frame),
-                    Carrier::Awaited | Carrier::Gone => {}
+    }
+
+    /// Makes the calls for a request of this node's MPI ranks.
+    fn forward_mpi(&mut self, request: MpiRequest) {
+        match request {
+            MpiRequest::Gather { request, name, blobs } => {
+                let name: Arc<str> = name.into();
+                let ranks = self.ranks.clone();
+                for ((local_rank, rank), blob) in (0..).zip(ranks).zip(blobs) {
+                    let (kind, name) = (CollectiveKind::Gather, name.clone());
+                    let call = Call::Collective { kind, name, blob, timeout: None };
+                    self.call_for_mpi(rank, request, local_rank, call);
                 }
+            }
+            MpiRequest::Put { key, value } => {
+                self.store_for_mpi(UNANSWERED, |key| Call::Put { key, value }, key);
+            }
+            MpiRequest::Get { request, key, wait } => {
+                let call = |key| match wait {
+                    true => Call::Await { key, timeout: None },
+                    false => Call::Get(key),
+                };
+                self.store_for_mpi(request, call, key);
+            }
+            MpiRequest::Abort(message) => self.outbox.send(&message),
+        }
+    }
+
+    /// Makes a call to the key-value store for the node's MPI ranks together.
+    fn store_for_mpi(&mut self, request: u64, call: impl FnOnce(Key) -> Call, key: String) {
+        let key = Key { namespace: MPI_KEYS.into(), name: key.into() };
+        if let Some(rank) = self.node.running_rank() {
+            self.call_for_mpi(rank, request, 0, call(key));
+        }
+    }
+
+    fn call_for_mpi(&mut self, rank: Rank, request: u64, local_rank: u64, call: Call) {
+        let request = request << LOCAL_RANK_BITS | local_rank;
+        self.handle_input(NodeInput::Call(rank, CallId { client: MPI_CLIENT, request }, call));
+    }
+
+    /// Passes the answer to a call for MPI ranks on to the process manager. For a gather, every
+    /// rank of the node has made a call. All of these calls get the same answer, so only the answer
+    /// for local rank 0 is passed on.
+    fn answer_mpi(&mut self, request: u64, answer: Answer) {
+        let (request, local_rank) =
+            (request >> LOCAL_RANK_BITS, request & ((1 << LOCAL_RANK_BITS) - 1));
+        if local_rank > 0 {
+            return;
+        }
+        match answer {
+            Answer::Gathered(records) => {
+                let data = Gathered(records).by_rank(self.world_size).ok();
+                let data = data.map(|blobs| blobs.iter().map(|blob| blob.to_vec()).collect());
+                self.mpi.gathered(request, data);
+            }
+            Answer::Value(value) => self.mpi.value(request, Some(value.to_vec())),
+            Answer::NoValue => self.mpi.value(request, None),
+            // A value was stored, which nothing waits for.
+            Answer::Done => {}
+            _ => {
+                self.mpi.gathered(request, None);
+                self.mpi.value(request, None);
             }
         }
     }
@@ -424,7 +523,7 @@ fn send_relayed(outbox: &Outbox, to: NodeId, frame: &Frame) {
 fn frame_for(report: NodeReport) -> FromAgent {
     match report {
         NodeReport::TableEverywhere => FromAgent::TableEverywhere,
-        NodeReport::Aborted { by, text } => FromAgent::Aborted { by, text },
+        NodeReport::Aborted { by, text } => FromAgent::Aborted { by, text, code: None },
         NodeReport::Waiting { operation, waited, missing } => {
             FromAgent::Waiting { what: operation.to_string(), waited_ms: millis(waited), missing }
         }
@@ -439,7 +538,8 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Returns the maximum size of a payload in bytes: of a gather over all ranks, or a rank table.
+/// Returns the maximum size in bytes of a payload, which is the data of a gather over all ranks or
+/// a rank table.
 fn payload_limit(world_size: u32) -> usize {
     let gather = (world_size as usize).saturating_mul(MAX_BLOB + RECORD_HEADER);
     gather.max(MAX_FRAME).min(u32::MAX as usize)

@@ -34,8 +34,8 @@ pub(super) fn cores(root: &Root, online: &CpuSet) -> Option<Vec<CpuSet>> {
     Some(cores)
 }
 
-/// Returns the lowest CPU limit of the control groups above this process, in thousandths of a
-/// processor.
+/// Returns the lowest CPU limit that the control group of this process or one above it sets, in
+/// thousandths of a processor.
 fn quota(root: &Root) -> Option<u32> {
     let v2 = control_group(root, "", |directory| {
         let text = root.text(&format!("{directory}/cpu.max"))?;

@@ -13,7 +13,7 @@ use rlaunch_bootstrap::inventory::net::Route;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 
-/// Limit for the kernel's answer, in milliseconds, for kernels that ignore the query.
+/// Time limit for the kernel's answer, in milliseconds, for kernels that ignore the query.
 const ANSWER_TIMEOUT_MS: i64 = 200;
 /// Maximum size of a datagram of a dump, in bytes.
 const MAX_DATAGRAM: usize = 64 << 10;
@@ -100,7 +100,7 @@ pub(super) fn rdma_netdevs() -> Vec<(String, u8, String)> {
     found
 }
 
-/// Returns the messages of a dump with their types; empty if the kernel does not support it.
+/// Returns the messages of a dump with their types; empty if the kernel does not support the query.
 fn dump(protocol: SockProtocol, kind: u16, payload: &[u8]) -> Vec<(u16, Vec<u8>)> {
     let ask = || -> nix::Result<Vec<(u16, Vec<u8>)>> {
         let flags = SockFlag::SOCK_CLOEXEC;

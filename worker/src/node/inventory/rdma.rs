@@ -84,8 +84,8 @@ fn node_type(text: &str) -> NodeType {
     }
 }
 
-/// Returns the driver of the PCI function. Software devices (rxe, siw) have no PCI function and are
-/// recognised by their files.
+/// Returns the driver of the device's PCI function. Software devices (rxe, siw) have no PCI
+/// function; their driver is recognised by their files.
 fn driver(root: &Root, name: &str) -> Option<String> {
     let pci = root.link_name(&format!("{DIRECTORY}/{name}/device/driver"));
     let verbs = uverbs_of(root, name);
@@ -194,9 +194,9 @@ fn is_made_of(gid: &Gid, netdev: &Netdev) -> bool {
         || link_local.is_some_and(|mac| netdev.hardware_address == Some(text_of(mac)))
 }
 
-/// Finds the network interface of a port: the one that the kernel reports, else the one in the
-/// port's GIDs, else the one to which a software device is attached, else the one of the same card
-/// with the same port number, else the one with the MAC address in an iWARP GID.
+/// Finds the network interface of a port. Tries in this order: the interface that the kernel
+/// reports, the one in the port's GIDs, the one to which a software device is attached, the one of
+/// the same card with the same port number, and the one with the MAC address in an iWARP GID.
 fn netdev(
     root: &Root,
     device: &RdmaDevice,

@@ -99,7 +99,8 @@ impl Root {
         }
     }
 
-    /// Returns what was read, in a form that [`Root::recorded`] reads the same inventory from.
+    /// Returns a recording of everything that was read. [`Root::recorded`] can read the same
+    /// inventory from it.
     pub(crate) fn recording(self) -> Recording {
         let recorder = self.recorder.map(RefCell::into_inner).unwrap_or_default();
         Recording::from_entries(&recorder.entries, &recorder.listed)

@@ -15,7 +15,8 @@ const LIBRARIES: &[(&str, &str)] =
     &[("libibverbs", "1"), ("librdmacm", "1"), ("libcuda", "1"), ("libnccl", "2")];
 const LIBRARY_DIRECTORIES: &[&str] =
     &["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
-/// Files of which one exists if NICs can access the memory of GPUs.
+/// Files of kernel modules that let NICs access the memory of GPUs. If one of the files exists,
+/// such a module is loaded.
 const PEER_MEMORY: &[&str] = &[
     "/sys/module/nvidia_peermem/version",
     "/sys/kernel/mm/memory_peers/nv_mem/version",

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct OwnedBytes {
     memory: SharedMemory,
     bytes: Range<usize>,
-    /// Whether references to its bytes exist.
+    /// Whether references to the range's bytes exist.
     lent: Cell<bool>,
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct RankDevice {
 pub(crate) struct SizeRow {
     pub(crate) bytes: u64,
     pub(crate) out_of_place: Timing,
-    /// Timing in place; `None` for collectives that do not work in place.
+    /// Timing of the operation in place; `None` if the row has only the columns for out of place.
     pub(crate) in_place: Option<Timing>,
 }
 

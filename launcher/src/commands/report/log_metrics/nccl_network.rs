@@ -1,4 +1,4 @@
-//! Networks that NCCL's log names, for each process.
+//! Finds in NCCL's log which network each process uses.
 
 use crate::plan::env::nccl::LoggedNetwork;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,8 +13,8 @@ pub(crate) struct NcclNetworks {
     failed: BTreeSet<FailedPair>,
 }
 
-/// Process that printed a line of NCCL's log, which begins with `host:pid:tid [device]`. The rank comes from
-/// the launcher's tag.
+/// Process that printed a line of NCCL's log. The line begins with `host:pid:tid [device]`; the rank comes
+/// from the launcher's tag.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Process {
     rank: Option<u32>,

@@ -88,12 +88,12 @@ impl Throughput {
         self.style
     }
 
-    /// Returns the output of each rank, from lines that have a rank.
+    /// Returns the output of each rank, from lines whose tags name a rank.
     pub(crate) fn by_rank(&self) -> Vec<(u32, &RankOutput)> {
         self.outputs.iter().filter_map(|(rank, output)| Some(((*rank)?, output))).collect()
     }
 
-    /// Returns the output in lines without a rank.
+    /// Returns the output in lines without a tag that names a rank.
     pub(crate) fn untagged(&self) -> Option<&RankOutput> {
         self.outputs.get(&None)
     }

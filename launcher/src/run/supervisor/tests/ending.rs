@@ -314,7 +314,7 @@ fn mpi_that_is_linked_ends_the_job() {
           event node_clean helpers_ended=0 host="b" segments_removed=0
         exit 207: process 101 on b runs MPI (libmpi.so.40), which needs PMIx; rlaunch does not serve it, so every rank would be rank 0 of 1
           a, b: nothing left
-        hint: start it with its own mpirun; --singleton warn lets it run anyway
+        hint: leave out --mpi none; --singleton warn lets it run anyway
         "#,
     );
 }
@@ -330,6 +330,72 @@ fn sessions_that_close_end_the_wait() {
         0.20 sessions closed
         exit 130: ended by SIGINT
           a, b: its end was not reported; `rlaunch reap` ends what may be left
+        "#,
+    );
+}
+
+#[test]
+fn mpi_abort_gives_the_job_its_code() {
+    check(
+        "-H a,b x",
+        r#"
+        0.10 b mpi-aborted-by 1 7 N/A
+          to all: event: ending: rank 1 on b called MPI_Abort(7)
+          to all: end
+        0.11 b exited 1 code 7
+          event rank_exited code=7 host="b" pid=101 rank=1
+        0.20 a exited 0 signal 15
+          event rank_exited host="a" pid=100 rank=0 signal=15
+        0.30 a done
+          event node_clean helpers_ended=0 host="a" segments_removed=0
+        0.30 b done
+          event node_clean helpers_ended=0 host="b" segments_removed=0
+        exit 7, may restart: rank 1 on b called MPI_Abort(7)
+          a, b: nothing left
+        "#,
+    );
+}
+
+#[test]
+fn a_rank_that_ends_before_it_is_heard_to_abort_has_aborted() {
+    check(
+        "-H a,b x",
+        r#"
+        0.10 b exited 1 code 0 unfinalized
+          event rank_exited code=0 host="b" pid=101 rank=1
+          to all: event: rank 1 exited with code 0, which ends the job
+          to all: end
+        0.11 b mpi-aborted-by 1 263 Fatal error in internal_Send
+        0.20 a exited 0 signal 15
+          event rank_exited host="a" pid=100 rank=0 signal=15
+        0.30 a done
+          event node_clean helpers_ended=0 host="a" segments_removed=0
+        0.30 b done
+          event node_clean helpers_ended=0 host="b" segments_removed=0
+        exit 7, may restart: rank 1 on b called MPI_Abort(263)
+            Fatal error in internal_Send
+          a, b: nothing left
+        "#,
+    );
+}
+
+#[test]
+fn a_rank_that_leaves_mpi_unfinished_has_failed() {
+    check(
+        "-H a,b x",
+        r#"
+        0.10 b exited 1 code 0 unfinalized
+          event rank_exited code=0 host="b" pid=101 rank=1
+          to all: event: rank 1 exited with code 0, which ends the job
+          to all: end
+        0.20 a exited 0 code 0 unfinalized
+          event rank_exited code=0 host="a" pid=100 rank=0
+        0.30 a done
+          event node_clean helpers_ended=0 host="a" segments_removed=0
+        0.30 b done
+          event node_clean helpers_ended=0 host="b" segments_removed=0
+        exit 1 of the rank, may restart: rank 1 on b (pid 101) exited without MPI_Finalize
+          a, b: nothing left
         "#,
     );
 }

@@ -232,8 +232,15 @@ impl Played<'_> {
             "edge-broke" => FromAgent::EdgeBroke { peer: self.node(first)?, how: more.to_owned() },
             "waits-for-key" => FromAgent::WaitingForKey { key: first.into(), waited_ms: 10_000 },
             "waits-for" => waits_for(rest),
-            "aborted-by" => FromAgent::Aborted { by: Some(Rank(number?)), text: more.into() },
-            "aborted:" => FromAgent::Aborted { by: None, text: rest.into() },
+            "aborted-by" => {
+                FromAgent::Aborted { by: Some(Rank(number?)), text: more.into(), code: None }
+            }
+            "mpi-aborted-by" => {
+                let (code, text) = more.split_once(' ').unwrap_or((more, ""));
+                let code = code.parse().ok();
+                FromAgent::Aborted { by: Some(Rank(number?)), text: text.into(), code }
+            }
+            "aborted:" => FromAgent::Aborted { by: None, text: rest.into(), code: None },
             "event-of" => FromAgent::RankEvent { rank: Rank(number?), text: more.into() },
             "unserved" => {
                 let what = UnservedMpi {
@@ -290,7 +297,8 @@ fn exited(rank: Rank, how: &str) -> Option<FromAgent> {
         _ => u64::from(u32::MAX),
     };
     let out_of_memory = rest == ["oom"];
-    Some(FromAgent::Exited { rank, pid: 100 + rank.0, status, out_of_memory, at_us })
+    let unfinalized = rest == ["unfinalized"];
+    Some(FromAgent::Exited { rank, pid: 100 + rank.0, status, out_of_memory, unfinalized, at_us })
 }
 
 /// Makes the final report of a node from the empty text or `left PROCESS`.

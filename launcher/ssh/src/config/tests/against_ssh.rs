@@ -3,7 +3,7 @@
 use super::*;
 use std::process::{Command, Stdio};
 
-/// Configuration of a published guide, unchanged.
+/// Content of an ssh_config file that a published guide recommends, copied unchanged.
 const GUIDE: &str = "\
 Host *
  User nvidia
@@ -11,7 +11,7 @@ Host *
  StrictHostKeyChecking no
  UserKnownHostsFile=/dev/null
 ";
-/// Configuration for containers, from the same guide.
+/// Content of the ssh_config file that the same guide recommends for containers.
 const GUIDE_CONTAINER: &str = "\
 Host *
  User nvidia
@@ -75,7 +75,8 @@ const TABLE: &[&str] = &[
 const WHERE_NAMED: [&str; 5] =
     ["kexalgorithms", "ciphers", "hostkeyalgorithms", "pubkeyacceptedalgorithms", "identityfile"];
 
-/// Returns the lines that can be compared, of `ssh -G` or of rlaunch, normalised and sorted.
+/// Filters the output of `ssh -G` or `rlaunch ssh-config`: drops keywords of [`WHERE_NAMED`] that the
+/// configuration `text` does not set, and sorts the remaining lines.
 fn comparable(lines: impl Iterator<Item = (String, String)>, text: &str) -> Vec<String> {
     let text = text.to_ascii_lowercase().replace("keytypes", "algorithms");
     let named = |key: &str| !WHERE_NAMED.contains(&key) || text.contains(key);

@@ -2,6 +2,9 @@
 //!
 //! All ranks of a collective make the same choice, because the choice depends only on data that all
 //! of them have: the message size and the placement of ranks on nodes.
+//!
+//! A *flat* algorithm ignores which ranks share a node. In a *hierarchical* algorithm, only one
+//! rank of each node, its *leader*, exchanges messages with other nodes.
 
 mod table;
 
@@ -23,7 +26,8 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Creates the topology seen from rank `rank`; `node_of` has the number of each rank's node.
+    /// Creates the topology as seen from rank `rank`; `node_of[r]` is the number of rank `r`'s
+    /// node.
     pub fn new(rank: usize, node_of: &[usize]) -> Topology {
         let nodes = Nodes::new(node_of);
         let class = match (nodes.count(), nodes.largest()) {
@@ -37,7 +41,7 @@ impl Topology {
         Topology { me, class, nodes }
     }
 
-    /// Returns the rank from which the placement is seen, and the number of ranks.
+    /// Returns the rank from which the placement is seen, with the communicator's number of ranks.
     pub fn me(&self) -> Member {
         self.me
     }
@@ -46,13 +50,14 @@ impl Topology {
         table.find(self.class, self.me.size, bytes)
     }
 
-    /// Finds the algorithm for the part of a hierarchical collective that runs among one rank of
-    /// each node.
+    /// Finds the algorithm for the part of a hierarchical collective that the nodes' leaders run
+    /// among themselves.
     fn among<A: Copy>(&self, table: &Table<A>, bytes: usize) -> A {
         table.find(TopologyClass::Spread, self.nodes.count(), bytes)
     }
 
-    /// Finds the algorithm for the part of a hierarchical collective that runs on this rank's node.
+    /// Finds the algorithm for the part of a hierarchical collective that the ranks of this rank's
+    /// node run among themselves.
     fn within<A: Copy>(&self, table: &Table<A>, bytes: usize) -> A {
         let size = self.nodes.within(self.me.rank).size;
         table.find(TopologyClass::OneNode, size, bytes)
@@ -63,17 +68,18 @@ impl Topology {
     }
 }
 
-/// Chosen algorithm of a collective: one algorithm for all ranks, or one within each node and one
-/// among the nodes.
+/// Chosen algorithm of a collective: one flat algorithm, or one algorithm within each node and
+/// another among the nodes' leaders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice<A, W = A> {
-    /// One algorithm among all ranks, regardless of their nodes.
+    /// One algorithm among all ranks, which ignores their nodes.
     Flat(A),
-    /// Hierarchical algorithm, see [`by_node`].
+    /// Hierarchical algorithm: only one rank of each node, its leader, exchanges messages with
+    /// other nodes. See [`by_node`].
     ByNode {
-        /// Algorithm within each node.
+        /// Algorithm among the ranks of one node.
         within: W,
-        /// Algorithm among one rank of each node.
+        /// Algorithm among the leaders.
         among: A,
     },
 }
@@ -92,7 +98,7 @@ impl<A: fmt::Display, W: fmt::Display> fmt::Display for Choice<A, W> {
 pub enum Barrier {
     /// [`barrier::dissemination`] among all ranks.
     Dissemination,
-    /// [`by_node::barrier`] with dissemination among the nodes.
+    /// [`by_node::barrier`], with [`barrier::dissemination`] among the nodes' leaders.
     ByNode,
 }
 
@@ -106,7 +112,7 @@ impl Barrier {
         }
     }
 
-    /// Builds the schedule of rank [`Topology::me()`].
+    /// Builds the schedule of the rank from which `topology` is seen.
     pub fn schedule(self, topology: &Topology) -> Schedule {
         match self {
             Barrier::Dissemination => barrier::dissemination(topology.me),
@@ -138,7 +144,8 @@ impl Choice<Broadcast> {
         }
     }
 
-    /// Builds the schedule of rank [`Topology::me()`] for a message of `count` elements.
+    /// Builds the schedule of the rank from which `topology` is seen, for a message of `count`
+    /// elements.
     pub fn schedule(self, topology: &Topology, count: usize, root: usize) -> Schedule {
         match self {
             Choice::Flat(algorithm) => algorithm.schedule(topology.me, count, root),
@@ -155,7 +162,8 @@ impl Choice<Broadcast> {
 }
 
 impl Choice<Reduce> {
-    /// Chooses the algorithm to reduce vectors of `bytes` bytes to one rank.
+    /// Chooses the algorithm to reduce all ranks' vectors of `bytes` bytes, with the result at one
+    /// rank.
     pub fn reduce(topology: &Topology, bytes: usize) -> Self {
         if !topology.goes_by_node(&table::REDUCE, bytes) {
             return Choice::Flat(topology.flat(&table::REDUCE, bytes));
@@ -166,7 +174,8 @@ impl Choice<Reduce> {
         }
     }
 
-    /// Builds the schedule of rank [`Topology::me()`] for vectors of `count` elements.
+    /// Builds the schedule of the rank from which `topology` is seen, for vectors of `count`
+    /// elements.
     pub fn schedule(
         self,
         topology: &Topology,
@@ -189,12 +198,12 @@ impl Choice<Reduce> {
     }
 }
 
-/// Algorithms for the parts of a hierarchical all-reduce that run within a node.
+/// Algorithms for the two parts of a hierarchical all-reduce that run within each node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpDown {
-    /// Reduction to the node's leader, one of its ranks.
+    /// Reduction of the vectors of a node's ranks, with the result at the node's leader.
     pub up: Reduce,
-    /// Broadcast of the result from the node's leader.
+    /// Broadcast of the final result from the leader to the node's other ranks.
     pub down: Broadcast,
 }
 
@@ -205,7 +214,8 @@ impl fmt::Display for UpDown {
 }
 
 impl Choice<AllReduce, UpDown> {
-    /// Chooses the algorithm to reduce vectors of `bytes` bytes to all ranks.
+    /// Chooses the algorithm to reduce all ranks' vectors of `bytes` bytes, with the result at
+    /// every rank.
     pub fn all_reduce(topology: &Topology, bytes: usize) -> Self {
         if !topology.goes_by_node(&table::ALL_REDUCE, bytes) {
             return Choice::Flat(topology.flat(&table::ALL_REDUCE, bytes));
@@ -219,12 +229,13 @@ impl Choice<AllReduce, UpDown> {
         }
     }
 
-    /// Builds the schedule of rank [`Topology::me()`] for vectors of `count` elements.
+    /// Builds the schedule of the rank from which `topology` is seen, for vectors of `count`
+    /// elements.
     pub fn schedule(self, topology: &Topology, count: usize, in_place: bool) -> Schedule {
         let (rank, nodes) = (topology.me.rank, &topology.nodes);
         match self {
-            // With ranks numbered node by node, most neighbours share a node, and neighbours
-            // exchange the most data.
+            // Neighbours exchange the most data. With ranks numbered node by node, most neighbours
+            // share a node.
             Choice::Flat(algorithm) => {
                 by_node::in_order(rank, nodes, |me| algorithm.schedule(me, count, in_place))
             }
@@ -255,17 +266,17 @@ macro_rules! flat {
 }
 
 flat! {
-    /// Chooses the algorithm to gather blocks of `bytes` bytes, one from each rank.
+    /// Chooses the algorithm to gather one block of `bytes` bytes from each rank.
     Gather: GATHER;
-    /// Chooses the algorithm to scatter blocks of `bytes` bytes, one to each rank.
+    /// Chooses the algorithm to scatter one block of `bytes` bytes to each rank.
     Scatter: SCATTER;
-    /// Chooses the algorithm to gather blocks at all ranks. The blocks of all ranks together have
-    /// `bytes` bytes.
+    /// Chooses the algorithm to gather one block from each rank, with all blocks at every rank. All
+    /// blocks together have `bytes` bytes.
     AllGather: ALL_GATHER;
-    /// Chooses the algorithm to reduce inputs of `bytes` bytes and leave one block of the result at
-    /// each rank.
+    /// Chooses the algorithm to reduce all ranks' inputs of `bytes` bytes, with one block of the
+    /// result at each rank.
     ReduceScatter: REDUCE_SCATTER;
-    /// Chooses the algorithm to exchange blocks of `bytes` bytes between all ranks.
+    /// Chooses the algorithm to send one block of `bytes` bytes from each rank to each rank.
     AllToAll: ALL_TO_ALL;
 }
 

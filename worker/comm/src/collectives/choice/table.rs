@@ -1,5 +1,8 @@
 //! Tables that select algorithms by message size and placement of ranks. The thresholds come from
 //! measurements: run the benchmarks (`cargo lab bench comm`) after changing a threshold.
+//!
+//! In a *hierarchical* algorithm, only one rank of each node, its *leader*, exchanges messages with
+//! other nodes.
 
 use crate::collectives::schedule::{
     Member, Schedule, all_gather, all_reduce, all_to_all, broadcast, gather, reduce,
@@ -7,7 +10,8 @@ use crate::collectives::schedule::{
 };
 use std::fmt;
 
-/// Class of placements of ranks on nodes; a row of a table applies to one class or several.
+/// Coarse kind of placement of ranks on nodes. Each row of a table lists the classes to which it
+/// applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TopologyClass {
     /// All ranks on one node.
@@ -18,9 +22,10 @@ pub(super) enum TopologyClass {
     Grouped,
 }
 
-/// Table of algorithms. The first matching row applies, or `otherwise` if none matches.
+/// Table that selects a collective's algorithm. The first matching row applies, or `otherwise` if
+/// none matches.
 pub(super) struct Table<A: 'static> {
-    /// Message size in bytes up to which ranks of class [`TopologyClass::Grouped`] use a
+    /// Maximum message size in bytes for which ranks placed as [`TopologyClass::Grouped`] use a
     /// hierarchical algorithm.
     pub(super) by_node: usize,
     rows: &'static [Row<A>],
@@ -52,13 +57,14 @@ pub(super) static BROADCAST: Table<Broadcast> = Table {
     rows: &[
         Row(ANYWHERE, 2, ANY, Broadcast::Binomial),
         Row(ANYWHERE, ANY, 64 * KIB, Broadcast::Binomial),
-        // All other ranks read from the root's memory at the same time.
+        // On one node, all other ranks read from the root's memory at the same time.
         Row(ONE_NODE, 8, ANY, Broadcast::Linear),
     ],
     otherwise: Broadcast::ScatterRing,
 };
 
-/// Algorithms of reductions to one rank, selected by the size of a rank's vector in bytes.
+/// Algorithms of reductions with the result at one rank, selected by the size of a rank's vector in
+/// bytes.
 pub(super) static REDUCE: Table<Reduce> = Table {
     by_node: ANY,
     rows: &[Row(ANYWHERE, 2, ANY, Reduce::Binomial), Row(ANYWHERE, ANY, 8 * KIB, Reduce::Binomial)],
@@ -67,7 +73,8 @@ pub(super) static REDUCE: Table<Reduce> = Table {
 
 /// All-reduce algorithms, selected by the size of a rank's vector in bytes.
 pub(super) static ALL_REDUCE: Table<AllReduce> = Table {
-    // Above this size, a ring among all ranks crosses the network as rarely, and needs no leaders.
+    // Above this size, a ring among all ranks is better: it sends about as few bytes between nodes
+    // as a hierarchical algorithm does, and needs no leaders.
     by_node: 256 * KIB,
     rows: &[
         Row(ANYWHERE, 2, 8 * KIB, AllReduce::RecursiveDoubling),

@@ -1,7 +1,7 @@
 //! Choice between AVX2 and portable code at run time.
 //!
-//! Wider vectors than those of AVX2 are not used: reductions are limited by the memory, which 32
-//! bytes at a time saturate.
+//! Vectors wider than AVX2's 32 bytes are not used: memory bandwidth limits reductions, and vectors
+//! of 32 bytes already saturate it.
 #![cfg_attr(
     target_arch = "x86_64",
     expect(unsafe_code, reason = "only the caller can know that the processor has the vectors")

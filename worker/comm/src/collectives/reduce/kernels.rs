@@ -37,10 +37,10 @@ fn reduce_as<const N: usize, T: Number<N>, O: Reduction>(into: &mut [u8], from: 
     }
 }
 
-/// Reduces 64-bit integers. AVX2 compares them but has no minimum, so the compiler selects elements
-/// by a mask. If the compiler knew that `into` still holds the value that was read, it would store
-/// only the changed elements, with a masked store that is three times as slow on some processors;
-/// `black_box` hides that knowledge.
+/// Reduces 64-bit integers. AVX2 can compare 64-bit integers, but has no minimum or maximum of
+/// them, so the compiler selects elements by a mask. By itself it would store only the elements
+/// that change, with a masked store, which takes three times as long on some processors.
+/// `black_box` prevents that: the compiler then does not know which elements equal those in memory.
 #[inline(always)]
 fn reduce_64<T: Number<8>, O: Reduction>(into: &mut [u8], from: &[u8]) {
     let zero = black_box(0_u64);

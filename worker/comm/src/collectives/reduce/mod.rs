@@ -1,7 +1,8 @@
 //! Element-wise reductions of byte slices.
 //!
-//! Every operation is bitwise commutative, which an all-reduce needs to give all ranks the same
-//! result. Therefore all NaN results have the same bits, and -0 counts as less than +0.
+//! Every operation is bitwise commutative: swapping the operands does not change a bit of the
+//! result. Otherwise an all-reduce could give ranks different results. Therefore all NaN results
+//! have the same bits, and -0 counts as less than +0.
 
 mod dispatch;
 mod kernels;
@@ -13,7 +14,8 @@ mod x86;
 
 use crate::types::element::{ElementType, Op};
 
-/// Error for lengths in bytes that differ, or that are not a whole number of elements.
+/// Error of a reduction if the lengths in bytes of operands and result differ, or are not a whole
+/// number of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{left} and {right} bytes cannot be reduced to {result} bytes of {element_type}")]
 pub struct Mismatch {

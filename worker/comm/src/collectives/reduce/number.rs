@@ -12,7 +12,8 @@ pub(super) trait Number<const N: usize>: Copy {
     fn max(self, other: Self) -> Self;
 }
 
-/// Reduction operation as a type, in place of a value of [`Op`](crate::types::element::Op).
+/// Reduction operation as a type instead of a value of [`Op`](crate::types::element::Op), so that a
+/// loop is compiled for each operation.
 pub(super) trait Reduction {
     fn apply<const N: usize, T: Number<N>>(a: T, b: T) -> T;
 }
@@ -128,8 +129,8 @@ trait Float: Copy {
 }
 
 /// Replaces any NaN by one fixed NaN. Otherwise the bits of a NaN would depend on the order of
-/// operands: processors propagate those of the first operand, or of the second, and compilers swap
-/// operands.
+/// operands: some processors return the first operand's NaN and others the second's, and compilers
+/// swap operands.
 #[inline(always)]
 fn one_nan<T: Float>(result: T) -> T {
     if result.is_nan() { T::NAN } else { result }
@@ -195,9 +196,10 @@ fn narrow_bf16(value: f32) -> bf16 {
     bf16::from_bits((rounded >> 16) as u16)
 }
 
-/// Difference of the exponent biases of f32 and f16, at the position of the exponent of an f32.
+/// Difference between the exponent biases of f32 and f16, shifted to the exponent's position in an
+/// f32.
 const REBIAS: u32 = (127 - 15) << 23;
-/// Bits of the f32 2⁻¹⁴, which is the smallest normal f16.
+/// Bits of 2⁻¹⁴ as an f32; 2⁻¹⁴ is the smallest normal f16.
 const NORMAL: u32 = (127 - 14) << 23;
 
 #[inline(always)]
@@ -217,7 +219,8 @@ fn widen_f16(value: f16) -> f32 {
 /// Rounds to the nearest f16, ties to even.
 #[inline(always)]
 fn narrow_f16(value: f32) -> f16 {
-    /// Bits of the f32 0.5, whose last digit is worth 2⁻²⁴, like that of a subnormal f16.
+    /// Bits of 0.5 as an f32. The last bit of its significand is worth 2⁻²⁴, like the last bit of a
+    /// subnormal f16.
     const ALIGN: u32 = (127 - 1) << 23;
     let sign = value.to_bits() >> 16 & 0x8000;
     let magnitude = value.to_bits() & 0x7fff_ffff;

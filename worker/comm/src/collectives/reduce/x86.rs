@@ -90,8 +90,8 @@ fn reduce_narrow_into<const TYPE: u8, const OP: u8>(out: &mut [u8], a: &[u8], b:
     }
 }
 
-/// Reduces elements of `N` bytes in total, fewer than a vector holds. `N` is constant, so that the
-/// elements are passed in a register.
+/// Reduces `N` bytes of 16-bit elements, less than the 32 bytes of a vector. `N` is a constant, so
+/// that the bytes are passed in a register.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 fn few<const N: usize, const TYPE: u8, const OP: u8>(a: [u8; N], b: [u8; N]) -> [u8; N] {
@@ -130,8 +130,8 @@ fn sixteen<const TYPE: u8, const OP: u8>(a: [u8; 32], b: [u8; 32]) -> [u8; 32] {
     bytemuck::cast(result)
 }
 
-/// Rounds each f32 to its upper 16 bits, ties to even. The lower 16 bits of the result are
-/// meaningless.
+/// Rounds each f32 to a bf16 in its upper 16 bits, ties to even. The lower 16 bits of the result
+/// are meaningless.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn rounded(value: __m256) -> __m256i {

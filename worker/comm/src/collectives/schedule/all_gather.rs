@@ -1,12 +1,12 @@
-//! All-gather algorithms. Input has `count` elements, and Output has `size` blocks of this length.
-//! In place, each rank's own block is already at its position in Output.
+//! All-gather algorithms. Input has `count` elements, and Output has `size` blocks of `count`
+//! elements. In place there is no Input; the rank's own block is already at its position in Output.
 
 use super::blocks::Blocks;
 use super::builder::ScheduleBuilder;
 use super::{Buffer, Member, Schedule, Span};
 
-/// Sends blocks from and to their final positions in Output. Each of ⌈log₂ size⌉ rounds about
-/// doubles the number of blocks at a rank.
+/// Sends and receives blocks at their final positions in Output, in ⌈log₂ size⌉ rounds. Each round
+/// about doubles the number of blocks that a rank has.
 pub fn doubling(me: Member, count: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);
@@ -48,7 +48,7 @@ pub fn bruck(me: Member, count: usize, in_place: bool) -> Schedule {
     builder.finish()
 }
 
-/// Passes every block around a ring of neighbours. Takes `size` - 1 rounds.
+/// Passes every block once around a ring of ranks. Takes `size` - 1 rounds.
 pub fn ring(me: Member, count: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);
@@ -64,8 +64,8 @@ fn copy_own(builder: &mut ScheduleBuilder, me: Member, blocks: &Blocks, in_place
     }
 }
 
-/// Completes the Output, in which only this rank's own block is present, in rounds that each about
-/// double the number of blocks.
+/// Adds an all-gather to the schedule. At first, only this rank's own block is in Output; each
+/// round about doubles the number of blocks there.
 pub(super) fn double(builder: &mut ScheduleBuilder, me: Member, blocks: &Blocks) {
     let power_of_two = me.size.is_power_of_two();
     for round in (0..me.rounds()).rev() {
@@ -89,8 +89,8 @@ pub(super) fn double(builder: &mut ScheduleBuilder, me: Member, blocks: &Blocks)
     }
 }
 
-/// Completes the Output, in which only this rank's own block is present, by passing blocks around a
-/// ring of ranks.
+/// Adds an all-gather to the schedule. At first, only this rank's own block is in Output; every
+/// block is passed once around a ring of ranks.
 pub(super) fn pass_around(builder: &mut ScheduleBuilder, me: Member, blocks: &Blocks) {
     for steps in 0..me.size - 1 {
         let (out, come) = (me.behind(steps), me.behind(steps + 1));

@@ -1,5 +1,5 @@
-//! Reduction algorithms with the result at all ranks. Input and Output have `count` elements each;
-//! in place both are the same buffer.
+//! Reduction algorithms with the result at all ranks. Input and Output have `count` elements each.
+//! In place there is no Input; Output contains the rank's input at first.
 
 use super::blocks::Blocks;
 use super::builder::ScheduleBuilder;
@@ -28,8 +28,8 @@ pub fn direct(me: Member, count: usize, in_place: bool) -> Schedule {
     builder.finish()
 }
 
-/// Reduces `own` and the other ranks' blocks, which are in the scratch buffer, in rank order into
-/// `result`.
+/// Reduces one block of each rank into `result`, in rank order. This rank's block is `own`; the
+/// other ranks' blocks are in the scratch buffer.
 fn reduce_in_order(
     builder: &mut ScheduleBuilder,
     me: Member,
@@ -51,9 +51,10 @@ fn reduce_in_order(
     }
 }
 
-/// Reduces one block at each rank and then sends the reduced blocks to all ranks. In each of the
-/// two rounds, every rank sends to every other rank at the same time. Suits few ranks, and blocks
-/// short enough to be sent eagerly, without an answer from the receiver.
+/// Divides the vectors into one block for each rank: each rank reduces its block of all vectors,
+/// and then sends the result to all ranks. In each of the two rounds, every rank sends to every
+/// other rank at the same time. Suits few ranks, and blocks short enough to be sent eagerly,
+/// without an answer from the receiver.
 pub fn scattered(me: Member, count: usize, in_place: bool) -> Schedule {
     in_blocks(me, count, in_place, |builder, blocks| {
         let input = input(in_place);
@@ -79,8 +80,9 @@ pub fn scattered(me: Member, count: usize, in_place: bool) -> Schedule {
     })
 }
 
-/// Exchanges the whole partial result with one other rank in each of ⌊log₂ size⌋ rounds. If `size`
-/// is not a power of two, some ranks are represented by a neighbour, which takes two more rounds.
+/// Exchanges the whole partial result with another rank in each of ⌊log₂ size⌋ rounds. If `size` is
+/// not a power of two, there are two more rounds, and some ranks take part in these two only: they
+/// send their input to a neighbour in the first round, and receive the result in the last.
 pub fn recursive_doubling(me: Member, count: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let own = Span::first(input(in_place), count);
@@ -97,8 +99,8 @@ pub fn recursive_doubling(me: Member, count: usize, in_place: bool) -> Schedule 
         builder.receive(me.rank - 1, result);
         return builder.finish();
     }
-    // A span being sent must not be written, so rounds alternate between two buffers and end in the
-    // output.
+    // A span must not be written while it is sent, so rounds alternate between two buffers, and the
+    // last round writes the output.
     let scratch = Span::first(Buffer::Scratch, count);
     let written_before = |left: u32| if left.is_multiple_of(2) { result } else { scratch };
     if rounds > 1 || in_place || me.rank < paired {
@@ -113,7 +115,8 @@ pub fn recursive_doubling(me: Member, count: usize, in_place: bool) -> Schedule 
         sum = scratch;
         builder.copy(own, sum);
     }
-    // In the numbering for the rounds, ranks that also represent a neighbour come first.
+    // The ranks that take part in the rounds are renumbered; those that represent a neighbour come
+    // first.
     let representative = if me.rank < paired { me.rank / 2 } else { me.rank - paired / 2 };
     for round in 0..rounds {
         let peer = representative ^ 1 << round;
@@ -130,8 +133,9 @@ pub fn recursive_doubling(me: Member, count: usize, in_place: bool) -> Schedule 
     builder.finish()
 }
 
-/// Reduces one block at each rank, then gathers the reduced blocks at all ranks. Each of the two
-/// parts takes ⌈log₂ size⌉ rounds.
+/// Divides the vectors into one block for each rank: each rank reduces its block of all vectors,
+/// and then the reduced blocks are gathered at all ranks. Each of these two parts takes ⌈log₂ size⌉
+/// rounds.
 pub fn rabenseifner(me: Member, count: usize, in_place: bool) -> Schedule {
     in_blocks(me, count, in_place, |builder, blocks| {
         let own = blocks.one(Buffer::Output, me.rank);
@@ -140,9 +144,9 @@ pub fn rabenseifner(me: Member, count: usize, in_place: bool) -> Schedule {
     })
 }
 
-/// Works like [`rabenseifner`] between two ranks, but in pieces: the result of one piece travels
-/// back while the next piece is reduced. Suits pieces short enough to be sent eagerly, without an
-/// answer from the receiver.
+/// Works like [`rabenseifner`], but divides each block into two pieces, so that the result of the
+/// first piece is sent while the second piece is reduced. Only for one or two ranks. Suits pieces
+/// short enough to be sent eagerly, without an answer from the receiver.
 pub fn pieces(me: Member, count: usize, in_place: bool) -> Schedule {
     const PIECES: usize = 2;
     debug_assert!(me.size <= 2, "{me:?}");

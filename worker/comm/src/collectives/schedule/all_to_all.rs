@@ -1,5 +1,6 @@
 //! All-to-all algorithms. Input has `size` blocks of `count` elements in the order of destination
-//! ranks; Output has as many in the order of source ranks. In place both are the same buffer.
+//! ranks. Output has `size` blocks in the order of source ranks. In place, Output contains the
+//! input at first.
 
 use super::blocks::Blocks;
 use super::builder::ScheduleBuilder;

@@ -3,8 +3,9 @@
 use super::builder::ScheduleBuilder;
 use super::{Member, Schedule};
 
-/// Builds a barrier in ⌈log₂ size⌉ rounds: each rank signals the rank 1, 2, 4, … ahead and awaits a
-/// signal from the rank as far behind, one distance in each round.
+/// Builds a barrier of ⌈log₂ size⌉ rounds. The distance is 1 in the first round and doubles in each
+/// further round; each rank signals the rank at this distance ahead, and awaits a signal from the
+/// rank at this distance behind.
 pub fn dissemination(me: Member) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     for round in 0..me.rounds() {

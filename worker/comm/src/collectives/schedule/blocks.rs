@@ -1,9 +1,9 @@
-//! Division of elements into one block for each rank.
+//! Division of a buffer's elements into blocks, usually one for each rank.
 
 use super::{Buffer, Span};
 
-/// Blocks of consecutive elements. Their lengths are as equal as possible, with the longer blocks
-/// first.
+/// Division of consecutive elements into blocks. The lengths of the blocks differ by at most one
+/// element, and the longer blocks come first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Blocks {
     /// Number of blocks.
@@ -20,7 +20,7 @@ impl Blocks {
         Blocks { size, each: count / size, larger: count % size }
     }
 
-    /// Returns `size` blocks of `each` elements.
+    /// Creates a division into `size` blocks of `each` elements.
     pub(super) fn equal(each: usize, size: usize) -> Blocks {
         Blocks { size, each, larger: 0 }
     }
@@ -30,21 +30,21 @@ impl Blocks {
         self.start(self.size)
     }
 
-    /// Returns the span of one block in `buffer`, which stores the blocks one after the other
-    /// from its start.
+    /// Returns the span of block `block` in a buffer that stores all blocks one after the other.
     pub(super) fn one(&self, buffer: Buffer, block: usize) -> Span {
         self.run(buffer, block, 1)
     }
 
-    /// Returns the span of `blocks` consecutive blocks, beginning with block `first`. They are
-    /// stored as for [`Blocks::one`].
+    /// Returns the span of the `blocks` consecutive blocks that begin with block `first`, in a
+    /// buffer that stores all blocks one after the other.
     pub(super) fn run(&self, buffer: Buffer, first: usize, blocks: usize) -> Span {
         let start = self.start(first);
         Span::new(buffer, start, self.start(first + blocks) - start)
     }
 
-    /// Returns the spans of `blocks` consecutive blocks, beginning with block `first`, where block
-    /// 0 follows the last block. The second span is empty without such a wrap-around.
+    /// Works like [`Blocks::run`], but continues with block 0 after the last block. Returns the
+    /// span up to the last block and the span from block 0; the second is empty without a
+    /// wrap-around.
     pub(super) fn arc(&self, buffer: Buffer, first: usize, blocks: usize) -> [Span; 2] {
         let first = first % self.size;
         let ahead = blocks.min(self.size - first);

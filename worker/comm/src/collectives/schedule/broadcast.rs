@@ -1,4 +1,5 @@
-//! Broadcast algorithms. Output has `count` elements, which are already present at the root.
+//! Broadcast algorithms. There is no Input. Output has `count` elements at every rank; the root's
+//! Output contains the message at first.
 
 use super::blocks::Blocks;
 use super::builder::ScheduleBuilder;
@@ -19,7 +20,7 @@ pub fn linear(me: Member, count: usize, root: usize) -> Schedule {
     builder.finish()
 }
 
-/// Passes the message down a binomial tree. Takes ⌈log₂ size⌉ times the time of one message.
+/// Passes the message down a binomial tree. Takes about ⌈log₂ size⌉ times as long as one message.
 pub fn binomial(me: Member, count: usize, root: usize) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let all = Span::first(Buffer::Output, count);
@@ -43,7 +44,7 @@ pub fn scatter_ring(me: Member, count: usize, root: usize) -> Schedule {
     let blocks = Blocks::divide(count, me.size);
     let relative = me.relative_to(root);
     let rank = |relative| (relative + root) % me.size;
-    // A rank receives the blocks of its whole subtree down the tree.
+    // A rank's parent in the tree sends the rank the blocks of its whole subtree.
     let tree_run =
         |relative| blocks.run(Buffer::Output, relative, tree::subtree_size(relative, me.size));
     if let Some(parent) = tree::parent(relative.rank) {

@@ -1,4 +1,5 @@
-//! Construction of schedules. Operations on no elements and empty steps are left out.
+//! Construction of schedules, operation by operation. The builder leaves out operations on no
+//! elements and empty steps.
 
 use super::{Buffer, Exchange, Local, Schedule, Span, Step};
 
@@ -30,8 +31,8 @@ impl ScheduleBuilder {
             return;
         }
         self.before_exchange();
-        // Merge the copy into the previous copy if both of its spans continue those of the previous
-        // copy.
+        // Merge this copy into the previous one if source and destination continue where those of
+        // the previous copy end.
         if let Some(Local::Copy { from: f, to: t }) = self.step.local.last_mut()
             && follows(*f, from)
             && follows(*t, to)
@@ -78,8 +79,8 @@ impl ScheduleBuilder {
         self.step.exchange.push(Exchange::Await { from });
     }
 
-    /// Appends the steps of another schedule, with its ranks translated by `rank` and its spans
-    /// translated by `span`.
+    /// Appends the steps of the schedule `part`. The functions `rank` and `span` translate the rank
+    /// numbers and spans of `part` to those of this schedule.
     pub(super) fn append(
         &mut self,
         part: Schedule,

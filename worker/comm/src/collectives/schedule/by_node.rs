@@ -1,6 +1,9 @@
-//! Hierarchical algorithms: only one rank of each node, the leader, exchanges messages with other
-//! nodes. Each algorithm consists of flat schedules, which ignore nodes: one within each node
-//! before the schedule among the leaders, or after it, or both.
+//! Hierarchical algorithms: only one rank of each node, its leader, exchanges messages with other
+//! nodes.
+//!
+//! Each algorithm is composed of flat schedules, which ignore nodes: a flat schedule among the
+//! leaders, and flat schedules within each node before it, after it, or both. The exception is
+//! [`in_order`], which only renumbers the ranks of one flat schedule.
 
 use super::builder::ScheduleBuilder;
 use super::{Buffer, Member, Schedule, Span, tree};
@@ -9,17 +12,17 @@ use std::collections::HashMap;
 /// Grouping of ranks into nodes.
 #[derive(Clone, Debug)]
 pub struct Nodes {
-    /// Ranks, grouped by node.
+    /// All ranks, node by node, in ascending order within a node.
     ranks: Vec<usize>,
     /// Index in `ranks` of each node's first rank, and at the end the number of ranks.
     starts: Vec<usize>,
-    /// For each rank, the index of its node, and the index of the rank among those of the node.
+    /// For each rank, the number of its node, and the rank's position among the ranks of that node.
     positions: Vec<(usize, usize)>,
 }
 
 impl Nodes {
-    /// Groups ranks by node; `node_of` has the node of each rank. Nodes are renumbered in the order
-    /// of their first ranks.
+    /// Groups ranks by node. `node_of[rank]` identifies the rank's node by any number; nodes are
+    /// renumbered from 0 in the order of their first ranks.
     pub fn new(node_of: &[usize]) -> Nodes {
         let mut number = HashMap::new();
         let mut members: Vec<Vec<usize>> = Vec::new();
@@ -50,29 +53,31 @@ impl Nodes {
         self.ranks.len()
     }
 
-    /// Returns the number of ranks on the largest node.
+    /// Returns the number of ranks on the node that has the most ranks.
     pub fn largest(&self) -> usize {
         let sizes = self.starts.windows(2).map(|ends| ends[1] - ends[0]);
         sizes.max().unwrap_or(0)
     }
 
-    /// Returns a rank's position among the ranks of its node, and the number of these ranks.
+    /// Returns a rank's position among the ranks of its node, and the number of ranks on that node.
     pub fn within(&self, rank: usize) -> Member {
         Member { rank: self.positions[rank].1, size: self.ranks_on_node(rank).len() }
     }
 
-    /// Returns the index of a rank's node, and the number of nodes.
+    /// Returns the number of a rank's node, and the number of nodes: the node's leader as a member
+    /// of the group of all leaders.
     pub fn among(&self, rank: usize) -> Member {
         Member { rank: self.positions[rank].0, size: self.count() }
     }
 
-    /// Returns the ranks on the node of `rank`, itself included, in ascending order.
+    /// Returns the ranks on the node of `rank`, including `rank`, in ascending order.
     fn ranks_on_node(&self, rank: usize) -> &[usize] {
         let node = self.positions[rank].0;
         &self.ranks[self.starts[node]..self.starts[node + 1]]
     }
 
-    /// Returns the leader of a node: `root` if it is on the node, or else the node's first rank.
+    /// Returns the leader of a node: `root` if the root is on the node, or else the node's first
+    /// rank.
     fn leader(&self, node: usize, root: Option<usize>) -> usize {
         match root {
             Some(root) if self.positions[root].0 == node => root,
@@ -81,8 +86,9 @@ impl Nodes {
     }
 }
 
-/// Builds the schedule that `flat` returns when ranks are numbered node by node, so that most
-/// neighbours share a node. Suits collectives whose result does not depend on the order of ranks.
+/// Builds a flat schedule with the ranks renumbered node by node, so that most neighbours share a
+/// node. `flat` builds the schedule of a renumbered rank. Suits collectives whose result does not
+/// depend on the order of ranks.
 pub fn in_order(rank: usize, nodes: &Nodes, flat: impl FnOnce(Member) -> Schedule) -> Schedule {
     let (node, index) = nodes.positions[rank];
     let member = Member { rank: nodes.starts[node] + index, size: nodes.size() };
@@ -119,8 +125,11 @@ pub fn barrier(rank: usize, nodes: &Nodes, among: impl FnOnce(Member) -> Schedul
     builder.finish()
 }
 
-/// Builds a broadcast among the leaders followed by a broadcast within each node. `among` and
-/// `within` take the member, the number of elements and the root.
+/// Builds a broadcast among the leaders, followed by a broadcast within each node.
+///
+/// `among` builds the flat schedule among the leaders, and `within` the flat schedule among the
+/// ranks of a node. Their arguments are this rank as a member of that group, the number of
+/// elements, and the root's number in that group.
 pub fn broadcast(
     rank: usize,
     nodes: &Nodes,
@@ -142,9 +151,11 @@ pub fn broadcast(
     builder.finish()
 }
 
-/// Builds a reduction within each node followed by a reduction among the leaders. `within` and
-/// `among` take the member, the number of elements, the root, and whether the member works in
-/// place.
+/// Builds a reduction within each node, followed by a reduction among the leaders.
+///
+/// `within` builds the flat schedule among the ranks of a node, and `among` the flat schedule among
+/// the leaders. Their arguments are this rank as a member of that group, the number of elements,
+/// the root's number in that group, and whether this rank works in place.
 pub fn reduce(
     rank: usize,
     nodes: &Nodes,
@@ -160,8 +171,8 @@ pub fn reduce(
     let leader = |node| nodes.leader(node, Some(root));
     let is_leader = rank == leader(node.rank);
     let is_alone = position.size == 1;
-    // A leader other than the root has no Output, so its node's result is at the start of the
-    // scratch buffer.
+    // A leader other than the root has no Output, so the result of its node is stored at the start
+    // of its scratch buffer.
     let in_scratch = is_leader && rank != root && !is_alone;
     if in_scratch {
         builder.scratch(count);
@@ -190,8 +201,12 @@ pub fn reduce(
 }
 
 /// Builds a reduction within each node, an all-reduce among the leaders, and a broadcast within
-/// each node. `reduce` takes the member, the number of elements, the root, and whether the member
-/// works in place; `among` takes the same without the root; `broadcast` takes the first three.
+/// each node.
+///
+/// `reduce`, `among` and `broadcast` build the flat schedules of these three parts. Their arguments
+/// are this rank as a member of the group (the node's ranks, or the leaders), the number of
+/// elements, the root's number in the group (except for `among`), and whether this rank works in
+/// place (except for `broadcast`).
 pub fn all_reduce(
     rank: usize,
     nodes: &Nodes,
@@ -205,8 +220,8 @@ pub fn all_reduce(
     let (position, ranks) = (nodes.within(rank), nodes.ranks_on_node(rank));
     let is_alone = position.size == 1;
     if !is_alone {
-        // For a rank that only sends, `reduce` builds the same schedule whether or not the rank
-        // works in place, so spans of its Input are translated here.
+        // `reduce` ignores `in_place` for ranks other than its root and returns spans of Input. If
+        // such a rank works in place, its input is in Output, so these spans are translated.
         let output = |span: Span| match span.buffer {
             Buffer::Input if in_place => Span::new(Buffer::Output, span.start, span.length),
             _ => span,

@@ -1,5 +1,6 @@
 //! Gather algorithms. Input has `count` elements. Output exists only at the root, with `size`
-//! blocks of this length. Only the root works in place, with its own block already in its Output.
+//! blocks of `count` elements. Only the root can work in place: its own block is then already at
+//! its position in Output, and the root has no Input.
 
 use super::blocks::Blocks;
 use super::builder::ScheduleBuilder;
@@ -52,9 +53,10 @@ pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedu
     builder.finish()
 }
 
-/// Returns the spans in which the blocks of a subtree travel between its top rank and that rank's
-/// parent. `buffer` is that of the top rank. The second span is empty, unless the parent is the
-/// root and the blocks wrap around the end of the root's buffer.
+/// Splits a subtree's blocks into the one or two messages that its top rank exchanges with the top
+/// rank's parent. `buffer` is the top rank's buffer with these blocks, and `relative` is the top
+/// rank's number relative to the root. Two messages are needed only if the parent is the root and
+/// the blocks wrap around the end of the root's buffer; otherwise the second span is empty.
 pub(super) fn pieces(
     blocks: &Blocks,
     buffer: Buffer,

@@ -1,11 +1,12 @@
-//! Arithmetic on ranks.
+//! Arithmetic on rank numbers in a group of ranks.
 
-/// Rank among `size` ranks.
+/// Rank in a group, with the size of the group: all ranks of a collective, the ranks of one node,
+/// or the leaders of the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Number of the rank, less than `size`.
+    /// Number of the rank in the group, less than `size`.
     pub rank: usize,
-    /// Number of ranks.
+    /// Number of ranks in the group.
     pub size: usize,
 }
 
@@ -25,8 +26,8 @@ impl Member {
         Member { rank: self.behind(root), size: self.size }
     }
 
-    /// Returns ⌈log₂ size⌉, the number of rounds of the algorithms that double or halve in each
-    /// round.
+    /// Returns ⌈log₂ size⌉, the number of rounds of an algorithm that doubles or halves the number
+    /// of blocks in each round.
     pub(super) fn rounds(self) -> u32 {
         self.size.next_power_of_two().trailing_zeros()
     }

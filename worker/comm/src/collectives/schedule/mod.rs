@@ -1,18 +1,27 @@
 //! Schedules: collective algorithms as data, independent of the network.
 //!
-//! A schedule is one rank's part of a collective: which elements it sends to and receives from
-//! which rank, in which step. It is a pure function of the collective, the rank, the number of
-//! ranks and the number of elements. Tests run the schedules of all ranks against each other in a
-//! model.
+//! A schedule is one rank's part of a collective: which elements the rank sends to and receives
+//! from which other rank, in which step. A schedule is a pure function of the collective, the rank,
+//! the number of ranks and the number of elements. Tests run the schedules of all ranks against
+//! each other, with messages in a model instead of a network.
+//!
+//! | word | meaning |
+//! |---|---|
+//! | member | rank in the group for which a schedule is built: all ranks, those of a node, or leaders |
+//! | leader | the rank of a node that exchanges messages with other nodes in a hierarchical algorithm |
+//! | block | part of a buffer that belongs to one rank, such as the part that a scatter sends to it |
+//! | span | consecutive elements of a buffer |
+//! | round | step in which ranks exchange messages |
+//! | in place | without a separate input: the caller passes one buffer as input and output |
 //!
 //! Rules that all algorithms keep:
 //!
-//! * Ranks and roots are less than the number of ranks.
-//! * [`Buffer::Input`] is never written. In place, schedules use [`Buffer::Output`] for both
-//!   buffers.
+//! * Numbers of ranks and roots are less than the number of ranks.
+//! * [`Buffer::Input`] is never written. In place, the input is in [`Buffer::Output`]; only a
+//!   scatter's root in place has an Input and no Output.
 //! * A schedule for no elements is empty, and a schedule for one rank has no exchanges.
-//! * Messages do not depend on whether a rank works in place, so some ranks may work in place while
-//!   others do not.
+//! * A rank sends and receives the same messages whether or not it works in place, so some ranks
+//!   may work in place while others do not.
 //! * All ranks that obtain an element of the result compute it by the same tree of operations, so
 //!   their results are bitwise equal if the operation is bitwise commutative.
 
@@ -47,25 +56,25 @@ pub struct Schedule {
 }
 
 /// Step of a schedule: local operations in order, then all exchanges at the same time. The step
-/// ends when all exchanges are complete. Spans that an exchange writes do not overlap any other
+/// ends when all exchanges are complete. A span that an exchange writes does not overlap any other
 /// span of the step's exchanges, except as [`Exchange::ReceiveReduce`] permits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// Operations within the rank.
+    /// Copies and reductions in the rank's own buffers.
     pub local: Vec<Local>,
-    /// Messages to and from other ranks. Messages between two ranks arrive in the order of the
-    /// exchanges and steps that send them.
+    /// Messages to and from other ranks. Messages from one rank to another arrive in the order in
+    /// which the sender's schedule lists them.
     pub exchange: Vec<Exchange>,
 }
 
-/// Operation within a rank.
+/// Operation on the rank's own buffers, without a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Local {
     /// Copies a span to another span of the same length; the spans do not overlap.
     Copy {
-        /// Source.
+        /// Elements to copy.
         from: Span,
-        /// Destination.
+        /// Elements that the copy overwrites.
         to: Span,
     },
     /// Reduces two spans into a third: `into = from ∘ with`, where ∘ is the collective's operation.
@@ -80,8 +89,9 @@ pub enum Local {
     },
 }
 
-/// Message between two ranks, as one of them sees it. A message has at least one element, since
-/// both ranks know when there is nothing to send; barriers use [`Exchange::Signal`].
+/// Message that the rank sends to or receives from another rank. Messages that carry data have at
+/// least one element; only those of barriers, [`Exchange::Signal`] and [`Exchange::Await`], are
+/// empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exchange {
     /// Sends a span.
@@ -98,13 +108,13 @@ pub enum Exchange {
         /// Destination of the elements.
         span: Span,
     },
-    /// Receives a message and reduces it with local elements: `span = received ∘ with`. `with` is
-    /// `span` itself or does not overlap it; in the latter case `with` may be sent in the same
-    /// step.
+    /// Receives a message and reduces it with local elements: `span = received ∘ with`, where ∘ is
+    /// the collective's operation. `with` is `span` itself or does not overlap it. If `with` does
+    /// not overlap `span`, the same step may also send `with`.
     ReceiveReduce {
         /// Source rank.
         from: usize,
-        /// Local operand.
+        /// Local elements, the second operand.
         with: Span,
         /// Destination of the result.
         span: Span,
@@ -121,12 +131,12 @@ pub enum Exchange {
     },
 }
 
-/// Buffer of a collective.
+/// Buffer that a schedule reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buffer {
-    /// The caller's input. In place, this is the same memory as [`Buffer::Output`].
+    /// Caller's input. In place, a schedule reads the input from [`Buffer::Output`] instead.
     Input,
-    /// The caller's output.
+    /// Caller's output.
     Output,
     /// Memory that exists only during the collective.
     Scratch,

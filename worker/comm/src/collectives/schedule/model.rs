@@ -1,8 +1,8 @@
 //! Model that executes the schedules of all ranks against each other, for any element type.
 //!
-//! Sends wait for their receivers, as those of long messages may: a step ends when everything that
-//! it sent has been received. A schedule that violates the rules causes a panic that names the
-//! rank.
+//! A step ends only when all messages that it sent have been received. On a real network, too, the
+//! send of a long message may wait for the receiver. If a schedule violates the rules, the model
+//! panics and names the rank.
 
 use super::{Buffer, Exchange, Local, Schedule, Span, Step};
 use std::collections::VecDeque;

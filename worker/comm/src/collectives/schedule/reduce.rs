@@ -1,12 +1,13 @@
 //! Reduction algorithms with the result at the root. Input has `count` elements. Output exists only
-//! at the root and has as many. Only the root works in place, with its Input in its Output.
+//! at the root, and also has `count` elements. Only the root can work in place: its Output then
+//! contains its input at first, and the root has no Input.
 
 use super::blocks::Blocks;
 use super::builder::ScheduleBuilder;
 use super::{Buffer, Member, Schedule, Span, reduce_scatter, tree};
 
-/// Reduces up a binomial tree, in ⌈log₂ size⌉ rounds. In each round whole vectors are sent and
-/// reduced.
+/// Reduces vectors up a binomial tree, in ⌈log₂ size⌉ rounds. Every message is a whole vector of
+/// `count` elements.
 pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let relative = me.relative_to(root);
@@ -32,8 +33,9 @@ pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedu
     builder.finish()
 }
 
-/// Reduces one block at each rank, then gathers the reduced blocks at the root. Each rank sends
-/// about `count` elements, and all ranks share the work of reducing evenly.
+/// Divides the vectors into one block for each rank: each rank reduces its block of all vectors,
+/// and then the reduced blocks are gathered at the root. Each rank sends about `count` elements,
+/// and all ranks share the work of reducing evenly.
 pub fn scatter_gather(me: Member, count: usize, root: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let (input, result) = buffers(me, root, in_place);
@@ -58,7 +60,7 @@ pub fn scatter_gather(me: Member, count: usize, root: usize, in_place: bool) -> 
     builder.finish()
 }
 
-/// Returns the buffers of this rank's contribution and of its partial result.
+/// Returns the buffer with this rank's input, and the buffer for its partial result.
 fn buffers(me: Member, root: usize, in_place: bool) -> (Buffer, Buffer) {
     match (me.rank == root, in_place) {
         (true, true) => (Buffer::Output, Buffer::Output),

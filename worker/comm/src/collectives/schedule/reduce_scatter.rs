@@ -1,12 +1,13 @@
 //! Reduce-scatter algorithms. Input has `size` blocks of `count` elements; Output has `count`
-//! elements. In place, one buffer holds all blocks at first, and the result at its front
-//! afterwards, as with `MPI_IN_PLACE`; the rest of the buffer is undefined afterwards.
+//! elements. In place there is only Output, with all `size` blocks at first. Afterwards the result
+//! is in its first `count` elements, as with `MPI_IN_PLACE`, and its other elements are undefined.
 
 use super::blocks::Blocks;
 use super::builder::ScheduleBuilder;
 use super::{Buffer, Member, Schedule, Span};
 
-/// Halves, in each of ⌈log₂ size⌉ rounds, the number of blocks that a rank still has to reduce.
+/// Reduces in ⌈log₂ size⌉ rounds, each of which about halves the number of blocks that a rank still
+/// has to reduce.
 pub fn halving(me: Member, count: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);
@@ -38,7 +39,7 @@ pub fn pairwise(me: Member, count: usize, in_place: bool) -> Schedule {
     let mut sum = blocks.one(input, me.rank);
     for steps in 1..me.size {
         let (to, from) = (me.ahead(steps), me.behind(steps));
-        // The front of the buffer is block 0, which is not to be overwritten before it is sent.
+        // The front of the buffer is block 0, which must not be overwritten before it is sent.
         let keep = in_place && (to == 0 || steps < me.size - 1);
         let result = if keep { sum } else { front };
         builder.send(to, blocks.one(input, to));
@@ -50,8 +51,9 @@ pub fn pairwise(me: Member, count: usize, in_place: bool) -> Schedule {
     builder.finish()
 }
 
-/// Reduces this rank's block of all ranks' `input` into `result`. Intermediate results go to the
-/// blocks of `sums`, which may be the same buffer as `input`.
+/// Adds a reduce-scatter to the schedule: reduces this rank's block of all ranks' `input` buffers
+/// into `result`. Intermediate results of other blocks are stored at the blocks' positions in the
+/// buffer `sums`, which may be `input` itself.
 pub(super) fn halve(
     builder: &mut ScheduleBuilder,
     me: Member,
@@ -67,8 +69,9 @@ pub(super) fn halve(
     }
 }
 
-/// Implements [`halve`] by recursive halving, if the number of ranks is a power of two: in each
-/// round the peer is in the other half of the remaining ranks.
+/// Implements [`halve`] by recursive halving, for numbers of ranks that are powers of two. In each
+/// round, a rank sends its peer the half of its remaining blocks that contains the peer's block,
+/// and reduces the other half.
 fn halve_pairs(
     builder: &mut ScheduleBuilder,
     me: Member,
@@ -91,9 +94,9 @@ fn halve_pairs(
     }
 }
 
-/// Implements [`halve`] by halving in a circle, for any number of ranks (Träff's algorithm). In
-/// each round, `left` blocks remain at each rank, beginning with its own block. The rank sends the
-/// farther half of these blocks to the rank `half` ahead.
+/// Implements [`halve`] by halving in a circle, for any number of ranks (Träff's algorithm). At the
+/// start of each round, each rank still has `left` blocks: its own block and those that follow in
+/// the circle of ranks. The rank sends the farther half of these blocks to the rank `half` ahead.
 fn halve_circle(
     builder: &mut ScheduleBuilder,
     me: Member,
@@ -102,8 +105,9 @@ fn halve_circle(
     sums: Buffer,
     result: Span,
 ) {
-    // Number of blocks, beginning with this rank's own block, that have intermediate results in
-    // `sums`. With an odd number of ranks one more block is left, which is sent from `input`.
+    // Number of blocks, counted from this rank's own block, that have intermediate results in
+    // `sums`. With an odd number of ranks, one more block remains without any; it is sent from
+    // `input`.
     let mut reduced = 0;
     for round in 0..me.rounds() {
         let left = me.size.div_ceil(1 << round);
@@ -126,7 +130,9 @@ fn halve_circle(
     }
 }
 
-/// Reduces each block while it passes once around a ring of ranks. Takes `size` - 1 rounds.
+/// Adds a reduce-scatter to the schedule. Each block is passed once around a ring of ranks, and
+/// each rank reduces it with its own input. Takes `size` - 1 rounds. Afterwards the result of this
+/// rank's block is at the block's position in `sums`.
 pub(super) fn pass_around(
     builder: &mut ScheduleBuilder,
     me: Member,

@@ -1,6 +1,6 @@
-//! Scatter algorithms. Input exists only at the root, with `size` blocks of `count` elements;
-//! Output has `count` elements. Only the root works in place: its own block stays in its Input, and
-//! it has no Output.
+//! Scatter algorithms. Input exists only at the root, with `size` blocks of `count` elements.
+//! Output has `count` elements. Only the root can work in place: its own block then stays in its
+//! Input, and the root has no Output.
 
 use super::blocks::Blocks;
 use super::builder::ScheduleBuilder;

@@ -1,13 +1,13 @@
-//! Binomial tree of ranks. Ranks are relative to the root, which is rank 0, and a subtree consists
-//! of consecutive ranks.
+//! Binomial tree of ranks. Ranks are numbered relative to the root, so that the root is rank 0.
+//! Each subtree consists of consecutive ranks.
 
 /// Returns the parent of `rank`, or `None` for the root.
 pub(super) fn parent(rank: usize) -> Option<usize> {
     (rank != 0).then(|| rank & (rank - 1))
 }
 
-/// Returns the number of ranks in the subtree of `rank`, itself included, in a tree of `size`
-/// ranks.
+/// Returns the number of ranks in the subtree whose top is `rank`, `rank` included, in a tree of
+/// `size` ranks.
 pub(super) fn subtree_size(rank: usize, size: usize) -> usize {
     limit(rank, size).min(size - rank)
 }

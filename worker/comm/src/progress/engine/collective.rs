@@ -15,7 +15,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub(crate) struct CollectiveArgs {
     pub(crate) schedule: Arc<Schedule>,
-    /// Rank in the job of each rank of the communicator.
+    /// Rank in the job of each member of the communicator, indexed by its rank in the communicator.
     pub(crate) ranks: Arc<[usize]>,
     pub(crate) context: u32,
     pub(crate) tag: u32,
@@ -31,13 +31,14 @@ pub(crate) struct RunningCollective {
     args: CollectiveArgs,
     scratch: Option<BufferId>,
     step: usize,
-    /// Number of unfinished messages of the current step; after cancellation, of messages that a
-    /// device still copies.
+    /// Number of unfinished messages of the current step; after cancellation, number of messages
+    /// that an RDMA device still copies.
     pub(crate) pending: usize,
     pub(crate) failed: Option<Cause>,
     operation: Operation,
     pub(super) request: SlabKey,
-    /// Whether the collective has failed and waits for devices that use its memory.
+    /// Whether the collective has failed and its messages were cancelled. The collective then only
+    /// waits until no RDMA device uses its buffers any more.
     is_cancelled: bool,
 }
 
@@ -52,8 +53,8 @@ impl RunningCollective {
         Some(whole.part(span.start * size, span.length * size))
     }
 
-    /// Returns the reduction of received bytes with span `with`. The result goes to span `into`,
-    /// which may be the same span.
+    /// Describes the reduction of received bytes with the span `with`. The result goes to the span
+    /// `into`, which may be `with` itself.
     fn reduction(&self, with: Span, into: Span) -> Option<TargetReduction> {
         let with = if with == into { None } else { Some(self.slice(with)?) };
         Some(TargetReduction { op: self.args.op, element: self.args.element, with })
@@ -69,7 +70,8 @@ impl RunningCollective {
         if from.buffer != into.buffer {
             return from.read(buffers, |bytes| target.put(buffers, 0, bytes))?;
         }
-        // Both spans are in one buffer, perhaps with a third; such copies are small.
+        // Source and destination are in one buffer, and a second operand may be in it too. The
+        // bytes that are copied aside for this case are few.
         match reduction {
             None => {
                 let ranges = (into.range(), from.range());
@@ -84,7 +86,7 @@ impl RunningCollective {
 }
 
 impl Engine {
-    /// Begins a collective that completes `request` when it ends.
+    /// Begins a collective. Its result completes `request`.
     pub(crate) fn begin(
         &mut self,
         operation: Operation,
@@ -110,7 +112,7 @@ impl Engine {
         key
     }
 
-    /// Executes steps until a step has to wait for messages.
+    /// Executes the steps of a collective until a step has to wait for messages.
     pub(crate) fn run(&mut self, key: SlabKey, buffers: &BufferTable) {
         loop {
             let Some(collective) = self.matching.collectives.get_mut(key) else { return };
@@ -202,8 +204,8 @@ impl Engine {
         self.matching.complete(Owner::Request(collective.request), Ok(Default::default()));
     }
 
-    /// Cancels the messages of a failed collective. Completes its request once no device uses its
-    /// memory.
+    /// Cancels the messages of a failed collective. Completes the collective's request, with the
+    /// error, if no RDMA device uses the collective's buffers any more.
     fn fail(&mut self, key: SlabKey, buffers: &BufferTable) {
         let Some(collective) = self.matching.collectives.get_mut(key) else { return };
         let cause = collective.failed.clone().unwrap_or(Cause::Cancelled);

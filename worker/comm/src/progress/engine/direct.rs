@@ -1,10 +1,12 @@
-//! Short messages without queueing: from the caller's memory into the link, and from the link into
-//! the caller's memory while the caller waits for nothing else.
+//! Short messages that bypass the queues: they are sent from the caller's memory straight into the
+//! link, and received from the link straight into the caller's memory while the caller waits for
+//! nothing else.
 //!
-//! Sending ends with a store that stalls until the peer's core gives up the cache line. A later
-//! read that is wider than the preceding writes, such as a move of a whole structure, stalls until
-//! those writes are done. Nothing here therefore moves values wider than a register: envelopes are
-//! passed by reference, and the reason for a failure is fetched only when needed.
+//! A send through shared memory ends with a store that is complete only when the peer's core has
+//! given up the cache line. If a later read is wider than the writes before it, such as a move of a
+//! whole structure, the processor waits until those writes are done. The functions here therefore
+//! move no values wider than a register: they pass envelopes by reference, and fetch the reason for
+//! a failure only when needed.
 
 use super::inbox::Lookup;
 use super::incoming::Incoming;
@@ -20,7 +22,7 @@ use rlaunch_lock::BufferTable;
 pub(crate) enum SendOutcome {
     /// The link has taken the whole message.
     Sent,
-    /// The link has no room for the message at present; a copy is queued.
+    /// The link has no room for the whole message at present; a copy is queued.
     Queued,
     /// The message is too long to be sent eagerly. Nothing was sent.
     TooLong,
@@ -33,10 +35,10 @@ pub(crate) enum SendOutcome {
 pub(crate) enum ReceiveOutcome {
     /// The message has been passed to the callback.
     Message,
-    /// The message is long and was only announced, or its receive has to report an error: it needs
-    /// a posted receive.
+    /// The message is there, but must be received by a posted receive: it is long and was only
+    /// announced, or the receive has to report an error.
     NeedsPosting,
-    /// Other packets have arrived.
+    /// Other packets have arrived, but not the message.
     Progress,
     Nothing,
     /// Nothing can be received from this peer any more; see [`Engine::failure`].
@@ -44,7 +46,8 @@ pub(crate) enum ReceiveOutcome {
 }
 
 impl Engine {
-    /// Sends a message if it is short enough for the eager protocol, or queues a copy of it.
+    /// Sends a message if it is short enough to be sent eagerly, as one packet. Queues a copy if
+    /// the link has no room.
     #[inline]
     pub(crate) fn send_short(&mut self, to: &Envelope, bytes: &[u8]) -> SendOutcome {
         if self.has_failed(to.peer) {
@@ -80,17 +83,20 @@ impl Engine {
         }
     }
 
-    /// Tells whether everything queued for a peer has been sent.
+    /// Tells whether everything that was queued for a peer has been sent, or never will be because
+    /// the peer is gone.
     pub(crate) fn has_sent(&self, peer: usize) -> bool {
         self.peers[peer].outbox.is_empty() || self.peers[peer].is_gone
     }
 
-    /// Returns the length in bytes of an [announced](ReceiveOutcome::Rts) message.
+    /// Returns the length in bytes of the first message that matches an envelope, if it is a long
+    /// message that the peer has announced; `None` otherwise.
     pub(crate) fn rts_length(&self, from: &Envelope) -> Option<u64> {
         self.peers[from.peer].inbox.rts_length(from.context, from.tag)
     }
 
-    /// Polls one peer for the message of an envelope and passes it to `take` if it is short.
+    /// Looks for a message that matches the envelope `from`: among the messages that have arrived,
+    /// then by polling the peer's link. Passes the message to `take` if it is short.
     #[inline]
     pub(crate) fn receive_short_message(
         &mut self,
@@ -130,14 +136,15 @@ impl Engine {
 }
 
 impl Matching {
-    /// Tells whether a posted receive matches the message.
+    /// Tells whether a posted receive matches messages with this envelope.
     #[inline]
     fn is_wanted(&self, from: &Envelope) -> bool {
         !self.posted.is_empty() && self.find_posted(from.peer, from.context, from.tag).is_some()
     }
 }
 
-/// Packet handler that passes the message `wanted` to a callback and everything else to the engine.
+/// Packet handler that passes one short message with the envelope `wanted` to the callback `take`,
+/// and all other packets to the engine.
 struct DirectSink<'e, F> {
     incoming: Incoming<'e>,
     wanted: &'e Envelope,

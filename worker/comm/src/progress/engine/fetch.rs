@@ -10,10 +10,11 @@ use crate::types::error::LinkError;
 use rlaunch_lock::BufferTable;
 
 /// Maximum number of bytes in one fetch. After each fetch, the engine checks whether the peer has
-/// revoked a message.
+/// cancelled a message and may have reused its memory.
 const MAX_FETCH: usize = 4 << 20;
-/// Maximum number of bytes in one fetch for a reduction, few enough to stay in the cache until they
-/// are reduced. Fewer in tests, so that their short messages are fetched in parts as well.
+/// Maximum number of bytes in one fetch for a reduction: few enough to stay in the cache until they
+/// are reduced. In tests the number is smaller, so that their messages are fetched in several
+/// parts.
 const MAX_REDUCED_FETCH: usize = if cfg!(test) { 2 << 10 } else { 128 << 10 };
 
 enum Fetched {
@@ -25,7 +26,9 @@ enum Fetched {
 }
 
 impl Engine {
-    /// Fetches the waiting messages from peer `at`, or exposes memory for them, in order.
+    /// Handles the long messages in [`Inbox::fetches`](super::inbox::Inbox::fetches) of peer `at`,
+    /// in order: fetches each from the peer's memory, or exposes memory to which the peer's device
+    /// writes it.
     pub(super) fn fetch(&mut self, at: usize, buffers: &BufferTable) {
         while let Some(mut fetch) = self.peers[at].inbox.fetches.pop_front() {
             if fetch.address == 0 {
@@ -57,8 +60,8 @@ impl Engine {
                     Ok(()) => drop(self.pump(at, buffers)),
                     Err(error) => return self.lose(at, error),
                 },
-                // The peer's packet `Withdrawn` tells which message was cancelled; then the others
-                // are fetched.
+                // Wait for the peer's packet `Withdrawn`, which tells the message that was
+                // cancelled. The other messages are fetched after it.
                 Ok(Fetched::Revoked) => return self.peers[at].inbox.fetches.push_front(fetch),
                 Err(error) => {
                     let cause = self.mark_lost(at, error);

@@ -1,4 +1,7 @@
 //! Messages from one peer that are incomplete, or not yet matched with a receive.
+//!
+//! A message is *unexpected* while no posted receive matches it. A *transfer id* is the number that
+//! the sender has given to a long message.
 
 use super::matching::Owner;
 use super::outbox::Rts;
@@ -7,7 +10,8 @@ use crate::transport::packet::Header;
 use rlaunch_lock::BufferId;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Message that arrived before a receive was posted for it.
+/// Message for which no receive is posted: it arrived before its receive was posted, or its receive
+/// was cancelled.
 #[derive(Debug)]
 pub(super) struct Unexpected {
     pub(super) header: Header,
@@ -19,7 +23,7 @@ pub(super) struct Unexpected {
 /// State of an unexpected message.
 #[derive(Debug)]
 pub(super) enum UnexpectedBody {
-    /// Complete contents.
+    /// Complete message.
     Whole(Vec<u8>),
     /// Long message that the peer has announced and waits to send.
     Rts(Rts),
@@ -29,8 +33,8 @@ pub(super) enum UnexpectedBody {
     Withdrawn,
 }
 
-/// Header and arrival number of a long message, which becomes unexpected again if its receive is
-/// cancelled.
+/// Header and arrival number of a long message, kept in case its receive is cancelled and the
+/// message becomes unexpected again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {
     pub(super) header: Header,
@@ -42,8 +46,8 @@ pub(super) struct Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
     Message,
-    /// A message that needs a posted receive, because it is long or the receive has to report an
-    /// error.
+    /// The message must be received by a posted receive, because it is long or the receive has to
+    /// report an error.
     NeedsPosting,
     Nothing,
 }
@@ -56,20 +60,22 @@ pub(super) struct ArrivingMessage {
     pub(super) owner: Owner,
     pub(super) length: usize,
     pub(super) received: usize,
-    /// Number of bytes at the beginning that were fetched and reduced before fetching failed. These
-    /// bytes arrive again and must be skipped.
+    /// Number of bytes at the beginning of the message that were fetched and reduced before
+    /// fetching failed. These bytes arrive again and must be skipped.
     pub(super) reduced: usize,
     /// Whether the peer's device may write the message directly into the memory of the receive.
     pub(super) is_exposed: bool,
-    /// Buffer of the engine for the rest of the message, after its receive was cancelled.
+    /// Buffer of the engine that receives the message after its receive was cancelled; `None`
+    /// before that.
     pub(super) diverted: Option<BufferId>,
-    /// Whether the receive was cancelled, so that the message becomes unexpected once the peer has
-    /// written it.
+    /// Whether the receive was cancelled while its memory was exposed. The message then becomes
+    /// unexpected once the peer has written all of it.
     pub(super) requeues: bool,
 }
 
-/// Long message that waits to be fetched from the sender, or that waits until memory is exposed for
-/// the sender to write.
+/// Long message that was announced and matched with a receive, and whose transfer has not finished:
+/// this rank still has to fetch it from the sender's memory, or to expose memory for the sender to
+/// write it.
 #[derive(Debug)]
 pub(crate) struct Fetch {
     pub(super) origin: Origin,
@@ -88,7 +94,7 @@ pub(super) enum PartialPacket {
     /// `Data` packet whose payload begins at byte `start` of its message; `received` bytes of the
     /// payload have arrived.
     Transfer { transfer: u32, start: usize, received: usize },
-    /// Packet of another kind, whose bytes are collected until it is complete.
+    /// Payload received so far of a packet of another kind, which is handled once it is complete.
     Kept(Vec<u8>),
 }
 
@@ -100,12 +106,13 @@ pub(crate) struct Inbox {
     pub(super) partial: Option<PartialPacket>,
     /// Bytes of a partial packet, collected until there are enough to reduce.
     pub(super) scratch: Vec<u8>,
-    /// Messages that wait to be fetched, or for memory to be exposed to their sender, in the order
-    /// in which receives matched them.
+    /// Long messages that this rank still has to fetch, or to expose memory for, in the order in
+    /// which they were matched with receives.
     pub(crate) fetches: VecDeque<Fetch>,
     /// Number of messages that the peer has cancelled.
     pub(crate) withdrawn: u32,
-    /// Whether a goodbye or a notice of a cancelled collective has arrived and was not handled yet.
+    /// Whether a goodbye or a notice of a cancelled collective has arrived and still has to be
+    /// handled.
     pub(crate) has_control: bool,
     /// Whether the peer has sent a goodbye.
     pub(crate) has_left: bool,
@@ -183,7 +190,8 @@ impl Inbox {
         self.unexpected.iter().position(fits)
     }
 
-    /// Makes a message unexpected again, at its old position, after its receive was cancelled.
+    /// Makes a message unexpected again after its receive was cancelled, at its position in the
+    /// order of arrival.
     pub(super) fn put_back(&mut self, origin: Origin, body: UnexpectedBody) {
         let Origin { header, number } = origin;
         let at = self.unexpected.partition_point(|message| message.number < number);
@@ -198,8 +206,8 @@ impl Inbox {
         }
     }
 
-    /// Marks the unexpected message with this transfer id as cancelled by its sender; `false` if
-    /// there is none.
+    /// Marks the unexpected message with this transfer id as cancelled by its sender. Returns
+    /// `false` if there is no such message.
     pub(super) fn mark_withdrawn(&mut self, transfer: u32) -> bool {
         let Some(at) = self.long(transfer) else { return false };
         match self.unexpected[at].header.context % 2 {
@@ -228,8 +236,8 @@ impl Inbox {
         });
     }
 
-    /// Drops messages that can no longer complete because the peer has left. Returns their owners,
-    /// and buffers of the engine for the caller to free.
+    /// Drops messages that can no longer complete because the peer has left. Returns the owners of
+    /// these messages, and the buffers of the engine that the caller has to free.
     pub(super) fn fail(&mut self) -> (Vec<Owner>, Vec<BufferId>) {
         self.unexpected.retain(|message| {
             matches!(message.body, UnexpectedBody::Whole(_) | UnexpectedBody::Withdrawn)
@@ -242,7 +250,8 @@ impl Inbox {
         (fetched.chain(arriving.map(|arriving| arriving.owner)).collect(), diverted)
     }
 
-    /// Tells whether the peer's device may still write to memory of `owner`, a cancelled operation.
+    /// Tells whether the peer's device may still write to the memory of `owner`, which is a
+    /// cancelled operation.
     pub(crate) fn is_with_device(&self, owner: Owner) -> bool {
         let mut arriving = self.arriving.values();
         arriving.any(|arriving| arriving.owner == owner && arriving.is_exposed)

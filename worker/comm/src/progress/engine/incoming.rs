@@ -1,4 +1,8 @@
 //! Handling of packets received from one peer.
+//!
+//! A message is *unexpected* while no posted receive matches it. Memory is *exposed* while the
+//! peer's device may write to it. RTS, CTS and FIN are the packets described in
+//! [`crate::transport::packet`].
 
 use super::inbox::{
     ArrivingMessage, Fetch, Inbox, Origin, PartialPacket, Unexpected, UnexpectedBody,
@@ -13,11 +17,12 @@ use crate::types::error::{Cause, LinkError};
 use rlaunch_lock::BufferTable;
 use std::io;
 
-/// Number of bytes of a partial packet that are reduced at once: a multiple of every element size,
-/// and few enough to stay in the cache.
+/// Number of bytes that are reduced at once if a packet arrives in parts: a multiple of every
+/// element size, and few enough to stay in the cache.
 const REDUCE_CHUNK: usize = 64 << 10;
 
-/// Handler of the packets of one peer.
+/// Handler of the packets received from one peer. Borrows the parts of the engine that these
+/// packets change.
 pub(crate) struct Incoming<'e> {
     pub(crate) matching: &'e mut Matching,
     pub(crate) inbox: &'e mut Inbox,
@@ -45,7 +50,7 @@ impl Incoming<'_> {
         Ok(true)
     }
 
-    /// Redirects an arriving message to a new receive, after the message's first receive was
+    /// Redirects a message that is still arriving to a new receive, after its first receive was
     /// cancelled.
     fn resume_into(&mut self, posted: &PostedReceive, transfer: u32) {
         let received = self.inbox.received_so_far(transfer);
@@ -56,8 +61,8 @@ impl Incoming<'_> {
         let length = arriving.length as u64;
         let mismatch = self.matching.mismatch(self.peer, length, posted);
         match mismatch {
-            // The message does not fit the receive. The rest of it is discarded, because the buffer
-            // it goes to is freed below.
+            // The message does not fit the receive. The rest of the message is discarded: it goes
+            // to the buffer that is freed below.
             Some(cause) => {
                 arriving.target = before;
                 self.matching.complete(posted.owner, Err(cause));
@@ -75,9 +80,10 @@ impl Incoming<'_> {
         Cause::Withdrawn(self.matching.names[self.peer].clone())
     }
 
-    /// Detaches arriving messages from a cancelled operation. Messages of a program's receive
-    /// become unexpected again; those of a collective are dropped. Returns whether any message
-    /// became unexpected, and the number of messages that a peer's device may still write.
+    /// Detaches arriving messages from a cancelled operation. If the operation is a receive of the
+    /// program, they become unexpected again; if it is a collective, they are dropped. Returns
+    /// whether any message became unexpected, and the number of messages that the peer's device may
+    /// still write.
     pub(crate) fn cancel(&mut self, owner: Owner) -> (bool, usize) {
         let (mut has_requeued, mut with_device) = (false, 0);
         let is_message = matches!(owner, Owner::Request(_));
@@ -112,8 +118,9 @@ impl Incoming<'_> {
         (has_requeued, with_device)
     }
 
-    /// Diverts the rest of a message into a buffer of the engine until another receive matches the
-    /// message. Returns `false` if the message is not arriving.
+    /// Diverts an arriving message into a buffer of the engine, together with the bytes received so
+    /// far, until another receive matches the message. Returns `false` if the message is not
+    /// arriving.
     fn divert(&mut self, origin: Origin) -> bool {
         let transfer = origin.header.transfer;
         let received = self.inbox.received_so_far(transfer);
@@ -151,7 +158,7 @@ impl Incoming<'_> {
         } else {
             self.inbox.mark_withdrawn(transfer)
         };
-        // Otherwise this rank had already answered FIN when the peer cancelled the message.
+        // Otherwise this rank had already answered with FIN when the peer cancelled the message.
         if ended {
             self.outbox.push_control(PacketKind::Fin, transfer);
         }
@@ -162,8 +169,8 @@ impl Incoming<'_> {
         let result = match self.matching.mismatch(self.peer, bytes.len() as u64, posted) {
             Some(cause) => Err(cause),
             None => {
-                // The write fails if the memory was taken back, and then the request is not awaited
-                // any more.
+                // Ignore failure: it means that the program has taken the memory back, and then no
+                // call waits for the request.
                 let _ = posted.target.put(self.buffers, 0, bytes);
                 Ok(Status { from: self.peer, length: bytes.len() })
             }
@@ -185,7 +192,7 @@ impl Incoming<'_> {
             self.outbox.push_control(PacketKind::Fin, transfer);
             return Ok(());
         }
-        // At most the length of the buffer, as checked above.
+        // The length is at most that of the buffer, as checked above.
         let length = rts.length as usize;
         let address = if length >= self.limits.fetch { rts.address } else { 0 };
         let fetch = Fetch { origin, address, length, fetched: 0, target, owner };
@@ -197,8 +204,9 @@ impl Incoming<'_> {
         self.send_cts(&fetch, None)
     }
 
-    /// Answers an RTS with a CTS: the sender shall write the message to `exposed`, or send it as
-    /// packets if `exposed` is `None`. The whole message is sent even if a part was fetched before.
+    /// Answers an RTS with a CTS, which asks the sender to write the message to `exposed`, or to
+    /// send it as packets if `exposed` is `None`. The sender transfers the whole message even if
+    /// this rank has already fetched a part.
     pub(crate) fn send_cts(
         &mut self,
         fetch: &Fetch,
@@ -252,7 +260,7 @@ impl Incoming<'_> {
         }
     }
 
-    /// Handles a message that the peer's device has written to exposed memory.
+    /// Completes a message that the peer's device has written to exposed memory.
     fn on_written_by_peer(&mut self, transfer: u32) -> Result<(), LinkError> {
         match self.inbox.arriving.get(&transfer) {
             Some(ArrivingMessage { is_exposed: true, received: 0, length, target, .. }) => {
@@ -265,14 +273,15 @@ impl Incoming<'_> {
         }
     }
 
-    /// Returns the destination of a `Data` packet, the offset of its first byte in the message, and
-    /// the number of leading bytes to skip.
+    /// Returns the destination of the message to which a `Data` packet belongs, the offset in the
+    /// message at which the packet's payload begins, and the number of bytes to skip at the start
+    /// of the message because they were already reduced.
     fn target_of(&self, header: Header) -> Result<(Target, usize, usize), LinkError> {
         let unwanted = LinkError::Protocol("it sent data without a CTS");
         let arriving = self.inbox.arriving.get(&header.transfer).ok_or(unwanted)?;
-        // If the peer's device cannot register the peer's memory, the peer sends packets instead of
-        // writing. The message still counts as exposed, so cancelling its receive waits for the
-        // rest of the message.
+        // The peer sends packets instead of writing if its device cannot register its memory. The
+        // message still counts as exposed, so a cancellation of its receive waits for the rest of
+        // the message.
         if arriving.is_exposed && arriving.received == 0 {
             let into = arriving.target.into.part(0, arriving.length);
             self.buffers.conceal(into.buffer, &into.range());
@@ -283,14 +292,14 @@ impl Incoming<'_> {
         Ok((arriving.target, arriving.received, arriving.reduced))
     }
 
-    /// Decides on the destination of a packet that arrives in parts.
+    /// Decides where to put the payload of a packet that arrives in parts.
     fn begin_packet(&mut self, header: Header) -> Result<PartialPacket, LinkError> {
         Ok(match header.kind {
             PacketKind::Data => {
                 let (_, start, _) = self.target_of(header)?;
                 PartialPacket::Transfer { transfer: header.transfer, start, received: 0 }
             }
-            // A matching receive may be posted by the time the packet is complete.
+            // A matching receive may still be posted before the packet is complete.
             _ => PartialPacket::Kept(Vec::new()),
         })
     }
@@ -312,8 +321,9 @@ impl Incoming<'_> {
         self.inbox.unexpected.push_back(Unexpected { header, body, number });
     }
 
-    /// Reduces the collected bytes, which end at offset `end` of a packet whose payload begins at
-    /// offset `start` of the message.
+    /// Reduces the bytes in [`Inbox::scratch`], which are a part of a packet's payload that ends at
+    /// offset `end` in the payload. The payload begins at offset `start` of the message; the first
+    /// `reduced` bytes of the message are skipped.
     fn reduce_scratch(&mut self, (target, reduced): (Target, usize), start: usize, end: usize) {
         let from = start + end - self.inbox.scratch.len();
         let _ = target.put_from(reduced, self.buffers, from, &self.inbox.scratch);
@@ -431,12 +441,13 @@ impl Sink for Incoming<'_> {
     }
 }
 
-/// Reads up to 4096 of `rest` unwanted bytes into a buffer that is thrown away.
+/// Reads up to 4096 bytes of the `rest` unwanted bytes of a packet and drops them. Returns the
+/// number of bytes read.
 fn discard(rest: usize, fill: &mut Fill<'_>) -> io::Result<usize> {
     fill(&mut [0; 4096][..rest.min(4096)])
 }
 
-/// Appends up to `room` bytes from `fill` to `bytes`, and returns their number.
+/// Appends up to `room` bytes that `fill` provides to `bytes`, and returns their number.
 fn append(bytes: &mut Vec<u8>, room: usize, fill: &mut Fill<'_>) -> io::Result<usize> {
     let before = bytes.len();
     bytes.resize(before + room, 0);

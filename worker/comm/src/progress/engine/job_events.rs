@@ -7,13 +7,13 @@ use rlaunch_bootstrap::client::events::JobEvent;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 
 impl Engine {
-    /// Returns the cause with which all calls fail, if the agent has reported it.
+    /// Returns the cause with which all calls fail, if the agent has reported one.
     pub(crate) fn launcher_cause(&self) -> Option<&Cause> {
         self.matching.fault.as_ref().filter(|_| self.has_launcher_cause)
     }
 
-    /// Applies a report of the agent. `nodes` has the node of each rank of the job. After the first
-    /// report that makes all calls fail, later reports are ignored.
+    /// Applies a report of the agent. `nodes[rank]` is the node of a rank of the job. After the
+    /// first report that makes all calls fail, later reports are ignored.
     pub(crate) fn apply_event(&mut self, event: AgentEvent, nodes: &[NodeId]) {
         if self.has_launcher_cause {
             return;
@@ -27,7 +27,7 @@ impl Engine {
             }
             AgentEvent::Job(JobEvent::RankFailed { rank, status, ends }) => {
                 let at = rank.index();
-                // The end of a rank that said goodbye matters only if it ends the job.
+                // If a rank has said goodbye, its failure matters only if it ends the job.
                 let is_missed = self.peers.get(at).is_some_and(|peer| !peer.inbox.has_left);
                 if at < self.peers.len() && at != self.me && (ends || is_missed) {
                     self.lose_ranks(&[at], LinkError::Exited(status));
@@ -122,8 +122,8 @@ mod tests {
 
     const NODES: [NodeId; 4] = [NodeId(0), NodeId(0), NodeId(1), NodeId(2)];
 
-    /// Applies reports at rank 0 of four ranks on three nodes, with RDMA to rank 2, and returns the
-    /// error of its pending call.
+    /// Applies reports to the engine of rank 0 in a job of four ranks on three nodes, with RDMA to
+    /// rank 2. Returns the error of a call that was pending; `None` if the call is still pending.
     fn error_after(events: &[JobEvent]) -> Option<String> {
         let names = ["a", "a", "b", "c"].into_iter().zip(0..);
         let names: Vec<PeerName> =

@@ -8,13 +8,13 @@ use crate::types::error::{Cause, Operation, PeerName};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Operation that a message belongs to, and that completes when the message has been sent or
-/// received.
+/// Operation that a message belongs to, and that is notified when the message has been sent or
+/// received, or has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// Request of the program, for one message.
     Request(SlabKey),
-    /// Collective that sends or receives the message in its current step.
+    /// Collective whose current step sends or receives the message.
     Collective(SlabKey),
     /// No operation, because it was cancelled.
     Cancelled,
@@ -63,9 +63,10 @@ pub(crate) struct Matching {
     pub(crate) fault: Option<Cause>,
     /// Arrival number that was allocated last.
     arrivals: u64,
-    /// Notices of the communicators that cannot run collectives any more, by context.
+    /// Notices of cancelled collectives, by the context of the communicator's collectives. A
+    /// communicator with such a notice cannot run collectives any more.
     pub(crate) out_of_step: BTreeMap<u32, OutOfStep>,
-    /// Notices of cancelled collectives that peers have sent and that were not applied yet.
+    /// Notices of cancelled collectives that have arrived from peers and still have to be applied.
     pub(crate) notices: Vec<OutOfStep>,
 }
 
@@ -145,8 +146,8 @@ impl Matching {
     }
 
     /// Returns an error if a message of `length` bytes does not suit its receive. A receive of the
-    /// program takes any message that fits into its buffer; a receive of a collective takes only
-    /// messages of exactly its length.
+    /// program accepts any message that fits into its buffer; a receive of a collective accepts
+    /// only a message that is exactly as long as its buffer.
     #[inline]
     pub(crate) fn mismatch(
         &self,

@@ -1,16 +1,26 @@
-//! Engine of a process: the state of all messages and collectives of all its communicators. It
-//! never blocks; [`crate::progress::wait`] waits.
+//! Engine of a process: the state of all messages and collectives of all its communicators. The
+//! engine never blocks; [`crate::progress::wait`] contains the waiting.
 //!
 //! Protocols for messages:
 //!
-//! * Eager: a message of up to [`Limits::eager`] bytes travels with its header. If no receive is
-//!   posted for it, the receiver keeps a copy.
+//! * Eager: a message of up to [`Limits::eager`] bytes is sent at once, in one packet. If no
+//!   receive is posted for the message, the receiving rank keeps a copy.
 //! * Rendezvous: the sender announces a longer message with a packet RTS (request to send). Once a
-//!   receive matches the message, the receiver does one of three things. It fetches the message
-//!   from the sender's memory and answers FIN; or it answers CTS (clear to send) with the place to
-//!   write to, and the sender's device writes the message and sends `Written`; or it answers CTS
-//!   without a place, and the sender sends `Data` packets.
+//!   receive matches the message, the receiving rank chooses one of three methods. It fetches the
+//!   message from the sender's memory and answers with FIN; or it answers with CTS (clear to send)
+//!   and an address, to which the sender's device writes the message before the sender sends
+//!   `Written`; or it answers with CTS without an address, and the sender sends `Data` packets.
 //! * Cancellation: see [`out_of_step`].
+//!
+//! | word | meaning |
+//! |---|---|
+//! | context | number that identifies a communicator, and tells its collectives from its messages |
+//! | transfer id | number that the sender gives to a long message |
+//! | owner | operation (request or collective) for which a message is sent or received |
+//! | posted | said of a receive that waits for its message |
+//! | unexpected | said of a message that has arrived, or was announced, before a receive matches it |
+//! | expose | let the peer's device write to a part of this rank's memory |
+//! | gone | said of a peer that has said goodbye or was lost |
 //!
 //! | file | contents |
 //! |---|---|
@@ -54,10 +64,11 @@ use std::time::Duration;
 use target::Target;
 use threads::Threads;
 
-/// Number of calls of [`Engine::progress`] from one poll of a link to the next, if polling the link
-/// is a system call and nothing is queued for or expected from its peer.
+/// Number of calls of [`Engine::progress`] between two polls of an idle link, if each poll of the
+/// link is a system call. A link is idle if nothing is queued for its peer and nothing is expected
+/// from it.
 const IDLE_POLL_INTERVAL: u32 = 32;
-/// Peer, context and tag by which a message matches a receive.
+/// Peer, context and tag of a message. A receive matches a message with the same three values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Envelope {
     /// Rank of the peer in the job.
@@ -66,7 +77,7 @@ pub(crate) struct Envelope {
     pub(crate) tag: u32,
 }
 
-/// State for one rank of the job, which may be this rank itself.
+/// State of the communication with one rank of the job, which may be this rank itself.
 struct Peer {
     link: Box<dyn Link>,
     limits: Limits,
@@ -83,9 +94,9 @@ struct Peer {
 pub(crate) struct Engine {
     peers: Vec<Peer>,
     me: usize,
-    /// Rank of the job that was lost first, as far as known.
+    /// Rank of the job that was lost first, as far as this rank knows; `None` if no rank was lost.
     lost: Option<usize>,
-    /// Whether the agent has reported why the job fails, which makes [`Matching::fault`] final.
+    /// Whether the agent has reported why the job fails. [`Matching::fault`] is then final.
     has_launcher_cause: bool,
     pub(crate) matching: Matching,
     /// Reused buffer for the results of [`Outbox::pump`].
@@ -105,8 +116,8 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Creates an engine for rank `me`. `links` and `names` have a link to, and the name of, each
-    /// rank of the job.
+    /// Creates an engine for rank `me`. `links[rank]` leads to a rank of the job, and `names[rank]`
+    /// is the name of that rank.
     pub(crate) fn new(me: usize, links: Vec<Box<dyn Link>>, names: Arc<[PeerName]>) -> Engine {
         let peer = |link: Box<dyn Link>| Peer {
             limits: link.limits(),
@@ -132,7 +143,7 @@ impl Engine {
         }
     }
 
-    /// Returns the length in bytes up to which every link sends messages eagerly.
+    /// Returns the maximum length in bytes of messages that every link sends eagerly.
     pub(crate) fn least_eager(&self) -> usize {
         self.peers.iter().map(|peer| peer.limits.eager).min().unwrap_or(0)
     }
@@ -142,13 +153,14 @@ impl Engine {
         self.peers.iter().map(|peer| peer.link.wake_latency()).max().unwrap_or_default()
     }
 
-    /// Tells whether polling takes a system call on the links to all other ranks.
+    /// Tells whether a poll is a system call on every link to another rank.
     pub(crate) fn poll_is_syscall(&self) -> bool {
         let mut others = self.peers.iter().enumerate().filter(|&(at, _)| at != self.me);
         others.all(|(_, peer)| peer.limits.poll_is_syscall)
     }
 
-    /// Creates a request. If the engine has failed, the request has failed with the engine's error.
+    /// Creates a request. If the engine has failed, the request is already complete, with the
+    /// engine's error.
     pub(crate) fn request(&mut self, operation: Operation) -> SlabKey {
         let ended = self.matching.fault.clone().map(Err);
         self.matching.requests.insert(RequestState { operation, ended, collective: None })
@@ -167,14 +179,14 @@ impl Engine {
         self.matching.requests.get_mut(key).map(|request| request.operation)
     }
 
-    /// Tells whether a peer has left or was lost, or the engine has failed, so that nothing can be
-    /// sent to the peer.
+    /// Tells whether nothing can be sent to a peer any more, because the peer has left or was lost,
+    /// or because the engine has failed.
     #[inline]
     fn has_failed(&self, peer: usize) -> bool {
         self.peers[peer].is_gone || self.matching.fault.is_some()
     }
 
-    /// Returns why nothing can be sent to a peer.
+    /// Returns the reason why nothing can be sent to a peer.
     #[cold]
     pub(crate) fn failure(&self, peer: usize) -> Cause {
         let left = || Cause::Left(self.matching.names[peer].clone());
@@ -211,8 +223,8 @@ impl Engine {
         self.pump(to.peer, buffers);
     }
 
-    /// Matches a receive with a message that has already arrived from one peer, or posts the
-    /// receive if there is none.
+    /// Matches a receive with a message that has already arrived from the envelope's peer, or posts
+    /// the receive if no such message has arrived.
     #[inline]
     pub(crate) fn receive(
         &mut self,
@@ -289,7 +301,8 @@ impl Engine {
         (Incoming { matching, inbox, outbox, buffers, peer, limits: *limits }, &mut **link)
     }
 
-    /// Sends queued packets to a peer while its link has room. Returns whether any were sent.
+    /// Sends queued packets to a peer while its link has room. Returns whether any packet was sent,
+    /// or the peer was lost.
     fn pump(&mut self, at: usize, buffers: &BufferTable) -> bool {
         let peer = &mut self.peers[at];
         let sent = peer.outbox.pump(&mut *peer.link, buffers, &mut self.sent);
@@ -303,8 +316,8 @@ impl Engine {
         })
     }
 
-    /// Requests that the sleeping thread be woken if packets are queued for a link that the thread
-    /// does not watch for room to send, or for this rank itself.
+    /// Requests that the sleeping thread be woken if it does not know of packets queued for rank
+    /// `at`: it does not wait for room to send on that rank's link, or the rank is this one.
     #[inline]
     fn note_queued(&mut self, at: usize) {
         let peer = &self.peers[at];
@@ -363,8 +376,8 @@ impl Engine {
         progress
     }
 
-    /// Completes the handling of packets received from a peer: applies notices, fetches messages,
-    /// sends answers and handles a goodbye.
+    /// Completes the handling of packets received from a peer: applies notices of cancelled
+    /// collectives, fetches messages, sends answers and handles a goodbye.
     #[inline]
     fn after_receive(&mut self, at: usize, buffers: &BufferTable) {
         let Peer { outbox, inbox, .. } = &self.peers[at];
@@ -455,8 +468,8 @@ impl Engine {
         }
     }
 
-    /// Fails all pending operations and all later calls. Withdraws announced messages, because the
-    /// owners of these messages will reuse the memory.
+    /// Fails all pending operations and all later calls. Revokes announced messages, because the
+    /// program may reuse the memory of failed operations.
     fn fail_all(&mut self, cause: &Cause) {
         self.matching.fail_all(cause);
         for peer in &mut self.peers {
@@ -477,13 +490,13 @@ impl Engine {
         ranks.into_iter().map(|rank| self.matching.names[rank].clone()).collect()
     }
 
-    /// Returns a list with the name of one rank of the job.
+    /// Returns a list that contains only the name of `rank`, a rank of the job.
     pub(crate) fn name(&self, rank: usize) -> Vec<PeerName> {
         vec![self.matching.names[rank].clone()]
     }
 
-    /// Prepares all links for a sleep. Returns `false` if the caller must not sleep, because
-    /// something has arrived or a link has failed.
+    /// Prepares all links for a sleep. Returns `false` if the caller must not sleep: a packet has
+    /// arrived, a link has room to send or has failed, or a device is still registering memory.
     pub(crate) fn arm(&mut self, idle: &dyn Idle) -> bool {
         for at in 0..self.peers.len() {
             if self.peers[at].is_gone {
@@ -521,8 +534,8 @@ impl Engine {
         true
     }
 
-    /// Ends the preparations for a sleep, on all links. This includes links to peers that have
-    /// left: such a link may share with other links the descriptor that ended the sleep.
+    /// Reverses [`Engine::arm`] on all links, even on links to peers that have left: such a link
+    /// may share the descriptor that ended the sleep with other links.
     pub(crate) fn disarm(&mut self) {
         for peer in &mut self.peers {
             peer.is_armed_for_room = false;
@@ -530,8 +543,8 @@ impl Engine {
         }
     }
 
-    /// Queues a goodbye to all peers if `is_first`, sends what is queued, and returns whether all
-    /// of it has been delivered.
+    /// Queues a goodbye to all peers if `is_first`, and sends queued packets while links have room.
+    /// Returns whether everything has been delivered.
     pub(crate) fn bye(&mut self, is_first: bool, buffers: &BufferTable) -> bool {
         let mut all = true;
         for at in 0..self.peers.len() {

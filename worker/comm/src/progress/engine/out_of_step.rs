@@ -1,10 +1,12 @@
 //! Cancellation of requests, and notices of cancelled collectives.
 //!
-//! A cancelled message concerns only its two ranks: a message that is only announced is withdrawn,
-//! and a message that is arriving for a cancelled receive stays for the next receive. A cancelled
-//! collective concerns all ranks of its communicator, which would otherwise wait for each other
-//! forever. All of these ranks are notified, and fail this collective and all later ones: the
-//! communicator is *out of step*.
+//! A cancelled message concerns only its two ranks. If a send is cancelled, a message that was only
+//! announced is withdrawn; if a receive is cancelled, a message that is arriving for it is kept for
+//! the next receive.
+//!
+//! A cancelled collective concerns all ranks of its communicator, which would otherwise wait for
+//! each other forever. Every rank of the communicator receives a notice, and fails this collective
+//! and all later ones: the communicator is *out of step*.
 
 use super::collective::CollectiveArgs;
 use super::matching::{Matching, Owner};
@@ -36,7 +38,7 @@ pub(crate) struct OutOfStep {
 const COLLECTIVE: u32 = 8;
 
 impl OutOfStep {
-    /// Decodes header and payload from [`OutOfStep::encode`].
+    /// Decodes a notice from a packet's header and payload.
     pub(super) fn decode(header: Header, payload: &[u8]) -> Result<OutOfStep, LinkError> {
         let [by, why] = words(payload, "malformed notice of a cancelled collective")?;
         let Header { context, tag: number, .. } = header;
@@ -53,14 +55,15 @@ impl OutOfStep {
     }
 }
 
-/// Tells whether the collective with sequence number `number` is the collective `first` or a later
-/// one, with wrap-around.
+/// Tells whether the collective with sequence number `number` is the collective with sequence
+/// number `first` or a later one. Sequence numbers wrap around.
 fn is_from(first: u32, number: u32) -> bool {
     number.wrapping_sub(first).cast_signed() >= 0
 }
 
 impl Matching {
-    /// Returns the notice because of which this collective cannot complete, if there is one.
+    /// Returns the notice that makes the collective with this context and sequence number fail, if
+    /// there is one.
     pub(super) fn notice_for(&self, context: u32, number: u32) -> Option<OutOfStep> {
         let known = self.out_of_step.get(&context)?;
         is_from(known.number, number).then_some(*known)
@@ -72,8 +75,8 @@ impl Matching {
         !self.out_of_step.is_empty() && self.notice_for(context, number).is_some()
     }
 
-    /// Returns why the collective with this context and sequence number can no longer complete;
-    /// `None` if it still can.
+    /// Returns the reason why the collective with this context and sequence number can no longer
+    /// complete; `None` if it still can.
     #[inline]
     pub(crate) fn out_of_step(&self, context: u32, number: u32) -> Option<Cause> {
         if self.out_of_step.is_empty() {
@@ -96,8 +99,8 @@ impl Matching {
         }
     }
 
-    /// Records a notice. Returns `false`, without any effect, if a notice that was recorded before
-    /// covers the collective already.
+    /// Records a notice. Returns `false`, without any effect, if an earlier notice makes the same
+    /// collective fail already.
     fn record(&mut self, notice: OutOfStep) -> bool {
         let OutOfStep { context, number, .. } = notice;
         if self.is_out_of_step(context, number) {
@@ -113,14 +116,15 @@ pub(crate) struct CancelledCollective<'a> {
     pub(crate) context: u32,
     pub(crate) number: u32,
     pub(crate) operation: Operation,
-    /// Rank in the job of each rank of the communicator.
+    /// Rank in the job of each member of the communicator.
     pub(crate) ranks: &'a [usize],
     pub(crate) cause: &'a Cause,
 }
 
 impl Engine {
-    /// Cancels a request, because its memory is about to become invalid. Returns the owner if a
-    /// device still uses the memory; then [`Engine::is_with_device`] tells when it has finished.
+    /// Cancels a request, because the program is about to take back the request's memory. If a
+    /// device still uses the memory, returns the owner to pass to [`Engine::is_with_device`] until
+    /// the device has finished.
     pub(crate) fn cancel(
         &mut self,
         key: SlabKey,
@@ -142,15 +146,16 @@ impl Engine {
         self.is_with_device(owner).then_some(owner)
     }
 
-    /// Tells whether a device still copies from or to memory of `owner`, a cancelled operation.
+    /// Tells whether a device still copies from or to the memory of `owner`, which is a cancelled
+    /// operation.
     pub(crate) fn is_with_device(&self, owner: Owner) -> bool {
         let uses =
             |peer: &Peer| peer.outbox.is_with_device(owner) || peer.inbox.is_with_device(owner);
         self.matching.fault.is_none() && self.peers.iter().any(uses)
     }
 
-    /// Marks peers as lost if a device still copies between them and memory of `owner`, a cancelled
-    /// operation.
+    /// Marks each peer as lost for which a device still copies from or to the memory of `owner`,
+    /// which is a cancelled operation.
     pub(crate) fn lose_devices(&mut self, owner: Owner) {
         for at in 0..self.peers.len() {
             let Peer { outbox, inbox, .. } = &self.peers[at];
@@ -196,7 +201,7 @@ impl Engine {
         self.fail_from(context, number, buffers);
     }
 
-    /// Applies the notices received from peers.
+    /// Applies the notices of cancelled collectives that peers have sent.
     #[cold]
     pub(super) fn take_out_of_step(&mut self, buffers: &BufferTable) {
         while let Some(notice) = self.matching.notices.pop() {
@@ -206,7 +211,8 @@ impl Engine {
         }
     }
 
-    /// Fails the collective of a communicator with this sequence number, and all later collectives.
+    /// Fails the collective with this context and sequence number, and all later collectives of its
+    /// communicator.
     fn fail_from(&mut self, context: u32, number: u32, buffers: &BufferTable) {
         let Some(cause) = self.matching.out_of_step(context, number) else { return };
         for key in self.matching.collectives.keys() {
@@ -222,7 +228,8 @@ impl Engine {
     }
 
     /// Cancels the messages of an owner, and returns the number of messages that devices still
-    /// copy. If a device reads a message for a peer, that peer receives `notice` first.
+    /// copy. If a device still reads a message that goes to a peer, `notice` is queued for that
+    /// peer.
     pub(super) fn cancel_messages(
         &mut self,
         owner: Owner,

@@ -1,8 +1,11 @@
 //! Packets waiting to be sent to one peer.
 //!
-//! Short messages and control packets go first, in order. Long messages that the peer has requested
-//! share the remaining time: each sends one packet in turn. So no short message waits behind a long
-//! one.
+//! Short messages and control packets are sent first, in order. If none are left, the long messages
+//! that the peer has requested are sent, one packet of each in turn. So no short message waits
+//! until a whole long message has been sent.
+//!
+//! A *transfer id* is the number that this rank gives to a long message. RTS, CTS and FIN are the
+//! packets described in [`crate::transport::packet`].
 
 use super::matching::Owner;
 use super::out_of_step::OutOfStep;
@@ -68,9 +71,9 @@ pub(super) fn words(bytes: &[u8], what: &'static str) -> Result<[u64; 2], LinkEr
 
 #[derive(Debug)]
 enum QueuedPacket {
-    /// Message in its owner's memory.
+    /// Message to be sent from its owner's memory.
     Message { header: Header, from: LocalSlice, owner: Owner },
-    /// Copy of a message that no longer has an owner.
+    /// Copy of a message. No operation waits until it is sent.
     Copy { header: Header, bytes: Box<[u8]> },
     /// Announcement of a long message.
     Rts { header: Header, rts: Rts },
@@ -86,13 +89,13 @@ enum QueuedPacket {
 struct Transfer {
     from: LocalSlice,
     owner: Owner,
-    /// Address from which the peer may fetch the message; 0 if it cannot.
+    /// Address from which the peer may fetch the message; 0 if the peer cannot fetch it.
     address: u64,
     sent: usize,
-    /// Memory of the peer to write the message to; `None` to send it as packets.
+    /// Memory of the peer to which to write the message; `None` if the message is sent as packets.
     remote: Option<RemoteBuf>,
-    /// Whether the link has taken the whole message to write it; the link reports later when the
-    /// memory may change.
+    /// Whether the whole message has been posted to the link as a write. The link reports later
+    /// when the message's memory may change.
     is_written: bool,
 }
 
@@ -105,7 +108,7 @@ impl Transfer {
     }
 
     /// Tells whether a device may be reading the message from its owner's memory. `is_begun` tells
-    /// whether the message is that of [`Outbox::begun`].
+    /// whether [`Outbox::begun`] is the transfer id of this message.
     fn is_with_device(&self, is_begun: bool) -> bool {
         self.is_written || (is_begun && self.remote.is_some())
     }
@@ -122,9 +125,10 @@ pub(crate) struct Outbox {
     /// Transfer ids of the announced messages that the peer has requested, in the order of their
     /// turns.
     streams: VecDeque<u32>,
-    /// Transfer id of the message of which a packet or a write was begun and not finished.
+    /// Transfer id of the long message of which a packet or a write was begun and is not finished.
     begun: Option<u32>,
-    /// Transfer ids of messages that were cancelled after their RTS, until the peer has answered.
+    /// Transfer ids of messages that were cancelled after their RTS, and that the peer has not
+    /// answered with FIN yet.
     withdrawn: BTreeSet<u32>,
     last_transfer: u32,
 }
@@ -135,7 +139,7 @@ impl Outbox {
         self.queue.is_empty() && self.streams.is_empty()
     }
 
-    /// Tells whether an announced message is unfinished, so that the peer may still answer.
+    /// Tells whether an announced message is unfinished, so that an answer of the peer is expected.
     pub(crate) fn has_transfers(&self) -> bool {
         !self.transfers.is_empty()
     }
@@ -144,8 +148,8 @@ impl Outbox {
         self.queue.push_back(QueuedPacket::Message { header, from, owner });
     }
 
-    /// Queues a copy of a short message. `is_begun` tells whether the link has already sent a part
-    /// of it.
+    /// Queues a copy of a short message. `is_begun` tells whether the link has already begun to
+    /// send the message, so that it must be sent next.
     pub(crate) fn push_copy(&mut self, header: Header, bytes: &[u8], is_begun: bool) {
         self.is_begun |= is_begun;
         self.queue.push_back(QueuedPacket::Copy { header, bytes: bytes.into() });
@@ -179,16 +183,16 @@ impl Outbox {
         self.queue.push_back(QueuedPacket::Bare(transfer_header(kind, transfer, 0)));
     }
 
-    /// Queues a CTS for an announced message: the peer shall write the message to `exposed`, or
-    /// send it as packets if `exposed` is `None`.
+    /// Queues a CTS, which asks the peer to write the message that it has announced to `exposed`,
+    /// or to send the message as packets if `exposed` is `None`.
     pub(crate) fn push_cts(&mut self, transfer: u32, exposed: Option<RemoteBuf>) {
         let Some(exposed) = exposed else { return self.push_control(PacketKind::Cts, transfer) };
         let header = transfer_header(PacketKind::Cts, transfer, RemoteBuf::SIZE);
         self.queue.push_back(QueuedPacket::Words { header, words: exposed.encode() });
     }
 
-    /// Queues a goodbye. If this rank leaves because another was lost, the goodbye names that rank,
-    /// and messages whose sending has not begun are dropped.
+    /// Queues a goodbye. If this rank leaves because another rank was lost, the goodbye names the
+    /// lost rank, and messages whose sending has not begun are dropped.
     pub(crate) fn push_bye(&mut self, lost: Option<usize>) {
         if lost.is_some() {
             let keeps = usize::from(self.is_begun);
@@ -200,8 +204,9 @@ impl Outbox {
         self.push_control(PacketKind::Bye, lost.map_or(0, |rank| rank as u32 + 1));
     }
 
-    /// Handles a CTS: begins to write an announced message to `remote`, or to send it as packets if
-    /// `remote` is `None`. Fails if the peer may not request the message.
+    /// Handles a CTS: begins to write an announced message to `remote`, or to send the message as
+    /// packets if `remote` is `None`. Fails if this rank has not announced the message, or the peer
+    /// has requested it before.
     pub(crate) fn on_cts(
         &mut self,
         transfer: u32,
@@ -234,8 +239,8 @@ impl Outbox {
         Some((written.owner, written.from.length))
     }
 
-    /// Handles a FIN: the peer has fetched a message or does not want it. Returns the owner and the
-    /// length in bytes of the message, or `None` if this rank has cancelled it.
+    /// Handles a FIN: the peer has fetched a message, or needs no more of it. Returns the owner and
+    /// the length in bytes of the message, or `None` if this rank has cancelled the message.
     pub(crate) fn on_fin(&mut self, transfer: u32) -> Result<Option<(Owner, usize)>, LinkError> {
         if self.withdrawn.remove(&transfer) {
             return Ok(None);
@@ -258,7 +263,7 @@ impl Outbox {
     ) -> Result<bool, LinkError> {
         let mut progress = false;
         loop {
-            // A packet or write that was begun must be finished first.
+            // A packet or a write that was begun must be finished first.
             let is_sent = if self.begun.is_some()
                 || (self.queue.is_empty() && !self.streams.is_empty())
             {
@@ -325,9 +330,9 @@ impl Outbox {
         Ok(true)
     }
 
-    /// Cancels the messages of an owner, and returns the number of messages that a device still
-    /// reads. The memory of the other messages is not read after this call: a packet that was sent
-    /// in part continues from a copy.
+    /// Cancels the messages of an owner, and returns the number of these messages that a device
+    /// still reads. After this call, the engine no longer reads the owner's memory itself: if a
+    /// packet was sent in part, its rest is sent from a copy.
     pub(crate) fn cancel(
         &mut self,
         owner: Owner,
@@ -353,7 +358,8 @@ impl Outbox {
         Ok(with_device)
     }
 
-    /// Cancels an announced message; `false` if a device is reading it.
+    /// Cancels an announced message. Returns `false`, without any effect, if a device is reading
+    /// the message.
     fn cancel_rts(
         &mut self,
         id: u32,
@@ -397,10 +403,10 @@ impl Outbox {
         self.push_control(PacketKind::Withdrawn, id);
     }
 
-    /// Revokes all announced messages, because their owners will reuse the memory. No packet
-    /// reports this to the peer: the goodbye that follows makes all operations of the peer fail,
-    /// and until then [`Link::has_revoked`] tells the peer after each fetch that the bytes may be
-    /// wrong.
+    /// Revokes all announced messages that are not being sent or read by a device, because the
+    /// program may reuse their memory. No packet reports this to the peer: the goodbye that follows
+    /// makes all operations of the peer fail. Until then, [`Link::has_revoked`] tells the peer
+    /// after each fetch that the fetched bytes may be wrong.
     pub(crate) fn revoke_all(&mut self, link: &mut dyn Link) {
         let begun = self.begun;
         let is_free = |id: &u32, transfer: &mut Transfer| {
@@ -426,7 +432,8 @@ impl Outbox {
             || self.queue.iter().any(is_queued)
     }
 
-    /// Drops everything, and returns the owners of the messages that will never be sent completely.
+    /// Drops everything that is queued or announced. Returns the owners of the messages that will
+    /// never be sent completely.
     pub(crate) fn fail(&mut self) -> Vec<Owner> {
         let queued = self.queue.drain(..).filter_map(|queued| match queued {
             QueuedPacket::Message { owner, .. } => Some(owner),

@@ -1,7 +1,7 @@
 //! Slab: storage of entries under keys that are never reused.
 
-/// Key of an entry in a [`Slab`]. The key stays different from all other keys after the entry is
-/// removed.
+/// Key of an entry in a [`Slab`]. No other entry of this slab ever has the same key, even after the
+/// entry is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SlabKey {
     slot: u32,

@@ -10,8 +10,8 @@ use rlaunch_lock::BufferTable;
 pub(crate) struct TargetReduction {
     pub(crate) op: Op,
     pub(crate) element: ElementType,
-    /// Local operand, as long as the target. If `None`, the target itself is the operand and
-    /// receives the result.
+    /// Local bytes with which the received bytes are reduced, as long as the target. If `None`, the
+    /// received bytes are reduced with the target's present contents.
     pub(crate) with: Option<LocalSlice>,
 }
 
@@ -41,7 +41,7 @@ impl Target {
     }
 
     /// Copies or reduces `bytes` into the target, beginning at byte `offset`. Bytes to reduce must
-    /// be whole elements. Returns `None` if the buffer is no longer lent.
+    /// be whole elements. Returns `None` if the program has taken the target's buffer back.
     #[inline]
     pub(crate) fn put(&self, buffers: &BufferTable, offset: usize, bytes: &[u8]) -> Option<()> {
         let into = self.into.part(offset, bytes.len());

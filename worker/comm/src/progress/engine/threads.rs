@@ -1,5 +1,6 @@
-//! Coordination of the threads that wait in one process. One thread sleeps on the links, and the
-//! others wait for that thread. A thread that polls meanwhile may receive messages for any other.
+//! Coordination of the threads that wait in one process. One thread, the sleeping thread, sleeps
+//! until a link has something to receive; the others wait for the sleeping thread. Any thread that
+//! polls meanwhile may receive the messages for which other threads wait.
 
 use crate::progress::idle::Idle;
 use std::sync::Arc;
@@ -10,19 +11,19 @@ enum Sleeper {
     #[default]
     None,
     Asleep,
-    /// The thread has been woken but does not hold the engine lock yet.
+    /// The thread has been woken, but does not hold the engine lock yet.
     Woken,
 }
 
-/// State of the waiting threads, which the holder of the engine lock reads and writes.
+/// State of the waiting threads, protected by the engine lock.
 #[derive(Debug, Default)]
 pub(crate) struct Threads {
     sleeper: Sleeper,
-    /// Number of threads that wait until the sleeping thread returns.
+    /// Number of threads that wait until the sleep of the sleeping thread ends.
     pub(crate) waiting_threads: u32,
     /// Whether something has happened that the sleeping thread may not know about.
     has_changed: bool,
-    /// Implementation of [`Idle::wake`] for the sleeping thread.
+    /// Object whose [`Idle::wake`] ends the sleep of the sleeping thread.
     waker: Option<Arc<dyn Idle>>,
 }
 
@@ -31,7 +32,8 @@ impl Threads {
         self.waker = Some(waker);
     }
 
-    /// Tells whether a thread is asleep until a link has something to receive.
+    /// Tells whether there is a sleeping thread. A thread that has been woken counts as sleeping
+    /// until it holds the engine lock.
     pub(crate) fn has_sleeper(&self) -> bool {
         self.sleeper != Sleeper::None
     }

@@ -1,5 +1,5 @@
-//! Tests of waits, mostly of several threads of one rank. A missed wake-up costs [`LONGEST_SLEEP`],
-//! so a test that takes many times that long has missed many.
+//! Tests of waits, mostly of several threads of one rank. Each missed wake-up costs up to
+//! [`LONGEST_SLEEP`], so tests find missed wake-ups by the time that they take.
 
 use super::*;
 use crate::api::communicator::Communicator;
@@ -171,12 +171,13 @@ fn a_peer_that_has_left_does_not_end_the_sleeps_that_follow() {
     let failed = comm.recv(&mut [0_u8], 2, 0).unwrap_err();
     assert!(matches!(failed.cause, Cause::TimedOut { .. }), "{failed}");
     let sleeps = idle.sleeps.load(Ordering::Relaxed);
-    // A socket from which nothing is expected is polled only now and then.
+    // A link from which nothing is expected is polled only now and then. Until the goodbye is read,
+    // it ends sleeps early.
     assert!(sleeps < 1000, "{sleeps} sleeps in {timeout:?}");
 }
 
-/// Tests that a packet of which only a part has arrived continues in the next receive if the first
-/// receive is interrupted.
+/// Tests that an interrupted receive loses nothing if only a part of a packet has arrived: the next
+/// receive gets the whole message.
 #[test]
 fn a_receive_that_is_given_up_in_the_midst_of_a_packet_leaves_all_of_it() {
     let (ours, mut peer) = sockets();
@@ -233,8 +234,8 @@ fn communicators_that_are_split_at_once_are_not_mistaken_for_each_other() {
             }
             split(comm).context
         };
-        // Rank 0 begins a split of one communicator while rank 1 begins a split of the other. Only
-        // then do both ranks join the split that the other one has begun.
+        // Rank 0 begins a split of one communicator while rank 1 begins a split of another. Only
+        // then does each rank join the split that the other rank has begun.
         let [a, b, c, d] = thread::scope(|scope| {
             let calls = [
                 (&first, [Some(early), None]),

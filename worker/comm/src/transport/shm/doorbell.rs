@@ -1,4 +1,4 @@
-//! Doorbell: wakes a rank of the same node that sleeps.
+//! Doorbell, by which a rank wakes a sleeping rank of the same node.
 //!
 //! 1. A rank that is about to sleep stores the number of this sleep in its sleep word in the shared
 //!    segment, executes a full barrier, and polls its rings a last time.
@@ -30,26 +30,27 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Epoll data of the socket. The epoll data of a pidfd is the local rank of its process.
 const SOCKET_TOKEN: u64 = u64::MAX;
 
-/// Announces a sleep in this rank's sleep word. The caller polls its rings once more afterwards:
-/// the sender of any record that this poll misses will see the word.
+/// Announces this rank's sleep with the number `sleep` in its sleep word. The caller polls its
+/// rings once more afterwards: the sender of any record that this poll misses will see the word.
 pub(super) fn announce_sleep<M: Memory>(memory: &M, word: usize, sleep: u64) {
     memory.store(word, sleep, Ordering::Relaxed);
     memory.fence();
 }
 
-/// Returns the sleep word of the rank for which a record was just published: the number of its
-/// current sleep, or 0 if the rank is awake.
+/// Returns the number of the receiver's current sleep, or 0 if the receiver is awake. Called by a
+/// sender that has just published a record. `word` is the offset of the receiver's sleep word.
 #[inline(always)]
 pub(super) fn sleep_number<M: Memory>(memory: &M, word: usize) -> u64 {
     memory.fence();
     memory.load(word, Ordering::Relaxed)
 }
 
-/// Descriptor on which a rank sleeps, one for all its peers on the node.
+/// Doorbell of this rank, with the descriptor on which the rank sleeps until a peer on the node
+/// rings or ends.
 #[derive(Debug)]
 pub(super) struct Doorbell {
     socket: UnixDatagram,
-    /// Epoll descriptor of the socket and of a pidfd for each peer's process.
+    /// Epoll descriptor that watches the socket and a pidfd of each peer's process.
     epoll: Epoll,
     /// Pidfds of the peers' processes, by local rank.
     processes: Mutex<Vec<Option<OwnedFd>>>,
@@ -79,7 +80,7 @@ impl Doorbell {
         })
     }
 
-    /// Returns the name of the socket, which peers pass to [`Doorbell::ring`].
+    /// Returns the name of this rank's socket. Peers pass the name to [`Doorbell::ring`].
     pub(super) fn name(&self) -> io::Result<u64> {
         let address = self.socket.local_addr()?;
         let name = address.as_abstract_name().ok_or(io::ErrorKind::AddrNotAvailable)?;
@@ -88,8 +89,8 @@ impl Doorbell {
         Ok(u64::from_le_bytes(word))
     }
 
-    /// Watches a peer's process for its end. If the system does not support pidfds, only the agent
-    /// detects the end.
+    /// Starts to watch for the end of a peer's process. If the system does not support pidfds, only
+    /// the agent detects the end.
     pub(super) fn watch(&self, rank: usize, pid: u64) -> io::Result<()> {
         let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
             return Err(io::ErrorKind::InvalidData.into());
@@ -115,8 +116,8 @@ impl Doorbell {
         self.ended[rank].load(Ordering::Relaxed)
     }
 
-    /// Wakes the sleeping local rank `rank`, which has a socket of this name, and clears its sleep
-    /// word. `sleep` is the number of the sleep that is to end.
+    /// Wakes the sleeping local rank `rank` by a datagram to its socket `name`. Then clears the
+    /// rank's sleep word, unless the rank has ended the sleep with the number `sleep` already.
     #[cold]
     pub(super) fn ring(&self, segment: &Segment, rank: usize, sleep: u64, name: u64) {
         let bytes = name.to_le_bytes();
@@ -132,8 +133,9 @@ impl Doorbell {
         let _ = segment.memory().compare_exchange(segment.sleep_word(rank), sleep, 0);
     }
 
-    /// Announces that this rank is about to sleep, once for all its links. Peers that publish a
-    /// record later [wake](Doorbell::ring) it.
+    /// Announces that this rank is about to sleep. One announcement is for all links of the rank;
+    /// further calls before [`Doorbell::disarm`] do nothing. Peers that publish a record later
+    /// [wake](Doorbell::ring) this rank.
     pub(super) fn arm(&self, segment: &Segment) {
         if self.armed.swap(true, Ordering::Relaxed) {
             return;
@@ -142,7 +144,7 @@ impl Doorbell {
         announce_sleep(segment.memory(), segment.sleep_word(segment.local_rank()), sleep);
     }
 
-    /// Clears the sleep word after a sleep.
+    /// Clears this rank's sleep word after a sleep, and takes the datagrams that have arrived.
     pub(super) fn disarm(&self, segment: &Segment) {
         if self.armed.swap(false, Ordering::Relaxed) {
             segment.memory().store(segment.sleep_word(segment.local_rank()), 0, Ordering::Relaxed);
@@ -173,8 +175,8 @@ impl Doorbell {
         }
     }
 
-    /// Returns the descriptor that is readable after a peer has rung, or after a peer's process has
-    /// ended.
+    /// Returns the descriptor that becomes readable when a peer rings or when a peer's process
+    /// ends.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
     }

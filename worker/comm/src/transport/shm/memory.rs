@@ -1,16 +1,18 @@
-//! Memory accesses of a ring: implemented for shared memory, and for a model of it in tests.
+//! Accesses to the shared segment, as traits: implemented by shared memory and, in tests, by a
+//! model of shared memory.
 
 use rlaunch_sys::{OwnedBytes, SharedMemory};
 use std::sync::atomic::{self, Ordering};
 
-/// Atomic words of 64 bits. Offsets are in bytes, and multiples of 8.
+/// Memory that consists of atomic words of 64 bits. A word is named by its offset in bytes, a
+/// multiple of 8.
 pub(super) trait Memory {
     fn load(&self, word: usize, order: Ordering) -> u64;
 
     fn store(&self, word: usize, value: u64, order: Ordering);
 
-    /// Stores `value` if the word equals `current`. Returns the previous value, as `Err` if it
-    /// differed.
+    /// Stores `value` if the word equals `current`. Returns the previous value: as `Ok` if it was
+    /// equal to `current`, else as `Err`.
     fn compare_exchange(&self, word: usize, current: u64, value: u64) -> Result<u64, u64>;
 
     /// Executes a sequentially consistent fence.
@@ -20,7 +22,8 @@ pub(super) trait Memory {
     fn acquire(&self);
 }
 
-/// Atomic words, and bytes that only one link of this process accesses. Offsets are in bytes.
+/// Memory that has, besides atomic words, bytes that only one link of this process accesses.
+/// Offsets are in bytes.
 pub(super) trait Bytes: Memory {
     fn write(&self, offset: usize, bytes: &[u8]);
 

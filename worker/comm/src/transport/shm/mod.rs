@@ -1,10 +1,12 @@
 //! Links between ranks of one node, over shared memory.
 //!
-//! Each ordered pair of ranks has a [`ring`] in the node's shared [`segment`] for packets. Messages
-//! longer than [`EAGER`] are announced by an RTS, and the receiver copies them from the sender's
-//! memory with `process_vm_readv`, from [`SPLIT_FETCH`] bytes on with the sender's help
-//! ([`split_copy`]). If the system forbids that, long messages go through the ring as data packets.
-//! A rank that sleeps is woken through its [`doorbell`]. [`stall_guard`] handles a sender that is
+//! Each ordered pair of ranks has a [`ring`] for packets in the node's shared [`segment`]. A
+//! message longer than [`EAGER`] is announced by an RTS (request to send). The receiver then copies
+//! the message from the sender's memory with `process_vm_readv`. From [`SPLIT_FETCH`] bytes on, the
+//! sender helps and copies a part of the message ([`split_copy`]). If the system forbids these
+//! copies, long messages go through the ring as data packets.
+//!
+//! A sleeping rank is woken through its [`doorbell`]. [`stall_guard`] handles a sender that is
 //! suspended while it helps. [`model`] checks the memory orderings with loom.
 
 mod doorbell;
@@ -40,19 +42,22 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest eager message, in bytes; longer ones are fetched by the receiver.
+/// Longest eager message, which is sent as one packet, in bytes. The receiver fetches longer
+/// messages.
 const EAGER: usize = 16 << 10;
-/// Longest payload of a packet, in bytes. With longer packets the receiver could only start later.
+/// Longest payload of a packet, in bytes. The receiver takes a packet only when the whole packet is
+/// in the ring, so longer packets would make it start later.
 const PACKET: usize = 16 << 10;
-/// Shortest fetched message, in bytes: from here on one copy by a system call costs less than two
-/// copies through the ring. Those two take 2.5 us for 16 KiB and 4.8 us for 32 KiB; one copy that
-/// both ends share takes 3.1 us and 4.1 us.
+/// Shortest message that the receiver fetches, in bytes. For longer messages one copy by a system
+/// call costs less than two copies through the ring. Two copies take 2.5 us for 16 KiB and 4.8 us
+/// for 32 KiB; one copy that both ends share takes 3.1 us and 4.1 us.
 const FETCH: usize = 16 << 10;
-/// Most bytes that one system call reads, so that the kernel pins few pages at a time.
+/// Maximum number of bytes that one system call reads. The limit keeps the number of pages small
+/// that the kernel pins at a time.
 const MAX_READ: usize = 1 << 20;
 /// Shortest message, in bytes, for which the receiver asks the sender to copy a part.
 const SPLIT_FETCH: usize = 24 << 10;
-/// Shortest and longest slice of a copy that both ends share, in bytes. Between these bounds a
+/// Shortest and longest slice, in bytes, of a message that both ends copy. Between these bounds a
 /// slice is half of the message. One system call costs as much as copying 20 KiB.
 const SLICE_LENGTHS: std::ops::RangeInclusive<usize> = 16 << 10..=512 << 10;
 /// Number of polls without a packet after which a link checks whether the peer's process is alive.
@@ -70,8 +75,8 @@ pub(crate) struct ShmNode {
     /// Time that a peer may be suspended while it writes to this rank's memory; `None` for no
     /// limit.
     timeout: Option<Duration>,
-    /// Random value whose address is in [`Identity`]. A peer that can read it can fetch from this
-    /// rank.
+    /// Random value for a test of access. [`Identity`] has the value and its address; a peer that
+    /// reads the value at this address can fetch from this rank.
     _probe: Box<u64>,
 }
 
@@ -80,8 +85,8 @@ impl ShmNode {
     /// rank to attach creates /dev/shm/`name`, and the last one removes the name.
     ///
     /// `oversubscribed` means that the node has more ranks than processors. `timeout` is the time
-    /// that a peer may be suspended while it writes to this rank's memory, before this rank makes
-    /// it continue.
+    /// that a peer may be suspended while it writes to this rank's memory. Then this rank sends the
+    /// peer SIGCONT.
     pub(crate) fn attach(
         name: &str,
         local_rank: usize,
@@ -172,16 +177,16 @@ pub(crate) struct ShmLink {
     receiver: Receiver,
     /// Memory of the ring from the peer.
     incoming: OwnedBytes,
-    /// Offsets in the segment of the copy requests that this rank sends to the peer, and of those
-    /// that the peer sends.
+    /// Offset in the segment of the area for copy requests of this rank, and of the area for copy
+    /// requests of the peer.
     own_request: usize,
     peer_request: usize,
-    /// Number of the last copy request that this rank has sent, and of the peer's last request that
-    /// this rank has handled; 0 before the first.
+    /// Number of the last copy request that this rank has sent, and number of the last one of the
+    /// peer that this rank has handled; 0 before the first.
     last_request: u32,
     last_handled: u32,
     peer: usize,
-    /// Offset in the segment of the word that says whether the peer sleeps.
+    /// Offset in the segment of the peer's sleep word, which is 0 while the peer is awake.
     sleep_word: usize,
     /// Name of the peer's doorbell socket.
     doorbell_name: u64,
@@ -197,9 +202,9 @@ pub(crate) struct ShmLink {
 }
 
 impl ShmLink {
-    /// Tests whether the peer's memory can be read, and whether the process id is the peer's:
-    /// `probe` has an address in the peer's memory and the value that is there. If not, this rank
-    /// never reads it.
+    /// Tests whether this rank can read the peer's memory, and whether the process id is the
+    /// peer's. `probe` has an address in the peer's memory and the value stored there. If the test
+    /// fails, this rank never reads the peer's memory.
     fn probe(&mut self, probe: [u64; 2]) {
         let mut bytes = [0; 8];
         let read = self.fetch(probe[0], &mut bytes);
@@ -217,8 +222,9 @@ impl ShmLink {
         }
     }
 
-    /// Handles a poll without a packet: copies for the peer if it has asked for help, and checks
-    /// now and then whether the peer is alive. Always returns `false` unless it fails.
+    /// Handles a poll without a packet: helps the peer if it has sent a copy request, and checks
+    /// now and then whether the peer is alive. Returns `false`, or an error if the peer has ended
+    /// without a goodbye packet.
     #[inline]
     fn on_empty_poll(&mut self) -> Result<bool, LinkError> {
         self.sender.idle(&self.outgoing);
@@ -269,7 +275,7 @@ impl ShmLink {
         }
     }
 
-    /// Fetches a message; the sender, if idle, copies part of it.
+    /// Fetches a message with the sender's help: the sender copies a part of it when idle.
     fn fetch_split(&mut self, pid: Pid, address: u64, into: &mut [u8]) -> Result<(), ReadError> {
         let slice = (into.len() / 2).clamp(*SLICE_LENGTHS.start(), *SLICE_LENGTHS.end());
         let target = into.as_mut_ptr().expose_provenance() as u64;
@@ -298,8 +304,8 @@ impl ShmLink {
         Ok(())
     }
 
-    /// Waits until the peer has written its `slices` slices or has ended. Returns `false` if the
-    /// peer has not written all of them.
+    /// Waits until the peer has written the `slices` slices that it has claimed. Returns `false` if
+    /// the peer has failed to write one of them, or has ended before.
     fn await_written(&self, pid: Pid, slices: usize) -> bool {
         let mut polls = 0_u32;
         let mut stall = None;
@@ -374,7 +380,7 @@ impl Link for ShmLink {
         Ok(true)
     }
 
-    /// Takes one packet at most: a poll for another would cost as much as a packet.
+    /// Takes one packet at most, because to poll for a second one would cost as much as to take it.
     #[inline]
     fn receive(&mut self, sink: &mut dyn Sink) -> Result<bool, LinkError> {
         let mut bye = false;

@@ -1,6 +1,7 @@
-//! Loom models of the ring, the sleep handshake and the split copy. They check every order of two
-//! ranks' loads and stores, up to a number of preemptions. Run them with `cargo test -p
-//! rlaunch-comm shm::model`; `LOOM_MAX_PREEMPTIONS=4` checks more orders.
+//! Loom models of the ring, the sleep handshake and the split copy. A model checks every order in
+//! which the loads and stores of two ranks can take effect, with at most 2 preemptions. Run the
+//! models with `cargo test -p rlaunch-comm shm::model`; `LOOM_MAX_PREEMPTIONS=4` checks more
+//! orders.
 
 use super::doorbell::{announce_sleep, sleep_number};
 use super::memory::{Bytes, Memory};
@@ -23,7 +24,8 @@ struct Model(Vec<AtomicU64>);
 
 impl Model {
     /// Makes the memory of a ring that has been in use, with both ends at `position`. All lines
-    /// except the next look like the start of a record.
+    /// except the one at `position` look like the start of a record, as lines of an earlier lap
+    /// would.
     fn at(position: u64) -> Model {
         let stale = header(8).to_words()[0];
         let words = 2 * LINE / 8 + LAYOUT.count * LINE / 8;
@@ -103,8 +105,8 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-/// Sends records with these numbers of payload words, from `position` on, and checks that all
-/// arrive.
+/// Sends one record for each number in `records`, which is the number of words of its payload, and
+/// checks that all arrive. Both ends of the ring are at `position` before.
 fn everything_arrives(position: u64, records: &'static [usize]) {
     check(move || {
         let memory = Arc::new(Model::at(position));
@@ -193,8 +195,9 @@ fn a_sender_that_sleeps_for_room_is_woken() {
     });
 }
 
-/// Checks a copy by both ends. In some orders the sender comes too late to help; in others it
-/// copies everything. `succeeds` says whether the sender's writes succeed.
+/// Checks that each slice of a split copy is copied once. Depending on the order of steps, the
+/// sender copies some, all or none of the slices. `succeeds` says whether the sender's writes
+/// succeed.
 fn each_slice_is_copied_once(succeeds: bool) {
     check(move || {
         let memory = Arc::new(Model((0..16).map(|_| AtomicU64::new(0)).collect()));
@@ -242,7 +245,8 @@ fn a_sender_that_cannot_write_says_so() {
     each_slice_is_copied_once(false);
 }
 
-/// One word of the model stands for the message that the kernel copies.
+/// Checks fetches of a message that is revoked. One word of the model stands for the message, which
+/// in reality the kernel copies.
 #[test]
 fn memory_that_was_given_up_is_not_taken_for_the_message() {
     const MESSAGE: usize = 2 * LINE;

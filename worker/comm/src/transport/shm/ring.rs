@@ -1,19 +1,20 @@
 //! Ring of records from one rank to another, in memory that both map.
 //!
-//! The ring consists of lines of 64 bytes. A record begins at a line. It has two words of 8 bytes,
-//! of which the first is never 0, and then the payload. The receiver polls the first word of the
-//! line where the next record will begin and nothing else, so that a short message costs the
-//! transfer of one cache line.
+//! The ring consists of lines of 64 bytes. A record carries one packet, and begins at the start of
+//! a line. It has two words of 8 bytes, of which the first is never 0, and then the payload. The
+//! receiver polls the first word of the line where the next record will begin and nothing else, so
+//! that a short message costs the transfer of one cache line.
 //!
 //! For this, the line behind the last record must begin with 0. Before the sender publishes a
-//! record, it clears the first word of the line behind it, where data from the previous lap would
-//! otherwise look like the next record. The sender publishes a record by a release store of the
-//! record's first word, which the receiver loads with acquire ordering.
+//! record, it clears the first word of the line behind the record, because old data from the
+//! previous lap there would look like the next record. The sender publishes a record by a release
+//! store of the record's first word, which the receiver loads with acquire ordering.
 //!
 //! Records do not wrap around: if a record does not fit before the end of the ring, a pad record
-//! fills the rest. Positions count lines and never wrap; the line at a position is the position
-//! modulo the number of lines. The receiver publishes its position in the head word after every
-//! eighth of the ring, and the sender reads the head word when it runs out of room.
+//! fills the rest of the ring, and the record begins at the first line. Positions count lines and
+//! never wrap; the line at a position is the position modulo the number of lines. The receiver
+//! publishes its position in the head word after every eighth of the ring, and the sender reads the
+//! head word when it runs out of room.
 
 use super::memory::{Bytes, Memory};
 use crate::types::error::LinkError;
@@ -25,22 +26,23 @@ pub(super) const LINE: usize = 64;
 const HEADER: usize = 16;
 /// First word of a pad record, which says that the rest of this lap is empty.
 const PAD: u64 = 0xff << 32;
-/// Number of lines behind its last record that the sender clears after each record, while the
-/// receiver is busy. The next short record then finds its lines in the sender's cache.
+/// Number of lines behind the record just sent that the sender clears while the receiver is busy.
+/// The lines of the next short record are then in the sender's cache.
 const AHEAD: u64 = 2;
-/// Most lines that an idle sender clears. It expects the next record to be as long as the last.
-/// Clearing its lines early shortens the time of a 1 KiB message by a third; a sender with more to
-/// send would only lose time.
+/// Maximum number of lines that an idle sender clears for the next record, which it expects to be
+/// as long as the last one. This shortens the time of a 1 KiB message by a third. A sender that has
+/// more to send does not do it, because it would only lose time.
 const IDLE_AHEAD: u64 = 34;
 
 /// Location and size of a ring in the segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingLayout {
-    /// Offset of the first line, a multiple of [`LINE`].
+    /// Offset in the segment of the first line, in bytes; a multiple of [`LINE`].
     pub(super) first_line: usize,
     /// Number of lines: a power of two, at least 8.
     pub(super) count: usize,
-    /// Offset of the head word with the receiver's position, in a cache line of its own.
+    /// Offset in the segment of the head word, which has the receiver's position and a cache line
+    /// of its own.
     pub(super) head: usize,
 }
 
@@ -62,7 +64,7 @@ impl RingLayout {
         self.first_line..self.first_line + self.count * LINE
     }
 
-    /// Returns the number of lines from a position to the end of its lap.
+    /// Returns the number of lines from a position to the end of the ring.
     #[inline(always)]
     fn lines_left(&self, position: u64) -> u64 {
         (self.count - (position as usize & (self.count - 1))) as u64
@@ -84,7 +86,8 @@ pub(super) struct Sender {
     layout: RingLayout,
     /// Position of the next record to send.
     tail: u64,
-    /// Position up to which all lines from the tail on begin with 0.
+    /// First position behind the tail whose line may not begin with 0. All lines between the tail
+    /// and this position begin with 0.
     cleared: u64,
     /// Receiver's position when the sender last read it.
     head: u64,
@@ -105,8 +108,8 @@ impl Sender {
         Sender { layout, tail: position, cleared: position + 1, head: position, last: 0 }
     }
 
-    /// Writes and publishes a record. Returns `false` if there is no room. The first word must not
-    /// be 0, and its lower half must be the payload's length.
+    /// Writes and publishes a record. Returns `false` if there is no room. `words[0]` must not be
+    /// 0, and its lower half must be the payload's length.
     #[inline]
     pub(super) fn send<M: Bytes>(
         &mut self,
@@ -180,7 +183,7 @@ impl Sender {
         (start, start + lines)
     }
 
-    /// Returns whether the lines up to `end`, and the line behind them, are free.
+    /// Returns whether the ring has room up to the position `end`, and for the line behind.
     #[inline(always)]
     fn fits<M: Memory>(&mut self, memory: &M, end: u64) -> Result<bool, LinkError> {
         if end - self.head < self.layout.capacity() {
@@ -223,9 +226,9 @@ impl Receiver {
         memory.load(self.layout.at(self.head), Ordering::Acquire) != 0
     }
 
-    /// Passes the next record to `take` without a copy, and returns its result; `None` if there is
-    /// no record. The payload is aligned to 16 bytes. If `take` fails, the record stays in the
-    /// ring.
+    /// Passes the next record to `take` without a copy, and returns the result of `take`; `None` if
+    /// there is no record. The payload is aligned to 16 bytes. If `take` fails, the record stays in
+    /// the ring.
     #[inline]
     pub(super) fn receive<M: Bytes, T>(
         &mut self,
@@ -255,8 +258,9 @@ impl Receiver {
         Ok(Some(taken))
     }
 
-    /// Publishes the receiver's position if an eighth of the ring was consumed since it was last
-    /// published. Returns whether it was published now, so that the caller can wake the sender.
+    /// Publishes the receiver's position if the receiver has consumed an eighth of the ring since
+    /// the last publication. Returns whether it has published, so that the caller can wake the
+    /// sender.
     #[inline]
     pub(super) fn release<M: Memory>(&mut self, memory: &M) -> bool {
         if self.head - self.released < self.layout.capacity() / 8 {

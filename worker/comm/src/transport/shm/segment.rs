@@ -16,11 +16,10 @@ use rlaunch_sys::{OwnedBytes, SharedMemory};
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// Size of a segment that the size of its rings aims at, in bytes: the usual size of /dev/shm in
-/// containers.
+/// Size, in bytes, that a segment should not exceed: the usual size of /dev/shm in containers.
 const TARGET_SIZE: usize = 64 << 20;
-/// Smallest and largest ring, in bytes. With more than 45 ranks the lower bound takes precedence
-/// over [`TARGET_SIZE`].
+/// Smallest and largest size of a ring, in bytes. With more than 45 ranks the smallest size takes
+/// precedence over [`TARGET_SIZE`].
 const RING_SIZES: std::ops::RangeInclusive<usize> = 32 << 10..=512 << 10;
 /// Bytes of a ring that are prefaulted when a link is made: room for two long packets. Faulting in
 /// the whole ring would take longer than the rest of a rank's start.
@@ -29,7 +28,7 @@ const PREFAULTED: usize = 32 << 10;
 /// it, so that the kernel can place them on that rank's NUMA node.
 const PAGE: usize = 64 << 10;
 
-/// Version of the layout, combined with the number of ranks in the segment's first word.
+/// Version of the layout. The first word of the segment has the version and the number of ranks.
 const VERSION: u64 = u64::from_le_bytes(*b"rlshm2\0\0");
 const VERSION_WORD: usize = 0;
 /// Offset of the word with the number of ranks that have attached.
@@ -41,9 +40,10 @@ const PID: usize = 0;
 /// Offset in a rank's entry of the word that is set to 1 after the rest of the entry is written.
 const READY: usize = 8;
 const SLEEP_WORD: usize = LINE;
-/// Size of a ring's control area in bytes: the line of the head word, and the copy requests.
+/// Size in bytes of a ring's control area: the line with the head word, and the area for copy
+/// requests.
 const CONTROL: usize = LINE + split_copy::SIZE;
-/// Offset of the remaining words of an [`Identity`] in a rank's entry, in bytes.
+/// Offset, in a rank's entry, of the words of its [`Identity`] other than the process id, in bytes.
 const IDENTITY: usize = 16;
 
 /// Failure to attach to the node's shared memory.
@@ -111,8 +111,8 @@ impl SegmentLayout {
         (self.heads() + rings * CONTROL).next_multiple_of(PAGE)
     }
 
-    /// Returns the byte range of all rings to a rank. They are adjacent, and the receiving rank
-    /// reserves them, so that the kernel places them on its NUMA node.
+    /// Returns the byte range of all rings whose receiver is the local rank `to`. The receiver
+    /// reserves this memory, so that the kernel places it on the receiver's NUMA node.
     fn inbox(self, to: usize) -> std::ops::Range<usize> {
         let inbox = self.ranks.saturating_sub(1) * self.ring;
         let start = self.rings() + to * inbox;
@@ -135,7 +135,7 @@ impl SegmentLayout {
     }
 }
 
-/// Data of a rank that its peers on the node need.
+/// Data of a rank that its peers on the node need to make links to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Identity {
     /// Process id, in the rank's own PID namespace.
@@ -149,7 +149,7 @@ pub(super) struct Identity {
     pub(super) probe: [u64; 2],
 }
 
-/// Attachment of this rank to its node's segment.
+/// Shared segment to which this rank is attached.
 #[derive(Debug)]
 pub(super) struct Segment {
     memory: SharedMemory,
@@ -233,13 +233,15 @@ impl Segment {
         })
     }
 
-    /// Returns the ring from a local rank to this rank.
+    /// Returns the layout of the ring from a local rank to this rank, and prefaults its first
+    /// [`PREFAULTED`] bytes.
     pub(super) fn ring_from(&self, from: usize) -> RingLayout {
         self.prefault_ring(self.layout.ring(from, self.local_rank))
     }
 
-    /// Returns the ring from this rank to a local rank, which must have attached: only then is the
-    /// ring's memory reserved.
+    /// Returns the layout of the ring from this rank to a local rank, and prefaults its first
+    /// [`PREFAULTED`] bytes. The local rank must have attached before, because it reserves the
+    /// ring's memory.
     pub(super) fn ring_to(&self, to: usize) -> RingLayout {
         self.prefault_ring(self.layout.ring(self.local_rank, to))
     }
@@ -251,7 +253,7 @@ impl Segment {
     }
 
     /// Claims the memory of a ring for one link. Returns `None` if another link of this process has
-    /// it.
+    /// claimed the ring.
     pub(super) fn claim(&self, ring: RingLayout) -> Option<OwnedBytes> {
         self.memory.claim(ring.bytes())
     }

@@ -14,19 +14,19 @@ use super::ring::LINE;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// Byte offsets of the words of a request in a ring's area: its number, or 0 while there is none,
-/// then the fields of [`CopyRequest`].
+/// Offsets of the words of a request in a ring's area for copy requests, in bytes. The words are
+/// the number of the request, or 0 while there is none, and the fields of [`CopyRequest`].
 const NUMBER: usize = 0;
 const SOURCE: usize = 8;
 const TARGET: usize = 16;
 const LENGTH: usize = 24;
 const SLICE: usize = 32;
-/// Offset of the count of exposures that the sender has revoked. The count shares the request's
-/// cache line, because only the receiver reads either of them, and rarely.
+/// Offset of the count of exposures that the sender has revoked. The count has no cache line of its
+/// own, because the sender rarely changes it.
 const REVOKED: usize = 40;
-/// Offset of the claim word: the request's number (upper 32 bits), the slices claimed from the
-/// front (16 bits) and from the back (16 bits). The word has a cache line of its own because both
-/// ends write it.
+/// Offset of the claim word: the request's number (upper 32 bits), the number of slices claimed
+/// from the front (16 bits), and the number claimed from the back (lower 16 bits). The word has a
+/// cache line of its own because both ends write it.
 const CLAIMED: usize = LINE;
 /// Offset of the progress word: the request's number (upper 32 bits), the [`FAILED`] bit, and the
 /// number of slices that the sender has written.
@@ -35,7 +35,7 @@ const FAILED: u64 = 1 << 31;
 
 /// Size of a ring's area for copy requests, in bytes.
 pub(super) const SIZE: usize = 2 * LINE;
-/// Most slices of a message; the claim word has enough bits for this number.
+/// Maximum number of slices of a message, for which the claim word has enough bits.
 const MAX_SLICES: usize = 1 << 12;
 
 /// Request to copy a message from the sender's address to the receiver's.
@@ -49,7 +49,8 @@ pub(super) struct CopyRequest {
 }
 
 impl CopyRequest {
-    /// Makes a request with slices of about `slice` bytes, rounded up to cache lines.
+    /// Makes a request whose slices have `slice` bytes, rounded up to whole cache lines. Slices are
+    /// longer if there would be more than [`MAX_SLICES`].
     pub(super) fn new(source: u64, target: u64, length: usize, slice: usize) -> CopyRequest {
         let slice = slice.max(length.div_ceil(MAX_SLICES)).next_multiple_of(LINE).max(LINE);
         CopyRequest { source, target, length, slice }
@@ -66,8 +67,8 @@ impl CopyRequest {
     }
 }
 
-/// Counts a revoked exposure. The sender calls it before it changes the memory, so that a receiver
-/// that could have read changed bytes sees the new count.
+/// Counts a revoked exposure. The sender calls this before it changes the exposed memory, so that a
+/// receiver that could have read changed bytes sees the new count.
 pub(super) fn revoke<M: Memory>(memory: &M, at: usize) {
     let revoked = memory.load(at + REVOKED, Ordering::Relaxed);
     memory.store(at + REVOKED, revoked.wrapping_add(1), Ordering::Relaxed);
@@ -82,7 +83,8 @@ pub(super) fn revoked<M: Memory>(memory: &M, at: usize) -> u32 {
     memory.load(at + REVOKED, Ordering::Relaxed) as u32
 }
 
-/// Publishes a request to help with a copy. Only the receiver publishes requests, one at a time.
+/// Publishes a request for the sender's help with a copy. Only the receiver publishes requests, one
+/// at a time.
 pub(super) fn request<M: Memory>(memory: &M, at: usize, number: u32, request: &CopyRequest) {
     let number = u64::from(number);
     memory.store(at + SOURCE, request.source, Ordering::Relaxed);
@@ -115,8 +117,8 @@ pub(super) fn close<M: Memory>(memory: &M, at: usize) -> usize {
     usize::from(memory.load(at + CLAIMED, Ordering::Relaxed) as u16)
 }
 
-/// Returns whether the sender has written `slices` slices; `None` if the sender failed to write one
-/// of them.
+/// Returns whether the sender has handled all `slices` slices that it has claimed; `None` if it
+/// has, but failed to write one of them.
 pub(super) fn written<M: Memory>(memory: &M, at: usize, slices: usize) -> Option<bool> {
     let written = memory.load(at + WRITTEN, Ordering::Acquire) & u64::from(u32::MAX);
     if written & !FAILED < slices as u64 {
@@ -131,8 +133,9 @@ pub(super) fn requested<M: Memory>(memory: &M, at: usize) -> u32 {
     memory.load(at + NUMBER, Ordering::Acquire) as u32
 }
 
-/// Claims slices of the request `number` from the back and copies them by `write`, until all slices
-/// are claimed. Returns `false` if `write` failed; further help is useless then.
+/// Claims slices of the request `number` from the back, and copies each by a call of `write`, until
+/// all slices are claimed. Returns `false` once `write` fails, because further help is useless
+/// then.
 pub(super) fn help<M: Memory>(
     memory: &M,
     at: usize,

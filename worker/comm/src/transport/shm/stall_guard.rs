@@ -1,9 +1,10 @@
-//! Waits for a peer that is suspended while it may write to this rank's memory.
+//! Wait for a peer that is suspended while it may write to this rank's memory.
 //!
-//! A slice that the peer has claimed cannot be taken back: whenever the peer continues, it writes.
-//! So the wait ends only when the peer has written or is dead. If waits have a time limit, the
-//! guard sends SIGCONT to the peer when the limit has passed. If the peer still does not finish,
-//! for example because a debugger has stopped it or its cgroup is frozen, the guard kills it.
+//! During a [split copy](super::split_copy), a slice that the peer has claimed cannot be taken
+//! back: whenever the peer continues, it writes the slice. So the wait ends only when the peer has
+//! written the slice or is dead. If waits have a time limit, the guard sends SIGCONT to the peer
+//! when the limit has passed. If the peer still does not finish, for example because a debugger has
+//! stopped it or its cgroup is frozen, the guard kills it.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -20,7 +21,8 @@ const NOTICE_AFTER: Duration = Duration::from_secs(10);
 /// Time for a resumed peer to finish its part of a copy, which is at most a few pages.
 const FINISH_TIME: Duration = Duration::from_secs(1);
 
-/// Guard of the wait for one peer's process.
+/// Guard of this rank's wait for one peer: it resumes or kills a peer that is suspended for too
+/// long.
 #[derive(Debug)]
 pub(super) struct StallGuard {
     pid: Pid,

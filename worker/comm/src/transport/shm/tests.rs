@@ -66,7 +66,8 @@ fn receive(link: &mut ShmLink) -> Result<(Header, Vec<u8>), LinkError> {
     Ok(kept.0.remove(0))
 }
 
-/// Sleeps until something arrives. Returns `false` if there was something at once.
+/// Sleeps until something arrives. Returns `false`, without a sleep, if something has arrived
+/// already.
 fn sleep(link: &mut ShmLink, wants_room: bool) -> bool {
     let slept = match link.arm(wants_room).unwrap() {
         Armed::NoFd | Armed::Ready => false,
@@ -99,7 +100,7 @@ impl Count {
         self.0.fetch_add(u32::from(is_one), Ordering::Relaxed);
     }
 
-    /// Returns whether the count is above `few`; panics after the deadline.
+    /// Returns whether the count is above `few`. Panics if [`DEADLINE`] has passed since `since`.
     fn is_more_than(&self, few: u32, since: Instant) -> bool {
         let count = self.0.load(Ordering::Relaxed);
         assert!(count > few || since.elapsed() < DEADLINE, "only {count}");

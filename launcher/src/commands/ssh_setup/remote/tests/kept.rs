@@ -31,8 +31,8 @@ fn keys_of(home: &Path) -> Vec<u8> {
     fs::read(home.join(".ssh/authorized_keys")).unwrap()
 }
 
-/// Returns the options before the container's key, if the line accepts that key, as sshd reads the line;
-/// otherwise `None`.
+/// Parses a line of authorized_keys as sshd does. If the line accepts the container's key, returns the
+/// options in front of the key, which may be empty; otherwise returns `None`.
 fn options_of(line: &[u8]) -> Option<&[u8]> {
     let is_blank = |byte: u8| matches!(byte, b' ' | b'\t');
     let skip = |text: &[u8]| text.iter().take_while(|byte| is_blank(**byte)).count();
@@ -76,8 +76,8 @@ fn options_of(line: &[u8]) -> Option<&[u8]> {
     (!vouches && is_key(&rest[skip(rest)..]).is_some()).then_some(options)
 }
 
-/// Asserts that every line of `before` is in `after`, in the same order and byte for byte, except for the
-/// options of the container's key. Behind them there may only be lines that the script adds.
+/// Asserts that `after` begins with every line of `before`, in the same order and byte for byte, except for
+/// the options of the container's key. All further lines of `after` must be lines that the script adds.
 fn check(before: &[u8], after: &[u8]) {
     let shown = |bytes: &[u8]| bytes.escape_ascii().to_string();
     let context = || format!("before: {}\nafter: {}", shown(before), shown(after));

@@ -19,7 +19,7 @@ fn an_all_reduce_of_two_copies_nothing_it_need_not() {
     }
 }
 
-/// Counts the elements that a rank receives.
+/// Counts the elements that the rank with this schedule receives.
 fn received(schedule: &Schedule) -> usize {
     let exchanges = schedule.steps.iter().flat_map(|step| &step.exchange);
     exchanges

@@ -11,7 +11,8 @@ use super::{
 };
 use std::ops::Range;
 
-/// Element that records how it was computed.
+/// Element that records from which ranks' elements it was computed, and in which tree of
+/// operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Made {
     /// Ranks that have contributed, as a bit set; empty if the element was never written.
@@ -128,7 +129,7 @@ fn check_nothing(name: &str, schedules: &[Schedule], count: usize) {
 /// on by other ranks, that every rank has arrived.
 fn check_barrier(name: &str, schedules: &[Schedule]) {
     let size = schedules.len();
-    // A signal passes on which ranks have arrived, as far as its sender knows.
+    // A signal tells its receiver all ranks of which the sender knows that they have arrived.
     let mut knows: Vec<u64> = (0..size).map(|rank| 1 << rank).collect();
     let mut steps = vec![0; size];
     let mut sent: Vec<Vec<(usize, usize, u64)>> = vec![Vec::new(); size];

@@ -1,0 +1,241 @@
+//! State of a node that both families use: ranks, open connections, queued actions.
+
+use crate::layout::JobLayout;
+use crate::output::{ConnectionId, Family, Output};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Maximum number of open connections that have not yet said which rank they are, in addition to one
+/// for each rank of the node. Any process of the host can connect to the agent's port; when strangers
+/// hold this many connections, the oldest is closed for the next one.
+pub(crate) const STRANGERS_MAX: usize = 64;
+
+/// State of a node that both families use.
+#[derive(Debug)]
+pub(crate) struct Node {
+    layout: JobLayout,
+    /// Number of the node of each rank, by rank; empty if the layout is not complete.
+    node_of: Vec<usize>,
+    /// Ranks of this node, by local rank.
+    ranks: Vec<RankState>,
+    connections: BTreeMap<ConnectionId, Connection>,
+    /// Open connections without a rank, oldest first.
+    strangers: VecDeque<ConnectionId>,
+    /// Connections that this server has closed and whose family has not been told yet.
+    dropped: VecDeque<(ConnectionId, Family)>,
+    outputs: VecDeque<Output>,
+    next_request: u64,
+    /// Family that waits for the answer to each request.
+    requests: BTreeMap<u64, Family>,
+}
+
+/// State of a rank.
+#[derive(Debug)]
+struct RankState {
+    /// Whether the process that the agent started still runs.
+    alive: bool,
+    /// Number of MPI programs that have started in this rank: a shell may run several, one after the other.
+    run: u32,
+    /// Connection of the MPI program.
+    connection: Option<ConnectionId>,
+}
+
+/// State of an open connection.
+#[derive(Clone, Copy, Debug)]
+struct Connection {
+    /// Family, `None` until the first byte has come.
+    family: Option<Family>,
+    /// Local rank, `None` until the client has said which rank it is.
+    local: Option<usize>,
+}
+
+impl Node {
+    /// Creates the state of a node without connections.
+    pub(crate) fn new(layout: JobLayout) -> Node {
+        let rank = || RankState { alive: true, run: 0, connection: None };
+        Node {
+            node_of: layout.node_of_ranks().unwrap_or_default(),
+            ranks: layout.ranks_here().iter().map(|_| rank()).collect(),
+            layout,
+            connections: BTreeMap::new(),
+            strangers: VecDeque::new(),
+            dropped: VecDeque::new(),
+            outputs: VecDeque::new(),
+            next_request: 0,
+            requests: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the layout of the job.
+    pub(crate) fn layout(&self) -> &JobLayout {
+        &self.layout
+    }
+
+    /// Returns the number of ranks of this node.
+    pub(crate) fn local_size(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// Returns the rank at a local rank.
+    pub(crate) fn rank(&self, local: usize) -> u32 {
+        self.layout.ranks_here().get(local).copied().unwrap_or(u32::MAX)
+    }
+
+    /// Returns the number of the node of a rank, or `None` if there is no such rank.
+    pub(crate) fn node_of(&self, rank: u32) -> Option<usize> {
+        self.node_of.get(usize::try_from(rank).ok()?).copied()
+    }
+
+    /// Tells whether the process of a local rank still runs.
+    pub(crate) fn is_alive(&self, local: usize) -> bool {
+        self.ranks.get(local).is_some_and(|rank| rank.alive)
+    }
+
+    /// Returns the number of MPI programs that have started in a local rank, the present one included.
+    pub(crate) fn run(&self, local: usize) -> u32 {
+        self.ranks.get(local).map_or(0, |rank| rank.run)
+    }
+
+    /// Tells whether a connection is open. A family must ignore further bytes of a closed one.
+    pub(crate) fn is_open(&self, connection: ConnectionId) -> bool {
+        self.connections.contains_key(&connection)
+    }
+
+    /// Records that the program at the other end of a connection belongs to a local rank and begins with
+    /// MPI. Closes the connection of the rank's previous program if that is still open. Returns the number
+    /// of this program in the rank's life, from 1.
+    pub(crate) fn begin(&mut self, connection: ConnectionId, local: usize) -> u32 {
+        let Some(family) = self.identify(connection, local) else { return 0 };
+        let rank = self.rank(local);
+        let Some(state) = self.ranks.get_mut(local) else { return 0 };
+        state.run = state.run.saturating_add(1);
+        let run = state.run;
+        let previous = state.connection.replace(connection);
+        if let Some(previous) = previous.filter(|&previous| previous != connection) {
+            self.close(previous);
+        }
+        self.outputs.push_back(Output::Connected(rank, family));
+        run
+    }
+
+    /// Records which local rank a connection belongs to, before its program begins with MPI. Returns the
+    /// family, or `None` if the connection is closed.
+    pub(crate) fn identify(&mut self, connection: ConnectionId, local: usize) -> Option<Family> {
+        let state = self.connections.get_mut(&connection)?;
+        state.local = Some(local);
+        let family = state.family;
+        self.strangers.retain(|&stranger| stranger != connection);
+        family
+    }
+
+    /// Tells the agent that the program of a local rank has called `MPI_Finalize`.
+    pub(crate) fn finalized(&mut self, local: usize) {
+        self.outputs.push_back(Output::Finalized(self.rank(local)));
+    }
+
+    /// Tells the agent that a local rank asks for the end of the job.
+    pub(crate) fn abort(&mut self, local: usize, code: i32, message: String) {
+        self.outputs.push_back(Output::Abort { rank: self.rank(local), code, message });
+    }
+
+    /// Sends bytes on a connection unless it is closed.
+    pub(crate) fn send(&mut self, connection: ConnectionId, bytes: Vec<u8>) {
+        if self.is_open(connection) {
+            self.outputs.push_back(Output::Send(connection, bytes));
+        }
+    }
+
+    /// Closes a connection. The server calls [`Protocol::closed`](crate::protocol::Protocol::closed) of
+    /// its family once the present call has returned.
+    pub(crate) fn close(&mut self, connection: ConnectionId) {
+        if let Some(family) = self.forget(connection) {
+            self.outputs.push_back(Output::Close(connection));
+            if let Some(family) = family {
+                self.dropped.push_back((connection, family));
+            }
+        }
+    }
+
+    /// Asks the agent to gather data of all ranks, and the server to pass the answer to a family. Returns
+    /// the number of the request.
+    pub(crate) fn gather(&mut self, family: Family, name: String, blobs: Vec<Vec<u8>>) -> u64 {
+        let request = self.request(family);
+        self.outputs.push_back(Output::Gather { request, name, blobs });
+        request
+    }
+
+    /// Stores a value where every node can read it.
+    pub(crate) fn put(&mut self, key: String, value: Vec<u8>) {
+        self.outputs.push_back(Output::Put { key, value });
+    }
+
+    /// Reads a value that some node has stored; the server passes the answer to a family. Returns the
+    /// number of the request.
+    pub(crate) fn get(&mut self, family: Family, key: String, wait: bool) -> u64 {
+        let request = self.request(family);
+        self.outputs.push_back(Output::Get { request, key, wait });
+        request
+    }
+
+    fn request(&mut self, family: Family) -> u64 {
+        let request = self.next_request;
+        self.next_request += 1;
+        self.requests.insert(request, family);
+        request
+    }
+
+    // What follows is for the server alone.
+
+    /// Adds a connection.
+    pub(crate) fn open(&mut self, connection: ConnectionId, family: Option<Family>) {
+        self.connections.insert(connection, Connection { family, local: None });
+        self.strangers.push_back(connection);
+        if self.strangers.len() > STRANGERS_MAX + self.ranks.len()
+            && let Some(oldest) = self.strangers.pop_front()
+        {
+            self.close(oldest);
+        }
+    }
+
+    /// Returns the family of an open connection that has received bytes; the first byte decides.
+    pub(crate) fn family(&mut self, connection: ConnectionId, bytes: &[u8]) -> Option<Family> {
+        let state = self.connections.get_mut(&connection)?;
+        if state.family.is_none() {
+            state.family = Family::of_first_byte(*bytes.first()?).into();
+        }
+        state.family
+    }
+
+    /// Removes a connection. Returns `None` if there was none, otherwise its family if that is known.
+    pub(crate) fn forget(&mut self, connection: ConnectionId) -> Option<Option<Family>> {
+        let state = self.connections.remove(&connection)?;
+        self.strangers.retain(|&stranger| stranger != connection);
+        if let Some(rank) = state.local.and_then(|local| self.ranks.get_mut(local))
+            && rank.connection == Some(connection)
+        {
+            rank.connection = None;
+        }
+        Some(state.family)
+    }
+
+    /// Returns a connection that this server has closed and whose family has not been told yet.
+    pub(crate) fn take_dropped(&mut self) -> Option<(ConnectionId, Family)> {
+        self.dropped.pop_front()
+    }
+
+    /// Returns the family that waits for the answer to a request, once.
+    pub(crate) fn take_request(&mut self, request: u64) -> Option<Family> {
+        self.requests.remove(&request)
+    }
+
+    /// Records that the process of a local rank has ended.
+    pub(crate) fn end(&mut self, local: usize) {
+        if let Some(rank) = self.ranks.get_mut(local) {
+            rank.alive = false;
+        }
+    }
+
+    /// Returns the next action for the agent.
+    pub(crate) fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+}

@@ -1,0 +1,99 @@
+//! Actions that a server asks of its agent, and the names of connections and families.
+
+/// Number of a connection, chosen by the agent and never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u64);
+
+/// Process management interface that a rank uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// PMI-1.
+    Pmi1,
+    /// PMIx.
+    Pmix,
+}
+
+impl Family {
+    /// Returns the family whose clients begin with this byte. PMI-1 clients begin with `cmd=` or `mcmd=`,
+    /// PMIx clients with a binary header.
+    pub(crate) fn of_first_byte(byte: u8) -> Family {
+        match byte {
+            b'c' | b'm' => Family::Pmi1,
+            _ => Family::Pmix,
+        }
+    }
+
+    /// Returns the beginning of the names and keys that belong to this family.
+    pub(crate) fn prefix(self) -> &'static str {
+        match self {
+            Family::Pmi1 => "pmi1",
+            Family::Pmix => "pmix",
+        }
+    }
+}
+
+/// Action for the agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Send bytes on a connection. Agents stop reading from a connection whose peer does not take what
+    /// was sent: the server answers each request at once and keeps no queue of its own.
+    Send(ConnectionId, Vec<u8>),
+    /// Close a connection once everything before is sent. Calling [`Server::closed`] for it is allowed
+    /// but not necessary.
+    Close(ConnectionId),
+    /// Gather data of all ranks of the job: every node's server asks for the same `name`, once per node.
+    /// `blobs` has the data of each rank of this node, by local rank; each is at most 64 KiB. The agent
+    /// answers by [`Server::gathered`] with this `request`.
+    Gather {
+        /// Number for the answer.
+        request: u64,
+        /// Name of the gather, equal on all nodes and at most 255 bytes.
+        name: String,
+        /// Data by local rank.
+        blobs: Vec<Vec<u8>>,
+    },
+    /// Store a value where every node can read it. Agents keep the order of what a server stores and
+    /// reads: once a later [`Output::Get`] of this server for the same key is answered, all nodes read
+    /// this value or a newer one.
+    Put {
+        /// Key, at most 255 bytes.
+        key: String,
+        /// Value, at most 64 KiB; empty if it is removed.
+        value: Vec<u8>,
+    },
+    /// Read a value that some node has stored. The agent answers by [`Server::value`].
+    Get {
+        /// Number for the answer.
+        request: u64,
+        /// Key, at most 255 bytes.
+        key: String,
+        /// Whether to wait until the key has a value.
+        wait: bool,
+    },
+    /// End the job because a rank asked for it (`MPI_Abort`).
+    Abort {
+        /// Rank that asked.
+        rank: u32,
+        /// Exit code for the job, as given by the program.
+        code: i32,
+        /// Text for the user; may be empty.
+        message: String,
+    },
+    /// A rank has connected and said which rank it is.
+    Connected(u32, Family),
+    /// A rank has called `MPI_Finalize`; until then its exit with code 0 is an error.
+    Finalized(u32),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_byte_tells_the_family() {
+        assert_eq!(Family::of_first_byte(b'c'), Family::Pmi1);
+        assert_eq!(Family::of_first_byte(b'm'), Family::Pmi1);
+        assert_eq!(Family::of_first_byte(0), Family::Pmix);
+        assert_eq!(Family::of_first_byte(0xff), Family::Pmix);
+    }
+}

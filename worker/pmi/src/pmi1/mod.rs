@@ -1,0 +1,365 @@
+//! PMI-1: lines of text, one request at a time.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `line` | lines that clients send |
+//! | `client` | state of a connection |
+//! | `kvs` | values that ranks have put |
+//! | `mapping` | value of `PMI_process_mapping` |
+//! | `names` | services that ranks publish |
+//! | `environment` | environment of ranks |
+//!
+//! Answers end at the first space of a value in old clients, which also read at most 1023 bytes of a line.
+
+mod client;
+mod environment;
+mod kvs;
+mod line;
+mod mapping;
+mod names;
+#[cfg(test)]
+mod tests;
+
+pub use environment::{
+    REMOVED, environment, environment_beside_pmix, environment_with_descriptor,
+};
+
+use crate::fence::Fence;
+use crate::node::Node;
+use crate::output::{ConnectionId, Family};
+use crate::protocol::Protocol;
+use client::{Busy, Client, Stage};
+use kvs::{KEY_MAX, Stores, VALUE_MAX};
+use line::Request;
+use names::Names;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// Maximum length in bytes of the name of a key-value store, as announced to clients.
+const KVSNAME_MAX: usize = 256;
+
+/// Answer to a spawn; newer clients print the reason.
+const NO_SPAWN: &str =
+    "cmd=spawn_result rc=-1 msg=rlaunch_does_not_start_processes_for_MPI_Comm_spawn\n";
+
+/// PMI-1 on a node.
+#[derive(Debug)]
+pub(crate) struct Pmi1 {
+    clients: BTreeMap<ConnectionId, Client>,
+    fence: Fence<ConnectionId>,
+    stores: Stores,
+    names: Names,
+    /// Value of `PMI_process_mapping`.
+    mapping: Option<String>,
+}
+
+impl Pmi1 {
+    /// Creates the state for a node.
+    pub(crate) fn new(node: &Node) -> Pmi1 {
+        Pmi1 {
+            clients: BTreeMap::new(),
+            fence: Fence::new(Family::Pmi1, node),
+            stores: Stores::new(node.layout().world_size(), node.local_size()),
+            names: Names::default(),
+            mapping: mapping::process_mapping(node.layout()),
+        }
+    }
+
+    /// Adds a connection whose other end a rank of this node has inherited.
+    pub(crate) fn connected_as(&mut self, node: &mut Node, connection: ConnectionId, local: usize) {
+        node.identify(connection, local);
+        self.clients.insert(connection, Client::new(Stage::Idle { local }));
+    }
+
+    /// Executes a line. Returns `None` if the connection is to be closed.
+    fn line(&mut self, node: &mut Node, connection: ConnectionId, line: &[u8]) -> Option<()> {
+        let stage = self.clients.get(&connection)?.stage;
+        if stage == Stage::Aborted {
+            return Some(());
+        }
+        if let Stage::Running { local, run, busy: Busy::Spawn(mut block) } = stage {
+            let busy = match block.line(line) {
+                None => Busy::Spawn(block),
+                Some(is_last) => {
+                    if is_last {
+                        node.send(connection, NO_SPAWN.into());
+                    }
+                    Busy::No
+                }
+            };
+            return self.set(connection, Stage::Running { local, run, busy });
+        }
+        match (stage, line::parse(line).ok()?) {
+            (Stage::Stranger, Request::Identify { id }) => self.identify(node, connection, id),
+            (
+                Stage::Idle { local } | Stage::Running { local, .. },
+                Request::Abort { code, message },
+            ) => {
+                node.abort(local, code, message);
+                self.set(connection, Stage::Aborted)
+            }
+            (
+                Stage::Idle { local } | Stage::Running { local, busy: Busy::No, .. },
+                Request::Init { version },
+            ) => self.init(node, connection, local, version),
+            (Stage::Running { local, run, busy: Busy::No }, request) => {
+                self.request(node, connection, Caller { local, run }, request)
+            }
+            _ => None,
+        }
+    }
+
+    /// Finds the rank whose secret a client has sent.
+    fn identify(&mut self, node: &mut Node, connection: ConnectionId, id: u32) -> Option<()> {
+        let ids = node.layout().pmi_ids.iter().take(node.local_size());
+        let local = ids.clone().position(|&other| other == id)?;
+        node.identify(connection, local)?;
+        let (size, rank) = (node.layout().world_size(), node.rank(local));
+        let answer = format!(
+            "cmd=initack rc=0\ncmd=set size={size}\ncmd=set rank={rank}\ncmd=set debug=0\n"
+        );
+        node.send(connection, answer.into());
+        self.set(connection, Stage::Idle { local })
+    }
+
+    /// Begins an MPI program of a local rank.
+    fn init(
+        &mut self,
+        node: &mut Node,
+        connection: ConnectionId,
+        local: usize,
+        version: i32,
+    ) -> Option<()> {
+        let rc = if version == 1 { 0 } else { -1 };
+        let answer = format!("cmd=response_to_init pmi_version=1 pmi_subversion=1 rc={rc}\n");
+        if version == 1 {
+            let run = node.begin(connection, local);
+            self.stores.reset(local);
+            self.set(connection, Stage::Running { local, run, busy: Busy::No });
+        }
+        node.send(connection, answer.into());
+        Some(())
+    }
+
+    /// Executes a request of a running MPI program.
+    fn request(
+        &mut self,
+        node: &mut Node,
+        connection: ConnectionId,
+        caller: Caller,
+        request: Request<'_>,
+    ) -> Option<()> {
+        let waiting = Stage::Running { local: caller.local, run: caller.run, busy: Busy::Waiting };
+        let answer = match request {
+            Request::Barrier { is_world: true } => {
+                self.fence.enter(caller.local, connection).ok()?;
+                self.set(connection, waiting);
+                self.start_fence(node);
+                None
+            }
+            Request::Finalize => {
+                node.finalized(caller.local);
+                self.set(connection, Stage::Idle { local: caller.local });
+                Some("cmd=finalize_ack rc=0\n".to_owned())
+            }
+            Request::Spawn => {
+                let busy = Busy::Spawn(client::SpawnBlock::default());
+                self.set(connection, Stage::Running { local: caller.local, run: caller.run, busy });
+                None
+            }
+            Request::Publish { .. } | Request::Lookup { .. } | Request::Unpublish { .. } => {
+                let answer = self.name(node, connection, &request);
+                if answer.is_none() {
+                    self.set(connection, waiting);
+                }
+                answer
+            }
+            Request::Put { kvsname, key, value } => {
+                Some(self.put(node, caller, kvsname, key, value))
+            }
+            Request::Get { kvsname, key } => {
+                let answer = self.get(node, caller, kvsname, key);
+                node.send(connection, answer);
+                None
+            }
+            request => Some(plain(node, caller, &request)?),
+        };
+        if let Some(answer) = answer {
+            node.send(connection, answer.into());
+        }
+        Some(())
+    }
+
+    /// Executes a request about a service. Returns the answer if it is known already.
+    fn name(
+        &mut self,
+        node: &mut Node,
+        connection: ConnectionId,
+        request: &Request<'_>,
+    ) -> Option<String> {
+        match *request {
+            Request::Publish { service, port } => {
+                self.names.publish(node, connection, service, port)
+            }
+            Request::Unpublish { service } => self.names.unpublish(node, connection, service),
+            Request::Lookup { service } => self.names.look_up(node, connection, service),
+            _ => None,
+        }
+    }
+
+    fn put(
+        &mut self,
+        node: &Node,
+        caller: Caller,
+        kvsname: &[u8],
+        key: &[u8],
+        value: &[u8],
+    ) -> String {
+        let stored = if kvsname == kvs_name(node, caller).as_bytes() {
+            let put = self.stores.put(caller.local, caller.run, key, value);
+            put.map_err(|error| error.to_string())
+        } else {
+            Err("unknown_kvsname".to_owned())
+        };
+        match stored {
+            Ok(()) => "cmd=put_result rc=0 msg=success\n".to_owned(),
+            Err(reason) => format!("cmd=put_result rc=-1 msg={reason}\n"),
+        }
+    }
+
+    /// Returns the answer to a `get`. Clients take an empty value for an error, so it is not sent.
+    fn get(&self, node: &Node, caller: Caller, kvsname: &[u8], key: &[u8]) -> Vec<u8> {
+        let value = if kvsname != kvs_name(node, caller).as_bytes() {
+            None
+        } else if key == b"PMI_process_mapping" {
+            self.mapping.as_deref().map(str::as_bytes)
+        } else {
+            self.stores.get(caller.run, key)
+        };
+        match value.filter(|value| !value.is_empty()) {
+            Some(value) => [b"cmd=get_result rc=0 msg=success value=", value, b"\n"].concat(),
+            None => {
+                let key = key.get(..KEY_MAX).unwrap_or(key);
+                let after = b"_not_found value=unknown\n";
+                [b"cmd=get_result rc=-1 msg=key_", key, after].concat()
+            }
+        }
+    }
+
+    fn start_fence(&mut self, node: &mut Node) {
+        let stores = &mut self.stores;
+        self.fence.start(node, |local| stores.take(local));
+    }
+
+    fn set(&mut self, connection: ConnectionId, stage: Stage) -> Option<()> {
+        self.clients.get_mut(&connection)?.stage = stage;
+        Some(())
+    }
+
+    /// Sends the answer for which a client has waited.
+    fn answer(&mut self, node: &mut Node, connection: ConnectionId, answer: Vec<u8>) {
+        if let Some(client) = self.clients.get_mut(&connection)
+            && let Stage::Running { busy: busy @ Busy::Waiting, .. } = &mut client.stage
+        {
+            *busy = Busy::No;
+            node.send(connection, answer);
+        }
+    }
+}
+
+/// Running MPI program that makes a request.
+#[derive(Clone, Copy, Debug)]
+struct Caller {
+    /// Local rank.
+    local: usize,
+    /// Number of the program in the rank's life.
+    run: u32,
+}
+
+/// Returns the name of the caller's key-value store. MPICH makes it part of the names of shared memory,
+/// which a killed program leaves behind, so each program of a rank has another.
+fn kvs_name(node: &Node, caller: Caller) -> String {
+    format!("{}-{}", node.layout().namespace, caller.run)
+}
+
+/// Returns the answer to a request that changes nothing. Returns `None` if the request is not allowed.
+fn plain(node: &Node, caller: Caller, request: &Request<'_>) -> Option<String> {
+    let layout = node.layout();
+    Some(match request {
+        Request::Maxes => format!(
+            "cmd=maxes kvsname_max={KVSNAME_MAX} keylen_max={KEY_MAX} vallen_max={VALUE_MAX} rc=0\n"
+        ),
+        Request::Appnum => {
+            let rank = usize::try_from(node.rank(caller.local)).ok()?;
+            let number = layout.application_of.get(rank).copied().unwrap_or(0);
+            format!("cmd=appnum appnum={number} rc=0\n")
+        }
+        Request::KvsName => {
+            format!("cmd=my_kvsname kvsname={} rc=0\n", kvs_name(node, caller))
+        }
+        Request::UniverseSize => {
+            format!("cmd=universe_size size={} rc=0\n", layout.world_size())
+        }
+        Request::Barrier { .. } => {
+            "cmd=barrier_out rc=-1 msg=barriers_of_groups_need_PMI_1.2\n".to_owned()
+        }
+        Request::Unknown(command) => format!("cmd={command}_result rc=-1 msg=not_supported\n"),
+        _ => return None,
+    })
+}
+
+impl Protocol for Pmi1 {
+    fn received(
+        &mut self,
+        node: &mut Node,
+        connection: ConnectionId,
+        mut bytes: &[u8],
+        _: Instant,
+    ) {
+        while !bytes.is_empty() && node.is_open(connection) {
+            let client =
+                self.clients.entry(connection).or_insert_with(|| Client::new(Stage::Stranger));
+            let done = match client.next_line(&mut bytes) {
+                Ok(Some(line)) => self.line(node, connection, &line),
+                Ok(None) => Some(()),
+                Err(client::TooLong) => None,
+            };
+            if done.is_none() {
+                node.close(connection);
+            }
+        }
+    }
+
+    fn closed(&mut self, _: &mut Node, connection: ConnectionId) {
+        self.clients.remove(&connection);
+        self.fence.withdraw(|&other| other == connection);
+    }
+
+    fn gathered(&mut self, node: &mut Node, request: u64, data: Option<Vec<Vec<u8>>>) {
+        let Some(finished) = self.fence.finish(node, request, data) else { return };
+        let merged = finished.data.and_then(|(run, data)| self.stores.merge(run, &data).ok());
+        for (_, connection) in finished.arrivals {
+            match merged {
+                Some(()) => self.answer(node, connection, b"cmd=barrier_out rc=0\n".to_vec()),
+                None => node.close(connection),
+            }
+        }
+        self.start_fence(node);
+    }
+
+    fn value(&mut self, node: &mut Node, request: u64, value: Option<Vec<u8>>) {
+        if let Some((connection, answer)) = self.names.value(node, request, value) {
+            self.answer(node, connection, answer.into());
+        }
+    }
+
+    fn rank_ended(&mut self, node: &mut Node, _: usize) {
+        self.start_fence(node);
+    }
+
+    fn handle_timeout(&mut self, _: &mut Node, _: Instant) {}
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+}

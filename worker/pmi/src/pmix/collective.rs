@@ -1,0 +1,303 @@
+//! Fences and groups of some ranks of the job.
+//!
+//! Once all members of this node have arrived, the node stores its part under a key that the other nodes
+//! know, and reads theirs. The key has a hash of what the members do together, and counts how often they
+//! have done so, so that no part is taken for that of another time.
+
+use super::group::{self, Group, Part};
+use super::status::Status;
+use crate::fence::ENTERED_MAX;
+use crate::node::Node;
+use crate::output::{ConnectionId, Family};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Maximum number of different collectives whose times are counted: about 3 MiB. Open MPI gives each
+/// group another name.
+const COUNTED_MAX: usize = 64 * 1024;
+
+/// Maximum length in bytes of a group's name. MPI programs choose names of 1 KiB at most, to which Open
+/// MPI adds a few bytes.
+const ID_MAX: usize = 4096;
+
+/// Maximum size in bytes of what a member tells the others. Open MPI tells a number, in 50 bytes.
+const TOLD_MAX: usize = 4096;
+
+/// What ranks do together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    Fence,
+    Connect,
+    Disconnect,
+    /// Construction of a group, which gets a number.
+    Construct,
+    /// Destruction of a group.
+    Destruct,
+}
+
+/// Collective in which a rank takes part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Call {
+    pub(super) kind: Kind,
+    /// Name of the group; empty for a fence.
+    pub(super) id: Vec<u8>,
+    /// Ranks, in ascending order.
+    pub(super) members: Vec<u32>,
+    /// Number of the members' MPI programs in their lives.
+    pub(super) run: u32,
+}
+
+/// Rank that has arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Arrival {
+    pub(super) connection: ConnectionId,
+    /// Tag for the answer.
+    pub(super) tag: u32,
+    /// What the rank tells the other members.
+    pub(super) told: Vec<u8>,
+}
+
+/// Collective that is complete or has failed, for the members of this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Finished {
+    pub(super) call: Call,
+    pub(super) arrivals: Vec<Arrival>,
+    pub(super) result: Part,
+}
+
+/// Collectives of a node.
+#[derive(Debug, Default)]
+pub(super) struct Collectives {
+    active: BTreeMap<Hash, Collective>,
+    /// Number of times that each collective has begun.
+    counts: BTreeMap<Hash, u64>,
+    /// Collective and node that each read is for, by number of the read.
+    reads: BTreeMap<u64, (Hash, usize)>,
+    /// Keys of this node's parts of constructions whose groups exist.
+    constructed: BTreeMap<Hash, String>,
+    /// Number of groups that this node has given numbers to.
+    groups: u32,
+}
+
+/// Collective that some member of this node has entered.
+#[derive(Debug)]
+struct Collective {
+    call: Call,
+    /// Arrivals of the members of this node, by local rank, oldest first: a rank may have entered
+    /// several times.
+    entered: BTreeMap<usize, VecDeque<Arrival>>,
+    exchange: Option<Exchange>,
+}
+
+/// Exchange of the nodes' parts.
+#[derive(Debug)]
+struct Exchange {
+    arrivals: Vec<Arrival>,
+    /// Key of this node's part.
+    key: String,
+    /// Nodes whose parts have not come.
+    missing: BTreeSet<usize>,
+    /// Sum of the parts that have come.
+    sum: Part,
+}
+
+impl Collectives {
+    /// Lets a local rank enter a collective. Returns those that are complete now, or the status if the
+    /// rank cannot enter.
+    pub(super) fn enter(
+        &mut self,
+        node: &mut Node,
+        local: usize,
+        call: Call,
+        arrival: Arrival,
+    ) -> Result<Vec<Finished>, Status> {
+        if call.members.binary_search(&node.rank(local)).is_err() {
+            return Err(Status::BAD_PARAM);
+        }
+        let hash = Hash::of(&call);
+        let is_counted = self.counts.contains_key(&hash) || self.counts.len() < COUNTED_MAX;
+        let entered = self.active.values().filter_map(|active| active.entered.get(&local));
+        let entered: usize = entered.map(VecDeque::len).sum();
+        let fits = call.id.len() <= ID_MAX && arrival.told.len() <= TOLD_MAX;
+        if !is_counted || !fits || entered >= ENTERED_MAX {
+            return Err(Status::OUT_OF_RESOURCE);
+        }
+        let active = self.active.entry(hash).or_insert_with(|| Collective::new(node, call));
+        active.entered.entry(local).or_default().push_back(arrival);
+        Ok(self.advance(node, hash))
+    }
+
+    /// Takes a part that was read. Returns the collectives that are complete now.
+    pub(super) fn value(
+        &mut self,
+        node: &mut Node,
+        read: u64,
+        value: Option<&[u8]>,
+    ) -> Vec<Finished> {
+        let Some((hash, from)) = self.reads.remove(&read) else { return Vec::new() };
+        let Some(active) = self.active.get_mut(&hash) else { return Vec::new() };
+        let Some(exchange) = &mut active.exchange else { return Vec::new() };
+        exchange.missing.remove(&from);
+        group::add(&mut exchange.sum, group::decode(value.unwrap_or_default()));
+        if !exchange.missing.is_empty() {
+            return Vec::new();
+        }
+        let mut finished = Vec::new();
+        if let Some(Exchange { arrivals, key, sum, .. }) = active.exchange.take() {
+            let call = active.call.clone();
+            self.remove_parts(node, hash, &call, key);
+            finished.push(Finished { call, arrivals, result: sum });
+        }
+        finished.append(&mut self.advance(node, hash));
+        finished
+    }
+
+    /// Remembers the key of this node's part in a construction, and removes the part once the members
+    /// have destroyed the group: then all nodes have read it.
+    fn remove_parts(&mut self, node: &mut Node, hash: Hash, call: &Call, key: String) {
+        if call.kind == Kind::Construct {
+            self.constructed.insert(hash, key);
+        } else if call.kind == Kind::Destruct {
+            let construction = Hash::of(&Call { kind: Kind::Construct, ..call.clone() });
+            if let Some(key) = self.constructed.remove(&construction) {
+                node.put(key, Vec::new());
+            }
+        }
+    }
+
+    /// Takes notice that a local rank has ended. Returns the collectives that have failed by this.
+    pub(super) fn rank_ended(&mut self, node: &mut Node, local: usize) -> Vec<Finished> {
+        let with_rank = self.active.iter().filter(|(_, active)| active.entered.contains_key(&local));
+        let hashes: Vec<Hash> = with_rank.map(|(&hash, _)| hash).collect();
+        hashes.into_iter().flat_map(|hash| self.advance(node, hash)).collect()
+    }
+
+    /// Forgets arrivals whose connection is closed, unless the nodes exchange their parts already.
+    pub(super) fn withdraw(&mut self, connection: ConnectionId) {
+        self.active.retain(|_, active| {
+            for arrivals in active.entered.values_mut() {
+                arrivals.retain(|arrival| arrival.connection != connection);
+            }
+            active.exchange.is_some() || !active.entered.values().all(VecDeque::is_empty)
+        });
+    }
+
+    /// Starts what can start of a collective, and returns what is complete at once.
+    fn advance(&mut self, node: &mut Node, hash: Hash) -> Vec<Finished> {
+        let mut finished = Vec::new();
+        while let Some(active) = self.active.get_mut(&hash) {
+            if active.exchange.is_some() {
+                break;
+            }
+            if active.entered.values().all(VecDeque::is_empty) {
+                self.active.remove(&hash);
+                break;
+            }
+            let Some(is_whole) = active.is_whole(node) else { break };
+            let call = active.call.clone();
+            let (arrivals, told) = active.take(node);
+            let number = self.counts.entry(hash).or_default();
+            let prefix = format!("pmix:grp:{:032x}:{number}:", hash.0);
+            *number += 1;
+            let mut sum = match is_whole {
+                true => Ok(Group { context: self.context(node, &call), told }),
+                false => Err(Status::PROC_ABORTED),
+            };
+            let encoded = group::encode(&mut sum);
+            let missing = call.other_nodes(node);
+            if missing.is_empty() {
+                finished.push(Finished { call, arrivals, result: sum });
+                continue;
+            }
+            let key = format!("{prefix}{}", node.layout().here);
+            node.put(key.clone(), encoded);
+            for &other in &missing {
+                let read = node.get(Family::Pmix, format!("{prefix}{other}"), true);
+                self.reads.insert(read, (hash, other));
+            }
+            if let Some(active) = self.active.get_mut(&hash) {
+                active.exchange = Some(Exchange { arrivals, key, missing, sum });
+            }
+        }
+        finished
+    }
+
+    /// Returns a number for a group if this node gives it: the node of the lowest member does. The number
+    /// has that of the node, so no other group of the job has it. 0 is that of `MPI_COMM_WORLD`.
+    fn context(&mut self, node: &Node, call: &Call) -> u64 {
+        let first = call.members.first().and_then(|&rank| node.node_of(rank));
+        let here = node.layout().here;
+        if call.kind != Kind::Construct || first != Some(here) {
+            return 0;
+        }
+        self.groups = self.groups.wrapping_add(1);
+        ((here as u64 + 1) << 32) | u64::from(self.groups)
+    }
+}
+
+impl Call {
+    /// Returns the numbers of the other nodes that have members.
+    fn other_nodes(&self, node: &Node) -> BTreeSet<usize> {
+        let nodes = self.members.iter().filter_map(|&rank| node.node_of(rank));
+        nodes.filter(|&other| other != node.layout().here).collect()
+    }
+}
+
+impl Collective {
+    fn new(node: &Node, call: Call) -> Collective {
+        let here = node.layout().ranks_here().iter().enumerate();
+        let is_member = |rank: &u32| call.members.binary_search(rank).is_ok();
+        let members = here.filter(|(_, rank)| is_member(rank));
+        let entered = members.map(|(local, _)| (local, VecDeque::new())).collect();
+        Collective { call, entered, exchange: None }
+    }
+
+    /// Tells whether all members of this node have arrived: `Some(false)` if they never will because one
+    /// has ended, `None` if some are missing.
+    fn is_whole(&self, node: &Node) -> Option<bool> {
+        let mut missing = self.entered.iter().filter(|(_, arrivals)| arrivals.is_empty());
+        if missing.clone().any(|(&local, _)| !node.is_alive(local)) {
+            return Some(false);
+        }
+        missing.next().is_none().then_some(true)
+    }
+
+    /// Removes the oldest arrival of each member. Returns them, and what they tell, by rank.
+    fn take(&mut self, node: &Node) -> (Vec<Arrival>, BTreeMap<u32, Vec<u8>>) {
+        let mut arrivals = Vec::new();
+        let mut told = BTreeMap::new();
+        for (&local, entered) in &mut self.entered {
+            if let Some(mut arrival) = entered.pop_front() {
+                told.insert(node.rank(local), std::mem::take(&mut arrival.told));
+                arrivals.push(arrival);
+            }
+        }
+        (arrivals, told)
+    }
+}
+
+/// Hash of a [`Call`], equal on all nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Hash(u128);
+
+impl Hash {
+    /// Computes a hash, FNV-1a of 128 bits.
+    fn of(call: &Call) -> Hash {
+        const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+        const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+        let mut hash = OFFSET;
+        let mut add = |bytes: &[u8]| {
+            for &byte in bytes {
+                hash = (hash ^ u128::from(byte)).wrapping_mul(PRIME);
+            }
+        };
+        add(&[call.kind as u8]);
+        add(&call.run.to_be_bytes());
+        add(&(call.members.len() as u64).to_be_bytes());
+        for member in &call.members {
+            add(&member.to_be_bytes());
+        }
+        add(&call.id);
+        Hash(hash)
+    }
+}
+

@@ -1,0 +1,508 @@
+//! PMIx: binary messages in the encoding of version 3.
+//!
+//! Clients of all versions from 3.2 speak this encoding if the environment names only a server of
+//! version 3 ([`environment`]). A client connects, says which rank it is, and asks for the job's ranks
+//! and nodes. It then commits what other ranks need to reach it, waits in a fence, and gets what they
+//! have committed.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `frame` | messages on a connection |
+//! | `bfrops/` | encoding of values |
+//! | `handshake` | first message of a connection |
+//! | `request` | the other messages of clients, decoded |
+//! | `client` | connections and their ranks |
+//! | `job_info` | the job's ranks and nodes, as clients read them |
+//! | `data` | what ranks have committed |
+//! | `waiting` | clients that wait for what a rank has not committed yet |
+//! | `names` | values that ranks publish |
+//! | `collective` | fences and groups of some ranks |
+//! | `group` | what the members of a group learn of it |
+//! | `status` | status codes |
+//! | `environment` | environment of ranks |
+
+mod bfrops;
+mod client;
+mod collective;
+mod data;
+mod environment;
+mod frame;
+mod group;
+mod handshake;
+mod job_info;
+mod names;
+mod request;
+mod status;
+mod waiting;
+
+pub use environment::{REMOVED, environment};
+
+use crate::fence::Fence;
+use crate::node::Node;
+use crate::output::{ConnectionId, Family};
+use crate::protocol::Protocol;
+use bfrops::{Proc, Writer};
+use client::{Caller, Clients, Event};
+use collective::{Arrival, Call, Collectives, Finished, Kind};
+use data::{Data, DataError, Lookup, Stored, storage_key};
+use group::{Group, Groups};
+use handshake::Version;
+use names::Names;
+use request::{Get, Request};
+use status::Status;
+use std::time::Instant;
+use waiting::{Gets, Target, Waiting};
+
+/// Number that stands for all ranks of a job.
+const ALL_RANKS: u32 = u32::MAX - 1;
+
+/// Number that stands for all ranks of the job on the client's node.
+const LOCAL_RANKS: u32 = u32::MAX - 4;
+
+/// Maximum number of requests of a connection that wait for data, in addition to one for each rank of
+/// the job. A client asks for a rank's data once at a time.
+const GETS_MAX: usize = 64;
+
+/// Version from which clients expect the members of a group that they construct.
+const WITH_MEMBERS: Version = Version(4, 2, 4);
+
+/// Version from which clients expect to be told whether a group has a number.
+const WITH_FLAG: Version = Version(6, 0, 0);
+
+/// Maximum length in bytes of a text for the user.
+const TEXT_MAX: usize = 4096;
+
+/// PMIx on a node.
+#[derive(Debug)]
+pub(crate) struct Pmix {
+    clients: Clients,
+    /// Body of the answer that describes the job; empty until a client asks for it.
+    job_info: Vec<u8>,
+    fence: Fence<Caller>,
+    data: Data,
+    gets: Gets,
+    names: Names,
+    collectives: Collectives,
+    groups: Groups,
+}
+
+impl Pmix {
+    /// Creates the PMIx state of a node.
+    pub(crate) fn new(node: &Node) -> Pmix {
+        Pmix {
+            clients: Clients::default(),
+            job_info: Vec::new(),
+            fence: Fence::new(Family::Pmix, node),
+            data: Data::new(node.local_size()),
+            gets: Gets::default(),
+            names: Names::default(),
+            collectives: Collectives::default(),
+            groups: Groups::default(),
+        }
+    }
+
+    /// Executes a request. Returns the body of the answer if it is known already and the client waits
+    /// for one.
+    fn execute(
+        &mut self,
+        node: &mut Node,
+        caller: Caller,
+        request: Request<'_>,
+        now: Instant,
+    ) -> Option<Vec<u8>> {
+        let started = match request {
+            Request::JobInfo => return self.job_info(node, caller),
+            Request::Get(get) => return self.get(node, caller, &get, now),
+            Request::DeregisterEvents => return None,
+            Request::Abort { code, message } => {
+                // Open MPI 4 has said why in a help message before.
+                let help = self.clients.take_help(caller.connection);
+                let is_empty = message.is_empty() || message == b"N/A";
+                let text = if is_empty { help } else { shortened(message) };
+                node.abort(caller.local, code, text);
+                Err(Status::SUCCESS)
+            }
+            Request::Commit(sections) => {
+                let stored = self.data.commit(caller.local, &sections, now);
+                self.wake(node, Target { run: caller.run, rank: node.rank(caller.local) });
+                Err(stored.map_or_else(DataError::status, |()| Status::SUCCESS))
+            }
+            Request::Fence(procs) => self.enter_fence(node, caller, &procs),
+            Request::Connect(procs) => {
+                self.enter_group(node, caller, (Kind::Connect, b"", &procs), Vec::new())
+            }
+            Request::Disconnect(procs) => {
+                self.enter_group(node, caller, (Kind::Disconnect, b"", &procs), Vec::new())
+            }
+            Request::Finalize => {
+                node.finalized(caller.local);
+                self.clients.finalize(caller.connection);
+                Err(Status::SUCCESS)
+            }
+            Request::Publish(values) => self.names.publish(node, caller, &values),
+            Request::Lookup { keys, wait, timeout } => {
+                let deadline = timeout.map(|timeout| now + timeout);
+                self.names.look_up(node, caller, &keys, wait, deadline)
+            }
+            Request::Unpublish(keys) => self.names.unpublish(node, caller, &keys),
+            Request::RegisterEvents => Err(Status::SUCCESS),
+            Request::GroupConstruct { id, procs, infos } => {
+                let told = infos.iter().flat_map(|info| info.encoded).copied().collect();
+                self.enter_group(node, caller, (Kind::Construct, id, &procs), told)
+            }
+            Request::GroupDestruct { id, procs } => {
+                self.enter_group(node, caller, (Kind::Destruct, id, &procs), Vec::new())
+            }
+            Request::Help(text) => {
+                self.clients.set_help(caller.connection, shortened(text));
+                Err(Status::SUCCESS)
+            }
+            Request::Unsupported => Err(Status::NOT_SUPPORTED),
+        };
+        started.err().map(status_body)
+    }
+
+    /// Returns the answer that describes the job. A client asks for it once; since it may be large, one
+    /// that asks again is closed.
+    fn job_info(&mut self, node: &mut Node, caller: Caller) -> Option<Vec<u8>> {
+        if !self.clients.may_ask_for_job(caller.connection) {
+            node.close(caller.connection);
+            return None;
+        }
+        if self.job_info.is_empty() {
+            self.job_info = job_info::body(node.layout());
+        }
+        Some(self.job_info.clone())
+    }
+
+    /// Returns the answer to a request for a rank's data, or lets the client wait.
+    fn get(
+        &mut self,
+        node: &mut Node,
+        caller: Caller,
+        get: &Get<'_>,
+        now: Instant,
+    ) -> Option<Vec<u8>> {
+        let Proc { namespace, rank } = get.target;
+        let (Some(of_node), true) =
+            (node.node_of(rank), namespace == node.layout().namespace.as_bytes())
+        else {
+            return Some(status_body(Status::NOT_FOUND));
+        };
+        if let Some(context) = get.context {
+            let items = self.groups.find(context, rank);
+            return Some(data_body(node, rank, &items.unwrap_or_default()));
+        }
+        let target = Target { run: caller.run, rank };
+        let is_patient = !get.immediate && !get.is_reserved();
+        // A client that says for how long it waits wants this key; the others take what there is.
+        let key = get.key.filter(|_| is_patient && get.timeout.is_some());
+        let is_here = of_node == node.layout().here;
+        if let Some(body) = self.data_of(node, target, key.filter(|_| is_here)) {
+            return Some(body);
+        }
+        let world = usize::try_from(node.layout().world_size()).unwrap_or(usize::MAX);
+        if !is_patient {
+            return Some(status_body(Status::NOT_FOUND));
+        } else if self.gets.count(caller.connection) >= world.saturating_add(GETS_MAX) {
+            return Some(status_body(Status::OUT_OF_RESOURCE));
+        }
+        let waiting = Waiting {
+            connection: caller.connection,
+            tag: caller.tag,
+            key: key.filter(|_| is_here).map(<[u8]>::to_vec),
+            deadline: get.timeout.map(|timeout| now + timeout),
+        };
+        self.gets.add(target, waiting);
+        // If the rank waits for a fence, that brings the data.
+        if !is_here && !self.fence.has_entered(caller.local) {
+            self.read(node, target);
+        }
+        None
+    }
+
+    /// Returns the answer to a request for a rank's data. Returns `None` if the rank has not committed
+    /// yet, or not this key, and may still do so.
+    fn data_of(&self, node: &Node, target: Target, key: Option<&[u8]>) -> Option<Vec<u8>> {
+        let Some(local) = node.layout().local_rank(target.rank) else {
+            return match self.data.remote(target.rank, target.run) {
+                Lookup::Committed(items) => Some(data_body(node, target.rank, &items)),
+                Lookup::Never => Some(status_body(Status::NOT_FOUND)),
+                Lookup::Unknown => None,
+            };
+        };
+        let may_commit = node.is_alive(local);
+        match self.data.near(local, target.run) {
+            Lookup::Committed(items) => {
+                let is_there = key.is_none_or(|key| self.data.has_near(local, key));
+                (is_there || !may_commit).then(|| data_body(node, target.rank, &items))
+            }
+            Lookup::Unknown if may_commit => None,
+            Lookup::Unknown | Lookup::Never => Some(status_body(Status::NOT_FOUND)),
+        }
+    }
+
+    /// Answers the clients that wait for a rank's data, as far as it is there.
+    fn wake(&mut self, node: &mut Node, target: Target) {
+        let Some(body) = self.data_of(node, target, None) else { return };
+        let local = node.layout().local_rank(target.rank);
+        let may_commit = local.is_some_and(|local| node.is_alive(local));
+        let data = &self.data;
+        let is_done = |waiting: &Waiting| match (&waiting.key, local) {
+            (Some(key), Some(local)) if may_commit => data.has_near(local, key),
+            _ => true,
+        };
+        for waiting in self.gets.take(target, is_done) {
+            node.send(waiting.connection, frame::framed(waiting.tag, &body));
+        }
+    }
+
+    /// Reads the data of a rank of another node if a client waits for it.
+    fn read(&mut self, node: &mut Node, target: Target) {
+        if self.gets.needs_read(target) && node.layout().local_rank(target.rank).is_none() {
+            let request = node.get(Family::Pmix, storage_key(target.run, target.rank), true);
+            self.gets.read(target, request);
+        }
+    }
+
+    fn store(&self, node: &mut Node, stored: Option<Stored>) {
+        if let Some(Stored { local, run, value }) = stored {
+            let key = storage_key(run, node.rank(local));
+            node.put(key, value);
+        }
+    }
+
+    /// Lets a client enter a fence of all ranks or of some. Returns the status if it cannot.
+    fn enter_fence(
+        &mut self,
+        node: &mut Node,
+        caller: Caller,
+        procs: &[Proc<'_>],
+    ) -> Result<(), Status> {
+        let members = members(node, procs)?;
+        if u32::try_from(members.len()) != Ok(node.layout().world_size()) {
+            return self.enter(node, caller, Kind::Fence, b"", members, Vec::new());
+        }
+        self.fence.enter(caller.local, caller).map_err(|_| Status::OUT_OF_RESOURCE)?;
+        self.start_fence(node);
+        Ok(())
+    }
+
+    fn enter_group(
+        &mut self,
+        node: &mut Node,
+        caller: Caller,
+        (kind, id, procs): (Kind, &[u8], &[Proc<'_>]),
+        told: Vec<u8>,
+    ) -> Result<(), Status> {
+        let members = members(node, procs)?;
+        self.enter(node, caller, kind, id, members, told)
+    }
+
+    fn enter(
+        &mut self,
+        node: &mut Node,
+        caller: Caller,
+        kind: Kind,
+        id: &[u8],
+        members: Vec<u32>,
+        told: Vec<u8>,
+    ) -> Result<(), Status> {
+        let call = Call { kind, id: id.to_vec(), members, run: caller.run };
+        let arrival = Arrival { connection: caller.connection, tag: caller.tag, told };
+        let finished = self.collectives.enter(node, caller.local, call, arrival)?;
+        self.finish(node, finished);
+        Ok(())
+    }
+
+    /// Answers the members of this node of collectives that are complete or have failed.
+    fn finish(&mut self, node: &mut Node, finished: Vec<Finished>) {
+        for Finished { call, arrivals, result } in finished {
+            for Arrival { connection, tag, .. } in arrivals {
+                let body = match (&result, call.kind) {
+                    (Ok(group), Kind::Construct) => {
+                        let version = self.clients.version(connection);
+                        group_body(node, &call.members, group, version)
+                    }
+                    (Ok(_), _) => status_body(Status::SUCCESS),
+                    (&Err(status), _) => status_body(status),
+                };
+                node.send(connection, frame::framed(tag, &body));
+            }
+            if let (Ok(group), Kind::Construct) = (result, call.kind) {
+                self.groups.insert(group);
+            }
+        }
+    }
+
+    fn start_fence(&mut self, node: &mut Node) {
+        let data = &mut self.data;
+        self.fence.start(node, |local| data.take(local));
+    }
+}
+
+impl Protocol for Pmix {
+    fn received(
+        &mut self,
+        node: &mut Node,
+        connection: ConnectionId,
+        mut bytes: &[u8],
+        now: Instant,
+    ) {
+        while !bytes.is_empty() && node.is_open(connection) {
+            match self.clients.next(node, connection, &mut bytes) {
+                Event::Nothing => {}
+                Event::Began { local, run } => {
+                    let stored = self.data.begin(local, run);
+                    self.store(node, stored);
+                }
+                Event::Request(caller, body) => {
+                    let answer = match Request::decode(&body) {
+                        Ok(request) => self.execute(node, caller, request, now),
+                        Err(_) => Some(status_body(Status::UNPACK_FAILURE)),
+                    };
+                    if let Some(body) = answer {
+                        node.send(connection, frame::framed(caller.tag, &body));
+                    }
+                }
+                Event::Refused => node.close(connection),
+            }
+        }
+    }
+
+    fn closed(&mut self, _: &mut Node, connection: ConnectionId) {
+        self.clients.forget(connection);
+        self.fence.withdraw(|caller| caller.connection == connection);
+        self.gets.forget(connection);
+        self.names.forget(connection);
+        self.collectives.withdraw(connection);
+    }
+
+    fn gathered(&mut self, node: &mut Node, request: u64, data: Option<Vec<Vec<u8>>>) {
+        let Some(finished) = self.fence.finish(node, request, data) else { return };
+        let here = node.layout().ranks_here();
+        let merged = finished
+            .data
+            .and_then(|(run, data)| self.data.merge(run, &data, |rank| here.contains(&rank)).ok());
+        let status = merged.map_or(Status::PROC_ABORTED, |()| Status::SUCCESS);
+        for (_, caller) in finished.arrivals {
+            node.send(caller.connection, frame::framed(caller.tag, &status_body(status)));
+        }
+        for target in self.gets.targets() {
+            self.wake(node, target);
+            self.read(node, target);
+        }
+        self.start_fence(node);
+    }
+
+    fn value(&mut self, node: &mut Node, request: u64, value: Option<Vec<u8>>) {
+        if let Some(target) = self.gets.finish_read(request) {
+            let value = value.unwrap_or_default();
+            // Data that is malformed reads as none.
+            let _ = self.data.insert(target.run, target.rank, &value);
+            self.wake(node, target);
+        } else if let Some(answer) = self.names.value(node, request, value.as_deref()) {
+            let Caller { connection, tag, .. } = answer.caller;
+            node.send(connection, frame::framed(tag, &answer.body));
+        } else {
+            let finished = self.collectives.value(node, request, value.as_deref());
+            self.finish(node, finished);
+        }
+    }
+
+    fn rank_ended(&mut self, node: &mut Node, local: usize) {
+        let stored = self.data.end(local);
+        self.store(node, stored);
+        let rank = node.rank(local);
+        for target in self.gets.targets().into_iter().filter(|target| target.rank == rank) {
+            self.wake(node, target);
+        }
+        let finished = self.collectives.rank_ended(node, local);
+        self.finish(node, finished);
+        self.start_fence(node);
+    }
+
+    fn handle_timeout(&mut self, node: &mut Node, now: Instant) {
+        while let Some(stored) = self.data.due(now, |local| self.fence.has_entered(local)) {
+            self.store(node, Some(stored));
+        }
+        let body = status_body(Status::TIMEOUT);
+        for waiting in self.gets.expire(now) {
+            node.send(waiting.connection, frame::framed(waiting.tag, &body));
+        }
+        for caller in self.names.expire(now) {
+            node.send(caller.connection, frame::framed(caller.tag, &body));
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let times =
+            [self.data.next_due(), self.gets.next_deadline(), self.names.next_deadline()];
+        times.into_iter().flatten().min()
+    }
+}
+
+/// Returns the ranks that a request names, in ascending order. Returns an error if there are none, or if
+/// one is not of this job.
+fn members(node: &Node, procs: &[Proc<'_>]) -> Result<Vec<u32>, Status> {
+    let namespace = node.layout().namespace.as_bytes();
+    let mut members = Vec::new();
+    for proc in procs {
+        if proc.namespace != namespace {
+            return Err(Status::BAD_PARAM);
+        }
+        match proc.rank {
+            ALL_RANKS => members.extend(0..node.layout().world_size()),
+            LOCAL_RANKS => members.extend_from_slice(node.layout().ranks_here()),
+            rank if node.node_of(rank).is_some() => members.push(rank),
+            _ => return Err(Status::BAD_PARAM),
+        }
+    }
+    members.sort_unstable();
+    members.dedup();
+    if members.is_empty() { Err(Status::BAD_PARAM) } else { Ok(members) }
+}
+
+/// Returns a text for the user, or its beginning if it is long.
+fn shortened(text: &[u8]) -> String {
+    String::from_utf8_lossy(text.get(..TEXT_MAX).unwrap_or(text)).trim().to_owned()
+}
+
+/// Returns the body of an answer that is only a status.
+fn status_body(status: Status) -> Vec<u8> {
+    let mut writer = Writer::new();
+    writer.count(1).i32(status.0);
+    writer.into_bytes()
+}
+
+/// Returns the body of the answer to a request for the data of a rank: items that are keys and values.
+fn data_body(node: &Node, rank: u32, items: &[u8]) -> Vec<u8> {
+    if items.is_empty() {
+        return status_body(Status::NOT_FOUND);
+    }
+    let mut of_rank = Writer::new();
+    of_rank.count(1).proc(&node.layout().namespace, rank).raw(items);
+    let mut writer = Writer::new();
+    writer.count(1).i32(Status::SUCCESS.0).count(1).byte_object(&of_rank.into_bytes());
+    writer.into_bytes()
+}
+
+/// Returns the body of the answer to a client that has constructed a group.
+fn group_body(node: &Node, members: &[u32], group: &Group, version: Version) -> Vec<u8> {
+    let mut writer = Writer::new();
+    writer.count(1).i32(Status::SUCCESS.0);
+    if version >= WITH_MEMBERS {
+        writer.count(1).size(members.len() as u64).count(members.len());
+        for &member in members {
+            writer.proc(&node.layout().namespace, member);
+        }
+    }
+    if version >= WITH_FLAG {
+        writer.count(1).u8(1);
+    }
+    writer.count(1).size(group.context);
+    writer.into_bytes()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! Requests for the data of ranks that have not committed yet.
+
+use crate::output::ConnectionId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+/// Rank in one of its runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Target {
+    pub(super) run: u32,
+    pub(super) rank: u32,
+}
+
+/// Request that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Waiting {
+    pub(super) connection: ConnectionId,
+    /// Tag for the answer.
+    pub(super) tag: u32,
+    /// Key that must be there, if the client has said for how long it waits.
+    pub(super) key: Option<Vec<u8>>,
+    /// Time after which the client no longer waits.
+    pub(super) deadline: Option<Instant>,
+}
+
+/// Requests that wait, and the values that are being read for them.
+#[derive(Debug, Default)]
+pub(super) struct Gets {
+    waiting: BTreeMap<Target, Vec<Waiting>>,
+    /// Number of requests that wait, by connection.
+    counts: BTreeMap<ConnectionId, usize>,
+    /// Targets whose value is being read, by number of the read.
+    reads: BTreeMap<u64, Target>,
+    reading: BTreeSet<Target>,
+}
+
+impl Gets {
+    /// Returns the number of requests of a connection that wait.
+    pub(super) fn count(&self, connection: ConnectionId) -> usize {
+        self.counts.get(&connection).copied().unwrap_or(0)
+    }
+
+    /// Adds a request.
+    pub(super) fn add(&mut self, target: Target, waiting: Waiting) {
+        *self.counts.entry(waiting.connection).or_default() += 1;
+        self.waiting.entry(target).or_default().push(waiting);
+    }
+
+    /// Returns all ranks that some request waits for.
+    pub(super) fn targets(&self) -> Vec<Target> {
+        self.waiting.keys().copied().collect()
+    }
+
+    /// Removes and returns the requests for a rank that `is_done` accepts.
+    pub(super) fn take(
+        &mut self,
+        target: Target,
+        is_done: impl Fn(&Waiting) -> bool,
+    ) -> Vec<Waiting> {
+        let Some(waiting) = self.waiting.get_mut(&target) else { return Vec::new() };
+        let done: Vec<Waiting> = waiting.extract_if(.., |waiting| is_done(waiting)).collect();
+        if waiting.is_empty() {
+            self.waiting.remove(&target);
+        }
+        for waiting in &done {
+            if let Some(count) = self.counts.get_mut(&waiting.connection) {
+                *count -= 1;
+            }
+        }
+        done
+    }
+
+    /// Removes and returns the requests whose clients no longer wait.
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<Waiting> {
+        let is_over = |waiting: &Waiting| waiting.deadline.is_some_and(|deadline| deadline <= now);
+        self.targets().into_iter().flat_map(|target| self.take(target, is_over)).collect()
+    }
+
+    /// Returns the time at which a client no longer waits.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.waiting.values().flatten().filter_map(|waiting| waiting.deadline).min()
+    }
+
+    /// Forgets the requests of a connection.
+    pub(super) fn forget(&mut self, connection: ConnectionId) {
+        for target in self.targets() {
+            self.take(target, |waiting| waiting.connection == connection);
+        }
+        self.counts.remove(&connection);
+    }
+
+    /// Tells whether a rank's value is to be read: some request waits for it, and it is not being read.
+    pub(super) fn needs_read(&self, target: Target) -> bool {
+        self.waiting.contains_key(&target) && !self.reading.contains(&target)
+    }
+
+    /// Records that a rank's value is being read.
+    pub(super) fn read(&mut self, target: Target, request: u64) {
+        self.reads.insert(request, target);
+        self.reading.insert(target);
+    }
+
+    /// Returns the rank whose value has been read; `None` if it was not read for a request here.
+    pub(super) fn finish_read(&mut self, request: u64) -> Option<Target> {
+        let target = self.reads.remove(&request)?;
+        self.reading.remove(&target);
+        Some(target)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const TARGET: Target = Target { run: 1, rank: 5 };
+
+    fn waiting(connection: u64, deadline: Option<Instant>) -> Waiting {
+        Waiting { connection: ConnectionId(connection), tag: 0, key: None, deadline }
+    }
+
+    #[test]
+    fn requests_are_counted_by_connection() {
+        let mut gets = Gets::default();
+        gets.add(TARGET, waiting(1, None));
+        gets.add(Target { run: 1, rank: 6 }, waiting(1, None));
+        gets.add(TARGET, waiting(2, None));
+        assert_eq!(gets.count(ConnectionId(1)), 2);
+        assert_eq!(gets.take(TARGET, |_| true).len(), 2);
+        assert_eq!(gets.count(ConnectionId(1)), 1);
+        gets.forget(ConnectionId(1));
+        assert_eq!(gets.targets(), []);
+        assert_eq!(gets.count(ConnectionId(1)), 0);
+        assert_eq!(gets.count(ConnectionId(2)), 0);
+    }
+
+    #[test]
+    fn clients_wait_until_their_deadline() {
+        let now = Instant::now();
+        let later = now + Duration::from_secs(1);
+        let mut gets = Gets::default();
+        gets.add(TARGET, waiting(1, Some(now)));
+        gets.add(TARGET, waiting(2, Some(later)));
+        gets.add(TARGET, waiting(3, None));
+        assert_eq!(gets.next_deadline(), Some(now));
+        assert_eq!(gets.expire(now), [waiting(1, Some(now))]);
+        assert_eq!(gets.next_deadline(), Some(later));
+        assert_eq!(gets.expire(later), [waiting(2, Some(later))]);
+        assert_eq!(gets.next_deadline(), None);
+    }
+
+    #[test]
+    fn a_value_is_read_once_for_all() {
+        let mut gets = Gets::default();
+        assert!(!gets.needs_read(TARGET));
+        gets.add(TARGET, waiting(1, None));
+        assert!(gets.needs_read(TARGET));
+        gets.read(TARGET, 70);
+        assert!(!gets.needs_read(TARGET));
+        assert_eq!(gets.finish_read(71), None);
+        assert_eq!(gets.finish_read(70), Some(TARGET));
+        assert!(gets.needs_read(TARGET));
+    }
+}

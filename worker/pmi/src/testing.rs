@@ -1,0 +1,206 @@
+//! A job of several nodes in memory, for tests: one server for each node, and an agent that joins them.
+
+use crate::layout::{JobLayout, NodeLayout};
+use crate::output::{ConnectionId, Output};
+use crate::server::Server;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// Layout of the job on the node `here`, whose nodes have these ranks. The PMI-1 id of a rank is 1000
+/// plus the rank.
+pub(crate) fn layout(nodes: &[&[u32]], here: usize) -> JobLayout {
+    let node = |(number, ranks): (usize, &&[u32])| NodeLayout {
+        host: format!("host{number}"),
+        ranks: ranks.to_vec(),
+    };
+    let nodes: Vec<NodeLayout> = nodes.iter().enumerate().map(node).collect();
+    let world: u32 = nodes.iter().map(|node| u32::try_from(node.ranks.len()).unwrap()).sum();
+    let pmi_ids = nodes[here].ranks.iter().map(|rank| 1000 + rank).collect();
+    let application_of = (0..world).map(|rank| rank % 2).collect();
+    JobLayout { namespace: "job".to_owned(), nodes, here, application_of, pmi_ids }
+}
+
+/// What a node brings to a gather.
+struct Part {
+    node: usize,
+    request: u64,
+    /// Data by local rank.
+    blobs: Vec<Vec<u8>>,
+}
+
+/// Job of several nodes.
+pub(crate) struct Job {
+    pub(crate) servers: Vec<Server>,
+    /// Node of each connection.
+    nodes: BTreeMap<ConnectionId, usize>,
+    /// What each connection has received and the test has not taken.
+    sent: BTreeMap<ConnectionId, Vec<u8>>,
+    closed: Vec<ConnectionId>,
+    /// Values that some node has stored.
+    pub(crate) stored: BTreeMap<String, Vec<u8>>,
+    /// Nodes that wait for a value, with the request and the key.
+    waiting: Vec<(usize, u64, String)>,
+    /// What the nodes that have started a gather bring to it, by the gather's name.
+    gathers: BTreeMap<String, Vec<Part>>,
+    /// Names of the gathers that are complete.
+    pub(crate) gathered: Vec<String>,
+    /// Actions that tell the agent about ranks.
+    events: Vec<Output>,
+}
+
+impl Job {
+    /// Creates a job whose nodes have these ranks.
+    pub(crate) fn new(nodes: &[&[u32]]) -> Job {
+        let servers = (0..nodes.len()).map(|here| Server::new(layout(nodes, here))).collect();
+        Job {
+            servers,
+            nodes: BTreeMap::new(),
+            sent: BTreeMap::new(),
+            closed: Vec::new(),
+            stored: BTreeMap::new(),
+            waiting: Vec::new(),
+            gathers: BTreeMap::new(),
+            gathered: Vec::new(),
+            events: Vec::new(),
+        }
+    }
+
+    /// Opens a connection to a node's port.
+    pub(crate) fn connect(&mut self, node: usize) -> ConnectionId {
+        let connection = self.connection(node);
+        self.servers[node].connected(connection);
+        self.settle();
+        connection
+    }
+
+    /// Opens a connection that a rank of a node has inherited.
+    pub(crate) fn connect_as(&mut self, node: usize, rank: u32) -> ConnectionId {
+        let connection = self.connection(node);
+        self.servers[node].connected_as(connection, rank);
+        self.settle();
+        connection
+    }
+
+    fn connection(&mut self, node: usize) -> ConnectionId {
+        let connection = ConnectionId(self.nodes.len() as u64);
+        self.nodes.insert(connection, node);
+        connection
+    }
+
+    /// Lets a client send bytes, and returns what it has received since the last time.
+    pub(crate) fn send(&mut self, connection: ConnectionId, bytes: &[u8]) -> Vec<u8> {
+        let node = self.nodes[&connection];
+        self.servers[node].received(connection, bytes, Instant::now());
+        self.settle();
+        self.received(connection)
+    }
+
+    /// Returns what a client has received since the last time.
+    pub(crate) fn received(&mut self, connection: ConnectionId) -> Vec<u8> {
+        self.sent.remove(&connection).unwrap_or_default()
+    }
+
+    /// Lets a client close its connection.
+    pub(crate) fn close(&mut self, connection: ConnectionId) {
+        self.servers[self.nodes[&connection]].closed(connection);
+        self.settle();
+    }
+
+    /// Lets the process of a rank end.
+    pub(crate) fn end(&mut self, node: usize, rank: u32) {
+        self.servers[node].rank_ended(rank);
+        self.settle();
+    }
+
+    /// Tells whether the server has closed a connection.
+    pub(crate) fn is_closed(&self, connection: ConnectionId) -> bool {
+        self.closed.contains(&connection)
+    }
+
+    /// Returns what the servers have told their agents about ranks since the last time.
+    pub(crate) fn events(&mut self) -> Vec<Output> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// Lets a gather that some nodes have started fail.
+    pub(crate) fn fail(&mut self, name: &str) {
+        for part in self.gathers.remove(name).unwrap() {
+            self.servers[part.node].gathered(part.request, None);
+        }
+        self.settle();
+    }
+
+    /// Executes the actions of all servers until there are none.
+    pub(crate) fn settle(&mut self) {
+        let mut next = 0;
+        while next < self.servers.len() {
+            match self.servers[next].poll_output() {
+                Some(output) => {
+                    self.execute(next, output);
+                    next = 0;
+                }
+                None => next += 1,
+            }
+        }
+    }
+
+    fn execute(&mut self, node: usize, output: Output) {
+        match output {
+            Output::Send(connection, bytes) => {
+                assert!(!self.is_closed(connection), "sends on a closed connection");
+                self.sent.entry(connection).or_default().extend(bytes);
+            }
+            Output::Close(connection) => self.closed.push(connection),
+            Output::Put { key, value } => {
+                assert!(key.len() <= 255 && value.len() <= 64 * 1024);
+                self.stored.insert(key, value);
+                self.wake();
+            }
+            Output::Get { request, key, wait } => {
+                assert!(key.len() <= 255);
+                if wait {
+                    self.waiting.push((node, request, key));
+                    self.wake();
+                } else {
+                    let value = self.stored.get(&key).cloned();
+                    self.servers[node].value(request, value);
+                }
+            }
+            Output::Gather { request, name, blobs } => {
+                self.gather(&name, Part { node, request, blobs });
+            }
+            event => self.events.push(event),
+        }
+    }
+
+    /// Answers the nodes that wait for values that are there now.
+    fn wake(&mut self) {
+        for (node, request, key) in std::mem::take(&mut self.waiting) {
+            match self.stored.get(&key).filter(|value| !value.is_empty()) {
+                Some(value) => self.servers[node].value(request, Some(value.clone())),
+                None => self.waiting.push((node, request, key)),
+            }
+        }
+    }
+
+    fn gather(&mut self, name: &str, part: Part) {
+        assert!(name.len() <= 255 && part.blobs.iter().all(|blob| blob.len() <= 64 * 1024));
+        let parts = self.gathers.entry(name.to_owned()).or_default();
+        assert!(parts.iter().all(|other| other.node != part.node), "{name} gathered twice");
+        parts.push(part);
+        if parts.len() < self.servers.len() {
+            return;
+        }
+        let parts = self.gathers.remove(name).unwrap();
+        self.gathered.push(name.to_owned());
+        let mut data = BTreeMap::new();
+        for part in &parts {
+            let ranks = self.servers[part.node].layout().ranks_here();
+            data.extend(ranks.iter().copied().zip(part.blobs.iter().cloned()));
+        }
+        let data: Vec<Vec<u8>> = data.into_values().collect();
+        for part in parts {
+            self.servers[part.node].gathered(part.request, Some(data.clone()));
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! The process manager of this node's MPI ranks: a port on loopback, and the connections to it.
+//!
+//! The *server* is the state machine of `rlaunch_pmi`, which knows the protocols of MPI libraries.
+//! This module owns the sockets. Requests of the server that concern other nodes are carried out by
+//! [`super::rendezvous::tree`]. Before the first connection there is only the listening port, so a
+//! job without MPI pays for nothing else.
+//!
+//! MPI libraries cannot authenticate themselves to a launcher beyond what is in their environment.
+//! So the agent asks the kernel which user owns the connecting socket, as for Horovod, and refuses
+//! connections of other users. In addition, a client must know a random value from its environment:
+//! the job's namespace (PMIx) or the rank's secret number (PMI-1).
+
+use crate::console::errln;
+use crate::network::horovod::{LOOPBACK, user_of};
+use rlaunch_bootstrap::env::RLAUNCH_HOST;
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::job::{Job, MpiInterfaces, RankSpec};
+use rlaunch_bootstrap::protocol::control::FromAgent;
+use rlaunch_bootstrap::rank_table::{NodeRanks, TableMessage};
+use rlaunch_pmi::{ConnectionId, JobLayout, NodeLayout, Output, RankPlace, Server, pmi1, pmix};
+use sha2::{Digest, Sha256};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+/// Pause after accept(2) has failed.
+const ACCEPT_RETRY: Duration = Duration::from_millis(10);
+/// Number of bytes that are read from a connection at once.
+const READ_SIZE: usize = 16 << 10;
+/// Maximum number of events of connections that are queued for the server.
+const EVENTS: usize = 64;
+
+/// Ranks that have connected to the process manager and have not called `MPI_Finalize`. The set is
+/// shared with the part of the agent that reports exits.
+pub(crate) type UnfinalizedRanks = Rc<RefCell<BTreeSet<Rank>>>;
+
+/// Event on a connection of an MPI rank.
+enum ConnectionEvent {
+    Received(Vec<u8>),
+    /// The client has closed the connection, or it broke.
+    Closed,
+}
+
+/// Process manager of this node's MPI ranks.
+pub(crate) struct MpiService {
+    /// Listener on loopback; `None` if MPI libraries are not served in this job.
+    listener: Option<TcpListener>,
+    identity: MpiIdentity,
+    /// Message with the layout of the ranks, until the server is made from it. The server is made
+    /// when the first client connects.
+    table: Option<TableMessage>,
+    node: usize,
+    server: Option<Server>,
+    next_connection: u64,
+    /// Queue for the bytes to be written to each connection. Dropping a queue closes its connection
+    /// after all bytes are written.
+    connections: BTreeMap<ConnectionId, mpsc::UnboundedSender<Vec<u8>>>,
+    events: mpsc::Receiver<(ConnectionId, ConnectionEvent)>,
+    events_in: mpsc::Sender<(ConnectionId, ConnectionEvent)>,
+    unfinalized: UnfinalizedRanks,
+    has_warned: bool,
+    /// Tasks that read and write the connections, aborted when the service is dropped.
+    tasks: JoinSet<()>,
+}
+
+/// Data from which the environment variables of the node's MPI ranks are made.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MpiIdentity {
+    /// Port of the process manager on loopback; `None` if the job has no process manager.
+    port: Option<u16>,
+    /// Namespace: the name of the job in PMIx, which contains a secret.
+    namespace: String,
+    /// Secret number of each rank, by local rank, for PMI-1.
+    pmi_ids: Vec<u32>,
+    node: usize,
+    world_size: u32,
+}
+
+/// Process management interfaces that the ranks of a program are offered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MpiOffer {
+    pub(crate) pmix: bool,
+    pub(crate) pmi1: bool,
+}
+
+/// Request of the server that other nodes or the launcher must answer. The tree of agents passes
+/// the request on.
+#[derive(Debug)]
+pub(crate) enum MpiRequest {
+    /// Gather data of all ranks of the job. `blobs` contains the data of this node's ranks, by
+    /// local rank. The answer goes to [`MpiService::gathered`].
+    Gather { request: u64, name: String, blobs: Vec<Vec<u8>> },
+    /// Store a value that all nodes can read. An empty value removes the key.
+    Put { key: String, value: Vec<u8> },
+    /// Read a value. The answer goes to [`MpiService::value`].
+    Get { request: u64, key: String, wait: bool },
+    /// Tell the launcher that a rank has called `MPI_Abort`.
+    Abort(FromAgent),
+}
+
+impl MpiService {
+    /// Opens the port, if the job needs a process manager. If the port cannot be opened, prints a
+    /// warning, and the ranks of this node run without a process manager.
+    pub(crate) fn open(job: &Job) -> MpiService {
+        let listener = match is_served(job).then(listen) {
+            None => None,
+            Some(Ok(listener)) => Some(listener),
+            Some(Err(error)) => {
+                errln!("rlaunch-worker: MPI programs cannot start: listen on {LOOPBACK}: {error}");
+                None
+            }
+        };
+        let port = listener.as_ref().and_then(|listener| listener.local_addr().ok());
+        let identity = match port {
+            Some(address) => MpiIdentity::new(job, address.port()),
+            None => MpiIdentity::default(),
+        };
+        let (events_in, events) = mpsc::channel(EVENTS);
+        MpiService {
+            listener,
+            identity,
+            table: None,
+            node: job.node.index(),
+            server: None,
+            next_connection: 0,
+            connections: BTreeMap::new(),
+            events,
+            events_in,
+            unfinalized: UnfinalizedRanks::default(),
+            has_warned: false,
+            tasks: JoinSet::new(),
+        }
+    }
+
+    /// Returns the data for the variables by which MPI libraries find the process manager.
+    pub(crate) fn identity(&self) -> MpiIdentity {
+        self.identity.clone()
+    }
+
+    /// Returns the set of ranks that have connected to the process manager and have not finalized
+    /// MPI. The set is shared, so later changes are visible in it.
+    pub(crate) fn unfinalized(&self) -> UnfinalizedRanks {
+        self.unfinalized.clone()
+    }
+
+    /// Stores the message from which the server is made when the first client connects.
+    pub(crate) fn set_table(&mut self, table: TableMessage) {
+        self.table = self.listener.is_some().then_some(table);
+    }
+
+    /// Waits for one event of a client or timer and handles it. Cancel-safe.
+    pub(crate) async fn run_once(&mut self) {
+        let Some(listener) = &self.listener else { return std::future::pending().await };
+        let due = self.server.as_ref().and_then(Server::poll_timeout);
+        let timer = async {
+            match due {
+                Some(due) => tokio::time::sleep_until(due.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((socket, from)) => self.admit(socket, from),
+                // The client has gone already, or the process has too many open files at present.
+                Err(_) => tokio::time::sleep(ACCEPT_RETRY).await,
+            },
+            Some((connection, event)) = self.events.recv() => self.handle(connection, event),
+            Some(_) = self.tasks.join_next() => {}
+            () = timer => {
+                if let Some(server) = &mut self.server {
+                    server.handle_timeout(Instant::now());
+                }
+            }
+        }
+    }
+
+    /// Handles the answer to [`MpiRequest::Gather`]: the data of all ranks, by rank, or `None` if
+    /// the gather can never complete.
+    pub(crate) fn gathered(&mut self, request: u64, data: Option<Vec<Vec<u8>>>) {
+        if let Some(server) = &mut self.server {
+            server.gathered(request, data);
+        }
+    }
+
+    /// Handles the answer to [`MpiRequest::Get`]; `None` if the key has no value.
+    pub(crate) fn value(&mut self, request: u64, value: Option<Vec<u8>>) {
+        if let Some(server) = &mut self.server {
+            server.value(request, value);
+        }
+    }
+
+    /// Tells the server that the process of a rank has ended.
+    pub(crate) fn rank_ended(&mut self, rank: Rank) {
+        if let Some(server) = &mut self.server {
+            server.rank_ended(rank.0);
+        }
+    }
+
+    /// Executes the server's outputs that concern this node, and returns the next request that
+    /// needs other nodes or the launcher.
+    pub(crate) fn poll_request(&mut self) -> Option<MpiRequest> {
+        while let Some(output) = self.server.as_mut()?.poll_output() {
+            match output {
+                Output::Send(connection, bytes) => {
+                    if let Some(queue) = self.connections.get(&connection) {
+                        // The client may have gone.
+                        let _ = queue.send(bytes);
+                    }
+                }
+                Output::Close(connection) => drop(self.connections.remove(&connection)),
+                Output::Connected(rank, _) => {
+                    self.unfinalized.borrow_mut().insert(Rank(rank));
+                }
+                Output::Finalized(rank) => {
+                    self.unfinalized.borrow_mut().remove(&Rank(rank));
+                }
+                Output::Gather { request, name, blobs } => {
+                    return Some(MpiRequest::Gather { request, name, blobs });
+                }
+                Output::Put { key, value } => return Some(MpiRequest::Put { key, value }),
+                Output::Get { request, key, wait } => {
+                    return Some(MpiRequest::Get { request, key, wait });
+                }
+                Output::Abort { rank, code, message } => {
+                    let (rank, code) = (Rank(rank), Some(code));
+                    let abort = FromAgent::Aborted { by: Some(rank), text: message, code };
+                    return Some(MpiRequest::Abort(abort));
+                }
+            }
+        }
+        None
+    }
+
+    fn handle(&mut self, connection: ConnectionId, event: ConnectionEvent) {
+        let Some(server) = &mut self.server else { return };
+        match event {
+            ConnectionEvent::Received(bytes) => {
+                server.received(connection, &bytes, Instant::now());
+            }
+            ConnectionEvent::Closed => {
+                self.connections.remove(&connection);
+                server.closed(connection);
+            }
+        }
+    }
+
+    /// Starts to serve a connection. Refuses a connection of a user other than the agent's own or
+    /// root.
+    fn admit(&mut self, socket: TcpStream, from: SocketAddr) {
+        let own = nix::unistd::geteuid().as_raw();
+        match user_of(&socket, from) {
+            Some(uid) if uid == own || uid == 0 => {}
+            uid => {
+                // A reset leaves no connection in TIME_WAIT.
+                let _ = socket.set_zero_linger();
+                if let Some(uid) = uid.filter(|_| !std::mem::replace(&mut self.has_warned, true)) {
+                    errln!("rlaunch-worker: refused a connection of user {uid} to the MPI port");
+                }
+                return;
+            }
+        }
+        if !self.make_server() {
+            return;
+        }
+        let Some(server) = &mut self.server else { return };
+        let connection = ConnectionId(self.next_connection);
+        self.next_connection += 1;
+        server.connected(connection);
+        let (queue, bytes) = mpsc::unbounded_channel();
+        self.connections.insert(connection, queue);
+        let _ = socket.set_nodelay(true);
+        self.tasks.spawn(carry(socket, connection, bytes, self.events_in.clone()));
+    }
+
+    /// Makes the server unless it exists. Returns false if the rank table cannot be read.
+    fn make_server(&mut self) -> bool {
+        if self.server.is_some() {
+            return true;
+        }
+        let Some(table) = &self.table else { return false };
+        let layout = match table.layout() {
+            Ok(layout) => layout,
+            Err(error) => {
+                errln!("rlaunch-worker: MPI programs cannot start: {error}");
+                return false;
+            }
+        };
+        let world_size = layout.nodes.iter().map(|node| node.ranks.len()).sum::<usize>();
+        let ranks = (0..u32::try_from(world_size).unwrap_or(u32::MAX)).map(Rank);
+        let application = |rank| u32::try_from(layout.application_of(rank)).unwrap_or(u32::MAX);
+        let application_of = ranks.map(application).collect();
+        let node = |node: NodeRanks| NodeLayout {
+            host: node.host,
+            ranks: node.ranks.into_iter().map(|rank| rank.0).collect(),
+        };
+        self.server = Some(Server::new(JobLayout {
+            namespace: self.identity.namespace.clone(),
+            application_of,
+            nodes: layout.nodes.into_iter().map(node).collect(),
+            here: self.node,
+            pmi_ids: self.identity.pmi_ids.clone(),
+        }));
+        self.table = None;
+        true
+    }
+}
+
+/// Tells whether the ranks of a job are offered a process manager. A single rank needs none:
+/// without a process manager, MPI libraries start it as rank 0 of 1.
+fn is_served(job: &Job) -> bool {
+    job.world_size > 1 && job.mpi != MpiInterfaces::None
+}
+
+fn listen() -> io::Result<TcpListener> {
+    let listener = std::net::TcpListener::bind((LOOPBACK, 0))?;
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+impl MpiIdentity {
+    fn new(job: &Job, port: u16) -> MpiIdentity {
+        // All agents compute the same name, and who knows the name does not know the job's token.
+        let mut digest = Sha256::new();
+        digest.update(b"rlaunch MPI namespace");
+        digest.update(job.token.0);
+        let secret = digest.finalize();
+        let secret: String = secret[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+        let random = || (uuid::Uuid::new_v4().as_u128() & 0x7fff_ffff) as u32;
+        MpiIdentity {
+            port: Some(port),
+            namespace: format!("rlaunch-{secret}"),
+            pmi_ids: job.ranks.iter().map(|_| random()).collect(),
+            node: job.node.index(),
+            world_size: job.world_size,
+        }
+    }
+
+    /// Returns the variables by which a rank finds its process manager, for the interfaces in
+    /// `offer`. `directory` is for temporary files of the MPI library.
+    pub(crate) fn environment(
+        &self,
+        spec: &RankSpec,
+        offer: MpiOffer,
+        directory: &str,
+    ) -> Vec<(String, String)> {
+        let Some(port) = self.port else { return Vec::new() };
+        let host = spec.env.iter().find(|(name, _)| name == RLAUNCH_HOST);
+        let place = RankPlace {
+            namespace: self.namespace.clone(),
+            node: self.node,
+            host: host.map(|(_, host)| host.clone()).unwrap_or_default(),
+            rank: spec.rank.0,
+            world_size: self.world_size,
+            local_rank: spec.local_rank.index(),
+            local_size: self.pmi_ids.len(),
+            pmi_id: self.pmi_ids.get(spec.local_rank.index()).copied().unwrap_or_default(),
+        };
+        let mut variables = Vec::new();
+        if offer.pmix {
+            variables.extend(pmix::environment(&place, port, directory));
+        }
+        match offer {
+            MpiOffer { pmi1: true, pmix: true } => {
+                variables.extend(pmi1::environment_beside_pmix(&place, port));
+            }
+            MpiOffer { pmi1: true, pmix: false } => {
+                variables.extend(pmi1::environment(&place, port));
+            }
+            MpiOffer { pmi1: false, .. } => {}
+        }
+        variables
+    }
+}
+
+/// Carries bytes between a client and the server until either of them closes the connection.
+/// Nothing is read from a client that does not take its answers.
+async fn carry(
+    mut socket: TcpStream,
+    connection: ConnectionId,
+    mut answers: mpsc::UnboundedReceiver<Vec<u8>>,
+    events: mpsc::Sender<(ConnectionId, ConnectionEvent)>,
+) {
+    let mut buffer = vec![0; READ_SIZE];
+    loop {
+        tokio::select! {
+            biased;
+            answer = answers.recv() => match answer {
+                Some(bytes) => if socket.write_all(&bytes).await.is_err() { break },
+                None => {
+                    let _ = socket.shutdown().await;
+                    return;
+                }
+            },
+            read = socket.read(&mut buffer) => {
+                let Some(length) = read.ok().filter(|&length| length > 0) else { break };
+                let received = ConnectionEvent::Received(buffer[..length].to_vec());
+                if events.send((connection, received)).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+    let _ = events.send((connection, ConnectionEvent::Closed)).await;
+}
