@@ -66,8 +66,8 @@ pub enum ToRank {
     Reply {
         /// Request number of the call.
         request: u64,
-        /// Result of the call. The data of a gather or the value of a key is not included: it is
-        /// the payload.
+        /// Result of the call. The data of a gather and the value of a key are not included, but
+        /// follow as payload.
         reply: Reply,
     },
     /// Event of the job. A new connection receives all events that were reported before.

@@ -78,9 +78,9 @@ pub const RLAUNCH_COMM_TIMEOUT: &str = "RLAUNCH_COMM_TIMEOUT";
 /// Time within which all ranks must join a communicator, in seconds, set by the user. The default
 /// is 300.
 pub const RLAUNCH_INIT_TIMEOUT: &str = "RLAUNCH_INIT_TIMEOUT";
-/// Choice of how a communicator waits, set by the user. With 0 a wait sleeps almost at once, which
-/// leaves the CPU to computing threads. With 1 it spins first, even if other processes share the
-/// CPUs.
+/// Choice of how a communicator waits, set by the user. With 0, a waiting rank goes to sleep almost
+/// at once, which leaves the CPU to computing threads. With 1, a waiting rank spins first, even if
+/// other processes share the CPUs.
 pub const RLAUNCH_SPIN: &str = "RLAUNCH_SPIN";
 /// Number of ranks above which ranks of different nodes connect only when they first communicate.
 /// Set by the user; the default is 256.

@@ -326,8 +326,9 @@ pub enum FromAgent {
         #[serde(with = "serde_bytes")]
         data: Vec<u8>,
     },
-    /// Permission to send more standard input, in bytes as counted by [`stdin_cost`]. The first is
-    /// [`STDIN_WINDOW`] and is sent when all ranks that read the input have started.
+    /// Permission to send more standard input, in bytes as counted by [`stdin_cost`]. The agent
+    /// grants [`STDIN_WINDOW`] when all ranks that read the input have started, and later as many
+    /// bytes as these ranks have taken.
     StdinCredit(u32),
     /// No rank of this node reads standard input any more.
     StdinClosed,

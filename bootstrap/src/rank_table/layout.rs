@@ -83,7 +83,7 @@ impl TableMessage {
     const HEADER: usize = 4;
 
     /// Splits a message into table and layout. Fails if the table is incomplete. The layout is not
-    /// decoded before [`TableMessage::layout`].
+    /// decoded before [`TableMessage::layout()`].
     pub fn parse(message: &Payload) -> Result<TableMessage, TableMessageError> {
         let bytes = message.to_vec();
         let (header, rest) = bytes.split_first_chunk().ok_or(TableMessageError::CutOff)?;

@@ -141,7 +141,7 @@ pub struct ReliableLink {
     confirmed: u64,
     /// Number of the next packet that is expected from the other end.
     expected: u64,
-    /// Value of `expected` that the other end was sent last.
+    /// Value of `expected` that was last sent to the other end.
     confirmed_to_peer: u64,
     received_bytes: usize,
     /// Whether a Resume was sent on the current carrier.

@@ -101,7 +101,8 @@ struct Head {
     value_length: usize,
 }
 
-/// Parser of one request. Bytes after the request are ignored, because a connection carries only one.
+/// Parser of one request. Bytes after the request are ignored, because a connection carries only
+/// one request.
 #[derive(Debug, Default)]
 pub struct RequestReader {
     buffer: Vec<u8>,
@@ -109,8 +110,8 @@ pub struct RequestReader {
 }
 
 impl RequestReader {
-    /// Appends received bytes. Returns the request once it is complete. Must not be called again after
-    /// that, or after a refusal.
+    /// Appends received bytes. Returns the request once it is complete. Must not be called again
+    /// after it has returned the request or a refusal.
     pub fn push(&mut self, bytes: &[u8]) -> Result<Option<Request>, Refusal> {
         self.buffer.extend_from_slice(bytes);
         let head = match self.head.take() {

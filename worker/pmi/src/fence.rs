@@ -70,9 +70,8 @@ impl<A> Fence<A> {
 
     /// Tells whether a local rank has entered a fence that is not complete.
     pub(crate) fn has_entered(&self, local: usize) -> bool {
-        let is_gathering = |gathering: &Gathering<A>| {
-            gathering.arrivals.iter().any(|(other, _)| *other == local)
-        };
+        let is_gathering =
+            |gathering: &Gathering<A>| gathering.arrivals.iter().any(|(other, _)| *other == local);
         self.entered.get(local).is_some_and(|entered| !entered.is_empty())
             || self.gathering.as_ref().is_some_and(is_gathering)
     }

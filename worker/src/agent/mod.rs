@@ -556,7 +556,7 @@ fn end_reason(input: &Input) -> Option<String> {
     }
 }
 
-/// Passes a message about the mesh to [`Mesh`]; ignores all other messages.
+/// Passes a message about the mesh to [`Mesh`]. Ignores all other messages.
 fn mesh_message(mesh: &mut Mesh, message: ToAgent) {
     match message {
         ToAgent::Prover(file) => mesh.on_file(file),

@@ -125,8 +125,8 @@ fn is_over(cgroup: Option<&Cgroup>) -> bool {
     Children::now() == Children::None && !cgroup.is_some_and(Cgroup::is_populated)
 }
 
-/// Replaces stdin and stdout by `/dev/null`, so that the channel to the launcher closes when the
-/// agent exits.
+/// Replaces the guardian's stdin and stdout by `/dev/null`. The agent then has the only copies, so
+/// the channel to the launcher closes when the agent exits.
 fn release_channel() {
     if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
         let _ = dup2_stdin(&null);

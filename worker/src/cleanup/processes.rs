@@ -83,10 +83,10 @@ pub(crate) fn signal_all(signals: &[Signal], except: Option<Pid>) -> HashSet<Pid
 /// Sends signals to each descendant of this process except `except`; `signals` returns the signals
 /// for a descendant. Returns the processes that were signalled.
 ///
-/// Parents are signalled before their children: a shell whose child ends before the shell is
-/// signalled may start its next command. The processes are scanned several times, because some may
-/// have been forked meanwhile, and a list of children misses a process if an older sibling ends
-/// while the list is read.
+/// Parents are signalled before their children: if a shell's child ended before the shell is
+/// signalled, the shell might start its next command. The processes are scanned several times,
+/// because some may have been forked meanwhile, and a list of children misses a process if an older
+/// sibling ends while the list is read.
 pub(crate) fn signal_each<'a>(
     signals: impl Fn(Pid) -> &'a [Signal],
     except: Option<Pid>,

@@ -328,10 +328,11 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// Limit for a process to appear; long, because a test machine may be suspended for seconds.
+    /// Time limit for a process to appear. It is long, because a test machine may be suspended for
+    /// seconds.
     const APPEARS: Duration = Duration::from_secs(60);
-    /// Number of jobs in the test; a reaper that scanned only once would miss processes of some of
-    /// them.
+    /// Number of jobs in the test. A reaper that scanned only once would miss processes of some of
+    /// them, but perhaps not of the first.
     const CHAINS: usize = 8;
 
     #[test]

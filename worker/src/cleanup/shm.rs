@@ -18,7 +18,8 @@ use std::time::SystemTime;
 const SHM: &str = "/dev/shm";
 /// Name prefixes of files of MPI libraries, NCCL, PSM, PyTorch and Python.
 const KINDS: [&str; 6] = ["mpich_shm_", "sm_segment.", "vader_segment.", "psm_", "torch_", "nccl-"];
-/// Name of a machine's initial PID namespace, in which all processes are visible.
+/// Link target of `/proc/self/ns/pid` in a machine's initial PID namespace, where all processes are
+/// visible.
 const INITIAL_NAMESPACE: &str = "pid:[4026531836]";
 
 /// Result of a sweep of `/dev/shm`.

@@ -50,7 +50,7 @@ enum ConnectionEvent {
 
 /// Process manager of this node's MPI ranks.
 pub(crate) struct MpiService {
-    /// Listener on loopback; `None` if MPI libraries are not served in this job.
+    /// Listener on loopback; `None` if the job has no process manager.
     listener: Option<TcpListener>,
     identity: MpiIdentity,
     /// Message with the layout of the ranks, until the server is made from it. The server is made

@@ -17,7 +17,8 @@ pub(crate) struct Outbox {
     /// Unbounded, because output enters this queue only with credit.
     output: mpsc::UnboundedSender<Vec<u8>>,
     credit: Arc<Semaphore>,
-    /// Semaphore of one permit, see [`WriterTurn`].
+    /// Semaphore with a single permit: the stream that has the permit has its turn
+    /// ([`WriterTurn`]).
     turns: Arc<Semaphore>,
 }
 

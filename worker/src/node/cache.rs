@@ -24,15 +24,13 @@ const DIGITS: usize = 32;
 /// Number of directories of each kind (builds, libraries) that are kept regardless of age: those
 /// used last.
 const KEEP_NEWEST: usize = 3;
-/// Minimum time since an unused directory was last used before it is removed, if the cache is not
-/// too large.
+/// Time since its last use after which an unused directory is removed.
 const RECENT_AGE: Duration = Duration::from_hours(7 * 24);
-/// Minimum time since an unused directory was last used before it is removed, however large the
-/// cache is. The agent of a new build may not have locked it yet.
+/// Time since its last use after which an unused directory is removed if the cache is too large. A
+/// younger directory is never removed, because its agent may not have locked it yet.
 const FRESH_AGE: Duration = Duration::from_hours(1);
-/// Total size in bytes of all directories of a kind above which the cache is too large: then
-/// directories are removed after [`FRESH_AGE`] instead of [`RECENT_AGE`]. A build with its library
-/// takes about 10 MiB.
+/// Total size of all directories of a kind, in bytes, above which the cache is too large. A build
+/// with its library takes about 10 MiB.
 const SIZE_LIMIT: u64 = 512 << 20;
 /// Age that the modification time of a directory in use may reach before it is set to the present.
 const TOUCH_INTERVAL: Duration = Duration::from_hours(1);

@@ -38,8 +38,8 @@ pub(crate) fn machine(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// File that is read in blocks. The fields are close together, and one system call per field took
-/// longer than everything else.
+/// File that is read in blocks of [`BLOCK`] bytes. The fields that are needed are close together,
+/// and one system call for each field took longer than everything else.
 struct Blocks {
     file: File,
     /// Offset and content of the block that was read last.

@@ -121,8 +121,8 @@ impl Drop for Login {
     }
 }
 
-/// Returns the variables between the two markers once both have arrived, without those that a shell
-/// sets for itself.
+/// Returns the variables that were printed between the two markers, or `None` if a marker is
+/// missing so far. Leaves out variables that a shell sets for itself.
 fn between(printed: &[u8], mark: &str) -> Option<Variables> {
     const OF_SHELL: &[&str] = &["_", "SHLVL", "OLDPWD"];
     let mark = [mark.as_bytes(), b"\0"].concat();

@@ -9,7 +9,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 /// Interval between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// Limit for one attempt.
+/// Time limit for one attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Ports that do not accept connections yet.

@@ -52,7 +52,7 @@ use tokio::task::JoinSet;
 const KILL_RETRY: Duration = Duration::from_millis(20);
 /// Time that killed processes have to disappear; after that they are reported.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
-/// Limit for the prover to exit after it was shut down.
+/// Time limit for the prover to exit after it was shut down.
 const PROVER_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Grace period of leftovers, the processes that outlive the ranks.
 const LEFTOVER_GRACE: Duration = Duration::from_millis(200);
@@ -358,10 +358,10 @@ impl Ranks {
         }
     }
 
-    /// Sends SIGTERM to processes whose parent has ended, unless they have received it. They get
-    /// the rest of the grace period: if a rank is a shell, the shell ends immediately, while the
-    /// programs that it has started do the work. Programs that are started in order to clean up
-    /// still have a parent and get no signal.
+    /// Sends SIGTERM to processes that have lost their parent, unless they have received it before.
+    /// They get the rest of the grace period: if a rank is a shell, the shell ends immediately,
+    /// while the programs that it has started do the work. Programs that are started in order to
+    /// clean up still have a parent and get no signal.
     fn terminate_orphans(&mut self, left: &[Pid]) {
         for &pid in left {
             if processes::parent(pid) == Some(Pid::this()) && self.sent_term.insert(pid) {

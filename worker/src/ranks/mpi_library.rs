@@ -1,6 +1,6 @@
-//! Which process management interface the MPI library of a program needs in order to start. Also
-//! finds programs whose library needs an interface that rlaunch does not serve: each rank of such a
-//! program would be rank 0 of 1, and print plausible but wrong results.
+//! Finds out which process management interface the MPI library of a program needs in order to
+//! start. Also finds programs whose library needs an interface that rlaunch does not serve: each
+//! rank of such a program would be rank 0 of 1, and print plausible but wrong results.
 
 use crate::cleanup::processes;
 use crate::network::mpi::MpiOffer;

@@ -107,8 +107,8 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::time::Duration;
 
-    /// Limit for events that must happen; long, because a test machine may be suspended for
-    /// seconds.
+    /// Time limit for events that must happen. It is long, because a test machine may be suspended
+    /// for seconds.
     const BOUND: Duration = Duration::from_secs(60);
 
     /// Returns the reading end of a pipe, and the agent's end.

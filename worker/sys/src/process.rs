@@ -6,7 +6,7 @@ use std::iter;
 use std::os::unix::process::CommandExt;
 use std::ptr;
 
-/// Which of the two processes is running after a [`fork`].
+/// Process that is running after a [`fork`]: the parent or the child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fork {
     /// The parent, with the child's process id.

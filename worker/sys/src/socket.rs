@@ -28,8 +28,8 @@ pub struct PeerSilence {
 impl PeerSilence {
     /// Returns the time for which all checks have found that the peer does not respond, although
     /// data or probes were sent to it repeatedly (`TCP_INFO`). Returns `None` if the peer responds
-    /// or was not sent anything. A peer whose process does not read still responds, because its
-    /// kernel keeps reporting a full window.
+    /// or was not sent anything. A peer process that does not read is not silent: its kernel still
+    /// responds, and reports a full window.
     pub fn check(&mut self, socket: BorrowedFd<'_>) -> io::Result<Option<Duration>> {
         let Some(unanswered) = unanswered_for(socket)? else {
             self.since = None;

@@ -120,7 +120,7 @@ struct Child {
     outcome: AtomicI32,
 }
 
-/// Block of all signals of the calling thread, until this value is dropped.
+/// Guard that blocks all signals of the calling thread until it is dropped.
 struct Blocked(libc::sigset_t);
 
 impl Blocked {

@@ -8,8 +8,8 @@
 //!
 //! There are two more commands:
 //!
-//! * `loopback refuse ADDRESS:PORT` rejects two connect requests, the first explicitly, the second
-//!   by dropping it.
+//! * `loopback refuse ADDRESS:PORT` rejects two connect requests, the first by a call, the second by
+//!   dropping its `ConnectRequest`.
 //! * `loopback events DEVICE SECONDS` prints the device's asynchronous events for this time.
 //!
 //! Errors are printed with their hints.
@@ -101,7 +101,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Waits for a peer and its token, and answers with a block.
+/// Waits for a peer's connection and token, and answers with the block.
 fn listen(address: &str) -> Result<String, Failure> {
     let listener = Listener::bind(address.parse()?, 16)?;
     let end = End::on(listener.context())?;
@@ -124,7 +124,7 @@ fn listen(address: &str) -> Result<String, Failure> {
     Ok(format!("{}: a token came, the block is sent", listener.context().name()))
 }
 
-/// Sends a token and waits for the block.
+/// Connects to a peer, sends the token and waits for the block.
 fn connect(from: &str, to: &str, class: &str) -> Result<String, Failure> {
     let settings = Settings { traffic_class: class.parse()?, ..Settings::default() };
     // The deadline includes the time that librdmacm takes to open all devices.
@@ -217,8 +217,8 @@ fn out_of_band(device: &str, gid_index: &str, mtu: &str) -> Result<String, Failu
     Ok(format!("{device}: token and block, MTU {mtu}, {} us", round_trip.as_micros()))
 }
 
-/// Reads the block from `other` into `one`, writes a flag as inline data, and checks that a write
-/// with a wrong rkey fails.
+/// Reads the block from the memory of `other` into that of `one`, writes a flag as inline data, and
+/// checks that a write with a wrong rkey fails.
 fn read_and_flag(
     (one, first): (&End, &QueuePair<Connected>),
     (other, second): (&End, &QueuePair<Connected>),
@@ -250,8 +250,8 @@ fn read_and_flag(
     }
 }
 
-/// Writes the first `length` bytes of an end's memory to its peer's memory, and waits for the
-/// completion.
+/// Writes the first `length` bytes of `end`'s memory to `to` in the peer's memory, and waits for
+/// the completion.
 fn write(
     end: &End,
     pair: &QueuePair<Connected>,

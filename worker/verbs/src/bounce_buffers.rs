@@ -34,10 +34,10 @@ pub struct BounceBuffers {
     pair: QueuePair<Connected>,
     region: MemoryRegion,
     layout: Layout,
-    /// Number of this object, unique in the process.
+    /// Number of this object, unique in the process; its low 20 bits are the tag.
     id: u64,
-    /// Indices of the receive buffers that are posted to the device, in the order in which it fills
-    /// them.
+    /// Indices of the receive buffers that are posted to the device, in the order in which the
+    /// device fills them.
     posted_receives: VecDeque<u32>,
     /// Number of messages received.
     received: u64,
@@ -55,8 +55,9 @@ struct Layout {
     size: usize,
 }
 
-/// Receive buffer with a message. The device cannot reuse the buffer before it is passed to
-/// [`BounceBuffers::repost`]; if this value is dropped, the queue pair has one buffer less.
+/// Receive buffer with a message. The device cannot reuse the buffer until the program passes this
+/// value to [`BounceBuffers::repost`]. If the program drops this value instead, the queue pair has
+/// one receive buffer less.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FilledBuffer {
     /// [`BounceBuffers::id`] of the object that the buffer belongs to.
@@ -162,9 +163,9 @@ impl BounceBuffers {
         Ok(buffers)
     }
 
-    /// Returns the tag by which the user of a shared completion queue recognizes the completions of
-    /// these buffers: [`BounceBuffers::tag_of`] returns it for each of them. Tags repeat after 2^20
-    /// objects.
+    /// Returns the tag of these buffers. [`BounceBuffers::tag_of`] returns the same tag for each of
+    /// their completions, so that the user of a shared completion queue can recognize them. Tags
+    /// repeat after 2^20 objects.
     pub fn tag(&self) -> u64 {
         self.id & (u64::MAX >> TAG_SHIFT)
     }
@@ -283,8 +284,8 @@ impl BounceBuffers {
         unsafe { self.region.memory().bytes(at, buffer.length) }.unwrap_or_default()
     }
 
-    /// Posts a receive buffer again for another message. A buffer that belongs to another queue
-    /// pair is ignored.
+    /// Posts a receive buffer to the device again, for another message. Does nothing for a buffer
+    /// that belongs to another queue pair.
     pub fn repost(&mut self, buffer: FilledBuffer) -> Result<(), VerbsError> {
         if buffer.owner == self.id { self.post(buffer.index) } else { Ok(()) }
     }

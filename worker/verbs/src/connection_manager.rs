@@ -8,7 +8,7 @@
 //! | [`Listener::next_request`] | [`Route::connect`] sends a connect request |
 //! | [`ConnectRequest::accept`] or [`ConnectRequest::reject`] | [`Route::connect`] returns the queue pair, or fails |
 //!
-//! The connecting end has to send the first message: iWARP's handshake (MPA) depends on it.
+//! The connecting end has to send the first message, because iWARP's handshake (MPA) requires it.
 
 use crate::cm_id::{CmId, MAX_PRIVATE_DATA, SocketAddress};
 use crate::device::Context;
@@ -81,8 +81,8 @@ impl AsFd for Listener {
     }
 }
 
-/// Connect request of a peer. Dropping it rejects the request, because the kernel rejects requests
-/// whose id is destroyed.
+/// Connect request of a peer. Dropping the value rejects the request, because the kernel rejects a
+/// request when its `rdma_cm_id` is destroyed.
 #[derive(Debug)]
 pub struct ConnectRequest {
     id: CmId,
@@ -91,7 +91,7 @@ pub struct ConnectRequest {
 
 impl ConnectRequest {
     /// Returns the private data of the request, up to [`MAX_PRIVATE_DATA`] bytes. InfiniBand and
-    /// RoCE pad the data with zeros, so its length is not what the peer sent.
+    /// RoCE pad the data with zeros, so it may be longer than the data that the peer sent.
     pub fn private_data(&self) -> &[u8] {
         &self.peer_data
     }
@@ -223,7 +223,7 @@ impl CmId {
         Ok(id)
     }
 
-    /// Tries once to resolve the device and the next hop for the way from one address to another.
+    /// Tries once to find the device and the next hop for packets from one address to another.
     /// Returns `false` if the attempt timed out.
     fn try_resolve_address(
         &self,
@@ -252,7 +252,7 @@ impl CmId {
     }
 }
 
-/// Creates the queue pair of an id, and returns its inline capacity in bytes.
+/// Creates the queue pair of a connection, and returns its inline capacity in bytes.
 fn create_pair(id: &CmId, resources: &Resources) -> Result<u32, VerbsError> {
     let attr = resources.init_attr(id.verbs())?;
     let domain = resources.domain.as_ptr();
@@ -288,8 +288,8 @@ fn remaining_ms(deadline: Instant, verb: Verb, addresses: &str) -> Result<i32, V
     }
 }
 
-/// Makes connection parameters. They contain a pointer to `private_data`, which must outlive their
-/// use.
+/// Makes connection parameters. The parameters contain a pointer to `private_data`, which must
+/// exist as long as they are used.
 fn conn_params(
     private_data: &[u8],
     settings: &Settings,

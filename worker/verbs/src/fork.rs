@@ -52,8 +52,8 @@ pub fn fork_safety() -> ForkSafety {
     })
 }
 
-/// Enables the protection. Must be called before the first call of the process into libibverbs or
-/// librdmacm.
+/// Enables libibverbs' protection of registered memory, if it is needed. Must be called before the
+/// first call of the process into libibverbs or librdmacm.
 pub(crate) fn initialize() {
     fork_safety();
 }

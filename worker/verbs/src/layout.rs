@@ -91,14 +91,14 @@ fn rust() -> Vec<(String, usize)> {
 }
 
 /// Tells whether the Rust structure may be larger than the C structure of this `sizeof` expression.
-/// Such structures grow with versions of rdma-core, and libibverbs is passed the size that is
-/// reserved.
+/// Such structures grow with versions of rdma-core. This crate reserves the newer size and passes
+/// it to libibverbs.
 fn may_be_larger(expression: &str) -> bool {
     expression == "sizeof(struct ibv_port_attr)" || expression == "sizeof(struct ibv_device_attr)"
 }
 
-/// Returns the folder of the headers from which the bindings were generated. It is in the package
-/// of the bindings.
+/// Returns the folder of the headers from which the bindings were generated. The folder is in the
+/// package of the bindings.
 fn headers() -> PathBuf {
     let words = ["metadata", "--format-version", "1", "--offline"];
     let printed = Command::new(env!("CARGO")).args(words).output().unwrap().stdout;

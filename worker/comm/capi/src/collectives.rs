@@ -1,4 +1,4 @@
-//! Blocking collectives. The crate's documentation has the safety requirements.
+//! Blocking collectives, as C functions. The crate's documentation has the safety requirements.
 
 use crate::arguments::{non_null, op};
 use crate::errors::call;

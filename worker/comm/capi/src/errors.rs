@@ -1,4 +1,4 @@
-//! Errors of calls: a number that the call returns, and a text that each thread keeps until its
+//! Errors of calls. A call returns a number; the text of the error is kept for the thread until its
 //! next failure.
 
 use crate::types::*;

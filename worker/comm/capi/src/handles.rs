@@ -18,11 +18,12 @@ pub struct rl_comm {
     open: Mutex<OpenRequests>,
 }
 
-/// Requests of a communicator that are in progress, which are cancelled when it is finalized.
+/// Requests of a communicator that are in progress. They are cancelled when the communicator is
+/// finalized.
 #[derive(Debug, Default)]
 struct OpenRequests {
     requests: Vec<Weak<rl_request>>,
-    /// Length of `requests` at which freed requests are removed from it.
+    /// Number of entries of `requests` at which the entries of freed requests are removed.
     full: usize,
 }
 
@@ -62,13 +63,13 @@ impl rl_comm {
 }
 
 impl rl_request {
-    /// Locks the operation in progress; it is `None` if the communicator was finalized.
+    /// Locks the operation in progress. The operation is `None` if the communicator was finalized.
     pub(crate) fn pending(&self) -> MutexGuard<'_, Option<Pending>> {
         lock(&self.pending)
     }
 }
 
-/// Cancels all requests in progress, so that their buffers are not used after rl_finalize.
+/// Cancels all requests in progress, so that their buffers are not used after [`rl_finalize`].
 impl Drop for rl_comm {
     fn drop(&mut self) {
         let open = self.open.get_mut().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,5 @@
-//! Conversion of C's buffers to slices, with all checks that are possible.
+//! Conversion of C's buffers to Rust slices. All properties of a buffer that can be checked are
+//! checked.
 
 use crate::arguments::element;
 use crate::errors::Failure;
@@ -124,8 +125,8 @@ impl Buffers {
     }
 }
 
-/// Returns the lengths of input and output in bytes. `part` is the length of one rank's part, and
-/// `all` the length of all parts together.
+/// Returns the lengths in bytes of this rank's input and output. `part` is the length of one rank's
+/// part, and `all` the length of all parts together.
 fn lengths(
     kind: CollectiveKind,
     is_root: bool,

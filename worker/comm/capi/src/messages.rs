@@ -1,5 +1,5 @@
-//! Messages from rank to rank (point-to-point). The crate's documentation has the safety
-//! requirements.
+//! Messages from rank to rank (point-to-point), as C functions. The crate's documentation has the
+//! safety requirements.
 
 use crate::arguments::{element, non_null};
 use crate::errors::{Failure, call};
@@ -64,7 +64,8 @@ pub unsafe extern "C" fn rl_recv_any(
     call(|| unsafe { receive(comm, (data, count, datatype), (None, tag), received) })
 }
 
-/// Receives a message from the rank and with the tag in `source`; `None` means any rank.
+/// Receives a message. `source` has the rank that sends the message, or `None` for any rank, and
+/// the tag.
 ///
 /// # Safety
 ///
@@ -176,7 +177,8 @@ pub unsafe extern "C" fn rl_irecv_any(
     call(|| unsafe { ireceive(comm, (data, count, datatype), (None, tag), request) })
 }
 
-/// Starts to receive a message from the rank and with the tag in `source`; `None` means any rank.
+/// Starts to receive a message. `source` has the rank that sends the message, or `None` for any
+/// rank, and the tag.
 ///
 /// # Safety
 ///

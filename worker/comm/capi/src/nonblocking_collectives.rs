@@ -1,4 +1,4 @@
-//! Nonblocking collectives. The crate's documentation has the safety requirements.
+//! Nonblocking collectives, as C functions. The crate's documentation has the safety requirements.
 
 use crate::arguments::{non_null, op};
 use crate::errors::call;

@@ -9,12 +9,12 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
 
-/// Takes the handle from C and sets C's variable to NULL.
+/// Takes the handle out of C's variable, and sets the variable to NULL.
 ///
 /// # Safety
 ///
 /// The handle must be NULL, or come from [`crate::handles::rl_comm::new_request`] and not have been
-/// taken.
+/// taken before.
 unsafe fn take(request: Option<&mut *mut rl_request>) -> Result<Arc<rl_request>, Failure> {
     let handle = std::mem::replace(non_null(request, "request")?, ptr::null_mut());
     if handle.is_null() {

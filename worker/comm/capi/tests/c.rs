@@ -16,7 +16,7 @@ fn here() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Installs library, header and package file in a folder.
+/// Installs the library, the header and the file for pkg-config in a folder.
 fn install() -> TempDir {
     let folder = TempDir::new().unwrap();
     let put = |from: &Path, to: &str| {

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 use std::{env, fs};
 
-/// Source files in the order of the header.
+/// Source files, in the order in which the header has their items.
 const SOURCES: [&str; 8] = [
     "types",
     "errors",

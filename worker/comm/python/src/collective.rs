@@ -1,4 +1,4 @@
-//! Checked arguments of collectives: kind, operation and buffers.
+//! Collective calls from Python, with checked arguments: kind, operation and buffers.
 
 use crate::buffer::Buffer;
 use crate::dtype::Dtype;
@@ -11,14 +11,14 @@ use rlaunch_comm::{Communicator, ElementType, Op};
 /// Collective with checked arguments, ready to start.
 pub(crate) struct CollectiveCall {
     pub(crate) kind: CollectiveKind,
-    /// Type as which the elements are transferred, and the reduction operation.
+    /// Type by which the elements are transferred, and the reduction operation.
     pub(crate) element_and_op: (ElementType, Op),
     pub(crate) memory: Memory,
 }
 
 impl CollectiveCall {
-    /// Checks the arguments, and decides whether `x` and `out` are input or output. Without `out`,
-    /// the call works in place in `x` on ranks that have both an input and an output.
+    /// Checks the arguments, and takes the memory of `x` and `out` as input and output. Without
+    /// `out`, a rank that has an output works in place in `x`.
     pub(crate) fn new(
         comm: &Communicator,
         (kind, op): (CollectiveKind, Op),
@@ -46,7 +46,7 @@ impl CollectiveCall {
         Ok(CollectiveCall { kind, element_and_op: (memory.element(), op), memory })
     }
 
-    /// Returns the buffers for the communicator.
+    /// Returns input and output in the form that the communicator's collectives take.
     pub(crate) fn buffers(&mut self) -> CollectiveBuffers<'_, u8> {
         let is_in_place = self.memory.is_in_place;
         let (input, output) = self.memory.bytes();
@@ -74,8 +74,8 @@ fn check_reducible(kind: CollectiveKind, buffer: &Buffer) -> PyResult<()> {
     }
 }
 
-/// Fails if a division of the buffer into `size` equal parts would split an element. This can
-/// happen only to elements that are transferred as bytes.
+/// Fails if a division of the buffer into `size` equal parts would split an element. The
+/// communicator cannot detect this for elements that are transferred as bytes.
 fn check_divisible(call: &str, buffer: &Buffer, size: usize) -> PyResult<()> {
     let travels_as_bytes = matches!(buffer.dtype(), Dtype::Other(..));
     if !travels_as_bytes || buffer.elements().is_multiple_of(size) {

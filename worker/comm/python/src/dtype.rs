@@ -19,7 +19,8 @@ pub(crate) enum NumberKind {
 pub(crate) enum Dtype {
     /// Type that can be reduced.
     Element(ElementType),
-    /// Type that cannot be reduced, and is transferred as bytes: its name, and its size in bytes.
+    /// Type that cannot be reduced: its name, and its size in bytes. Elements are transferred as
+    /// bytes.
     Other(String, usize),
 }
 

@@ -8,8 +8,8 @@ use pyo3::{PyErr, Python};
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
-/// Shortest time between two checks for signals by one thread. A check attaches to the interpreter,
-/// which delays other threads.
+/// Shortest time between two checks for signals by one thread. A check attaches the thread to the
+/// interpreter, which delays other threads.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 thread_local! {

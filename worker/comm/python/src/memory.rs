@@ -6,11 +6,11 @@ use crate::received::Received;
 use pyo3::prelude::*;
 use rlaunch_comm::{self as comm, ElementType};
 
-/// Optional argument of a call: an object that exposes its memory.
+/// Optional argument of a call: a Python object whose memory the call uses.
 pub(crate) type Argument<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
 
-/// Input and output buffer of a call. Either may be missing, depending on the rank. The Python
-/// objects keep their memory in place until this value is dropped.
+/// Input and output buffer of a call. Either buffer may be missing, depending on the rank. The
+/// Python objects keep the buffers in place until this value is dropped.
 pub(crate) struct Memory {
     input: Option<Buffer>,
     output: Option<Buffer>,
@@ -19,8 +19,8 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Takes the memory of `x` as the input and of `out` as the output. Fails if they overlap or
-    /// differ in type. `call` is the name of the call, for errors.
+    /// Takes the memory of `x` as the input and of `out` as the output. Fails if the buffers
+    /// overlap or differ in type. `call` is the name of the call, for errors.
     pub(crate) fn separate(
         call: &str,
         x: Argument<'_, '_>,
@@ -54,7 +54,7 @@ impl Memory {
         [&self.input, &self.output].into_iter().flatten()
     }
 
-    /// Returns the type as which the communicator transfers the elements.
+    /// Returns the type by which the communicator transfers the elements.
     pub(crate) fn element(&self) -> ElementType {
         self.buffers().next().map_or(ElementType::U8, Buffer::transfer_type)
     }

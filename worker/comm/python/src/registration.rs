@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use rlaunch_comm::raw;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Registration, and the buffer that keeps the memory in place.
+/// Registration with the RDMA devices, and the buffer that keeps the registered memory in place.
 struct RegisteredBuffer {
     // Declared first, so that the memory is deregistered before the object may free it.
     registration: raw::Registration,

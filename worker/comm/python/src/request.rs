@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 enum State {
     InFlight(InFlight),
-    /// A thread has taken the operation, to wait for it or to test it.
+    /// A thread has taken the operation out of the request, to wait for it or to test it.
     Taken,
     Done(Result<comm::Received, CommError>),
 }
@@ -40,8 +40,8 @@ impl Request {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the operation out of the request. Fails with `None` if another thread has taken it,
-    /// and with the result if it has completed.
+    /// Takes the operation out of the request. Fails with `None` if another thread has taken the
+    /// operation, and with the result if the operation has completed.
     fn take(&self) -> Result<InFlight, Option<Result<comm::Received, CommError>>> {
         let mut state = self.state();
         match std::mem::replace(&mut *state, State::Taken) {

@@ -9,8 +9,8 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Number of forks between the first process and this one. A communicator with another number
-/// belongs to an ancestor process.
+/// Number of forks between the first process and this one. A communicator that was made at another
+/// number belongs to an ancestor process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// Counts a fork. Called in the child.
@@ -25,7 +25,8 @@ pub(crate) struct InFlight {
     pub(crate) memory: Memory,
 }
 
-/// Communicator, and its operations in progress whose requests the program has dropped.
+/// Communicator, together with those of its operations in progress whose requests the program has
+/// dropped.
 pub(crate) struct SharedComm {
     comm: ManuallyDrop<Arc<Communicator>>,
     /// Operations in progress whose requests the program has dropped.
@@ -62,7 +63,7 @@ impl SharedComm {
         self.abandoned.lock().unwrap_or_else(PoisonError::into_inner).push(operation);
     }
 
-    /// Drops abandoned operations that have completed.
+    /// Drops those operations in `abandoned` that have completed.
     pub(crate) fn sweep(&self, py: Python<'_>) {
         let mut abandoned = self.abandoned.lock().unwrap_or_else(PoisonError::into_inner);
         if abandoned.is_empty() {
@@ -81,8 +82,8 @@ impl SharedComm {
     }
 }
 
-/// Leaks the communicator in a forked child: finalizing it would tell the other ranks that the
-/// parent has left.
+/// Leaks the communicator in a forked child. To finalize the communicator there would tell the
+/// other ranks that the parent has left.
 impl Drop for SharedComm {
     fn drop(&mut self) {
         let is_inherited = self.is_inherited();

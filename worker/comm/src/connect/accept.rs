@@ -1,5 +1,5 @@
-//! Accepting end of the handshake. A connection is not trusted until its peer has proved that it
-//! has this rank's key.
+//! Accepting end of the [handshake](super::hello) between two ranks. A connection is not trusted
+//! until the dialling rank has proved that it has this rank's key.
 
 use super::handshake_socket::HandshakeSocket;
 use super::hello::{Challenge, Ends, HELLO, Hello, IN_USE, PROOF, RankKey};
@@ -30,8 +30,8 @@ enum AcceptStep {
 pub(super) enum AcceptOutcome {
     /// The handshake continues.
     Pending(InboundConnection),
-    /// The peer is authenticated. It starts to use the connection when [`confirm`] has sent it the
-    /// last message.
+    /// The peer is authenticated. The peer starts to use the connection after [`confirm`] has sent
+    /// the last message of the handshake.
     Authenticated(Ends, HandshakeSocket),
     /// The handshake has failed, and the connection is closed.
     Rejected,
@@ -55,8 +55,8 @@ impl InboundConnection {
     }
 
     /// Takes the next step of the handshake once the socket is readable. `own` is this rank's key.
-    /// `is_missing` tells whether this rank still needs a connection with these ends. Errors of an
-    /// unauthenticated peer only close its connection.
+    /// `is_missing` tells whether this rank still needs a connection with these ends. An error
+    /// closes only this connection, because an unauthenticated peer may have caused it.
     pub(super) fn advance(self, own: &RankKey, is_missing: impl Fn(Ends) -> bool) -> AcceptOutcome {
         self.try_advance(own, is_missing).unwrap_or(AcceptOutcome::Rejected)
     }
@@ -103,8 +103,8 @@ pub(super) fn confirm(handshake: HandshakeSocket) -> io::Result<TcpStream> {
     Ok(handshake.into_socket())
 }
 
-/// Accepts up to `most` waiting connections. If `inbound` then has more than `most` connections,
-/// the oldest are closed.
+/// Accepts up to `most` connections that are waiting at the listener, and adds them to `inbound`.
+/// If `inbound` then has more than `most` connections, the oldest are closed.
 pub(super) fn admit(
     listener: &TcpListener,
     inbound: &mut VecDeque<InboundConnection>,

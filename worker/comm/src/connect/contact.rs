@@ -1,5 +1,5 @@
-//! Contacts of ranks, which are the data that other ranks need to connect to them, and their
-//! exchange through the agents.
+//! Contact of a rank: the data that other ranks need to connect to the rank. Ranks exchange their
+//! contacts through the agents.
 
 use super::ConnectError;
 use super::hello::RankKey;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// Version of the encoding, increased whenever the number or meaning of the fields changes.
 const VERSION: u16 = 3;
 
-/// Data of a rank that other ranks need to connect to it. All contacts are exchanged in one
+/// Data that other ranks need to connect to a rank. The contacts of all ranks are exchanged in one
 /// all-gather.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Contact {
@@ -21,7 +21,8 @@ pub(crate) struct Contact {
     version: u16,
     /// TCP listener; `None` if the rank has no peers on other nodes.
     pub(crate) tcp: Option<TcpContact>,
-    /// Encoded `Advert` of the rank's queue pairs; empty if the rank does not use RDMA.
+    /// Encoded `rdma::advert::Advert`, which has the rank's queue pairs; empty if the rank does not
+    /// use RDMA.
     pub(crate) verbs: Vec<u8>,
 }
 
@@ -29,7 +30,7 @@ pub(crate) struct Contact {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TcpContact {
     pub(super) port: u16,
-    /// Key by which a peer proves to the rank that it belongs to this job.
+    /// Secret key of the rank. A peer that has this key belongs to the rank's job.
     pub(super) key: RankKey,
 }
 
@@ -67,8 +68,8 @@ pub(crate) fn exchange(
 /// Longest error text that a rank reports to the others, in bytes.
 const MAX_REASON: usize = 1 << 10;
 
-/// Reports to all ranks that this rank is ready, or its error `own`, and waits for the reports of
-/// all ranks. Fails if another rank reports an error, unless this rank has one itself.
+/// Reports to all ranks that this rank is ready, or that it failed with the error `own`, and waits
+/// for the reports of all ranks. Fails if `own` is `None` and another rank reports an error.
 pub(crate) fn report_ready(
     own: Option<&ConnectError>,
     names: &[PeerName],

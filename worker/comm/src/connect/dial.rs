@@ -1,4 +1,4 @@
-//! Dialling end of the handshake.
+//! Dialling end of the [handshake](super::hello) between two ranks.
 
 use super::DialError;
 use super::handshake_socket::HandshakeSocket;
@@ -8,7 +8,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Time for an attempt until the peer is authenticated.
+/// Time limit of an attempt, which must have authenticated the peer by then.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Attempt to connect to a peer.

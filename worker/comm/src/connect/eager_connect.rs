@@ -25,11 +25,12 @@ use std::time::{Duration, Instant};
 
 /// Time that a rank waits for a connection from a peer before it dials the peer itself.
 const REVERSE_AFTER: Duration = Duration::from_millis(300);
-/// Pause between the first two attempts to reach a peer, and the longest pause; pauses double.
+/// Pause between the first two attempts to reach a peer, and the longest pause. Each pause is twice
+/// as long as the one before.
 const PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// Number of unauthenticated connections that are kept open, in addition to one for each missing
-/// peer.
+/// Number of unauthenticated connections that are kept open, in addition to one for each peer that
+/// is not connected.
 const MAX_UNAUTHENTICATED: usize = 64;
 
 /// Connects this rank, `me`, with all `peers`, which listen at their `contacts` (indexed by rank).
@@ -114,8 +115,9 @@ struct Missing {
     pause: Duration,
     /// Error of the last attempt; `None` if no attempt has failed.
     why: Option<DialError>,
-    /// Whether this rank decides which connection is used, and has sent its proof on a connection
-    /// that it dialled. The peer may use that connection, so no other is accepted meanwhile.
+    /// Whether this rank is the one that decides which connection is used, and has sent its proof
+    /// on a connection that it dialled. The peer may use that connection, so this rank accepts no
+    /// other from the peer meanwhile.
     offered: bool,
 }
 
@@ -130,8 +132,8 @@ pub(super) struct TcpConnector {
 }
 
 impl TcpConnector {
-    /// Makes a connector. `first` returns the time at which a peer is first dialled; `None` to only
-    /// accept it.
+    /// Makes a connector. `first` returns the time at which a peer is first dialled; `None` if this
+    /// rank waits until the peer dials.
     pub(super) fn new(
         listener: RankListener,
         contacts: &[Contact],
@@ -340,7 +342,7 @@ impl TcpConnector {
     }
 
     /// Returns whether this rank accepts a connection with these ends: it is a connection to this
-    /// rank, the peer is missing, and this rank has not offered the peer another connection.
+    /// rank, the peer is not connected, and this rank has not offered the peer another connection.
     fn is_wanted(&self, ends: Ends) -> bool {
         let connection = self.peers.get(&ends.from).map(|peer| &peer.connection);
         let is_open = |missing: &Missing| !missing.offered;
@@ -374,7 +376,7 @@ impl TcpConnector {
         }
     }
 
-    /// Returns the error that names the first peer that is missing, and the number of the others.
+    /// Returns the error that names the first peer that is not connected, and counts the others.
     fn unconnected(self, table: &RankTable, waited: Duration) -> ConnectError {
         let me = (self.me, self.listener.address);
         let mut missing = self.peers.into_iter().filter(|(_, peer)| !peer.is_connected());
@@ -386,8 +388,8 @@ impl TcpConnector {
     }
 }
 
-/// Returns the error for the peer `rank`, to which this rank `me` could not connect, nor to `more`
-/// other peers.
+/// Returns the error that this rank, `me`, could not connect to the peer `rank`. `more` is the
+/// number of further peers to which it could not connect.
 fn unconnected(
     table: &RankTable,
     (me, address): (Rank, SocketAddr),
@@ -418,8 +420,9 @@ fn is_file_limit(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|errno| files.contains(&errno))
 }
 
-/// Raises the limit on open files by `more`, up to the hard limit, so that the program keeps its
-/// share: the usual limit of 1024 is less than the number of ranks in a large job.
+/// Raises the limit on open files by `more`, up to the hard limit, unless `more` is less than a
+/// quarter of the limit. Without this, the sockets of a large job would leave no files to the
+/// program: the usual limit of 1024 is less than the number of ranks.
 fn raise_file_limit(more: usize) {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
     let more = more as u64;

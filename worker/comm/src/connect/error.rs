@@ -40,7 +40,7 @@ pub enum ConnectError {
     /// Two ranks could not connect in either direction.
     #[error("{0}")]
     NotConnected(Box<UnconnectedPair>),
-    /// RDMA could not be set up, although the rank table assigns it to a pair of this rank.
+    /// RDMA could not be set up, although the rank table assigns it to this rank and a peer.
     #[error("{0}")]
     NoRdma(Box<NoRdma>),
     /// Another rank failed to connect.
@@ -126,8 +126,8 @@ pub enum DialError {
     /// Error that the system returned.
     #[error("{0}")]
     System(#[from] io::Error),
-    /// The process that listens there does not have the peer's key, so it belongs to another job or
-    /// program.
+    /// The process that listens at the peer's address does not have the peer's key, so it belongs
+    /// to another job or program.
     #[error("the process that answers there is not of this job")]
     Unauthenticated,
 }

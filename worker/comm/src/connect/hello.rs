@@ -8,9 +8,10 @@
 //!                                    ◀──────────   in use
 //! ```
 //!
-//! The key is the accepting rank's key, which only the ranks of the job know. Both nonces are fresh
-//! random numbers, so recorded messages cannot be replayed. The handshake authenticates both ends.
-//! Later messages are not encrypted, as in other message-passing libraries.
+//! The key is the accepting rank's key, which only the ranks of the job know. `HMAC` is
+//! HMAC-SHA256. Both nonces are fresh random numbers, so recorded messages cannot be replayed. The
+//! handshake authenticates both ends. Later messages are not encrypted, as in other message-passing
+//! libraries.
 
 use hmac::{Hmac, KeyInit, Mac};
 use rlaunch_bootstrap::id::Rank;
@@ -117,15 +118,15 @@ impl Hello {
     }
 }
 
-/// End that computes an HMAC. The role is part of the HMAC, so that the HMAC of one end cannot be
-/// used as that of the other.
+/// Role of a rank in the handshake. Each HMAC covers the role of the rank that computes it, so that
+/// the HMAC of one rank cannot be used as that of the other.
 #[derive(Clone, Copy, Debug)]
 enum Role {
     Dials,
     Accepts,
 }
 
-/// Data that both ends have sent before the proofs, and that the proofs authenticate.
+/// Data that the HMACs of both ends authenticate: the hello, and the accepting rank's nonce.
 #[derive(Clone, Debug)]
 pub(super) struct Challenge {
     hello: Hello,
@@ -144,8 +145,8 @@ impl Challenge {
         Ok((challenge, reply))
     }
 
-    /// Makes the dialling rank's proof from the accepting rank's `reply`. Returns `None` if the
-    /// reply was made without `key`.
+    /// Makes the dialling rank's proof from the accepting rank's `reply`. `key` is the accepting
+    /// rank's key. Returns `None` if the reply was made with another key.
     pub(super) fn prove(
         hello: &Hello,
         reply: &[u8],

@@ -4,8 +4,8 @@
 //! One thread of the process accepts peers that dial, and dials the peers that a
 //! [`LazyLink`](super::lazy_link::LazyLink) has asked for. The thread runs as long as any link
 //! waits for its peer. Pairs that use RDMA first connect over TCP here, and then connect their
-//! queue pairs ([`LazyRdma`]). The thread puts finished connections into a mailbox, counts an
-//! event, and wakes the rank through an eventfd.
+//! queue pairs ([`LazyRdma`]). The thread puts a finished connection into a mailbox, increments the
+//! count of events, and wakes the rank through an eventfd.
 
 use super::eager_connect::{self, TcpConnector};
 use super::{ConnectError, Contact, LazyRdma, RankListener, wake_fd};
@@ -27,11 +27,13 @@ use std::time::{Duration, Instant};
 /// Longest sleep of the thread while no link asks for its peer.
 const MAX_SLEEP: Duration = Duration::from_secs(60);
 
-/// Connector from which lazy links take their connections. Dropping it ends its thread.
+/// Connector from which lazy links take their connections. Dropping the connector ends the
+/// connecting thread.
 #[derive(Debug)]
 pub(crate) struct LazyConnector {
     shared: Arc<Shared>,
-    /// Properties of the links to peers that are reached by RDMA and not by TCP.
+    /// Properties of the links to peers that are reached by RDMA. All other peers are reached by
+    /// TCP.
     link_hint: BTreeMap<Rank, LinkHint>,
     thread: Option<JoinHandle<()>>,
 }
@@ -43,7 +45,7 @@ struct Shared {
     /// Count of events, which are connections made or failed. The rank is woken after each
     /// increment.
     events: AtomicU32,
-    /// Count of wake-ups that were drained.
+    /// Number of wake-ups that were drained, that is, read from `arrivals`.
     drained: AtomicU32,
     is_closed: AtomicBool,
     /// Descriptor that wakes the connecting thread.
@@ -58,7 +60,7 @@ struct Mailbox {
     /// Peers whose processes have exited successfully.
     ended: Vec<Rank>,
     finished: BTreeMap<Rank, Result<Arrival, LinkError>>,
-    /// Error that ended the thread, after which no connection is made.
+    /// Error that ended the thread. No connection is made after it.
     broken: Option<Arc<str>>,
 }
 
@@ -84,9 +86,9 @@ impl fmt::Debug for Mailbox {
 }
 
 impl LazyConnector {
-    /// Starts the thread for this rank, `me`, which listens on `listener`. The thread dials the
-    /// `peers` that links ask for, at their `contacts`, and uses `rdma` where possible. A peer that
-    /// a link has asked for must connect within `timeout`.
+    /// Starts the thread for this rank, `me`. The thread accepts connections on `listener`, dials
+    /// those of `peers` that links ask for, at their `contacts`, and uses `rdma` where possible. A
+    /// peer that a link has asked for must connect within `timeout`.
     pub(crate) fn open(
         listener: RankListener,
         rdma: Option<LazyRdma>,
@@ -133,15 +135,15 @@ impl LazyConnector {
         self.shared.drain_wakeups();
     }
 
-    /// Returns the descriptor that wakes the rank. It may be watched for longer than the connector
-    /// exists.
+    /// Returns the descriptor that wakes the rank. The rank may watch it even after the connector
+    /// was dropped.
     pub(crate) fn arrival_fd(&self) -> ArrivalFd {
         ArrivalFd(self.shared.clone())
     }
 
     /// Reports that the peer's process has exited successfully. If a connection to the peer is in
-    /// use or being made, that connection delivers its last packets. Otherwise the link's wait for
-    /// the peer ends with [`Arrival::Left`].
+    /// use or being made, that connection delivers the peer's last packets. Otherwise the link's
+    /// wait for the peer ends with [`Arrival::Left`].
     pub(crate) fn peer_has_left(&self, peer: Rank) {
         self.shared.lock().ended.push(peer);
         self.shared.wake.wake();
@@ -202,8 +204,8 @@ impl Shared {
         self.events.fetch_add(1, Ordering::Release);
     }
 
-    /// Drains the wake-ups of counted events. If the wake-up of a counted event is not written yet,
-    /// it ends the next sleep and is drained afterwards.
+    /// Drains the wake-ups of events that are counted. The wake-up of a counted event may not be
+    /// written yet; such a wake-up ends the next sleep, and is drained afterwards.
     fn drain_wakeups(&self) {
         let events = self.events.load(Ordering::Acquire);
         let drained = self.drained.load(Ordering::Relaxed);
@@ -228,7 +230,7 @@ struct ConnectThread {
     timeout: Duration,
 }
 
-/// Peers that have connected, or the errors of those that failed to connect.
+/// Peers for which a link's wait has ended, each with the result.
 type Arrivals = Vec<(Rank, Result<Arrival, ConnectError>)>;
 
 impl ConnectThread {
@@ -330,8 +332,8 @@ fn full_text(error: &ConnectError) -> String {
     format!("{error}{}{}", cause.unwrap_or_default(), hint.unwrap_or_default())
 }
 
-/// Calls `f` with all signals blocked, so that a thread which it starts receives none of the
-/// program's signals.
+/// Calls `f`, which starts a thread, with all signals blocked. The new thread then receives none of
+/// the program's signals.
 fn without_signals<R>(f: impl FnOnce() -> R) -> R {
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
     let started = f();
@@ -367,8 +369,8 @@ mod tests {
         poll(&mut fds, PollTimeout::ZERO).unwrap() == 1
     }
 
-    /// Checks every order of two events and of the steps of a rank that polls two links and is
-    /// about to sleep.
+    /// Checks every order in which two events can occur between the steps of a rank that polls two
+    /// links and is about to sleep.
     #[test]
     fn a_rank_does_not_sleep_on_news_and_is_not_woken_for_nothing() {
         for order in 0..1 << 12 {

@@ -17,7 +17,7 @@ use std::time::Duration;
 pub(crate) struct LazyLink {
     peer: Rank,
     link_hint: LinkHint,
-    /// Descriptor that the rank watches until the peer is connected.
+    /// Descriptor that wakes the rank when the peer is connected. The rank watches it until then.
     arrivals: ArrivalFd,
     state: LazyState,
 }
@@ -52,7 +52,7 @@ impl LazyLink {
         matches!(self.state, LazyState::Connected(_))
     }
 
-    /// Takes the connection to the peer from the connector, if it is made. Returns whether the
+    /// Takes the connection to the peer from the connector, if there is one. Returns whether the
     /// connector had any event, possibly for another link.
     fn take_arrival(&mut self) -> Result<bool, LinkError> {
         let LazyState::Unconnected { connector, seen, .. } = &mut self.state else {

@@ -11,10 +11,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Names of the two all-gathers, which exchange the contacts and the reports that ranks are ready.
+/// Names of the two all-gathers: the first exchanges the contacts, the second the reports that
+/// ranks are ready.
 const GATHER: &str = "rlaunch communicator";
 const READY: &str = "rlaunch communicator is ready";
-/// Time for all ranks to connect, after all of them have started.
+/// Time limit for all ranks to connect, after all of them have started.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Links of this rank, by peer.
@@ -86,7 +87,7 @@ fn connect_now(
     Ok(links)
 }
 
-/// Makes links to all `others` that connect when they are first used.
+/// Makes a link to each of `others`. A link connects to its peer when the link is first used.
 fn connect_lazily(
     listener: RankListener,
     fabric: Option<Fabric>,

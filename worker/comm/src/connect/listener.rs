@@ -34,7 +34,7 @@ impl RankListener {
         Ok(RankListener { listener, address, key })
     }
 
-    /// Returns the listener's port and key. They must be sent to ranks of this job only.
+    /// Returns the listener's port and key. The key must be sent to ranks of this job only.
     pub(crate) fn contact(&self) -> TcpContact {
         TcpContact { port: self.address.port(), key: self.key.clone() }
     }

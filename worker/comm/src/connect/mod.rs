@@ -1,13 +1,13 @@
 //! Connections between the ranks of a job that are on different nodes.
 //!
-//! 1. Each rank opens a [`RankListener`] and puts its port and key into the rank's [`Contact`]. All
-//!    contacts are exchanged in one all-gather through the agents, which is encrypted and
+//! 1. Each rank opens a [`RankListener`] and puts the listener's port and key into its [`Contact`].
+//!    All contacts are exchanged in one all-gather through the agents, which is encrypted and
 //!    authenticated between nodes.
 //! 2. Each pair that uses TCP connects: one end dials, the other accepts, and both prove in a
 //!    handshake ([`hello`]) that they have the accepting rank's key from the all-gather. If a
 //!    firewall blocks one direction, the other direction is tried.
-//! 3. Pairs that use RDMA connect their queue pairs ([`rdma`]). A second all-gather reports that
-//!    all ranks are ready; before it no queue pair may be used.
+//! 3. Pairs that use RDMA connect their queue pairs ([`rdma`]). No queue pair may be used until a
+//!    second all-gather has reported that all ranks are ready.
 //!
 //! In small jobs all pairs connect at the start ([`eager_connect`]); in large jobs each pair
 //! connects at its first message ([`lazy_connect`], [`lazy_link`]). [`links`] chooses between them.
@@ -40,7 +40,7 @@ pub(crate) use lazy_connect::{Arrival, ArrivalFd, LazyConnector};
 pub(crate) use listener::RankListener;
 pub(crate) use rdma::{Fabric, LazyRdma};
 
-/// Makes an eventfd that wakes the connecting thread or the rank.
+/// Makes an eventfd with which one thread wakes another.
 fn wake_fd() -> Result<WakeFd, ConnectError> {
     WakeFd::new().map_err(|source| ConnectError::System { operation: "create an eventfd", source })
 }

@@ -41,8 +41,8 @@ struct Feed {
 }
 
 impl Feed {
-    /// Splits the input into packets. Each packet is a flag for arrival in parts, a length, a
-    /// header and a payload.
+    /// Splits the input into packets. The input of a packet is a flag for arrival in parts, a
+    /// length, a header and a payload.
     fn cut(mut data: &[u8]) -> Feed {
         let mut packets = VecDeque::new();
         while let Some((&[in_parts, length], rest)) = data.split_first_chunk::<FRAME>() {

@@ -100,9 +100,9 @@ pub(crate) trait Link: Send {
         let _ = address;
     }
 
-    /// Returns whether the peer has revoked other exposures than the `known` number of them, which
-    /// this rank has learned of from packets. Called after a [fetch](Link::fetch): `false` means
-    /// that the fetched bytes had not changed.
+    /// Returns whether the peer has revoked more exposures than `known`, the number that the peer
+    /// has reported by packets. Called after a [fetch](Link::fetch): `false` means that the fetched
+    /// bytes had not changed.
     fn has_revoked(&mut self, known: u32) -> bool {
         let _ = known;
         false

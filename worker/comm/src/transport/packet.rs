@@ -1,13 +1,13 @@
 //! Packets: a header of 16 bytes, then a payload.
 //!
-//! A short message is one [`Eager`](PacketKind::Eager) packet. The packets of a long message have
-//! the same transfer id. They take these steps:
+//! A short message is one [`Eager`](PacketKind::Eager) packet. A long message is sent in
+//! these steps, in which all packets have the same transfer id:
 //!
 //! 1. The sender sends [`Rts`](PacketKind::Rts) with the length and, if the receiver can fetch, the
 //!    address of the message.
-//! 2. Once the receiver's program has called a matching receive, the receiver either fetches the bytes and sends
-//!    [`Fin`](PacketKind::Fin), or sends [`Cts`](PacketKind::Cts), with an address of its own if
-//!    the sender can write.
+//! 2. Once the receiver's program has called a matching receive, the receiver either fetches the
+//!    bytes and sends [`Fin`](PacketKind::Fin), or sends [`Cts`](PacketKind::Cts), with an address
+//!    of its own if the sender can write.
 //! 3. After a CTS the sender writes the bytes and sends [`Written`](PacketKind::Written), or sends
 //!    them as [`Data`](PacketKind::Data) packets.
 //!
@@ -38,8 +38,8 @@ pub(crate) enum PacketKind {
     /// Report that the sender cancelled the message of this transfer. The receiver answers with
     /// [`PacketKind::Fin`] unless it has sent one for this transfer already.
     Withdrawn = 8,
-    /// Report that a rank abandoned the collective that the header's context and tag identify. The
-    /// payload has the rank, the name of the collective that the rank has called, and the reason.
+    /// Report that a rank has cancelled all collectives of the communicator from the number in
+    /// [`Header::tag`] on. The payload tells which rank, in which collective, and why.
     OutOfStep = 9,
 }
 

@@ -20,9 +20,7 @@ mod names;
 #[cfg(test)]
 mod tests;
 
-pub use environment::{
-    REMOVED, environment, environment_beside_pmix, environment_with_descriptor,
-};
+pub use environment::{REMOVED, environment, environment_beside_pmix, environment_with_descriptor};
 
 use crate::fence::Fence;
 use crate::node::Node;

@@ -19,7 +19,7 @@ pub(super) struct Caller {
     pub(super) run: u32,
 }
 
-/// What bytes of a connection make happen.
+/// Result of reading from a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// The message is not complete yet.
@@ -43,7 +43,7 @@ pub(super) struct Clients {
     clients: BTreeMap<ConnectionId, Client>,
 }
 
-/// Connection.
+/// State of a connection.
 #[derive(Debug, Default)]
 struct Client {
     frames: Frames,

@@ -1,8 +1,8 @@
 //! Fences and groups of some ranks of the job.
 //!
 //! Once all members of this node have arrived, the node stores its part under a key that the other nodes
-//! know, and reads theirs. The key has a hash of what the members do together, and counts how often they
-//! have done so, so that no part is taken for that of another time.
+//! know, and reads theirs. The key has a hash of what the members do together, and a number that counts
+//! how often they have done so: parts of different times are not confused.
 
 use super::group::{self, Group, Part};
 use super::status::Status;
@@ -11,7 +11,7 @@ use crate::node::Node;
 use crate::output::{ConnectionId, Family};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Maximum number of different collectives whose times are counted: about 3 MiB. Open MPI gives each
+/// Maximum number of different collectives that are counted, at about 48 bytes each. Open MPI gives each
 /// group another name.
 const COUNTED_MAX: usize = 64 * 1024;
 
@@ -19,10 +19,11 @@ const COUNTED_MAX: usize = 64 * 1024;
 /// MPI adds a few bytes.
 const ID_MAX: usize = 4096;
 
-/// Maximum size in bytes of what a member tells the others. Open MPI tells a number, in 50 bytes.
-const TOLD_MAX: usize = 4096;
+/// Maximum size in bytes of the infos that a member shares with the others. Open MPI shares a number, in
+/// 50 bytes.
+const SHARED_MAX: usize = 4096;
 
-/// What ranks do together.
+/// Kind of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Fence,
@@ -38,7 +39,7 @@ pub(super) enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) kind: Kind,
-    /// Name of the group; empty for a fence.
+    /// Name of the group; empty for other collectives.
     pub(super) id: Vec<u8>,
     /// Ranks, in ascending order.
     pub(super) members: Vec<u32>,
@@ -52,8 +53,8 @@ pub(super) struct Arrival {
     pub(super) connection: ConnectionId,
     /// Tag for the answer.
     pub(super) tag: u32,
-    /// What the rank tells the other members.
-    pub(super) told: Vec<u8>,
+    /// Infos that the rank shares with the other members, encoded one after the other.
+    pub(super) shared: Vec<u8>,
 }
 
 /// Collective that is complete or has failed, for the members of this node.
@@ -70,9 +71,9 @@ pub(super) struct Collectives {
     active: BTreeMap<Hash, Collective>,
     /// Number of times that each collective has begun.
     counts: BTreeMap<Hash, u64>,
-    /// Collective and node that each read is for, by number of the read.
+    /// Collective and node whose part is being read, by number of the read.
     reads: BTreeMap<u64, (Hash, usize)>,
-    /// Keys of this node's parts of constructions whose groups exist.
+    /// Keys of this node's parts in the construction of groups that still exist.
     constructed: BTreeMap<Hash, String>,
     /// Number of groups that this node has given numbers to.
     groups: u32,
@@ -113,11 +114,11 @@ impl Collectives {
         if call.members.binary_search(&node.rank(local)).is_err() {
             return Err(Status::BAD_PARAM);
         }
-        let hash = Hash::of(&call);
+        let hash = Hash::compute(&call);
         let is_counted = self.counts.contains_key(&hash) || self.counts.len() < COUNTED_MAX;
         let entered = self.active.values().filter_map(|active| active.entered.get(&local));
         let entered: usize = entered.map(VecDeque::len).sum();
-        let fits = call.id.len() <= ID_MAX && arrival.told.len() <= TOLD_MAX;
+        let fits = call.id.len() <= ID_MAX && arrival.shared.len() <= SHARED_MAX;
         if !is_counted || !fits || entered >= ENTERED_MAX {
             return Err(Status::OUT_OF_RESOURCE);
         }
@@ -157,7 +158,7 @@ impl Collectives {
         if call.kind == Kind::Construct {
             self.constructed.insert(hash, key);
         } else if call.kind == Kind::Destruct {
-            let construction = Hash::of(&Call { kind: Kind::Construct, ..call.clone() });
+            let construction = Hash::compute(&Call { kind: Kind::Construct, ..call.clone() });
             if let Some(key) = self.constructed.remove(&construction) {
                 node.put(key, Vec::new());
             }
@@ -166,7 +167,8 @@ impl Collectives {
 
     /// Takes notice that a local rank has ended. Returns the collectives that have failed by this.
     pub(super) fn rank_ended(&mut self, node: &mut Node, local: usize) -> Vec<Finished> {
-        let with_rank = self.active.iter().filter(|(_, active)| active.entered.contains_key(&local));
+        let with_rank =
+            self.active.iter().filter(|(_, active)| active.entered.contains_key(&local));
         let hashes: Vec<Hash> = with_rank.map(|(&hash, _)| hash).collect();
         hashes.into_iter().flat_map(|hash| self.advance(node, hash)).collect()
     }
@@ -181,7 +183,8 @@ impl Collectives {
         });
     }
 
-    /// Starts what can start of a collective, and returns what is complete at once.
+    /// Starts the collective if all members of this node have entered it, as often as they have. Returns
+    /// those that are complete at once.
     fn advance(&mut self, node: &mut Node, hash: Hash) -> Vec<Finished> {
         let mut finished = Vec::new();
         while let Some(active) = self.active.get_mut(&hash) {
@@ -194,12 +197,12 @@ impl Collectives {
             }
             let Some(is_whole) = active.is_whole(node) else { break };
             let call = active.call.clone();
-            let (arrivals, told) = active.take(node);
+            let (arrivals, shared) = active.take(node);
             let number = self.counts.entry(hash).or_default();
             let prefix = format!("pmix:grp:{:032x}:{number}:", hash.0);
             *number += 1;
             let mut sum = match is_whole {
-                true => Ok(Group { context: self.context(node, &call), told }),
+                true => Ok(Group { context: self.context(node, &call), shared }),
                 false => Err(Status::PROC_ABORTED),
             };
             let encoded = group::encode(&mut sum);
@@ -221,8 +224,9 @@ impl Collectives {
         finished
     }
 
-    /// Returns a number for a group if this node gives it: the node of the lowest member does. The number
-    /// has that of the node, so no other group of the job has it. 0 is that of `MPI_COMM_WORLD`.
+    /// Returns a number for a group, or 0 if another node gives it: the node of the lowest member does.
+    /// The upper half of the number is that of the node plus 1, so no two groups of the job have the same,
+    /// and none has 0, which is the number of `MPI_COMM_WORLD`.
     fn context(&mut self, node: &Node, call: &Call) -> u64 {
         let first = call.members.first().and_then(|&rank| node.node_of(rank));
         let here = node.layout().here;
@@ -261,17 +265,17 @@ impl Collective {
         missing.next().is_none().then_some(true)
     }
 
-    /// Removes the oldest arrival of each member. Returns them, and what they tell, by rank.
+    /// Removes the oldest arrival of each member. Returns them, and the infos that they share, by rank.
     fn take(&mut self, node: &Node) -> (Vec<Arrival>, BTreeMap<u32, Vec<u8>>) {
         let mut arrivals = Vec::new();
-        let mut told = BTreeMap::new();
+        let mut shared = BTreeMap::new();
         for (&local, entered) in &mut self.entered {
             if let Some(mut arrival) = entered.pop_front() {
-                told.insert(node.rank(local), std::mem::take(&mut arrival.told));
+                shared.insert(node.rank(local), std::mem::take(&mut arrival.shared));
                 arrivals.push(arrival);
             }
         }
-        (arrivals, told)
+        (arrivals, shared)
     }
 }
 
@@ -281,7 +285,7 @@ struct Hash(u128);
 
 impl Hash {
     /// Computes a hash, FNV-1a of 128 bits.
-    fn of(call: &Call) -> Hash {
+    fn compute(call: &Call) -> Hash {
         const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
         const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
         let mut hash = OFFSET;
@@ -300,4 +304,3 @@ impl Hash {
         Hash(hash)
     }
 }
-

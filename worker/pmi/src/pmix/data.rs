@@ -1,8 +1,11 @@
-//! What ranks have committed: all of it for the ranks of this node, for the others what has come here.
+//! Data that ranks have committed: all of it for the ranks of this node, and for the others the part that
+//! has come here.
 //!
 //! A rank brings its data to the next fence, after which all nodes have it. Open MPI may leave the fence
 //! out, so data that no fence has taken for a while is also stored where other nodes can read it.
-//! Numbers of runs, here and below, are those of the MPI programs in a rank's life, from 1.
+//!
+//! A rank may run several MPI programs, one after the other. Each is a run, with a number from 1; the
+//! data of a run is not visible in another.
 
 use super::bfrops::{DecodeError, Reader};
 use super::request::{Scope, Section};
@@ -12,19 +15,19 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// Maximum size in bytes of what a rank has committed for each of the two kinds of readers. A byte is
-/// added when it is brought to a fence.
+/// Maximum size in bytes of what a rank has committed for readers on its node, and for those on other
+/// nodes. When the latter is brought to a fence, a byte is added.
 const ENTRIES_MAX: usize = DATA_MAX - 1;
 
-/// Time for which committed data waits for a fence that takes it.
+/// Time after which committed data is stored if no fence has taken it.
 const UNFENCED_MAX: Duration = Duration::from_millis(50);
 
-/// Time for which committed data waits if its rank is in a fence, which waits for slower ranks: storing
-/// the data of all ranks would cost more than the fence itself.
+/// Time after which committed data is stored if its rank is in a fence that waits for slower ranks. To
+/// store the data of all ranks would cost more than the fence itself.
 const FENCED_MAX: Duration = Duration::from_secs(1);
 
-/// Number of runs whose data is kept: the present one, and the one before, which some rank may not have
-/// left yet.
+/// Number of runs whose data of other nodes is kept: the present one, and the one before, which some rank
+/// may not have left yet.
 const RUNS_MAX: usize = 2;
 
 /// First byte of a value that has the data of a rank.
@@ -61,7 +64,7 @@ impl DataError {
 /// Keys and values, encoded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Entries {
-    /// Items that are keys and values, by what tells them apart.
+    /// Items that are keys and values, by key, or by the whole item if its key is [`QUALIFIED`].
     items: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Size in bytes of all items.
     size: usize,
@@ -100,9 +103,9 @@ impl Entries {
     }
 }
 
-/// What is known of a rank's data.
+/// State of a rank's data, as far as this node knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Lookup {
+pub(super) enum RankData {
     /// Items that are keys and values; empty if the rank has committed nothing.
     Committed(Vec<u8>),
     /// The rank has not committed yet, as far as this node knows.
@@ -123,7 +126,7 @@ struct LocalData {
     far: Entries,
     /// Part of `far` that no fence has taken.
     fresh: Entries,
-    /// Time at which something was committed that neither a fence has taken nor was stored.
+    /// Time of the first commit that has neither been taken by a fence nor been stored.
     unfenced_since: Option<Instant>,
     /// Time at which the data is to be stored, unless a fence takes it.
     store_at: Option<Instant>,
@@ -160,7 +163,8 @@ impl Data {
         Data { local, far: BTreeMap::new() }
     }
 
-    /// Forgets what a local rank has committed in its previous run. Returns what is to be stored of it.
+    /// Begins a run of a local rank, and forgets the data of the run before. Returns what is to be stored
+    /// of that.
     pub(super) fn begin(&mut self, local: usize, run: u32) -> Option<Stored> {
         let stored = self.store(local);
         if let Some(data) = self.local.get_mut(local) {
@@ -250,7 +254,8 @@ impl Data {
         self.store(local)
     }
 
-    /// Returns all that a local rank has committed for other nodes, unless it needs not be stored.
+    /// Returns all that a local rank has committed for other nodes, or `None` if fences have taken all of
+    /// it or it has been stored before.
     fn store(&mut self, local: usize) -> Option<Stored> {
         let data = self.local.get_mut(local)?;
         data.unfenced_since.take()?;
@@ -312,14 +317,14 @@ impl Data {
     }
 
     /// Returns what a local rank has committed in a run for the others of this node.
-    pub(super) fn near(&self, local: usize, run: u32) -> Lookup {
+    pub(super) fn near(&self, local: usize, run: u32) -> RankData {
         match self.local.get(local) {
             Some(data) if data.run == run && data.has_committed => {
-                Lookup::Committed(data.near.encoded())
+                RankData::Committed(data.near.encoded())
             }
             // The rank has gone on to its next program.
-            Some(data) if data.run > run => Lookup::Never,
-            _ => Lookup::Unknown,
+            Some(data) if data.run > run => RankData::Never,
+            _ => RankData::Unknown,
         }
     }
 
@@ -329,11 +334,11 @@ impl Data {
     }
 
     /// Returns what a rank of another node has committed in a run.
-    pub(super) fn remote(&self, rank: u32, run: u32) -> Lookup {
+    pub(super) fn remote(&self, rank: u32, run: u32) -> RankData {
         match self.far.get(&run).and_then(|ranks| ranks.get(&rank)) {
-            Some(FarData::Committed(entries)) => Lookup::Committed(entries.encoded()),
-            Some(FarData::Ended) => Lookup::Never,
-            None => Lookup::Unknown,
+            Some(FarData::Committed(entries)) => RankData::Committed(entries.encoded()),
+            Some(FarData::Ended) => RankData::Never,
+            None => RankData::Unknown,
         }
     }
 }
@@ -366,19 +371,19 @@ mod tests {
         let now = Instant::now();
         let mut data = Data::new(1);
         data.begin(0, 1);
-        assert_eq!(data.near(0, 1), Lookup::Unknown);
+        assert_eq!(data.near(0, 1), RankData::Unknown);
         commit(&mut data, Scope::Local, &[("l", "1")], now);
         commit(&mut data, Scope::Remote, &[("r", "2")], now);
         commit(&mut data, Scope::Global, &[("g", "3")], now);
         commit(&mut data, Scope::Itself, &[("i", "4")], now);
-        assert_eq!(data.near(0, 1), Lookup::Committed(items(&[("g", "3"), ("l", "1")])));
+        assert_eq!(data.near(0, 1), RankData::Committed(items(&[("g", "3"), ("l", "1")])));
         assert!(data.has_near(0, b"l") && !data.has_near(0, b"r"));
         let brought = data.take(0);
         assert_eq!(brought, [&[1][..], &items(&[("g", "3"), ("r", "2")])].concat());
-        assert_eq!(data.near(0, 2), Lookup::Unknown);
+        assert_eq!(data.near(0, 2), RankData::Unknown);
         data.begin(0, 2);
-        assert_eq!(data.near(0, 1), Lookup::Never);
-        assert_eq!(data.near(0, 2), Lookup::Unknown);
+        assert_eq!(data.near(0, 1), RankData::Never);
+        assert_eq!(data.near(0, 2), RankData::Unknown);
     }
 
     #[test]
@@ -400,25 +405,24 @@ mod tests {
     #[test]
     fn data_of_other_nodes_comes_by_fences_and_reads() {
         let mut data = Data::new(1);
-        let brought =
-            [vec![9], [&[1][..], &items(&[("k", "v")])].concat(), vec![0], Vec::new()];
+        let brought = [vec![9], [&[1][..], &items(&[("k", "v")])].concat(), vec![0], Vec::new()];
         data.merge(1, &brought, |rank| rank == 0).unwrap();
-        assert_eq!(data.remote(0, 1), Lookup::Unknown);
-        assert_eq!(data.remote(1, 1), Lookup::Committed(items(&[("k", "v")])));
-        assert_eq!(data.remote(2, 1), Lookup::Unknown);
-        assert_eq!(data.remote(3, 1), Lookup::Never);
-        assert_eq!(data.remote(1, 2), Lookup::Unknown);
+        assert_eq!(data.remote(0, 1), RankData::Unknown);
+        assert_eq!(data.remote(1, 1), RankData::Committed(items(&[("k", "v")])));
+        assert_eq!(data.remote(2, 1), RankData::Unknown);
+        assert_eq!(data.remote(3, 1), RankData::Never);
+        assert_eq!(data.remote(1, 2), RankData::Unknown);
         data.insert(1, 1, &[&[1][..], &items(&[("k", "w"), ("l", "x")])].concat()).unwrap();
-        assert_eq!(data.remote(1, 1), Lookup::Committed(items(&[("k", "w"), ("l", "x")])));
+        assert_eq!(data.remote(1, 1), RankData::Committed(items(&[("k", "w"), ("l", "x")])));
         data.insert(1, 2, &[0]).unwrap();
-        assert_eq!(data.remote(2, 1), Lookup::Never);
+        assert_eq!(data.remote(2, 1), RankData::Never);
         assert!(data.insert(1, 1, &[1, 7]).is_err());
         assert!(data.merge(1, &[Vec::new(), vec![1, 7]], |rank| rank == 0).is_err());
         for run in 2..=3 {
             data.insert(run, 1, &[1]).unwrap();
         }
-        assert_eq!(data.remote(1, 1), Lookup::Unknown);
-        assert_eq!(data.remote(1, 2), Lookup::Committed(Vec::new()));
+        assert_eq!(data.remote(1, 1), RankData::Unknown);
+        assert_eq!(data.remote(1, 2), RankData::Committed(Vec::new()));
     }
 
     #[test]
@@ -451,7 +455,7 @@ mod tests {
         let mut data = Data::new(1);
         data.begin(0, 1);
         data.commit(0, &[], now).unwrap();
-        assert_eq!(data.near(0, 1), Lookup::Committed(Vec::new()));
+        assert_eq!(data.near(0, 1), RankData::Committed(Vec::new()));
         let stored = data.due(now + UNFENCED_MAX, |_| false);
         assert_eq!(stored, Some(Stored { local: 0, run: 1, value: vec![1] }));
     }
@@ -480,7 +484,7 @@ mod tests {
         data.begin(0, 1);
         let both = [("pmix.qual.val", "1"), ("pmix.qual.val", "2")];
         commit(&mut data, Scope::Local, &both, now);
-        assert_eq!(data.near(0, 1), Lookup::Committed(items(&both)));
+        assert_eq!(data.near(0, 1), RankData::Committed(items(&both)));
     }
 
     #[test]
@@ -501,7 +505,7 @@ mod tests {
                 let sections =
                     [Section { scope: Scope::Global, items: &good }, Section { scope, items: bad }];
                 assert_eq!(data.commit(0, &sections, now), Err(error));
-                assert_eq!(data.near(0, 1), Lookup::Committed(items(&[("a", "1")])));
+                assert_eq!(data.near(0, 1), RankData::Committed(items(&[("a", "1")])));
             }
         }
         let first = items(&[("b", &long)]);

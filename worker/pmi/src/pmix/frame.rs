@@ -10,12 +10,12 @@ use thiserror::Error;
 /// Size in bytes of a header.
 const HEADER: usize = 16;
 
-/// Maximum size in bytes of the first body, by which a client says which rank it is. Those seen have 150
-/// bytes; any process of the host can send one.
+/// Maximum size in bytes of the first body, by which a client says which rank it is. Any process of the
+/// host can send one; those of Open MPI have 150 bytes.
 const FIRST_MAX: usize = 16 * 1024;
 
-/// Maximum size in bytes of the other bodies. The longest name all ranks of a job: 16 MiB are enough for
-/// 100,000 ranks.
+/// Maximum size in bytes of the other bodies. The longest requests name all ranks of a job, with 60 bytes
+/// each: 16 MiB are enough for 250,000 ranks.
 const BODY_MAX: usize = 16 * 1024 * 1024;
 
 /// Message without its header.
@@ -66,7 +66,7 @@ impl Frames {
         Ok(Some(Frame { tag: u32::from_be_bytes([t0, t1, t2, t3]), body }))
     }
 
-    /// Moves bytes until this number is there.
+    /// Moves bytes to `begun` until that has this length.
     fn take(&mut self, bytes: &mut &[u8], length: usize) {
         let missing = length.saturating_sub(self.begun.len());
         let (part, rest) = bytes.split_at_checked(missing).unwrap_or((bytes, &[]));

@@ -1,4 +1,4 @@
-//! What the members of a group learn of it, and the parts of it that nodes exchange.
+//! Groups: the information that their members share, and the parts of it that nodes exchange.
 
 use super::bfrops::{DecodeError, Item, Reader, Writer};
 use super::status::Status;
@@ -13,23 +13,23 @@ const WHOLE: u8 = 1;
 /// First byte of a part of a node whose members cannot take part.
 const FAILED: u8 = 0;
 
-/// Maximum size in bytes of what members have told one another, for all groups that are remembered. Open
-/// MPI tells 50 bytes for each member, and may ask for them as long as the program runs.
+/// Maximum size in bytes of the infos of all groups that are remembered. Open MPI shares 50 bytes for
+/// each member, and may ask for them as long as the program runs.
 const REMEMBERED_MAX: usize = 64 * 1024 * 1024;
 
-/// Bytes that each member costs beside what it tells: an estimate.
+/// Bytes that each member costs beside its infos: an estimate.
 const MEMBER_COST: usize = 64;
 
 /// Directive of an info that tells apart values with the same key.
 const QUALIFIER: u32 = 8;
 
-/// What the members of a group learn of it.
+/// Information that the members of a group share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Group {
     /// Number of the group, 0 if it is not known here.
     pub(super) context: u64,
-    /// Infos that each member tells the others, encoded one after the other, by rank.
-    pub(super) told: BTreeMap<u32, Vec<u8>>,
+    /// Infos that each member shares with the others, encoded one after the other, by rank.
+    pub(super) shared: BTreeMap<u32, Vec<u8>>,
 }
 
 /// Group, as far as some nodes know it, or the reason why it is not formed.
@@ -40,7 +40,7 @@ pub(super) fn add(sum: &mut Part, part: Part) {
     match (&mut *sum, part) {
         (Ok(group), Ok(part)) => {
             group.context = group.context.max(part.context);
-            group.told.extend(part.told);
+            group.shared.extend(part.shared);
         }
         (Ok(_), failed @ Err(_)) => *sum = failed,
         (Err(_), _) => {}
@@ -62,8 +62,8 @@ fn encode_any(part: &Part) -> Vec<u8> {
     match part {
         Ok(group) => {
             writer.u8(WHOLE).raw(&group.context.to_be_bytes());
-            for (&rank, told) in &group.told {
-                writer.u32(rank).byte_object(told);
+            for (&rank, shared) in &group.shared {
+                writer.u32(rank).byte_object(shared);
             }
         }
         Err(status) => {
@@ -83,44 +83,45 @@ fn decode_any(encoded: &[u8]) -> Result<Part, DecodeError> {
     if reader.u8()? != WHOLE {
         return Ok(Err(Status(reader.i32()?)));
     }
-    let mut group = Group { context: reader.u64()?, told: BTreeMap::new() };
+    let mut group = Group { context: reader.u64()?, shared: BTreeMap::new() };
     while !reader.is_at_end() {
         let rank = reader.u32()?;
-        group.told.insert(rank, reader.byte_object()?.to_vec());
+        group.shared.insert(rank, reader.byte_object()?.to_vec());
     }
     Ok(Ok(group))
 }
 
-/// Groups whose members may still ask what the others have told.
+/// Groups whose members may still ask for the infos of the others.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
-    /// What members have told, by number of the group and by rank.
-    told: BTreeMap<u64, BTreeMap<u32, Vec<u8>>>,
+    /// Infos of the members, by number of the group and by rank.
+    shared: BTreeMap<u64, BTreeMap<u32, Vec<u8>>>,
     /// Numbers of the groups, oldest first.
     order: VecDeque<u64>,
-    /// Size in bytes of all that members have told.
+    /// Size in bytes of all infos.
     size: usize,
 }
 
 impl Groups {
     /// Remembers a group. Forgets the oldest if there are too many.
     pub(super) fn insert(&mut self, group: Group) {
-        if group.context == 0 || self.told.contains_key(&group.context) {
+        if group.context == 0 || self.shared.contains_key(&group.context) {
             return;
         }
-        self.size += cost(&group.told);
-        self.told.insert(group.context, group.told);
+        self.size += cost(&group.shared);
+        self.shared.insert(group.context, group.shared);
         self.order.push_back(group.context);
         while self.size > REMEMBERED_MAX
             && let Some(oldest) = self.order.pop_front()
         {
-            self.size -= self.told.remove(&oldest).map_or(0, |told| cost(&told));
+            self.size -= self.shared.remove(&oldest).map_or(0, |shared| cost(&shared));
         }
     }
 
-    /// Returns what a member has told the others of a group, as items that are keys and values.
+    /// Returns the infos that a member shares with the others of a group, as items that are keys and
+    /// values.
     pub(super) fn find(&self, context: u64, rank: u32) -> Option<Vec<u8>> {
-        let mut reader = Reader::new(self.told.get(&context)?.get(&rank)?);
+        let mut reader = Reader::new(self.shared.get(&context)?.get(&rank)?);
         let mut writer = Writer::new();
         while !reader.is_at_end() {
             let info = reader.info().ok()?;
@@ -133,17 +134,17 @@ impl Groups {
     }
 }
 
-fn cost(told: &BTreeMap<u32, Vec<u8>>) -> usize {
-    told.values().map(|told| told.len() + MEMBER_COST).sum()
+fn cost(shared: &BTreeMap<u32, Vec<u8>>) -> usize {
+    shared.values().map(|shared| shared.len() + MEMBER_COST).sum()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn group(context: u64, told: &[(u32, &[u8])]) -> Group {
-        let told = told.iter().map(|&(rank, told)| (rank, told.to_vec())).collect();
-        Group { context, told }
+    fn group(context: u64, shared: &[(u32, &[u8])]) -> Group {
+        let shared = shared.iter().map(|&(rank, shared)| (rank, shared.to_vec())).collect();
+        Group { context, shared }
     }
 
     #[test]
@@ -184,14 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn what_members_have_told_is_found_by_group_and_rank() {
-        let mut told = Writer::new();
-        told.info("pmix.grp.lclid", 0, Item::Size(3));
-        let told = told.into_bytes();
+    fn infos_are_found_by_group_and_rank() {
+        let mut shared = Writer::new();
+        shared.info("pmix.grp.lclid", 0, Item::Size(3));
+        let shared = shared.into_bytes();
         let mut groups = Groups::default();
-        groups.insert(group(5, &[(1, &told), (2, b"")]));
+        groups.insert(group(5, &[(1, &shared), (2, b"")]));
         groups.insert(group(5, &[(1, b"x")]));
-        groups.insert(group(0, &[(1, &told)]));
+        groups.insert(group(0, &[(1, &shared)]));
         let items = groups.find(5, 1).unwrap();
         let mut reader = Reader::new(&items);
         reader.count(1).unwrap();
@@ -213,7 +214,7 @@ mod tests {
         for context in 1..=3 {
             groups.insert(group(context, &[(0, &most)]));
         }
-        assert_eq!(groups.told.keys().copied().collect::<Vec<_>>(), [3]);
+        assert_eq!(groups.shared.keys().copied().collect::<Vec<_>>(), [3]);
         assert_eq!(groups.size, most.len() + MEMBER_COST);
     }
 }

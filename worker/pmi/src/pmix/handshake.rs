@@ -67,8 +67,8 @@ impl<'a> Hello<'a> {
         Ok(Hello { namespace, rank, version, security, encoding, buffers, store })
     }
 
-    /// Returns the answer's status: success if the client does everything in the way that this server
-    /// can. [`super::environment`] asks for it, so others have been told otherwise.
+    /// Returns the status for the answer: success if the client does all in the way that
+    /// [`super::environment`] tells it to. The server knows no other.
     pub(super) fn status(&self) -> Status {
         let is_known = matches!(self.security, b"native" | b"none")
             && self.encoding == b"v3"
@@ -99,8 +99,8 @@ fn text<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], DecodeError> {
     Ok(text)
 }
 
-/// Returns the answer to a first message: the status, and unless that is an error a number for the
-/// client, which it does not use.
+/// Returns the answer to a first message: the status and, if that is success, a number that clients do
+/// not use.
 pub(super) fn answer(status: Status, number: u32) -> Vec<u8> {
     let mut answer = status.0.to_be_bytes().to_vec();
     if status == Status::SUCCESS {
@@ -109,7 +109,7 @@ pub(super) fn answer(status: Status, number: u32) -> Vec<u8> {
     answer
 }
 
-/// Compares a secret in a time that does not tell how much of it is right.
+/// Compares two secrets in a time that does not depend on where they differ.
 pub(super) fn is_equal(secret: &[u8], other: &[u8]) -> bool {
     let difference = secret.iter().zip(other).fold(0, |sum, (a, b)| sum | (a ^ b));
     secret.len() == other.len() && std::hint::black_box(difference) == 0

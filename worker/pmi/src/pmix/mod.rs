@@ -1,7 +1,7 @@
 //! PMIx: binary messages in the encoding of version 3.
 //!
 //! Clients of all versions from 3.2 speak this encoding if the environment names only a server of
-//! version 3 ([`environment`]). A client connects, says which rank it is, and asks for the job's ranks
+//! version 3 ([`environment()`]). A client connects, says which rank it is, and asks for the job's ranks
 //! and nodes. It then commits what other ranks need to reach it, waits in a fence, and gets what they
 //! have committed.
 //!
@@ -17,7 +17,7 @@
 //! | `waiting` | clients that wait for what a rank has not committed yet |
 //! | `names` | values that ranks publish |
 //! | `collective` | fences and groups of some ranks |
-//! | `group` | what the members of a group learn of it |
+//! | `group` | information that the members of a group share |
 //! | `status` | status codes |
 //! | `environment` | environment of ranks |
 
@@ -44,7 +44,7 @@ use crate::protocol::Protocol;
 use bfrops::{Proc, Writer};
 use client::{Caller, Clients, Event};
 use collective::{Arrival, Call, Collectives, Finished, Kind};
-use data::{Data, DataError, Lookup, Stored, storage_key};
+use data::{Data, DataError, RankData, Stored, storage_key};
 use group::{Group, Groups};
 use handshake::Version;
 use names::Names;
@@ -60,7 +60,7 @@ const ALL_RANKS: u32 = u32::MAX - 1;
 const LOCAL_RANKS: u32 = u32::MAX - 4;
 
 /// Maximum number of requests of a connection that wait for data, in addition to one for each rank of
-/// the job. A client asks for a rank's data once at a time.
+/// the job. Clients send a request for a rank's data only after the one before is answered.
 const GETS_MAX: usize = 64;
 
 /// Version from which clients expect the members of a group that they construct.
@@ -147,8 +147,8 @@ impl Pmix {
             Request::Unpublish(keys) => self.names.unpublish(node, caller, &keys),
             Request::RegisterEvents => Err(Status::SUCCESS),
             Request::GroupConstruct { id, procs, infos } => {
-                let told = infos.iter().flat_map(|info| info.encoded).copied().collect();
-                self.enter_group(node, caller, (Kind::Construct, id, &procs), told)
+                let shared = infos.iter().flat_map(|info| info.encoded).copied().collect();
+                self.enter_group(node, caller, (Kind::Construct, id, &procs), shared)
             }
             Request::GroupDestruct { id, procs } => {
                 self.enter_group(node, caller, (Kind::Destruct, id, &procs), Vec::new())
@@ -194,15 +194,15 @@ impl Pmix {
             return Some(data_body(node, rank, &items.unwrap_or_default()));
         }
         let target = Target { run: caller.run, rank };
-        let is_patient = !get.immediate && !get.is_reserved();
+        let may_wait = !get.immediate && !get.is_reserved();
         // A client that says for how long it waits wants this key; the others take what there is.
-        let key = get.key.filter(|_| is_patient && get.timeout.is_some());
+        let key = get.key.filter(|_| may_wait && get.timeout.is_some());
         let is_here = of_node == node.layout().here;
         if let Some(body) = self.data_of(node, target, key.filter(|_| is_here)) {
             return Some(body);
         }
         let world = usize::try_from(node.layout().world_size()).unwrap_or(usize::MAX);
-        if !is_patient {
+        if !may_wait {
             return Some(status_body(Status::NOT_FOUND));
         } else if self.gets.count(caller.connection) >= world.saturating_add(GETS_MAX) {
             return Some(status_body(Status::OUT_OF_RESOURCE));
@@ -214,7 +214,7 @@ impl Pmix {
             deadline: get.timeout.map(|timeout| now + timeout),
         };
         self.gets.add(target, waiting);
-        // If the rank waits for a fence, that brings the data.
+        // If the client's rank is in a fence, the fence brings the data.
         if !is_here && !self.fence.has_entered(caller.local) {
             self.read(node, target);
         }
@@ -226,19 +226,19 @@ impl Pmix {
     fn data_of(&self, node: &Node, target: Target, key: Option<&[u8]>) -> Option<Vec<u8>> {
         let Some(local) = node.layout().local_rank(target.rank) else {
             return match self.data.remote(target.rank, target.run) {
-                Lookup::Committed(items) => Some(data_body(node, target.rank, &items)),
-                Lookup::Never => Some(status_body(Status::NOT_FOUND)),
-                Lookup::Unknown => None,
+                RankData::Committed(items) => Some(data_body(node, target.rank, &items)),
+                RankData::Never => Some(status_body(Status::NOT_FOUND)),
+                RankData::Unknown => None,
             };
         };
         let may_commit = node.is_alive(local);
         match self.data.near(local, target.run) {
-            Lookup::Committed(items) => {
+            RankData::Committed(items) => {
                 let is_there = key.is_none_or(|key| self.data.has_near(local, key));
                 (is_there || !may_commit).then(|| data_body(node, target.rank, &items))
             }
-            Lookup::Unknown if may_commit => None,
-            Lookup::Unknown | Lookup::Never => Some(status_body(Status::NOT_FOUND)),
+            RankData::Unknown if may_commit => None,
+            RankData::Unknown | RankData::Never => Some(status_body(Status::NOT_FOUND)),
         }
     }
 
@@ -257,18 +257,20 @@ impl Pmix {
         }
     }
 
+    /// Answers the clients that wait for data of a local rank, from any of its MPI programs, as far as the
+    /// data is there or will never be.
+    fn wake_all(&mut self, node: &mut Node, local: usize) {
+        let rank = node.rank(local);
+        for target in self.gets.targets().into_iter().filter(|target| target.rank == rank) {
+            self.wake(node, target);
+        }
+    }
+
     /// Reads the data of a rank of another node if a client waits for it.
     fn read(&mut self, node: &mut Node, target: Target) {
         if self.gets.needs_read(target) && node.layout().local_rank(target.rank).is_none() {
             let request = node.get(Family::Pmix, storage_key(target.run, target.rank), true);
             self.gets.read(target, request);
-        }
-    }
-
-    fn store(&self, node: &mut Node, stored: Option<Stored>) {
-        if let Some(Stored { local, run, value }) = stored {
-            let key = storage_key(run, node.rank(local));
-            node.put(key, value);
         }
     }
 
@@ -293,10 +295,10 @@ impl Pmix {
         node: &mut Node,
         caller: Caller,
         (kind, id, procs): (Kind, &[u8], &[Proc<'_>]),
-        told: Vec<u8>,
+        shared: Vec<u8>,
     ) -> Result<(), Status> {
         let members = members(node, procs)?;
-        self.enter(node, caller, kind, id, members, told)
+        self.enter(node, caller, kind, id, members, shared)
     }
 
     fn enter(
@@ -306,10 +308,10 @@ impl Pmix {
         kind: Kind,
         id: &[u8],
         members: Vec<u32>,
-        told: Vec<u8>,
+        shared: Vec<u8>,
     ) -> Result<(), Status> {
         let call = Call { kind, id: id.to_vec(), members, run: caller.run };
-        let arrival = Arrival { connection: caller.connection, tag: caller.tag, told };
+        let arrival = Arrival { connection: caller.connection, tag: caller.tag, shared };
         let finished = self.collectives.enter(node, caller.local, call, arrival)?;
         self.finish(node, finished);
         Ok(())
@@ -353,8 +355,8 @@ impl Protocol for Pmix {
             match self.clients.next(node, connection, &mut bytes) {
                 Event::Nothing => {}
                 Event::Began { local, run } => {
-                    let stored = self.data.begin(local, run);
-                    self.store(node, stored);
+                    store(node, self.data.begin(local, run));
+                    self.wake_all(node, local);
                 }
                 Event::Request(caller, body) => {
                     let answer = match Request::decode(&body) {
@@ -411,12 +413,8 @@ impl Protocol for Pmix {
     }
 
     fn rank_ended(&mut self, node: &mut Node, local: usize) {
-        let stored = self.data.end(local);
-        self.store(node, stored);
-        let rank = node.rank(local);
-        for target in self.gets.targets().into_iter().filter(|target| target.rank == rank) {
-            self.wake(node, target);
-        }
+        store(node, self.data.end(local));
+        self.wake_all(node, local);
         let finished = self.collectives.rank_ended(node, local);
         self.finish(node, finished);
         self.start_fence(node);
@@ -424,7 +422,7 @@ impl Protocol for Pmix {
 
     fn handle_timeout(&mut self, node: &mut Node, now: Instant) {
         while let Some(stored) = self.data.due(now, |local| self.fence.has_entered(local)) {
-            self.store(node, Some(stored));
+            store(node, Some(stored));
         }
         let body = status_body(Status::TIMEOUT);
         for waiting in self.gets.expire(now) {
@@ -436,9 +434,16 @@ impl Protocol for Pmix {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let times =
-            [self.data.next_due(), self.gets.next_deadline(), self.names.next_deadline()];
+        let times = [self.data.next_due(), self.gets.next_deadline(), self.names.next_deadline()];
         times.into_iter().flatten().min()
+    }
+}
+
+/// Stores data of a rank of this node where all nodes can read it.
+fn store(node: &mut Node, stored: Option<Stored>) {
+    if let Some(Stored { local, run, value }) = stored {
+        let key = storage_key(run, node.rank(local));
+        node.put(key, value);
     }
 }
 
@@ -447,16 +452,23 @@ impl Protocol for Pmix {
 fn members(node: &Node, procs: &[Proc<'_>]) -> Result<Vec<u32>, Status> {
     let namespace = node.layout().namespace.as_bytes();
     let mut members = Vec::new();
+    let (mut has_all, mut has_local) = (false, false);
     for proc in procs {
         if proc.namespace != namespace {
             return Err(Status::BAD_PARAM);
         }
         match proc.rank {
-            ALL_RANKS => members.extend(0..node.layout().world_size()),
-            LOCAL_RANKS => members.extend_from_slice(node.layout().ranks_here()),
+            ALL_RANKS => has_all = true,
+            LOCAL_RANKS => has_local = true,
             rank if node.node_of(rank).is_some() => members.push(rank),
             _ => return Err(Status::BAD_PARAM),
         }
+    }
+    if has_all {
+        return Ok((0..node.layout().world_size()).collect());
+    }
+    if has_local {
+        members.extend_from_slice(node.layout().ranks_here());
     }
     members.sort_unstable();
     members.dedup();

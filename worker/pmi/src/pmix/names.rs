@@ -61,21 +61,21 @@ struct Request {
     deadline: Option<Instant>,
 }
 
-/// What keys are read for.
+/// Purpose of reading keys.
 #[derive(Debug)]
 enum Step {
-    /// Values are published as soon as they have been read.
+    /// Values have been published, which is certain as soon as they have been read.
     Publish {
         /// Whether a value was not there.
         has_failed: bool,
-        /// Keys whose values may be gone already, because another rank has looked them up.
+        /// Keys of values that are withdrawn once they have been looked up, so they may be gone.
         once: BTreeSet<String>,
     },
-    /// Values are the answer: entries of a list.
+    /// Values are looked up: entries in the answer.
     Lookup(Vec<Vec<u8>>),
-    /// Values that are there are to be withdrawn: their keys.
+    /// Values are looked for, to be withdrawn then: keys that were found.
     Unpublish(Vec<String>),
-    /// Values are withdrawn as soon as their keys have been read again.
+    /// Values have been withdrawn, which is certain as soon as their keys have been read again.
     Withdrawn,
 }
 
@@ -157,7 +157,7 @@ impl Names {
         Ok(())
     }
 
-    /// Checks that a connection may have this number of keys more in requests that are not answered.
+    /// Checks that a connection may send a request with this number of keys.
     fn check(&self, connection: ConnectionId, keys: usize) -> Result<(), Status> {
         let of_connection =
             self.requests.values().filter(|request| request.caller.connection == connection);
@@ -189,7 +189,7 @@ impl Names {
         }
     }
 
-    /// Takes a value that was read. Returns the answer if its request is complete.
+    /// Takes the value of a key that was read. Returns the answer if all keys of its request are read.
     pub(super) fn value(
         &mut self,
         node: &mut Node,
@@ -262,8 +262,8 @@ fn storage_key(key: &[u8]) -> Result<String, Status> {
     if fits { Ok(format!("{PREFIX}{key}")) } else { Err(Status::BAD_PARAM) }
 }
 
-/// Returns the entry of a list for a stored value, and whether the value is withdrawn with this. Returns
-/// `None` if the value is malformed, for example because a PMI-1 client has stored it.
+/// Returns whether a stored value is withdrawn once it has been looked up, and its entry in the answer.
+/// Returns `None` if the value is malformed, for example because a PMI-1 client has stored it.
 fn listed(node: &Node, key: &str, value: &[u8]) -> Option<(bool, Vec<u8>)> {
     let mut reader = Reader::new(value);
     let once = reader.u8().ok()? != 0;

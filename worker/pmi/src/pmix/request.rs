@@ -41,9 +41,9 @@ pub(super) enum Request<'a> {
     Connect(Vec<Proc<'a>>),
     /// The client disconnects from these ranks: it waits until they do the same.
     Disconnect(Vec<Proc<'a>>),
-    /// The client wants to hear of events. There never are any.
+    /// The client wants to be notified of events, of which there are none.
     RegisterEvents,
-    /// The client no longer wants to hear of events; it awaits no answer.
+    /// The client no longer wants to be notified of events. It awaits no answer.
     DeregisterEvents,
     /// The client and other ranks form a group.
     GroupConstruct {
@@ -51,7 +51,7 @@ pub(super) enum Request<'a> {
         id: &'a [u8],
         /// Members.
         procs: Vec<Proc<'a>>,
-        /// What the client tells the other members.
+        /// Infos for the other members.
         infos: Vec<Info<'a>>,
     },
     /// The members of a group dissolve it.
@@ -67,7 +67,7 @@ pub(super) enum Request<'a> {
     Unsupported,
 }
 
-/// Values that a rank has put, for one range of readers.
+/// Values that a rank has put for the same readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Section<'a> {
     pub(super) scope: Scope,
@@ -93,18 +93,18 @@ pub(super) enum Scope {
 pub(super) struct Get<'a> {
     /// Rank of interest.
     pub(super) target: Proc<'a>,
-    /// Key of interest, which clients before version 4 do not send.
+    /// Key of interest. Clients before version 4 do not send it.
     pub(super) key: Option<&'a [u8]>,
     /// Whether to answer at once, even if the rank has not committed yet.
     pub(super) immediate: bool,
     /// Time after which the client no longer waits; `None` if it waits for ever.
     pub(super) timeout: Option<Duration>,
-    /// Group that the key belongs to, by its context number.
+    /// Number of the group that the key belongs to.
     pub(super) context: Option<u64>,
 }
 
 impl Get<'_> {
-    /// Tells whether the key is one of those that no program puts.
+    /// Tells whether the key is one of PMIx itself, which programs do not put.
     pub(super) fn is_reserved(&self) -> bool {
         self.key.is_some_and(is_reserved)
     }
@@ -188,7 +188,7 @@ fn abort<'a>(reader: &mut Reader<'a>) -> Result<Request<'a>, DecodeError> {
     let code = reader.i32()?;
     reader.count(1)?;
     let message = reader.optional_string()?.unwrap_or_default();
-    // Ranks to end follow. There is no other use for the end of some ranks but the end of the job.
+    // The ranks that are to end follow. The job ends as a whole.
     Ok(Request::Abort { code, message })
 }
 
@@ -309,8 +309,151 @@ fn find<'i, 'a>(infos: &'i [Info<'a>], key: &[u8]) -> Option<&'i Value<'a>> {
 /// Returns the time after which a client no longer waits; zero seconds mean for ever.
 fn timeout(infos: &[Info<'_>]) -> Option<Duration> {
     let seconds = find(infos, b"pmix.timeout")?.integer()?;
-    u32::try_from(seconds).ok().filter(|&seconds| seconds > 0).map(|seconds| {
-        Duration::from_secs(seconds.into())
-    })
+    u32::try_from(seconds)
+        .ok()
+        .filter(|&seconds| seconds > 0)
+        .map(|seconds| Duration::from_secs(seconds.into()))
 }
 
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pmix::bfrops::{Item, Writer};
+
+    /// Returns a request; `write` writes what follows the command.
+    fn request(number: u8, write: impl FnOnce(&mut Writer)) -> Vec<u8> {
+        let mut writer = Writer::new();
+        writer.count(1).u8(number);
+        write(&mut writer);
+        writer.into_bytes()
+    }
+
+    fn infos(writer: &mut Writer, infos: &[(&str, Item<'_>)]) {
+        writer.count(1).size(infos.len() as u64);
+        if !infos.is_empty() {
+            writer.count(infos.len());
+            for (key, value) in infos {
+                writer.info(key, 0, *value);
+            }
+        }
+    }
+
+    #[test]
+    fn a_get_has_a_target_a_key_and_directives() {
+        let directives = [
+            ("pmix.timeout", Item::U32(3)),
+            ("pmix.immediate", Item::U16(1)),
+            ("pmix.grp.ctxid", Item::Size(7)),
+        ];
+        let bytes = request(4, |writer| {
+            writer.count(1).string(b"job").count(1).u32(5);
+            infos(writer, &directives);
+            writer.count(1).string(b"btl.tcp");
+        });
+        let expected = Get {
+            target: Proc { namespace: b"job", rank: 5 },
+            key: Some(b"btl.tcp"),
+            immediate: true,
+            timeout: Some(Duration::from_secs(3)),
+            context: Some(7),
+        };
+        assert_eq!(Request::decode(&bytes), Ok(Request::Get(expected)));
+        assert!(!expected.is_reserved());
+        assert!(Get { key: Some(b"pmix.hname"), ..expected }.is_reserved());
+        assert!(!Get { key: None, ..expected }.is_reserved());
+    }
+
+    #[test]
+    fn a_get_needs_no_key_and_no_directives() {
+        let bytes = request(4, |writer| {
+            writer.count(1).string(b"job").count(1).u32(5);
+            infos(writer, &[("pmix.timeout", Item::U32(0))]);
+        });
+        let target = Proc { namespace: b"job", rank: 5 };
+        let expected = Get { target, key: None, immediate: false, timeout: None, context: None };
+        assert_eq!(Request::decode(&bytes), Ok(Request::Get(expected)));
+    }
+
+    #[test]
+    fn a_commit_has_sections() {
+        let bytes = request(2, |writer| {
+            for scope in 1..=4 {
+                writer.count(1).u8(scope).count(1).u8(1).byte_object(&[scope]);
+            }
+        });
+        let section = |scope, items| Section { scope, items };
+        let expected = vec![
+            section(Scope::Local, &[1][..]),
+            section(Scope::Remote, &[2]),
+            section(Scope::Global, &[3]),
+            section(Scope::Itself, &[4]),
+        ];
+        assert_eq!(Request::decode(&bytes), Ok(Request::Commit(expected)));
+        assert_eq!(Request::decode(&request(2, |_| ())), Ok(Request::Commit(Vec::new())));
+    }
+
+    #[test]
+    fn infos_with_keys_of_pmix_are_not_published() {
+        let bytes = request(6, |writer| {
+            writer.count(1).u32(1000);
+            let values = [
+                ("service", Item::Text("port")),
+                ("pmix.range", Item::U16(3)),
+                ("pmix.persist", Item::U16(1)),
+            ];
+            infos(writer, &values);
+        });
+        let Ok(Request::Publish(values)) = Request::decode(&bytes) else { panic!() };
+        assert_eq!(values.len(), 1);
+        assert!(values[0].key == b"service" && values[0].once);
+    }
+
+    #[test]
+    fn a_fence_may_be_followed_by_anything() {
+        let bytes = request(3, |writer| {
+            writer.count(1).size(1).count(1).proc("job", 2).raw(b"anything");
+        });
+        let procs = vec![Proc { namespace: b"job", rank: 2 }];
+        assert_eq!(Request::decode(&bytes), Ok(Request::Fence(procs)));
+    }
+
+    #[test]
+    fn requests_that_end_early_are_malformed() {
+        let requests = [
+            request(1, |writer| {
+                writer.count(1).i32(7).count(1).string(b"why");
+            }),
+            request(2, |writer| {
+                writer.count(1).u8(1).count(1).u8(1).byte_object(b"x");
+            }),
+            request(3, |writer| {
+                writer.count(1).size(1).count(1).proc("job", 0);
+            }),
+            request(4, |writer| {
+                writer.count(1).string(b"job").count(1).u32(0);
+                infos(writer, &[("k", Item::U32(0))]);
+            }),
+            request(6, |writer| {
+                writer.count(1).u32(0);
+                infos(writer, &[("k", Item::U32(0))]);
+            }),
+            request(7, |writer| {
+                writer.count(1).u32(0).count(1).size(1).count(1).string(b"k");
+                infos(writer, &[]);
+            }),
+            request(24, |writer| {
+                writer.count(1).string(b"g").count(1).size(1).count(1).proc("job", 0);
+                infos(writer, &[]);
+            }),
+        ];
+        for bytes in &requests {
+            assert!(Request::decode(bytes).is_ok(), "{bytes:?}");
+            // A request to commit may have no sections.
+            let shortest = if bytes[4] == 2 { 6 } else { 5 };
+            for length in (0..5).chain(shortest..bytes.len()) {
+                let error = Request::decode(&bytes[..length]);
+                assert_eq!(error, Err(DecodeError::End), "{:?}", &bytes[..length]);
+            }
+        }
+    }
+}

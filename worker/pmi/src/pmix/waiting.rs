@@ -4,7 +4,7 @@ use crate::output::ConnectionId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// Rank in one of its runs.
+/// Rank, and the number of one of the MPI programs that it runs one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Target {
     pub(super) run: u32,
@@ -17,19 +17,19 @@ pub(super) struct Waiting {
     pub(super) connection: ConnectionId,
     /// Tag for the answer.
     pub(super) tag: u32,
-    /// Key that must be there, if the client has said for how long it waits.
+    /// Key that must be there; `None` if the answer is due once the rank has committed.
     pub(super) key: Option<Vec<u8>>,
     /// Time after which the client no longer waits.
     pub(super) deadline: Option<Instant>,
 }
 
-/// Requests that wait, and the values that are being read for them.
+/// Requests that wait for data, and the reads of other nodes' data for them.
 #[derive(Debug, Default)]
 pub(super) struct Gets {
     waiting: BTreeMap<Target, Vec<Waiting>>,
     /// Number of requests that wait, by connection.
     counts: BTreeMap<ConnectionId, usize>,
-    /// Targets whose value is being read, by number of the read.
+    /// Targets whose data is being read, by number of the read.
     reads: BTreeMap<u64, Target>,
     reading: BTreeSet<Target>,
 }
@@ -46,7 +46,7 @@ impl Gets {
         self.waiting.entry(target).or_default().push(waiting);
     }
 
-    /// Returns all ranks that some request waits for.
+    /// Returns all ranks whose data some request waits for.
     pub(super) fn targets(&self) -> Vec<Target> {
         self.waiting.keys().copied().collect()
     }
@@ -89,18 +89,18 @@ impl Gets {
         self.counts.remove(&connection);
     }
 
-    /// Tells whether a rank's value is to be read: some request waits for it, and it is not being read.
+    /// Tells whether a rank's data is to be read: some request waits for it, and it is not being read.
     pub(super) fn needs_read(&self, target: Target) -> bool {
         self.waiting.contains_key(&target) && !self.reading.contains(&target)
     }
 
-    /// Records that a rank's value is being read.
+    /// Records that a rank's data is being read.
     pub(super) fn read(&mut self, target: Target, request: u64) {
         self.reads.insert(request, target);
         self.reading.insert(target);
     }
 
-    /// Returns the rank whose value has been read; `None` if it was not read for a request here.
+    /// Returns the rank whose data has been read; `None` if the read was for something else.
     pub(super) fn finish_read(&mut self, request: u64) -> Option<Target> {
         let target = self.reads.remove(&request)?;
         self.reading.remove(&target);

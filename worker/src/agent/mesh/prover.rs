@@ -16,8 +16,8 @@ use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-/// Limit for the prover to exit after its stdin is closed, and for its stderr to end after its
-/// stdout.
+/// Time limit for the prover to exit after its stdin is closed, and for its stderr to end after its
+/// stdout has ended.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Number of bytes of the prover's stderr that are kept, counted from the end.

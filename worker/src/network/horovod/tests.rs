@@ -3,7 +3,8 @@ use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::PortRange;
 
 const RANGE: PortRange = PortRange { first: 21000, last: 21511 };
-/// Limit for events that must happen; long, because a test machine may be suspended for seconds.
+/// Time limit for events that must happen. It is long, because a test machine may be suspended for
+/// seconds.
 const BOUND: Duration = Duration::from_secs(60);
 
 /// Address of a proxy that runs, with its store, until this value is dropped.

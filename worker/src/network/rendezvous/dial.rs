@@ -32,9 +32,10 @@ pub(crate) struct EdgeContext {
     /// Time after which an edge breaks if the neighbour (parent or child) sends or acknowledges
     /// nothing.
     pub(crate) node_timeout: Duration,
-    /// Time until the next pair of addresses is tried, [`STAGGER`] outside tests.
+    /// Time until the next pair of addresses is tried; [`STAGGER`] except in tests.
     pub(crate) stagger: Duration,
-    /// Limit for a peer to authenticate itself, [`super::accept::AUTH_TIMEOUT`] outside tests.
+    /// Time limit for a peer to authenticate itself; [`super::accept::AUTH_TIMEOUT`] except in
+    /// tests.
     pub(crate) auth_timeout: Duration,
 }
 

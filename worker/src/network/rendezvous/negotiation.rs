@@ -32,7 +32,7 @@ pub(super) enum SetupMessage {
     Accept,
 }
 
-/// Cause of the end of a negotiation.
+/// Reason why a negotiation failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NegotiationError {
     #[error(transparent)]

@@ -23,7 +23,8 @@ const JOB: JobId = JobId(77);
 const RANGE: PortRange = PortRange { first: 23000, last: 23999 };
 const ROOT: NodeId = NodeId(0);
 const CHILD: NodeId = NodeId(1);
-/// Limit for events that must happen; long, because a test machine may be suspended for seconds.
+/// Time limit for events that must happen. It is long, because a test machine may be suspended for
+/// seconds.
 const LONG: Duration = Duration::from_secs(60);
 
 fn secret() -> Secret {

@@ -65,7 +65,7 @@ pub(crate) struct Tree {
     node_timeout: Duration,
     outbox: Outbox,
     services: Services,
-    /// Requests of this node's ranks to Horovod's store.
+    /// Proxy through which this node's ranks reach Horovod's store.
     horovod: HorovodProxy,
     /// Horovod's store, used on the root node only.
     store: HorovodStore,

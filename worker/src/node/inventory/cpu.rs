@@ -14,8 +14,8 @@ pub(super) fn read(root: &Root) -> Cpus {
     Cpus { allowed, online, cores: Vec::new(), quota: quota(root) }
 }
 
-/// Returns the hardware threads of each core. Reads a file per core; returns `None` if one is
-/// missing.
+/// Returns the hardware threads of each core. Reads one file for each core, and returns `None` if
+/// such a file is missing.
 pub(super) fn cores(root: &Root, online: &CpuSet) -> Option<Vec<CpuSet>> {
     let (mut cores, mut covered) = (Vec::new(), BTreeSet::new());
     for cpu in online.iter() {

@@ -60,9 +60,9 @@ fn is_python(program: &Path) -> bool {
     program.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("python"))
 }
 
-/// Returns the directories in which this Python searches for packages, in order: PYTHONPATH, the
-/// directories of its virtual environment, the user's, those of the Python behind the link, and
-/// `/usr/local`.
+/// Returns the directories in which this Python searches for packages, in order: PYTHONPATH; the
+/// virtual environment or other prefix of the program; `~/.local`; the Python that a virtual
+/// environment links to; `/usr/local`.
 fn python_directories(loading: &Loading<'_>) -> Vec<PathBuf> {
     let mut directories: Vec<PathBuf> = std::env::split_paths(loading.python_path).collect();
     let real = loading.program.canonicalize().ok();

@@ -33,7 +33,7 @@ const NEW_ROUTE: u16 = 24;
 const ROUTE_MESSAGE: usize = 12;
 const UNICAST: u8 = 1;
 const LOCAL_TABLE: u8 = 255;
-/// Flag of routes that are cached results of lookups.
+/// Flag of routes that are not configured, but cached results of route lookups.
 const CLONED: u32 = 0x200;
 const ROUTE_DESTINATION: u16 = 1;
 const ROUTE_INTERFACE: u16 = 4;

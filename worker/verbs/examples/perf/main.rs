@@ -24,7 +24,7 @@ type Failure = Box<dyn std::error::Error>;
 
 const USAGE: &str = "perf write_bw|write_lat [--size BYTES] [--iterations N] [--inline BYTES] \
                      [--port TCP] DEVICE GID_INDEX [SERVER]";
-/// Most outstanding writes of `write_bw`, as in perftest.
+/// Maximum number of outstanding writes of `write_bw`, as in perftest.
 const WRITES: u32 = 128;
 /// Inline capacity for `write_lat`, in bytes, as perftest chooses for most devices.
 const INLINE: u32 = 220;
@@ -64,11 +64,11 @@ struct End {
     region: MemoryRegion,
     /// Inline capacity of the queue pair, in bytes.
     inline: u32,
-    /// Offset of the receive buffer in the region of either end, in bytes.
+    /// Offset of the receive buffer in the region, in bytes; the same at both ends.
     half: usize,
     /// Address of the peer's receive buffer.
     remote: RemoteAddr,
-    /// Most outstanding writes of the queue pair.
+    /// Maximum number of outstanding writes of the queue pair.
     depth: usize,
 }
 
@@ -119,7 +119,7 @@ impl Plan {
     }
 }
 
-/// Connects and measures. Returns the line to print, if any.
+/// Connects and measures. Returns the line to print; `None` if this end prints nothing.
 fn run(plan: Plan) -> Result<Option<String>, Failure> {
     let mut control = Control::connect(plan.server.as_deref(), plan.port)?;
     let end = End::connect(plan, &mut control)?;

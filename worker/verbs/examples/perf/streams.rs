@@ -1,13 +1,14 @@
-//! The two measured patterns: a stream of writes, and writes in turn. Both patterns post one
-//! request for each message, and copy only inline data.
+//! The two measured patterns: a stream of writes, and alternating writes of both ends. Both
+//! patterns post one work request for each message. Messages are copied only if they are sent as
+//! inline data.
 
 use crate::ticks::Ticks;
 use crate::{End, Failure, Plan};
 use rlaunch_verbs::{Completion, CompletionBatch};
 use std::time::{Duration, Instant};
 
-/// Number of requests of which one is signalled, for messages of up to [`SMALL`] bytes; requests
-/// for longer messages are all signalled. Both values are those of perftest.
+/// Number of requests of which one is signalled, for messages of up to [`SMALL`] bytes. All
+/// requests for longer messages are signalled. Both values are those of perftest.
 const SIGNALLED_EVERY: usize = 100;
 const SMALL: usize = 8192;
 /// Time without progress after which the benchmark fails.
@@ -43,9 +44,9 @@ impl End {
         Ok(started.elapsed().as_secs_f64())
     }
 
-    /// Writes messages in turn with the peer, which answers each of them; the client begins.
-    /// Returns half of each round-trip time in microseconds: one value for each pair of successive
-    /// messages.
+    /// Writes messages alternately with the peer: each end waits for the other's message before it
+    /// writes its next one, and the client begins. Returns half of each round-trip time in
+    /// microseconds, one value for each pair of successive messages.
     pub(crate) fn echo(&self) -> Result<Vec<f64>, Failure> {
         let Plan { size, iterations, .. } = self.plan;
         let from = self.region.slice(0, size)?;
@@ -108,7 +109,7 @@ fn checked(done: Completion) -> Result<Completion, Failure> {
 }
 
 /// Detector of a peer that makes no progress. It reads the clock only once in [`POLLS`] polls,
-/// because a reading takes microseconds on emulated hosts.
+/// because reading the clock takes microseconds on emulated hosts.
 struct StallTimer {
     polls_left: u32,
     since: Option<Instant>,
@@ -119,8 +120,8 @@ impl StallTimer {
         StallTimer { polls_left: POLLS, since: None }
     }
 
-    /// Counts a poll, which has `found` something or not. Fails if no poll has found anything for
-    /// [`TIMEOUT`].
+    /// Counts a poll. `found` tells whether the poll made progress. Fails if no poll has made
+    /// progress for [`TIMEOUT`].
     fn polled(&mut self, found: bool) -> Result<(), Failure> {
         if found {
             *self = StallTimer::new();

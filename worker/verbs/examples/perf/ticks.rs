@@ -18,7 +18,7 @@ impl Ticks {
         now()
     }
 
-    /// Returns the length of a tick in seconds, measured since the start.
+    /// Returns the length of a tick in seconds, measured from the start of this clock until now.
     pub(crate) fn seconds_per_tick(&self) -> f64 {
         let ticks = now().wrapping_sub(self.first).max(1);
         self.started.elapsed().as_secs_f64() / ticks as f64
@@ -31,8 +31,8 @@ fn now() -> u64 {
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// Returns nanoseconds of the system's clock, which is cheap to read on architectures other than
-/// x86-64.
+/// Returns nanoseconds since the first call, by the system's clock, which is cheap to read on
+/// architectures other than x86-64.
 #[cfg(not(target_arch = "x86_64"))]
 fn now() -> u64 {
     use std::sync::OnceLock;

@@ -1,5 +1,5 @@
-//! Ids of the connection manager (`rdma_cm_id`). Each listener, connect request and connection has
-//! an id. Each id has an event channel of its own, so that threads can wait for different
+//! Ids of the connection manager. Each listener, connect request and connection has an id
+//! (`rdma_cm_id`). Each id has an event channel of its own, so that threads can wait for different
 //! connections.
 
 mod socket_address;
@@ -22,13 +22,13 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// `RDMA_OPTION_ID` and its option `RDMA_OPTION_ID_TOS`: values of anonymous enums, which the
-/// bindings do not have.
+/// Values of `RDMA_OPTION_ID` and of its option `RDMA_OPTION_ID_TOS`. The bindings do not have
+/// these constants, because they belong to anonymous enums.
 const OPTION_ID: i32 = 0;
 const OPTION_ID_TOS: i32 = 0;
 
 /// Largest length of private data, in bytes, that all kinds of devices support. InfiniBand supports
-/// least: its connect request has this space left behind librdmacm's own header.
+/// the least: its connect request has room for this many bytes behind librdmacm's own header.
 pub const MAX_PRIVATE_DATA: usize = 56;
 
 /// Owned `rdma_cm_id` and its event channel.
@@ -122,7 +122,8 @@ impl CmId {
         }
     }
 
-    /// Takes ownership of the id of a connect request, and moves it to a channel of its own.
+    /// Takes ownership of the id of a connect request, and moves the id to an event channel of its
+    /// own.
     pub(crate) fn adopt(id: NonNull<rdma_cm_id>, addresses: &str) -> Result<CmId, VerbsError> {
         let channel = Channel::create(addresses)?;
         // SAFETY: both are alive; the event that carried the id has been acknowledged.
@@ -180,7 +181,8 @@ impl CmId {
         u16::from_be(unsafe { id.route.addr.src_addr_union.src_sin.sin_port })
     }
 
-    /// Sets the TOS byte of the connection's packets. With 0, the default, nothing is set.
+    /// Sets the TOS byte of the connection's packets to `class`. If `class` is 0, keeps the
+    /// system's default.
     pub(crate) fn set_type_of_service(&self, mut class: u8) -> Result<(), VerbsError> {
         if class == 0 {
             return Ok(());
@@ -254,10 +256,9 @@ impl CmId {
     }
 }
 
-/// Converts the status of an event to an error. The status is an error number, negated by some
-/// devices. Only a rejection on InfiniBand or RoCE has a positive status that is a reason code
-/// (table "REJ Reason Codes" of the InfiniBand specification); iWARP rejections have an error
-/// number.
+/// Converts the status of an event to an error. The status is an error number, which some devices
+/// negate. There is one exception: the positive status of a rejection on InfiniBand or RoCE is a
+/// reason code (table "REJ Reason Codes" of the InfiniBand specification).
 fn cause(event: event_type::Type, status: i32) -> io::Error {
     const NO_SUCH_SERVICE: i32 = 8;
     const CONSUMER_REJECT: i32 = 28;

@@ -166,13 +166,13 @@ pub struct Context {
     created_in: ForkGeneration,
 }
 
-/// Opener of a context, which decides how it is closed.
+/// Function or library that opened a context, which decides how the context is closed.
 #[derive(Debug)]
 enum OpenedBy {
     /// Opened by [`Device::open`]; closed when the [`Context`] is dropped.
     Handle(#[expect(dead_code, reason = "held until the context is closed")] Device),
-    /// Opened by librdmacm, which closes its contexts itself, but none while a [`ManagerDevices`]
-    /// exists.
+    /// Opened by librdmacm. librdmacm closes its contexts itself, but not while a
+    /// [`ManagerDevices`] exists.
     ConnectionManager(
         #[expect(dead_code, reason = "held until the context is dropped")] ManagerDevices,
     ),
@@ -193,10 +193,10 @@ pub struct Limits {
     pub requests: u32,
     /// Largest number of entries of a completion queue.
     pub completions: u32,
-    /// Largest number of RDMA reads and atomics that a queue pair serves at once, as their target.
+    /// Largest number of RDMA reads and atomics of the peer that a queue pair processes at the same
+    /// time.
     pub reads_as_responder: u8,
-    /// Largest number of RDMA reads and atomics that a queue pair has outstanding, as their
-    /// initiator.
+    /// Largest number of RDMA reads and atomics that a queue pair may have outstanding at the peer.
     pub reads_as_initiator: u8,
 }
 
@@ -206,8 +206,8 @@ impl Context {
         &self.name
     }
 
-    /// Wraps a context that librdmacm has opened. `opened` must contain the context, so that it
-    /// stays open.
+    /// Wraps a context that librdmacm has opened. `opened` must include the context's device, so
+    /// that the device stays open.
     pub(crate) fn from_manager(
         context: NonNull<ibv_context>,
         name: String,
@@ -221,8 +221,8 @@ impl Context {
         }
     }
 
-    /// Tells whether a parent process opened the device before it forked this process. No call may
-    /// then be made on the device.
+    /// Tells whether a parent process opened the device before it forked this process. If so, this
+    /// process must not make calls on the device.
     pub(crate) fn is_inherited(&self) -> bool {
         self.created_in.is_inherited()
     }

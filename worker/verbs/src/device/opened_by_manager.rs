@@ -9,9 +9,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// Reference to all devices that librdmacm has opened so far. While such a reference exists,
-/// librdmacm closes none of them, not even a device that was unplugged (rdma_get_devices(3)). An id
-/// keeps only its own device open, and only until the id is destroyed, which is too early:
-/// completion queues and memory outlive ids.
+/// librdmacm closes none of these devices, not even a device that was unplugged
+/// (rdma_get_devices(3)). The id of a connection (`rdma_cm_id`) keeps its own device open only
+/// until the id is destroyed. That is too early, because completion queues and memory outlive ids.
 #[derive(Debug)]
 pub(crate) struct ManagerDevices {
     list: NonNull<*mut ibv_context>,

@@ -132,11 +132,11 @@ impl VolatileBuffer {
         true
     }
 
-    /// Returns a reference to a range; `None` if it exceeds the buffer.
+    /// Returns a reference to a range; `None` if the range exceeds the buffer.
     ///
     /// # Safety
     ///
-    /// No thread and no device may write to the range while it is borrowed.
+    /// No thread and no device may write to the range while the reference exists.
     pub(crate) unsafe fn bytes(&self, offset: usize, length: usize) -> Option<&[u8]> {
         if self.clamp_length(offset, length) < length {
             return None;
@@ -203,7 +203,7 @@ impl VolatileBuffer {
 }
 
 /// Returns the number of bytes from `offset` to the first aligned word, at most `length`. Buffers
-/// are page-aligned, so an offset is aligned if its address is.
+/// are page-aligned, so an address is aligned if its offset in the buffer is.
 fn head_length(offset: usize, length: usize) -> usize {
     (offset.wrapping_neg() % WORD).min(length)
 }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `protection_domain` | [`ProtectionDomain`] |
 //! | `buffer` | page-aligned memory that a device may write to |
-//! | `registration` | registration (`ibv_mr`) of memory of either kind, and [`MrSlice`], a range of it |
+//! | `registration` | registration (`ibv_mr`) of either kind of memory below, and [`MrSlice`], a range of it |
 //! | `region` | [`MemoryRegion`]: memory that this crate allocates |
 //! | `user_mr` | [`UserMr`]: memory of the application, borrowed while it is registered |
 

@@ -59,7 +59,7 @@ impl MemoryRegion {
         self.0.memory()
     }
 
-    /// Returns the address of the first byte, as peers name it in RDMA reads and writes.
+    /// Returns the address of the first byte, which peers need for RDMA reads and writes.
     pub fn address(&self) -> u64 {
         self.0.address()
     }

@@ -123,7 +123,7 @@ impl<M: Registrable> Registration<M> {
         &self.memory
     }
 
-    /// Returns the address of the first byte, as peers name it in RDMA reads and writes.
+    /// Returns the address of the first byte, which peers need for RDMA reads and writes.
     pub(crate) fn address(&self) -> u64 {
         self.memory.base() as u64
     }

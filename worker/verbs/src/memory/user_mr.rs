@@ -1,4 +1,4 @@
-//! Registered memory that the application has lent to a device for a time.
+//! Memory of the application that is registered for a time.
 
 use super::protection_domain::ProtectionDomain;
 use super::registration::{MrSlice, Registration};
@@ -29,7 +29,7 @@ impl UserMr {
         Registration::register(domain, buffer, access).map(UserMr)
     }
 
-    /// Returns the address of the first byte, as peers name it in RDMA writes.
+    /// Returns the address of the first byte, which peers need for RDMA writes.
     pub fn address(&self) -> u64 {
         self.0.address()
     }

@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-/// Memory for up to `N` completions of one poll, which the caller reuses from poll to poll.
+/// Memory for up to `N` completions of one poll. The caller reuses the same memory for all polls.
 #[derive(Debug)]
 pub struct CompletionBatch<const N: usize = 16>([MaybeUninit<ibv_wc>; N]);
 
@@ -38,9 +38,9 @@ impl WcStatus {
         self.0 == ibv_wc_status::IBV_WC_SUCCESS
     }
 
-    /// Tells whether the peer did not acknowledge a packet in spite of all retries: the peer is
-    /// dead or has destroyed its queue pair, or packets are lost (wrong address, or an MTU that is
-    /// too large).
+    /// Tells whether the request failed because the peer did not acknowledge a packet in spite of
+    /// all retries: the peer is dead or has destroyed its queue pair, or packets are lost (wrong
+    /// address, or an MTU that is too large).
     pub fn is_retry_exceeded(self) -> bool {
         self.0 == ibv_wc_status::IBV_WC_RETRY_EXC_ERR
     }
@@ -72,8 +72,8 @@ impl fmt::Display for WcStatus {
     }
 }
 
-/// Work completion. It proves that its work request is over and the device no longer uses the
-/// request's memory: a completion can be neither constructed nor cloned, and the device reports
+/// Work completion. A completion proves that its work request is over and the device no longer uses
+/// the request's memory: a completion can be neither constructed nor cloned, and the device reports
 /// each completion once.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Completion {
@@ -95,8 +95,8 @@ impl Completion {
         self.id
     }
 
-    /// Tells whether the completion belongs to the queue pair with number `qpn`, which must exist,
-    /// and was polled from `queue`.
+    /// Tells whether the completion was polled from `queue` and belongs to the queue pair with
+    /// number `qpn`. That queue pair must exist.
     pub(crate) fn is_from(&self, qpn: u32, queue: *const ibv_cq) -> bool {
         self.qpn == qpn && self.queue == queue as usize
     }

@@ -26,8 +26,8 @@ use std::mem::MaybeUninit;
 use std::net::Ipv6Addr;
 use std::ptr::{NonNull, null_mut};
 
-/// Most outstanding RDMA reads and atomics of a queue pair, both as initiator and as responder.
-/// Further ones wait in the send queue.
+/// Maximum number of outstanding RDMA reads and atomics of a queue pair, in each direction. Further
+/// requests wait in the send queue.
 pub(crate) const MAX_READS: u8 = 1;
 
 /// State of a queue pair that is not connected yet.
@@ -65,11 +65,11 @@ struct Handle {
     _not_copied: PhantomData<*mut ibv_qp>,
 }
 
-/// Creator of an `ibv_qp`, which decides how it is destroyed.
+/// Creator of an `ibv_qp`, which decides how the queue pair is destroyed.
 #[derive(Debug)]
 enum CreatedBy {
     Handle,
-    /// Created by librdmacm, which destroys the queue pair together with the id.
+    /// Created by librdmacm. Dropping the id destroys the queue pair as well.
     ConnectionManager {
         _id: CmId,
     },
@@ -138,12 +138,15 @@ impl Endpoint {
 pub struct Settings {
     /// Upper limit of the path MTU, which is also limited by the active MTU of both ports.
     pub mtu: Mtu,
-    /// Exponent of the timeout for an acknowledgement, 4.096 µs · 2^timeout; 0 to 31, where 0 means
-    /// no timeout. The connection manager ignores it and chooses its own.
+    /// Exponent of the timeout for an acknowledgement, which is 4.096 µs · 2^timeout; 0 to 31,
+    /// where 0 means no timeout. The connection manager ignores this value and chooses its own.
     pub timeout: u8,
-    /// Number of times that an unacknowledged packet is sent again, 0 to 7.
+    /// Number of times that an unacknowledged packet is sent again, 0 to 7. Also the number of
+    /// times that a message is sent again if the peer has posted no receive for it; there 7 means
+    /// forever.
     pub retries: u8,
-    /// InfiniBand service level, 0 to 15. The connection manager ignores it and chooses its own.
+    /// InfiniBand service level, 0 to 15. The connection manager ignores this value and chooses its
+    /// own.
     pub service_level: u8,
     /// Traffic class; for RoCE the TOS byte of IP, whose upper six bits are the DSCP.
     pub traffic_class: u8,
@@ -190,8 +193,8 @@ impl QueuePair<Prepared> {
     }
 
     /// Connects to a peer, which has to connect to this queue pair in the same way. Nothing may be
-    /// sent before the peer has connected, so the end that sends first must wait until the peer has
-    /// reported that over another channel.
+    /// sent before the peer has connected. So the end that sends first must wait until the peer has
+    /// reported over another channel, such as a socket, that it has connected.
     pub fn connect(
         self,
         peer: &Endpoint,
@@ -365,8 +368,8 @@ impl<State> QueuePair<State> {
     }
 
     /// Posts a receive into `into`, whose region must belong to the queue pair's domain. Messages
-    /// fill the receives in the order in which these were posted. A completion with `id` reports
-    /// the length of the message.
+    /// fill the receives in the order in which the receives were posted. A completion with `id`
+    /// reports the length of the message.
     pub fn receive(&self, id: u64, into: MrSlice<'_>) -> Result<(), VerbsError> {
         self.handle.check_not_inherited()?;
         let mut sge = Segment::from_slice(into).sge;
@@ -517,8 +520,8 @@ impl Drop for Handle {
     }
 }
 
-/// Returns a random packet sequence number. It is not a secret, and only has to differ between
-/// successive connections.
+/// Returns a random packet sequence number. The number is not a secret; it only has to differ
+/// between successive connections.
 fn random_24_bits() -> u32 {
     let mut bytes = [0; 4];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));

@@ -22,13 +22,13 @@ pub struct Resources {
 /// Capacities of a queue pair (`ibv_qp_cap`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Depth {
-    /// Most outstanding sends, RDMA reads and RDMA writes.
+    /// Maximum number of outstanding sends, RDMA reads and RDMA writes.
     pub send: u32,
-    /// Most outstanding receives.
+    /// Maximum number of outstanding receives.
     pub receive: u32,
-    /// Most bytes of inline data, which is copied into the work request so that the device need not
-    /// fetch it from memory. If the device does not support this length, the queue pair has no
-    /// inline data at all: see [`crate::QueuePair::max_inline`].
+    /// Maximum number of bytes of inline data. Inline data is copied into the work request, so that
+    /// the device need not fetch it from memory. If the device does not support this number, the
+    /// queue pair has no inline data at all: see [`crate::QueuePair::max_inline`].
     pub inline: u32,
 }
 

@@ -1,7 +1,7 @@
-//! DLPack, the protocol by which torch and others share tensors.
+//! DLPack, the protocol by which torch and other libraries share tensors.
 //!
-//! This module keeps the capsule that an object returns, and does not mark it as used. So the
-//! capsule frees the tensor when it is dropped.
+//! An object returns its tensor in a capsule. This module keeps the capsule and does not mark it as
+//! used. So the capsule frees the tensor when the capsule is dropped.
 #![expect(unsafe_code, reason = "access to the structure in a capsule")]
 
 use super::{ArrayDescription, Exporter};

@@ -25,14 +25,15 @@ pub(crate) enum Access {
     Write,
 }
 
-/// Reference to an object that keeps the memory in place until the reference is dropped.
+/// Reference to a Python object. The object keeps the memory in place until the reference is
+/// dropped.
 #[expect(dead_code, reason = "held only to be dropped")]
 enum Exporter {
     View(view::View),
     Object(Py<PyAny>),
 }
 
-/// Array as an object describes it, before any check.
+/// Array as a Python object describes it, before any check.
 struct ArrayDescription {
     /// Address of the first element.
     first: *mut u8,
@@ -160,7 +161,7 @@ impl Buffer {
         self.elements
     }
 
-    /// Returns the type as which the elements are transferred: their own type if it can be reduced,
+    /// Returns the type by which the elements are transferred: their own type if it can be reduced,
     /// else bytes.
     pub(crate) fn transfer_type(&self) -> ElementType {
         match self.dtype {

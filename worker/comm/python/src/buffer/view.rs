@@ -38,7 +38,7 @@ unsafe extern "C" {
     fn PyBuffer_Release(view: *mut PyBuffer);
 }
 
-/// Filled `Py_buffer`, which keeps an object's memory in place until it is released.
+/// Filled `Py_buffer`. It keeps an object's memory in place until this value is dropped.
 pub(super) struct View {
     /// Structure in a box, because it may contain pointers into itself.
     raw: Box<PyBuffer>,

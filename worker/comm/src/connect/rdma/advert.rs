@@ -9,14 +9,15 @@ use rlaunch_verbs::{Context, Endpoint, Listener, Mtu, VerbsError};
 use serde::{Deserialize, Serialize};
 use std::net::Ipv6Addr;
 
-/// Queue pairs and ports of a rank; encoded, it is a field of the rank's contact.
+/// Queue pairs and ports of a rank, as advertised to its peers. The encoded advert is a field of
+/// the rank's [`Contact`](super::super::Contact).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Advert {
     /// Number of receive slots of each queue pair.
     pub(super) slots: u32,
     /// Longest payload of a slot, in bytes.
     pub(super) payload: u32,
-    /// Key by which a peer proves to the rank that it belongs to this job.
+    /// Secret key of the rank. A peer that has this key belongs to the rank's job.
     pub(super) key: RankKey,
     pub(super) ports: Vec<PortAdvert>,
     /// Queue pairs that are connected without the connection manager, ordered by peer.
@@ -32,8 +33,8 @@ pub(super) struct PortAdvert {
     pub(super) gid: Option<Ipv6Addr>,
     /// Path MTU in bytes.
     pub(super) mtu: u32,
-    /// Port number of the connection manager's listener, like a TCP port; if present, `lid`, `gid`
-    /// and `mtu` are unused.
+    /// Port number, like a TCP port, on which the rank's connection manager listens. If present,
+    /// `lid`, `gid` and `mtu` are unused.
     pub(super) listener: Option<u16>,
 }
 
@@ -74,8 +75,8 @@ impl Advert {
         postcard::from_bytes(bytes).map_err(|_| ConnectError::Contact { rank, why })
     }
 
-    /// Combines the limits that `rank` has advertised with this rank's `payload` and `slots`: the
-    /// link has the shorter payload, and the slots of each end.
+    /// Combines the limits that `rank` has advertised with this rank's `payload` and `slots`. The
+    /// link gets the shorter of both payloads; each end keeps its number of slots.
     pub(super) fn config(
         &self,
         payload: usize,
@@ -97,8 +98,8 @@ impl Advert {
         pairs.find(|pair| pair.peer == me.0).ok_or(ConnectError::Contact { rank: peer, why })
     }
 
-    /// Returns the endpoint of a queue pair of `peer`, the sender of this advert, on NIC number
-    /// `nic` of its node.
+    /// Returns the endpoint of the queue pair `pair` of `peer`, the sender of this advert. `nic` is
+    /// the index of the queue pair's port in the NIC list of the peer's node.
     pub(super) fn endpoint(
         &self,
         pair: &QpAdvert,
@@ -118,8 +119,8 @@ impl Advert {
         })
     }
 
-    /// Returns the port number of the connection manager's listener on NIC number `nic`, if there
-    /// is one.
+    /// Returns the port number on which the connection manager of the advert's sender listens on
+    /// the NIC with index `nic` in its node's NIC list; `None` if it does not listen there.
     pub(super) fn listener(&self, nic: u32) -> Option<u16> {
         self.ports.iter().filter(|port| port.nic == nic).find_map(|port| port.listener)
     }

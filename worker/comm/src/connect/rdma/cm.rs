@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Scope};
 use std::time::Instant;
 
-/// Most peers that are dialled at the same time.
+/// Maximum number of peers that are dialled at the same time.
 const DIALS: usize = 16;
 
 /// Peer to connect with, and the parameters of the connection.
@@ -34,7 +34,8 @@ pub(super) struct CmTarget {
     pub(super) config: LinkConfig,
 }
 
-/// Data of this rank for all requests and replies, and their deadline.
+/// Data that this rank needs for requests and replies to all peers, and the deadline of all
+/// connections.
 #[derive(Debug)]
 pub(super) struct CmContext {
     pub(super) job: String,
@@ -44,7 +45,7 @@ pub(super) struct CmContext {
     pub(super) deadline: Instant,
 }
 
-/// Peer, and its connected queue pair or the error.
+/// Peer, and this rank's queue pair that is connected to the peer, or the error.
 pub(super) type CmResult = (Rank, Result<ConnectedQp, VerbsError>);
 
 /// Labels in the HMACs, so that a request cannot be used as a reply, nor a reply as a request.
@@ -89,8 +90,8 @@ pub(super) fn requester(private_data: &[u8], key: &RankKey, job: &str, at: Rank)
     (*to == at.0.to_le_bytes() && key.is_proof(&words, proof)).then_some(from)
 }
 
-/// Connects with the peers of all `targets`, each through the port that is paired with it, and
-/// returns their results.
+/// Connects with the peers of all `targets`. Each target has the port through which this rank
+/// connects. Returns the result for each peer.
 pub(super) fn connect(
     targets: Vec<(PortKey, CmTarget)>,
     listeners: &BTreeMap<PortKey, &Listener>,

@@ -1,7 +1,7 @@
-//! Queue pairs that are connected at the pair's first message.
+//! Queue pairs that are connected when two ranks exchange their first message.
 //!
-//! Two ranks that have connected over TCP exchange over that socket the data that small jobs
-//! exchange in the all-gather:
+//! Two ranks first connect over TCP. Over this socket they exchange the data that the ranks of a
+//! small job exchange in the all-gather:
 //!
 //! 1. Each rank sends the number of its queue pair and the sequence number of its first packet
 //!    (PSN). If the connection manager connects the pair, only the higher rank sends a message,
@@ -10,7 +10,7 @@
 //! 3. A rank that has received the [`READY`] of step 2 passes the link to its user, and closes the
 //!    socket.
 //!
-//! Only calls of the connection manager block; they run in threads of their own.
+//! Only calls of the connection manager block; these calls run in threads of their own.
 
 use super::super::handshake_socket::HandshakeSocket;
 use super::super::wake_fd;
@@ -35,8 +35,8 @@ use std::time::Instant;
 
 /// Length in bytes of the message about a queue pair: its number and first PSN.
 const PAIR_LENGTH: usize = 8;
-/// Message of one byte: in step 1 the peer may send its connection request, in step 2 this rank is
-/// connected.
+/// Message of one byte. In step 1 it permits the peer to send its connection request; in step 2 it
+/// says that this rank is connected.
 const READY: [u8; 1] = [1];
 
 /// RDMA ports of this rank, and the peers with which it is connecting.
@@ -46,8 +46,8 @@ pub(crate) struct LazyRdma {
     table: Arc<RankTable>,
     adverts: BTreeMap<Rank, PeerAdvert>,
     pending: BTreeMap<Rank, PendingQp>,
-    /// Results of the threads that call the connection manager. They also wake the connecting
-    /// thread.
+    /// Results of the threads that call the connection manager. A thread that has sent its result
+    /// wakes the connecting thread through `wake`.
     done: Receiver<CmResult>,
     results: Sender<CmResult>,
     wake: Arc<WakeFd>,
@@ -64,7 +64,7 @@ struct PendingQp {
 
 #[derive(Debug)]
 enum QpStep {
-    /// Waits for the data of the peer's queue pair; contains this rank's own.
+    /// Waits for the data of the peer's queue pair. This variant contains this rank's queue pair.
     AwaitsPair(QueuePair<Prepared>),
     /// Waits until this rank may send its connection request.
     AwaitsPermission,
@@ -88,8 +88,8 @@ enum ConnectedSide {
 }
 
 impl Fabric {
-    /// Makes a connector for the peers that have advertised RDMA ports. It connects none of them
-    /// yet.
+    /// Makes a connector for the peers that have advertised RDMA ports. None of these peers is
+    /// connected yet.
     pub(crate) fn lazy(
         self,
         contacts: &[Contact],
@@ -102,7 +102,7 @@ impl Fabric {
 }
 
 impl LazyRdma {
-    /// Returns the properties of the links that it will make, by peer.
+    /// Returns the properties of the links that this connector will make, by peer.
     pub(crate) fn link_hint(&self) -> BTreeMap<Rank, LinkHint> {
         let link_hint = |(_, config): &PeerAdvert| VerbsLink::link_hint(config.payload);
         self.adverts.iter().map(|(peer, advert)| (*peer, link_hint(advert))).collect()
@@ -180,8 +180,8 @@ impl LazyRdma {
         finished
     }
 
-    /// Takes the possible steps for one peer, and returns its link after the last step. `cm_result`
-    /// is the result of the connection manager, if it has finished.
+    /// Takes the steps that are possible for one peer. Returns the link after the last step, `None`
+    /// before. `cm_result` is the result of the connection manager, if it has finished.
     fn advance_peer(
         &self,
         peer: Rank,
@@ -258,7 +258,8 @@ impl LazyRdma {
         Ok(QpStep::AwaitsReady(side))
     }
 
-    /// Accepts the connection requests of the peers that may send one, and rejects all others.
+    /// Accepts the connection requests of the peers that may send one, and rejects all other
+    /// requests.
     fn accept_requests(&mut self) {
         let mut requests = Vec::new();
         for listener in self.fabric.ports.values().filter_map(|port| port.listener.as_ref()) {

@@ -7,10 +7,10 @@
 //!    manager ([`cm`]), the lower rank sends a connection request to the higher rank, and both
 //!    authenticate each other.
 //! 3. No queue pair is used before all ranks have reported in a second all-gather that their queue
-//!    pairs are connected ([`super::ready`]).
+//!    pairs are connected ([`super::report_ready`]).
 //!
-//! In large jobs each pair of ranks exchanges this data over a TCP connection at its first message
-//! ([`lazy`]).
+//! In large jobs two ranks exchange the data of step 1 over a TCP connection, when one of them
+//! sends the other the first message ([`lazy`]).
 
 mod advert;
 mod cm;
@@ -36,15 +36,15 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Number of send slots (buffers) and of receive slots of a queue pair. Credits are returned for
-/// half of the slots at a time.
+/// Number of send slots (buffers) and of receive slots of a queue pair. A rank reports to its peer
+/// when half of the receive slots were consumed.
 const SLOTS: u32 = 32;
 /// Inline data of a work request, in bytes. All tested devices support this length, which is enough
 /// for 56 bytes of payload.
 const INLINE: u32 = 80;
 const DEPTH: Depth = Depth { send: SLOTS, receive: SLOTS, inline: INLINE };
-/// Most memory of all slots of a process, in bytes. It is exceeded only if the slots have the
-/// shortest payload.
+/// Maximum memory of the slots of all queue pairs of a process, in bytes. It is exceeded only if
+/// the slots have the shortest payload.
 const MEMORY: usize = 16 << 20;
 /// Shortest and longest payload of a slot, in bytes.
 const SHORTEST_PAYLOAD: usize = 1 << 10;
@@ -52,7 +52,7 @@ const LONGEST_PAYLOAD: usize = 16 << 10;
 
 /// ACK timeout (4.096 us times 2^17, that is 0.54 s) and retry count of a queue pair. With these
 /// values a busy processor or switch is not taken for a dead link, and a dead link is reported
-/// within 5 s. With a retry count of 7, soft RoCE retries forever.
+/// within 5 s. The retry count is not 7, because soft RoCE then retries forever.
 const TIMEOUT: u8 = 17;
 const RETRIES: u8 = 6;
 
@@ -70,8 +70,8 @@ pub(crate) struct Fabric {
     pairs: BTreeMap<Rank, QueuePair<Prepared>>,
 }
 
-/// Index in the NIC list of this node in the rank table, and whether the connection manager
-/// connects the queue pairs.
+/// Port of this rank: its index in the NIC list of this node in the rank table, and whether the
+/// connection manager connects its queue pairs.
 type PortKey = (u32, bool);
 
 #[derive(Debug)]
@@ -82,7 +82,7 @@ struct Port {
     advert: PortAdvert,
 }
 
-/// Path from this rank to one peer.
+/// Path from this rank to one peer: the ports at both ends, and the MTU.
 #[derive(Clone, Copy, Debug)]
 struct PairPath {
     port: PortKey,
@@ -92,7 +92,7 @@ struct PairPath {
     mtu: Option<u32>,
 }
 
-/// Data that a peer has advertised, and the parameters of the link with the peer.
+/// Advert of a peer, and the parameters of the link with the peer.
 type PeerAdvert = (Advert, LinkConfig);
 
 /// Connected queue pair, which must not be used before the peer's queue pair is connected as well.
@@ -105,15 +105,15 @@ pub(crate) struct ConnectedQp {
 }
 
 impl ConnectedQp {
-    /// Makes the link. The peer's queue pair must be connected.
+    /// Makes the link. The peer's queue pair must be connected already.
     pub(crate) fn link(self) -> VerbsLink {
         VerbsLink::new(self.slots, self.poller, self.config, self.first_sender)
     }
 }
 
 impl Fabric {
-    /// Opens the devices that the rank table names for `me`, and creates the queue pairs to its
-    /// peers unless `is_lazy`. Returns `None` if the table names no device.
+    /// Opens the devices that the rank table names for `me`. Unless `is_lazy`, creates a queue pair
+    /// for each peer that `me` reaches by RDMA. Returns `None` if the table names no device.
     pub(crate) fn open(
         table: &RankTable,
         me: Rank,
@@ -271,13 +271,13 @@ impl Fabric {
         self.find_path(peer).ok_or(ConnectError::Contact { rank: peer, why })
     }
 
-    /// Returns the rank that sent a connection request; `None` if it is not of this job.
+    /// Returns the rank that sent a connection request; `None` if the request is not from a rank of
+    /// this job.
     fn requester(&self, request: &ConnectRequest) -> Option<Rank> {
         cm::requester(request.private_data(), &self.key, &self.job, self.me)
     }
 
-    /// Makes this rank's data for requests and replies of the connection manager, with their
-    /// deadline.
+    /// Makes the data that this rank needs for requests and replies of the connection manager.
     fn cm_context(&self, table: &RankTable, deadline: Instant) -> cm::CmContext {
         let settings = settings(table, Mtu::B4096);
         let (job, own) = (self.job.clone(), self.key.clone());
@@ -296,7 +296,7 @@ fn settings(table: &RankTable, mtu: Mtu) -> Settings {
     Settings { mtu, timeout, retries, traffic_class, service_level }
 }
 
-/// Returns the pairs of rank `me` and a peer that use RDMA, each with this rank's port.
+/// Returns the pairs of rank `me` and another rank that use RDMA, each with the port of `me`.
 fn pairs(table: &RankTable, me: Rank) -> impl Iterator<Item = (PortKey, Pair)> {
     let peers = (0..table.world_size()).map(Rank).filter(move |peer| *peer != me);
     peers.filter_map(move |peer| {
@@ -353,9 +353,9 @@ fn open_ports(
     Ok(ports)
 }
 
-/// Opens the device of `nic`, unless the poller `known` has it open. If `by_manager`, instead
-/// listens at its address with the connection manager, which opens the device itself, for up to
-/// `paths` requests.
+/// Opens the device of `nic`, unless the poller `known` has it open. If `by_manager`, the
+/// connection manager opens the device instead, and listens at the address of `nic` for up to
+/// `paths` connection requests.
 fn open_device(
     nic: &Nic,
     paths: usize,
@@ -375,8 +375,9 @@ fn open_device(
     }
 }
 
-/// Returns the memory that slots may take, in bytes: half of what may be locked, since devices lock
-/// memory of their own. First raises the soft limit to the hard limit.
+/// Returns the memory that slots may take, in bytes: half of the memory that this process may lock,
+/// since devices also lock other memory. Raises the soft limit on locked memory to the hard limit
+/// first.
 fn memory() -> usize {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_MEMLOCK) else { return MEMORY };
     let raised = soft < hard && setrlimit(Resource::RLIMIT_MEMLOCK, hard, hard).is_ok();

@@ -151,7 +151,8 @@ fn next_kind(link: &mut LazyLink) -> PacketKind {
     }
 }
 
-/// After the last peer has connected, no link is left to drain its wake-up.
+/// After the last peer has connected, no unconnected link is left to drain the wake-up of that
+/// event.
 #[test]
 fn a_rank_that_has_met_all_is_not_woken_by_the_reception() {
     let [mut link, mut other] = two_ahead();

@@ -1,7 +1,7 @@
 //! Simulated job in one process. Its ranks are threads, of which only one runs at a time.
 //!
-//! One seed determines which rank runs next, how long packets take, when links have room and which
-//! rank dies, so failures can be replayed. Time is virtual.
+//! A seed determines which rank runs next, how long packets take and when links have room, so
+//! failures can be replayed. Time is virtual.
 
 pub use crate::transport::sim::{Dice, Faults};
 
@@ -28,7 +28,7 @@ pub struct Settings {
     pub per_node: usize,
     /// Faults to inject.
     pub faults: Faults,
-    /// Time after which a wait fails, in virtual time.
+    /// Virtual time after which a rank's wait fails.
     pub timeout: Duration,
 }
 

@@ -8,7 +8,8 @@ fn settings(seed: u64, ranks: usize) -> Settings {
     Settings { seed, ranks, per_node, faults, timeout }
 }
 
-/// Returns a message that differs from that of any other rank or number.
+/// Returns the message with this number from a rank. Its bytes differ from those of other ranks and
+/// numbers.
 fn message(from: usize, number: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 7 + from * 31 + number * 13) as u8).collect()
 }
@@ -154,7 +155,8 @@ fn a_message_too_long_is_said_and_the_next_one_comes() {
     }
 }
 
-/// Covers messages that are short enough for the caller's stack, and longer ones.
+/// Covers collectives whose messages fit on the caller's stack, and collectives with longer
+/// messages.
 #[test]
 fn ranks_that_call_with_different_counts_are_told() {
     for (seed, counts) in (0..).zip([[1, 2], [8, 300], [20, 9000], [700, 600], [9000, 9001]]) {
@@ -252,8 +254,8 @@ fn collectives_do_what_they_say() {
     }
 }
 
-/// Reduces a message that is longer than one fetch. The kernel refuses to fetch after the first
-/// part, and the rest arrives as packets.
+/// Reduces a message that is longer than one fetch. The kernel refuses the fetch after the first
+/// part, and the rest of the message arrives as packets.
 #[test]
 fn what_was_fetched_before_a_refusal_is_reduced_once() {
     let count = 3000;

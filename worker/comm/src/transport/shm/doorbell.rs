@@ -30,8 +30,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Epoll data of the socket. The epoll data of a pidfd is the local rank of its process.
 const SOCKET_TOKEN: u64 = u64::MAX;
 
-/// Announces this rank's sleep with the number `sleep` in its sleep word. The caller polls its
-/// rings once more afterwards: the sender of any record that this poll misses will see the word.
+/// Announces a sleep of this rank: stores the number of the sleep in the rank's sleep word. The
+/// caller then polls its rings once more. The sender of any record that this poll misses will see
+/// the sleep word.
 pub(super) fn announce_sleep<M: Memory>(memory: &M, word: usize, sleep: u64) {
     memory.store(word, sleep, Ordering::Relaxed);
     memory.fence();

@@ -1,5 +1,5 @@
-//! Accesses to the shared segment, as traits: implemented by shared memory and, in tests, by a
-//! model of shared memory.
+//! Traits for accesses to the shared segment. Shared memory implements them and, in tests, a model
+//! of shared memory.
 
 use rlaunch_sys::{OwnedBytes, SharedMemory};
 use std::sync::atomic::{self, Ordering};

@@ -85,8 +85,8 @@ impl ShmNode {
     /// rank to attach creates /dev/shm/`name`, and the last one removes the name.
     ///
     /// `oversubscribed` means that the node has more ranks than processors. `timeout` is the time
-    /// that a peer may be suspended while it writes to this rank's memory. Then this rank sends the
-    /// peer SIGCONT.
+    /// that a peer may be suspended while it writes to this rank's memory. After this time, this
+    /// rank sends SIGCONT to the peer.
     pub(crate) fn attach(
         name: &str,
         local_rank: usize,
@@ -181,8 +181,8 @@ pub(crate) struct ShmLink {
     /// requests of the peer.
     own_request: usize,
     peer_request: usize,
-    /// Number of the last copy request that this rank has sent, and number of the last one of the
-    /// peer that this rank has handled; 0 before the first.
+    /// Number of the last copy request that this rank has sent, and of the last copy request from
+    /// the peer that this rank has handled; 0 before the first.
     last_request: u32,
     last_handled: u32,
     peer: usize,
@@ -275,7 +275,8 @@ impl ShmLink {
         }
     }
 
-    /// Fetches a message with the sender's help: the sender copies a part of it when idle.
+    /// Fetches a message with the sender's help: the sender copies a part of the message when it is
+    /// idle.
     fn fetch_split(&mut self, pid: Pid, address: u64, into: &mut [u8]) -> Result<(), ReadError> {
         let slice = (into.len() / 2).clamp(*SLICE_LENGTHS.start(), *SLICE_LENGTHS.end());
         let target = into.as_mut_ptr().expose_provenance() as u64;

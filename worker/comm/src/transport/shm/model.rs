@@ -105,8 +105,8 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-/// Sends one record for each number in `records`, which is the number of words of its payload, and
-/// checks that all arrive. Both ends of the ring are at `position` before.
+/// Sends one record for each number in `records`, with a payload of that many words, and checks
+/// that all records arrive. The ring has been in use up to `position`.
 fn everything_arrives(position: u64, records: &'static [usize]) {
     check(move || {
         let memory = Arc::new(Model::at(position));

@@ -31,7 +31,7 @@ const PAD: u64 = 0xff << 32;
 const AHEAD: u64 = 2;
 /// Maximum number of lines that an idle sender clears for the next record, which it expects to be
 /// as long as the last one. This shortens the time of a 1 KiB message by a third. A sender that has
-/// more to send does not do it, because it would only lose time.
+/// more to send does not clear these lines, because it would only lose time.
 const IDLE_AHEAD: u64 = 34;
 
 /// Location and size of a ring in the segment.
@@ -89,7 +89,7 @@ pub(super) struct Sender {
     /// First position behind the tail whose line may not begin with 0. All lines between the tail
     /// and this position begin with 0.
     cleared: u64,
-    /// Receiver's position when the sender last read it.
+    /// Receiver's position, as the sender last read it in the head word.
     head: u64,
     /// Number of lines of the last record; 0 once [`Sender::idle`] has cleared lines for the next.
     last: u64,

@@ -43,7 +43,8 @@ const SLEEP_WORD: usize = LINE;
 /// Size in bytes of a ring's control area: the line with the head word, and the area for copy
 /// requests.
 const CONTROL: usize = LINE + split_copy::SIZE;
-/// Offset, in a rank's entry, of the words of its [`Identity`] other than the process id, in bytes.
+/// Offset in bytes, within a rank's entry, of the words of its [`Identity`] other than the process
+/// id.
 const IDENTITY: usize = 16;
 
 /// Failure to attach to the node's shared memory.

@@ -1,4 +1,4 @@
-//! Wait for a peer that is suspended while it may write to this rank's memory.
+//! Guard for the wait for a peer that is suspended while it may write to this rank's memory.
 //!
 //! During a [split copy](super::split_copy), a slice that the peer has claimed cannot be taken
 //! back: whenever the peer continues, it writes the slice. So the wait ends only when the peer has
@@ -18,7 +18,7 @@ const SUSPENDED_AFTER: Duration = Duration::from_millis(100);
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Time after which the guard reports the wait on stderr.
 const NOTICE_AFTER: Duration = Duration::from_secs(10);
-/// Time for a resumed peer to finish its part of a copy, which is at most a few pages.
+/// Time for a resumed peer to finish writing the slice that it has claimed last.
 const FINISH_TIME: Duration = Duration::from_secs(1);
 
 /// Guard of this rank's wait for one peer: it resumes or kills a peer that is suspended for too

@@ -327,7 +327,8 @@ fn nobody_rings_for_a_rank_that_is_awake() {
     assert!(matches!(theirs.arm(false).unwrap(), Armed::Ready));
 }
 
-/// Role of a child process: one of the tests below starts this test in another process.
+/// Plays the role of another rank. The tests below run this test in a child process; in the test
+/// run itself it does nothing.
 #[test]
 fn another_process_plays_its_role() {
     let Ok(role) = std::env::var(ROLE) else { return };

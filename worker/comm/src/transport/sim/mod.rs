@@ -30,7 +30,7 @@ pub(crate) struct SimLink {
     to: usize,
     /// Packet that is being delivered in parts, and the number of bytes delivered.
     partial: Option<(Header, Vec<u8>, usize)>,
-    /// Memory exposed to the peer's writes, by the address that the peer received for it.
+    /// Memory exposed to the peer's writes, by the address that was given to the peer.
     exposed: BTreeMap<u64, (BufferId, Range<usize>)>,
 }
 
@@ -39,7 +39,8 @@ impl SimLink {
         SimLink { world: world.clone(), from, to, partial: None, exposed: BTreeMap::new() }
     }
 
-    /// Returns whether this pair of ranks writes long messages; other pairs fetch them.
+    /// Returns whether the sender writes long messages between these two ranks. Between other ranks
+    /// the receiver fetches them.
     fn writes(&self) -> bool {
         (self.from + self.to) % 2 == 1
     }
@@ -65,8 +66,8 @@ impl SimLink {
         Ok(())
     }
 
-    /// Delivers the next bytes of a packet that is being delivered in parts. Returns whether there
-    /// is such a packet.
+    /// Delivers the next bytes of the packet that is being delivered in parts. Returns `false` if
+    /// there is no such packet.
     fn deliver_part(&mut self, sink: &mut dyn Sink) -> Result<bool, LinkError> {
         let Some((header, payload, delivered)) = &mut self.partial else { return Ok(false) };
         let most = 1 + self.world.chance(payload.len());

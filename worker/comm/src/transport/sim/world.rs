@@ -1,5 +1,8 @@
 //! State of a simulated job: packets in flight between ranks, the rank that runs, and the virtual
 //! time.
+//!
+//! One rank runs at a time. Its *turn* lasts until it sleeps or its program ends; then another
+//! rank, chosen at random, has the next turn.
 
 use super::Dice;
 use crate::transport::packet::Header;
@@ -19,16 +22,16 @@ pub struct Faults {
 
 /// Upper bound of a packet's travel time.
 const FLIGHT: Duration = Duration::from_micros(300);
-/// Upper bounds of the virtual time that a turn of a rank takes, and a poll of a link.
+/// Upper bounds of the virtual times that a turn of a rank and a poll of a link take.
 const TURN: Duration = Duration::from_micros(20);
 const POLL: Duration = Duration::from_micros(5);
-/// Most packets in flight from one rank to another.
+/// Maximum number of packets in flight from one rank to another.
 const ROOM: usize = 4;
 
 /// Content of a packet in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SimMessage {
-    /// Packet of a link.
+    /// Packet that a link has sent.
     Packet(Header),
     /// Bytes that a simulated device writes to exposed memory.
     Write { address: u64, transfer: u32 },
@@ -53,8 +56,9 @@ struct WorldState {
     alive: Vec<bool>,
     /// Time at which each sleeping rank wakes up by itself; `None` for ranks that do not sleep.
     asleep: Vec<Option<Duration>>,
-    /// Pairs of a sleeping rank and a peer, where anything that arrives from the peer wakes the
-    /// rank. The value says whether room to send to the peer wakes it, too.
+    /// Peers that wake a sleeping rank, as pairs of the rank and a peer: anything that arrives from
+    /// the peer wakes the rank. If the value is `true`, room to send to the peer wakes the rank,
+    /// too.
     armed: BTreeMap<(usize, usize), bool>,
     faults: Faults,
     wires: BTreeMap<(usize, usize), VecDeque<InFlight>>,
@@ -75,7 +79,7 @@ pub(crate) struct SimWorld {
 }
 
 impl SimWorld {
-    /// Makes the state for `ranks` ranks whose programs have not begun.
+    /// Makes the state for `ranks` ranks, before their programs begin.
     pub(crate) fn new(seed: u64, ranks: usize, faults: Faults) -> SimWorld {
         let state = WorldState {
             dice: Dice::new(seed),
@@ -121,8 +125,8 @@ impl SimWorld {
         state.wires.entry((from, to)).or_default().push_back(packet);
     }
 
-    /// Takes the next packet that has arrived at rank `to`. The call takes virtual time, so a
-    /// packet may arrive between two polls in one turn.
+    /// Takes the next packet from rank `from` that has arrived at rank `to`. The call takes virtual
+    /// time, so a packet may arrive between two polls in one turn.
     pub(super) fn take(&self, from: usize, to: usize) -> Option<(SimMessage, Vec<u8>)> {
         let mut state = self.lock();
         state.pass(POLL);
@@ -132,8 +136,8 @@ impl SimWorld {
         Some((packet.message, packet.payload))
     }
 
-    /// Returns whether the rank `me` may sleep until something arrives from this peer, and if so
-    /// records that the arrival wakes it.
+    /// Tests whether the rank `me` may sleep until something arrives from this peer, and returns
+    /// the answer. If it may, records that the arrival wakes the rank.
     pub(super) fn arm(&self, me: usize, peer: usize, wants_room: bool) -> bool {
         let mut state = self.lock();
         let may_sleep = !state.has_event(me, peer, wants_room);
@@ -230,7 +234,7 @@ impl SimWorld {
         waited.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the program of a rank.
+    /// Records that the program of the rank `me` has ended, and begins the next rank's turn.
     pub(crate) fn end(&self, me: usize) {
         let mut state = self.lock();
         state.running[me] = false;
@@ -274,8 +278,8 @@ impl WorldState {
         is_over || armed.any(|(&(me, peer), &wants_room)| self.has_event(me, peer, wants_room))
     }
 
-    /// Returns whether the rank `me` would make progress if it polled this peer or, if
-    /// `wants_room`, sent to it.
+    /// Returns whether the rank `me` would make progress if it polled the link to this peer or, if
+    /// `wants_room`, sent to the peer.
     fn has_event(&self, me: usize, peer: usize, wants_room: bool) -> bool {
         let has_come = match self.wires.get(&(peer, me)).and_then(VecDeque::front) {
             Some(packet) => packet.ready <= self.now,
@@ -287,7 +291,8 @@ impl WorldState {
         has_come || is_completed || !self.alive[me] || (wants_room && has_room)
     }
 
-    /// Returns the time of the next arrival or end of a sleep. Called while all ranks sleep.
+    /// Returns the time of the next arrival of a packet or the next end of a sleep. Called while
+    /// all ranks sleep.
     fn next_event(&self) -> Duration {
         let arrivals = self.wires.values().filter_map(VecDeque::front).map(|packet| packet.ready);
         let ends = self.asleep.iter().flatten().copied();

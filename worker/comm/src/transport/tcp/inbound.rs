@@ -10,13 +10,14 @@ use std::net::TcpStream;
 
 /// Size of the buffer for data that is read ahead, in bytes.
 const AHEAD: usize = 64 << 10;
-/// Most bytes to read ahead while a long packet is expected: its payload shall be read straight
-/// into the receiver's memory and not into the buffer.
+/// Maximum number of bytes to read ahead while a long packet is expected. The limit is low, so that
+/// the packet's payload is read straight into the receiver's memory and not into the buffer.
 const SHORT_AHEAD: usize = 256;
 /// Longest payload, in bytes, that is always delivered whole. Longer payloads may be delivered in
 /// parts.
 const WHOLE: usize = 16 << 10;
-/// Number of bytes after which a call stops receiving, so that other links get their turn.
+/// Number of bytes after which a call of [`Inbound::receive`] returns, so that other links get
+/// their turn.
 const RECEIVE_BUDGET: usize = 4 << 20;
 
 /// Receive state of a link.
@@ -25,7 +26,7 @@ pub(super) struct Inbound {
     buffer: Box<[u8]>,
     begin: usize,
     end: usize,
-    /// Long packet that has been delivered in part.
+    /// Long packet of which only a part was delivered so far.
     long: Option<Long>,
     /// Whether the next packet is probably long.
     expects_long: bool,
@@ -35,7 +36,7 @@ pub(super) struct Inbound {
 #[derive(Clone, Copy, Debug)]
 struct Long {
     header: Header,
-    /// Number of bytes of the payload that were delivered.
+    /// Number of bytes of the payload that were delivered so far.
     offset: usize,
 }
 
@@ -79,8 +80,8 @@ impl Inbound {
         self.stream_end == StreamEnd::Ended
     }
 
-    /// Delivers data that has arrived to the sink. Returns whether any has; if not, the call has
-    /// cost one system call.
+    /// Reads data from the socket, and delivers the packets in it to `sink`. Returns whether any
+    /// data had arrived; if not, the call has cost one system call.
     pub(super) fn receive(
         &mut self,
         socket: &TcpStream,
@@ -108,8 +109,9 @@ impl Inbound {
         }
     }
 
-    /// Handles the end of the stream. If no goodbye packet has arrived, this is an error, which is
-    /// returned only by a call that has not received data (`has_received`).
+    /// Handles the end of the stream, which is an error if no goodbye packet has arrived. A call
+    /// that has received data before the end (`has_received`) succeeds nevertheless; the next call
+    /// returns the error.
     fn end_of_stream(&mut self, has_received: bool) -> Result<bool, LinkError> {
         match self.stream_end {
             StreamEnd::Open if has_received => Ok(true),

@@ -26,8 +26,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 use watch::SocketWatch;
 
-/// Longest eager message, in bytes: up to this length a copy costs less than the round trip of RTS
-/// and CTS.
+/// Longest eager message, which is sent as one packet, in bytes. Up to this length a copy costs
+/// less than the round trip of RTS and CTS, which precedes longer messages.
 const EAGER: usize = 64 << 10;
 /// Longest payload of one packet, in bytes.
 const PACKET: usize = 1 << 20;
@@ -45,8 +45,8 @@ const KEEP_EVERY: u32 = 3;
 const KEEP_COUNT: u32 = 3;
 const KEEP_TOTAL: Duration = Duration::from_secs((KEEP_IDLE + KEEP_EVERY * KEEP_COUNT) as u64);
 
-/// Link to one peer over TCP. Dropping it closes the connection; data that was sent still arrives
-/// if all received data was read.
+/// Link to one peer over TCP. Dropping the link closes the connection. Data that was sent still
+/// arrives, provided that all received data was read.
 #[derive(Debug)]
 pub(crate) struct TcpLink {
     socket: TcpStream,
@@ -55,7 +55,7 @@ pub(crate) struct TcpLink {
     watch: SocketWatch,
     /// Time of the last check for missing acknowledgements.
     silence_checked: Instant,
-    /// State of the check: how long acknowledgements have been missing.
+    /// Result of the checks so far: since when the peer's host has not responded.
     silence: PeerSilence,
 }
 
@@ -83,8 +83,8 @@ impl TcpLink {
         })
     }
 
-    /// Fails if the peer's host has acknowledged nothing for [`SILENCE`]. Checks at most once per
-    /// [`SILENCE_CHECK`].
+    /// Fails if the peer's host has acknowledged nothing for [`SILENCE`] although data was sent.
+    /// Checks at most once per [`SILENCE_CHECK`].
     fn check_silence(&mut self) -> Result<(), LinkError> {
         if self.silence_checked.elapsed() < SILENCE_CHECK {
             return Ok(());

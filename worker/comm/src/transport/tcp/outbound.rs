@@ -10,8 +10,8 @@ use std::io::{self, IoSlice};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 
-/// Longest payload, in bytes, that is copied behind its header: the copy is cheaper than a system
-/// call with two buffers.
+/// Longest payload, in bytes, that is copied into one buffer with its header: the copy is cheaper
+/// than a system call with two buffers.
 const SMALL: usize = 496;
 
 /// Size, in bytes, of a separate first write for payloads that are longer than this, but at most
@@ -45,8 +45,8 @@ impl Default for Outbound {
 }
 
 impl Outbound {
-    /// Sends a packet, or continues the packet of the previous call. Returns `true` once all of it
-    /// is written.
+    /// Sends a packet, or continues the packet of the previous call. Returns `true` once the whole
+    /// packet is written, `false` if the socket has no room for the rest yet.
     #[inline]
     pub(super) fn send(
         &mut self,
@@ -94,7 +94,7 @@ impl Outbound {
     }
 }
 
-/// Writes `head` and `body` without their first `sent` bytes.
+/// Writes `head` and then `body`, without the first `sent` bytes of both together.
 fn write_two(
     socket: &TcpStream,
     head: &[u8],

@@ -7,7 +7,7 @@ use std::io;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Epoll descriptor for a socket at the end of its stream, made when it is first needed.
+/// Epoll descriptor for a socket at the end of its stream. It is made when it is first needed.
 #[derive(Debug, Default)]
 pub(super) struct SocketWatch {
     epoll: Option<Epoll>,
@@ -21,8 +21,8 @@ impl SocketWatch {
         self.epoll.as_ref().map(|epoll| epoll.0.as_fd())
     }
 
-    /// Returns the descriptor that becomes ready when the socket is readable, if `readable`, or
-    /// writable, if `writable`.
+    /// Returns the descriptor to sleep on. It becomes ready when the socket can be read, if
+    /// `readable`, or written, if `writable`.
     pub(super) fn watched_fd<'l>(
         &'l mut self,
         socket: &'l TcpStream,

@@ -1,5 +1,5 @@
-//! Completion queue, protection domain and completion channel of an opened device, which all its
-//! links share.
+//! Completion queue, protection domain and completion channel of an opened device. All links over
+//! the device share them.
 
 use super::failed;
 use crate::types::error::LinkError;
@@ -12,16 +12,18 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Source of [`CqPoller::number`].
+/// Number of the next [`CqPoller`] of this process.
 static NUMBERS: AtomicUsize = AtomicUsize::new(0);
 
-/// Shared completion queue of one opened device. It passes each completion to the link with the tag
-/// that is in the completion's id.
+/// Completion queue of one opened device, shared by its links. The id of each completion has the
+/// tag of a link's buffers ([`BounceBuffers::tag`]), by which the poller finds the link that the
+/// completion is for.
 #[derive(Debug)]
 pub(crate) struct CqPoller {
     pub(crate) resources: Resources,
     channel: Arc<CompletionChannel>,
-    /// Number of this poller, unique in this process: the key under which buffers are registered.
+    /// Number of this poller, unique in this process. A lent buffer's registration with the device
+    /// is stored under this number.
     pub(super) number: usize,
     state: Mutex<PollState>,
 }
@@ -32,14 +34,15 @@ struct PollState {
     /// link's buffers.
     queues: BTreeMap<u64, VecDeque<Completion>>,
     batch: CompletionBatch,
-    /// Whether a notification was requested and its event has not been drained.
+    /// Whether the completion queue is armed, or has raised an event that has not been drained.
     requested: bool,
     /// Whether a link has asked to sleep on the channel.
     armed: bool,
 }
 
 impl CqPoller {
-    /// Makes the shared resources for up to `pairs` queue pairs of this depth.
+    /// Makes the shared resources for up to `pairs` queue pairs whose queues have the capacities
+    /// `depth`.
     pub(crate) fn open(
         context: &Arc<Context>,
         pairs: usize,
@@ -67,7 +70,8 @@ impl CqPoller {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts to keep completions with this tag for [`CqPoller::collect`].
+    /// Registers the tag of a link. From now on, completions with this tag are kept for
+    /// [`CqPoller::collect`].
     pub(super) fn join(&self, tag: u64) {
         self.state().queues.insert(tag, VecDeque::new());
     }
@@ -77,7 +81,7 @@ impl CqPoller {
     }
 
     /// Moves the completions with this tag into `inbox`, which must be empty. Polls the completion
-    /// queue if there are none.
+    /// queue first if no completion with this tag is waiting.
     #[inline]
     pub(super) fn collect(
         &self,
@@ -108,8 +112,8 @@ impl CqPoller {
         Ok(has_any)
     }
 
-    /// Prepares the link with this tag to sleep. Returns whether it may: no completion for it is
-    /// pending, and the next completion raises an event on the channel.
+    /// Prepares the link with this tag to sleep. Returns `true` if the link may sleep: no
+    /// completion is pending for it, and the next completion raises an event on the channel.
     pub(super) fn arm(&self, tag: u64) -> Result<bool, LinkError> {
         let mut state = self.state();
         if state.queues.get(&tag).is_some_and(|queue| !queue.is_empty()) {
@@ -130,8 +134,9 @@ impl CqPoller {
         Ok(state.armed)
     }
 
-    /// Ends a sleep. A link whose peer has left is no longer armed, but its completions still raise
-    /// events. They are drained here; the channel would stay readable otherwise.
+    /// Ends a sleep of a link, and drains the channel's events, because the channel would otherwise
+    /// stay readable. `has_peer_left` tells that the link's peer has left. Such a link is no
+    /// longer armed, but its completions still raise events.
     pub(super) fn disarm(&self, has_peer_left: bool) {
         let mut state = self.state();
         if std::mem::take(&mut state.armed) || (has_peer_left && state.requested) {

@@ -1,5 +1,5 @@
-//! Flow control by credits: counts the receive buffers (slots) of both ends. This module does not
-//! touch the device.
+//! Flow control by credits: an end of a link sends a message only if a receive buffer (slot) of the
+//! peer is free for it. This module only counts, and does not touch the device.
 //!
 //! A message that finds no posted receive is lost, or resent only after a long pause (RNR retry).
 //! So each end counts the messages that it has sent and how many of them the peer has consumed.
@@ -10,7 +10,7 @@
 
 use crate::types::error::LinkError;
 
-/// Message counts of one end of a link.
+/// Counts of messages and slots at one end of a link.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Credits {
     /// Number of receive slots of the peer.
@@ -49,12 +49,13 @@ impl Credits {
         self.sent.wrapping_sub(self.consumed)
     }
 
-    /// Returns whether the peer has a slot for a message with a packet, besides the reserved slot.
+    /// Returns whether a message with a packet may be sent: the peer has a free slot besides the
+    /// reserved slot, and this end need not wait for the peer's first message.
     pub(super) fn may_send(&self) -> bool {
         !self.waits_for_peer && self.in_flight() + 1 < self.peer_slots
     }
 
-    /// Returns whether the peer has a slot for a message with only the count.
+    /// Returns whether a message with only the count may be sent, possibly into the reserved slot.
     pub(super) fn may_send_credits(&self) -> bool {
         !self.waits_for_peer && self.in_flight() < self.peer_slots
     }
@@ -116,7 +117,8 @@ mod tests {
             End { credits, slots: VecDeque::new(), sent: 0, received: 0 }
         }
 
-        /// Sends the next numbered packet, up to number `last`, if the credits allow it.
+        /// Sends the next packet if the credits allow it. Packets are numbered; `last` packets are
+        /// sent in all.
         fn on_send(&mut self, last: u32, to: &mut End) {
             if self.sent < last && self.credits.may_send() {
                 let consumed = self.credits.on_send();
@@ -141,7 +143,7 @@ mod tests {
         }
     }
 
-    /// Checks many orders of steps and numbers of slots, also with ends that have nothing to send.
+    /// Checks many orders of steps with many numbers of slots, also with ends that send no packets.
     #[test]
     fn nothing_is_lost_and_nobody_waits_for_ever() {
         for seed in 0..2000 {

@@ -1,9 +1,9 @@
 //! Links over RDMA: one reliable-connected (RC) queue pair for each pair of ranks.
 //!
-//! A message of the device is a word of 8 bytes for flow control ([`credits`]) and then, unless the
-//! message has only that word, a packet: header and payload. The message is copied into a
-//! registered send buffer (send slot), sent as one SEND work request, and stays in a receive buffer
-//! (receive slot) of the peer until the peer has processed it.
+//! A device message is a word of 8 bytes for flow control ([`credits`]) and then a packet: header
+//! and payload. Some device messages have only the word. Each device message is copied into a
+//! registered send buffer (send slot) and sent as one SEND work request. The message stays in a
+//! receive buffer (receive slot) of the peer until the peer has processed it.
 //!
 //! Long messages of the program are written by RDMA WRITE from the sender's memory straight into
 //! the receiver's memory, at the address and with the rkey in the CTS. Work requests of a queue
@@ -38,18 +38,20 @@ const HEAD: usize = PREFIX + Header::SIZE;
 /// Shortest message, in bytes, that is sent by RDMA WRITE: from this length on it costs less to
 /// register memory than to copy into and out of slots.
 const WRITE: usize = 32 << 10;
-/// Most bytes of one RDMA WRITE; some devices accept no more.
+/// Maximum number of bytes of one RDMA WRITE; some devices accept no more.
 const CHUNK: usize = 4 << 20;
-/// Most completions that one call processes before other links get their turn.
+/// Maximum number of completions that one call of [`Link::receive`] processes before other links
+/// get their turn.
 const COMPLETION_BUDGET: usize = 16;
-/// Time without messages from a peer after which a rank that waits for it sends it a message. A
-/// device detects only by missing acknowledgements that the peer's device is gone.
+/// Time of silence after which a rank sends a message to a peer that it waits for. The rank's
+/// device notices only by a missing acknowledgement that the peer's device is gone, so something
+/// must be sent.
 const SILENCE: Duration = Duration::from_secs(2);
 /// Time until a sleeping rank continues after data has arrived. It is long because NICs delay
 /// interrupts to raise fewer of them, and emulated hosts are slow.
 const WAKE_LATENCY: Duration = Duration::from_millis(10);
 
-/// Parameters of a link that both ends have agreed on.
+/// Parameters of a link. Both ends compute them from what each has advertised to the other.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LinkConfig {
     /// Longest payload in bytes; a multiple of 64.
@@ -65,8 +67,8 @@ impl LinkConfig {
     }
 }
 
-/// End of a connection that sends the first message. iWARP requires it to be the end that
-/// connected.
+/// End of a connection that sends the first message. On iWARP it must be the end that sent the
+/// connection request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FirstSender {
     /// This end, immediately.
@@ -86,8 +88,8 @@ pub(crate) struct VerbsLink {
     payload: usize,
     /// Completions that are not processed yet.
     inbox: VecDeque<Completion>,
-    /// Time of the last probe, or else when this rank began to wait for the peer; `None` after each
-    /// message from the peer.
+    /// Time of the last probe, or of the beginning of this rank's wait for the peer if no probe was
+    /// sent. `None` after each message from the peer.
     silent_since: Option<Instant>,
     /// Status of the first work request that failed.
     failed: Option<WcStatus>,
@@ -96,13 +98,13 @@ pub(crate) struct VerbsLink {
     refused: Option<LinkError>,
     /// Whether [`PacketKind::Bye`] has arrived.
     has_peer_left: bool,
-    /// Number of completed work requests from which on the goodbye packet is known to be delivered;
-    /// 0 before it is sent.
+    /// Number that [`BounceBuffers::completed`] reaches when the goodbye packet is known to be
+    /// delivered; 0 before the packet is sent.
     bye_posted: u64,
-    /// Number of bytes already posted of the message that is being written.
+    /// Number of bytes posted so far of the message that is being written by RDMA WRITE.
     posted_bytes: usize,
-    /// Messages that were posted as writes and have not completed: the count of completed work
-    /// requests from which on each is complete, and its transfer id.
+    /// Messages that were posted as RDMA WRITEs and have not completed. Each has the number that
+    /// [`BounceBuffers::completed`] reaches when the message is complete, and its transfer id.
     writing: VecDeque<(u64, u32)>,
 }
 
@@ -113,7 +115,8 @@ pub(super) fn failed(error: &VerbsError) -> LinkError {
 
 impl VerbsLink {
     /// Makes a link from the buffers `slots` of a connected queue pair. The peer must have posted
-    /// its receives. Both ends pass the same `config`, each from its own point of view.
+    /// its receives. The peer's `config` must have the same payload length, and both numbers of
+    /// slots in the opposite order.
     pub(crate) fn new(
         slots: BounceBuffers,
         poller: Arc<CqPoller>,
@@ -175,7 +178,8 @@ impl VerbsLink {
         }
     }
 
-    /// Calls [`VerbsLink::send_credits`] if a report to the peer is due and possible.
+    /// Tells the peer the count of consumed messages, if enough were consumed since the last report
+    /// ([`Credits::is_due`]) and a message can be sent.
     #[inline]
     fn send_credits_if_due(&mut self) {
         let may_send_credits = self.credits.may_send_credits() && self.slots.available() > 0;
@@ -194,7 +198,8 @@ impl VerbsLink {
         }
     }
 
-    /// Handles a poll without a completion. Fails if no further message can arrive.
+    /// Handles a poll without a completion. Returns `false`, or an error if no further message can
+    /// arrive.
     fn on_empty_poll(&mut self) -> Result<bool, LinkError> {
         self.check()?;
         match self.refused.take() {
@@ -263,8 +268,9 @@ impl VerbsLink {
 }
 
 impl CqPoller {
-    /// Calls `f` with the registration of a lent buffer on this device, and with the buffer's
-    /// offset in the registered region. Registers the buffer first if necessary.
+    /// Calls `f` with the registration of the lent buffer of `slice` on this device, and with the
+    /// buffer's offset in the registered memory, which may be larger than the buffer. Requests the
+    /// registration first if necessary.
     fn with_registration<R>(
         &self,
         buffers: &BufferTable,
@@ -277,8 +283,8 @@ impl CqPoller {
     }
 }
 
-/// Message to be written: its source range in a registered region, and the address and rkey of the
-/// peer's memory.
+/// Message to be written by RDMA WRITE: its range in a registered region, and the address and rkey
+/// of the peer's memory.
 #[derive(Clone, Copy)]
 struct PendingWrite<'r> {
     region: &'r UserMr,
@@ -458,8 +464,8 @@ fn to_bytes(header: Header) -> [u8; Header::SIZE] {
     (u128::from(first) | u128::from(second) << 64).to_le_bytes()
 }
 
-/// Decodes a message: passes its flow-control word to `credits`, and returns its packet; `None` if
-/// it has only the word.
+/// Decodes a device message: passes its flow-control word to `credits`, and returns its packet;
+/// `None` if the message has only the word.
 fn decode_message<'m>(
     message: &'m [u8],
     credits: &mut Credits,

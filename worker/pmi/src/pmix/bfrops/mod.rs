@@ -1,7 +1,7 @@
 //! Encoding of messages: `bfrops v3` with buffers that do not describe their contents (`NON_DESC`).
 //!
 //! Integers are big-endian and of fixed width. Each item of a message is preceded by a count, which is 1
-//! but for arrays. Values inside a message carry a 16-bit type; the receiver must know all other types.
+//! but for arrays. Some values carry a 16-bit type; the types of the others follow from the command.
 //! `size_t`, `int` and the like carry the type of the integer in which the sender has stored them.
 //!
 //! PMIx never changes this encoding: its newer versions have encodings of their own.

@@ -22,7 +22,7 @@ pub(in crate::pmix) enum DecodeError {
     /// A string does not end with a zero byte, or has another.
     #[error("a string does not end with its only zero byte")]
     Text,
-    /// A string is missing where the encoding allows to leave it out, but the request does not.
+    /// A string is missing that the request needs.
     #[error("a string is missing")]
     NoText,
     /// Values are nested too deeply.
@@ -117,7 +117,7 @@ impl<'a> Reader<'a> {
         self.array().map(i32::from_be_bytes)
     }
 
-    /// Reads the count before an item of a message, which must be this one.
+    /// Reads the count before an item of a message. Returns an error if it is not the expected one.
     pub(in crate::pmix) fn count(&mut self, expected: usize) -> Result<(), DecodeError> {
         let count = self.i32()?;
         if usize::try_from(count) == Ok(expected) {
@@ -151,7 +151,7 @@ impl<'a> Reader<'a> {
         self.integer(tag)
     }
 
-    /// Reads an integer of a type of fixed width. Values above the greatest `i64` become that one.
+    /// Reads an integer of a type of fixed width. Greater values than `i64::MAX` become that.
     fn integer(&mut self, tag: u16) -> Result<i64, DecodeError> {
         Ok(match tag {
             kind::INT8 => i8::from_be_bytes(self.array()?).into(),
@@ -161,9 +161,7 @@ impl<'a> Reader<'a> {
             kind::INT32 => self.i32()?.into(),
             kind::UINT32 => self.u32()?.into(),
             kind::INT64 => i64::from_be_bytes(self.array()?),
-            kind::UINT64 => {
-                i64::try_from(u64::from_be_bytes(self.array()?)).unwrap_or(i64::MAX)
-            }
+            kind::UINT64 => i64::try_from(u64::from_be_bytes(self.array()?)).unwrap_or(i64::MAX),
             _ => return Err(DecodeError::Type(tag)),
         })
     }
@@ -248,7 +246,7 @@ impl<'a> Reader<'a> {
         Ok((key, self.since(start)))
     }
 
-    /// Returns the bytes that were read since the rest was `start`.
+    /// Returns the bytes that were read since `start` was not read yet.
     fn since(&self, start: &'a [u8]) -> &'a [u8] {
         start.get(..start.len() - self.rest.len()).unwrap_or_default()
     }
@@ -260,7 +258,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Reads one item of a type of which the server needs nothing but the length.
+    /// Reads one item of a type, of which the server needs nothing but its end.
     fn skip(&mut self, kind: u16, depth: u32) -> Result<(), DecodeError> {
         if depth >= DEPTH_MAX {
             return Err(DecodeError::Depth);
@@ -343,7 +341,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Returns the size in bytes of the types that always have the same.
+/// Returns the size in bytes of an item of this type; `None` if it varies.
 pub(super) fn width(kind: u16) -> Option<usize> {
     Some(match kind {
         kind::BOOL
@@ -366,7 +364,7 @@ pub(super) fn width(kind: u16) -> Option<usize> {
 }
 
 impl<'a> Value<'a> {
-    /// Tells whether a flag is set; a flag without value is.
+    /// Tells whether a flag is set. A flag without value is set.
     pub(in crate::pmix) fn is_set(&self) -> bool {
         self.kind != kind::BOOL || self.encoded.first().is_some_and(|&byte| byte != 0)
     }

@@ -102,30 +102,34 @@ fn an_array_of_infos_is_read() {
     assert_eq!(infos.len(), 2);
     assert_eq!((infos[0].key, infos[0].value.integer()), (&b"a"[..], Some(5)));
     assert_eq!((infos[1].key, infos[1].value.kind), (&b"bc"[..], kind::STRING));
-    assert_eq!(infos[1].encoded, written(|writer| drop(writer.info("bc", 0, Item::Text("x")))));
+    assert_eq!(
+        infos[1].encoded,
+        written(|writer| {
+            writer.info("bc", 0, Item::Text("x"));
+        })
+    );
     assert_eq!(value(&[0, 39, 0, 14, 0, 12, 1, 0, 0, 0, 5]).unwrap().infos(), None);
 }
 
 /// One value of each type that clients can send, without its type.
 fn samples() -> Vec<(u16, Vec<u8>)> {
-    let string = written(|writer| drop(writer.string(b"text")));
-    let size = written(|writer| drop(writer.size(0)));
-    let info = written(|writer| drop(writer.info("key", 8, Item::U32(1))));
+    let string = written(|writer| {
+        writer.string(b"text");
+    });
+    let size = written(|writer| {
+        writer.size(0);
+    });
+    let info = written(|writer| {
+        writer.info("key", 8, Item::U32(1));
+    });
     let one_info = [&[0, 12, 1][..], &info].concat();
-    let proc = written(|writer| drop(writer.proc("job", 1)));
+    let proc = written(|writer| {
+        writer.proc("job", 1);
+    });
     let int = [0, 9, 0, 0, 0, 1];
     let value = [0, 13, 0, 1];
-    let app = [
-        &string[..],
-        &int,
-        &string,
-        &[0, 0, 0, 1],
-        &string,
-        &[0, 0, 0, 0],
-        &int,
-        &one_info,
-    ]
-    .concat();
+    let app = [&string[..], &int, &string, &[0, 0, 0, 1], &string, &[0, 0, 0, 0], &int, &one_info]
+        .concat();
     let array = [&[0, 24][..], &one_info].concat();
     let mut samples = vec![
         (kind::SIZE, size.clone()),
@@ -205,14 +209,18 @@ fn great_numbers_of_elements_need_as_many_bytes() {
 
 #[test]
 fn items_with_a_number_before_them_are_read() {
-    let none = written(|writer| drop(writer.count(1).size(0)));
+    let none = written(|writer| {
+        writer.count(1).size(0);
+    });
     assert_eq!(Reader::new(&none).infos(), Ok(Vec::new()));
     let two = written(|writer| {
         writer.count(1).size(2).count(2).proc("a", 1).proc("b", 2);
     });
     let procs = Reader::new(&two).procs().unwrap();
     assert_eq!(procs[1], Proc { namespace: b"b", rank: 2 });
-    let wrong = written(|writer| drop(writer.count(1).size(2).count(1).proc("a", 1)));
+    let wrong = written(|writer| {
+        writer.count(1).size(2).count(1).proc("a", 1);
+    });
     assert_eq!(Reader::new(&wrong).procs(), Err(DecodeError::Count(1)));
 }
 
@@ -221,7 +229,7 @@ proptest! {
     fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0..50u16) {
         let mut reader = Reader::new(&bytes);
         while let Ok(value) = reader.value() {
-            (value.is_set(), value.integer(), value.infos());
+            let _ = (value.is_set(), value.integer(), value.bytes(), value.infos());
         }
         let _ = Reader::new(&[&kind.to_be_bytes()[..], &bytes].concat()).value();
         let _ = Reader::new(&bytes).infos();

@@ -107,8 +107,8 @@ impl Writer {
         self.string(key.as_bytes()).u32(flags).value(value)
     }
 
-    /// Writes an item that is a value with the infos that tell it apart from others with its key.
-    /// `info` is the key and value, `qualify` writes the info that tells it apart.
+    /// Writes an item that is a value with a qualifier, which tells it apart from other values with its
+    /// key. `info` is the encoded info with key and value, `qualify` writes the info that qualifies it.
     pub(in crate::pmix) fn qualified(
         &mut self,
         info: &[u8],

@@ -220,6 +220,16 @@ fn a_rank_may_run_one_program_after_the_other() {
 }
 
 #[test]
+fn a_get_does_not_wait_for_a_program_that_a_rank_has_left() {
+    let (mut job, clients) = start_all(&[&[0, 1]]);
+    assert_eq!(status(&mut job, clients[0], &get(1, "k", &[])), None);
+    job.close(clients[1]);
+    assert_eq!(received_status(&mut job, clients[0]), None);
+    start(&mut job, 0, 1);
+    assert_eq!(received_status(&mut job, clients[0]), Some(NOT_FOUND));
+}
+
+#[test]
 fn a_new_connection_of_a_rank_takes_the_place_of_the_old() {
     let (mut job, clients) = start_all(&[&[0], &[1]]);
     assert_eq!(status(&mut job, clients[0], &fence_all()), None);

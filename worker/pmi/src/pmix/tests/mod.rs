@@ -6,7 +6,7 @@ mod groups;
 mod names;
 mod refusals;
 
-use super::bfrops::{DecodeError, Item, Reader, Writer};
+use super::bfrops::{Item, Reader, Writer};
 use super::frame::framed;
 use super::handshake::tests::{hello, message};
 use super::status::Status;
@@ -130,9 +130,12 @@ fn infos(writer: &mut Writer, infos: &[(&str, Item<'_>)]) {
 }
 
 fn procs(writer: &mut Writer, procs: &[(&str, u32)]) {
-    writer.count(1).size(procs.len() as u64).count(procs.len());
-    for (namespace, rank) in procs {
-        writer.proc(namespace, *rank);
+    writer.count(1).size(procs.len() as u64);
+    if !procs.is_empty() {
+        writer.count(procs.len());
+        for (namespace, rank) in procs {
+            writer.proc(namespace, *rank);
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Tests with peers that send byte by byte, send garbage, fall silent or die.
+//! Tests with peers that send one byte at a time, send garbage, fall silent or die.
 
 use super::*;
 use std::io::Write;

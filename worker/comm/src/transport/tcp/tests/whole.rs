@@ -1,8 +1,8 @@
-//! Tests with two working ends.
+//! Tests of two links that are connected with each other.
 
 use super::*;
 
-/// Returns payload sizes up to `limit` bytes around every boundary in the code.
+/// Returns payload sizes from 0 to `limit` bytes, most of them near a limit in the code.
 fn sizes(limit: usize) -> Vec<usize> {
     let edges = [1, 496, 16 << 10, 32 << 10, 64 << 10, 256 << 10, 512 << 10, limit - 1];
     let around = edges.into_iter().flat_map(|edge| [edge - 1, edge, edge + 1]);
