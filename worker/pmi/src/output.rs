@@ -38,12 +38,12 @@ pub enum Output {
     /// Send bytes on a connection. Agents stop reading from a connection whose peer does not take what
     /// was sent: the server answers each request at once and keeps no queue of its own.
     Send(ConnectionId, Vec<u8>),
-    /// Close a connection once everything before is sent. Calling [`Server::closed`] for it is allowed
+    /// Close a connection once everything before is sent. Calling [`Server::closed`](crate::Server::closed) for it is allowed
     /// but not necessary.
     Close(ConnectionId),
     /// Gather data of all ranks of the job: every node's server asks for the same `name`, once per node.
     /// `blobs` has the data of each rank of this node, by local rank; each is at most 64 KiB. The agent
-    /// answers by [`Server::gathered`] with this `request`.
+    /// answers by [`Server::gathered`](crate::Server::gathered) with this `request`.
     Gather {
         /// Number for the answer.
         request: u64,
@@ -61,7 +61,7 @@ pub enum Output {
         /// Value, at most 64 KiB; empty if it is removed.
         value: Vec<u8>,
     },
-    /// Read a value that some node has stored. The agent answers by [`Server::value`].
+    /// Read a value that some node has stored. The agent answers by [`Server::value`](crate::Server::value).
     Get {
         /// Number for the answer.
         request: u64,

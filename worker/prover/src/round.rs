@@ -53,7 +53,8 @@ pub(crate) struct ConnectedRound {
     pub(crate) cost: RoundCost,
 }
 
-/// Cost of a round up to its preparation.
+/// Cost of preparing a round, and the memory use before it, from which [`CostMeter::after`]
+/// computes the cost of the round.
 struct CostMeter {
     /// Anonymous memory of the process before the round, in bytes.
     memory_before: u64,

@@ -87,7 +87,8 @@ fn put(new: &Path, path: &Path, expected: &str) -> io::Result<()> {
     fs::remove_file(new)
 }
 
-/// Removes old builds from this cache, for at most [`TRIMMING`].
+/// Removes old builds from the cache that contains the agent `path`, but keeps the build of `path`.
+/// Takes no longer than the time [`TRIMMING`].
 fn trim_beside(path: &Path) {
     let Some(own) = path.parent().map(Path::to_owned) else { return };
     let (done, trimmed) = mpsc::channel();

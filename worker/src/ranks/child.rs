@@ -97,7 +97,8 @@ struct Stub<'a> {
 }
 
 impl Stub<'_> {
-    /// Starts the stub in the cgroup. Closes the cgroup and returns `None` if that fails.
+    /// Starts the stub in the cgroup and returns its process id. If that fails, returns `None` and
+    /// gives up on the cgroup ([`Cgroup::close`]): later ranks start outside it too.
     fn start_in(&self, cgroup: &mut Cgroup) -> Option<i32> {
         for _ in 0..MAX_CGROUP_ATTEMPTS {
             match self.try_start_in(cgroup) {

@@ -93,8 +93,9 @@ fn reason(error: &clap::Error) -> String {
     source.unwrap_or_else(|| error.kind().to_string())
 }
 
-/// Converts a value to words of a command line: `--long=VALUE`, or `--long` for a flag. With `lenient`, which
-/// is for variables, texts like 1, yes, 0 and no are values of a flag as well.
+/// Converts the value of a setting to words of a command line: `--long=VALUE`; for a flag, `--long` if the value
+/// is true, and no word if it is false. `lenient` is for values of environment variables, which are always text:
+/// 1, yes, on, 0, no and the like then count as true or false too.
 fn words(
     arg: &Arg,
     long: &str,

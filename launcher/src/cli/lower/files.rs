@@ -44,8 +44,8 @@ pub(super) fn script_check(argv: &[OsString], here: &Path) -> Option<ScriptCheck
     script
 }
 
-/// Returns what hosts are checked for before the script `path` runs: the path, and the SHA-256 of the script
-/// unless it is large. `None` if this machine does not have the script.
+/// Returns the requirement that each host must meet before the script `path` runs: a file exists at the path and,
+/// unless the script is large, has this SHA-256. `None` if this machine does not have the script.
 fn check(path: &OsStr, here: &Path) -> Option<ScriptCheck> {
     let metadata = fs::metadata(here.join(path)).ok().filter(fs::Metadata::is_file)?;
     let is_compared = metadata.len() <= MAX_COMPARED;

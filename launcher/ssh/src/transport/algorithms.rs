@@ -150,7 +150,8 @@ fn certificates(list: Option<&str>) -> Vec<Algorithm> {
     allowed.cloned().collect()
 }
 
-/// Filter on the user's keys and their signatures, from `PubkeyAcceptedAlgorithms`.
+/// Filter on names of key and signature algorithms, from a list in the configuration: `PubkeyAcceptedAlgorithms`
+/// for the user's keys, `HostKeyAlgorithms` for host certificates.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Accepted<'a>(Option<&'a str>);
 

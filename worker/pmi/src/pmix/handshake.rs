@@ -68,7 +68,7 @@ impl<'a> Hello<'a> {
     }
 
     /// Returns the status for the answer: success if the client does all in the way that
-    /// [`super::environment`] tells it to. The server knows no other.
+    /// [`super::environment()`] tells it to. The server knows no other.
     pub(super) fn status(&self) -> Status {
         let is_known = matches!(self.security, b"native" | b"none")
             && self.encoding == b"v3"

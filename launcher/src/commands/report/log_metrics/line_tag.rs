@@ -1,6 +1,7 @@
 //! Tags that launchers write in front of lines, with the rank that printed the line.
 
-/// Line without its tag, and the rank and host in the tag.
+/// Line that was split at its tag: `text` is the line after the tag; `rank` and `host` are what the tag says, `None`
+/// if it does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TaggedLine<'a> {
     pub(super) rank: Option<u32>,

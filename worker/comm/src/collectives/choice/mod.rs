@@ -112,7 +112,7 @@ impl Barrier {
         }
     }
 
-    /// Builds the schedule of the rank from which `topology` is seen.
+    /// Builds the schedule for this rank, which is [`Topology::me`].
     pub fn schedule(self, topology: &Topology) -> Schedule {
         match self {
             Barrier::Dissemination => barrier::dissemination(topology.me),
@@ -144,8 +144,7 @@ impl Choice<Broadcast> {
         }
     }
 
-    /// Builds the schedule of the rank from which `topology` is seen, for a message of `count`
-    /// elements.
+    /// Builds the schedule for this rank, [`Topology::me`], for a message of `count` elements.
     pub fn schedule(self, topology: &Topology, count: usize, root: usize) -> Schedule {
         match self {
             Choice::Flat(algorithm) => algorithm.schedule(topology.me, count, root),
@@ -174,8 +173,7 @@ impl Choice<Reduce> {
         }
     }
 
-    /// Builds the schedule of the rank from which `topology` is seen, for vectors of `count`
-    /// elements.
+    /// Builds the schedule for this rank, [`Topology::me`], for vectors of `count` elements.
     pub fn schedule(
         self,
         topology: &Topology,
@@ -229,8 +227,7 @@ impl Choice<AllReduce, UpDown> {
         }
     }
 
-    /// Builds the schedule of the rank from which `topology` is seen, for vectors of `count`
-    /// elements.
+    /// Builds the schedule for this rank, [`Topology::me`], for vectors of `count` elements.
     pub fn schedule(self, topology: &Topology, count: usize, in_place: bool) -> Schedule {
         let (rank, nodes) = (topology.me.rank, &topology.nodes);
         match self {

@@ -75,8 +75,9 @@ pub(super) fn revoke<M: Memory>(memory: &M, at: usize) {
     memory.fence();
 }
 
-/// Returns the count of exposures that the sender has revoked. Bytes that the receiver fetched
-/// before the call are unchanged if the count has not grown.
+/// Returns how often the sender has revoked the receiver's permission to read a message from the
+/// sender's memory. If this is still the number that the receiver knew of when it began to fetch a
+/// message, the bytes fetched before this call are intact.
 #[inline(always)]
 pub(super) fn revoked<M: Memory>(memory: &M, at: usize) -> u32 {
     memory.acquire();

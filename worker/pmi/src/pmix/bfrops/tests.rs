@@ -226,7 +226,10 @@ fn items_with_a_number_before_them_are_read() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0..50u16) {
+    fn any_bytes_are_survived(
+        bytes in prop::collection::vec(any::<u8>(), 0..200),
+        kind in 0..50_u16,
+    ) {
         let mut reader = Reader::new(&bytes);
         while let Ok(value) = reader.value() {
             let _ = (value.is_set(), value.integer(), value.bytes(), value.infos());
