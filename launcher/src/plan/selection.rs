@@ -127,12 +127,12 @@ pub(crate) struct PortOptions {
 /// `--connect`: method of connecting queue pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum ConnectBy {
-    /// As each device supports it
+    /// The method that each device supports
     #[default]
     Auto,
     /// Out of band: endpoints are exchanged over TCP
     Oob,
-    /// By the RDMA connection manager
+    /// Through the RDMA connection manager
     #[value(name = "rdma_cm")]
     RdmaCm,
 }

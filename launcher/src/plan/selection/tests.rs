@@ -198,6 +198,29 @@ fn v4((subnet, host, _): (u8, u8, u8)) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, subnet, host)
 }
 
+/// Returns the GID table of a port: one entry with InfiniBand, else one for each address.
+fn gids(made: &Made, addresses: &[(IpAddr, u8)], netdev: &str) -> Vec<Gid> {
+    let infiniband = Gid {
+        index: 0,
+        value: Ipv6Addr::new(0xfe80, 0, 0, u16::from(made.v6), 0, 0, 0, 1),
+        kind: GidKind::IbOrRoceV1,
+        netdev: None,
+    };
+    let gid = |(index, (address, _)): (u16, &(IpAddr, u8))| Gid {
+        index,
+        value: match address {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => *v6,
+        },
+        kind: GidKind::RoceV2,
+        netdev: Some(netdev.to_owned()),
+    };
+    match made.speaks {
+        Transport::Infiniband => vec![infiniband],
+        _ => (0..).zip(addresses).map(gid).collect(),
+    }
+}
+
 /// Returns a machine with these ports: device `r0` on interface `e0` and so on.
 fn machine(ports: &[Made]) -> Inventory {
     let mut machine = Inventory::default();
@@ -210,21 +233,6 @@ fn machine(ports: &[Made]) -> Inventory {
             let host = u16::from(made.addresses.first().map_or(1, |a| a.1));
             addresses.push((IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, host)), 64));
         }
-        let gid = |(index, (address, _)): (u16, &(IpAddr, u8))| Gid {
-            index,
-            value: match address {
-                IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-                IpAddr::V6(v6) => *v6,
-            },
-            kind: GidKind::RoceV2,
-            netdev: Some(netdev.clone()),
-        };
-        let infiniband = Gid {
-            index: 0,
-            value: Ipv6Addr::new(0xfe80, 0, 0, u16::from(made.v6), 0, 0, 0, 1),
-            kind: GidKind::IbOrRoceV1,
-            netdev: None,
-        };
         let mut device = inventory("connectx3").rdma.remove(0);
         device.ports.truncate(1);
         device.name = format!("r{number}");
@@ -246,10 +254,7 @@ fn machine(ports: &[Made]) -> Inventory {
             },
             rate: Some("100 Gb/sec (4X EDR)".into()),
             netdev: Some(netdev.clone()),
-            gids: match made.speaks {
-                Transport::Infiniband => vec![infiniband],
-                _ => (0..).zip(&addresses).map(gid).collect(),
-            },
+            gids: gids(made, &addresses, &netdev),
             ..device.ports[0].clone()
         };
         machine.rdma.push(device);

@@ -1,6 +1,4 @@
 //! Plain English in doc comments: their beginnings, and vague words.
-//!
-//! Each rule counts its findings in a crate; an exception in `ceilings` limits their number.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -89,8 +89,6 @@ pub(super) struct Known {
     /// Subjects, each with the maximum size of the violation.
     subjects: &'static [(&'static str, usize)],
     is_kept: bool,
-    /// Whether the exception may stay when it is not needed any more.
-    is_ceiling: bool,
     line: u32,
 }
 
@@ -104,18 +102,7 @@ impl Known {
         _why: &'static str,
     ) -> Known {
         let line = Location::caller().line();
-        Known { rule, krate, subjects, is_kept: false, is_ceiling: false, line }
-    }
-
-    /// Limits the number of findings of a rule in a crate. A limit that is higher than needed is
-    /// allowed.
-    #[track_caller]
-    pub(super) const fn at_most(
-        rule: Rule,
-        krate: &'static str,
-        most: &'static [(&'static str, usize)],
-    ) -> Known {
-        Known { is_ceiling: true, ..Known::to_mend(rule, krate, most, "") }
+        Known { rule, krate, subjects, is_kept: false, line }
     }
 
     /// Lists violations that stay.
@@ -166,7 +153,7 @@ pub(super) fn judge<'a>(
                 *count += 1;
             } else if let Some(grown) = findings.iter_mut().find(|f| is_meant(f)) {
                 grown.what += &format!(", which was {most} at most");
-            } else if !entry.is_ceiling {
+            } else {
                 report.findings.push(needless(entry, subject, table));
             }
         }

@@ -6,12 +6,6 @@ use super::finding::{Known, Rule};
 
 /// The list.
 pub(super) const KNOWN: &[Known] = &[
-    Known::to_mend(
-        Rule::LongFunction,
-        "launcher",
-        &[("machine", 72)],
-        "it lists what a machine has",
-    ),
     Known::kept(
         Rule::TypeTwice,
         "worker/comm",

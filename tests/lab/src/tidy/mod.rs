@@ -11,9 +11,8 @@
 //! | `sizes`, `names`, `english` | long files and functions; names; doc comments |
 //! | `code_map` | the README's code map |
 //! | `finding` | findings, and known exceptions |
-//! | `rooms`, `known`, `ceilings`, `given_up` | tables |
+//! | `rooms`, `known`, `given_up` | tables |
 
-mod ceilings;
 mod code_map;
 mod edges;
 mod english;
@@ -56,7 +55,6 @@ struct Rules<'a> {
     code_maps: &'a [CodeMap],
     given_up: &'a [Vocabulary],
     known: &'a [Known],
-    ceilings: &'a [Known],
 }
 
 const RULES: Rules<'_> = Rules {
@@ -65,7 +63,6 @@ const RULES: Rules<'_> = Rules {
     code_maps: rooms::CODE_MAPS,
     given_up: given_up::GIVEN_UP,
     known: known::KNOWN,
-    ceilings: ceilings::CEILINGS,
 };
 
 /// Crates to check, and how much to print.
@@ -93,7 +90,7 @@ pub fn run(options: &TidyOptions<'_>) -> Result<bool, LabError> {
             plan.edges.iter().for_each(|edge| emit(&format!("{edge}\n")));
         }
     }
-    let rules = if options.known { Rules { known: &[], ceilings: &[], ..RULES } } else { RULES };
+    let rules = if options.known { Rules { known: &[], ..RULES } } else { RULES };
     Ok(print_report(&rules.inspect(&workspace, &crates, &sources, only)?))
 }
 
@@ -187,7 +184,6 @@ impl Rules<'_> {
                 findings.extend(names::given_up_in_page(krate, file, page, self.given_up));
             }
         }
-        let known = self.known.iter().chain(self.ceilings);
-        Ok(judge(findings, known, Path::new(KNOWN_TABLE), &looked_at))
+        Ok(judge(findings, self.known.iter(), Path::new(KNOWN_TABLE), &looked_at))
     }
 }

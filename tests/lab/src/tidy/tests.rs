@@ -31,7 +31,7 @@ fn plant(files: &[(&str, &str)]) -> Planted {
 }
 
 const NOTHING: Rules<'static> =
-    Rules { orders: &[], pages: &[], code_maps: &[], given_up: &[], known: &[], ceilings: &[] };
+    Rules { orders: &[], pages: &[], code_maps: &[], given_up: &[], known: &[] };
 
 const LAYERS: &[&[&[&str]]] = &[&[&["base"]], &[&["left", "upper_left"], &["right"]], &[&["top"]]];
 const ORDERED: Rules<'static> =
@@ -363,20 +363,6 @@ fn vague_words_are_found_in_doc_comments() {
             "box/src/lib.rs:5: the doc comment has `who`",
         ]
     );
-}
-
-#[test]
-fn a_ceiling_covers_fewer_findings_but_not_more() {
-    let one = "/// Who?\nstruct A;";
-    let two = "/// Who?\nstruct A;\n/// Who?\nstruct B;";
-    let ceilings = [
-        Known::at_most(Rule::DocOpening, "box", &[("", 9)]),
-        Known::at_most(Rule::VagueWord, "box", &[("", 1)]),
-    ];
-    let rules = Rules { ceilings: &ceilings, ..NOTHING };
-    assert_eq!(plant(&[("lib.rs", "")]).findings(&rules), Vec::<String>::new());
-    assert_eq!(plant(&[("lib.rs", one)]).findings(&rules), Vec::<String>::new());
-    assert_eq!(plant(&[("lib.rs", two)]).findings(&rules).len(), 2);
 }
 
 const MAPS: &[CodeMap] = &[CodeMap { file: "box/src/map.md", crates: &["box"] }];
