@@ -4,7 +4,7 @@ use super::line::{LINE_MAX, block_number};
 
 /// State of a PMI-1 connection.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(super) struct Pmi1Client {
     pub(super) stage: Stage,
     /// Line whose end has not come yet.
     begun: Vec<u8>,
@@ -26,14 +26,14 @@ pub(super) enum Stage {
         local: usize,
         /// Number of the program in the rank's life.
         run: u32,
-        /// Request that the client is in the middle of.
+        /// Pmi1Request that the client is in the middle of.
         busy: Busy,
     },
     /// The client has asked for the end of the job; further lines belong to its message.
     Aborted,
 }
 
-/// Request that a client is in the middle of.
+/// Pmi1Request that a client is in the middle of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Busy {
     /// Nothing: the next request may come.
@@ -67,19 +67,19 @@ impl SpawnBlock {
     }
 }
 
-impl Client {
+impl Pmi1Client {
     /// Creates a client.
-    pub(super) fn new(stage: Stage) -> Client {
-        Client { stage, begun: Vec::new() }
+    pub(super) fn new(stage: Stage) -> Pmi1Client {
+        Pmi1Client { stage, begun: Vec::new() }
     }
 
     /// Takes the next line out of `bytes`, without its end. Returns `Ok(None)` and keeps the bytes if
     /// its end has not come yet. Returns an error if the line is too long.
-    pub(super) fn next_line(&mut self, bytes: &mut &[u8]) -> Result<Option<Vec<u8>>, TooLong> {
+    pub(super) fn next_line(&mut self, bytes: &mut &[u8]) -> Result<Option<Vec<u8>>, LineTooLong> {
         let end = bytes.iter().position(|&byte| byte == b'\n');
         let part = bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default();
         if self.begun.len() + part.len() > LINE_MAX {
-            return Err(TooLong);
+            return Err(LineTooLong);
         }
         self.begun.extend_from_slice(part);
         *bytes = end.and_then(|end| bytes.get(end + 1..)).unwrap_or_default();
@@ -89,7 +89,7 @@ impl Client {
 
 /// Line is longer than [`LINE_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TooLong;
+pub(super) struct LineTooLong;
 
 #[cfg(test)]
 mod tests {
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn lines_come_in_any_split() {
-        let mut client = Client::new(Stage::Stranger);
+        let mut client = Pmi1Client::new(Stage::Stranger);
         let mut bytes = &b"one\n\ntw"[..];
         assert_eq!(client.next_line(&mut bytes), Ok(Some(b"one".to_vec())));
         assert_eq!(client.next_line(&mut bytes), Ok(Some(Vec::new())));
@@ -109,9 +109,9 @@ mod tests {
 
     #[test]
     fn a_line_has_a_limit() {
-        let mut client = Client::new(Stage::Stranger);
+        let mut client = Pmi1Client::new(Stage::Stranger);
         assert_eq!(client.next_line(&mut &[b'x'; LINE_MAX][..]), Ok(None));
-        assert_eq!(client.next_line(&mut &b"x"[..]), Err(TooLong));
+        assert_eq!(client.next_line(&mut &b"x"[..]), Err(LineTooLong));
     }
 
     #[test]

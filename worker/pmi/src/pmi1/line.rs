@@ -6,9 +6,9 @@ use thiserror::Error;
 /// message of an abort may be longer.
 pub(super) const LINE_MAX: usize = 16 * 1024;
 
-/// Request of a client: a line without its end.
+/// Pmi1Request of a client: a line without its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Request<'a> {
+pub(super) enum Pmi1Request<'a> {
     /// First line on a connection to the agent's port.
     Identify { id: u32 },
     /// Begins with MPI.
@@ -58,41 +58,41 @@ pub(super) enum LineError {
 }
 
 /// Parses a line without its end.
-pub(super) fn parse(line: &[u8]) -> Result<Request<'_>, LineError> {
+pub(super) fn parse(line: &[u8]) -> Result<Pmi1Request<'_>, LineError> {
     let line = line.trim_ascii_end();
     if line == b"mcmd=spawn" {
-        return Ok(Request::Spawn);
+        return Ok(Pmi1Request::Spawn);
     }
     let line = line.strip_prefix(b"cmd=").ok_or(LineError::NoCommand)?;
     let end = line.iter().position(|&byte| byte == b' ').unwrap_or(line.len());
     let (command, fields) = line.split_at(end);
     let command = std::str::from_utf8(command).map_err(|_| LineError::NoCommand)?;
     Ok(match command {
-        "initack" => Request::Identify { id: number(fields, "pmiid")? },
-        "init" => Request::Init { version: number(fields, "pmi_version")? },
-        "get_maxes" => Request::Maxes,
-        "get_appnum" => Request::Appnum,
-        "get_my_kvsname" => Request::KvsName,
-        "get_universe_size" => Request::UniverseSize,
-        "put" => Request::Put {
+        "initack" => Pmi1Request::Identify { id: number(fields, "pmiid")? },
+        "init" => Pmi1Request::Init { version: number(fields, "pmi_version")? },
+        "get_maxes" => Pmi1Request::Maxes,
+        "get_appnum" => Pmi1Request::Appnum,
+        "get_my_kvsname" => Pmi1Request::KvsName,
+        "get_universe_size" => Pmi1Request::UniverseSize,
+        "put" => Pmi1Request::Put {
             kvsname: word(fields, "kvsname")?,
             key: word(fields, "key")?,
             value: rest(fields, "value")?,
         },
-        "get" => Request::Get { kvsname: word(fields, "kvsname")?, key: word(fields, "key")? },
+        "get" => Pmi1Request::Get { kvsname: word(fields, "kvsname")?, key: word(fields, "key")? },
         "barrier_in" => {
             let group = word(fields, "group").unwrap_or(b"WORLD");
-            Request::Barrier { is_world: group == b"WORLD" }
+            Pmi1Request::Barrier { is_world: group == b"WORLD" }
         }
-        "finalize" => Request::Finalize,
-        "abort" => Request::Abort {
+        "finalize" => Pmi1Request::Finalize,
+        "abort" => Pmi1Request::Abort {
             code: number(fields, "exitcode").unwrap_or(1),
             message: text(rest(fields, "message").unwrap_or_default()),
         },
         "publish_name" => publish(fields)?,
-        "lookup_name" => Request::Lookup { service: rest(fields, "service")? },
-        "unpublish_name" => Request::Unpublish { service: rest(fields, "service")? },
-        _ => Request::Unknown(name(command)?),
+        "lookup_name" => Pmi1Request::Lookup { service: rest(fields, "service")? },
+        "unpublish_name" => Pmi1Request::Unpublish { service: rest(fields, "service")? },
+        _ => Pmi1Request::Unknown(name(command)?),
     })
 }
 
@@ -104,7 +104,7 @@ pub(super) fn block_number(line: &[u8], field: &str) -> Option<u32> {
 
 /// Parses the fields of `publish_name`. Clients write spaces of the service as they are, so the service
 /// ends at the last field `port`.
-fn publish(fields: &[u8]) -> Result<Request<'_>, LineError> {
+fn publish(fields: &[u8]) -> Result<Pmi1Request<'_>, LineError> {
     const PORT: &[u8] = b" port=";
     let fields = rest(fields, "service")?;
     let at = fields
@@ -112,7 +112,7 @@ fn publish(fields: &[u8]) -> Result<Request<'_>, LineError> {
         .rposition(|window| window == PORT)
         .ok_or(LineError::Missing("port"))?;
     let (service, port) = fields.split_at(at);
-    Ok(Request::Publish { service, port: port.get(PORT.len()..).unwrap_or_default() })
+    Ok(Pmi1Request::Publish { service, port: port.get(PORT.len()..).unwrap_or_default() })
 }
 
 /// Returns the value of a field to the end of the line.
@@ -160,23 +160,23 @@ mod tests {
     fn a_value_runs_to_the_end_of_the_line() {
         let request = parse(b"cmd=put kvsname=K key=k value=a b=c key=x [#$]").unwrap();
         let value: &[u8] = b"a b=c key=x [#$]";
-        assert_eq!(request, Request::Put { kvsname: b"K", key: b"k", value });
+        assert_eq!(request, Pmi1Request::Put { kvsname: b"K", key: b"k", value });
         let request = parse(b"cmd=put kvsname=K key=k value=").unwrap();
-        assert_eq!(request, Request::Put { kvsname: b"K", key: b"k", value: b"" });
+        assert_eq!(request, Pmi1Request::Put { kvsname: b"K", key: b"k", value: b"" });
     }
 
     #[test]
     fn a_service_may_have_spaces_and_even_a_port() {
         let request = parse(b"cmd=publish_name service=my svc port=2 port=tag#0$x$").unwrap();
-        assert_eq!(request, Request::Publish { service: b"my svc port=2", port: b"tag#0$x$" });
+        assert_eq!(request, Pmi1Request::Publish { service: b"my svc port=2", port: b"tag#0$x$" });
         let request = parse(b"cmd=lookup_name service=my svc").unwrap();
-        assert_eq!(request, Request::Lookup { service: b"my svc" });
+        assert_eq!(request, Pmi1Request::Lookup { service: b"my svc" });
         assert_eq!(parse(b"cmd=publish_name service=x"), Err(LineError::Missing("port")));
     }
 
     #[test]
     fn an_abort_needs_nothing() {
-        let abort = |code, message: &str| Request::Abort { code, message: message.to_owned() };
+        let abort = |code, message: &str| Pmi1Request::Abort { code, message: message.to_owned() };
         assert_eq!(parse(b"cmd=abort"), Ok(abort(1, "")));
         assert_eq!(parse(b"cmd=abort exitcode=x"), Ok(abort(1, "")));
         assert_eq!(
@@ -195,13 +195,13 @@ mod tests {
         assert_eq!(parse(b"cmd=get key=k"), Err(LineError::Missing("kvsname")));
         assert_eq!(parse(b"cmd=initack"), Err(LineError::Missing("pmiid")));
         assert_eq!(parse(b"cmd=initack pmiid=-1"), Err(LineError::NotANumber("pmiid")));
-        assert_eq!(parse(b"cmd=getbyidx idx=0"), Ok(Request::Unknown("getbyidx")));
+        assert_eq!(parse(b"cmd=getbyidx idx=0"), Ok(Pmi1Request::Unknown("getbyidx")));
     }
 
     #[test]
     fn a_barrier_of_a_group_is_told_apart() {
-        assert_eq!(parse(b"cmd=barrier_in\r"), Ok(Request::Barrier { is_world: true }));
-        assert_eq!(parse(b"cmd=barrier_in group=WORLD"), Ok(Request::Barrier { is_world: true }));
-        assert_eq!(parse(b"cmd=barrier_in group=NODE:1"), Ok(Request::Barrier { is_world: false }));
+        assert_eq!(parse(b"cmd=barrier_in\r"), Ok(Pmi1Request::Barrier { is_world: true }));
+        assert_eq!(parse(b"cmd=barrier_in group=WORLD"), Ok(Pmi1Request::Barrier { is_world: true }));
+        assert_eq!(parse(b"cmd=barrier_in group=NODE:1"), Ok(Pmi1Request::Barrier { is_world: false }));
     }
 }

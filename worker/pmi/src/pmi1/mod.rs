@@ -26,10 +26,10 @@ use crate::fence::Fence;
 use crate::node::Node;
 use crate::output::{ConnectionId, Family};
 use crate::protocol::Protocol;
-use client::{Busy, Client, Stage};
+use client::{Busy, Pmi1Client, Stage};
 use kvs::{KEY_MAX, Stores, VALUE_MAX};
-use line::Request;
-use names::Names;
+use line::Pmi1Request;
+use names::ServiceReads;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -43,10 +43,10 @@ const NO_SPAWN: &str =
 /// PMI-1 on a node.
 #[derive(Debug)]
 pub(crate) struct Pmi1 {
-    clients: BTreeMap<ConnectionId, Client>,
+    clients: BTreeMap<ConnectionId, Pmi1Client>,
     fence: Fence<ConnectionId>,
     stores: Stores,
-    names: Names,
+    names: ServiceReads,
     /// Value of `PMI_process_mapping`.
     mapping: Option<String>,
 }
@@ -58,7 +58,7 @@ impl Pmi1 {
             clients: BTreeMap::new(),
             fence: Fence::new(Family::Pmi1, node),
             stores: Stores::new(node.layout().world_size(), node.local_size()),
-            names: Names::default(),
+            names: ServiceReads::default(),
             mapping: mapping::process_mapping(node.layout()),
         }
     }
@@ -66,7 +66,7 @@ impl Pmi1 {
     /// Adds a connection whose other end a rank of this node has inherited.
     pub(crate) fn connected_as(&mut self, node: &mut Node, connection: ConnectionId, local: usize) {
         node.identify(connection, local);
-        self.clients.insert(connection, Client::new(Stage::Idle { local }));
+        self.clients.insert(connection, Pmi1Client::new(Stage::Idle { local }));
     }
 
     /// Executes a line. Returns `None` if the connection is to be closed.
@@ -88,20 +88,20 @@ impl Pmi1 {
             return self.set(connection, Stage::Running { local, run, busy });
         }
         match (stage, line::parse(line).ok()?) {
-            (Stage::Stranger, Request::Identify { id }) => self.identify(node, connection, id),
+            (Stage::Stranger, Pmi1Request::Identify { id }) => self.identify(node, connection, id),
             (
                 Stage::Idle { local } | Stage::Running { local, .. },
-                Request::Abort { code, message },
+                Pmi1Request::Abort { code, message },
             ) => {
                 node.abort(local, code, message);
                 self.set(connection, Stage::Aborted)
             }
             (
                 Stage::Idle { local } | Stage::Running { local, busy: Busy::No, .. },
-                Request::Init { version },
+                Pmi1Request::Init { version },
             ) => self.init(node, connection, local, version),
             (Stage::Running { local, run, busy: Busy::No }, request) => {
-                self.request(node, connection, Caller { local, run }, request)
+                self.request(node, connection, Pmi1Caller { local, run }, request)
             }
             _ => None,
         }
@@ -144,38 +144,38 @@ impl Pmi1 {
         &mut self,
         node: &mut Node,
         connection: ConnectionId,
-        caller: Caller,
-        request: Request<'_>,
+        caller: Pmi1Caller,
+        request: Pmi1Request<'_>,
     ) -> Option<()> {
         let waiting = Stage::Running { local: caller.local, run: caller.run, busy: Busy::Waiting };
         let answer = match request {
-            Request::Barrier { is_world: true } => {
+            Pmi1Request::Barrier { is_world: true } => {
                 self.fence.enter(caller.local, connection).ok()?;
                 self.set(connection, waiting);
                 self.start_fence(node);
                 None
             }
-            Request::Finalize => {
+            Pmi1Request::Finalize => {
                 node.finalized(caller.local);
                 self.set(connection, Stage::Idle { local: caller.local });
                 Some("cmd=finalize_ack rc=0\n".to_owned())
             }
-            Request::Spawn => {
+            Pmi1Request::Spawn => {
                 let busy = Busy::Spawn(client::SpawnBlock::default());
                 self.set(connection, Stage::Running { local: caller.local, run: caller.run, busy });
                 None
             }
-            Request::Publish { .. } | Request::Lookup { .. } | Request::Unpublish { .. } => {
+            Pmi1Request::Publish { .. } | Pmi1Request::Lookup { .. } | Pmi1Request::Unpublish { .. } => {
                 let answer = self.name(node, connection, &request);
                 if answer.is_none() {
                     self.set(connection, waiting);
                 }
                 answer
             }
-            Request::Put { kvsname, key, value } => {
+            Pmi1Request::Put { kvsname, key, value } => {
                 Some(self.put(node, caller, kvsname, key, value))
             }
-            Request::Get { kvsname, key } => {
+            Pmi1Request::Get { kvsname, key } => {
                 let answer = self.get(node, caller, kvsname, key);
                 node.send(connection, answer);
                 None
@@ -193,14 +193,14 @@ impl Pmi1 {
         &mut self,
         node: &mut Node,
         connection: ConnectionId,
-        request: &Request<'_>,
+        request: &Pmi1Request<'_>,
     ) -> Option<String> {
         match *request {
-            Request::Publish { service, port } => {
+            Pmi1Request::Publish { service, port } => {
                 self.names.publish(node, connection, service, port)
             }
-            Request::Unpublish { service } => self.names.unpublish(node, connection, service),
-            Request::Lookup { service } => self.names.look_up(node, connection, service),
+            Pmi1Request::Unpublish { service } => self.names.unpublish(node, connection, service),
+            Pmi1Request::Lookup { service } => self.names.look_up(node, connection, service),
             _ => None,
         }
     }
@@ -208,7 +208,7 @@ impl Pmi1 {
     fn put(
         &mut self,
         node: &Node,
-        caller: Caller,
+        caller: Pmi1Caller,
         kvsname: &[u8],
         key: &[u8],
         value: &[u8],
@@ -226,7 +226,7 @@ impl Pmi1 {
     }
 
     /// Returns the answer to a `get`. Clients take an empty value for an error, so it is not sent.
-    fn get(&self, node: &Node, caller: Caller, kvsname: &[u8], key: &[u8]) -> Vec<u8> {
+    fn get(&self, node: &Node, caller: Pmi1Caller, kvsname: &[u8], key: &[u8]) -> Vec<u8> {
         let value = if kvsname != kvs_name(node, caller).as_bytes() {
             None
         } else if key == b"PMI_process_mapping" {
@@ -267,7 +267,7 @@ impl Pmi1 {
 
 /// Running MPI program that makes a request.
 #[derive(Clone, Copy, Debug)]
-struct Caller {
+struct Pmi1Caller {
     /// Local rank.
     local: usize,
     /// Number of the program in the rank's life.
@@ -276,32 +276,32 @@ struct Caller {
 
 /// Returns the name of the caller's key-value store. MPICH makes it part of the names of shared memory,
 /// which a killed program leaves behind, so each program of a rank has another.
-fn kvs_name(node: &Node, caller: Caller) -> String {
+fn kvs_name(node: &Node, caller: Pmi1Caller) -> String {
     format!("{}-{}", node.layout().namespace, caller.run)
 }
 
 /// Returns the answer to a request that changes nothing. Returns `None` if the request is not allowed.
-fn plain(node: &Node, caller: Caller, request: &Request<'_>) -> Option<String> {
+fn plain(node: &Node, caller: Pmi1Caller, request: &Pmi1Request<'_>) -> Option<String> {
     let layout = node.layout();
     Some(match request {
-        Request::Maxes => format!(
+        Pmi1Request::Maxes => format!(
             "cmd=maxes kvsname_max={KVSNAME_MAX} keylen_max={KEY_MAX} vallen_max={VALUE_MAX} rc=0\n"
         ),
-        Request::Appnum => {
+        Pmi1Request::Appnum => {
             let rank = usize::try_from(node.rank(caller.local)).ok()?;
             let number = layout.application_of.get(rank).copied().unwrap_or(0);
             format!("cmd=appnum appnum={number} rc=0\n")
         }
-        Request::KvsName => {
+        Pmi1Request::KvsName => {
             format!("cmd=my_kvsname kvsname={} rc=0\n", kvs_name(node, caller))
         }
-        Request::UniverseSize => {
+        Pmi1Request::UniverseSize => {
             format!("cmd=universe_size size={} rc=0\n", layout.world_size())
         }
-        Request::Barrier { .. } => {
+        Pmi1Request::Barrier { .. } => {
             "cmd=barrier_out rc=-1 msg=barriers_of_groups_need_PMI_1.2\n".to_owned()
         }
-        Request::Unknown(command) => format!("cmd={command}_result rc=-1 msg=not_supported\n"),
+        Pmi1Request::Unknown(command) => format!("cmd={command}_result rc=-1 msg=not_supported\n"),
         _ => return None,
     })
 }
@@ -316,11 +316,11 @@ impl Protocol for Pmi1 {
     ) {
         while !bytes.is_empty() && node.is_open(connection) {
             let client =
-                self.clients.entry(connection).or_insert_with(|| Client::new(Stage::Stranger));
+                self.clients.entry(connection).or_insert_with(|| Pmi1Client::new(Stage::Stranger));
             let done = match client.next_line(&mut bytes) {
                 Ok(Some(line)) => self.line(node, connection, &line),
                 Ok(None) => Some(()),
-                Err(client::TooLong) => None,
+                Err(client::LineTooLong) => None,
             };
             if done.is_none() {
                 node.close(connection);

@@ -16,7 +16,7 @@ const SERVICE_MAX: usize = 255 - PREFIX.len();
 
 /// Requests about services that wait for a value.
 #[derive(Debug, Default)]
-pub(super) struct Names {
+pub(super) struct ServiceReads {
     waiting: BTreeMap<u64, Pending>,
 }
 
@@ -24,12 +24,12 @@ pub(super) struct Names {
 #[derive(Debug)]
 struct Pending {
     connection: ConnectionId,
-    step: Step,
+    step: ReadPurpose,
 }
 
 /// Use of a value that is read.
 #[derive(Debug)]
-enum Step {
+enum ReadPurpose {
     /// The service is published as soon as it can be read.
     Publish,
     /// The value is the answer.
@@ -40,9 +40,9 @@ enum Step {
     Withdrawn,
 }
 
-impl Names {
+impl ServiceReads {
     /// Publishes a port. Returns the answer if the request is refused, otherwise the answer comes from
-    /// [`Names::value`].
+    /// [`ServiceReads::value`].
     pub(super) fn publish(
         &mut self,
         node: &mut Node,
@@ -55,11 +55,11 @@ impl Names {
             return Some(refused("publish", "bad_port"));
         }
         node.put(key.clone(), port.to_vec());
-        self.read(node, connection, key, Step::Publish);
+        self.read(node, connection, key, ReadPurpose::Publish);
         None
     }
 
-    /// Looks up a service; returns the same as [`Names::publish`].
+    /// Looks up a service; returns the same as [`ServiceReads::publish`].
     pub(super) fn look_up(
         &mut self,
         node: &mut Node,
@@ -67,11 +67,11 @@ impl Names {
         service: &[u8],
     ) -> Option<String> {
         let Some(key) = key(service) else { return Some(refused("lookup", BAD_NAME)) };
-        self.read(node, connection, key, Step::Lookup);
+        self.read(node, connection, key, ReadPurpose::Lookup);
         None
     }
 
-    /// Withdraws a service; returns the same as [`Names::publish`].
+    /// Withdraws a service; returns the same as [`ServiceReads::publish`].
     pub(super) fn unpublish(
         &mut self,
         node: &mut Node,
@@ -79,7 +79,7 @@ impl Names {
         service: &[u8],
     ) -> Option<String> {
         let Some(key) = key(service) else { return Some(refused("unpublish", BAD_NAME)) };
-        self.read(node, connection, key.clone(), Step::Unpublish(key));
+        self.read(node, connection, key.clone(), ReadPurpose::Unpublish(key));
         None
     }
 
@@ -92,25 +92,25 @@ impl Names {
     ) -> Option<(ConnectionId, String)> {
         let Pending { connection, step } = self.waiting.remove(&request)?;
         let answer = match (step, value) {
-            (Step::Publish, Some(_)) => done("publish", ""),
-            (Step::Publish, None) => refused("publish", "not_stored"),
-            (Step::Lookup, Some(port)) if is_printable(&port) => {
+            (ReadPurpose::Publish, Some(_)) => done("publish", ""),
+            (ReadPurpose::Publish, None) => refused("publish", "not_stored"),
+            (ReadPurpose::Lookup, Some(port)) if is_printable(&port) => {
                 done("lookup", &format!(" port={}", String::from_utf8_lossy(&port)))
             }
-            (Step::Lookup, _) => refused("lookup", NOT_FOUND),
-            (Step::Unpublish(key), Some(_)) => {
+            (ReadPurpose::Lookup, _) => refused("lookup", NOT_FOUND),
+            (ReadPurpose::Unpublish(key), Some(_)) => {
                 node.put(key.clone(), Vec::new());
-                self.read(node, connection, key, Step::Withdrawn);
+                self.read(node, connection, key, ReadPurpose::Withdrawn);
                 return None;
             }
-            (Step::Unpublish(_), None) => refused("unpublish", NOT_FOUND),
-            (Step::Withdrawn, _) => done("unpublish", ""),
+            (ReadPurpose::Unpublish(_), None) => refused("unpublish", NOT_FOUND),
+            (ReadPurpose::Withdrawn, _) => done("unpublish", ""),
         };
         Some((connection, answer))
     }
 
-    fn read(&mut self, node: &mut Node, connection: ConnectionId, key: String, step: Step) {
-        let wait = matches!(step, Step::Publish);
+    fn read(&mut self, node: &mut Node, connection: ConnectionId, key: String, step: ReadPurpose) {
+        let wait = matches!(step, ReadPurpose::Publish);
         let request = node.get(Family::Pmi1, key, wait);
         self.waiting.insert(request, Pending { connection, step });
     }

@@ -59,7 +59,7 @@ pub(super) struct Arrival {
 
 /// Collective that is complete or has failed, for the members of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Finished {
+pub(super) struct FinishedCall {
     pub(super) call: Call,
     pub(super) arrivals: Vec<Arrival>,
     pub(super) result: Part,
@@ -110,7 +110,7 @@ impl Collectives {
         local: usize,
         call: Call,
         arrival: Arrival,
-    ) -> Result<Vec<Finished>, Status> {
+    ) -> Result<Vec<FinishedCall>, Status> {
         if call.members.binary_search(&node.rank(local)).is_err() {
             return Err(Status::BAD_PARAM);
         }
@@ -133,7 +133,7 @@ impl Collectives {
         node: &mut Node,
         read: u64,
         value: Option<&[u8]>,
-    ) -> Vec<Finished> {
+    ) -> Vec<FinishedCall> {
         let Some((hash, from)) = self.reads.remove(&read) else { return Vec::new() };
         let Some(active) = self.active.get_mut(&hash) else { return Vec::new() };
         let Some(exchange) = &mut active.exchange else { return Vec::new() };
@@ -146,7 +146,7 @@ impl Collectives {
         if let Some(Exchange { arrivals, key, sum, .. }) = active.exchange.take() {
             let call = active.call.clone();
             self.remove_parts(node, hash, &call, key);
-            finished.push(Finished { call, arrivals, result: sum });
+            finished.push(FinishedCall { call, arrivals, result: sum });
         }
         finished.append(&mut self.advance(node, hash));
         finished
@@ -166,7 +166,7 @@ impl Collectives {
     }
 
     /// Takes notice that a local rank has ended. Returns the collectives that have failed by this.
-    pub(super) fn rank_ended(&mut self, node: &mut Node, local: usize) -> Vec<Finished> {
+    pub(super) fn rank_ended(&mut self, node: &mut Node, local: usize) -> Vec<FinishedCall> {
         let with_rank =
             self.active.iter().filter(|(_, active)| active.entered.contains_key(&local));
         let hashes: Vec<Hash> = with_rank.map(|(&hash, _)| hash).collect();
@@ -185,7 +185,7 @@ impl Collectives {
 
     /// Starts the collective if all members of this node have entered it, as often as they have. Returns
     /// those that are complete at once.
-    fn advance(&mut self, node: &mut Node, hash: Hash) -> Vec<Finished> {
+    fn advance(&mut self, node: &mut Node, hash: Hash) -> Vec<FinishedCall> {
         let mut finished = Vec::new();
         while let Some(active) = self.active.get_mut(&hash) {
             if active.exchange.is_some() {
@@ -208,7 +208,7 @@ impl Collectives {
             let encoded = group::encode(&mut sum);
             let missing = call.other_nodes(node);
             if missing.is_empty() {
-                finished.push(Finished { call, arrivals, result: sum });
+                finished.push(FinishedCall { call, arrivals, result: sum });
                 continue;
             }
             let key = format!("{prefix}{}", node.layout().here);

@@ -43,7 +43,7 @@ use crate::output::{ConnectionId, Family};
 use crate::protocol::Protocol;
 use bfrops::{Proc, Writer};
 use client::{Caller, Clients, Event};
-use collective::{Arrival, Call, Collectives, Finished, Kind};
+use collective::{Arrival, Call, Collectives, FinishedCall, Kind};
 use data::{Data, DataError, RankData, Stored, storage_key};
 use group::{Group, Groups};
 use handshake::Version;
@@ -318,8 +318,8 @@ impl Pmix {
     }
 
     /// Answers the members of this node of collectives that are complete or have failed.
-    fn finish(&mut self, node: &mut Node, finished: Vec<Finished>) {
-        for Finished { call, arrivals, result } in finished {
+    fn finish(&mut self, node: &mut Node, finished: Vec<FinishedCall>) {
+        for FinishedCall { call, arrivals, result } in finished {
             for Arrival { connection, tag, .. } in arrivals {
                 let body = match (&result, call.kind) {
                     (Ok(group), Kind::Construct) => {

@@ -43,7 +43,7 @@ pub(super) struct Answer {
 #[derive(Debug, Default)]
 pub(super) struct Names {
     /// Requests that are not answered.
-    requests: BTreeMap<u64, Request>,
+    requests: BTreeMap<u64, PendingRequest>,
     /// Key that each read is for, with the number of its request, by number of the read.
     reads: BTreeMap<u64, (u64, String)>,
     next_request: u64,
@@ -51,9 +51,9 @@ pub(super) struct Names {
     published: BTreeMap<usize, BTreeSet<String>>,
 }
 
-/// Request that is not answered.
+/// PendingRequest that is not answered.
 #[derive(Debug)]
-struct Request {
+struct PendingRequest {
     caller: Caller,
     /// Number of keys that have not been read.
     missing: usize,
@@ -182,7 +182,7 @@ impl Names {
     ) {
         let number = self.next_request;
         self.next_request += 1;
-        self.requests.insert(number, Request { caller, missing: keys.len(), step, deadline });
+        self.requests.insert(number, PendingRequest { caller, missing: keys.len(), step, deadline });
         for key in keys {
             let read = node.get(Family::Pmix, key.clone(), wait);
             self.reads.insert(read, (number, key));
@@ -217,7 +217,7 @@ impl Names {
         if request.missing > 0 {
             return None;
         }
-        let Request { caller, step, .. } = self.requests.remove(&number)?;
+        let PendingRequest { caller, step, .. } = self.requests.remove(&number)?;
         match step {
             Step::Unpublish(found) if !found.is_empty() => {
                 self.withdraw(node, caller, found);
@@ -239,7 +239,7 @@ impl Names {
 
     /// Removes and returns the clients that no longer wait.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Caller> {
-        let is_over = |request: &Request| request.deadline.is_some_and(|deadline| deadline <= now);
+        let is_over = |request: &PendingRequest| request.deadline.is_some_and(|deadline| deadline <= now);
         let over = self.requests.extract_if(.., |_, request| is_over(request));
         over.map(|(_, request)| request.caller).collect()
     }
