@@ -367,6 +367,7 @@ impl Job {
                 eprintln!("serve: rank {rank} aborts the job with code {code}: {message}");
                 self.abort.get_or_insert(code);
             }
+            Output::Print { text, .. } => eprintln!("{text}"),
             Output::Connected(..) => self.begun += 1,
             Output::Finalized(_) => self.ended += 1,
         }

@@ -137,6 +137,11 @@ impl Node {
         self.outputs.push_back(Output::Abort { rank: self.rank(local), code, message });
     }
 
+    /// Asks the agent to print a text of a local rank's MPI library.
+    pub(crate) fn print(&mut self, local: usize, text: String) {
+        self.outputs.push_back(Output::Print { rank: self.rank(local), text });
+    }
+
     /// Sends bytes on a connection unless it is closed.
     pub(crate) fn send(&mut self, connection: ConnectionId, bytes: Vec<u8>) {
         if self.is_open(connection) {

@@ -38,8 +38,8 @@ pub enum Output {
     /// Send bytes on a connection. Agents stop reading from a connection whose peer does not take what
     /// was sent: the server answers each request at once and keeps no queue of its own.
     Send(ConnectionId, Vec<u8>),
-    /// Close a connection once everything before is sent. Calling [`Server::closed`](crate::Server::closed) for it is allowed
-    /// but not necessary.
+    /// Close a connection once everything before is sent. Calling
+    /// [`Server::closed`](crate::Server::closed) for it is allowed but not necessary.
     Close(ConnectionId),
     /// Gather data of all ranks of the job: every node's server asks for the same `name`, once per node.
     /// `blobs` has the data of each rank of this node, by local rank; each is at most 64 KiB. The agent
@@ -61,7 +61,8 @@ pub enum Output {
         /// Value, at most 64 KiB; empty if it is removed.
         value: Vec<u8>,
     },
-    /// Read a value that some node has stored. The agent answers by [`Server::value`](crate::Server::value).
+    /// Read a value that some node has stored. The agent answers by
+    /// [`Server::value`](crate::Server::value).
     Get {
         /// Number for the answer.
         request: u64,
@@ -78,6 +79,14 @@ pub enum Output {
         code: i32,
         /// Text for the user; may be empty.
         message: String,
+    },
+    /// Print a text of a rank's MPI library on the standard error of the rank. The library hands such
+    /// texts to its process manager and does not print them itself.
+    Print {
+        /// Rank whose library wants the text printed.
+        rank: u32,
+        /// Text of at most 4 KiB, before its last line break.
+        text: String,
     },
     /// A rank has connected and said which rank it is.
     Connected(u32, Family),

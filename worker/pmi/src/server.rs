@@ -212,6 +212,7 @@ mod tests {
                             prop_assert!(key.len() <= 255);
                         }
                         Output::Abort { rank, .. }
+                        | Output::Print { rank, .. }
                         | Output::Connected(rank, _)
                         | Output::Finalized(rank) => prop_assert!(rank < 2),
                     }

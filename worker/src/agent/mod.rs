@@ -363,6 +363,8 @@ impl Agent {
                 match event {
                     TreeEvent::Table(table) => self.take_rank_table(&table, tree, workspace),
                     TreeEvent::CollectiveDone(answer) => mesh.on_collective_done(answer),
+                    // No rank has started.
+                    TreeEvent::Print(..) => {}
                 }
             }
             while let Some(collective) = mesh.poll_collective() {
@@ -451,6 +453,11 @@ impl Agent {
                 // The prover's paths are no longer used. It must exit now: only once this process
                 // has no child is it certain that nothing is left of the ranks.
                 mesh.shutdown();
+            }
+            while let Some(event) = tree.poll_event() {
+                if let TreeEvent::Print(rank, text) = event {
+                    ranks.print(rank, &text);
+                }
             }
             while let Some(change) = ranks.poll_change() {
                 match change {

@@ -103,6 +103,8 @@ pub(crate) enum MpiRequest {
     Get { request: u64, key: String, wait: bool },
     /// Tell the launcher that a rank has called `MPI_Abort`.
     Abort(FromAgent),
+    /// Print a text of a rank's MPI library on the standard error of the rank.
+    Print { rank: Rank, text: String },
 }
 
 impl MpiService {
@@ -227,6 +229,9 @@ impl MpiService {
                 Output::Put { key, value } => return Some(MpiRequest::Put { key, value }),
                 Output::Get { request, key, wait } => {
                     return Some(MpiRequest::Get { request, key, wait });
+                }
+                Output::Print { rank, text } => {
+                    return Some(MpiRequest::Print { rank: Rank(rank), text });
                 }
                 Output::Abort { rank, code, message } => {
                     let (rank, code) = (Rank(rank), Some(code));

@@ -255,17 +255,21 @@ impl Ranks {
             }
             Err(error) => {
                 let program = program.path.display();
-                let line = format!("rlaunch: cannot start {program}: {error}\n").into_bytes();
-                let outbox = self.outbox.clone();
-                self.pumps.spawn(async move {
-                    outbox.output((rank, Stream::Stderr), None, line).await;
-                });
+                self.print(rank, &format!("rlaunch: cannot start {program}: {error}"));
                 if spec.stdin {
                     self.stdin.add(None);
                 }
                 self.report(rank, Pid::from_raw(0), ExitStatus::Code(126));
             }
         }
+    }
+
+    /// Prints a text on the standard error of a rank, as if the rank had printed it.
+    pub(crate) fn print(&mut self, rank: Rank, text: &str) {
+        let (outbox, text) = (self.outbox.clone(), format!("{text}\n").into_bytes());
+        self.pumps.spawn(async move {
+            outbox.output((rank, Stream::Stderr), None, text).await;
+        });
     }
 
     /// Returns the variables by which a rank finds its process manager, if the program runs MPI.

@@ -62,7 +62,7 @@ pub(crate) fn node_variables(
         defaults.extend(interfaces::variables(inventory, job.addresses[node]));
         let has_rdma = matches!(fabric.network, NcclNetwork::Verbs(_));
         let chosen = user_chose_network(env);
-        defaults.extend(mpi::variables(inventory, job.addresses[node], has_rdma || chosen));
+        defaults.extend(mpi::interface(inventory, job.addresses[node], has_rdma || chosen));
         if options.nccl_net_plugin.is_some() {
             defaults.extend(fabric.plugin_variable(node));
         } else if !chosen {
@@ -71,6 +71,7 @@ pub(crate) fn node_variables(
         defaults
             .extend(nccl::packet_priority_variables(options.traffic_class, options.service_level));
     }
+    defaults.extend(mpi::oversubscribed(inventory, job.map.nodes[node].ranks.len()));
     if job.inventories.iter().any(|inventory| !inventory.gpus.is_empty()) {
         defaults.extend(nccl::job_variables(job.short_id(), ras));
     }

@@ -201,7 +201,13 @@ mod tests {
     #[test]
     fn a_barrier_of_a_group_is_told_apart() {
         assert_eq!(parse(b"cmd=barrier_in\r"), Ok(Pmi1Request::Barrier { is_world: true }));
-        assert_eq!(parse(b"cmd=barrier_in group=WORLD"), Ok(Pmi1Request::Barrier { is_world: true }));
-        assert_eq!(parse(b"cmd=barrier_in group=NODE:1"), Ok(Pmi1Request::Barrier { is_world: false }));
+        assert_eq!(
+            parse(b"cmd=barrier_in group=WORLD"),
+            Ok(Pmi1Request::Barrier { is_world: true })
+        );
+        assert_eq!(
+            parse(b"cmd=barrier_in group=NODE:1"),
+            Ok(Pmi1Request::Barrier { is_world: false })
+        );
     }
 }

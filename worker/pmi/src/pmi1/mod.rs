@@ -165,7 +165,9 @@ impl Pmi1 {
                 self.set(connection, Stage::Running { local: caller.local, run: caller.run, busy });
                 None
             }
-            Pmi1Request::Publish { .. } | Pmi1Request::Lookup { .. } | Pmi1Request::Unpublish { .. } => {
+            Pmi1Request::Publish { .. }
+            | Pmi1Request::Lookup { .. }
+            | Pmi1Request::Unpublish { .. } => {
                 let answer = self.name(node, connection, &request);
                 if answer.is_none() {
                     self.set(connection, waiting);

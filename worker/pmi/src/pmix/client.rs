@@ -49,8 +49,6 @@ struct Client {
     frames: Frames,
     /// Rank at the other end; `None` until its first message has come.
     rank: Option<Rank>,
-    /// Last help message for the user.
-    help: String,
 }
 
 /// Rank at the other end of a connection.
@@ -101,19 +99,6 @@ impl Clients {
         if let Some(rank) = client.and_then(|client| client.rank.as_mut()) {
             rank.has_finalized = true;
         }
-    }
-
-    /// Keeps a help message of a client, in place of an older one.
-    pub(super) fn set_help(&mut self, connection: ConnectionId, text: String) {
-        if let Some(client) = self.clients.get_mut(&connection) {
-            client.help = text;
-        }
-    }
-
-    /// Returns the last help message of a client, once; it is empty if there was none.
-    pub(super) fn take_help(&mut self, connection: ConnectionId) -> String {
-        let client = self.clients.get_mut(&connection);
-        client.map(|client| std::mem::take(&mut client.help)).unwrap_or_default()
     }
 
     /// Returns the version of a client's library.

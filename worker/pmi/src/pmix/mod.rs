@@ -115,11 +115,9 @@ impl Pmix {
             Request::Get(get) => return self.get(node, caller, &get, now),
             Request::DeregisterEvents => return None,
             Request::Abort { code, message } => {
-                // Open MPI 4 has said why in a help message before.
-                let help = self.clients.take_help(caller.connection);
-                let is_empty = message.is_empty() || message == b"N/A";
-                let text = if is_empty { help } else { shortened(message) };
-                node.abort(caller.local, code, text);
+                // Open MPI 4 has said why in a help message before, and gives no reason here.
+                let reason = if message == b"N/A" { b"" } else { message };
+                node.abort(caller.local, code, shortened(reason));
                 Err(Status::SUCCESS)
             }
             Request::Commit(sections) => {
@@ -154,7 +152,7 @@ impl Pmix {
                 self.enter_group(node, caller, (Kind::Destruct, id, &procs), Vec::new())
             }
             Request::Help(text) => {
-                self.clients.set_help(caller.connection, shortened(text));
+                node.print(caller.local, shortened(text));
                 Err(Status::SUCCESS)
             }
             Request::Unsupported => Err(Status::NOT_SUPPORTED),

@@ -182,7 +182,8 @@ impl Names {
     ) {
         let number = self.next_request;
         self.next_request += 1;
-        self.requests.insert(number, PendingRequest { caller, missing: keys.len(), step, deadline });
+        self.requests
+            .insert(number, PendingRequest { caller, missing: keys.len(), step, deadline });
         for key in keys {
             let read = node.get(Family::Pmix, key.clone(), wait);
             self.reads.insert(read, (number, key));
@@ -239,7 +240,8 @@ impl Names {
 
     /// Removes and returns the clients that no longer wait.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Caller> {
-        let is_over = |request: &PendingRequest| request.deadline.is_some_and(|deadline| deadline <= now);
+        let is_over =
+            |request: &PendingRequest| request.deadline.is_some_and(|deadline| deadline <= now);
         let over = self.requests.extract_if(.., |_, request| is_over(request));
         over.map(|(_, request)| request.caller).collect()
     }

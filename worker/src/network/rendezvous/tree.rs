@@ -89,6 +89,8 @@ pub(crate) enum TreeEvent {
     Table(Payload),
     /// The collective that [`Tree::start_collective`] has begun is complete.
     CollectiveDone(Answer),
+    /// The MPI library of a rank wants a text printed on the standard error of the rank.
+    Print(Rank, String),
 }
 
 /// Client id of the agent's own calls. The numbers from 0 belong to connections of ranks.
@@ -465,6 +467,9 @@ impl Tree {
                 self.store_for_mpi(request, call, key);
             }
             MpiRequest::Abort(message) => self.outbox.send(&message),
+            MpiRequest::Print { rank, text } => {
+                self.events.push_back(TreeEvent::Print(rank, text));
+            }
         }
     }
 
