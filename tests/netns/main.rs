@@ -35,6 +35,7 @@ mod library;
 mod local;
 mod lost;
 mod missing;
+mod mpi;
 mod network;
 mod oob;
 mod output;

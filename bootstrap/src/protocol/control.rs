@@ -350,6 +350,8 @@ pub enum FromAgent {
         out_of_memory: bool,
         /// Whether the rank had called `MPI_Init`, and ended without `MPI_Finalize`.
         unfinalized: bool,
+        /// Whether the rank had begun to exit before the agent began to end the ranks of the node.
+        by_itself: bool,
         /// Time from the agent's hello to the end of the rank, in microseconds by the node's clock.
         at_us: u64,
     },

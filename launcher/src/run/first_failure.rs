@@ -1,6 +1,7 @@
 //! Search for the rank that failed first. Its failure decides the outcome of the job; ranks that fail later
 //! are only counted.
 
+use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::ExitStatus;
 use std::time::Instant;
@@ -16,6 +17,8 @@ pub(crate) struct RankExit {
     pub(crate) out_of_memory: bool,
     /// Whether the rank exited after `MPI_Init` but without `MPI_Finalize`.
     pub(crate) unfinalized: bool,
+    /// Whether the rank had begun to exit before its agent began to end the ranks of the node.
+    pub(crate) by_itself: bool,
     /// Time of the exit by the launcher's clock.
     pub(crate) at: Instant,
 }
@@ -25,6 +28,19 @@ impl RankExit {
     /// others waiting for it.
     pub(crate) fn has_failed(self) -> bool {
         !self.status.success() || self.unfinalized
+    }
+
+    /// Tells whether the exit may be the cause of an `MPI_Abort` of another rank that was received at
+    /// `aborted_at`. A rank that fails because of an abort exits later than that, with an error or by
+    /// `abort(3)`.
+    pub(crate) fn may_cause_abort(self, aborted_at: Instant) -> bool {
+        let is_own = match self.status {
+            ExitStatus::Code(code) => code == 0,
+            ExitStatus::Signal(number) => {
+                ![Signal::SIGABRT, Signal::SIGPIPE].iter().any(|signal| *signal as i32 == number)
+            }
+        };
+        self.has_failed() && self.by_itself && (is_own || self.at < aborted_at)
     }
 }
 
@@ -62,6 +78,11 @@ impl FirstFailure {
         self.ended_at.get_or_insert(now);
     }
 
+    /// Makes an exit the first failure, although it was reported after the launcher began to end the job.
+    pub(crate) fn blame(&mut self, exit: RankExit) {
+        self.first = Some(exit);
+    }
+
     /// Returns the first failure and the number of other failures.
     pub(crate) fn first(&self) -> Option<(RankExit, u32)> {
         self.first.map(|first| (first, self.others))
@@ -75,7 +96,15 @@ mod tests {
 
     fn exit(rank: u32, code: i32, at: Instant) -> RankExit {
         let status = ExitStatus::Code(code);
-        RankExit { rank: Rank(rank), pid: 1, status, out_of_memory: false, unfinalized: false, at }
+        RankExit {
+            rank: Rank(rank),
+            pid: 1,
+            status,
+            out_of_memory: false,
+            unfinalized: false,
+            by_itself: true,
+            at,
+        }
     }
 
     #[test]

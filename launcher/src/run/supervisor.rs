@@ -128,6 +128,8 @@ pub(crate) struct Supervisor<'a> {
     end_deadline: Option<Deadline>,
     suspension: Option<Suspension>,
     warned_of_mpi: bool,
+    /// Rank whose `MPI_Abort` ended the job, and the time at which that was received.
+    mpi_aborted: Option<(Rank, Instant)>,
     exited: Exited,
     broken_edges: Option<BrokenEdges>,
     sessions_closed: bool,
@@ -177,6 +179,7 @@ impl<'a> Supervisor<'a> {
             end_deadline: None,
             suspension: None,
             warned_of_mpi: false,
+            mpi_aborted: None,
             exited: Exited::default(),
             broken_edges: None,
             sessions_closed: false,
@@ -319,14 +322,23 @@ impl<'a> Supervisor<'a> {
                 let due = self.order.on_rank_started(rank);
                 self.start(due);
             }
-            FromAgent::Exited { rank, pid, status, out_of_memory, unfinalized, at_us } => {
+            FromAgent::Exited {
+                rank,
+                pid,
+                status,
+                out_of_memory,
+                unfinalized,
+                by_itself,
+                at_us,
+            } => {
                 tracing::info!(%rank, %host, pid, ?status, "exited");
                 self.emit(Event::rank_exited(rank, host.clone(), pid, status));
                 let at = self.nodes[node.index()].hello_at + Duration::from_micros(at_us);
                 // The agent counts from the sending of its hello, which was before `hello_at`, so the sum is
                 // somewhat late. An exit cannot be later than its report.
+                let at = at.min(now);
                 let exit =
-                    RankExit { rank, pid, status, out_of_memory, unfinalized, at: at.min(now) };
+                    RankExit { rank, pid, status, out_of_memory, unfinalized, by_itself, at };
                 self.on_exit(now, &host, exit);
             }
             FromAgent::PortOpen { id } => {
@@ -380,6 +392,7 @@ impl<'a> Supervisor<'a> {
     fn on_exit(&mut self, now: Instant, host: &str, exit: RankExit) {
         let (rank, status) = (exit.rank, exit.status);
         self.first_failure.observe(exit);
+        self.explain_abort(exit);
         if exit.has_failed() && !self.is_ending() {
             let ends = !self.job.continue_on_error;
             let event = JobEvent::RankFailed { rank, status, ends };
@@ -467,22 +480,6 @@ impl<'a> Supervisor<'a> {
             }
             None => {}
         }
-    }
-
-    /// Handles an abort. If the job is being ended because the aborting rank has exited, the abort replaces
-    /// that exit as the reason.
-    fn on_abort(&mut self, now: Instant, host: &str, abort: &Abort) {
-        let failed = abort.failed(host);
-        if self.is_ending() {
-            let first = self.first_failure.first().map(|(exit, _)| exit.rank);
-            if matches!(self.reason, Some(Reason::Rank)) && abort.by.is_some() && first == abort.by
-            {
-                self.reason = Some(Reason::Aborted(failed));
-            }
-            return;
-        }
-        let why = job_ending(failed.message.clone());
-        self.end(now, Reason::Aborted(failed), why);
     }
 
     fn on_signal(&mut self, now: Instant, signal: UserSignal) {

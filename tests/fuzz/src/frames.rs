@@ -116,7 +116,7 @@ pub(crate) fn from_agent_seeds() -> Vec<Vec<u8>> {
         inventory: Box::default(),
         library: Some(NodeLibrary { path: "/x/library-0".into(), is_present: false }),
     };
-    let aborted = FromAgent::Aborted { by: Some(Rank(1)), text: "no more".into() };
+    let aborted = FromAgent::Aborted { by: Some(Rank(1)), text: "no more".into(), code: Some(7) };
     let broke = FromAgent::EdgeBroke { peer: NodeId(1), how: "reset".into() };
     let stdin = [FromAgent::StdinCredit(7), FromAgent::StdinClosed];
     vec![

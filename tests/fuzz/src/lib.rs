@@ -11,6 +11,9 @@ mod horovod;
 mod launcher;
 mod library;
 mod mesh;
+mod pmi;
+mod pmi1;
+mod pmix;
 mod secure;
 mod ssh;
 mod stream;
@@ -63,6 +66,9 @@ pub const TARGETS: &[Target] = &[
     Target { name: "variables", run: launcher::variables, seeds: launcher::variables_seeds },
     Target { name: "tag-pattern", run: launcher::tag_pattern, seeds: launcher::tag_pattern_seeds },
     Target { name: "table", run: table::table, seeds: table::table_seeds },
+    Target { name: "table-message", run: table::message, seeds: table::message_seeds },
+    Target { name: "pmi1", run: pmi1::dialogue, seeds: pmi1::dialogue_seeds },
+    Target { name: "pmix", run: pmix::dialogue, seeds: pmix::dialogue_seeds },
 ];
 
 /// Returns the target of this name.

@@ -1,7 +1,9 @@
-//! Rank tables, which programs may read from any file.
+//! Rank tables, which programs may read from any file, and the message that brings one to an agent.
 
+use crate::stream::{parts, whole};
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::rank_table::RankTable;
+use rlaunch_bootstrap::rank_table::{NodeRanks, RankLayout, RankTable, TableMessage};
+use rlaunch_bootstrap::rendezvous::payload::Payload;
 
 /// Number of ranks of which all pairs are checked.
 const CHECKED: u32 = 6;
@@ -32,4 +34,38 @@ pub(crate) fn table(data: &[u8]) {
 
 pub(crate) fn table_seeds() -> Vec<Vec<u8>> {
     vec![include_bytes!("../../../bootstrap/rank-table.example.json").to_vec()]
+}
+
+/// Takes a message apart, in pieces and as a whole, with the same result. A message with a valid layout
+/// survives being encoded and taken apart again.
+pub(crate) fn message(data: &[u8]) {
+    let pieces: Vec<Payload> = parts(data).map(|part| part.to_vec().into()).collect();
+    let at_once = TableMessage::parse(&data.get(1..).unwrap_or_default().to_vec().into());
+    let Ok(message) = TableMessage::parse(&Payload::join(&pieces)) else {
+        assert!(at_once.is_err());
+        return;
+    };
+    assert_eq!(at_once.ok().as_ref().map(TableMessage::json), Some(message.json()));
+    let Ok(layout) = message.layout() else { return };
+    for rank in layout.nodes.iter().flat_map(|node| &node.ranks) {
+        assert!(layout.application_of(*rank) <= layout.first_ranks.len());
+    }
+    let again = layout.encode_message(message.json()).unwrap_or_default();
+    let Ok(again) = TableMessage::parse(&again.into()) else { panic!("{layout:?} is lost") };
+    assert_eq!((again.json(), again.layout().ok()), (message.json(), Some(layout)));
+}
+
+pub(crate) fn message_seeds() -> Vec<Vec<u8>> {
+    let json = include_bytes!("../../../bootstrap/rank-table.example.json");
+    let of_example = serde_json::from_slice::<RankTable>(json).ok();
+    let of_example = of_example.map(|table| RankLayout::new(&table, vec![Rank(1)]));
+    let node = |host: &str, ranks: &[u32]| NodeRanks {
+        host: host.to_owned(),
+        ranks: ranks.iter().copied().map(Rank).collect(),
+    };
+    let nodes = vec![node("a", &[0, 2]), node("b", &[1, 300]), node("c", &[])];
+    let small = RankLayout { nodes, first_ranks: vec![Rank(1), Rank(2)] };
+    let message = |layout: &RankLayout, json: &[u8]| layout.encode_message(json).ok().map(whole);
+    let example = of_example.and_then(|layout| message(&layout, json));
+    example.into_iter().chain(message(&small, b"{}")).collect()
 }

@@ -2,6 +2,7 @@
 //! the launcher's coordinator. The input is decoded to a list of acts, up to the first that does
 //! not decode.
 
+use crate::stream::{acts, written};
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_bootstrap::rendezvous::Time;
@@ -14,24 +15,11 @@ use rlaunch_bootstrap::rendezvous::node::{Call, CallId, ClientId, Node, NodeInpu
 use rlaunch_bootstrap::rendezvous::payload::Payload;
 use rlaunch_bootstrap::rendezvous::rank_set::RankSet;
 use rlaunch_bootstrap::rendezvous::shape::TreeShape;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// Longest payload, in bytes.
 const LIMIT: usize = 64 << 10;
-
-fn acts<T: DeserializeOwned>(mut data: &[u8]) -> impl Iterator<Item = T> {
-    std::iter::from_fn(move || {
-        let (act, rest) = postcard::take_from_bytes(data).ok()?;
-        data = rest;
-        Some(act)
-    })
-}
-
-fn written<T: Serialize>(acts: &[T]) -> Vec<u8> {
-    acts.iter().flat_map(|act| postcard::to_stdvec(act).unwrap_or_default()).collect()
-}
 
 /// Event at one end of an edge of the tree.
 #[derive(Serialize, Deserialize)]

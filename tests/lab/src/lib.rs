@@ -21,7 +21,7 @@
 //! | folder | what |
 //! |---|---|
 //! | `command/` | running other programs, waiting for conditions |
-//! | `setup/` | packages that this machine needs, root, a Python with torch |
+//! | `setup/` | packages that this machine needs, root, Python with torch and with MPI libraries |
 //! | `dist/` | building rlaunch and laying it out as it ships |
 //! | `netns/`, `vm/` | hosts made of namespaces; hosts made of emulated computers |
 //! | `tidy/` | checks of the sources: folders, sizes, names, English |
@@ -43,5 +43,5 @@ pub mod vm;
 pub use error::LabError;
 pub use netns::{Account, Cut, DEFAULT_NET, Host, Lab, Options, Process, Sshd, Status, names};
 pub use rlaunch_stopwatch::Stopwatch;
-pub use setup::python;
+pub use setup::{mpi, python};
 pub use stages::{UnderTest, VmUnderTest};

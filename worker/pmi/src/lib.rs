@@ -9,6 +9,7 @@
 //! | `layout` | which ranks run on which nodes |
 //! | `output` | actions that a server asks of its agent |
 //! | `node` | what both families share: ranks, open connections, queued actions |
+//! | `segments` | files that MPI libraries leave in shared memory |
 //! | `fence` | ranks of this node that have arrived at a fence, and the data they bring |
 //! | `protocol` | how a family plugs into the server |
 //! | `pmi1/` | PMI-1: lines of text, one request at a time |
@@ -22,6 +23,7 @@ mod output;
 pub mod pmi1;
 pub mod pmix;
 mod protocol;
+mod segments;
 mod server;
 #[cfg(test)]
 mod testing;

@@ -2,6 +2,7 @@
 
 use crate::layout::JobLayout;
 use crate::output::{ConnectionId, Family, Output};
+use crate::segments::Segments;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Maximum number of open connections that have not yet said which rank they are, in addition to one
@@ -26,6 +27,7 @@ pub(crate) struct Node {
     next_request: u64,
     /// Family that waits for the answer to each request.
     requests: BTreeMap<u64, Family>,
+    segments: Segments,
 }
 
 /// State of a rank.
@@ -55,6 +57,7 @@ impl Node {
         Node {
             node_of: layout.node_of_ranks().unwrap_or_default(),
             ranks: layout.ranks_here().iter().map(|_| rank()).collect(),
+            segments: Segments::new(layout.ranks_here().len()),
             layout,
             connections: BTreeMap::new(),
             strangers: VecDeque::new(),
@@ -179,6 +182,11 @@ impl Node {
         let request = self.request(family);
         self.outputs.push_back(Output::Get { request, key, wait });
         request
+    }
+
+    /// Returns the files in shared memory that belong to the job.
+    pub(crate) fn segments(&mut self) -> &mut Segments {
+        &mut self.segments
     }
 
     fn request(&mut self, family: Family) -> u64 {

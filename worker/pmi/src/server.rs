@@ -101,6 +101,12 @@ impl Server {
         self.node.poll_output()
     }
 
+    /// Returns the names of the files in `/dev/shm` that the ranks of this node have made or may make. They
+    /// are to be removed when no rank is left.
+    pub fn segments(&mut self) -> Vec<String> {
+        self.node.segments().names().map(str::to_owned).collect()
+    }
+
     fn with(&mut self, family: Family, act: impl FnOnce(&mut dyn Protocol, &mut Node)) {
         match family {
             Family::Pmi1 => act(&mut self.pmi1, &mut self.node),

@@ -239,6 +239,20 @@ pub(crate) fn parent(pid: Pid) -> Option<Pid> {
     stat(pid).map(|(_, parent)| Pid::from_raw(parent))
 }
 
+/// Tells whether a process is exiting or has exited. A process closes its connections some time
+/// before it can be reaped.
+pub(crate) fn is_exiting(pid: Pid) -> bool {
+    // Flag of the kernel, `PF_EXITING`.
+    const EXITING: u64 = 4;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+    // The state is the first field after the name, the flags are the seventh.
+    let flags = stat.as_ref().ok().and_then(|stat| {
+        let (_, fields) = stat.rsplit_once(')')?;
+        fields.split_ascii_whitespace().nth(6)?.parse::<u64>().ok()
+    });
+    flags.is_none_or(|flags| flags & EXITING != 0)
+}
+
 /// Returns the state letter and the parent's id from `/proc/PID/stat`: `pid (name) state ppid …`.
 /// The name may contain anything, including parentheses.
 fn stat(pid: Pid) -> Option<(char, i32)> {

@@ -106,6 +106,8 @@ pub(crate) struct Ranks {
     phase: Phase,
     /// Processes that have been sent SIGTERM.
     sent_term: HashSet<Pid>,
+    /// Ranks' processes that were exiting already when the ranks were sent SIGTERM.
+    exiting: HashSet<Pid>,
     receipt: CleanupReceipt,
     /// Whether running ranks are checked for MPI libraries.
     checks_for_mpi: bool,
@@ -189,6 +191,7 @@ impl Ranks {
             kill_after: Duration::from_millis(job.kill_after_ms.into()),
             phase: Phase::Running,
             sent_term: HashSet::new(),
+            exiting: HashSet::new(),
             receipt: CleanupReceipt::default(),
             checks_for_mpi,
             serves_mpi: job.mpi != MpiInterfaces::None,
@@ -291,16 +294,17 @@ impl Ranks {
     fn report(&mut self, rank: Rank, pid: Pid, status: ExitStatus) {
         self.changes.push_back(RankChange::Ended(rank, status));
         let at_us = u64::try_from(self.hello_at.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let pid = pid.as_raw().cast_unsigned();
         let killed = status == ExitStatus::Signal(Signal::SIGKILL as i32);
         let out_of_memory = killed && self.phase == Phase::Running && self.oom_kills.has_grown();
         let unfinalized = self.context.mpi.1.borrow_mut().remove(&rank);
+        let by_itself = self.phase == Phase::Running || self.exiting.contains(&pid);
         self.outbox.send(&FromAgent::Exited {
             rank,
-            pid,
+            pid: pid.as_raw().cast_unsigned(),
             status,
             out_of_memory,
             unfinalized,
+            by_itself,
             at_us,
         });
     }
@@ -417,6 +421,8 @@ impl Ranks {
     fn terminate(&mut self, grace: Duration) {
         // Exited processes need not be signalled.
         self.collect();
+        let running = self.running.iter().map(|&(_, pid)| pid);
+        self.exiting = running.filter(|&pid| processes::is_exiting(pid)).collect();
         self.sent_term = processes::signal_all(TERM, self.context.prover);
         // A `reap` that finds this agent hanging sees by the name that TERM was already sent.
         let _ = prctl::set_name(ENDING);

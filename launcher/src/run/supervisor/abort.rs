@@ -1,8 +1,12 @@
 //! Aborts: requests by ranks or agents to end the job.
 
+use super::{Supervisor, job_ending};
+use crate::run::first_failure::RankExit;
+use crate::run::outcome::Reason;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
+use std::time::Instant;
 
 /// Request to end the job.
 pub(super) struct Abort {
@@ -41,6 +45,39 @@ impl Abort {
             !line.is_empty() && *line != "N/A" && !line.starts_with("application called MPI_Abort")
         };
         self.text.lines().map(str::trim_end).filter(says_more)
+    }
+}
+
+impl Supervisor<'_> {
+    /// Handles an abort. If the job is being ended because the aborting rank has exited, the abort replaces
+    /// that exit as the reason.
+    pub(super) fn on_abort(&mut self, now: Instant, host: &str, abort: &Abort) {
+        let failed = abort.failed(host);
+        if self.is_ending() {
+            let first = self.first_failure.first().map(|(exit, _)| exit.rank);
+            if matches!(self.reason, Some(Reason::Rank)) && abort.by.is_some() && first == abort.by
+            {
+                self.reason = Some(Reason::Aborted(failed));
+            }
+            return;
+        }
+        self.mpi_aborted = abort.code.and(abort.by).map(|rank| (rank, now));
+        let why = job_ending(failed.message.clone());
+        self.end(now, Reason::Aborted(failed), why);
+    }
+
+    /// Replaces an `MPI_Abort` as the reason for the end of the job by the exit of another rank that was the
+    /// cause. MPI libraries call it when the connection to a rank has broken, which often happens before the
+    /// exit of that rank is reported.
+    pub(super) fn explain_abort(&mut self, exit: RankExit) {
+        let Some((rank, at)) = self.mpi_aborted else { return };
+        if matches!(self.reason, Some(Reason::Aborted(_)))
+            && exit.rank != rank
+            && exit.may_cause_abort(at)
+        {
+            self.first_failure.blame(exit);
+            self.reason = Some(Reason::Rank);
+        }
     }
 }
 

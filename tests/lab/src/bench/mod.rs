@@ -4,6 +4,7 @@
 //! | file | what |
 //! |---|---|
 //! | `launch`, `rendezvous`, `output`, `failure` | launchers beside `mpirun` and `mpiexec.hydra` |
+//! | `mpi` | MPI programs under rlaunch and under the launchers of their libraries |
 //! | `comm`, `train` | the communicator beside MPI libraries; training beside gloo |
 //! | `verbs`, `mesh` | RDMA on guests: beside perftest; cost of proving the mesh |
 //! | `inventory` | an agent reading a server's hardware |
@@ -19,6 +20,7 @@ pub mod inventory;
 pub mod launch;
 mod launchers;
 pub mod mesh;
+pub mod mpi;
 pub mod output;
 pub mod rendezvous;
 mod rounds;

@@ -48,7 +48,7 @@ pub struct TrainOptions {
 /// Measures and prints; returns whether every network meets its bar.
 pub fn run(options: &TrainOptions) -> Result<bool, LabError> {
     setup::install(PackageSet::Peers)?;
-    python::build()?;
+    python::TORCH.build()?;
     let rlaunch = dist::build(Profile::Release)?;
     let lab = Options { net: NET, ..Options::new(NAME, HOSTS) };
     let measured = Testbed::with_fresh(&lab, rlaunch, |testbed| {

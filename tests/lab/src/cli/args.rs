@@ -49,6 +49,7 @@ Measure:
   cargo lab bench launch              how quickly jobs start, beside other launchers
   cargo lab bench launch --against DIR   the same, beside an earlier build of rlaunch
   cargo lab bench rendezvous          how quickly their ranks find each other
+  cargo lab bench mpi                 how quickly MPI programs start, beside the launchers of MPI libraries
   cargo lab bench comm                messages and collectives, beside MPICH and Open MPI
   cargo lab bench train               training with torch, beside its own backend
   cargo lab bench inventory           how quickly an agent reads a server's hardware

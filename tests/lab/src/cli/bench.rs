@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use rlaunch_lab::LabError;
 use rlaunch_lab::bench::against::EarlierBuild;
 use rlaunch_lab::bench::{
-    comm, failure, inventory, launch, mesh, output, rendezvous, train, verbs,
+    comm, failure, inventory, launch, mesh, mpi, output, rendezvous, train, verbs,
 };
 
 /// Things that are measured.
@@ -43,6 +43,22 @@ pub(crate) enum Bench {
         /// Number of timed jobs of each launcher, after one warm-up job.
         #[arg(long, default_value_t = 5)]
         rounds: usize,
+    },
+    /// Start an MPI program by rlaunch and by the launcher of its MPI library in turn, for MPICH and
+    /// Open MPI.
+    Mpi {
+        /// Numbers of hosts, each of which is measured.
+        #[arg(long, value_delimiter = ',', default_values_t = [16, 64])]
+        hosts: Vec<usize>,
+        /// Number of ranks on each host.
+        #[arg(long, default_value_t = 2)]
+        ranks: usize,
+        /// Number of timed rounds, after one warm-up round.
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// Leave out a library.
+        #[arg(long, value_parser = PossibleValuesParser::new(mpi::library_names()))]
+        skip: Vec<String>,
     },
     /// Time messages, barrier and all-reduce over shared memory and TCP, and how long ranks take until
     /// they can communicate, with rlaunch, MPICH and Open MPI in turn.
@@ -181,6 +197,12 @@ pub(super) fn run(verb: &Bench) -> Result<bool, LabError> {
         Bench::Rendezvous { hosts, rounds } => {
             rendezvous::run(&rendezvous::RendezvousOptions { hosts: *hosts, rounds: *rounds })
         }
+        Bench::Mpi { hosts, ranks, rounds, skip } => mpi::run(&mpi::MpiOptions {
+            hosts: hosts.clone(),
+            ranks: *ranks,
+            rounds: *rounds,
+            skip: skip.clone(),
+        }),
         Bench::Comm { rounds, row, only, variants, against } => {
             let (row, only) = (row.clone(), *only);
             let options = comm::CommOptions { rounds: *rounds, row, only, variants: *variants };

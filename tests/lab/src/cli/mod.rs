@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, LabError> {
 }
 
 fn set_up() -> Result<bool, LabError> {
-    setup::install(PackageSet::Peers)?;
+    setup::install(PackageSet::Headers)?;
     dist::aarch64::prepare()?;
     println!("everything the lab and its benches need is installed");
     Ok(true)

@@ -1,9 +1,11 @@
 # pid 1 of a lab host. Mounts the host's own file systems, hides or protects those of the machine,
 # starts the sshd, and then reaps orphans until the host is crashed or the lab goes down.
 #
-# host-init.sh NAME FILES HOMES ETC ROOT_HOME CGROUP KEEPER PYTHON [HIDDEN...]
+# host-init.sh NAME FILES HOMES ETC ROOT_HOME CGROUP KEEPER VENVS [HIDDEN...]
+#
+# VENVS has a line `PATH DIRECTORY` for each virtual environment that the host has at PATH in /run.
 set -eu
-name=$1 files=$2 homes=$3 etc=$4 root_home=$5 cgroup=$6 keeper=$7 python=$8
+name=$1 files=$2 homes=$3 etc=$4 root_home=$5 cgroup=$6 keeper=$7 venvs=$8
 shift 8
 
 # Mount points of the machine. They become read-only further down, except those that are replaced
@@ -21,12 +23,16 @@ for file in hosts passwd group shadow nsswitch.conf resolv.conf; do
     [ ! -f "/etc/$file" ] || mount --bind "$etc/$file" "/etc/$file"
 done
 [ ! -f /etc/hostname ] || mount --bind "$files/hostname" /etc/hostname
-if [ -n "$python" ]; then
-    # Mounted first, since it may be in one of the homes that are replaced next.
-    mkdir -p "$files/python"
-    mount --bind "$python" "$files/python"
-    mount -o remount,bind,ro "$files/python"
-fi
+# Mounted first, since they may be in one of the homes that are replaced next.
+mkdir -p "$files/venvs"
+while read -r path venv; do
+    [ -n "$path" ] || continue
+    mkdir -p "$files/venvs$path"
+    mount --bind "$venv" "$files/venvs$path"
+    mount -o remount,bind,ro "$files/venvs$path"
+done <<VENVS
+$venvs
+VENVS
 mount --bind "$homes/root" "$root_home"
 mount --bind "$homes/home" /home
 for directory in "$@"; do
@@ -36,19 +42,24 @@ for directory in /tmp /var/tmp /dev/shm; do
     mount -t tmpfs -o mode=1777 "$name" "$directory"
 done
 
-# The lab's own files are in /run. A host keeps only the files of its sshd, and Python.
-mkdir /tmp/.sshd /tmp/.python
+# The lab's own files are in /run. A host keeps only the files of its sshd, and the virtual
+# environments.
+mkdir /tmp/.sshd /tmp/.venvs
 mount --bind "$files/sshd" /tmp/.sshd
-[ -z "$python" ] || mount --bind -o ro "$files/python" /tmp/.python
+mount --rbind "$files/venvs" /tmp/.venvs
 mount -t tmpfs -o mode=755 "$name" /run
 mkdir -p /run/sshd /run/rlaunch-lab
 mkdir -m 1777 /run/lock
 mount --move /tmp/.sshd /run/rlaunch-lab
-if [ -n "$python" ]; then
-    mkdir /run/rlaunch-python
-    mount --move /tmp/.python /run/rlaunch-python
-fi
-rmdir /tmp/.sshd /tmp/.python
+while read -r path venv; do
+    [ -n "$path" ] || continue
+    mkdir -p "$path"
+    mount --move "/tmp/.venvs$path" "$path"
+done <<VENVS
+$venvs
+VENVS
+umount /tmp/.venvs
+rmdir /tmp/.sshd /tmp/.venvs
 
 for at in $before; do
     case $at in

@@ -37,7 +37,7 @@ pub(super) fn start_host(paths: &LabPaths, record: &LabRecord, host: &str) -> Re
     words.push(Account::Root.home());
     words.push(cgroup_argument(record));
     words.push(KEEPER.into());
-    words.push(record.python.clone().unwrap_or_default());
+    words.push(venvs_argument(record));
     words.extend(record.hidden.iter().cloned());
     let flags = ["--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child"];
     spawn(paths, record, host, &flags, &words)
@@ -164,6 +164,12 @@ fn log_of(dir: &Path) -> String {
 fn sshd_files(paths: &LabPaths, host: &str) -> Result<(), LabError> {
     let path = paths.host(host).join("sshd/sshd_config");
     accounts::write(&path, &sshd::config(&[]), 0o644)
+}
+
+/// Returns a line `PATH DIRECTORY` for each virtual environment.
+fn venvs_argument(record: &LabRecord) -> PathBuf {
+    let line = |(path, directory): &(String, PathBuf)| format!("{path} {}\n", directory.display());
+    record.venvs.iter().map(line).collect::<String>().into()
 }
 
 fn cgroup_argument(record: &LabRecord) -> PathBuf {

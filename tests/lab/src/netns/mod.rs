@@ -41,7 +41,8 @@ pub use processes::Process;
 pub use sshd::Sshd;
 
 use crate::command::wait_until;
-use crate::setup::{self, python};
+use crate::setup::venv::Venv;
+use crate::setup::{self, venvs};
 use crate::{LabError, dist};
 use state::{LabPaths, LabRecord, ProcessId};
 
@@ -359,13 +360,14 @@ fn create(paths: &LabPaths, options: &Options) -> Result<LabRecord, LabError> {
     accounts::make_dir(&paths.dir, 0o755)?;
     let mount_points = [Account::Root.home().join(".ssh"), Account::User.home()];
     machine::prepare(&paths.name, &mount_points)?;
+    let built = |venv: &Venv| Some((venv.on_hosts.to_owned(), venv.find()?));
     let record = LabRecord {
         net: options.net,
         hosts: 0,
         shared_home: options.shared_home,
         cgroup: cgroup::create(&paths.name),
         hidden: dist::build_directories(),
-        python: python::find(),
+        venvs: venvs().filter_map(built).collect(),
     };
     accounts::write_common(paths)?;
     accounts::write_names(paths, record.net, options.hosts)?;

@@ -99,8 +99,9 @@ pub(crate) struct LabRecord {
     pub(crate) cgroup: Option<PathBuf>,
     /// Directories that hosts must not see.
     pub(crate) hidden: Vec<PathBuf>,
-    /// Directory of the Python with torch that hosts see, if it was built.
-    pub(crate) python: Option<PathBuf>,
+    /// Virtual environments that had been built: path on hosts, and directory.
+    #[serde(default)]
+    pub(crate) venvs: Vec<(String, PathBuf)>,
 }
 
 impl LabRecord {

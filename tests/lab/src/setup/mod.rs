@@ -1,6 +1,8 @@
-//! Requirements of the lab on this machine: packages and root.
+//! Requirements of the lab on this machine: packages, virtual environments for hosts, and root.
 
+pub mod mpi;
 pub mod python;
+pub(crate) mod venv;
 
 use std::env;
 use std::os::unix::process::CommandExt;
@@ -11,6 +13,7 @@ use nix::unistd::geteuid;
 
 use crate::LabError;
 use crate::command::{run, spinner};
+use venv::Venv;
 
 /// Program that must be installed, and the package of Debian and Ubuntu that has it. For packages
 /// without a program, `program` is the path of one of their files.
@@ -181,6 +184,11 @@ pub fn has(program: &str) -> bool {
 pub(crate) fn cache() -> PathBuf {
     let home = || PathBuf::from(env::var_os("HOME").unwrap_or_default()).join(".cache");
     env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from).join("rlaunch-lab")
+}
+
+/// Lists the virtual environments that hosts have if they were built.
+pub(crate) fn venvs() -> impl Iterator<Item = &'static Venv> {
+    [&python::TORCH].into_iter().chain(&mpi::LIBRARIES)
 }
 
 /// Fails unless this process is root.

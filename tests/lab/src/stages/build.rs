@@ -23,7 +23,7 @@ const FRESH_SEEDS: &str = "50";
 const FUZZ_SECONDS: u64 = 10;
 
 pub(super) fn set_up(_: &TestPlan, _: &Ledger) -> Result<Tally, LabError> {
-    setup::install(PackageSet::Peers)?;
+    setup::install(PackageSet::Headers)?;
     setup::install(PackageSet::Fuzzer)?;
     if let Err(error) = aarch64::prepare() {
         // Tests that need them are listed as skipped.

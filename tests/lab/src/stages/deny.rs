@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::command::{run, spinner};
-use crate::setup::python::BASE;
+use crate::setup::venv::BASE;
 use crate::{LabError, dist, setup};
 
 const VERSION: &str = "0.20.2";

@@ -22,8 +22,9 @@ const WRAPPER: &str = "\
 case \"$*\" in
     *'--crate-name rlaunch_bootstrap '* | *'--crate-name rlaunch_comm '* | \
     *'--crate-name rlaunch_console '* | *'--crate-name rlaunch_horovod '* | \
-    *'--crate-name rlaunch_launcher '* | *'--crate-name rlaunch_ssh '* | \
-    *'--crate-name rlaunch_fuzz '* | *'--crate-name fuzzer '*)
+    *'--crate-name rlaunch_launcher '* | *'--crate-name rlaunch_pmi '* | \
+    *'--crate-name rlaunch_ssh '* | *'--crate-name rlaunch_fuzz '* | \
+    *'--crate-name fuzzer '*)
         exec \"$@\" -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
             -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
             -Cllvm-args=-sanitizer-coverage-pc-table \
@@ -138,7 +139,7 @@ impl Fuzzer {
             Ok(output) => {
                 let log = String::from_utf8_lossy(&output.stderr).into_owned();
                 let done = log.lines().find(|line| line.starts_with("Done")).unwrap_or_default();
-                println!("{target:<12} {}", done.to_lowercase());
+                println!("{target:<13} {}", done.to_lowercase());
                 Ok(true)
             }
             Err(error) => {

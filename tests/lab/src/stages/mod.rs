@@ -29,7 +29,8 @@ use std::env;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::setup::python;
+use crate::command::background::Background;
+use crate::setup::{mpi, python};
 use crate::vm::VmLab;
 use crate::{Lab, LabError, dist};
 use ledger::{Ledger, Tally};
@@ -152,11 +153,20 @@ impl TestPlan {
         }
     }
 
-    /// Returns whether to build a Python with torch in advance, since a test is likely to need it.
-    fn wants_torch(&self) -> bool {
-        let about =
-            |filter: &String| ["torch", "training"].iter().any(|name| filter.contains(name));
-        self.takes_netns("training") && self.filter.as_ref().is_none_or(about)
+    /// Starts building the virtual environments that tests on hosts are likely to need.
+    fn build_venvs(&self) -> Vec<Background> {
+        let is_about = |names: &[&str]| {
+            let filter = self.filter.as_ref();
+            filter.is_none_or(|filter| names.iter().any(|name| filter.contains(name)))
+        };
+        let mut builds = Vec::new();
+        if self.takes_netns("mpi") && is_about(&["mpi"]) {
+            builds.extend(mpi::build_beside());
+        }
+        if self.takes_netns("training") && is_about(&["torch", "training"]) {
+            builds.extend(python::TORCH.build_beside());
+        }
+        builds
     }
 
     /// Returns whether to build the files for hosts of aarch64.
@@ -237,17 +247,17 @@ pub fn test(plan: &TestPlan) -> bool {
     };
     let stages: Vec<&Stage> = STAGES.iter().filter(wanted).collect();
     let has = |name| stages.iter().any(|stage| stage.name == name);
-    let (with_guests, with_torch) = (has(vm::NAME), has(netns::NAME) && plan.wants_torch());
+    let (with_hosts, with_guests) = (has(netns::NAME), has(vm::NAME));
     // Builds in the background, which end with this function at the latest.
-    let (mut image, mut python) = (None, None);
+    let (mut image, mut venvs) = (None, None);
     for stage in stages {
         // The first stage installs packages that these need.
         let is_set_up = stage.name != STAGES[0].name;
         if with_guests && image.is_none() && is_set_up {
             image = vm::start_image();
         }
-        if with_torch && python.is_none() && is_set_up {
-            python = python::build_beside();
+        if with_hosts && venvs.is_none() && is_set_up {
+            venvs = Some(plan.build_venvs());
         }
         let budget = Duration::from_secs(stage.seconds);
         println!("\n== {} (budget {} s)", stage.name, stage.seconds);

@@ -11,7 +11,8 @@ use super::retry::retry_failures;
 use super::run::{self, Outcome, TestProgram, Tests};
 use super::{BUILD, LAB_VARIABLE, LAUNCHER_VARIABLE, TestPlan};
 use crate::dist::{self, Profile, aarch64};
-use crate::setup::{self, python};
+use crate::setup::venv::BASE;
+use crate::setup::{self, PackageSet, mpi, python};
 use crate::{Lab, LabError, Options, soak};
 
 pub(super) const NAME: &str = "netns";
@@ -223,13 +224,22 @@ fn skipped(plan: &TestPlan, names: &[String]) -> SkippedTests {
         skipped.extend(aarch64::python().err().map(|why| (AARCH64_PYTHON, why.to_string())));
     }
     if is_wanted(NUMPY) && !has_numpy() {
-        skipped.push((NUMPY, format!("{} has no numpy", python::BASE)));
+        skipped.push((NUMPY, format!("{BASE} has no numpy")));
     }
     // Built before hosts start: they mount it then.
     if is_wanted(TORCH)
-        && let Err(error) = python::build()
+        && let Err(error) = python::TORCH.build()
     {
         skipped.push((TORCH, format!("no Python with torch: {error}")));
+    }
+    let missing = setup::missing(PackageSet::Headers);
+    if is_wanted(MPI) && !missing.is_empty() {
+        skipped.push((MPI, format!("not installed: {}", missing.join(", "))));
+    }
+    if is_wanted(MPI_WHEELS)
+        && let Err(error) = mpi::build()
+    {
+        skipped.push((MPI_WHEELS, format!("no Python with an MPI library: {error}")));
     }
     if is_wanted(GPU) && !has_gpu() {
         skipped.push((GPU, "this machine has no NVIDIA GPU".to_owned()));
@@ -241,10 +251,12 @@ fn skipped(plan: &TestPlan, names: &[String]) -> SkippedTests {
     skipped
 }
 
-/// Parts of the names of tests that need numpy, torch, an NVIDIA GPU, hosts of another
-/// architecture, or several login shells.
+/// Parts of the names of tests that need numpy, torch, Debian's MPI libraries, those of the Python
+/// package index, an NVIDIA GPU, hosts of another architecture, or several login shells.
 const NUMPY: &str = "numpy_";
 const TORCH: &str = "torch_";
+const MPI: &str = "mpi::";
+const MPI_WHEELS: &str = "mpi::wheels::";
 const GPU: &str = "gpu::";
 const AARCH64: &str = "aarch64::";
 const AARCH64_PYTHON: &str = "aarch64::python_";
@@ -258,7 +270,7 @@ fn has_gpu() -> bool {
 
 fn has_numpy() -> bool {
     let program = "import importlib.util as u, sys; sys.exit(not u.find_spec('numpy'))";
-    Command::new(python::BASE).args(["-c", program]).status().is_ok_and(|status| status.success())
+    Command::new(BASE).args(["-c", program]).status().is_ok_and(|status| status.success())
 }
 
 #[cfg(test)]

@@ -5,11 +5,9 @@
 use super::finding::{Known, Rule};
 
 /// The list.
-pub(super) const KNOWN: &[Known] = &[
-    Known::kept(
-        Rule::TypeTwice,
-        "worker/comm",
-        &[("LazyRdma", 2)],
-        "one of two, with RDMA and without it",
-    ),
-];
+pub(super) const KNOWN: &[Known] = &[Known::kept(
+    Rule::TypeTwice,
+    "worker/comm",
+    &[("LazyRdma", 2)],
+    "one of two, with RDMA and without it",
+)];

@@ -182,7 +182,13 @@ impl Pmi1 {
                 node.send(connection, answer);
                 None
             }
-            request => Some(plain(node, caller, &request)?),
+            request => {
+                if request == Pmi1Request::KvsName {
+                    let (store, here) = (kvs_name(node, caller), node.layout().here);
+                    node.segments().add_mpich(&store, here);
+                }
+                Some(plain(node, caller, &request)?)
+            }
         };
         if let Some(answer) = answer {
             node.send(connection, answer.into());

@@ -155,6 +155,10 @@ impl Pmix {
                 node.print(caller.local, shortened(text));
                 Err(Status::SUCCESS)
             }
+            Request::Cleanup(paths) => {
+                let are_added = paths.into_iter().all(|path| node.segments().add_path(path));
+                Err(if are_added { Status::SUCCESS } else { Status::NOT_SUPPORTED })
+            }
             Request::Unsupported => Err(Status::NOT_SUPPORTED),
         };
         started.err().map(status_body)

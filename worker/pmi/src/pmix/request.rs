@@ -61,6 +61,8 @@ pub(super) enum Request<'a> {
         /// Members.
         procs: Vec<Proc<'a>>,
     },
+    /// The client names files that are to be removed when it has ended.
+    Cleanup(Vec<&'a [u8]>),
     /// The client has a help message of Open MPI 4 for the user, which it does not print itself.
     Help(&'a [u8]),
     /// The server does not know the command.
@@ -139,6 +141,7 @@ mod command {
     pub(super) const REGISTER_EVENTS: u8 = 13;
     pub(super) const DEREGISTER_EVENTS: u8 = 14;
     pub(super) const LOG: u8 = 16;
+    pub(super) const CONTROL: u8 = 18;
     pub(super) const GROUP_CONSTRUCT: u8 = 24;
     pub(super) const GROUP_DESTRUCT: u8 = 28;
 }
@@ -170,6 +173,7 @@ impl<'a> Request<'a> {
             command::REGISTER_EVENTS => Request::RegisterEvents,
             command::DEREGISTER_EVENTS => Request::DeregisterEvents,
             command::LOG => help(&mut reader)?.map_or(Request::Unsupported, Request::Help),
+            command::CONTROL => cleanup(&mut reader)?,
             command::GROUP_CONSTRUCT => {
                 let (id, procs) = group(&mut reader)?;
                 Request::GroupConstruct { id, procs, infos: shared_infos(&mut reader)? }
@@ -276,6 +280,23 @@ fn group<'a>(reader: &mut Reader<'a>) -> Result<(&'a [u8], Vec<Proc<'a>>), Decod
 fn shared_infos<'a>(reader: &mut Reader<'a>) -> Result<Vec<Info<'a>>, DecodeError> {
     let infos = reader.infos()?;
     Ok(find(&infos, b"pmix.grp.info").and_then(Value::infos).unwrap_or_default())
+}
+
+/// Reads a request to control the job: the ranks that it is about, and infos. Of those, only the names of
+/// files are supported that are to be removed.
+fn cleanup<'a>(reader: &mut Reader<'a>) -> Result<Request<'a>, DecodeError> {
+    reader.procs()?;
+    let infos = reader.infos()?;
+    let files = infos.iter().filter(|info| info.key == b"pmix.reg.cleanup");
+    // Several names are separated by commas.
+    let names = files.filter_map(|info| info.value.text()).flat_map(|names| names.split(is_comma));
+    let names: Vec<&[u8]> = names.collect();
+    let is_all = infos.iter().all(|info| info.key == b"pmix.reg.cleanup");
+    Ok(if is_all && !names.is_empty() { Request::Cleanup(names) } else { Request::Unsupported })
+}
+
+fn is_comma(byte: &u8) -> bool {
+    *byte == b','
 }
 
 /// Reads a request to log: a time, infos, and directives, which do not matter here. Returns the text if

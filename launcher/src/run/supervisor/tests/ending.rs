@@ -344,13 +344,56 @@ fn mpi_abort_gives_the_job_its_code() {
           to all: end
         0.11 b exited 1 code 7
           event rank_exited code=7 host="b" pid=101 rank=1
-        0.20 a exited 0 signal 15
+        0.20 a exited 0 signal 15 ended
           event rank_exited host="a" pid=100 rank=0 signal=15
         0.30 a done
           event node_clean helpers_ended=0 host="a" segments_removed=0
         0.30 b done
           event node_clean helpers_ended=0 host="b" segments_removed=0
         exit 7, may restart: rank 1 on b called MPI_Abort(7)
+          a, b: nothing left
+        "#,
+    );
+}
+
+#[test]
+fn a_rank_that_fails_because_of_an_abort_is_not_blamed() {
+    check(
+        "-H a,b x",
+        r#"
+        0.10 b mpi-aborted-by 1 7 N/A
+          to all: event: ending: rank 1 on b called MPI_Abort(7)
+          to all: end
+        0.20 a exited 0 signal 6
+          event rank_exited host="a" pid=100 rank=0 signal=6
+        0.30 a done
+          event node_clean helpers_ended=0 host="a" segments_removed=0
+        0.30 b done
+          event node_clean helpers_ended=0 host="b" segments_removed=0
+        exit 7, may restart: rank 1 on b called MPI_Abort(7)
+          a, b: nothing left
+        "#,
+    );
+}
+
+/// MPI libraries call `MPI_Abort` when they lose the connection to a rank.
+#[test]
+fn an_abort_because_a_rank_has_gone_names_that_rank() {
+    check(
+        "-H a,b x",
+        r#"
+        0.10 b mpi-aborted-by 1 14 N/A
+          to all: event: ending: rank 1 on b called MPI_Abort(14)
+          to all: end
+        0.11 b exited 1 code 14
+          event rank_exited code=14 host="b" pid=101 rank=1
+        0.20 a exited 0 signal 9
+          event rank_exited host="a" pid=100 rank=0 signal=9
+        0.30 a done
+          event node_clean helpers_ended=0 host="a" segments_removed=0
+        0.30 b done
+          event node_clean helpers_ended=0 host="b" segments_removed=0
+        exit 137 of the rank, may restart: rank 0 on a (pid 100) was killed by signal 9 (SIGKILL)
           a, b: nothing left
         "#,
     );

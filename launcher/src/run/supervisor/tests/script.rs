@@ -282,7 +282,8 @@ impl Played<'_> {
     }
 }
 
-/// Makes the report of a rank's exit from `code 3`, `signal 9`, `signal 9 oom` or `code 3 at 0.05`.
+/// Makes the report of a rank's exit from `code 3`, `signal 9`, `signal 9 oom`, `code 3 at 0.05`,
+/// `code 0 unfinalized` or `signal 15 ended`, which is for a rank that was ended by its agent.
 fn exited(rank: Rank, how: &str) -> Option<FromAgent> {
     let mut words = how.split(' ');
     let kind = words.next()?;
@@ -297,8 +298,17 @@ fn exited(rank: Rank, how: &str) -> Option<FromAgent> {
         _ => u64::from(u32::MAX),
     };
     let out_of_memory = rest == ["oom"];
-    let unfinalized = rest == ["unfinalized"];
-    Some(FromAgent::Exited { rank, pid: 100 + rank.0, status, out_of_memory, unfinalized, at_us })
+    let unfinalized = rest.first() == Some(&"unfinalized");
+    let by_itself = rest.last() != Some(&"ended");
+    Some(FromAgent::Exited {
+        rank,
+        pid: 100 + rank.0,
+        status,
+        out_of_memory,
+        unfinalized,
+        by_itself,
+        at_us,
+    })
 }
 
 /// Makes the final report of a node from the empty text or `left PROCESS`.

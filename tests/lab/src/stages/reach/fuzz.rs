@@ -191,6 +191,48 @@ const GROUPS: &[TargetGroup] = &[
             "bootstrap/src/id.rs",
         ],
     },
+    TargetGroup {
+        targets: &["table-message"],
+        sources: &[
+            "tests/fuzz/src/table.rs",
+            "bootstrap/src/rank_table/",
+            "bootstrap/rank-table.example.json",
+            "bootstrap/src/rendezvous/payload.rs",
+            "bootstrap/src/id.rs",
+        ],
+    },
+    TargetGroup {
+        targets: &["pmi1"],
+        sources: &[
+            "tests/fuzz/src/pmi.rs",
+            "tests/fuzz/src/pmi1.rs",
+            "worker/pmi/Cargo.toml",
+            "worker/pmi/src/fence.rs",
+            "worker/pmi/src/layout.rs",
+            "worker/pmi/src/lib.rs",
+            "worker/pmi/src/node.rs",
+            "worker/pmi/src/output.rs",
+            "worker/pmi/src/protocol.rs",
+            "worker/pmi/src/server.rs",
+            "worker/pmi/src/pmi1/",
+        ],
+    },
+    TargetGroup {
+        targets: &["pmix"],
+        sources: &[
+            "tests/fuzz/src/pmi.rs",
+            "tests/fuzz/src/pmix.rs",
+            "worker/pmi/Cargo.toml",
+            "worker/pmi/src/fence.rs",
+            "worker/pmi/src/layout.rs",
+            "worker/pmi/src/lib.rs",
+            "worker/pmi/src/node.rs",
+            "worker/pmi/src/output.rs",
+            "worker/pmi/src/protocol.rs",
+            "worker/pmi/src/server.rs",
+            "worker/pmi/src/pmix/",
+        ],
+    },
 ];
 
 /// Finds the targets that should search for new inputs after these files have changed; for the

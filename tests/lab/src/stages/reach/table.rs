@@ -455,8 +455,15 @@ const ROWS: &[Coverage] = &[
         vm: &[],
     },
     Coverage {
-        sources: &["worker/src/ranks/singleton.rs", "worker/src/node/elf.rs"],
-        netns: &["singleton", "missing::a_program"],
+        sources: &[
+            "bootstrap/src/rank_table/layout.rs",
+            "launcher/src/plan/env/mpi.rs",
+            "worker/pmi/",
+            "worker/src/network/mpi.rs",
+            "worker/src/node/elf.rs",
+            "worker/src/ranks/mpi_library.rs",
+        ],
+        netns: &["mpi", "singleton", "missing::a_program"],
         vm: &[],
     },
     // The library that ranks link and import.

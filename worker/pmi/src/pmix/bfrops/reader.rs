@@ -385,6 +385,11 @@ impl<'a> Value<'a> {
         if self.kind == kind::BYTE_OBJECT { reader.byte_object().ok() } else { None }
     }
 
+    /// Returns the bytes of a string; `None` for another type.
+    pub(in crate::pmix) fn text(&self) -> Option<&'a [u8]> {
+        if self.kind == kind::STRING { Reader::new(self.encoded).string().ok() } else { None }
+    }
+
     /// Returns the infos of an array of infos; `None` for another type.
     pub(in crate::pmix) fn infos(&self) -> Option<Vec<Info<'a>>> {
         let mut reader = Reader::new(self.encoded);

@@ -241,3 +241,22 @@ fn a_new_connection_of_a_rank_takes_the_place_of_the_old() {
     pass(&mut job, Instant::now() + Duration::from_millis(60));
     assert_eq!(received_status(&mut job, clients[1]), None);
 }
+
+#[test]
+fn files_that_ranks_name_are_to_be_removed() {
+    let mut job = Job::new(&[&[0, 1], &[2]]);
+    let client = start(&mut job, 0, 1);
+    let control = |key: &str, value: &str| {
+        let mut writer = command(18);
+        procs(&mut writer, &[("job", 1)]);
+        infos(&mut writer, &[(key, Item::Text(value))]);
+        writer.into_bytes()
+    };
+    let files = control("pmix.reg.cleanup", "/dev/shm/sm_segment.a,/dev/shm/other");
+    assert_eq!(status(&mut job, client, &files), Some(SUCCESS));
+    for (key, value) in [("pmix.reg.cleanup", "/tmp/file"), ("pmix.reg.cleanupdir", "/dev/shm/x")] {
+        assert_eq!(status(&mut job, client, &control(key, value)), Some(-47), "{key} {value}");
+    }
+    assert_eq!(job.servers[0].segments(), ["other", "sm_segment.a"]);
+    assert!(job.servers[1].segments().is_empty());
+}

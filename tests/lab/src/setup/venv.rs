@@ -1,0 +1,129 @@
+//! Virtual environments for hosts: of this machine's own Python, built once from the package index
+//! and kept in the cache. Hosts have them below `/run`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::sys::statvfs::statvfs;
+use sha2::{Digest, Sha256};
+
+use crate::command::background::Background;
+use crate::command::{run, spinner};
+use crate::{LabError, setup};
+
+/// Interpreter that virtual environments are made of; hosts have it too.
+pub(crate) const BASE: &str = "/usr/bin/python3";
+/// Script that makes an environment. Arguments: directory, lock file, time limit in seconds,
+/// interpreter, packages.
+const SCRIPT: &str = include_str!("venv.sh");
+/// Time limit of the script in seconds.
+const LIMIT: &str = "900";
+/// Number of hexadecimal digits of the recipe's digest in the directory's name.
+const DIGITS: usize = 16;
+
+/// Virtual environment for hosts.
+#[derive(Debug)]
+pub(crate) struct Venv {
+    /// Name of the environment, with which the name of its directory begins.
+    pub(crate) name: &'static str,
+    /// Path on hosts, below `/run`.
+    pub(crate) on_hosts: &'static str,
+    /// Packages and their versions.
+    pub(crate) packages: &'static [&'static str],
+    /// Words for messages: `a Python with torch`.
+    pub(crate) what: &'static str,
+    /// Usual duration of the build: `about two minutes`.
+    pub(crate) takes: &'static str,
+    /// Free disk space in GiB that the downloads and the environment need together.
+    pub(crate) disk_space: u64,
+}
+
+impl Venv {
+    /// Returns the directory of the environment, if it has been built from the current recipe.
+    pub(crate) fn find(&self) -> Option<PathBuf> {
+        Some(self.place()).filter(|place| place.is_dir())
+    }
+
+    /// Builds the environment unless it exists. Returns its directory.
+    pub(crate) fn build(&self) -> Result<PathBuf, LabError> {
+        if let Some(place) = self.find() {
+            return Ok(place);
+        }
+        let mut command = self.command()?;
+        println!("building {} in {} (once, {})", self.what, self.place().display(), self.takes);
+        let operation = format!("build {}", self.what);
+        let progress = spinner(format!("building {}", self.what));
+        let built = run(&operation, &mut command);
+        progress.finish_and_clear();
+        built.map(|_| self.place())
+    }
+
+    /// Starts building the environment in the background; [`build`](Venv::build) then waits for it.
+    /// Dropping the handle ends the build. Returns nothing if the environment exists or cannot be
+    /// built.
+    pub(crate) fn build_beside(&self) -> Option<Background> {
+        if self.find().is_some() {
+            return None;
+        }
+        // A failure is reported by `build` when the environment is needed.
+        Background::start(self.command().ok()?).ok()
+    }
+
+    fn command(&self) -> Result<Command, LabError> {
+        let (place, cache) = (self.place(), setup::cache());
+        fs::create_dir_all(&cache).map_err(LabError::io(format!("make {}", cache.display())))?;
+        self.check_disk_space(&cache)?;
+        let mut command = Command::new("sh");
+        let lock = cache.join(format!("{}.lock", self.name));
+        command.args(["-c", SCRIPT, "venv.sh"]).arg(place).arg(lock);
+        command.args([LIMIT, BASE]).args(self.packages);
+        Ok(command)
+    }
+
+    fn check_disk_space(&self, cache: &Path) -> Result<(), LabError> {
+        let operation = format!("read the free space of {}", cache.display());
+        let disk = statvfs(cache).map_err(LabError::errno(operation))?;
+        let free = (disk.blocks_available() * disk.fragment_size()) >> 30;
+        if free >= self.disk_space {
+            return Ok(());
+        }
+        Err(LabError::Unexpected(format!(
+            "{} needs {} GiB in {}, where {free} GiB are free",
+            self.what,
+            self.disk_space,
+            cache.display()
+        )))
+    }
+
+    /// Returns the directory of the environment. Its name has a digest of the packages and of the
+    /// script that installs them.
+    fn place(&self) -> PathBuf {
+        setup::cache().join(directory_name(self.name, self.packages))
+    }
+}
+
+fn directory_name(name: &str, packages: &[&str]) -> String {
+    let mut digest = Sha256::new();
+    for part in packages.iter().chain(&[SCRIPT, BASE]) {
+        digest.update((part.len() as u64).to_le_bytes());
+        digest.update(part);
+    }
+    let digits = digest.finalize();
+    let digits = digits[..DIGITS / 2].iter().map(|byte| format!("{byte:02x}"));
+    digits.fold(format!("{name}-"), |name, byte| name + &byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_recipe_has_another_name() {
+        let name = |packages: &[&str]| directory_name("python", packages);
+        let one = name(&["torch==2.15.0", "numpy"]);
+        assert_eq!(one.len(), "python-".len() + DIGITS);
+        assert_ne!(one, name(&["torch==2.14.0", "numpy"]));
+        assert_ne!(one, name(&["torch==2.15.0n", "umpy"]));
+    }
+}
