@@ -322,25 +322,7 @@ impl<'a> Supervisor<'a> {
                 let due = self.order.on_rank_started(rank);
                 self.start(due);
             }
-            FromAgent::Exited {
-                rank,
-                pid,
-                status,
-                out_of_memory,
-                unfinalized,
-                by_itself,
-                at_us,
-            } => {
-                tracing::info!(%rank, %host, pid, ?status, "exited");
-                self.emit(Event::rank_exited(rank, host.clone(), pid, status));
-                let at = self.nodes[node.index()].hello_at + Duration::from_micros(at_us);
-                // The agent counts from the sending of its hello, which was before `hello_at`, so the sum is
-                // somewhat late. An exit cannot be later than its report.
-                let at = at.min(now);
-                let exit =
-                    RankExit { rank, pid, status, out_of_memory, unfinalized, by_itself, at };
-                self.on_exit(now, &host, exit);
-            }
+            FromAgent::Exited { .. } => self.on_exit_report(now, node, &host, &message),
             FromAgent::PortOpen { id } => {
                 let due = self.order.on_port_open(id);
                 self.start(due);
@@ -387,6 +369,23 @@ impl<'a> Supervisor<'a> {
             FromAgent::LauncherSilent { for_s } => self.on_launcher_silent(now, node, for_s),
             _ => {}
         }
+    }
+
+    /// Handles the report of a rank's exit, a [`FromAgent::Exited`].
+    fn on_exit_report(&mut self, now: Instant, node: NodeId, host: &str, report: &FromAgent) {
+        let &FromAgent::Exited { rank, pid, status, out_of_memory, unfinalized, by_itself, at_us } =
+            report
+        else {
+            return;
+        };
+        tracing::info!(%rank, %host, pid, ?status, "exited");
+        self.emit(Event::rank_exited(rank, host.to_owned(), pid, status));
+        let at = self.nodes[node.index()].hello_at + Duration::from_micros(at_us);
+        // The agent counts from the sending of its hello, which was before `hello_at`, so the sum is somewhat
+        // late. An exit cannot be later than its report.
+        let at = at.min(now);
+        let exit = RankExit { rank, pid, status, out_of_memory, unfinalized, by_itself, at };
+        self.on_exit(now, host, exit);
     }
 
     fn on_exit(&mut self, now: Instant, host: &str, exit: RankExit) {

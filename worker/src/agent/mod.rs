@@ -87,7 +87,7 @@ async fn run_job(workspace: &Workspace, grace: Grace, kind: ChannelKind) -> io::
     let mut ranks = Ranks::start(&job, prepared, setup, outbox, agent.hello_at, context);
     agent.run_to_completion(&mut ranks, &mut tree, &mut mesh, ports).await;
     mesh.end().await;
-    let receipt = ranks.finish().await;
+    let receipt = ranks.finish(&tree.mpi().segments()).await;
     workspace.remove();
     agent.channel.outbox.send_last(&FromAgent::Done(receipt));
     if tree.has_children() && !agent.job_is_ending {

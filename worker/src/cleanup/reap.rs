@@ -173,7 +173,7 @@ fn end(job: &str) -> CleanupReport {
     let swept = shm::sweep(SystemTime::UNIX_EPOCH);
     workspace::sweep();
     let hidden = hidden().into_iter().map(processes::describe).collect::<Vec<_>>().join(", ");
-    CleanupReport::Clean { ended, segments: swept.removed + shm::sweep_job(job), hidden }
+    CleanupReport::Clean { ended, segments: swept.removed + shm::sweep_job(job, &[]), hidden }
 }
 
 /// Ends a job's processes. Returns their number, or a description of those that could not be ended.

@@ -4,7 +4,8 @@
 //! created it, that process is dead, and no process uses the file. Files of other known kinds are
 //! only reported, since they may belong to another job. In a container no file is removed, only
 //! reported: `/dev/shm` may be shared with the host or other containers, whose processes are not
-//! visible.
+//! visible. Files that MPI libraries have named to their process manager are known to be the job's,
+//! and are always removed.
 
 use nix::errno::Errno;
 use nix::sys::signal::kill;
@@ -91,17 +92,23 @@ fn namespace_pids(status: &str) -> impl Iterator<Item = i32> {
     line.unwrap_or_default().split_ascii_whitespace().filter_map(|number| number.parse().ok())
 }
 
-/// Removes shared-memory files of this job's communicators, which remain if a rank never attached.
-/// Must be called when no process of the job is left. Returns the number of removed files.
-pub(crate) fn sweep_job(job: &str) -> u32 {
-    sweep_job_below(Path::new(SHM), job)
+/// Removes shared-memory files of this job's communicators, which remain if a rank never attached,
+/// and the files in `segments`, which MPI libraries of ranks have named. Must be called when no
+/// process of the job is left. Returns the number of removed files.
+pub(crate) fn sweep_job(job: &str, segments: &[String]) -> u32 {
+    sweep_job_below(Path::new(SHM), job, segments)
 }
 
-fn sweep_job_below(directory: &Path, job: &str) -> u32 {
+fn sweep_job_below(directory: &Path, job: &str, segments: &[String]) -> u32 {
     let prefix = format!("rlaunch-{job}-");
+    let mine = Uid::effective().as_raw();
     let files = fs::read_dir(directory).into_iter().flatten().flatten();
     let is_its = |entry: &fs::DirEntry| {
-        entry.file_name().to_str().is_some_and(|name| name.starts_with(&prefix))
+        entry.file_name().to_str().is_some_and(|name| {
+            let is_mine =
+                || entry.metadata().is_ok_and(|file| file.is_file() && file.uid() == mine);
+            name.starts_with(&prefix) || (segments.iter().any(|known| known == name) && is_mine())
+        })
     };
     let removed = files.filter(is_its).filter(|entry| fs::remove_file(entry.path()).is_ok());
     removed.count() as u32
@@ -191,11 +198,14 @@ mod tests {
     #[test]
     fn segments_of_a_job_go_with_it() {
         let dir = tempfile::tempdir().unwrap();
-        for name in ["rlaunch-ab-0.0", "rlaunch-abc-0.0"] {
+        for name in ["rlaunch-ab-0.0", "rlaunch-abc-0.0", "sm_segment.0", "sm_segment.1"] {
             fs::write(dir.path().join(name), "").unwrap();
         }
-        assert_eq!(sweep_job_below(dir.path(), "ab"), 1);
-        assert!(dir.path().join("rlaunch-abc-0.0").exists());
+        let segments = ["sm_segment.0".to_owned(), "gone".to_owned()];
+        assert_eq!(sweep_job_below(dir.path(), "ab", &segments), 2);
+        for other in ["rlaunch-abc-0.0", "sm_segment.1"] {
+            assert!(dir.path().join(other).exists(), "{other}");
+        }
     }
 
     #[test]

@@ -205,6 +205,11 @@ impl MpiService {
         }
     }
 
+    /// Returns the names of the files in `/dev/shm` that the ranks of this node have made or may make.
+    pub(crate) fn segments(&mut self) -> Vec<String> {
+        self.server.as_mut().map(Server::segments).unwrap_or_default()
+    }
+
     /// Executes the server's outputs that concern this node, and returns the next request that
     /// needs other nodes or the launcher.
     pub(crate) fn poll_request(&mut self) -> Option<MpiRequest> {

@@ -557,14 +557,16 @@ impl Ranks {
         self.phase == Phase::Over
     }
 
-    /// Removes files, cgroup and shared memory of the ranks. Returns the result of the clean-up.
-    pub(crate) async fn finish(mut self) -> CleanupReceipt {
+    /// Removes files, cgroup and shared memory of the ranks. `segments` has names of files in shared memory
+    /// that are the ranks'. Returns the result of the clean-up.
+    pub(crate) async fn finish(mut self, segments: &[String]) -> CleanupReceipt {
         self.pumps.shutdown().await;
         self.stdin.shut_down().await;
         self.files.remove();
         drop(self.context.cgroup.take());
+        let of_job = shm::sweep_job(&self.job.to_string(), segments);
         let swept = shm::sweep(self.started_at);
-        self.receipt.segments_removed = swept.removed + shm::sweep_job(&self.job.to_string());
+        self.receipt.segments_removed = swept.removed + of_job;
         self.receipt.segments_unclaimed = swept.unclaimed;
         self.receipt
     }

@@ -112,7 +112,8 @@ pub fn run(options: &MpiOptions) -> Result<bool, LabError> {
     let most = options.hosts.iter().copied().max().unwrap_or(1);
     let results = Testbed::with_fresh(&bench_lab(most), rlaunch, |testbed| {
         programs.iter().try_for_each(|program| program.copy_to(testbed))?;
-        let measure = |&hosts: &usize| Setting::new(testbed, &programs, hosts, options).measure();
+        let measure =
+            |&hosts: &usize| MpiSetting::new(testbed, &programs, hosts, options).measure();
         options.hosts.iter().map(measure).collect::<Result<Vec<Results>, _>>()
     })?;
     let met: Vec<bool> =
@@ -121,7 +122,7 @@ pub fn run(options: &MpiOptions) -> Result<bool, LabError> {
 }
 
 /// Hosts, ranks and programs of a measurement.
-struct Setting<'a> {
+struct MpiSetting<'a> {
     testbed: &'a Testbed,
     programs: &'a [CompiledProgram],
     hosts: &'a [String],
@@ -129,15 +130,15 @@ struct Setting<'a> {
     rounds: usize,
 }
 
-impl<'a> Setting<'a> {
+impl<'a> MpiSetting<'a> {
     fn new(
         testbed: &'a Testbed,
         programs: &'a [CompiledProgram],
         hosts: usize,
         options: &MpiOptions,
-    ) -> Setting<'a> {
+    ) -> MpiSetting<'a> {
         let hosts = &testbed.hosts[..hosts];
-        Setting { testbed, programs, hosts, per_host: options.ranks, rounds: options.rounds }
+        MpiSetting { testbed, programs, hosts, per_host: options.ranks, rounds: options.rounds }
     }
 
     fn ranks(&self) -> usize {

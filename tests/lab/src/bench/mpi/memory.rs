@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
-use super::Setting;
+use super::MpiSetting;
 use crate::LabError;
 use crate::command::last_lines;
 
@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// File name of the agent.
 const AGENT: &str = "rlaunch-worker";
 
-impl Setting<'_> {
+impl MpiSetting<'_> {
     /// Runs a job under rlaunch; returns the peak resident memory of its largest agent in MiB. The
     /// agents are looked at until they end, which costs time, so this run is not timed.
     pub(super) fn agent_memory(&self, program: &[&str]) -> Result<f64, LabError> {
