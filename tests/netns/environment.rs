@@ -133,7 +133,7 @@ fn other_launches_and_other_machines_stay_out() {
         ("USER", "somebody"),
         ("LOGNAME", "somebody"),
     ];
-    let mut run = field.rlaunch("--tag-output -H a,b");
+    let mut run = field.rlaunch("--mpi none --tag-output -H a,b");
     for (name, value) in foreign {
         run = run.env(name, value);
     }
