@@ -1,127 +1,108 @@
-//! Programs of the real MPI libraries, which rlaunch starts as their own launchers do: Debian's
-//! MPICH and Open MPI in C, and the newest ones of the Python package index by mpi4py.
+//! MPI programs with the libraries that people use: their results, and the ways in which they end.
+//!
+//! The tests here are functions of the libraries; `debian` and `wheels` call them.
 
-use crate::running::Outcome;
-use crate::support::{Field, Run, launch_directory};
-use rlaunch_lab::mpi;
+mod debian;
+mod wheels;
+
+use crate::support::{Field, Run};
+use rlaunch_lab::mpi::MpiLibrary;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
-use tempfile::TempDir;
 
-/// Compilers of Debian's libraries.
-const COMPILERS: [&str; 2] = ["mpicc.mpich", "mpicc.openmpi"];
+/// Hosts of the ranks.
+const HOSTS: [&str; 2] = ["a", "b"];
+/// Directory of the programs on hosts.
+const DIRECTORY: &str = "/tmp/mpi";
+/// Time limit of a job on two busy cores. Ranks of MPI libraries wait actively.
+const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Program of one MPI library, whose first word names the part that it runs.
-struct Program {
-    library: &'static str,
-    /// Words of the command line before the part.
-    words: String,
-    _directory: TempDir,
+/// MPI program on hosts a and b.
+struct Program<'a> {
+    field: &'a Field,
+    library: &'a MpiLibrary,
+    /// Words that start it.
+    words: Vec<String>,
 }
 
-impl Program {
-    /// Returns the program of each library.
-    fn all() -> Vec<Program> {
-        let compiled = COMPILERS.into_iter().map(Program::compiled);
-        compiled.chain(mpi::NAMES.into_iter().map(Program::interpreted)).collect()
+impl<'a> Program<'a> {
+    /// Prepares a job of two ranks on each host, with options and then the words that select a part
+    /// of the program.
+    fn run(&self, options: &str, part: &str) -> Run<'a> {
+        let run = self.field.rlaunch("-H a:2,b:2").args(options.split_whitespace());
+        run.args(&self.words).args(part.split_whitespace()).within(PATIENCE)
     }
 
-    fn compiled(compiler: &'static str) -> Program {
-        let directory = launch_directory();
-        let program = directory.path().join("program");
-        let mut command = Command::new(compiler);
-        command.arg("-O1").arg("-o").arg(&program).arg(source("program.c"));
-        rlaunch_lab::command::run("compile", &mut command).unwrap();
-        let path = program.display();
-        let words = format!("--preload {path} {path}");
-        Program { library: compiler, words, _directory: directory }
-    }
-
-    fn interpreted(library: &'static str) -> Program {
-        let script = source("program.py");
-        let words = format!("--preload {script} {} {script}", mpi::python(library));
-        Program { library, words, _directory: launch_directory() }
-    }
-
-    /// Returns the run of a part of the program with these options of rlaunch.
-    fn run<'a>(&self, field: &'a Field, options: &str, part: &str) -> Run<'a> {
-        let line = format!("{options} {} {part}", self.words);
-        field.rlaunch(&line).within(Duration::from_secs(60))
-    }
-
-    /// Runs a part on two hosts with two ranks each.
-    fn on_four(&self, field: &Field, part: &str) -> Outcome {
-        self.run(field, "-H a:2,b:2 -np 4", part).run()
+    /// Returns what rank 0 prints if everything was right.
+    fn right(&self) -> String {
+        format!("right on 4 ranks, one-sided among {}\n", self.library.one_sided)
     }
 }
 
-fn source(name: &str) -> String {
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
-    tests.join("netns/mpi").join(name).display().to_string()
-}
-
-#[test]
-fn programs_of_each_library_find_their_ranks() {
+/// Calls `test` with the program of each library. A job must leave nothing in shared memory.
+fn for_each(libraries: &[MpiLibrary], test: impl Fn(&Program<'_>)) {
     let field = Field::new();
-    for program in Program::all() {
-        let ran = program.on_four(&field, "all 1024");
-        let said = ran.succeeded().out().contains("right on 4 ranks");
-        assert!(said, "{}: {ran}", program.library);
+    let _programs = field.scratch(&HOSTS, DIRECTORY);
+    let shared_memory = || HOSTS.map(|host| field.on(host, "ls /dev/shm"));
+    for library in libraries {
+        // Is shown if the test fails.
+        println!("with {}:", library.name);
+        let (path, contents) = (format!("{DIRECTORY}/program"), library.program().unwrap());
+        for host in HOSTS {
+            field.lab.write_file(host, Path::new(&path), &contents, 0o755).unwrap();
+        }
+        let before = shared_memory();
+        test(&Program { field: &field, library, words: library.words(&path) });
+        assert_eq!(shared_memory(), before, "{} has left it in /dev/shm", library.name);
     }
 }
 
-#[test]
-fn mpi_abort_ends_the_job_with_its_code() {
-    let field = Field::new();
-    for program in Program::all() {
-        let ran = program.on_four(&field, "abort 7");
-        ran.ended_with(7).says(&["rank 1 on a called MPI_Abort(7)"]);
-    }
+/// Communicators, collectives and one-sided communication give the right results.
+fn results_are_right(libraries: &[MpiLibrary]) {
+    for_each(libraries, |program| {
+        let ran = program.run("", "all 65536").run();
+        assert_eq!(ran.succeeded().out(), program.right(), "{ran}");
+        ran.keeps_quiet_about(&["rlaunch"]);
+    });
 }
 
-#[test]
-fn a_rank_that_leaves_before_mpi_finalize_has_failed() {
-    let field = Field::new();
-    for program in Program::all() {
-        let ran = program.on_four(&field, "leave");
-        assert_ne!(ran.code, 0, "{}: {ran}", program.library);
-        ran.says(&["rank 1 on a (pid "]);
-    }
+fn mpi_abort_ends_the_job_with_its_code(libraries: &[MpiLibrary]) {
+    for_each(libraries, |program| {
+        let ran = program.run("", "abort 7").run();
+        ran.ended_with(7).says(&["error: rank 1 on a called MPI_Abort(7)\n", "b: nothing left"]);
+    });
 }
 
-#[test]
-fn several_programs_are_one_world() {
-    let field = Field::new();
-    for program in [Program::compiled(COMPILERS[0]), Program::compiled(COMPILERS[1])] {
-        let path = program.words.rsplit(' ').next().unwrap();
-        let line = format!("-H a:2,b:2 {} programs : -np 1 {path} programs", program.words);
-        let line = line.replacen("-H a:2,b:2", "-H a:2,b:2 -np 2", 1);
-        let ran = field.rlaunch(&line).run();
-        let expected = ["rank 0 program 0", "rank 1 program 0", "rank 2 program 1"];
-        assert_eq!(ran.succeeded().sorted(), expected, "{}: {ran}", program.library);
-    }
+/// Ranks that lose the connection to it call `MPI_Abort`, which must not hide the cause.
+fn a_rank_that_leaves_before_mpi_finalize_is_named(libraries: &[MpiLibrary]) {
+    for_each(libraries, |program| {
+        let ran = program.run("", "leave").run();
+        let said = ["error: rank 1 on a (pid ", ") exited without MPI_Finalize\n"];
+        ran.ended_with(1).says(&said);
+    });
 }
 
-#[test]
-fn a_shell_starts_programs_of_either_family() {
-    let field = Field::new();
-    for program in [Program::compiled(COMPILERS[0]), Program::compiled(COMPILERS[1])] {
-        let path = program.words.rsplit(' ').next().unwrap().to_owned();
-        let script = format!("{path} all 100");
-        let line = format!("-H a:2,b:2 -np 4 --preload {path} sh -c");
-        let script = script.replace(&path, "$RLAUNCH_PRELOAD_DIR/program");
-        let ran = field.rlaunch(&line).args([script]).run();
-        assert!(ran.succeeded().out().contains("right on 4 ranks"), "{}: {ran}", program.library);
-    }
+fn a_rank_that_is_killed_in_a_collective_is_named(libraries: &[MpiLibrary]) {
+    for_each(libraries, |program| {
+        let mut running = program.run("", "wait").spawn();
+        running.wait_for_text(" waits in process ", 4);
+        let out = running.out();
+        let process = out.lines().find_map(|line| line.strip_prefix("rank 1 waits in process "));
+        program.field.on("a", &format!("kill -9 {}", process.unwrap()));
+        let ran = running.finish();
+        let said = ["error: rank 1 on a (pid ", ") was killed by signal 9 (SIGKILL)\n"];
+        ran.ended_with(137).says(&said);
+    });
 }
 
-#[test]
-fn spawn_is_refused_and_the_job_goes_on() {
-    let field = Field::new();
-    for program in [Program::compiled(COMPILERS[0]), Program::compiled(COMPILERS[1])] {
-        let ran = program.run(&field, "-H a,b -np 2", "spawn").run();
-        let expected = ["rank 0 spawn refused", "rank 1 spawn refused"];
-        assert_eq!(ran.succeeded().sorted(), expected, "{}: {ran}", program.library);
-    }
+/// Programs of one job are one `MPI_COMM_WORLD` and know their numbers. None can start another.
+fn several_programs_are_one_world_that_does_not_grow(libraries: &[MpiLibrary]) {
+    for_each(libraries, |program| {
+        let run = program.field.rlaunch("-H a:2 -np 2").args(&program.words);
+        let run = run.args(["programs", ":", "-H", "b:2", "-np", "2"]).args(&program.words);
+        let ran = run.args(["programs"]).within(PATIENCE).run();
+        let expected = [0, 1, 2, 3]
+            .map(|rank: u32| format!("rank {rank} of program {} spawned none", rank / 2));
+        assert_eq!(ran.succeeded().sorted(), expected, "{ran}");
+    });
 }

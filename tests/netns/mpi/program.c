@@ -4,8 +4,7 @@
 //   abort CODE    rank 1 calls MPI_Abort, the others wait for it in a barrier
 //   leave         rank 1 exits with 0 in place of MPI_Finalize, the others go on to it
 //   wait          all ranks wait in a barrier that rank 0 never enters
-//   programs      prints the number of each rank's program
-//   spawn         tries to spawn a process
+//   programs      prints the number of each rank's program, and tries to spawn another
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -125,20 +124,20 @@ int main(int argc, char **argv) {
     } else if (!strcmp(part, "leave")) {
         if (rank == 1) _exit(0);
     } else if (!strcmp(part, "wait")) {
-        printf("rank %d waits\n", rank);
+        printf("rank %d waits in process %d\n", rank, getpid());
         fflush(stdout);
         if (rank == 0) pause();
         MPI_Barrier(MPI_COMM_WORLD);
     } else if (!strcmp(part, "programs")) {
         int *appnum, found;
-        MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_APPNUM, &appnum, &found);
-        printf("rank %d program %d\n", rank, found ? *appnum : -1);
-    } else if (!strcmp(part, "spawn")) {
         MPI_Comm child;
+        MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_APPNUM, &appnum, &found);
         MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
         int error = MPI_Comm_spawn("true", MPI_ARGV_NULL, 1, MPI_INFO_NULL, 0, MPI_COMM_SELF, &child,
                                    MPI_ERRCODES_IGNORE);
-        printf("rank %d spawn %s\n", rank, error == MPI_SUCCESS ? "worked" : "refused");
+        const char *spawned = error == MPI_SUCCESS ? "spawned another" : "spawned none";
+        MPI_Barrier(MPI_COMM_WORLD);
+        printf("rank %d of program %d %s\n", rank, found ? *appnum : -1, spawned);
     }
     fflush(stdout);
     finalize();

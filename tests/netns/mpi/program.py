@@ -4,8 +4,7 @@
 #   abort CODE    rank 1 calls MPI_Abort, the others wait for it in a barrier
 #   leave         rank 1 exits with 0 in place of MPI_Finalize, the others go on to it
 #   wait          all ranks wait in a barrier that rank 0 never enters
-#   programs      prints the number of each rank's program
-#   spawn         tries to spawn a process
+#   programs      prints the number of each rank's program, and tries to spawn another
 import array
 import os
 import signal
@@ -77,9 +76,9 @@ def one_sided(node):
 def spawn():
     try:
         MPI.COMM_SELF.Spawn("true", maxprocs=1)
-        print(f"rank {rank} spawn worked")
+        return "spawned another"
     except MPI.Exception:
-        print(f"rank {rank} spawn refused")
+        return "spawned none"
 
 
 part = sys.argv[1] if len(sys.argv) > 1 else "all"
@@ -101,12 +100,12 @@ elif part == "leave":
     if rank == 1:
         os._exit(0)
 elif part == "wait":
-    print(f"rank {rank} waits", flush=True)
+    print(f"rank {rank} waits in process {os.getpid()}", flush=True)
     if rank == 0:
         signal.pause()
     WORLD.Barrier()
 elif part == "programs":
-    print(f"rank {rank} program {WORLD.Get_attr(MPI.APPNUM)}")
-elif part == "spawn":
-    spawn()
+    spawned = spawn()
+    WORLD.Barrier()
+    print(f"rank {rank} of program {WORLD.Get_attr(MPI.APPNUM)} {spawned}")
 sys.stdout.flush()

@@ -310,9 +310,9 @@ mod tests {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let pid = Pid::from_raw(child.id().cast_signed());
         assert_ne!(Children::now(), Children::None);
-        assert!(!has_ended(pid) && parent(pid) == Some(Pid::this()));
+        assert!(!has_ended(pid) && !is_exiting(pid) && parent(pid) == Some(Pid::this()));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(has_ended(pid));
+        assert!(has_ended(pid) && is_exiting(pid));
     }
 }

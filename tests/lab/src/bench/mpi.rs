@@ -1,11 +1,11 @@
 //! `cargo lab bench mpi`: MPI programs under rlaunch and under the launcher of their own library, in
 //! turn on the same hosts in the same run.
 //!
-//! The program initializes MPI, enters a barrier and finalizes. A part of its time is the same under
-//! every launcher: its processes have to start, and the library has to look at the machine. This
-//! part is the *floor*: rlaunch starts as many singletons of the library, ranks 0 of 1, which ask no
-//! process manager for anything. The wall time of rlaunch and of the other launcher is compared less
-//! the floor of the same round.
+//! The program initializes MPI, enters a barrier (not with MPICH, see its source) and finalizes. A
+//! part of its time is the same under every launcher: its processes have to start, and the library
+//! has to look at the machine. This part is the *floor*: rlaunch starts as many singletons of the
+//! library, ranks 0 of 1, which ask no process manager for anything. The wall time of rlaunch and of
+//! the other launcher is compared less the floor of the same round.
 //!
 //! The floor contains the time in which rlaunch starts processes on hosts. So a stricter ratio is
 //! printed as well, without a bar: there only the time of the singletons themselves is subtracted,
@@ -30,6 +30,8 @@ use library::{CompiledProgram, Library};
 
 /// Program of the shortest job.
 const SHORTEST: &str = "true";
+/// Time limit of a job in seconds, as an option of launchers.
+const LIMIT: &str = "120";
 /// Options of rlaunch by which each rank is a singleton.
 const SINGLETONS: [&str; 4] = ["--mpi", "none", "--singleton", "ignore"];
 
@@ -175,7 +177,8 @@ impl<'a> MpiSetting<'a> {
     }
 
     fn rlaunch(&self, options: &[&str], program: &[&str]) -> Command {
-        Launcher::Rlaunch.command_on(self.hosts, options, self.testbed, self.per_host, program)
+        let options = [&["--timeout", LIMIT], options].concat();
+        Launcher::Rlaunch.command_on(self.hosts, &options, self.testbed, self.per_host, program)
     }
 
     /// Runs a job of one kind; returns its name and its times.
@@ -189,7 +192,7 @@ impl<'a> MpiSetting<'a> {
             Kind::Floor => ("floor", self.rlaunch(&SINGLETONS, &[&path]), 1),
             Kind::Own => (Launcher::Rlaunch.name(), self.rlaunch(&[], &[&path]), self.ranks()),
             Kind::Peer => {
-                let command = program.command(self.testbed, self.hosts, self.per_host);
+                let command = program.command(self.testbed, self.hosts, self.per_host, LIMIT);
                 (program.library.launcher(), command, self.ranks())
             }
         };
@@ -197,8 +200,8 @@ impl<'a> MpiSetting<'a> {
         Ok((name, self.time(&operation, &mut command, Some(world))?))
     }
 
-    /// Runs a job and returns its times. `world` is the number of ranks that every program must
-    /// have; none if the program does not use MPI.
+    /// Runs a job and returns its times. `world` is the number of ranks of which MPI must tell each
+    /// rank; none if the program does not use MPI.
     fn time(
         &self,
         operation: &str,
@@ -211,7 +214,7 @@ impl<'a> MpiSetting<'a> {
             Ok((start.elapsed().as_secs_f64(), output))
         })?;
         let printed = String::from_utf8_lossy(&output.stdout);
-        let init = world.map(|world| slowest(&printed, world, self.ranks() / world)).transpose()?;
+        let init = world.map(|world| slowest(&printed, self.ranks(), world)).transpose()?;
         Ok(Measured { wall, cpu, init })
     }
 }
@@ -259,19 +262,19 @@ impl LibraryResults {
     }
 }
 
-/// Returns the seconds of the slowest rank from the lines `init MICROSECONDS RANKS` of `worlds`
-/// programs, each of which must have `ranks` ranks.
-fn slowest(printed: &str, ranks: usize, worlds: usize) -> Result<f64, LabError> {
+/// Returns the seconds of the slowest rank from the lines `init MICROSECONDS WORLD` of `ranks` ranks.
+/// `world` is the number of ranks of which MPI must tell each of them.
+fn slowest(printed: &str, ranks: usize, world: usize) -> Result<f64, LabError> {
     let time = |line: &str| {
         let mut words = line.strip_prefix("init ")?.split_whitespace();
         let time: f64 = words.next()?.parse().ok()?;
-        (words.next()?.parse() == Ok(ranks)).then_some(time)
+        (words.next()?.parse() == Ok(world)).then_some(time)
     };
     let times: Vec<f64> = printed.lines().filter_map(time).collect();
-    if times.len() != worlds {
+    if times.len() != ranks {
         let found = times.len();
         return Err(LabError::Unexpected(format!(
-            "{found} programs printed that they have {ranks} ranks, where {worlds} should:\n{printed}"
+            "{found} of {ranks} ranks printed that the job has {world}:\n{printed}"
         )));
     }
     Ok(times.into_iter().fold(0.0, f64::max) / 1e6)
@@ -282,11 +285,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_slowest_of_the_right_worlds_counts() {
-        assert!((slowest("hello\ninit 2500000 4\n", 4, 1).unwrap() - 2.5).abs() < 1e-9);
-        assert!((slowest("init 10 1\ninit 30 1\ninit 20 1\n", 1, 3).unwrap() - 3e-5).abs() < 1e-9);
+    fn the_slowest_rank_of_the_right_world_counts() {
+        let printed = "hello\ninit 100000 2\ninit 2500000 2\n";
+        assert!((slowest(printed, 2, 2).unwrap() - 2.5).abs() < 1e-9);
+        assert!((slowest("init 10 1\ninit 30 1\ninit 20 1\n", 3, 1).unwrap() - 3e-5).abs() < 1e-9);
         // Each rank took itself for rank 0 of 1.
-        assert!(slowest("init 10 1\ninit 30 1\n", 2, 1).is_err());
-        assert!(slowest("", 2, 1).is_err());
+        assert!(slowest("init 10 1\ninit 30 1\n", 2, 2).is_err());
+        // A rank is missing.
+        assert!(slowest("init 10 2\n", 2, 2).is_err());
     }
 }

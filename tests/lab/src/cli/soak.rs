@@ -38,6 +38,13 @@ pub(crate) enum Soak {
         #[arg(long, default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..))]
         seconds: u64,
     },
+    /// Launch programs of six MPI libraries that check their results, on 1, 2, 4 and 16 hosts; fails
+    /// if one hangs, fails or leaves anything behind.
+    Mpi {
+        /// Maximum duration in seconds; if it is too short, some shapes get fewer launches.
+        #[arg(long, default_value_t = 1200, value_parser = clap::value_parser!(u64).range(1..))]
+        seconds: u64,
+    },
     /// Run jobs whose helpers try to outlive them, four at once, and end them in every possible way;
     /// fails if a process is left. Prints a line of progress every hundred jobs.
     Teardown {
@@ -72,6 +79,7 @@ pub(super) fn run(verb: &Soak) -> Result<bool, LabError> {
         }
         Soak::Mesh { launches } => mesh::soak(*launches),
         Soak::Comm { seconds } => soak::comm(*seconds),
+        Soak::Mpi { seconds } => soak::mpi(*seconds, &dist::build(Profile::Lab)?),
         Soak::Teardown { jobs, of } => {
             let rlaunch = match of {
                 Some(directory) => directory.join("rlaunch"),

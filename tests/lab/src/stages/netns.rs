@@ -31,6 +31,7 @@ const WAITING: &[&str] = &[
     "ending",
     "jump",
     "lost",
+    "mpi",
     "network",
     "oob",
     "restarts",

@@ -109,22 +109,33 @@ impl CompiledProgram {
         testbed.copy_into(&self.file, ON_HOST, 0o755)
     }
 
-    /// Makes the command by which the library's own launcher starts the program.
-    pub(super) fn command(&self, testbed: &Testbed, hosts: &[String], per_host: usize) -> Command {
+    /// Makes the command by which the library's own launcher starts the program, with a time limit
+    /// in seconds.
+    pub(super) fn command(
+        &self,
+        testbed: &Testbed,
+        hosts: &[String],
+        per_host: usize,
+        limit: &str,
+    ) -> Command {
         let program = self.library.program();
-        let launcher = match (self.library, &self.mpirun) {
-            (Library::Mpich, _) => Launcher::Hydra,
-            (_, None) => Launcher::OpenMpi,
+        let limited = ["--timeout", limit];
+        let (launcher, options) = match (self.library, &self.mpirun) {
+            (Library::Mpich, _) => (Launcher::Hydra, [].as_slice()),
+            (_, None) => (Launcher::OpenMpi, limited.as_slice()),
             (_, Some(mpirun)) => {
                 let mut command = testbed.lab.exec_in(Account::Root, Path::new("/"));
                 let slots = |host: &String| format!("{host}:{per_host}");
                 let slots = hosts.iter().map(slots).collect::<Vec<_>>().join(",");
                 let count = (hosts.len() * per_host).to_string();
-                command.arg(mpirun).args(["--prefix", OPEN_MPI_5.on_hosts]);
-                command.args(["--allow-run-as-root", "-H", &slots, "-np", &count, &program]);
+                command.arg(mpirun).args(["--prefix", OPEN_MPI_5.on_hosts, "--allow-run-as-root"]);
+                command.args(limited).args(["-H", &slots, "-np", &count, &program]);
                 return command;
             }
         };
-        launcher.command_on(hosts, &[], testbed, per_host, &[&program])
+        let mut command = launcher.command_on(hosts, options, testbed, per_host, &[&program]);
+        // The form in which Hydra takes the limit.
+        command.env("MPIEXEC_TIMEOUT", limit);
+        command
     }
 }

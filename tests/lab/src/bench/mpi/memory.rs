@@ -57,13 +57,17 @@ impl MpiSetting<'_> {
     }
 }
 
-/// Returns the peak resident memory of a process until now in KiB, or nothing if it has ended.
+/// Returns the peak resident memory of an agent until now in KiB, or nothing if it has ended.
 fn peak_memory(pid: i32) -> Option<u64> {
     parse_peak(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
 }
 
+/// Reads the peak from a status file. A child of an agent may have become another program since it
+/// was found.
 fn parse_peak(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+    field("Name:").filter(|name| name.trim() == AGENT)?;
+    let line = field("VmHWM:")?;
     line.trim().trim_end_matches("kB").trim().parse().ok()
 }
 
@@ -73,8 +77,10 @@ mod tests {
 
     #[test]
     fn the_peak_is_read_in_kibibytes() {
-        assert_eq!(parse_peak("Name:\tx\nVmHWM:\t    5128 kB\nVmRSS:\t 12 kB\n"), Some(5128));
+        let status = "Name:\trlaunch-worker\nVmHWM:\t    5128 kB\nVmRSS:\t 12 kB\n";
+        assert_eq!(parse_peak(status), Some(5128));
+        assert_eq!(parse_peak(&status.replace("rlaunch-worker", "true")), None);
         // A zombie has no memory.
-        assert_eq!(parse_peak("Name:\tx\nState:\tZ (zombie)\n"), None);
+        assert_eq!(parse_peak("Name:\trlaunch-worker\nState:\tZ (zombie)\n"), None);
     }
 }

@@ -17,6 +17,8 @@ const READERS: &[(&str, &[&str])] = &[
     ("examples/services/", &["rlaunch-bootstrap"]),
     ("examples/guides/connectx3/", &["rlaunch"]),
     ("README.md", &["rlaunch"]),
+    ("tests/netns/mpi/program.c", &["rlaunch-lab"]),
+    ("tests/netns/mpi/program.py", &["rlaunch-lab"]),
 ];
 
 /// Finds the crates that read a file outside their directories.

@@ -119,7 +119,7 @@ const ROWS: &[Coverage] = &[
             "worker/sys/src/spawn.rs",
             "worker/sys/src/lease.rs",
         ],
-        netns: &["failing", "ending", "lost", "teardown", "abuse::ending"],
+        netns: &["failing", "ending", "lost", "teardown", "abuse::ending", "mpi::debian::"],
         vm: &[],
     },
     Coverage {
@@ -258,7 +258,7 @@ const ROWS: &[Coverage] = &[
             "bootstrap/src/rendezvous/oob.rs",
             "bootstrap/src/transitions.rs",
         ],
-        netns: &["oob", "services", "lost", "hello"],
+        netns: &["oob", "services", "lost", "hello", "mpi::debian::"],
         vm: &["launching"],
     },
     Coverage {

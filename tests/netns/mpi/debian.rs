@@ -1,0 +1,100 @@
+//! The libraries of Debian, with programs in C that are linked with them.
+
+use super::{HOSTS, PATIENCE, for_each};
+use rlaunch_lab::Account;
+use rlaunch_lab::mpi::{DEBIAN, MpiLibrary};
+
+#[test]
+fn results_are_right() {
+    super::results_are_right(&DEBIAN);
+}
+
+#[test]
+fn mpi_abort_ends_the_job_with_its_code() {
+    super::mpi_abort_ends_the_job_with_its_code(&DEBIAN);
+}
+
+#[test]
+fn a_rank_that_leaves_before_mpi_finalize_is_named() {
+    super::a_rank_that_leaves_before_mpi_finalize_is_named(&DEBIAN);
+}
+
+#[test]
+fn a_rank_that_is_killed_in_a_collective_is_named() {
+    super::a_rank_that_is_killed_in_a_collective_is_named(&DEBIAN);
+}
+
+#[test]
+fn several_programs_are_one_world_that_does_not_grow() {
+    super::several_programs_are_one_world_that_does_not_grow(&DEBIAN);
+}
+
+/// The library of a shell's programs is not known, so ranks are offered what each library needs.
+#[test]
+fn a_shell_may_run_several_programs_one_after_the_other() {
+    for_each(&DEBIAN, |program| {
+        let words = program.words.join(" ");
+        let script = format!("{words} all 64 && {words} all 1024");
+        let run = program.field.rlaunch("-H a:2,b:2").sh(&script).within(PATIENCE);
+        let ran = run.run();
+        assert_eq!(ran.succeeded().out(), program.right().repeat(2), "{ran}");
+    });
+}
+
+/// Prints how the process manager is reached, and starts the program once a file is there.
+const LATER: &str = r#"
+[ "$RANK" != 0 ] || echo "${PMI_PORT##*:} $PMI_ID"
+until [ -e /tmp/mpi/go ]; do sleep 0.02; done
+exec "$@"
+"#;
+
+/// Script that begins as a client of PMI-1 does whose rank has this secret number, and as one of
+/// PMIx whose rank is not known. Prints which of them is answered.
+const STRANGER: &str = r#"
+import socket, sys
+for said in f"cmd=initack pmiid={sys.argv[2]}\n".encode(), b"\xff" * 8 + b"\x10\0\0\0" + b"\0" * 20:
+    try:
+        line = socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=30)
+        line.sendall(said)
+        answer = line.recv(1)
+    except ConnectionError:
+        answer = b""
+    print("answered" if answer else "let go")
+"#;
+
+/// Another user is let go even if it knows the number of a rank, and the job's user if it does not.
+#[test]
+fn strangers_on_the_port_are_let_go_and_change_nothing() {
+    for_each(&DEBIAN, |program| {
+        let field = program.field;
+        let run = field.rlaunch("-H a:2,b:2").args(["sh", "-c", LATER, "sh"]).args(&program.words);
+        let mut running = run.args(["all", "1024"]).within(PATIENCE).spawn();
+        running.wait_for_text("\n", 1);
+        let out = running.out();
+        let (port, number) = out.trim().split_once(' ').unwrap();
+        let ask = |account, number| {
+            let mut command = field.lab.on("a", account).unwrap();
+            let output = command.args(["python3", "-c", STRANGER, port, number]).output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        assert_eq!(ask(Account::User, number), "let go\nlet go\n", "{out}");
+        assert_eq!(ask(Account::Root, "7"), "let go\nlet go\n", "{out}");
+        assert_eq!(ask(Account::Root, number), "answered\nlet go\n", "{out}");
+        let _go = field.files(&HOSTS, "/tmp/mpi/go", "", 0o644);
+        let ran = running.finish();
+        assert_eq!(ran.succeeded().out().split_once('\n').unwrap().1, program.right(), "{ran}");
+    });
+}
+
+#[test]
+fn the_interface_can_be_chosen() {
+    let needed = |library: &MpiLibrary| match library.name {
+        "mpich-debian" => "pmi1",
+        _ => "pmix",
+    };
+    for_each(&DEBIAN, |program| {
+        let options = format!("--mpi {}", needed(program.library));
+        let ran = program.run(&options, "programs").run();
+        assert_eq!(ran.succeeded().sorted().len(), 4, "{ran}");
+    });
+}
