@@ -4,4 +4,5 @@
 //! tree exchange those of [`crate::rendezvous`].
 
 pub mod control;
+pub mod diagnosis;
 pub mod mesh;

@@ -15,6 +15,7 @@
 //! | `invocation`, `verb_hint` | which verb the command line means; a hint if a program was meant as a verb |
 //! | `job` | `rlaunch PROGRAM` |
 //! | `topo`, `capture`, `reap` | verbs that ask all hosts at once, by `agent_query` |
+//! | `doctor` | `rlaunch doctor` |
 //! | `bench` | `rlaunch bench`; `rlaunch bench train` |
 //! | `report` | `rlaunch report`; `log_metrics` finds speeds and networks in output |
 //! | `hostfile`, `trust` | `rlaunch hostfile`; `rlaunch trust` |
@@ -25,6 +26,7 @@ mod agent_query;
 pub(crate) mod bench;
 mod capture;
 mod completions;
+pub(crate) mod doctor;
 mod help;
 mod hostfile;
 mod invocation;
@@ -51,6 +53,7 @@ use rlaunch_console::messages::Failed;
 pub(crate) enum Verb {
     Reap(reap::ReapArgs),
     Topo(topo::TopoArgs),
+    Doctor(Box<doctor::DoctorArgs>),
     Capture(capture::CaptureArgs),
     Bench(Box<bench::BenchCommand>),
     Report(report::ReportArgs),
@@ -72,6 +75,7 @@ impl Verb {
         match self {
             Verb::Reap(args) => reap::run(args, &line).await,
             Verb::Topo(args) => topo::run(args, &line).await,
+            Verb::Doctor(args) => doctor::run(*args, &line).await,
             Verb::Capture(args) => capture::run(args, &line).await,
             Verb::Bench(command) => bench::run(*command, &line).await,
             Verb::Report(args) => report::run(&args),

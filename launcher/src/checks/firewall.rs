@@ -1,0 +1,5 @@
+//! TODO
+
+use super::Check;
+
+pub(super) const CHECKS: &[Check] = &[];

@@ -1,0 +1,334 @@
+//! Agents of all hosts, each asked twice: for its diagnosis, and, once all hosts have answered, for what it sees
+//! of the others.
+
+use super::{DoctorArgs, ProbeWhen, probes};
+use crate::checks::cluster::{Probe, Program, ProgramOnHost, ReachStage, Unreached};
+use crate::cli::args::DEFAULT_PORTS;
+use crate::cli::command_line::CommandLine;
+use crate::connect::agent::deploy::{DeployError, Deployment};
+use crate::connect::agent::store::{AgentStore, AgentStoreError};
+use crate::connect::callback::Callbacks;
+use crate::connect::channel::{AgentChannel, Incoming};
+use crate::connect::connector::{ConnectError, Connector, HostConnection, RemoteCommand};
+use crate::connect::options::ConnectOptions;
+use crate::hosts::Host;
+use crate::hosts::addresses::AddressConstraints;
+use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_bootstrap::protocol::control::{FrameReader, HelloScanner, encode};
+use rlaunch_bootstrap::protocol::diagnosis::{
+    Diagnosis, INQUIRY_TIMEOUT, Inquiry, InquiryAnswer, ProbeResult, ProgramInquiry,
+};
+use rlaunch_console::exit::Exit;
+use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::open_files;
+use rlaunch_console::progress::Progress;
+use rlaunch_ssh::error::SshError;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Time limit for the diagnosis of a host, counted from the end of the login.
+const DIAGNOSIS_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time limit for the answer to an inquiry, beyond the time that its probes may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of hosts that are probed without `--probe`.
+const MAX_PROBED: usize = 16;
+/// Time between two readings of counters, in milliseconds.
+const INTERVAL_MS: u32 = 1000;
+
+/// Everything that was learned of the hosts.
+#[derive(Debug, Default)]
+pub(super) struct Examination {
+    pub(super) hosts: Vec<Diagnosed>,
+    pub(super) unreached: Vec<Unreached>,
+    pub(super) probes: Option<Vec<Probe>>,
+    pub(super) program: Option<Program>,
+    pub(super) in_container: bool,
+    pub(super) ssh_files: Vec<(PathBuf, String)>,
+}
+
+/// Host that sent its diagnosis.
+#[derive(Debug)]
+pub(super) struct Diagnosed {
+    pub(super) name: String,
+    pub(super) diagnosis: Diagnosis,
+    pub(super) noise: Option<String>,
+    pub(super) clock_offset: Option<(i64, u64)>,
+    pub(super) program: Option<ProgramOnHost>,
+}
+
+impl Diagnosed {
+    /// Makes a host of a recording.
+    pub(super) fn recorded(host: Host, diagnosis: Diagnosis) -> Diagnosed {
+        let name = host.to_string();
+        Diagnosed { name, diagnosis, noise: None, clock_offset: None, program: None }
+    }
+
+    /// Returns the address at which other hosts reach this one.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        let facts = &self.diagnosis.facts;
+        let first = facts.addresses.iter().map(|interface| interface.address).next();
+        facts.ssh_address.or(first)
+    }
+}
+
+/// Asks all hosts.
+pub(super) async fn examine(
+    args: &DoctorArgs,
+    line: &CommandLine,
+    (hosts, options): (Vec<Host>, ConnectOptions),
+) -> Result<Examination, Failed> {
+    open_files::raise_for(hosts.len()).iter().for_each(|warning| messages::warn(warning));
+    let in_container = options.container.is_some();
+    let ssh_files = super::probes::refused_ssh_files(line);
+    let doctor = Arc::new(Doctor {
+        connector: Connector::new(&options)?,
+        deployment: deployment(&options)?,
+        progress: Progress::new(hosts.iter().map(Host::to_string), "connecting"),
+    });
+    let tasks = hosts.iter().cloned().map(|host| {
+        let doctor = doctor.clone();
+        (host.to_string(), async move { doctor.open(host).await })
+    });
+    let opened = doctor.progress.run_all(tasks).await;
+    doctor.connector.print_new_hosts();
+    let (mut sessions, mut unreached) = (Vec::new(), Vec::new());
+    for result in opened {
+        match result {
+            Ok(session) => sessions.push(session),
+            Err(reason) => unreached.push(reason),
+        }
+    }
+    let mut examination =
+        Examination { unreached, in_container, ssh_files, ..Examination::default() };
+    inquire(args, sessions, &mut examination).await?;
+    Ok(examination)
+}
+
+fn deployment(options: &ConnectOptions) -> Result<Deployment, Failed> {
+    let callbacks = Callbacks::new(AddressConstraints::default(), DEFAULT_PORTS);
+    let store = AgentStore::new(options.agent.clone());
+    Deployment::new(store, options.agent_dir.clone(), callbacks)
+        .map_err(|error| Failed::from_error(Exit::AGENT, &error).hint(error.hint()))
+}
+
+/// Sends the inquiry to all hosts at once and stores their answers.
+async fn inquire(
+    args: &DoctorArgs,
+    sessions: Vec<Session>,
+    examination: &mut Examination,
+) -> Result<(), Failed> {
+    let inventories: Vec<Inventory> =
+        sessions.iter().map(|session| session.host.diagnosis.inventory.clone()).collect();
+    let is_probed = match args.probe {
+        ProbeWhen::Auto => sessions.len() <= MAX_PROBED,
+        ProbeWhen::Always => true,
+        ProbeWhen::Never => false,
+    };
+    let wanted = is_probed && sessions.len() > 1;
+    let hosts: Vec<&Diagnosed> = sessions.iter().map(|session| &session.host).collect();
+    let planned = if wanted { probes::plan(&hosts, &inventories) } else { Vec::new() };
+    let program = program_inquiry(args)?;
+    let token = *uuid::Uuid::new_v4().as_bytes();
+    let progress =
+        Progress::new(sessions.iter().map(|session| session.host.name.clone()), "examining");
+    let tasks = sessions.into_iter().enumerate().map(|(index, session)| {
+        let probes = planned.iter().filter(|(probe, _)| probe.from == index);
+        let inquiry = Inquiry {
+            token,
+            probes: probes.map(|(_, request)| request.clone()).collect(),
+            program: program.clone(),
+            interval_ms: INTERVAL_MS,
+        };
+        (session.host.name.clone(), async move { session.inquire(inquiry).await })
+    });
+    let answered = progress.run_all(tasks).await;
+    let mut outcomes = Vec::new();
+    let mut reports = Vec::new();
+    for (index, (mut host, answer)) in answered.into_iter().enumerate() {
+        let answer = answer.unwrap_or_default();
+        probes::update_counters(&mut host.diagnosis.diagnostics, &answer);
+        let own = planned.iter().filter(|(probe, _)| probe.from == index);
+        // A host without an answer has no outcomes; its probes are left out.
+        let results = answer.probes.into_iter();
+        outcomes.extend(own.zip(results).map(|((probe, _), result)| outcome(probe, result)));
+        host.program = answer.program.as_ref().map(probes::program_on_host);
+        reports.push((host.name.clone(), answer.program));
+        examination.hosts.push(host);
+    }
+    examination.probes = wanted.then_some(outcomes);
+    examination.program = program.map(|inquiry| probes::program(inquiry.words, &reports));
+    Ok(())
+}
+
+fn outcome(probe: &Probe, result: ProbeResult) -> Probe {
+    Probe { outcome: result.into(), ..probe.clone() }
+}
+
+fn program_inquiry(args: &DoctorArgs) -> Result<Option<ProgramInquiry>, Failed> {
+    if args.program.is_empty() {
+        return Ok(None);
+    }
+    let words = args.program.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let directory = std::env::current_dir();
+    let directory = directory.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
+    Ok(Some(ProgramInquiry { words, directory }))
+}
+
+/// State that the connections to all hosts share.
+struct Doctor {
+    connector: Connector,
+    deployment: Deployment,
+    progress: Progress,
+}
+
+/// Host whose agent waits for an inquiry.
+struct Session {
+    host: Diagnosed,
+    connection: HostConnection,
+    channel: AgentChannel,
+    frames: FrameReader,
+}
+
+impl Doctor {
+    /// Connects to a host and reads its diagnosis.
+    async fn open(&self, host: Host) -> Result<Session, Unreached> {
+        let name = host.to_string();
+        let unreached = |stage, cause, hint: Option<String>| Unreached {
+            host: name.clone(),
+            stage,
+            cause,
+            hints: hint.into_iter().collect(),
+        };
+        let connection = match self.connector.connect(&host, &self.progress).await {
+            Ok(connection) => connection,
+            Err(error) => {
+                let cause = messages::error_chain(&error);
+                return Err(unreached(connect_stage(&error), cause, error.hint(&host.name)));
+            }
+        };
+        self.progress.set_stage(&name, connection.stage());
+        let opening = self.read_diagnosis(&name, connection);
+        match tokio::time::timeout(DIAGNOSIS_TIMEOUT, opening).await {
+            Ok(Ok(session)) => Ok(session),
+            Ok(Err(error)) => {
+                let cause = messages::error_chain(&error);
+                Err(unreached(deploy_stage(&error), cause, error.hint(&host.name)))
+            }
+            Err(_) => {
+                let seconds = DIAGNOSIS_TIMEOUT.as_secs();
+                Err(unreached(ReachStage::Agent, format!("no answer within {seconds} s"), None))
+            }
+        }
+    }
+
+    async fn read_diagnosis(
+        &self,
+        name: &str,
+        connection: HostConnection,
+    ) -> Result<Session, DeployError> {
+        let placed = self.deployment.ensure_installed(&connection).await;
+        let agent = placed.map_err(|error| connection.explain(error))?;
+        let started = Instant::now();
+        let mut channel = connection.exec(&RemoteCommand::Exec(&agent, "diagnose")).await?;
+        let (mut scanner, mut frames, mut stderr) =
+            (HelloScanner::default(), FrameReader::default(), Vec::new());
+        let mut is_found = false;
+        loop {
+            if let Some(diagnosis) = is_found.then(|| frames.next_frame()).transpose()?.flatten() {
+                let diagnosis: Diagnosis = diagnosis;
+                let clock_offset = clock_offset(&diagnosis, started);
+                let noise = Some(scanner.noise()).filter(|noise| !noise.is_empty());
+                let name = name.to_owned();
+                let host = Diagnosed { name, diagnosis, noise, clock_offset, program: None };
+                return Ok(Session { host, connection, channel, frames });
+            }
+            match channel.next().await {
+                Some(Incoming::Data(bytes)) if is_found => frames.push(&bytes),
+                Some(Incoming::Data(bytes)) => {
+                    if let Some(rest) = scanner.push(&bytes)? {
+                        is_found = true;
+                        frames.push(&rest);
+                    }
+                }
+                Some(Incoming::Diagnostics(bytes)) => stderr.extend_from_slice(&bytes),
+                None => {
+                    let words = format!("{}{}", scanner.noise(), String::from_utf8_lossy(&stderr));
+                    return Err(connection.explain(DeployError::NoStart(words)));
+                }
+            }
+        }
+    }
+}
+
+/// Returns by how much the host's clock is ahead of this machine's, and the uncertainty, in microseconds.
+fn clock_offset(diagnosis: &Diagnosis, started: Instant) -> Option<(i64, u64)> {
+    let theirs = i64::try_from(diagnosis.diagnostics.clock?).ok()?;
+    let own = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    let own = i64::try_from(own.as_micros()).ok()?;
+    let uncertainty = u64::try_from(started.elapsed().as_micros()).ok()?;
+    Some((theirs.checked_sub(own)?, uncertainty))
+}
+
+fn connect_stage(error: &ConnectError) -> ReachStage {
+    match error {
+        ConnectError::Ssh(error) => ssh_stage(error),
+        ConnectError::Rsh(_) => ReachStage::Connect,
+        ConnectError::Container(_) => ReachStage::Landing,
+    }
+}
+
+fn ssh_stage(error: &SshError) -> ReachStage {
+    match error {
+        SshError::JumpHost { source, .. } => ssh_stage(source),
+        SshError::Repeated { last, .. } => ssh_stage(last),
+        SshError::HostKeyChanged(_)
+        | SshError::HostKeyRevoked { .. }
+        | SshError::HostKeyUnknown { .. }
+        | SshError::HostKeyToAsk(_)
+        | SshError::HostCertificate { .. }
+        | SshError::KnownHosts(_) => ReachStage::HostKey,
+        SshError::Refused(_)
+        | SshError::Disconnected(_)
+        | SshError::Login { .. }
+        | SshError::NoPassword(_) => ReachStage::Login,
+        _ => ReachStage::Connect,
+    }
+}
+
+fn deploy_stage(error: &DeployError) -> ReachStage {
+    match error {
+        DeployError::Connect(error) => match connect_stage(error) {
+            ReachStage::Connect => ReachStage::Agent,
+            stage => stage,
+        },
+        DeployError::Store(AgentStoreError::Missing { .. } | AgentStoreError::Wrong { .. })
+        | DeployError::System { .. } => ReachStage::Architecture,
+        _ => ReachStage::Agent,
+    }
+}
+
+impl Session {
+    /// Sends an inquiry and waits for the answer. Returns no answer if the agent has no stdin or is too slow.
+    async fn inquire(mut self, inquiry: Inquiry) -> (Diagnosed, Option<InquiryAnswer>) {
+        let waited = INQUIRY_TIMEOUT.min(ANSWER_TIMEOUT);
+        let answer = tokio::time::timeout(waited, self.ask(&inquiry)).await.ok().flatten();
+        drop(self.channel);
+        self.connection.close().await;
+        (self.host, answer)
+    }
+
+    async fn ask(&mut self, inquiry: &Inquiry) -> Option<InquiryAnswer> {
+        let frame = encode(inquiry).ok()?;
+        self.channel.writer.send(frame.into()).await.ok()?;
+        loop {
+            if let Some(answer) = self.frames.next_frame().ok()? {
+                return Some(answer);
+            }
+            if let Incoming::Data(bytes) = self.channel.next().await? {
+                self.frames.push(&bytes);
+            }
+        }
+    }
+}
