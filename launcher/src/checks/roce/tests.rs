@@ -1,5 +1,5 @@
-use super::super::testing::{Machine, lines, with_cluster};
 use super::super::Cluster;
+use super::super::testing::{Machine, lines, with_cluster};
 use super::*;
 use crate::findings::{Finding, Step};
 use crate::goldens::triangle;
