@@ -192,6 +192,10 @@ pub struct Firewall {
     pub read_by: String,
     /// Whether packets that match no rule of an input chain are dropped or rejected.
     pub drops_by_default: bool,
+    /// Chain that drops by default: family, table and chain for nft, as in `inet filter input`, or
+    /// the name of the chain for iptables; empty if unknown.
+    #[serde(default)]
+    pub chain: String,
     /// Rules that drop, reject or accept packets in input and output chains, in order.
     pub rules: Vec<FirewallRule>,
 }
@@ -201,6 +205,12 @@ pub struct Firewall {
 pub struct FirewallRule {
     /// Rule as its program prints it, shortened to 200 bytes.
     pub text: String,
+    /// Chain of the rule, in the form of [`Firewall::chain`]; empty if unknown.
+    #[serde(default)]
+    pub chain: String,
+    /// Number by which `nft delete rule` names the rule; `None` for iptables, or if unknown.
+    #[serde(default)]
+    pub handle: Option<u64>,
     /// Whether the rule is about packets that arrive; otherwise about packets that leave.
     pub is_input: bool,
     /// Whether the rule accepts packets; otherwise it drops or rejects them.

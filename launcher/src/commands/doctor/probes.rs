@@ -114,6 +114,7 @@ pub(super) fn program_on_host(report: &ProgramReport) -> ProgramOnHost {
     let missing = missing.map(|(path, _)| (path.clone(), "it does not exist".to_owned()));
     let unserved = report.mpi_library.clone().zip(report.unserved_mpi.clone());
     ProgramOnHost {
+        is_absent: report.program.is_none(),
         missing: missing.collect(),
         unserved_mpi: unserved,
         horovod_mpi_only: report.horovod_mpi_only,
