@@ -23,7 +23,7 @@ pub(crate) mod mesh;
 mod nodes;
 mod outcome;
 pub(crate) mod output;
-mod preflight_report;
+pub(crate) mod preflight_report;
 pub(crate) mod record;
 mod rendezvous;
 mod restart;
