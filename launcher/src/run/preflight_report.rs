@@ -1,6 +1,7 @@
 //! Report of problems that nodes found while they prepared: one line for each problem, with all hosts that
 //! have it.
 
+use crate::findings::{self, CheckId, id};
 use crate::hosts::Host;
 use rlaunch_bootstrap::job::{Notice, Problem};
 use rlaunch_console::exit::Exit;
@@ -28,6 +29,7 @@ pub(crate) fn explain(problems: &[(&Host, &Problem)]) -> Failed {
     for (problem, hosts) in groups {
         let (exit, sentence, hint) = describe(problem, &text::list(&hosts));
         if failed.message.is_empty() {
+            failed = findings::mark(failed, finding(problem));
             failed.message = sentence;
             failed.exit = exit;
         } else {
@@ -36,6 +38,22 @@ pub(crate) fn explain(problems: &[(&Host, &Problem)]) -> Failed {
         failed = failed.hint(hint);
     }
     failed
+}
+
+/// Returns the id of the finding that a problem states, if it has one.
+fn finding(problem: &Problem) -> Option<CheckId> {
+    match problem {
+        Problem::NoScript { .. } | Problem::NoFile { .. } | Problem::NoDirectory { .. } => {
+            Some(id::FILES_MISSING)
+        }
+        Problem::Singleton { .. } => Some(id::MPI_SINGLETON),
+        Problem::NoProgram { .. }
+        | Problem::NotExecutable { .. }
+        | Problem::PreloadFailed { .. }
+        | Problem::NoPort { .. }
+        | Problem::PortTaken { .. }
+        | Problem::System { .. } => None,
+    }
 }
 
 fn describe(problem: &Problem, hosts: &str) -> (Exit, String, Option<String>) {

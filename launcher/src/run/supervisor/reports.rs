@@ -1,6 +1,7 @@
 //! Reports of agents about which a line is printed: waiting ranks, broken edges of the tree, unserved MPI.
 
 use super::{Action, BrokenEdges, EDGE_DELAY, Supervisor, job_ending};
+use crate::findings::{self, id};
 use crate::run::events::Event;
 use crate::run::outcome::Reason;
 use crate::run::preflight_report;
@@ -68,6 +69,7 @@ impl Supervisor<'_> {
         if what.linked && self.job.singleton == SingletonPolicy::Error {
             let why = job_ending(sentence.clone());
             let failed = Failed::new(Exit::SINGLETON, sentence).hint(Some(hint));
+            let failed = findings::mark(failed, Some(id::MPI_SINGLETON));
             self.end(now, Reason::Singleton(failed), why);
         } else if !std::mem::replace(&mut self.warned_of_mpi, true) {
             self.warn(sentence);
