@@ -12,7 +12,6 @@ pub(crate) mod id;
 mod text;
 
 pub(crate) use id::CheckId;
-pub(crate) use text::Style;
 
 use rlaunch_console::messages::Failed;
 use serde::Serialize;

@@ -5,10 +5,11 @@
 //! | file | subject |
 //! |---|---|
 //! | `sessions` | the agents of all hosts, each asked twice |
-//! | `probes` | which probes hosts are to make, and what came of them |
+//! | `probes`, `rdma` | which probes hosts are to make, and what came of them; RDMA paths |
 //! | `report` | findings as text and as JSON |
 
 mod probes;
+mod rdma;
 mod report;
 mod sessions;
 
@@ -127,7 +128,12 @@ pub(super) async fn run(args: DoctorArgs, line: &CommandLine) -> Result<Exit, Fa
     }
     let examination = match &args.from {
         Some(archive) => recorded(archive, &args.connect).await?,
-        None => sessions::examine(&args, line, select_hosts(&args, line)?).await?,
+        None => {
+            let mut examination =
+                sessions::examine(&args, line, select_hosts(&args, line)?).await?;
+            rdma::try_paths(&args, line, &mut examination).await;
+            examination
+        }
     };
     let inventories: Vec<Inventory> =
         examination.hosts.iter().map(|host| host.diagnosis.inventory.clone()).collect();
