@@ -150,7 +150,8 @@ pub(crate) fn print_notices(notices: &[(&Host, &Notice)]) {
                 ));
             }
             Notice::ScriptDiffers { script } => {
-                messages::warn(&format!("{} on {hosts} differs from yours", script.display()));
+                let line = format!("{} on {hosts} differs from yours", script.display());
+                messages::warn_of(Some(id::FILES_DIFFER.as_str()), &line);
             }
             Notice::NoWorkspace { cause } => {
                 messages::warn(&format!(

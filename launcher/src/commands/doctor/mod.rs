@@ -150,7 +150,7 @@ fn examine(cluster: &Cluster<'_>, selected: &[&'static Check]) -> Report {
     let (runs, left_out): (Vec<&Check>, Vec<&Check>) =
         selected.iter().partition(|check| checks::can_run(check, cluster));
     let found = runs.iter().flat_map(|check| (check.examine)(cluster));
-    let folded: Vec<FoldedFinding> = checks::fold(findings::merge(found));
+    let folded: Vec<FoldedFinding> = checks::fold(findings::merge(found), cluster);
     let paths = cluster.plan.map_or(0, |plan| probes::path_count(plan));
     Report { hosts: cluster.hosts.len() + cluster.unreached.len(), paths, runs, left_out, folded }
 }
