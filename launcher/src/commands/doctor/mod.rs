@@ -14,7 +14,7 @@ mod report;
 mod sessions;
 
 use crate::checks::{self, Check, Cluster, ClusterHost, FoldedFinding};
-use crate::cli::args::ConnectArgs;
+use crate::cli::args::{ConnectArgs, JobArgs};
 use crate::cli::command_line::CommandLine;
 use crate::cli::host_selection::{self, HostOptions};
 use crate::cli::lower;
@@ -135,14 +135,48 @@ pub(super) async fn run(args: DoctorArgs, line: &CommandLine) -> Result<Exit, Fa
             examination
         }
     };
-    let inventories: Vec<Inventory> =
-        examination.hosts.iter().map(|host| host.diagnosis.inventory.clone()).collect();
-    let plan = Plan::new(&inventories, &PortOptions::default());
-    let cluster = cluster_of(&examination, &plan);
-    let report = examine(&cluster, &selected);
+    let report = judge(&examination, &selected);
     let text = if args.json { report.to_json()? } else { report.to_text(args.verbose) };
     stdout::print_styled(&text);
     Ok(report.exit(args.strict))
+}
+
+/// Examines the hosts of a job before it starts (`--preflight full`), and prints what is wrong on stderr.
+///
+/// # Errors
+///
+/// A finding is an error.
+pub(super) async fn check_before_job(args: &JobArgs, line: &CommandLine) -> Result<(), Failed> {
+    let args = DoctorArgs::for_job(args)?;
+    let hosts = select_hosts(&args, line)?;
+    let examination = sessions::examine(&args, line, hosts).await?;
+    // The job itself tries the RDMA paths.
+    let report = judge(&examination, &selected_checks(&[], &[])?);
+    report.refuse_job()
+}
+
+impl DoctorArgs {
+    /// Makes the options for the hosts and the program of a job.
+    fn for_job(job: &JobArgs) -> Result<DoctorArgs, Failed> {
+        let args = DoctorArgs::try_parse_from(["rlaunch doctor"]);
+        let args = args.map_err(|error| Failed::from_error(Exit::BUG, &error))?;
+        Ok(DoctorArgs {
+            hosts: job.hosts.hosts.clone(),
+            hostfiles: job.hosts.hostfiles.clone(),
+            exclude: job.hosts.exclude.clone(),
+            program: job.command.argv.clone(),
+            connect: job.connect.clone(),
+            ..args
+        })
+    }
+}
+
+/// Runs checks on what was learned of the hosts.
+fn judge(examination: &Examination, selected: &[&'static Check]) -> Report {
+    let inventories: Vec<Inventory> =
+        examination.hosts.iter().map(|host| host.diagnosis.inventory.clone()).collect();
+    let plan = Plan::new(&inventories, &PortOptions::default());
+    examine(&cluster_of(examination, &plan), selected)
 }
 
 /// Runs checks on a cluster.
@@ -159,7 +193,7 @@ fn examine(cluster: &Cluster<'_>, selected: &[&'static Check]) -> Report {
 fn selected_checks(only: &[String], skip: &[String]) -> Result<Vec<&'static Check>, Failed> {
     let names = |check: &Check, word: &String| {
         let id = check.id.as_str();
-        id == word || id.split('.').next() == Some(word)
+        id == word || check.id.subject() == word
     };
     let known = |word: &&String| checks::catalogue().any(|check| names(check, word));
     if let Some(word) = only.iter().chain(skip).find(|word| !known(word)) {
