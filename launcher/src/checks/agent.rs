@@ -1,7 +1,7 @@
 //! Hosts on which no agent runs.
 
 use super::cluster::ReachStage;
-use super::ssh::{Reason, unreached};
+use super::ssh::{UnreachedReason, unreached};
 use super::{Check, Needs};
 use crate::findings::{Step, id};
 
@@ -40,12 +40,12 @@ which programs can be started.",
     },
 ];
 
-const ARCH: Reason = Reason {
+const ARCH: UnreachedReason = UnreachedReason {
     id: id::AGENT_ARCH,
     matters: "no job can use this host",
     usual: |_| Step::Do("name an agent for its architecture with --agent FILE".to_owned()),
 };
-const RUN: Reason = Reason {
+const RUN: UnreachedReason = UnreachedReason {
     id: id::AGENT_RUN,
     matters: "no job can use this host",
     usual: |host| Step::RunHere(format!("ssh {host} echo hello")),

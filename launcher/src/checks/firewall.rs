@@ -3,12 +3,12 @@
 use super::packet_filter::{Packets, Verdict, verdict};
 use super::{Check, Cluster, ClusterHost, Needs};
 use crate::checks::cluster::{ProbeKind, ProbeOutcome};
-use crate::cli::args::DEFAULT_PORTS;
 use crate::findings::{CheckId, Finding, Severity, id};
 use rlaunch_bootstrap::inventory::diagnostics::{
     Diagnostics, FilterProtocol, Firewall, FirewallRule,
 };
 use rlaunch_bootstrap::inventory::rdma::{LinkLayer, NodeType};
+use rlaunch_bootstrap::job::PortRange;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -121,7 +121,7 @@ fn own_ports(cluster: &Cluster<'_>) -> Vec<Finding> {
 }
 
 fn own_range(cluster: &Cluster<'_>) -> (u16, u16) {
-    cluster.port_range.unwrap_or((DEFAULT_PORTS.first, DEFAULT_PORTS.last))
+    cluster.port_range.unwrap_or((PortRange::DEFAULT.first, PortRange::DEFAULT.last))
 }
 
 /// Tells whether any other host has connected to this one by TCP; `None` if none has tried.
@@ -154,22 +154,17 @@ fn ephemeral(cluster: &Cluster<'_>) -> Vec<Finding> {
 
 fn roce(cluster: &Cluster<'_>) -> Vec<Finding> {
     let finding = |(host, state, filter): (&ClusterHost<'_>, &Diagnostics, &Firewall)| {
-        let port = roce_port(host)?;
-        let direction = |arrive| {
-            let ports = (ROCE, ROCE);
-            let protocol = FilterProtocol::Udp;
-            let interface = port.netdev.as_deref();
-            match verdict(filter, Packets { protocol, ports, arrive, interface }) {
-                Verdict::Drops(rule) => Some(Closed { filter, rule, ports, protocol }),
-                Verdict::Passes | Verdict::Unknown => None,
-            }
-        };
-        let closed = direction(true).or_else(|| direction(false))?;
-        let named = closed.rule.is_some_and(|rule| !rule.ports.is_empty());
+        let mut closed: Vec<(RocePort<'_>, Closed<'_>)> = roce_ports(host)
+            .filter_map(|port| Some((port, closed_to_roce(filter, port)?)))
+            .collect();
+        // Of several ports, those of soft RoCE matter.
+        closed.sort_by_key(|(port, _)| !port.is_software);
+        let (port, closed) = closed.first()?;
+        let is_named = closed.rule.is_some_and(|rule| !rule.ports.is_empty());
         let (severity, matters) = match port.is_software {
             true => (Severity::Error, "soft RoCE loses every packet"),
             // A card's packets do not pass the filter, so only a rule about RoCE is worth a word.
-            false if named => (Severity::Note, "cards bypass the filter, soft RoCE does not"),
+            false if is_named => (Severity::Note, "cards bypass the filter, soft RoCE does not"),
             false => return None,
         };
         Some(closed.finding((id::FW_ROCE, severity), host, state, matters))
@@ -178,22 +173,34 @@ fn roce(cluster: &Cluster<'_>) -> Vec<Finding> {
 }
 
 /// RoCE port of a host.
-struct RocePort {
+#[derive(Clone, Copy)]
+struct RocePort<'a> {
     is_software: bool,
-    netdev: Option<String>,
+    netdev: Option<&'a str>,
 }
 
-/// Returns a port of soft RoCE or, if there is none, of a card with RoCE.
-fn roce_port(host: &ClusterHost<'_>) -> Option<RocePort> {
+fn roce_ports<'a>(host: &ClusterHost<'a>) -> impl Iterator<Item = RocePort<'a>> + use<'a> {
     let ports = host.rdma_ports().filter(|(device, port)| {
-        device.node_type == NodeType::ChannelAdapter && port.link_layer == LinkLayer::Ethernet
+        let is_roce =
+            device.node_type == NodeType::ChannelAdapter && port.link_layer == LinkLayer::Ethernet;
+        is_roce && device.driver.as_deref() != Some("erdma")
     });
-    let ports = ports.filter(|(device, _)| device.driver.as_deref() != Some("erdma"));
-    let ports = ports.map(|(device, port)| RocePort {
+    ports.map(|(device, port)| RocePort {
         is_software: device.driver.as_deref() == Some("rxe"),
-        netdev: port.netdev.clone(),
-    });
-    ports.max_by_key(|port| port.is_software)
+        netdev: port.netdev.as_deref(),
+    })
+}
+
+/// Returns what keeps RoCE packets from arriving at a port or from leaving it.
+fn closed_to_roce<'a>(filter: &'a Firewall, port: RocePort<'_>) -> Option<Closed<'a>> {
+    let (ports, protocol, interface) = ((ROCE, ROCE), FilterProtocol::Udp, port.netdev);
+    let mut directions = [true, false].into_iter();
+    directions.find_map(|arrive| {
+        match verdict(filter, Packets { protocol, ports, arrive, interface }) {
+            Verdict::Drops(rule) => Some(Closed { filter, rule, ports, protocol }),
+            Verdict::Passes | Verdict::Unknown => None,
+        }
+    })
 }
 
 impl Closed<'_> {
@@ -320,7 +327,7 @@ mod tests {
             "warn fw.ports a: the packet filter drops TCP 21000-21511 by default — agents of the \
              other hosts cannot connect to this one"
         );
-        let folded = super::super::fold(closed);
+        let folded = super::super::fold(closed, &Cluster::default());
         assert_eq!((folded.len(), folded[0].finding.id), (1, id::FW_PORTS));
         let tcp = FilterProtocol::Tcp;
         let own = rule("tcp dport 21000-21511 accept", tcp, &[(21000, 21511)]);
@@ -378,6 +385,16 @@ mod tests {
             .diagnosed(|state| state.firewall.as_mut().unwrap().read_by = "iptables".into());
         let fix = found(iptables).remove(0).fix;
         assert_eq!(fix, [run("sudo iptables -D OUTPUT -p udp --dport 4791 -j DROP")]);
+        let on_second = FirewallRule {
+            interface: Some("ens3".into()),
+            ..drop("-A INPUT -i ens3 -p udp --dport 4791 -j DROP")
+        };
+        let two = machine("rxe", false, vec![on_second]).change(|inventory| {
+            let mut second = inventory.rdma[0].clone();
+            second.ports[0].netdev = Some("ens3".into());
+            inventory.rdma.extend([second, inventory.rdma[0].clone()]);
+        });
+        assert!(found_lines(two)[0].starts_with("error fw.roce a: "));
         let card = found_lines(machine("bond", false, vec![drop("udp dport 4791 drop")]));
         assert!(card.len() == 1 && card[0].starts_with("note fw.roce a: "), "{card:?}");
         for other in ["siw", "connectx3", "erdma-compat", "no-rdma"] {

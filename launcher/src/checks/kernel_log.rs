@@ -199,9 +199,10 @@ fn xid(cluster: &Cluster<'_>) -> Vec<Finding> {
     )
 }
 
-/// Returns the PCI address and the number of a line such as `NVRM: Xid (PCI:0000:3b:00): 79, pid=1`.
+/// Returns the PCI address and the number of a line such as `NVRM: Xid (PCI:0000:3b:00): 79, pid=1`. Lines of
+/// NVSwitches are not meant: `nvidia-nvswitch0: SXid (PCI:…`.
 fn parse_xid(line: &str) -> Option<(String, u32)> {
-    let (_, rest) = line.split_once("Xid (")?;
+    let (_, rest) = line.split_once(" Xid (")?;
     let (device, rest) = rest.split_once("):")?;
     let digits: String = rest.trim_start().chars().take_while(char::is_ascii_digit).collect();
     let address = device.trim_start_matches("PCI:");

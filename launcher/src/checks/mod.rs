@@ -47,6 +47,7 @@ mod testing;
 
 pub(crate) use cluster::{Cluster, ClusterHost};
 pub(crate) use fold::{FoldedFinding, fold};
+pub(crate) use mpi::unserved_mpi;
 
 use crate::findings::{CheckId, Finding};
 

@@ -2,7 +2,6 @@
 
 use super::{Check, Cluster, ClusterHost, Needs};
 use crate::findings::{Finding, id};
-use crate::run::preflight_report;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -43,11 +42,25 @@ fn unserved(cluster: &Cluster<'_>) -> Vec<Finding> {
     let program = program_name(cluster);
     let finding = |host: &ClusterHost<'_>| {
         let (library, needs) = host.program?.unserved_mpi.as_ref()?;
-        let (sentence, hint) = preflight_report::unserved_mpi(program, library, needs);
+        let (sentence, hint) = unserved_mpi(program, library, needs);
         let (seen, matters) = sentence.split_once("; ").unwrap_or((&sentence, ""));
         Some(Finding::error(id::MPI_SINGLETON, host.name, seen, matters).advise(hint))
     };
     cluster.hosts.iter().filter_map(finding).collect()
+}
+
+/// Makes the message and the hint about a program that uses an MPI library which rlaunch does not serve.
+/// `needs` is what the library needs to start.
+pub(crate) fn unserved_mpi(program: &str, library: &str, needs: &str) -> (String, String) {
+    let sentence = format!(
+        "{program} runs MPI ({library}), which needs {needs}; rlaunch does not serve it, so every rank \
+         would be rank 0 of 1"
+    );
+    let remedy = match needs {
+        "PMI" | "PMIx" => "leave out --mpi none",
+        _ => "start it with its own mpirun",
+    };
+    (sentence, format!("{remedy}; --singleton warn lets it run anyway"))
 }
 
 /// Returns the first word of the program's command line.

@@ -6,10 +6,10 @@ mod pairs;
 mod tests;
 
 use super::cluster::ReachStage;
-use super::ssh::{Reason, unreached};
+use super::ssh::{UnreachedReason, unreached};
 use super::{Check, Cluster, ClusterHost, Needs};
 use crate::findings::{Finding, Step, id};
-use rlaunch_bootstrap::inventory::diagnostics::{Diagnostics, InterfaceState};
+use rlaunch_bootstrap::inventory::diagnostics::{Diagnostics, InterfaceState, OwnName};
 use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -149,7 +149,7 @@ Move the range, or reserve the ports: `sudo sysctl -w net.ipv4.ip_local_reserved
     },
 ];
 
-const CALLBACK: Reason = Reason {
+const CALLBACK: UnreachedReason = UnreachedReason {
     id: id::NET_CALLBACK,
     matters: "no job can use this host",
     usual: |_| Step::Do("give its shell stdin, as by docker exec -i".to_owned()),
@@ -164,41 +164,39 @@ fn own_name(cluster: &Cluster<'_>) -> Vec<Finding> {
     cluster.diagnosed().filter_map(|(host, state)| judge_name(cluster, host, state)).collect()
 }
 
-/// Judges what a host's own name leads to. An address of another host is wrong for every program; all else is
-/// told only if the user named a program, since rlaunch names the interface for the usual libraries.
+/// Judges what a host's own name leads to. An address that the host does not have is wrong for every program.
+/// Loopback, or none, is told only if the user named a program, since rlaunch names the interface for the usual
+/// libraries.
 fn judge_name(
     cluster: &Cluster<'_>,
     host: &ClusterHost<'_>,
     state: &Diagnostics,
 ) -> Option<Finding> {
-    let name = &state.own_name;
-    let is_own = |address: IpAddr| host.inventory.netdev_with_address(address).is_some();
-    if name.hostname.is_empty()
-        || name.addresses.iter().any(|address| is_own(*address) && !address.is_loopback())
-    {
-        return None;
-    }
-    let (name, addresses) = (&name.hostname, &name.addresses);
+    let OwnName { hostname: name, addresses } = &state.own_name;
+    let is_own = |address: &IpAddr| host.inventory.netdev_with_address(*address).is_some();
+    let mut outside = addresses.iter().filter(|address| !address.is_loopback());
+    let own = host.address.map_or_else(|| "ADDRESS".to_owned(), |address| address.to_string());
     let cure = |found: Finding| {
-        let own = host.address.map_or_else(|| "ADDRESS".to_owned(), |address| address.to_string());
-        found.advise(format!("in /etc/hosts there: {own} {name}"))
+        found.advise(format!("in /etc/hosts there, and no other line: {own} {name}"))
     };
-    let others = cluster.hosts.iter().filter(|other| other.name != host.name);
-    for other in others {
-        let has = |address: &&IpAddr| {
-            !address.is_loopback() && other.inventory.netdev_with_address(**address).is_some()
+    if let Some(address) = outside.clone().find(|address| !is_own(address)) {
+        let mut others = cluster.hosts.iter().filter(|other| other.name != host.name);
+        let other = others.find(|o| o.inventory.netdev_with_address(*address).is_some());
+        let whose = match other {
+            Some(other) => format!("of {}", other.name),
+            None => "which no interface has".to_owned(),
         };
-        if let Some(address) = addresses.iter().find(has) {
-            let seen = format!("its own name {name} leads to {address} of {}", other.name);
-            let matters = "programs that look it up give their peers a wrong address";
-            return Some(cure(Finding::warning(id::NET_NAME, host.name, seen, matters)));
-        }
+        let comma = if other.is_some() { "" } else { "," };
+        let seen = format!("its own name {name} leads to {address}{comma} {whose}");
+        let matters = "programs that look it up give their peers a wrong address";
+        return Some(cure(Finding::warning(id::NET_NAME, host.name, seen, matters)));
     }
     cluster.program?;
     let seen = match addresses.first() {
+        _ if outside.next().is_some() => return None,
+        Some(address) => format!("its own name {name} is {address}"),
+        None if name.is_empty() || !state.other_name_sources.is_empty() => return None,
         None => format!("its own name {name} has no address"),
-        Some(address) if address.is_loopback() => format!("its own name {name} is {address}"),
-        Some(address) => format!("its own name {name} is {address}, which no interface has"),
     };
     let matters = "rlaunch names the interface for NCCL, Gloo and MPI; programs that look their \
                    name up need an address that peers can reach";

@@ -231,7 +231,8 @@ fn library(cluster: &Cluster<'_>) -> Vec<Finding> {
 
 fn python(cluster: &Cluster<'_>) -> Vec<Finding> {
     let hosts = cluster.diagnosed().map(|(host, state)| (host.name, state.python.clone()));
-    by_name(hosts, |name| match SAME_PACKAGES.contains(&name) {
+    let is_shared = |name: &str| SAME_PACKAGES.contains(&name) || name.starts_with("nvidia-nccl");
+    by_name(hosts, |name| match is_shared(name) {
         true => Comparison::new(id::ODD_PYTHON, name)
             .breaks_jobs("ranks with different versions may hang or compute different results"),
         false => Comparison::new(id::ODD_PYTHON, name),

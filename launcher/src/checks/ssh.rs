@@ -112,7 +112,7 @@ stderr.",
 ];
 
 /// Words of the findings on hosts that were not reached.
-pub(super) struct Reason {
+pub(super) struct UnreachedReason {
     pub(super) id: CheckId,
     /// Why it matters.
     pub(super) matters: &'static str,
@@ -120,29 +120,33 @@ pub(super) struct Reason {
     pub(super) usual: fn(&str) -> Step,
 }
 
-const REACH: Reason = Reason {
+const REACH: UnreachedReason = UnreachedReason {
     id: id::SSH_REACH,
     matters: "no job can use this host",
     usual: |host| Step::RunHere(format!("ssh -v {host} true")),
 };
-const AUTH: Reason = Reason {
+const AUTH: UnreachedReason = UnreachedReason {
     id: id::SSH_AUTH,
     matters: "no job can use this host",
     usual: |host| Step::RunHere(format!("ssh-copy-id {host}")),
 };
-const HOSTKEY: Reason = Reason {
+const HOSTKEY: UnreachedReason = UnreachedReason {
     id: id::SSH_HOSTKEY,
     matters: "the host may be another machine than before",
     usual: |host| Step::RunHere(format!("ssh-keygen -R {}", without_user(host))),
 };
-const LANDING: Reason = Reason {
+const LANDING: UnreachedReason = UnreachedReason {
     id: id::SSH_LANDING,
     matters: "ranks would not find the container's programs and libraries",
     usual: |_| Step::Do("check the name after --container".to_owned()),
 };
 
 /// Makes a finding for each host that was not reached because of a failure at `stage`.
-pub(super) fn unreached(cluster: &Cluster<'_>, stage: ReachStage, reason: &Reason) -> Vec<Finding> {
+pub(super) fn unreached(
+    cluster: &Cluster<'_>,
+    stage: ReachStage,
+    reason: &UnreachedReason,
+) -> Vec<Finding> {
     let finding = |host: &Unreached| {
         let found = Finding::error(reason.id, &*host.host, &*host.cause, reason.matters);
         let advised = host.hints.iter().fold(found, |found, hint| found.advise(hint));

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 /// Way in which a connection failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Failure {
+enum ConnectFailure {
     Silent,
     Refused,
     NoRoute,
@@ -18,11 +18,11 @@ enum Failure {
 
 /// Failed probe.
 #[derive(Clone, Debug)]
-struct FailedPair {
+struct BrokenPair {
     from: usize,
     to: usize,
     address: Option<IpAddr>,
-    failure: Failure,
+    failure: ConnectFailure,
 }
 
 /// Pairs that one finding reports: those to one host, or those from one host.
@@ -34,7 +34,7 @@ enum Side {
 
 /// Makes as few findings as possible: each is about the host that most of the remaining pairs have in common.
 pub(super) fn examine(cluster: &Cluster<'_>) -> Vec<Finding> {
-    let mut left: Vec<FailedPair> =
+    let mut left: Vec<BrokenPair> =
         cluster.probes.unwrap_or_default().iter().filter_map(failed).collect();
     let mut findings = Vec::new();
     while let Some((side, failure)) = largest_group(&left, cluster.hosts.len()) {
@@ -46,39 +46,41 @@ pub(super) fn examine(cluster: &Cluster<'_>) -> Vec<Finding> {
     findings
 }
 
-fn failed(probe: &Probe) -> Option<FailedPair> {
+fn failed(probe: &Probe) -> Option<BrokenPair> {
     let failure = match &probe.outcome {
         _ if probe.kind != ProbeKind::Tcp => return None,
         ProbeOutcome::Worked(_) => return None,
-        ProbeOutcome::Silent | ProbeOutcome::OnlyShort => Failure::Silent,
-        ProbeOutcome::Failed(cause) => Failure::from_cause(cause),
+        ProbeOutcome::Silent | ProbeOutcome::OnlyShort => ConnectFailure::Silent,
+        ProbeOutcome::Failed(cause) => ConnectFailure::from_cause(cause),
     };
-    Some(FailedPair { from: probe.from, to: probe.to, address: probe.address, failure })
+    Some(BrokenPair { from: probe.from, to: probe.to, address: probe.address, failure })
 }
 
-impl Failure {
-    fn from_cause(cause: &str) -> Failure {
+impl ConnectFailure {
+    fn from_cause(cause: &str) -> ConnectFailure {
         let lower = cause.to_ascii_lowercase();
         match () {
-            () if lower.contains("timed out") => Failure::Silent,
-            () if lower.contains("refused") => Failure::Refused,
-            () if lower.contains("no route") || lower.contains("unreachable") => Failure::NoRoute,
-            () => Failure::Other(cause.to_owned()),
+            () if lower.contains("timed out") => ConnectFailure::Silent,
+            () if lower.contains("refused") => ConnectFailure::Refused,
+            () if lower.contains("no route") || lower.contains("unreachable") => {
+                ConnectFailure::NoRoute
+            }
+            () => ConnectFailure::Other(cause.to_owned()),
         }
     }
 
     fn words(&self) -> &str {
         match self {
-            Failure::Silent => "no answer",
-            Failure::Refused => "connection refused",
-            Failure::NoRoute => "no route to host",
-            Failure::Other(cause) => cause,
+            ConnectFailure::Silent => "no answer",
+            ConnectFailure::Refused => "connection refused",
+            ConnectFailure::NoRoute => "no route to host",
+            ConnectFailure::Other(cause) => cause,
         }
     }
 }
 
 impl Side {
-    fn has(self, pair: &FailedPair) -> bool {
+    fn has(self, pair: &BrokenPair) -> bool {
         match self {
             Side::To(host) => pair.to == host,
             Side::From(host) => pair.from == host,
@@ -87,9 +89,9 @@ impl Side {
 }
 
 /// Returns the host and the failure that most pairs share; of equals, the one at which connections arrive.
-fn largest_group(pairs: &[FailedPair], hosts: usize) -> Option<(Side, Failure)> {
+fn largest_group(pairs: &[BrokenPair], hosts: usize) -> Option<(Side, ConnectFailure)> {
     let sides = (0..hosts).map(Side::To).chain((0..hosts).map(Side::From));
-    let mut largest: Option<(usize, Side, Failure)> = None;
+    let mut largest: Option<(usize, Side, ConnectFailure)> = None;
     for side in sides {
         for failure in pairs.iter().filter(|pair| side.has(pair)).map(|pair| &pair.failure) {
             let size = pairs.iter().filter(|p| side.has(p) && p.failure == *failure).count();
@@ -101,9 +103,14 @@ fn largest_group(pairs: &[FailedPair], hosts: usize) -> Option<(Side, Failure)> 
     largest.map(|(_, side, failure)| (side, failure))
 }
 
-fn finding(cluster: &Cluster<'_>, side: Side, failure: &Failure, pairs: &[FailedPair]) -> Finding {
+fn finding(
+    cluster: &Cluster<'_>,
+    side: Side,
+    failure: &ConnectFailure,
+    pairs: &[BrokenPair],
+) -> Finding {
     let name = |host: usize| cluster.hosts.get(host).map_or("?", |host| host.name);
-    let at = |pair: &FailedPair| pair.address.map(|a| format!(" at {a}")).unwrap_or_default();
+    let at = |pair: &BrokenPair| pair.address.map(|a| format!(" at {a}")).unwrap_or_default();
     let words = failure.words();
     let matters = "a job with both hangs or fails at its start";
     let found = match (side, pairs) {
@@ -130,7 +137,7 @@ fn finding(cluster: &Cluster<'_>, side: Side, failure: &Failure, pairs: &[Failed
 /// Adds lines that show where the packets end.
 fn cure(
     found: Finding,
-    failure: &Failure,
+    failure: &ConnectFailure,
     (from, to, address): (&str, &str, Option<IpAddr>),
 ) -> Finding {
     let route = address.map(|a| Step::RunOn(from.to_owned(), format!("ip route get {a}")));
@@ -140,9 +147,9 @@ fn cure(
     );
     let owner = address.map(|a| Step::RunOn(to.to_owned(), format!("ip address show to {a}")));
     match failure {
-        Failure::Silent => route.into_iter().fold(found.step(rules), Finding::step),
-        Failure::Refused => owner.into_iter().fold(found.step(rules), Finding::step),
-        Failure::NoRoute => route.into_iter().fold(found, Finding::step).step(rules),
-        Failure::Other(_) => route.into_iter().fold(found, Finding::step),
+        ConnectFailure::Silent => route.into_iter().fold(found.step(rules), Finding::step),
+        ConnectFailure::Refused => owner.into_iter().fold(found.step(rules), Finding::step),
+        ConnectFailure::NoRoute => route.into_iter().fold(found, Finding::step).step(rules),
+        ConnectFailure::Other(_) => route.into_iter().fold(found, Finding::step),
     }
 }
