@@ -16,6 +16,8 @@ pub(crate) struct Cluster<'a> {
     pub(crate) hosts: Vec<ClusterHost<'a>>,
     /// Hosts that were not reached, with the reason.
     pub(crate) unreached: Vec<Unreached>,
+    /// Those of `hosts` whose agents run on the host itself although the user named a container, with the reason.
+    pub(crate) outside: Vec<Unreached>,
     /// RDMA ports that a job could use, and which of them reach each other. Nodes have the indexes of `hosts`.
     pub(crate) plan: Option<&'a Plan>,
     /// The user's options for RDMA ports.

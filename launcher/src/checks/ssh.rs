@@ -79,7 +79,17 @@ correct owner and mode.",
         about: "agents start in the container that was named",
         needs: Needs::Connections,
         examine: |cluster| unreached(cluster, ReachStage::Landing, &LANDING),
-        causes: &[],
+        causes: &[
+            id::FILES_MISSING,
+            id::MPI_SINGLETON,
+            id::MPI_HOROVOD,
+            id::ODD_LIBRARY,
+            id::ODD_PYTHON,
+            id::LIM_MEMLOCK,
+            id::LIM_SHM,
+            id::CT_NET,
+            id::CT_SHM,
+        ],
         explanation: "\
 Symptoms: `No module named torch` although the image has it; `docker: permission denied while trying to connect to \
 the Docker daemon socket`; a job sees the files of the host and not those of the container.
@@ -155,7 +165,8 @@ pub(super) fn unreached(
             false => advised,
         }
     };
-    cluster.unreached.iter().filter(|host| host.stage == stage).map(finding).collect()
+    let all = cluster.unreached.iter().chain(&cluster.outside);
+    all.filter(|host| host.stage == stage).map(finding).collect()
 }
 
 fn without_user(host: &str) -> &str {
@@ -216,7 +227,10 @@ mod tests {
     use super::*;
 
     fn found_for(unreached: Unreached) -> Vec<Finding> {
-        let cluster = Cluster { unreached: vec![unreached], ..Cluster::default() };
+        // An agent outside of its container has answered.
+        let (outside, unreached) =
+            [unreached].into_iter().partition(|host| host.stage == ReachStage::Landing);
+        let cluster = Cluster { outside, unreached, ..Cluster::default() };
         let checks = super::super::catalogue();
         checks.flat_map(|check| (check.examine)(&cluster)).collect()
     }
