@@ -42,7 +42,7 @@ use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
 use std::ffi::OsStr;
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Time limit for the login shell.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(3);
@@ -54,6 +54,8 @@ pub(crate) struct HostState {
     pub(crate) diagnostics: Diagnostics,
     /// Environment of a login; empty for a recorded host or if the login shell gives none.
     pub(crate) login: Variables,
+    /// Time at which counters were read.
+    pub(crate) counted_at: Instant,
 }
 
 /// Reads inventory and state of a host. Takes up to [`LOGIN_TIMEOUT`] longer than the inventory.
@@ -61,6 +63,7 @@ pub(crate) fn read(root: &Root) -> HostState {
     let login = root.is_live().then(|| Background::start(login_environment));
     let own_addresses = names::look_up(root);
     let mut inventory = inventory::read(root);
+    let counted_at = Instant::now();
     let diagnostics = Diagnostics {
         uid: uid(root),
         adapters: adapters::read(root, &inventory),
@@ -90,7 +93,7 @@ pub(crate) fn read(root: &Root) -> HostState {
         python: python::packages(root, interpreter.as_ref()),
         ..diagnostics
     };
-    HostState { inventory, diagnostics, login }
+    HostState { inventory, diagnostics, login, counted_at }
 }
 
 /// Returns the time since the epoch in microseconds.

@@ -56,7 +56,7 @@ pub(crate) fn find(loading: &Loading<'_>) -> Option<InstalledLibrary> {
     })
 }
 
-fn is_python(program: &Path) -> bool {
+pub(crate) fn is_python(program: &Path) -> bool {
     program.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("python"))
 }
 
