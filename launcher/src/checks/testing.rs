@@ -86,3 +86,12 @@ pub(super) fn line(finding: &Finding) -> String {
     let hosts = finding.hosts.join(",");
     format!("{severity} {} {hosts}{place}: {} — {}", finding.id, finding.seen, finding.matters)
 }
+
+/// Runs all checks of the catalogue that can run and writes each finding like [`lines`].
+pub(super) fn all_lines(machines: &[Machine]) -> Vec<String> {
+    with_cluster(machines, |cluster| {
+        let checks = super::catalogue().filter(|check| super::can_run(check, &cluster));
+        let found = checks.flat_map(|check| (check.examine)(&cluster));
+        crate::findings::merge(found).iter().map(line).collect()
+    })
+}
