@@ -1,5 +1,6 @@
 //! Clusters for tests of checks, made of recorded machines.
 
+use super::cluster::Probe;
 use super::{Cluster, ClusterHost};
 use crate::findings::{Finding, Severity};
 use crate::plan::selection::{Plan, PortOptions};
@@ -58,6 +59,18 @@ pub(super) fn lines(
     machines: &[Machine],
 ) -> Vec<String> {
     with_cluster(machines, |cluster| examine(&cluster).iter().map(line).collect())
+}
+
+/// Runs a check on a cluster whose hosts made these probes.
+pub(super) fn probed(
+    examine: fn(&Cluster<'_>) -> Vec<Finding>,
+    machines: &[Machine],
+    probes: &[Probe],
+) -> Vec<Finding> {
+    with_cluster(machines, |cluster| {
+        let Cluster { hosts, plan, .. } = cluster;
+        examine(&Cluster { hosts, plan, probes: Some(probes), ..Cluster::default() })
+    })
 }
 
 /// Writes a finding in one line.
