@@ -19,6 +19,7 @@ mod callback;
 mod communicator;
 mod config;
 mod delivery;
+mod doctor;
 mod dry_run;
 mod ending;
 mod environment;

@@ -16,6 +16,7 @@ mod tools;
 mod communicator;
 mod containers;
 mod counts;
+mod doctor;
 mod guests;
 mod guides;
 mod launching;

@@ -1,7 +1,7 @@
 //! Folding: findings that are consequences of other findings are shown below them.
 
-use super::{Check, find};
-use crate::findings::{CheckId, Finding};
+use super::{Check, Cluster, find};
+use crate::findings::{CheckId, Finding, Severity};
 use std::collections::BTreeSet;
 
 /// Finding, with those that it causes.
@@ -13,52 +13,47 @@ pub(crate) struct FoldedFinding {
 
 /// Folds findings into their causes and sorts what is left by severity, errors first. Findings of one severity
 /// stay in the order in which they are given, which is that of the catalogue.
-pub(crate) fn fold(findings: Vec<Finding>) -> Vec<FoldedFinding> {
-    fold_by(findings, |id| find(id.as_str()).map_or(&[], |check: &Check| check.causes))
+pub(crate) fn fold(findings: Vec<Finding>, cluster: &Cluster<'_>) -> Vec<FoldedFinding> {
+    let causes = |id: CheckId| find(id.as_str()).map_or(&[][..], |check: &Check| check.causes);
+    fold_by(findings, causes, |host, device| aliases(cluster, host, device))
 }
 
-/// Folds findings; `causes` returns what a fault causes directly.
+/// Folds findings. `causes` returns what a fault causes directly; `aliases` the names of a device on a host.
 fn fold_by(
     findings: Vec<Finding>,
     causes: impl Fn(CheckId) -> &'static [CheckId],
+    aliases: impl Fn(&str, &str) -> BTreeSet<String>,
 ) -> Vec<FoldedFinding> {
-    // The cause of each finding: the first other one that causes it directly or through others.
-    let reached: Vec<BTreeSet<CheckId>> =
+    let effects: Vec<BTreeSet<CheckId>> =
         findings.iter().map(|finding| all_effects(finding.id, &causes)).collect();
     let is_cause = |cause: usize, effect: usize| {
         let (one, other) = (&findings[cause], &findings[effect]);
         cause != effect
-            && reached[cause].contains(&other.id)
+            && effects[cause].contains(&other.id)
             // Of two that cause each other, the first is taken as the cause.
-            && !(reached[effect].contains(&one.id) && cause > effect)
-            && is_near(one, other)
+            && !(effects[effect].contains(&one.id) && cause > effect)
+            && are_near(one, other, &aliases)
     };
     let parent = |effect: usize| (0..findings.len()).find(|&cause| is_cause(cause, effect));
     let parents: Vec<Option<usize>> = (0..findings.len()).map(parent).collect();
     let root = |index: usize| {
-        let mut at = index;
         // A chain cannot be longer than the list.
-        for _ in 0..parents.len() {
-            match parents[at] {
-                Some(up) => at = up,
-                None => break,
-            }
-        }
-        at
+        let chain = std::iter::successors(Some(index), |at| parents[*at]);
+        chain.take(parents.len() + 1).last().unwrap_or(index)
     };
-    let mut folded: Vec<(usize, FoldedFinding)> = Vec::new();
+    let mut folded: Vec<FoldedFinding> = Vec::new();
     for (index, finding) in findings.iter().enumerate().filter(|(i, _)| parents[*i].is_none()) {
         let effects = (0..findings.len()).filter(|&i| i != index && root(i) == index);
         let consequences = effects.map(|i| findings[i].clone()).collect();
-        folded.push((index, FoldedFinding { finding: finding.clone(), consequences }));
+        folded.push(FoldedFinding { finding: finding.clone(), consequences });
     }
-    folded.sort_by_key(|(index, folded)| (worst(folded), *index));
-    folded.into_iter().map(|(_, folded)| folded).collect()
+    folded.sort_by_key(worst);
+    folded
 }
 
 /// Returns the worst severity among a finding and its consequences: a cause that looks harmless is shown where
 /// its effects are.
-fn worst(folded: &FoldedFinding) -> crate::findings::Severity {
+fn worst(folded: &FoldedFinding) -> Severity {
     let own = folded.finding.severity;
     folded.consequences.iter().map(|finding| finding.severity).fold(own, Ord::min)
 }
@@ -73,38 +68,47 @@ fn all_effects(id: CheckId, causes: &impl Fn(CheckId) -> &'static [CheckId]) -> 
     found
 }
 
-/// Tells whether two findings are about a common host, and not about different devices of one host.
-fn is_near(one: &Finding, other: &Finding) -> bool {
-    let shares_host = one.hosts.iter().chain(&one.peer).any(|host| other.concerns(host));
+/// Tells whether two findings are about a common host, and not about different devices of that host.
+fn are_near(
+    one: &Finding,
+    other: &Finding,
+    aliases: &impl Fn(&str, &str) -> BTreeSet<String>,
+) -> bool {
     // A fault of the launcher concerns every host.
-    (shares_host || one.hosts.is_empty() || other.hosts.is_empty()) && shares_device(one, other)
-}
-
-/// Tells whether the devices may be the same. Different checks name a device with or without its port.
-fn shares_device(one: &Finding, other: &Finding) -> bool {
-    let is_link = one.peer.is_some() || other.peer.is_some();
-    match (&one.device, &other.device) {
-        (Some(one), Some(other)) if !is_link => {
-            let device = |name: &str| name.split(['/', ':']).next().map(str::to_owned);
-            let is_pci = |name: &str| name.matches([':', '.']).count() >= 2;
-            is_pci(one)
-                || is_pci(other)
-                || device(one) == device(other)
-                || is_other_kind(one, other)
-        }
-        _ => true,
+    if one.hosts.is_empty() || other.hosts.is_empty() {
+        return true;
     }
+    let mut hosts = one.hosts.iter().chain(&one.peer).filter(|host| other.concerns(host));
+    hosts.any(|host| {
+        // The device of a finding is one of its own hosts, not of its peer.
+        let own =
+            |finding: &Finding| finding.device.clone().filter(|_| finding.hosts.contains(host));
+        match (own(one), own(other)) {
+            (Some(a), Some(b)) => !aliases(host, &a).is_disjoint(&aliases(host, &b)),
+            _ => true,
+        }
+    })
 }
 
-/// Tells whether one name is that of an RDMA port and the other that of an interface; the same port has both.
-fn is_other_kind(one: &str, other: &str) -> bool {
-    one.contains('/') != other.contains('/')
+/// Returns all names of a device: those of the RDMA device, its ports, their interfaces and its PCI function.
+fn aliases(cluster: &Cluster<'_>, host: &str, device: &str) -> BTreeSet<String> {
+    let mut names = BTreeSet::from([device.to_owned()]);
+    let host = cluster.hosts.iter().find(|known| known.name == host);
+    for (rdma, port) in host.iter().flat_map(|host| host.rdma_ports()) {
+        let own = [Some(rdma.name.clone()), Some(format!("{}/{}", rdma.name, port.number))];
+        let others = [port.netdev.clone(), rdma.pci.as_ref().map(|pci| pci.address.clone())];
+        let group: Vec<String> = own.into_iter().chain(others).flatten().collect();
+        if group.iter().any(|name| name == device) {
+            names.extend(group);
+        }
+    }
+    names
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::findings::{Severity, id};
+    use crate::findings::id;
 
     fn causes(id: CheckId) -> &'static [CheckId] {
         match id {
@@ -114,12 +118,17 @@ mod tests {
         }
     }
 
+    /// Names a device without its port.
+    fn names(_host: &str, device: &str) -> BTreeSet<String> {
+        BTreeSet::from([device.split('/').next().unwrap_or_default().to_owned()])
+    }
+
     fn shown(findings: Vec<Finding>) -> Vec<String> {
         let line = |folded: FoldedFinding| {
             let effects = folded.consequences.iter().map(|f| f.id.to_string());
             format!("{} < {}", folded.finding.id, effects.collect::<Vec<_>>().join(" "))
         };
-        fold_by(findings, causes).into_iter().map(line).collect()
+        fold_by(findings, causes, names).into_iter().map(line).collect()
     }
 
     fn finding(id: CheckId, host: &str, severity: Severity) -> Finding {

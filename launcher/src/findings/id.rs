@@ -12,6 +12,11 @@ impl CheckId {
     pub(crate) fn as_str(self) -> &'static str {
         self.0
     }
+
+    /// Returns the part before the point, such as `mtu`.
+    pub(crate) fn subject(self) -> &'static str {
+        self.0.split('.').next().unwrap_or(self.0)
+    }
 }
 
 impl fmt::Display for CheckId {

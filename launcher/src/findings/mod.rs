@@ -12,8 +12,8 @@ pub(crate) mod id;
 mod text;
 
 pub(crate) use id::CheckId;
-pub(crate) use text::Style;
 
+use rlaunch_console::messages::Failed;
 use serde::Serialize;
 
 /// Effect of a finding on jobs.
@@ -152,6 +152,11 @@ impl Finding {
             && self.matters == other.matters
             && self.fix == other.fix
     }
+}
+
+/// Names the finding that an error states.
+pub(crate) fn mark(failed: Failed, id: Option<CheckId>) -> Failed {
+    failed.finding(id.map(CheckId::as_str))
 }
 
 /// Merges findings that differ only in their hosts. The first of them keeps its place.

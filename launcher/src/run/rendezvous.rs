@@ -8,6 +8,7 @@
 //! If two neighbours in the tree cannot connect to each other, the launcher relays their messages, from
 //! here on to the end of the job.
 
+use crate::findings::{self, id};
 use crate::hosts::addresses;
 use crate::job::JobSpec;
 use crate::plan::env::horovod::GlooStore;
@@ -406,7 +407,7 @@ impl JoinState {
                 text::list(&absent)
             ),
         };
-        Failed::new(Exit::RENDEZVOUS, message)
+        findings::mark(Failed::new(Exit::RENDEZVOUS, message), Some(id::NET_PAIR))
     }
 }
 

@@ -5,15 +5,19 @@
 //! | file | subject |
 //! |---|---|
 //! | `sessions` | the agents of all hosts, each asked twice |
-//! | `probes` | which probes hosts are to make, and what came of them |
+//! | `probes`, `rdma` | which probes hosts are to make, and what came of them; RDMA paths |
+//! | `ssh_files`, `landing` | files that ssh refuses; agents outside of the container that was named |
 //! | `report` | findings as text and as JSON |
 
+mod landing;
 mod probes;
+mod rdma;
 mod report;
 mod sessions;
+mod ssh_files;
 
 use crate::checks::{self, Check, Cluster, ClusterHost, FoldedFinding};
-use crate::cli::args::ConnectArgs;
+use crate::cli::args::{ConnectArgs, JobArgs};
 use crate::cli::command_line::CommandLine;
 use crate::cli::host_selection::{self, HostOptions};
 use crate::cli::lower;
@@ -127,16 +131,62 @@ pub(super) async fn run(args: DoctorArgs, line: &CommandLine) -> Result<Exit, Fa
     }
     let examination = match &args.from {
         Some(archive) => recorded(archive, &args.connect).await?,
-        None => sessions::examine(&args, line, select_hosts(&args, line)?).await?,
+        None => {
+            let (hosts, options) = select_hosts(&args, line)?;
+            let files = ssh_files::refused(&options, &hosts);
+            match ssh_files::examination(&files, &hosts) {
+                Some(refused) => refused,
+                None => {
+                    let mut examination = sessions::examine(&args, (hosts, options)).await?;
+                    examination.ssh_files = files;
+                    rdma::try_paths(&args, line, &mut examination).await;
+                    examination
+                }
+            }
+        }
     };
-    let inventories: Vec<Inventory> =
-        examination.hosts.iter().map(|host| host.diagnosis.inventory.clone()).collect();
-    let plan = Plan::new(&inventories, &PortOptions::default());
-    let cluster = cluster_of(&examination, &plan);
-    let report = examine(&cluster, &selected);
+    let report = judge(&examination, &selected);
     let text = if args.json { report.to_json()? } else { report.to_text(args.verbose) };
     stdout::print_styled(&text);
     Ok(report.exit(args.strict))
+}
+
+/// Examines the hosts of a job before it starts (`--preflight full`), and prints what is wrong on stderr.
+///
+/// # Errors
+///
+/// A finding is an error.
+pub(super) async fn check_before_job(args: &JobArgs, line: &CommandLine) -> Result<(), Failed> {
+    let args = DoctorArgs::for_job(args)?;
+    let hosts = select_hosts(&args, line)?;
+    let examination = sessions::examine(&args, hosts).await?;
+    // The job itself tries the RDMA paths.
+    let report = judge(&examination, &selected_checks(&[], &[])?);
+    report.refuse_job()
+}
+
+impl DoctorArgs {
+    /// Makes the options for the hosts and the program of a job.
+    fn for_job(job: &JobArgs) -> Result<DoctorArgs, Failed> {
+        let args = DoctorArgs::try_parse_from(["rlaunch doctor"]);
+        let args = args.map_err(|error| Failed::from_error(Exit::BUG, &error))?;
+        Ok(DoctorArgs {
+            hosts: job.hosts.hosts.clone(),
+            hostfiles: job.hosts.hostfiles.clone(),
+            exclude: job.hosts.exclude.clone(),
+            program: job.command.argv.clone(),
+            connect: job.connect.clone(),
+            ..args
+        })
+    }
+}
+
+/// Runs checks on what was learned of the hosts.
+fn judge(examination: &Examination, selected: &[&'static Check]) -> Report {
+    let inventories: Vec<Inventory> =
+        examination.hosts.iter().map(|host| host.diagnosis.inventory.clone()).collect();
+    let plan = Plan::new(&inventories, &PortOptions::default());
+    examine(&cluster_of(examination, &plan), selected)
 }
 
 /// Runs checks on a cluster.
@@ -144,7 +194,7 @@ fn examine(cluster: &Cluster<'_>, selected: &[&'static Check]) -> Report {
     let (runs, left_out): (Vec<&Check>, Vec<&Check>) =
         selected.iter().partition(|check| checks::can_run(check, cluster));
     let found = runs.iter().flat_map(|check| (check.examine)(cluster));
-    let folded: Vec<FoldedFinding> = checks::fold(findings::merge(found));
+    let folded: Vec<FoldedFinding> = checks::fold(findings::merge(found), cluster);
     let paths = cluster.plan.map_or(0, |plan| probes::path_count(plan));
     Report { hosts: cluster.hosts.len() + cluster.unreached.len(), paths, runs, left_out, folded }
 }
@@ -153,7 +203,7 @@ fn examine(cluster: &Cluster<'_>, selected: &[&'static Check]) -> Report {
 fn selected_checks(only: &[String], skip: &[String]) -> Result<Vec<&'static Check>, Failed> {
     let names = |check: &Check, word: &String| {
         let id = check.id.as_str();
-        id == word || id.split('.').next() == Some(word)
+        id == word || check.id.subject() == word
     };
     let known = |word: &&String| checks::catalogue().any(|check| names(check, word));
     if let Some(word) = only.iter().chain(skip).find(|word| !known(word)) {
@@ -223,6 +273,7 @@ fn cluster_of<'a>(examination: &'a Examination, plan: &'a Plan) -> Cluster<'a> {
     Cluster {
         hosts: examination.hosts.iter().map(host).collect(),
         unreached: examination.unreached.clone(),
+        outside: examination.outside.clone(),
         plan: Some(plan),
         in_container: examination.in_container,
         probes: examination.probes.as_deref(),

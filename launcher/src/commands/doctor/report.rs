@@ -1,9 +1,9 @@
 //! Report of `rlaunch doctor`.
 
 use crate::checks::{Check, FoldedFinding, Needs};
-use crate::findings::{Finding, Severity};
+use crate::findings::{self, CheckId, Finding, Severity};
 use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
+use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::{columns, text};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -61,6 +61,22 @@ impl Report {
             (0, _) => Exit::SUCCESS,
             _ => ERRORS,
         }
+    }
+
+    /// Prints errors and warnings on stderr, and returns an error if there is an error among them.
+    pub(super) fn refuse_job(&self) -> Result<(), Failed> {
+        let is_worth = |folded: &&FoldedFinding| folded.finding.severity != Severity::Note;
+        for folded in self.folded.iter().filter(is_worth) {
+            messages::line(folded.finding.to_text().trim_end());
+        }
+        let first = self.folded.first().map(|folded| &folded.finding);
+        let Some(first) = first.filter(|finding| finding.severity == Severity::Error) else {
+            return Ok(());
+        };
+        let message = format!("--preflight full: {}", first.sentence());
+        let failed = Failed::new(exit_for(first.id), message);
+        Err(findings::mark(failed, Some(first.id))
+            .hint(Some("--preflight quick starts all the same")))
     }
 
     /// Counts findings that are not consequences of others.
@@ -134,6 +150,18 @@ impl Report {
         };
         let text = serde_json::to_string_pretty(&report);
         text.map(|text| text + "\n").map_err(|error| Failed::from_error(Exit::BUG, &error))
+    }
+}
+
+/// Returns the exit code of a job that a finding prevents.
+fn exit_for(id: CheckId) -> Exit {
+    match id.subject() {
+        "ssh" => Exit::HOST,
+        "agent" => Exit::AGENT,
+        "files" => Exit::FILES,
+        "net" | "fw" => Exit::RENDEZVOUS,
+        "mpi" => Exit::SINGLETON,
+        _ => Exit::MESH,
     }
 }
 

@@ -4,7 +4,6 @@
 use super::{DoctorArgs, ProbeWhen, probes};
 use crate::checks::cluster::{Probe, Program, ProgramOnHost, ReachStage, Unreached};
 use crate::cli::args::DEFAULT_PORTS;
-use crate::cli::command_line::CommandLine;
 use crate::connect::agent::deploy::{DeployError, Deployment};
 use crate::connect::agent::store::{AgentStore, AgentStoreError};
 use crate::connect::callback::Callbacks;
@@ -45,6 +44,8 @@ pub(super) struct Examination {
     pub(super) probes: Option<Vec<Probe>>,
     pub(super) program: Option<Program>,
     pub(super) in_container: bool,
+    /// Hosts among `hosts` whose agents are outside of the container that the user named.
+    pub(super) outside: Vec<Unreached>,
     pub(super) ssh_files: Vec<(PathBuf, String)>,
 }
 
@@ -76,12 +77,10 @@ impl Diagnosed {
 /// Asks all hosts.
 pub(super) async fn examine(
     args: &DoctorArgs,
-    line: &CommandLine,
     (hosts, options): (Vec<Host>, ConnectOptions),
 ) -> Result<Examination, Failed> {
     open_files::raise_for(hosts.len()).iter().for_each(|warning| messages::warn(warning));
     let in_container = options.container.is_some();
-    let ssh_files = super::probes::refused_ssh_files(line);
     let doctor = Arc::new(Doctor {
         connector: Connector::new(&options)?,
         deployment: deployment(&options)?,
@@ -100,9 +99,9 @@ pub(super) async fn examine(
             Err(reason) => unreached.push(reason),
         }
     }
-    let mut examination =
-        Examination { unreached, in_container, ssh_files, ..Examination::default() };
+    let mut examination = Examination { unreached, in_container, ..Examination::default() };
     inquire(args, sessions, &mut examination).await?;
+    examination.outside = super::landing::outside(options.container.as_ref(), &examination.hosts);
     Ok(examination)
 }
 
@@ -303,6 +302,7 @@ fn deploy_stage(error: &DeployError) -> ReachStage {
             ReachStage::Connect => ReachStage::Agent,
             stage => stage,
         },
+        DeployError::NoCallback { .. } | DeployError::NoFetch { .. } => ReachStage::Callback,
         DeployError::Store(AgentStoreError::Missing { .. } | AgentStoreError::Wrong { .. })
         | DeployError::System { .. } => ReachStage::Architecture,
         _ => ReachStage::Agent,

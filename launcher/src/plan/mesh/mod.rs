@@ -13,6 +13,7 @@ pub(crate) mod show;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use advice::finding as finding_of;
 pub(crate) use paths::Mode;
 pub(crate) use show::{format_table, json_rows};
 
