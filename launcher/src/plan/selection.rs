@@ -11,7 +11,7 @@ mod plan;
 mod tests;
 
 pub(crate) use hca::HcaFilter;
-pub(crate) use network::UsablePort;
+pub(crate) use network::{Subnet, UsablePort};
 pub(crate) use plan::Plan;
 
 use network::Reachability;
