@@ -29,7 +29,7 @@ mod ranks;
 
 use cleanup::{guardian, reap};
 use console::{errln, outln};
-use network::callback;
+use network::{cabling, callback};
 use node::{cache, diagnostics, inventory, login, verify};
 use ranks::exec_rank;
 use rlaunch_bootstrap::client::command;
@@ -48,6 +48,8 @@ rlaunch-worker is the agent of rlaunch. `rlaunch` starts it on each host; it is 
   rlaunch-worker inventory [DIR]   write the inventory of this host, or of a recorded one
   rlaunch-worker diagnose [DIR]    examine this host and, asked by the launcher on stdin, its ways
                                    to others; or examine a recorded host
+  rlaunch-worker network [change]  find cables of this host, and give them addresses, as the
+                                   launcher orders on stdin
   rlaunch-worker capture           record the files that inventory and diagnosis are read from
   rlaunch-worker __verify SHA256   check the hash of this executable
   rlaunch-worker __keep SHA256     check it, and move this executable into place in the cache
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         Some("reap") => reap::reap(args),
         Some("inventory") => inventory::print(args.next()),
         Some("diagnose") => diagnosis::diagnose(args.next()),
+        Some("network") => cabling::run(args.next()),
         Some("capture") => diagnostics::capture(),
         Some("__exec-rank") => exec_rank::exec(args),
         Some("__environment") => login::print(args.next()),

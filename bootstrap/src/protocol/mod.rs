@@ -6,3 +6,4 @@
 pub mod control;
 pub mod diagnosis;
 pub mod mesh;
+pub mod network;

@@ -11,7 +11,7 @@ mod plan;
 mod tests;
 
 pub(crate) use hca::HcaFilter;
-pub(crate) use network::{UsablePort, is_link_local};
+pub(crate) use network::{Subnet, UsablePort, is_link_local};
 pub(crate) use plan::Plan;
 
 use crate::findings::{CheckId, id};

@@ -19,9 +19,8 @@ mod ssh_files;
 use crate::checks::{self, Check, Cluster, ClusterHost, FoldedFinding};
 use crate::cli::args::{ConnectArgs, JobArgs};
 use crate::cli::command_line::CommandLine;
-use crate::cli::host_selection::{self, HostOptions};
-use crate::cli::lower;
-use crate::commands::{agent_query, capture};
+use crate::cli::host_selection::HostOptions;
+use crate::commands::{agent_query, agent_session, capture};
 use crate::findings;
 use crate::hosts::Host;
 use crate::plan::selection::{Plan, PortOptions};
@@ -237,25 +236,13 @@ fn select_hosts(
     args: &DoctorArgs,
     line: &CommandLine,
 ) -> Result<(Vec<Host>, crate::connect::options::ConnectOptions), Failed> {
-    let usage =
-        |error: &dyn std::error::Error, hint| Failed::from_error(Exit::USAGE, error).hint(hint);
-    let options = lower::connect_options(args.connect.clone(), &line.config);
-    let mut connect = options.map_err(|error| usage(&error, error.hint()))?;
     let options = HostOptions {
         lists: &args.hosts,
         files: &args.hostfiles,
         exclude: &args.exclude,
         table: &line.config.hosts,
     };
-    let selected = host_selection::select(&options, &mut connect);
-    let mut hosts = selected.map_err(|error| usage(&error, error.hint()))?;
-    connect.here = connect.settle(&hosts) || connect.here;
-    if hosts.is_empty() {
-        let checked = line.config.check_no_hosts();
-        checked.map_err(|error| usage(&error, error.hint()))?;
-        hosts.push(Host::this_machine());
-    }
-    Ok((hosts, connect))
+    agent_session::select_hosts(&options, &args.connect, line)
 }
 
 /// Makes the input of checks.

@@ -3,29 +3,23 @@
 
 use super::{DoctorArgs, ProbeWhen, probes};
 use crate::checks::cluster::{Probe, Program, ProgramOnHost, ReachStage, Unreached};
-use crate::cli::args::DEFAULT_PORTS;
-use crate::connect::agent::deploy::{DeployError, Deployment};
-use crate::connect::agent::store::{AgentStore, AgentStoreError};
-use crate::connect::callback::Callbacks;
-use crate::connect::channel::{AgentChannel, Incoming};
-use crate::connect::connector::{ConnectError, Connector, HostConnection, RemoteCommand};
+use crate::commands::agent_session::{AgentSession, AgentSessions, AgentStream, SessionError};
+use crate::connect::agent::deploy::DeployError;
+use crate::connect::agent::store::AgentStoreError;
+use crate::connect::connector::ConnectError;
 use crate::connect::options::ConnectOptions;
 use crate::hosts::Host;
-use crate::hosts::addresses::AddressConstraints;
 use rlaunch_bootstrap::inventory::Inventory;
-use rlaunch_bootstrap::protocol::control::{FrameReader, HelloScanner, encode};
 use rlaunch_bootstrap::protocol::diagnosis::{
     Diagnosis, INQUIRY_TIMEOUT, Inquiry, InquiryAnswer, ProbeResult, ProgramInquiry,
 };
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
-use rlaunch_console::open_files;
 use rlaunch_console::progress::Progress;
 use rlaunch_ssh::error::SshError;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Time limit for the diagnosis of a host, counted from the end of the login.
 const DIAGNOSIS_TIMEOUT: Duration = Duration::from_secs(20);
@@ -79,37 +73,19 @@ pub(super) async fn examine(
     args: &DoctorArgs,
     (hosts, options): (Vec<Host>, ConnectOptions),
 ) -> Result<Examination, Failed> {
-    open_files::raise_for(hosts.len()).iter().for_each(|warning| messages::warn(warning));
     let in_container = options.container.is_some();
-    let doctor = Arc::new(Doctor {
-        connector: Connector::new(&options)?,
-        deployment: deployment(&options)?,
-        progress: Progress::new(hosts.iter().map(Host::to_string), "connecting"),
-    });
-    let tasks = hosts.iter().cloned().map(|host| {
-        let doctor = doctor.clone();
-        (host.to_string(), async move { doctor.open(host).await })
-    });
-    let opened = doctor.progress.run_all(tasks).await;
-    doctor.connector.print_new_hosts();
+    let opened = AgentSessions::open(&hosts, &options, "diagnose", DIAGNOSIS_TIMEOUT).await?;
     let (mut sessions, mut unreached) = (Vec::new(), Vec::new());
-    for result in opened {
+    for (host, result) in hosts.iter().zip(opened) {
         match result {
-            Ok(session) => sessions.push(session),
-            Err(reason) => unreached.push(reason),
+            Ok(session) => sessions.push(Session::new(session)),
+            Err(error) => unreached.push(unreached_by(host, &error)),
         }
     }
     let mut examination = Examination { unreached, in_container, ..Examination::default() };
     inquire(args, sessions, &mut examination).await?;
     examination.outside = super::landing::outside(options.container.as_ref(), &examination.hosts);
     Ok(examination)
-}
-
-fn deployment(options: &ConnectOptions) -> Result<Deployment, Failed> {
-    let callbacks = Callbacks::new(AddressConstraints::default(), DEFAULT_PORTS);
-    let store = AgentStore::new(options.agent.clone());
-    Deployment::new(store, options.agent_dir.clone(), callbacks)
-        .map_err(|error| Failed::from_error(Exit::AGENT, &error).hint(error.hint()))
 }
 
 /// Sends the inquiry to all hosts at once and stores their answers.
@@ -175,98 +151,29 @@ fn program_inquiry(args: &DoctorArgs) -> Result<Option<ProgramInquiry>, Failed> 
     Ok(Some(ProgramInquiry { words, directory }))
 }
 
-/// State that the connections to all hosts share.
-struct Doctor {
-    connector: Connector,
-    deployment: Deployment,
-    progress: Progress,
-}
-
 /// Host whose agent waits for an inquiry.
 struct Session {
     host: Diagnosed,
-    connection: HostConnection,
-    channel: AgentChannel,
-    frames: FrameReader,
+    stream: AgentStream,
 }
 
-impl Doctor {
-    /// Connects to a host and reads its diagnosis.
-    async fn open(&self, host: Host) -> Result<Session, Unreached> {
-        let name = host.to_string();
-        let unreached = |stage, cause, hint: Option<String>| Unreached {
-            host: name.clone(),
-            stage,
-            cause,
-            hints: hint.into_iter().collect(),
-        };
-        let connection = match self.connector.connect(&host, &self.progress).await {
-            Ok(connection) => connection,
-            Err(error) => {
-                let cause = messages::error_chain(&error);
-                return Err(unreached(connect_stage(&error), cause, error.hint(&host.name)));
-            }
-        };
-        self.progress.set_stage(&name, connection.stage());
-        let opening = self.read_diagnosis(&name, connection);
-        match tokio::time::timeout(DIAGNOSIS_TIMEOUT, opening).await {
-            Ok(Ok(session)) => Ok(session),
-            Ok(Err(error)) => {
-                let cause = messages::error_chain(&error);
-                Err(unreached(deploy_stage(&error), cause, error.hint(&host.name)))
-            }
-            Err(_) => {
-                let seconds = DIAGNOSIS_TIMEOUT.as_secs();
-                Err(unreached(ReachStage::Agent, format!("no answer within {seconds} s"), None))
-            }
-        }
-    }
-
-    async fn read_diagnosis(
-        &self,
-        name: &str,
-        connection: HostConnection,
-    ) -> Result<Session, DeployError> {
-        let placed = self.deployment.ensure_installed(&connection).await;
-        let agent = placed.map_err(|error| connection.explain(error))?;
-        let started = Instant::now();
-        let mut channel = connection.exec(&RemoteCommand::Exec(&agent, "diagnose")).await?;
-        let (mut scanner, mut frames, mut stderr) =
-            (HelloScanner::default(), FrameReader::default(), Vec::new());
-        let mut is_found = false;
-        loop {
-            if let Some(diagnosis) = is_found.then(|| frames.next_frame()).transpose()?.flatten() {
-                let diagnosis: Diagnosis = diagnosis;
-                let clock_offset = clock_offset(&diagnosis, started);
-                let noise = Some(scanner.noise()).filter(|noise| !noise.is_empty());
-                let name = name.to_owned();
-                let host = Diagnosed { name, diagnosis, noise, clock_offset, program: None };
-                return Ok(Session { host, connection, channel, frames });
-            }
-            match channel.next().await {
-                Some(Incoming::Data(bytes)) if is_found => frames.push(&bytes),
-                Some(Incoming::Data(bytes)) => {
-                    if let Some(rest) = scanner.push(&bytes)? {
-                        is_found = true;
-                        frames.push(&rest);
-                    }
-                }
-                Some(Incoming::Diagnostics(bytes)) => stderr.extend_from_slice(&bytes),
-                None => {
-                    let words = format!("{}{}", scanner.noise(), String::from_utf8_lossy(&stderr));
-                    return Err(connection.explain(DeployError::NoStart(words)));
-                }
-            }
-        }
-    }
+fn unreached_by(host: &Host, error: &SessionError) -> Unreached {
+    let stage = match error {
+        SessionError::Connect(error) => connect_stage(error),
+        SessionError::Deploy(error) => deploy_stage(error),
+        SessionError::Late(_) => ReachStage::Agent,
+    };
+    let hints = error.hint(&host.name).into_iter().collect();
+    Unreached { host: host.to_string(), stage, cause: messages::error_chain(error), hints }
 }
 
-/// Returns by how much the host's clock is ahead of this machine's, and the uncertainty, in microseconds.
-fn clock_offset(diagnosis: &Diagnosis, started: Instant) -> Option<(i64, u64)> {
+/// Returns by how much the host's clock is ahead of this machine's, and the uncertainty, in microseconds. `arrived` is
+/// when the diagnosis arrived, and how long ago its agent had been started.
+fn clock_offset(diagnosis: &Diagnosis, arrived: (SystemTime, Duration)) -> Option<(i64, u64)> {
     let theirs = i64::try_from(diagnosis.diagnostics.clock?).ok()?;
-    let own = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    let own = arrived.0.duration_since(UNIX_EPOCH).ok()?;
     let own = i64::try_from(own.as_micros()).ok()?;
-    let uncertainty = u64::try_from(started.elapsed().as_micros()).ok()?;
+    let uncertainty = u64::try_from(arrived.1.as_micros()).ok()?;
     Some((theirs.checked_sub(own)?, uncertainty))
 }
 
@@ -310,25 +217,24 @@ fn deploy_stage(error: &DeployError) -> ReachStage {
 }
 
 impl Session {
+    fn new(session: AgentSession<Diagnosis>) -> Session {
+        let AgentSession { name, first: diagnosis, noise, arrived, stream } = session;
+        let clock_offset = clock_offset(&diagnosis, arrived);
+        let noise = Some(noise).filter(|noise| !noise.is_empty());
+        let host = Diagnosed { name, diagnosis, noise, clock_offset, program: None };
+        Session { host, stream }
+    }
+
     /// Sends an inquiry and waits for the answer. Returns no answer if the agent has no stdin or is too slow.
     async fn inquire(mut self, inquiry: Inquiry) -> (Diagnosed, Option<InquiryAnswer>) {
         let waited = INQUIRY_TIMEOUT.min(ANSWER_TIMEOUT);
         let answer = tokio::time::timeout(waited, self.ask(&inquiry)).await.ok().flatten();
-        drop(self.channel);
-        self.connection.close().await;
+        self.stream.close().await;
         (self.host, answer)
     }
 
     async fn ask(&mut self, inquiry: &Inquiry) -> Option<InquiryAnswer> {
-        let frame = encode(inquiry).ok()?;
-        self.channel.writer.send(frame.into()).await.ok()?;
-        loop {
-            if let Some(answer) = self.frames.next_frame().ok()? {
-                return Some(answer);
-            }
-            if let Incoming::Data(bytes) = self.channel.next().await? {
-                self.frames.push(&bytes);
-            }
-        }
+        self.stream.send(inquiry).await?;
+        self.stream.receive().await
     }
 }

@@ -33,6 +33,11 @@ impl Subnet {
         self.contains(other.address) || other.contains(self.address)
     }
 
+    /// Returns the first address.
+    pub(crate) fn address(&self) -> IpAddr {
+        self.address
+    }
+
     /// Returns the prefix length in bits.
     pub(crate) fn prefix(&self) -> u8 {
         width(self.address) - self.host_bits
