@@ -1,5 +1,7 @@
 //! `rlaunch-worker diagnose` as the launcher runs it, twice on this host.
 
+#![expect(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
+
 use rlaunch_bootstrap::protocol::control::{FrameReader, HELLO_MAGIC, encode};
 use rlaunch_bootstrap::protocol::diagnosis::{
     Diagnosis, Inquiry, InquiryAnswer, ProbeRequest, ProbeResult, ProgramInquiry,

@@ -41,8 +41,9 @@ pub struct Diagnostics {
     pub kernel_log: Option<Vec<LogLine>>,
     /// Names of this host and the addresses to which it resolves them.
     pub own_name: OwnName,
-    /// Sources of host names in `/etc/nsswitch.conf` that the agent does not know, such as `sss` and
-    /// `ldap`. If there are any, programs may get addresses for names where the agent gets none.
+    /// Sources of host names in `/etc/nsswitch.conf` that the agent could not ask, such as `dns`;
+    /// empty if it has asked all. If there are any, programs may get addresses for names where the
+    /// agent gets none.
     #[serde(default)]
     pub other_name_sources: Vec<String>,
     /// Names of variables of the login environment that point to a proxy, such as `https_proxy`, and

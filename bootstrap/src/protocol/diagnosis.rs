@@ -92,7 +92,7 @@ pub struct ProgramInquiry {
 pub struct InquiryAnswer {
     /// Outcome of each probe, in the order of the request.
     pub probes: Vec<ProbeResult>,
-    /// What the host has of the program.
+    /// Files and libraries of the program on the host; `None` if none was asked for.
     pub program: Option<ProgramReport>,
     /// Counters of interfaces and RDMA ports, read again: name of the interface or
     /// `device/port`, and its counters. Those of the whole host have an empty name.
@@ -121,7 +121,7 @@ pub enum ProbeResult {
     Failed(String),
 }
 
-/// What a host has of a program.
+/// Files and libraries of a program on a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgramReport {
     /// Path of the program; `None` if it was not found.

@@ -1,4 +1,4 @@
-//! What this host has of a program: its files and libraries.
+//! Files and libraries of a program on this host.
 
 use crate::node::diagnostics::python::Interpreter;
 use crate::node::inventory::nccl;

@@ -146,7 +146,7 @@ async fn echo_token(mut connection: TcpStream, mut token: KnownToken) -> io::Res
     if is_it {
         connection.write_all(&received).await?;
         // The prober closes first, so that the port is not kept in TIME_WAIT.
-        connection.read(&mut [0]).await?;
+        let _ = connection.read(&mut [0]).await?;
     }
     Ok(())
 }

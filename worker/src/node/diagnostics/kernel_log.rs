@@ -34,29 +34,35 @@ const WANTED: &[&[&str]] = &[
     &["dmar:", "fault"],
     &["io_page_fault"],
     // NICs
-    &["mlx5_core", "health"],
     &["mlx5_core", "error"],
     &["mlx5_core", "fail"],
-    &["mlx5_core", "fatal"],
     &["mlx5_core", "timeout"],
-    &["mlx5_core", "link down"],
-    &["mlx5_core", "link up"],
     &["mlx5_core", "cable"],
-    &["mlx5_core", "temperature"],
     &["mlx5_core", "power"],
     &["mlx4_core", "error"],
     &["mlx4_core", "fail"],
-    &["mlx4_en", "link down"],
-    &["mlx4_en", "link up"],
     &["mlx4_ib", "fail"],
     &["erdma", "error"],
     &["erdma", "fail"],
     &["irdma", "fail"],
     &["bnxt_re", "fail"],
-    &["nic link is"],
+    &["health compromised"],
+    &["assert_var"],
+    &["poll_health"],
+    &["fatal error"],
+    &["fw fatal"],
+    &["high temperature"],
+    &["transmit queue"],
+    &["tx timeout"],
+    &["netdev watchdog"],
+    // Links
+    &["mlx5_core", "link down"],
+    &["mlx5_core", "link up"],
+    &["mlx4_en", "link down"],
+    &["mlx4_en", "link up"],
     &["link is down"],
     &["link is up"],
-    &["netdev watchdog"],
+    &["link status definitely"],
     // Memory
     &["out of memory:"],
     &["memory cgroup out of memory"],
@@ -117,7 +123,7 @@ fn line(record: &str, now: u64) -> Option<String> {
 }
 
 fn matters(text: &str) -> bool {
-    let text = text.to_lowercase();
+    let text = text.to_ascii_lowercase();
     WANTED.iter().any(|words| words.iter().all(|word| text.contains(word)))
 }
 

@@ -1,9 +1,9 @@
 //! State of this host that only `rlaunch doctor` reads. What cannot be read is left out.
 //!
 //! Everything is read through a [`Root`], as the inventory is, so that a recorded host gives the same
-//! answer. Two programs are run: the user's login shell, for its environment, and, if the user is
-//! root, the program that prints the rules of the packet filter. Nothing on the host is changed: no
-//! kernel module is loaded, no directory is made.
+//! answer. Three programs are run: the user's login shell, for its environment; `getent`, for the
+//! address of this host's name; and, if the user is root, those that print the rules of the packet
+//! filter. Nothing on the host is changed: no kernel module is loaded, no directory is made.
 //!
 //! | file | contents |
 //! |---|---|
@@ -14,7 +14,7 @@
 //! | `processes.rs`, `kernel_log.rs` | running services, listening sockets; the kernel's log |
 //! | `firewall/` | the packet filter |
 //! | `names.rs`, `python.rs` | this host's own name; Python and its packages |
-//! | `background.rs` | time limits for what may take long |
+//! | `background.rs`, `program.rs` | time limits for what may take long, and for programs |
 
 mod adapters;
 mod background;
@@ -26,6 +26,7 @@ mod kernel_log;
 mod modules;
 mod names;
 mod processes;
+mod program;
 pub(crate) mod python;
 mod rdma_ports;
 
@@ -86,9 +87,10 @@ pub(crate) fn read(root: &Root) -> HostState {
     let login = login.and_then(|login| login.wait(LOGIN_TIMEOUT)).flatten().unwrap_or_default();
     let interpreter = Interpreter::find(&login);
     inventory.system.nccl = python::nccl(root, &inventory, interpreter.as_ref(), &login);
+    let (own_name, other_name_sources) = names::own_name(root, own_addresses);
     let diagnostics = Diagnostics {
-        own_name: names::own_name(root, &inventory, own_addresses),
-        other_name_sources: names::other_sources(root),
+        own_name,
+        other_name_sources,
         proxy_variables: proxy_variables(root, &login),
         python: python::packages(root, interpreter.as_ref()),
         ..diagnostics

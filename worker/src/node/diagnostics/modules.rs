@@ -77,10 +77,14 @@ const WITH_PARAMETERS: &[&str] = &[
 /// Maximum length of a parameter's value, in characters.
 const MAX_VALUE: usize = 100;
 
-/// Returns the wanted modules that are loaded or built into the kernel, sorted.
+/// Returns the wanted modules that are loaded or built into the kernel, sorted; empty if the kernel's
+/// lists cannot be read.
 pub(super) fn loaded(root: &Root) -> Vec<String> {
-    let loaded = root.text("/proc/modules").unwrap_or_default();
-    let built_in = built_in(root).unwrap_or_default();
+    let (loaded, built_in) = (root.text("/proc/modules"), built_in(root));
+    if loaded.is_none() && built_in.is_none() {
+        return Vec::new();
+    }
+    let (loaded, built_in) = (loaded.unwrap_or_default(), built_in.unwrap_or_default());
     let loaded = loaded.lines().filter_map(|line| line.split(' ').next());
     let names: Vec<String> = loaded.chain(built_in.iter().map(String::as_str)).map(named).collect();
     let is_there = |name: &&&str| {
@@ -138,7 +142,7 @@ pub(super) fn parameters(root: &Root) -> Vec<(String, String)> {
             .collect::<Vec<_>>()
     };
     let mut parameters: Vec<_> = WITH_PARAMETERS.iter().flat_map(of_module).collect();
-    parameters.sort();
+    parameters.sort_unstable();
     parameters
 }
 

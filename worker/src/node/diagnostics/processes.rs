@@ -2,7 +2,6 @@
 
 use crate::node::inventory::Root;
 use rlaunch_bootstrap::inventory::diagnostics::Listener;
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::ops::RangeInclusive;
 
@@ -40,7 +39,10 @@ const MAX_DESCRIPTORS: usize = 200_000;
 pub(super) fn services(root: &Root) -> Vec<String> {
     root.socket_lines("/services", || {
         let names = processes().filter_map(|pid| service(&process_name(pid)?));
-        names.collect::<BTreeSet<&str>>().into_iter().map(str::to_owned).collect()
+        let mut names: Vec<&str> = names.collect();
+        names.sort_unstable();
+        names.dedup();
+        names.into_iter().map(str::to_owned).collect()
     })
 }
 
@@ -62,14 +64,17 @@ pub(super) fn listeners(root: &Root) -> Vec<Listener> {
     let lines = root.socket_lines("/listeners", || {
         let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
         let sockets = tables.iter().flatten().flat_map(|table| listening(table));
-        let ports: BTreeMap<u16, u64> = sockets.collect();
+        let mut ports: Vec<(u16, u64)> = sockets.collect();
+        ports.sort_unstable();
+        ports.dedup_by_key(|(port, _)| *port);
         let is_wanted = |port: u16| OWNED_PORTS.iter().any(|range| range.contains(&port));
-        let wanted = ports.iter().filter(|(port, _)| is_wanted(**port));
-        let owners = owners(&wanted.map(|(_, inode)| *inode).collect());
-        let line = |(port, inode): (&u16, &u64)| match owners.get(inode) {
-            Some((pid, name)) => format!("{port} {pid} {name}"),
-            None => port.to_string(),
-        };
+        let wanted = ports.iter().filter(|(port, _)| is_wanted(*port));
+        let owners = owners(&wanted.map(|(_, inode)| *inode).collect::<Vec<u64>>());
+        let line =
+            |(port, inode): &(u16, u64)| match owners.iter().find(|(socket, ..)| socket == inode) {
+                Some((_, pid, name)) => format!("{port} {pid} {name}"),
+                None => port.to_string(),
+            };
         ports.iter().map(line).collect()
     });
     lines.iter().filter_map(|line| listener(line)).collect()
@@ -96,9 +101,10 @@ fn listening(table: &str) -> Vec<(u16, u64)> {
     table.lines().filter_map(socket).collect()
 }
 
-/// Finds the processes that have sockets open, as far as this user may see them.
-fn owners(inodes: &BTreeSet<u64>) -> BTreeMap<u64, (u32, String)> {
-    let mut owners = BTreeMap::new();
+/// Finds the processes that have sockets open, as far as this user may see them: inode of the socket,
+/// pid, name.
+fn owners(inodes: &[u64]) -> Vec<(u64, u32, String)> {
+    let mut owners: Vec<(u64, u32, String)> = Vec::new();
     let mut left = MAX_DESCRIPTORS;
     for pid in processes() {
         if owners.len() == inodes.len() || left == 0 {
@@ -113,8 +119,8 @@ fn owners(inodes: &BTreeSet<u64>) -> BTreeMap<u64, (u32, String)> {
             }) else {
                 continue;
             };
-            if inodes.contains(&inode) {
-                owners.entry(inode).or_insert((pid, process_name(pid).unwrap_or_default()));
+            if inodes.contains(&inode) && !owners.iter().any(|(known, ..)| *known == inode) {
+                owners.push((inode, pid, process_name(pid).unwrap_or_default()));
             }
         }
     }
@@ -132,8 +138,8 @@ mod tests {
         let port = socket.local_addr().unwrap().port();
         let table = fs::read_to_string("/proc/net/tcp").unwrap();
         let (_, inode) = *listening(&table).iter().find(|(own, _)| *own == port).unwrap();
-        let owners = owners(&BTreeSet::from([inode]));
-        assert_eq!(owners[&inode].0, std::process::id());
+        let owners = owners(&[inode]);
+        assert_eq!((owners.len(), owners[0].0, owners[0].1), (1, inode, std::process::id()));
         drop(socket);
         let table = fs::read_to_string("/proc/net/tcp").unwrap();
         assert!(!listening(&table).contains(&(port, inode)));

@@ -106,7 +106,7 @@ fn package(file: &str) -> Option<(String, String)> {
         None => name == **wanted,
     };
     let version = version.split("-py3").next().unwrap_or(version);
-    PACKAGES.iter().any(|wanted| is_wanted(wanted)).then(|| (name.clone(), version.to_owned()))
+    PACKAGES.iter().any(is_wanted).then(|| (name.clone(), version.to_owned()))
 }
 
 /// Lists Python and its packages that matter to jobs.

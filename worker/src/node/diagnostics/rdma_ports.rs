@@ -19,8 +19,8 @@ pub(super) fn read(root: &Root, inventory: &Inventory) -> Vec<RdmaPortState> {
     ports.map(state).collect()
 }
 
-/// Returns the RoCE version of the connection manager. The kernel has this file only after somebody
-/// has made the device's directory, which is left to them.
+/// Returns the RoCE version of the connection manager. The kernel has this file only after a user has
+/// made the device's directory; that is left to them.
 fn connection_manager_mode(root: &Root, device: &str, port: u8) -> Option<String> {
     root.text(&format!("/sys/kernel/config/rdma_cm/{device}/ports/{port}/default_roce_mode"))
 }

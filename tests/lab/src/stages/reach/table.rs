@@ -346,7 +346,6 @@ const ROWS: &[Coverage] = &[
             "worker/src/node/inventory/",
             "worker/src/node/diagnostics/",
             "worker/src/diagnosis/",
-            "worker/tests/",
             "bootstrap/src/inventory/",
             "bootstrap/src/protocol/diagnosis.rs",
         ],

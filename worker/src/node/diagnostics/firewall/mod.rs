@@ -8,17 +8,15 @@
 //! |---|---|
 //! | `nft.rs`, `iptables.rs` | output of the two programs |
 //! | `rules.rs` | rules of chains, in the order in which a packet meets them |
-//! | `program.rs` | running a program with a time limit |
 
 mod iptables;
 mod nft;
-mod program;
 mod rules;
 
 #[cfg(test)]
 mod tests;
 
-use super::modules;
+use super::{modules, program};
 use crate::node::inventory::Root;
 use nix::unistd::Uid;
 use rlaunch_bootstrap::inventory::diagnostics::Firewall;

@@ -12,7 +12,6 @@
 
 use super::rules::{Action, Conditions, Filter, Hook, Rule, port_range, protocol};
 use rlaunch_bootstrap::inventory::diagnostics::FilterProtocol;
-use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::iter::Peekable;
 use std::vec::IntoIter;
@@ -70,19 +69,26 @@ fn hook(chain: &PrintedChain<'_>) -> Option<Hook> {
     Some(Hook { chain: full, is_input, drops: line.contains("policy drop") })
 }
 
+/// Returns the chains to which a rule may jump, by itself or by a map.
+fn targets(line: &str) -> impl Iterator<Item = &str> {
+    let words = line.split([' ', ',']);
+    let after = words.clone().skip(1);
+    words.zip(after).filter(|(word, _)| matches!(*word, "jump" | "goto")).map(|(_, name)| name)
+}
+
 /// Shortens the output to the chains that packets at this host meet.
 pub(super) fn relevant(text: &str) -> String {
     let chains = chains(text);
-    let mut wanted: BTreeSet<(&str, &str)> = BTreeSet::new();
+    let mut wanted: Vec<(&str, &str)> = Vec::new();
     let hooks = chains.iter().filter(|chain| hook(chain).is_some());
     let mut left: Vec<&PrintedChain<'_>> = hooks.collect();
     while let Some(chain) = left.pop() {
-        if !wanted.insert((chain.table, chain.name)) {
+        if wanted.contains(&(chain.table, chain.name)) {
             continue;
         }
-        let words =
-            chain.lines.iter().flat_map(|line| line.split([' ', ','])).collect::<BTreeSet<_>>();
-        left.extend(chains.iter().filter(|c| c.table == chain.table && words.contains(c.name)));
+        wanted.push((chain.table, chain.name));
+        let targets: Vec<&str> = chain.lines.iter().flat_map(|line| targets(line)).collect();
+        left.extend(chains.iter().filter(|c| c.table == chain.table && targets.contains(&c.name)));
     }
     let mut short = String::new();
     for chain in chains.iter().filter(|chain| wanted.contains(&(chain.table, chain.name))) {
@@ -122,37 +128,37 @@ pub(super) fn parse(text: &str, with_iptables: bool) -> Filter {
 
 /// Part of a rule.
 #[derive(Debug)]
-enum Token<'a> {
-    Word(&'a str),
+enum Part<'a> {
+    Bare(&'a str),
     /// Text that was in quotes.
     Text(&'a str),
     /// Values between braces.
     Set(Vec<&'a str>),
 }
 
-fn tokens(text: &str) -> Vec<Token<'_>> {
-    let mut tokens = Vec::new();
+fn parts(text: &str) -> Vec<Part<'_>> {
+    let mut parts = Vec::new();
     let mut rest = text.trim_start();
     while let Some(first) = rest.chars().next() {
-        let (token, after) = match first {
+        let (part, after) = match first {
             '"' => {
                 let (text, after) = rest[1..].split_once('"').unwrap_or((&rest[1..], ""));
-                (Token::Text(text), after)
+                (Part::Text(text), after)
             }
             '{' => {
                 let (values, after) = rest[1..].split_once('}').unwrap_or((&rest[1..], ""));
                 let values = values.split(',').map(|value| value.trim().trim_matches('"'));
-                (Token::Set(values.collect()), after)
+                (Part::Set(values.collect()), after)
             }
             _ => {
                 let (word, after) = rest.split_once(' ').unwrap_or((rest, ""));
-                (Token::Word(word), after)
+                (Part::Bare(word), after)
             }
         };
-        tokens.push(token);
+        parts.push(part);
         rest = after.trim_start();
     }
-    tokens
+    parts
 }
 
 /// Parses a rule. Returns `None` for other lines of a chain.
@@ -165,7 +171,7 @@ fn rule(line: &str, table: &str, is_input: bool) -> Option<Rule> {
         None => (line, None),
     };
     let mut reader = RuleReader {
-        tokens: tokens(text).into_iter().peekable(),
+        parts: parts(text).into_iter().peekable(),
         conditions: Conditions::default(),
         table,
         is_input,
@@ -176,7 +182,7 @@ fn rule(line: &str, table: &str, is_input: bool) -> Option<Rule> {
 
 /// Reader of one rule.
 struct RuleReader<'a> {
-    tokens: Peekable<IntoIter<Token<'a>>>,
+    parts: Peekable<IntoIter<Part<'a>>>,
     conditions: Conditions,
     table: &'a str,
     is_input: bool,
@@ -184,8 +190,8 @@ struct RuleReader<'a> {
 
 impl<'a> RuleReader<'a> {
     fn read(&mut self) -> Action {
-        while let Some(token) = self.tokens.next() {
-            let Token::Word(word) = token else {
+        while let Some(part) = self.parts.next() {
+            let Part::Bare(word) = part else {
                 self.conditions.others = true;
                 continue;
             };
@@ -197,7 +203,7 @@ impl<'a> RuleReader<'a> {
                 "jump" => return self.target().map_or(Action::Either, Action::Jump),
                 "goto" => return self.target().map_or(Action::Either, Action::Goto),
                 "vmap" => {
-                    self.tokens.next();
+                    self.parts.next();
                     return Action::Either;
                 }
                 _ => self.condition(word),
@@ -209,7 +215,7 @@ impl<'a> RuleReader<'a> {
     fn condition(&mut self, word: &str) {
         match word {
             "meta" | "counter" | "continue" => {}
-            "packets" | "bytes" | "comment" => drop(self.tokens.next()),
+            "packets" | "bytes" | "comment" => drop(self.parts.next()),
             "log" => self.skip_log(),
             "iif" | "iifname" => self.interface(self.is_input),
             "oif" | "oifname" => self.interface(!self.is_input),
@@ -248,26 +254,26 @@ impl<'a> RuleReader<'a> {
     }
 
     fn next_word(&mut self) -> Option<&'a str> {
-        match self.tokens.next()? {
-            Token::Word(word) => Some(word),
-            Token::Text(_) | Token::Set(_) => None,
+        match self.parts.next()? {
+            Part::Bare(word) => Some(word),
+            Part::Text(_) | Part::Set(_) => None,
         }
     }
 
     /// Returns the values that are compared; `None` if a packet must have others, or they are in a
     /// named set or map.
     fn values(&mut self) -> Option<Vec<&'a str>> {
-        match self.tokens.peek()? {
+        match self.parts.peek()? {
             // The verdict of a map is read by the caller.
-            Token::Word("vmap") => None,
-            Token::Word(word) if word.starts_with('@') || *word == "!=" || *word == "." => {
-                self.tokens.next();
+            Part::Bare("vmap") => None,
+            Part::Bare(word) if word.starts_with('@') || *word == "!=" || *word == "." => {
+                self.parts.next();
                 None
             }
-            _ => match self.tokens.next()? {
-                Token::Word("==") => self.values(),
-                Token::Word(word) | Token::Text(word) => Some(vec![word]),
-                Token::Set(values) => Some(values),
+            _ => match self.parts.next()? {
+                Part::Bare("==") => self.values(),
+                Part::Bare(word) | Part::Text(word) => Some(vec![word]),
+                Part::Set(values) => Some(values),
             },
         }
     }
@@ -286,12 +292,13 @@ impl<'a> RuleReader<'a> {
             self.conditions.others = true;
             return;
         };
-        let known: BTreeSet<u8> =
-            names.iter().filter_map(|name| protocol(name)).map(|p| p as u8).collect();
-        let all =
-            [FilterProtocol::Tcp, FilterProtocol::Udp, FilterProtocol::Icmp, FilterProtocol::Other];
-        let protocols = all.into_iter().filter(|protocol| known.contains(&(*protocol as u8)));
-        self.conditions.protocols = protocols.collect();
+        let protocols = &mut self.conditions.protocols;
+        protocols.clear();
+        for protocol in names.iter().filter_map(|name| protocol(name)) {
+            if !protocols.contains(&protocol) {
+                protocols.push(protocol);
+            }
+        }
         self.conditions.is_never |= self.conditions.protocols.is_empty();
         self.conditions.others |= self.conditions.protocols.contains(&FilterProtocol::Other);
     }
@@ -311,10 +318,10 @@ impl<'a> RuleReader<'a> {
     fn skip_log(&mut self) {
         const OPTIONS: &[&str] =
             &["prefix", "level", "group", "snaplen", "queue-threshold", "flags"];
-        while matches!(self.tokens.peek(), Some(Token::Word(word)) if OPTIONS.contains(word)) {
+        while matches!(self.parts.peek(), Some(Part::Bare(word)) if OPTIONS.contains(word)) {
             let (option, value) = (self.next_word(), self.next_word());
             if option == Some("flags") && matches!(value, Some("tcp" | "ip")) {
-                self.tokens.next();
+                self.parts.next();
             }
         }
     }

@@ -53,7 +53,7 @@ pub(super) struct Conditions {
     pub(super) is_never: bool,
 }
 
-/// What a rule does with packets that match.
+/// Effect of a rule on packets that match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Accept,

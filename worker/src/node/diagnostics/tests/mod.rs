@@ -40,7 +40,6 @@ enforce = 1
 [/etc]
 os-release = ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.4"\n
 ufw/ufw.conf = # comment\nENABLED=yes\n
-nsswitch.conf = passwd: files\nhosts:  files sss [NOTFOUND = return] dns # local\n
 
 [/sys/devices/pci0000:00/0000:01:00.0]
 vendor = 0x15b3
@@ -104,6 +103,7 @@ services = firewalld\nopensm\n
 listeners = 22\n30610 812 my server\n
 kernel-log = 12 mlx5_core 0000:01:00.0 eth1: Link down\n
 own-addresses = 127.0.1.1\n
+other-name-sources = dns\n
 proxy-variables = https_proxy\n
 flow-control = eth1 9\n
 tmp-available = 1000\n
@@ -192,23 +192,10 @@ fn processes_names_and_the_log_are_read() {
     assert_eq!(state.kernel_log, Some(vec![LogLine { age: 12, text }]));
     assert_eq!(state.own_name.hostname, "gpu7");
     assert_eq!(state.own_name.addresses, [std::net::IpAddr::from([127, 0, 1, 1])]);
-    assert_eq!(state.other_name_sources, ["sss"]);
+    assert_eq!(state.other_name_sources, ["dns"]);
     assert_eq!(state.proxy_variables, ["https_proxy"]);
     assert_eq!(state.python.len(), 2);
     assert_eq!(state.firewall, None);
-}
-
-/// systemd's source of names knows a host that no file and no server knows.
-#[test]
-fn a_name_without_an_address_may_lead_to_the_hosts_own() {
-    let host = |sources: &str| {
-        let eth0 = "[/sys/class/net/eth0]\nifindex = 2\n";
-        let addresses = "[/]\naddresses = eth0 10.0.0.2/24\\neth0 fe80::1/64\n";
-        let sources = format!("[/etc]\nnsswitch.conf = hosts: {sources}\\n\n");
-        read_text(&format!("{eth0}{addresses}{sources}")).own_name.addresses
-    };
-    assert_eq!(host("files dns myhostname"), [std::net::IpAddr::from([10, 0, 0, 2])]);
-    assert!(host("files dns").is_empty());
 }
 
 #[test]

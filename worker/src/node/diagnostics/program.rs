@@ -1,6 +1,6 @@
-//! Running a program that prints the rules of the packet filter.
+//! Running a program of the host with a time limit.
 
-use crate::node::diagnostics::background::Background;
+use super::background::Background;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,7 +13,7 @@ const MAX_OUTPUT: u64 = 8 << 20;
 /// Time between two looks whether a program that has closed its output has ended.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Directories in which the program is looked for; a user's PATH often lacks them.
-const DIRECTORIES: &[&str] = &["/usr/sbin", "/sbin", "/usr/bin", "/usr/local/sbin"];
+const DIRECTORIES: &[&str] = &["/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin"];
 
 /// Finds a program by its name.
 pub(super) fn find(name: &str) -> Option<PathBuf> {
@@ -25,13 +25,13 @@ pub(super) fn find(name: &str) -> Option<PathBuf> {
 /// more than [`MAX_OUTPUT`] or takes longer than [`TIMEOUT`].
 pub(super) fn output(program: &Path, arguments: &[&str]) -> Option<String> {
     let mut command = Command::new(program);
-    command.args(arguments).env("LC_ALL", "C");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().ok()?;
     let started = Instant::now();
     let printed = child.stdout.take().and_then(|stdout| {
         let read = Background::start(move || {
             let mut bytes = Vec::new();
+            // A program that has more to say fails when its output is closed.
             stdout.take(MAX_OUTPUT).read_to_end(&mut bytes).map(|_| bytes)
         });
         read.wait(TIMEOUT)?.ok()
@@ -53,4 +53,22 @@ fn end(child: &mut Child, deadline: Instant) -> bool {
     let _ = child.kill();
     let _ = child.wait();
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_hangs_or_fails_gives_nothing() {
+        let run = |name: &str, argument| output(&find(name).unwrap(), &[argument]);
+        assert_eq!(run("echo", "two words").as_deref(), Some("two words\n"));
+        assert_eq!(run("false", ""), None);
+        assert_eq!(run("yes", ""), None);
+        assert_eq!(find("no-such-program"), None);
+        assert_eq!(output(Path::new("/etc/passwd"), &[]), None);
+        let started = Instant::now();
+        assert_eq!(run("sleep", "600"), None);
+        assert!(started.elapsed() < Duration::from_secs(30));
+    }
 }
