@@ -134,15 +134,22 @@ fn cut(machines: &mut [Machine], host: usize, device: &str) {
 type Fault = (&'static str, Vec<Machine>, fn(&mut Vec<Machine>));
 
 fn faults() -> Vec<Fault> {
-    let pair = |name: &str| vec![recorded(name); 3];
+    [faults_of_devices(), faults_of_networks(), faults_of_hosts()].concat()
+}
+
+fn three(name: &str) -> Vec<Machine> {
+    vec![recorded(name); 3]
+}
+
+fn faults_of_devices() -> Vec<Fault> {
     vec![
         ("link.down", cabled(), |m| cut(m, 1, "rocep1s0f1")),
-        ("link.down", pair("esxi-vm"), |m| cut(m, 1, "mlx5_0")),
-        ("link.errors", pair("esxi-vm"), |m| {
+        ("link.down", three("esxi-vm"), |m| cut(m, 1, "mlx5_0")),
+        ("link.errors", three("esxi-vm"), |m| {
             let counter = Counter { name: "symbol_error".into(), first: 1, last: 9 };
             m[1].diagnostics.rdma_ports[0].counters.push(counter);
         }),
-        ("dev.module", pair("esxi-vm"), |m| {
+        ("dev.module", three("esxi-vm"), |m| {
             m[1].inventory.rdma.clear();
             m[1].diagnostics.adapters[0].has_rdma = false;
             m[1].diagnostics.modules.retain(|module| module != "mlx5_ib");
@@ -151,20 +158,25 @@ fn faults() -> Vec<Fault> {
             m[1].inventory.rdma.clear();
             m[1].diagnostics.adapters.clear();
         }),
-        ("dev.uverbs", pair("esxi-vm"), |m| m[1].inventory.rdma[0].uverbs = Uverbs::Missing),
-        ("dev.perm", pair("connectx3"), |m| {
+        ("dev.uverbs", three("esxi-vm"), |m| m[1].inventory.rdma[0].uverbs = Uverbs::Missing),
+        ("dev.perm", three("connectx3"), |m| {
             m[1].inventory.rdma[0].uverbs = Uverbs::Denied("/dev/infiniband/uverbs0".into());
         }),
-        ("dev.rdma-cm", pair("siw"), |m| {
+        ("dev.rdma-cm", three("siw"), |m| {
             m[1].diagnostics.connection_manager = DeviceFile::Missing;
         }),
-        ("dev.library", pair("siw"), |m| {
+        ("dev.library", three("siw"), |m| {
             m[1].inventory.system.libraries = vec![("librdmacm".into(), "1.3".into())];
         }),
-        ("ib.no-sm", pair("connectx3"), |m| {
+    ]
+}
+
+fn faults_of_networks() -> Vec<Fault> {
+    vec![
+        ("ib.no-sm", three("connectx3"), |m| {
             m.iter_mut().for_each(|m| m.inventory.rdma[0].ports[0].state = PortState::Init);
         }),
-        ("roce.link-local", pair("esxi-vm"), |m| {
+        ("roce.link-local", three("esxi-vm"), |m| {
             let inventory = &mut m[1].inventory;
             inventory.rdma[0].ports[0].gids.truncate(2);
             inventory
@@ -173,15 +185,15 @@ fn faults() -> Vec<Fault> {
                 .filter(|n| n.name == "ens224")
                 .for_each(|n| n.addresses.clear());
         }),
-        ("roce.no-v2", pair("esxi-vm"), |m| {
+        ("roce.no-v2", three("esxi-vm"), |m| {
             m[1].inventory.rdma[0].ports[0].gids.retain(|gid| gid.index % 2 == 0);
         }),
-        ("mtu.mismatch", pair("esxi-vm"), |m| {
+        ("mtu.mismatch", three("esxi-vm"), |m| {
             let inventory = &mut m[1].inventory;
             inventory.rdma[0].ports[0].mtu = Some(1024);
             inventory.netdevs.iter_mut().filter(|n| n.name == "ens224").for_each(|n| n.mtu = 1500);
         }),
-        ("mesh.subnet", pair("esxi-vm"), |m| {
+        ("mesh.subnet", three("esxi-vm"), |m| {
             let inventory = &mut m[1].inventory;
             let moved = std::net::Ipv4Addr::new(10, 77, 0, 1);
             let gids = inventory.rdma[0].ports[0].gids.iter_mut();
@@ -190,8 +202,13 @@ fn faults() -> Vec<Fault> {
             let netdev = inventory.netdevs.iter_mut().find(|n| n.name == "ens224").unwrap();
             netdev.addresses = vec![(moved.into(), 24)];
         }),
-        ("erdma.mixed", pair("erdma-compat"), |m| m[1] = recorded("erdma-standard")),
-        ("erdma.ports", pair("erdma-compat"), |m| {
+    ]
+}
+
+fn faults_of_hosts() -> Vec<Fault> {
+    vec![
+        ("erdma.mixed", three("erdma-compat"), |m| m[1] = recorded("erdma-standard")),
+        ("erdma.ports", three("erdma-compat"), |m| {
             m[1].diagnostics.listeners =
                 vec![Listener { port: 30_610, process: Some((812, "nginx".into())) }];
         }),
