@@ -47,14 +47,14 @@ const SHARED_MEMORY: u64 = 64 << 20;
 
 /// Kind of system in which an agent runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scope {
+pub(crate) enum Scope {
     Host,
     /// A container, with its engine if that is known.
     Container(Option<ContainerKind>),
 }
 
 impl Scope {
-    pub(super) fn new(host: &ClusterHost<'_>, cluster: &Cluster<'_>) -> Scope {
+    pub(crate) fn new(host: &ClusterHost<'_>, cluster: &Cluster<'_>) -> Scope {
         match host.inventory.system.container {
             None if !cluster.in_container => Scope::Host,
             kind => Scope::Container(kind),
@@ -62,7 +62,7 @@ impl Scope {
     }
 
     /// Writes what the start of the container needs: a flag of its engine, or a field of a pod.
-    pub(super) fn needs(self, flag: &str, field: &str) -> String {
+    pub(crate) fn needs(self, flag: &str, field: &str) -> String {
         match self {
             Scope::Container(Some(ContainerKind::Kubernetes)) => format!("the pod needs {field}"),
             Scope::Container(Some(engine)) => format!("{engine} run needs {flag}"),

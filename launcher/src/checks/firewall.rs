@@ -98,6 +98,10 @@ fn closed_to_others<'a>(
     filter: &'a Firewall,
     ports: (u16, u16),
 ) -> Option<Closed<'a>> {
+    // The rules that were read are those for IPv4.
+    if host.address.is_some_and(|address| address.is_ipv6()) {
+        return None;
+    }
     let protocol = FilterProtocol::Tcp;
     let packets = Packets { protocol, ports, arrive: true, interface: interface(host) };
     match verdict(filter, packets) {
@@ -348,6 +352,13 @@ mod tests {
         assert!(CHECKS.iter().all(|check| lines(check.examine, &alone).is_empty()));
         assert!(found(machine("rxe", false, vec![])).is_empty());
         assert!(found(Machine::recorded("rxe")).is_empty());
+        let closed = machine("no-rdma", true, vec![]);
+        let over_ipv6 = with_cluster(&[closed, Machine::recorded("no-rdma")], |cluster| {
+            let mut cluster = cluster;
+            cluster.hosts[0].address = "fd00::1".parse().ok();
+            own_ports(&cluster)
+        });
+        assert!(over_ipv6.is_empty());
     }
 
     #[test]

@@ -48,6 +48,7 @@ mod ssh;
 mod testing;
 
 pub(crate) use cluster::{Cluster, ClusterHost};
+pub(crate) use containers::Scope;
 pub(crate) use fold::{FoldedFinding, fold};
 pub(crate) use mpi::unserved_mpi;
 

@@ -61,9 +61,8 @@ pub(super) fn verdict<'a>(filter: &'a Firewall, packets: Packets<'_>) -> Verdict
 fn concerns(rule: &FirewallRule, packets: Packets<'_>) -> bool {
     let protocol = rule.protocol.is_none_or(|protocol| protocol == packets.protocol);
     let interface = match (rule.interface.as_deref(), packets.interface) {
-        (None, _) => true,
         (Some("lo"), None) => false,
-        (Some(_), None) => true,
+        (None, _) | (Some(_), None) => true,
         (Some(pattern), Some(name)) => matches_interface(pattern, name),
     };
     rule.is_input == packets.arrive && protocol && interface && !is_about_known_connections(rule)

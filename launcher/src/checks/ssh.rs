@@ -159,7 +159,7 @@ pub(super) fn unreached(
 ) -> Vec<Finding> {
     let finding = |host: &Unreached| {
         let found = Finding::error(reason.id, &*host.host, &*host.cause, reason.matters);
-        let advised = host.hints.iter().fold(found, |found, hint| found.advise(hint));
+        let advised = host.hints.iter().fold(found, Finding::advise);
         match host.hints.is_empty() {
             true => advised.step((reason.usual)(&host.host)),
             false => advised,

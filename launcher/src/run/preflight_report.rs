@@ -10,9 +10,7 @@ use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::text;
 
 /// Groups hosts with equal findings, in the order in which the findings first occur.
-pub(crate) fn by_finding<'a, T: PartialEq>(
-    found: &[(&'a Host, &'a T)],
-) -> Vec<(&'a T, Vec<&'a Host>)> {
+fn by_finding<'a, T: PartialEq>(found: &[(&'a Host, &'a T)]) -> Vec<(&'a T, Vec<&'a Host>)> {
     let mut groups: Vec<(&T, Vec<&Host>)> = Vec::new();
     for &(host, finding) in found {
         match groups.iter_mut().find(|(known, _)| *known == finding) {

@@ -63,13 +63,13 @@ fn refused_in(home: &Path, options: &ConnectOptions, hosts: &[Host]) -> Vec<(Pat
     if hosts.is_empty() {
         keys.extend(HostConfig::default().identity_files_or_default(home));
     }
-    refused.extend(keys.into_iter().filter_map(exposed));
+    refused.extend(keys.into_iter().filter_map(|key| exposed(&key)));
     refused
 }
 
 /// Returns the path and the reason if ssh refuses a key file because others may read it.
-fn exposed(path: PathBuf) -> Option<(PathBuf, String)> {
-    let Err(KeyError::Exposed(path)) = KeyFile::read(&path) else { return None };
+fn exposed(path: &Path) -> Option<(PathBuf, String)> {
+    let Err(KeyError::Exposed(path)) = KeyFile::read(path) else { return None };
     let mode = path.metadata().ok()?.permissions().mode() & 0o777;
     Some((path, format!("{EXPOSED} (mode {mode:o})")))
 }
