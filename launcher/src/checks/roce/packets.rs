@@ -16,7 +16,6 @@ const LOSSES: &[&str] = &[
     "local_ack_timeout_err",
     "roce_adp_retrans",
     "retry_exceeded_err",
-    "RetransSegs",
 ];
 /// Priority that carries RoCE by convention.
 const PRIORITY: u8 = 3;
