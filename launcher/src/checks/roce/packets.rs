@@ -15,8 +15,11 @@ const LOSSES: &[&str] = &[
     "packet_seq_err",
     "local_ack_timeout_err",
     "roce_adp_retrans",
+    "req_transport_retries_exceeded",
+    "seq_err_naks_rcvd",
+    "oos_drop_count",
+    "rx_roce_discards",
     "retry_exceeded_err",
-    "RetransSegs",
 ];
 /// Priority that carries RoCE by convention.
 const PRIORITY: u8 = 3;

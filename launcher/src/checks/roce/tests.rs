@@ -5,7 +5,7 @@ use crate::findings::{Finding, Step};
 use crate::goldens::triangle;
 use crate::plan::selection::{ConnectBy, PortOptions};
 use rlaunch_bootstrap::inventory::diagnostics::{Counter, InterfaceState, RdmaPortState};
-use rlaunch_bootstrap::inventory::rdma::GidKind;
+use rlaunch_bootstrap::inventory::rdma::{Gid, GidKind};
 
 type Examine = fn(&Cluster<'_>) -> Vec<Finding>;
 
@@ -18,7 +18,7 @@ fn keep(machine: Machine, is_kept: impl Fn(u16) -> bool) -> Machine {
     machine.change(|inventory| {
         let port = &mut inventory.rdma[0].ports[0];
         port.gids.retain(|gid| is_kept(gid.index));
-        let left: Vec<_> = port.gids.iter().map(|gid| gid.ip()).collect();
+        let left: Vec<_> = port.gids.iter().map(Gid::ip).collect();
         let netdevs =
             inventory.netdevs.iter_mut().filter(|n| Some(&n.name) == port.netdev.as_ref());
         netdevs.for_each(|netdev| netdev.addresses.retain(|(address, _)| left.contains(address)));

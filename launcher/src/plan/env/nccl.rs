@@ -12,6 +12,7 @@ pub(crate) use log::{Log, LoggedNetwork};
 pub(crate) use network::{NcclNetwork, Shape};
 pub(crate) use version::Version;
 
+use crate::findings::{CheckId, id};
 use crate::plan::env::Variable;
 use crate::plan::map::RankMap;
 use crate::plan::options::{Options, Transport};
@@ -268,6 +269,16 @@ pub(crate) fn reason_for_tcp(inventory: &Inventory, options: &PortOptions) -> St
     });
     let reasons: Vec<String> = reasons.collect();
     if reasons.is_empty() { "no RDMA device".to_owned() } else { reasons.join(", ") }
+}
+
+/// Returns the id of the finding for a node that has no port at all: that of the first of its ports that has one.
+pub(crate) fn finding_for_tcp(inventory: &Inventory, options: &PortOptions) -> Option<CheckId> {
+    let ports = inventory.rdma.iter().flat_map(|d| d.ports.iter().map(move |port| (d, port)));
+    let mut reasons = ports.filter_map(|(device, port)| {
+        selection::examine_wanted(device, port, &inventory.netdevs, options).err()?.id()
+    });
+    let is_absent = inventory.rdma.is_empty().then_some(id::DEV_ABSENT);
+    reasons.next().or(is_absent)
 }
 
 /// Returns a remedy if hosts have eRDMA devices in a mode that NCCL cannot use.
