@@ -35,7 +35,7 @@ const OF_PORT: &[&str] = &[
     "excessive_buffer_overrun_errors",
     "VL15_dropped",
 ];
-/// Counters of drivers: mlx5, bnxt_re, irdma, rxe, erdma.
+/// Counters of drivers: mlx5, bnxt_re, rxe, irdma, mlx4, erdma.
 const OF_DRIVER: &[&str] = &[
     // mlx5
     "out_of_sequence",
@@ -89,13 +89,27 @@ const OF_DRIVER: &[&str] = &[
     "cnpHandled",
     "cnpSent",
     "cnpIgnored",
-    // erdma
-    "hw_tx_reqs_cnt_err",
+    // mlx4
+    "rq_num_oos",
+    "rq_num_rnr",
+    "sq_num_oos",
+    "sq_num_rnr",
+    "sq_num_roos",
+    "sq_num_to",
+    "sq_num_tree",
+    // erdma, in the kernel and out of it
+    "tx_disable_drop_cnt",
+    "tx_bps_limit_drop_cnt",
+    "tx_pps_limit_drop_cnt",
+    "rx_disable_drop_cnt",
+    "rx_bps_limit_drop_cnt",
+    "rx_pps_limit_drop_cnt",
+    "hw_tx_disable_drop_cnt",
     "hw_tx_bps_limit_drop_cnt",
     "hw_tx_pps_limit_drop_cnt",
+    "hw_rx_disable_drop_cnt",
     "hw_rx_bps_limit_drop_cnt",
     "hw_rx_pps_limit_drop_cnt",
-    "hw_rx_disable_drop_cnt",
 ];
 /// Counters in `/proc/net/snmp` and `/proc/net/netstat`: group and name.
 const OF_HOST: &[(&str, &str)] = &[

@@ -8,9 +8,8 @@ use rlaunch_bootstrap::inventory::diagnostics::KernelSettings;
 const MAX_WORDS: usize = 256;
 
 pub(super) fn settings(root: &Root) -> KernelSettings {
-    let command_line = root.text("/proc/cmdline").unwrap_or_default();
     KernelSettings {
-        command_line: command_line.split_whitespace().take(MAX_WORDS).map(str::to_owned).collect(),
+        command_line: command_line(root),
         ephemeral_ports: ephemeral_ports(root),
         max_map_count: root.value("/proc/sys/vm/max_map_count"),
         ptrace_scope: root.value("/proc/sys/kernel/yama/ptrace_scope"),
@@ -20,6 +19,25 @@ pub(super) fn settings(root: &Root) -> KernelSettings {
         ufw_enabled: setting(&root.text("/etc/ufw/ufw.conf").unwrap_or_default(), "ENABLED")
             .is_some_and(|value| value.eq_ignore_ascii_case("yes")),
     }
+}
+
+/// Returns the words of the kernel's command line, without the values of those that may be secret.
+fn command_line(root: &Root) -> Vec<String> {
+    const PATH: &str = "/proc/cmdline";
+    let text = root.asked_text(PATH, || {
+        let text = std::fs::read_to_string(PATH).ok()?;
+        Some(text.split_whitespace().map(without_secret).collect::<Vec<_>>().join(" "))
+    });
+    let text = text.unwrap_or_default();
+    text.split_whitespace().take(MAX_WORDS).map(str::to_owned).collect()
+}
+
+/// Shortens a word like `rd.iscsi.password=x` or `ks=http://me:secret@host/` to its name.
+fn without_secret(word: &str) -> &str {
+    const SECRET: &[&str] = &["pass", "secret", "token", "key", "user", "auth", "cred"];
+    let Some((name, value)) = word.split_once('=') else { return word };
+    let is_secret = SECRET.iter().any(|part| name.to_ascii_lowercase().contains(part));
+    if is_secret || value.contains("://") || value.contains('@') { name } else { word }
 }
 
 fn ephemeral_ports(root: &Root) -> Option<(u16, u16)> {
@@ -51,4 +69,18 @@ pub(super) fn space(root: &Root, recorded: &str, directory: &str) -> Option<u64>
     let free = || statvfs(directory).map(|stat| stat.blocks_available() * stat.fragment_size());
     let lines = root.socket_lines(recorded, || free().iter().map(u64::to_string).collect());
     lines.first()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_left_out() {
+        let short = |word| without_secret(word);
+        assert_eq!(short("rd.iscsi.password=x"), "rd.iscsi.password");
+        assert_eq!(short("ks=http://me:secret@host/"), "ks");
+        assert_eq!(short("root=UUID=1-2"), "root=UUID=1-2");
+        assert_eq!((short("iommu=pt"), short("quiet")), ("iommu=pt", "quiet"));
+    }
 }

@@ -116,7 +116,9 @@ pub(crate) fn print(recorded: Option<OsString>) -> ExitCode {
 pub(crate) fn write<T: Serialize>(message: &T) -> ExitCode {
     let written = encode(message).map_err(|error| error.to_string()).and_then(|frame| {
         let bytes = [HELLO_MAGIC, &frame].concat();
-        std::io::stdout().lock().write_all(&bytes).map_err(|error| error.to_string())
+        let mut stdout = std::io::stdout().lock();
+        let written = stdout.write_all(&bytes).and_then(|()| stdout.flush());
+        written.map_err(|error| error.to_string())
     });
     match written {
         Ok(()) => ExitCode::SUCCESS,

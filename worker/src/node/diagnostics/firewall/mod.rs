@@ -1,7 +1,7 @@
 //! Rules of the packet filter for IPv4 packets that arrive at this host or leave it.
 //!
 //! Root may read them, by the programs `nft` and `iptables-save`. These are run only if the kernel
-//! has the parts that they ask, since they would load them otherwise. Their output is cut to those
+//! has the parts that they ask for, since they would load them otherwise. Their output is cut to those
 //! chains that are reached from the hooks `input` and `output`.
 //!
 //! | file | contents |
@@ -22,6 +22,8 @@ use super::modules;
 use crate::node::inventory::Root;
 use nix::unistd::Uid;
 use rlaunch_bootstrap::inventory::diagnostics::Firewall;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
 /// Recorded file with the output of the programs, each after a line with its name.
 const RECORDED: &str = "/firewall";
@@ -37,29 +39,47 @@ pub(super) fn read(root: &Root) -> Option<Firewall> {
 
 /// Runs the programs. Returns `None` if they fail, as in a container without the capability.
 fn ask(root: &Root) -> Option<String> {
-    let has_legacy = root.text(LEGACY_TABLES).is_some_and(|names| !names.is_empty());
+    let tables = root.text(LEGACY_TABLES).unwrap_or_default();
+    let has_legacy = tables.lines().any(|name| name == "filter");
     let mut text = String::new();
-    let mut is_of_iptables = false;
     if modules::is_loaded(root, "nf_tables")? {
-        let printed = program::output("nft", &["-a", "-s", "list", "ruleset"]);
-        if let Some(printed) = &printed {
-            is_of_iptables = nft::has_tables_of_iptables(printed);
-            text = format!("{NFT}\n{}", nft::relevant(printed));
-        } else if !has_legacy {
-            text = format!("{IPTABLES}\n{}", program::output("iptables-save", IPTABLES_FILTER)?);
+        match program::find("nft") {
+            Some(nft) => {
+                let printed = program::output(&nft, &["-a", "-s", "list", "ruleset"])?;
+                text = format!("{NFT}\n{}", nft::relevant(&printed));
+                if nft::has_tables_of_iptables(&printed) {
+                    append(&mut text, iptables_save(true));
+                }
+            }
+            None => append(&mut text, Some(iptables_save(true)?)),
         }
     }
-    if has_legacy || is_of_iptables {
-        // Where both kinds are in use, a distribution has a program for each.
-        let legacy = has_legacy.then(|| program::output("iptables-legacy-save", IPTABLES_FILTER));
-        let usual = program::output("iptables-save", IPTABLES_FILTER);
-        let printed = usual.into_iter().chain(legacy.flatten()).collect::<String>();
-        text = format!("{text}\n{IPTABLES}\n{printed}");
+    if has_legacy {
+        append(&mut text, Some(iptables_save(false)?));
     }
     Some(text)
 }
 
-const IPTABLES_FILTER: &[&str] = &["-t", "filter"];
+/// Runs the program that prints rules of iptables: those that are kept in nft's tables, or those of
+/// the older kernel interface. Either would load kernel modules for the other kind.
+fn iptables_save(is_nft: bool) -> Option<String> {
+    let own = if is_nft { "iptables-nft-save" } else { "iptables-legacy-save" };
+    let is_of_kind = |program: &PathBuf| {
+        let real = program.canonicalize().ok();
+        let name = real.as_deref().and_then(Path::file_name).and_then(OsStr::to_str);
+        name.is_some_and(|name| name.contains("nft") == is_nft)
+    };
+    let program = program::find(own);
+    let program = program.or_else(|| program::find("iptables-save").filter(is_of_kind))?;
+    program::output(&program, &["-t", "filter"])
+}
+
+fn append(text: &mut String, printed: Option<String>) {
+    let Some(printed) = printed else { return };
+    // Both kinds are parsed as one.
+    let title = if text.contains(IPTABLES) { "" } else { IPTABLES };
+    *text = format!("{text}\n{title}\n{printed}");
+}
 
 /// Parses the recorded output of the programs.
 fn parse(text: &str) -> Firewall {

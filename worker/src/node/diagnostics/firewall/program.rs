@@ -2,24 +2,28 @@
 
 use crate::node::diagnostics::background::Background;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum output that is used, in bytes.
+/// Maximum output, in bytes.
 const MAX_OUTPUT: u64 = 8 << 20;
 /// Time between two looks whether a program that has closed its output has ended.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Directories in which the program is looked for; a user's PATH often lacks them.
 const DIRECTORIES: &[&str] = &["/usr/sbin", "/sbin", "/usr/bin", "/usr/local/sbin"];
 
-/// Runs a program and returns its output. Returns `None` if there is no such program, it fails, or
-/// it takes longer than [`TIMEOUT`].
-pub(super) fn output(name: &str, arguments: &[&str]) -> Option<String> {
+/// Finds a program by its name.
+pub(super) fn find(name: &str) -> Option<PathBuf> {
     let mut places = DIRECTORIES.iter().map(|directory| Path::new(directory).join(name));
-    let program = places.find(|path| path.is_file())?;
+    places.find(|path| path.is_file())
+}
+
+/// Runs a program and returns its output. Returns `None` if it cannot be run, it fails, it prints
+/// more than [`MAX_OUTPUT`] or takes longer than [`TIMEOUT`].
+pub(super) fn output(program: &Path, arguments: &[&str]) -> Option<String> {
     let mut command = Command::new(program);
     command.args(arguments).env("LC_ALL", "C");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
