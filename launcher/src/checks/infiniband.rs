@@ -168,10 +168,7 @@ fn many_managers(cluster: &Cluster<'_>) -> Vec<Finding> {
     let has_infiniband = |host: &ClusterHost<'_>| {
         host.rdma_ports().any(|(_, port)| port.link_layer == LinkLayer::InfiniBand)
     };
-    let runs = |(host, diagnostics): (
-        &ClusterHost<'_>,
-        &rlaunch_bootstrap::inventory::diagnostics::Diagnostics,
-    )| {
+    let runs = |(host, diagnostics): (&ClusterHost<'_>, &Diagnostics)| {
         let is_there = diagnostics.services.iter().any(|service| service == "opensm");
         (is_there && has_infiniband(host)).then(|| host.name.to_owned())
     };

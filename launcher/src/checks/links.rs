@@ -149,7 +149,7 @@ fn all_down(host: &ClusterHost<'_>, down: &[DevicePort<'_>], severity: Severity)
     with_cure(host, down[0], found)
 }
 
-/// Judges a port without a link on a host that has others. The result is `None` if nobody misses the port.
+/// Judges a port without a link on a host that has others. The result is `None` if no job misses the port.
 fn beside_others(
     cluster: &Cluster<'_>,
     index: usize,

@@ -23,6 +23,8 @@ pub(crate) mod cluster;
 mod containers;
 mod devices;
 mod erdma;
+#[cfg(test)]
+mod faults;
 mod files;
 mod firewall;
 mod fold;

@@ -9,7 +9,7 @@ use rlaunch_bootstrap::inventory::diagnostics::DeviceFile;
 use rlaunch_bootstrap::inventory::rdma::{NodeType, PortState, RdmaDevice, Uverbs};
 use rlaunch_console::text;
 
-/// What a pod needs for device files.
+/// Part of a pod's specification that passes device files to it.
 const POD_RESOURCE: &str = "the resource of the device plugin, as rdma/hca: 1 or aliyun/erdma: 1";
 /// Drivers of devices, and their providers in libibverbs.
 const PROVIDERS: &[(&str, &str)] = &[

@@ -235,7 +235,7 @@ fn dropped(cluster: &Cluster<'_>) -> Vec<Finding> {
         Some(
             install
                 .into_iter()
-                .fold(found, |found, line| found.run(line))
+                .fold(found, Finding::run)
                 .advise("start the host again; the kernel's own mlx4 then drives the card"),
         )
     };

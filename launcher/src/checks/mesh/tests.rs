@@ -77,12 +77,12 @@ fn a_cable_that_is_pulled_explains_what_follows() {
 }
 
 /// Folds findings and writes each with the ids of its consequences.
-fn folded(found: Vec<Finding>, _cluster: &Cluster<'_>) -> Vec<String> {
+fn folded(found: Vec<Finding>, cluster: &Cluster<'_>) -> Vec<String> {
     let line = |folded: super::super::FoldedFinding| {
         let effects: Vec<String> = folded.consequences.iter().map(|f| f.id.to_string()).collect();
         format!("{} < {}", folded.finding.id, effects.join(" "))
     };
-    fold(found).into_iter().map(line).collect()
+    fold(found, cluster).into_iter().map(line).collect()
 }
 
 #[test]

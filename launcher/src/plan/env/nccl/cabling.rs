@@ -74,7 +74,7 @@ pub(crate) fn missing_edges(inventories: &[&Inventory], plan: &Plan) -> Vec<Miss
     let pairs = nodes.clone().flat_map(|one| nodes.clone().skip(one + 1).map(move |o| (one, o)));
     let edge = |(one, other): (usize, usize)| {
         let ends = [(one, other), (other, one)];
-        let (listener, peer) = ends.into_iter().find(|&(listener, peer)| {
+        let (listener, _) = ends.into_iter().find(|&(listener, peer)| {
             let devices = devices(inventories[listener], &ports[listener]);
             !devices.iter().all(|device| faces(device, &ports[peer]))
         })?;
