@@ -149,8 +149,8 @@ mod tests {
 
     /// Runs the checks of files for `python train.py --out x.pt` on hosts `a` and `b`.
     fn found(
-        on_a: ProgramOnHost,
-        on_b: ProgramOnHost,
+        on_a: &ProgramOnHost,
+        on_b: &ProgramOnHost,
         differing: &[(&str, &[&[&str]])],
     ) -> Vec<String> {
         let words = ["python", "train.py", "--out", "x.pt"].map(str::to_owned).to_vec();
@@ -163,8 +163,8 @@ mod tests {
         with_cluster(&machines, |cluster| {
             let mut cluster = cluster;
             cluster.program = Some(&program);
-            cluster.hosts[0].program = Some(&on_a);
-            cluster.hosts[1].program = Some(&on_b);
+            cluster.hosts[0].program = Some(on_a);
+            cluster.hosts[1].program = Some(on_b);
             let found = missing(&cluster).into_iter().chain(differing_of(&cluster));
             crate::findings::merge(found).iter().map(line).collect()
         })
@@ -182,24 +182,24 @@ mod tests {
     #[test]
     fn files_that_are_missing() {
         let whole = ProgramOnHost::default;
-        assert!(found(whole(), whole(), &[]).is_empty());
+        assert!(found(&whole(), &whole(), &[]).is_empty());
         assert_eq!(
-            found(whole(), lacks("x.pt"), &[]),
+            found(&whole(), &lacks("x.pt"), &[]),
             ["error files.missing b: x.pt: it does not exist — ranks there fail"]
         );
         assert_eq!(
-            found(lacks("x.pt"), lacks("x.pt"), &[]),
+            found(&lacks("x.pt"), &lacks("x.pt"), &[]),
             [
                 "note files.missing a,b: x.pt: it does not exist — unless the program writes it, it fails"
             ]
         );
         assert_eq!(
-            found(lacks("train.py"), lacks("train.py"), &[]),
+            found(&lacks("train.py"), &lacks("train.py"), &[]),
             ["error files.missing a,b: train.py: it does not exist — ranks there fail"]
         );
         let absent = ProgramOnHost { is_absent: true, ..lacks("python") };
         assert_eq!(
-            found(whole(), absent, &[]),
+            found(&whole(), &absent, &[]),
             ["error files.missing b: python is not there — the program cannot start"]
         );
     }
@@ -209,7 +209,7 @@ mod tests {
         let whole = ProgramOnHost::default;
         let groups: &[&[&str]] = &[&["a", "c"], &["b"]];
         assert_eq!(
-            found(whole(), whole(), &[("train.py", groups)]),
+            found(&whole(), &whole(), &[("train.py", groups)]),
             ["warn files.differ b: train.py differs: the same on a, c; on b — ranks would run \
               different programs"]
         );

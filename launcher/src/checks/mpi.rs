@@ -89,7 +89,7 @@ mod tests {
     use super::super::testing::{Machine, line, with_cluster};
     use super::*;
 
-    fn found(on_b: ProgramOnHost) -> Vec<String> {
+    fn found(on_b: &ProgramOnHost) -> Vec<String> {
         let machines = [Machine::recorded("no-rdma"), Machine::recorded("no-rdma")];
         let (program, on_a) = (
             Program { words: vec!["./ring".into()], ..Program::default() },
@@ -99,7 +99,7 @@ mod tests {
             let mut cluster = cluster;
             cluster.program = Some(&program);
             cluster.hosts[0].program = Some(&on_a);
-            cluster.hosts[1].program = Some(&on_b);
+            cluster.hosts[1].program = Some(on_b);
             CHECKS.iter().flat_map(|check| (check.examine)(&cluster)).map(|f| line(&f)).collect()
         })
     }
@@ -109,7 +109,7 @@ mod tests {
         let unserved_mpi = Some(("libmpi.so.12".to_owned(), "its own daemon".to_owned()));
         let on_host = ProgramOnHost { unserved_mpi, ..ProgramOnHost::default() };
         assert_eq!(
-            found(on_host),
+            found(&on_host),
             [
                 "error mpi.singleton b: ./ring runs MPI (libmpi.so.12), which needs its own daemon — \
               rlaunch does not serve it, so every rank would be rank 0 of 1"
@@ -121,10 +121,10 @@ mod tests {
     fn horovod_without_gloo() {
         let on_host = ProgramOnHost { horovod_mpi_only: true, ..ProgramOnHost::default() };
         assert_eq!(
-            found(on_host),
+            found(&on_host),
             ["error mpi.horovod b: its Horovod is built for MPI alone, without Gloo — every rank \
               would be rank 0 of 1"]
         );
-        assert!(found(ProgramOnHost::default()).is_empty());
+        assert!(found(&ProgramOnHost::default()).is_empty());
     }
 }
