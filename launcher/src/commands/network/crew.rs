@@ -157,28 +157,20 @@ impl Crew {
     }
 
     /// Sets interfaces up, and gives those a link-local address that have none. The second round is for interfaces
-    /// that turn out to have none after they were set up.
+    /// that turn out to have none after they were set up; the last one reads the state of those at the other ends.
     async fn prepare(&mut self, wanted: &Wanted) -> Result<(), Failed> {
         let random = || Uuid::new_v4().as_u64_pair().1;
         for _ in 0..2 {
-            let changes = self
-                .agents
-                .iter()
-                .map(|agent| standing::preparation(&agent.network, wanted, random));
+            let changes =
+                self.agents.iter().map(|a| standing::preparation(&a.network, wanted, random));
             let changes: Vec<Vec<NetworkChange>> = changes.collect();
-            if changes.iter().all(Vec::is_empty) {
-                break;
-            }
             for (name, changes) in self.names().iter().zip(&changes) {
-                let ups: Vec<&str> = changes.iter().map(NetworkChange::interface).collect();
-                if !ups.is_empty() {
-                    let list = text::list(&ups);
-                    messages::info(&format!("{name}: {list} set up for the time of the discovery"));
-                }
+                announce(name, changes);
             }
             self.apply(changes, PREPARED_MS, SETTLE_MS).await?;
         }
-        Ok(())
+        let none = vec![Vec::new(); self.agents.len()];
+        self.apply(none, PREPARED_MS, SETTLE_MS).await
     }
 
     /// Applies changes on all hosts and stores their new states. Hosts without changes get the order as well.
@@ -251,6 +243,19 @@ impl Agent {
         let received = tokio::time::timeout(limit, self.stream.receive()).await;
         let late = |_| format!("no answer within {} s", limit.as_secs());
         received.map_err(late)?.ok_or_else(ended)
+    }
+}
+
+/// Prints what is changed on a host for the time of a discovery.
+fn announce(host: &str, changes: &[NetworkChange]) {
+    let (ups, others): (Vec<_>, Vec<_>) =
+        changes.iter().partition(|change| matches!(change, NetworkChange::SetUp { .. }));
+    for (changes, what) in [(ups, "set up"), (others, "given a link-local address")] {
+        let names: Vec<&str> = changes.into_iter().map(NetworkChange::interface).collect();
+        if !names.is_empty() {
+            let list = text::list(&names);
+            messages::info(&format!("{host}: {list} {what} for the time of the discovery"));
+        }
     }
 }
 

@@ -96,7 +96,7 @@ struct CableArgs {
     up: bool,
 
     /// Time for which all hosts listen, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "0.8", value_parser = parse_seconds)]
     wait: Duration,
 
     #[command(flatten)]
@@ -220,6 +220,9 @@ async fn discover(args: &DiscoverArgs, line: &CommandLine) -> Result<Exit, Faile
     let surveyed = args.cable.survey(&mut crew, &wanted).await;
     crew.close().await;
     let hosts = surveyed?;
+    if hosts.is_empty() {
+        return agent_query::conclude(failures);
+    }
     let links = find_links(&hosts, &wanted);
     let picture = Picture { hosts: &hosts, links: &links, wanted: &wanted };
     match args.json {
