@@ -140,6 +140,33 @@ fn a_launcher_killed_before_it_confirms_leaves_no_address() {
     running.finish_first();
 }
 
+/// A suspended launcher neither confirms the changes nor closes its connections.
+#[test]
+fn changes_that_are_not_confirmed_in_time_are_undone() {
+    let field = Field::new();
+    let _cables = plug(&field, &[("a", "b")]);
+    let _dropped = drop_probes(&field, "b");
+    let words = format!("network mesh -H a,b {CABLES} --apply --confirm-timeout 10");
+    let running = field.rlaunch(&words).within(BOUND).spawn();
+    let both = || [addresses(&field, "a"), addresses(&field, "b")].concat();
+    field.wait_for("addresses on a and b", || both().len() == 2);
+    running.signal(Signal::SIGSTOP);
+    field.wait_for("no addresses on a and b", || both().is_empty());
+    running.signal(Signal::SIGCONT);
+    running.finish_first().ended_with(204);
+}
+
+#[test]
+fn interfaces_that_are_down_are_set_up_to_stay() {
+    let field = Field::new();
+    let _cables = plug(&field, &[("a", "b")]);
+    field.on("a", "ip link set cable-b down");
+    let words = format!("network mesh -H a,b {CABLES} --up --apply");
+    let ran = field.rlaunch(&words).within(BOUND).run();
+    ran.succeeded().says(&["3 changes made; 1 link answered, 2 directions"]);
+    assert_eq!(addresses(&field, "a"), ["cable-b 192.168.100.2/24"]);
+}
+
 #[test]
 fn addresses_of_a_base_that_a_host_has_elsewhere_are_refused() {
     let field = Field::new();

@@ -1,7 +1,7 @@
 //! Addresses of a plan on trial: they stay only if every link answers.
 
 use super::Surveyed;
-use super::crew::{Answer, Crew, SETTLE_MS, report_failures, unexpected};
+use super::crew::{Crew, OrderAnswer, SETTLE_MS, report_failures, unexpected};
 use super::plan::{MeshPlan, PlannedEnd};
 use rlaunch_bootstrap::protocol::network::{
     LinkAnswer, LinkProbe, NetworkChange, NetworkOrder, NetworkReply,
@@ -150,7 +150,7 @@ async fn confirm_all(crew: &mut Crew) -> Result<(), Failed> {
     Err(Failed::new(Exit::NODE_LOST, message).hint(Some(hint)))
 }
 
-fn unanswered(crew: &Crew, answers: Vec<Answer>, wanted: &NetworkReply) -> Vec<String> {
+fn unanswered(crew: &Crew, answers: Vec<OrderAnswer>, wanted: &NetworkReply) -> Vec<String> {
     let answers = crew.names().into_iter().zip(answers);
     answers.filter(|(_, answer)| answer.as_ref() != Ok(wanted)).map(|(name, _)| name).collect()
 }

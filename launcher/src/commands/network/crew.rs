@@ -38,8 +38,8 @@ struct Agent {
     stream: AgentStream,
 }
 
-/// Answer to an order; an error says why there is none.
-pub(super) type Answer = Result<NetworkReply, String>;
+/// OrderAnswer to an order; an error says why there is none.
+pub(super) type OrderAnswer = Result<NetworkReply, String>;
 
 impl Crew {
     /// Connects to hosts and starts their agents. Returns those that answered, and why others did not.
@@ -101,7 +101,7 @@ impl Crew {
         stage: &'static str,
         limit: Duration,
         orders: Vec<NetworkOrder>,
-    ) -> Vec<Answer> {
+    ) -> Vec<OrderAnswer> {
         let agents = std::mem::take(&mut self.agents);
         let progress = Progress::new(agents.iter().map(|agent| agent.name.clone()), stage);
         let tasks = agents.into_iter().zip(orders).map(|(mut agent, order)| {
@@ -122,7 +122,7 @@ impl Crew {
         stage: &'static str,
         limit: Duration,
         order: &NetworkOrder,
-    ) -> Vec<Answer> {
+    ) -> Vec<OrderAnswer> {
         let orders = vec![order.clone(); self.agents.len()];
         self.order(stage, limit, orders).await
     }
@@ -137,6 +137,7 @@ impl Crew {
         if !will_set_up {
             return self.listen(wanted, window).await;
         }
+        let before: Vec<HostNetwork> = self.agents.iter().map(|a| a.network.clone()).collect();
         let prepared = self.prepare(wanted).await;
         let surveyed = match prepared {
             Ok(()) => self.listen(wanted, window).await,
@@ -153,7 +154,12 @@ impl Crew {
                 )),
             }
         }
-        surveyed
+        let mut surveyed = surveyed?;
+        for (host, before) in surveyed.iter_mut().zip(&before) {
+            let down = before.interfaces.iter().filter(|one| !one.is_up);
+            host.down = down.map(|one| one.netdev.name.clone()).collect();
+        }
+        Ok(surveyed)
     }
 
     /// Sets interfaces up, and gives those a link-local address that have none. The second round is for interfaces
@@ -217,7 +223,7 @@ impl Crew {
             let (name, network) = (agent.name.clone(), agent.network.clone());
             match answer {
                 Ok(NetworkReply::Heard(hearing)) => {
-                    surveyed.push(Surveyed { name, network, hearing });
+                    surveyed.push(Surveyed { name, network, hearing, down: Vec::new() });
                 }
                 other => failures.push(format!("{name}: {}", unexpected(other))),
             }
@@ -237,7 +243,7 @@ impl Crew {
 }
 
 impl Agent {
-    async fn answer(&mut self, order: &NetworkOrder, limit: Duration) -> Answer {
+    async fn answer(&mut self, order: &NetworkOrder, limit: Duration) -> OrderAnswer {
         let ended = || "its agent ended, or its shell passes it no input".to_owned();
         self.stream.send(order).await.ok_or_else(ended)?;
         let received = tokio::time::timeout(limit, self.stream.receive()).await;
@@ -260,10 +266,10 @@ fn announce(host: &str, changes: &[NetworkChange]) {
 }
 
 /// Describes an answer that is not the awaited one.
-pub(super) fn unexpected(answer: Answer) -> String {
+pub(super) fn unexpected(answer: OrderAnswer) -> String {
     match answer {
         Ok(NetworkReply::RolledBack(_)) => {
-            "its agent undid all changes, as it was told to end".into()
+            "its agent undid its changes, which were not confirmed in time".into()
         }
         Ok(_) => "its agent answered something else".into(),
         Err(cause) => cause,

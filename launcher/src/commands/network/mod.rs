@@ -29,7 +29,8 @@ use crew::Crew;
 use formats::{ConfigFile, ConfigFormat};
 use links::FoundLink;
 use picture::Picture;
-use plan::{Base, MeshPlan, PlanError, PlanOptions};
+use plan::{Base, MeshPlan, PlanError, PlanOptions, PlannedEnd};
+use rlaunch_bootstrap::inventory::net::NetdevKind;
 use rlaunch_bootstrap::protocol::network::{Hearing, HostInterface, HostNetwork};
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
@@ -38,6 +39,9 @@ use standing::{Standing, Wanted};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// MTU that RDMA packets with 4096 bytes of data need, in bytes, with room for their headers.
+const ROCE_MTU: u32 = 4200;
 
 /// Find the cables between hosts, and give them addresses.
 #[derive(Debug, Parser)]
@@ -177,7 +181,7 @@ struct MeshSetupArgs {
     apply: bool,
 
     /// Time after which a host undoes changes that were not confirmed, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = parse_seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = parse_trial)]
     confirm_timeout: Duration,
 }
 
@@ -185,8 +189,11 @@ struct MeshSetupArgs {
 #[derive(Clone, Debug)]
 struct Surveyed {
     name: String,
+    /// Network at the time of the discovery.
     network: HostNetwork,
     hearing: Hearing,
+    /// Interfaces that were set up only for the time of the discovery, or are down.
+    down: Vec<String>,
 }
 
 impl Surveyed {
@@ -259,6 +266,9 @@ async fn set_up(args: &MeshSetupArgs, crew: &mut Crew, wanted: &Wanted) -> Resul
     let links = args.chosen_links(&hosts, links, wanted)?;
     let options = PlanOptions { base: args.base, prefix: args.prefix, mtu: args.mtu };
     let plan = plan::plan(&hosts, &links, options).map_err(|error| plan_failed(&error))?;
+    if let Some(hint) = mtu_hint(&plan, &hosts) {
+        messages::hint(&hint);
+    }
     if args.apply {
         stdout::print(&formats::table(&plan, &hosts));
         let done = apply::apply(crew, &plan, &hosts, args.confirm_timeout).await?;
@@ -273,6 +283,24 @@ async fn set_up(args: &MeshSetupArgs, crew: &mut Crew, wanted: &Wanted) -> Resul
         Some(format) => write_config(args, format, &plan, &hosts),
         None => Ok(()),
     }
+}
+
+/// Returns advice on RDMA ports whose MTU is too small for the largest packets.
+fn mtu_hint(plan: &MeshPlan, hosts: &[Surveyed]) -> Option<String> {
+    let small = |end: &&PlannedEnd| {
+        let found = hosts.get(end.end.host).and_then(|host| host.interface(&end.end.interface));
+        end.kind == NetdevKind::Physical
+            && found.is_some_and(|one| {
+                !one.rdma.is_empty() && end.mtu.unwrap_or(one.netdev.mtu) < ROCE_MTU
+            })
+    };
+    let end = plan.links.iter().flat_map(|link| &link.ends).find(small)?;
+    let host = hosts.get(end.end.host)?;
+    let name = (&host.name, &end.end.interface);
+    Some(format!(
+        "RoCE packets of 4096 bytes need an MTU of {ROCE_MTU}, and {} {} has less: --mtu 9000",
+        name.0, name.1
+    ))
 }
 
 fn plan_failed(error: &PlanError) -> Failed {
@@ -338,6 +366,15 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Parses `--confirm-timeout`: longer than the probes of links take.
+fn parse_trial(text: &str) -> Result<Duration, String> {
+    let seconds: u32 = text.parse().map_err(|_| format!("`{text}` is not a number of seconds"))?;
+    match seconds {
+        10..=3600 => Ok(Duration::from_secs(u64::from(seconds))),
+        _ => Err("between 10 and 3600 seconds".to_owned()),
+    }
+}
+
 impl CableArgs {
     fn wanted(&self) -> Wanted {
         Wanted { all: self.all, patterns: self.interfaces.clone() }
@@ -383,21 +420,21 @@ impl MeshSetupArgs {
         if missing.is_empty() && !self.ring {
             return Ok(links);
         }
-        let wanted_ring = (0..hosts.len()).collect::<Vec<_>>();
-        let plugged = match &ring {
+        let advice = match &ring {
+            _ if hosts.len() <= 3 => {
+                "`rlaunch network discover` shows why interfaces have no link".to_owned()
+            }
             Some(ring) if !self.ring => {
                 format!("--ring uses the ring that is cabled: {}", in_order(ring))
             }
             _ => {
-                let pairs = shape::neighbours(&wanted_ring).into_iter();
-                let lacking = pairs.filter(|pair| missing.contains(pair));
+                let ring = (0..hosts.len()).collect::<Vec<_>>();
+                let lacking = shape::neighbours(&ring).into_iter();
+                let lacking = lacking.filter(|pair| missing.contains(pair));
                 let cables: Vec<String> =
                     lacking.map(|(a, b)| format!("{} to {}", name(a), name(b))).collect();
-                format!(
-                    "for the ring {}, cable {}, and use --ring",
-                    in_order(&wanted_ring),
-                    text::list(&cables)
-                )
+                let (ring, cables) = (in_order(&ring), text::list(&cables));
+                format!("for the ring {ring}, cable {cables}, and use --ring")
             }
         };
         match ring {
@@ -413,8 +450,7 @@ impl MeshSetupArgs {
                     true => "the cables between these hosts form no ring".to_owned(),
                     false => not_full(hosts, &missing, wanted),
                 };
-                let hint = (hosts.len() > 2).then_some(plugged);
-                Err(Failed::new(Exit::RENDEZVOUS, message).hint(hint))
+                Err(Failed::new(Exit::RENDEZVOUS, message).hint(Some(advice)))
             }
         }
     }

@@ -69,7 +69,7 @@ pub(super) fn three_hosts() -> Vec<Surveyed> {
     let host = |(index, name): (usize, &str)| {
         let network = HostBuilder::new(&format!("10.0.0.17{index}/24"));
         let network = network.with(["enp1s0f0np0", "enp1s0f1np1"].map(interface)).build();
-        Surveyed { name: name.into(), network, hearing: Hearing::default() }
+        Surveyed { name: name.into(), network, hearing: Hearing::default(), down: Vec::new() }
     };
     ["titanic", "iceberg", "carpathia"].into_iter().enumerate().map(host).collect()
 }

@@ -89,10 +89,26 @@ fn missing_cables_of_a_ring_are_named() {
 }
 
 #[test]
+fn a_small_mtu_of_an_rdma_port_is_noticed() {
+    let mut hosts = three_hosts();
+    let options = |mtu| PlanOptions { base: "192.168.100.0/22".parse().unwrap(), prefix: 24, mtu };
+    let hint = |hosts: &[Surveyed], mtu| {
+        mtu_hint(&plan::plan(hosts, &triangle(), options(mtu)).unwrap(), hosts)
+    };
+    assert_eq!(hint(&hosts, None), None, "no RDMA");
+    hosts[0].network.interfaces[1].rdma = vec!["rocep1s0f0".into()];
+    let said = hint(&hosts, None).unwrap();
+    assert!(said.contains("titanic enp1s0f0np0 has less: --mtu 9000"), "{said}");
+    assert_eq!(hint(&hosts, Some(9000)), None);
+}
+
+#[test]
 fn times_are_bounded() {
     assert_eq!(parse_seconds("1.5"), Ok(Duration::from_millis(1500)));
     for wrong in ["", "0", "-1", "601", "inf", "NaN", "x"] {
         assert!(parse_seconds(wrong).is_err(), "{wrong}");
     }
     assert_eq!(args("").confirm_timeout, Duration::from_secs(60));
+    assert_eq!(args("--confirm-timeout 10").confirm_timeout, Duration::from_secs(10));
+    assert!(parse_trial("9").is_err() && parse_trial("3601").is_err());
 }

@@ -349,6 +349,22 @@ const ROWS: &[Coverage] = &[
         netns: &["topo", "placement", "guides"],
         vm: &["topo", "launching", "guides"],
     },
+    // Cables between hosts, and addresses for them.
+    Coverage {
+        sources: &[
+            "launcher/src/commands/network/",
+            "worker/src/network/cabling/",
+            "bootstrap/src/protocol/network.rs",
+        ],
+        netns: &["network_plan"],
+        vm: &["network_plan"],
+    },
+    // Conversations of verbs with agents.
+    Coverage {
+        sources: &["launcher/src/commands/agent_session.rs"],
+        netns: &["network_plan", "doctor"],
+        vm: &[],
+    },
     Coverage {
         sources: &["launcher/ssh/"],
         netns: &["jump", "keys", "unreachable", "rekey", "shells", "abuse::ssh::"],
