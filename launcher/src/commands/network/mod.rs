@@ -2,15 +2,15 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `crew` | agents of all hosts, which obey orders together |
+//! | `agents` | agents of all hosts, which obey orders together |
 //! | `standing` | which interfaces are asked, and why others are not |
 //! | `links`, `shape` | links from what was heard; full meshes and rings |
 //! | `picture` | links as text and as JSON |
 //! | `plan`, `formats` | a subnet for each link; configuration of each host |
 //! | `apply` | addresses on trial |
 
+mod agents;
 mod apply;
-mod crew;
 mod formats;
 mod links;
 mod picture;
@@ -24,14 +24,14 @@ use crate::cli::args::ConnectArgs;
 use crate::cli::command_line::CommandLine;
 use crate::cli::host_selection::HostOptions;
 use crate::commands::{agent_query, agent_session};
+use agents::HostAgents;
 use clap::{ArgAction, Args, Parser, Subcommand};
-use crew::Crew;
-use formats::{ConfigFile, ConfigFormat};
+use formats::{ConfigFormat, SetupFile};
 use links::FoundLink;
 use picture::Picture;
 use plan::{Base, MeshPlan, PlanError, PlanOptions, PlannedEnd};
 use rlaunch_bootstrap::inventory::net::NetdevKind;
-use rlaunch_bootstrap::protocol::network::{Hearing, HostInterface, HostNetwork};
+use rlaunch_bootstrap::protocol::network::{BeaconReport, HostInterface, HostNetwork};
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::{stdout, text};
@@ -191,7 +191,7 @@ struct Surveyed {
     name: String,
     /// Network at the time of the discovery.
     network: HostNetwork,
-    hearing: Hearing,
+    hearing: BeaconReport,
     /// Interfaces that were set up only for the time of the discovery, or are down.
     down: Vec<String>,
 }
@@ -223,9 +223,9 @@ pub(super) async fn run(command: NetworkCommand, line: &CommandLine) -> Result<E
 
 async fn discover(args: &DiscoverArgs, line: &CommandLine) -> Result<Exit, Failed> {
     let wanted = args.cable.wanted();
-    let (mut crew, failures) = args.cable.open(line, args.cable.up).await?;
-    let surveyed = args.cable.survey(&mut crew, &wanted).await;
-    crew.close().await;
+    let (mut agents, failures) = args.cable.open(line, args.cable.up).await?;
+    let surveyed = args.cable.survey(&mut agents, &wanted).await;
+    agents.close().await;
     let hosts = surveyed?;
     if hosts.is_empty() {
         return agent_query::conclude(failures);
@@ -247,21 +247,25 @@ async fn discover(args: &DiscoverArgs, line: &CommandLine) -> Result<Exit, Faile
 
 async fn mesh(args: &MeshSetupArgs, line: &CommandLine) -> Result<Exit, Failed> {
     let wanted = args.cable.wanted();
-    let (mut crew, failures) = args.cable.open(line, args.cable.up || args.apply).await?;
+    let (mut agents, failures) = args.cable.open(line, args.cable.up || args.apply).await?;
     if !failures.is_empty() {
-        crew.close().await;
+        agents.close().await;
         return agent_query::conclude(failures);
     }
-    let done = set_up(args, &mut crew, &wanted).await;
-    crew.close().await;
+    let done = set_up(args, &mut agents, &wanted).await;
+    agents.close().await;
     done.map(|()| Exit::SUCCESS)
 }
 
-async fn set_up(args: &MeshSetupArgs, crew: &mut Crew, wanted: &Wanted) -> Result<(), Failed> {
+async fn set_up(
+    args: &MeshSetupArgs,
+    agents: &mut HostAgents,
+    wanted: &Wanted,
+) -> Result<(), Failed> {
     if args.apply {
-        crew.check_privilege("--apply")?;
+        agents.check_privilege("--apply")?;
     }
-    let hosts = args.cable.survey(crew, wanted).await?;
+    let hosts = args.cable.survey(agents, wanted).await?;
     let links = find_links(&hosts, wanted);
     let links = args.chosen_links(&hosts, links, wanted)?;
     let options = PlanOptions { base: args.base, prefix: args.prefix, mtu: args.mtu };
@@ -271,7 +275,7 @@ async fn set_up(args: &MeshSetupArgs, crew: &mut Crew, wanted: &Wanted) -> Resul
     }
     if args.apply {
         stdout::print(&formats::table(&plan, &hosts));
-        let done = apply::apply(crew, &plan, &hosts, args.confirm_timeout).await?;
+        let done = apply::apply(agents, &plan, &hosts, args.confirm_timeout).await?;
         messages::info(&done);
         if args.format.is_none() {
             messages::info(
@@ -310,7 +314,7 @@ fn plan_failed(error: &PlanError) -> Failed {
 fn find_links(hosts: &[Surveyed], wanted: &Wanted) -> Vec<FoundLink> {
     let socket =
         |end: &links::CableEnd| hosts.get(end.host)?.interface(&end.interface)?.socket.clone();
-    links::find(&crew::observations(hosts, wanted), socket)
+    links::find(&agents::observations(hosts, wanted), socket)
 }
 
 /// Prints the configuration of all hosts, or writes it to the directory of `--output`.
@@ -348,7 +352,7 @@ fn write_config(
     Ok(())
 }
 
-fn write_file(directory: &Path, file: &ConfigFile) -> Result<PathBuf, Failed> {
+fn write_file(directory: &Path, file: &SetupFile) -> Result<PathBuf, Failed> {
     let path = directory.join(&file.name);
     let written =
         std::fs::create_dir_all(directory).and_then(|()| std::fs::write(&path, &file.text));
@@ -385,7 +389,7 @@ impl CableArgs {
         &self,
         line: &CommandLine,
         will_change: bool,
-    ) -> Result<(Crew, Vec<Failed>), Failed> {
+    ) -> Result<(HostAgents, Vec<Failed>), Failed> {
         let options = HostOptions {
             lists: &self.hosts,
             files: &self.hostfiles,
@@ -393,14 +397,18 @@ impl CableArgs {
             table: &line.config.hosts,
         };
         let (hosts, options) = agent_session::select_hosts(&options, &self.connect, line)?;
-        Crew::open(&hosts, &options, will_change).await
+        HostAgents::open(&hosts, &options, will_change).await
     }
 
-    async fn survey(&self, crew: &mut Crew, wanted: &Wanted) -> Result<Vec<Surveyed>, Failed> {
+    async fn survey(
+        &self,
+        agents: &mut HostAgents,
+        wanted: &Wanted,
+    ) -> Result<Vec<Surveyed>, Failed> {
         if self.up {
-            crew.check_privilege("--up")?;
+            agents.check_privilege("--up")?;
         }
-        crew.survey(wanted, self.wait, self.up).await
+        agents.survey(wanted, self.wait, self.up).await
     }
 }
 

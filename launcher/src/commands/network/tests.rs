@@ -77,10 +77,7 @@ fn missing_cables_of_a_ring_are_named() {
     assert_eq!(failed.message, "the cables between these hosts form no ring");
     let hint = "for the ring titanic iceberg carpathia olympic, cable carpathia to olympic, titanic to olympic, and \
                 use --ring";
-    assert_eq!(
-        failed.hints,
-        [hint.replace("carpathia to olympic, titanic", "carpathia to olympic, titanic")]
-    );
+    assert_eq!(failed.hints, [hint]);
     for host in &mut hosts {
         host.network.interfaces.push(interface("enp2s0np0"));
     }

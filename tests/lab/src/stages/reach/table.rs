@@ -352,18 +352,13 @@ const ROWS: &[Coverage] = &[
     // Cables between hosts, and addresses for them.
     Coverage {
         sources: &[
+            "launcher/src/commands/agent_session.rs",
             "launcher/src/commands/network/",
             "worker/src/network/cabling/",
             "bootstrap/src/protocol/network.rs",
         ],
-        netns: &["network_plan"],
-        vm: &["network_plan"],
-    },
-    // Conversations of verbs with agents.
-    Coverage {
-        sources: &["launcher/src/commands/agent_session.rs"],
         netns: &["network_plan", "doctor"],
-        vm: &[],
+        vm: &["network_plan"],
     },
     Coverage {
         sources: &["launcher/ssh/"],

@@ -26,7 +26,7 @@ const PREPARED_MS: u32 = 120_000;
 pub(super) const SETTLE_MS: u32 = 8_000;
 
 /// Agents of all hosts.
-pub(super) struct Crew {
+pub(super) struct HostAgents {
     agents: Vec<Agent>,
     /// Random bytes of this run.
     pub(super) token: [u8; 16],
@@ -41,13 +41,13 @@ struct Agent {
 /// OrderAnswer to an order; an error says why there is none.
 pub(super) type OrderAnswer = Result<NetworkReply, String>;
 
-impl Crew {
+impl HostAgents {
     /// Connects to hosts and starts their agents. Returns those that answered, and why others did not.
     pub(super) async fn open(
         hosts: &[Host],
         options: &ConnectOptions,
         will_change: bool,
-    ) -> Result<(Crew, Vec<Failed>), Failed> {
+    ) -> Result<(HostAgents, Vec<Failed>), Failed> {
         let words = if will_change { "network change" } else { "network" };
         let opened = AgentSessions::open(hosts, options, words, STATE_TIMEOUT).await?;
         let (mut agents, mut failures) = (Vec::new(), Vec::new());
@@ -67,7 +67,7 @@ impl Crew {
                 }
             }
         }
-        Ok((Crew { agents, token: *Uuid::new_v4().as_bytes() }, failures))
+        Ok((HostAgents { agents, token: *Uuid::new_v4().as_bytes() }, failures))
     }
 
     /// Checks that every account may change the network of its host.
