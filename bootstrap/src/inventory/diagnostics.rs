@@ -41,6 +41,10 @@ pub struct Diagnostics {
     pub kernel_log: Option<Vec<LogLine>>,
     /// Names of this host and the addresses to which it resolves them.
     pub own_name: OwnName,
+    /// Sources of host names in `/etc/nsswitch.conf` that the agent does not know, such as `sss` and
+    /// `ldap`. If there are any, programs may get addresses for names where the agent gets none.
+    #[serde(default)]
+    pub other_name_sources: Vec<String>,
     /// Names of variables of the login environment that point to a proxy, such as `https_proxy`, and
     /// whether `no_proxy` is set.
     pub proxy_variables: Vec<String>,
@@ -192,6 +196,10 @@ pub struct Firewall {
     pub read_by: String,
     /// Whether packets that match no rule of an input chain are dropped or rejected.
     pub drops_by_default: bool,
+    /// Chain that drops by default: family, table and chain for nft, as in `inet filter input`, or
+    /// the name of the chain for iptables; empty if unknown.
+    #[serde(default)]
+    pub chain: String,
     /// Rules that drop, reject or accept packets in input and output chains, in order.
     pub rules: Vec<FirewallRule>,
 }
@@ -201,6 +209,12 @@ pub struct Firewall {
 pub struct FirewallRule {
     /// Rule as its program prints it, shortened to 200 bytes.
     pub text: String,
+    /// Chain of the rule, in the form of [`Firewall::chain`]; empty if unknown.
+    #[serde(default)]
+    pub chain: String,
+    /// Number by which `nft delete rule` names the rule; `None` for iptables, or if unknown.
+    #[serde(default)]
+    pub handle: Option<u64>,
     /// Whether the rule is about packets that arrive; otherwise about packets that leave.
     pub is_input: bool,
     /// Whether the rule accepts packets; otherwise it drops or rejects them.

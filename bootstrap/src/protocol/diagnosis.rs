@@ -13,7 +13,7 @@
 
 use crate::inventory::Inventory;
 use crate::inventory::diagnostics::{Counter, Diagnostics};
-use crate::job::NodeFacts;
+use crate::job::{NodeFacts, PortRange};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -23,6 +23,10 @@ use std::time::Duration;
 pub const INQUIRY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for all probes of an agent.
 pub const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Ports of which an agent takes one for probes: the default ports of jobs, which users open in their
+/// packet filters.
+pub const PROBE_PORTS: PortRange = PortRange { first: 21000, last: 21511 };
 
 /// First message of the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -16,6 +16,8 @@ pub(crate) struct Cluster<'a> {
     pub(crate) hosts: Vec<ClusterHost<'a>>,
     /// Hosts that were not reached, with the reason.
     pub(crate) unreached: Vec<Unreached>,
+    /// Those of `hosts` whose agents run on the host itself although the user named a container, with the reason.
+    pub(crate) outside: Vec<Unreached>,
     /// RDMA ports that a job could use, and which of them reach each other. Nodes have the indexes of `hosts`.
     pub(crate) plan: Option<&'a Plan>,
     /// The user's options for RDMA ports.
@@ -118,6 +120,8 @@ pub(crate) enum ReachStage {
     Landing,
     /// The host has an architecture or a C library for which there is no agent.
     Architecture,
+    /// The shell has no stdin, and the host cannot connect to the launcher instead.
+    Callback,
     /// The agent could not be installed, or did not answer.
     Agent,
 }
@@ -173,6 +177,8 @@ pub(crate) struct Program {
 /// What is known of the program on one host.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ProgramOnHost {
+    /// Whether the program itself was not found.
+    pub(crate) is_absent: bool,
     /// Files that are missing, with the reason.
     pub(crate) missing: Vec<(String, String)>,
     /// MPI library that the program would load, and what it needs, if rlaunch does not serve it.

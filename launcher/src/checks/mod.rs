@@ -9,6 +9,7 @@
 //! | `fold` | findings that are consequences of others |
 //! | `ssh`, `agent` | how hosts are reached, and whether the agent runs there |
 //! | `network`, `firewall` | addresses, names and proxies; packet filters and ports |
+//! | `packet_filter` | answers of packet filters about packets |
 //! | `devices`, `links` | RDMA devices, drivers and device files; cables and carriers |
 //! | `infiniband`, `roce`, `mtu`, `mesh` | what each fabric needs; which ports reach each other |
 //! | `iwarp`, `erdma` | devices that need the RDMA connection manager; eRDMA's modes |
@@ -36,6 +37,7 @@ mod mpi;
 mod mtu;
 mod nccl;
 mod network;
+mod packet_filter;
 mod pcie;
 mod peers;
 mod roce;
@@ -44,7 +46,9 @@ mod ssh;
 mod testing;
 
 pub(crate) use cluster::{Cluster, ClusterHost};
+pub(crate) use containers::Scope;
 pub(crate) use fold::{FoldedFinding, fold};
+pub(crate) use mpi::unserved_mpi;
 
 use crate::findings::{CheckId, Finding};
 

@@ -1,5 +1,6 @@
 //! Clusters for tests of checks, made of recorded machines.
 
+use super::cluster::Probe;
 use super::{Cluster, ClusterHost};
 use crate::findings::{Finding, Severity};
 use crate::plan::selection::{Plan, PortOptions};
@@ -60,6 +61,18 @@ pub(super) fn lines(
     with_cluster(machines, |cluster| examine(&cluster).iter().map(line).collect())
 }
 
+/// Runs a check on a cluster whose hosts made these probes.
+pub(super) fn probed(
+    examine: fn(&Cluster<'_>) -> Vec<Finding>,
+    machines: &[Machine],
+    probes: &[Probe],
+) -> Vec<Finding> {
+    with_cluster(machines, |cluster| {
+        let Cluster { hosts, plan, .. } = cluster;
+        examine(&Cluster { hosts, plan, probes: Some(probes), ..Cluster::default() })
+    })
+}
+
 /// Writes a finding in one line.
 pub(super) fn line(finding: &Finding) -> String {
     let severity = match finding.severity {
@@ -72,4 +85,13 @@ pub(super) fn line(finding: &Finding) -> String {
     let place: String = device.chain(peer).collect();
     let hosts = finding.hosts.join(",");
     format!("{severity} {} {hosts}{place}: {} — {}", finding.id, finding.seen, finding.matters)
+}
+
+/// Runs all checks of the catalogue that can run and writes each finding like [`lines`].
+pub(super) fn all_lines(machines: &[Machine]) -> Vec<String> {
+    with_cluster(machines, |cluster| {
+        let checks = super::catalogue().filter(|check| super::can_run(check, &cluster));
+        let found = checks.flat_map(|check| (check.examine)(&cluster));
+        crate::findings::merge(found).iter().map(line).collect()
+    })
 }

@@ -6,12 +6,15 @@
 //! |---|---|
 //! | `sessions` | the agents of all hosts, each asked twice |
 //! | `probes`, `rdma` | which probes hosts are to make, and what came of them; RDMA paths |
+//! | `ssh_files`, `landing` | files that ssh refuses; agents outside of the container that was named |
 //! | `report` | findings as text and as JSON |
 
+mod landing;
 mod probes;
 mod rdma;
 mod report;
 mod sessions;
+mod ssh_files;
 
 use crate::checks::{self, Check, Cluster, ClusterHost, FoldedFinding};
 use crate::cli::args::{ConnectArgs, JobArgs};
@@ -128,10 +131,17 @@ pub(super) async fn run(args: DoctorArgs, line: &CommandLine) -> Result<Exit, Fa
     let examination = match &args.from {
         Some(archive) => recorded(archive, &args.connect).await?,
         None => {
-            let mut examination =
-                sessions::examine(&args, line, select_hosts(&args, line)?).await?;
-            rdma::try_paths(&args, line, &mut examination).await;
-            examination
+            let (hosts, options) = select_hosts(&args, line)?;
+            let files = ssh_files::refused(&options, &hosts);
+            match ssh_files::examination(&files, &hosts) {
+                Some(refused) => refused,
+                None => {
+                    let mut examination = sessions::examine(&args, (hosts, options)).await?;
+                    examination.ssh_files = files;
+                    rdma::try_paths(&args, line, &mut examination).await;
+                    examination
+                }
+            }
         }
     };
     let report = judge(&examination, &selected);
@@ -148,7 +158,7 @@ pub(super) async fn run(args: DoctorArgs, line: &CommandLine) -> Result<Exit, Fa
 pub(super) async fn check_before_job(args: &JobArgs, line: &CommandLine) -> Result<(), Failed> {
     let args = DoctorArgs::for_job(args)?;
     let hosts = select_hosts(&args, line)?;
-    let examination = sessions::examine(&args, line, hosts).await?;
+    let examination = sessions::examine(&args, hosts).await?;
     // The job itself tries the RDMA paths.
     let report = judge(&examination, &selected_checks(&[], &[])?);
     report.refuse_job()
@@ -250,6 +260,7 @@ fn cluster_of<'a>(examination: &'a Examination, plan: &'a Plan) -> Cluster<'a> {
     Cluster {
         hosts: examination.hosts.iter().map(host).collect(),
         unreached: examination.unreached.clone(),
+        outside: examination.outside.clone(),
         plan: Some(plan),
         in_container: examination.in_container,
         probes: examination.probes.as_deref(),

@@ -2,7 +2,6 @@
 
 use super::sessions::Diagnosed;
 use crate::checks::cluster::{Probe, ProbeKind, ProbeOutcome, Program, ProgramOnHost};
-use crate::cli::command_line::CommandLine;
 use crate::plan::selection::{Plan, PortOptions};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::diagnostics::{Counter, Diagnostics};
@@ -12,7 +11,6 @@ use rlaunch_bootstrap::protocol::diagnosis::{
 use rlaunch_bootstrap::rank_table::Transport;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
 /// Bytes of an IP packet beyond the payload that a RoCE v2 queue pair sends at its MTU: IPv4, UDP, base transport
 /// header, RDMA extended header, and checksum.
@@ -114,6 +112,7 @@ pub(super) fn program_on_host(report: &ProgramReport) -> ProgramOnHost {
     let missing = missing.map(|(path, _)| (path.clone(), "it does not exist".to_owned()));
     let unserved = report.mpi_library.clone().zip(report.unserved_mpi.clone());
     ProgramOnHost {
+        is_absent: report.program.is_none(),
         missing: missing.collect(),
         unserved_mpi: unserved,
         horovod_mpi_only: report.horovod_mpi_only,
@@ -134,9 +133,4 @@ pub(super) fn program(words: Vec<String>, reports: &[(String, Option<ProgramRepo
     let differing =
         differing.map(|(path, digests)| (path.to_owned(), digests.into_values().collect()));
     Program { words, differing: differing.collect() }
-}
-
-/// Lists files below `~/.ssh` that ssh would refuse.
-pub(super) fn refused_ssh_files(_line: &CommandLine) -> Vec<(PathBuf, String)> {
-    Vec::new()
 }

@@ -3,7 +3,6 @@
 
 use super::{DoctorArgs, ProbeWhen, probes};
 use crate::checks::cluster::{Probe, Program, ProgramOnHost, ReachStage, Unreached};
-use crate::cli::command_line::CommandLine;
 use crate::commands::agent_session::{AgentSession, AgentSessions, AgentStream, SessionError};
 use crate::connect::agent::deploy::DeployError;
 use crate::connect::agent::store::AgentStoreError;
@@ -39,6 +38,8 @@ pub(super) struct Examination {
     pub(super) probes: Option<Vec<Probe>>,
     pub(super) program: Option<Program>,
     pub(super) in_container: bool,
+    /// Hosts among `hosts` whose agents are outside of the container that the user named.
+    pub(super) outside: Vec<Unreached>,
     pub(super) ssh_files: Vec<(PathBuf, String)>,
 }
 
@@ -70,11 +71,9 @@ impl Diagnosed {
 /// Asks all hosts.
 pub(super) async fn examine(
     args: &DoctorArgs,
-    line: &CommandLine,
     (hosts, options): (Vec<Host>, ConnectOptions),
 ) -> Result<Examination, Failed> {
     let in_container = options.container.is_some();
-    let ssh_files = super::probes::refused_ssh_files(line);
     let opened = AgentSessions::open(&hosts, &options, "diagnose", DIAGNOSIS_TIMEOUT).await?;
     let (mut sessions, mut unreached) = (Vec::new(), Vec::new());
     for (host, result) in hosts.iter().zip(opened) {
@@ -83,9 +82,9 @@ pub(super) async fn examine(
             Err(error) => unreached.push(unreached_by(host, &error)),
         }
     }
-    let mut examination =
-        Examination { unreached, in_container, ssh_files, ..Examination::default() };
+    let mut examination = Examination { unreached, in_container, ..Examination::default() };
     inquire(args, sessions, &mut examination).await?;
+    examination.outside = super::landing::outside(options.container.as_ref(), &examination.hosts);
     Ok(examination)
 }
 
@@ -210,6 +209,7 @@ fn deploy_stage(error: &DeployError) -> ReachStage {
             ReachStage::Connect => ReachStage::Agent,
             stage => stage,
         },
+        DeployError::NoCallback { .. } | DeployError::NoFetch { .. } => ReachStage::Callback,
         DeployError::Store(AgentStoreError::Missing { .. } | AgentStoreError::Wrong { .. })
         | DeployError::System { .. } => ReachStage::Architecture,
         _ => ReachStage::Agent,

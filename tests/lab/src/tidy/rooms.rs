@@ -61,7 +61,7 @@ pub(super) const ORDERS: &[Order] = &[
             &[&["cleanup"]],
             &[&["network"]],
             &[&["ranks"]],
-            &[&["agent"]],
+            &[&["agent"], &["diagnosis"]],
         ],
         pending: None,
     },

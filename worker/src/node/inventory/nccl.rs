@@ -56,14 +56,14 @@ pub(crate) fn find(loading: &Loading<'_>) -> Option<InstalledLibrary> {
     })
 }
 
-fn is_python(program: &Path) -> bool {
+pub(crate) fn is_python(program: &Path) -> bool {
     program.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("python"))
 }
 
 /// Returns the directories in which this Python searches for packages, in order: PYTHONPATH; the
 /// virtual environment or other prefix of the program; `~/.local`; the Python that a virtual
 /// environment links to; `/usr/local`.
-fn python_directories(loading: &Loading<'_>) -> Vec<PathBuf> {
+pub(crate) fn python_directories(loading: &Loading<'_>) -> Vec<PathBuf> {
     let mut directories: Vec<PathBuf> = std::env::split_paths(loading.python_path).collect();
     let real = loading.program.canonicalize().ok();
     let prefix = |program: &Path| Some(program.parent()?.parent()?.to_owned());
@@ -83,7 +83,7 @@ fn python_directories(loading: &Loading<'_>) -> Vec<PathBuf> {
     directories
 }
 
-fn names(directory: &Path) -> Vec<String> {
+pub(crate) fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<String> =
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
