@@ -38,6 +38,7 @@ mod lost;
 mod missing;
 mod mpi;
 mod network;
+mod network_plan;
 mod oob;
 mod output;
 mod peers;

@@ -43,7 +43,7 @@ pub struct HostNetwork {
 /// Network interface with what decides whether it can be asked for its cable.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostInterface {
-    /// What every inventory says of it.
+    /// Properties that every inventory has.
     pub netdev: Netdev,
     /// Whether it is set up, with or without a carrier.
     pub is_up: bool,
@@ -138,7 +138,7 @@ pub enum NetworkReply {
     /// Answer to [`NetworkOrder::Apply`] if a change failed. The earlier ones are undone.
     ChangeFailed(ChangeFailure, RollBackReport),
     /// Answer to [`NetworkOrder::Discover`].
-    Heard(Hearing),
+    Heard(BeaconReport),
     /// Answer to [`NetworkOrder::Probe`]: the outcomes, in the order of the probes.
     Probed(Vec<LinkAnswer>),
     /// Answer to [`NetworkOrder::Confirm`].
@@ -266,9 +266,9 @@ pub struct Beacon {
     pub interface: String,
 }
 
-/// What came of sending beacons and listening for them.
+/// Outcome of sending beacons and listening for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hearing {
+pub struct BeaconReport {
     /// Beacons that arrived, each once.
     pub heard: Vec<HeardBeacon>,
     /// Interfaces from which no beacon could be sent, with the last reason.

@@ -24,7 +24,7 @@ macro_rules! topics {
 }
 
 const TOPICS: &[Topic] = topics! {
-    "hosts": "-H, hostfiles, slots, mapping of ranks, and what hosts have",
+    "hosts": "-H, hostfiles, slots, mapping of ranks, what hosts have, cables between them",
     "ssh": "how hosts are reached: SSH, keys, jump hosts, ports",
     "env": "the variables of a rank, and which of your shell's are passed on",
     "programs": "several programs, templates, dry runs, commands for ranks",

@@ -1,7 +1,7 @@
 //! Addresses of a plan on trial: they stay only if every link answers.
 
 use super::Surveyed;
-use super::crew::{Answer, Crew, SETTLE_MS, report_failures, unexpected};
+use super::agents::{HostAgents, OrderAnswer, SETTLE_MS, report_failures, unexpected};
 use super::plan::{MeshPlan, PlannedEnd};
 use rlaunch_bootstrap::protocol::network::{
     LinkAnswer, LinkProbe, NetworkChange, NetworkOrder, NetworkReply,
@@ -27,7 +27,7 @@ struct Direction {
 /// Changes the addresses, probes all links and confirms the changes; undoes them if anything fails. Returns a sentence
 /// on what was done.
 pub(super) async fn apply(
-    crew: &mut Crew,
+    agents: &mut HostAgents,
     plan: &MeshPlan,
     hosts: &[Surveyed],
     confirm: Duration,
@@ -36,13 +36,13 @@ pub(super) async fn apply(
         (0..hosts.len()).map(|host| changes_of(plan, host)).collect();
     let count = changes.iter().map(Vec::len).sum::<usize>();
     let revert_ms = u32::try_from(confirm.as_millis()).unwrap_or(u32::MAX);
-    let tried = match crew.apply(changes, revert_ms, SETTLE_MS).await {
-        Ok(()) => probe(crew, plan, hosts).await,
+    let tried = match agents.apply(changes, revert_ms, SETTLE_MS).await {
+        Ok(()) => probe(agents, plan, hosts).await,
         Err(failed) => Err(failed),
     };
     match tried {
         Ok(directions) => {
-            confirm_all(crew).await?;
+            confirm_all(agents).await?;
             let links = text::count(plan.links.len(), "link");
             Ok(format!(
                 "{} made; {links} answered, {directions} directions",
@@ -50,7 +50,7 @@ pub(super) async fn apply(
             ))
         }
         Err(failed) => {
-            roll_back(crew).await;
+            roll_back(agents).await;
             Err(failed)
         }
     }
@@ -85,10 +85,14 @@ fn directions(plan: &MeshPlan, hosts: &[Surveyed]) -> Vec<Direction> {
 }
 
 /// Probes all links. Returns the number of directions, or an error that names the links that do not answer.
-async fn probe(crew: &mut Crew, plan: &MeshPlan, hosts: &[Surveyed]) -> Result<usize, Failed> {
+async fn probe(
+    agents: &mut HostAgents,
+    plan: &MeshPlan,
+    hosts: &[Surveyed],
+) -> Result<usize, Failed> {
     let directions = directions(plan, hosts);
     let of = |host: usize| directions.iter().filter(move |d| d.from.end.host == host);
-    let token = crew.token;
+    let token = agents.token;
     let order = |host| NetworkOrder::Probe {
         token,
         probes: of(host).map(|direction| direction.probe.clone()).collect(),
@@ -96,7 +100,7 @@ async fn probe(crew: &mut Crew, plan: &MeshPlan, hosts: &[Surveyed]) -> Result<u
     };
     let orders = (0..hosts.len()).map(order).collect();
     let limit = Duration::from_millis(u64::from(PROBE_MS));
-    let answers = crew.order("probing the links", limit, orders).await;
+    let answers = agents.order("probing the links", limit, orders).await;
     let mut silent = Vec::new();
     for (host, answer) in answers.into_iter().enumerate() {
         let name = |end: &PlannedEnd| {
@@ -139,9 +143,9 @@ fn failure(outcome: &LinkAnswer, packet: u32) -> Option<String> {
     }
 }
 
-async fn confirm_all(crew: &mut Crew) -> Result<(), Failed> {
-    let answers = crew.order_all("confirming", Duration::ZERO, &NetworkOrder::Confirm).await;
-    let unconfirmed: Vec<String> = unanswered(crew, answers, &NetworkReply::Confirmed);
+async fn confirm_all(agents: &mut HostAgents) -> Result<(), Failed> {
+    let answers = agents.order_all("confirming", Duration::ZERO, &NetworkOrder::Confirm).await;
+    let unconfirmed: Vec<String> = unanswered(agents, answers, &NetworkReply::Confirmed);
     if unconfirmed.is_empty() {
         return Ok(());
     }
@@ -150,17 +154,21 @@ async fn confirm_all(crew: &mut Crew) -> Result<(), Failed> {
     Err(Failed::new(Exit::NODE_LOST, message).hint(Some(hint)))
 }
 
-fn unanswered(crew: &Crew, answers: Vec<Answer>, wanted: &NetworkReply) -> Vec<String> {
-    let answers = crew.names().into_iter().zip(answers);
+fn unanswered(
+    agents: &HostAgents,
+    answers: Vec<OrderAnswer>,
+    wanted: &NetworkReply,
+) -> Vec<String> {
+    let answers = agents.names().into_iter().zip(answers);
     answers.filter(|(_, answer)| answer.as_ref() != Ok(wanted)).map(|(name, _)| name).collect()
 }
 
 /// Undoes all changes and prints where that was done.
-async fn roll_back(crew: &mut Crew) {
+async fn roll_back(agents: &mut HostAgents) {
     let order = NetworkOrder::RollBack;
-    let answers = crew.order_all("rolling back", Duration::ZERO, &order).await;
+    let answers = agents.order_all("rolling back", Duration::ZERO, &order).await;
     let (mut done, mut lost) = (Vec::new(), Vec::new());
-    for (name, answer) in crew.names().into_iter().zip(answers) {
+    for (name, answer) in agents.names().into_iter().zip(answers) {
         match answer {
             Ok(NetworkReply::RolledBack(report)) => {
                 report_failures(&name, &report.failed);

@@ -27,7 +27,7 @@ pub(super) enum ConfigFormat {
 
 /// File with the configuration of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ConfigFile {
+pub(super) struct SetupFile {
     /// Directory where it belongs on the host; `None` for a script.
     pub(super) directory: Option<&'static str>,
     pub(super) name: String,
@@ -36,21 +36,21 @@ pub(super) struct ConfigFile {
 
 impl ConfigFormat {
     /// Writes the configuration of a host, given by its index.
-    pub(super) fn files(self, plan: &MeshPlan, hosts: &[Surveyed], host: usize) -> Vec<ConfigFile> {
+    pub(super) fn files(self, plan: &MeshPlan, hosts: &[Surveyed], host: usize) -> Vec<SetupFile> {
         let ends = ends_of(plan, hosts, host);
         if ends.is_empty() {
             return Vec::new();
         }
         let script = |line: fn(&PeeredEnd<'_>) -> String| {
             let lines: String = ends.iter().map(line).collect();
-            vec![ConfigFile {
+            vec![SetupFile {
                 directory: None,
                 name: "rdma-mesh.sh".into(),
                 text: format!("#!/bin/sh\nset -e\n{lines}"),
             }]
         };
         match self {
-            ConfigFormat::Netplan => vec![ConfigFile {
+            ConfigFormat::Netplan => vec![SetupFile {
                 directory: Some("/etc/netplan"),
                 name: "99-rdma-mesh.yaml".into(),
                 text: netplan(&ends),
@@ -145,7 +145,7 @@ fn yaml_key(name: &str) -> String {
     if is_plain { name.to_owned() } else { format!("'{}'", name.replace('\'', "''")) }
 }
 
-fn networkd(end: &PeeredEnd<'_>) -> ConfigFile {
+fn networkd(end: &PeeredEnd<'_>) -> SetupFile {
     let name = end.interface();
     let mut text = format!("# to {}\n[Match]\nName={name}\n\n[Link]\n", end.peers);
     if let Some(mtu) = end.end.mtu {
@@ -156,7 +156,7 @@ fn networkd(end: &PeeredEnd<'_>) -> ConfigFile {
         let _ = write!(text, "[IPoIB]\nMode={IPOIB_MODE}\n\n");
     }
     let _ = write!(text, "[Network]\nLinkLocalAddressing=ipv6\nAddress={}\n", end.address());
-    ConfigFile {
+    SetupFile {
         directory: Some("/etc/systemd/network"),
         name: format!("10-rdma-mesh-{name}.network"),
         text,

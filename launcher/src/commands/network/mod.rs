@@ -2,15 +2,15 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `crew` | agents of all hosts, which obey orders together |
+//! | `agents` | agents of all hosts, which obey orders together |
 //! | `standing` | which interfaces are asked, and why others are not |
 //! | `links`, `shape` | links from what was heard; full meshes and rings |
 //! | `picture` | links as text and as JSON |
 //! | `plan`, `formats` | a subnet for each link; configuration of each host |
 //! | `apply` | addresses on trial |
 
+mod agents;
 mod apply;
-mod crew;
 mod formats;
 mod links;
 mod picture;
@@ -24,13 +24,14 @@ use crate::cli::args::ConnectArgs;
 use crate::cli::command_line::CommandLine;
 use crate::cli::host_selection::HostOptions;
 use crate::commands::{agent_query, agent_session};
+use agents::HostAgents;
 use clap::{ArgAction, Args, Parser, Subcommand};
-use crew::Crew;
-use formats::{ConfigFile, ConfigFormat};
+use formats::{ConfigFormat, SetupFile};
 use links::FoundLink;
 use picture::Picture;
-use plan::{Base, MeshPlan, PlanError, PlanOptions};
-use rlaunch_bootstrap::protocol::network::{Hearing, HostInterface, HostNetwork};
+use plan::{Base, MeshPlan, PlanError, PlanOptions, PlannedEnd};
+use rlaunch_bootstrap::inventory::net::NetdevKind;
+use rlaunch_bootstrap::protocol::network::{BeaconReport, HostInterface, HostNetwork};
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::{stdout, text};
@@ -38,6 +39,9 @@ use standing::{Standing, Wanted};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// MTU that RDMA packets with 4096 bytes of data need, in bytes, with room for their headers.
+const ROCE_MTU: u32 = 4200;
 
 /// Find the cables between hosts, and give them addresses.
 #[derive(Debug, Parser)]
@@ -96,7 +100,7 @@ struct CableArgs {
     up: bool,
 
     /// Time for which all hosts listen, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "0.8", value_parser = parse_seconds)]
     wait: Duration,
 
     #[command(flatten)]
@@ -177,7 +181,7 @@ struct MeshSetupArgs {
     apply: bool,
 
     /// Time after which a host undoes changes that were not confirmed, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = parse_seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = parse_trial)]
     confirm_timeout: Duration,
 }
 
@@ -185,8 +189,11 @@ struct MeshSetupArgs {
 #[derive(Clone, Debug)]
 struct Surveyed {
     name: String,
+    /// Network at the time of the discovery.
     network: HostNetwork,
-    hearing: Hearing,
+    hearing: BeaconReport,
+    /// Interfaces that were set up only for the time of the discovery, or are down.
+    down: Vec<String>,
 }
 
 impl Surveyed {
@@ -216,10 +223,13 @@ pub(super) async fn run(command: NetworkCommand, line: &CommandLine) -> Result<E
 
 async fn discover(args: &DiscoverArgs, line: &CommandLine) -> Result<Exit, Failed> {
     let wanted = args.cable.wanted();
-    let (mut crew, failures) = args.cable.open(line, args.cable.up).await?;
-    let surveyed = args.cable.survey(&mut crew, &wanted).await;
-    crew.close().await;
+    let (mut agents, failures) = args.cable.open(line, args.cable.up).await?;
+    let surveyed = args.cable.survey(&mut agents, &wanted).await;
+    agents.close().await;
     let hosts = surveyed?;
+    if hosts.is_empty() {
+        return agent_query::conclude(failures);
+    }
     let links = find_links(&hosts, &wanted);
     let picture = Picture { hosts: &hosts, links: &links, wanted: &wanted };
     match args.json {
@@ -237,28 +247,35 @@ async fn discover(args: &DiscoverArgs, line: &CommandLine) -> Result<Exit, Faile
 
 async fn mesh(args: &MeshSetupArgs, line: &CommandLine) -> Result<Exit, Failed> {
     let wanted = args.cable.wanted();
-    let (mut crew, failures) = args.cable.open(line, args.cable.up || args.apply).await?;
+    let (mut agents, failures) = args.cable.open(line, args.cable.up || args.apply).await?;
     if !failures.is_empty() {
-        crew.close().await;
+        agents.close().await;
         return agent_query::conclude(failures);
     }
-    let done = set_up(args, &mut crew, &wanted).await;
-    crew.close().await;
+    let done = set_up(args, &mut agents, &wanted).await;
+    agents.close().await;
     done.map(|()| Exit::SUCCESS)
 }
 
-async fn set_up(args: &MeshSetupArgs, crew: &mut Crew, wanted: &Wanted) -> Result<(), Failed> {
+async fn set_up(
+    args: &MeshSetupArgs,
+    agents: &mut HostAgents,
+    wanted: &Wanted,
+) -> Result<(), Failed> {
     if args.apply {
-        crew.check_privilege("--apply")?;
+        agents.check_privilege("--apply")?;
     }
-    let hosts = args.cable.survey(crew, wanted).await?;
+    let hosts = args.cable.survey(agents, wanted).await?;
     let links = find_links(&hosts, wanted);
     let links = args.chosen_links(&hosts, links, wanted)?;
     let options = PlanOptions { base: args.base, prefix: args.prefix, mtu: args.mtu };
     let plan = plan::plan(&hosts, &links, options).map_err(|error| plan_failed(&error))?;
+    if let Some(hint) = mtu_hint(&plan, &hosts) {
+        messages::hint(&hint);
+    }
     if args.apply {
         stdout::print(&formats::table(&plan, &hosts));
-        let done = apply::apply(crew, &plan, &hosts, args.confirm_timeout).await?;
+        let done = apply::apply(agents, &plan, &hosts, args.confirm_timeout).await?;
         messages::info(&done);
         if args.format.is_none() {
             messages::info(
@@ -272,6 +289,24 @@ async fn set_up(args: &MeshSetupArgs, crew: &mut Crew, wanted: &Wanted) -> Resul
     }
 }
 
+/// Returns advice on RDMA ports whose MTU is too small for the largest packets.
+fn mtu_hint(plan: &MeshPlan, hosts: &[Surveyed]) -> Option<String> {
+    let small = |end: &&PlannedEnd| {
+        let found = hosts.get(end.end.host).and_then(|host| host.interface(&end.end.interface));
+        end.kind == NetdevKind::Physical
+            && found.is_some_and(|one| {
+                !one.rdma.is_empty() && end.mtu.unwrap_or(one.netdev.mtu) < ROCE_MTU
+            })
+    };
+    let end = plan.links.iter().flat_map(|link| &link.ends).find(small)?;
+    let host = hosts.get(end.end.host)?;
+    let name = (&host.name, &end.end.interface);
+    Some(format!(
+        "RoCE packets of 4096 bytes need an MTU of {ROCE_MTU}, and {} {} has less: --mtu 9000",
+        name.0, name.1
+    ))
+}
+
 fn plan_failed(error: &PlanError) -> Failed {
     Failed::from_error(Exit::USAGE, error).hint(error.hint())
 }
@@ -279,7 +314,7 @@ fn plan_failed(error: &PlanError) -> Failed {
 fn find_links(hosts: &[Surveyed], wanted: &Wanted) -> Vec<FoundLink> {
     let socket =
         |end: &links::CableEnd| hosts.get(end.host)?.interface(&end.interface)?.socket.clone();
-    links::find(&crew::observations(hosts, wanted), socket)
+    links::find(&agents::observations(hosts, wanted), socket)
 }
 
 /// Prints the configuration of all hosts, or writes it to the directory of `--output`.
@@ -317,7 +352,7 @@ fn write_config(
     Ok(())
 }
 
-fn write_file(directory: &Path, file: &ConfigFile) -> Result<PathBuf, Failed> {
+fn write_file(directory: &Path, file: &SetupFile) -> Result<PathBuf, Failed> {
     let path = directory.join(&file.name);
     let written =
         std::fs::create_dir_all(directory).and_then(|()| std::fs::write(&path, &file.text));
@@ -335,6 +370,15 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Parses `--confirm-timeout`: longer than the probes of links take.
+fn parse_trial(text: &str) -> Result<Duration, String> {
+    let seconds: u32 = text.parse().map_err(|_| format!("`{text}` is not a number of seconds"))?;
+    match seconds {
+        10..=3600 => Ok(Duration::from_secs(u64::from(seconds))),
+        _ => Err("between 10 and 3600 seconds".to_owned()),
+    }
+}
+
 impl CableArgs {
     fn wanted(&self) -> Wanted {
         Wanted { all: self.all, patterns: self.interfaces.clone() }
@@ -345,7 +389,7 @@ impl CableArgs {
         &self,
         line: &CommandLine,
         will_change: bool,
-    ) -> Result<(Crew, Vec<Failed>), Failed> {
+    ) -> Result<(HostAgents, Vec<Failed>), Failed> {
         let options = HostOptions {
             lists: &self.hosts,
             files: &self.hostfiles,
@@ -353,14 +397,18 @@ impl CableArgs {
             table: &line.config.hosts,
         };
         let (hosts, options) = agent_session::select_hosts(&options, &self.connect, line)?;
-        Crew::open(&hosts, &options, will_change).await
+        HostAgents::open(&hosts, &options, will_change).await
     }
 
-    async fn survey(&self, crew: &mut Crew, wanted: &Wanted) -> Result<Vec<Surveyed>, Failed> {
+    async fn survey(
+        &self,
+        agents: &mut HostAgents,
+        wanted: &Wanted,
+    ) -> Result<Vec<Surveyed>, Failed> {
         if self.up {
-            crew.check_privilege("--up")?;
+            agents.check_privilege("--up")?;
         }
-        crew.survey(wanted, self.wait, self.up).await
+        agents.survey(wanted, self.wait, self.up).await
     }
 }
 
@@ -380,21 +428,21 @@ impl MeshSetupArgs {
         if missing.is_empty() && !self.ring {
             return Ok(links);
         }
-        let wanted_ring = (0..hosts.len()).collect::<Vec<_>>();
-        let plugged = match &ring {
+        let advice = match &ring {
+            _ if hosts.len() <= 3 => {
+                "`rlaunch network discover` shows why interfaces have no link".to_owned()
+            }
             Some(ring) if !self.ring => {
                 format!("--ring uses the ring that is cabled: {}", in_order(ring))
             }
             _ => {
-                let pairs = shape::neighbours(&wanted_ring).into_iter();
-                let lacking = pairs.filter(|pair| missing.contains(pair));
+                let ring = (0..hosts.len()).collect::<Vec<_>>();
+                let lacking = shape::neighbours(&ring).into_iter();
+                let lacking = lacking.filter(|pair| missing.contains(pair));
                 let cables: Vec<String> =
                     lacking.map(|(a, b)| format!("{} to {}", name(a), name(b))).collect();
-                format!(
-                    "for the ring {}, cable {}, and use --ring",
-                    in_order(&wanted_ring),
-                    text::list(&cables)
-                )
+                let (ring, cables) = (in_order(&ring), text::list(&cables));
+                format!("for the ring {ring}, cable {cables}, and use --ring")
             }
         };
         match ring {
@@ -410,8 +458,7 @@ impl MeshSetupArgs {
                     true => "the cables between these hosts form no ring".to_owned(),
                     false => not_full(hosts, &missing, wanted),
                 };
-                let hint = (hosts.len() > 2).then_some(plugged);
-                Err(Failed::new(Exit::RENDEZVOUS, message).hint(hint))
+                Err(Failed::new(Exit::RENDEZVOUS, message).hint(Some(advice)))
             }
         }
     }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-/// What was found between hosts.
+/// Hosts, and the links that were found between them.
 pub(super) struct Picture<'a> {
     pub(super) hosts: &'a [Surveyed],
     pub(super) links: &'a [FoundLink],
@@ -33,7 +33,7 @@ impl Picture<'_> {
             let header = vec![vec!["host".into(), "interface".into(), "without a link".into()]];
             text.push_str(&columns::lay_out(&[header, others].concat()));
         }
-        let _ = write!(text, "{}{}\n", if text.is_empty() { "" } else { "\n" }, self.summary());
+        let _ = writeln!(text, "{}{}", if text.is_empty() { "" } else { "\n" }, self.summary());
         text
     }
 

@@ -351,7 +351,8 @@ impl Assignment<'_> {
         if let Some(mtu) = mtu.filter(|mtu| *mtu != found.netdev.mtu) {
             changes.push(NetworkChange::SetMtu { interface: interface(), mtu });
         }
-        if !found.is_up {
+        let was_down = |host: &Surveyed| host.down.contains(&end.interface);
+        if !found.is_up || self.hosts.get(end.host).is_some_and(was_down) {
             changes.push(NetworkChange::SetUp { interface: interface(), up: true });
         }
         let wanted = (address, prefix);

@@ -3,7 +3,7 @@
 use super::Surveyed;
 use super::links::{CableEnd, FoundLink, LinkKind};
 use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind, Route};
-use rlaunch_bootstrap::protocol::network::{Hearing, HostInterface, HostNetwork, LinkLocal};
+use rlaunch_bootstrap::protocol::network::{BeaconReport, HostInterface, HostNetwork, LinkLocal};
 use std::net::IpAddr;
 
 /// Network card with a cable, 100 Gb/s, without addresses.
@@ -69,7 +69,7 @@ pub(super) fn three_hosts() -> Vec<Surveyed> {
     let host = |(index, name): (usize, &str)| {
         let network = HostBuilder::new(&format!("10.0.0.17{index}/24"));
         let network = network.with(["enp1s0f0np0", "enp1s0f1np1"].map(interface)).build();
-        Surveyed { name: name.into(), network, hearing: Hearing::default() }
+        Surveyed { name: name.into(), network, hearing: BeaconReport::default(), down: Vec::new() }
     };
     ["titanic", "iceberg", "carpathia"].into_iter().enumerate().map(host).collect()
 }

@@ -6,7 +6,7 @@ use nix::net::if_::if_nameindex;
 use nix::sys::socket::AddressFamily;
 use rlaunch_bootstrap::protocol::control::{FrameReader, encode};
 use rlaunch_bootstrap::protocol::network::{
-    BEACON_GROUP, Beacon, HeardBeacon, Hearing, MAX_HEARD, NETWORK_PORT,
+    BEACON_GROUP, Beacon, BeaconReport, HeardBeacon, MAX_HEARD, NETWORK_PORT,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -26,12 +26,12 @@ pub(super) async fn exchange(
     host: u32,
     interfaces: Vec<String>,
     window: Duration,
-) -> Hearing {
+) -> BeaconReport {
     match Station::open(token, host, &interfaces) {
         Ok(station) => station.run(window).await,
         Err(error) => {
             let mute = interfaces.into_iter().map(|name| (name, error.to_string()));
-            Hearing { mute: mute.collect(), heard: Vec::new() }
+            BeaconReport { mute: mute.collect(), heard: Vec::new() }
         }
     }
 }
@@ -66,7 +66,7 @@ impl Station {
         Ok(Station { socket: into_tokio(socket)?, token, host, names, senders })
     }
 
-    async fn run(self, window: Duration) -> Hearing {
+    async fn run(self, window: Duration) -> BeaconReport {
         let end = Instant::now() + window;
         let mut heard = BTreeSet::new();
         let mut failed: BTreeMap<String, String> = BTreeMap::new();
@@ -93,7 +93,7 @@ impl Station {
             }
         }
         let mute = failed.into_iter().filter(|(name, _)| !sent.contains(name.as_str()));
-        Hearing { heard: heard.into_iter().collect(), mute: mute.collect() }
+        BeaconReport { heard: heard.into_iter().collect(), mute: mute.collect() }
     }
 
     /// Returns a beacon of this run and the interface on which it arrived.

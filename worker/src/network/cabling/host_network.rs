@@ -113,23 +113,22 @@ fn privilege() -> Privilege {
     }
 }
 
-/// Waits until all interfaces that were set up have a carrier and a usable link-local address, at
-/// most for `limit`, and returns the state of the host.
+/// Waits until all interfaces that were set up have a carrier, and no link-local address is being
+/// checked, at most for `limit`. Returns the state of the host.
 pub(super) async fn settle(changes: Vec<NetworkChange>, limit: Duration) -> HostNetwork {
     let deadline = Instant::now() + limit;
+    let is_set_up = |name: &str| {
+        changes.iter().any(|change| {
+            change.interface() == name && matches!(change, NetworkChange::SetUp { up: true, .. })
+        })
+    };
     loop {
         let network = read(false);
-        let is_awaited = |interface: &&HostInterface| {
-            changes.iter().any(|change| {
-                matches!(change, NetworkChange::SetUp { interface: name, up: true }
-                    if *name == interface.netdev.name)
-            })
+        let is_ready = |one: &HostInterface| match one.netdev.running {
+            true => one.ipv6 != LinkLocal::Tentative,
+            false => !is_set_up(&one.netdev.name),
         };
-        let is_ready = |interface: &HostInterface| {
-            interface.netdev.running && interface.ipv6 != LinkLocal::Tentative
-        };
-        let mut awaited = network.interfaces.iter().filter(is_awaited);
-        if awaited.all(is_ready) || Instant::now() >= deadline {
+        if network.interfaces.iter().all(is_ready) || Instant::now() >= deadline {
             return network;
         }
         sleep(SETTLE_INTERVAL).await;

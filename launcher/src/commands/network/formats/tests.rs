@@ -66,7 +66,7 @@ fn has(program: &str) -> bool {
     ran.is_ok()
 }
 
-fn write(directory: &Path, file: &ConfigFile) -> std::path::PathBuf {
+fn write(directory: &Path, file: &SetupFile) -> std::path::PathBuf {
     use std::os::unix::fs::PermissionsExt;
     let path = directory.join(&file.name);
     std::fs::write(&path, &file.text).unwrap();

@@ -105,6 +105,8 @@ fn interfaces_are_set_up_with_the_wanted_mtu() {
     let mut hosts = three_hosts();
     let own = &mut hosts[0].network.interfaces[1];
     own.is_up = false;
+    // It was up during the discovery, and is down again.
+    hosts[1].down = vec!["enp1s0f0np0".into()];
     let ib = &mut hosts[1].network.interfaces[1];
     ib.netdev.kind = NetdevKind::Ipoib;
     ib.ipoib_mode = Some("connected".into());
@@ -115,6 +117,7 @@ fn interfaces_are_set_up_with_the_wanted_mtu() {
         "0 ip link set dev enp1s0f0np0 up",
         "0 ip address add 192.168.100.2/24 dev enp1s0f0np0",
         "1 ip link set dev enp1s0f0np0 type ipoib mode datagram",
+        "1 ip link set dev enp1s0f0np0 up",
         "1 ip address add 192.168.100.3/24 dev enp1s0f0np0",
     ];
     assert_eq!(changes(&plan), wanted);

@@ -255,7 +255,6 @@ const ROWS: &[Coverage] = &[
             "launcher/src/run/rendezvous.rs",
             "worker/src/network/rendezvous/",
             "bootstrap/src/rendezvous/",
-            "bootstrap/src/rendezvous/oob.rs",
             "bootstrap/src/transitions.rs",
         ],
         netns: &["oob", "services", "lost", "hello", "mpi::debian::"],
@@ -271,7 +270,6 @@ const ROWS: &[Coverage] = &[
             "launcher/src/plan/table.rs",
             "launcher/src/run/show.rs",
             "launcher/console/src/columns.rs",
-            "bootstrap/src/rank_table/mod.rs",
             "bootstrap/src/rank_table/",
             "bootstrap/rank-table.schema.json",
             "bootstrap/rank-table.example.json",
@@ -351,6 +349,17 @@ const ROWS: &[Coverage] = &[
         ],
         netns: &["topo", "placement", "guides"],
         vm: &["topo", "launching", "guides"],
+    },
+    // Cables between hosts, and addresses for them.
+    Coverage {
+        sources: &[
+            "launcher/src/commands/agent_session.rs",
+            "launcher/src/commands/network/",
+            "worker/src/network/cabling/",
+            "bootstrap/src/protocol/network.rs",
+        ],
+        netns: &["network_plan", "doctor"],
+        vm: &["network_plan"],
     },
     Coverage {
         sources: &["launcher/ssh/"],

@@ -26,7 +26,7 @@ const PREPARED_MS: u32 = 120_000;
 pub(super) const SETTLE_MS: u32 = 8_000;
 
 /// Agents of all hosts.
-pub(super) struct Crew {
+pub(super) struct HostAgents {
     agents: Vec<Agent>,
     /// Random bytes of this run.
     pub(super) token: [u8; 16],
@@ -38,16 +38,16 @@ struct Agent {
     stream: AgentStream,
 }
 
-/// Answer to an order; an error says why there is none.
-pub(super) type Answer = Result<NetworkReply, String>;
+/// OrderAnswer to an order; an error says why there is none.
+pub(super) type OrderAnswer = Result<NetworkReply, String>;
 
-impl Crew {
+impl HostAgents {
     /// Connects to hosts and starts their agents. Returns those that answered, and why others did not.
     pub(super) async fn open(
         hosts: &[Host],
         options: &ConnectOptions,
         will_change: bool,
-    ) -> Result<(Crew, Vec<Failed>), Failed> {
+    ) -> Result<(HostAgents, Vec<Failed>), Failed> {
         let words = if will_change { "network change" } else { "network" };
         let opened = AgentSessions::open(hosts, options, words, STATE_TIMEOUT).await?;
         let (mut agents, mut failures) = (Vec::new(), Vec::new());
@@ -67,7 +67,7 @@ impl Crew {
                 }
             }
         }
-        Ok((Crew { agents, token: *Uuid::new_v4().as_bytes() }, failures))
+        Ok((HostAgents { agents, token: *Uuid::new_v4().as_bytes() }, failures))
     }
 
     /// Checks that every account may change the network of its host.
@@ -101,7 +101,7 @@ impl Crew {
         stage: &'static str,
         limit: Duration,
         orders: Vec<NetworkOrder>,
-    ) -> Vec<Answer> {
+    ) -> Vec<OrderAnswer> {
         let agents = std::mem::take(&mut self.agents);
         let progress = Progress::new(agents.iter().map(|agent| agent.name.clone()), stage);
         let tasks = agents.into_iter().zip(orders).map(|(mut agent, order)| {
@@ -122,7 +122,7 @@ impl Crew {
         stage: &'static str,
         limit: Duration,
         order: &NetworkOrder,
-    ) -> Vec<Answer> {
+    ) -> Vec<OrderAnswer> {
         let orders = vec![order.clone(); self.agents.len()];
         self.order(stage, limit, orders).await
     }
@@ -137,6 +137,7 @@ impl Crew {
         if !will_set_up {
             return self.listen(wanted, window).await;
         }
+        let before: Vec<HostNetwork> = self.agents.iter().map(|a| a.network.clone()).collect();
         let prepared = self.prepare(wanted).await;
         let surveyed = match prepared {
             Ok(()) => self.listen(wanted, window).await,
@@ -153,32 +154,29 @@ impl Crew {
                 )),
             }
         }
-        surveyed
+        let mut surveyed = surveyed?;
+        for (host, before) in surveyed.iter_mut().zip(&before) {
+            let down = before.interfaces.iter().filter(|one| !one.is_up);
+            host.down = down.map(|one| one.netdev.name.clone()).collect();
+        }
+        Ok(surveyed)
     }
 
     /// Sets interfaces up, and gives those a link-local address that have none. The second round is for interfaces
-    /// that turn out to have none after they were set up.
+    /// that turn out to have none after they were set up; the last one reads the state of those at the other ends.
     async fn prepare(&mut self, wanted: &Wanted) -> Result<(), Failed> {
         let random = || Uuid::new_v4().as_u64_pair().1;
         for _ in 0..2 {
-            let changes = self
-                .agents
-                .iter()
-                .map(|agent| standing::preparation(&agent.network, wanted, random));
+            let changes =
+                self.agents.iter().map(|a| standing::preparation(&a.network, wanted, random));
             let changes: Vec<Vec<NetworkChange>> = changes.collect();
-            if changes.iter().all(Vec::is_empty) {
-                break;
-            }
             for (name, changes) in self.names().iter().zip(&changes) {
-                let ups: Vec<&str> = changes.iter().map(NetworkChange::interface).collect();
-                if !ups.is_empty() {
-                    let list = text::list(&ups);
-                    messages::info(&format!("{name}: {list} set up for the time of the discovery"));
-                }
+                announce(name, changes);
             }
             self.apply(changes, PREPARED_MS, SETTLE_MS).await?;
         }
-        Ok(())
+        let none = vec![Vec::new(); self.agents.len()];
+        self.apply(none, PREPARED_MS, SETTLE_MS).await
     }
 
     /// Applies changes on all hosts and stores their new states. Hosts without changes get the order as well.
@@ -225,7 +223,7 @@ impl Crew {
             let (name, network) = (agent.name.clone(), agent.network.clone());
             match answer {
                 Ok(NetworkReply::Heard(hearing)) => {
-                    surveyed.push(Surveyed { name, network, hearing });
+                    surveyed.push(Surveyed { name, network, hearing, down: Vec::new() });
                 }
                 other => failures.push(format!("{name}: {}", unexpected(other))),
             }
@@ -245,7 +243,7 @@ impl Crew {
 }
 
 impl Agent {
-    async fn answer(&mut self, order: &NetworkOrder, limit: Duration) -> Answer {
+    async fn answer(&mut self, order: &NetworkOrder, limit: Duration) -> OrderAnswer {
         let ended = || "its agent ended, or its shell passes it no input".to_owned();
         self.stream.send(order).await.ok_or_else(ended)?;
         let received = tokio::time::timeout(limit, self.stream.receive()).await;
@@ -254,11 +252,24 @@ impl Agent {
     }
 }
 
+/// Prints what is changed on a host for the time of a discovery.
+fn announce(host: &str, changes: &[NetworkChange]) {
+    let (ups, others): (Vec<_>, Vec<_>) =
+        changes.iter().partition(|change| matches!(change, NetworkChange::SetUp { .. }));
+    for (changes, what) in [(ups, "set up"), (others, "given a link-local address")] {
+        let names: Vec<&str> = changes.into_iter().map(NetworkChange::interface).collect();
+        if !names.is_empty() {
+            let list = text::list(&names);
+            messages::info(&format!("{host}: {list} {what} for the time of the discovery"));
+        }
+    }
+}
+
 /// Describes an answer that is not the awaited one.
-pub(super) fn unexpected(answer: Answer) -> String {
+pub(super) fn unexpected(answer: OrderAnswer) -> String {
     match answer {
         Ok(NetworkReply::RolledBack(_)) => {
-            "its agent undid all changes, as it was told to end".into()
+            "its agent undid its changes, which were not confirmed in time".into()
         }
         Ok(_) => "its agent answered something else".into(),
         Err(cause) => cause,
