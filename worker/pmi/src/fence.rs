@@ -1,8 +1,13 @@
 //! Fences over all ranks of the job: ranks of this node that have arrived, and the data they bring.
+//!
+//! Each rank takes part in the gather of a fence as soon as it arrives, so the agents know at any time
+//! which ranks are missing. An arrival cannot be taken back. If a program ends in a fence, under a shell
+//! that goes on to the next program, its arrival meets later ones of other ranks; they are told apart by
+//! the number of the program that each brings.
 
 use crate::node::Node;
 use crate::output::Family;
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use thiserror::Error;
 
 /// Maximum size in bytes of what a rank brings to a fence, without the header that [`Fence`] adds. With
@@ -26,118 +31,194 @@ pub(crate) struct TooManyFences;
 #[derive(Debug)]
 pub(crate) struct Fence<A> {
     family: Family,
-    /// Number of the next gather; all nodes count alike.
-    next: u64,
-    /// Fences that each rank has entered, oldest first, by local rank.
-    entered: Vec<VecDeque<A>>,
-    /// Fence whose data is being gathered.
-    gathering: Option<Gathering<A>>,
+    /// Number of fences that each rank has entered, by local rank.
+    entered: Vec<u64>,
+    /// Fences that ranks of this node have entered and that are not complete, by number: the first that
+    /// a rank enters has the number 0.
+    open: BTreeMap<u64, OpenFence<A>>,
 }
 
-/// Fence that all ranks of this node have entered.
+/// Fence that is not complete.
 #[derive(Debug)]
-struct Gathering<A> {
+struct OpenFence<A> {
+    /// Number of the gather.
     request: u64,
-    arrivals: Vec<(usize, A)>,
+    /// Ranks of this node that have arrived, by local rank.
+    arrived: BTreeMap<usize, Arrived<A>>,
+}
+
+/// Client of a rank that has arrived.
+#[derive(Clone, Copy, Debug)]
+enum Arrived<A> {
+    /// The client waits for the answer.
+    Waits(A),
+    /// The client has stopped waiting. Its next fence is this one again, unless this is complete then.
+    TimedOut(A),
+    /// The connection is closed.
+    Gone,
+}
+
+/// Contribution of a rank to a fence.
+#[derive(Debug)]
+struct Brought {
+    /// Number of the rank's MPI program.
+    run: u32,
+    data: Vec<u8>,
 }
 
 /// Result of a fence.
 #[derive(Debug)]
 pub(crate) struct Finished<A> {
-    /// Arrivals to answer, with their local ranks.
-    pub(crate) arrivals: Vec<(usize, A)>,
-    /// Data that the ranks have brought, by rank, and the number of the MPI program that all of them run;
-    /// empty for ranks that had ended. `None` if the fence has failed.
+    /// Arrivals to answer.
+    pub(crate) arrivals: Vec<A>,
+    /// Local ranks that had arrived.
+    pub(crate) locals: Vec<usize>,
+    /// Data that the ranks have brought, by rank, and the number of the MPI program that all of them run.
+    /// `None` if the fence has failed.
     pub(crate) data: Option<(u32, Vec<Vec<u8>>)>,
 }
 
-impl<A> Fence<A> {
+impl<A: Copy> Fence<A> {
     /// Creates the fences of a family on a node.
     pub(crate) fn new(family: Family, node: &Node) -> Fence<A> {
-        let entered = (0..node.local_size()).map(|_| VecDeque::new()).collect();
-        Fence { family, next: 0, entered, gathering: None }
+        Fence { family, entered: vec![0; node.local_size()], open: BTreeMap::new() }
     }
 
-    /// Records that a local rank has entered its next fence. The caller then calls [`Fence::start`].
-    pub(crate) fn enter(&mut self, local: usize, arrival: A) -> Result<(), TooManyFences> {
-        let entered = self.entered.get_mut(local).ok_or(TooManyFences)?;
-        if entered.len() >= ENTERED_MAX {
+    /// Lets a local rank enter its next fence, or the one that its client has stopped waiting for. `take`
+    /// returns what the rank brings to the next, at most [`DATA_MAX`] bytes: everything that it has put
+    /// since the fence before.
+    pub(crate) fn enter(
+        &mut self,
+        node: &mut Node,
+        local: usize,
+        arrival: A,
+        take: impl FnOnce() -> Vec<u8>,
+    ) -> Result<(), TooManyFences> {
+        let next = self.entered.get_mut(local).ok_or(TooManyFences)?;
+        let own = self.open.range_mut(..*next).filter_map(|(_, open)| open.arrived.get_mut(&local));
+        let mut timed_out = own.filter(|arrived| matches!(arrived, Arrived::TimedOut(_)));
+        if let Some(arrived) = timed_out.next() {
+            *arrived = Arrived::Waits(arrival);
+            return Ok(());
+        }
+        if self.open.range(..*next).count() >= ENTERED_MAX {
             return Err(TooManyFences);
         }
-        entered.push_back(arrival);
+        let brought = Brought { run: node.run(local), data: take() };
+        self.arrive(node, local, Arrived::Waits(arrival), &brought);
         Ok(())
     }
 
-    /// Tells whether a local rank has entered a fence that is not complete.
+    /// Lets a local rank take part in its next gather.
+    fn arrive(&mut self, node: &mut Node, local: usize, arrived: Arrived<A>, brought: &Brought) {
+        let Some(next) = self.entered.get_mut(local) else { return };
+        let open = self.open.entry(*next).or_insert_with(|| OpenFence {
+            request: node.new_request(self.family),
+            arrived: BTreeMap::new(),
+        });
+        *next += 1;
+        open.arrived.insert(local, arrived);
+        // The agents count how often a rank has used the name.
+        node.gather(open.request, local, self.family.fence(), brought.encoded());
+    }
+
+    /// Tells whether a client of a local rank waits for a fence.
     pub(crate) fn has_entered(&self, local: usize) -> bool {
-        let is_gathering =
-            |gathering: &Gathering<A>| gathering.arrivals.iter().any(|(other, _)| *other == local);
-        self.entered.get(local).is_some_and(|entered| !entered.is_empty())
-            || self.gathering.as_ref().is_some_and(is_gathering)
+        let mut arrived = self.open.values().filter_map(|open| open.arrived.get(&local));
+        arrived.any(|arrived| matches!(arrived, Arrived::Waits(_)))
     }
 
-    /// Forgets arrivals whose connection is closed, unless the gather of their fence has started.
-    pub(crate) fn withdraw(&mut self, is_gone: impl Fn(&A) -> bool) {
-        for entered in &mut self.entered {
-            entered.retain(|arrival| !is_gone(arrival));
-        }
+    /// Returns the arrivals whose clients wait.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = A> {
+        let arrived = self.open.values().flat_map(|open| open.arrived.values());
+        arrived.filter_map(Arrived::waiting)
     }
 
-    /// Starts the gather of the next fence if each rank of this node has entered it or has ended. `take`
-    /// returns what a local rank brings, at most [`DATA_MAX`] bytes: everything that the rank has put
-    /// since the gather before.
-    pub(crate) fn start(&mut self, node: &mut Node, mut take: impl FnMut(usize) -> Vec<u8>) {
-        let is_in =
-            |local: usize, entered: &VecDeque<A>| !entered.is_empty() || !node.is_alive(local);
-        let all_in = self.entered.iter().enumerate().all(|(local, entered)| is_in(local, entered));
-        if self.gathering.is_some() || !all_in || self.entered.iter().all(VecDeque::is_empty) {
-            return;
-        }
-        let mut arrivals = Vec::new();
-        let mut blobs = Vec::with_capacity(self.entered.len());
-        for (local, entered) in self.entered.iter_mut().enumerate() {
-            let mut blob = Vec::new();
-            if let Some(arrival) = entered.pop_front() {
-                arrivals.push((local, arrival));
-                blob.extend_from_slice(&node.run(local).to_be_bytes());
-                blob.append(&mut take(local));
+    /// Stops to wait on behalf of the clients that `is_over` names, and returns them. Their ranks have
+    /// still arrived.
+    pub(crate) fn expire(&mut self, is_over: impl Fn(&A) -> bool) -> Vec<A> {
+        let mut expired = Vec::new();
+        for arrived in self.open.values_mut().flat_map(|open| open.arrived.values_mut()) {
+            if let &mut Arrived::Waits(arrival) = arrived
+                && is_over(&arrival)
+            {
+                *arrived = Arrived::TimedOut(arrival);
+                expired.push(arrival);
             }
-            blobs.push(blob);
         }
-        let name = format!("{}:fence:{}", self.family.prefix(), self.next);
-        self.next += 1;
-        self.gathering =
-            Some(Gathering { request: node.gather(self.family, name, blobs), arrivals });
+        expired
     }
 
-    /// Takes the answer to a gather. Returns `None` if the request is not this fence's. The caller answers
-    /// the arrivals and then calls [`Fence::start`], since ranks may have entered the next fence already.
+    /// Forgets clients whose connection is closed. Their ranks have still arrived.
+    pub(crate) fn withdraw(&mut self, is_gone: impl Fn(&A) -> bool) {
+        for arrived in self.open.values_mut().flat_map(|open| open.arrived.values_mut()) {
+            if let Arrived::Waits(arrival) | Arrived::TimedOut(arrival) = arrived
+                && is_gone(arrival)
+            {
+                *arrived = Arrived::Gone;
+            }
+        }
+    }
+
+    /// Takes the answer to a gather. Returns `None` if the request is not this fence's. If the ranks are in
+    /// different programs, the fence fails for those that are not in the newest, and the others take part
+    /// in the next gather.
     pub(crate) fn finish(
         &mut self,
-        node: &Node,
+        node: &mut Node,
         request: u64,
         data: Option<Vec<Vec<u8>>>,
     ) -> Option<Finished<A>> {
-        let Gathering { arrivals, .. } =
-            self.gathering.take_if(|gathering| gathering.request == request)?;
-        let is_whole =
-            |data: &Vec<Vec<u8>>| u32::try_from(data.len()) == Ok(node.layout().world_size());
-        Some(Finished { arrivals, data: data.filter(is_whole).and_then(without_headers) })
+        let (&number, _) = self.open.iter().find(|(_, open)| open.request == request)?;
+        let OpenFence { mut arrived, .. } = self.open.remove(&number)?;
+        let locals = arrived.keys().copied().collect();
+        let world = usize::try_from(node.layout().world_size());
+        let data = data.filter(|data| Ok(data.len()) == world);
+        let brought = data.and_then(|data| data.into_iter().map(Brought::decode).collect());
+        let brought: Vec<Brought> = brought.unwrap_or_default();
+        let newest = brought.iter().map(|brought| brought.run).max();
+        let is_in_newest = |brought: &Brought| Some(brought.run) == newest;
+        let data = if brought.iter().all(is_in_newest) {
+            newest.map(|run| (run, brought.into_iter().map(|brought| brought.data).collect()))
+        } else {
+            let ranks = node.layout().ranks_here().to_vec();
+            for (local, rank) in ranks.into_iter().enumerate() {
+                let brought = usize::try_from(rank).ok().and_then(|rank| brought.get(rank));
+                let Some(brought) = brought.filter(|brought| is_in_newest(brought)) else {
+                    continue;
+                };
+                match arrived.remove(&local) {
+                    None | Some(Arrived::Gone) => {}
+                    Some(arrived) => self.arrive(node, local, arrived, brought),
+                }
+            }
+            None
+        };
+        let arrivals = arrived.values().filter_map(Arrived::waiting).collect();
+        Some(Finished { arrivals, locals, data })
     }
 }
 
-/// Removes the headers of what the ranks have brought. Returns `None` if they do not all run the same of
-/// their MPI programs: then one has crashed under a shell that went on to the next.
-fn without_headers(mut data: Vec<Vec<u8>>) -> Option<(u32, Vec<Vec<u8>>)> {
-    let mut run = None;
-    for blob in data.iter_mut().filter(|blob| !blob.is_empty()) {
-        let (&header, _) = blob.split_first_chunk::<HEADER>()?;
-        if *run.get_or_insert(header) != header {
-            return None;
-        }
-        blob.drain(..HEADER);
+impl Brought {
+    fn encoded(&self) -> Vec<u8> {
+        [&self.run.to_be_bytes(), &*self.data].concat()
     }
-    Some((u32::from_be_bytes(run?), data))
+
+    fn decode(mut blob: Vec<u8>) -> Option<Brought> {
+        let run = u32::from_be_bytes(*blob.first_chunk()?);
+        blob.drain(..HEADER);
+        Some(Brought { run, data: blob })
+    }
+}
+
+impl<A: Copy> Arrived<A> {
+    /// Returns the arrival if its client waits.
+    fn waiting(&self) -> Option<A> {
+        match self {
+            Arrived::Waits(arrival) => Some(*arrival),
+            Arrived::TimedOut(_) | Arrived::Gone => None,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -153,81 +234,139 @@ mod tests {
         (node, fence)
     }
 
-    fn start(node: &mut Node, fence: &mut Fence<char>) -> Option<Output> {
-        fence.start(node, |local| vec![b'a' + u8::try_from(local).unwrap()]);
+    /// Lets a rank enter a fence, and returns what the server asks of its agent.
+    fn enter(
+        (node, fence): &mut (Node, Fence<char>),
+        local: usize,
+        arrival: char,
+    ) -> Option<Output> {
+        fence.enter(node, local, arrival, || vec![b'a' + u8::try_from(local).unwrap()]).unwrap();
         node.poll_output()
     }
 
-    fn gather(request: u64, number: u32, blobs: [&[u8]; 2]) -> Option<Output> {
-        let (name, blobs) = (format!("pmix:fence:{number}"), blobs.map(<[u8]>::to_vec).into());
-        Some(Output::Gather { request, name, blobs })
+    fn finish(
+        (node, fence): &mut (Node, Fence<char>),
+        request: u64,
+        data: Option<Vec<Vec<u8>>>,
+    ) -> Option<Finished<char>> {
+        fence.finish(node, request, data)
+    }
+
+    fn gather(request: u64, local_rank: usize, blob: &[u8]) -> Option<Output> {
+        let (name, blob) = ("pmix:fence".to_owned(), blob.to_vec());
+        Some(Output::Gather { request, local_rank, name, blob })
+    }
+
+    fn whole() -> Option<Vec<Vec<u8>>> {
+        Some(vec![b"\0\0\0\0a".to_vec(), b"\0\0\0\0b".to_vec(), b"\0\0\0\0c".to_vec()])
     }
 
     #[test]
-    fn fences_follow_each_other() {
-        let (mut node, mut fence) = fences();
-        fence.enter(0, 'a').unwrap();
-        fence.enter(0, 'c').unwrap();
-        assert_eq!(start(&mut node, &mut fence), None);
-        fence.enter(1, 'b').unwrap();
-        assert_eq!(start(&mut node, &mut fence), gather(0, 0, [b"\0\0\0\0a", b"\0\0\0\0b"]));
-        fence.enter(1, 'd').unwrap();
-        assert_eq!(start(&mut node, &mut fence), None);
-        let data = [&b"\0\0\0\0a"[..], b"\0\0\0\0b", b"\0\0\0\0"].map(<[u8]>::to_vec);
-        assert!(fence.finish(&node, 9, Some(data.to_vec())).is_none());
-        let finished = fence.finish(&node, 0, Some(data.to_vec())).unwrap();
-        assert_eq!(finished.arrivals, [(0, 'a'), (1, 'b')]);
-        assert_eq!(finished.data.unwrap(), (0, vec![b"a".to_vec(), b"b".to_vec(), Vec::new()]));
-        assert!(fence.finish(&node, 0, Some(data.to_vec())).is_none());
-        assert_eq!(start(&mut node, &mut fence), gather(1, 1, [b"\0\0\0\0a", b"\0\0\0\0b"]));
+    fn each_rank_takes_part_as_soon_as_it_arrives() {
+        let mut job = fences();
+        assert_eq!(enter(&mut job, 1, 'x'), gather(0, 1, b"\0\0\0\0b"));
+        assert!(job.1.has_entered(1) && !job.1.has_entered(0));
+        // The next fence of the same rank.
+        assert_eq!(enter(&mut job, 1, 'y'), gather(1, 1, b"\0\0\0\0b"));
+        assert_eq!(enter(&mut job, 0, 'z'), gather(0, 0, b"\0\0\0\0a"));
+        let finished = finish(&mut job, 0, whole()).unwrap();
+        assert_eq!((finished.arrivals, finished.locals), (vec!['z', 'x'], vec![0, 1]));
+        let (run, data) = finished.data.unwrap();
+        assert_eq!((run, data), (0, vec![b"a".to_vec(), b"b".to_vec(), b"c".to_vec()]));
+        assert!(finish(&mut job, 0, whole()).is_none());
+        assert!(job.1.has_entered(1) && !job.1.has_entered(0));
     }
 
     #[test]
-    fn a_rank_that_has_ended_brings_nothing() {
-        let (mut node, mut fence) = fences();
-        node.end(0);
-        assert_eq!(start(&mut node, &mut fence), None);
-        fence.enter(1, 'b').unwrap();
-        assert_eq!(start(&mut node, &mut fence), gather(0, 0, [b"", b"\0\0\0\0b"]));
+    fn a_client_that_has_stopped_waiting_may_enter_the_same_fence_again() {
+        let mut job = fences();
+        enter(&mut job, 0, 'x');
+        enter(&mut job, 1, 'y');
+        assert_eq!(job.1.expire(|&arrival| arrival == 'x'), ['x']);
+        assert_eq!(job.1.expire(|&arrival| arrival == 'x'), []);
+        assert!(!job.1.has_entered(0));
+        assert_eq!(job.1.waiting().collect::<Vec<_>>(), ['y']);
+        assert_eq!(enter(&mut job, 0, 'z'), None);
+        assert_eq!(finish(&mut job, 0, whole()).unwrap().arrivals, ['z', 'y']);
+        assert_eq!(enter(&mut job, 0, 'x'), gather(1, 0, b"\0\0\0\0a"));
+        job.1.expire(|_| true);
+        let finished = finish(&mut job, 1, whole()).unwrap();
+        assert_eq!((finished.arrivals, finished.locals), (vec![], vec![0]));
+        // The fence is complete, so the rank enters the next.
+        assert_eq!(enter(&mut job, 0, 'x'), gather(2, 0, b"\0\0\0\0a"));
     }
 
     #[test]
-    fn an_arrival_can_be_withdrawn_before_the_gather() {
-        let (mut node, mut fence) = fences();
-        fence.enter(0, 'a').unwrap();
-        fence.withdraw(|&arrival| arrival == 'a');
-        fence.enter(1, 'b').unwrap();
-        assert_eq!(start(&mut node, &mut fence), None);
+    fn a_closed_connection_gets_no_answer_and_its_rank_has_still_arrived() {
+        let mut job = fences();
+        enter(&mut job, 0, 'x');
+        enter(&mut job, 1, 'y');
+        job.1.expire(|&arrival| arrival == 'x');
+        job.1.withdraw(|_| true);
+        assert!(!job.1.has_entered(0) && !job.1.has_entered(1));
+        assert_eq!(enter(&mut job, 0, 'z'), gather(1, 0, b"\0\0\0\0a"));
+        let finished = finish(&mut job, 0, None).unwrap();
+        assert_eq!((finished.arrivals, finished.locals), (vec![], vec![0, 1]));
+    }
+
+    #[test]
+    fn a_rank_that_is_late_for_a_fence_that_has_failed_fails_too() {
+        let mut job = fences();
+        enter(&mut job, 0, 'x');
+        assert!(finish(&mut job, 0, None).unwrap().data.is_none());
+        assert_eq!(enter(&mut job, 1, 'y'), gather(1, 1, b"\0\0\0\0b"));
+        assert_eq!(finish(&mut job, 1, None).unwrap().arrivals, ['y']);
     }
 
     #[test]
     fn fences_of_a_rank_have_a_limit() {
-        let (_, mut fence) = fences();
+        let mut job = fences();
         for _ in 0..ENTERED_MAX {
-            fence.enter(0, 'a').unwrap();
+            enter(&mut job, 0, 'a');
         }
-        assert_eq!(fence.enter(0, 'a'), Err(TooManyFences));
-        assert_eq!(fence.enter(1, 'a'), Ok(()));
-        assert_eq!(fence.enter(2, 'a'), Err(TooManyFences));
+        let (node, fence) = &mut job;
+        assert_eq!(fence.enter(node, 0, 'a', Vec::new), Err(TooManyFences));
+        assert_eq!(fence.enter(node, 1, 'a', Vec::new), Ok(()));
+        assert_eq!(fence.enter(node, 2, 'a', Vec::new), Err(TooManyFences));
+        fence.withdraw(|_| true);
+        assert_eq!(fence.enter(node, 0, 'a', Vec::new), Err(TooManyFences));
+        fence.finish(node, 0, None).unwrap();
+        assert_eq!(fence.enter(node, 0, 'a', Vec::new), Ok(()));
     }
 
     #[test]
-    fn a_fence_fails_without_the_data_of_all_ranks_in_the_same_program() {
-        let failing: [Option<&[&[u8]]>; 6] = [
+    fn ranks_that_are_ahead_of_another_arrive_again() {
+        let mut job = fences();
+        enter(&mut job, 0, 'x');
+        enter(&mut job, 1, 'y');
+        let data = [b"\0\0\0\x02a", b"\0\0\0\x01b", b"\0\0\0\x02c"];
+        let finished = finish(&mut job, 0, Some(data.map(Vec::from).into())).unwrap();
+        assert_eq!((finished.arrivals, finished.data), (vec!['y'], None));
+        assert_eq!(job.0.poll_output(), gather(1, 0, b"\0\0\0\x02a"));
+        assert_eq!(job.0.poll_output(), None);
+        assert!(job.1.has_entered(0) && !job.1.has_entered(1));
+        // One whose connection is closed does not.
+        enter(&mut job, 1, 'y');
+        job.1.withdraw(|&arrival| arrival == 'x');
+        let data = data.map(Vec::from);
+        assert!(finish(&mut job, 1, Some(data.into())).unwrap().data.is_none());
+        assert_eq!(job.0.poll_output(), None);
+    }
+
+    #[test]
+    fn a_fence_fails_without_the_data_of_all_ranks() {
+        let failing: [Option<&[&[u8]]>; 5] = [
             None,
             Some(&[]),
             Some(&[b"\0\0\0\x01", b"\0\0\0\x01"]),
-            Some(&[b"\0\0\0\x01", b"\0\0\0\x01", b"\0\0\0\x02"]),
             Some(&[b"\0\0\0\x01", b"\0\0\0", b"\0\0\0\x01"]),
-            Some(&[b"", b"", b""]),
+            Some(&[b"\0\0\0\x01", b"", b"\0\0\0\x01"]),
         ];
         for data in failing {
-            let (mut node, mut fence) = fences();
-            fence.enter(0, 'a').unwrap();
-            fence.enter(1, 'b').unwrap();
-            start(&mut node, &mut fence);
+            let mut job = fences();
+            enter(&mut job, 0, 'a');
             let data = data.map(|data| data.iter().map(|blob| blob.to_vec()).collect());
-            assert!(fence.finish(&node, 0, data).unwrap().data.is_none());
+            assert!(finish(&mut job, 0, data).unwrap().data.is_none());
         }
     }
 }

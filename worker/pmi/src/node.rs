@@ -163,12 +163,9 @@ impl Node {
         }
     }
 
-    /// Asks the agent to gather data of all ranks, and the server to pass the answer to a family. Returns
-    /// the number of the request.
-    pub(crate) fn gather(&mut self, family: Family, name: String, blobs: Vec<Vec<u8>>) -> u64 {
-        let request = self.request(family);
-        self.outputs.push_back(Output::Gather { request, name, blobs });
-        request
+    /// Asks the agent to let a local rank take part in a gather. `request` is from [`Node::new_request`].
+    pub(crate) fn gather(&mut self, request: u64, local_rank: usize, name: String, blob: Vec<u8>) {
+        self.outputs.push_back(Output::Gather { request, local_rank, name, blob });
     }
 
     /// Stores a value where every node can read it.
@@ -179,7 +176,7 @@ impl Node {
     /// Reads a value that some node has stored; the server passes the answer to a family. Returns the
     /// number of the request.
     pub(crate) fn get(&mut self, family: Family, key: String, wait: bool) -> u64 {
-        let request = self.request(family);
+        let request = self.new_request(family);
         self.outputs.push_back(Output::Get { request, key, wait });
         request
     }
@@ -189,7 +186,8 @@ impl Node {
         &mut self.segments
     }
 
-    fn request(&mut self, family: Family) -> u64 {
+    /// Returns the number of a new request, whose answer the server passes to a family.
+    pub(crate) fn new_request(&mut self, family: Family) -> u64 {
         let request = self.next_request;
         self.next_request += 1;
         self.requests.insert(request, family);
@@ -199,8 +197,8 @@ impl Node {
     // What follows is for the server alone.
 
     /// Adds a connection.
-    pub(crate) fn open(&mut self, connection: ConnectionId, family: Option<Family>) {
-        self.connections.insert(connection, Connection { family, local: None });
+    pub(crate) fn open(&mut self, connection: ConnectionId) {
+        self.connections.insert(connection, Connection { family: None, local: None });
         self.strangers.push_back(connection);
         if self.strangers.len() > STRANGERS_MAX + self.ranks.len()
             && let Some(oldest) = self.strangers.pop_front()

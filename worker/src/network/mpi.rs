@@ -17,7 +17,10 @@ use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::{Job, MpiInterfaces, RankSpec};
 use rlaunch_bootstrap::protocol::control::FromAgent;
 use rlaunch_bootstrap::rank_table::{NodeRanks, TableMessage};
-use rlaunch_pmi::{ConnectionId, JobLayout, NodeLayout, Output, RankPlace, Server, pmi1, pmix};
+use rlaunch_bootstrap::rendezvous::message::CollectiveId;
+use rlaunch_pmi::{
+    ConnectionId, Family, JobLayout, NodeLayout, Output, RankPlace, Server, pmi1, pmix,
+};
 use sha2::{Digest, Sha256};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -94,9 +97,9 @@ pub(crate) struct MpiOffer {
 /// the request on.
 #[derive(Debug)]
 pub(crate) enum MpiRequest {
-    /// Gather data of all ranks of the job. `blobs` contains the data of this node's ranks, by
-    /// local rank. The answer goes to [`MpiService::gathered`].
-    Gather { request: u64, name: String, blobs: Vec<Vec<u8>> },
+    /// Let a rank of this node take part in a gather of all ranks of the job, with `blob` as its
+    /// data. The answer goes to [`MpiService::gathered`].
+    Gather { request: u64, local_rank: usize, name: String, blob: Vec<u8> },
     /// Store a value that all nodes can read. An empty value removes the key.
     Put { key: String, value: Vec<u8> },
     /// Read a value. The answer goes to [`MpiService::value`].
@@ -183,11 +186,18 @@ impl MpiService {
         }
     }
 
-    /// Handles the answer to [`MpiRequest::Gather`]: the data of all ranks, by rank, or `None` if
-    /// the gather can never complete.
-    pub(crate) fn gathered(&mut self, request: u64, data: Option<Vec<Vec<u8>>>) {
+    /// Handles the answer to [`MpiRequest::Gather`]: the data of all ranks, by rank.
+    pub(crate) fn gathered(&mut self, request: u64, data: Vec<Vec<u8>>) {
         if let Some(server) = &mut self.server {
             server.gathered(request, data);
+        }
+    }
+
+    /// Handles the notice that a gather can never complete, or that a value cannot be read. Later
+    /// notices of the same request are ignored.
+    pub(crate) fn failed(&mut self, request: u64) {
+        if let Some(server) = &mut self.server {
+            server.failed(request);
         }
     }
 
@@ -228,8 +238,8 @@ impl MpiService {
                 Output::Finalized(rank) => {
                     self.unfinalized.borrow_mut().remove(&Rank(rank));
                 }
-                Output::Gather { request, name, blobs } => {
-                    return Some(MpiRequest::Gather { request, name, blobs });
+                Output::Gather { request, local_rank, name, blob } => {
+                    return Some(MpiRequest::Gather { request, local_rank, name, blob });
                 }
                 Output::Put { key, value } => return Some(MpiRequest::Put { key, value }),
                 Output::Get { request, key, wait } => {
@@ -319,6 +329,16 @@ impl MpiService {
         }));
         self.table = None;
         true
+    }
+}
+
+/// Describes a collective for the user.
+pub(crate) fn collective_text(operation: &CollectiveId) -> String {
+    let number = operation.sequence + 1;
+    match Family::of_gather(&operation.name) {
+        Some(Family::Pmix) => format!("PMIx fence {number}, as in MPI_Init and MPI_Finalize"),
+        Some(Family::Pmi1) => format!("PMI barrier {number}, as in MPI_Init and MPI_Finalize"),
+        None => operation.to_string(),
     }
 }
 
@@ -418,4 +438,42 @@ async fn carry(
         }
     }
     let _ = events.send((connection, ConnectionEvent::Closed)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rlaunch_bootstrap::env::is_foreign_launch;
+    use rlaunch_bootstrap::rendezvous::message::CollectiveKind;
+
+    /// Ranks get no variables of other launchers from the launching shell or their host. What the
+    /// agent sets must be among them, so that no other value takes its place, and so must what
+    /// would lead MPI libraries elsewhere.
+    #[test]
+    fn no_other_launcher_leads_ranks_elsewhere() {
+        let place = RankPlace { world_size: 2, local_size: 2, ..RankPlace::default() };
+        let set = [
+            pmi1::environment(&place, 1),
+            pmi1::environment_beside_pmix(&place, 1),
+            pmix::environment(&place, 1, "/tmp"),
+        ];
+        // A choice of the user, which MPICH's own launcher does not set.
+        let is_choice = |name: &String| name == "MPIR_CVAR_PMI_VERSION";
+        let set = set.into_iter().flatten().map(|(name, _)| name).filter(|name| !is_choice(name));
+        let removed = pmi1::REMOVED.into_iter().chain(pmix::REMOVED).map(str::to_owned);
+        for name in set.chain(removed) {
+            assert!(is_foreign_launch(&name), "{name}");
+        }
+    }
+
+    #[test]
+    fn fences_are_described_for_users() {
+        let described = |name: &str| {
+            let (kind, sequence) = (CollectiveKind::Gather, 2);
+            collective_text(&CollectiveId { kind, name: name.into(), sequence })
+        };
+        assert_eq!(described("pmix:fence"), "PMIx fence 3, as in MPI_Init and MPI_Finalize");
+        assert_eq!(described("pmi1:fence"), "PMI barrier 3, as in MPI_Init and MPI_Finalize");
+        assert_eq!(described("x"), "all-gather \"x\"");
+    }
 }

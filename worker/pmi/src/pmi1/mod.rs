@@ -9,6 +9,14 @@
 //! | `names` | services that ranks publish |
 //! | `environment` | environment of ranks |
 //!
+//! Clients know two ways to their process manager: a socket that they have inherited (`PMI_FD`), or a port
+//! (`PMI_PORT`). Only the port is offered. All clients can use it: MPICH's is built with it unless
+//! configured otherwise (`USE_PMI_PORT` in `src/pmi/simple/subconfigure.m4`, in newer versions in
+//! `src/pmi/configure.ac`), MVAPICH 2 and 3 have the same file, and those of Intel MPI and Debian were tried.
+//! A client with `PMI_FD` ignores the port, and that would be worse: older clients shut the socket down in
+//! `MPI_Finalize`, so a shell could not run a second program, and interpreters close inherited sockets
+//! when they start a program.
+//!
 //! Answers end at the first space of a value in old clients, which also read at most 1023 bytes of a line.
 
 mod client;
@@ -20,7 +28,7 @@ mod names;
 #[cfg(test)]
 mod tests;
 
-pub use environment::{REMOVED, environment, environment_beside_pmix, environment_with_descriptor};
+pub use environment::{REMOVED, environment, environment_beside_pmix};
 
 use crate::fence::Fence;
 use crate::node::Node;
@@ -61,12 +69,6 @@ impl Pmi1 {
             names: ServiceReads::default(),
             mapping: mapping::process_mapping(node.layout()),
         }
-    }
-
-    /// Adds a connection whose other end a rank of this node has inherited.
-    pub(crate) fn connected_as(&mut self, node: &mut Node, connection: ConnectionId, local: usize) {
-        node.identify(connection, local);
-        self.clients.insert(connection, Pmi1Client::new(Stage::Idle { local }));
     }
 
     /// Executes a line. Returns `None` if the connection is to be closed.
@@ -150,9 +152,9 @@ impl Pmi1 {
         let waiting = Stage::Running { local: caller.local, run: caller.run, busy: Busy::Waiting };
         let answer = match request {
             Pmi1Request::Barrier { is_world: true } => {
-                self.fence.enter(caller.local, connection).ok()?;
+                let take = || self.stores.take(caller.local);
+                self.fence.enter(node, caller.local, connection, take).ok()?;
                 self.set(connection, waiting);
-                self.start_fence(node);
                 None
             }
             Pmi1Request::Finalize => {
@@ -252,11 +254,6 @@ impl Pmi1 {
         }
     }
 
-    fn start_fence(&mut self, node: &mut Node) {
-        let stores = &mut self.stores;
-        self.fence.start(node, |local| stores.take(local));
-    }
-
     fn set(&mut self, connection: ConnectionId, stage: Stage) -> Option<()> {
         self.clients.get_mut(&connection)?.stage = stage;
         Some(())
@@ -344,13 +341,12 @@ impl Protocol for Pmi1 {
     fn gathered(&mut self, node: &mut Node, request: u64, data: Option<Vec<Vec<u8>>>) {
         let Some(finished) = self.fence.finish(node, request, data) else { return };
         let merged = finished.data.and_then(|(run, data)| self.stores.merge(run, &data).ok());
-        for (_, connection) in finished.arrivals {
+        for connection in finished.arrivals {
             match merged {
                 Some(()) => self.answer(node, connection, b"cmd=barrier_out rc=0\n".to_vec()),
                 None => node.close(connection),
             }
         }
-        self.start_fence(node);
     }
 
     fn value(&mut self, node: &mut Node, request: u64, value: Option<Vec<u8>>) {
@@ -359,9 +355,7 @@ impl Protocol for Pmi1 {
         }
     }
 
-    fn rank_ended(&mut self, node: &mut Node, _: usize) {
-        self.start_fence(node);
-    }
+    fn rank_ended(&mut self, _: &mut Node, _: usize) {}
 
     fn handle_timeout(&mut self, _: &mut Node, _: Instant) {}
 

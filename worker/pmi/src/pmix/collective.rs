@@ -4,12 +4,14 @@
 //! know, and reads theirs. The key has a hash of what the members do together, and a number that counts
 //! how often they have done so: parts of different times are not confused.
 
+use super::client::Caller;
 use super::group::{self, Group, Part};
 use super::status::Status;
 use crate::fence::ENTERED_MAX;
 use crate::node::Node;
 use crate::output::{ConnectionId, Family};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Instant;
 
 /// Maximum number of different collectives that are counted, at about 48 bytes each. Open MPI gives each
 /// group another name.
@@ -50,9 +52,9 @@ pub(super) struct Call {
 /// Rank that has arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Arrival {
-    pub(super) connection: ConnectionId,
-    /// Tag for the answer.
-    pub(super) tag: u32,
+    pub(super) caller: Caller,
+    /// Time after which the client no longer waits.
+    pub(super) deadline: Option<Instant>,
     /// Infos that the rank shares with the other members, encoded one after the other.
     pub(super) shared: Vec<u8>,
 }
@@ -92,6 +94,7 @@ struct Collective {
 /// Exchange of the nodes' parts.
 #[derive(Debug)]
 struct Exchange {
+    /// Arrivals of the members of this node whose clients wait.
     arrivals: Vec<Arrival>,
     /// Key of this node's part.
     key: String,
@@ -102,22 +105,28 @@ struct Exchange {
 }
 
 impl Collectives {
-    /// Lets a local rank enter a collective. Returns those that are complete now, or the status if the
-    /// rank cannot enter.
+    /// Lets a client enter a collective, or the one that it has stopped waiting for. Returns those that are
+    /// complete now, or the status if the client cannot enter.
     pub(super) fn enter(
         &mut self,
         node: &mut Node,
-        local: usize,
         call: Call,
         arrival: Arrival,
     ) -> Result<Vec<FinishedCall>, Status> {
+        let local = arrival.caller.local;
         if call.members.binary_search(&node.rank(local)).is_err() {
             return Err(Status::BAD_PARAM);
         }
         let hash = Hash::compute(&call);
+        let exchange = self.active.get_mut(&hash).and_then(|active| active.exchange.as_mut());
+        if let Some(exchange) = exchange
+            && exchange.arrivals.iter().all(|other| other.caller.local != local)
+        {
+            exchange.arrivals.push(arrival);
+            return Ok(Vec::new());
+        }
         let is_counted = self.counts.contains_key(&hash) || self.counts.len() < COUNTED_MAX;
-        let entered = self.active.values().filter_map(|active| active.entered.get(&local));
-        let entered: usize = entered.map(VecDeque::len).sum();
+        let entered: usize = self.active.values().map(|active| active.entered_by(local)).sum();
         let fits = call.id.len() <= ID_MAX && arrival.shared.len() <= SHARED_MAX;
         if !is_counted || !fits || entered >= ENTERED_MAX {
             return Err(Status::OUT_OF_RESOURCE);
@@ -177,10 +186,39 @@ impl Collectives {
     pub(super) fn withdraw(&mut self, connection: ConnectionId) {
         self.active.retain(|_, active| {
             for arrivals in active.entered.values_mut() {
-                arrivals.retain(|arrival| arrival.connection != connection);
+                arrivals.retain(|arrival| arrival.caller.connection != connection);
             }
-            active.exchange.is_some() || !active.entered.values().all(VecDeque::is_empty)
+            active.is_entered()
         });
+    }
+
+    /// Removes and returns the clients that no longer wait. A rank whose node exchanges its part already
+    /// has still arrived.
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<Caller> {
+        let is_over = |arrival: &Arrival| arrival.deadline.is_some_and(|deadline| deadline <= now);
+        let mut expired = Vec::new();
+        let mut expire = |arrival: &Arrival| {
+            let is_over = is_over(arrival);
+            expired.extend(is_over.then_some(arrival.caller));
+            !is_over
+        };
+        self.active.retain(|_, active| {
+            active.entered.values_mut().for_each(|arrivals| arrivals.retain(&mut expire));
+            if let Some(exchange) = &mut active.exchange {
+                exchange.arrivals.retain(&mut expire);
+            }
+            active.is_entered()
+        });
+        expired
+    }
+
+    /// Returns the time at which a client no longer waits.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let arrivals = self.active.values().flat_map(|active| {
+            let exchanged = active.exchange.iter().flat_map(|exchange| &exchange.arrivals);
+            active.entered.values().flatten().chain(exchanged)
+        });
+        arrivals.filter_map(|arrival| arrival.deadline).min()
     }
 
     /// Starts the collective if all members of this node have entered it, as often as they have. Returns
@@ -253,6 +291,17 @@ impl Collective {
         let members = here.filter(|(_, rank)| is_member(rank));
         let entered = members.map(|(local, _)| (local, VecDeque::new())).collect();
         Collective { call, entered, exchange: None }
+    }
+
+    /// Returns how often a local rank has entered the collective without its completion.
+    fn entered_by(&self, local: usize) -> usize {
+        let exchanged = usize::from(self.exchange.is_some());
+        self.entered.get(&local).map_or(0, |arrivals| arrivals.len() + exchanged)
+    }
+
+    /// Tells whether members of this node have entered the collective without its completion.
+    fn is_entered(&self) -> bool {
+        self.exchange.is_some() || !self.entered.values().all(VecDeque::is_empty)
     }
 
     /// Tells whether all members of this node have arrived: `Some(false)` if they never will because one

@@ -78,12 +78,20 @@ pub(crate) struct Pmix {
     clients: Clients,
     /// Body of the answer that describes the job; empty until a client asks for it.
     job_info: Vec<u8>,
-    fence: Fence<Caller>,
+    fence: Fence<Fenced>,
     data: Data,
     gets: Gets,
     names: Names,
     collectives: Collectives,
     groups: Groups,
+}
+
+/// Client that has entered a fence of all ranks.
+#[derive(Clone, Copy, Debug)]
+struct Fenced {
+    caller: Caller,
+    /// Time after which the client no longer waits.
+    deadline: Option<Instant>,
 }
 
 impl Pmix {
@@ -108,11 +116,12 @@ impl Pmix {
         node: &mut Node,
         caller: Caller,
         request: Request<'_>,
+        deadline: Option<Instant>,
         now: Instant,
     ) -> Option<Vec<u8>> {
         let started = match request {
             Request::JobInfo => return self.job_info(node, caller),
-            Request::Get(get) => return self.get(node, caller, &get, now),
+            Request::Get(get) => return self.get(node, caller, &get, deadline),
             Request::DeregisterEvents => return None,
             Request::Abort { code, message } => {
                 // Open MPI 4 has said why in a help message before, and gives no reason here.
@@ -125,31 +134,34 @@ impl Pmix {
                 self.wake(node, Target { run: caller.run, rank: node.rank(caller.local) });
                 Err(stored.map_or_else(DataError::status, |()| Status::SUCCESS))
             }
-            Request::Fence(procs) => self.enter_fence(node, caller, &procs),
+            Request::Fence(procs) => self.enter_fence(node, caller, &procs, deadline),
             Request::Connect(procs) => {
-                self.enter_group(node, caller, (Kind::Connect, b"", &procs), Vec::new())
+                let arrival = Arrival { caller, deadline, shared: Vec::new() };
+                self.enter_group(node, arrival, (Kind::Connect, b"", &procs))
             }
             Request::Disconnect(procs) => {
-                self.enter_group(node, caller, (Kind::Disconnect, b"", &procs), Vec::new())
+                let arrival = Arrival { caller, deadline, shared: Vec::new() };
+                self.enter_group(node, arrival, (Kind::Disconnect, b"", &procs))
             }
             Request::Finalize => {
                 node.finalized(caller.local);
                 self.clients.finalize(caller.connection);
                 Err(Status::SUCCESS)
             }
-            Request::Publish(values) => self.names.publish(node, caller, &values),
-            Request::Lookup { keys, wait, timeout } => {
-                let deadline = timeout.map(|timeout| now + timeout);
+            Request::Publish(values) => self.names.publish(node, caller, &values, deadline),
+            Request::Lookup { keys, wait } => {
                 self.names.look_up(node, caller, &keys, wait, deadline)
             }
-            Request::Unpublish(keys) => self.names.unpublish(node, caller, &keys),
+            Request::Unpublish(keys) => self.names.unpublish(node, caller, &keys, deadline),
             Request::RegisterEvents => Err(Status::SUCCESS),
             Request::GroupConstruct { id, procs, infos } => {
                 let shared = infos.iter().flat_map(|info| info.encoded).copied().collect();
-                self.enter_group(node, caller, (Kind::Construct, id, &procs), shared)
+                let arrival = Arrival { caller, deadline, shared };
+                self.enter_group(node, arrival, (Kind::Construct, id, &procs))
             }
             Request::GroupDestruct { id, procs } => {
-                self.enter_group(node, caller, (Kind::Destruct, id, &procs), Vec::new())
+                let arrival = Arrival { caller, deadline, shared: Vec::new() };
+                self.enter_group(node, arrival, (Kind::Destruct, id, &procs))
             }
             Request::Help(text) => {
                 node.print(caller.local, shortened(text));
@@ -183,7 +195,7 @@ impl Pmix {
         node: &mut Node,
         caller: Caller,
         get: &Get<'_>,
-        now: Instant,
+        deadline: Option<Instant>,
     ) -> Option<Vec<u8>> {
         let Proc { namespace, rank } = get.target;
         let (Some(of_node), true) =
@@ -198,7 +210,7 @@ impl Pmix {
         let target = Target { run: caller.run, rank };
         let may_wait = !get.immediate && !get.is_reserved();
         // A client that says for how long it waits wants this key; the others take what there is.
-        let key = get.key.filter(|_| may_wait && get.timeout.is_some());
+        let key = get.key.filter(|_| may_wait && deadline.is_some());
         let is_here = of_node == node.layout().here;
         if let Some(body) = self.data_of(node, target, key.filter(|_| is_here)) {
             return Some(body);
@@ -213,7 +225,7 @@ impl Pmix {
             connection: caller.connection,
             tag: caller.tag,
             key: key.filter(|_| is_here).map(<[u8]>::to_vec),
-            deadline: get.timeout.map(|timeout| now + timeout),
+            deadline,
         };
         self.gets.add(target, waiting);
         // If the client's rank is in a fence, the fence brings the data.
@@ -282,39 +294,38 @@ impl Pmix {
         node: &mut Node,
         caller: Caller,
         procs: &[Proc<'_>],
+        deadline: Option<Instant>,
     ) -> Result<(), Status> {
         let members = members(node, procs)?;
         if u32::try_from(members.len()) != Ok(node.layout().world_size()) {
-            return self.enter(node, caller, Kind::Fence, b"", members, Vec::new());
+            let arrival = Arrival { caller, deadline, shared: Vec::new() };
+            return self.enter(node, arrival, Kind::Fence, b"", members);
         }
-        self.fence.enter(caller.local, caller).map_err(|_| Status::OUT_OF_RESOURCE)?;
-        self.start_fence(node);
-        Ok(())
+        let take = || self.data.take(caller.local);
+        let entered = self.fence.enter(node, caller.local, Fenced { caller, deadline }, take);
+        entered.map_err(|_| Status::OUT_OF_RESOURCE)
     }
 
     fn enter_group(
         &mut self,
         node: &mut Node,
-        caller: Caller,
+        arrival: Arrival,
         (kind, id, procs): (Kind, &[u8], &[Proc<'_>]),
-        shared: Vec<u8>,
     ) -> Result<(), Status> {
         let members = members(node, procs)?;
-        self.enter(node, caller, kind, id, members, shared)
+        self.enter(node, arrival, kind, id, members)
     }
 
     fn enter(
         &mut self,
         node: &mut Node,
-        caller: Caller,
+        arrival: Arrival,
         kind: Kind,
         id: &[u8],
         members: Vec<u32>,
-        shared: Vec<u8>,
     ) -> Result<(), Status> {
-        let call = Call { kind, id: id.to_vec(), members, run: caller.run };
-        let arrival = Arrival { connection: caller.connection, tag: caller.tag, shared };
-        let finished = self.collectives.enter(node, caller.local, call, arrival)?;
+        let call = Call { kind, id: id.to_vec(), members, run: arrival.caller.run };
+        let finished = self.collectives.enter(node, call, arrival)?;
         self.finish(node, finished);
         Ok(())
     }
@@ -322,7 +333,7 @@ impl Pmix {
     /// Answers the members of this node of collectives that are complete or have failed.
     fn finish(&mut self, node: &mut Node, finished: Vec<FinishedCall>) {
         for FinishedCall { call, arrivals, result } in finished {
-            for Arrival { connection, tag, .. } in arrivals {
+            for Arrival { caller: Caller { connection, tag, .. }, .. } in arrivals {
                 let body = match (&result, call.kind) {
                     (Ok(group), Kind::Construct) => {
                         let version = self.clients.version(connection);
@@ -337,11 +348,6 @@ impl Pmix {
                 self.groups.insert(group);
             }
         }
-    }
-
-    fn start_fence(&mut self, node: &mut Node) {
-        let data = &mut self.data;
-        self.fence.start(node, |local| data.take(local));
     }
 }
 
@@ -362,7 +368,10 @@ impl Protocol for Pmix {
                 }
                 Event::Request(caller, body) => {
                     let answer = match Request::decode(&body) {
-                        Ok(request) => self.execute(node, caller, request, now),
+                        Ok((request, timeout)) => {
+                            let deadline = timeout.map(|timeout| now + timeout);
+                            self.execute(node, caller, request, deadline, now)
+                        }
                         Err(_) => Some(status_body(Status::UNPACK_FAILURE)),
                     };
                     if let Some(body) = answer {
@@ -376,7 +385,7 @@ impl Protocol for Pmix {
 
     fn closed(&mut self, _: &mut Node, connection: ConnectionId) {
         self.clients.forget(connection);
-        self.fence.withdraw(|caller| caller.connection == connection);
+        self.fence.withdraw(|arrival| arrival.caller.connection == connection);
         self.gets.forget(connection);
         self.names.forget(connection);
         self.collectives.withdraw(connection);
@@ -385,18 +394,19 @@ impl Protocol for Pmix {
     fn gathered(&mut self, node: &mut Node, request: u64, data: Option<Vec<Vec<u8>>>) {
         let Some(finished) = self.fence.finish(node, request, data) else { return };
         let here = node.layout().ranks_here();
-        let merged = finished
-            .data
-            .and_then(|(run, data)| self.data.merge(run, &data, |rank| here.contains(&rank)).ok());
+        let merged = finished.data.and_then(|(run, data)| {
+            self.data.merge(run, &data, |rank| here.contains(&rank)).ok()?;
+            finished.locals.iter().for_each(|&local| self.data.fenced(local, run));
+            Some(())
+        });
         let status = merged.map_or(Status::PROC_ABORTED, |()| Status::SUCCESS);
-        for (_, caller) in finished.arrivals {
+        for Fenced { caller, .. } in finished.arrivals {
             node.send(caller.connection, frame::framed(caller.tag, &status_body(status)));
         }
         for target in self.gets.targets() {
             self.wake(node, target);
             self.read(node, target);
         }
-        self.start_fence(node);
     }
 
     fn value(&mut self, node: &mut Node, request: u64, value: Option<Vec<u8>>) {
@@ -405,13 +415,14 @@ impl Protocol for Pmix {
             // Data that is malformed reads as none.
             let _ = self.data.insert(target.run, target.rank, &value);
             self.wake(node, target);
-        } else if let Some(answer) = self.names.value(node, request, value.as_deref()) {
+            return;
+        }
+        for answer in self.names.value(node, request, value.as_deref()) {
             let Caller { connection, tag, .. } = answer.caller;
             node.send(connection, frame::framed(tag, &answer.body));
-        } else {
-            let finished = self.collectives.value(node, request, value.as_deref());
-            self.finish(node, finished);
         }
+        let finished = self.collectives.value(node, request, value.as_deref());
+        self.finish(node, finished);
     }
 
     fn rank_ended(&mut self, node: &mut Node, local: usize) {
@@ -419,7 +430,6 @@ impl Protocol for Pmix {
         self.wake_all(node, local);
         let finished = self.collectives.rank_ended(node, local);
         self.finish(node, finished);
-        self.start_fence(node);
     }
 
     fn handle_timeout(&mut self, node: &mut Node, now: Instant) {
@@ -430,13 +440,22 @@ impl Protocol for Pmix {
         for waiting in self.gets.expire(now) {
             node.send(waiting.connection, frame::framed(waiting.tag, &body));
         }
-        for caller in self.names.expire(now) {
+        let is_over = |arrival: &Fenced| arrival.deadline.is_some_and(|deadline| deadline <= now);
+        let fenced = self.fence.expire(is_over).into_iter().map(|arrival| arrival.caller);
+        let named = self.names.expire(now).into_iter();
+        for caller in named.chain(self.collectives.expire(now)).chain(fenced) {
             node.send(caller.connection, frame::framed(caller.tag, &body));
         }
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let times = [self.data.next_due(), self.gets.next_deadline(), self.names.next_deadline()];
+        let times = [
+            self.data.next_due(),
+            self.gets.next_deadline(),
+            self.names.next_deadline(),
+            self.collectives.next_deadline(),
+            self.fence.waiting().filter_map(|arrival| arrival.deadline).min(),
+        ];
         times.into_iter().flatten().min()
     }
 }
