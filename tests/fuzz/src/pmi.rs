@@ -102,6 +102,7 @@ fn layout() -> JobLayout {
         nodes: NODES.iter().enumerate().map(node).collect(),
         here: 0,
         application_of: vec![0, 0, 1, 1],
+        directory: None,
         pmi_ids: PMI_IDS.to_vec(),
     }
 }
@@ -303,6 +304,10 @@ impl Agent {
                     assert!(key.len() <= NAME_MAX);
                     assert!(self.requests.insert(request), "request {request} is not new");
                     self.reads.push((request, key));
+                }
+                Output::Segment(name) => {
+                    assert!(!name.is_empty() && name.len() <= NAME_MAX && !name.contains('/'));
+                    assert!(sender.is_some(), "{name} is of no rank");
                 }
                 Output::Connected(rank, family) => {
                     let peer = self.sender(sender, rank);

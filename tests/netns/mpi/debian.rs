@@ -1,8 +1,9 @@
 //! The libraries of Debian, with programs in C that are linked with them.
 
 use super::{HOSTS, PATIENCE, for_each};
+use crate::support::Field;
 use rlaunch_lab::Account;
-use rlaunch_lab::mpi::{DEBIAN, MpiLibrary};
+use rlaunch_lab::mpi::{DEBIAN, MpiLibrary, WHEELS};
 
 #[test]
 fn results_are_right() {
@@ -98,7 +99,8 @@ fn a_rank_that_is_late_for_mpi_init_is_named_and_no_other() {
         let run = program.field.rlaunch("-H a:2,b:2").args(["sh", "-c", LATE, "sh"]);
         let run = run.args(&program.words).args(["all", "64"]);
         let mut running = run.within(PATIENCE).spawn();
-        running.wait_for_stderr(", as in MPI_Init and MPI_Finalize: waiting 10 s for rank 3 on b", 1);
+        running
+            .wait_for_stderr(", as in MPI_Init and MPI_Finalize: waiting 10 s for rank 3 on b", 1);
         let _late = program.field.files(&["b"], "/tmp/mpi/late", "", 0o644);
         let ran = running.finish();
         assert_eq!(ran.succeeded().out(), program.right(), "{ran}");
@@ -141,6 +143,43 @@ fn ranks_are_not_led_to_another_launcher() {
         }
         drop(files);
     });
+}
+
+/// The files that ranks have made by then are removed by the agent's guardian.
+#[test]
+fn an_agent_that_is_killed_leaves_nothing_of_its_ranks() {
+    for libraries in [&DEBIAN[..], &WHEELS[..]] {
+        for_each(libraries, |program| {
+            let files =
+                || HOSTS.map(|host| program.field.on(host, "find /tmp /var/tmp -maxdepth 2"));
+            let before = files();
+            // Some libraries make a directory there unless they are given another.
+            let mut running = program.run("-x TMPDIR=/tmp/mpi", "wait").spawn();
+            running.wait_for_text(" waits in process ", 4);
+            let out = running.out();
+            let process =
+                out.lines().find_map(|line| line.strip_prefix("rank 0 waits in process "));
+            let parent = format!("sed -n 's/^PPid://p' /proc/{}/status", process.unwrap());
+            program.field.on("a", &format!("kill -9 $({parent})"));
+            let ran = running.finish();
+            ran.ended_with(206).says(&["error: node a is lost", "b: nothing left"]);
+            assert_eq!(files(), before, "{ran}");
+        });
+    }
+}
+
+#[test]
+fn variables_for_mpi_are_listed() {
+    let field = Field::new();
+    let listed = |options: &str| {
+        let ran = field.rlaunch(&format!("-H a,b --show env {options} true")).run();
+        let out = ran.succeeded().out().into_owned();
+        ["PMIX_*", "PMI_*"].map(|name| out.lines().filter(|line| line.contains(name)).count())
+    };
+    assert_eq!(listed(""), [4, 4]);
+    assert_eq!(listed("--mpi pmi1"), [0, 4]);
+    assert_eq!(listed("--mpi none"), [0, 0]);
+    assert_eq!(listed("-np 1"), [0, 0]);
 }
 
 #[test]

@@ -85,6 +85,7 @@ fn run(arguments: &Arguments) -> io::Result<u8> {
             nodes: nodes.clone(),
             here,
             application_of: vec![0; arguments.ranks.iter().sum()],
+            directory: None,
             pmi_ids: node.ranks.iter().map(|_| random() as u32 >> 1).collect(),
         };
         job.servers.push(Server::new(layout));
@@ -348,6 +349,7 @@ impl Job {
                 self.abort.get_or_insert(code);
             }
             Output::Print { text, .. } => eprintln!("{text}"),
+            Output::Segment(name) => eprintln!("serve: node {node} leaves {name} in shared memory"),
             Output::Connected(..) => self.begun += 1,
             Output::Finalized(_) => self.ended += 1,
         }

@@ -2,7 +2,7 @@
 
 use crate::layout::JobLayout;
 use crate::output::{ConnectionId, Family, Output};
-use crate::segments::Segments;
+use crate::segments::{self, Segments};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Maximum number of open connections that have not yet said which rank they are, in addition to one
@@ -181,9 +181,25 @@ impl Node {
         request
     }
 
-    /// Returns the files in shared memory that belong to the job.
-    pub(crate) fn segments(&mut self) -> &mut Segments {
-        &mut self.segments
+    /// Tells the agent that a file in shared memory belongs to the job, once for each file. Returns false
+    /// if the path is not that of one, or if there are too many.
+    pub(crate) fn claim_path(&mut self, path: &[u8]) -> bool {
+        segments::name_of(path).is_some_and(|name| self.claim(name))
+    }
+
+    /// Tells the agent which files in shared memory MPICH makes on this node.
+    pub(crate) fn claim_mpich(&mut self, store: &str) {
+        for name in segments::of_mpich(store, self.layout.here) {
+            self.claim(&name);
+        }
+    }
+
+    fn claim(&mut self, name: &str) -> bool {
+        let added = self.segments.add(name);
+        if added == Some(true) {
+            self.outputs.push_back(Output::Segment(name.to_owned()));
+        }
+        added.is_some()
     }
 
     /// Returns the number of a new request, whose answer the server passes to a family.

@@ -102,6 +102,9 @@ pub enum Output {
         /// Text of at most 4 KiB, before its last line break.
         text: String,
     },
+    /// Remove this file in `/dev/shm` when no process of the job is left: the MPI library of a rank has
+    /// made it or may make it, and leaves it there if the rank is killed. The text is its name.
+    Segment(String),
     /// A rank has connected and said which rank it is.
     Connected(u32, Family),
     /// A rank has called `MPI_Finalize`; until then its exit with code 0 is an error.

@@ -99,12 +99,6 @@ impl Server {
         self.node.poll_output()
     }
 
-    /// Returns the names of the files in `/dev/shm` that the ranks of this node have made or may make. They
-    /// are to be removed when no rank is left.
-    pub fn segments(&mut self) -> Vec<String> {
-        self.node.segments().names().map(str::to_owned).collect()
-    }
-
     fn with(&mut self, family: Family, act: impl FnOnce(&mut dyn Protocol, &mut Node)) {
         match family {
             Family::Pmi1 => act(&mut self.pmi1, &mut self.node),
@@ -215,6 +209,7 @@ mod tests {
                         Output::Put { key, .. } | Output::Get { key, .. } => {
                             prop_assert!(key.len() <= 255);
                         }
+                        Output::Segment(name) => prop_assert!(!name.contains('/')),
                         Output::Abort { rank, .. }
                         | Output::Print { rank, .. }
                         | Output::Connected(rank, _)

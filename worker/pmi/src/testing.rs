@@ -17,7 +17,7 @@ pub(crate) fn layout(nodes: &[&[u32]], here: usize) -> JobLayout {
     let world: u32 = nodes.iter().map(|node| u32::try_from(node.ranks.len()).unwrap()).sum();
     let pmi_ids = nodes[here].ranks.iter().map(|rank| 1000 + rank).collect();
     let application_of = (0..world).map(|rank| rank % 2).collect();
-    JobLayout { namespace: "job".to_owned(), nodes, here, application_of, pmi_ids }
+    JobLayout { namespace: "job".to_owned(), nodes, here, application_of, pmi_ids, directory: None }
 }
 
 /// What a rank brings to a gather.
@@ -49,6 +49,8 @@ pub(crate) struct Job {
     pub(crate) gathered: Vec<String>,
     /// Actions that tell the agent about ranks.
     events: Vec<Output>,
+    /// Nodes and names of files in shared memory.
+    pub(crate) segments: Vec<(usize, String)>,
 }
 
 impl Job {
@@ -67,6 +69,7 @@ impl Job {
             ended: BTreeSet::new(),
             gathered: Vec::new(),
             events: Vec::new(),
+            segments: Vec::new(),
         }
     }
 
@@ -169,6 +172,7 @@ impl Job {
                 let rank = self.servers[node].layout().ranks_here()[local_rank];
                 self.gather(&name, Part { node, request, rank, blob });
             }
+            Output::Segment(name) => self.segments.push((node, name)),
             event => self.events.push(event),
         }
     }

@@ -10,6 +10,7 @@
 //! connections of other users. In addition, a client must know a random value from its environment:
 //! the job's namespace (PMIx) or the rank's secret number (PMI-1).
 
+use crate::cleanup::shm;
 use crate::console::errln;
 use crate::network::horovod::{LOOPBACK, user_of};
 use rlaunch_bootstrap::env::RLAUNCH_HOST;
@@ -24,8 +25,10 @@ use rlaunch_pmi::{
 use sha2::{Digest, Sha256};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::io;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -33,6 +36,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+/// Directory for temporary files of MPI libraries, below the private directory of the job.
+const MPI_DIRECTORY: &str = "mpi";
 /// Pause after accept(2) has failed.
 const ACCEPT_RETRY: Duration = Duration::from_millis(10);
 /// Number of bytes that are read from a connection at once.
@@ -68,6 +73,8 @@ pub(crate) struct MpiService {
     events: mpsc::Receiver<(ConnectionId, ConnectionEvent)>,
     events_in: mpsc::Sender<(ConnectionId, ConnectionEvent)>,
     unfinalized: UnfinalizedRanks,
+    /// Names of files in `/dev/shm` to be removed at the end of the job.
+    segments: Vec<String>,
     has_warned: bool,
     /// Tasks that read and write the connections, aborted when the service is dropped.
     tasks: JoinSet<()>,
@@ -84,6 +91,8 @@ pub(crate) struct MpiIdentity {
     pmi_ids: Vec<u32>,
     node: usize,
     world_size: u32,
+    /// Private directory of the job on this node, if it has one.
+    workspace: Option<PathBuf>,
 }
 
 /// Process management interfaces that the ranks of a program are offered.
@@ -139,6 +148,7 @@ impl MpiService {
             events,
             events_in,
             unfinalized: UnfinalizedRanks::default(),
+            segments: Vec::new(),
             has_warned: false,
             tasks: JoinSet::new(),
         }
@@ -155,9 +165,11 @@ impl MpiService {
         self.unfinalized.clone()
     }
 
-    /// Stores the message from which the server is made when the first client connects.
-    pub(crate) fn set_table(&mut self, table: TableMessage) {
+    /// Stores the message from which the server is made when the first client connects. `workspace`
+    /// is the private directory of the job, if it has one.
+    pub(crate) fn set_table(&mut self, table: TableMessage, workspace: Option<&Path>) {
         self.table = self.listener.is_some().then_some(table);
+        self.identity.workspace = workspace.map(Path::to_owned);
     }
 
     /// Waits for one event of a client or timer and handles it. Cancel-safe.
@@ -216,8 +228,8 @@ impl MpiService {
     }
 
     /// Returns the names of the files in `/dev/shm` that the ranks of this node have made or may make.
-    pub(crate) fn segments(&mut self) -> Vec<String> {
-        self.server.as_mut().map(Server::segments).unwrap_or_default()
+    pub(crate) fn segments(&self) -> &[String] {
+        &self.segments
     }
 
     /// Executes the server's outputs that concern this node, and returns the next request that
@@ -247,6 +259,14 @@ impl MpiService {
                 }
                 Output::Print { rank, text } => {
                     return Some(MpiRequest::Print { rank: Rank(rank), text });
+                }
+                Output::Segment(name) => {
+                    // Without the note the file may be left if this agent is killed, as it would
+                    // be by the library itself.
+                    if let Some(workspace) = &self.identity.workspace {
+                        let _ = shm::note(workspace, &name);
+                    }
+                    self.segments.push(name);
                 }
                 Output::Abort { rank, code, message } => {
                     let (rank, code) = (Rank(rank), Some(code));
@@ -320,13 +340,23 @@ impl MpiService {
             host: node.host,
             ranks: node.ranks.into_iter().map(|rank| rank.0).collect(),
         };
-        self.server = Some(Server::new(JobLayout {
+        let mut layout = JobLayout {
             namespace: self.identity.namespace.clone(),
             application_of,
             nodes: layout.nodes.into_iter().map(node).collect(),
             here: self.node,
+            directory: self
+                .identity
+                .workspace
+                .as_ref()
+                .and_then(|workspace| Some(workspace.join(MPI_DIRECTORY).to_str()?.to_owned())),
             pmi_ids: self.identity.pmi_ids.clone(),
-        }));
+        };
+        let of_ranks = layout.ranks_here().iter().filter_map(|&rank| layout.rank_directory(rank));
+        if of_ranks.map(fs::create_dir_all).any(|created| created.is_err()) {
+            layout.directory = None;
+        }
+        self.server = Some(Server::new(layout));
         self.table = None;
         true
     }
@@ -369,17 +399,15 @@ impl MpiIdentity {
             pmi_ids: job.ranks.iter().map(|_| random()).collect(),
             node: job.node.index(),
             world_size: job.world_size,
+            workspace: None,
         }
     }
 
     /// Returns the variables by which a rank finds its process manager, for the interfaces in
-    /// `offer`. `directory` is for temporary files of the MPI library.
-    pub(crate) fn environment(
-        &self,
-        spec: &RankSpec,
-        offer: MpiOffer,
-        directory: &str,
-    ) -> Vec<(String, String)> {
+    /// `offer`.
+    pub(crate) fn environment(&self, spec: &RankSpec, offer: MpiOffer) -> Vec<(String, String)> {
+        let directory = self.workspace.as_ref().and_then(|workspace| workspace.to_str());
+        let directory = directory.unwrap_or("/tmp");
         let Some(port) = self.port else { return Vec::new() };
         let host = spec.env.iter().find(|(name, _)| name == RLAUNCH_HOST);
         let place = RankPlace {

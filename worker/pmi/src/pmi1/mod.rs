@@ -186,8 +186,8 @@ impl Pmi1 {
             }
             request => {
                 if request == Pmi1Request::KvsName {
-                    let (store, here) = (kvs_name(node, caller), node.layout().here);
-                    node.segments().add_mpich(&store, here);
+                    let store = kvs_name(node, caller);
+                    node.claim_mpich(&store);
                 }
                 Some(plain(node, caller, &request)?)
             }

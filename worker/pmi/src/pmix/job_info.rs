@@ -51,6 +51,10 @@ fn job(writer: &mut Writer, layout: &JobLayout, applications: &BTreeMap<u32, App
     } else {
         writer.key_value("pmix.app.size", Item::U32(world));
     }
+    if let Some(directory) = &layout.directory {
+        writer.key_value("pmix.tmpdir", Item::Text(directory));
+        writer.key_value("pmix.nsdir", Item::Text(directory));
+    }
     if let Some(here) = layout.nodes.get(layout.here) {
         for (key, value) in node_infos(here, &local_peers(here)) {
             writer.key_value(key, value);
@@ -110,6 +114,9 @@ fn ranks(writer: &mut Writer, layout: &JobLayout) {
         proc.key_value("pmix.appnum", Item::U32(application));
         proc.key_value("pmix.apprank", Item::Rank(*in_application));
         proc.key_value("pmix.grank", Item::Rank(rank));
+        if let Some(directory) = layout.rank_directory(rank).filter(|_| index == layout.here) {
+            proc.key_value("pmix.pdir", Item::Text(&directory));
+        }
         writer.key_value("pmix.pblob", Item::Bytes(&proc.into_bytes()));
         *in_application += 1;
     }
@@ -192,8 +199,11 @@ mod tests {
 
     fn answer(nodes: &[&[u32]], here: usize, application_of: &[u32]) -> Vec<String> {
         let application_of = application_of.to_vec();
-        let layout = JobLayout { application_of, ..crate::testing::layout(nodes, here) };
-        let bytes = body(&layout);
+        answer_for(&JobLayout { application_of, ..crate::testing::layout(nodes, here) })
+    }
+
+    fn answer_for(layout: &JobLayout) -> Vec<String> {
+        let bytes = body(layout);
         let mut reader = Reader::new(&bytes);
         reader.count(1).unwrap();
         assert_eq!(reader.string(), Ok(&b"job"[..]));
@@ -250,6 +260,20 @@ mod tests {
             assert!(lines.iter().any(|line| line == expected), "{expected} is not in {lines:#?}");
         }
         assert!(!lines.iter().any(|line| line.starts_with("pmix.app.size")));
+    }
+
+    #[test]
+    fn ranks_of_this_node_have_directories() {
+        let mut layout = crate::testing::layout(&[&[0, 1], &[2]], 0);
+        layout.directory = Some("/tmp/job/mpi".to_owned());
+        let lines = answer_for(&layout);
+        let with = |key: &str| lines.iter().filter(|line| line.contains(key)).collect::<Vec<_>>();
+        assert_eq!(with("pmix.tmpdir"), ["pmix.tmpdir=/tmp/job/mpi"]);
+        assert_eq!(with("pmix.nsdir"), ["pmix.nsdir=/tmp/job/mpi"]);
+        let of_ranks = with("pmix.pdir=");
+        assert!(of_ranks[0].ends_with(" pmix.pdir=/tmp/job/mpi/0"), "{of_ranks:?}");
+        assert!(of_ranks[1].ends_with(" pmix.pdir=/tmp/job/mpi/1"), "{of_ranks:?}");
+        assert_eq!(of_ranks.len(), 2);
     }
 
     #[test]

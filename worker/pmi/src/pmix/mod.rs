@@ -168,7 +168,7 @@ impl Pmix {
                 Err(Status::SUCCESS)
             }
             Request::Cleanup(paths) => {
-                let are_added = paths.into_iter().all(|path| node.segments().add_path(path));
+                let are_added = paths.into_iter().all(|path| node.claim_path(path));
                 Err(if are_added { Status::SUCCESS } else { Status::NOT_SUPPORTED })
             }
             Request::Unsupported => Err(Status::NOT_SUPPORTED),
