@@ -6,8 +6,9 @@
 //! the number of the program that each brings.
 
 use crate::node::Node;
-use crate::output::Family;
-use std::collections::BTreeMap;
+use crate::output::{ConnectionId, Family};
+use crate::sorted_map::SortedMap;
+use std::time::Instant;
 use thiserror::Error;
 
 /// Maximum size in bytes of what a rank brings to a fence, without the header that [`Fence`] adds. With
@@ -26,34 +27,43 @@ pub(crate) const ENTERED_MAX: usize = 64;
 #[error("more than {ENTERED_MAX} fences are not complete")]
 pub(crate) struct TooManyFences;
 
-/// Fences of a family over all ranks of the job, one after the other. `A` tells where the answer to an
-/// arrival goes.
+/// Client that has entered a fence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FenceArrival {
+    pub(crate) connection: ConnectionId,
+    /// Tag for the answer; 0 if the family has none.
+    pub(crate) tag: u32,
+    /// Time after which the client no longer waits.
+    pub(crate) deadline: Option<Instant>,
+}
+
+/// Fences of a family over all ranks of the job, one after the other.
 #[derive(Debug)]
-pub(crate) struct Fence<A> {
+pub(crate) struct Fence {
     family: Family,
     /// Number of fences that each rank has entered, by local rank.
     entered: Vec<u64>,
     /// Fences that ranks of this node have entered and that are not complete, by number: the first that
     /// a rank enters has the number 0.
-    open: BTreeMap<u64, OpenFence<A>>,
+    open: SortedMap<u64, OpenFence>,
 }
 
 /// Fence that is not complete.
 #[derive(Debug)]
-struct OpenFence<A> {
+struct OpenFence {
     /// Number of the gather.
     request: u64,
     /// Ranks of this node that have arrived, by local rank.
-    arrived: BTreeMap<usize, Arrived<A>>,
+    arrived: SortedMap<usize, Arrived>,
 }
 
 /// Client of a rank that has arrived.
 #[derive(Clone, Copy, Debug)]
-enum Arrived<A> {
+enum Arrived {
     /// The client waits for the answer.
-    Waits(A),
+    Waits(FenceArrival),
     /// The client has stopped waiting. Its next fence is this one again, unless this is complete then.
-    TimedOut(A),
+    TimedOut(FenceArrival),
     /// The connection is closed.
     Gone,
 }
@@ -68,9 +78,9 @@ struct Brought {
 
 /// Result of a fence.
 #[derive(Debug)]
-pub(crate) struct Finished<A> {
+pub(crate) struct Finished {
     /// Arrivals to answer.
-    pub(crate) arrivals: Vec<A>,
+    pub(crate) arrivals: Vec<FenceArrival>,
     /// Local ranks that had arrived.
     pub(crate) locals: Vec<usize>,
     /// Data that the ranks have brought, by rank, and the number of the MPI program that all of them run.
@@ -78,10 +88,10 @@ pub(crate) struct Finished<A> {
     pub(crate) data: Option<(u32, Vec<Vec<u8>>)>,
 }
 
-impl<A: Copy> Fence<A> {
+impl Fence {
     /// Creates the fences of a family on a node.
-    pub(crate) fn new(family: Family, node: &Node) -> Fence<A> {
-        Fence { family, entered: vec![0; node.local_size()], open: BTreeMap::new() }
+    pub(crate) fn new(family: Family, node: &Node) -> Fence {
+        Fence { family, entered: vec![0; node.local_size()], open: SortedMap::default() }
     }
 
     /// Lets a local rank enter its next fence, or the one that its client has stopped waiting for. `take`
@@ -91,17 +101,17 @@ impl<A: Copy> Fence<A> {
         &mut self,
         node: &mut Node,
         local: usize,
-        arrival: A,
+        arrival: FenceArrival,
         take: impl FnOnce() -> Vec<u8>,
     ) -> Result<(), TooManyFences> {
-        let next = self.entered.get_mut(local).ok_or(TooManyFences)?;
-        let own = self.open.range_mut(..*next).filter_map(|(_, open)| open.arrived.get_mut(&local));
-        let mut timed_out = own.filter(|arrived| matches!(arrived, Arrived::TimedOut(_)));
-        if let Some(arrived) = timed_out.next() {
-            *arrived = Arrived::Waits(arrival);
-            return Ok(());
+        let next = *self.entered.get(local).ok_or(TooManyFences)?;
+        for open in self.open.values_mut() {
+            if let Some(arrived @ Arrived::TimedOut(_)) = open.arrived.get_mut(&local) {
+                *arrived = Arrived::Waits(arrival);
+                return Ok(());
+            }
         }
-        if self.open.range(..*next).count() >= ENTERED_MAX {
+        if self.open.keys().iter().filter(|&&number| number < next).count() >= ENTERED_MAX {
             return Err(TooManyFences);
         }
         let brought = Brought { run: node.run(local), data: take() };
@@ -110,11 +120,11 @@ impl<A: Copy> Fence<A> {
     }
 
     /// Lets a local rank take part in its next gather.
-    fn arrive(&mut self, node: &mut Node, local: usize, arrived: Arrived<A>, brought: &Brought) {
+    fn arrive(&mut self, node: &mut Node, local: usize, arrived: Arrived, brought: &Brought) {
         let Some(next) = self.entered.get_mut(local) else { return };
-        let open = self.open.entry(*next).or_insert_with(|| OpenFence {
+        let open = self.open.get_or_insert_with(*next, || OpenFence {
             request: node.new_request(self.family),
-            arrived: BTreeMap::new(),
+            arrived: SortedMap::default(),
         });
         *next += 1;
         open.arrived.insert(local, arrived);
@@ -128,19 +138,19 @@ impl<A: Copy> Fence<A> {
         arrived.any(|arrived| matches!(arrived, Arrived::Waits(_)))
     }
 
-    /// Returns the arrivals whose clients wait.
-    pub(crate) fn waiting(&self) -> impl Iterator<Item = A> {
+    /// Returns the time at which a client no longer waits.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let arrived = self.open.values().flat_map(|open| open.arrived.values());
-        arrived.filter_map(Arrived::waiting)
+        arrived.filter_map(|arrived| arrived.waiting()?.deadline).min()
     }
 
-    /// Stops to wait on behalf of the clients that `is_over` names, and returns them. Their ranks have
-    /// still arrived.
-    pub(crate) fn expire(&mut self, is_over: impl Fn(&A) -> bool) -> Vec<A> {
+    /// Stops to wait on behalf of the clients that no longer wait, and returns them. Their ranks have still
+    /// arrived.
+    pub(crate) fn expire(&mut self, now: Instant) -> Vec<FenceArrival> {
         let mut expired = Vec::new();
         for arrived in self.open.values_mut().flat_map(|open| open.arrived.values_mut()) {
             if let &mut Arrived::Waits(arrival) = arrived
-                && is_over(&arrival)
+                && arrival.deadline.is_some_and(|deadline| deadline <= now)
             {
                 *arrived = Arrived::TimedOut(arrival);
                 expired.push(arrival);
@@ -149,11 +159,11 @@ impl<A: Copy> Fence<A> {
         expired
     }
 
-    /// Forgets clients whose connection is closed. Their ranks have still arrived.
-    pub(crate) fn withdraw(&mut self, is_gone: impl Fn(&A) -> bool) {
+    /// Forgets a client whose connection is closed. Its rank has still arrived.
+    pub(crate) fn withdraw(&mut self, connection: ConnectionId) {
         for arrived in self.open.values_mut().flat_map(|open| open.arrived.values_mut()) {
             if let Arrived::Waits(arrival) | Arrived::TimedOut(arrival) = arrived
-                && is_gone(arrival)
+                && arrival.connection == connection
             {
                 *arrived = Arrived::Gone;
             }
@@ -168,14 +178,13 @@ impl<A: Copy> Fence<A> {
         node: &mut Node,
         request: u64,
         data: Option<Vec<Vec<u8>>>,
-    ) -> Option<Finished<A>> {
+    ) -> Option<Finished> {
         let (&number, _) = self.open.iter().find(|(_, open)| open.request == request)?;
         let OpenFence { mut arrived, .. } = self.open.remove(&number)?;
-        let locals = arrived.keys().copied().collect();
+        let locals = arrived.keys().to_vec();
         let world = usize::try_from(node.layout().world_size());
         let data = data.filter(|data| Ok(data.len()) == world);
-        let brought = data.and_then(|data| data.into_iter().map(Brought::decode).collect());
-        let brought: Vec<Brought> = brought.unwrap_or_default();
+        let brought = data.and_then(Brought::decode_all).unwrap_or_default();
         let newest = brought.iter().map(|brought| brought.run).max();
         let is_in_newest = |brought: &Brought| Some(brought.run) == newest;
         let data = if brought.iter().all(is_in_newest) {
@@ -204,16 +213,21 @@ impl Brought {
         [&self.run.to_be_bytes(), &*self.data].concat()
     }
 
-    fn decode(mut blob: Vec<u8>) -> Option<Brought> {
-        let run = u32::from_be_bytes(*blob.first_chunk()?);
-        blob.drain(..HEADER);
-        Some(Brought { run, data: blob })
+    /// Returns the contributions of all ranks, by rank, or `None` if one is malformed.
+    fn decode_all(blobs: Vec<Vec<u8>>) -> Option<Vec<Brought>> {
+        let mut all = Vec::with_capacity(blobs.len());
+        for mut data in blobs {
+            let run = u32::from_be_bytes(*data.first_chunk()?);
+            data.drain(..HEADER);
+            all.push(Brought { run, data });
+        }
+        Some(all)
     }
 }
 
-impl<A: Copy> Arrived<A> {
+impl Arrived {
     /// Returns the arrival if its client waits.
-    fn waiting(&self) -> Option<A> {
+    fn waiting(&self) -> Option<FenceArrival> {
         match self {
             Arrived::Waits(arrival) => Some(*arrival),
             Arrived::TimedOut(_) | Arrived::Gone => None,
@@ -228,28 +242,35 @@ mod tests {
     use crate::testing::layout;
 
     /// Node 0 of a job with ranks 0 and 1 here and rank 2 elsewhere, and its fences.
-    fn fences() -> (Node, Fence<char>) {
+    fn fences() -> (Node, Fence) {
         let node = Node::new(layout(&[&[0, 1], &[2]], 0));
         let fence = Fence::new(Family::Pmix, &node);
         (node, fence)
     }
 
+    fn arrival(connection: u64) -> FenceArrival {
+        FenceArrival { connection: ConnectionId(connection), tag: 0, deadline: None }
+    }
+
     /// Lets a rank enter a fence, and returns what the server asks of its agent.
     fn enter(
-        (node, fence): &mut (Node, Fence<char>),
+        (node, fence): &mut (Node, Fence),
         local: usize,
-        arrival: char,
+        arrival: FenceArrival,
     ) -> Option<Output> {
         fence.enter(node, local, arrival, || vec![b'a' + u8::try_from(local).unwrap()]).unwrap();
         node.poll_output()
     }
 
+    /// Completes a gather with this data. Returns the connections that are to be answered.
     fn finish(
-        (node, fence): &mut (Node, Fence<char>),
+        (node, fence): &mut (Node, Fence),
         request: u64,
-        data: Option<Vec<Vec<u8>>>,
-    ) -> Option<Finished<char>> {
-        fence.finish(node, request, data)
+        data: Option<[&[u8]; 3]>,
+    ) -> (Vec<u64>, Finished) {
+        let data = data.map(|data| data.map(Vec::from).into());
+        let finished = fence.finish(node, request, data).unwrap();
+        (finished.arrivals.iter().map(|arrival| arrival.connection.0).collect(), finished)
     }
 
     fn gather(request: u64, local_rank: usize, blob: &[u8]) -> Option<Output> {
@@ -257,99 +278,101 @@ mod tests {
         Some(Output::Gather { request, local_rank, name, blob })
     }
 
-    fn whole() -> Option<Vec<Vec<u8>>> {
-        Some(vec![b"\0\0\0\0a".to_vec(), b"\0\0\0\0b".to_vec(), b"\0\0\0\0c".to_vec()])
-    }
+    const WHOLE: Option<[&[u8]; 3]> = Some([b"\0\0\0\0a", b"\0\0\0\0b", b"\0\0\0\0c"]);
 
     #[test]
     fn each_rank_takes_part_as_soon_as_it_arrives() {
         let mut job = fences();
-        assert_eq!(enter(&mut job, 1, 'x'), gather(0, 1, b"\0\0\0\0b"));
+        assert_eq!(enter(&mut job, 1, arrival(7)), gather(0, 1, b"\0\0\0\0b"));
         assert!(job.1.has_entered(1) && !job.1.has_entered(0));
         // The next fence of the same rank.
-        assert_eq!(enter(&mut job, 1, 'y'), gather(1, 1, b"\0\0\0\0b"));
-        assert_eq!(enter(&mut job, 0, 'z'), gather(0, 0, b"\0\0\0\0a"));
-        let finished = finish(&mut job, 0, whole()).unwrap();
-        assert_eq!((finished.arrivals, finished.locals), (vec!['z', 'x'], vec![0, 1]));
+        assert_eq!(enter(&mut job, 1, arrival(8)), gather(1, 1, b"\0\0\0\0b"));
+        assert_eq!(enter(&mut job, 0, arrival(9)), gather(0, 0, b"\0\0\0\0a"));
+        let (answered, finished) = finish(&mut job, 0, WHOLE);
+        assert_eq!((answered, finished.locals), (vec![9, 7], vec![0, 1]));
         let (run, data) = finished.data.unwrap();
         assert_eq!((run, data), (0, vec![b"a".to_vec(), b"b".to_vec(), b"c".to_vec()]));
-        assert!(finish(&mut job, 0, whole()).is_none());
+        assert!(job.1.finish(&mut job.0, 0, None).is_none());
         assert!(job.1.has_entered(1) && !job.1.has_entered(0));
     }
 
     #[test]
     fn a_client_that_has_stopped_waiting_may_enter_the_same_fence_again() {
         let mut job = fences();
-        enter(&mut job, 0, 'x');
-        enter(&mut job, 1, 'y');
-        assert_eq!(job.1.expire(|&arrival| arrival == 'x'), ['x']);
-        assert_eq!(job.1.expire(|&arrival| arrival == 'x'), []);
+        let now = Instant::now();
+        let timed = FenceArrival { deadline: Some(now), ..arrival(7) };
+        enter(&mut job, 0, timed);
+        enter(&mut job, 1, arrival(8));
+        assert_eq!(job.1.next_deadline(), Some(now));
+        assert_eq!(job.1.expire(now), [timed]);
+        assert_eq!((job.1.expire(now), job.1.next_deadline()), (vec![], None));
         assert!(!job.1.has_entered(0));
-        assert_eq!(job.1.waiting().collect::<Vec<_>>(), ['y']);
-        assert_eq!(enter(&mut job, 0, 'z'), None);
-        assert_eq!(finish(&mut job, 0, whole()).unwrap().arrivals, ['z', 'y']);
-        assert_eq!(enter(&mut job, 0, 'x'), gather(1, 0, b"\0\0\0\0a"));
-        job.1.expire(|_| true);
-        let finished = finish(&mut job, 1, whole()).unwrap();
-        assert_eq!((finished.arrivals, finished.locals), (vec![], vec![0]));
+        assert_eq!(enter(&mut job, 0, arrival(9)), None);
+        assert_eq!(finish(&mut job, 0, WHOLE).0, [9, 8]);
+        assert_eq!(enter(&mut job, 0, timed), gather(1, 0, b"\0\0\0\0a"));
+        job.1.expire(now);
+        let (answered, finished) = finish(&mut job, 1, WHOLE);
+        assert_eq!((answered, finished.locals), (vec![], vec![0]));
         // The fence is complete, so the rank enters the next.
-        assert_eq!(enter(&mut job, 0, 'x'), gather(2, 0, b"\0\0\0\0a"));
+        assert_eq!(enter(&mut job, 0, timed), gather(2, 0, b"\0\0\0\0a"));
     }
 
     #[test]
     fn a_closed_connection_gets_no_answer_and_its_rank_has_still_arrived() {
         let mut job = fences();
-        enter(&mut job, 0, 'x');
-        enter(&mut job, 1, 'y');
-        job.1.expire(|&arrival| arrival == 'x');
-        job.1.withdraw(|_| true);
+        let now = Instant::now();
+        enter(&mut job, 0, FenceArrival { deadline: Some(now), ..arrival(7) });
+        enter(&mut job, 1, arrival(8));
+        job.1.expire(now);
+        job.1.withdraw(ConnectionId(7));
+        job.1.withdraw(ConnectionId(8));
         assert!(!job.1.has_entered(0) && !job.1.has_entered(1));
-        assert_eq!(enter(&mut job, 0, 'z'), gather(1, 0, b"\0\0\0\0a"));
-        let finished = finish(&mut job, 0, None).unwrap();
-        assert_eq!((finished.arrivals, finished.locals), (vec![], vec![0, 1]));
+        assert_eq!(enter(&mut job, 0, arrival(9)), gather(1, 0, b"\0\0\0\0a"));
+        let (answered, finished) = finish(&mut job, 0, None);
+        assert_eq!((answered, finished.locals), (vec![], vec![0, 1]));
     }
 
     #[test]
     fn a_rank_that_is_late_for_a_fence_that_has_failed_fails_too() {
         let mut job = fences();
-        enter(&mut job, 0, 'x');
-        assert!(finish(&mut job, 0, None).unwrap().data.is_none());
-        assert_eq!(enter(&mut job, 1, 'y'), gather(1, 1, b"\0\0\0\0b"));
-        assert_eq!(finish(&mut job, 1, None).unwrap().arrivals, ['y']);
+        enter(&mut job, 0, arrival(7));
+        assert!(finish(&mut job, 0, None).1.data.is_none());
+        assert_eq!(enter(&mut job, 1, arrival(8)), gather(1, 1, b"\0\0\0\0b"));
+        assert_eq!(finish(&mut job, 1, None).0, [8]);
     }
 
     #[test]
     fn fences_of_a_rank_have_a_limit() {
         let mut job = fences();
         for _ in 0..ENTERED_MAX {
-            enter(&mut job, 0, 'a');
+            enter(&mut job, 0, arrival(7));
         }
         let (node, fence) = &mut job;
-        assert_eq!(fence.enter(node, 0, 'a', Vec::new), Err(TooManyFences));
-        assert_eq!(fence.enter(node, 1, 'a', Vec::new), Ok(()));
-        assert_eq!(fence.enter(node, 2, 'a', Vec::new), Err(TooManyFences));
-        fence.withdraw(|_| true);
-        assert_eq!(fence.enter(node, 0, 'a', Vec::new), Err(TooManyFences));
-        fence.finish(node, 0, None).unwrap();
-        assert_eq!(fence.enter(node, 0, 'a', Vec::new), Ok(()));
+        let mut enter = |fence: &mut Fence, local| fence.enter(node, local, arrival(7), Vec::new);
+        assert_eq!(enter(fence, 0), Err(TooManyFences));
+        assert_eq!(enter(fence, 1), Ok(()));
+        assert_eq!(enter(fence, 2), Err(TooManyFences));
+        fence.withdraw(ConnectionId(7));
+        assert_eq!(enter(fence, 0), Err(TooManyFences));
+        finish(&mut job, 0, None);
+        assert_eq!(job.1.enter(&mut job.0, 0, arrival(7), Vec::new), Ok(()));
     }
 
     #[test]
     fn ranks_that_are_ahead_of_another_arrive_again() {
         let mut job = fences();
-        enter(&mut job, 0, 'x');
-        enter(&mut job, 1, 'y');
-        let data = [b"\0\0\0\x02a", b"\0\0\0\x01b", b"\0\0\0\x02c"];
-        let finished = finish(&mut job, 0, Some(data.map(Vec::from).into())).unwrap();
-        assert_eq!((finished.arrivals, finished.data), (vec!['y'], None));
+        enter(&mut job, 0, arrival(7));
+        enter(&mut job, 1, arrival(8));
+        let data: Option<[&[u8]; 3]> = Some([b"\0\0\0\x02a", b"\0\0\0\x01b", b"\0\0\0\x02c"]);
+        let (answered, finished) = finish(&mut job, 0, data);
+        assert_eq!((answered, finished.data), (vec![8], None));
         assert_eq!(job.0.poll_output(), gather(1, 0, b"\0\0\0\x02a"));
         assert_eq!(job.0.poll_output(), None);
         assert!(job.1.has_entered(0) && !job.1.has_entered(1));
         // One whose connection is closed does not.
-        enter(&mut job, 1, 'y');
-        job.1.withdraw(|&arrival| arrival == 'x');
-        let data = data.map(Vec::from);
-        assert!(finish(&mut job, 1, Some(data.into())).unwrap().data.is_none());
+        enter(&mut job, 1, arrival(8));
+        job.1.withdraw(ConnectionId(7));
+        assert!(finish(&mut job, 1, data).1.data.is_none());
         assert_eq!(job.0.poll_output(), None);
     }
 
@@ -364,9 +387,9 @@ mod tests {
         ];
         for data in failing {
             let mut job = fences();
-            enter(&mut job, 0, 'a');
+            enter(&mut job, 0, arrival(7));
             let data = data.map(|data| data.iter().map(|blob| blob.to_vec()).collect());
-            assert!(finish(&mut job, 0, data).unwrap().data.is_none());
+            assert!(job.1.finish(&mut job.0, 0, data).unwrap().data.is_none());
         }
     }
 }

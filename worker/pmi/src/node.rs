@@ -3,7 +3,8 @@
 use crate::layout::JobLayout;
 use crate::output::{ConnectionId, Family, Output};
 use crate::segments::{self, Segments};
-use std::collections::{BTreeMap, VecDeque};
+use crate::sorted_map::SortedMap;
+use std::collections::VecDeque;
 
 /// Maximum number of open connections that have not yet said which rank they are, in addition to one
 /// for each rank of the node. Any process of the host can connect to the agent's port; when strangers
@@ -18,15 +19,15 @@ pub(crate) struct Node {
     node_of: Vec<usize>,
     /// Ranks of this node, by local rank.
     ranks: Vec<RankState>,
-    connections: BTreeMap<ConnectionId, Connection>,
+    connections: SortedMap<ConnectionId, Connection>,
     /// Open connections without a rank, oldest first.
-    strangers: VecDeque<ConnectionId>,
+    strangers: Vec<ConnectionId>,
     /// Connections that this server has closed and whose family has not been told yet.
-    dropped: VecDeque<(ConnectionId, Family)>,
+    dropped: Vec<(ConnectionId, Family)>,
     outputs: VecDeque<Output>,
     next_request: u64,
     /// Family that waits for the answer to each request.
-    requests: BTreeMap<u64, Family>,
+    requests: SortedMap<u64, Family>,
     segments: Segments,
 }
 
@@ -59,12 +60,12 @@ impl Node {
             ranks: layout.ranks_here().iter().map(|_| rank()).collect(),
             segments: Segments::new(layout.ranks_here().len()),
             layout,
-            connections: BTreeMap::new(),
-            strangers: VecDeque::new(),
-            dropped: VecDeque::new(),
+            connections: SortedMap::default(),
+            strangers: Vec::new(),
+            dropped: Vec::new(),
             outputs: VecDeque::new(),
             next_request: 0,
-            requests: BTreeMap::new(),
+            requests: SortedMap::default(),
         }
     }
 
@@ -158,7 +159,7 @@ impl Node {
         if let Some(family) = self.forget(connection) {
             self.outputs.push_back(Output::Close(connection));
             if let Some(family) = family {
-                self.dropped.push_back((connection, family));
+                self.dropped.push((connection, family));
             }
         }
     }
@@ -215,11 +216,9 @@ impl Node {
     /// Adds a connection.
     pub(crate) fn open(&mut self, connection: ConnectionId) {
         self.connections.insert(connection, Connection { family: None, local: None });
-        self.strangers.push_back(connection);
-        if self.strangers.len() > STRANGERS_MAX + self.ranks.len()
-            && let Some(oldest) = self.strangers.pop_front()
-        {
-            self.close(oldest);
+        self.strangers.push(connection);
+        if self.strangers.len() > STRANGERS_MAX + self.ranks.len() {
+            self.close(self.strangers[0]);
         }
     }
 
@@ -246,7 +245,7 @@ impl Node {
 
     /// Returns a connection that this server has closed and whose family has not been told yet.
     pub(crate) fn take_dropped(&mut self) -> Option<(ConnectionId, Family)> {
-        self.dropped.pop_front()
+        self.dropped.pop()
     }
 
     /// Returns the family that waits for the answer to a request, once.

@@ -1,6 +1,6 @@
 //! Files in the directory for shared memory that MPI libraries make, and leave there if a rank is killed.
 
-use std::collections::BTreeSet;
+use crate::sorted_map::SortedSet;
 
 /// Directory for shared memory.
 const DIRECTORY: &str = "/dev/shm/";
@@ -14,14 +14,14 @@ const NAME_MAX: usize = 255;
 /// Names of files that belong to the job.
 #[derive(Debug)]
 pub(crate) struct Segments {
-    names: BTreeSet<String>,
+    names: SortedSet<String>,
     max: usize,
 }
 
 impl Segments {
     /// Creates an empty set for a number of ranks.
     pub(crate) fn new(ranks: usize) -> Segments {
-        Segments { names: BTreeSet::new(), max: ranks.saturating_mul(PER_RANK) }
+        Segments { names: SortedSet::default(), max: ranks.saturating_mul(PER_RANK) }
     }
 
     /// Adds a name. Returns whether it is new, or `None` if it is not one of a file, or if there are too
@@ -30,10 +30,14 @@ impl Segments {
         let is_name = !name.is_empty() && name.len() <= NAME_MAX && !name.starts_with('.');
         if !is_name || name.contains(['/', '\0', '\n']) {
             return None;
-        } else if self.names.contains(name) {
+        } else if self.names.contains_key(name) {
             return Some(false);
         }
-        (self.names.len() < self.max).then(|| self.names.insert(name.to_owned()))
+        if self.names.len() >= self.max {
+            return None;
+        }
+        self.names.insert(name.to_owned(), ());
+        Some(true)
     }
 }
 
@@ -45,12 +49,15 @@ pub(crate) fn name_of(path: &[u8]) -> Option<&str> {
 
 /// Returns the names of the files that MPICH may make on a node, which follow from the name of the key-value
 /// store. Later versions append a number to it, which grows when a program begins with MPI again.
-pub(crate) fn of_mpich(store: &str, node: usize) -> impl Iterator<Item = String> {
-    let later = (1..=3).map(move |number| format!("{store}-{number}"));
-    later.chain([store.to_owned()]).flat_map(move |store| {
-        let hash = fnv1a(store.as_bytes());
-        ["shm", "vci"].map(|kind| format!("mpich_{kind}_{hash:x}_{node}"))
-    })
+pub(crate) fn of_mpich(store: &str, node: usize) -> Vec<String> {
+    let mut names = Vec::new();
+    for number in ["", "-1", "-2", "-3"] {
+        let hash = fnv1a(format!("{store}{number}").as_bytes());
+        for kind in ["shm", "vci"] {
+            names.push(format!("mpich_{kind}_{hash:x}_{node}"));
+        }
+    }
+    names
 }
 
 fn fnv1a(bytes: &[u8]) -> u32 {
@@ -92,7 +99,7 @@ mod tests {
     /// The name is one that MPICH 5.0.2 has made.
     #[test]
     fn names_of_mpich_follow_from_its_store() {
-        let mut names = of_mpich("rlaunch-1cd549a92fa56ef4bfaa385f47d84780-1", 1);
-        assert!(names.any(|name| name == "mpich_shm_c605d8f2_1"));
+        let names = of_mpich("rlaunch-1cd549a92fa56ef4bfaa385f47d84780-1", 1);
+        assert!(names.contains(&"mpich_shm_c605d8f2_1".to_owned()));
     }
 }

@@ -19,12 +19,12 @@ use rlaunch_bootstrap::job::{Job, MpiInterfaces, RankSpec};
 use rlaunch_bootstrap::protocol::control::FromAgent;
 use rlaunch_bootstrap::rank_table::{NodeRanks, TableMessage};
 use rlaunch_bootstrap::rendezvous::message::CollectiveId;
+use rlaunch_bootstrap::rendezvous::rank_set::RankSet;
 use rlaunch_pmi::{
     ConnectionId, Family, JobLayout, NodeLayout, Output, RankPlace, Server, pmi1, pmix,
 };
 use sha2::{Digest, Sha256};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
@@ -47,7 +47,7 @@ const EVENTS: usize = 64;
 
 /// Ranks that have connected to the process manager and have not called `MPI_Finalize`. The set is
 /// shared with the part of the agent that reports exits.
-pub(crate) type UnfinalizedRanks = Rc<RefCell<BTreeSet<Rank>>>;
+pub(crate) type UnfinalizedRanks = Rc<RefCell<RankSet>>;
 
 /// Event on a connection of an MPI rank.
 enum ConnectionEvent {
@@ -67,9 +67,9 @@ pub(crate) struct MpiService {
     node: usize,
     server: Option<Server>,
     next_connection: u64,
-    /// Queue for the bytes to be written to each connection. Dropping a queue closes its connection
-    /// after all bytes are written.
-    connections: BTreeMap<ConnectionId, mpsc::UnboundedSender<Vec<u8>>>,
+    /// Queue for the bytes to be written to each connection, in the order of their ids. Dropping a
+    /// queue closes its connection after all bytes are written.
+    connections: Vec<(ConnectionId, mpsc::UnboundedSender<Vec<u8>>)>,
     events: mpsc::Receiver<(ConnectionId, ConnectionEvent)>,
     events_in: mpsc::Sender<(ConnectionId, ConnectionEvent)>,
     unfinalized: UnfinalizedRanks,
@@ -144,7 +144,7 @@ impl MpiService {
             node: job.node.index(),
             server: None,
             next_connection: 0,
-            connections: BTreeMap::new(),
+            connections: Vec::new(),
             events,
             events_in,
             unfinalized: UnfinalizedRanks::default(),
@@ -238,17 +238,17 @@ impl MpiService {
         while let Some(output) = self.server.as_mut()?.poll_output() {
             match output {
                 Output::Send(connection, bytes) => {
-                    if let Some(queue) = self.connections.get(&connection) {
+                    if let Some(at) = self.place(connection) {
                         // The client may have gone.
-                        let _ = queue.send(bytes);
+                        let _ = self.connections[at].1.send(bytes);
                     }
                 }
-                Output::Close(connection) => drop(self.connections.remove(&connection)),
+                Output::Close(connection) => self.close(connection),
                 Output::Connected(rank, _) => {
                     self.unfinalized.borrow_mut().insert(Rank(rank));
                 }
                 Output::Finalized(rank) => {
-                    self.unfinalized.borrow_mut().remove(&Rank(rank));
+                    self.unfinalized.borrow_mut().remove(Rank(rank));
                 }
                 Output::Gather { request, local_rank, name, blob } => {
                     return Some(MpiRequest::Gather { request, local_rank, name, blob });
@@ -285,9 +285,20 @@ impl MpiService {
                 server.received(connection, &bytes, Instant::now());
             }
             ConnectionEvent::Closed => {
-                self.connections.remove(&connection);
                 server.closed(connection);
+                self.close(connection);
             }
+        }
+    }
+
+    /// Returns the position of an open connection.
+    fn place(&self, connection: ConnectionId) -> Option<usize> {
+        self.connections.binary_search_by_key(&connection, |(id, _)| *id).ok()
+    }
+
+    fn close(&mut self, connection: ConnectionId) {
+        if let Some(at) = self.place(connection) {
+            self.connections.remove(at);
         }
     }
 
@@ -314,7 +325,7 @@ impl MpiService {
         self.next_connection += 1;
         server.connected(connection);
         let (queue, bytes) = mpsc::unbounded_channel();
-        self.connections.insert(connection, queue);
+        self.connections.push((connection, queue));
         let _ = socket.set_nodelay(true);
         self.tasks.spawn(carry(socket, connection, bytes, self.events_in.clone()));
     }

@@ -293,7 +293,8 @@ impl Ranks {
         let at_us = u64::try_from(self.hello_at.elapsed().as_micros()).unwrap_or(u64::MAX);
         let killed = status == ExitStatus::Signal(Signal::SIGKILL as i32);
         let out_of_memory = killed && self.phase == Phase::Running && self.oom_kills.has_grown();
-        let unfinalized = self.context.mpi.1.borrow_mut().remove(&rank);
+        let unfinalized = self.context.mpi.1.borrow().contains(rank);
+        self.context.mpi.1.borrow_mut().remove(rank);
         let by_itself = self.phase == Phase::Running || self.exiting.contains(&pid);
         self.outbox.send(&FromAgent::Exited {
             rank,

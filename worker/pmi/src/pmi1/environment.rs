@@ -31,14 +31,14 @@ fn contact(place: &RankPlace, port: u16) -> Vec<(String, String)> {
 
 /// Returns the variables that say which rank this is, and which interface MPICH 5 is to use.
 fn identity(place: &RankPlace) -> Vec<(String, String)> {
-    let variables = [
-        ("PMI_RANK", place.rank.to_string()),
-        ("PMI_SIZE", place.world_size.to_string()),
-        ("MPI_LOCALRANKID", place.local_rank.to_string()),
-        ("MPI_LOCALNRANKS", place.local_size.to_string()),
-        ("MPIR_CVAR_PMI_VERSION", "1".to_owned()),
-    ];
-    variables.map(|(name, value)| (name.to_owned(), value)).into()
+    let mut variables = Vec::new();
+    let mut add = |name: &str, value: String| variables.push((name.to_owned(), value));
+    add("PMI_RANK", place.rank.to_string());
+    add("PMI_SIZE", place.world_size.to_string());
+    add("MPI_LOCALRANKID", place.local_rank.to_string());
+    add("MPI_LOCALNRANKS", place.local_size.to_string());
+    add("MPIR_CVAR_PMI_VERSION", "1".to_owned());
+    variables
 }
 
 #[cfg(test)]

@@ -30,15 +30,15 @@ mod tests;
 
 pub use environment::{REMOVED, environment, environment_beside_pmix};
 
-use crate::fence::Fence;
+use crate::fence::{Fence, FenceArrival};
 use crate::node::Node;
 use crate::output::{ConnectionId, Family};
 use crate::protocol::Protocol;
+use crate::sorted_map::SortedMap;
 use client::{Busy, Pmi1Client, Stage};
 use kvs::{KEY_MAX, Stores, VALUE_MAX};
 use line::Pmi1Request;
 use names::ServiceReads;
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// Maximum length in bytes of the name of a key-value store, as announced to clients.
@@ -51,8 +51,8 @@ const NO_SPAWN: &str =
 /// PMI-1 on a node.
 #[derive(Debug)]
 pub(crate) struct Pmi1 {
-    clients: BTreeMap<ConnectionId, Pmi1Client>,
-    fence: Fence<ConnectionId>,
+    clients: SortedMap<ConnectionId, Pmi1Client>,
+    fence: Fence,
     stores: Stores,
     names: ServiceReads,
     /// Value of `PMI_process_mapping`.
@@ -63,7 +63,7 @@ impl Pmi1 {
     /// Creates the state for a node.
     pub(crate) fn new(node: &Node) -> Pmi1 {
         Pmi1 {
-            clients: BTreeMap::new(),
+            clients: SortedMap::default(),
             fence: Fence::new(Family::Pmi1, node),
             stores: Stores::new(node.layout().world_size(), node.local_size()),
             names: ServiceReads::default(),
@@ -153,7 +153,8 @@ impl Pmi1 {
         let answer = match request {
             Pmi1Request::Barrier { is_world: true } => {
                 let take = || self.stores.take(caller.local);
-                self.fence.enter(node, caller.local, connection, take).ok()?;
+                let arrival = FenceArrival { connection, tag: 0, deadline: None };
+                self.fence.enter(node, caller.local, arrival, take).ok()?;
                 self.set(connection, waiting);
                 None
             }
@@ -321,7 +322,7 @@ impl Protocol for Pmi1 {
     ) {
         while !bytes.is_empty() && node.is_open(connection) {
             let client =
-                self.clients.entry(connection).or_insert_with(|| Pmi1Client::new(Stage::Stranger));
+                self.clients.get_or_insert_with(connection, || Pmi1Client::new(Stage::Stranger));
             let done = match client.next_line(&mut bytes) {
                 Ok(Some(line)) => self.line(node, connection, &line),
                 Ok(None) => Some(()),
@@ -335,13 +336,13 @@ impl Protocol for Pmi1 {
 
     fn closed(&mut self, _: &mut Node, connection: ConnectionId) {
         self.clients.remove(&connection);
-        self.fence.withdraw(|&other| other == connection);
+        self.fence.withdraw(connection);
     }
 
     fn gathered(&mut self, node: &mut Node, request: u64, data: Option<Vec<Vec<u8>>>) {
         let Some(finished) = self.fence.finish(node, request, data) else { return };
         let merged = finished.data.and_then(|(run, data)| self.stores.merge(run, &data).ok());
-        for connection in finished.arrivals {
+        for FenceArrival { connection, .. } in finished.arrivals {
             match merged {
                 Some(()) => self.answer(node, connection, b"cmd=barrier_out rc=0\n".to_vec()),
                 None => node.close(connection),

@@ -12,7 +12,7 @@ use super::bfrops::{DecodeError, Reader};
 use super::request::{Scope, Section};
 use super::status::Status;
 use crate::fence::DATA_MAX;
-use std::collections::BTreeMap;
+use crate::sorted_map::SortedMap;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
@@ -66,7 +66,7 @@ impl DataError {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Entries {
     /// Items that are keys and values, by key, or by the whole item if its key is [`QUALIFIED`].
-    items: BTreeMap<Vec<u8>, Vec<u8>>,
+    items: SortedMap<Vec<u8>, Vec<u8>>,
     /// Size in bytes of all items.
     size: usize,
 }
@@ -95,9 +95,9 @@ impl Entries {
     }
 
     fn insert(&mut self, identity: &[u8], item: Vec<u8>) {
+        self.size -= self.items.get(identity).map_or(0, Vec::len);
         self.size += item.len();
-        let old = self.items.insert(identity.to_vec(), item);
-        self.size -= old.map_or(0, |old| old.len());
+        self.items.insert(identity.to_vec(), item);
     }
 
     /// Returns all items.
@@ -152,7 +152,7 @@ pub(super) struct Data {
     /// Data of the ranks of this node, by local rank.
     local: Vec<LocalData>,
     /// Data of the ranks of other nodes, by run and rank.
-    far: BTreeMap<u32, BTreeMap<u32, FarData>>,
+    far: SortedMap<u32, SortedMap<u32, FarData>>,
 }
 
 /// Value for [`Output::Put`](crate::Output::Put) that has the data of a local rank.
@@ -167,7 +167,7 @@ impl Data {
     /// Creates the data of a node with this number of ranks.
     pub(super) fn new(local_size: usize) -> Data {
         let local = (0..local_size).map(|_| LocalData::default()).collect();
-        Data { local, far: BTreeMap::new() }
+        Data { local, far: SortedMap::default() }
     }
 
     /// Begins a run of a local rank, and forgets the data of the run before. Returns what is to be stored
@@ -307,14 +307,14 @@ impl Data {
         match value.split_first() {
             Some((&COMMITTED, items)) => self.merge_rank(run, rank, items),
             _ => {
-                self.far(run).entry(rank).or_insert(FarData::Ended);
+                self.far(run).get_or_insert_with(rank, || FarData::Ended);
                 Ok(())
             }
         }
     }
 
     fn merge_rank(&mut self, run: u32, rank: u32, items: &[u8]) -> Result<(), DataError> {
-        let data = self.far(run).entry(rank).or_insert(FarData::Ended);
+        let data = self.far(run).get_or_insert_with(rank, || FarData::Ended);
         if matches!(data, FarData::Ended) {
             *data = FarData::Committed(Entries::default());
         }
@@ -325,11 +325,11 @@ impl Data {
     }
 
     /// Returns the data of a run, and forgets the oldest if there are too many.
-    fn far(&mut self, run: u32) -> &mut BTreeMap<u32, FarData> {
+    fn far(&mut self, run: u32) -> &mut SortedMap<u32, FarData> {
         if !self.far.contains_key(&run) && self.far.len() >= RUNS_MAX {
-            self.far.pop_first();
+            self.far.remove_first();
         }
-        self.far.entry(run).or_default()
+        self.far.get_or_insert_with(run, SortedMap::default)
     }
 
     /// Returns what a local rank has committed in a run for the others of this node.
@@ -544,7 +544,7 @@ mod tests {
         let malformed = [0, 0, 0, 1, 0, 0, 0, 2, b'k', 0, 0, 99];
         let big = items(&[("b", &long), ("c", &long)]);
         for (bad, error) in [
-            (&malformed[..], DataError::Malformed(DecodeError::Type(99))),
+            (&malformed[..], DataError::Malformed(DecodeError::Type)),
             (&big[..], DataError::TooMuch),
         ] {
             for scope in [Scope::Local, Scope::Remote] {

@@ -4,7 +4,7 @@
 
 use super::bfrops::{Item, Writer};
 use crate::layout::{JobLayout, NodeLayout};
-use std::collections::BTreeMap;
+use crate::sorted_map::SortedMap;
 
 /// Program of the job: its number of ranks, and the lowest of them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,7 +20,7 @@ pub(super) fn body(layout: &JobLayout) -> Vec<u8> {
     writer.count(1).string(layout.namespace.as_bytes());
     job(&mut writer, layout, &applications);
     nodes(&mut writer, layout);
-    for (&number, application) in &applications {
+    for (&number, application) in applications.iter() {
         let infos = [
             ("pmix.appnum", Item::U32(number)),
             ("pmix.app.size", Item::U32(application.size)),
@@ -33,7 +33,7 @@ pub(super) fn body(layout: &JobLayout) -> Vec<u8> {
 }
 
 /// Writes what holds for the job, and for this node.
-fn job(writer: &mut Writer, layout: &JobLayout, applications: &BTreeMap<u32, Application>) {
+fn job(writer: &mut Writer, layout: &JobLayout, applications: &SortedMap<u32, Application>) {
     let world = layout.world_size();
     writer.key_value("pmix.jobid", Item::Text(&layout.namespace));
     writer.key_value("pmix.job.size", Item::U32(world));
@@ -94,17 +94,17 @@ fn node_infos<'a>(node: &NodeLayout, peers: &'a str) -> [(&'static str, Item<'a>
 
 /// Writes what holds for each rank, in the order of ranks.
 fn ranks(writer: &mut Writer, layout: &JobLayout) {
-    let mut places = BTreeMap::new();
+    let mut places = SortedMap::default();
     for (index, node) in layout.nodes.iter().enumerate() {
         for (local, &rank) in node.ranks.iter().enumerate() {
             places.insert(rank, (index, node, local));
         }
     }
-    let mut next_of_application = BTreeMap::new();
-    for (rank, (index, node, local)) in places {
+    let mut next_of_application = SortedMap::default();
+    for (rank, (index, node, local)) in places.into_entries() {
         let local = u16::try_from(local).unwrap_or(u16::MAX);
         let application = application(layout, rank);
-        let in_application: &mut u32 = next_of_application.entry(application).or_default();
+        let in_application: &mut u32 = next_of_application.get_or_insert_with(application, || 0);
         let mut proc = Writer::new();
         proc.count(1).u32(rank);
         proc.key_value("pmix.hname", Item::Text(&node.host));
@@ -123,11 +123,11 @@ fn ranks(writer: &mut Writer, layout: &JobLayout) {
 }
 
 /// Returns the programs of the job, by number.
-fn applications(layout: &JobLayout) -> BTreeMap<u32, Application> {
-    let mut applications = BTreeMap::new();
+fn applications(layout: &JobLayout) -> SortedMap<u32, Application> {
+    let mut applications = SortedMap::default();
     for rank in (0..layout.world_size()).rev() {
         let application: &mut Application =
-            applications.entry(application(layout, rank)).or_default();
+            applications.get_or_insert_with(application(layout, rank), Application::default);
         application.size += 1;
         application.first = rank;
     }
@@ -145,7 +145,14 @@ fn local_peers(node: &NodeLayout) -> String {
 }
 
 fn joined(numbers: impl Iterator<Item = u32>, separator: &str) -> String {
-    numbers.map(|number| number.to_string()).collect::<Vec<_>>().join(separator)
+    let mut text = String::new();
+    for number in numbers {
+        if !text.is_empty() {
+            text.push_str(separator);
+        }
+        text.push_str(&number.to_string());
+    }
+    text
 }
 
 fn number(number: usize) -> u32 {

@@ -37,10 +37,11 @@ mod waiting;
 
 pub use environment::{REMOVED, environment};
 
-use crate::fence::Fence;
+use crate::fence::{Fence, FenceArrival};
 use crate::node::Node;
 use crate::output::{ConnectionId, Family};
 use crate::protocol::Protocol;
+use crate::sorted_map::SortedSet;
 use bfrops::{Proc, Writer};
 use client::{Caller, Clients, Event};
 use collective::{Arrival, Call, Collectives, FinishedCall, Kind};
@@ -78,20 +79,12 @@ pub(crate) struct Pmix {
     clients: Clients,
     /// Body of the answer that describes the job; empty until a client asks for it.
     job_info: Vec<u8>,
-    fence: Fence<Fenced>,
+    fence: Fence,
     data: Data,
     gets: Gets,
     names: Names,
     collectives: Collectives,
     groups: Groups,
-}
-
-/// Client that has entered a fence of all ranks.
-#[derive(Clone, Copy, Debug)]
-struct Fenced {
-    caller: Caller,
-    /// Time after which the client no longer waits.
-    deadline: Option<Instant>,
 }
 
 impl Pmix {
@@ -266,7 +259,7 @@ impl Pmix {
             (Some(key), Some(local)) if may_commit => data.has_near(local, key),
             _ => true,
         };
-        for waiting in self.gets.take(target, is_done) {
+        for waiting in self.gets.take(target, &is_done) {
             node.send(waiting.connection, frame::framed(waiting.tag, &body));
         }
     }
@@ -302,7 +295,9 @@ impl Pmix {
             return self.enter(node, arrival, Kind::Fence, b"", members);
         }
         let take = || self.data.take(caller.local);
-        let entered = self.fence.enter(node, caller.local, Fenced { caller, deadline }, take);
+        let Caller { connection, tag, local, .. } = caller;
+        let arrival = FenceArrival { connection, tag, deadline };
+        let entered = self.fence.enter(node, local, arrival, take);
         entered.map_err(|_| Status::OUT_OF_RESOURCE)
     }
 
@@ -385,7 +380,7 @@ impl Protocol for Pmix {
 
     fn closed(&mut self, _: &mut Node, connection: ConnectionId) {
         self.clients.forget(connection);
-        self.fence.withdraw(|arrival| arrival.caller.connection == connection);
+        self.fence.withdraw(connection);
         self.gets.forget(connection);
         self.names.forget(connection);
         self.collectives.withdraw(connection);
@@ -400,8 +395,9 @@ impl Protocol for Pmix {
             Some(())
         });
         let status = merged.map_or(Status::PROC_ABORTED, |()| Status::SUCCESS);
-        for Fenced { caller, .. } in finished.arrivals {
-            node.send(caller.connection, frame::framed(caller.tag, &status_body(status)));
+        let body = status_body(status);
+        for FenceArrival { connection, tag, .. } in finished.arrivals {
+            node.send(connection, frame::framed(tag, &body));
         }
         for target in self.gets.targets() {
             self.wake(node, target);
@@ -440,23 +436,27 @@ impl Protocol for Pmix {
         for waiting in self.gets.expire(now) {
             node.send(waiting.connection, frame::framed(waiting.tag, &body));
         }
-        let is_over = |arrival: &Fenced| arrival.deadline.is_some_and(|deadline| deadline <= now);
-        let fenced = self.fence.expire(is_over).into_iter().map(|arrival| arrival.caller);
-        let named = self.names.expire(now).into_iter();
-        for caller in named.chain(self.collectives.expire(now)).chain(fenced) {
+        let mut expired = self.names.expire(now);
+        expired.append(&mut self.collectives.expire(now));
+        for caller in expired {
             node.send(caller.connection, frame::framed(caller.tag, &body));
+        }
+        for FenceArrival { connection, tag, .. } in self.fence.expire(now) {
+            node.send(connection, frame::framed(tag, &body));
         }
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let times = [
-            self.data.next_due(),
+        let mut next = self.data.next_due();
+        for deadline in [
             self.gets.next_deadline(),
             self.names.next_deadline(),
             self.collectives.next_deadline(),
-            self.fence.waiting().filter_map(|arrival| arrival.deadline).min(),
-        ];
-        times.into_iter().flatten().min()
+            self.fence.next_deadline(),
+        ] {
+            next = next.map_or(deadline, |next| Some(next.min(deadline.unwrap_or(next))));
+        }
+        next
     }
 }
 
@@ -472,7 +472,7 @@ fn store(node: &mut Node, stored: Option<Stored>) {
 /// one is not of this job.
 fn members(node: &Node, procs: &[Proc<'_>]) -> Result<Vec<u32>, Status> {
     let namespace = node.layout().namespace.as_bytes();
-    let mut members = Vec::new();
+    let mut members = SortedSet::default();
     let (mut has_all, mut has_local) = (false, false);
     for proc in procs {
         if proc.namespace != namespace {
@@ -481,7 +481,7 @@ fn members(node: &Node, procs: &[Proc<'_>]) -> Result<Vec<u32>, Status> {
         match proc.rank {
             ALL_RANKS => has_all = true,
             LOCAL_RANKS => has_local = true,
-            rank if node.node_of(rank).is_some() => members.push(rank),
+            rank if node.node_of(rank).is_some() => members.insert(rank, ()),
             _ => return Err(Status::BAD_PARAM),
         }
     }
@@ -489,11 +489,11 @@ fn members(node: &Node, procs: &[Proc<'_>]) -> Result<Vec<u32>, Status> {
         return Ok((0..node.layout().world_size()).collect());
     }
     if has_local {
-        members.extend_from_slice(node.layout().ranks_here());
+        for &rank in node.layout().ranks_here() {
+            members.insert(rank, ());
+        }
     }
-    members.sort_unstable();
-    members.dedup();
-    if members.is_empty() { Err(Status::BAD_PARAM) } else { Ok(members) }
+    if members.is_empty() { Err(Status::BAD_PARAM) } else { Ok(members.keys().to_vec()) }
 }
 
 /// Returns a text for the user, or its beginning if it is long.

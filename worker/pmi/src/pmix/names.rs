@@ -10,7 +10,7 @@ use super::request::Published;
 use super::status::Status;
 use crate::node::Node;
 use crate::output::{ConnectionId, Family};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::sorted_map::{SortedMap, SortedSet};
 use std::time::Instant;
 
 /// Beginning of the keys under which values are stored.
@@ -47,16 +47,16 @@ pub(super) struct Answer {
 #[derive(Debug, Default)]
 pub(super) struct Names {
     /// Requests that are not answered.
-    requests: BTreeMap<u64, PendingRequest>,
+    requests: SortedMap<u64, PendingRequest>,
     /// Key that each read is for, with the number of its request, by number of the read.
-    reads: BTreeMap<u64, (u64, String)>,
+    reads: SortedMap<u64, (u64, String)>,
     /// Key that each read waits for, by number of the read. There is one read for each key.
-    awaits: BTreeMap<u64, String>,
+    awaits: SortedMap<u64, String>,
     /// Numbers of the requests that wait for each key, oldest first. Some may have been answered.
-    awaited: BTreeMap<String, Vec<u64>>,
+    awaited: SortedMap<String, Vec<u64>>,
     next_request: u64,
     /// Keys that each local rank has published and not withdrawn.
-    published: BTreeMap<usize, BTreeSet<String>>,
+    published: SortedMap<usize, SortedSet<String>>,
 }
 
 /// Request that is not answered.
@@ -77,12 +77,12 @@ enum Step {
         /// Whether a value was not there.
         has_failed: bool,
         /// Keys of values that are withdrawn once they have been looked up, so they may be gone.
-        once: BTreeSet<String>,
+        once: SortedSet<String>,
     },
     /// Values are looked up.
     Lookup(Listed),
     /// Values are looked for, to be withdrawn then: keys that were found.
-    Unpublish(BTreeSet<String>),
+    Unpublish(SortedSet<String>),
     /// Values have been withdrawn, which is certain as soon as their keys have been read again.
     Withdrawn,
 }
@@ -108,8 +108,8 @@ impl Names {
         values: &[Published<'_>],
         deadline: Option<Instant>,
     ) -> Result<(), Status> {
-        let mut stored = BTreeMap::new();
-        let mut once = BTreeSet::new();
+        let mut stored = SortedMap::default();
+        let mut once = SortedSet::default();
         for published in values {
             let key = storage_key(published.key)?;
             let mut writer = Writer::new();
@@ -120,18 +120,20 @@ impl Names {
                 return Err(Status::OUT_OF_RESOURCE);
             }
             if published.once {
-                once.insert(key.clone());
+                once.insert(key.clone(), ());
             }
             stored.insert(key, value);
         }
-        let keys: BTreeSet<String> = stored.keys().cloned().collect();
+        let keys: SortedSet<String> = stored.keys().iter().map(|key| (key.clone(), ())).collect();
         self.check(caller.connection, &keys, false)?;
-        let published = self.published.entry(caller.local).or_default();
+        let published = self.published.get_or_insert_with(caller.local, SortedSet::default);
         if published.len() + keys.len() > PUBLISHED_MAX {
             return Err(Status::OUT_OF_RESOURCE);
         }
-        published.extend(keys.iter().cloned());
-        for (key, value) in stored {
+        for key in keys.keys() {
+            published.insert(key.clone(), ());
+        }
+        for (key, value) in stored.into_entries() {
             node.put(key, value);
         }
         let step = Step::Publish { has_failed: false, once };
@@ -171,7 +173,7 @@ impl Names {
             }
         }
         self.check(caller.connection, &keys, false)?;
-        self.start(node, caller, keys, Step::Unpublish(BTreeSet::new()), deadline, false);
+        self.start(node, caller, keys, Step::Unpublish(SortedSet::default()), deadline, false);
         Ok(())
     }
 
@@ -179,14 +181,17 @@ impl Names {
     fn check(
         &self,
         connection: ConnectionId,
-        keys: &BTreeSet<String>,
+        keys: &SortedSet<String>,
         wait: bool,
     ) -> Result<(), Status> {
         let of_connection =
             self.requests.values().filter(|request| request.caller.connection == connection);
         let pending: usize = of_connection.map(|request| request.missing).sum();
         let reads = match wait {
-            true => self.awaited.keys().chain(keys).collect::<BTreeSet<_>>().len(),
+            true => {
+                let new = keys.keys().iter().filter(|&key| !self.awaited.contains_key(key));
+                self.awaited.len() + new.count()
+            }
             false => self.reads.len() + keys.len(),
         };
         if keys.is_empty() {
@@ -202,7 +207,7 @@ impl Names {
         &mut self,
         node: &mut Node,
         caller: Caller,
-        keys: BTreeSet<String>,
+        keys: SortedSet<String>,
         step: Step,
         deadline: Option<Instant>,
         wait: bool,
@@ -211,7 +216,7 @@ impl Names {
         self.next_request += 1;
         let request = PendingRequest { caller, missing: keys.len(), step, deadline };
         self.requests.insert(number, request);
-        for key in keys {
+        for (key, ()) in keys.into_entries() {
             if wait {
                 self.wait_for(node, key, &[number]);
             } else {
@@ -239,23 +244,26 @@ impl Names {
         read: u64,
         value: Option<&[u8]>,
     ) -> Vec<Answer> {
+        let mut answers = Vec::new();
         if let Some((number, key)) = self.reads.remove(&read) {
-            return self.found(node, number, &key, value).into_iter().collect();
-        }
-        let Some(key) = self.awaits.remove(&read) else { return Vec::new() };
-        let mut waiting = self.awaited.remove(&key).unwrap_or_default();
-        waiting.retain(|number| self.requests.contains_key(number));
-        if value.is_some_and(|value| listed(node, &key, value).is_some_and(|(once, _)| once)) {
-            // The value is for the first, and the others wait for the next.
-            let others = waiting.split_off(waiting.len().min(1));
-            let answers = waiting.into_iter().filter_map(|n| self.found(node, n, &key, value));
-            let answers = answers.collect();
-            if !others.is_empty() {
-                self.wait_for(node, key, &others);
-            }
+            answers.extend(self.found(node, number, &key, value));
             return answers;
         }
-        waiting.into_iter().filter_map(|number| self.found(node, number, &key, value)).collect()
+        let Some(key) = self.awaits.remove(&read) else { return answers };
+        let mut waiting = self.awaited.remove(&key).unwrap_or_default();
+        waiting.retain(|number| self.requests.contains_key(number));
+        let mut others = Vec::new();
+        if value.is_some_and(|value| listed(node, &key, value).is_some_and(|(once, _)| once)) {
+            // The value is for the first, and the others wait for the next.
+            others = waiting.split_off(waiting.len().min(1));
+        }
+        for number in waiting {
+            answers.extend(self.found(node, number, &key, value));
+        }
+        if !others.is_empty() {
+            self.wait_for(node, key, &others);
+        }
+        answers
     }
 
     /// Adds the value of a key to what a request has found. Returns the answer if all keys are read.
@@ -270,7 +278,7 @@ impl Names {
         request.missing -= 1;
         match &mut request.step {
             Step::Publish { has_failed, once } => {
-                *has_failed |= value.is_none() && !once.contains(key);
+                *has_failed |= value.is_none() && !once.contains_key(key);
             }
             Step::Lookup(found) => {
                 if let Some((once, entry)) = value.and_then(|value| listed(node, key, value))
@@ -280,7 +288,7 @@ impl Names {
                     node.put(key.to_owned(), Vec::new());
                 }
             }
-            Step::Unpublish(found) if value.is_some() => drop(found.insert(key.to_owned())),
+            Step::Unpublish(found) if value.is_some() => found.insert(key.to_owned(), ()),
             Step::Unpublish(_) | Step::Withdrawn => {}
         }
         if request.missing > 0 {
@@ -300,10 +308,10 @@ impl Names {
         &mut self,
         node: &mut Node,
         caller: Caller,
-        keys: BTreeSet<String>,
+        keys: SortedSet<String>,
         deadline: Option<Instant>,
     ) {
-        for key in &keys {
+        for key in keys.keys() {
             node.put(key.clone(), Vec::new());
             if let Some(published) = self.published.get_mut(&caller.local) {
                 published.remove(key);
@@ -316,8 +324,10 @@ impl Names {
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Caller> {
         let is_over =
             |request: &PendingRequest| request.deadline.is_some_and(|deadline| deadline <= now);
-        let over = self.requests.extract_if(.., |_, request| is_over(request));
-        over.map(|(_, request)| request.caller).collect()
+        let over = self.requests.values().filter(|request| is_over(request));
+        let callers = over.map(|request| request.caller).collect();
+        self.requests.retain(|_, request| !is_over(request));
+        callers
     }
 
     /// Returns the time at which a client no longer waits.
@@ -344,8 +354,12 @@ impl Listed {
 }
 
 /// Returns the keys under which values are stored, each once.
-fn storage_keys(keys: &[&[u8]]) -> Result<BTreeSet<String>, Status> {
-    keys.iter().map(|key| storage_key(key)).collect()
+fn storage_keys(keys: &[&[u8]]) -> Result<SortedSet<String>, Status> {
+    let mut stored = SortedSet::default();
+    for key in keys {
+        stored.insert(storage_key(key)?, ());
+    }
+    Ok(stored)
 }
 
 /// Returns the key under which a value is stored.

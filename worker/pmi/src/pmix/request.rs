@@ -270,11 +270,12 @@ fn lookup<'a>(reader: &mut Reader<'a>) -> Result<Timed<'a>, DecodeError> {
 fn keys<'a>(reader: &mut Reader<'a>) -> Result<Vec<&'a [u8]>, DecodeError> {
     reader.count(1)?;
     let number = reader.size()?;
-    let mut key = || {
+    let mut keys = Vec::new();
+    for _ in 0..number {
         reader.count(1)?;
-        reader.string()
-    };
-    (0..number).map(|_| key()).collect()
+        keys.push(reader.string()?);
+    }
+    Ok(keys)
 }
 
 /// Reads the name and the members of a group.
