@@ -1,7 +1,10 @@
 //! The guides: those with recorded machines are followed here, and all of them are parsed.
 
 use crate::guide::{self, Step};
+use crate::mpi::stand_in::StandIn;
 use crate::support::{Field, launch_directory};
+use rlaunch_lab::Account;
+use rlaunch_lab::mpi::NAMES;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -41,6 +44,34 @@ fn two_small_computers_with_connectx3() {
     let directory = launch_directory();
     record(directory.path());
     guide::follow("connectx3", field.rlaunch.to_str().unwrap(), |line| {
+        field.shell(line, directory.path())
+    });
+}
+
+/// Program in C of the guide on MPI, and the one in Python.
+const HELLO_C: &str = include_str!("../../examples/guides/mpi/hello.c");
+const HELLO_PY: &str = include_str!("../../examples/guides/mpi/hello.py");
+
+#[test]
+fn mpi_programs_of_four_libraries() {
+    const HOSTS: [&str; 2] = ["a", "b"];
+    let field = Field::new();
+    let directory = launch_directory();
+    let here = directory.path().to_str().unwrap();
+    let _shared = field.scratch(&HOSTS, here);
+    for library in NAMES {
+        let program = StandIn { source: HELLO_C, library, options: "" };
+        program.compile(&field, &HOSTS, &format!("{here}/hello-{library}"));
+    }
+    fs::write(directory.path().join("hello.py"), HELLO_PY).unwrap();
+    for host in HOSTS {
+        let script = directory.path().join("hello.py");
+        field.lab.write_file(host, &script, HELLO_PY.as_bytes(), 0o644).unwrap();
+        field.on(host, &format!("ln -s /run/rlaunch-mpi/open-mpi-5 {here}/.venv"));
+    }
+    // The agents are on the hosts already, so rlaunch prints nothing about sending them.
+    field.warm("a,b", Account::Root);
+    guide::follow("mpi", field.rlaunch.to_str().unwrap(), |line| {
         field.shell(line, directory.path())
     });
 }

@@ -1,8 +1,12 @@
 //! Connecting of Horovod's ranks: the key-value store that agents give access to, with requests
-//! like those of Horovod's client, and the variables that lead to it.
+//! like those of Horovod's client, and the variables that lead to it. Where Horovod is built with MPI
+//! alone, MPI connects its ranks.
 
+use crate::mpi::PATIENCE;
+use crate::mpi::stand_in::StandIn;
 use crate::support::{Field, Run};
 use rlaunch_lab::Account;
+use rlaunch_lab::mpi::NAMES;
 
 /// Script that connects ranks as `horovod/common/gloo` does, using only the environment: in each of
 /// three contexts, every rank stores its address, reads the addresses of the others, connects to
@@ -162,4 +166,78 @@ fn what_is_set_is_explained() {
     let out = ran.succeeded().out();
     let yours = |line: &str| line.contains("HOROVOD_CONTROLLER=mpi") && line.ends_with("(yours)");
     assert!(out.lines().any(yours) && !out.contains("RENDEZVOUS"), "{ran}");
+}
+
+/// Script that loads Horovod's library as `horovod/common/basics.py` does.
+const BASICS: &str = r#"
+import ctypes, sys
+horovod = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
+horovod.horovod_gloo_store.restype = ctypes.c_char_p
+none = (ctypes.c_int * 0)()
+assert horovod.horovod_init(none, 0, none, none, 0)
+if horovod.horovod_mpi_enabled():
+    names = "rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"
+    place = [getattr(horovod, f"horovod_{name}")() for name in names]
+    print("rank {} of {}, local {} of {}, cross {} of {}".format(*place), flush=True)
+else:
+    print("by Gloo at", horovod.horovod_gloo_store().decode(), flush=True)
+horovod.horovod_shutdown()
+"#;
+
+/// Package of Horovod on hosts a and b, built with an MPI library.
+struct Built<'a> {
+    field: &'a Field,
+    /// Directory of the package, for PYTHONPATH.
+    packages: String,
+    /// Library in the package.
+    library: String,
+}
+
+impl Built<'_> {
+    const HOSTS: [&'static str; 2] = ["a", "b"];
+    const DIRECTORY: &'static str = "/tmp/horovod";
+
+    fn with<'a>(field: &'a Field, mpi: &str, options: &str) -> Built<'a> {
+        let packages = format!("{}/{mpi}", Built::DIRECTORY);
+        let library = format!("{packages}/horovod/torch/mpi_lib_v2.so");
+        let options = &format!("-shared -fPIC -pthread {options}");
+        let stand_in = StandIn { source: include_str!("mpi/horovod.c"), library: mpi, options };
+        stand_in.compile(field, &Built::HOSTS, &library);
+        Built { field, packages, library }
+    }
+
+    fn run(&self, controller: Option<&str>) -> Vec<String> {
+        let run = self.field.rlaunch("-H a:2,b:2").env("PYTHONPATH", &self.packages);
+        let run = run.args(["python3", "-c", BASICS, &self.library]);
+        let run = controller.into_iter().fold(run, |run, c| run.env("HOROVOD_CONTROLLER", c));
+        run.within(PATIENCE).run().succeeded().sorted()
+    }
+}
+
+/// Ranks as Horovod numbers them, by MPI.
+const BY_MPI: [&str; 4] = [
+    "rank 0 of 4, local 0 of 2, cross 0 of 2",
+    "rank 1 of 4, local 1 of 2, cross 0 of 2",
+    "rank 2 of 4, local 0 of 2, cross 1 of 2",
+    "rank 3 of 4, local 1 of 2, cross 1 of 2",
+];
+
+#[test]
+fn a_build_with_mpi_alone_meets_by_mpi() {
+    let field = Field::new();
+    let _libraries = field.scratch(&Built::HOSTS, Built::DIRECTORY);
+    for mpi in NAMES {
+        // Is shown if the test fails.
+        println!("with {mpi}:");
+        assert_eq!(Built::with(&field, mpi, "").run(Some("mpi")), BY_MPI);
+    }
+}
+
+#[test]
+fn a_build_with_both_meets_by_gloo_unless_mpi_is_chosen() {
+    let field = Field::new();
+    let _libraries = field.scratch(&Built::HOSTS, Built::DIRECTORY);
+    let built = Built::with(&field, "mpich", "-DHAVE_GLOO=1");
+    assert_eq!(built.run(None), ["by Gloo at 127.0.0.1"; 4]);
+    assert_eq!(built.run(Some("mpi")), BY_MPI);
 }

@@ -1,8 +1,10 @@
 //! MPI programs with the libraries that people use: their results, and the ways in which they end.
 //!
-//! The tests here are functions of the libraries; `debian` and `wheels` call them.
+//! The tests here are functions of the libraries; `debian` and `wheels` call them. `stand_in` is for
+//! tests of programs that use MPI.
 
 mod debian;
+pub(crate) mod stand_in;
 mod wheels;
 
 use crate::support::{Field, Run};
@@ -15,7 +17,7 @@ const HOSTS: [&str; 2] = ["a", "b"];
 /// Directory of the programs on hosts.
 const DIRECTORY: &str = "/tmp/mpi";
 /// Time limit of a job on two busy cores. Ranks of MPI libraries wait actively.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// MPI program on hosts a and b.
 struct Program<'a> {

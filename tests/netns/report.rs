@@ -1,6 +1,8 @@
 //! Records that a job leaves, and what is printed about it afterwards: `rlaunch report`, `rlaunch
 //! bench train`.
 
+use crate::mpi::PATIENCE;
+use crate::mpi::stand_in::StandIn;
 use crate::output::flood;
 use crate::support::{Field, Run, launch_directory};
 use serde_json::Value;
@@ -159,6 +161,35 @@ fn the_last_job_is_reported() {
     let said = state.rlaunch(&field, "report last --json").run();
     let said: Value = serde_json::from_str(&said.succeeded().out()).unwrap();
     assert_eq!(said["reports"][0]["networks"][0]["rdma"], false, "{said}");
+}
+
+#[test]
+fn nccl_tests_by_mpi_are_one_table() {
+    const HOSTS: [&str; 2] = ["a", "b"];
+    let (field, state) = (Field::new(), State::new());
+    let (directory, program) = ("/tmp/nccl-tests", "/tmp/nccl-tests/all_reduce_perf");
+    let _program = field.scratch(&HOSTS, directory);
+    let source = include_str!("mpi/nccl_tests.c");
+    let stand_in = StandIn { source, library: "open-mpi-5", options: "" };
+    stand_in.compile(&field, &HOSTS, program);
+    let reported = |words: &str| {
+        let run = state.rlaunch(&field, words).args([program, "-b", "8", "-e", "8K", "-f", "4"]);
+        run.within(PATIENCE).run().succeeded();
+        state.rlaunch(&field, "report last").run()
+    };
+    let said = reported("-H a:8,b:8 -np 16");
+    let out = said.succeeded().out();
+    assert!(out.contains("all_reduce_perf, 16 ranks on 2 hosts; out of place"), "{said}");
+    let sizes = ["8 ", "32 ", "128 ", "512 ", "2048 ", "8192 "];
+    let is_of = |line: &str, size: &str| line.trim_start().starts_with(size);
+    for size in sizes {
+        assert_eq!(out.lines().filter(|line| is_of(line, size)).count(), 1, "{said}");
+    }
+    assert!(out.contains("average busbw ") && !out.contains("warning"), "{said}");
+    // Without a process manager, as if it had been built without MPI, each rank is rank 0 of 1.
+    let said = reported("-H a:2,b --mpi none --singleton ignore");
+    let alone = "3 ranks printed a table of their own: each ran alone";
+    assert!(said.succeeded().out().contains(alone), "{said}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::hosts::Host;
 use crate::job::JobSpec;
 use crate::job::apps::AppSpec;
 use crate::job::options::{Show, ShowFormat};
-use crate::plan::env::Variable;
+use crate::plan::env::{Variable, process_manager};
 use crate::plan::map::{MappedNode, RankMap};
 use crate::plan::mesh;
 use crate::plan::rank_config::RankConfig;
@@ -149,6 +149,7 @@ pub(crate) fn variables<'a>(
 ) -> Vec<VariableRow<'a>> {
     let library_of = |rank| libraries.get(map.node_of(rank)?.id.index())?.as_ref();
     let mut rows = Vec::new();
+    let world_size = ranks(map, rank_configs).count();
     for (rank, host, config) in ranks(map, rank_configs) {
         let AppSpec { env, user_set_vars, .. } = job.application_of(map, rank);
         let yours = |name: &str| env.iter().find(|var| var.name == name);
@@ -166,6 +167,10 @@ pub(crate) fn variables<'a>(
         let library_rows = library_of(rank).map(|path| library(path, yours(names::RLAUNCH_LIB)));
         for [variable, why] in library_rows.into_iter().flatten() {
             push(variable, why);
+        }
+        let served = (world_size > 1).then(|| process_manager::rows(job.mpi));
+        for [variable, why] in served.into_iter().flatten() {
+            push(variable.to_owned(), why.to_owned());
         }
         let is_known = |name: &str| config.defaults.iter().any(|default| default.name == name);
         let asked = |name: &OsStr| user_set_vars.iter().any(|asked| name == asked.as_str());

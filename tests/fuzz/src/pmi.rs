@@ -24,9 +24,8 @@ const DATA_MAX: usize = 64 * 1024;
 /// Maximum length in bytes of names and keys.
 const NAME_MAX: usize = 255;
 
-/// Maximum size in bytes of an answer. Repeated keys in a lookup repeat their values, which makes 2 MiB
-/// of the longest input.
-const ANSWER_MAX: usize = 2 * 1024 * 1024;
+/// Maximum size in bytes of an answer. An answer repeats nothing that clients have sent.
+const ANSWER_MAX: usize = 256 * 1024;
 
 /// Maximum number of values that one act makes the server store and read.
 const STORED_AT_ONCE: usize = 4096;
@@ -39,17 +38,16 @@ const ANSWERS_MAX: usize = 20_000;
 pub(crate) enum Act {
     /// A client has connected to the port.
     Connect,
-    /// A rank has inherited a connection.
-    Inherit(u32),
     /// A client has sent these bytes.
     Bytes(Sender, Vec<u8>),
     /// A client has sent a message: bytes to which the target adds what ends or heads them.
     Message(Sender, Vec<u8>),
     /// A client has closed this connection.
     Close(u8),
-    /// This open gather is complete with the data of the ranks of other nodes, or has failed.
+    /// This open gather is complete with the data of the ranks of other nodes, if all ranks of this node
+    /// take part in it, or has failed.
     Gathered(u8, Option<Vec<Vec<u8>>>),
-    /// A gather, which may not be open, is complete with the data of all ranks, or has failed.
+    /// A gather, which may not be open, is complete with this data, or has failed.
     ForgedGather(u64, Option<Vec<Vec<u8>>>),
     /// This open read has found what the server has stored.
     Stored(u8),
@@ -104,6 +102,7 @@ fn layout() -> JobLayout {
         nodes: NODES.iter().enumerate().map(node).collect(),
         here: 0,
         application_of: vec![0, 0, 1, 1],
+        directory: None,
         pmi_ids: PMI_IDS.to_vec(),
     }
 }
@@ -117,15 +116,13 @@ struct Agent {
     framing: Framing,
     now: Instant,
     peers: Vec<Peer>,
-    /// Gathers that are not complete: number and data of this node.
-    gathers: Vec<(u64, Vec<Vec<u8>>)>,
+    /// Gathers that are not complete: number and data of the ranks of this node, by local rank.
+    gathers: Vec<(u64, BTreeMap<usize, Vec<u8>>)>,
     /// Reads that are not answered: number and key.
     reads: Vec<(u64, String)>,
     stored: BTreeMap<String, Vec<u8>>,
     /// Numbers of all requests so far.
     requests: BTreeSet<u64>,
-    /// Names of all gathers so far.
-    names: BTreeSet<String>,
 }
 
 impl Agent {
@@ -140,14 +137,16 @@ impl Agent {
             reads: Vec::new(),
             stored: BTreeMap::new(),
             requests: BTreeSet::new(),
-            names: BTreeSet::new(),
         }
     }
 
     fn act(&mut self, act: Act) {
         match act {
-            Act::Connect => self.connect(None),
-            Act::Inherit(rank) => self.connect(Some(rank)),
+            Act::Connect => {
+                let connection = ConnectionId(self.peers.len() as u64);
+                self.peers.push(Peer::default());
+                self.report(|server| server.connected(connection));
+            }
             Act::Bytes(sender, bytes) => self.receive(sender, &bytes),
             Act::Message(sender, bytes) => {
                 let number =
@@ -164,7 +163,9 @@ impl Agent {
             Act::Gathered(at, others) => {
                 if let Some(at) = usize::from(at).checked_rem(self.gathers.len()) {
                     let (request, blobs) = self.gathers.remove(at);
-                    self.gathered(request, others.map(|others| [blobs, others].concat()));
+                    let others = others.filter(|_| blobs.len() == NODES[0].len());
+                    let data = others.map(|others| blobs.into_values().chain(others).collect());
+                    self.gathered(request, data);
                 }
             }
             Act::ForgedGather(request, data) => self.gathered(request, data),
@@ -194,20 +195,6 @@ impl Agent {
         usize::from(connection) % (self.peers.len() + 1)
     }
 
-    fn connect(&mut self, rank: Option<u32>) {
-        let connection = ConnectionId(self.peers.len() as u64);
-        let mut peer = Peer { is_inherited: rank.is_some(), ..Peer::default() };
-        peer.ranks.extend(rank.filter(|rank| NODES[0].contains(rank)));
-        self.peers.push(peer);
-        self.report(|server| match rank {
-            Some(rank) => server.connected_as(connection, rank),
-            None => server.connected(connection),
-        });
-        if rank.is_some_and(|rank| !NODES[0].contains(&rank)) {
-            assert!(self.peers.last().is_some_and(|peer| peer.is_closed));
-        }
-    }
-
     /// Reports bytes of a connection, and checks what the servers do.
     fn receive(&mut self, Sender { from, cut }: Sender, bytes: &[u8]) {
         let place = self.place(from);
@@ -233,7 +220,10 @@ impl Agent {
     fn gathered(&mut self, request: u64, data: Option<Vec<Vec<u8>>>) {
         if self.reads.iter().all(|(open, _)| *open != request) {
             self.gathers.retain(|(open, _)| *open != request);
-            self.report(|server| server.gathered(request, data.clone()));
+            self.report(|server| match &data {
+                Some(data) => server.gathered(request, data.clone()),
+                None => server.failed(request),
+            });
         }
     }
 
@@ -296,12 +286,15 @@ impl Agent {
                     let peer = &mut self.peers[connection as usize];
                     assert!(!std::mem::replace(&mut peer.is_closed, true), "closed twice");
                 }
-                Output::Gather { request, name, blobs } => {
-                    assert!(name.len() <= NAME_MAX && blobs.len() == NODES[0].len());
-                    assert!(blobs.iter().all(|blob| blob.len() <= DATA_MAX));
-                    assert!(self.requests.insert(request), "request {request} is not new");
-                    assert!(self.names.insert(name), "gathered twice");
-                    self.gathers.push((request, blobs));
+                Output::Gather { request, local_rank, name, blob } => {
+                    assert!(Family::of_gather(&name).is_some(), "gather {name:?}");
+                    assert!(local_rank < NODES[0].len() && blob.len() <= DATA_MAX);
+                    if self.requests.insert(request) {
+                        self.gathers.push((request, BTreeMap::new()));
+                    }
+                    let open = self.gathers.iter_mut().find(|(open, _)| *open == request);
+                    let (_, blobs) = open.expect("the gather is open");
+                    assert!(blobs.insert(local_rank, blob).is_none(), "takes part twice");
                 }
                 Output::Put { key, value } => {
                     assert!(key.len() <= NAME_MAX && value.len() <= DATA_MAX);
@@ -311,6 +304,10 @@ impl Agent {
                     assert!(key.len() <= NAME_MAX);
                     assert!(self.requests.insert(request), "request {request} is not new");
                     self.reads.push((request, key));
+                }
+                Output::Segment(name) => {
+                    assert!(!name.is_empty() && name.len() <= NAME_MAX && !name.contains('/'));
+                    assert!(sender.is_some(), "{name} is of no rank");
                 }
                 Output::Connected(rank, family) => {
                     let peer = self.sender(sender, rank);
@@ -336,7 +333,6 @@ impl Agent {
 /// Client at the other end of a connection.
 #[derive(Default)]
 struct Peer {
-    is_inherited: bool,
     is_closed: bool,
     /// Ranks whose secrets the client has sent.
     ranks: BTreeSet<u32>,
@@ -355,7 +351,6 @@ impl Peer {
     fn family(&self) -> Family {
         match self.received.first() {
             Some(b'c' | b'm') => Family::Pmi1,
-            _ if self.is_inherited => Family::Pmi1,
             _ => Family::Pmix,
         }
     }

@@ -3,8 +3,7 @@
 use crate::pmi::{Act, NAMESPACE, PMI_IDS, Sender, run};
 use crate::stream::written;
 use Act::{
-    Bytes, Close, Connect, Ended, ForgedGather, ForgedValue, Gathered, Inherit, Message, Stored,
-    Value,
+    Bytes, Close, Connect, Ended, ForgedGather, ForgedValue, Gathered, Message, Stored, Value,
 };
 
 const INIT: &str = "cmd=init pmi_version=1 pmi_subversion=1";
@@ -126,19 +125,31 @@ fn spawn_and_abort() -> Vec<Act> {
 
 /// Returns the life of a rank that runs one MPI program after the other.
 fn programs() -> Vec<Act> {
-    let mut acts = vec![Inherit(0), Inherit(1), Inherit(2), line(1, BARRIER), Ended(1)];
-    for (run, connection) in [(1, 0), (2, 0), (3, 3)] {
+    let mut acts = begin();
+    for run in 1..4 {
         let store = format!("kvsname={NAMESPACE}-{run}");
         acts.extend([
-            line(connection, INIT),
-            line(connection, format!("cmd=put {store} key=k value=v")),
-            line(connection, BARRIER),
-            Gathered(0, Some(vec![vec![0, 0, 0, run], Vec::new()])),
-            line(connection, format!("cmd=get {store} key=k")),
-            line(connection, FINALIZE),
-            Inherit(0),
+            line(0, format!("cmd=put {store} key=k value=v")),
+            line(0, BARRIER),
+            line(1, BARRIER),
+            Gathered(0, Some(vec![vec![0, 0, 0, run], vec![0, 0, 0, run]])),
+            line(0, format!("cmd=get {store} key=k")),
+            line(0, FINALIZE),
+            line(1, FINALIZE),
+            line(0, INIT),
+            line(1, INIT),
         ]);
     }
+    // The last program of rank 0 ends in a barrier, and rank 1 goes on to another.
+    acts.extend([
+        line(0, BARRIER),
+        Close(0),
+        line(1, FINALIZE),
+        line(1, INIT),
+        line(1, BARRIER),
+        Gathered(0, Some(vec![vec![0, 0, 0, 5], vec![0, 0, 0, 5]])),
+        Ended(0),
+    ]);
     acts
 }
 

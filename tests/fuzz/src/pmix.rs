@@ -138,7 +138,16 @@ fn commit(scope: u8, items: &Encoded) -> Encoded {
 }
 
 fn fence(ranks: &[u32]) -> Encoded {
-    Encoded::request(command::FENCE).procs(ranks).infos(&[("pmix.collect", flag(true))])
+    fence_of(ranks).infos(&[("pmix.collect", flag(true))])
+}
+
+fn fence_of(ranks: &[u32]) -> Encoded {
+    Encoded::request(command::FENCE).procs(ranks)
+}
+
+/// Ends a request by the number of seconds for which the client waits.
+fn timed(request: Encoded, seconds: u32) -> Encoded {
+    request.infos(&[("pmix.timeout", integer(seconds))])
 }
 
 fn get(rank: u32, key: &str, infos: &[(&str, Encoded)]) -> Encoded {
@@ -175,6 +184,9 @@ fn exchange() -> Vec<Act> {
         fence(&[ALL_RANKS]).from(0),
         fence(&[ALL_RANKS]).from(1),
         Gathered(0, None),
+        timed(fence_of(&[ALL_RANKS]), 2).from(0),
+        Due,
+        timed(fence_of(&[ALL_RANKS]), 2).from(0),
         Encoded::request(command::FINALIZE).from(0),
         Close(0),
     ]);
@@ -224,6 +236,7 @@ fn names() -> Vec<Act> {
         Stored(0),
         lookup(&["late"], &[("pmix.wait", integer(0)), ("pmix.timeout", integer(1))]),
         Due,
+        lookup(&["late", "late"], &[("pmix.wait", integer(0))]),
         unpublish(&["svc"]),
         Stored(0),
         Stored(0),
@@ -267,6 +280,9 @@ fn groups() -> Vec<Act> {
         with(command::CONNECT, 0, &[0, 1, 3]),
         with(command::CONNECT, 1, &[0, 1, 3]),
         Value(0, Some(vec![0, 255, 255, 255, 249])),
+        timed(Encoded::request(command::CONNECT).procs(&[0, 3]), 1).from(0),
+        Due,
+        timed(Encoded::request(command::CONNECT).procs(&[0, 3]), 1).from(0),
         with(command::DISCONNECT, 0, &[0, 1]),
         Ended(1),
     ]);

@@ -1,8 +1,9 @@
 //! The libraries of Debian, with programs in C that are linked with them.
 
 use super::{HOSTS, PATIENCE, for_each};
+use crate::support::Field;
 use rlaunch_lab::Account;
-use rlaunch_lab::mpi::{DEBIAN, MpiLibrary};
+use rlaunch_lab::mpi::{DEBIAN, MpiLibrary, WHEELS};
 
 #[test]
 fn results_are_right() {
@@ -84,6 +85,101 @@ fn strangers_on_the_port_are_let_go_and_change_nothing() {
         let ran = running.finish();
         assert_eq!(ran.succeeded().out().split_once('\n').unwrap().1, program.right(), "{ran}");
     });
+}
+
+/// Starts the program at once on all ranks but the last, where it waits for a file.
+const LATE: &str = r#"
+until [ "$RANK" != 3 ] || [ -e /tmp/mpi/late ]; do sleep 0.05; done
+exec "$@"
+"#;
+
+#[test]
+fn a_rank_that_is_late_for_mpi_init_is_named_and_no_other() {
+    for_each(&DEBIAN, |program| {
+        let run = program.field.rlaunch("-H a:2,b:2").args(["sh", "-c", LATE, "sh"]);
+        let run = run.args(&program.words).args(["all", "64"]);
+        let mut running = run.within(PATIENCE).spawn();
+        running
+            .wait_for_stderr(", as in MPI_Init and MPI_Finalize: waiting 10 s for rank 3 on b", 1);
+        let _late = program.field.files(&["b"], "/tmp/mpi/late", "", 0o644);
+        let ran = running.finish();
+        assert_eq!(ran.succeeded().out(), program.right(), "{ran}");
+        ran.keeps_quiet_about(&["rank 0", "rank 1", "rank 2"]);
+    });
+}
+
+/// Variables as `srun` and the launchers of MPI libraries set them, which lead nowhere.
+const FOREIGN: [(&str, &str); 12] = [
+    ("PMI_FD", "99"),
+    ("PMI_PORT", "127.0.0.1:1"),
+    ("PMI_RANK", "7"),
+    ("PMI_SIZE", "9"),
+    ("PMI_SPAWNED", "1"),
+    ("PMIX_NAMESPACE", "x"),
+    ("PMIX_RANK", "7"),
+    ("PMIX_SERVER_URI2", "x.0;tcp4://127.0.0.1:1"),
+    ("PMIX_SERVER_URI41", "x.0;tcp4://127.0.0.1:1"),
+    ("OMPI_MCA_ess_base_jobid", "7"),
+    ("OMPI_MCA_orte_local_daemon_uri", "x"),
+    ("HYDI_CONTROL_FD", "98"),
+];
+
+/// A launcher may run inside another, and the start-up files of a host may set what others need.
+#[test]
+fn ranks_are_not_led_to_another_launcher() {
+    for_each(&DEBIAN, |program| {
+        let lines = FOREIGN.map(|(name, value)| format!("export {name}='{value}'\n")).concat();
+        let home = Account::Root.home();
+        let files = [".bashrc", ".bash_profile"].map(|name| {
+            program.field.files(&["b"], home.join(name).to_str().unwrap(), &lines, 0o644)
+        });
+        for options in ["", "--login"] {
+            let mut run = program.run(options, "all 64");
+            for (name, value) in FOREIGN {
+                run = run.env(name, value);
+            }
+            let ran = run.run();
+            assert_eq!(ran.succeeded().out(), program.right(), "{ran}");
+        }
+        drop(files);
+    });
+}
+
+/// The files that ranks have made by then are removed by the agent's guardian.
+#[test]
+fn an_agent_that_is_killed_leaves_nothing_of_its_ranks() {
+    for libraries in [&DEBIAN[..], &WHEELS[..]] {
+        for_each(libraries, |program| {
+            let files =
+                || HOSTS.map(|host| program.field.on(host, "find /tmp /var/tmp -maxdepth 2"));
+            let before = files();
+            // Some libraries make a directory there unless they are given another.
+            let mut running = program.run("-x TMPDIR=/tmp/mpi", "wait").spawn();
+            running.wait_for_text(" waits in process ", 4);
+            let out = running.out();
+            let process =
+                out.lines().find_map(|line| line.strip_prefix("rank 0 waits in process "));
+            let parent = format!("sed -n 's/^PPid://p' /proc/{}/status", process.unwrap());
+            program.field.on("a", &format!("kill -9 $({parent})"));
+            let ran = running.finish();
+            ran.ended_with(206).says(&["error: node a is lost", "b: nothing left"]);
+            assert_eq!(files(), before, "{ran}");
+        });
+    }
+}
+
+#[test]
+fn variables_for_mpi_are_listed() {
+    let field = Field::new();
+    let listed = |options: &str| {
+        let ran = field.rlaunch(&format!("-H a,b --show env {options} true")).run();
+        let out = ran.succeeded().out().into_owned();
+        ["PMIX_*", "PMI_*"].map(|name| out.lines().filter(|line| line.contains(name)).count())
+    };
+    assert_eq!(listed(""), [4, 4]);
+    assert_eq!(listed("--mpi pmi1"), [0, 4]);
+    assert_eq!(listed("--mpi none"), [0, 0]);
+    assert_eq!(listed("-np 1"), [0, 0]);
 }
 
 #[test]

@@ -1,22 +1,20 @@
 //! Starts MPI programs under this crate's servers, to try them with real MPI libraries.
 //!
 //! ```text
-//! serve --family pmi1|pmix [--inherit] [--deal] [--trace] NODES RANKS COMMAND…
+//! serve --family pmi1|pmix [--deal] [--trace] NODES RANKS COMMAND…
 //! ```
 //!
 //! The nodes are faked: each has its own server and port in this process, and what they gather and store
 //! is joined in memory. `RANKS` is the number of ranks per node, or a list with a number for each node
-//! such as `3,1,2`. `--inherit` passes sockets to the ranks instead of a port (PMI-1 only), `--deal`
-//! gives the nodes one rank each in turn instead of a block, `--trace` prints all messages of PMI-1.
+//! such as `3,1,2`. `--deal` gives the nodes one rank each in turn instead of a block, `--trace` prints all
+//! messages of PMI-1.
 
 use rlaunch_pmi::{ConnectionId, Family, JobLayout, NodeLayout, Output, Server, pmi1, pmix};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,7 +25,6 @@ const TIME_LIMIT: Duration = Duration::from_secs(120);
 /// What the command line asks for.
 struct Arguments {
     family: Family,
-    inherit: bool,
     deal: bool,
     trace: bool,
     /// Number of ranks of each node.
@@ -37,9 +34,7 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let Some(arguments) = arguments(std::env::args().skip(1)) else {
-        eprintln!(
-            "usage: serve --family pmi1|pmix [--inherit] [--deal] [--trace] NODES RANKS COMMAND…"
-        );
+        eprintln!("usage: serve --family pmi1|pmix [--deal] [--trace] NODES RANKS COMMAND…");
         return ExitCode::from(2);
     };
     match run(&arguments) {
@@ -53,7 +48,7 @@ fn main() -> ExitCode {
 
 fn arguments(mut given: impl Iterator<Item = String>) -> Option<Arguments> {
     let mut family = None;
-    let (mut inherit, mut deal, mut trace) = (false, false, false);
+    let (mut deal, mut trace) = (false, false);
     let nodes: usize = loop {
         match given.next()?.as_str() {
             "--family" => match given.next()?.as_str() {
@@ -61,7 +56,6 @@ fn arguments(mut given: impl Iterator<Item = String>) -> Option<Arguments> {
                 "pmix" => family = Some(Family::Pmix),
                 _ => return None,
             },
-            "--inherit" => inherit = true,
             "--deal" => deal = true,
             "--trace" => trace = true,
             nodes => break nodes.parse().ok()?,
@@ -75,7 +69,7 @@ fn arguments(mut given: impl Iterator<Item = String>) -> Option<Arguments> {
     }
     let command: Vec<String> = given.collect();
     let is_whole = ranks.len() == nodes && !command.is_empty();
-    is_whole.then_some(Arguments { family: family?, inherit, deal, trace, ranks, command })
+    is_whole.then_some(Arguments { family: family?, deal, trace, ranks, command })
 }
 
 /// Runs the job and returns its exit code.
@@ -91,6 +85,7 @@ fn run(arguments: &Arguments) -> io::Result<u8> {
             nodes: nodes.clone(),
             here,
             application_of: vec![0; arguments.ranks.iter().sum()],
+            directory: None,
             pmi_ids: node.ranks.iter().map(|_| random() as u32 >> 1).collect(),
         };
         job.servers.push(Server::new(layout));
@@ -162,15 +157,6 @@ fn start(
 ) -> io::Result<()> {
     let mut command = Command::new(&arguments.command[0]);
     command.args(&arguments.command[1..]);
-    let mut inherited = None;
-    if arguments.inherit {
-        // A file descriptor other than 0 to 2 cannot be passed on without unsafe code; a shell can.
-        let (here, there) = UnixStream::pair()?;
-        command = Command::new("sh");
-        command.args(["-c", "exec 7<&0 </dev/null \"$@\"", "sh"]).args(&arguments.command);
-        command.stdin(Stdio::from(OwnedFd::from(there)));
-        inherited = Some(here);
-    }
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if ["PMI", "OMPI_", "HYDI_"].iter().any(|prefix| text.starts_with(prefix)) {
@@ -179,20 +165,12 @@ fn start(
     }
     let mut locked = lock(job);
     let place = locked.servers[node].layout().place(rank).ok_or(io::ErrorKind::NotFound)?;
-    command.envs(match (arguments.family, arguments.inherit) {
-        (Family::Pmi1, true) => pmi1::environment_with_descriptor(&place, 7),
-        (Family::Pmi1, false) => pmi1::environment(&place, port),
-        (Family::Pmix, _) => pmix::environment(&place, port, directory),
+    command.envs(match arguments.family {
+        Family::Pmi1 => pmi1::environment(&place, port),
+        Family::Pmix => pmix::environment(&place, port, directory),
     });
     // Ranks of different faked nodes must not meet in the host's shared memory.
     command.env("OMPI_MCA_btl_vader_backing_directory", directory);
-    if let Some(here) = inherited {
-        let connection = locked.add(Box::new(here.try_clone()?));
-        locked.servers[node].connected_as(connection, rank);
-        locked.settle();
-        let job = Arc::clone(job);
-        thread::spawn(move || read(&job, node, connection, here));
-    }
     let child = command.spawn()?;
     locked.children.push(Rank { node, rank, child, code: None });
     Ok(())
@@ -270,12 +248,12 @@ struct Rank {
     code: Option<i32>,
 }
 
-/// What a node brings to a gather.
+/// What a rank brings to a gather.
 struct Part {
     node: usize,
     request: u64,
-    /// Data by local rank.
-    blobs: Vec<Vec<u8>>,
+    rank: u32,
+    blob: Vec<u8>,
 }
 
 /// Job whose nodes are all in this process.
@@ -288,8 +266,10 @@ struct Job {
     stored: BTreeMap<String, Vec<u8>>,
     /// Nodes that wait for a value: node, request and key.
     waiting: Vec<(usize, u64, String)>,
-    /// What the nodes that have started a gather bring to it, by the gather's name.
-    gathers: BTreeMap<String, Vec<Part>>,
+    /// What the ranks that take part in a gather bring to it, by the gather's name and number.
+    gathers: BTreeMap<(String, u64), Vec<Part>>,
+    /// Number of gathers of a name in which a rank has taken part.
+    counts: BTreeMap<(String, u32), u64>,
     /// Exit code, once the job is to be killed.
     abort: Option<i32>,
     begun: usize,
@@ -360,14 +340,16 @@ impl Job {
                 }
             }
             Output::Get { request, key, wait } => self.get(node, request, key, wait),
-            Output::Gather { request, name, blobs } => {
-                self.gather(&name, Part { node, request, blobs });
+            Output::Gather { request, local_rank, name, blob } => {
+                let rank = self.servers[node].layout().ranks_here()[local_rank];
+                self.gather(&name, Part { node, request, rank, blob });
             }
             Output::Abort { rank, code, message } => {
                 eprintln!("serve: rank {rank} aborts the job with code {code}: {message}");
                 self.abort.get_or_insert(code);
             }
             Output::Print { text, .. } => eprintln!("{text}"),
+            Output::Segment(name) => eprintln!("serve: node {node} leaves {name} in shared memory"),
             Output::Connected(..) => self.begun += 1,
             Output::Finalized(_) => self.ended += 1,
         }
@@ -383,20 +365,19 @@ impl Job {
     }
 
     fn gather(&mut self, name: &str, part: Part) {
-        let parts = self.gathers.entry(name.to_owned()).or_default();
+        let count = self.counts.entry((name.to_owned(), part.rank)).or_default();
+        let gather = (name.to_owned(), *count);
+        *count += 1;
+        let parts = self.gathers.entry(gather.clone()).or_default();
         parts.push(part);
-        if parts.len() < self.servers.len() {
+        if parts.len() < self.servers[0].layout().world_size() as usize {
             return;
         }
-        let parts = self.gathers.remove(name).unwrap_or_default();
-        let mut data = BTreeMap::new();
-        for part in &parts {
-            let ranks = self.servers[part.node].layout().ranks_here();
-            data.extend(ranks.iter().copied().zip(part.blobs.iter().cloned()));
-        }
-        let data: Vec<Vec<u8>> = data.into_values().collect();
+        let mut parts = self.gathers.remove(&gather).unwrap_or_default();
+        parts.sort_by_key(|part| part.rank);
+        let data: Vec<Vec<u8>> = parts.iter().map(|part| part.blob.clone()).collect();
         for part in parts {
-            self.servers[part.node].gathered(part.request, Some(data.clone()));
+            self.servers[part.node].gathered(part.request, data.clone());
         }
     }
 }

@@ -12,6 +12,10 @@ pub struct JobLayout {
     pub here: usize,
     /// Program of each rank, by rank, as a number from 0.
     pub application_of: Vec<u32>,
+    /// Directory on this node for temporary files of MPI libraries, which has the directories of
+    /// [`JobLayout::rank_directory`] and is removed when the job ends. `None` if the libraries are to choose
+    /// one themselves; some leave files there.
+    pub directory: Option<String>,
     /// Secret of each rank of this node, by local rank: a random number below 2^31 that a PMI-1 client
     /// sends (`PMI_ID`) to say which rank it is. A process that merely knows the ranks' numbers cannot
     /// take the place of a rank.
@@ -62,6 +66,11 @@ impl JobLayout {
     /// Returns the position of a rank among the ranks of this node, or `None` if it runs elsewhere.
     pub fn local_rank(&self, rank: u32) -> Option<usize> {
         self.ranks_here().iter().position(|&other| other == rank)
+    }
+
+    /// Returns the directory for temporary files of a rank of this node.
+    pub fn rank_directory(&self, rank: u32) -> Option<String> {
+        self.directory.as_ref().map(|directory| format!("{directory}/{rank}"))
     }
 
     /// Describes a rank of this node for its environment. Returns `None` if it does not run on this node.

@@ -14,6 +14,7 @@
 //! | `protocol` | how a family plugs into the server |
 //! | `pmi1/` | PMI-1: lines of text, one request at a time |
 //! | `pmix/` | PMIx: binary messages in the encoding of version 3 |
+//! | `sorted_map` | a map that needs little code |
 //! | `server` | hands the events that the agent reports to the family they are for |
 
 mod fence;
@@ -25,6 +26,7 @@ pub mod pmix;
 mod protocol;
 mod segments;
 mod server;
+mod sorted_map;
 #[cfg(test)]
 mod testing;
 

@@ -2,8 +2,9 @@
 
 use crate::layout::JobLayout;
 use crate::output::{ConnectionId, Family, Output};
-use crate::segments::Segments;
-use std::collections::{BTreeMap, VecDeque};
+use crate::segments::{self, Segments};
+use crate::sorted_map::SortedMap;
+use std::collections::VecDeque;
 
 /// Maximum number of open connections that have not yet said which rank they are, in addition to one
 /// for each rank of the node. Any process of the host can connect to the agent's port; when strangers
@@ -18,15 +19,15 @@ pub(crate) struct Node {
     node_of: Vec<usize>,
     /// Ranks of this node, by local rank.
     ranks: Vec<RankState>,
-    connections: BTreeMap<ConnectionId, Connection>,
+    connections: SortedMap<ConnectionId, Connection>,
     /// Open connections without a rank, oldest first.
-    strangers: VecDeque<ConnectionId>,
+    strangers: Vec<ConnectionId>,
     /// Connections that this server has closed and whose family has not been told yet.
-    dropped: VecDeque<(ConnectionId, Family)>,
+    dropped: Vec<(ConnectionId, Family)>,
     outputs: VecDeque<Output>,
     next_request: u64,
     /// Family that waits for the answer to each request.
-    requests: BTreeMap<u64, Family>,
+    requests: SortedMap<u64, Family>,
     segments: Segments,
 }
 
@@ -59,12 +60,12 @@ impl Node {
             ranks: layout.ranks_here().iter().map(|_| rank()).collect(),
             segments: Segments::new(layout.ranks_here().len()),
             layout,
-            connections: BTreeMap::new(),
-            strangers: VecDeque::new(),
-            dropped: VecDeque::new(),
+            connections: SortedMap::default(),
+            strangers: Vec::new(),
+            dropped: Vec::new(),
             outputs: VecDeque::new(),
             next_request: 0,
-            requests: BTreeMap::new(),
+            requests: SortedMap::default(),
         }
     }
 
@@ -158,17 +159,14 @@ impl Node {
         if let Some(family) = self.forget(connection) {
             self.outputs.push_back(Output::Close(connection));
             if let Some(family) = family {
-                self.dropped.push_back((connection, family));
+                self.dropped.push((connection, family));
             }
         }
     }
 
-    /// Asks the agent to gather data of all ranks, and the server to pass the answer to a family. Returns
-    /// the number of the request.
-    pub(crate) fn gather(&mut self, family: Family, name: String, blobs: Vec<Vec<u8>>) -> u64 {
-        let request = self.request(family);
-        self.outputs.push_back(Output::Gather { request, name, blobs });
-        request
+    /// Asks the agent to let a local rank take part in a gather. `request` is from [`Node::new_request`].
+    pub(crate) fn gather(&mut self, request: u64, local_rank: usize, name: String, blob: Vec<u8>) {
+        self.outputs.push_back(Output::Gather { request, local_rank, name, blob });
     }
 
     /// Stores a value where every node can read it.
@@ -179,17 +177,34 @@ impl Node {
     /// Reads a value that some node has stored; the server passes the answer to a family. Returns the
     /// number of the request.
     pub(crate) fn get(&mut self, family: Family, key: String, wait: bool) -> u64 {
-        let request = self.request(family);
+        let request = self.new_request(family);
         self.outputs.push_back(Output::Get { request, key, wait });
         request
     }
 
-    /// Returns the files in shared memory that belong to the job.
-    pub(crate) fn segments(&mut self) -> &mut Segments {
-        &mut self.segments
+    /// Tells the agent that a file in shared memory belongs to the job, once for each file. Returns false
+    /// if the path is not that of one, or if there are too many.
+    pub(crate) fn claim_path(&mut self, path: &[u8]) -> bool {
+        segments::name_of(path).is_some_and(|name| self.claim(name))
     }
 
-    fn request(&mut self, family: Family) -> u64 {
+    /// Tells the agent which files in shared memory MPICH makes on this node.
+    pub(crate) fn claim_mpich(&mut self, store: &str) {
+        for name in segments::of_mpich(store, self.layout.here) {
+            self.claim(&name);
+        }
+    }
+
+    fn claim(&mut self, name: &str) -> bool {
+        let added = self.segments.add(name);
+        if added == Some(true) {
+            self.outputs.push_back(Output::Segment(name.to_owned()));
+        }
+        added.is_some()
+    }
+
+    /// Returns the number of a new request, whose answer the server passes to a family.
+    pub(crate) fn new_request(&mut self, family: Family) -> u64 {
         let request = self.next_request;
         self.next_request += 1;
         self.requests.insert(request, family);
@@ -199,13 +214,11 @@ impl Node {
     // What follows is for the server alone.
 
     /// Adds a connection.
-    pub(crate) fn open(&mut self, connection: ConnectionId, family: Option<Family>) {
-        self.connections.insert(connection, Connection { family, local: None });
-        self.strangers.push_back(connection);
-        if self.strangers.len() > STRANGERS_MAX + self.ranks.len()
-            && let Some(oldest) = self.strangers.pop_front()
-        {
-            self.close(oldest);
+    pub(crate) fn open(&mut self, connection: ConnectionId) {
+        self.connections.insert(connection, Connection { family: None, local: None });
+        self.strangers.push(connection);
+        if self.strangers.len() > STRANGERS_MAX + self.ranks.len() {
+            self.close(self.strangers[0]);
         }
     }
 
@@ -232,7 +245,7 @@ impl Node {
 
     /// Returns a connection that this server has closed and whose family has not been told yet.
     pub(crate) fn take_dropped(&mut self) -> Option<(ConnectionId, Family)> {
-        self.dropped.pop_front()
+        self.dropped.pop()
     }
 
     /// Returns the family that waits for the answer to a request, once.

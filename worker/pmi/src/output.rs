@@ -23,6 +23,16 @@ impl Family {
         }
     }
 
+    /// Returns the family whose fences are gathers of this name, or `None` if it is another gather.
+    pub fn of_gather(name: &str) -> Option<Family> {
+        [Family::Pmi1, Family::Pmix].into_iter().find(|family| family.fence() == name)
+    }
+
+    /// Returns the name of the gathers that are fences over all ranks.
+    pub(crate) fn fence(self) -> String {
+        format!("{}:fence", self.prefix())
+    }
+
     /// Returns the beginning of the names and keys that belong to this family.
     pub(crate) fn prefix(self) -> &'static str {
         match self {
@@ -41,16 +51,19 @@ pub enum Output {
     /// Close a connection once everything before is sent. Calling
     /// [`Server::closed`](crate::Server::closed) for it is allowed but not necessary.
     Close(ConnectionId),
-    /// Gather data of all ranks of the job: every node's server asks for the same `name`, once per node.
-    /// `blobs` has the data of each rank of this node, by local rank; each is at most 64 KiB. The agent
-    /// answers by [`Server::gathered`](crate::Server::gathered) with this `request`.
+    /// Let a rank of this node take part in a gather of all ranks of the job. The gathers of a name are
+    /// counted: the first that a rank takes part in is the first of each other rank. The agent answers
+    /// by [`Server::gathered`](crate::Server::gathered) once all ranks have taken part, or by
+    /// [`Server::failed`](crate::Server::failed) if one never will, for example because it has ended.
     Gather {
-        /// Number for the answer.
+        /// Number for the answer, equal for all ranks of this node: one answer is enough.
         request: u64,
-        /// Name of the gather, equal on all nodes and at most 255 bytes.
+        /// Local rank.
+        local_rank: usize,
+        /// Name of the gather, equal for all ranks and at most 255 bytes.
         name: String,
-        /// Data by local rank.
-        blobs: Vec<Vec<u8>>,
+        /// Data of the rank, at most 64 KiB.
+        blob: Vec<u8>,
     },
     /// Store a value where every node can read it. Agents keep the order of what a server stores and
     /// reads: once a later [`Output::Get`] of this server for the same key is answered, all nodes read
@@ -62,7 +75,8 @@ pub enum Output {
         value: Vec<u8>,
     },
     /// Read a value that some node has stored. The agent answers by
-    /// [`Server::value`](crate::Server::value).
+    /// [`Server::value`](crate::Server::value), or by [`Server::failed`](crate::Server::failed) if it
+    /// cannot.
     Get {
         /// Number for the answer.
         request: u64,
@@ -88,6 +102,9 @@ pub enum Output {
         /// Text of at most 4 KiB, before its last line break.
         text: String,
     },
+    /// Remove this file in `/dev/shm` when no process of the job is left: the MPI library of a rank has
+    /// made it or may make it, and leaves it there if the rank is killed. The text is its name.
+    Segment(String),
     /// A rank has connected and said which rank it is.
     Connected(u32, Family),
     /// A rank has called `MPI_Finalize`; until then its exit with code 0 is an error.

@@ -30,20 +30,7 @@ impl Server {
 
     /// Adds a connection that the agent has accepted on its port; the client will say which rank it is.
     pub fn connected(&mut self, connection: ConnectionId) {
-        self.node.open(connection, None);
-        self.settle();
-    }
-
-    /// Adds a PMI-1 connection whose other end a rank has inherited (`PMI_FD`). It is closed at once if
-    /// the rank is not of this node. MPICH 4.0 and Intel MPI 2021 shut the connection down in
-    /// `MPI_Finalize`, so a shell that runs several MPI programs one after the other needs the agent's
-    /// port instead.
-    pub fn connected_as(&mut self, connection: ConnectionId, rank: u32) {
-        self.node.open(connection, Some(Family::Pmi1));
-        match self.node.layout().local_rank(rank) {
-            Some(local) => self.pmi1.connected_as(&mut self.node, connection, local),
-            None => self.node.close(connection),
-        }
+        self.node.open(connection);
         self.settle();
     }
 
@@ -61,10 +48,10 @@ impl Server {
         }
     }
 
-    /// Takes the answer to [`Output::Gather`]: data by rank, `None` if the gather can never complete.
-    pub fn gathered(&mut self, request: u64, data: Option<Vec<Vec<u8>>>) {
+    /// Takes the answer to [`Output::Gather`]: data by rank. Later answers to the same request are ignored.
+    pub fn gathered(&mut self, request: u64, data: Vec<Vec<u8>>) {
         if let Some(family) = self.node.take_request(request) {
-            self.with(family, |state, node| state.gathered(node, request, data));
+            self.with(family, |state, node| state.gathered(node, request, Some(data)));
         }
     }
 
@@ -76,7 +63,18 @@ impl Server {
         }
     }
 
-    /// Takes notice that the process of a rank has ended. Fences no longer wait for the rank.
+    /// Takes notice that a gather can never complete, or that a value cannot be read.
+    pub fn failed(&mut self, request: u64) {
+        if let Some(family) = self.node.take_request(request) {
+            self.with(family, |state, node| {
+                state.gathered(node, request, None);
+                state.value(node, request, None);
+            });
+        }
+    }
+
+    /// Takes notice that the process of a rank has ended. The agent lets the gathers fail for which it has
+    /// not arrived.
     pub fn rank_ended(&mut self, rank: u32) {
         if let Some(local) = self.node.layout().local_rank(rank) {
             self.node.end(local);
@@ -99,12 +97,6 @@ impl Server {
     /// Returns the next action for the agent.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.node.poll_output()
-    }
-
-    /// Returns the names of the files in `/dev/shm` that the ranks of this node have made or may make. They
-    /// are to be removed when no rank is left.
-    pub fn segments(&mut self) -> Vec<String> {
-        self.node.segments().names().map(str::to_owned).collect()
     }
 
     fn with(&mut self, family: Family, act: impl FnOnce(&mut dyn Protocol, &mut Node)) {
@@ -138,10 +130,10 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Event {
         Connected,
-        ConnectedAs(u32),
         Received(u64, Vec<u8>),
         Closed(u64),
-        Gathered(u64, Option<Vec<Vec<u8>>>),
+        Gathered(u64, Vec<Vec<u8>>),
+        Failed(u64),
         Value(u64, Option<Vec<u8>>),
         RankEnded(u32),
         Timeout,
@@ -162,15 +154,15 @@ mod tests {
     }
 
     fn events() -> impl Strategy<Value = Vec<Event>> {
-        let gathered = (0..4_u64, prop::option::of(vec(vec(any::<u8>(), 0..12), 0..4)));
+        let gathered = (0..4_u64, vec(vec(any::<u8>(), 0..12), 0..4));
         let value = (0..4_u64, prop::option::of(vec(any::<u8>(), 0..12)));
         let event = prop_oneof![
             2 => Just(Event::Connected),
-            2 => (0..4_u32).prop_map(Event::ConnectedAs),
             8 => (0..8_u64, bytes()).prop_map(|(connection, bytes)| Event::Received(connection, bytes)),
             1 => (0..8_u64).prop_map(Event::Closed),
             2 => gathered.prop_map(|(request, data)| Event::Gathered(request, data)),
             2 => value.prop_map(|(request, value)| Event::Value(request, value)),
+            1 => (0..4_u64).prop_map(Event::Failed),
             1 => (0..4_u32).prop_map(Event::RankEnded),
             1 => Just(Event::Timeout),
         ];
@@ -184,12 +176,12 @@ mod tests {
         };
         match event {
             Event::Connected => server.connected(connection()),
-            Event::ConnectedAs(rank) => server.connected_as(connection(), rank),
             Event::Received(connection, bytes) => {
                 server.received(ConnectionId(connection), &bytes, Instant::now());
             }
             Event::Closed(connection) => server.closed(ConnectionId(connection)),
             Event::Gathered(request, data) => server.gathered(request, data),
+            Event::Failed(request) => server.failed(request),
             Event::Value(request, value) => server.value(request, value),
             Event::RankEnded(rank) => server.rank_ended(rank),
             Event::Timeout => server.handle_timeout(Instant::now()),
@@ -210,13 +202,14 @@ mod tests {
                     match output {
                         Output::Send(connection, _) => prop_assert!(!closed.contains(&connection)),
                         Output::Close(connection) => prop_assert!(closed.insert(connection)),
-                        Output::Gather { name, blobs, .. } => {
-                            prop_assert!(name.len() <= 255 && blobs.len() == 2);
-                            prop_assert!(blobs.iter().all(|blob| blob.len() <= 64 * 1024));
+                        Output::Gather { local_rank, name, blob, .. } => {
+                            prop_assert!(name.len() <= 255 && local_rank < 2);
+                            prop_assert!(blob.len() <= 64 * 1024);
                         }
                         Output::Put { key, .. } | Output::Get { key, .. } => {
                             prop_assert!(key.len() <= 255);
                         }
+                        Output::Segment(name) => prop_assert!(!name.contains('/')),
                         Output::Abort { rank, .. }
                         | Output::Print { rank, .. }
                         | Output::Connected(rank, _)

@@ -3,7 +3,7 @@
 use crate::layout::{JobLayout, NodeLayout};
 use crate::output::{ConnectionId, Output};
 use crate::server::Server;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 /// Layout of the job on the node `here`, whose nodes have these ranks. The PMI-1 id of a rank is 1000
@@ -17,15 +17,15 @@ pub(crate) fn layout(nodes: &[&[u32]], here: usize) -> JobLayout {
     let world: u32 = nodes.iter().map(|node| u32::try_from(node.ranks.len()).unwrap()).sum();
     let pmi_ids = nodes[here].ranks.iter().map(|rank| 1000 + rank).collect();
     let application_of = (0..world).map(|rank| rank % 2).collect();
-    JobLayout { namespace: "job".to_owned(), nodes, here, application_of, pmi_ids }
+    JobLayout { namespace: "job".to_owned(), nodes, here, application_of, pmi_ids, directory: None }
 }
 
-/// What a node brings to a gather.
+/// What a rank brings to a gather.
 struct Part {
     node: usize,
     request: u64,
-    /// Data by local rank.
-    blobs: Vec<Vec<u8>>,
+    rank: u32,
+    blob: Vec<u8>,
 }
 
 /// Job of several nodes.
@@ -40,12 +40,17 @@ pub(crate) struct Job {
     pub(crate) stored: BTreeMap<String, Vec<u8>>,
     /// Nodes that wait for a value, with the request and the key.
     waiting: Vec<(usize, u64, String)>,
-    /// What the nodes that have started a gather bring to it, by the gather's name.
+    /// What the ranks that take part in a gather bring to it, by `NAME:NUMBER`.
     gathers: BTreeMap<String, Vec<Part>>,
-    /// Names of the gathers that are complete.
+    /// Number of gathers of a name in which a rank has taken part.
+    counts: BTreeMap<(String, u32), u64>,
+    ended: BTreeSet<u32>,
+    /// Gathers that are complete.
     pub(crate) gathered: Vec<String>,
     /// Actions that tell the agent about ranks.
     events: Vec<Output>,
+    /// Nodes and names of files in shared memory.
+    pub(crate) segments: Vec<(usize, String)>,
 }
 
 impl Job {
@@ -60,30 +65,20 @@ impl Job {
             stored: BTreeMap::new(),
             waiting: Vec::new(),
             gathers: BTreeMap::new(),
+            counts: BTreeMap::new(),
+            ended: BTreeSet::new(),
             gathered: Vec::new(),
             events: Vec::new(),
+            segments: Vec::new(),
         }
     }
 
     /// Opens a connection to a node's port.
     pub(crate) fn connect(&mut self, node: usize) -> ConnectionId {
-        let connection = self.connection(node);
-        self.servers[node].connected(connection);
-        self.settle();
-        connection
-    }
-
-    /// Opens a connection that a rank of a node has inherited.
-    pub(crate) fn connect_as(&mut self, node: usize, rank: u32) -> ConnectionId {
-        let connection = self.connection(node);
-        self.servers[node].connected_as(connection, rank);
-        self.settle();
-        connection
-    }
-
-    fn connection(&mut self, node: usize) -> ConnectionId {
         let connection = ConnectionId(self.nodes.len() as u64);
         self.nodes.insert(connection, node);
+        self.servers[node].connected(connection);
+        self.settle();
         connection
     }
 
@@ -110,6 +105,13 @@ impl Job {
     pub(crate) fn end(&mut self, node: usize, rank: u32) {
         self.servers[node].rank_ended(rank);
         self.settle();
+        self.ended.insert(rank);
+        let open: Vec<String> = self.gathers.keys().cloned().collect();
+        for gather in open {
+            if self.gathers[&gather].iter().all(|part| part.rank != rank) {
+                self.fail(&gather);
+            }
+        }
     }
 
     /// Tells whether the server has closed a connection.
@@ -122,10 +124,10 @@ impl Job {
         std::mem::take(&mut self.events)
     }
 
-    /// Lets a gather that some nodes have started fail.
-    pub(crate) fn fail(&mut self, name: &str) {
-        for part in self.gathers.remove(name).unwrap() {
-            self.servers[part.node].gathered(part.request, None);
+    /// Lets a gather in which some ranks take part fail.
+    pub(crate) fn fail(&mut self, gather: &str) {
+        for part in self.gathers.remove(gather).unwrap() {
+            self.servers[part.node].failed(part.request);
         }
         self.settle();
     }
@@ -166,9 +168,11 @@ impl Job {
                     self.servers[node].value(request, value);
                 }
             }
-            Output::Gather { request, name, blobs } => {
-                self.gather(&name, Part { node, request, blobs });
+            Output::Gather { request, local_rank, name, blob } => {
+                let rank = self.servers[node].layout().ranks_here()[local_rank];
+                self.gather(&name, Part { node, request, rank, blob });
             }
+            Output::Segment(name) => self.segments.push((node, name)),
             event => self.events.push(event),
         }
     }
@@ -184,23 +188,27 @@ impl Job {
     }
 
     fn gather(&mut self, name: &str, part: Part) {
-        assert!(name.len() <= 255 && part.blobs.iter().all(|blob| blob.len() <= 64 * 1024));
-        let parts = self.gathers.entry(name.to_owned()).or_default();
-        assert!(parts.iter().all(|other| other.node != part.node), "{name} gathered twice");
+        assert!(name.len() <= 255 && part.blob.len() <= 64 * 1024);
+        let count = self.counts.entry((name.to_owned(), part.rank)).or_default();
+        let (number, gather) = (*count, format!("{name}:{count}"));
+        *count += 1;
+        let taken = |rank: &u32| self.counts.get(&(name.to_owned(), *rank)).copied().unwrap_or(0);
+        let can_complete = self.ended.iter().all(|rank| taken(rank) > number);
+        let parts = self.gathers.entry(gather.clone()).or_default();
         parts.push(part);
-        if parts.len() < self.servers.len() {
+        if !can_complete {
+            return self.fail(&gather);
+        }
+        let layout = self.servers[0].layout();
+        if parts.len() < usize::try_from(layout.world_size()).unwrap() {
             return;
         }
-        let parts = self.gathers.remove(name).unwrap();
-        self.gathered.push(name.to_owned());
-        let mut data = BTreeMap::new();
-        for part in &parts {
-            let ranks = self.servers[part.node].layout().ranks_here();
-            data.extend(ranks.iter().copied().zip(part.blobs.iter().cloned()));
-        }
-        let data: Vec<Vec<u8>> = data.into_values().collect();
+        let mut parts = self.gathers.remove(&gather).unwrap();
+        self.gathered.push(gather);
+        parts.sort_by_key(|part| part.rank);
+        let data: Vec<Vec<u8>> = parts.iter().map(|part| part.blob.clone()).collect();
         for part in parts {
-            self.servers[part.node].gathered(part.request, Some(data.clone()));
+            self.servers[part.node].gathered(part.request, data.clone());
         }
     }
 }

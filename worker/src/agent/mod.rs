@@ -87,7 +87,7 @@ async fn run_job(workspace: &Workspace, grace: Grace, kind: ChannelKind) -> io::
     let mut ranks = Ranks::start(&job, prepared, setup, outbox, agent.hello_at, context);
     agent.run_to_completion(&mut ranks, &mut tree, &mut mesh, ports).await;
     mesh.end().await;
-    let receipt = ranks.finish(&tree.mpi().segments()).await;
+    let receipt = ranks.finish(tree.mpi().segments()).await;
     workspace.remove();
     agent.channel.outbox.send_last(&FromAgent::Done(receipt));
     if tree.has_children() && !agent.job_is_ending {
@@ -416,7 +416,7 @@ impl Agent {
     fn take_rank_table(&self, message: &Payload, tree: &mut Tree, workspace: &Workspace) {
         let taken = TableMessage::parse(message).map_err(io::Error::other).and_then(|table| {
             workspace.write_rank_table(table.json())?;
-            tree.mpi().set_table(table);
+            tree.mpi().set_table(table, workspace.path());
             Ok(())
         });
         if let Err(error) = taken {

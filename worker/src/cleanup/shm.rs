@@ -5,18 +5,25 @@
 //! only reported, since they may belong to another job. In a container no file is removed, only
 //! reported: `/dev/shm` may be shared with the host or other containers, whose processes are not
 //! visible. Files that MPI libraries have named to their process manager are known to be the job's,
-//! and are always removed.
+//! and are always removed. Their names are noted in the job's private directory, so that they are
+//! removed with it even if the agent was killed.
 
 use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::{Pid, Uid};
 use std::collections::HashSet;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::SystemTime;
 
 const SHM: &str = "/dev/shm";
+/// File in the job's private directory that names files in `/dev/shm` to be removed with it, one per
+/// line.
+const NOTES: &str = "shared-memory";
+/// Maximum number of bytes that are read of [`NOTES`].
+const MAX_NOTES: u64 = 4 << 20;
 /// Name prefixes of files of MPI libraries, NCCL, PSM, PyTorch and Python.
 const KINDS: [&str; 6] = ["mpich_shm_", "sm_segment.", "vader_segment.", "psm_", "torch_", "nccl-"];
 /// Link target of `/proc/self/ns/pid` in a machine's initial PID namespace, where all processes are
@@ -101,17 +108,43 @@ pub(crate) fn sweep_job(job: &str, segments: &[String]) -> u32 {
 
 fn sweep_job_below(directory: &Path, job: &str, segments: &[String]) -> u32 {
     let prefix = format!("rlaunch-{job}-");
-    let mine = Uid::effective().as_raw();
     let files = fs::read_dir(directory).into_iter().flatten().flatten();
     let is_its = |entry: &fs::DirEntry| {
-        entry.file_name().to_str().is_some_and(|name| {
-            let is_mine =
-                || entry.metadata().is_ok_and(|file| file.is_file() && file.uid() == mine);
-            name.starts_with(&prefix) || (segments.iter().any(|known| known == name) && is_mine())
-        })
+        entry.file_name().to_str().is_some_and(|name| name.starts_with(&prefix))
     };
     let removed = files.filter(is_its).filter(|entry| fs::remove_file(entry.path()).is_ok());
-    removed.count() as u32
+    removed.count() as u32 + remove_named(directory, segments.iter().map(String::as_str))
+}
+
+/// Removes this user's files of these names. Returns the number of removed files.
+fn remove_named<'a>(directory: &Path, names: impl Iterator<Item = &'a str>) -> u32 {
+    let mine = Uid::effective().as_raw();
+    let paths = names.filter(|name| !name.contains('/')).map(|name| directory.join(name));
+    let is_mine = |path: &Path| {
+        path.symlink_metadata().is_ok_and(|file| file.is_file() && file.uid() == mine)
+    };
+    paths.filter(|path| is_mine(path) && fs::remove_file(path).is_ok()).count() as u32
+}
+
+/// Notes that a file in `/dev/shm` belongs to the job with this private directory, for
+/// [`sweep_noted`].
+pub(crate) fn note(workspace: &Path, name: &str) -> io::Result<()> {
+    let path = workspace.join(NOTES);
+    let mut notes = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+    notes.write_all(format!("{name}\n").as_bytes())
+}
+
+/// Removes the files in `/dev/shm` that belong to the job with this private directory. Must be called
+/// when no process of the job is left.
+pub(crate) fn sweep_noted(workspace: &Path) {
+    sweep_noted_below(Path::new(SHM), workspace);
+}
+
+fn sweep_noted_below(directory: &Path, workspace: &Path) -> u32 {
+    let mut notes = String::new();
+    let read = File::open(workspace.join(NOTES))
+        .and_then(|file| file.take(MAX_NOTES).read_to_string(&mut notes));
+    read.map_or(0, |_| remove_named(directory, notes.lines()))
 }
 
 /// Returns this user's files of known kinds that were modified since `since`, each with the process
@@ -206,6 +239,29 @@ mod tests {
         for other in ["rlaunch-abc-0.0", "sm_segment.1"] {
             assert!(dir.path().join(other).exists(), "{other}");
         }
+    }
+
+    #[test]
+    fn what_is_noted_for_a_job_goes_with_its_directory() {
+        let (dir, workspace) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        assert_eq!(sweep_noted_below(dir.path(), workspace.path()), 0);
+        let other = workspace.path().join("other");
+        fs::write(&other, "").unwrap();
+        std::os::unix::fs::symlink(&other, dir.path().join("link")).unwrap();
+        fs::create_dir(dir.path().join("directory")).unwrap();
+        for name in ["mine", "too", "left"] {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
+        let outside = format!("../{}", other.display());
+        for name in ["mine", "gone", "link", "directory", "", "..", &outside, "too"] {
+            note(workspace.path(), name).unwrap();
+        }
+        assert_eq!(sweep_noted_below(dir.path(), workspace.path()), 2);
+        let mut left: Vec<_> =
+            fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["directory", "left", "link"]);
+        assert!(other.exists());
     }
 
     #[test]

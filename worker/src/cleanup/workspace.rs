@@ -5,6 +5,7 @@
 //! remove the directory if the other one has died. The directory is created in the first of several
 //! parent directories that is usable.
 
+use crate::cleanup::shm;
 use crate::console::errln;
 use crate::node::cache;
 use nix::fcntl::{Flock, FlockArg};
@@ -99,13 +100,14 @@ impl Workspace {
         })
     }
 
-    /// Removes the directory and its content. Looks in every parent directory, since the guardian
+    /// Removes the directory and its content, and the files in shared memory that it names. Looks in every parent directory, since the guardian
     /// does not know in which one the agent has created it. A missing directory is not an error.
     pub(crate) fn remove(&self) {
         for path in self.places.iter().map(|place| place.join(&self.name)) {
             if path.symlink_metadata().is_err() {
                 continue;
             }
+            shm::sweep_noted(&path);
             if let Err(error) = fs::remove_dir_all(&path) {
                 errln!("rlaunch-worker: cannot remove {}: {error}", path.display());
             }
@@ -172,12 +174,14 @@ fn link(agent: &Path, directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes directories of this user's agents that were killed together with their guardians.
+/// Removes directories of this user's agents that were killed together with their guardians, and the
+/// files in shared memory that they name.
 pub(crate) fn sweep() {
     for entry in places().iter().filter_map(|p| fs::read_dir(p).ok()).flatten().flatten() {
         let ours = is_name(&entry.file_name().to_string_lossy(), Uid::effective())
             && entry.metadata().is_ok_and(|m| m.is_dir() && m.uid() == Uid::effective().as_raw());
         let Some(_held) = ours.then(|| lock(&entry.path())).flatten() else { continue };
+        shm::sweep_noted(&entry.path());
         let _ = fs::remove_dir_all(entry.path());
     }
 }

@@ -10,6 +10,7 @@
 //! connections of other users. In addition, a client must know a random value from its environment:
 //! the job's namespace (PMIx) or the rank's secret number (PMI-1).
 
+use crate::cleanup::shm;
 use crate::console::errln;
 use crate::network::horovod::{LOOPBACK, user_of};
 use rlaunch_bootstrap::env::RLAUNCH_HOST;
@@ -17,12 +18,17 @@ use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::{Job, MpiInterfaces, RankSpec};
 use rlaunch_bootstrap::protocol::control::FromAgent;
 use rlaunch_bootstrap::rank_table::{NodeRanks, TableMessage};
-use rlaunch_pmi::{ConnectionId, JobLayout, NodeLayout, Output, RankPlace, Server, pmi1, pmix};
+use rlaunch_bootstrap::rendezvous::message::CollectiveId;
+use rlaunch_bootstrap::rendezvous::rank_set::RankSet;
+use rlaunch_pmi::{
+    ConnectionId, Family, JobLayout, NodeLayout, Output, RankPlace, Server, pmi1, pmix,
+};
 use sha2::{Digest, Sha256};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::io;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -30,6 +36,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+/// Directory for temporary files of MPI libraries, below the private directory of the job.
+const MPI_DIRECTORY: &str = "mpi";
 /// Pause after accept(2) has failed.
 const ACCEPT_RETRY: Duration = Duration::from_millis(10);
 /// Number of bytes that are read from a connection at once.
@@ -39,7 +47,7 @@ const EVENTS: usize = 64;
 
 /// Ranks that have connected to the process manager and have not called `MPI_Finalize`. The set is
 /// shared with the part of the agent that reports exits.
-pub(crate) type UnfinalizedRanks = Rc<RefCell<BTreeSet<Rank>>>;
+pub(crate) type UnfinalizedRanks = Rc<RefCell<RankSet>>;
 
 /// Event on a connection of an MPI rank.
 enum ConnectionEvent {
@@ -59,12 +67,14 @@ pub(crate) struct MpiService {
     node: usize,
     server: Option<Server>,
     next_connection: u64,
-    /// Queue for the bytes to be written to each connection. Dropping a queue closes its connection
-    /// after all bytes are written.
-    connections: BTreeMap<ConnectionId, mpsc::UnboundedSender<Vec<u8>>>,
+    /// Queue for the bytes to be written to each connection, in the order of their ids. Dropping a
+    /// queue closes its connection after all bytes are written.
+    connections: Vec<(ConnectionId, mpsc::UnboundedSender<Vec<u8>>)>,
     events: mpsc::Receiver<(ConnectionId, ConnectionEvent)>,
     events_in: mpsc::Sender<(ConnectionId, ConnectionEvent)>,
     unfinalized: UnfinalizedRanks,
+    /// Names of files in `/dev/shm` to be removed at the end of the job.
+    segments: Vec<String>,
     has_warned: bool,
     /// Tasks that read and write the connections, aborted when the service is dropped.
     tasks: JoinSet<()>,
@@ -81,6 +91,8 @@ pub(crate) struct MpiIdentity {
     pmi_ids: Vec<u32>,
     node: usize,
     world_size: u32,
+    /// Private directory of the job on this node, if it has one.
+    workspace: Option<PathBuf>,
 }
 
 /// Process management interfaces that the ranks of a program are offered.
@@ -94,9 +106,9 @@ pub(crate) struct MpiOffer {
 /// the request on.
 #[derive(Debug)]
 pub(crate) enum MpiRequest {
-    /// Gather data of all ranks of the job. `blobs` contains the data of this node's ranks, by
-    /// local rank. The answer goes to [`MpiService::gathered`].
-    Gather { request: u64, name: String, blobs: Vec<Vec<u8>> },
+    /// Let a rank of this node take part in a gather of all ranks of the job, with `blob` as its
+    /// data. The answer goes to [`MpiService::gathered`].
+    Gather { request: u64, local_rank: usize, name: String, blob: Vec<u8> },
     /// Store a value that all nodes can read. An empty value removes the key.
     Put { key: String, value: Vec<u8> },
     /// Read a value. The answer goes to [`MpiService::value`].
@@ -132,10 +144,11 @@ impl MpiService {
             node: job.node.index(),
             server: None,
             next_connection: 0,
-            connections: BTreeMap::new(),
+            connections: Vec::new(),
             events,
             events_in,
             unfinalized: UnfinalizedRanks::default(),
+            segments: Vec::new(),
             has_warned: false,
             tasks: JoinSet::new(),
         }
@@ -152,9 +165,11 @@ impl MpiService {
         self.unfinalized.clone()
     }
 
-    /// Stores the message from which the server is made when the first client connects.
-    pub(crate) fn set_table(&mut self, table: TableMessage) {
+    /// Stores the message from which the server is made when the first client connects. `workspace`
+    /// is the private directory of the job, if it has one.
+    pub(crate) fn set_table(&mut self, table: TableMessage, workspace: Option<&Path>) {
         self.table = self.listener.is_some().then_some(table);
+        self.identity.workspace = workspace.map(Path::to_owned);
     }
 
     /// Waits for one event of a client or timer and handles it. Cancel-safe.
@@ -183,11 +198,18 @@ impl MpiService {
         }
     }
 
-    /// Handles the answer to [`MpiRequest::Gather`]: the data of all ranks, by rank, or `None` if
-    /// the gather can never complete.
-    pub(crate) fn gathered(&mut self, request: u64, data: Option<Vec<Vec<u8>>>) {
+    /// Handles the answer to [`MpiRequest::Gather`]: the data of all ranks, by rank.
+    pub(crate) fn gathered(&mut self, request: u64, data: Vec<Vec<u8>>) {
         if let Some(server) = &mut self.server {
             server.gathered(request, data);
+        }
+    }
+
+    /// Handles the notice that a gather can never complete, or that a value cannot be read. Later
+    /// notices of the same request are ignored.
+    pub(crate) fn failed(&mut self, request: u64) {
+        if let Some(server) = &mut self.server {
+            server.failed(request);
         }
     }
 
@@ -206,8 +228,8 @@ impl MpiService {
     }
 
     /// Returns the names of the files in `/dev/shm` that the ranks of this node have made or may make.
-    pub(crate) fn segments(&mut self) -> Vec<String> {
-        self.server.as_mut().map(Server::segments).unwrap_or_default()
+    pub(crate) fn segments(&self) -> &[String] {
+        &self.segments
     }
 
     /// Executes the server's outputs that concern this node, and returns the next request that
@@ -216,20 +238,20 @@ impl MpiService {
         while let Some(output) = self.server.as_mut()?.poll_output() {
             match output {
                 Output::Send(connection, bytes) => {
-                    if let Some(queue) = self.connections.get(&connection) {
+                    if let Some(at) = self.place(connection) {
                         // The client may have gone.
-                        let _ = queue.send(bytes);
+                        let _ = self.connections[at].1.send(bytes);
                     }
                 }
-                Output::Close(connection) => drop(self.connections.remove(&connection)),
+                Output::Close(connection) => self.close(connection),
                 Output::Connected(rank, _) => {
                     self.unfinalized.borrow_mut().insert(Rank(rank));
                 }
                 Output::Finalized(rank) => {
-                    self.unfinalized.borrow_mut().remove(&Rank(rank));
+                    self.unfinalized.borrow_mut().remove(Rank(rank));
                 }
-                Output::Gather { request, name, blobs } => {
-                    return Some(MpiRequest::Gather { request, name, blobs });
+                Output::Gather { request, local_rank, name, blob } => {
+                    return Some(MpiRequest::Gather { request, local_rank, name, blob });
                 }
                 Output::Put { key, value } => return Some(MpiRequest::Put { key, value }),
                 Output::Get { request, key, wait } => {
@@ -237,6 +259,14 @@ impl MpiService {
                 }
                 Output::Print { rank, text } => {
                     return Some(MpiRequest::Print { rank: Rank(rank), text });
+                }
+                Output::Segment(name) => {
+                    // Without the note the file may be left if this agent is killed, as it would
+                    // be by the library itself.
+                    if let Some(workspace) = &self.identity.workspace {
+                        let _ = shm::note(workspace, &name);
+                    }
+                    self.segments.push(name);
                 }
                 Output::Abort { rank, code, message } => {
                     let (rank, code) = (Rank(rank), Some(code));
@@ -255,9 +285,20 @@ impl MpiService {
                 server.received(connection, &bytes, Instant::now());
             }
             ConnectionEvent::Closed => {
-                self.connections.remove(&connection);
                 server.closed(connection);
+                self.close(connection);
             }
+        }
+    }
+
+    /// Returns the position of an open connection.
+    fn place(&self, connection: ConnectionId) -> Option<usize> {
+        self.connections.binary_search_by_key(&connection, |(id, _)| *id).ok()
+    }
+
+    fn close(&mut self, connection: ConnectionId) {
+        if let Some(at) = self.place(connection) {
+            self.connections.remove(at);
         }
     }
 
@@ -284,7 +325,7 @@ impl MpiService {
         self.next_connection += 1;
         server.connected(connection);
         let (queue, bytes) = mpsc::unbounded_channel();
-        self.connections.insert(connection, queue);
+        self.connections.push((connection, queue));
         let _ = socket.set_nodelay(true);
         self.tasks.spawn(carry(socket, connection, bytes, self.events_in.clone()));
     }
@@ -310,15 +351,35 @@ impl MpiService {
             host: node.host,
             ranks: node.ranks.into_iter().map(|rank| rank.0).collect(),
         };
-        self.server = Some(Server::new(JobLayout {
+        let mut layout = JobLayout {
             namespace: self.identity.namespace.clone(),
             application_of,
             nodes: layout.nodes.into_iter().map(node).collect(),
             here: self.node,
+            directory: self
+                .identity
+                .workspace
+                .as_ref()
+                .and_then(|workspace| Some(workspace.join(MPI_DIRECTORY).to_str()?.to_owned())),
             pmi_ids: self.identity.pmi_ids.clone(),
-        }));
+        };
+        let of_ranks = layout.ranks_here().iter().filter_map(|&rank| layout.rank_directory(rank));
+        if of_ranks.map(fs::create_dir_all).any(|created| created.is_err()) {
+            layout.directory = None;
+        }
+        self.server = Some(Server::new(layout));
         self.table = None;
         true
+    }
+}
+
+/// Describes a collective for the user.
+pub(crate) fn collective_text(operation: &CollectiveId) -> String {
+    let number = operation.sequence + 1;
+    match Family::of_gather(&operation.name) {
+        Some(Family::Pmix) => format!("PMIx fence {number}, as in MPI_Init and MPI_Finalize"),
+        Some(Family::Pmi1) => format!("PMI barrier {number}, as in MPI_Init and MPI_Finalize"),
+        None => operation.to_string(),
     }
 }
 
@@ -349,17 +410,15 @@ impl MpiIdentity {
             pmi_ids: job.ranks.iter().map(|_| random()).collect(),
             node: job.node.index(),
             world_size: job.world_size,
+            workspace: None,
         }
     }
 
     /// Returns the variables by which a rank finds its process manager, for the interfaces in
-    /// `offer`. `directory` is for temporary files of the MPI library.
-    pub(crate) fn environment(
-        &self,
-        spec: &RankSpec,
-        offer: MpiOffer,
-        directory: &str,
-    ) -> Vec<(String, String)> {
+    /// `offer`.
+    pub(crate) fn environment(&self, spec: &RankSpec, offer: MpiOffer) -> Vec<(String, String)> {
+        let directory = self.workspace.as_ref().and_then(|workspace| workspace.to_str());
+        let directory = directory.unwrap_or("/tmp");
         let Some(port) = self.port else { return Vec::new() };
         let host = spec.env.iter().find(|(name, _)| name == RLAUNCH_HOST);
         let place = RankPlace {
@@ -418,4 +477,42 @@ async fn carry(
         }
     }
     let _ = events.send((connection, ConnectionEvent::Closed)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rlaunch_bootstrap::env::is_foreign_launch;
+    use rlaunch_bootstrap::rendezvous::message::CollectiveKind;
+
+    /// Ranks get no variables of other launchers from the launching shell or their host. What the
+    /// agent sets must be among them, so that no other value takes its place, and so must what
+    /// would lead MPI libraries elsewhere.
+    #[test]
+    fn no_other_launcher_leads_ranks_elsewhere() {
+        let place = RankPlace { world_size: 2, local_size: 2, ..RankPlace::default() };
+        let set = [
+            pmi1::environment(&place, 1),
+            pmi1::environment_beside_pmix(&place, 1),
+            pmix::environment(&place, 1, "/tmp"),
+        ];
+        // A choice of the user, which MPICH's own launcher does not set.
+        let is_choice = |name: &String| name == "MPIR_CVAR_PMI_VERSION";
+        let set = set.into_iter().flatten().map(|(name, _)| name).filter(|name| !is_choice(name));
+        let removed = pmi1::REMOVED.into_iter().chain(pmix::REMOVED).map(str::to_owned);
+        for name in set.chain(removed) {
+            assert!(is_foreign_launch(&name), "{name}");
+        }
+    }
+
+    #[test]
+    fn fences_are_described_for_users() {
+        let described = |name: &str| {
+            let (kind, sequence) = (CollectiveKind::Gather, 2);
+            collective_text(&CollectiveId { kind, name: name.into(), sequence })
+        };
+        assert_eq!(described("pmix:fence"), "PMIx fence 3, as in MPI_Init and MPI_Finalize");
+        assert_eq!(described("pmi1:fence"), "PMI barrier 3, as in MPI_Init and MPI_Finalize");
+        assert_eq!(described("x"), "all-gather \"x\"");
+    }
 }

@@ -36,14 +36,12 @@ use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::deadline::{CHECK_INTERVAL, Deadline};
-use rlaunch_bootstrap::env::TMPDIR;
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::job::{
     AwaitedPort, ExitStatus, Job, MpiInterfaces, RankSetup, RankSpec, SingletonPolicy,
 };
 use rlaunch_bootstrap::protocol::control::{CleanupReceipt, FromAgent, Stream};
 use std::collections::{HashSet, VecDeque};
-use std::ffi::OsStr;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -277,8 +275,7 @@ impl Ranks {
 
     /// Returns the variables by which a rank finds its process manager, if the program runs MPI.
     fn mpi_environment(&self, spec: &RankSpec, program: &Program) -> Vec<(String, String)> {
-        let directory = program.env.get(OsStr::new(TMPDIR)).and_then(|path| path.to_str());
-        self.context.mpi.0.environment(spec, program.mpi, directory.unwrap_or("/tmp"))
+        self.context.mpi.0.environment(spec, program.mpi)
     }
 
     /// Queues input for the ranks that read stdin; empty data ends the input.
@@ -296,7 +293,8 @@ impl Ranks {
         let at_us = u64::try_from(self.hello_at.elapsed().as_micros()).unwrap_or(u64::MAX);
         let killed = status == ExitStatus::Signal(Signal::SIGKILL as i32);
         let out_of_memory = killed && self.phase == Phase::Running && self.oom_kills.has_grown();
-        let unfinalized = self.context.mpi.1.borrow_mut().remove(&rank);
+        let unfinalized = self.context.mpi.1.borrow().contains(rank);
+        self.context.mpi.1.borrow_mut().remove(rank);
         let by_itself = self.phase == Phase::Running || self.exiting.contains(&pid);
         self.outbox.send(&FromAgent::Exited {
             rank,

@@ -1,10 +1,21 @@
-//! Checks of nccl-tests' tables: wrong results, and averages that are not those of the table.
+//! Checks of nccl-tests' tables: wrong results, averages that are not those of the table, and ranks that ran alone.
 
 use super::log_metrics::collective::CollectiveTable;
 use super::{Finding, FindingKind, agree};
 
 pub(super) fn findings(collective: &CollectiveTable) -> Vec<Finding> {
-    wrong_values(collective).into_iter().chain(average_differs(collective)).collect()
+    // The rows of several tables are mixed.
+    let average = || average_differs(collective);
+    let whole = ran_alone(collective).or_else(average);
+    wrong_values(collective).into_iter().chain(whole).collect()
+}
+
+/// Returns a finding if several ranks printed a table, although rank 0 does so for all.
+fn ran_alone(collective: &CollectiveTable) -> Option<Finding> {
+    let printers = collective.printers.len();
+    let text = format!("{printers} ranks printed a table of their own: each ran alone");
+    let hint = "nccl-tests form one job if they are built with `make MPI=1` and an MPI library that the hosts have";
+    (printers > 1).then(|| Finding::new(FindingKind::Alone, text).hint(hint))
 }
 
 fn wrong_values(collective: &CollectiveTable) -> Option<Finding> {

@@ -204,7 +204,8 @@ fn separate_finding(ranks: usize) -> Finding {
         1 => "the printed total is the rate of one rank: it ran alone".to_owned(),
         ranks => format!("{ranks} ranks print totals that are their own rates: each ran alone"),
     };
-    let hint = "ranks did not form one job: a Horovod that is built only for MPI needs mpirun";
+    let hint = "ranks did not form one job: a Horovod that is built with MPI alone needs a launcher that serves its MPI \
+                library, as rlaunch does";
     Finding::new(FindingKind::Alone, text).hint(hint)
 }
 

@@ -58,6 +58,29 @@ fn a_table_of_nccl_tests() {
 }
 
 #[test]
+fn a_table_of_newer_nccl_tests_on_two_hosts() {
+    check("nccl-tests-mpi", &["nccl-tests-mpi.log"]);
+}
+
+/// Without MPI each process of nccl-tests is rank 0 of 1.
+#[test]
+fn tables_of_several_ranks_are_not_one_job() {
+    let table = |rank: u32, busbw: &str| {
+        let lines = [
+            "#  Rank  0 Group  0 Pid 223120 on cnode2-002 device  0 [0000:1b:00] NVIDIA H100",
+            "#  size  count  type  redop  root  time  algbw  busbw  #wrong",
+            &format!("1024 256 float sum -1 31.2 0.03 {busbw} 0"),
+            &format!("# Avg bus bandwidth    : {busbw}"),
+        ];
+        lines.map(|line| format!("[{rank},a] {line}\n")).concat()
+    };
+    let report = report_on(&(table(0, "0") + &table(1, "9")));
+    assert_eq!(kinds(&report), [FindingKind::Alone]);
+    assert_eq!(report.findings[0].text, "2 ranks printed a table of their own: each ran alone");
+    assert!(kinds(&report_on(&table(3, "9"))).is_empty());
+}
+
+#[test]
 fn tables_that_lie_are_noticed() {
     let head = "# size count type redop root time algbw busbw #wrong\n";
     let rows = "1024 256 float sum -1 31.2 10.0 10.0 3\n2048 512 float sum -1 31.2 20.0 20.0 0\n";

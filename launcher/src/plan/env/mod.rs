@@ -7,6 +7,7 @@
 //! | `identity` | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, …, `MASTER_ADDR`, `MASTER_PORT` |
 //! | `interfaces` | `NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME`: the network interface for TCP |
 //! | `mpi` | `OMPI_MCA_btl_tcp_if_include`, `FI_TCP_IFACE`: the network interface for MPI libraries |
+//! | `process_manager` | `PMIX_*`, `PMI_*`: how MPI libraries find the agent |
 //! | `nccl` | `NCCL_*`, `UCX_NET_DEVICES`: the RDMA ports; NCCL's version and log |
 //! | `hardware` | `OMP_NUM_THREADS`, `CUDA_VISIBLE_DEVICES` |
 //! | `horovod` | `HOROVOD_*`: the store through which Horovod's ranks connect |
@@ -20,6 +21,7 @@ pub(crate) mod identity;
 pub(crate) mod interfaces;
 pub(crate) mod mpi;
 pub(crate) mod nccl;
+pub(crate) mod process_manager;
 pub(crate) mod styles;
 
 use crate::plan::options::{JobView, UserChoices};

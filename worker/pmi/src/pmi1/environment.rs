@@ -22,14 +22,6 @@ pub fn environment_beside_pmix(place: &RankPlace, port: u16) -> Vec<(String, Str
     variables
 }
 
-/// Returns the variables by which a rank finds a socket that it has inherited from the agent as file
-/// descriptor `descriptor`; see [`Server::connected_as`](crate::Server::connected_as).
-pub fn environment_with_descriptor(place: &RankPlace, descriptor: i32) -> Vec<(String, String)> {
-    let mut variables = identity(place);
-    variables.push(("PMI_FD".to_owned(), descriptor.to_string()));
-    variables
-}
-
 fn contact(place: &RankPlace, port: u16) -> Vec<(String, String)> {
     vec![
         ("PMI_PORT".to_owned(), format!("127.0.0.1:{port}")),
@@ -39,14 +31,14 @@ fn contact(place: &RankPlace, port: u16) -> Vec<(String, String)> {
 
 /// Returns the variables that say which rank this is, and which interface MPICH 5 is to use.
 fn identity(place: &RankPlace) -> Vec<(String, String)> {
-    let variables = [
-        ("PMI_RANK", place.rank.to_string()),
-        ("PMI_SIZE", place.world_size.to_string()),
-        ("MPI_LOCALRANKID", place.local_rank.to_string()),
-        ("MPI_LOCALNRANKS", place.local_size.to_string()),
-        ("MPIR_CVAR_PMI_VERSION", "1".to_owned()),
-    ];
-    variables.map(|(name, value)| (name.to_owned(), value)).into()
+    let mut variables = Vec::new();
+    let mut add = |name: &str, value: String| variables.push((name.to_owned(), value));
+    add("PMI_RANK", place.rank.to_string());
+    add("PMI_SIZE", place.world_size.to_string());
+    add("MPI_LOCALRANKID", place.local_rank.to_string());
+    add("MPI_LOCALNRANKS", place.local_size.to_string());
+    add("MPIR_CVAR_PMI_VERSION", "1".to_owned());
+    variables
 }
 
 #[cfg(test)]
@@ -75,8 +67,6 @@ mod tests {
         assert_eq!(text(environment(&place, 5000)), [&identity[..], &contact].concat());
         let beside = text(environment_beside_pmix(&place, 5000));
         assert_eq!(beside, [&contact[..], &["MPIR_CVAR_PMI_VERSION=1"]].concat());
-        let inherited = text(environment_with_descriptor(&place, 7));
-        assert_eq!(inherited, [&identity[..], &["PMI_FD=7"]].concat());
         assert_eq!(layout.place(0), None);
     }
 }

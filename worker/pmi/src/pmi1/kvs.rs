@@ -1,7 +1,7 @@
 //! Key-value stores of a job: values that ranks have put, and those of a rank that no fence has taken.
 
 use crate::fence::DATA_MAX;
-use std::collections::BTreeMap;
+use crate::sorted_map::SortedMap;
 use thiserror::Error;
 
 /// Maximum length in bytes of a key, as announced to clients. Hydra announces the same.
@@ -17,6 +17,9 @@ const STORED_MAX: usize = 256 * 1024;
 
 /// Bytes that a stored value costs beside its own: an estimate.
 const ENTRY_COST: usize = 64;
+
+/// Number of buckets of a store. A rank puts one key or a few, so a job of 10,000 ranks has some 10 in each.
+const BUCKETS: usize = 1024;
 
 /// Number of stores that are kept: that of the ranks' present MPI program, and that of the one before,
 /// which some rank may not have left yet.
@@ -45,15 +48,16 @@ pub(super) struct Stores {
     /// Maximum size in bytes of a store.
     size_max: usize,
     /// Stores by number of the MPI program in the ranks' lives.
-    stores: BTreeMap<u32, Store>,
+    stores: SortedMap<u32, Store>,
     /// Values that each rank has put since its last fence, encoded, by local rank.
     fresh: Vec<Vec<u8>>,
 }
 
 /// Values by key.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Store {
-    values: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Keys and values in any order, by the hash of the key.
+    buckets: Vec<Vec<(Vec<u8>, Vec<u8>)>>,
     /// Size in bytes of the keys and values.
     size: usize,
 }
@@ -64,7 +68,7 @@ impl Stores {
         let ranks = usize::try_from(world_size).unwrap_or(usize::MAX);
         Stores {
             size_max: STORED_MAX.saturating_mul(ranks),
-            stores: BTreeMap::new(),
+            stores: SortedMap::default(),
             fresh: vec![Vec::new(); local_size],
         }
     }
@@ -105,7 +109,9 @@ impl Stores {
 
     /// Returns a value.
     pub(super) fn get(&self, run: u32, key: &[u8]) -> Option<&[u8]> {
-        self.stores.get(&run)?.values.get(key).map(Vec::as_slice)
+        let store = self.stores.get(&run)?;
+        let (_, value) = store.buckets.get(bucket(key))?.iter().find(|(other, _)| other == key)?;
+        Some(value)
     }
 
     /// Returns what a local rank has put since its last fence, encoded for [`Stores::merge`].
@@ -130,24 +136,41 @@ impl Stores {
 }
 
 /// Returns the store of an MPI program. Drops the oldest if there are too many.
-fn store(stores: &mut BTreeMap<u32, Store>, run: u32) -> &mut Store {
+fn store(stores: &mut SortedMap<u32, Store>, run: u32) -> &mut Store {
     if !stores.contains_key(&run) && stores.len() >= STORES_MAX {
-        stores.pop_first();
+        stores.remove_first();
     }
-    stores.entry(run).or_default()
+    stores.get_or_insert_with(run, Store::default)
 }
 
 impl Store {
     fn insert(&mut self, key: &[u8], value: &[u8], size_max: usize) -> Result<(), PutError> {
-        let freed = self.values.get(key).map_or(0, |old| cost(key, old));
+        let Some(bucket) = self.buckets.get_mut(bucket(key)) else { return Ok(()) };
+        let old = bucket.iter_mut().find(|(other, _)| other == key);
+        let freed = old.as_ref().map_or(0, |(_, old)| cost(key, old));
         let size = self.size - freed + cost(key, value);
         if size > size_max {
             return Err(PutError::Full);
         }
         self.size = size;
-        self.values.insert(key.to_vec(), value.to_vec());
+        match old {
+            Some((_, old)) => *old = value.to_vec(),
+            None => bucket.push((key.to_vec(), value.to_vec())),
+        }
         Ok(())
     }
+}
+
+impl Default for Store {
+    fn default() -> Store {
+        Store { buckets: vec![Vec::new(); BUCKETS], size: 0 }
+    }
+}
+
+/// Returns the number of the bucket of a key.
+fn bucket(key: &[u8]) -> usize {
+    let hash = |hash: usize, &byte: &u8| hash.wrapping_mul(31).wrapping_add(byte.into());
+    key.iter().fold(0, hash) % BUCKETS
 }
 
 /// Returns the size in bytes of a stored value.

@@ -50,11 +50,11 @@ pub(super) enum LineError {
     #[error("the line does not begin with cmd=NAME")]
     NoCommand,
     /// A field is missing.
-    #[error("the field {0} is missing")]
-    Missing(&'static str),
+    #[error("a field is missing")]
+    Missing,
     /// A field is not a number in the allowed range.
-    #[error("the field {0} is not a number in the allowed range")]
-    NotANumber(&'static str),
+    #[error("a field is not a number in the allowed range")]
+    NotANumber,
 }
 
 /// Parses a line without its end.
@@ -107,10 +107,8 @@ pub(super) fn block_number(line: &[u8], field: &str) -> Option<u32> {
 fn publish(fields: &[u8]) -> Result<Pmi1Request<'_>, LineError> {
     const PORT: &[u8] = b" port=";
     let fields = rest(fields, "service")?;
-    let at = fields
-        .windows(PORT.len())
-        .rposition(|window| window == PORT)
-        .ok_or(LineError::Missing("port"))?;
+    let at =
+        fields.windows(PORT.len()).rposition(|window| window == PORT).ok_or(LineError::Missing)?;
     let (service, port) = fields.split_at(at);
     Ok(Pmi1Request::Publish { service, port: port.get(PORT.len()..).unwrap_or_default() })
 }
@@ -121,7 +119,7 @@ fn rest<'a>(fields: &'a [u8], field: &'static str) -> Result<&'a [u8], LineError
         let after = fields.get(at..)?.strip_prefix(b" ")?;
         after.strip_prefix(field.as_bytes())?.strip_prefix(b"=")
     };
-    (0..fields.len()).find_map(starts).ok_or(LineError::Missing(field))
+    (0..fields.len()).find_map(starts).ok_or(LineError::Missing)
 }
 
 /// Returns the value of a field to the next space.
@@ -133,8 +131,8 @@ fn word<'a>(fields: &'a [u8], field: &'static str) -> Result<&'a [u8], LineError
 /// Returns the value of a field that is a number.
 fn number<N: std::str::FromStr>(fields: &[u8], field: &'static str) -> Result<N, LineError> {
     let value = word(fields, field)?;
-    let value = std::str::from_utf8(value).map_err(|_| LineError::NotANumber(field))?;
-    value.parse().map_err(|_| LineError::NotANumber(field))
+    let value = std::str::from_utf8(value).map_err(|_| LineError::NotANumber)?;
+    value.parse().map_err(|_| LineError::NotANumber)
 }
 
 /// Returns text for the user without control characters.
@@ -171,7 +169,7 @@ mod tests {
         assert_eq!(request, Pmi1Request::Publish { service: b"my svc port=2", port: b"tag#0$x$" });
         let request = parse(b"cmd=lookup_name service=my svc").unwrap();
         assert_eq!(request, Pmi1Request::Lookup { service: b"my svc" });
-        assert_eq!(parse(b"cmd=publish_name service=x"), Err(LineError::Missing("port")));
+        assert_eq!(parse(b"cmd=publish_name service=x"), Err(LineError::Missing));
     }
 
     #[test]
@@ -192,9 +190,9 @@ mod tests {
         assert_eq!(parse(b"cmd=\xff"), Err(LineError::NoCommand));
         assert_eq!(parse(b"cmd=a;b"), Err(LineError::NoCommand));
         assert_eq!(parse(b"mcmd=other"), Err(LineError::NoCommand));
-        assert_eq!(parse(b"cmd=get key=k"), Err(LineError::Missing("kvsname")));
-        assert_eq!(parse(b"cmd=initack"), Err(LineError::Missing("pmiid")));
-        assert_eq!(parse(b"cmd=initack pmiid=-1"), Err(LineError::NotANumber("pmiid")));
+        assert_eq!(parse(b"cmd=get key=k"), Err(LineError::Missing));
+        assert_eq!(parse(b"cmd=initack"), Err(LineError::Missing));
+        assert_eq!(parse(b"cmd=initack pmiid=-1"), Err(LineError::NotANumber));
         assert_eq!(parse(b"cmd=getbyidx idx=0"), Ok(Pmi1Request::Unknown("getbyidx")));
     }
 

@@ -4,7 +4,7 @@
 //! it, and so on for `nodes` nodes. Clients begin with the first block again when ranks are left over.
 
 use crate::layout::JobLayout;
-use std::collections::HashMap;
+use crate::sorted_map::SortedMap;
 use std::fmt::Write as _;
 
 /// Maximum length in bytes of the value. MPICH 3 reads answers into a buffer of 1024 bytes, of which the
@@ -39,10 +39,10 @@ pub(super) fn process_mapping(layout: &JobLayout) -> Option<String> {
 /// Returns the node of each rank with the nodes numbered in the order in which ranks need them, so that
 /// no number is left out and the first block begins with node 0, to which clients return.
 fn numbered(node_of: &[usize]) -> Vec<usize> {
-    let mut numbers = HashMap::new();
+    let mut numbers = SortedMap::default();
     let number = |node: &usize| {
         let next = numbers.len();
-        *numbers.entry(*node).or_insert(next)
+        *numbers.get_or_insert_with(*node, || next)
     };
     node_of.iter().map(number).collect()
 }

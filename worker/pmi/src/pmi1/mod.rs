@@ -9,6 +9,14 @@
 //! | `names` | services that ranks publish |
 //! | `environment` | environment of ranks |
 //!
+//! Clients know two ways to their process manager: a socket that they have inherited (`PMI_FD`), or a port
+//! (`PMI_PORT`). Only the port is offered. All clients can use it: MPICH's is built with it unless
+//! configured otherwise (`USE_PMI_PORT` in `src/pmi/simple/subconfigure.m4`, in newer versions in
+//! `src/pmi/configure.ac`), MVAPICH 2 and 3 have the same file, and those of Intel MPI and Debian were tried.
+//! A client with `PMI_FD` ignores the port, and that would be worse: older clients shut the socket down in
+//! `MPI_Finalize`, so a shell could not run a second program, and interpreters close inherited sockets
+//! when they start a program.
+//!
 //! Answers end at the first space of a value in old clients, which also read at most 1023 bytes of a line.
 
 mod client;
@@ -20,17 +28,17 @@ mod names;
 #[cfg(test)]
 mod tests;
 
-pub use environment::{REMOVED, environment, environment_beside_pmix, environment_with_descriptor};
+pub use environment::{REMOVED, environment, environment_beside_pmix};
 
-use crate::fence::Fence;
+use crate::fence::{Fence, FenceArrival};
 use crate::node::Node;
 use crate::output::{ConnectionId, Family};
 use crate::protocol::Protocol;
+use crate::sorted_map::SortedMap;
 use client::{Busy, Pmi1Client, Stage};
 use kvs::{KEY_MAX, Stores, VALUE_MAX};
 use line::Pmi1Request;
 use names::ServiceReads;
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// Maximum length in bytes of the name of a key-value store, as announced to clients.
@@ -43,8 +51,8 @@ const NO_SPAWN: &str =
 /// PMI-1 on a node.
 #[derive(Debug)]
 pub(crate) struct Pmi1 {
-    clients: BTreeMap<ConnectionId, Pmi1Client>,
-    fence: Fence<ConnectionId>,
+    clients: SortedMap<ConnectionId, Pmi1Client>,
+    fence: Fence,
     stores: Stores,
     names: ServiceReads,
     /// Value of `PMI_process_mapping`.
@@ -55,18 +63,12 @@ impl Pmi1 {
     /// Creates the state for a node.
     pub(crate) fn new(node: &Node) -> Pmi1 {
         Pmi1 {
-            clients: BTreeMap::new(),
+            clients: SortedMap::default(),
             fence: Fence::new(Family::Pmi1, node),
             stores: Stores::new(node.layout().world_size(), node.local_size()),
             names: ServiceReads::default(),
             mapping: mapping::process_mapping(node.layout()),
         }
-    }
-
-    /// Adds a connection whose other end a rank of this node has inherited.
-    pub(crate) fn connected_as(&mut self, node: &mut Node, connection: ConnectionId, local: usize) {
-        node.identify(connection, local);
-        self.clients.insert(connection, Pmi1Client::new(Stage::Idle { local }));
     }
 
     /// Executes a line. Returns `None` if the connection is to be closed.
@@ -150,9 +152,10 @@ impl Pmi1 {
         let waiting = Stage::Running { local: caller.local, run: caller.run, busy: Busy::Waiting };
         let answer = match request {
             Pmi1Request::Barrier { is_world: true } => {
-                self.fence.enter(caller.local, connection).ok()?;
+                let take = || self.stores.take(caller.local);
+                let arrival = FenceArrival { connection, tag: 0, deadline: None };
+                self.fence.enter(node, caller.local, arrival, take).ok()?;
                 self.set(connection, waiting);
-                self.start_fence(node);
                 None
             }
             Pmi1Request::Finalize => {
@@ -184,8 +187,8 @@ impl Pmi1 {
             }
             request => {
                 if request == Pmi1Request::KvsName {
-                    let (store, here) = (kvs_name(node, caller), node.layout().here);
-                    node.segments().add_mpich(&store, here);
+                    let store = kvs_name(node, caller);
+                    node.claim_mpich(&store);
                 }
                 Some(plain(node, caller, &request)?)
             }
@@ -250,11 +253,6 @@ impl Pmi1 {
                 [b"cmd=get_result rc=-1 msg=key_", key, after].concat()
             }
         }
-    }
-
-    fn start_fence(&mut self, node: &mut Node) {
-        let stores = &mut self.stores;
-        self.fence.start(node, |local| stores.take(local));
     }
 
     fn set(&mut self, connection: ConnectionId, stage: Stage) -> Option<()> {
@@ -324,7 +322,7 @@ impl Protocol for Pmi1 {
     ) {
         while !bytes.is_empty() && node.is_open(connection) {
             let client =
-                self.clients.entry(connection).or_insert_with(|| Pmi1Client::new(Stage::Stranger));
+                self.clients.get_or_insert_with(connection, || Pmi1Client::new(Stage::Stranger));
             let done = match client.next_line(&mut bytes) {
                 Ok(Some(line)) => self.line(node, connection, &line),
                 Ok(None) => Some(()),
@@ -338,19 +336,18 @@ impl Protocol for Pmi1 {
 
     fn closed(&mut self, _: &mut Node, connection: ConnectionId) {
         self.clients.remove(&connection);
-        self.fence.withdraw(|&other| other == connection);
+        self.fence.withdraw(connection);
     }
 
     fn gathered(&mut self, node: &mut Node, request: u64, data: Option<Vec<Vec<u8>>>) {
         let Some(finished) = self.fence.finish(node, request, data) else { return };
         let merged = finished.data.and_then(|(run, data)| self.stores.merge(run, &data).ok());
-        for (_, connection) in finished.arrivals {
+        for FenceArrival { connection, .. } in finished.arrivals {
             match merged {
                 Some(()) => self.answer(node, connection, b"cmd=barrier_out rc=0\n".to_vec()),
                 None => node.close(connection),
             }
         }
-        self.start_fence(node);
     }
 
     fn value(&mut self, node: &mut Node, request: u64, value: Option<Vec<u8>>) {
@@ -359,9 +356,7 @@ impl Protocol for Pmi1 {
         }
     }
 
-    fn rank_ended(&mut self, node: &mut Node, _: usize) {
-        self.start_fence(node);
-    }
+    fn rank_ended(&mut self, _: &mut Node, _: usize) {}
 
     fn handle_timeout(&mut self, _: &mut Node, _: Instant) {}
 

@@ -6,7 +6,7 @@
 
 use crate::node::Node;
 use crate::output::{ConnectionId, Family};
-use std::collections::BTreeMap;
+use crate::sorted_map::SortedMap;
 
 /// Beginning of the keys of services.
 const PREFIX: &str = "pmi:pub:";
@@ -17,7 +17,7 @@ const SERVICE_MAX: usize = 255 - PREFIX.len();
 /// Requests about services that wait for a value.
 #[derive(Debug, Default)]
 pub(super) struct ServiceReads {
-    waiting: BTreeMap<u64, Pending>,
+    waiting: SortedMap<u64, Pending>,
 }
 
 /// Request about a service that waits for a value.

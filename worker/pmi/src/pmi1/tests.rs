@@ -18,11 +18,17 @@ fn received(job: &mut Job, connection: ConnectionId) -> String {
     String::from_utf8(job.received(connection)).unwrap()
 }
 
-/// Connects a rank to its node's port and begins with MPI.
-fn start(job: &mut Job, node: usize, rank: u32) -> ConnectionId {
+/// Connects a rank to its node's port.
+fn identify(job: &mut Job, node: usize, rank: u32) -> ConnectionId {
     let connection = job.connect(node);
     let answer = ask(job, connection, &format!("cmd=initack pmiid={}", 1000 + rank));
     assert!(answer.starts_with("cmd=initack rc=0\n"), "{answer}");
+    connection
+}
+
+/// Connects a rank to its node's port and begins with MPI.
+fn start(job: &mut Job, node: usize, rank: u32) -> ConnectionId {
+    let connection = identify(job, node, rank);
     assert_eq!(ask(job, connection, INIT), INIT_ANSWER);
     connection
 }
@@ -56,7 +62,7 @@ fn a_client_learns_its_place_on_the_port() {
     assert_eq!(job.events(), [Output::Finalized(1)]);
     assert!(!job.is_closed(client));
     // MPICH makes files in shared memory, with names that follow from that of the store.
-    assert!(job.servers[0].segments().iter().any(|name| name.starts_with("mpich_shm_")));
+    assert!(job.segments.iter().any(|(node, name)| *node == 0 && name.starts_with("mpich_shm_")));
 }
 
 #[test]
@@ -71,19 +77,9 @@ fn a_stranger_is_turned_away_without_a_word() {
 }
 
 #[test]
-fn a_client_that_inherits_its_connection_needs_no_secret() {
-    let mut job = Job::new(&[&[0], &[1]]);
-    let client = job.connect_as(1, 1);
-    assert_eq!(ask(&mut job, client, INIT), INIT_ANSWER);
-    assert_eq!(job.events(), [Output::Connected(1, Family::Pmi1)]);
-    let elsewhere = job.connect_as(0, 1);
-    assert!(job.is_closed(elsewhere));
-}
-
-#[test]
 fn another_version_is_refused() {
     let mut job = Job::new(&[&[0]]);
-    let client = job.connect_as(0, 0);
+    let client = identify(&mut job, 0, 0);
     let answer = ask(&mut job, client, "cmd=init pmi_version=2 pmi_subversion=0");
     assert_eq!(answer, "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=-1");
     assert_eq!(job.events(), []);
@@ -143,7 +139,7 @@ fn a_layout_that_has_no_mapping_is_not_mapped() {
 }
 
 #[test]
-fn a_barrier_waits_for_living_ranks_only() {
+fn a_barrier_fails_if_a_rank_has_ended_that_had_not_arrived() {
     let mut job = Job::new(&[&[0, 1], &[2]]);
     let (zero, one, two) = (start(&mut job, 0, 0), start(&mut job, 0, 1), start(&mut job, 1, 2));
     assert_eq!(ask(&mut job, two, "cmd=barrier_in"), "");
@@ -151,8 +147,31 @@ fn a_barrier_waits_for_living_ranks_only() {
     job.close(one);
     assert_eq!(received(&mut job, zero), "");
     job.end(0, 1);
-    assert_eq!(received(&mut job, zero), "cmd=barrier_out rc=0\n");
-    assert_eq!(received(&mut job, two), "cmd=barrier_out rc=0\n");
+    assert!(job.is_closed(zero) && job.is_closed(two));
+}
+
+/// A shell may go on to the next program after one was killed in a barrier.
+#[test]
+fn a_program_that_is_killed_in_a_barrier_does_not_disturb_the_next() {
+    let mut job = Job::new(&[&[0, 1], &[2]]);
+    let killed = [start(&mut job, 0, 0), start(&mut job, 0, 1), start(&mut job, 1, 2)];
+    for client in [killed[0], killed[2]] {
+        assert_eq!(ask(&mut job, client, "cmd=barrier_in"), "");
+    }
+    killed.into_iter().for_each(|client| job.close(client));
+    let next = [start(&mut job, 0, 0), start(&mut job, 0, 1), start(&mut job, 1, 2)];
+    for round in 0..2 {
+        for client in next {
+            let put = format!("cmd=put kvsname=job-2 key=k{round} value=v");
+            ask(&mut job, client, &put);
+            let answer = job.send(client, b"cmd=barrier_in\n");
+            let released = if client == next[2] { "cmd=barrier_out rc=0\n" } else { "" };
+            assert_eq!(String::from_utf8(answer).unwrap(), released, "{round}");
+        }
+        for client in &next[..2] {
+            assert_eq!(received(&mut job, *client), "cmd=barrier_out rc=0\n", "{round}");
+        }
+    }
 }
 
 #[test]
@@ -179,12 +198,16 @@ fn a_second_request_before_the_answer_closes_the_connection() {
     assert_eq!(ask(&mut job, zero, "cmd=barrier_in"), "");
     assert_eq!(ask(&mut job, zero, "cmd=get_maxes"), "");
     assert!(job.is_closed(zero));
-    // Its arrival no longer counts.
-    assert_eq!(ask(&mut job, one, "cmd=barrier_in"), "");
+    // Its rank has still arrived.
+    assert_eq!(ask(&mut job, one, "cmd=barrier_in"), "cmd=barrier_out rc=0");
     let zero = start(&mut job, 0, 0);
     assert_eq!(ask(&mut job, zero, "cmd=barrier_in"), "");
+    assert_eq!(ask(&mut job, one, "cmd=barrier_in"), "");
     // Rank 0 runs its second program, rank 1 its first.
-    assert!(job.is_closed(zero) && job.is_closed(one));
+    assert!(job.is_closed(one) && !job.is_closed(zero));
+    let one = start(&mut job, 0, 1);
+    assert_eq!(ask(&mut job, one, "cmd=barrier_in"), "cmd=barrier_out rc=0");
+    assert_eq!(received(&mut job, zero), "cmd=barrier_out rc=0\n");
 }
 
 #[test]
@@ -200,7 +223,7 @@ fn an_abort_is_heard_at_any_time_and_not_answered() {
     assert_eq!(ask(&mut job, zero, "cmd=abort exitcode=8"), "");
     assert_eq!(job.events(), []);
     assert!(!job.is_closed(zero));
-    let early = job.connect_as(0, 1);
+    let early = identify(&mut job, 0, 1);
     assert_eq!(ask(&mut job, early, "cmd=abort exitcode=3"), "");
     assert_eq!(job.events(), [Output::Abort { rank: 1, code: 3, message: String::new() }]);
 }
@@ -280,12 +303,13 @@ fn a_rank_may_run_one_program_after_the_other() {
             assert!(job.is_closed(ConnectionId(0)) && job.is_closed(ConnectionId(1)));
         }
     }
-    let inherited = job.connect_as(0, 0);
+    // A program may also begin with MPI again.
+    let client = identify(&mut job, 0, 0);
     for run in 4..6 {
-        assert_eq!(ask(&mut job, inherited, INIT), INIT_ANSWER);
-        let name = ask(&mut job, inherited, "cmd=get_my_kvsname");
+        assert_eq!(ask(&mut job, client, INIT), INIT_ANSWER);
+        let name = ask(&mut job, client, "cmd=get_my_kvsname");
         assert_eq!(name, format!("cmd=my_kvsname kvsname=job-{run} rc=0"));
-        ask(&mut job, inherited, "cmd=finalize");
+        ask(&mut job, client, "cmd=finalize");
     }
 }
 
@@ -293,7 +317,7 @@ fn a_rank_may_run_one_program_after_the_other() {
 fn what_is_out_of_place_closes_the_connection() {
     for line in ["cmd=get_maxes", "cmd=finalize", "cmd=barrier_in", "cmd=initack pmiid=1000", ""] {
         let mut job = Job::new(&[&[0]]);
-        let client = job.connect_as(0, 0);
+        let client = identify(&mut job, 0, 0);
         assert_eq!(ask(&mut job, client, line), "");
         assert!(job.is_closed(client), "{line}");
     }

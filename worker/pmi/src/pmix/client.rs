@@ -5,7 +5,7 @@ use super::handshake::{self, Hello, Version};
 use super::status::Status;
 use crate::node::Node;
 use crate::output::ConnectionId;
-use std::collections::BTreeMap;
+use crate::sorted_map::SortedMap;
 
 /// Client that has sent a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(super) enum Event {
 /// Connections of a node.
 #[derive(Debug, Default)]
 pub(super) struct Clients {
-    clients: BTreeMap<ConnectionId, Client>,
+    clients: SortedMap<ConnectionId, Client>,
 }
 
 /// State of a connection.
@@ -71,7 +71,7 @@ impl Clients {
         connection: ConnectionId,
         bytes: &mut &[u8],
     ) -> Event {
-        let client = self.clients.entry(connection).or_default();
+        let client = self.clients.get_or_insert_with(connection, Client::default);
         let frame = match client.frames.next(bytes) {
             Ok(Some(frame)) => frame,
             Ok(None) => return Event::Nothing,

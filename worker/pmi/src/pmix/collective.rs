@@ -4,12 +4,14 @@
 //! know, and reads theirs. The key has a hash of what the members do together, and a number that counts
 //! how often they have done so: parts of different times are not confused.
 
+use super::client::Caller;
 use super::group::{self, Group, Part};
 use super::status::Status;
 use crate::fence::ENTERED_MAX;
 use crate::node::Node;
 use crate::output::{ConnectionId, Family};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use crate::sorted_map::{SortedMap, SortedSet};
+use std::time::Instant;
 
 /// Maximum number of different collectives that are counted, at about 48 bytes each. Open MPI gives each
 /// group another name.
@@ -50,9 +52,9 @@ pub(super) struct Call {
 /// Rank that has arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Arrival {
-    pub(super) connection: ConnectionId,
-    /// Tag for the answer.
-    pub(super) tag: u32,
+    pub(super) caller: Caller,
+    /// Time after which the client no longer waits.
+    pub(super) deadline: Option<Instant>,
     /// Infos that the rank shares with the other members, encoded one after the other.
     pub(super) shared: Vec<u8>,
 }
@@ -68,13 +70,13 @@ pub(super) struct FinishedCall {
 /// Collectives of a node.
 #[derive(Debug, Default)]
 pub(super) struct Collectives {
-    active: BTreeMap<Hash, Collective>,
+    active: SortedMap<Hash, Collective>,
     /// Number of times that each collective has begun.
-    counts: BTreeMap<Hash, u64>,
+    counts: SortedMap<Hash, u64>,
     /// Collective and node whose part is being read, by number of the read.
-    reads: BTreeMap<u64, (Hash, usize)>,
+    reads: SortedMap<u64, (Hash, usize)>,
     /// Keys of this node's parts in the construction of groups that still exist.
-    constructed: BTreeMap<Hash, String>,
+    constructed: SortedMap<Hash, String>,
     /// Number of groups that this node has given numbers to.
     groups: u32,
 }
@@ -85,45 +87,52 @@ struct Collective {
     call: Call,
     /// Arrivals of the members of this node, by local rank, oldest first: a rank may have entered
     /// several times.
-    entered: BTreeMap<usize, VecDeque<Arrival>>,
+    entered: SortedMap<usize, Vec<Arrival>>,
     exchange: Option<Exchange>,
 }
 
 /// Exchange of the nodes' parts.
 #[derive(Debug)]
 struct Exchange {
+    /// Arrivals of the members of this node whose clients wait.
     arrivals: Vec<Arrival>,
     /// Key of this node's part.
     key: String,
     /// Nodes whose parts have not come.
-    missing: BTreeSet<usize>,
+    missing: SortedSet<usize>,
     /// Sum of the parts that have come.
     sum: Part,
 }
 
 impl Collectives {
-    /// Lets a local rank enter a collective. Returns those that are complete now, or the status if the
-    /// rank cannot enter.
+    /// Lets a client enter a collective, or the one that it has stopped waiting for. Returns those that are
+    /// complete now, or the status if the client cannot enter.
     pub(super) fn enter(
         &mut self,
         node: &mut Node,
-        local: usize,
         call: Call,
         arrival: Arrival,
     ) -> Result<Vec<FinishedCall>, Status> {
+        let local = arrival.caller.local;
         if call.members.binary_search(&node.rank(local)).is_err() {
             return Err(Status::BAD_PARAM);
         }
         let hash = Hash::compute(&call);
+        let exchange = self.active.get_mut(&hash).and_then(|active| active.exchange.as_mut());
+        if let Some(exchange) = exchange
+            && exchange.arrivals.iter().all(|other| other.caller.local != local)
+        {
+            exchange.arrivals.push(arrival);
+            return Ok(Vec::new());
+        }
         let is_counted = self.counts.contains_key(&hash) || self.counts.len() < COUNTED_MAX;
-        let entered = self.active.values().filter_map(|active| active.entered.get(&local));
-        let entered: usize = entered.map(VecDeque::len).sum();
+        let entered: usize = self.active.values().map(|active| active.entered_by(local)).sum();
         let fits = call.id.len() <= ID_MAX && arrival.shared.len() <= SHARED_MAX;
         if !is_counted || !fits || entered >= ENTERED_MAX {
             return Err(Status::OUT_OF_RESOURCE);
         }
-        let active = self.active.entry(hash).or_insert_with(|| Collective::new(node, call));
-        active.entered.entry(local).or_default().push_back(arrival);
+        let active = self.active.get_or_insert_with(hash, || Collective::new(node, call));
+        active.entered.get_or_insert_with(local, Vec::new).push(arrival);
         Ok(self.advance(node, hash))
     }
 
@@ -170,17 +179,55 @@ impl Collectives {
         let with_rank =
             self.active.iter().filter(|(_, active)| active.entered.contains_key(&local));
         let hashes: Vec<Hash> = with_rank.map(|(&hash, _)| hash).collect();
-        hashes.into_iter().flat_map(|hash| self.advance(node, hash)).collect()
+        let mut finished = Vec::new();
+        for hash in hashes {
+            finished.append(&mut self.advance(node, hash));
+        }
+        finished
     }
 
     /// Forgets arrivals whose connection is closed, unless the nodes exchange their parts already.
     pub(super) fn withdraw(&mut self, connection: ConnectionId) {
         self.active.retain(|_, active| {
             for arrivals in active.entered.values_mut() {
-                arrivals.retain(|arrival| arrival.connection != connection);
+                arrivals.retain(|arrival| arrival.caller.connection != connection);
             }
-            active.exchange.is_some() || !active.entered.values().all(VecDeque::is_empty)
+            active.is_entered()
         });
+    }
+
+    /// Removes and returns the clients that no longer wait. A rank whose node exchanges its part already
+    /// has still arrived.
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<Caller> {
+        let is_over = |arrival: &Arrival| arrival.deadline.is_some_and(|deadline| deadline <= now);
+        let mut expired = Vec::new();
+        let mut expire = |arrival: &Arrival| {
+            let is_over = is_over(arrival);
+            expired.extend(is_over.then_some(arrival.caller));
+            !is_over
+        };
+        self.active.retain(|_, active| {
+            active.entered.values_mut().for_each(|arrivals| arrivals.retain(&mut expire));
+            if let Some(exchange) = &mut active.exchange {
+                exchange.arrivals.retain(&mut expire);
+            }
+            active.is_entered()
+        });
+        expired
+    }
+
+    /// Returns the time at which a client no longer waits.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let mut next: Option<Instant> = None;
+        for active in self.active.values() {
+            let exchanged = active.exchange.as_ref().map(|exchange| &exchange.arrivals);
+            for arrivals in active.entered.values().chain(exchanged) {
+                for deadline in arrivals.iter().filter_map(|arrival| arrival.deadline) {
+                    next = Some(next.map_or(deadline, |next| next.min(deadline)));
+                }
+            }
+        }
+        next
     }
 
     /// Starts the collective if all members of this node have entered it, as often as they have. Returns
@@ -191,14 +238,14 @@ impl Collectives {
             if active.exchange.is_some() {
                 break;
             }
-            if active.entered.values().all(VecDeque::is_empty) {
+            if active.entered.values().all(Vec::is_empty) {
                 self.active.remove(&hash);
                 break;
             }
             let Some(is_whole) = active.is_whole(node) else { break };
             let call = active.call.clone();
             let (arrivals, shared) = active.take(node);
-            let number = self.counts.entry(hash).or_default();
+            let number = self.counts.get_or_insert_with(hash, || 0);
             let prefix = format!("pmix:grp:{:032x}:{number}:", hash.0);
             *number += 1;
             let mut sum = match is_whole {
@@ -213,7 +260,7 @@ impl Collectives {
             }
             let key = format!("{prefix}{}", node.layout().here);
             node.put(key.clone(), encoded);
-            for &other in &missing {
+            for &other in missing.keys() {
                 let read = node.get(Family::Pmix, format!("{prefix}{other}"), true);
                 self.reads.insert(read, (hash, other));
             }
@@ -240,9 +287,9 @@ impl Collectives {
 
 impl Call {
     /// Returns the numbers of the other nodes that have members.
-    fn other_nodes(&self, node: &Node) -> BTreeSet<usize> {
+    fn other_nodes(&self, node: &Node) -> SortedSet<usize> {
         let nodes = self.members.iter().filter_map(|&rank| node.node_of(rank));
-        nodes.filter(|&other| other != node.layout().here).collect()
+        nodes.filter(|&other| other != node.layout().here).map(|other| (other, ())).collect()
     }
 }
 
@@ -251,8 +298,19 @@ impl Collective {
         let here = node.layout().ranks_here().iter().enumerate();
         let is_member = |rank: &u32| call.members.binary_search(rank).is_ok();
         let members = here.filter(|(_, rank)| is_member(rank));
-        let entered = members.map(|(local, _)| (local, VecDeque::new())).collect();
+        let entered = members.map(|(local, _)| (local, Vec::new())).collect();
         Collective { call, entered, exchange: None }
+    }
+
+    /// Returns how often a local rank has entered the collective without its completion.
+    fn entered_by(&self, local: usize) -> usize {
+        let exchanged = usize::from(self.exchange.is_some());
+        self.entered.get(&local).map_or(0, |arrivals| arrivals.len() + exchanged)
+    }
+
+    /// Tells whether members of this node have entered the collective without its completion.
+    fn is_entered(&self) -> bool {
+        self.exchange.is_some() || !self.entered.values().all(Vec::is_empty)
     }
 
     /// Tells whether all members of this node have arrived: `Some(false)` if they never will because one
@@ -266,14 +324,14 @@ impl Collective {
     }
 
     /// Removes the oldest arrival of each member. Returns them, and the infos that they share, by rank.
-    fn take(&mut self, node: &Node) -> (Vec<Arrival>, BTreeMap<u32, Vec<u8>>) {
+    fn take(&mut self, node: &Node) -> (Vec<Arrival>, SortedMap<u32, Vec<u8>>) {
         let mut arrivals = Vec::new();
-        let mut shared = BTreeMap::new();
-        for (&local, entered) in &mut self.entered {
-            if let Some(mut arrival) = entered.pop_front() {
-                shared.insert(node.rank(local), std::mem::take(&mut arrival.shared));
-                arrivals.push(arrival);
-            }
+        let mut shared = SortedMap::default();
+        for entered in self.entered.values_mut().filter(|entered| !entered.is_empty()) {
+            let mut arrival = entered.remove(0);
+            let rank = node.rank(arrival.caller.local);
+            shared.insert(rank, std::mem::take(&mut arrival.shared));
+            arrivals.push(arrival);
         }
         (arrivals, shared)
     }

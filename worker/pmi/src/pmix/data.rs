@@ -2,7 +2,8 @@
 //! has come here.
 //!
 //! A rank brings its data to the next fence, after which all nodes have it. Open MPI may leave the fence
-//! out, so data that no fence has taken for a while is also stored where other nodes can read it.
+//! out, and a rank may want the data before it enters the fence. So data that no fence has brought to the
+//! other nodes for a while is also stored where they can read it.
 //!
 //! A rank may run several MPI programs, one after the other. Each is a run, with a number from 1; the
 //! data of a run is not visible in another.
@@ -11,7 +12,7 @@ use super::bfrops::{DecodeError, Reader};
 use super::request::{Scope, Section};
 use super::status::Status;
 use crate::fence::DATA_MAX;
-use std::collections::BTreeMap;
+use crate::sorted_map::SortedMap;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
@@ -19,7 +20,7 @@ use thiserror::Error;
 /// nodes. When the latter is brought to a fence, a byte is added.
 const ENTRIES_MAX: usize = DATA_MAX - 1;
 
-/// Time after which committed data is stored if no fence has taken it.
+/// Time after which committed data is stored if its rank is in no fence.
 const UNFENCED_MAX: Duration = Duration::from_millis(50);
 
 /// Time after which committed data is stored if its rank is in a fence that waits for slower ranks. To
@@ -65,14 +66,14 @@ impl DataError {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Entries {
     /// Items that are keys and values, by key, or by the whole item if its key is [`QUALIFIED`].
-    items: BTreeMap<Vec<u8>, Vec<u8>>,
+    items: SortedMap<Vec<u8>, Vec<u8>>,
     /// Size in bytes of all items.
     size: usize,
 }
 
 impl Entries {
     /// Stores items; each replaces an older one with the same key. Adds the items that are new or have
-    /// changed to `changed`.
+    /// changed to `changed`. If there is too much, the items before the first that does not fit are stored.
     fn merge(&mut self, items: &[u8], changed: &mut Entries) -> Result<(), DataError> {
         let mut reader = Reader::new(items);
         while !reader.is_at_end() {
@@ -80,21 +81,23 @@ impl Entries {
             let (key, encoded) = reader.key_value()?;
             let item = [&1_i32.to_be_bytes(), encoded].concat();
             let identity = if key == QUALIFIED { encoded } else { key };
-            if self.items.get(identity) != Some(&item) {
-                changed.insert(identity, item.clone());
-                self.insert(identity, item);
+            let old = self.items.get(identity);
+            if old == Some(&item) {
+                continue;
             }
-            if self.size > ENTRIES_MAX {
+            if self.size - old.map_or(0, Vec::len) + item.len() > ENTRIES_MAX {
                 return Err(DataError::TooMuch);
             }
+            changed.insert(identity, item.clone());
+            self.insert(identity, item);
         }
         Ok(())
     }
 
     fn insert(&mut self, identity: &[u8], item: Vec<u8>) {
+        self.size -= self.items.get(identity).map_or(0, Vec::len);
         self.size += item.len();
-        let old = self.items.insert(identity.to_vec(), item);
-        self.size -= old.map_or(0, |old| old.len());
+        self.items.insert(identity.to_vec(), item);
     }
 
     /// Returns all items.
@@ -126,9 +129,13 @@ struct LocalData {
     far: Entries,
     /// Part of `far` that no fence has taken.
     fresh: Entries,
-    /// Time of the first commit that has neither been taken by a fence nor been stored.
+    /// Number of fences of the run that the rank has entered and that are not complete.
+    fences: u32,
+    /// Time of the first commit that no fence has taken and that has not been stored.
+    fresh_since: Option<Instant>,
+    /// Time of the first commit that no complete fence has taken and that has not been stored.
     unfenced_since: Option<Instant>,
-    /// Time at which the data is to be stored, unless a fence takes it.
+    /// Time at which the data is to be stored, unless fences have brought it to all nodes before.
     store_at: Option<Instant>,
 }
 
@@ -145,7 +152,7 @@ pub(super) struct Data {
     /// Data of the ranks of this node, by local rank.
     local: Vec<LocalData>,
     /// Data of the ranks of other nodes, by run and rank.
-    far: BTreeMap<u32, BTreeMap<u32, FarData>>,
+    far: SortedMap<u32, SortedMap<u32, FarData>>,
 }
 
 /// Value for [`Output::Put`](crate::Output::Put) that has the data of a local rank.
@@ -160,7 +167,7 @@ impl Data {
     /// Creates the data of a node with this number of ranks.
     pub(super) fn new(local_size: usize) -> Data {
         let local = (0..local_size).map(|_| LocalData::default()).collect();
-        Data { local, far: BTreeMap::new() }
+        Data { local, far: SortedMap::default() }
     }
 
     /// Begins a run of a local rank, and forgets the data of the run before. Returns what is to be stored
@@ -198,6 +205,7 @@ impl Data {
             }
         }
         if !data.has_committed || far != data.far {
+            data.fresh_since.get_or_insert(now);
             data.unfenced_since.get_or_insert(now);
             data.store_at.get_or_insert(now + UNFENCED_MAX);
         }
@@ -209,13 +217,26 @@ impl Data {
     /// Returns what a local rank brings to a fence: all that it has committed since the last one.
     pub(super) fn take(&mut self, local: usize) -> Vec<u8> {
         let Some(data) = self.local.get_mut(local) else { return vec![NOTHING] };
+        data.fences += 1;
+        data.fresh_since = None;
         if !data.has_committed {
             return vec![NOTHING];
         }
-        (data.unfenced_since, data.store_at) = (None, None);
+        let latest = data.unfenced_since.map(|since| since + FENCED_MAX);
+        data.store_at = latest.max(data.store_at);
         let mut taken = vec![COMMITTED];
         taken.append(&mut std::mem::take(&mut data.fresh).encoded());
         taken
+    }
+
+    /// Takes notice that a fence of a run to which a local rank has brought data is complete.
+    pub(super) fn fenced(&mut self, local: usize, run: u32) {
+        let Some(data) = self.local.get_mut(local).filter(|data| data.run == run) else { return };
+        data.fences = data.fences.saturating_sub(1);
+        if data.fences == 0 {
+            data.unfenced_since = data.fresh_since;
+            data.store_at = data.fresh_since.map(|since| since + UNFENCED_MAX);
+        }
     }
 
     /// Returns what is to be stored at this time. `is_in_fence` tells whether a local rank is in a fence.
@@ -244,8 +265,8 @@ impl Data {
         self.local.iter().filter_map(|data| data.store_at).min()
     }
 
-    /// Returns what is to be stored because a local rank has ended: what no fence has taken, or that
-    /// there will never be anything.
+    /// Returns what is to be stored because a local rank has ended: what no complete fence has taken, or
+    /// that there will never be anything.
     pub(super) fn end(&mut self, local: usize) -> Option<Stored> {
         let data = self.local.get(local)?;
         if data.run > 0 && !data.has_committed {
@@ -254,12 +275,12 @@ impl Data {
         self.store(local)
     }
 
-    /// Returns all that a local rank has committed for other nodes, or `None` if fences have taken all of
-    /// it or it has been stored before.
+    /// Returns all that a local rank has committed for other nodes, or `None` if complete fences have taken
+    /// all of it or it has been stored before.
     fn store(&mut self, local: usize) -> Option<Stored> {
         let data = self.local.get_mut(local)?;
         data.unfenced_since.take()?;
-        data.store_at = None;
+        (data.fresh_since, data.store_at) = (None, None);
         let mut value = vec![COMMITTED];
         value.append(&mut data.far.encoded());
         Some(Stored { local, run: data.run, value })
@@ -274,13 +295,8 @@ impl Data {
         is_here: impl Fn(u32) -> bool,
     ) -> Result<(), DataError> {
         for (rank, brought) in (0..).zip(data).filter(|&(rank, _)| !is_here(rank)) {
-            match brought.split_first() {
-                // The rank has ended.
-                None => {
-                    self.far(run).entry(rank).or_insert(FarData::Ended);
-                }
-                Some((&COMMITTED, items)) => self.merge_rank(run, rank, items)?,
-                Some(_) => {}
+            if let Some((&COMMITTED, items)) = brought.split_first() {
+                self.merge_rank(run, rank, items)?;
             }
         }
         Ok(())
@@ -291,14 +307,14 @@ impl Data {
         match value.split_first() {
             Some((&COMMITTED, items)) => self.merge_rank(run, rank, items),
             _ => {
-                self.far(run).entry(rank).or_insert(FarData::Ended);
+                self.far(run).get_or_insert_with(rank, || FarData::Ended);
                 Ok(())
             }
         }
     }
 
     fn merge_rank(&mut self, run: u32, rank: u32, items: &[u8]) -> Result<(), DataError> {
-        let data = self.far(run).entry(rank).or_insert(FarData::Ended);
+        let data = self.far(run).get_or_insert_with(rank, || FarData::Ended);
         if matches!(data, FarData::Ended) {
             *data = FarData::Committed(Entries::default());
         }
@@ -309,11 +325,11 @@ impl Data {
     }
 
     /// Returns the data of a run, and forgets the oldest if there are too many.
-    fn far(&mut self, run: u32) -> &mut BTreeMap<u32, FarData> {
+    fn far(&mut self, run: u32) -> &mut SortedMap<u32, FarData> {
         if !self.far.contains_key(&run) && self.far.len() >= RUNS_MAX {
-            self.far.pop_first();
+            self.far.remove_first();
         }
-        self.far.entry(run).or_default()
+        self.far.get_or_insert_with(run, SortedMap::default)
     }
 
     /// Returns what a local rank has committed in a run for the others of this node.
@@ -399,18 +415,47 @@ mod tests {
         assert_eq!(brought, [&[1][..], &items(&[("b", "2")])].concat());
         commit(&mut data, Scope::Remote, &[("a", "1"), ("b", "2")], now);
         assert_eq!(data.take(0), [1]);
+    }
+
+    #[test]
+    fn data_that_a_fence_does_not_bring_to_the_others_in_time_is_stored() {
+        let now = Instant::now();
+        let after = |millis| now + Duration::from_millis(millis);
+        let mut data = Data::new(1);
+        data.begin(0, 1);
+        commit(&mut data, Scope::Global, &[("a", "1")], now);
+        data.take(0);
+        assert_eq!(data.next_due(), Some(after(1000)));
+        data.fenced(0, 2);
+        assert_eq!(data.next_due(), Some(after(1000)));
+        data.fenced(0, 1);
+        assert_eq!(data.next_due(), None);
+        // What is committed after the fence was entered is due as if there had been none.
+        commit(&mut data, Scope::Global, &[("a", "2")], after(1));
+        data.take(0);
+        commit(&mut data, Scope::Global, &[("a", "3")], after(2));
+        assert_eq!(data.next_due(), Some(after(1001)));
+        data.fenced(0, 1);
+        assert_eq!(data.next_due(), Some(after(52)));
+        data.take(0);
+        data.take(0);
+        data.fenced(0, 1);
+        assert_eq!(data.due(after(1001), |_| true), None);
+        let value = [&[1][..], &items(&[("a", "3")])].concat();
+        let stored = data.due(after(1002), |_| true);
+        assert_eq!(stored, Some(Stored { local: 0, run: 1, value }));
+        data.fenced(0, 1);
         assert_eq!(data.next_due(), None);
     }
 
     #[test]
     fn data_of_other_nodes_comes_by_fences_and_reads() {
         let mut data = Data::new(1);
-        let brought = [vec![9], [&[1][..], &items(&[("k", "v")])].concat(), vec![0], Vec::new()];
+        let brought = [vec![9], [&[1][..], &items(&[("k", "v")])].concat(), vec![0]];
         data.merge(1, &brought, |rank| rank == 0).unwrap();
         assert_eq!(data.remote(0, 1), RankData::Unknown);
         assert_eq!(data.remote(1, 1), RankData::Committed(items(&[("k", "v")])));
         assert_eq!(data.remote(2, 1), RankData::Unknown);
-        assert_eq!(data.remote(3, 1), RankData::Never);
         assert_eq!(data.remote(1, 2), RankData::Unknown);
         data.insert(1, 1, &[&[1][..], &items(&[("k", "w"), ("l", "x")])].concat()).unwrap();
         assert_eq!(data.remote(1, 1), RankData::Committed(items(&[("k", "w"), ("l", "x")])));
@@ -472,6 +517,7 @@ mod tests {
         assert_eq!(data.end(0), None);
         commit(&mut data, Scope::Global, &[("a", "2")], now);
         data.take(0);
+        data.fenced(0, 3);
         assert_eq!(data.end(0), None);
         commit(&mut data, Scope::Global, &[("a", "3")], now);
         assert!(data.begin(0, 4).is_some_and(|stored| stored.run == 3));
@@ -498,7 +544,7 @@ mod tests {
         let malformed = [0, 0, 0, 1, 0, 0, 0, 2, b'k', 0, 0, 99];
         let big = items(&[("b", &long), ("c", &long)]);
         for (bad, error) in [
-            (&malformed[..], DataError::Malformed(DecodeError::Type(99))),
+            (&malformed[..], DataError::Malformed(DecodeError::Type)),
             (&big[..], DataError::TooMuch),
         ] {
             for scope in [Scope::Local, Scope::Remote] {
@@ -515,5 +561,19 @@ mod tests {
         let sections = [Section { scope: Scope::Remote, items: &second }];
         data.commit(0, &sections, now).unwrap();
         assert!(data.take(0).len() <= DATA_MAX);
+    }
+    #[test]
+    fn what_another_node_sends_is_limited_too() {
+        let mut data = Data::new(0);
+        let long = "x".repeat(40_000);
+        data.insert(1, 0, &[&[1][..], &items(&[("a", &long)])].concat()).unwrap();
+        let before = data.remote(0, 1);
+        for key in ["b", "c"] {
+            let more = [&[1][..], &items(&[(key, &long)])].concat();
+            assert_eq!(data.insert(1, 0, &more), Err(DataError::TooMuch));
+            assert!(data.remote(0, 1) == before, "{key}");
+        }
+        data.insert(1, 0, &[&[1][..], &items(&[("a", "short")])].concat()).unwrap();
+        assert_eq!(data.remote(0, 1), RankData::Committed(items(&[("a", "short")])));
     }
 }

@@ -20,23 +20,22 @@ const VERSION: &str = "3.2.5";
 /// Returns the variables by which a rank finds the agent's port on 127.0.0.1. `directory` is a folder for
 /// temporary files of the job.
 pub fn environment(place: &RankPlace, port: u16, directory: &str) -> Vec<(String, String)> {
-    let address = format!("rlaunch.{};tcp4://127.0.0.1:{port}", place.node);
-    let variables = [
-        ("PMIX_NAMESPACE", place.namespace.clone()),
-        ("PMIX_RANK", place.rank.to_string()),
-        ("PMIX_SERVER_URI3", address),
-        ("PMIX_SECURITY_MODE", "native".to_owned()),
-        ("PMIX_BFROP_BUFFER_TYPE", "PMIX_BFROP_BUFFER_NON_DESC".to_owned()),
-        ("PMIX_GDS_MODULE", "hash".to_owned()),
-        ("PMIX_HOSTNAME", place.host.clone()),
-        ("PMIX_SERVER_TMPDIR", directory.to_owned()),
-        ("PMIX_SYSTEM_TMPDIR", directory.to_owned()),
-        ("PMIX_VERSION", VERSION.to_owned()),
-        // Open MPI 4 takes itself for a program without launcher unless it has the address of a daemon.
-        // It never uses the address.
-        ("OMPI_MCA_orte_local_daemon_uri", "1.0;tcp://127.0.0.1:1".to_owned()),
-    ];
-    variables.map(|(name, value)| (name.to_owned(), value)).into()
+    let mut variables = Vec::new();
+    let mut add = |name: &str, value: &str| variables.push((name.to_owned(), value.to_owned()));
+    add("PMIX_NAMESPACE", &place.namespace);
+    add("PMIX_RANK", &place.rank.to_string());
+    add("PMIX_SERVER_URI3", &format!("rlaunch.{};tcp4://127.0.0.1:{port}", place.node));
+    add("PMIX_SECURITY_MODE", "native");
+    add("PMIX_BFROP_BUFFER_TYPE", "PMIX_BFROP_BUFFER_NON_DESC");
+    add("PMIX_GDS_MODULE", "hash");
+    add("PMIX_HOSTNAME", &place.host);
+    add("PMIX_SERVER_TMPDIR", directory);
+    add("PMIX_SYSTEM_TMPDIR", directory);
+    add("PMIX_VERSION", VERSION);
+    // Open MPI 4 takes itself for a program without launcher unless it has the address of a daemon. It
+    // never uses the address.
+    add("OMPI_MCA_orte_local_daemon_uri", "1.0;tcp://127.0.0.1:1");
+    variables
 }
 
 #[cfg(test)]

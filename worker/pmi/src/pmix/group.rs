@@ -2,7 +2,7 @@
 
 use super::bfrops::{DecodeError, Item, Reader, Writer};
 use super::status::Status;
-use std::collections::{BTreeMap, VecDeque};
+use crate::sorted_map::SortedMap;
 
 /// Maximum size in bytes of a part: that of a stored value.
 const PART_MAX: usize = 64 * 1024;
@@ -29,7 +29,7 @@ pub(super) struct Group {
     /// Number of the group, 0 if it is not known here.
     pub(super) context: u64,
     /// Infos that each member shares with the others, encoded one after the other, by rank.
-    pub(super) shared: BTreeMap<u32, Vec<u8>>,
+    pub(super) shared: SortedMap<u32, Vec<u8>>,
 }
 
 /// Group, as far as some nodes know it, or the reason why it is not formed.
@@ -40,7 +40,9 @@ pub(super) fn add(sum: &mut Part, part: Part) {
     match (&mut *sum, part) {
         (Ok(group), Ok(part)) => {
             group.context = group.context.max(part.context);
-            group.shared.extend(part.shared);
+            for (rank, shared) in part.shared.into_entries() {
+                group.shared.insert(rank, shared);
+            }
         }
         (Ok(_), failed @ Err(_)) => *sum = failed,
         (Err(_), _) => {}
@@ -62,7 +64,7 @@ fn encode_any(part: &Part) -> Vec<u8> {
     match part {
         Ok(group) => {
             writer.u8(WHOLE).raw(&group.context.to_be_bytes());
-            for (&rank, shared) in &group.shared {
+            for (&rank, shared) in group.shared.iter() {
                 writer.u32(rank).byte_object(shared);
             }
         }
@@ -83,7 +85,7 @@ fn decode_any(encoded: &[u8]) -> Result<Part, DecodeError> {
     if reader.u8()? != WHOLE {
         return Ok(Err(Status(reader.i32()?)));
     }
-    let mut group = Group { context: reader.u64()?, shared: BTreeMap::new() };
+    let mut group = Group { context: reader.u64()?, shared: SortedMap::default() };
     while !reader.is_at_end() {
         let rank = reader.u32()?;
         group.shared.insert(rank, reader.byte_object()?.to_vec());
@@ -95,9 +97,9 @@ fn decode_any(encoded: &[u8]) -> Result<Part, DecodeError> {
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     /// Infos of the members, by number of the group and by rank.
-    shared: BTreeMap<u64, BTreeMap<u32, Vec<u8>>>,
+    shared: SortedMap<u64, SortedMap<u32, Vec<u8>>>,
     /// Numbers of the groups, oldest first.
-    order: VecDeque<u64>,
+    order: Vec<u64>,
     /// Size in bytes of all infos.
     size: usize,
 }
@@ -110,10 +112,11 @@ impl Groups {
         }
         self.size += cost(&group.shared);
         self.shared.insert(group.context, group.shared);
-        self.order.push_back(group.context);
+        self.order.push(group.context);
         while self.size > REMEMBERED_MAX
-            && let Some(oldest) = self.order.pop_front()
+            && let Some(&oldest) = self.order.first()
         {
+            self.order.remove(0);
             self.size -= self.shared.remove(&oldest).map_or(0, |shared| cost(&shared));
         }
     }
@@ -134,7 +137,7 @@ impl Groups {
     }
 }
 
-fn cost(shared: &BTreeMap<u32, Vec<u8>>) -> usize {
+fn cost(shared: &SortedMap<u32, Vec<u8>>) -> usize {
     shared.values().map(|shared| shared.len() + MEMBER_COST).sum()
 }
 
@@ -214,7 +217,7 @@ mod tests {
         for context in 1..=3 {
             groups.insert(group(context, &[(0, &most)]));
         }
-        assert_eq!(groups.shared.keys().copied().collect::<Vec<_>>(), [3]);
+        assert_eq!(groups.shared.keys(), [3]);
         assert_eq!(groups.size, most.len() + MEMBER_COST);
     }
 }

@@ -4,7 +4,7 @@
 
 use super::bfrops::{Item, Writer};
 use crate::layout::{JobLayout, NodeLayout};
-use std::collections::BTreeMap;
+use crate::sorted_map::SortedMap;
 
 /// Program of the job: its number of ranks, and the lowest of them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,7 +20,7 @@ pub(super) fn body(layout: &JobLayout) -> Vec<u8> {
     writer.count(1).string(layout.namespace.as_bytes());
     job(&mut writer, layout, &applications);
     nodes(&mut writer, layout);
-    for (&number, application) in &applications {
+    for (&number, application) in applications.iter() {
         let infos = [
             ("pmix.appnum", Item::U32(number)),
             ("pmix.app.size", Item::U32(application.size)),
@@ -33,7 +33,7 @@ pub(super) fn body(layout: &JobLayout) -> Vec<u8> {
 }
 
 /// Writes what holds for the job, and for this node.
-fn job(writer: &mut Writer, layout: &JobLayout, applications: &BTreeMap<u32, Application>) {
+fn job(writer: &mut Writer, layout: &JobLayout, applications: &SortedMap<u32, Application>) {
     let world = layout.world_size();
     writer.key_value("pmix.jobid", Item::Text(&layout.namespace));
     writer.key_value("pmix.job.size", Item::U32(world));
@@ -50,6 +50,10 @@ fn job(writer: &mut Writer, layout: &JobLayout, applications: &BTreeMap<u32, App
         writer.key_value("OMPI_FIRST_RANKS", Item::Text(&firsts));
     } else {
         writer.key_value("pmix.app.size", Item::U32(world));
+    }
+    if let Some(directory) = &layout.directory {
+        writer.key_value("pmix.tmpdir", Item::Text(directory));
+        writer.key_value("pmix.nsdir", Item::Text(directory));
     }
     if let Some(here) = layout.nodes.get(layout.here) {
         for (key, value) in node_infos(here, &local_peers(here)) {
@@ -90,17 +94,17 @@ fn node_infos<'a>(node: &NodeLayout, peers: &'a str) -> [(&'static str, Item<'a>
 
 /// Writes what holds for each rank, in the order of ranks.
 fn ranks(writer: &mut Writer, layout: &JobLayout) {
-    let mut places = BTreeMap::new();
+    let mut places = SortedMap::default();
     for (index, node) in layout.nodes.iter().enumerate() {
         for (local, &rank) in node.ranks.iter().enumerate() {
             places.insert(rank, (index, node, local));
         }
     }
-    let mut next_of_application = BTreeMap::new();
-    for (rank, (index, node, local)) in places {
+    let mut next_of_application = SortedMap::default();
+    for (rank, (index, node, local)) in places.into_entries() {
         let local = u16::try_from(local).unwrap_or(u16::MAX);
         let application = application(layout, rank);
-        let in_application: &mut u32 = next_of_application.entry(application).or_default();
+        let in_application: &mut u32 = next_of_application.get_or_insert_with(application, || 0);
         let mut proc = Writer::new();
         proc.count(1).u32(rank);
         proc.key_value("pmix.hname", Item::Text(&node.host));
@@ -110,17 +114,20 @@ fn ranks(writer: &mut Writer, layout: &JobLayout) {
         proc.key_value("pmix.appnum", Item::U32(application));
         proc.key_value("pmix.apprank", Item::Rank(*in_application));
         proc.key_value("pmix.grank", Item::Rank(rank));
+        if let Some(directory) = layout.rank_directory(rank).filter(|_| index == layout.here) {
+            proc.key_value("pmix.pdir", Item::Text(&directory));
+        }
         writer.key_value("pmix.pblob", Item::Bytes(&proc.into_bytes()));
         *in_application += 1;
     }
 }
 
 /// Returns the programs of the job, by number.
-fn applications(layout: &JobLayout) -> BTreeMap<u32, Application> {
-    let mut applications = BTreeMap::new();
+fn applications(layout: &JobLayout) -> SortedMap<u32, Application> {
+    let mut applications = SortedMap::default();
     for rank in (0..layout.world_size()).rev() {
         let application: &mut Application =
-            applications.entry(application(layout, rank)).or_default();
+            applications.get_or_insert_with(application(layout, rank), Application::default);
         application.size += 1;
         application.first = rank;
     }
@@ -138,7 +145,14 @@ fn local_peers(node: &NodeLayout) -> String {
 }
 
 fn joined(numbers: impl Iterator<Item = u32>, separator: &str) -> String {
-    numbers.map(|number| number.to_string()).collect::<Vec<_>>().join(separator)
+    let mut text = String::new();
+    for number in numbers {
+        if !text.is_empty() {
+            text.push_str(separator);
+        }
+        text.push_str(&number.to_string());
+    }
+    text
 }
 
 fn number(number: usize) -> u32 {
@@ -192,8 +206,11 @@ mod tests {
 
     fn answer(nodes: &[&[u32]], here: usize, application_of: &[u32]) -> Vec<String> {
         let application_of = application_of.to_vec();
-        let layout = JobLayout { application_of, ..crate::testing::layout(nodes, here) };
-        let bytes = body(&layout);
+        answer_for(&JobLayout { application_of, ..crate::testing::layout(nodes, here) })
+    }
+
+    fn answer_for(layout: &JobLayout) -> Vec<String> {
+        let bytes = body(layout);
         let mut reader = Reader::new(&bytes);
         reader.count(1).unwrap();
         assert_eq!(reader.string(), Ok(&b"job"[..]));
@@ -250,6 +267,20 @@ mod tests {
             assert!(lines.iter().any(|line| line == expected), "{expected} is not in {lines:#?}");
         }
         assert!(!lines.iter().any(|line| line.starts_with("pmix.app.size")));
+    }
+
+    #[test]
+    fn ranks_of_this_node_have_directories() {
+        let mut layout = crate::testing::layout(&[&[0, 1], &[2]], 0);
+        layout.directory = Some("/tmp/job/mpi".to_owned());
+        let lines = answer_for(&layout);
+        let with = |key: &str| lines.iter().filter(|line| line.contains(key)).collect::<Vec<_>>();
+        assert_eq!(with("pmix.tmpdir"), ["pmix.tmpdir=/tmp/job/mpi"]);
+        assert_eq!(with("pmix.nsdir"), ["pmix.nsdir=/tmp/job/mpi"]);
+        let of_ranks = with("pmix.pdir=");
+        assert!(of_ranks[0].ends_with(" pmix.pdir=/tmp/job/mpi/0"), "{of_ranks:?}");
+        assert!(of_ranks[1].ends_with(" pmix.pdir=/tmp/job/mpi/1"), "{of_ranks:?}");
+        assert_eq!(of_ranks.len(), 2);
     }
 
     #[test]

@@ -37,10 +37,11 @@ mod waiting;
 
 pub use environment::{REMOVED, environment};
 
-use crate::fence::Fence;
+use crate::fence::{Fence, FenceArrival};
 use crate::node::Node;
 use crate::output::{ConnectionId, Family};
 use crate::protocol::Protocol;
+use crate::sorted_map::SortedSet;
 use bfrops::{Proc, Writer};
 use client::{Caller, Clients, Event};
 use collective::{Arrival, Call, Collectives, FinishedCall, Kind};
@@ -78,7 +79,7 @@ pub(crate) struct Pmix {
     clients: Clients,
     /// Body of the answer that describes the job; empty until a client asks for it.
     job_info: Vec<u8>,
-    fence: Fence<Caller>,
+    fence: Fence,
     data: Data,
     gets: Gets,
     names: Names,
@@ -108,11 +109,12 @@ impl Pmix {
         node: &mut Node,
         caller: Caller,
         request: Request<'_>,
+        deadline: Option<Instant>,
         now: Instant,
     ) -> Option<Vec<u8>> {
         let started = match request {
             Request::JobInfo => return self.job_info(node, caller),
-            Request::Get(get) => return self.get(node, caller, &get, now),
+            Request::Get(get) => return self.get(node, caller, &get, deadline),
             Request::DeregisterEvents => return None,
             Request::Abort { code, message } => {
                 // Open MPI 4 has said why in a help message before, and gives no reason here.
@@ -125,38 +127,41 @@ impl Pmix {
                 self.wake(node, Target { run: caller.run, rank: node.rank(caller.local) });
                 Err(stored.map_or_else(DataError::status, |()| Status::SUCCESS))
             }
-            Request::Fence(procs) => self.enter_fence(node, caller, &procs),
+            Request::Fence(procs) => self.enter_fence(node, caller, &procs, deadline),
             Request::Connect(procs) => {
-                self.enter_group(node, caller, (Kind::Connect, b"", &procs), Vec::new())
+                let arrival = Arrival { caller, deadline, shared: Vec::new() };
+                self.enter_group(node, arrival, (Kind::Connect, b"", &procs))
             }
             Request::Disconnect(procs) => {
-                self.enter_group(node, caller, (Kind::Disconnect, b"", &procs), Vec::new())
+                let arrival = Arrival { caller, deadline, shared: Vec::new() };
+                self.enter_group(node, arrival, (Kind::Disconnect, b"", &procs))
             }
             Request::Finalize => {
                 node.finalized(caller.local);
                 self.clients.finalize(caller.connection);
                 Err(Status::SUCCESS)
             }
-            Request::Publish(values) => self.names.publish(node, caller, &values),
-            Request::Lookup { keys, wait, timeout } => {
-                let deadline = timeout.map(|timeout| now + timeout);
+            Request::Publish(values) => self.names.publish(node, caller, &values, deadline),
+            Request::Lookup { keys, wait } => {
                 self.names.look_up(node, caller, &keys, wait, deadline)
             }
-            Request::Unpublish(keys) => self.names.unpublish(node, caller, &keys),
+            Request::Unpublish(keys) => self.names.unpublish(node, caller, &keys, deadline),
             Request::RegisterEvents => Err(Status::SUCCESS),
             Request::GroupConstruct { id, procs, infos } => {
                 let shared = infos.iter().flat_map(|info| info.encoded).copied().collect();
-                self.enter_group(node, caller, (Kind::Construct, id, &procs), shared)
+                let arrival = Arrival { caller, deadline, shared };
+                self.enter_group(node, arrival, (Kind::Construct, id, &procs))
             }
             Request::GroupDestruct { id, procs } => {
-                self.enter_group(node, caller, (Kind::Destruct, id, &procs), Vec::new())
+                let arrival = Arrival { caller, deadline, shared: Vec::new() };
+                self.enter_group(node, arrival, (Kind::Destruct, id, &procs))
             }
             Request::Help(text) => {
                 node.print(caller.local, shortened(text));
                 Err(Status::SUCCESS)
             }
             Request::Cleanup(paths) => {
-                let are_added = paths.into_iter().all(|path| node.segments().add_path(path));
+                let are_added = paths.into_iter().all(|path| node.claim_path(path));
                 Err(if are_added { Status::SUCCESS } else { Status::NOT_SUPPORTED })
             }
             Request::Unsupported => Err(Status::NOT_SUPPORTED),
@@ -183,7 +188,7 @@ impl Pmix {
         node: &mut Node,
         caller: Caller,
         get: &Get<'_>,
-        now: Instant,
+        deadline: Option<Instant>,
     ) -> Option<Vec<u8>> {
         let Proc { namespace, rank } = get.target;
         let (Some(of_node), true) =
@@ -198,7 +203,7 @@ impl Pmix {
         let target = Target { run: caller.run, rank };
         let may_wait = !get.immediate && !get.is_reserved();
         // A client that says for how long it waits wants this key; the others take what there is.
-        let key = get.key.filter(|_| may_wait && get.timeout.is_some());
+        let key = get.key.filter(|_| may_wait && deadline.is_some());
         let is_here = of_node == node.layout().here;
         if let Some(body) = self.data_of(node, target, key.filter(|_| is_here)) {
             return Some(body);
@@ -213,7 +218,7 @@ impl Pmix {
             connection: caller.connection,
             tag: caller.tag,
             key: key.filter(|_| is_here).map(<[u8]>::to_vec),
-            deadline: get.timeout.map(|timeout| now + timeout),
+            deadline,
         };
         self.gets.add(target, waiting);
         // If the client's rank is in a fence, the fence brings the data.
@@ -254,7 +259,7 @@ impl Pmix {
             (Some(key), Some(local)) if may_commit => data.has_near(local, key),
             _ => true,
         };
-        for waiting in self.gets.take(target, is_done) {
+        for waiting in self.gets.take(target, &is_done) {
             node.send(waiting.connection, frame::framed(waiting.tag, &body));
         }
     }
@@ -282,39 +287,40 @@ impl Pmix {
         node: &mut Node,
         caller: Caller,
         procs: &[Proc<'_>],
+        deadline: Option<Instant>,
     ) -> Result<(), Status> {
         let members = members(node, procs)?;
         if u32::try_from(members.len()) != Ok(node.layout().world_size()) {
-            return self.enter(node, caller, Kind::Fence, b"", members, Vec::new());
+            let arrival = Arrival { caller, deadline, shared: Vec::new() };
+            return self.enter(node, arrival, Kind::Fence, b"", members);
         }
-        self.fence.enter(caller.local, caller).map_err(|_| Status::OUT_OF_RESOURCE)?;
-        self.start_fence(node);
-        Ok(())
+        let take = || self.data.take(caller.local);
+        let Caller { connection, tag, local, .. } = caller;
+        let arrival = FenceArrival { connection, tag, deadline };
+        let entered = self.fence.enter(node, local, arrival, take);
+        entered.map_err(|_| Status::OUT_OF_RESOURCE)
     }
 
     fn enter_group(
         &mut self,
         node: &mut Node,
-        caller: Caller,
+        arrival: Arrival,
         (kind, id, procs): (Kind, &[u8], &[Proc<'_>]),
-        shared: Vec<u8>,
     ) -> Result<(), Status> {
         let members = members(node, procs)?;
-        self.enter(node, caller, kind, id, members, shared)
+        self.enter(node, arrival, kind, id, members)
     }
 
     fn enter(
         &mut self,
         node: &mut Node,
-        caller: Caller,
+        arrival: Arrival,
         kind: Kind,
         id: &[u8],
         members: Vec<u32>,
-        shared: Vec<u8>,
     ) -> Result<(), Status> {
-        let call = Call { kind, id: id.to_vec(), members, run: caller.run };
-        let arrival = Arrival { connection: caller.connection, tag: caller.tag, shared };
-        let finished = self.collectives.enter(node, caller.local, call, arrival)?;
+        let call = Call { kind, id: id.to_vec(), members, run: arrival.caller.run };
+        let finished = self.collectives.enter(node, call, arrival)?;
         self.finish(node, finished);
         Ok(())
     }
@@ -322,7 +328,7 @@ impl Pmix {
     /// Answers the members of this node of collectives that are complete or have failed.
     fn finish(&mut self, node: &mut Node, finished: Vec<FinishedCall>) {
         for FinishedCall { call, arrivals, result } in finished {
-            for Arrival { connection, tag, .. } in arrivals {
+            for Arrival { caller: Caller { connection, tag, .. }, .. } in arrivals {
                 let body = match (&result, call.kind) {
                     (Ok(group), Kind::Construct) => {
                         let version = self.clients.version(connection);
@@ -337,11 +343,6 @@ impl Pmix {
                 self.groups.insert(group);
             }
         }
-    }
-
-    fn start_fence(&mut self, node: &mut Node) {
-        let data = &mut self.data;
-        self.fence.start(node, |local| data.take(local));
     }
 }
 
@@ -362,7 +363,10 @@ impl Protocol for Pmix {
                 }
                 Event::Request(caller, body) => {
                     let answer = match Request::decode(&body) {
-                        Ok(request) => self.execute(node, caller, request, now),
+                        Ok((request, timeout)) => {
+                            let deadline = timeout.map(|timeout| now + timeout);
+                            self.execute(node, caller, request, deadline, now)
+                        }
                         Err(_) => Some(status_body(Status::UNPACK_FAILURE)),
                     };
                     if let Some(body) = answer {
@@ -376,7 +380,7 @@ impl Protocol for Pmix {
 
     fn closed(&mut self, _: &mut Node, connection: ConnectionId) {
         self.clients.forget(connection);
-        self.fence.withdraw(|caller| caller.connection == connection);
+        self.fence.withdraw(connection);
         self.gets.forget(connection);
         self.names.forget(connection);
         self.collectives.withdraw(connection);
@@ -385,18 +389,20 @@ impl Protocol for Pmix {
     fn gathered(&mut self, node: &mut Node, request: u64, data: Option<Vec<Vec<u8>>>) {
         let Some(finished) = self.fence.finish(node, request, data) else { return };
         let here = node.layout().ranks_here();
-        let merged = finished
-            .data
-            .and_then(|(run, data)| self.data.merge(run, &data, |rank| here.contains(&rank)).ok());
+        let merged = finished.data.and_then(|(run, data)| {
+            self.data.merge(run, &data, |rank| here.contains(&rank)).ok()?;
+            finished.locals.iter().for_each(|&local| self.data.fenced(local, run));
+            Some(())
+        });
         let status = merged.map_or(Status::PROC_ABORTED, |()| Status::SUCCESS);
-        for (_, caller) in finished.arrivals {
-            node.send(caller.connection, frame::framed(caller.tag, &status_body(status)));
+        let body = status_body(status);
+        for FenceArrival { connection, tag, .. } in finished.arrivals {
+            node.send(connection, frame::framed(tag, &body));
         }
         for target in self.gets.targets() {
             self.wake(node, target);
             self.read(node, target);
         }
-        self.start_fence(node);
     }
 
     fn value(&mut self, node: &mut Node, request: u64, value: Option<Vec<u8>>) {
@@ -405,13 +411,14 @@ impl Protocol for Pmix {
             // Data that is malformed reads as none.
             let _ = self.data.insert(target.run, target.rank, &value);
             self.wake(node, target);
-        } else if let Some(answer) = self.names.value(node, request, value.as_deref()) {
+            return;
+        }
+        for answer in self.names.value(node, request, value.as_deref()) {
             let Caller { connection, tag, .. } = answer.caller;
             node.send(connection, frame::framed(tag, &answer.body));
-        } else {
-            let finished = self.collectives.value(node, request, value.as_deref());
-            self.finish(node, finished);
         }
+        let finished = self.collectives.value(node, request, value.as_deref());
+        self.finish(node, finished);
     }
 
     fn rank_ended(&mut self, node: &mut Node, local: usize) {
@@ -419,7 +426,6 @@ impl Protocol for Pmix {
         self.wake_all(node, local);
         let finished = self.collectives.rank_ended(node, local);
         self.finish(node, finished);
-        self.start_fence(node);
     }
 
     fn handle_timeout(&mut self, node: &mut Node, now: Instant) {
@@ -430,14 +436,27 @@ impl Protocol for Pmix {
         for waiting in self.gets.expire(now) {
             node.send(waiting.connection, frame::framed(waiting.tag, &body));
         }
-        for caller in self.names.expire(now) {
+        let mut expired = self.names.expire(now);
+        expired.append(&mut self.collectives.expire(now));
+        for caller in expired {
             node.send(caller.connection, frame::framed(caller.tag, &body));
+        }
+        for FenceArrival { connection, tag, .. } in self.fence.expire(now) {
+            node.send(connection, frame::framed(tag, &body));
         }
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let times = [self.data.next_due(), self.gets.next_deadline(), self.names.next_deadline()];
-        times.into_iter().flatten().min()
+        let mut next = self.data.next_due();
+        for deadline in [
+            self.gets.next_deadline(),
+            self.names.next_deadline(),
+            self.collectives.next_deadline(),
+            self.fence.next_deadline(),
+        ] {
+            next = next.map_or(deadline, |next| Some(next.min(deadline.unwrap_or(next))));
+        }
+        next
     }
 }
 
@@ -453,7 +472,7 @@ fn store(node: &mut Node, stored: Option<Stored>) {
 /// one is not of this job.
 fn members(node: &Node, procs: &[Proc<'_>]) -> Result<Vec<u32>, Status> {
     let namespace = node.layout().namespace.as_bytes();
-    let mut members = Vec::new();
+    let mut members = SortedSet::default();
     let (mut has_all, mut has_local) = (false, false);
     for proc in procs {
         if proc.namespace != namespace {
@@ -462,7 +481,7 @@ fn members(node: &Node, procs: &[Proc<'_>]) -> Result<Vec<u32>, Status> {
         match proc.rank {
             ALL_RANKS => has_all = true,
             LOCAL_RANKS => has_local = true,
-            rank if node.node_of(rank).is_some() => members.push(rank),
+            rank if node.node_of(rank).is_some() => members.insert(rank, ()),
             _ => return Err(Status::BAD_PARAM),
         }
     }
@@ -470,11 +489,11 @@ fn members(node: &Node, procs: &[Proc<'_>]) -> Result<Vec<u32>, Status> {
         return Ok((0..node.layout().world_size()).collect());
     }
     if has_local {
-        members.extend_from_slice(node.layout().ranks_here());
+        for &rank in node.layout().ranks_here() {
+            members.insert(rank, ());
+        }
     }
-    members.sort_unstable();
-    members.dedup();
-    if members.is_empty() { Err(Status::BAD_PARAM) } else { Ok(members) }
+    if members.is_empty() { Err(Status::BAD_PARAM) } else { Ok(members.keys().to_vec()) }
 }
 
 /// Returns a text for the user, or its beginning if it is long.

@@ -10,7 +10,7 @@ use super::request::Published;
 use super::status::Status;
 use crate::node::Node;
 use crate::output::{ConnectionId, Family};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::sorted_map::{SortedMap, SortedSet};
 use std::time::Instant;
 
 /// Beginning of the keys under which values are stored.
@@ -26,8 +26,12 @@ const VALUE_MAX: usize = 64 * 1024;
 /// answer, and its requests have one key; but a request may withdraw all keys of a rank.
 const PENDING_MAX: usize = 1024;
 
-/// Maximum number of keys that are being read. Reads go on after their clients have stopped waiting.
+/// Maximum number of keys that are being read and have a value or none, and maximum number of keys that are
+/// awaited. The latter are read until they have a value, even if all clients have stopped waiting.
 const READS_MAX: usize = 4096;
+
+/// Maximum size in bytes of the values in an answer. Clients refuse messages of more than 16 MiB.
+const LISTED_MAX: usize = 8 * 1024 * 1024;
 
 /// Maximum number of keys that a rank has published and not withdrawn.
 const PUBLISHED_MAX: usize = 1024;
@@ -43,15 +47,19 @@ pub(super) struct Answer {
 #[derive(Debug, Default)]
 pub(super) struct Names {
     /// Requests that are not answered.
-    requests: BTreeMap<u64, PendingRequest>,
+    requests: SortedMap<u64, PendingRequest>,
     /// Key that each read is for, with the number of its request, by number of the read.
-    reads: BTreeMap<u64, (u64, String)>,
+    reads: SortedMap<u64, (u64, String)>,
+    /// Key that each read waits for, by number of the read. There is one read for each key.
+    awaits: SortedMap<u64, String>,
+    /// Numbers of the requests that wait for each key, oldest first. Some may have been answered.
+    awaited: SortedMap<String, Vec<u64>>,
     next_request: u64,
     /// Keys that each local rank has published and not withdrawn.
-    published: BTreeMap<usize, BTreeSet<String>>,
+    published: SortedMap<usize, SortedSet<String>>,
 }
 
-/// PendingRequest that is not answered.
+/// Request that is not answered.
 #[derive(Debug)]
 struct PendingRequest {
     caller: Caller,
@@ -69,14 +77,25 @@ enum Step {
         /// Whether a value was not there.
         has_failed: bool,
         /// Keys of values that are withdrawn once they have been looked up, so they may be gone.
-        once: BTreeSet<String>,
+        once: SortedSet<String>,
     },
-    /// Values are looked up: entries in the answer.
-    Lookup(Vec<Vec<u8>>),
+    /// Values are looked up.
+    Lookup(Listed),
     /// Values are looked for, to be withdrawn then: keys that were found.
-    Unpublish(Vec<String>),
+    Unpublish(SortedSet<String>),
     /// Values have been withdrawn, which is certain as soon as their keys have been read again.
     Withdrawn,
+}
+
+/// Values that a lookup has found.
+#[derive(Debug, Default)]
+struct Listed {
+    /// Number of values.
+    number: usize,
+    /// Their entries in the answer, one after the other.
+    entries: Vec<u8>,
+    /// Whether there are more, which do not fit.
+    is_too_long: bool,
 }
 
 impl Names {
@@ -87,9 +106,10 @@ impl Names {
         node: &mut Node,
         caller: Caller,
         values: &[Published<'_>],
+        deadline: Option<Instant>,
     ) -> Result<(), Status> {
-        let mut stored = BTreeMap::new();
-        let mut once = BTreeSet::new();
+        let mut stored = SortedMap::default();
+        let mut once = SortedSet::default();
         for published in values {
             let key = storage_key(published.key)?;
             let mut writer = Writer::new();
@@ -100,22 +120,24 @@ impl Names {
                 return Err(Status::OUT_OF_RESOURCE);
             }
             if published.once {
-                once.insert(key.clone());
+                once.insert(key.clone(), ());
             }
             stored.insert(key, value);
         }
-        let keys: Vec<String> = stored.keys().cloned().collect();
-        self.check(caller.connection, keys.len())?;
-        let published = self.published.entry(caller.local).or_default();
+        let keys: SortedSet<String> = stored.keys().iter().map(|key| (key.clone(), ())).collect();
+        self.check(caller.connection, &keys, false)?;
+        let published = self.published.get_or_insert_with(caller.local, SortedSet::default);
         if published.len() + keys.len() > PUBLISHED_MAX {
             return Err(Status::OUT_OF_RESOURCE);
         }
-        published.extend(keys.iter().cloned());
-        for (key, value) in stored {
+        for key in keys.keys() {
+            published.insert(key.clone(), ());
+        }
+        for (key, value) in stored.into_entries() {
             node.put(key, value);
         }
         let step = Step::Publish { has_failed: false, once };
-        self.start(node, caller, keys, step, None, false);
+        self.start(node, caller, keys, step, deadline, false);
         Ok(())
     }
 
@@ -128,10 +150,9 @@ impl Names {
         wait: bool,
         deadline: Option<Instant>,
     ) -> Result<(), Status> {
-        let keys: Vec<String> =
-            keys.iter().map(|key| storage_key(key)).collect::<Result<_, _>>()?;
-        self.check(caller.connection, keys.len())?;
-        self.start(node, caller, keys, Step::Lookup(Vec::new()), deadline, wait);
+        let keys = storage_keys(keys)?;
+        self.check(caller.connection, &keys, wait)?;
+        self.start(node, caller, keys, Step::Lookup(Listed::default()), deadline, wait);
         Ok(())
     }
 
@@ -142,32 +163,43 @@ impl Names {
         node: &mut Node,
         caller: Caller,
         keys: &[&[u8]],
+        deadline: Option<Instant>,
     ) -> Result<(), Status> {
-        let mut keys: Vec<String> =
-            keys.iter().map(|key| storage_key(key)).collect::<Result<_, _>>()?;
-        let published = self.published.entry(caller.local).or_default();
+        let mut keys = storage_keys(keys)?;
         if keys.is_empty() {
-            keys = published.iter().cloned().collect();
+            keys = self.published.get(&caller.local).cloned().unwrap_or_default();
             if keys.is_empty() {
                 return Err(Status::SUCCESS);
             }
         }
-        self.check(caller.connection, keys.len())?;
-        self.start(node, caller, keys, Step::Unpublish(Vec::new()), None, false);
+        self.check(caller.connection, &keys, false)?;
+        self.start(node, caller, keys, Step::Unpublish(SortedSet::default()), deadline, false);
         Ok(())
     }
 
-    /// Checks that a connection may send a request with this number of keys.
-    fn check(&self, connection: ConnectionId, keys: usize) -> Result<(), Status> {
+    /// Checks that a connection may send a request with these keys.
+    fn check(
+        &self,
+        connection: ConnectionId,
+        keys: &SortedSet<String>,
+        wait: bool,
+    ) -> Result<(), Status> {
         let of_connection =
             self.requests.values().filter(|request| request.caller.connection == connection);
         let pending: usize = of_connection.map(|request| request.missing).sum();
-        match keys {
-            0 => Err(Status::BAD_PARAM),
-            _ if pending + keys > PENDING_MAX || self.reads.len() + keys > READS_MAX => {
-                Err(Status::OUT_OF_RESOURCE)
+        let reads = match wait {
+            true => {
+                let new = keys.keys().iter().filter(|&key| !self.awaited.contains_key(key));
+                self.awaited.len() + new.count()
             }
-            _ => Ok(()),
+            false => self.reads.len() + keys.len(),
+        };
+        if keys.is_empty() {
+            Err(Status::BAD_PARAM)
+        } else if pending + keys.len() > PENDING_MAX || reads > READS_MAX {
+            Err(Status::OUT_OF_RESOURCE)
+        } else {
+            Ok(())
         }
     }
 
@@ -175,75 +207,127 @@ impl Names {
         &mut self,
         node: &mut Node,
         caller: Caller,
-        keys: Vec<String>,
+        keys: SortedSet<String>,
         step: Step,
         deadline: Option<Instant>,
         wait: bool,
     ) {
         let number = self.next_request;
         self.next_request += 1;
-        self.requests
-            .insert(number, PendingRequest { caller, missing: keys.len(), step, deadline });
-        for key in keys {
-            let read = node.get(Family::Pmix, key.clone(), wait);
-            self.reads.insert(read, (number, key));
+        let request = PendingRequest { caller, missing: keys.len(), step, deadline };
+        self.requests.insert(number, request);
+        for (key, ()) in keys.into_entries() {
+            if wait {
+                self.wait_for(node, key, &[number]);
+            } else {
+                let read = node.get(Family::Pmix, key.clone(), false);
+                self.reads.insert(read, (number, key));
+            }
         }
     }
 
-    /// Takes the value of a key that was read. Returns the answer if all keys of its request are read.
+    /// Lets requests wait for a key, which is read unless it is being read already.
+    fn wait_for(&mut self, node: &mut Node, key: String, numbers: &[u64]) {
+        if let Some(waiting) = self.awaited.get_mut(&key) {
+            waiting.retain(|number| self.requests.contains_key(number));
+            waiting.extend(numbers);
+        } else {
+            self.awaits.insert(node.get(Family::Pmix, key.clone(), true), key.clone());
+            self.awaited.insert(key, numbers.to_vec());
+        }
+    }
+
+    /// Takes the value of a key that was read. Returns the answers to requests whose keys are all read.
     pub(super) fn value(
         &mut self,
         node: &mut Node,
         read: u64,
         value: Option<&[u8]>,
+    ) -> Vec<Answer> {
+        let mut answers = Vec::new();
+        if let Some((number, key)) = self.reads.remove(&read) {
+            answers.extend(self.found(node, number, &key, value));
+            return answers;
+        }
+        let Some(key) = self.awaits.remove(&read) else { return answers };
+        let mut waiting = self.awaited.remove(&key).unwrap_or_default();
+        waiting.retain(|number| self.requests.contains_key(number));
+        let mut others = Vec::new();
+        if value.is_some_and(|value| listed(node, &key, value).is_some_and(|(once, _)| once)) {
+            // The value is for the first, and the others wait for the next.
+            others = waiting.split_off(waiting.len().min(1));
+        }
+        for number in waiting {
+            answers.extend(self.found(node, number, &key, value));
+        }
+        if !others.is_empty() {
+            self.wait_for(node, key, &others);
+        }
+        answers
+    }
+
+    /// Adds the value of a key to what a request has found. Returns the answer if all keys are read.
+    fn found(
+        &mut self,
+        node: &mut Node,
+        number: u64,
+        key: &str,
+        value: Option<&[u8]>,
     ) -> Option<Answer> {
-        let (number, key) = self.reads.remove(&read)?;
         let request = self.requests.get_mut(&number)?;
         request.missing -= 1;
         match &mut request.step {
             Step::Publish { has_failed, once } => {
-                *has_failed |= value.is_none() && !once.contains(&key);
+                *has_failed |= value.is_none() && !once.contains_key(key);
             }
-            Step::Lookup(entries) => {
-                if let Some((once, entry)) = value.and_then(|value| listed(node, &key, value)) {
-                    entries.push(entry);
-                    if once {
-                        node.put(key, Vec::new());
-                    }
+            Step::Lookup(found) => {
+                if let Some((once, entry)) = value.and_then(|value| listed(node, key, value))
+                    && found.add(&entry)
+                    && once
+                {
+                    node.put(key.to_owned(), Vec::new());
                 }
             }
-            Step::Unpublish(found) if value.is_some() => found.push(key),
+            Step::Unpublish(found) if value.is_some() => found.insert(key.to_owned(), ()),
             Step::Unpublish(_) | Step::Withdrawn => {}
         }
         if request.missing > 0 {
             return None;
         }
-        let PendingRequest { caller, step, .. } = self.requests.remove(&number)?;
+        let PendingRequest { caller, step, deadline, .. } = self.requests.remove(&number)?;
         match step {
             Step::Unpublish(found) if !found.is_empty() => {
-                self.withdraw(node, caller, found);
+                self.withdraw(node, caller, found, deadline);
                 None
             }
             step => Some(Answer { caller, body: body(step) }),
         }
     }
 
-    fn withdraw(&mut self, node: &mut Node, caller: Caller, keys: Vec<String>) {
-        for key in &keys {
+    fn withdraw(
+        &mut self,
+        node: &mut Node,
+        caller: Caller,
+        keys: SortedSet<String>,
+        deadline: Option<Instant>,
+    ) {
+        for key in keys.keys() {
             node.put(key.clone(), Vec::new());
             if let Some(published) = self.published.get_mut(&caller.local) {
                 published.remove(key);
             }
         }
-        self.start(node, caller, keys, Step::Withdrawn, None, false);
+        self.start(node, caller, keys, Step::Withdrawn, deadline, false);
     }
 
     /// Removes and returns the clients that no longer wait.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Caller> {
         let is_over =
             |request: &PendingRequest| request.deadline.is_some_and(|deadline| deadline <= now);
-        let over = self.requests.extract_if(.., |_, request| is_over(request));
-        over.map(|(_, request)| request.caller).collect()
+        let over = self.requests.values().filter(|request| is_over(request));
+        let callers = over.map(|request| request.caller).collect();
+        self.requests.retain(|_, request| !is_over(request));
+        callers
     }
 
     /// Returns the time at which a client no longer waits.
@@ -255,6 +339,27 @@ impl Names {
     pub(super) fn forget(&mut self, connection: ConnectionId) {
         self.requests.retain(|_, request| request.caller.connection != connection);
     }
+}
+
+impl Listed {
+    /// Adds an entry. Returns false if it does not fit.
+    fn add(&mut self, entry: &[u8]) -> bool {
+        self.is_too_long |= self.entries.len() + entry.len() > LISTED_MAX;
+        if !self.is_too_long {
+            self.number += 1;
+            self.entries.extend_from_slice(entry);
+        }
+        !self.is_too_long
+    }
+}
+
+/// Returns the keys under which values are stored, each once.
+fn storage_keys(keys: &[&[u8]]) -> Result<SortedSet<String>, Status> {
+    let mut stored = SortedSet::default();
+    for key in keys {
+        stored.insert(storage_key(key)?, ());
+    }
+    Ok(stored)
 }
 
 /// Returns the key under which a value is stored.
@@ -280,17 +385,17 @@ fn listed(node: &Node, key: &str, value: &[u8]) -> Option<(bool, Vec<u8>)> {
 
 /// Returns the body of the answer to a request whose keys have all been read.
 fn body(step: Step) -> Vec<u8> {
-    let mut writer = Writer::new();
-    writer.count(1);
-    match step {
-        Step::Publish { has_failed: true, .. } => writer.i32(Status::OUT_OF_RESOURCE.0),
-        Step::Lookup(entries) if entries.is_empty() => writer.i32(Status::NOT_FOUND.0),
-        Step::Lookup(entries) => {
-            writer.i32(Status::SUCCESS.0).count(1).size(entries.len() as u64);
-            writer.count(entries.len()).raw(&entries.concat())
+    let status = match &step {
+        Step::Publish { has_failed: true, .. } | Step::Lookup(Listed { is_too_long: true, .. }) => {
+            Status::OUT_OF_RESOURCE
         }
-        Step::Unpublish(_) => writer.i32(Status::NOT_FOUND.0),
-        Step::Publish { .. } | Step::Withdrawn => writer.i32(Status::SUCCESS.0),
+        Step::Lookup(Listed { number: 0, .. }) | Step::Unpublish(_) => Status::NOT_FOUND,
+        Step::Publish { .. } | Step::Lookup(_) | Step::Withdrawn => Status::SUCCESS,
     };
+    let mut writer = Writer::new();
+    writer.count(1).i32(status.0);
+    if let (Step::Lookup(Listed { number, entries, .. }), Status::SUCCESS) = (step, status) {
+        writer.count(1).size(number as u64).count(number).raw(&entries);
+    }
     writer.into_bytes()
 }

@@ -31,8 +31,6 @@ pub(super) enum Request<'a> {
         keys: Vec<&'a [u8]>,
         /// Whether to wait until all of them are published.
         wait: bool,
-        /// Time after which the client no longer waits; `None` if it waits for ever.
-        timeout: Option<Duration>,
     },
     /// The client withdraws published values; without keys, all that it has published.
     Unpublish(Vec<&'a [u8]>),
@@ -99,8 +97,6 @@ pub(super) struct Get<'a> {
     pub(super) key: Option<&'a [u8]>,
     /// Whether to answer at once, even if the rank has not committed yet.
     pub(super) immediate: bool,
-    /// Time after which the client no longer waits; `None` if it waits for ever.
-    pub(super) timeout: Option<Duration>,
     /// Number of the group that the key belongs to.
     pub(super) context: Option<u64>,
 }
@@ -150,40 +146,48 @@ mod command {
 const FIRST_READ: i64 = 1;
 
 impl<'a> Request<'a> {
-    /// Decodes the body of a message.
-    pub(super) fn decode(body: &'a [u8]) -> Result<Request<'a>, DecodeError> {
+    /// Decodes the body of a message. Returns the request, and the time after which the client no longer
+    /// waits for the answer; `None` if it waits for ever.
+    pub(super) fn decode(body: &'a [u8]) -> Result<Timed<'a>, DecodeError> {
         let mut reader = Reader::new(body);
+        let reader = &mut reader;
         reader.count(1)?;
-        Ok(match reader.u8()? {
+        let request = match reader.u8()? {
             command::JOB_INFO => Request::JobInfo,
-            command::ABORT => abort(&mut reader)?,
-            command::COMMIT => Request::Commit(sections(&mut reader)?),
-            // Infos follow, for example whether to collect data; it always is.
+            command::ABORT => abort(reader)?,
+            command::COMMIT => Request::Commit(sections(reader)?),
+            // Data is always collected, whatever the infos say.
             command::FENCE => Request::Fence(reader.procs()?),
-            command::GET => Request::Get(get(&mut reader)?),
+            command::GET => return get(reader),
             command::FINALIZE => Request::Finalize,
-            command::PUBLISH => publish(&mut reader)?,
-            command::LOOKUP => lookup(&mut reader)?,
+            command::PUBLISH => return publish(reader),
+            command::LOOKUP => return lookup(reader),
             command::UNPUBLISH => {
-                user(&mut reader)?;
-                Request::Unpublish(keys(&mut reader)?)
+                user(reader)?;
+                Request::Unpublish(keys(reader)?)
             }
             command::CONNECT => Request::Connect(reader.procs()?),
             command::DISCONNECT => Request::Disconnect(reader.procs()?),
             command::REGISTER_EVENTS => Request::RegisterEvents,
             command::DEREGISTER_EVENTS => Request::DeregisterEvents,
-            command::LOG => help(&mut reader)?.map_or(Request::Unsupported, Request::Help),
-            command::CONTROL => cleanup(&mut reader)?,
-            command::GROUP_CONSTRUCT => {
-                let (id, procs) = group(&mut reader)?;
-                Request::GroupConstruct { id, procs, infos: shared_infos(&mut reader)? }
-            }
+            command::LOG => help(reader)?.map_or(Request::Unsupported, Request::Help),
+            command::CONTROL => cleanup(reader)?,
+            command::GROUP_CONSTRUCT => return construct(reader),
             command::GROUP_DESTRUCT => {
-                let (id, procs) = group(&mut reader)?;
+                let (id, procs) = group(reader)?;
                 Request::GroupDestruct { id, procs }
             }
             _ => Request::Unsupported,
-        })
+        };
+        let timeout = match request {
+            Request::Fence(_)
+            | Request::Unpublish(_)
+            | Request::Connect(_)
+            | Request::Disconnect(_)
+            | Request::GroupDestruct { .. } => last_timeout(reader),
+            _ => None,
+        };
+        Ok((request, timeout))
     }
 }
 
@@ -212,7 +216,10 @@ fn sections<'a>(reader: &mut Reader<'a>) -> Result<Vec<Section<'a>>, DecodeError
     Ok(sections)
 }
 
-fn get<'a>(reader: &mut Reader<'a>) -> Result<Get<'a>, DecodeError> {
+/// Request, and the time after which the client no longer waits.
+type Timed<'a> = (Request<'a>, Option<Duration>);
+
+fn get<'a>(reader: &mut Reader<'a>) -> Result<Timed<'a>, DecodeError> {
     reader.count(1)?;
     let namespace = reader.string()?;
     reader.count(1)?;
@@ -224,14 +231,14 @@ fn get<'a>(reader: &mut Reader<'a>) -> Result<Get<'a>, DecodeError> {
         key = reader.optional_string()?;
     }
     let context = find(&infos, b"pmix.grp.ctxid").and_then(Value::integer);
-    Ok(Get {
+    let get = Get {
         target: Proc { namespace, rank },
         key,
         immediate: find(&infos, b"pmix.immediate").is_some_and(Value::is_set)
             || find(&infos, b"pmix.optional").is_some_and(Value::is_set),
-        timeout: timeout(&infos),
         context: context.and_then(|context| u64::try_from(context).ok()),
-    })
+    };
+    Ok((Request::Get(get), timeout(&infos)))
 }
 
 /// Reads the number of the user, which is not needed: all clients have the user of the agent.
@@ -240,7 +247,7 @@ fn user(reader: &mut Reader<'_>) -> Result<(), DecodeError> {
     reader.u32().map(|_| ())
 }
 
-fn publish<'a>(reader: &mut Reader<'a>) -> Result<Request<'a>, DecodeError> {
+fn publish<'a>(reader: &mut Reader<'a>) -> Result<Timed<'a>, DecodeError> {
     user(reader)?;
     let infos = reader.infos()?;
     let persistence = find(&infos, b"pmix.persist").and_then(Value::integer);
@@ -248,26 +255,27 @@ fn publish<'a>(reader: &mut Reader<'a>) -> Result<Request<'a>, DecodeError> {
     // Infos with the keys of PMIx are not values, but say how to publish.
     let values = infos.iter().filter(|info| !is_reserved(info.key));
     let published = |info: &Info<'a>| Published { key: info.key, value: info.value, once };
-    Ok(Request::Publish(values.map(published).collect()))
+    Ok((Request::Publish(values.map(published).collect()), timeout(&infos)))
 }
 
-fn lookup<'a>(reader: &mut Reader<'a>) -> Result<Request<'a>, DecodeError> {
+fn lookup<'a>(reader: &mut Reader<'a>) -> Result<Timed<'a>, DecodeError> {
     user(reader)?;
     let keys = keys(reader)?;
     let infos = reader.infos()?;
     let wait = find(&infos, b"pmix.wait").is_some();
-    Ok(Request::Lookup { keys, wait, timeout: timeout(&infos) })
+    Ok((Request::Lookup { keys, wait }, timeout(&infos)))
 }
 
 /// Reads an item that is a `size_t`, and as many items that are strings.
 fn keys<'a>(reader: &mut Reader<'a>) -> Result<Vec<&'a [u8]>, DecodeError> {
     reader.count(1)?;
     let number = reader.size()?;
-    let mut key = || {
+    let mut keys = Vec::new();
+    for _ in 0..number {
         reader.count(1)?;
-        reader.string()
-    };
-    (0..number).map(|_| key()).collect()
+        keys.push(reader.string()?);
+    }
+    Ok(keys)
 }
 
 /// Reads the name and the members of a group.
@@ -276,10 +284,11 @@ fn group<'a>(reader: &mut Reader<'a>) -> Result<(&'a [u8], Vec<Proc<'a>>), Decod
     Ok((reader.string()?, reader.procs()?))
 }
 
-/// Reads the infos of a request for a group, and returns those for the other members.
-fn shared_infos<'a>(reader: &mut Reader<'a>) -> Result<Vec<Info<'a>>, DecodeError> {
+fn construct<'a>(reader: &mut Reader<'a>) -> Result<Timed<'a>, DecodeError> {
+    let (id, procs) = group(reader)?;
     let infos = reader.infos()?;
-    Ok(find(&infos, b"pmix.grp.info").and_then(Value::infos).unwrap_or_default())
+    let shared = find(&infos, b"pmix.grp.info").and_then(Value::infos).unwrap_or_default();
+    Ok((Request::GroupConstruct { id, procs, infos: shared }, timeout(&infos)))
 }
 
 /// Reads a request to control the job: the ranks that it is about, and infos. Of those, only the names of
@@ -325,6 +334,12 @@ fn help_text(message: &[u8]) -> Result<&[u8], DecodeError> {
 
 fn find<'i, 'a>(infos: &'i [Info<'a>], key: &[u8]) -> Option<&'i Value<'a>> {
     infos.iter().find(|info| info.key == key).map(|info| &info.value)
+}
+
+/// Reads the infos at the end of a request, of which only the time after which the client no longer waits
+/// is needed. It waits for ever if they are malformed.
+fn last_timeout(reader: &mut Reader<'_>) -> Option<Duration> {
+    reader.infos().ok().and_then(|infos| timeout(&infos))
 }
 
 /// Returns the time after which a client no longer waits; zero seconds mean for ever.
@@ -375,10 +390,10 @@ mod tests {
             target: Proc { namespace: b"job", rank: 5 },
             key: Some(b"btl.tcp"),
             immediate: true,
-            timeout: Some(Duration::from_secs(3)),
             context: Some(7),
         };
-        assert_eq!(Request::decode(&bytes), Ok(Request::Get(expected)));
+        let seconds = Some(Duration::from_secs(3));
+        assert_eq!(Request::decode(&bytes), Ok((Request::Get(expected), seconds)));
         assert!(!expected.is_reserved());
         assert!(Get { key: Some(b"pmix.hname"), ..expected }.is_reserved());
         assert!(!Get { key: None, ..expected }.is_reserved());
@@ -391,8 +406,8 @@ mod tests {
             infos(writer, &[("pmix.timeout", Item::U32(0))]);
         });
         let target = Proc { namespace: b"job", rank: 5 };
-        let expected = Get { target, key: None, immediate: false, timeout: None, context: None };
-        assert_eq!(Request::decode(&bytes), Ok(Request::Get(expected)));
+        let expected = Get { target, key: None, immediate: false, context: None };
+        assert_eq!(Request::decode(&bytes), Ok((Request::Get(expected), None)));
     }
 
     #[test]
@@ -409,8 +424,8 @@ mod tests {
             section(Scope::Global, &[3]),
             section(Scope::Itself, &[4]),
         ];
-        assert_eq!(Request::decode(&bytes), Ok(Request::Commit(expected)));
-        assert_eq!(Request::decode(&request(2, |_| ())), Ok(Request::Commit(Vec::new())));
+        assert_eq!(Request::decode(&bytes), Ok((Request::Commit(expected), None)));
+        assert_eq!(Request::decode(&request(2, |_| ())), Ok((Request::Commit(Vec::new()), None)));
     }
 
     #[test]
@@ -424,7 +439,7 @@ mod tests {
             ];
             infos(writer, &values);
         });
-        let Ok(Request::Publish(values)) = Request::decode(&bytes) else { panic!() };
+        let Ok((Request::Publish(values), None)) = Request::decode(&bytes) else { panic!() };
         assert_eq!(values.len(), 1);
         assert!(values[0].key == b"service" && values[0].once);
     }
@@ -435,7 +450,38 @@ mod tests {
             writer.count(1).size(1).count(1).proc("job", 2).raw(b"anything");
         });
         let procs = vec![Proc { namespace: b"job", rank: 2 }];
-        assert_eq!(Request::decode(&bytes), Ok(Request::Fence(procs)));
+        assert_eq!(Request::decode(&bytes), Ok((Request::Fence(procs), None)));
+    }
+
+    #[test]
+    fn a_client_may_say_for_how_long_it_waits() {
+        let procs = |writer: &mut Writer| {
+            writer.count(1).size(1).count(1).proc("job", 2);
+        };
+        let keys = |writer: &mut Writer| {
+            writer.count(1).u32(0).count(1).size(1).count(1).string(b"k");
+        };
+        let group = |writer: &mut Writer| {
+            writer.count(1).string(b"g").count(1).size(1).count(1).proc("job", 2);
+        };
+        let before = |number, writer: &mut Writer| match number {
+            6 => {
+                writer.count(1).u32(0);
+            }
+            7 | 8 => keys(writer),
+            24 | 28 => group(writer),
+            _ => procs(writer),
+        };
+        for number in [3, 6, 7, 8, 10, 11, 24, 28] {
+            for (value, expected) in [(0, None), (7, Some(Duration::from_secs(7)))] {
+                let bytes = request(number, |writer| {
+                    before(number, writer);
+                    infos(writer, &[("pmix.timeout", Item::U32(value))]);
+                });
+                let (_, timeout) = Request::decode(&bytes).unwrap();
+                assert_eq!(timeout, expected, "command {number}");
+            }
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Requests for the data of ranks that have not committed yet.
 
 use crate::output::ConnectionId;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::sorted_map::{SortedMap, SortedSet};
 use std::time::Instant;
 
 /// Rank, and the number of one of the MPI programs that it runs one after the other.
@@ -26,12 +26,12 @@ pub(super) struct Waiting {
 /// Requests that wait for data, and the reads of other nodes' data for them.
 #[derive(Debug, Default)]
 pub(super) struct Gets {
-    waiting: BTreeMap<Target, Vec<Waiting>>,
+    waiting: SortedMap<Target, Vec<Waiting>>,
     /// Number of requests that wait, by connection.
-    counts: BTreeMap<ConnectionId, usize>,
+    counts: SortedMap<ConnectionId, usize>,
     /// Targets whose data is being read, by number of the read.
-    reads: BTreeMap<u64, Target>,
-    reading: BTreeSet<Target>,
+    reads: SortedMap<u64, Target>,
+    reading: SortedSet<Target>,
 }
 
 impl Gets {
@@ -42,23 +42,28 @@ impl Gets {
 
     /// Adds a request.
     pub(super) fn add(&mut self, target: Target, waiting: Waiting) {
-        *self.counts.entry(waiting.connection).or_default() += 1;
-        self.waiting.entry(target).or_default().push(waiting);
+        *self.counts.get_or_insert_with(waiting.connection, || 0) += 1;
+        self.waiting.get_or_insert_with(target, Vec::new).push(waiting);
     }
 
     /// Returns all ranks whose data some request waits for.
     pub(super) fn targets(&self) -> Vec<Target> {
-        self.waiting.keys().copied().collect()
+        self.waiting.keys().to_vec()
     }
 
     /// Removes and returns the requests for a rank that `is_done` accepts.
     pub(super) fn take(
         &mut self,
         target: Target,
-        is_done: impl Fn(&Waiting) -> bool,
+        is_done: &dyn Fn(&Waiting) -> bool,
     ) -> Vec<Waiting> {
         let Some(waiting) = self.waiting.get_mut(&target) else { return Vec::new() };
-        let done: Vec<Waiting> = waiting.extract_if(.., |waiting| is_done(waiting)).collect();
+        let mut done = Vec::new();
+        waiting.retain(|waiting| {
+            let is_done = is_done(waiting);
+            done.extend(is_done.then(|| waiting.clone()));
+            !is_done
+        });
         if waiting.is_empty() {
             self.waiting.remove(&target);
         }
@@ -73,7 +78,11 @@ impl Gets {
     /// Removes and returns the requests whose clients no longer wait.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Waiting> {
         let is_over = |waiting: &Waiting| waiting.deadline.is_some_and(|deadline| deadline <= now);
-        self.targets().into_iter().flat_map(|target| self.take(target, is_over)).collect()
+        let mut expired = Vec::new();
+        for target in self.targets() {
+            expired.append(&mut self.take(target, &is_over));
+        }
+        expired
     }
 
     /// Returns the time at which a client no longer waits.
@@ -84,20 +93,20 @@ impl Gets {
     /// Forgets the requests of a connection.
     pub(super) fn forget(&mut self, connection: ConnectionId) {
         for target in self.targets() {
-            self.take(target, |waiting| waiting.connection == connection);
+            self.take(target, &|waiting| waiting.connection == connection);
         }
         self.counts.remove(&connection);
     }
 
     /// Tells whether a rank's data is to be read: some request waits for it, and it is not being read.
     pub(super) fn needs_read(&self, target: Target) -> bool {
-        self.waiting.contains_key(&target) && !self.reading.contains(&target)
+        self.waiting.contains_key(&target) && !self.reading.contains_key(&target)
     }
 
     /// Records that a rank's data is being read.
     pub(super) fn read(&mut self, target: Target, request: u64) {
         self.reads.insert(request, target);
-        self.reading.insert(target);
+        self.reading.insert(target, ());
     }
 
     /// Returns the rank whose data has been read; `None` if the read was for something else.
@@ -126,7 +135,7 @@ mod tests {
         gets.add(Target { run: 1, rank: 6 }, waiting(1, None));
         gets.add(TARGET, waiting(2, None));
         assert_eq!(gets.count(ConnectionId(1)), 2);
-        assert_eq!(gets.take(TARGET, |_| true).len(), 2);
+        assert_eq!(gets.take(TARGET, &|_| true).len(), 2);
         assert_eq!(gets.count(ConnectionId(1)), 1);
         gets.forget(ConnectionId(1));
         assert_eq!(gets.targets(), []);

@@ -7,7 +7,7 @@ use super::dial::{DialOutcome, EdgeContext, STAGGER};
 use super::edge::{Edge, EdgeEvent, ProvedConnection};
 use crate::console::errln;
 use crate::network::horovod::{HorovodProxy, HorovodStore};
-use crate::network::mpi::{MpiRequest, MpiService};
+use crate::network::mpi::{MpiRequest, MpiService, collective_text};
 use crate::network::outbox::Outbox;
 use crate::network::services::Services;
 use bytes::Bytes;
@@ -447,14 +447,11 @@ impl Tree {
     /// Makes the calls for a request of this node's MPI ranks.
     fn forward_mpi(&mut self, request: MpiRequest) {
         match request {
-            MpiRequest::Gather { request, name, blobs } => {
-                let name: Arc<str> = name.into();
-                let ranks = self.ranks.clone();
-                for ((local_rank, rank), blob) in (0..).zip(ranks).zip(blobs) {
-                    let (kind, name) = (CollectiveKind::Gather, name.clone());
-                    let call = Call::Collective { kind, name, blob, timeout: None };
-                    self.call_for_mpi(rank, request, local_rank, call);
-                }
+            MpiRequest::Gather { request, local_rank, name, blob } => {
+                let Some(&rank) = self.ranks.get(local_rank) else { return };
+                let (kind, name) = (CollectiveKind::Gather, name.into());
+                let call = Call::Collective { kind, name, blob, timeout: None };
+                self.call_for_mpi(rank, request, local_rank as u64, call);
             }
             MpiRequest::Put { key, value } => {
                 self.store_for_mpi(UNANSWERED, |key| Call::Put { key, value }, key);
@@ -486,29 +483,25 @@ impl Tree {
         self.handle_input(NodeInput::Call(rank, CallId { client: MPI_CLIENT, request }, call));
     }
 
-    /// Passes the answer to a call for MPI ranks on to the process manager. For a gather, every
-    /// rank of the node has made a call. All of these calls get the same answer, so only the answer
-    /// for local rank 0 is passed on.
+    /// Passes the answer to a call for MPI ranks on to the process manager. All ranks of the node
+    /// get the same data from a gather, so only the answer for local rank 0 is passed on.
     fn answer_mpi(&mut self, request: u64, answer: Answer) {
         let (request, local_rank) =
             (request >> LOCAL_RANK_BITS, request & ((1 << LOCAL_RANK_BITS) - 1));
-        if local_rank > 0 {
-            return;
-        }
         match answer {
-            Answer::Gathered(records) => {
-                let data = Gathered(records).by_rank(self.world_size).ok();
-                let data = data.map(|blobs| blobs.iter().map(|blob| blob.to_vec()).collect());
-                self.mpi.gathered(request, data);
-            }
+            Answer::Gathered(_) if local_rank > 0 => {}
+            Answer::Gathered(records) => match Gathered(records).by_rank(self.world_size) {
+                Ok(blobs) => {
+                    let data = blobs.iter().map(|blob| blob.to_vec()).collect();
+                    self.mpi.gathered(request, data);
+                }
+                Err(_) => self.mpi.failed(request),
+            },
             Answer::Value(value) => self.mpi.value(request, Some(value.to_vec())),
             Answer::NoValue => self.mpi.value(request, None),
             // A value was stored, which nothing waits for.
             Answer::Done => {}
-            _ => {
-                self.mpi.gathered(request, None);
-                self.mpi.value(request, None);
-            }
+            _ => self.mpi.failed(request),
         }
     }
 }
@@ -530,7 +523,8 @@ fn frame_for(report: NodeReport) -> FromAgent {
         NodeReport::TableEverywhere => FromAgent::TableEverywhere,
         NodeReport::Aborted { by, text } => FromAgent::Aborted { by, text, code: None },
         NodeReport::Waiting { operation, waited, missing } => {
-            FromAgent::Waiting { what: operation.to_string(), waited_ms: millis(waited), missing }
+            let what = collective_text(&operation);
+            FromAgent::Waiting { what, waited_ms: millis(waited), missing }
         }
         NodeReport::WaitingForKey { key, waited } => {
             FromAgent::WaitingForKey { key: key.to_string(), waited_ms: millis(waited) }

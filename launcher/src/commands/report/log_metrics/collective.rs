@@ -1,6 +1,10 @@
 //! Tables of nccl-tests: time and bandwidth of a collective for each size, out of place and in place.
 
 use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// Names of the column of times in the table's header; `-C` prints the CPU's.
+const TIMES: [&str; 2] = ["time", "cputime"];
 
 /// Output of one run of nccl-tests.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -12,9 +16,21 @@ pub(crate) struct CollectiveTable {
     pub(crate) rows: Vec<SizeRow>,
     /// Printed average of all bus bandwidths, in GB/s (10^9 bytes).
     pub(crate) average_busbw: Option<f64>,
-    /// Whether the table's header was found; numbers before it are not rows.
+    /// Ranks that printed a header. Only one rank does, unless each ran alone.
     #[serde(skip)]
-    has_header: bool,
+    pub(crate) printers: BTreeSet<u32>,
+    /// Columns of the timings, from the table's header; numbers before it are not rows.
+    #[serde(skip)]
+    columns: Vec<TimingColumns>,
+}
+
+/// Columns of one timing.
+#[derive(Clone, Copy, Debug)]
+struct TimingColumns {
+    /// Index of the time; `algbw`, `busbw` and the result of the check follow.
+    time: usize,
+    /// Whether the check counts wrong values. Old versions of nccl-tests print the largest difference.
+    counts_wrong: bool,
 }
 
 /// Rank in a line like `#  Rank  0 Group  0 Pid  16 on node-0 device  0 [0x19] NVIDIA H100`.
@@ -44,18 +60,20 @@ pub(crate) struct Timing {
 }
 
 impl CollectiveTable {
-    pub(super) fn add_line(&mut self, line: &str) {
+    /// Adds a line. `rank` is the rank that printed the line, if known.
+    pub(super) fn add_line(&mut self, rank: Option<u32>, line: &str) {
         let line = line.trim();
         match line.strip_prefix('#') {
-            Some(comment) => self.add_comment(comment.trim()),
-            None if self.has_header => self.rows.extend(row(line)),
-            None => {}
+            Some(comment) => self.add_comment(rank, comment.trim()),
+            None => self.rows.extend(row(line, &self.columns)),
         }
     }
 
-    fn add_comment(&mut self, comment: &str) {
-        if comment.contains("algbw") && comment.contains("busbw") {
-            self.has_header = true;
+    fn add_comment(&mut self, rank: Option<u32>, comment: &str) {
+        let columns = timing_columns(comment);
+        if !columns.is_empty() {
+            self.columns = columns;
+            self.printers.extend(rank);
         } else if let Some(test) = comment.strip_prefix("Collective test starting:") {
             self.test = Some(test.trim().to_owned());
         } else if let Some(average) = comment.strip_prefix("Avg bus bandwidth") {
@@ -89,51 +107,81 @@ fn device(comment: &str) -> Option<RankDevice> {
     Some(RankDevice { rank, host: host.to_owned() })
 }
 
-/// Parses a row: `size count type redop root`, then once or twice `time algbw busbw #wrong`. Older versions
-/// of nccl-tests print no `root`.
-fn row(line: &str) -> Option<SizeRow> {
+/// Finds the columns of timings in a table's header: `size count type redop root`, then once or twice `time algbw busbw
+/// #wrong`. Columns that versions of nccl-tests print besides these are skipped.
+fn timing_columns(comment: &str) -> Vec<TimingColumns> {
+    let names: Vec<&str> = comment.split_whitespace().collect();
+    let timings = names.windows(3).enumerate().filter(|(_, names)| {
+        TIMES.contains(&names[0]) && names[1] == "algbw" && names[2] == "busbw"
+    });
+    timings
+        .map(|(time, _)| {
+            let counts_wrong = names.get(time + 3).is_some_and(|name| *name == "#wrong");
+            TimingColumns { time, counts_wrong }
+        })
+        .collect()
+}
+
+fn row(line: &str, columns: &[TimingColumns]) -> Option<SizeRow> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let (bytes, _count) = (words.first()?.parse().ok()?, words.get(1)?.parse::<u64>().ok()?);
     let is_type = |word: &&str| word.starts_with(|first: char| first.is_ascii_alphabetic());
     words.get(2).filter(|word| is_type(word))?;
-    let measured = match words.len() {
-        8 | 12 => &words[4..],
-        9 | 13 => &words[5..],
-        _ => return None,
-    };
-    let mut measured = measured.chunks(4).map(|words| {
-        let [time, algbw, busbw, wrong] = words else { return None };
-        let (time_us, algbw, busbw) = (number(time)?, number(algbw)?, number(busbw)?);
-        Some(Timing { time_us, algbw, busbw, wrong: wrong.parse().ok() })
-    });
-    let out_of_place = measured.next()??;
-    Some(SizeRow { bytes, out_of_place, in_place: measured.next().flatten() })
+    let mut timings = columns.iter().map(|columns| timing(&words, *columns));
+    let out_of_place = timings.next()??;
+    Some(SizeRow { bytes, out_of_place, in_place: timings.next().flatten() })
+}
+
+fn timing(words: &[&str], columns: TimingColumns) -> Option<Timing> {
+    let [time, algbw, busbw, rest @ ..] = words.get(columns.time..)? else { return None };
+    let (time_us, algbw, busbw) = (number(time)?, number(algbw)?, number(busbw)?);
+    // Large counts are printed like `1.04858e+06`.
+    let wrong = rest.first().filter(|_| columns.counts_wrong).and_then(|wrong| number(wrong));
+    Some(Timing { time_us, algbw, busbw, wrong: wrong.map(|wrong| wrong.round() as u64) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const HEAD: &str =
-        "#       size         count      type   redop    root     time   algbw   busbw";
+    const HEAD: &str = "#       size         count      type   redop    root     time   algbw   busbw #wrong     \
+                        time   algbw   busbw #wrong";
 
     fn read(lines: &[&str]) -> CollectiveTable {
         let mut collective = CollectiveTable::default();
-        lines.iter().for_each(|line| collective.add_line(line));
+        lines.iter().for_each(|line| collective.add_line(None, line));
         collective
+    }
+
+    /// Returns the bus bandwidths of a table, and the numbers of wrong values.
+    fn busbw(lines: &[&str]) -> Vec<(f64, Option<u64>)> {
+        read(lines).timings().map(|(_, timing)| (timing.busbw, timing.wrong)).collect()
+    }
+
+    #[test]
+    fn rows_are_read_by_their_header() {
+        let both =
+            "536870912 134217728 float sum -1 5202.3 103.20 193.50 0 5377.7 99.83 187.19 N/A";
+        assert_eq!(busbw(&[HEAD, both]), [(193.50, Some(0)), (187.19, None)]);
+        let many = "34359738368 8589934592 float sum -1 875713 39.24 68.66 1.04858e+06";
+        assert_eq!(busbw(&[HEAD, many, "1 2 3 4 5 6 7 8 9", "done"]), [(68.66, Some(1_048_580))]);
+        assert_eq!(busbw(&[HEAD, "1024 256 float sum -1 31.2 0.03", "1024 256 float sum -1"]), []);
     }
 
     #[test]
     fn rows_of_several_versions_are_read() {
-        let both = "536870912 134217728 float sum -1 5202.3 103.20 193.50 0 5377.7 99.83 187.19 0";
-        let one = "34359738368 8589934592 float sum -1 875713 39.24 68.66 0";
-        let rootless = "1024 256 float sum 31.2 0.03 0.06 0e+00 30.9 0.03 0.06 N/A";
-        let read = read(&[HEAD, both, one, rootless, "1 2 3 4 5 6 7 8 9", "done"]);
-        let busbw: Vec<f64> = read.timings().map(|(_, timing)| timing.busbw).collect();
-        assert_eq!(busbw, [193.50, 187.19, 68.66, 0.06, 0.06]);
-        assert_eq!(read.rows[0].out_of_place.wrong, Some(0));
-        assert_eq!(read.rows[1].in_place, None);
-        assert_eq!(read.rows[2].in_place.unwrap().wrong, None);
+        let old = "# size count type redop time algbw busbw error time algbw busbw error";
+        let row = "1024 256 float sum 31.2 0.03 0.06 0e+00 30.9 0.03 0.07 1e-07";
+        assert_eq!(busbw(&[old, row]), [(0.06, None), (0.07, None)]);
+        // With -C and -T.
+        let stamped = "# size count type redop root cputime algbw busbw #wrong cputime algbw busbw #wrong timestamp";
+        let row = "1024 256 float sum -1 31 0.03 0.06 0 30 0.03 0.07 0 2026-07-09 16:03:21";
+        assert_eq!(busbw(&[stamped, row]), [(0.06, Some(0)), (0.07, Some(0))]);
+        // With -I.
+        let iterations = "# size count type redop root time algbw busbw #wrong i_min i_max i_p99 i_cv% \
+                          time algbw busbw #wrong i_min i_max i_p99 i_cv%";
+        let row = "1024 256 float sum -1 31.2 0.03 0.06 0 30.1 40.2 40.2 9.5 30.9 0.03 0.07 2 30.1 40.2 40.2 9.5";
+        assert_eq!(busbw(&[iterations, row]), [(0.06, Some(0)), (0.07, Some(2))]);
     }
 
     #[test]

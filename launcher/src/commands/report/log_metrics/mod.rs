@@ -39,7 +39,7 @@ impl LogMetrics {
     pub(crate) fn add_line(&mut self, rank: Option<u32>, line: &str) {
         self.ranks.extend(rank);
         self.throughput.add_line(rank, line);
-        self.collective.add_line(line);
+        self.collective.add_line(rank, line);
         self.networks.add_line(rank, line);
     }
 

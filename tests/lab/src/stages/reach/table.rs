@@ -475,7 +475,14 @@ const ROWS: &[Coverage] = &[
             "worker/src/node/elf.rs",
             "worker/src/ranks/mpi_library.rs",
         ],
-        netns: &["mpi", "singleton", "missing::a_program"],
+        netns: &[
+            "mpi",
+            "singleton",
+            "missing::a_program",
+            "guides::mpi_programs",
+            "horovod::a_build",
+            "report::nccl_tests",
+        ],
         vm: &[],
     },
     // The library that ranks link and import.
@@ -586,6 +593,7 @@ const ROWS: &[Coverage] = &[
         sources: &[
             "examples/guides/connectx3/",
             "examples/guides/docker/",
+            "examples/guides/mpi/",
             "examples/guides/mpijob/",
         ],
         netns: &["guides", "ssh_setup::the_guide", "rsh::the_guide"],

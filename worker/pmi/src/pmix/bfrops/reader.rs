@@ -14,11 +14,11 @@ pub(in crate::pmix) enum DecodeError {
     #[error("the message ends inside an item")]
     End,
     /// The type is not part of the encoding.
-    #[error("type {0} is unknown")]
-    Type(u16),
+    #[error("a type is unknown")]
+    Type,
     /// A count or length is not possible here.
-    #[error("count or length {0} is not possible")]
-    Count(i64),
+    #[error("a count or length is not possible")]
+    Count,
     /// A string does not end with a zero byte, or has another.
     #[error("a string does not end with its only zero byte")]
     Text,
@@ -120,17 +120,13 @@ impl<'a> Reader<'a> {
     /// Reads the count before an item of a message. Returns an error if it is not the expected one.
     pub(in crate::pmix) fn count(&mut self, expected: usize) -> Result<(), DecodeError> {
         let count = self.i32()?;
-        if usize::try_from(count) == Ok(expected) {
-            Ok(())
-        } else {
-            Err(DecodeError::Count(count.into()))
-        }
+        if usize::try_from(count) == Ok(expected) { Ok(()) } else { Err(DecodeError::Count) }
     }
 
     /// Reads a string, without its end; `None` if the sender had none.
     pub(in crate::pmix) fn optional_string(&mut self) -> Result<Option<&'a [u8]>, DecodeError> {
         let length = self.i32()?;
-        let length = usize::try_from(length).map_err(|_| DecodeError::Count(length.into()))?;
+        let length = usize::try_from(length).map_err(|_| DecodeError::Count)?;
         if length == 0 {
             return Ok(None);
         }
@@ -162,14 +158,14 @@ impl<'a> Reader<'a> {
             kind::UINT32 => self.u32()?.into(),
             kind::INT64 => i64::from_be_bytes(self.array()?),
             kind::UINT64 => i64::try_from(u64::from_be_bytes(self.array()?)).unwrap_or(i64::MAX),
-            _ => return Err(DecodeError::Type(tag)),
+            _ => return Err(DecodeError::Type),
         })
     }
 
     /// Reads a `size_t`.
     pub(in crate::pmix) fn size(&mut self) -> Result<usize, DecodeError> {
         let size = self.tagged()?;
-        usize::try_from(size).map_err(|_| DecodeError::Count(size))
+        usize::try_from(size).map_err(|_| DecodeError::Count)
     }
 
     /// Reads a `size_t` and as many bytes.
@@ -235,7 +231,11 @@ impl<'a> Reader<'a> {
         if number > 0 {
             self.count(number)?;
         }
-        (0..number).map(|_| read(self)).collect()
+        let mut items = Vec::new();
+        for _ in 0..number {
+            items.push(read(self)?);
+        }
+        Ok(items)
     }
 
     /// Reads a key and value. Returns the key and all bytes of both.
@@ -303,7 +303,7 @@ impl<'a> Reader<'a> {
                 self.skip_infos(depth)?;
             }
             kind::APP => self.skip_app(depth)?,
-            _ => return Err(DecodeError::Type(kind)),
+            _ => return Err(DecodeError::Type),
         }
         Ok(())
     }
@@ -396,6 +396,10 @@ impl<'a> Value<'a> {
         if self.kind != kind::DATA_ARRAY || reader.u16().ok()? != kind::INFO {
             return None;
         }
-        (0..reader.size().ok()?).map(|_| reader.info().ok()).collect()
+        let mut infos = Vec::new();
+        for _ in 0..reader.size().ok()? {
+            infos.push(reader.info().ok()?);
+        }
+        Some(infos)
     }
 }

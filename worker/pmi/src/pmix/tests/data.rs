@@ -53,16 +53,79 @@ fn a_fence_that_lists_all_ranks_is_one_of_all() {
 }
 
 #[test]
-fn a_fence_does_not_wait_for_ranks_that_have_ended() {
+fn a_fence_fails_if_a_rank_has_ended_that_had_not_arrived() {
     let (mut job, clients) = start_all(&[&[0, 1], &[2]]);
     assert_eq!(status(&mut job, clients[0], &fence_all()), None);
     assert_eq!(status(&mut job, clients[2], &fence_all()), None);
     job.end(0, 1);
-    assert_eq!(received_status(&mut job, clients[0]), Some(SUCCESS));
-    assert_eq!(received_status(&mut job, clients[2]), Some(SUCCESS));
+    let failed = Some(Status::PROC_ABORTED.0);
+    assert_eq!(received_status(&mut job, clients[0]), failed);
+    assert_eq!(received_status(&mut job, clients[2]), failed);
     for client in [clients[0], clients[2]] {
         assert_eq!(status(&mut job, client, &get(1, "k", &[])), Some(NOT_FOUND));
+        assert_eq!(status(&mut job, client, &fence_all()), failed);
     }
+}
+
+/// A rank may want data of one that waits for it in a fence.
+#[test]
+fn data_that_a_fence_does_not_bring_in_time_is_stored() {
+    let (mut job, clients) = start_all(&[&[0], &[1]]);
+    assert_eq!(status(&mut job, clients[0], &commit(&[(3, "k", "v")])), Some(SUCCESS));
+    assert_eq!(status(&mut job, clients[0], &fence_all()), None);
+    assert_eq!(status(&mut job, clients[1], &get(0, "k", &[])), None);
+    let now = Instant::now();
+    pass(&mut job, now + Duration::from_millis(100));
+    assert!(job.received(clients[1]).is_empty());
+    pass(&mut job, now + Duration::from_millis(1100));
+    let answers = messages(&job.received(clients[1]));
+    assert_eq!(data_of(&answers[0].1, 0), pairs(&[("k", "v")]));
+    assert_eq!(status(&mut job, clients[1], &fence_all()), Some(SUCCESS));
+    assert_eq!(job.servers[0].poll_timeout(), None);
+}
+
+/// A shell may go on to the next program after one was killed in a fence.
+#[test]
+fn a_program_that_is_killed_in_a_fence_does_not_disturb_the_next() {
+    let (mut job, killed) = start_all(&[&[0, 1], &[2]]);
+    for client in [killed[0], killed[2]] {
+        assert_eq!(status(&mut job, client, &fence_all()), None);
+    }
+    killed.into_iter().for_each(|client| job.close(client));
+    let next = [start(&mut job, 0, 0), start(&mut job, 0, 1), start(&mut job, 1, 2)];
+    for value in ["a", "b"] {
+        assert_eq!(status(&mut job, next[1], &commit(&[(2, "k", value)])), Some(SUCCESS));
+        assert_eq!(status(&mut job, next[0], &fence_all()), None);
+        assert_eq!(status(&mut job, next[1], &fence_all()), None);
+        assert_eq!(status(&mut job, next[2], &fence_all()), Some(SUCCESS));
+        assert_eq!(received_status(&mut job, next[0]), Some(SUCCESS));
+        assert_eq!(received_status(&mut job, next[1]), Some(SUCCESS));
+        let answers = ask(&mut job, next[2], 1, &get(1, "k", &[]));
+        assert_eq!(data_of(&answers[0], 1), pairs(&[("k", value)]));
+    }
+}
+
+#[test]
+fn a_fence_may_have_a_time_limit() {
+    let (mut job, clients) = start_all(&[&[0], &[1]]);
+    let mut timed = command(3);
+    procs(&mut timed, &[("job", u32::MAX - 1)]);
+    infos(&mut timed, &[("pmix.collect", Item::U32(1)), ("pmix.timeout", Item::U32(2))]);
+    let timed = timed.into_bytes();
+    assert_eq!(status(&mut job, clients[0], &timed), None);
+    let now = Instant::now();
+    pass(&mut job, now + Duration::from_secs(1));
+    assert_eq!(received_status(&mut job, clients[0]), None);
+    pass(&mut job, now + Duration::from_secs(3));
+    assert_eq!(received_status(&mut job, clients[0]), Some(Status::TIMEOUT.0));
+    assert_eq!(job.servers[0].poll_timeout(), None);
+    // The client tries again, and the other is in time for that.
+    assert_eq!(status(&mut job, clients[0], &timed), None);
+    assert_eq!(status(&mut job, clients[1], &timed), Some(SUCCESS));
+    assert_eq!(received_status(&mut job, clients[0]), Some(SUCCESS));
+    assert_eq!(job.gathered, ["pmix:fence:0"]);
+    assert_eq!(status(&mut job, clients[0], &fence_all()), None);
+    assert_eq!(status(&mut job, clients[1], &fence_all()), Some(SUCCESS));
 }
 
 #[test]
@@ -257,6 +320,6 @@ fn files_that_ranks_name_are_to_be_removed() {
     for (key, value) in [("pmix.reg.cleanup", "/tmp/file"), ("pmix.reg.cleanupdir", "/dev/shm/x")] {
         assert_eq!(status(&mut job, client, &control(key, value)), Some(-47), "{key} {value}");
     }
-    assert_eq!(job.servers[0].segments(), ["other", "sm_segment.a"]);
-    assert!(job.servers[1].segments().is_empty());
+    let segments = ["sm_segment.a", "other"].map(|name| (0, name.to_owned()));
+    assert_eq!(job.segments, segments);
 }

@@ -234,3 +234,68 @@ fn a_client_that_tells_too_much_is_refused() {
     let request = writer.into_bytes();
     assert_eq!(status(&mut job, clients[0], &request), Some(Status::OUT_OF_RESOURCE.0));
 }
+
+/// A rank whose groups have no other member on its node does not wait for any before it begins the next.
+#[test]
+fn groups_that_wait_for_another_node_are_limited() {
+    let (mut job, clients) = start_all(&[&[0], &[1]]);
+    for number in 0..64 {
+        let request = construct(&number.to_string(), &[0, 1], 0);
+        assert_eq!(status(&mut job, clients[0], &request), None, "{number}");
+    }
+    let request = construct("64", &[0, 1], 0);
+    let much = Some(Status::OUT_OF_RESOURCE.0);
+    assert_eq!(status(&mut job, clients[0], &request), much);
+    assert!(status(&mut job, clients[1], &construct("7", &[0, 1], 0)).is_some());
+    assert_eq!(received_status(&mut job, clients[0]), Some(SUCCESS));
+    assert_eq!(status(&mut job, clients[0], &request), None);
+}
+
+/// Requests that are answered when the other members have sent the same, each with a time limit.
+fn timed() -> Vec<Vec<u8>> {
+    let seconds = [("pmix.timeout", Item::U32(2))];
+    let members = [("job", 0), ("job", 1), ("job", 2)];
+    let of = |number: u8| {
+        let mut writer = command(number);
+        if number >= 24 {
+            writer.count(1).string(b"g");
+        }
+        procs(&mut writer, &members);
+        infos(&mut writer, &seconds);
+        writer.into_bytes()
+    };
+    [10, 11, 24, 28, 3].map(of).into()
+}
+
+#[test]
+fn what_some_ranks_do_together_may_have_a_time_limit() {
+    for request in timed() {
+        let (mut job, clients) = start_all(&[&[0, 1], &[2], &[3]]);
+        let mut now = Instant::now();
+        let mut pass = |job: &mut Job, seconds| {
+            now += Duration::from_secs(seconds);
+            job.servers.iter_mut().for_each(|server| server.handle_timeout(now));
+            job.settle();
+        };
+        let timeout = Some(Status::TIMEOUT.0);
+        // A member of the same node is missing.
+        assert_eq!(status(&mut job, clients[0], &request), None);
+        pass(&mut job, 1);
+        assert_eq!(received_status(&mut job, clients[0]), None);
+        pass(&mut job, 2);
+        assert_eq!(received_status(&mut job, clients[0]), timeout);
+        assert_eq!(status(&mut job, clients[1], &request), None);
+        assert!(job.stored.is_empty());
+        // A member of another node is missing.
+        assert_eq!(status(&mut job, clients[0], &request), None);
+        pass(&mut job, 3);
+        assert_eq!(received_status(&mut job, clients[0]), timeout);
+        assert_eq!(received_status(&mut job, clients[1]), timeout);
+        assert_eq!(job.servers[0].poll_timeout(), None);
+        // One tries again, and the last member comes.
+        assert_eq!(status(&mut job, clients[1], &request), None);
+        assert_eq!(status(&mut job, clients[2], &request), Some(SUCCESS));
+        assert_eq!(received_status(&mut job, clients[1]), Some(SUCCESS));
+        assert_eq!(received_status(&mut job, clients[0]), None);
+    }
+}

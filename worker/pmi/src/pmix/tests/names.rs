@@ -185,3 +185,74 @@ fn a_service_of_pmi_1_is_not_found() {
     job.stored.insert("pmi:pub:a".to_owned(), b"tag#0$description#host$".to_vec());
     assert_eq!(status(&mut job, clients[0], &lookup(&["a"], &[])), Some(NOT_FOUND));
 }
+
+/// A client that polls for a value makes a request after each that has timed out.
+#[test]
+fn a_value_is_polled_for_without_end() {
+    let (mut job, clients) = start_all(&[&[0], &[1]]);
+    let wait = [("pmix.wait", Item::U32(0)), ("pmix.timeout", Item::U32(1))];
+    let mut now = Instant::now();
+    for _ in 0..5000 {
+        assert_eq!(status(&mut job, clients[1], &lookup(&["a"], &wait)), None);
+        now += Duration::from_secs(2);
+        job.servers[1].handle_timeout(now);
+        job.settle();
+        assert_eq!(received_status(&mut job, clients[1]), Some(Status::TIMEOUT.0));
+    }
+    assert_eq!(ask(&mut job, clients[1], 4, &lookup(&["a"], &wait)), [[0; 0]; 0]);
+    assert_eq!(status(&mut job, clients[0], &publish(&[("a", Item::Text("1"))])), Some(SUCCESS));
+    let answers = messages(&job.received(clients[1]));
+    assert_eq!(found(&answers[0].1), [(0, "a".to_owned(), "1".to_owned())]);
+}
+
+#[test]
+fn clients_that_wait_for_a_value_to_be_read_once_take_turns() {
+    let (mut job, clients) = start_all(&[&[0], &[1, 2]]);
+    let wait = [("pmix.wait", Item::U32(0))];
+    for &client in &clients[1..] {
+        assert_eq!(status(&mut job, client, &lookup(&["a"], &wait)), None);
+    }
+    for client in [clients[1], clients[2]] {
+        assert_eq!(received_status(&mut job, client), None);
+        assert_eq!(status(&mut job, clients[0], &publish_once("a", "1")), Some(SUCCESS));
+        assert_eq!(received_status(&mut job, client), Some(SUCCESS));
+    }
+    assert_eq!(status(&mut job, clients[0], &lookup(&["a"], &[])), Some(NOT_FOUND));
+}
+
+/// Keys that are awaited in vain keep no rank from publishing.
+#[test]
+fn values_can_be_published_while_many_are_waited_for() {
+    let (mut job, clients) = start_all(&[&[0, 1]]);
+    let wait = [("pmix.wait", Item::U32(0)), ("pmix.timeout", Item::U32(1))];
+    for round in 0..10_u64 {
+        let names: Vec<String> = (0..1024).map(|number| format!("{round}-{number}")).collect();
+        let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+        status(&mut job, clients[0], &lookup(&names, &wait));
+        job.servers[0].handle_timeout(Instant::now() + Duration::from_secs(2));
+        job.settle();
+        job.received(clients[0]);
+    }
+    assert_eq!(status(&mut job, clients[1], &publish(&[("k", Item::Text("v"))])), Some(SUCCESS));
+    let answers = ask(&mut job, clients[0], 1, &lookup(&["k"], &[]));
+    assert_eq!(found(&answers[0]).len(), 1);
+}
+
+#[test]
+fn the_answer_to_a_lookup_has_a_limit() {
+    let (mut job, clients) = start_all(&[&[0]]);
+    let big = "x".repeat(60_000);
+    assert_eq!(status(&mut job, clients[0], &publish(&[("k", Item::Text(&big))])), Some(SUCCESS));
+    let repeated = ask(&mut job, clients[0], 1, &lookup(&["k"; 1024], &[]));
+    assert_eq!(found(&repeated[0]).len(), 1);
+    let names: Vec<String> = (0..200).map(|number| number.to_string()).collect();
+    let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+    for &name in &names {
+        let value = [(name, Item::Text(&big))];
+        assert_eq!(status(&mut job, clients[0], &publish(&value)), Some(SUCCESS));
+    }
+    let much = Some(Status::OUT_OF_RESOURCE.0);
+    assert_eq!(status(&mut job, clients[0], &lookup(&names, &[])), much);
+    let fits = ask(&mut job, clients[0], 1, &lookup(&names[..100], &[]));
+    assert_eq!(found(&fits[0]).len(), 100);
+}
