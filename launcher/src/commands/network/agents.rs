@@ -175,6 +175,21 @@ impl HostAgents {
             }
             self.apply(changes, PREPARED_MS, SETTLE_MS).await?;
         }
+        self.settle().await
+    }
+
+    /// Waits while the kernel checks link-local addresses, which takes two seconds after an interface was set up. It
+    /// sends nothing from them until then.
+    async fn await_addresses(&mut self, wanted: &Wanted) -> Result<(), Failed> {
+        let is_tentative = |agent: &Agent| standing::has_tentative(&agent.network, wanted);
+        if self.agents.iter().any(is_tentative) {
+            self.settle().await?;
+        }
+        Ok(())
+    }
+
+    /// Reads the state of all hosts again, once their interfaces have settled.
+    async fn settle(&mut self) -> Result<(), Failed> {
         let none = vec![Vec::new(); self.agents.len()];
         self.apply(none, PREPARED_MS, SETTLE_MS).await
     }
@@ -209,6 +224,7 @@ impl HostAgents {
     }
 
     async fn listen(&mut self, wanted: &Wanted, window: Duration) -> Result<Vec<Surveyed>, Failed> {
+        self.await_addresses(wanted).await?;
         let window_ms = u32::try_from(window.as_millis()).unwrap_or(u32::MAX);
         let token = self.token;
         let order = |(index, agent): (usize, &Agent)| {

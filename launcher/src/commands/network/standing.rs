@@ -126,6 +126,14 @@ pub(super) fn asked(network: &HostNetwork, wanted: &Wanted) -> Vec<String> {
     network.interfaces.iter().filter(is_asked).map(|one| one.netdev.name.clone()).collect()
 }
 
+/// Tells whether the kernel is still checking the address of an interface that is asked.
+pub(super) fn has_tentative(network: &HostNetwork, wanted: &Wanted) -> bool {
+    network.interfaces.iter().any(|one| {
+        one.ipv6 == LinkLocal::Tentative
+            && Standing::of(one, network, wanted) == Some(Standing::Asked)
+    })
+}
+
 /// Returns changes that let more of the wanted interfaces be asked: those that are down are set up, and those without
 /// a link-local address get one with a host part from `random`.
 pub(super) fn preparation(
@@ -211,6 +219,15 @@ mod tests {
         assert_eq!(standings(&behind_nat, &Wanted::default())[0], "eno1: carries SSH, not asked");
         behind_nat.routes.clear();
         assert_eq!(standings(&behind_nat, &Wanted::default())[0], "eno1: asked");
+    }
+
+    #[test]
+    fn only_interfaces_that_are_asked_are_waited_for() {
+        let mut network = host();
+        network.interfaces[0].ipv6 = LinkLocal::Tentative;
+        assert!(!has_tentative(&network, &Wanted::default()), "it carries SSH");
+        network.interfaces[1].ipv6 = LinkLocal::Tentative;
+        assert!(has_tentative(&network, &Wanted::default()));
     }
 
     #[test]

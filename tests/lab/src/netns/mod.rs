@@ -275,7 +275,14 @@ impl Lab {
     pub fn plug(&self, one: &str, other: &str) -> Result<(), LabError> {
         self.number(one)?;
         self.number(other)?;
-        network::plug(&self.paths, one, other)
+        network::plug(&self.paths, one, other)?;
+        let ends = [
+            network::cable_end(self.init(one)?.pid, other),
+            network::cable_end(self.init(other)?.pid, one),
+        ];
+        wait_until(Duration::from_secs(10), &format!("a cable from {one} to {other}"), || {
+            Ok(ends.iter().all(|end| network::is_operational(end)))
+        })
     }
 
     /// Removes the cable between two hosts.

@@ -94,6 +94,12 @@ pub(super) fn plug(paths: &LabPaths, one: &str, other: &str) -> Result<(), LabEr
     batch(Some(&netns), &operation, &format!("link set {there} up\n"))
 }
 
+/// Returns the sysfs directory of a host's end of a cable to `other`, seen through the host's
+/// `/sys`.
+pub(super) fn cable_end(init: i32, other: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/{init}/root/sys/class/net/{}", cable(other)))
+}
+
 /// Removes the cable between two hosts.
 pub(super) fn unplug(paths: &LabPaths, one: &str, other: &str) -> Result<(), LabError> {
     let operation = format!("unplug the cable between {one} and {other}");

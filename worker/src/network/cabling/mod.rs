@@ -138,7 +138,9 @@ impl CablingAgent {
     async fn obey(&mut self, order: NetworkOrder) {
         match order {
             NetworkOrder::Apply { changes, revert_ms, settle_ms } => {
-                self.revert_at = Some(Instant::now() + milliseconds(revert_ms).min(MAX_TRIAL));
+                if !changes.is_empty() {
+                    self.revert_at = Some(Instant::now() + milliseconds(revert_ms).min(MAX_TRIAL));
+                }
                 match self.changes.apply(&changes) {
                     Ok(()) => {
                         let settled = host_network::settle(changes, step_time(settle_ms));
