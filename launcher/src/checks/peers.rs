@@ -251,6 +251,11 @@ fn adapters(inventory: &Inventory) -> impl Iterator<Item = (String, &RdmaDevice,
     physical.filter_map(|(device, pci)| Some((model(pci)?, device, pci)))
 }
 
+/// Counts RDMA devices without hardware of their own, such as those of soft RoCE.
+fn in_software(inventory: &Inventory) -> usize {
+    inventory.rdma.iter().filter(|device| device.pci.is_none()).count()
+}
+
 /// Joins the values of each model on a host: a host with two cards may have two.
 fn joined(values: impl Iterator<Item = (String, String)>) -> Vec<(String, String)> {
     let mut by_model: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -316,6 +321,7 @@ fn hardware(cluster: &Cluster<'_>) -> Vec<Finding> {
             ("CPUs".to_owned(), inventory.cpus.online.len().to_string()),
             ("GPUs".to_owned(), gpus),
             ("RDMA adapters".to_owned(), adapters(inventory).count().to_string()),
+            ("RDMA devices in software".to_owned(), in_software(inventory).to_string()),
         ]
     };
     let hosts = cluster.hosts.iter().map(|host| (host.name, of_host(host)));

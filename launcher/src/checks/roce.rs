@@ -70,7 +70,14 @@ where one number is right for all ports of a host.",
         about: "RoCE ports that jobs need have more than a link-local address",
         needs: Needs::Inventories,
         examine: gids::link_local,
-        causes: &[id::MESH_SUBNET, id::MESH_SILENT, id::MESH_ROUTE, id::NCCL_NET, id::NCCL_EDGE],
+        causes: &[
+            id::ROCE_GID_EMPTY,
+            id::MESH_SUBNET,
+            id::MESH_SILENT,
+            id::MESH_ROUTE,
+            id::NCCL_NET,
+            id::NCCL_EDGE,
+        ],
         explanation: "\
 Symptoms: `ibv_modify_qp failed with 110 Connection timed out` with a GID that begins with fe80; two hosts that share a \
 cable are said to share no subnet.

@@ -28,7 +28,14 @@ pub(super) const UVERBS: Check = Check {
     about: "the files of RDMA devices are in /dev/infiniband",
     needs: Needs::Inventories,
     examine: files,
-    causes: &[id::NCCL_NET, id::MESH_SUBNET, id::NCCL_EDGE, id::NUMA_FAR, id::CT_NET],
+    causes: &[
+        id::DEV_RDMA_CM,
+        id::NCCL_NET,
+        id::MESH_SUBNET,
+        id::NCCL_EDGE,
+        id::NUMA_FAR,
+        id::CT_NET,
+    ],
     explanation: "\
 Symptoms: `Unable to open device`, `Failed to open mlx5_0`, or no device at all, although \
 /sys/class/infiniband lists it.
