@@ -458,6 +458,7 @@ const ROWS: &[Coverage] = &[
         sources: &[
             "bootstrap/src/rank_table/layout.rs",
             "launcher/src/plan/env/mpi.rs",
+            "launcher/src/plan/env/process_manager.rs",
             "worker/pmi/",
             "worker/src/network/mpi.rs",
             "worker/src/node/elf.rs",
