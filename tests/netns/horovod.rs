@@ -231,7 +231,7 @@ fn a_build_with_mpi_alone_meets_by_mpi() {
     for mpi in NAMES {
         // Is shown if the test fails.
         println!("with {mpi}:");
-        assert_eq!(Built::with(&field, mpi, "").run(Some("mpi")), BY_MPI);
+        assert_eq!(Built::with(&field, mpi, "").run(None), BY_MPI);
     }
 }
 

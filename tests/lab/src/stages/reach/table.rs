@@ -238,6 +238,7 @@ const ROWS: &[Coverage] = &[
         sources: &[
             "launcher/src/plan/env/horovod.rs",
             "worker/src/network/horovod.rs",
+            "worker/src/node/inventory/horovod.rs",
             "worker/src/network/horovod/",
             "worker/src/network/socket_owner.rs",
             "worker/horovod/",
