@@ -37,8 +37,11 @@ fn ranks_run_where_placement_says() {
 }
 
 /// Tells whether a rank has printed the variable in `row`, or, for `NAME+=:VALUE`, a variable that
-/// ends with the value.
+/// ends with the value, or, for `NAME_*`, a variable whose name begins so.
 fn is_told(seen: &str, row: &[&str]) -> bool {
+    if let Some(family) = row[2].strip_suffix('*') {
+        return seen.starts_with(&format!("of {} {family}", row[0]));
+    }
     let Some((name, added)) = row[2].split_once("+=:") else {
         return seen == format!("of {} {}", row[0], row[2]);
     };

@@ -158,6 +158,9 @@ pub struct System {
     /// Names of the installed libibverbs drivers, such as `mlx5` and `rxe`, in alphabetical order.
     #[serde(default)]
     pub providers: Vec<String>,
+    /// Whether the Horovod that the job's programs would load is built with MPI alone, without Gloo.
+    #[serde(default)]
+    pub horovod_needs_mpi: bool,
 }
 
 /// Software that created a container.

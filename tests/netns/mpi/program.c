@@ -1,7 +1,8 @@
 // An MPI program that checks its results, in parts named by its arguments:
 //
 //   all BYTES     communicators, collectives, one-sided communication; alltoall of BYTES to each rank
-//   abort CODE    rank 1 calls MPI_Abort, the others wait for it in a barrier
+//   abort CODE [PIPE]  rank 1 calls MPI_Abort, after it has read a line from PIPE; the others wait for it in
+//                 a barrier
 //   leave         rank 1 exits with 0 in place of MPI_Finalize, the others go on to it
 //   wait          all ranks wait in a barrier that rank 0 never enters
 //   programs      prints the number of each rank's program, and tries to spawn another
@@ -88,19 +89,40 @@ static const char *one_sided(MPI_Comm node) {
     return put_to_next(node) ? "ranks of a node" : "no ranks";
 }
 
-// Finishes MPI. MPICH 4.0 often hangs there between hosts, under its own mpiexec too: a rank that still closes
-// connections waits for ranks that are in a barrier of PMI and do not look after theirs. It does not if
-// every connection has been used in both directions, and nothing is under way.
+#if defined(MPICH_NUMVERSION) && MPICH_NUMVERSION < 40100000
+// Exchanges a message with every rank.
+static void meet_each(void) {
+    char *in = calloc(size, 1), out = 0;
+    MPI_Request *requests = malloc(2 * size * sizeof *requests);
+    MPI_Status *statuses = malloc(2 * size * sizeof *statuses);
+    for (int other = 0; other < size; other++) {
+        MPI_Irecv(in + other, 1, MPI_CHAR, other, 1, MPI_COMM_WORLD, &requests[other]);
+        MPI_Isend(&out, 1, MPI_CHAR, other, 1, MPI_COMM_WORLD, &requests[size + other]);
+    }
+    MPI_Waitall(2 * size, requests, statuses);
+    free(statuses), free(requests), free(in);
+}
+#endif
+
+// Finishes MPI. MPICH 4.0 over UCX often hangs there between hosts, under its own mpiexec too: a rank asks
+// each rank that it has sent to for a last answer, then waits in a barrier of PMI, where it answers no
+// longer. All are answered if each rank has sent to all, and none asks before all have come to rest: then
+// every rank has asked before it answers, so its answer comes after its question.
 static void finalize(void) {
 #if defined(MPICH_NUMVERSION) && MPICH_NUMVERSION < 40100000
-    char *out = calloc(size, 1), *in = calloc(size, 1);
-    for (int round = 0; round < 3; round++) {
-        MPI_Alltoall(out, 1, MPI_BYTE, in, 1, MPI_BYTE, MPI_COMM_WORLD);
-        usleep(20000);
-    }
-    free(out), free(in);
+    meet_each();
+    meet_each();
+    MPI_Barrier(MPI_COMM_WORLD);
+    usleep(500000);
 #endif
     MPI_Finalize();
+}
+
+static void read_line(const char *path) {
+    char line[64];
+    FILE *pipe = fopen(path, "r");
+    check(pipe && fgets(line, sizeof line, pipe), "pipe");
+    fclose(pipe);
 }
 
 int main(int argc, char **argv) {
@@ -119,6 +141,7 @@ int main(int argc, char **argv) {
         MPI_Barrier(MPI_COMM_WORLD);
         if (rank == 0) printf("right on %d ranks, one-sided among %s\n", size, reached);
     } else if (!strcmp(part, "abort")) {
+        if (rank == 1 && argc > 3) read_line(argv[3]);
         if (rank == 1) MPI_Abort(MPI_COMM_WORLD, number);
         MPI_Barrier(MPI_COMM_WORLD);
     } else if (!strcmp(part, "leave")) {

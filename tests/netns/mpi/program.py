@@ -1,7 +1,8 @@
 # The parts of program.c with mpi4py, in parts named by the arguments:
 #
 #   all BYTES     communicators, collectives, one-sided communication; alltoall of BYTES to each rank
-#   abort CODE    rank 1 calls MPI_Abort, the others wait for it in a barrier
+#   abort CODE [PIPE]  rank 1 calls MPI_Abort, after it has read a line from PIPE; the others wait for it in
+#                 a barrier
 #   leave         rank 1 exits with 0 in place of MPI_Finalize, the others go on to it
 #   wait          all ranks wait in a barrier that rank 0 never enters
 #   programs      prints the number of each rank's program, and tries to spawn another
@@ -94,6 +95,9 @@ if part == "all":
         print(f"right on {size} ranks, one-sided among {reached}")
 elif part == "abort":
     if rank == 1:
+        if len(sys.argv) > 3:
+            with open(sys.argv[3]) as pipe:
+                pipe.readline()
         WORLD.Abort(number)
     WORLD.Barrier()
 elif part == "leave":

@@ -5,7 +5,7 @@ use crate::network::horovod::LOOPBACK;
 use crate::network::mpi::MpiOffer;
 use crate::network::rendezvous::ports::{self, ReservedPort};
 use crate::node::environment::{self, Environment};
-use crate::node::inventory::{self, Root, nccl};
+use crate::node::inventory::{self, Root, horovod, nccl};
 use crate::ranks::mpi_library;
 use nix::unistd::{AccessFlags, access};
 use rlaunch_bootstrap::env::{LD_LIBRARY_PATH, PATH, PYTHONPATH, RLAUNCH_PRELOAD_DIR, TMPDIR};
@@ -57,21 +57,33 @@ impl Prepared {
     }
 
     /// Reads the inventory by which ranks are placed. On a node with GPUs, in a job of several
-    /// nodes, it includes the version of NCCL that the first program would load.
+    /// nodes, it includes the version of NCCL that the first program would load; in a job of several
+    /// ranks, whether a program would load a Horovod that needs MPI.
     pub(crate) fn inventory(&self, job: &Job) -> Inventory {
         let mut inventory = inventory::read_for_job(&Root::live(), job.wants_cores);
         let has_gpus = !inventory.gpus.is_empty() && job.oob.nodes > 1;
-        if let Some(Program { path, env, .. }) = self.programs.first().filter(|_| has_gpus) {
-            let of = |name| env.get(OsStr::new(name)).map_or(OsStr::new(""), |value| value);
-            let home = std::env::home_dir().unwrap_or_default();
-            inventory.system.nccl = nccl::find(&nccl::Loading {
-                program: path,
-                library_path: of(LD_LIBRARY_PATH),
-                python_path: of(PYTHONPATH),
-                home: &home,
-            });
+        let home = std::env::home_dir().unwrap_or_default();
+        let mut loading = self.programs.iter().map(|program| program.loading(&home));
+        if let Some(first) = loading.clone().next().filter(|_| has_gpus) {
+            inventory.system.nccl = nccl::find(&first);
         }
+        inventory.system.horovod_needs_mpi =
+            job.world_size > 1 && loading.any(|program| horovod::needs_mpi(&program));
         inventory
+    }
+}
+
+impl Program {
+    /// Returns what decides where the program's libraries are found. `home` is the user's home
+    /// directory.
+    fn loading<'a>(&'a self, home: &'a Path) -> nccl::Loading<'a> {
+        let of = |name| self.env.get(OsStr::new(name)).map_or(OsStr::new(""), |value| value);
+        nccl::Loading {
+            program: &self.path,
+            library_path: of(LD_LIBRARY_PATH),
+            python_path: of(PYTHONPATH),
+            home,
+        }
     }
 }
 

@@ -45,13 +45,17 @@ pub(crate) struct GlooStore {
 }
 
 impl GlooStore {
-    /// Returns the store, or `None` if no store is wanted, or if the interface with some node's address is
-    /// unknown. Horovod needs the names of these interfaces.
+    /// Returns the store, or `None` if no store is wanted, if Horovod is built with MPI alone, or if the
+    /// interface with some node's address is unknown. Horovod needs the names of these interfaces.
     pub(crate) fn new(
         options: &Options,
         seen: &JobView<'_>,
         ports: &[Vec<u16>],
     ) -> Option<GlooStore> {
+        if seen.inventories.iter().any(|inventory| inventory.system.horovod_needs_mpi) {
+            tracing::info!("Horovod is built with MPI alone: its ranks meet by MPI");
+            return None;
+        }
         let store_ports = seen.map.nodes.iter().enumerate().map(|(index, node)| {
             ReservedPorts::for_node(options, seen.map, node).store(ports.get(index)?)
         });
@@ -129,15 +133,24 @@ mod tests {
         addresses: &[IpAddr],
         place: (u32, usize, usize),
     ) -> Vec<String> {
+        variables_of(&nodes(), options, addresses, place)
+    }
+
+    fn nodes() -> Vec<Inventory> {
+        let own = [ADDRESSES[0].into(), ADDRESSES[1].into()];
+        ["eth0", "eno1"].iter().zip(own).map(|(name, own)| node(name, own)).collect()
+    }
+
+    fn variables_of(
+        inventories: &[Inventory],
+        options: &Options,
+        addresses: &[IpAddr],
+        place: (u32, usize, usize),
+    ) -> Vec<String> {
         let hosts = crate::hosts::parse(&["a:2,b".into()]).unwrap();
         let map = RankMap::by_slot(&hosts, None, false).unwrap();
-        let netdevs = ["eth0", "eno1"];
-        let own = [ADDRESSES[0].into(), ADDRESSES[1].into()];
-        let inventories: Vec<Inventory> =
-            netdevs.iter().zip(own).map(|(name, own)| node(name, own)).collect();
         let plan = Plan::default();
-        let seen =
-            JobView { id: JobId(7), map: &map, inventories: &inventories, plan: &plan, addresses };
+        let seen = JobView { id: JobId(7), map: &map, inventories, plan: &plan, addresses };
         let ports = [vec![21_000, 21_001, 21_002], vec![21_003]];
         let Some(store) = GlooStore::new(options, &seen, &ports) else { return Vec::new() };
         let (rank, node, local_rank) = place;
@@ -182,6 +195,15 @@ mod tests {
         assert_eq!(variables(&Options::default(), &addresses, (0, 0, 0)), [""; 0]);
         let elsewhere = [ADDRESSES[0].into(), [10, 9, 0, 2].into()];
         assert_eq!(variables(&served(), &elsewhere, (0, 0, 0)), [""; 0], "no interface on b");
+    }
+
+    /// Horovod without Gloo crashes if it is told to use Gloo.
+    #[test]
+    fn a_build_with_mpi_alone_is_told_nothing() {
+        let addresses = ADDRESSES.map(IpAddr::from);
+        let mut nodes = nodes();
+        nodes[1].system.horovod_needs_mpi = true;
+        assert_eq!(variables_of(&nodes, &served(), &addresses, (0, 0, 0)), [""; 0]);
     }
 
     #[test]

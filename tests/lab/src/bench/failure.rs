@@ -1,7 +1,8 @@
 //! `cargo lab bench failure`: what is left of a job and for how long, when a part of it fails,
-//! under rlaunch, Hydra and Open MPI in turn.
+//! under rlaunch, Hydra and Open MPI in turn; then the same for MPI programs.
 
 mod job;
+mod mpi;
 mod table;
 
 use std::path::Path;
@@ -28,8 +29,21 @@ const LONG: Duration = Duration::from_secs(15);
 /// Options of the bench.
 #[derive(Debug, Clone)]
 pub struct FailureOptions {
-    /// Number of timed rounds.
+    /// Number of timed rounds; 3 at most for MPI programs.
     pub rounds: usize,
+    /// Programs of the jobs.
+    pub programs: FailingPrograms,
+}
+
+/// Programs of the jobs that fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum FailingPrograms {
+    /// Both kinds.
+    All,
+    /// MPI programs.
+    Mpi,
+    /// Programs without MPI.
+    Other,
 }
 
 /// Part of a job that fails.
@@ -80,20 +94,31 @@ impl Failure {
 
 /// Measures and prints; returns whether every bar is met.
 pub fn run(options: &FailureOptions) -> Result<bool, LabError> {
-    setup::install(PackageSet::Peers)?;
+    setup::install(PackageSet::Headers)?;
+    setup::mpi::build()?;
     let rlaunch = dist::build(Profile::Release)?;
     // The launchers' temporary files: the launch node's `/tmp` is the machine's own.
     let scratch = Scratch::make()?;
     let lab = Options { net: NET, ..Options::new(NAME, HOSTS) };
-    let rows = Testbed::with_fresh(&lab, rlaunch, |testbed| {
-        measure(testbed, scratch.path(), options.rounds)
+    let (rows, of_mpi) = Testbed::with_fresh(&lab, rlaunch, |testbed| {
+        let rows = match options.programs {
+            FailingPrograms::Mpi => Vec::new(),
+            _ => measure(testbed, scratch.path(), options.rounds)?,
+        };
+        let of_mpi = match options.programs {
+            FailingPrograms::Other => Vec::new(),
+            _ => mpi::measure(testbed, options.rounds)?,
+        };
+        Ok((rows, of_mpi))
     })?;
     println!(
         "\n{} ranks on {HOSTS} hosts, seconds from the failure: median (min–max) of {} rounds",
         HOSTS * PER_HOST,
         options.rounds
     );
-    Ok(table::print(&Launcher::WITH_SERVICES.map(Launcher::name), &rows))
+    let met = table::print(&Launcher::WITH_SERVICES.map(Launcher::name), &rows);
+    println!("\nMPI programs: launcher returned, and all ranks gone");
+    Ok(table::print(&mpi::COLUMNS, &of_mpi) && met)
 }
 
 /// Runs a warm-up, then every failure, with launchers in turn.

@@ -24,7 +24,7 @@ pub mod mpi;
 pub mod output;
 pub mod rendezvous;
 mod rounds;
-mod testbed;
+pub(crate) mod testbed;
 pub mod train;
 pub mod verbs;
 

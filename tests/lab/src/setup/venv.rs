@@ -96,14 +96,15 @@ impl Venv {
         )))
     }
 
-    /// Returns the directory of the environment. Its name has a digest of the packages and of the
+    /// Returns the directory of the environment, which need not exist. Its name has a digest of the packages and of the
     /// script that installs them.
-    fn place(&self) -> PathBuf {
+    pub(super) fn place(&self) -> PathBuf {
         setup::cache().join(directory_name(self.name, self.packages))
     }
 }
 
-fn directory_name(name: &str, packages: &[&str]) -> String {
+/// Returns the name of a directory with files of these packages.
+pub(super) fn directory_name(name: &str, packages: &[&str]) -> String {
     let mut digest = Sha256::new();
     for part in packages.iter().chain(&[SCRIPT, BASE]) {
         digest.update((part.len() as u64).to_le_bytes());

@@ -5,16 +5,18 @@ mod comm;
 mod doctor;
 mod hostile;
 mod mpi;
+mod stacks;
 mod teardown;
 
 use std::hint;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::bench::Series;
+use crate::bench::testbed::{clear, temporary_files};
 use crate::command::background::Background;
 use crate::command::last_lines;
 use crate::setup::{self, PackageSet};
@@ -24,6 +26,7 @@ pub use comm::run as comm;
 pub use doctor::run as doctor;
 pub use hostile::{build as hostile, is_running as hostile_runs};
 pub use mpi::run as mpi;
+pub use mpi::suite::run as mpi_suite;
 pub use teardown::run as teardown;
 
 const NAME: &str = "soak";
@@ -84,7 +87,7 @@ fn soak(options: &SoakOptions, lab: &Lab, rlaunch: &Path) -> Result<SoakResult, 
             Err(error) => {
                 println!("launch {number}: {error}");
                 soaked.failed += 1;
-                lab.clear()?;
+                clear(lab)?;
             }
         }
         if soaked.failed == MAX_FAILURES {
@@ -138,13 +141,8 @@ fn left_by_a_job(lab: &Lab) -> Vec<String> {
         process.state != 'Z' && !program.starts_with("sshd") && !program.starts_with('[')
     });
     let mut left: Vec<String> = processes.map(|p| format!("{} {p:?}", p.host)).collect();
-    for host in lab.hosts() {
-        for directory in ["/tmp", "/dev/shm"] {
-            let Ok(outside) = lab.path(&host, Path::new(directory)) else { continue };
-            let entries = std::fs::read_dir(outside).into_iter().flatten().flatten();
-            left.extend(entries.map(|e| format!("{host} {directory}/{}", e.file_name().display())));
-        }
-    }
+    let name = |(host, path, _): &(String, PathBuf, PathBuf)| format!("{host} {}", path.display());
+    left.extend(temporary_files(lab).iter().map(name));
     left
 }
 

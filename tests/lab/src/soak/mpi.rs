@@ -1,12 +1,15 @@
 //! `cargo lab soak mpi`: the programs that check MPI libraries, many times and with several numbers
-//! of hosts and ranks.
+//! of hosts and ranks. [`suite`] runs other programs.
+
+pub(super) mod suite;
 
 use std::fmt::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::{IDLE, MAX_FAILURES, left_by_a_job};
+use super::{IDLE, MAX_FAILURES, left_by_a_job, stacks};
 use crate::bench::Series;
+use crate::bench::testbed::clear;
 use crate::command::background::Background;
 use crate::command::last_lines;
 use crate::setup::mpi::{self, DEBIAN, MpiLibrary, WHEELS};
@@ -115,7 +118,7 @@ fn launch(
             Err(error) => {
                 println!("{}, launch {number} on {} hosts: {error}", library.name, shape.hosts);
                 cell.failed += 1;
-                lab.clear()?;
+                clear(lab)?;
             }
         }
         if cell.failed == MAX_FAILURES || (number > 0 && Instant::now() >= end) {
@@ -142,7 +145,8 @@ fn once(
     let time = start.elapsed();
     let (stdout, stderr) = (job.stdout(), last_lines(&job.stderr(), 10));
     let Some(status) = status else {
-        return Err(LabError::Unexpected(format!("hung\n{stdout}\n{stderr}")));
+        let waits = stacks::of(lab);
+        return Err(LabError::Unexpected(format!("hung\n{waits}\n{stdout}\n{stderr}")));
     };
     let left = left_by_a_job(lab);
     let is_right = stdout.starts_with(&format!("right on {} ranks", hosts.len() * per_host));

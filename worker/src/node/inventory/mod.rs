@@ -6,10 +6,12 @@
 //! | `root.rs` | the live machine, or a recorded one |
 //! | `cpu.rs`, `gpu.rs`, `pci.rs` | processors and NUMA nodes, GPUs, PCI devices and their bridges |
 //! | `net.rs`, `rdma.rs`, `netlink.rs` | interfaces, routes, RDMA devices and their ports |
-//! | `nccl.rs`, `system.rs` | the NCCL that a program would load; limits, versions, container |
+//! | `nccl.rs`, `horovod.rs` | the NCCL and the Horovod that a program would load |
+//! | `system.rs` | limits, versions, container |
 
 mod cpu;
 mod gpu;
+pub(crate) mod horovod;
 pub(crate) mod nccl;
 mod net;
 mod netlink;

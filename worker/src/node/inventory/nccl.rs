@@ -32,6 +32,7 @@ const SYSTEM_DIRECTORIES: &[&str] = &[
 ];
 
 /// Program, and the variables that decide where its libraries are found.
+#[derive(Clone, Copy)]
 pub(crate) struct Loading<'a> {
     pub(crate) program: &'a Path,
     /// Value of LD_LIBRARY_PATH.
@@ -44,10 +45,7 @@ pub(crate) struct Loading<'a> {
 
 /// Returns the NCCL library that the program would load.
 pub(crate) fn find(loading: &Loading<'_>) -> Option<InstalledLibrary> {
-    let packages = match is_python(loading.program) {
-        true => python_directories(loading),
-        false => Vec::new(),
-    };
+    let packages = python_directories(loading);
     let loader = std::env::split_paths(loading.library_path).chain(configured());
     let loader = loader.chain(SYSTEM_DIRECTORIES.iter().map(PathBuf::from));
     packages.iter().find_map(|directory| from_wheel(directory)).or_else(|| {
@@ -62,8 +60,11 @@ pub(crate) fn is_python(program: &Path) -> bool {
 
 /// Returns the directories in which this Python searches for packages, in order: PYTHONPATH; the
 /// virtual environment or other prefix of the program; `~/.local`; the Python that a virtual
-/// environment links to; `/usr/local`.
+/// environment links to; `/usr/local`. Empty if the program is not Python.
 pub(crate) fn python_directories(loading: &Loading<'_>) -> Vec<PathBuf> {
+    if !is_python(loading.program) {
+        return Vec::new();
+    }
     let mut directories: Vec<PathBuf> = std::env::split_paths(loading.python_path).collect();
     let real = loading.program.canonicalize().ok();
     let prefix = |program: &Path| Some(program.parent()?.parent()?.to_owned());
@@ -83,6 +84,7 @@ pub(crate) fn python_directories(loading: &Loading<'_>) -> Vec<PathBuf> {
     directories
 }
 
+/// Returns the names of the files in a directory, in order.
 pub(crate) fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<String> =

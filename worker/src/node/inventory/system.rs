@@ -40,6 +40,7 @@ pub(super) fn read(root: &Root) -> System {
         nccl: None,
         container: container(root),
         providers: providers(root),
+        horovod_needs_mpi: false,
     }
 }
 

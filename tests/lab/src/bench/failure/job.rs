@@ -185,11 +185,7 @@ impl<'a> FailingJob<'a> {
     pub(super) fn end(self) -> Result<(), LabError> {
         let FailingJob { testbed, job, pipe, .. } = self;
         drop((job, pipe));
-        testbed.lab.clear()?;
-        for host in &testbed.hosts {
-            empty(&testbed.lab.path(host, Path::new("/tmp"))?)?;
-        }
-        Ok(())
+        testbed.clear()
     }
 }
 
@@ -208,19 +204,8 @@ fn all_ranks(testbed: &Testbed) -> Vec<Process> {
 }
 
 /// Returns whether a process still runs, rather than being a zombie.
-fn is_running(process: &Process) -> bool {
+pub(super) fn is_running(process: &Process) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", process.pid)).unwrap_or_default();
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
     state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
-}
-
-fn empty(directory: &Path) -> Result<(), LabError> {
-    let operation = || LabError::io(format!("empty {}", directory.display()));
-    for entry in fs::read_dir(directory).map_err(operation())? {
-        let path = entry.map_err(operation())?.path();
-        let removed =
-            if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
-        removed.map_err(operation())?;
-    }
-    Ok(())
 }

@@ -6,7 +6,7 @@ use crate::bench::Series;
 
 /// Quantity that was measured for every launcher.
 pub(super) struct FailureRow {
-    what: &'static str,
+    what: String,
     /// Maximum of the first launcher's median in seconds.
     bar: f64,
     /// Results by launcher.
@@ -14,14 +14,9 @@ pub(super) struct FailureRow {
 }
 
 impl FailureRow {
-    pub(super) fn new(
-        what: &'static str,
-        bar: f64,
-        limit: Duration,
-        launchers: usize,
-    ) -> FailureRow {
+    pub(super) fn new(what: &str, bar: f64, limit: Duration, launchers: usize) -> FailureRow {
         let cell = || Cell { times: Series::default(), late: 0, left: 0, limit };
-        FailureRow { what, bar, cells: (0..launchers).map(|_| cell()).collect() }
+        FailureRow { what: what.into(), bar, cells: (0..launchers).map(|_| cell()).collect() }
     }
 
     fn is_met(&self) -> bool {

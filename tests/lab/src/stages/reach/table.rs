@@ -238,6 +238,7 @@ const ROWS: &[Coverage] = &[
         sources: &[
             "launcher/src/plan/env/horovod.rs",
             "worker/src/network/horovod.rs",
+            "worker/src/node/inventory/horovod.rs",
             "worker/src/network/horovod/",
             "worker/src/network/socket_owner.rs",
             "worker/horovod/",
@@ -470,6 +471,7 @@ const ROWS: &[Coverage] = &[
         sources: &[
             "bootstrap/src/rank_table/layout.rs",
             "launcher/src/plan/env/mpi.rs",
+            "launcher/src/plan/env/process_manager.rs",
             "worker/pmi/",
             "worker/src/network/mpi.rs",
             "worker/src/node/elf.rs",
