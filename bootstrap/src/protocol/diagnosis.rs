@@ -19,8 +19,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Time for which an agent waits for the inquiry.
-pub const INQUIRY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for which an agent waits for the inquiry. Meanwhile others log in, which may wait for the
+/// user's passphrase.
+pub const INQUIRY_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time limit for all probes of an agent.
 pub const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 

@@ -1,12 +1,13 @@
 //! Catalogue of what can be wrong with a cluster: pure functions of what is known of its hosts.
 //!
-//! `rlaunch doctor` runs all checks; each job runs those that need nothing but inventories. To add a check: its
+//! `rlaunch doctor` runs all checks; each job runs some of those that need nothing but inventories. To add a check: its
 //! id in [`crate::findings::id`], a [`Check`] in the file of its subject, and a test there that makes the fault.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `cluster` | input of checks: hosts, what was read and probed, the program |
 //! | `fold` | findings that are consequences of others |
+//! | `jobs` | the checks that each job runs |
 //! | `ssh`, `agent` | how hosts are reached, and whether the agent runs there |
 //! | `network`, `firewall` | addresses, names and proxies; packet filters and ports |
 //! | `packet_filter` | answers of packet filters about packets |
@@ -31,6 +32,7 @@ mod fold;
 mod gpu;
 mod infiniband;
 mod iwarp;
+mod jobs;
 mod kernel_log;
 mod limits;
 mod links;
@@ -50,6 +52,7 @@ mod testing;
 pub(crate) use cluster::{Cluster, ClusterHost};
 pub(crate) use containers::Scope;
 pub(crate) use fold::{FoldedFinding, fold};
+pub(crate) use jobs::examine_job;
 pub(crate) use mpi::unserved_mpi;
 
 use crate::findings::{CheckId, Finding};

@@ -23,6 +23,7 @@ use crate::plan::selection::Plan;
 use crate::plan::table;
 use crate::run::mesh::{ProverUpload, prove};
 use crate::run::nodes::{Nodes, Prepared, no_library, node_lost};
+use crate::run::quick_check;
 use crate::run::session::{NodeEvent, NodeEventKind};
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::NodeFacts;
@@ -122,6 +123,10 @@ impl Nodes {
         if job.dry_run.is_none() {
             self.send_libraries(prepared);
         }
+        // The nodes are connecting to each other meanwhile.
+        let hosts = self.reached.iter().zip(&prepared.inventories);
+        let checked: Vec<_> = hosts.map(|(node, i)| (&node.host, i, node.facts.uid)).collect();
+        quick_check::print(job, &checked, &plan);
         state.progress.done(&self.host(NodeId(0)));
         let progress = state.progress.clone();
         progress

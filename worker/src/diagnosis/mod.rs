@@ -40,8 +40,9 @@ use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
-/// Time for which an agent answers others' probes after its own answer.
-const LINGER: Duration = Duration::from_secs(5);
+/// Maximum time for which an agent answers others' probes after its own answer. The launcher closes stdin earlier,
+/// once every host has answered.
+const LINGER: Duration = Duration::from_secs(30);
 /// Time limit for looking at a program's files.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for the launcher to read the answer.

@@ -84,6 +84,26 @@ impl From<ProbeResult> for ProbeOutcome {
     }
 }
 
+/// Joins planned probes with the answers of the hosts that made them. A probe is left out if its host gave no
+/// answer, and also if its target gave none: the agent there may not have learned the token, or have ended, so that
+/// silence says nothing about the network.
+pub(super) fn outcomes(
+    planned: &[(Probe, ProbeRequest)],
+    answers: &[Option<InquiryAnswer>],
+) -> Vec<Probe> {
+    let mut made = Vec::new();
+    for (from, answer) in answers.iter().enumerate() {
+        let own = planned.iter().filter(|(probe, _)| probe.from == from);
+        let results = answer.iter().flat_map(|answer| &answer.probes);
+        let joined = own
+            .zip(results)
+            .map(|((probe, _), result)| Probe { outcome: result.clone().into(), ..probe.clone() });
+        let is_sure = |probe: &Probe| answers.get(probe.to).is_some_and(Option::is_some);
+        made.extend(joined.filter(is_sure));
+    }
+    made
+}
+
 /// Stores the second reading of counters.
 pub(super) fn update_counters(diagnostics: &mut Diagnostics, answer: &InquiryAnswer) {
     let second: BTreeMap<&str, &Vec<Counter>> =
@@ -133,4 +153,29 @@ pub(super) fn program(words: Vec<String>, reports: &[(String, Option<ProgramRepo
     let differing =
         differing.map(|(path, digests)| (path.to_owned(), digests.into_values().collect()));
     Program { words, differing: differing.collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{IpAddr, Ipv4Addr};
+
+    #[test]
+    fn silence_of_an_agent_that_gave_no_answer_is_no_finding() {
+        let to = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
+        let tcp = |ends| (probe(ends, ProbeKind::Tcp, None, None), ProbeRequest::Tcp { to });
+        let planned: Vec<_> = pairs(3).map(tcp).collect();
+        let answer = |probes| Some(InquiryAnswer { probes, ..InquiryAnswer::default() });
+        let worked = ProbeResult::Worked { micros: 9 };
+        let answers = [
+            answer(vec![ProbeResult::Silent, ProbeResult::Silent]),
+            answer(vec![worked, ProbeResult::Silent]),
+            None,
+        ];
+        let made = outcomes(&planned, &answers);
+        let ends: Vec<_> = made.iter().map(|probe| (probe.from, probe.to)).collect();
+        assert_eq!(ends, [(0, 1), (1, 0)]);
+        let found: Vec<_> = made.into_iter().map(|probe| probe.outcome).collect();
+        assert_eq!(found, [ProbeOutcome::Silent, ProbeOutcome::Worked(9)]);
+    }
 }

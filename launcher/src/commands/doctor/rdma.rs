@@ -49,8 +49,12 @@ async fn tried(
     hosts: usize,
 ) -> Result<Vec<TriedPath>, Failed> {
     let ranks = hosts.to_string();
-    let options = ["rlaunch", "--map-by", "node", "--mesh", "full", "--stdin", "none", "-np"];
-    let words = options.into_iter().chain([ranks.as_str(), "true"]).map(OsString::from);
+    let options = ["rlaunch", "--map-by", "node", "--mesh", "full", "--preflight", "off"];
+    let words = options
+        .into_iter()
+        .chain(["--stdin", "none", "-np"])
+        .chain([ranks.as_str(), "true"])
+        .map(OsString::from);
     let job = JobArgs::try_parse_from(words);
     let mut job = job.map_err(|error| Failed::from_error(Exit::BUG, &error))?;
     job.hosts.hosts.clone_from(&args.hosts);

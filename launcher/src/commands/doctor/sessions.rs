@@ -1,5 +1,5 @@
 //! Agents of all hosts, each asked twice: for its diagnosis, and, once all hosts have answered, for what it sees
-//! of the others.
+//! of the others. No agent is let go before the last of them has answered, because others may still probe it.
 
 use super::{DoctorArgs, ProbeWhen, probes};
 use crate::checks::cluster::{Probe, Program, ProgramOnHost, ReachStage, Unreached};
@@ -10,9 +10,7 @@ use crate::connect::connector::ConnectError;
 use crate::connect::options::ConnectOptions;
 use crate::hosts::Host;
 use rlaunch_bootstrap::inventory::Inventory;
-use rlaunch_bootstrap::protocol::diagnosis::{
-    Diagnosis, INQUIRY_TIMEOUT, Inquiry, InquiryAnswer, ProbeResult, ProgramInquiry,
-};
+use rlaunch_bootstrap::protocol::diagnosis::{Diagnosis, Inquiry, InquiryAnswer, ProgramInquiry};
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::progress::Progress;
@@ -20,10 +18,11 @@ use rlaunch_ssh::error::SshError;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::task::JoinSet;
 
 /// Time limit for the diagnosis of a host, counted from the end of the login.
 const DIAGNOSIS_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time limit for the answer to an inquiry, beyond the time that its probes may take.
+/// Time limit for the answer to an inquiry, with the time that its probes take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of hosts that are probed without `--probe`.
 const MAX_PROBED: usize = 16;
@@ -118,27 +117,33 @@ async fn inquire(
         };
         (session.host.name.clone(), async move { session.inquire(inquiry).await })
     });
-    let answered = progress.run_all(tasks).await;
-    let mut outcomes = Vec::new();
+    let (sessions, answers): (Vec<Session>, Vec<Option<InquiryAnswer>>) =
+        progress.run_all(tasks).await.into_iter().unzip();
+    let mut hosts = close_all(sessions).await;
+    let outcomes = probes::outcomes(&planned, &answers);
     let mut reports = Vec::new();
-    for (index, (mut host, answer)) in answered.into_iter().enumerate() {
+    for (host, answer) in hosts.iter_mut().zip(answers) {
         let answer = answer.unwrap_or_default();
         probes::update_counters(&mut host.diagnosis.diagnostics, &answer);
-        let own = planned.iter().filter(|(probe, _)| probe.from == index);
-        // A host without an answer has no outcomes; its probes are left out.
-        let results = answer.probes.into_iter();
-        outcomes.extend(own.zip(results).map(|((probe, _), result)| outcome(probe, result)));
         host.program = answer.program.as_ref().map(probes::program_on_host);
         reports.push((host.name.clone(), answer.program));
-        examination.hosts.push(host);
     }
+    examination.hosts = hosts;
     examination.probes = wanted.then_some(outcomes);
     examination.program = program.map(|inquiry| probes::program(inquiry.words, &reports));
     Ok(())
 }
 
-fn outcome(probe: &Probe, result: ProbeResult) -> Probe {
-    Probe { outcome: result.into(), ..probe.clone() }
+/// Closes all sessions at once and returns their hosts, in the same order.
+async fn close_all(sessions: Vec<Session>) -> Vec<Diagnosed> {
+    let mut closing = JoinSet::new();
+    let mut hosts = Vec::new();
+    for Session { host, stream } in sessions {
+        closing.spawn(stream.close());
+        hosts.push(host);
+    }
+    closing.join_all().await;
+    hosts
 }
 
 fn program_inquiry(args: &DoctorArgs) -> Result<Option<ProgramInquiry>, Failed> {
@@ -225,12 +230,11 @@ impl Session {
         Session { host, stream }
     }
 
-    /// Sends an inquiry and waits for the answer. Returns no answer if the agent has no stdin or is too slow.
-    async fn inquire(mut self, inquiry: Inquiry) -> (Diagnosed, Option<InquiryAnswer>) {
-        let waited = INQUIRY_TIMEOUT.min(ANSWER_TIMEOUT);
-        let answer = tokio::time::timeout(waited, self.ask(&inquiry)).await.ok().flatten();
-        self.stream.close().await;
-        (self.host, answer)
+    /// Sends an inquiry and waits for the answer. Returns no answer if the agent has no stdin or is too slow. The
+    /// agent goes on to answer probes until the session is closed.
+    async fn inquire(mut self, inquiry: Inquiry) -> (Session, Option<InquiryAnswer>) {
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.ask(&inquiry)).await;
+        (self, answer.ok().flatten())
     }
 
     async fn ask(&mut self, inquiry: &Inquiry) -> Option<InquiryAnswer> {
