@@ -17,7 +17,8 @@ impl Report {
     /// Diagnoses with `--json` and these words.
     fn new(field: &Field, words: &str) -> Report {
         let ran = field.rlaunch(&format!("doctor --json {words}")).within(BOUND).run();
-        let json = serde_json::from_str(&ran.out()).unwrap_or_else(|error| panic!("{error}: {ran}"));
+        let json =
+            serde_json::from_str(&ran.out()).unwrap_or_else(|error| panic!("{error}: {ran}"));
         Report { code: ran.code, json }
     }
 

@@ -33,7 +33,7 @@ pub struct Diagnostics {
     /// Names of running services that matter to jobs, such as `opensm` and `firewalld`, sorted.
     pub services: Vec<String>,
     /// TCP ports on which processes of this host listen.
-    pub listeners: Vec<Listener>,
+    pub listeners: Vec<ListeningPort>,
     /// Packet filter; `None` if this user may not read it.
     pub firewall: Option<Firewall>,
     /// Lines of the kernel's log from the last hour that matter to jobs; `None` if this user may not
@@ -183,7 +183,7 @@ impl Counter {
 
 /// Listening TCP socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Listener {
+pub struct ListeningPort {
     /// TCP port.
     pub port: u16,
     /// Process that has the socket, if this user may see it: pid and name.

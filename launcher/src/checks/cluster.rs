@@ -30,7 +30,7 @@ pub(crate) struct Cluster<'a> {
     /// Results of probes between hosts; `None` if there were none.
     pub(crate) probes: Option<&'a [Probe]>,
     /// Program of the job; `None` if none was given.
-    pub(crate) program: Option<&'a Program>,
+    pub(crate) program: Option<&'a JudgedProgram>,
     /// Files below `~/.ssh` that ssh would refuse, with the reason.
     pub(crate) ssh_files: Vec<(PathBuf, String)>,
 }
@@ -51,7 +51,7 @@ pub(crate) struct ClusterHost<'a> {
     pub(crate) clock_offset: Option<(i64, u64)>,
     /// Text that the login shell printed before the agent's first byte.
     pub(crate) shell_noise: Option<&'a str>,
-    /// What is known of the program on this host; `None` if no program was given.
+    /// State of the program on this host; `None` if no program was given.
     pub(crate) program: Option<&'a ProgramOnHost>,
 }
 
@@ -167,14 +167,14 @@ pub(crate) enum ProbeOutcome {
 
 /// Program that the user wants to run.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Program {
+pub(crate) struct JudgedProgram {
     /// Words of its command line.
     pub(crate) words: Vec<String>,
     /// Whether hosts have different contents of a file of the program: path, and groups of hosts.
     pub(crate) differing: Vec<(String, Vec<Vec<String>>)>,
 }
 
-/// What is known of the program on one host.
+/// Program as it was found on one host.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ProgramOnHost {
     /// Whether the program itself was not found.

@@ -231,7 +231,7 @@ fn mtu(cluster: &Cluster<'_>) -> Vec<Finding> {
 mod tests {
     use super::super::testing::{Machine, lines, with_cluster};
     use super::*;
-    use rlaunch_bootstrap::inventory::diagnostics::Listener;
+    use rlaunch_bootstrap::inventory::diagnostics::ListeningPort;
 
     fn compat() -> Machine {
         Machine::recorded("erdma-compat")
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn a_program_on_the_drivers_ports_is_named() {
         let with = |port: u16, process: Option<(u32, String)>| {
-            compat().diagnosed(|d| d.listeners = vec![Listener { port, process }])
+            compat().diagnosed(|d| d.listeners = vec![ListeningPort { port, process }])
         };
         let nginx = Some((812, "nginx".to_owned()));
         let expected = "error erdma.ports a erdma_0: nginx (pid 812) listens on TCP port 30610 — eRDMA's compat mode needs \

@@ -6,7 +6,7 @@ use super::{can_run, catalogue, fold};
 use crate::findings::{self, Severity};
 use crate::goldens::triangle;
 use rlaunch_bootstrap::inventory::diagnostics::{
-    Counter, DeviceFile, InterfaceState, Listener, PciAdapter, RdmaPortState,
+    Counter, DeviceFile, InterfaceState, ListeningPort, PciAdapter, RdmaPortState,
 };
 use rlaunch_bootstrap::inventory::rdma::{Port, PortState, RdmaDevice, Uverbs};
 use rlaunch_bootstrap::inventory::{InstalledLibrary, Inventory};
@@ -210,7 +210,7 @@ fn faults_of_hosts() -> Vec<Fault> {
         ("erdma.mixed", three("erdma-compat"), |m| m[1] = recorded("erdma-standard")),
         ("erdma.ports", three("erdma-compat"), |m| {
             m[1].diagnostics.listeners =
-                vec![Listener { port: 30_610, process: Some((812, "nginx".into())) }];
+                vec![ListeningPort { port: 30_610, process: Some((812, "nginx".into())) }];
         }),
         ("pcie.degraded", vec![dgx(); 2], |m| {
             let links = &mut m[1].inventory.rdma[3].pci.as_mut().unwrap().links;

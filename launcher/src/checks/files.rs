@@ -143,7 +143,7 @@ fn space(cluster: &Cluster<'_>) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cluster::{Program, ProgramOnHost};
+    use super::super::cluster::{JudgedProgram, ProgramOnHost};
     use super::super::testing::{Machine, line, lines, with_cluster};
     use super::*;
 
@@ -158,7 +158,7 @@ mod tests {
         let differing = differing.iter();
         let differing = differing
             .map(|(path, groups)| ((*path).to_owned(), groups.iter().map(group).collect()));
-        let program = Program { words, differing: differing.collect() };
+        let program = JudgedProgram { words, differing: differing.collect() };
         let machines = [Machine::recorded("no-rdma"), Machine::recorded("no-rdma")];
         with_cluster(&machines, |cluster| {
             let mut cluster = cluster;

@@ -61,7 +61,7 @@ use crate::findings::{CheckId, Finding};
 #[derive(Debug)]
 pub(crate) struct Check {
     pub(crate) id: CheckId,
-    /// What the check makes sure of, as a sentence without a full stop, such as `every host has a subnet
+    /// Statement that holds if the check finds nothing, as a sentence without a full stop, such as `every host has a subnet
     /// manager`.
     pub(crate) about: &'static str,
     pub(crate) needs: Needs,

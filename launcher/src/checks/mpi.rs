@@ -85,14 +85,14 @@ fn horovod(cluster: &Cluster<'_>) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cluster::{Program, ProgramOnHost};
+    use super::super::cluster::{JudgedProgram, ProgramOnHost};
     use super::super::testing::{Machine, line, with_cluster};
     use super::*;
 
     fn found(on_b: &ProgramOnHost) -> Vec<String> {
         let machines = [Machine::recorded("no-rdma"), Machine::recorded("no-rdma")];
         let (program, on_a) = (
-            Program { words: vec!["./ring".into()], ..Program::default() },
+            JudgedProgram { words: vec!["./ring".into()], ..JudgedProgram::default() },
             ProgramOnHost::default(),
         );
         with_cluster(&machines, |cluster| {

@@ -42,7 +42,7 @@ pub(crate) struct Finding {
     /// Other host of a fault between two.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) peer: Option<String>,
-    /// What was seen, such as `RDMA MTU 1024`.
+    /// Observation, such as `RDMA MTU 1024`.
     pub(crate) seen: String,
     /// Why it matters to a job.
     pub(crate) matters: String,

@@ -7,21 +7,21 @@ use rlaunch_console::text;
 use std::fmt::Write as _;
 
 /// Colours of severities; a stream that is not a terminal gets none.
-const ERROR: Style = Style(anstyle::Style::new().fg_color(colour(AnsiColor::Red)).bold());
-const WARNING: Style = Style(anstyle::Style::new().fg_color(colour(AnsiColor::Yellow)).bold());
-const NOTE: Style = Style(anstyle::Style::new().fg_color(colour(AnsiColor::Cyan)));
+const ERROR: Paint = Paint(anstyle::Style::new().fg_color(colour(AnsiColor::Red)).bold());
+const WARNING: Paint = Paint(anstyle::Style::new().fg_color(colour(AnsiColor::Yellow)).bold());
+const NOTE: Paint = Paint(anstyle::Style::new().fg_color(colour(AnsiColor::Cyan)));
 /// Maximum number of hosts that a line names.
 const MAX_HOSTS: usize = 8;
 
 /// Colour and weight of a word.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Style(anstyle::Style);
+pub(crate) struct Paint(anstyle::Style);
 
 const fn colour(colour: AnsiColor) -> Option<anstyle::Color> {
     Some(anstyle::Color::Ansi(colour))
 }
 
-impl Style {
+impl Paint {
     pub(crate) fn paint(self, word: &str) -> String {
         format!("{}{word}{:#}", self.0, self.0)
     }
@@ -37,7 +37,7 @@ impl Severity {
         }
     }
 
-    pub(crate) fn style(self) -> Style {
+    pub(crate) fn style(self) -> Paint {
         match self {
             Severity::Error => ERROR,
             Severity::Warning => WARNING,

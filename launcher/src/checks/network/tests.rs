@@ -1,4 +1,4 @@
-use super::super::cluster::{Probe, ProbeKind, ProbeOutcome, Program};
+use super::super::cluster::{JudgedProgram, Probe, ProbeKind, ProbeOutcome};
 use super::super::testing::{Machine, all_lines, line, lines, with_cluster};
 use super::*;
 use rlaunch_bootstrap::inventory::diagnostics::Counter;
@@ -87,7 +87,7 @@ fn names(addresses: &[&str], with_program: bool) -> Vec<String> {
         .change(|inventory| inventory.netdevs[1].addresses[0].0 = "192.168.1.31".parse().unwrap())
         .diagnosed(|state| state.own_name = named(&["192.168.1.31"]));
     let second = plain().diagnosed(|state| state.own_name = named(addresses));
-    let program = Program::default();
+    let program = JudgedProgram::default();
     with_cluster(&[first, second], |cluster| {
         let mut cluster = cluster;
         cluster.program = with_program.then_some(&program);

@@ -85,7 +85,7 @@ pub(crate) struct NetworkArgs {
     )]
     pub(crate) init_timeout: Option<Duration>,
 
-    /// What to check of the hosts before the program starts
+    /// Checks of the hosts before the program starts
     ///
     /// quick: what can be told without a further message to a host; full: everything that rlaunch doctor checks,
     /// which takes some seconds, and an error of it ends the job; off: nothing beyond what the job needs.

@@ -25,7 +25,7 @@ use crate::findings;
 use crate::hosts::Host;
 use crate::plan::selection::{Plan, PortOptions};
 use clap::{ArgAction, Parser};
-use report::Report;
+use report::DoctorReport;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
@@ -181,7 +181,7 @@ impl DoctorArgs {
 }
 
 /// Runs checks on what was learned of the hosts.
-fn judge(examination: &Examination, selected: &[&'static Check]) -> Report {
+fn judge(examination: &Examination, selected: &[&'static Check]) -> DoctorReport {
     let inventories: Vec<Inventory> =
         examination.hosts.iter().map(|host| host.diagnosis.inventory.clone()).collect();
     let plan = Plan::new(&inventories, &PortOptions::default());
@@ -189,13 +189,19 @@ fn judge(examination: &Examination, selected: &[&'static Check]) -> Report {
 }
 
 /// Runs checks on a cluster.
-fn examine(cluster: &Cluster<'_>, selected: &[&'static Check]) -> Report {
+fn examine(cluster: &Cluster<'_>, selected: &[&'static Check]) -> DoctorReport {
     let (runs, left_out): (Vec<&Check>, Vec<&Check>) =
         selected.iter().partition(|check| checks::can_run(check, cluster));
     let found = runs.iter().flat_map(|check| (check.examine)(cluster));
     let folded: Vec<FoldedFinding> = checks::fold(findings::merge(found), cluster);
     let paths = cluster.plan.map_or(0, |plan| probes::path_count(plan));
-    Report { hosts: cluster.hosts.len() + cluster.unreached.len(), paths, runs, left_out, folded }
+    DoctorReport {
+        hosts: cluster.hosts.len() + cluster.unreached.len(),
+        paths,
+        runs,
+        left_out,
+        folded,
+    }
 }
 
 /// Returns the checks that the user wants. Each word is an id or its first part.

@@ -1,7 +1,7 @@
 //! Probes between hosts: which are made, and what came of them.
 
 use super::sessions::Diagnosed;
-use crate::checks::cluster::{Probe, ProbeKind, ProbeOutcome, Program, ProgramOnHost};
+use crate::checks::cluster::{JudgedProgram, Probe, ProbeKind, ProbeOutcome, ProgramOnHost};
 use crate::plan::selection::{Plan, PortOptions};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::diagnostics::{Counter, Diagnostics};
@@ -140,7 +140,10 @@ pub(super) fn program_on_host(report: &ProgramReport) -> ProgramOnHost {
 }
 
 /// Finds files of the program that have different contents on different hosts.
-pub(super) fn program(words: Vec<String>, reports: &[(String, Option<ProgramReport>)]) -> Program {
+pub(super) fn program(
+    words: Vec<String>,
+    reports: &[(String, Option<ProgramReport>)],
+) -> JudgedProgram {
     let mut by_file: BTreeMap<&str, BTreeMap<&str, Vec<String>>> = BTreeMap::new();
     for (host, report) in reports {
         for (path, digest) in report.iter().flat_map(|report| &report.files) {
@@ -152,7 +155,7 @@ pub(super) fn program(words: Vec<String>, reports: &[(String, Option<ProgramRepo
     let differing = by_file.into_iter().filter(|(_, digests)| digests.len() > 1);
     let differing =
         differing.map(|(path, digests)| (path.to_owned(), digests.into_values().collect()));
-    Program { words, differing: differing.collect() }
+    JudgedProgram { words, differing: differing.collect() }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ const ERRORS: Exit = Exit(2);
 
 /// Result of an examination.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(super) struct DoctorReport {
     /// Number of hosts, with those that were not reached.
     pub(super) hosts: usize,
     /// Number of RDMA paths between hosts, each direction counted.
@@ -52,7 +52,7 @@ impl JsonFinding<'_> {
     }
 }
 
-impl Report {
+impl DoctorReport {
     /// Returns the exit code; warnings count only if `strict` is set.
     pub(super) fn exit(&self, strict: bool) -> Exit {
         match (self.count(Severity::Error), self.count(Severity::Warning)) {

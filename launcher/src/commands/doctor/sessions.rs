@@ -2,7 +2,7 @@
 //! of the others. No agent is let go before the last of them has answered, because others may still probe it.
 
 use super::{DoctorArgs, ProbeWhen, probes};
-use crate::checks::cluster::{Probe, Program, ProgramOnHost, ReachStage, Unreached};
+use crate::checks::cluster::{JudgedProgram, Probe, ProgramOnHost, ReachStage, Unreached};
 use crate::commands::agent_session::{AgentSession, AgentSessions, AgentStream, SessionError};
 use crate::connect::agent::deploy::DeployError;
 use crate::connect::agent::store::AgentStoreError;
@@ -35,7 +35,7 @@ pub(super) struct Examination {
     pub(super) hosts: Vec<Diagnosed>,
     pub(super) unreached: Vec<Unreached>,
     pub(super) probes: Option<Vec<Probe>>,
-    pub(super) program: Option<Program>,
+    pub(super) program: Option<JudgedProgram>,
     pub(super) in_container: bool,
     /// Hosts among `hosts` whose agents are outside of the container that the user named.
     pub(super) outside: Vec<Unreached>,
@@ -77,7 +77,7 @@ pub(super) async fn examine(
     let (mut sessions, mut unreached) = (Vec::new(), Vec::new());
     for (host, result) in hosts.iter().zip(opened) {
         match result {
-            Ok(session) => sessions.push(Session::new(session)),
+            Ok(session) => sessions.push(HostSession::new(session)),
             Err(error) => unreached.push(unreached_by(host, &error)),
         }
     }
@@ -90,7 +90,7 @@ pub(super) async fn examine(
 /// Sends the inquiry to all hosts at once and stores their answers.
 async fn inquire(
     args: &DoctorArgs,
-    sessions: Vec<Session>,
+    sessions: Vec<HostSession>,
     examination: &mut Examination,
 ) -> Result<(), Failed> {
     let inventories: Vec<Inventory> =
@@ -117,7 +117,7 @@ async fn inquire(
         };
         (session.host.name.clone(), async move { session.inquire(inquiry).await })
     });
-    let (sessions, answers): (Vec<Session>, Vec<Option<InquiryAnswer>>) =
+    let (sessions, answers): (Vec<HostSession>, Vec<Option<InquiryAnswer>>) =
         progress.run_all(tasks).await.into_iter().unzip();
     let mut hosts = close_all(sessions).await;
     let outcomes = probes::outcomes(&planned, &answers);
@@ -135,10 +135,10 @@ async fn inquire(
 }
 
 /// Closes all sessions at once and returns their hosts, in the same order.
-async fn close_all(sessions: Vec<Session>) -> Vec<Diagnosed> {
+async fn close_all(sessions: Vec<HostSession>) -> Vec<Diagnosed> {
     let mut closing = JoinSet::new();
     let mut hosts = Vec::new();
-    for Session { host, stream } in sessions {
+    for HostSession { host, stream } in sessions {
         closing.spawn(stream.close());
         hosts.push(host);
     }
@@ -157,7 +157,7 @@ fn program_inquiry(args: &DoctorArgs) -> Result<Option<ProgramInquiry>, Failed> 
 }
 
 /// Host whose agent waits for an inquiry.
-struct Session {
+struct HostSession {
     host: Diagnosed,
     stream: AgentStream,
 }
@@ -221,18 +221,18 @@ fn deploy_stage(error: &DeployError) -> ReachStage {
     }
 }
 
-impl Session {
-    fn new(session: AgentSession<Diagnosis>) -> Session {
+impl HostSession {
+    fn new(session: AgentSession<Diagnosis>) -> HostSession {
         let AgentSession { name, first: diagnosis, noise, arrived, stream } = session;
         let clock_offset = clock_offset(&diagnosis, arrived);
         let noise = Some(noise).filter(|noise| !noise.is_empty());
         let host = Diagnosed { name, diagnosis, noise, clock_offset, program: None };
-        Session { host, stream }
+        HostSession { host, stream }
     }
 
     /// Sends an inquiry and waits for the answer. Returns no answer if the agent has no stdin or is too slow. The
     /// agent goes on to answer probes until the session is closed.
-    async fn inquire(mut self, inquiry: Inquiry) -> (Session, Option<InquiryAnswer>) {
+    async fn inquire(mut self, inquiry: Inquiry) -> (HostSession, Option<InquiryAnswer>) {
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.ask(&inquiry)).await;
         (self, answer.ok().flatten())
     }

@@ -1,7 +1,7 @@
 //! Running services, and TCP ports on which processes listen.
 
 use crate::node::inventory::Root;
-use rlaunch_bootstrap::inventory::diagnostics::Listener;
+use rlaunch_bootstrap::inventory::diagnostics::ListeningPort;
 use std::fs;
 use std::ops::RangeInclusive;
 
@@ -60,7 +60,7 @@ fn process_name(pid: u32) -> Option<String> {
 }
 
 /// Returns the listening TCP ports, sorted, with the processes of those that jobs need.
-pub(super) fn listeners(root: &Root) -> Vec<Listener> {
+pub(super) fn listeners(root: &Root) -> Vec<ListeningPort> {
     let lines = root.socket_lines("/listeners", || {
         let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
         let sockets = tables.iter().flatten().flat_map(|table| listening(table));
@@ -81,11 +81,11 @@ pub(super) fn listeners(root: &Root) -> Vec<Listener> {
 }
 
 /// Parses `PORT PID NAME` or `PORT`.
-fn listener(line: &str) -> Option<Listener> {
+fn listener(line: &str) -> Option<ListeningPort> {
     let mut words = line.splitn(3, ' ');
     let port = words.next()?.parse().ok()?;
     let pid = words.next().and_then(|pid| pid.parse().ok());
-    Some(Listener { port, process: pid.zip(words.next().map(str::to_owned)) })
+    Some(ListeningPort { port, process: pid.zip(words.next().map(str::to_owned)) })
 }
 
 /// Returns the ports and inodes of listening sockets from the kernel's table, which has lines like
@@ -148,8 +148,8 @@ mod tests {
     #[test]
     fn a_listener_of_a_recording_is_read() {
         let process = Some((812, "my server".to_owned()));
-        assert_eq!(listener("30610 812 my server"), Some(Listener { port: 30610, process }));
-        assert_eq!(listener("22"), Some(Listener { port: 22, process: None }));
+        assert_eq!(listener("30610 812 my server"), Some(ListeningPort { port: 30610, process }));
+        assert_eq!(listener("22"), Some(ListeningPort { port: 22, process: None }));
         assert_eq!(listener("x"), None);
     }
 

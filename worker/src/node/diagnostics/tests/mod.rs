@@ -4,7 +4,7 @@ use super::*;
 use crate::node::inventory::tests::lay_out_recording;
 use crate::node::inventory::tests::tree::{self, lay_out};
 use rlaunch_bootstrap::inventory::diagnostics::{
-    Counter, DeviceFile, KernelSettings, Listener, LogLine, PciAdapter,
+    Counter, DeviceFile, KernelSettings, ListeningPort, LogLine, PciAdapter,
 };
 
 /// Host with a card that has a driver, one that has none, and everything else that is read.
@@ -186,7 +186,8 @@ fn processes_names_and_the_log_are_read() {
     let state = read_text(HOST);
     assert_eq!(state.services, ["firewalld", "opensm"]);
     let process = Some((812, "my server".to_owned()));
-    let wanted = [Listener { port: 22, process: None }, Listener { port: 30610, process }];
+    let wanted =
+        [ListeningPort { port: 22, process: None }, ListeningPort { port: 30610, process }];
     assert_eq!(state.listeners, wanted);
     let text = "mlx5_core 0000:01:00.0 eth1: Link down".to_owned();
     assert_eq!(state.kernel_log, Some(vec![LogLine { age: 12, text }]));
