@@ -16,7 +16,7 @@ fn examined(machines: &[Machine]) -> Vec<(Severity, String)> {
     with_cluster(machines, |cluster| {
         let checks = catalogue().filter(|check| can_run(check, &cluster));
         let found = checks.flat_map(|check| (check.examine)(&cluster));
-        let folded = fold(findings::merge(found), &cluster);
+        let folded = fold(&findings::merge(found), &cluster);
         let line = |folded: super::FoldedFinding| {
             let effects = folded.consequences.iter().map(|finding| finding.id.as_str());
             let effects: Vec<&str> = effects.collect();

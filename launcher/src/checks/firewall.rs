@@ -331,7 +331,7 @@ mod tests {
             "warn fw.ports a: the packet filter drops TCP 21000-21511 by default — agents of the \
              other hosts cannot connect to this one"
         );
-        let folded = super::super::fold(closed, &Cluster::default());
+        let folded = super::super::fold(&closed, &Cluster::default());
         assert_eq!((folded.len(), folded[0].finding.id), (1, id::FW_PORTS));
         let tcp = FilterProtocol::Tcp;
         let own = rule("tcp dport 21000-21511 accept", tcp, &[(21000, 21511)]);

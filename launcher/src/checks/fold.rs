@@ -13,14 +13,14 @@ pub(crate) struct FoldedFinding {
 
 /// Folds findings into their causes and sorts what is left by severity, errors first. Findings of one severity
 /// stay in the order in which they are given, which is that of the catalogue.
-pub(crate) fn fold(findings: Vec<Finding>, cluster: &Cluster<'_>) -> Vec<FoldedFinding> {
+pub(crate) fn fold(findings: &[Finding], cluster: &Cluster<'_>) -> Vec<FoldedFinding> {
     let causes = |id: CheckId| find(id.as_str()).map_or(&[][..], |check: &Check| check.causes);
     fold_by(findings, causes, |host, device| aliases(cluster, host, device))
 }
 
 /// Folds findings. `causes` returns what a fault causes directly; `aliases` the names of a device on a host.
 fn fold_by(
-    findings: Vec<Finding>,
+    findings: &[Finding],
     causes: impl Fn(CheckId) -> &'static [CheckId],
     aliases: impl Fn(&str, &str) -> BTreeSet<String>,
 ) -> Vec<FoldedFinding> {
@@ -123,7 +123,7 @@ mod tests {
         BTreeSet::from([device.split('/').next().unwrap_or_default().to_owned()])
     }
 
-    fn shown(findings: Vec<Finding>) -> Vec<String> {
+    fn shown(findings: &[Finding]) -> Vec<String> {
         let line = |folded: FoldedFinding| {
             let effects = folded.consequences.iter().map(|f| f.id.to_string());
             format!("{} < {}", folded.finding.id, effects.collect::<Vec<_>>().join(" "))
@@ -143,7 +143,7 @@ mod tests {
             finding(id::LINK_DOWN, "b", Severity::Warning),
             finding(id::DEV_MODULE, "b", Severity::Warning),
         ];
-        assert_eq!(shown(findings), ["dev.module < mesh.subnet link.down", "lim.shm < "]);
+        assert_eq!(shown(&findings), ["dev.module < mesh.subnet link.down", "lim.shm < "]);
     }
 
     #[test]
@@ -151,8 +151,8 @@ mod tests {
         let link =
             |host, device: &str| finding(id::LINK_DOWN, host, Severity::Error).device(device);
         let module = finding(id::DEV_MODULE, "a", Severity::Error).device("mlx5_0");
-        let alone = shown(vec![module.clone(), link("b", "mlx5_0/1"), link("a", "mlx5_1/1")]);
+        let alone = shown(&[module.clone(), link("b", "mlx5_0/1"), link("a", "mlx5_1/1")]);
         assert_eq!(alone, ["dev.module < ", "link.down < ", "link.down < "]);
-        assert_eq!(shown(vec![module, link("a", "mlx5_0/1")]), ["dev.module < link.down"]);
+        assert_eq!(shown(&[module, link("a", "mlx5_0/1")]), ["dev.module < link.down"]);
     }
 }

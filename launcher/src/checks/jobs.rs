@@ -40,7 +40,7 @@ pub(crate) fn examine_job(cluster: &Cluster<'_>) -> Vec<FoldedFinding> {
     let found = found.filter(|finding| {
         finding.severity <= Severity::Warning && is_new(finding) && is_wanted(cluster, finding)
     });
-    fold(findings::merge(found), cluster)
+    fold(&findings::merge(found), cluster)
 }
 
 /// Returns the hosts without a usable port, and those that RDMA does not connect with all others.

@@ -30,6 +30,7 @@ macro_rules! ids {
         $(pub(crate) const $name: CheckId = CheckId($text);)*
 
         /// All ids, in the order of the catalogue.
+        #[cfg(test)]
         pub(crate) const ALL: &[CheckId] = &[$($name),*];
     };
 }

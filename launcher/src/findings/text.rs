@@ -77,7 +77,7 @@ impl Finding {
             true => String::new(),
             false => format!(" — {}", self.matters),
         };
-        printable::message(&format!("{}{}{matters}", self.place(), self.seen)).to_string()
+        printable::message(&format!("{}{}{matters}", self.place(), self.seen))
     }
 
     /// Writes hosts, device and peer, with two spaces after them.

@@ -82,7 +82,7 @@ fn folded(found: Vec<Finding>, cluster: &Cluster<'_>) -> Vec<String> {
         let effects: Vec<String> = folded.consequences.iter().map(|f| f.id.to_string()).collect();
         format!("{} < {}", folded.finding.id, effects.join(" "))
     };
-    fold(found, cluster).into_iter().map(line).collect()
+    fold(&found, cluster).into_iter().map(line).collect()
 }
 
 #[test]

@@ -33,7 +33,7 @@ mod tests {
         let host = |name: &str, container| {
             let mut diagnosis = Diagnosis::default();
             diagnosis.inventory.system.container = container;
-            Diagnosed::recorded(Host { name: name.into(), ..Host::this_machine() }, diagnosis)
+            Diagnosed::recorded(&Host { name: name.into(), ..Host::this_machine() }, diagnosis)
         };
         let hosts = [host("b", Some(ContainerKind::Docker)), host("c", None)];
         assert!(outside(None, &hosts).is_empty());

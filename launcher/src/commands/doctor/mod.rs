@@ -193,8 +193,8 @@ fn examine(cluster: &Cluster<'_>, selected: &[&'static Check]) -> DoctorReport {
     let (runs, left_out): (Vec<&Check>, Vec<&Check>) =
         selected.iter().partition(|check| checks::can_run(check, cluster));
     let found = runs.iter().flat_map(|check| (check.examine)(cluster));
-    let folded: Vec<FoldedFinding> = checks::fold(findings::merge(found), cluster);
-    let paths = cluster.plan.map_or(0, |plan| probes::path_count(plan));
+    let folded: Vec<FoldedFinding> = checks::fold(&findings::merge(found), cluster);
+    let paths = cluster.plan.map_or(0, probes::path_count);
     DoctorReport {
         hosts: cluster.hosts.len() + cluster.unreached.len(),
         paths,
@@ -233,7 +233,7 @@ async fn recorded(archive: &Path, connect: &ConnectArgs) -> Result<Examination, 
         let words = [OsString::from("diagnose"), directory.path().join(&name).into()];
         let answer = agent_query::query_this_machine(connect, &words).await?;
         let diagnosis = agent_query::decode(&answer, &name)?;
-        hosts.push(Diagnosed::recorded(Host { name, ..Host::this_machine() }, diagnosis));
+        hosts.push(Diagnosed::recorded(&Host { name, ..Host::this_machine() }, diagnosis));
     }
     Ok(Examination { hosts, ..Examination::default() })
 }

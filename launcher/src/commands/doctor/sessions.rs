@@ -54,7 +54,7 @@ pub(super) struct Diagnosed {
 
 impl Diagnosed {
     /// Makes a host of a recording.
-    pub(super) fn recorded(host: Host, diagnosis: Diagnosis) -> Diagnosed {
+    pub(super) fn recorded(host: &Host, diagnosis: Diagnosis) -> Diagnosed {
         let name = host.to_string();
         Diagnosed { name, diagnosis, noise: None, clock_offset: None, program: None }
     }

@@ -57,7 +57,7 @@ pub fn run(count: usize, seed: u64) -> Result<bool, LabError> {
 fn choose(count: usize, seed: u64) -> Vec<Placed> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut order: Vec<&Fault> = Vec::new();
-    let mut next = || {
+    let next = || {
         if order.is_empty() {
             order.extend(FAULTS);
             random.shuffle(&mut order);
@@ -66,7 +66,7 @@ fn choose(count: usize, seed: u64) -> Vec<Placed> {
         let guest = GUESTS[random.usize(..GUESTS.len())];
         Some(Placed { fault, guest, interface: random.usize(..INTERFACES.len()) })
     };
-    std::iter::from_fn(|| next()).take(count).collect()
+    std::iter::from_fn(next).take(count).collect()
 }
 
 impl Placed {
