@@ -101,6 +101,24 @@ pub fn set_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
 
+/// Suppresses all messages but errors until the returned value is dropped.
+pub fn quiet() -> QuietTime {
+    QuietTime { was_quiet: QUIET.swap(true, Ordering::Relaxed) }
+}
+
+/// Time without messages.
+#[derive(Debug)]
+#[must_use = "messages are suppressed only while it lives"]
+pub struct QuietTime {
+    was_quiet: bool,
+}
+
+impl Drop for QuietTime {
+    fn drop(&mut self) {
+        QUIET.store(self.was_quiet, Ordering::Relaxed);
+    }
+}
+
 fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }

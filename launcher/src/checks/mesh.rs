@@ -4,13 +4,17 @@
 //! |---|---|
 //! | `networks` | pairs of hosts without a common network; two ports on one |
 //! | `cables` | cables in wrong ports |
+//! | `limit` | how fast a port can be |
 //! | `probed` | paths on which probes found something |
 
 mod cables;
+mod limit;
 mod networks;
 mod probed;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use limit::data_rate;
 
 use super::{Check, Needs};
 use crate::findings::id;
@@ -113,7 +117,7 @@ on both hosts and compare the GID types of both ports.",
     },
     Check {
         id: id::MESH_BANDWIDTH,
-        about: "every RDMA path is as fast as its ports",
+        about: "RDMA writes over each cable are as fast as its ports (--probe)",
         needs: Needs::Probes,
         examine: probed::slow,
         causes: &[],
@@ -121,9 +125,11 @@ on both hosts and compare the GID types of both ports.",
 Symptoms: one host holds the others up; all-reduce is as slow as the slowest path; perftest between two hosts is below what \
 other pairs reach.
 
-Each path was measured with RDMA writes and compared with the slower of port and PCIe link, and with the median of the \
-other paths. This one is below nine tenths of the limit or of the median. Other jobs on the network, a PCIe link with \
-fewer lanes, small packets, a processor far from the NIC, or a cable with errors are usual causes.
+With --probe, one path over the cable of each port carries RDMA writes for a second, in one direction. The bandwidth was \
+compared with the slower of port and PCIe link, each without its headers, and with the median of the other paths. This one is \
+below nine tenths of the limit or of the median. Other jobs on the network, a PCIe link with fewer lanes, a processor far \
+from the NIC, or a cable with errors are usual causes. Virtual functions have only the median, and emulated devices are not \
+measured.
 
 Look for findings on pcie, mtu, link and numa of the two hosts, repeat when the network is idle, and then exchange cable \
 and switch port to see whether the fault moves with them.",

@@ -21,6 +21,22 @@ pub(crate) struct TriedPath {
     pub(crate) outcome: Result<u64, PathFailure>,
 }
 
+/// Path whose bandwidth was measured.
+#[derive(Clone, Debug)]
+pub(crate) struct MeasuredPath {
+    pub(crate) from: PathEnd,
+    pub(crate) to: PathEnd,
+    /// Bandwidth of RDMA writes, in megabits per second.
+    pub(crate) megabits: u32,
+}
+
+/// All paths that were tried, and those that were measured.
+#[derive(Clone, Debug)]
+pub(crate) struct TriedPaths {
+    pub(crate) paths: Vec<TriedPath>,
+    pub(crate) measured: Vec<MeasuredPath>,
+}
+
 /// End of a path.
 #[derive(Clone, Debug)]
 pub(crate) struct PathEnd {
@@ -41,8 +57,9 @@ pub(crate) struct PathFailure {
     pub(crate) is_of_size: bool,
 }
 
-/// Connects to the hosts of a job, proves the paths between them, and disconnects.
-pub(crate) async fn try_paths(job: JobSpec) -> Result<Vec<TriedPath>, Failed> {
+/// Connects to the hosts of a job, proves the paths between them, and disconnects. With the option `measure` of
+/// the mesh, also measures the bandwidth of each cable.
+pub(crate) async fn try_paths(job: JobSpec) -> Result<TriedPaths, Failed> {
     let mut signals = Signals::install()?;
     let job = JobRun::first(job)?;
     let map = hosts_to_reach(&job)?;
@@ -63,25 +80,31 @@ async fn tried(
     job: &JobRun,
     reached: RankMap,
     nodes: &mut nodes::Nodes,
-) -> Result<Vec<TriedPath>, Failed> {
+) -> Result<TriedPaths, Failed> {
     let map = nodes.assign_ranks(job, reached)?;
     let prepared = nodes.prepare(job, &map).await?;
     let joined = nodes.join(job, &map, &prepared).await?;
-    Ok(paths(&joined.mesh, &joined.table))
+    let measured = joined.mesh.measured.iter().filter_map(|&(from, to, megabits)| {
+        let (from, to) = (path_end(&joined.table, from)?, path_end(&joined.table, to)?);
+        Some(MeasuredPath { from, to, megabits })
+    });
+    Ok(TriedPaths { measured: measured.collect(), paths: paths(&joined.mesh, &joined.table) })
+}
+
+fn path_end(table: &RankTable, nic: NicId) -> Option<PathEnd> {
+    let node = table.nodes().get(nic.node.index())?;
+    let port = node.nics.get(nic.nic as usize)?;
+    Some(PathEnd {
+        host: node.host.clone(),
+        port: format!("{}/{}", port.device, port.port),
+        netdev: port.netdev.clone(),
+        address: port.address,
+    })
 }
 
 /// Lists the paths with their last outcome. A path between two ports is listed once.
 fn paths(mesh: &Mesh, table: &RankTable) -> Vec<TriedPath> {
-    let end = |nic: NicId| {
-        let node = table.nodes().get(nic.node.index())?;
-        let port = node.nics.get(nic.nic as usize)?;
-        Some(PathEnd {
-            host: node.host.clone(),
-            port: format!("{}/{}", port.device, port.port),
-            netdev: port.netdev.clone(),
-            address: port.address,
-        })
-    };
+    let end = |nic: NicId| path_end(table, nic);
     let mut seen = Vec::new();
     let mut found = Vec::new();
     for result in mesh.results.iter().rev() {

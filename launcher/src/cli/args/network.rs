@@ -173,6 +173,7 @@ impl MeshArgs {
             },
             watch: !self.no_watch,
             abort_on_link_down: self.abort_on_link_down,
+            measure: false,
         }
     }
 }

@@ -84,7 +84,8 @@ pub(crate) struct DoctorArgs {
     #[arg(long)]
     pub(crate) strict: bool,
 
-    /// Send packets between the hosts: auto (up to 16 hosts), always, never
+    /// Send packets between the hosts: auto (up to 16 hosts), always, never. Always, which is --probe alone, also
+    /// measures the bandwidth of RDMA
     #[arg(long, value_enum, value_name = "WHEN", default_value_t, num_args = 0..=1,
         require_equals = true, default_missing_value = "always")]
     pub(crate) probe: ProbeWhen,

@@ -49,7 +49,11 @@ impl Job {
 
 fn outcome_of(proof: &Proof, step: Option<ProofStep>) -> ProofOutcome {
     let Some(step) = step else {
-        return ProofOutcome::Up(PathProof { mtu: proof.mtu, round_trip_ns: 41_000 });
+        return ProofOutcome::Up(PathProof {
+            mtu: proof.mtu,
+            round_trip_ns: 41_000,
+            write_mbps: None,
+        });
     };
     let cause = "transport retry counter exceeded (status 12)".to_owned();
     let fault = PathFault { step, cause, hint: None, awaited_peer: false };
