@@ -65,8 +65,8 @@ fn a_host_that_is_not_there_is_an_error_and_hides_no_other() {
 #[test]
 fn a_login_that_is_refused_is_told_from_a_host_that_is_not_reached() {
     let field = Field::new();
-    let report = Report::new(&field, "-H a,nobody@b");
-    report.has_one_error("ssh.auth", &["nobody@b"]);
+    let report = Report::new(&field, "-H a,nosuchuser@b");
+    report.has_one_error("ssh.auth", &["nosuchuser@b"]);
 }
 
 /// The probes of other hosts get no answer because of the packet filter, which root may read.

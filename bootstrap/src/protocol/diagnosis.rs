@@ -135,8 +135,8 @@ pub struct ProgramReport {
     pub mpi_library: Option<String>,
     /// Interface that the library needs, if rlaunch does not serve it.
     pub unserved_mpi: Option<String>,
-    /// Whether Horovod is installed for the interpreter with MPI alone.
-    pub horovod_mpi_only: bool,
+    /// Whether the interpreter's Horovod is built with MPI alone; `None` if it has none.
+    pub horovod_mpi_only: Option<bool>,
     /// Limit of locked memory that a rank would have, in bytes; `None` if unlimited.
     pub locked_memory: Option<u64>,
 }

@@ -183,6 +183,6 @@ pub(crate) struct ProgramOnHost {
     pub(crate) missing: Vec<(String, String)>,
     /// MPI library that the program would load, and what it needs, if rlaunch does not serve it.
     pub(crate) unserved_mpi: Option<(String, String)>,
-    /// Whether Horovod is installed, and built for MPI alone.
-    pub(crate) horovod_mpi_only: bool,
+    /// Whether its Horovod is built with MPI alone; `None` if it has none.
+    pub(crate) horovod_mpi_only: Option<bool>,
 }

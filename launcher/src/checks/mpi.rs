@@ -2,6 +2,7 @@
 
 use super::{Check, Cluster, ClusterHost, Needs};
 use crate::findings::{Finding, id};
+use rlaunch_console::text;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -22,19 +23,19 @@ or PMIx, such as MPICH, Intel MPI and Open MPI. --singleton warn starts it anywa
     },
     Check {
         id: id::MPI_HOROVOD,
-        about: "Horovod can start without MPI",
+        about: "Horovod connects its ranks in the same way on all hosts",
         needs: Needs::Program,
         examine: horovod,
         causes: &[],
         explanation: "\
-Symptoms: hvd.size() is 1 in every process; each GPU trains on its own and the loss curves are all alike.
+Symptoms: hvd.init() never returns, and no rank says anything.
 
-Horovod connects its processes by Gloo or by MPI, as it was built. rlaunch runs the store that Gloo needs; a build \
-for MPI alone asks an MPI library instead. rlaunch looked at the extension modules of the Horovod that the program's \
-interpreter would import.
+Horovod connects its ranks by Gloo or by MPI, as it was built and as HOROVOD_CONTROLLER says. rlaunch serves both: a \
+build with Gloo gets the store that Gloo needs, and a build with MPI alone meets by its MPI library. Ranks that meet in \
+one way wait forever for those that meet in the other. rlaunch looked at the extension modules of the Horovod that the \
+program's interpreter would import.
 
-Install Horovod with HOROVOD_WITH_GLOO=1, or start the program by the mpirun of the MPI library that Horovod was built \
-with; `rlaunch hostfile` writes a hostfile for it.",
+Install the same build on all hosts; HOROVOD_CONTROLLER=mpi makes builds with both use MPI.",
     },
 ];
 
@@ -69,18 +70,28 @@ pub(super) fn program_name<'a>(cluster: &Cluster<'a>) -> &'a str {
 }
 
 fn horovod(cluster: &Cluster<'_>) -> Vec<Finding> {
-    let finding = |host: &ClusterHost<'_>| {
-        let is_alone = host.program?.horovod_mpi_only;
-        let seen = "its Horovod is built for MPI alone, without Gloo";
-        let matters = "every rank would be rank 0 of 1";
-        let found = Finding::error(id::MPI_HOROVOD, host.name, seen, matters);
-        is_alone.then(|| {
-            found
-                .run("HOROVOD_WITH_GLOO=1 pip install --no-cache-dir --force-reinstall horovod")
-                .advise("or start it with the mpirun of its MPI library; `rlaunch hostfile` writes the hostfile")
-        })
+    let built = |alone: bool| {
+        let hosts = cluster.hosts.iter();
+        let built = |host: &&ClusterHost<'_>| {
+            host.program.and_then(|program| program.horovod_mpi_only) == Some(alone)
+        };
+        hosts.filter(built).map(|host| host.name).collect::<Vec<_>>()
     };
-    cluster.hosts.iter().filter_map(finding).collect()
+    let (by_mpi, by_gloo) = (built(true), built(false));
+    if by_gloo.is_empty() {
+        return Vec::new();
+    }
+    let seen = format!(
+        "its Horovod is built with MPI alone, and that of {} with Gloo",
+        text::list(&by_gloo)
+    );
+    let matters = "ranks that meet by MPI and by Gloo wait for each other forever";
+    let finding = |host: &&str| {
+        Finding::error(id::MPI_HOROVOD, *host, seen.clone(), matters)
+            .run("HOROVOD_WITH_GLOO=1 pip install --no-cache-dir --force-reinstall horovod")
+            .advise("or set HOROVOD_CONTROLLER=mpi, if the other builds have MPI as well")
+    };
+    by_mpi.iter().map(finding).collect()
 }
 
 #[cfg(test)]
@@ -90,15 +101,16 @@ mod tests {
     use super::*;
 
     fn found(on_b: &ProgramOnHost) -> Vec<String> {
+        found_with(&ProgramOnHost::default(), on_b)
+    }
+
+    fn found_with(on_a: &ProgramOnHost, on_b: &ProgramOnHost) -> Vec<String> {
         let machines = [Machine::recorded("no-rdma"), Machine::recorded("no-rdma")];
-        let (program, on_a) = (
-            JudgedProgram { words: vec!["./ring".into()], ..JudgedProgram::default() },
-            ProgramOnHost::default(),
-        );
+        let program = JudgedProgram { words: vec!["./ring".into()], ..JudgedProgram::default() };
         with_cluster(&machines, |cluster| {
             let mut cluster = cluster;
             cluster.program = Some(&program);
-            cluster.hosts[0].program = Some(&on_a);
+            cluster.hosts[0].program = Some(on_a);
             cluster.hosts[1].program = Some(on_b);
             CHECKS.iter().flat_map(|check| (check.examine)(&cluster)).map(|f| line(&f)).collect()
         })
@@ -118,13 +130,17 @@ mod tests {
     }
 
     #[test]
-    fn horovod_without_gloo() {
-        let on_host = ProgramOnHost { horovod_mpi_only: true, ..ProgramOnHost::default() };
+    fn builds_of_horovod_that_differ() {
+        let built = |alone| ProgramOnHost { horovod_mpi_only: alone, ..ProgramOnHost::default() };
         assert_eq!(
-            found(&on_host),
-            ["error mpi.horovod b: its Horovod is built for MPI alone, without Gloo — every rank \
-              would be rank 0 of 1"]
+            found_with(&built(Some(false)), &built(Some(true))),
+            [
+                "error mpi.horovod b: its Horovod is built with MPI alone, and that of a with Gloo — ranks \
+              that meet by MPI and by Gloo wait for each other forever"
+            ]
         );
-        assert!(found(&ProgramOnHost::default()).is_empty());
+        for (a, b) in [(Some(true), Some(true)), (Some(false), Some(false)), (None, Some(true))] {
+            assert!(found_with(&built(a), &built(b)).is_empty(), "{a:?} {b:?}");
+        }
     }
 }

@@ -32,7 +32,14 @@ cable, or mtu.mismatch follows.",
         about: "both ends of an RDMA path have the same MTU",
         needs: Needs::Inventories,
         examine: mismatch,
-        causes: &[id::MTU_RDMA, id::MTU_PATH, id::MESH_BANDWIDTH, id::ODD_RATE],
+        // Soft RoCE and Soft-iWARP may share an interface, whose MTU is that of both.
+        causes: &[
+            id::MTU_MISMATCH,
+            id::MTU_RDMA,
+            id::MTU_PATH,
+            id::MESH_BANDWIDTH,
+            id::ODD_RATE,
+        ],
         explanation: "\
 Symptoms: `IBV_WC_LOC_LEN_ERR`; small messages arrive and large ones hang; one host is slower than the others.
 

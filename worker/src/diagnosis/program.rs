@@ -1,9 +1,9 @@
 //! Files and libraries of a program on this host.
 
 use crate::node::diagnostics::python::Interpreter;
-use crate::node::inventory::nccl;
+use crate::node::inventory::{horovod, nccl};
 use crate::node::login::Variables;
-use crate::node::{elf, environment, verify};
+use crate::node::{environment, verify};
 use crate::ranks::{mpi_library, prepare};
 use rlaunch_bootstrap::env::PATH;
 use rlaunch_bootstrap::job::WorkingDir;
@@ -19,15 +19,9 @@ const MAX_WORDS: usize = 256;
 const MAX_WORD: usize = 4096;
 /// Maximum size of a file whose contents are hashed, in bytes.
 const MAX_HASHED: u64 = 64 << 20;
-/// Maximum size of a library of Horovod that is searched, in bytes.
-const MAX_SEARCHED: u64 = 512 << 20;
 const CHUNK: usize = 256 << 10;
 /// Ends of names that are those of files, whether or not the files exist.
 const FILE_ENDS: &[&str] = &[".py", ".sh", ".json", ".yaml", ".yml", ".toml"];
-/// Text in every library that contains Gloo: the beginning of the names of its types.
-const GLOO: &[u8] = b"N4gloo";
-/// Horovod's libraries: package below `horovod`, and the beginning of the file's name.
-const HOROVOD: &[(&str, &str)] = &[("torch", "mpi_lib_v2"), ("tensorflow", "mpi_lib")];
 
 /// Describes what this host has of a program. `login` is the environment of a login, and
 /// `locked_memory` the limit of locked memory.
@@ -51,7 +45,9 @@ pub(super) fn report(
     ProgramReport {
         unserved_mpi: mpi_library.as_deref().and_then(mpi_library::unserved_interface),
         mpi_library,
-        horovod_mpi_only: python.as_ref().is_some_and(has_horovod_without_gloo),
+        horovod_mpi_only: python
+            .as_ref()
+            .and_then(|python| horovod::is_built_with_mpi_alone(&python.directories)),
         files: files(&inquiry.words, &directory),
         locked_memory,
         program,
@@ -120,49 +116,6 @@ fn of_mpi4py(python: &Interpreter) -> Option<String> {
     libraries.pop().filter(|_| libraries.is_empty())
 }
 
-/// Tells whether Horovod is installed and can use MPI alone, because Gloo was left out of it.
-fn has_horovod_without_gloo(python: &Interpreter) -> bool {
-    let packages = python.directories.iter().flat_map(|directory| {
-        HOROVOD.iter().map(move |(package, name)| (directory.join("horovod").join(package), *name))
-    });
-    let libraries: Vec<PathBuf> = packages
-        .flat_map(|(package, beginning)| {
-            let names = nccl::names(&package).into_iter();
-            let libraries =
-                names.filter(|name| name.starts_with(beginning) && name.ends_with(".so"));
-            libraries.map(|name| package.join(name)).collect::<Vec<_>>()
-        })
-        .collect();
-    !libraries.is_empty() && libraries.iter().all(|library| uses_mpi_alone(library))
-}
-
-fn uses_mpi_alone(library: &Path) -> bool {
-    let has_gloo = elf::needed(library).iter().any(|name| name.contains("gloo"));
-    mpi_library::linked(library).is_some() && !has_gloo && lacks(library, GLOO) == Some(true)
-}
-
-/// Tells whether a file does not contain a text. Returns `None` if it cannot be read or is too long.
-fn lacks(path: &Path, text: &[u8]) -> Option<bool> {
-    let file = File::open(path).ok()?;
-    if file.metadata().ok()?.len() > MAX_SEARCHED {
-        return None;
-    }
-    let mut file = file.take(MAX_SEARCHED);
-    let (mut window, mut chunk) = (Vec::new(), vec![0; CHUNK]);
-    loop {
-        let length = file.read(&mut chunk).ok()?;
-        if length == 0 {
-            return Some(true);
-        }
-        window.extend_from_slice(&chunk[..length]);
-        if window.windows(text.len()).any(|part| part == text) {
-            return Some(false);
-        }
-        // The text may begin in one chunk and end in the next.
-        window.drain(..window.len().saturating_sub(text.len()));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,8 +169,8 @@ mod tests {
         let at = shell.windows(10).position(|part| part == b"libc.so.6\0").unwrap();
         let library = [&shell[..at], b"libmpi.so\0", &shell[at + 10..]].concat();
         fs::write(packages.join("mpi4py/MPI.cpython-312.so"), &library).unwrap();
-        let horovod = packages.join("horovod/torch/mpi_lib_v2.cpython-312.so");
-        fs::write(&horovod, &library).unwrap();
+        let build = packages.join("horovod/torch/mpi_lib_v2.cpython-312.so");
+        fs::write(&build, &library).unwrap();
         let login = vec![("PATH".into(), bin.clone().into_os_string())];
         let directory = root.path().to_owned();
         let inquiry = ProgramInquiry { words: words("python3 gone.py"), directory };
@@ -226,21 +179,10 @@ mod tests {
         assert_eq!(found.files, [("gone.py".to_owned(), None)]);
         assert_eq!(found.mpi_library.as_deref(), Some("libmpi.so"));
         assert_eq!((found.unserved_mpi, found.locked_memory), (None, Some(65_536)));
-        assert!(found.horovod_mpi_only);
-        fs::write(&horovod, [&library[..], b"_ZTSN4gloo7ContextE"].concat()).unwrap();
-        assert!(!report(&inquiry, &login, None).horovod_mpi_only);
+        assert_eq!(found.horovod_mpi_only, Some(true));
+        fs::write(&build, [&library[..], b"HOROVOD_GLOO_RENDEZVOUS_ADDR"].concat()).unwrap();
+        assert_eq!(report(&inquiry, &login, None).horovod_mpi_only, Some(false));
         let missing = ProgramInquiry { words: words("nosuch -x"), ..inquiry };
         assert_eq!(report(&missing, &login, None), ProgramReport::default());
-    }
-
-    #[test]
-    fn a_text_across_chunks_is_found() {
-        let here = tempfile::tempdir().unwrap();
-        let path = here.path().join("library");
-        fs::write(&path, [&vec![0; CHUNK - 3][..], GLOO].concat()).unwrap();
-        assert_eq!(lacks(&path, GLOO), Some(false));
-        fs::write(&path, [&vec![0; CHUNK - 3][..], b"N4glo"].concat()).unwrap();
-        assert_eq!(lacks(&path, GLOO), Some(true));
-        assert_eq!(lacks(here.path(), GLOO), None);
     }
 }

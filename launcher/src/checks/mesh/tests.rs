@@ -70,19 +70,19 @@ fn a_cable_that_is_pulled_explains_what_follows() {
     assert!(subnets.len() == 1 && subnets[0].starts_with("warn mesh.subnet a → c"), "{subnets:?}");
     let found = with_cluster(&machines, |cluster| {
         let checks = super::super::links::CHECKS.iter().chain(CHECKS);
-        let found = checks.flat_map(|check| (check.examine)(&cluster)).collect();
-        folded(found, &cluster)
+        let found: Vec<Finding> = checks.flat_map(|check| (check.examine)(&cluster)).collect();
+        folded(&found, &cluster)
     });
     assert_eq!(found, ["link.down < mesh.subnet"]);
 }
 
 /// Folds findings and writes each with the ids of its consequences.
-fn folded(found: Vec<Finding>, cluster: &Cluster<'_>) -> Vec<String> {
+fn folded(found: &[Finding], cluster: &Cluster<'_>) -> Vec<String> {
     let line = |folded: super::super::FoldedFinding| {
         let effects: Vec<String> = folded.consequences.iter().map(|f| f.id.to_string()).collect();
         format!("{} < {}", folded.finding.id, effects.join(" "))
     };
-    fold(&found, cluster).into_iter().map(line).collect()
+    fold(found, cluster).into_iter().map(line).collect()
 }
 
 #[test]

@@ -21,7 +21,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
 
 /// Time limit for the diagnosis of a host, counted from the end of the login.
-const DIAGNOSIS_TIMEOUT: Duration = Duration::from_secs(20);
+const DIAGNOSIS_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for the answer to an inquiry, with the time that its probes take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of hosts that are probed without `--probe`.

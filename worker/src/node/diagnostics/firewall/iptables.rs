@@ -84,6 +84,9 @@ fn rule(text: &str, words: &[&str]) -> Rule {
                 conditions.ports = ranges.clone().unwrap_or_default();
                 ranges.is_some()
             }
+            // Every packet that begins a connection is new and has these flags.
+            "--ctstate" | "--state" => value().split(',').any(|state| state == "NEW"),
+            "--tcp-flags" => (value(), value()) == ("FIN,SYN,RST,ACK", "SYN"),
             "--comment" | "--reject-with" | "--log-prefix" | "--log-level" => {
                 value();
                 true

@@ -234,12 +234,14 @@ impl<'a> RuleReader<'a> {
                 self.conditions.protocols = vec![FilterProtocol::Icmp];
                 self.conditions.others = true;
             }
+            "ct" => self.tracked_state(),
             "tcp" | "udp" | "th" => {
                 if let Some(protocol) = protocol(word).filter(|_| word != "th") {
                     self.conditions.protocols = vec![protocol];
                 }
                 match self.next_word() {
                     Some("dport") => self.ports(),
+                    Some("flags") => self.flags(),
                     _ => self.conditions.others = true,
                 }
             }
@@ -312,6 +314,30 @@ impl<'a> RuleReader<'a> {
             Some(ranges) => self.conditions.ports = ranges,
             None => self.conditions.others = true,
         }
+    }
+
+    /// Reads a condition on the connection. Packets that begin one are new.
+    fn tracked_state(&mut self) {
+        let is_state = self.next_word() == Some("state");
+        let states = self.values().filter(|_| is_state);
+        let has_new = |states: Vec<&str>| states.iter().any(|s| s.split(',').any(|s| s == "new"));
+        self.conditions.others |= !states.is_some_and(has_new);
+    }
+
+    /// Reads a condition on the flags of TCP. Packets that begin a connection have SYN alone.
+    fn flags(&mut self) {
+        let mut words = Vec::new();
+        while let Some(Part::Bare(word)) = self.parts.next_if(|part| {
+            matches!(part, Part::Bare(word) if !matches!(*word, "accept" | "drop" | "reject" | "counter"))
+        }) {
+            words.push(word);
+        }
+        let condition = words.join(" ");
+        let is_syn = matches!(
+            condition.as_str(),
+            "syn / fin,syn,rst,ack" | "& (fin | syn | rst | ack) == syn" | "== syn"
+        );
+        self.conditions.others |= !is_syn;
     }
 
     /// Skips the options of `log`.

@@ -233,6 +233,32 @@ fn the_rules_of_ufw_are_followed() {
     assert_eq!((iptables.read_by.as_str(), iptables.rules.len()), ("iptables", wanted.len() - 1));
 }
 
+/// A packet that begins a connection is new, and has SYN alone.
+#[test]
+fn conditions_that_begin_a_connection_are_understood() {
+    let firewall = input(
+        "type filter hook input priority filter; policy accept;\n\
+         ct state new tcp dport 1024-65535 drop\n\
+         tcp flags syn / fin,syn,rst,ack drop\n\
+         tcp flags & (fin | syn | rst | ack) == syn counter drop\n\
+         tcp flags ack drop\n\
+         ct status dnat accept\n\
+         ct state { established, new } accept",
+    );
+    let wanted =
+        ["Tcp 1024-65535 drop", "Tcp drop", "Tcp drop", "Tcp drop ?", "accept ?", "accept"];
+    assert_eq!(shorts(&firewall), wanted);
+    let text = format!(
+        "{IPTABLES}\n*filter\n:INPUT ACCEPT [0:0]\n\
+         -A INPUT -p tcp -m tcp --dport 1024:65535 --tcp-flags FIN,SYN,RST,ACK SYN -j DROP\n\
+         -A INPUT -p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN -j DROP\n\
+         -A INPUT -p udp -m conntrack --ctstate NEW,RELATED -j DROP\n\
+         -A INPUT -m state --state ESTABLISHED -j ACCEPT\nCOMMIT\n"
+    );
+    let wanted = ["Tcp 1024-65535 drop", "Tcp drop ?", "Udp drop", "accept ?"];
+    assert_eq!(shorts(&parse(&text)), wanted);
+}
+
 /// Without `iptables-save`, nft's view is better than none.
 #[test]
 fn tables_of_iptables_are_read_by_nft_if_need_be() {
