@@ -10,9 +10,11 @@
 //! |---|---|
 //! | `rlaunch_console` (a crate) | exit codes, messages, time limits, text |
 //! | `hosts` | hosts as users name them, and the addresses at which they reach each other |
+//! | `findings` | what is wrong with hosts, in the words that users read: ids, severities, cures |
 //! | `rlaunch_ssh` (a crate) | SSH client that follows the user's configuration |
 //! | `plan` | ranks, devices and environment of a job: pure functions of its hosts' inventories |
 //! | `connect` | connections to hosts, and the agent started there |
+//! | `checks` | catalogue of what can be wrong: pure functions of what is known of the hosts |
 //! | `job` | the job that the user asked for |
 //! | `cli` | command line, configuration files, schedulers' variables |
 //! | `run` | a job from its first connection to its exit code |
@@ -22,10 +24,12 @@
 
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
+mod checks;
 mod cli;
 mod commands;
 mod connect;
 mod dispatch;
+mod findings;
 pub mod fuzz;
 #[cfg(test)]
 mod goldens;

@@ -104,7 +104,7 @@ fn a_script_that_differs_is_mentioned() {
     let run = field.rlaunch("-H a,b python3 train.py").in_directory(directory.path());
     let ran = run.run();
     assert_eq!(ran.succeeded().sorted(), ["new", "old"], "{ran}");
-    ran.says(&["warning: train.py on b differs"]);
+    ran.says(&["warning[files.differ]: train.py on b differs"]);
 }
 
 #[test]

@@ -264,7 +264,8 @@ impl Outcome {
     /// contains each of `texts`.
     pub(crate) fn refused(&self, code: i32, texts: &[&str]) -> &Outcome {
         self.ended_with(code);
-        let errors = self.err().lines().filter(|line| line.starts_with("error: ")).count();
+        let is_error = |line: &&str| line.starts_with("error: ") || line.starts_with("error[");
+        let errors = self.err().lines().filter(is_error).count();
         assert_eq!(errors, 1, "not one error:\n{self}");
         assert!(self.stdout.is_empty(), "a rank has run:\n{self}");
         self.says(texts)

@@ -105,7 +105,7 @@ fn large_packets_that_get_lost_are_made_smaller() {
     let line = ran.line_with("only small packets pass between n1 rxe0/1 ");
     assert!(line.contains(" (ranks 0 and 1): block: n"), "{line}");
     assert!(line.ends_with(": MTU 1024 works and is used"), "{line}");
-    ran.says("hint: mtu.path: something between them drops packets of 4096 B");
+    ran.says("hint: something between them drops packets of 4096 B");
     ran.says("set the interfaces (n1 eth1, n2 eth1) to MTU 1500");
     let mtus: Vec<&str> = ran.rows().iter().map(|row| row[5]).collect();
     assert_eq!(mtus, ["1024", "4096", "4096"], "{ran}");

@@ -21,6 +21,8 @@ fn two_provers_prove_watch_and_prove_again() {
     passes(&field, "paths_are_proved_watched_and_proved_again", "rxe0:1,rxe0:1", "");
     let waited = "what_a_peer_cannot_prepare_is_waited_for_by_the_other_end";
     passes(&field, waited, "rxe0:1,rxe0:1", "");
+    let measured = "the_dialling_end_of_each_path_measures_it";
+    passes(&field, measured, "rxe0:1,rxe0:1", "");
 }
 
 #[test]

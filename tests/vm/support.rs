@@ -49,7 +49,7 @@ impl Field {
 
     /// Runs rlaunch on n1 with `words`, which are split at blanks, without quotes, and the
     /// arguments `more`.
-    fn verb(&self, words: &str, more: &[&str]) -> Ran {
+    pub(crate) fn verb(&self, words: &str, more: &[&str]) -> Ran {
         let mut line = vec![self.rlaunch.as_str()];
         line.extend(words.split_whitespace());
         line.extend(more);

@@ -3,32 +3,34 @@
 //! The launcher starts the agent as `rlaunch-worker agent` over SSH, and sends it the job through
 //! the SSH channel. If the remote shell passes the agent no stdin, the agent connects back to the
 //! launcher over TCP instead. Ranks find this executable as `rlaunch` on their PATH. The other
-//! verbs serve the launcher (`reap`, `inventory`) or the agent itself (`__exec-rank`).
+//! verbs serve the launcher (`reap`, `inventory`, `diagnose`) or the agent itself (`__exec-rank`).
 //!
 //! The modules, each of which uses only those above it (`cargo lab tidy` checks this):
 //!
 //! | module | contents |
 //! |---|---|
 //! | [`console`] | printing to a stdout or stderr that may be closed |
-//! | [`node`] | this host: inventory, facts, environment, limits, the cache of builds |
+//! | [`node`] | this host: inventory, diagnostics, facts, environment, limits, the cache of builds |
 //! | [`cleanup`] | guardian, cgroup, grace period, `reap`, shared-memory files, the job's directory |
 //! | [`network`] | channel to the launcher, tree of agents, the socket for ranks, proxy for Horovod |
 //! | [`ranks`] | ranks: preparation, start, streams, shutdown |
 //! | [`agent`] | the steps of a job on this node, and the prover of its RDMA paths |
+//! | [`diagnosis`] | answers to `rlaunch doctor`, and probes of other hosts |
 
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod agent;
 mod cleanup;
 mod console;
+mod diagnosis;
 mod network;
 mod node;
 mod ranks;
 
 use cleanup::{guardian, reap};
 use console::{errln, outln};
-use network::callback;
-use node::{cache, inventory, login, verify};
+use network::{cabling, callback};
+use node::{cache, diagnostics, inventory, login, verify};
 use ranks::exec_rank;
 use rlaunch_bootstrap::client::command;
 use std::ffi::OsStr;
@@ -44,7 +46,11 @@ rlaunch-worker is the agent of rlaunch. `rlaunch` starts it on each host; it is 
     [AGENT-PID GUARDIAN-PID GRACE-MS]
                                    after its agent, which does not respond
   rlaunch-worker inventory [DIR]   write the inventory of this host, or of a recorded one
-  rlaunch-worker capture           record the files that the inventory is read from
+  rlaunch-worker diagnose [DIR]    examine this host and, asked by the launcher on stdin, its ways
+                                   to others; or examine a recorded host
+  rlaunch-worker network [change]  find cables of this host, and give them addresses, as the
+                                   launcher orders on stdin
+  rlaunch-worker capture           record the files that inventory and diagnosis are read from
   rlaunch-worker __verify SHA256   check the hash of this executable
   rlaunch-worker __keep SHA256     check it, and move this executable into place in the cache
   rlaunch-worker __exec-rank …     become a rank (called by the agent)
@@ -70,7 +76,9 @@ fn main() -> ExitCode {
         },
         Some("reap") => reap::reap(args),
         Some("inventory") => inventory::print(args.next()),
-        Some("capture") => inventory::capture(),
+        Some("diagnose") => diagnosis::diagnose(args.next()),
+        Some("network") => cabling::run(args.next()),
+        Some("capture") => diagnostics::capture(),
         Some("__exec-rank") => exec_rank::exec(args),
         Some("__environment") => login::print(args.next()),
         Some("__verify") => verify::verify(args.next()),

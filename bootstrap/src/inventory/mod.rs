@@ -11,9 +11,11 @@
 //! | [`pci`] | PCI devices, the links above them, distances between devices |
 //! | [`rdma`] | RDMA devices, their ports and GID tables |
 //! | [`net`] | network interfaces and routes |
+//! | [`diagnostics`] | what only `rlaunch doctor` reads: counters, settings, firewall, log |
 //! | [`recording`] | copies of the files that an inventory was read from |
 
 mod cpu_set;
+pub mod diagnostics;
 pub mod net;
 pub mod pci;
 pub mod rdma;

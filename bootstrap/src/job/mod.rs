@@ -246,7 +246,7 @@ pub struct PreloadFile {
 }
 
 /// Description of a node, which its agent sends in its first message.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFacts {
     /// Host name that the kernel reports.
     pub hostname: String,

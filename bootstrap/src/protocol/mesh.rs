@@ -13,7 +13,8 @@
 //!                    Connect ────────────────────▶  makes them able to send
 //!                    ◀────────────────── Connected
 //!                  barrier: every node has connected
-//!                    Go ─────────────────────────▶  exchanges tokens, reads the peer's block
+//!                    Go ─────────────────────────▶  exchanges tokens, reads the peer's block,
+//!                                                   measures if the round says so
 //!                    ◀────────────────── RoundDone
 //!   ◀───── RoundDone
 //!   WatchPaths ───▶  Watch ──────────────────────▶  keeps these queue pairs and sends beats
@@ -110,6 +111,9 @@ pub struct RoundTimeouts {
     pub token_ms: u32,
     /// Time in which the peer's block must be read.
     pub block_ms: u32,
+    /// Time for which the dialling end of each path then writes, to measure its bandwidth; 0 in
+    /// jobs, which do not measure.
+    pub measure_ms: u32,
 }
 
 impl RoundTimeouts {
@@ -120,14 +124,15 @@ impl RoundTimeouts {
         let all = (budget * 7 / 10).min(left);
         let share =
             |sevenths: u32| u32::try_from((all * sevenths / 7).as_millis()).unwrap_or(u32::MAX / 8);
-        RoundTimeouts { connect_ms: share(3), token_ms: share(2), block_ms: share(2) }
+        let (connect_ms, token_ms, block_ms) = (share(3), share(2), share(2));
+        RoundTimeouts { connect_ms, token_ms, block_ms, measure_ms: 0 }
     }
 
     /// Returns the sum of all limits.
     pub fn total(&self) -> Duration {
-        Duration::from_millis(
-            u64::from(self.connect_ms) + u64::from(self.token_ms) + u64::from(self.block_ms),
-        )
+        let RoundTimeouts { connect_ms, token_ms, block_ms, measure_ms } = *self;
+        let all = [connect_ms, token_ms, block_ms, measure_ms];
+        Duration::from_millis(all.into_iter().map(u64::from).sum())
     }
 }
 
@@ -147,6 +152,8 @@ pub struct PathProof {
     pub mtu: Option<u32>,
     /// Time from sending the token until it came back, in nanoseconds.
     pub round_trip_ns: u32,
+    /// Write bandwidth in Mb/s; `None` at the end that does not dial, and if it was not measured.
+    pub write_mbps: Option<u32>,
 }
 
 /// Fault of a path that does not carry data.

@@ -4,4 +4,6 @@
 //! tree exchange those of [`crate::rendezvous`].
 
 pub mod control;
+pub mod diagnosis;
 pub mod mesh;
+pub mod network;

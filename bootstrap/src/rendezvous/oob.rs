@@ -17,6 +17,9 @@ pub struct PortRange {
 }
 
 impl PortRange {
+    /// Ports that rlaunch uses unless the user chooses others.
+    pub const DEFAULT: PortRange = PortRange { first: 21000, last: 21511 };
+
     /// Returns the number of ports in the range, at least 1.
     pub fn count(self) -> u32 {
         u32::from(self.last.saturating_sub(self.first)) + 1

@@ -20,6 +20,8 @@ pub const HINT: Style = AnsiColor::Cyan.on_default().bold();
 pub struct Failed {
     /// Exit code of the `rlaunch` process.
     pub exit: Exit,
+    /// Id of the finding that the message states, such as `mtu.path`; `rlaunch help ID` explains it.
+    pub finding: Option<&'static str>,
     /// One-line message; if it is empty, nothing is printed.
     pub message: String,
     /// Further lines, printed indented below the message.
@@ -35,8 +37,15 @@ pub struct Failed {
 impl Failed {
     /// Makes an error without details and hints.
     pub fn new(exit: Exit, message: impl Into<String>) -> Failed {
-        let message = message.into();
-        Failed { exit, message, details: vec![], hints: vec![], by_rank: false, may_restart: false }
+        Failed {
+            exit,
+            finding: None,
+            message: message.into(),
+            details: vec![],
+            hints: vec![],
+            by_rank: false,
+            may_restart: false,
+        }
     }
 
     /// Makes an error whose message joins `error` and its causes in one line. Adds a hint if the limit of
@@ -54,20 +63,34 @@ impl Failed {
         self
     }
 
+    /// Names the finding that the message states.
+    pub fn finding(self, id: Option<&'static str>) -> Failed {
+        Failed { finding: id, ..self }
+    }
+
     /// Prints the error, unless its message is empty.
     pub fn print(&self) {
         if self.message.is_empty() {
             return;
         }
         let mut err = anstream::stderr().lock();
-        let _ = writeln!(err, "{ERROR}error:{ERROR:#} {}", printable::message(&self.message));
+        let label = label("error", self.finding);
+        let _ = writeln!(err, "{ERROR}{label}:{ERROR:#} {}", printable::message(&self.message));
         for detail in &self.details {
             let _ = writeln!(err, "  {}", printable::message(detail));
         }
         for hint in &self.hints {
             let _ = writeln!(err, "{HINT}hint:{HINT:#} {}", printable::text(hint));
         }
+        if let Some(id) = self.finding {
+            let _ = writeln!(err, "{HINT}hint:{HINT:#} `rlaunch help {id}` explains this");
+        }
     }
+}
+
+/// Returns a message's prefix, as in `error[mtu.path]`.
+fn label(word: &str, finding: Option<&str>) -> String {
+    finding.map_or_else(|| word.to_owned(), |id| format!("{word}[{id}]"))
 }
 
 /// Whether `--quiet` was given.
@@ -78,18 +101,42 @@ pub fn set_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
 
+/// Suppresses all messages but errors until the returned value is dropped.
+pub fn quiet() -> QuietTime {
+    QuietTime { was_quiet: QUIET.swap(true, Ordering::Relaxed) }
+}
+
+/// Time without messages.
+#[derive(Debug)]
+#[must_use = "messages are suppressed only while it lives"]
+pub struct QuietTime {
+    was_quiet: bool,
+}
+
+impl Drop for QuietTime {
+    fn drop(&mut self) {
+        QUIET.store(self.was_quiet, Ordering::Relaxed);
+    }
+}
+
 fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
 /// Prints `message` with the prefix `warning:`.
 pub fn warn(message: &str) {
+    warn_of(None, message);
+}
+
+/// Prints `message` with the prefix `warning[ID]:`, where the id is that of the finding which it states.
+pub fn warn_of(finding: Option<&str>, message: &str) {
     if is_quiet() {
         return;
     }
+    let label = label("warning", finding);
     let _ = writeln!(
         anstream::stderr().lock(),
-        "{WARNING}warning:{WARNING:#} {}",
+        "{WARNING}{label}:{WARNING:#} {}",
         printable::message(message)
     );
 }

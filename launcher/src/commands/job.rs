@@ -1,10 +1,12 @@
 //! `rlaunch PROGRAM`: runs a job.
 
+use super::doctor;
 use super::verb_hint::verb_hint;
 use crate::cli::args::JobArgs;
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower;
 use crate::job::options::DryRun;
+use crate::plan::options::Preflight;
 use crate::run::{self, dry_run};
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
@@ -13,6 +15,9 @@ use rlaunch_console::messages::Failed;
 /// the verb.
 pub(super) async fn run(args: JobArgs, line: &CommandLine) -> Result<Exit, Failed> {
     let verb = verb_hint(&args);
+    if args.network.preflight == Preflight::Full {
+        doctor::check_before_job(&args, line).await?;
+    }
     let job = lower::job_or_fail(args, &line.config)?;
     let ended = match job.dry_run {
         Some(DryRun::Offline) => dry_run::offline(&job),

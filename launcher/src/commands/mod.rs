@@ -15,6 +15,9 @@
 //! | `invocation`, `verb_hint` | which verb the command line means; a hint if a program was meant as a verb |
 //! | `job` | `rlaunch PROGRAM` |
 //! | `topo`, `capture`, `reap` | verbs that ask all hosts at once, by `agent_query` |
+//! | `agent_session` | conversations with the agents of all hosts, for `doctor` and `network` |
+//! | `doctor` | `rlaunch doctor` |
+//! | `network` | `rlaunch network discover`, `rlaunch network mesh` |
 //! | `bench` | `rlaunch bench`; `rlaunch bench train` |
 //! | `report` | `rlaunch report`; `log_metrics` finds speeds and networks in output |
 //! | `hostfile`, `trust` | `rlaunch hostfile`; `rlaunch trust` |
@@ -22,14 +25,17 @@
 //! | `help`, `man`, `completions` | topics and verbs explained; manual pages; completions for shells |
 
 mod agent_query;
+mod agent_session;
 pub(crate) mod bench;
 mod capture;
 mod completions;
+pub(crate) mod doctor;
 mod help;
 mod hostfile;
 mod invocation;
 mod job;
 mod man;
+pub(crate) mod network;
 pub(crate) mod reap;
 mod report;
 mod ssh_config;
@@ -51,6 +57,8 @@ use rlaunch_console::messages::Failed;
 pub(crate) enum Verb {
     Reap(reap::ReapArgs),
     Topo(topo::TopoArgs),
+    Doctor(Box<doctor::DoctorArgs>),
+    Network(Box<network::NetworkCommand>),
     Capture(capture::CaptureArgs),
     Bench(Box<bench::BenchCommand>),
     Report(report::ReportArgs),
@@ -72,6 +80,8 @@ impl Verb {
         match self {
             Verb::Reap(args) => reap::run(args, &line).await,
             Verb::Topo(args) => topo::run(args, &line).await,
+            Verb::Doctor(args) => doctor::run(*args, &line).await,
+            Verb::Network(command) => network::run(*command, &line).await,
             Verb::Capture(args) => capture::run(args, &line).await,
             Verb::Bench(command) => bench::run(*command, &line).await,
             Verb::Report(args) => report::run(&args),

@@ -20,6 +20,7 @@ pub(crate) struct Options {
     /// Hide all GPUs but its own from each rank.
     pub(crate) gpu_mask: bool,
     pub(crate) transport: Transport,
+    pub(crate) preflight: Preflight,
     /// `--require-rdma`: fail if NCCL cannot use RDMA.
     pub(crate) require_rdma: bool,
     pub(crate) ports: PortOptions,
@@ -39,6 +40,18 @@ pub(crate) struct Options {
     pub(crate) service_level: Option<u8>,
     /// Time limit for ranks to create a communicator together.
     pub(crate) init_timeout: Option<Duration>,
+}
+
+/// `--preflight`: checks of hosts before a job's program starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Preflight {
+    /// Checks of inventories, which every job reads
+    #[default]
+    Quick,
+    /// All checks of `rlaunch doctor`
+    Full,
+    /// None
+    Off,
 }
 
 /// `--transport`: transport between ranks of different nodes.

@@ -1,6 +1,7 @@
 //! Check, before ranks start, whether RDMA connects all hosts. Missing connections are reported, and are an
 //! error under `--transport rdma`.
 
+use crate::findings::{self, CheckId, id};
 use crate::plan::env::nccl::{self, NcclNetwork};
 use crate::plan::map::RankMap;
 use crate::plan::options::{Transport, UserChoices};
@@ -35,11 +36,13 @@ pub(crate) fn check(
     }
     let missing = missing(choices, map, inventories, plan);
     if choices.options.transport == Transport::Rdma && !missing.is_empty() {
-        return Err(refuse(missing, nccl::erdma_remedy(map, inventories)));
+        let refused = refuse(missing, nccl::erdma_remedy(map, inventories));
+        return Err(findings::mark(refused, finding(choices, inventories, plan)));
     }
     if let (true, NcclNetwork::Tcp(why)) = (choices.options.require_rdma, network) {
         let line = format!("NCCL would use TCP on every host ({why})");
-        return Err(refuse(vec![line], nccl::erdma_remedy(map, inventories)));
+        let refused = refuse(vec![line], nccl::erdma_remedy(map, inventories));
+        return Err(findings::mark(refused, Some(id::NCCL_NET)));
     }
     // If no host has RDMA, its absence is not worth a message.
     let expected = plan.ports.iter().any(|ports| !ports.is_empty());
@@ -54,6 +57,14 @@ pub(crate) fn check(
         hint.iter().for_each(|hint| messages::hint(hint));
     }
     Ok(())
+}
+
+/// Returns the id of the finding that the first line about missing RDMA states.
+fn finding(choices: &UserChoices<'_>, inventories: &[Inventory], plan: &Plan) -> Option<CheckId> {
+    match plan.nodes_without_ports().next() {
+        Some(node) => nccl::finding_for_tcp(&inventories[node], &choices.options.ports),
+        None => Some(id::MESH_SUBNET),
+    }
 }
 
 fn refuse(lines: Vec<String>, cure: Option<String>) -> Failed {

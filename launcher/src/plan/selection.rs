@@ -11,9 +11,10 @@ mod plan;
 mod tests;
 
 pub(crate) use hca::HcaFilter;
-pub(crate) use network::UsablePort;
+pub(crate) use network::{Subnet, UsablePort, is_link_local};
 pub(crate) use plan::Plan;
 
+use crate::findings::{CheckId, id};
 use network::Reachability;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::net::Netdev;
@@ -100,6 +101,25 @@ impl fmt::Display for Rejection {
     }
 }
 
+impl Rejection {
+    /// Returns the id of the finding that the reason states, or `None` if it is a choice of the user's or of no
+    /// known cause.
+    pub(crate) fn id(&self) -> Option<CheckId> {
+        Some(match self {
+            Rejection::NotPassed => id::DEV_UVERBS,
+            Rejection::Denied(_) => id::DEV_PERM,
+            Rejection::Down | Rejection::NoCarrier(_) | Rejection::NotActive(_) => id::LINK_DOWN,
+            Rejection::NoSubnetManager => id::IB_NO_SM,
+            Rejection::NoVirtualPort => id::IB_VF,
+            Rejection::NoGid | Rejection::EmptyGid(_) => id::ROCE_GID_EMPTY,
+            Rejection::InterfaceElsewhere => id::ROCE_NETDEV,
+            Rejection::ManagerOnly => id::IWARP_CM,
+            Rejection::OnlyRoceV1 => id::ROCE_NO_V2,
+            Rejection::UnknownLayer | Rejection::LeftOut => return None,
+        })
+    }
+}
+
 /// Drivers that report a constant rate, whatever interface they use.
 const RATE_UNKNOWN: &[&str] = &["rxe", "siw", "erdma"];
 
@@ -168,7 +188,8 @@ fn sorted_ports(inventory: &Inventory) -> Vec<(&RdmaDevice, &Port)> {
     ports
 }
 
-fn is_software(device: &RdmaDevice) -> bool {
+/// Tells whether a driver emulates the device in software.
+pub(crate) fn is_software(device: &RdmaDevice) -> bool {
     device.driver.as_deref().is_some_and(|driver| SOFTWARE.contains(&driver))
 }
 

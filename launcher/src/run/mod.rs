@@ -7,6 +7,8 @@
 //! | `nodes`, `session` | all nodes together: connecting, preparing, starting; the session with one agent |
 //! | `rendezvous`, `mesh` | agents join a tree; RDMA paths are proved, and monitored while ranks run |
 //! | `preflight_report`, `container_check` | why nodes cannot run the job; what a container lacks |
+//! | `quick_check` | faults of RDMA ports that inventories show |
+//! | `path_check` | RDMA paths proved for `rlaunch doctor` |
 //! | `show`, `dry_run` | `--show`; `--dry-run` |
 //! | `supervisor`, `driver` | the running job: a state machine that decides, and the I/O around it |
 //! | `first_failure`, `outcome`, `signals` | the rank that failed first; exit code and message; signals of the user |
@@ -23,7 +25,9 @@ pub(crate) mod mesh;
 mod nodes;
 mod outcome;
 pub(crate) mod output;
+pub(crate) mod path_check;
 mod preflight_report;
+mod quick_check;
 pub(crate) mod record;
 mod rendezvous;
 mod restart;

@@ -1,6 +1,8 @@
 //! Report of problems that nodes found while they prepared: one line for each problem, with all hosts that
 //! have it.
 
+use crate::checks;
+use crate::findings::{self, CheckId, id};
 use crate::hosts::Host;
 use rlaunch_bootstrap::job::{Notice, Problem};
 use rlaunch_console::exit::Exit;
@@ -8,9 +10,7 @@ use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::text;
 
 /// Groups hosts with equal findings, in the order in which the findings first occur.
-pub(crate) fn by_finding<'a, T: PartialEq>(
-    found: &[(&'a Host, &'a T)],
-) -> Vec<(&'a T, Vec<&'a Host>)> {
+fn by_finding<'a, T: PartialEq>(found: &[(&'a Host, &'a T)]) -> Vec<(&'a T, Vec<&'a Host>)> {
     let mut groups: Vec<(&T, Vec<&Host>)> = Vec::new();
     for &(host, finding) in found {
         match groups.iter_mut().find(|(known, _)| *known == finding) {
@@ -28,6 +28,7 @@ pub(crate) fn explain(problems: &[(&Host, &Problem)]) -> Failed {
     for (problem, hosts) in groups {
         let (exit, sentence, hint) = describe(problem, &text::list(&hosts));
         if failed.message.is_empty() {
+            failed = findings::mark(failed, finding(problem));
             failed.message = sentence;
             failed.exit = exit;
         } else {
@@ -36,6 +37,22 @@ pub(crate) fn explain(problems: &[(&Host, &Problem)]) -> Failed {
         failed = failed.hint(hint);
     }
     failed
+}
+
+/// Returns the id of the finding that a problem states, if it has one.
+fn finding(problem: &Problem) -> Option<CheckId> {
+    match problem {
+        Problem::NoScript { .. } | Problem::NoFile { .. } | Problem::NoDirectory { .. } => {
+            Some(id::FILES_MISSING)
+        }
+        Problem::Singleton { .. } => Some(id::MPI_SINGLETON),
+        Problem::NoProgram { .. }
+        | Problem::NotExecutable { .. }
+        | Problem::PreloadFailed { .. }
+        | Problem::NoPort { .. }
+        | Problem::PortTaken { .. }
+        | Problem::System { .. } => None,
+    }
 }
 
 fn describe(problem: &Problem, hosts: &str) -> (Exit, String, Option<String>) {
@@ -94,27 +111,13 @@ fn describe(problem: &Problem, hosts: &str) -> (Exit, String, Option<String>) {
         }
         Problem::Singleton { program, library, needs } => {
             let program = format!("{} on {hosts}", program.display());
-            let (sentence, hint) = unserved_mpi(&program, library, needs);
+            let (sentence, hint) = checks::unserved_mpi(&program, library, needs);
             (Exit::SINGLETON, sentence, Some(hint))
         }
         Problem::System { operation, cause } => {
             (Exit::AGENT, format!("cannot {operation} on {hosts}: {cause}"), None)
         }
     }
-}
-
-/// Makes the message and the hint about a program that uses an MPI library which rlaunch does not serve.
-/// `needs` is what the library needs to start.
-pub(crate) fn unserved_mpi(program: &str, library: &str, needs: &str) -> (String, String) {
-    let sentence = format!(
-        "{program} runs MPI ({library}), which needs {needs}; rlaunch does not serve it, so every rank \
-         would be rank 0 of 1"
-    );
-    let remedy = match needs {
-        "PMI" | "PMIx" => "leave out --mpi none",
-        _ => "start it with its own mpirun",
-    };
-    (sentence, format!("{remedy}; --singleton warn lets it run anyway"))
 }
 
 fn missing_file_hint(name: &str) -> String {
@@ -132,7 +135,8 @@ pub(crate) fn print_notices(notices: &[(&Host, &Notice)]) {
                 ));
             }
             Notice::ScriptDiffers { script } => {
-                messages::warn(&format!("{} on {hosts} differs from yours", script.display()));
+                let line = format!("{} on {hosts} differs from yours", script.display());
+                messages::warn_of(Some(id::FILES_DIFFER.as_str()), &line);
             }
             Notice::NoWorkspace { cause } => {
                 messages::warn(&format!(

@@ -8,6 +8,7 @@
 //! If two neighbours in the tree cannot connect to each other, the launcher relays their messages, from
 //! here on to the end of the job.
 
+use crate::findings::{self, id};
 use crate::hosts::addresses;
 use crate::job::JobSpec;
 use crate::plan::env::horovod::GlooStore;
@@ -22,6 +23,7 @@ use crate::plan::selection::Plan;
 use crate::plan::table;
 use crate::run::mesh::{ProverUpload, prove};
 use crate::run::nodes::{Nodes, Prepared, no_library, node_lost};
+use crate::run::quick_check;
 use crate::run::session::{NodeEvent, NodeEventKind};
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::NodeFacts;
@@ -121,6 +123,10 @@ impl Nodes {
         if job.dry_run.is_none() {
             self.send_libraries(prepared);
         }
+        // The nodes are connecting to each other meanwhile.
+        let hosts = self.reached.iter().zip(&prepared.inventories);
+        let checked: Vec<_> = hosts.map(|(node, i)| (&node.host, i, node.facts.uid)).collect();
+        quick_check::print(job, &checked, &plan);
         state.progress.done(&self.host(NodeId(0)));
         let progress = state.progress.clone();
         progress
@@ -406,7 +412,7 @@ impl JoinState {
                 text::list(&absent)
             ),
         };
-        Failed::new(Exit::RENDEZVOUS, message)
+        findings::mark(Failed::new(Exit::RENDEZVOUS, message), Some(id::NET_PAIR))
     }
 }
 

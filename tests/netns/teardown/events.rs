@@ -75,7 +75,7 @@ fn check_end(last: &Value, ran: &Outcome, spoke: &str, message: &str) {
     assert_eq!(last["spoke"], spoke, "{last}");
     let said = last["message"].as_str().unwrap();
     assert!(said.contains(message), "{last}");
-    assert!(said.is_empty() || ran.err().contains(&format!("error: {said}\n")), "{last}: {ran}");
+    assert!(said.is_empty() || ran.err().contains(&format!(": {said}\n")), "{last}: {ran}");
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! A local end of paths: one port, and the registered memory that its peers read and write.
 //!
 //! ```text
-//! control line of slot 0 │ … │ send line of slot 0 │ … │ pad │ block │ read buffer 0 │ …
+//! control line of slot 0 │ … │ send line of slot 0 │ … │ pad │ block │ measured │ read buffer 0 │ …
 //! ```
 //!
 //! Each path has a slot, with two cache lines. The peer writes its tokens and heartbeats to the
 //! *control line*; tokens and heartbeats for the peer are written from the *send line*. Peers read
-//! the *block*; their blocks are read into the *read buffers*, which the paths share.
+//! the *block*; their blocks are read into the *read buffers*, which the paths share. The
+//! *measured* memory, in rounds that measure, is written to that of the peers.
 
 use crate::fault;
 use crate::machine::Tokens;
@@ -26,6 +27,9 @@ const MAX_READ_BUFFERS: usize = 4;
 pub(crate) const DEPTH: Depth = Depth { send: 4, receive: 1, inline: 0 };
 /// Size of a completion queue entry, in bytes.
 const COMPLETION: u64 = 64;
+/// Size of the measured memory, in bytes: so much that the writes that a queue pair takes are more
+/// than is on the way at 400 Gb/s, and little beside a limit of 8 MiB for locked memory.
+pub(crate) const MEASURED: usize = 512 << 10;
 const PAGE: usize = 4096;
 /// Size of a control line and of a send line, in bytes.
 const CACHE_LINE: usize = 64;
@@ -53,11 +57,13 @@ pub(crate) struct End {
 pub(crate) struct Layout {
     paths: usize,
     pub(crate) read_buffers: usize,
+    /// Whether there is measured memory.
+    measures: bool,
 }
 
 impl Layout {
-    pub(crate) fn new(paths: usize) -> Layout {
-        Layout { paths, read_buffers: paths.clamp(1, MAX_READ_BUFFERS) }
+    pub(crate) fn new(paths: usize, measures: bool) -> Layout {
+        Layout { paths, read_buffers: paths.clamp(1, MAX_READ_BUFFERS), measures }
     }
 
     pub(crate) fn control_offset(self, slot: usize) -> usize {
@@ -73,7 +79,8 @@ impl Layout {
     }
 
     fn read_buffer(self, index: usize) -> usize {
-        self.block_offset() + BLOCK * (1 + index)
+        let measured = if self.measures { MEASURED } else { 0 };
+        self.block_offset() + BLOCK + measured + BLOCK * index
     }
 
     pub(crate) fn size(self) -> usize {
@@ -95,11 +102,13 @@ fn pattern(address: u64, key: u32) -> impl Iterator<Item = [u8; 8]> {
 impl End {
     /// Opens the device, and allocates memory and a completion queue for `paths` queue pairs. If
     /// the connection manager serves the end, returns a listener as well. `on_device` is the number
-    /// of queue pairs that all ends on the same device need together.
+    /// of queue pairs that all ends on the same device need together; `measures` adds the measured
+    /// memory.
     pub(crate) fn open(
         local: &LocalPort,
         paths: usize,
         on_device: usize,
+        measures: bool,
     ) -> Result<(End, Option<Listener>), PathFault> {
         let failed = |error: VerbsError| fault::from_verbs(ProofStep::Prepare, &error);
         let (context, listener) =
@@ -107,7 +116,7 @@ impl End {
         fault::check_queue_pairs(&context, on_device)?;
         let port = context.port(local.port).map_err(failed)?;
         let gid = advertised_gid(&context, local).map_err(failed)?;
-        let layout = Layout::new(paths);
+        let layout = Layout::new(paths, measures);
         let domain = ProtectionDomain::allocate(&context).map_err(failed)?;
         let region = MemoryRegion::register(&domain, layout.size())
             .map_err(|error| fault::memory(&error, layout.size()))?;
@@ -182,6 +191,11 @@ impl End {
         self.region.slice(at, 8)
     }
 
+    /// Returns the measured memory. Fails if there is none.
+    pub(crate) fn measured(&self) -> Result<MrSlice<'_>, VerbsError> {
+        self.region.slice(self.layout.block_offset() + BLOCK, MEASURED)
+    }
+
     /// Clears a read buffer, so that a block read earlier cannot pass for the next, and returns it.
     pub(crate) fn clear_read_buffer(&self, index: usize) -> Result<MrSlice<'_>, VerbsError> {
         let at = self.layout.read_buffer(index);
@@ -231,20 +245,22 @@ mod tests {
 
     #[test]
     fn nothing_in_the_memory_overlaps() {
-        for paths in [1, 3, 32, 128, 4096] {
-            let layout = Layout::new(paths);
+        for (paths, measures) in
+            [1, 3, 32, 128, 4096].into_iter().zip([true, false].into_iter().cycle())
+        {
+            let layout = Layout::new(paths, measures);
             let mut parts = Vec::new();
             for slot in 0..paths {
                 parts.push((layout.control_offset(slot), CACHE_LINE));
                 parts.push((layout.send_offset(slot), CACHE_LINE));
             }
-            parts.push((layout.block_offset(), BLOCK));
+            parts.push((layout.block_offset(), BLOCK + if measures { MEASURED } else { 0 }));
             parts.extend((0..layout.read_buffers).map(|index| (layout.read_buffer(index), BLOCK)));
             parts.sort_unstable();
             assert!(parts.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0), "{paths}");
             assert!(parts.last().is_some_and(|last| last.0 + last.1 <= layout.size()));
         }
-        assert!(Layout::new(128).size() < 128 * (8 << 10), "leaves room for queue pairs");
+        assert!(Layout::new(128, false).size() < 128 * (8 << 10), "leaves room for queue pairs");
     }
 
     #[test]

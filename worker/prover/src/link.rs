@@ -2,7 +2,7 @@
 
 use crate::end::{BEAT, End};
 use crate::machine::Tokens;
-use rlaunch_bootstrap::protocol::mesh::{MeshPath, PathAdvert, PortAdvert};
+use rlaunch_bootstrap::protocol::mesh::{BLOCK, MeshPath, PathAdvert, PortAdvert};
 use rlaunch_verbs::{Completion, Connected, QueuePair, RemoteAddr, VerbsError};
 use std::sync::Arc;
 
@@ -47,9 +47,10 @@ pub(crate) enum Request {
     Tokens,
     Read,
     Beat,
+    Measured,
 }
 
-const REQUESTS: [Request; 3] = [Request::Tokens, Request::Read, Request::Beat];
+const REQUESTS: [Request; 4] = [Request::Tokens, Request::Read, Request::Beat, Request::Measured];
 
 impl Request {
     fn id(self, slot: usize) -> u64 {
@@ -84,6 +85,12 @@ impl Link {
     pub(crate) fn read(&self, into: usize) -> Result<(), VerbsError> {
         let into = self.end.clear_read_buffer(into)?;
         self.pair.read(Request::Read.id(self.slot), into, self.peer.at(self.peer.block))
+    }
+
+    /// Writes the measured memory to that of the peer, which has it behind its block.
+    pub(crate) fn write_measured(&self) -> Result<(), VerbsError> {
+        let to = self.peer.at(self.peer.block + BLOCK as u64);
+        self.pair.write(Request::Measured.id(self.slot), self.end.measured()?, to)
     }
 
     /// Tells whether a read buffer contains the peer's block unchanged.

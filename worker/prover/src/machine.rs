@@ -184,7 +184,7 @@ mod tests {
     use std::collections::VecDeque;
 
     const LIMITS: RoundTimeouts =
-        RoundTimeouts { connect_ms: 1500, token_ms: 1000, block_ms: 1000 };
+        RoundTimeouts { connect_ms: 1500, token_ms: 1000, block_ms: 1000, measure_ms: 0 };
 
     /// Work request of the simulated queue pair. Requests complete or fail in order.
     #[derive(Clone, Copy, Debug, PartialEq)]

@@ -13,7 +13,8 @@
 //! 2. `Connect`: connects the queue pairs with those of the peers, out of band or by the RDMA
 //!    connection manager ([`connect`]). Answers `Connected`.
 //! 3. `Go`: moves a token and then a block in each direction of each path ([`prove`] carries out
-//!    what [`machine`] decides). Answers `RoundDone`, with an outcome for each path.
+//!    what [`machine`] decides). If the round says so, measures the bandwidth of the paths that
+//!    carry data ([`measure`]). Answers `RoundDone`, with an outcome for each path.
 //!
 //! After a round, `Watch` names the paths to keep: each end then writes heartbeats to the other,
 //! and reports paths that fail ([`watch`]). All other paths are closed.
@@ -24,6 +25,7 @@ mod end;
 mod fault;
 mod link;
 mod machine;
+mod measure;
 mod parallel;
 mod prove;
 mod read_schedule;

@@ -189,7 +189,7 @@ impl EndProofs<'_> {
     fn outcomes(&self) -> impl Iterator<Item = PathOutcome> {
         self.proofs.iter().flatten().map(|proof| {
             let mtu = proof.link.mtu;
-            let proved = |round_trip_ns| PathProof { mtu, round_trip_ns };
+            let proved = |round_trip_ns| PathProof { mtu, round_trip_ns, write_mbps: None };
             let result = match proof.machine.outcome() {
                 Some(Ok(took)) => Ok(proved(u32::try_from(took.as_nanos()).unwrap_or(u32::MAX))),
                 Some(Err(fault)) => Err(fault.clone()),
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     const LIMITS: RoundTimeouts =
-        RoundTimeouts { connect_ms: 1500, token_ms: 1000, block_ms: 1000 };
+        RoundTimeouts { connect_ms: 1500, token_ms: 1000, block_ms: 1000, measure_ms: 0 };
 
     #[test]
     fn a_standstill_of_this_process_is_not_its_peers_silence() {

@@ -4,6 +4,7 @@ use crate::connect::{self, Job};
 use crate::end::End;
 use crate::fault;
 use crate::link::Link;
+use crate::measure;
 use crate::parallel;
 use crate::prove;
 use rlaunch_bootstrap::id::NodeId;
@@ -19,6 +20,9 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of paths in one [`NodeEndpoints`], which limits its size to about 60 KiB.
 const PATHS_PER_PART: usize = 2048;
+
+/// Maximum time for which paths are measured.
+const MAX_MEASURE: Duration = Duration::from_secs(10);
 
 /// Round with queue pairs that are created, but not connected.
 pub(crate) struct PreparedRound {
@@ -188,19 +192,49 @@ impl OpenEnd {
 }
 
 impl ConnectedRound {
-    /// Proves the connected paths. Calls `meanwhile` regularly. Returns all connected paths,
+    /// Proves the connected paths, and measures those that this end dials if the round says so. Calls
+    /// `meanwhile` regularly. Returns all connected paths,
     /// whether or not they carry data, and the outcome of every path.
     pub(crate) fn prove<E>(
         self,
-        meanwhile: impl FnMut() -> Result<(), E>,
+        mut meanwhile: impl FnMut() -> Result<(), E>,
     ) -> Result<(Vec<Link>, Vec<PathOutcome>), E> {
-        let mut outcomes = prove::prove(&self.paths, &self.round.limits, meanwhile)?;
+        let mut outcomes = prove::prove(&self.paths, &self.round.limits, &mut meanwhile)?;
+        if self.round.limits.measure_ms > 0 {
+            self.measure(&mut outcomes, meanwhile)?;
+        }
         for (path, connected) in self.round.paths.iter().zip(&self.paths) {
             if let Err(fault) = connected {
                 outcomes.push(PathOutcome { id: path.id, result: Err(fault.clone()) });
             }
         }
         Ok((self.paths.into_iter().flatten().collect(), outcomes))
+    }
+}
+
+impl ConnectedRound {
+    /// Measures the bandwidth of the paths that carry data and that this end dials.
+    fn measure<E>(
+        &self,
+        outcomes: &mut [PathOutcome],
+        meanwhile: impl FnMut() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let carries = |link: &&Link| {
+            let id = link.path.id;
+            outcomes.iter().any(|outcome| outcome.id == id && outcome.result.is_ok())
+        };
+        let links = self.paths.iter().flatten().filter(|link| link.path.dials);
+        let links: Vec<&Link> = links.filter(carries).collect();
+        let time = Duration::from_millis(self.round.limits.measure_ms.into()).min(MAX_MEASURE);
+        let rates = measure::measure(&links, time, meanwhile)?;
+        for (link, rate) in links.iter().zip(rates) {
+            for outcome in outcomes.iter_mut().filter(|outcome| outcome.id == link.path.id) {
+                if let Ok(proof) = &mut outcome.result {
+                    proof.write_mbps = rate;
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -227,7 +261,8 @@ fn open_ends(round: &ProofRound) -> Vec<Result<OpenEnd, PathFault>> {
     let open = |(local, index): (&LocalPort, u32)| {
         let paths = on_end.get(&index).copied().unwrap_or(0);
         let on_device = on_device.get(local.device.as_str()).copied().unwrap_or(0);
-        let (end, listener) = End::open(local, paths, on_device)?;
+        let measures = round.limits.measure_ms > 0;
+        let (end, listener) = End::open(local, paths, on_device, measures)?;
         Ok(OpenEnd { end: Arc::new(end), listener })
     };
     round.ports.iter().zip(0..).map(open).collect()

@@ -259,6 +259,23 @@ fn paths_are_proved_watched_and_proved_again() {
 
 #[test]
 #[ignore = "needs an RDMA device: guests run it in stage vm"]
+fn the_dialling_end_of_each_path_measures_it() {
+    let ends = ends_of_this_machine();
+    let mut provers = [Prover::start(0), Prover::start(1)];
+    let mut rounds = rounds(&ends, 0..2);
+    rounds.iter_mut().for_each(|round| round.limits.measure_ms = 500);
+    for ((outcomes, cost), node) in prove(&mut provers, rounds).into_iter().zip(0..) {
+        report(&outcomes, &cost);
+        for outcome in outcomes {
+            let measured = outcome.result.unwrap().write_mbps;
+            println!("path {}: {measured:?} Mb/s", outcome.id);
+            assert_eq!(measured.is_some_and(|rate| rate > 0), outcome.id % 2 == node);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device: guests run it in stage vm"]
 fn what_a_peer_cannot_prepare_is_waited_for_by_the_other_end() {
     let [mine, _] = ends_of_this_machine();
     let mut provers = [Prover::start(0), Prover::start(1)];

@@ -5,10 +5,12 @@
 //! | `channel.rs`, `callback.rs` | control channel to the launcher, over stdin and stdout or TCP |
 //! | `frames.rs`, `outbox.rs` | reading and writing of the channel's frames; credit for output |
 //! | `rendezvous/` | connections of this node in the tree of agents |
+//! | `cabling/` | `rlaunch-worker network`: which interface is cabled to which, and their addresses |
 //! | `services.rs` | Unix socket through which ranks call the agent |
 //! | `mpi.rs` | port at which MPI ranks find their process manager, which is the agent |
 //! | `horovod.rs`, `socket_owner.rs` | proxy to Horovod's store; which user a TCP connection belongs to |
 
+pub(crate) mod cabling;
 pub(crate) mod callback;
 pub(crate) mod channel;
 pub(crate) mod frames;

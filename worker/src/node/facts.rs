@@ -68,7 +68,7 @@ pub(crate) fn prefix(mask: Option<IpAddr>) -> u8 {
 
 /// Tells whether other nodes can use the address, that is, it is not loopback, link-local or
 /// unspecified.
-fn is_usable(address: IpAddr) -> bool {
+pub(crate) fn is_usable(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local() && !v4.is_unspecified(),
         IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local() && !v6.is_unspecified(),

@@ -1,7 +1,8 @@
-//! This host: its inventory and facts, environments for ranks, limits, and the cache of rlaunch's
-//! builds.
+//! This host: its inventory and facts, what is wrong with it, environments for ranks, limits, and the
+//! cache of rlaunch's builds.
 
 pub(crate) mod cache;
+pub(crate) mod diagnostics;
 pub(crate) mod elf;
 pub(crate) mod environment;
 pub(crate) mod facts;

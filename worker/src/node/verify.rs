@@ -103,7 +103,8 @@ fn trim_beside(path: &Path) {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Writes bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text

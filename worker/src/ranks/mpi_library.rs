@@ -33,7 +33,7 @@ enum Interface {
 /// Returns the interfaces to offer to the ranks of a program. If the program is linked with an MPI
 /// library that needs an interface which is not offered, returns that library as the error.
 pub(crate) fn offer(wanted: MpiInterfaces, program: &Path) -> Result<MpiOffer, UnservedMpi> {
-    let linked = || elf::needed(program).into_iter().find(|name| is_mpi(name));
+    let linked = || linked(program);
     match wanted {
         MpiInterfaces::Pmix => Ok(MpiOffer { pmix: true, pmi1: false }),
         MpiInterfaces::Pmi1 => Ok(MpiOffer { pmix: false, pmi1: true }),
@@ -50,6 +50,17 @@ pub(crate) fn offer(wanted: MpiInterfaces, program: &Path) -> Result<MpiOffer, U
             }
         }
     }
+}
+
+/// Returns the MPI library with which a program or library is linked.
+pub(crate) fn linked(file: &Path) -> Option<String> {
+    elf::needed(file).into_iter().find(|name| is_mpi(name))
+}
+
+/// Returns the process management interface that an MPI library needs, if rlaunch does not serve it.
+pub(crate) fn unserved_interface(library: &str) -> Option<String> {
+    let is_other = interface(library) == Interface::Other;
+    is_other.then(|| unserved(library.to_owned(), true).needs)
 }
 
 /// Returns the first process of the job that has loaded an MPI library which needs an interface
@@ -114,6 +125,9 @@ mod tests {
         assert_eq!(interface("libmpi.so.12"), Interface::Pmi1);
         assert_eq!(interface("libmpi.so.20.10.1"), Interface::Other);
         assert_eq!(interface("libmpi.so"), Interface::Unknown);
+        let old = unserved_interface("libmpi.so.20.10.1");
+        assert_eq!(old.as_deref(), Some("PMIx of a version before 3"));
+        assert_eq!(unserved_interface("libmpi.so.40.30.4"), None);
     }
 
     #[test]

@@ -189,7 +189,10 @@ fn reserve_ports(job: &Job) -> Result<(Vec<ReservedPort>, Vec<TcpListener>), Pro
     Ok((held, listeners))
 }
 
-fn working_dir(wanted: &WorkingDir, notices: &mut Vec<Notice>) -> Result<PathBuf, Problem> {
+pub(crate) fn working_dir(
+    wanted: &WorkingDir,
+    notices: &mut Vec<Notice>,
+) -> Result<PathBuf, Problem> {
     match wanted {
         WorkingDir::Required(directory) | WorkingDir::SameAsLauncher(directory)
             if directory.is_dir() =>
@@ -209,7 +212,7 @@ fn working_dir(wanted: &WorkingDir, notices: &mut Vec<Notice>) -> Result<PathBuf
 }
 
 /// Finds the program as a shell would: by path if the name has a slash, else along `PATH`.
-fn find_program(
+pub(crate) fn find_program(
     argv: &[OsString],
     search_path: &OsStr,
     directory: &Path,

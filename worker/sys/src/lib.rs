@@ -7,7 +7,7 @@
 //! | `fork_generation.rs` | detection of forks |
 //! | `shared.rs` | memory shared by processes |
 //! | `pages.rs`, `numa.rs` | page-aligned memory; NUMA policy |
-//! | `socket.rs`, `lease.rs` | state of TCP connections; files in use |
+//! | `socket.rs`, `lease.rs` | state of TCP connections, options of sockets; files in use |
 
 mod fork_generation;
 mod lease;
@@ -24,5 +24,5 @@ pub use numa::prefer_numa_node;
 pub use pages::Pages;
 pub use process::{Fork, exec, fork, let_descendants_read, limit_open_files, write_to_process};
 pub use shared::{OwnedBytes, SharedMemory};
-pub use socket::{PeerSilence, unacknowledged_bytes};
+pub use socket::{PeerSilence, never_fragment, unacknowledged_bytes};
 pub use spawn::{SpawnArgs, spawn_in_cgroup};

@@ -1,4 +1,4 @@
-//! The kernel's state of TCP connections.
+//! The kernel's state of TCP connections, and options of sockets.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -13,6 +13,24 @@ pub fn unacknowledged_bytes(socket: BorrowedFd<'_>) -> io::Result<usize> {
     // the descriptor is open as long as it is borrowed.
     match unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) } {
         0 => Ok(usize::try_from(bytes).unwrap_or(0)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Makes a UDP socket send every datagram in one packet that routers may not fragment, whatever is
+/// known of the path (`IP_PMTUDISC_PROBE`). A datagram that is larger than the interface's MTU fails
+/// with `EMSGSIZE`.
+pub fn never_fragment(socket: BorrowedFd<'_>, is_ipv6: bool) -> io::Result<()> {
+    let (level, option, value) = match is_ipv6 {
+        true => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE),
+        false => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE),
+    };
+    let length = size_of::<libc::c_int>() as libc::socklen_t;
+    let (fd, from) = (socket.as_raw_fd(), (&raw const value).cast());
+    // SAFETY: setsockopt(2) reads `length` bytes, the size of the int that `from` points to, which
+    // lives until the call returns; the descriptor is open as long as it is borrowed.
+    match unsafe { libc::setsockopt(fd, level, option, from, length) } {
+        0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
@@ -77,7 +95,7 @@ fn unanswered_for(socket: BorrowedFd<'_>) -> io::Result<Option<Duration>> {
 mod tests {
     use super::*;
     use std::io::Write;
-    use std::net::{TcpListener, TcpStream};
+    use std::net::{TcpListener, TcpStream, UdpSocket};
     use std::os::fd::AsFd;
 
     #[test]
@@ -94,6 +112,21 @@ mod tests {
             let silent = silence.check(socket.as_fd()).unwrap().unwrap_or_default();
             assert!(silent < Duration::from_secs(1), "an answer took {silent:?}");
         }
+    }
+
+    #[test]
+    fn what_does_not_fit_into_a_packet_is_not_sent() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        // The MTU of loopback is 64 KiB; a container may have a smaller one.
+        let mtu = std::fs::read_to_string("/sys/class/net/lo/mtu").unwrap();
+        let mtu: usize = mtu.trim().parse().unwrap();
+        let too_long = vec![0; mtu.min(65_507 + 28) - 28 + 1];
+        never_fragment(socket.as_fd(), false).unwrap();
+        let error = socket.send_to(&too_long, address).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
+        socket.send_to(&[0; 1000], address).unwrap();
+        assert!(never_fragment(socket.as_fd(), true).is_err(), "not an IPv6 socket");
     }
 
     #[test]

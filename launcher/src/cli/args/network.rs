@@ -2,8 +2,7 @@
 
 use super::values;
 use crate::plan::mesh::{MeshOptions, Mode};
-use crate::plan::options::EnvStyle;
-use crate::plan::options::Transport;
+use crate::plan::options::{EnvStyle, Preflight, Transport};
 use crate::plan::selection::{ConnectBy, HcaFilter};
 use clap::ArgAction;
 use rlaunch_bootstrap::protocol::mesh::QpSettings;
@@ -86,6 +85,19 @@ pub(crate) struct NetworkArgs {
     )]
     pub(crate) init_timeout: Option<Duration>,
 
+    /// Checks of the hosts before the program starts
+    ///
+    /// quick: what can be told without a further message to a host; full: everything that rlaunch doctor checks,
+    /// which takes some seconds, and an error of it ends the job; off: nothing beyond what the job needs.
+    #[arg(
+        long,
+        value_name = "quick|full|off",
+        default_value = "quick",
+        hide_possible_values = true,
+        help_heading = "Network of ranks"
+    )]
+    pub(crate) preflight: Preflight,
+
     #[command(flatten)]
     pub(crate) mesh: MeshArgs,
 }
@@ -161,6 +173,7 @@ impl MeshArgs {
             },
             watch: !self.no_watch,
             abort_on_link_down: self.abort_on_link_down,
+            measure: false,
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::hosts::addresses::Network;
 use rlaunch_bootstrap::job::PortRange;
 
 /// Ports that rlaunch uses without `--port-range`.
-pub(crate) const DEFAULT_PORTS: PortRange = PortRange { first: 21000, last: 21511 };
+pub(crate) const DEFAULT_PORTS: PortRange = PortRange::DEFAULT;
 
 /// Ports and networks by which agents reach each other.
 #[derive(Clone, Debug, clap::Args)]

@@ -85,6 +85,7 @@ const NEEDS_TRUST: &[(&str, &str)] = &[
     ("oob-net", "chooses a network"),
     ("output-dir", "writes files"),
     ("port", "chooses an SSH server"),
+    ("preflight", "can hide warnings"),
     ("preload", "sends a file to hosts"),
     ("quiet", "hides warnings"),
     ("require-rdma", "decides whether jobs may do without RDMA"),

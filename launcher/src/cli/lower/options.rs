@@ -99,6 +99,7 @@ pub(super) fn rank_options(
         bind,
         gpu_mask: placement.gpu_mask,
         transport,
+        preflight: network.preflight,
         require_rdma,
         ports: PortOptions {
             hca: network.hca,

@@ -9,7 +9,7 @@ use crate::cli::command_line::CommandLine;
 use crate::cli::config::LoadedConfig;
 use crate::cli::lower;
 use crate::commands::report::log_metrics::KNOWN_FORMATS;
-use crate::commands::report::{Finding, Run, Scaling, SourceReport, scaling_table};
+use crate::commands::report::{ReportFinding, Run, Scaling, SourceReport, scaling_table};
 use crate::job::tag_pattern::TagPattern;
 use crate::run::job_run::JobRun;
 use crate::run::record::JobRecord;
@@ -84,7 +84,7 @@ struct MeasuredRun {
     /// Images per second of all ranks; `None` if the figures contradict each other.
     total: Option<f64>,
     #[serde(rename = "remarks")]
-    findings: Vec<Finding>,
+    findings: Vec<ReportFinding>,
 }
 
 /// Output of `--json`.

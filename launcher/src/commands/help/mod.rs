@@ -1,11 +1,12 @@
-//! `rlaunch help`: pages on topics, and the help of verbs.
+//! `rlaunch help`: pages on topics, the help of verbs, and findings explained.
 //!
-//! The text of a topic is `launcher/help/TOPIC.md`.
+//! The text of a topic is `launcher/help/TOPIC.md`; that of a finding stands with its check, in [`crate::checks`].
 
 mod man_page;
 mod pager;
 
 use super::invocation::definition;
+use crate::checks::{self, Check};
 use clap::Parser;
 use rlaunch_bootstrap::client::command;
 use rlaunch_console::exit::Exit;
@@ -23,7 +24,7 @@ macro_rules! topics {
 }
 
 const TOPICS: &[Topic] = topics! {
-    "hosts": "-H, hostfiles, slots, mapping of ranks, and what hosts have",
+    "hosts": "-H, hostfiles, slots, mapping of ranks, what hosts have, cables between them",
     "ssh": "how hosts are reached: SSH, keys, jump hosts, ports",
     "env": "the variables of a rank, and which of your shell's are passed on",
     "programs": "several programs, templates, dry runs, commands for ranks",
@@ -39,16 +40,17 @@ const TOPICS: &[Topic] = topics! {
 /// Begin and end of a comment in a page. Comments are not printed.
 const COMMENT: (&str, &str) = ("<!--", "-->");
 
-/// Explain a topic, as env or ssh, or a verb; without a word, list both.
+/// Explain a topic, as env or ssh, a verb, or a finding, as mtu.path; without a word, list topics and verbs.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
   rlaunch help               topics and verbs
   rlaunch help env           the variables of a rank
+  rlaunch help mtu.path      what an error or a finding of rlaunch doctor with this id means
   rlaunch help topo          the same as rlaunch topo --help")]
 pub(crate) struct HelpArgs {
-    /// Topic or verb; for bench train both words
-    #[arg(value_name = "TOPIC|VERB", num_args = 0..=2)]
+    /// Topic, verb or id of a finding; for bench train both words
+    #[arg(value_name = "TOPIC|VERB|ID", num_args = 0..=2)]
     pub(crate) words: Vec<String>,
 }
 
@@ -57,9 +59,49 @@ pub(super) fn run(args: &HelpArgs) -> Result<Exit, Failed> {
     match &args.words[..] {
         [] => stdout::print_styled(&contents()),
         [word] if let Some((_, _, text)) = topic(word) => pager::show(&without_comments(text)),
+        [word] if let Some(check) = checks::find(word) => pager::show(&explanation(check)),
         words => pager::show(&verb_help(words)?),
     }
     Ok(Exit::SUCCESS)
+}
+
+/// Formats the page of a check.
+fn explanation(check: &Check) -> String {
+    let mut text = format!("{}: {}\n", check.id, check.about);
+    for paragraph in check.explanation.split("\n\n") {
+        text.push('\n');
+        text += &wrapped(paragraph);
+    }
+    if !check.causes.is_empty() {
+        let causes: Vec<&str> = check.causes.iter().map(|id| id.as_str()).collect();
+        text.push('\n');
+        text += &wrapped(&format!("It may cause: {}.", causes.join(", ")));
+    }
+    text
+}
+
+/// Breaks a paragraph into lines that fit a terminal. Lines that begin with spaces, such as commands, stay.
+fn wrapped(paragraph: &str) -> String {
+    const WIDTH: usize = 80;
+    if paragraph.lines().any(|line| line.starts_with("  ")) {
+        return format!("{paragraph}\n");
+    }
+    let mut text = String::new();
+    let mut width = 0;
+    for word in paragraph.split_whitespace() {
+        let length = word.chars().count();
+        if width > 0 && width + 1 + length > WIDTH {
+            text.push('\n');
+            width = 0;
+        } else if width > 0 {
+            text.push(' ');
+            width += 1;
+        }
+        text += word;
+        width += length;
+    }
+    text.push('\n');
+    text
 }
 
 /// Renders a topic as a manual page.
@@ -119,8 +161,11 @@ fn verb_help(words: &[String]) -> Result<String, Failed> {
     for word in words {
         command = command.find_subcommand_mut(word).ok_or_else(|| {
             let topics: Vec<&str> = TOPICS.iter().map(|(word, ..)| *word).collect();
-            let message = format!("`{word}` is not a topic or a verb of rlaunch");
-            let hint = format!("topics: {}; `rlaunch help` lists verbs as well", topics.join(", "));
+            let message = format!("`{word}` is not a topic, a verb or a finding of rlaunch");
+            let hint = format!(
+                "topics: {}; `rlaunch help` lists verbs as well, `rlaunch doctor --list` findings",
+                topics.join(", ")
+            );
             Failed::new(Exit::USAGE, message).hint(Some(hint))
         })?;
     }
@@ -211,6 +256,19 @@ mod tests {
     }
 
     #[test]
+    fn findings_are_explained_in_lines_that_fit() {
+        for check in checks::catalogue() {
+            let text = explanation(check);
+            assert!(text.starts_with(&format!("{}: ", check.id)), "{text}");
+            let is_prose = |line: &&str| !line.starts_with("  ");
+            let long =
+                text.lines().skip(1).filter(is_prose).find(|line| line.chars().count() > 105);
+            assert_eq!(long, None, "{}", check.id);
+        }
+        assert_eq!(wrapped("one  two\nthree"), "one two three\n");
+    }
+
+    #[test]
     fn topics_and_verbs_are_found() {
         for word in TOPICS.iter().map(|(word, ..)| *word).chain(["topo", "barrier"]) {
             assert!(contents().contains(&format!("  {word} ")), "{word}");
@@ -218,7 +276,7 @@ mod tests {
         assert!(verb_help(&words("topo")).unwrap().contains("--gids"));
         assert!(verb_help(&words("bench train")).unwrap().contains("--np"));
         let failed = verb_help(&words("securty")).unwrap_err();
-        assert_eq!(failed.message, "`securty` is not a topic or a verb of rlaunch");
+        assert_eq!(failed.message, "`securty` is not a topic, a verb or a finding of rlaunch");
         assert!(failed.hints[0].contains("security"), "{failed:?}");
     }
 }

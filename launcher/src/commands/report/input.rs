@@ -1,7 +1,7 @@
 //! Input of a report: a file, standard input, or a job's record.
 
 use super::log_metrics::{KNOWN_FORMATS, LogMetrics};
-use super::{Finding, FindingKind};
+use super::{FindingKind, ReportFinding};
 use crate::run::record::JobRecord;
 use crate::run::record::store::{self, RecordStore, RecordStoreError};
 use serde::Serialize;
@@ -144,16 +144,16 @@ impl JobFacts {
         self.hosts.get(&rank).map(String::as_str)
     }
 
-    pub(crate) fn findings(&self) -> Vec<Finding> {
+    pub(crate) fn findings(&self) -> Vec<ReportFinding> {
         let mut findings = Vec::new();
         if self.exit_code != 0 {
             let text = format!("the job has failed with exit code {}", self.exit_code);
-            findings.push(Finding::new(FindingKind::Failed, text));
+            findings.push(ReportFinding::new(FindingKind::Failed, text));
         }
         if self.left_out_bytes > 0 {
             let text = format!("{} bytes of its output were not kept", self.left_out_bytes);
             let hint = "rlaunch … --tag-output > FILE keeps all of it for rlaunch report FILE";
-            findings.push(Finding::new(FindingKind::LeftOut, text).hint(hint));
+            findings.push(ReportFinding::new(FindingKind::LeftOut, text).hint(hint));
         }
         findings
     }

@@ -1,7 +1,7 @@
 //! `rlaunch report`: how fast a run was, whether its figures are consistent, and which network it used.
 //!
 //! Metrics are found in output by [`log_metrics`]. They are compared with each other, with facts about the job, and with
-//! smaller runs. An inconsistency is a [`Finding`].
+//! smaller runs. An inconsistency is a [`ReportFinding`].
 //!
 //! | file | subject |
 //! |---|---|
@@ -82,12 +82,12 @@ pub(crate) struct SourceReport {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) networks: Vec<RankNetwork>,
     #[serde(rename = "remarks")]
-    pub(crate) findings: Vec<Finding>,
+    pub(crate) findings: Vec<ReportFinding>,
 }
 
 /// Inconsistency in the output of a run, or a fact that the reader must know to interpret the figures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Finding {
+pub(crate) struct ReportFinding {
     pub(crate) kind: FindingKind,
     pub(crate) text: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -124,13 +124,13 @@ pub(crate) enum FindingKind {
     WrongValues,
 }
 
-impl Finding {
-    fn new(kind: FindingKind, text: impl Into<String>) -> Finding {
-        Finding { kind, text: text.into(), hint: None }
+impl ReportFinding {
+    fn new(kind: FindingKind, text: impl Into<String>) -> ReportFinding {
+        ReportFinding { kind, text: text.into(), hint: None }
     }
 
-    fn hint(self, hint: impl Into<String>) -> Finding {
-        Finding { hint: Some(hint.into()), ..self }
+    fn hint(self, hint: impl Into<String>) -> ReportFinding {
+        ReportFinding { hint: Some(hint.into()), ..self }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Network that NCCL used in each rank.
 
 use super::log_metrics::nccl_network::{NcclNetworks, ProcessNetwork};
-use super::{Finding, FindingKind};
+use super::{FindingKind, ReportFinding};
 use crate::plan::env::nccl::{LoggedNetwork, Version};
 use rlaunch_console::text;
 use serde::Serialize;
@@ -48,7 +48,7 @@ pub(crate) fn by_rank<'a>(
     networks.by_process().into_iter().map(named).collect()
 }
 
-pub(crate) fn findings(uses: &[RankNetwork], networks: &NcclNetworks) -> Vec<Finding> {
+pub(crate) fn findings(uses: &[RankNetwork], networks: &NcclNetworks) -> Vec<ReportFinding> {
     let by_tcp: Vec<String> =
         uses.iter().filter(|used| !used.rdma).map(RankNetwork::name).collect();
     let tcp = (!by_tcp.is_empty()).then(|| {
@@ -57,7 +57,7 @@ pub(crate) fn findings(uses: &[RankNetwork], networks: &NcclNetworks) -> Vec<Fin
             false => text::list(&by_tcp),
         };
         let hint = "rlaunch --require-rdma fails without RDMA, and says what is missing";
-        Finding::new(FindingKind::Tcp, format!("NCCL did not use RDMA in {ranks}")).hint(hint)
+        ReportFinding::new(FindingKind::Tcp, format!("NCCL did not use RDMA in {ranks}")).hint(hint)
     });
     let failed = networks.failed().map(|pair| {
         let (local, remote) = (&pair.local, &pair.remote);
@@ -68,7 +68,7 @@ pub(crate) fn findings(uses: &[RankNetwork], networks: &NcclNetworks) -> Vec<Fin
             "NCCL {known} or newer chooses ports by subnet; rlaunch --show mesh lists the ports that \
              reach each other"
         );
-        Finding::new(FindingKind::Disconnected, text).hint(hint)
+        ReportFinding::new(FindingKind::Disconnected, text).hint(hint)
     });
     tcp.into_iter().chain(failed).collect()
 }

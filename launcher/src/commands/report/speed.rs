@@ -1,7 +1,7 @@
 //! Images per second of each rank and of all ranks, and whether they are consistent.
 
 use super::log_metrics::throughput::{RankOutput, RateSample, Style, Throughput, Total};
-use super::{Finding, FindingKind, agree};
+use super::{FindingKind, ReportFinding, agree};
 use serde::Serialize;
 
 /// Maximum number of values, from the end of a rank's output, whose mean is the rank's rate.
@@ -42,7 +42,7 @@ pub(crate) struct RankRate {
 struct PrintedRates {
     rates: Vec<RankRate>,
     totals: Vec<Total>,
-    findings: Vec<Finding>,
+    findings: Vec<ReportFinding>,
     /// Whether `rates` has every rank of the run.
     complete: bool,
 }
@@ -54,7 +54,7 @@ impl Speed {
         throughput: &Throughput,
         world: Option<u32>,
         host_of: impl Fn(u32) -> Option<&'a str>,
-    ) -> Option<(Speed, Vec<Finding>)> {
+    ) -> Option<(Speed, Vec<ReportFinding>)> {
         let style = throughput.style()?;
         let by_rank = throughput.by_rank();
         let printed = match (&by_rank[..], throughput.untagged()) {
@@ -113,7 +113,7 @@ impl PrintedRates {
             last.len()
         );
         let unnamed =
-            Finding::new(FindingKind::Unnamed, text).hint("rlaunch --tag-output names ranks");
+            ReportFinding::new(FindingKind::Unnamed, text).hint("rlaunch --tag-output names ranks");
         PrintedRates { rates, totals, findings: vec![unnamed], complete: true }
     }
 
@@ -127,7 +127,7 @@ impl PrintedRates {
     }
 
     /// Assesses output in which each rank prints its own rate.
-    fn assess_ranks(mut self, world: Option<u32>) -> (Speed, Vec<Finding>) {
+    fn assess_ranks(mut self, world: Option<u32>) -> (Speed, Vec<ReportFinding>) {
         let found = self
             .ran_separately(world)
             .or_else(|| self.totals_differ())
@@ -137,7 +137,7 @@ impl PrintedRates {
         let count = u32::try_from(self.rates.len()).unwrap_or(u32::MAX);
         if let Some(world) = world.filter(|world| count < *world && trusted) {
             let text = format!("{count} of {world} ranks printed images/sec");
-            self.findings.push(Finding::new(FindingKind::Incomplete, text));
+            self.findings.push(ReportFinding::new(FindingKind::Incomplete, text));
         }
         let mut ranks = world.or(self.complete.then_some(count));
         if ranks.is_none() && self.mean_total().is_some_and(|total| agree(total, self.sum())) {
@@ -149,7 +149,7 @@ impl PrintedRates {
     }
 
     /// Assesses output in which rank 0 prints the rate of a device.
-    fn assess_devices(mut self, world: Option<u32>) -> (Speed, Vec<Finding>) {
+    fn assess_devices(mut self, world: Option<u32>) -> (Speed, Vec<ReportFinding>) {
         let devices = self.totals.last().and_then(|total| total.devices);
         let ran_separately = devices == Some(1) && self.totals.len() > 1;
         let met = devices.zip(world).is_none_or(|(devices, world)| devices == world);
@@ -157,7 +157,7 @@ impl PrintedRates {
             self.findings.push(separate_finding(self.totals.len()));
         } else if let (false, Some(devices), Some(world)) = (met, devices, world) {
             let text = format!("the log says {devices} devices, but the job had {world} ranks");
-            self.findings.push(Finding::new(FindingKind::WorldDiffers, text));
+            self.findings.push(ReportFinding::new(FindingKind::WorldDiffers, text));
         }
         let total = self.mean_total().filter(|_| !ran_separately && met);
         let speed = self.speed(Style::Horovod, devices.filter(|_| !ran_separately), total);
@@ -171,7 +171,7 @@ impl PrintedRates {
 
     /// Returns a finding if every printed total is the rate of the rank that printed it, although the run had
     /// other ranks.
-    fn ran_separately(&self, world: Option<u32>) -> Option<Finding> {
+    fn ran_separately(&self, world: Option<u32>) -> Option<ReportFinding> {
         let sorted = |mut rates: Vec<f64>| {
             rates.sort_by(f64::total_cmp);
             rates
@@ -184,29 +184,29 @@ impl PrintedRates {
         (others && own).then(|| separate_finding(rates.len()))
     }
 
-    fn totals_differ(&self) -> Option<Finding> {
+    fn totals_differ(&self) -> Option<ReportFinding> {
         let (least, most) = range(self.totals.iter().map(|total| total.rate))?;
         let text = format!("ranks print totals from {least} to {most}: do not trust this log");
-        (!agree(least, most)).then(|| Finding::new(FindingKind::TotalsDiffer, text))
+        (!agree(least, most)).then(|| ReportFinding::new(FindingKind::TotalsDiffer, text))
     }
 
-    fn sum_differs(&self) -> Option<Finding> {
+    fn sum_differs(&self) -> Option<ReportFinding> {
         let total = self.totals.first().filter(|_| self.complete)?.rate;
         let sum = self.sum();
         let text = format!("ranks sum to {sum:.1}, the log says {total}: do not trust this log");
-        (!agree(sum, total)).then(|| Finding::new(FindingKind::SumDiffers, text))
+        (!agree(sum, total)).then(|| ReportFinding::new(FindingKind::SumDiffers, text))
     }
 }
 
 /// Returns the finding that `ranks` ranks ran as separate jobs of one rank each.
-fn separate_finding(ranks: usize) -> Finding {
+fn separate_finding(ranks: usize) -> ReportFinding {
     let text = match ranks {
         1 => "the printed total is the rate of one rank: it ran alone".to_owned(),
         ranks => format!("{ranks} ranks print totals that are their own rates: each ran alone"),
     };
     let hint = "ranks did not form one job: a Horovod that is built with MPI alone needs a launcher that serves its MPI \
                 library, as rlaunch does";
-    Finding::new(FindingKind::Alone, text).hint(hint)
+    ReportFinding::new(FindingKind::Alone, text).hint(hint)
 }
 
 /// Returns the minimum and the maximum; `None` if there are no values.

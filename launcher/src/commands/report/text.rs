@@ -5,7 +5,7 @@ use super::log_metrics::collective::{CollectiveTable, Timing};
 use super::log_metrics::throughput::Style;
 use super::networks::RankNetwork;
 use super::speed::{RankRate, range};
-use super::{Finding, Report, Scaling, SourceReport, Speed};
+use super::{Report, ReportFinding, Scaling, SourceReport, Speed};
 use rlaunch_console::columns::{self, row};
 use rlaunch_console::messages::{HINT, WARNING};
 use rlaunch_console::printable;
@@ -148,7 +148,7 @@ fn network_table(networks: &[RankNetwork]) -> String {
     columns::lay_out(&rows)
 }
 
-fn write_finding(out: &mut impl Write, finding: &Finding) -> fmt::Result {
+fn write_finding(out: &mut impl Write, finding: &ReportFinding) -> fmt::Result {
     writeln!(out, "  {WARNING}warning:{WARNING:#} {}", printable::message(&finding.text))?;
     match &finding.hint {
         Some(hint) => writeln!(out, "  {HINT}hint:{HINT:#} {}", printable::text(hint)),

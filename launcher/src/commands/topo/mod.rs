@@ -207,9 +207,7 @@ fn system(inventory: &Inventory) -> Vec<String> {
     }
     // The inventory does not have the user's id. With 0, which is root, the limit of locked memory is a
     // deficit only in a container.
-    let deficits = container_check::deficits(inventory, false, 0);
-    let deficits = deficits.iter();
-    lines.extend(deficits.map(|deficit| format!("{deficit}: {}", deficit.remedy())));
+    lines.extend(container_check::describe_deficits(inventory));
     lines
 }
 

@@ -9,6 +9,7 @@ use super::install::{InstalledAgent, Installer};
 use super::store::{AgentFile, AgentStore, AgentStoreError};
 use crate::connect::callback::Callbacks;
 use crate::connect::connector::{self, AgentLocation, ConnectError, HostConnection, RemoteCommand};
+use crate::findings::{CheckId, id};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::protocol::control::{FrameError, PROTOCOL_VERSION};
@@ -55,6 +56,17 @@ fn quoted_output(words: &str) -> String {
 }
 
 impl DeployError {
+    /// Returns the id of the finding that the error states.
+    pub(crate) fn finding(&self) -> CheckId {
+        match self {
+            DeployError::Connect(error) => error.finding(),
+            DeployError::Store(AgentStoreError::Missing { .. } | AgentStoreError::Wrong { .. })
+            | DeployError::System { .. } => id::AGENT_ARCH,
+            DeployError::NoCallback { .. } | DeployError::NoFetch { .. } => id::NET_CALLBACK,
+            _ => id::AGENT_RUN,
+        }
+    }
+
     /// Returns what the host printed in place of the agent's hello, for errors that have such output.
     pub(crate) fn host_output(&self) -> Option<&str> {
         match self {

@@ -19,6 +19,7 @@ pub(crate) use rsh::{Rsh, RshError, last_lines};
 use crate::connect::agent::deploy::{DeployError, HELLO_TIMEOUT};
 use crate::connect::channel::{AgentChannel, CommandStatus};
 use crate::connect::options::{ConnectOptions, destination};
+use crate::findings::{CheckId, id};
 use crate::hosts::Host;
 use crate::hosts::host_table::HostTable;
 use container::ContainerEntry;
@@ -78,12 +79,39 @@ pub(crate) enum ConnectError {
 }
 
 impl ConnectError {
+    /// Returns the id of the finding that the error states.
+    pub(crate) fn finding(&self) -> CheckId {
+        match self {
+            ConnectError::Ssh(error) => ssh_finding(error),
+            ConnectError::Rsh(_) => id::SSH_REACH,
+            ConnectError::Container(_) => id::SSH_LANDING,
+        }
+    }
+
     pub(crate) fn hint(&self, host: &str) -> Option<String> {
         match self {
             ConnectError::Ssh(error) => error.hint(host),
             ConnectError::Rsh(error) => error.hint(),
             ConnectError::Container(error) => error.hint(host),
         }
+    }
+}
+
+fn ssh_finding(error: &SshError) -> CheckId {
+    match error {
+        SshError::JumpHost { source, .. } => ssh_finding(source),
+        SshError::Repeated { last, .. } => ssh_finding(last),
+        SshError::HostKeyChanged(_)
+        | SshError::HostKeyRevoked { .. }
+        | SshError::HostKeyUnknown { .. }
+        | SshError::HostKeyToAsk(_)
+        | SshError::HostCertificate { .. }
+        | SshError::KnownHosts(_) => id::SSH_HOSTKEY,
+        SshError::Refused(_)
+        | SshError::Disconnected(_)
+        | SshError::Login { .. }
+        | SshError::NoPassword(_) => id::SSH_AUTH,
+        _ => id::SSH_REACH,
     }
 }
 

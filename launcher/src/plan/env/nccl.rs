@@ -3,16 +3,21 @@
 //! NCCL uses either verbs or TCP for all ranks, and cannot use the RDMA connection manager. Its variables are
 //! documented in docs/userguide/source/env.rst in the source of NCCL.
 
+pub(crate) mod cabling;
 mod log;
+pub(crate) mod network;
 mod version;
 
 pub(crate) use log::{Log, LoggedNetwork};
+pub(crate) use network::{NcclNetwork, Shape};
 pub(crate) use version::Version;
 
+use crate::findings::{CheckId, id};
 use crate::plan::env::Variable;
 use crate::plan::map::RankMap;
 use crate::plan::options::{Options, Transport};
 use crate::plan::selection::{self, Plan, PortOptions, Rejection, UsablePort};
+use network::{NcclPorts, Obstacle, first_of_each};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::net::NetdevKind;
@@ -29,27 +34,6 @@ const ERDMA_COMPAT: &str = "eRDMA works with NCCL in compat mode, to be set on e
 const NCCL_PREFIX: u8 = 24;
 /// Number of queue pairs per connection over a bond, enough that both ports of the bond carry data.
 const QPS_ON_BOND: &str = "4";
-
-/// Network that NCCL uses for all ranks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum NcclNetwork {
-    /// Verbs on every node.
-    Verbs(Shape),
-    /// TCP, with the reason.
-    Tcp(String),
-}
-
-/// Topology of the nodes' ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
-    /// Every port reaches every port of the other nodes.
-    Flat,
-    /// Every port reaches the ports of its own rail on all nodes.
-    Rails,
-    /// Which ports reach each other depends on the two nodes, for example if each pair of nodes has its own
-    /// cable.
-    Mesh,
-}
 
 /// Ports of a job as NCCL sees them.
 pub(crate) struct Fabric<'a> {
@@ -68,31 +52,20 @@ impl<'a> Fabric<'a> {
         plan: &'a Plan,
         options: &Options,
     ) -> Fabric<'a> {
-        let usable: Vec<Vec<&UsablePort>> =
-            plan.ports.iter().map(|ports| usable_without_cm(ports)).collect();
-        let ports: Vec<Vec<&UsablePort>> =
-            (0..usable.len()).map(|node| reaching_ports(&usable, node)).collect();
+        let NcclPorts { ports, shape } = NcclPorts::from_plan(plan);
         let host = |node: usize| map.nodes[node].host.to_string();
-        let portless = ports.iter().position(Vec::is_empty);
-        let network = match (options.transport, portless) {
+        let network = match (options.transport, shape) {
             (Transport::Tcp, _) => NcclNetwork::Tcp("--transport tcp".to_owned()),
-            (_, Some(node)) => {
+            (_, Ok(shape)) => NcclNetwork::Verbs(shape),
+            (_, Err(Obstacle::Portless(node))) => {
                 let reason = reason_for_tcp(&inventories[node], &options.ports);
                 NcclNetwork::Tcp(format!("{}: {reason}", host(node)))
             }
-            (_, None) => match shape(&preferred_entries(&ports)) {
-                Ok(shape) => NcclNetwork::Verbs(shape),
-                Err((one, other)) => {
-                    let should_connect =
-                        |a: &UsablePort| usable[other].iter().any(|b| a.should_reach(b));
-                    let verb = match usable[one].iter().any(|port| should_connect(port)) {
-                        true => "was found to reach",
-                        false => "reaches",
-                    };
-                    let (one, other) = (host(one), host(other));
-                    NcclNetwork::Tcp(format!("no RDMA port of {one} {verb} one of {other}"))
-                }
-            },
+            (_, Err(Obstacle::Pair { one, other, should_connect })) => {
+                let verb = if should_connect { "was found to reach" } else { "reaches" };
+                let (one, other) = (host(one), host(other));
+                NcclNetwork::Tcp(format!("no RDMA port of {one} {verb} one of {other}"))
+            }
         };
         let shared_variables = match &network {
             NcclNetwork::Verbs(shape) => shared_variables(*shape, inventories, &ports),
@@ -114,7 +87,8 @@ impl<'a> Fabric<'a> {
             Variable::new("UCX_NET_DEVICES", names, chosen),
         ];
         set.extend(gid_index("NCCL_IB_GID_INDEX", ports));
-        if shares_card(&self.inventories[node], ports) {
+        let is_merged = cabling::merges_ports(self.inventories, &self.network);
+        if !is_merged && shares_card(&self.inventories[node], ports) {
             let reason = "ports of one card are in different networks";
             set.push(Variable::new("NCCL_IB_MERGE_NICS", "0", reason));
         }
@@ -127,75 +101,6 @@ impl<'a> Fabric<'a> {
     pub(crate) fn plugin_variable(&self, node: usize) -> Option<Variable> {
         gid_index("NCCL_MESH_GID_INDEX", &self.ports[node])
     }
-}
-
-/// Selects the ports that work without the RDMA connection manager; software devices only if there are
-/// no others.
-fn usable_without_cm(ports: &[UsablePort]) -> Vec<&UsablePort> {
-    let without_cm = ports.iter().filter(|port| port.nic.transport != rank_table::Transport::Iwarp);
-    let (software, hardware): (Vec<_>, Vec<_>) = without_cm.partition(|port| port.nic.software);
-    if hardware.is_empty() { software } else { hardware }
-}
-
-/// Returns the node's ports that reach another node, or all its ports if none does.
-fn reaching_ports<'a>(usable: &[Vec<&'a UsablePort>], node: usize) -> Vec<&'a UsablePort> {
-    let others = || usable.iter().enumerate().filter(|(other, _)| *other != node);
-    let is_used =
-        |port: &&&UsablePort| others().flat_map(|(_, ports)| ports).any(|other| port.reach(other));
-    let reaching: Vec<&UsablePort> = usable[node].iter().filter(is_used).copied().collect();
-    if reaching.is_empty() { usable[node].clone() } else { reaching }
-}
-
-/// Keeps, for each port, only the entry with the preferred address, which is the one that NCCL uses.
-fn preferred_entries<'a>(ports: &[Vec<&'a UsablePort>]) -> Vec<Vec<&'a UsablePort>> {
-    ports.iter().map(|ports| first_of_each(ports).collect()).collect()
-}
-
-/// Determines the topology. The error has the indexes of two nodes that RDMA does not connect.
-fn shape(ports: &[Vec<&UsablePort>]) -> Result<Shape, (usize, usize)> {
-    let common = |ports: &mut dyn Iterator<Item = &&UsablePort>| {
-        let Some(first) = ports.next() else { return true };
-        let mut networks = first.nic.networks.clone();
-        ports.for_each(|port| networks.retain(|network| port.nic.networks.contains(network)));
-        !networks.is_empty()
-    };
-    // The networks decide for nearly all clusters, in a time that is linear in the number of nodes.
-    // Otherwise, all pairs of nodes are compared below.
-    let all_work = ports.iter().flatten().all(|port| port.failed_proofs.is_empty());
-    if all_work && common(&mut ports.iter().flatten()) {
-        return Ok(Shape::Flat);
-    }
-    let rails = |rail| ports.iter().flatten().filter(move |port| port.nic.rail == rail);
-    let mut numbers: Vec<u32> = ports.iter().flatten().map(|port| port.nic.rail).collect();
-    numbers.sort_unstable();
-    numbers.dedup();
-    let whole = |&rail: &u32| rails(rail).count() >= ports.len() && common(&mut rails(rail));
-    if all_work && numbers.iter().all(whole) {
-        return Ok(Shape::Rails);
-    }
-    let (mut flat, mut aligned) = (true, true);
-    for (one, own) in ports.iter().enumerate() {
-        for (other, theirs) in ports.iter().enumerate().skip(one + 1) {
-            let mut connected = false;
-            for (a, b) in own.iter().flat_map(|a| theirs.iter().map(move |b| (a, b))) {
-                let reach = a.reach(b);
-                connected |= reach;
-                flat &= reach;
-                aligned &= reach || a.nic.rail != b.nic.rail;
-            }
-            if !connected {
-                return Err((one, other));
-            }
-            let rails =
-                |ports: &[&UsablePort]| ports.iter().map(|p| p.nic.rail).collect::<Vec<_>>();
-            aligned &= rails(own) == rails(theirs);
-        }
-    }
-    Ok(match (flat, aligned) {
-        (true, _) => Shape::Flat,
-        (_, true) => Shape::Rails,
-        _ => Shape::Mesh,
-    })
 }
 
 /// Returns the variables that must be equal at both ends of a connection.
@@ -288,15 +193,6 @@ fn gid_index(name: &'static str, ports: &[&UsablePort]) -> Option<Variable> {
     Some(Variable::new(name, index.to_string(), "this entry is right for every port listed"))
 }
 
-/// Returns the first entry of each port, which has the port's preferred address.
-fn first_of_each<'a>(ports: &[&'a UsablePort]) -> impl Iterator<Item = &'a UsablePort> {
-    let before = move |at: usize| at.checked_sub(1).and_then(|at| ports.get(at));
-    let is_first = move |(at, port): &(usize, &&UsablePort)| {
-        before(*at).is_none_or(|before| before.nic.rail != port.nic.rail)
-    };
-    ports.iter().enumerate().filter(is_first).map(|(_, port)| *port)
-}
-
 /// Returns the variables that make NCCL use IPv6 addresses, if all RoCE ports prefer an IPv6 address;
 /// otherwise none, since NCCL uses IPv4 by default.
 fn family(all: &[Vec<&UsablePort>]) -> Vec<Variable> {
@@ -340,11 +236,7 @@ fn routing(shape: Shape, all: &[Vec<&UsablePort>]) -> Vec<Variable> {
 /// Tells whether two ports of one card are in different subnets. NCCL would merge ports of one card into one
 /// device.
 fn shares_card(inventory: &Inventory, ports: &[&UsablePort]) -> bool {
-    let card = |port: &UsablePort| {
-        let device = inventory.rdma.iter().find(|device| device.name == port.nic.device)?;
-        let (card, _function) = device.pci.as_ref()?.address.rsplit_once('.')?;
-        Some(card)
-    };
+    let card = |port: &UsablePort| cabling::card(inventory, port);
     let pairs = ports.iter().flat_map(|one| ports.iter().map(move |other| (one, other)));
     let mut different_rails = pairs.filter(|(one, other)| one.nic.rail != other.nic.rail);
     different_rails.any(|(one, other)| {
@@ -377,6 +269,16 @@ pub(crate) fn reason_for_tcp(inventory: &Inventory, options: &PortOptions) -> St
     });
     let reasons: Vec<String> = reasons.collect();
     if reasons.is_empty() { "no RDMA device".to_owned() } else { reasons.join(", ") }
+}
+
+/// Returns the id of the finding for a node that has no port at all: that of the first of its ports that has one.
+pub(crate) fn finding_for_tcp(inventory: &Inventory, options: &PortOptions) -> Option<CheckId> {
+    let ports = inventory.rdma.iter().flat_map(|d| d.ports.iter().map(move |port| (d, port)));
+    let mut reasons = ports.filter_map(|(device, port)| {
+        selection::examine_wanted(device, port, &inventory.netdevs, options).err()?.id()
+    });
+    let is_absent = inventory.rdma.is_empty().then_some(id::DEV_ABSENT);
+    reasons.next().or(is_absent)
 }
 
 /// Returns a remedy if hosts have eRDMA devices in a mode that NCCL cannot use.
@@ -413,13 +315,10 @@ pub(crate) fn old_version_warning(
     if shape != Shape::Mesh {
         return None;
     }
-    let library = |inventory: &Inventory| inventory.system.nccl.clone();
     let nodes = map.nodes.iter().zip(inventories);
-    let mut found = nodes.filter_map(|(node, inventory)| Some((node, library(inventory)?)));
-    let (node, library) = found.find(|(_, library)| {
-        let version = library.version.parse::<Version>();
-        version.is_ok_and(|version| version < Version::SUBNET_AWARE)
-    })?;
+    let mut found =
+        nodes.filter_map(|(node, inventory)| Some((node, cabling::too_old(inventory)?)));
+    let (node, library) = found.next()?;
     let (host, old, path) = (&node.host, &library.version, &library.path);
     let known = Version::SUBNET_AWARE;
     let line = format!(

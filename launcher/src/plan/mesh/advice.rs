@@ -3,6 +3,7 @@
 use super::outcome::Failure;
 use super::paths::Proof;
 use super::show::ConnectionEnd;
+use crate::findings::{CheckId, id};
 use rlaunch_bootstrap::protocol::mesh::ProofStep;
 use rlaunch_bootstrap::rank_table::{Nic, RankTable, Transport};
 
@@ -36,6 +37,16 @@ pub(crate) fn hint(table: &RankTable, proof: &Proof, failure: &Failure) -> Optio
     }
 }
 
+/// Returns the id of the finding that a failed path states.
+pub(crate) fn finding(failure: &Failure) -> CheckId {
+    let cause = failure.fault.cause.as_str();
+    match failure.fault.step {
+        ProofStep::Block => id::MTU_PATH,
+        ProofStep::Connect if cause.contains("RTR") => id::MESH_ROUTE,
+        _ => id::MESH_SILENT,
+    }
+}
+
 /// Hint for a host whose C library is older than that of the machine on which the prover was built.
 const OLD_LIBRARIES: &str =
     "build rlaunch-prover (`cargo prover`) on a system as old as that host, or give --mesh off";
@@ -54,7 +65,7 @@ fn hint_for_size(proof: &Proof, (host, from): HostNic<'_>, (peer, to): HostNic<'
         _ => String::new(),
     };
     format!(
-        "mtu.path: something between them drops packets of {carried} B, which NCCL sends all the \
+        "something between them drops packets of {carried} B, which NCCL sends all the \
          same: let it carry them (switches: MTU 9216), or set the interfaces ({host} {one}, {peer} \
          {other}) to MTU 1500{test}"
     )

@@ -5,6 +5,7 @@ use super::outcome::Failure;
 use super::paths::{Mode, Proof};
 use super::show::{ConnectionEnd, transport_name};
 use super::{Mesh, ProofResult, is_rdma};
+use crate::findings::{self, CheckId};
 use crate::plan::options::Transport;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::{NicId, RankTable};
@@ -15,6 +16,13 @@ use std::collections::BTreeSet;
 
 /// Maximum number of lines about failed paths; the rest are only counted.
 const MAX_LINES: usize = 8;
+
+/// Line about a failed path.
+struct FailureLine {
+    finding: CheckId,
+    text: String,
+    hint: Option<String>,
+}
 
 impl Mesh {
     /// Prints the result of the proofs. `table` is the rank table that was built after the proofs.
@@ -32,8 +40,11 @@ impl Mesh {
             return Ok(());
         }
         let failures = self.failures();
-        let lines: Vec<(String, Option<String>)> =
-            failures.iter().map(|(result, failure)| self.line(table, result, failure)).collect();
+        let line = |(result, failure): &(&ProofResult, &Failure)| {
+            let (text, hint) = self.line(table, result, failure);
+            FailureLine { finding: advice::finding(failure), text, hint }
+        };
+        let lines: Vec<FailureLine> = failures.iter().map(line).collect();
         let lost = failures.iter().any(|(result, _)| !self.is_replaced(table, &result.proof));
         if transport == Transport::Rdma && lost {
             return Err(refuse(self.summary(table, mode), &lines));
@@ -171,11 +182,11 @@ fn subnets(table: &RankTable, up: &[&Proof]) -> Option<String> {
 }
 
 /// Prints a warning for each failure; equal hints are printed once.
-fn print_warnings(lines: &[(String, Option<String>)]) {
+fn print_warnings(lines: &[FailureLine]) {
     let mut hints = BTreeSet::new();
-    for (line, hint) in lines.iter().take(MAX_LINES) {
-        messages::warn(line);
-        if let Some(hint) = hint.as_ref().filter(|hint| hints.insert((*hint).clone())) {
+    for line in lines.iter().take(MAX_LINES) {
+        messages::warn_of(Some(line.finding.as_str()), &line.text);
+        if let Some(hint) = line.hint.as_ref().filter(|hint| hints.insert((*hint).clone())) {
             messages::hint(hint);
         }
     }
@@ -184,12 +195,13 @@ fn print_warnings(lines: &[(String, Option<String>)]) {
     }
 }
 
-fn refuse(summary: String, lines: &[(String, Option<String>)]) -> Failed {
+fn refuse(summary: String, lines: &[FailureLine]) -> Failed {
     let mut failed = Failed::new(Exit::MESH, summary);
-    for (line, hint) in lines.iter().take(MAX_LINES) {
-        failed.details.push(line.trim_end_matches(": TCP is used").to_owned());
-        failed = failed.hint(hint.clone());
+    for line in lines.iter().take(MAX_LINES) {
+        failed.details.push(line.text.trim_end_matches(": TCP is used").to_owned());
+        failed = failed.hint(line.hint.clone());
     }
+    failed = findings::mark(failed, lines.first().map(|line| line.finding));
     if lines.len() > MAX_LINES {
         failed.details.push(format!("and {} more", lines.len() - MAX_LINES));
     }

@@ -1,10 +1,12 @@
 //! The mesh: the RDMA paths between ranks, which are proved before any rank starts.
 //!
 //! The proofs take one or more rounds: [`paths`] chooses the paths to prove, [`round`] makes each node's part
-//! of a round, [`outcome`] evaluates the nodes' reports and chooses remedies for the next round. [`messages`]
+//! of a round, [`outcome`] evaluates the nodes' reports and chooses remedies for the next round. [`measured`]
+//! chooses the paths whose bandwidth `rlaunch doctor --probe` measures. [`messages`]
 //! and [`show`] write what the user reads.
 
 mod advice;
+pub(crate) mod measured;
 mod messages;
 pub(crate) mod outcome;
 pub(crate) mod paths;
@@ -13,6 +15,7 @@ pub(crate) mod show;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use advice::finding as finding_of;
 pub(crate) use paths::Mode;
 pub(crate) use show::{format_table, json_rows};
 
@@ -37,13 +40,22 @@ pub(crate) struct MeshOptions {
     pub(crate) watch: bool,
     /// End the job when a watched path goes down.
     pub(crate) abort_on_link_down: bool,
+    /// Measure the bandwidth of each cable after the proofs. Jobs do not.
+    pub(crate) measure: bool,
 }
 
 impl Default for MeshOptions {
     fn default() -> MeshOptions {
         let (mode, settings) = (Mode::default(), QpSettings::default());
         let timeout = Duration::from_secs(5);
-        MeshOptions { mode, timeout, settings, watch: true, abort_on_link_down: false }
+        MeshOptions {
+            mode,
+            timeout,
+            settings,
+            watch: true,
+            abort_on_link_down: false,
+            measure: false,
+        }
     }
 }
 
@@ -69,6 +81,8 @@ pub(crate) struct Mesh {
     pub(crate) duration: Duration,
     /// Number of rounds; 0 if nothing was proved.
     pub(crate) rounds: u32,
+    /// Paths that were measured, with the write bandwidth from the first to the second NIC, in Mb/s.
+    pub(crate) measured: Vec<(NicId, NicId, u32)>,
     /// Resources that all rounds used, by node. The memory is that of the largest round.
     pub(crate) costs: BTreeMap<NodeId, RoundCost>,
 }

@@ -55,6 +55,7 @@ impl PathReports {
             (Ok(one), Ok(other)) => ProofOutcome::Up(PathProof {
                 mtu: one.mtu.into_iter().chain(other.mtu).min(),
                 round_trip_ns: one.round_trip_ns,
+                write_mbps: one.write_mbps,
             }),
             (Err(fault), Ok(_)) => {
                 ProofOutcome::Failed(Failure { node: proof.from.node, fault, other: None })
@@ -175,7 +176,11 @@ mod tests {
     fn outcome(one: Result<u32, PathFault>, other: Result<u32, PathFault>) -> ProofOutcome {
         let mut reports = PathReports::default();
         for (end, result) in END.iter().zip([one, other]) {
-            let result = result.map(|mtu| PathProof { mtu: Some(mtu), round_trip_ns: mtu });
+            let result = result.map(|mtu| PathProof {
+                mtu: Some(mtu),
+                round_trip_ns: mtu,
+                write_mbps: None,
+            });
             reports.add(end.node, vec![PathOutcome { id: 7, result }]);
         }
         reports.outcome(7, &proof(), "silence")
@@ -190,7 +195,8 @@ mod tests {
 
     #[test]
     fn both_ends_have_to_say_that_it_is_up() {
-        let up = ProofOutcome::Up(PathProof { mtu: Some(1024), round_trip_ns: 4096 });
+        let up =
+            ProofOutcome::Up(PathProof { mtu: Some(1024), round_trip_ns: 4096, write_mbps: None });
         assert_eq!(outcome(Ok(4096), Ok(1024)), up);
         let late = fault(ProofStep::Token, true);
         assert_eq!(failure(outcome(Ok(1), Err(late))).node, NodeId(1));

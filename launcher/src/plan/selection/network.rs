@@ -33,6 +33,11 @@ impl Subnet {
         self.contains(other.address) || other.contains(self.address)
     }
 
+    /// Returns the first address.
+    pub(crate) fn address(&self) -> IpAddr {
+        self.address
+    }
+
     /// Returns the prefix length in bits.
     pub(crate) fn prefix(&self) -> u8 {
         width(self.address) - self.host_bits
@@ -159,7 +164,7 @@ pub(crate) struct UsablePort {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PortIdentity(Option<String>, Option<IpAddr>);
 
-pub(super) fn is_link_local(address: IpAddr) -> bool {
+pub(crate) fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4.is_link_local(),
         IpAddr::V6(v6) => v6.is_unicast_link_local(),

@@ -11,14 +11,14 @@ mod prover_upload;
 pub(crate) use links::{LinkChange, LinkMonitor};
 pub(crate) use prover_upload::ProverUpload;
 
-use crate::plan::mesh::outcome::PathReports;
+use crate::plan::mesh::outcome::{PathReports, ProofOutcome};
 use crate::plan::mesh::paths::{self, Proof};
-use crate::plan::mesh::{Mesh, MeshOptions, ProofResult, round};
+use crate::plan::mesh::{Mesh, MeshOptions, ProofResult, measured, round};
 use crate::plan::selection::Plan;
 use crate::run::nodes::Nodes;
 use crate::run::rendezvous::{JoinState, RankPlan};
 use rlaunch_bootstrap::protocol::control::ToAgent;
-use rlaunch_bootstrap::protocol::mesh::{QpSettings, RoundTimeouts};
+use rlaunch_bootstrap::protocol::mesh::{PathProof, QpSettings, RoundTimeouts};
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_console::deadline::Deadline;
 use rlaunch_console::exit::Exit;
@@ -30,6 +30,8 @@ const MIN_ROUND: Duration = Duration::from_millis(70);
 /// Time, in addition to the limits of a round, in which nodes must report its result. It is long enough for
 /// an agent to give up a prover that hangs, and to report that.
 const SLACK: Duration = Duration::from_secs(2);
+/// Time for which a path is measured, in milliseconds.
+const MEASURE_MS: u32 = 1000;
 
 /// Proves the paths between the ports of `plan`, and removes pairs of ports that fail from `plan`.
 /// `rank_plan` computes the configuration of ranks from a plan; the configuration for the final plan is
@@ -65,6 +67,9 @@ pub(crate) async fn prove(
         }
         mesh.duration = started.elapsed();
     }
+    if options.measure {
+        mesh.measure(nodes, state, &planned.table, (plan, options)).await?;
+    }
     mesh.send_watched_paths(nodes, &planned.table, options);
     Ok((mesh, planned))
 }
@@ -81,6 +86,50 @@ impl Mesh {
         (settings, limits): (QpSettings, RoundTimeouts),
     ) -> Result<bool, Failed> {
         let first = self.next_id();
+        let (reports, was_restarted) =
+            self.reports(nodes, state, table, (todo, first), (settings, limits)).await?;
+        for (id, proof) in (first..).zip(todo) {
+            let outcome = reports.outcome(id, proof, "no answer from its prover");
+            self.results.push(ProofResult { id, proof: *proof, outcome });
+        }
+        Ok(was_restarted)
+    }
+
+    /// Measures the bandwidth of the cables between the ports of `plan`. Paths that do not work are left out.
+    async fn measure(
+        &mut self,
+        nodes: &mut Nodes,
+        state: &mut JoinState,
+        table: &RankTable,
+        (plan, options): (&Plan, &MeshOptions),
+    ) -> Result<(), Failed> {
+        let limits = RoundTimeouts::within(options.timeout, options.timeout);
+        let limits = RoundTimeouts { measure_ms: MEASURE_MS, ..limits };
+        for todo in measured::rounds(plan) {
+            let first = self.next_id();
+            let how = (options.settings, limits);
+            let (reports, _) = self.reports(nodes, state, table, (&todo, first), how).await?;
+            for (id, proof) in (first..).zip(&todo) {
+                if let ProofOutcome::Up(PathProof { write_mbps: Some(rate), .. }) =
+                    reports.outcome(id, proof, "no answer from its prover")
+                {
+                    self.measured.push((proof.from, proof.to, rate));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Carries out a round of all nodes with the paths of `todo`, which get ids from `first` on. Returns their
+    /// reports, and whether this process was suspended meanwhile.
+    async fn reports(
+        &mut self,
+        nodes: &mut Nodes,
+        state: &mut JoinState,
+        table: &RankTable,
+        (todo, first): (&[Proof], u32),
+        (settings, limits): (QpSettings, RoundTimeouts),
+    ) -> Result<(PathReports, bool), Failed> {
         let number = self.rounds;
         self.rounds += 1;
         let parts = round::parts(table, todo, (number, first), settings, limits);
@@ -98,11 +147,7 @@ impl Mesh {
             reports.add(node, outcomes);
             self.add_cost(node, cost);
         }
-        for (id, proof) in (first..).zip(todo) {
-            let outcome = reports.outcome(id, proof, "no answer from its prover");
-            self.results.push(ProofResult { id, proof: *proof, outcome });
-        }
-        Ok(deadline.was_restarted())
+        Ok((reports, deadline.was_restarted()))
     }
 
     /// Sends every node the list of the paths that are monitored. The node closes the queue pairs of all

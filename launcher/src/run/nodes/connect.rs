@@ -13,6 +13,7 @@ use crate::connect::callback::Callbacks;
 use crate::connect::channel::AgentChannel;
 use crate::connect::connector::{ConnectError, Connector};
 use crate::connect::outbox::Outbox;
+use crate::findings::{self, CheckId};
 use crate::hosts::Host;
 use crate::job::JobSpec;
 use crate::plan::map::{MappedNode, RankMap};
@@ -113,6 +114,14 @@ impl NodeError {
             NodeError::Connect(_) | NodeError::Deploy(DeployError::Connect(_)) => Exit::HOST,
             NodeError::Deploy(DeployError::NoCallback { .. }) => Exit::RENDEZVOUS,
             NodeError::Deploy(_) | NodeError::Local(_) => Exit::AGENT,
+        }
+    }
+
+    fn finding(&self) -> Option<CheckId> {
+        match self {
+            NodeError::Connect(error) => Some(error.finding()),
+            NodeError::Deploy(error) => Some(error.finding()),
+            NodeError::Local(_) => None,
         }
     }
 
@@ -257,5 +266,6 @@ fn unreached(failures: &[(Host, NodeError)], nodes: usize) -> Failed {
             failed = failed.hint(error.hint(&host.name));
         }
     }
-    failed
+    let id = failures.first().and_then(|(_, error)| error.finding());
+    findings::mark(failed, id)
 }

@@ -1,9 +1,10 @@
 //! Reports of agents about which a line is printed: waiting ranks, broken edges of the tree, unserved MPI.
 
 use super::{Action, BrokenEdges, EDGE_DELAY, Supervisor, job_ending};
+use crate::checks;
+use crate::findings::{self, id};
 use crate::run::events::Event;
 use crate::run::outcome::Reason;
-use crate::run::preflight_report;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::SingletonPolicy;
 use rlaunch_bootstrap::protocol::control::UnservedMpi;
@@ -64,10 +65,11 @@ impl Supervisor<'_> {
             return;
         }
         let process = format!("process {pid} on {host}");
-        let (sentence, hint) = preflight_report::unserved_mpi(&process, &what.library, &what.needs);
+        let (sentence, hint) = checks::unserved_mpi(&process, &what.library, &what.needs);
         if what.linked && self.job.singleton == SingletonPolicy::Error {
             let why = job_ending(sentence.clone());
             let failed = Failed::new(Exit::SINGLETON, sentence).hint(Some(hint));
+            let failed = findings::mark(failed, Some(id::MPI_SINGLETON));
             self.end(now, Reason::Singleton(failed), why);
         } else if !std::mem::replace(&mut self.warned_of_mpi, true) {
             self.warn(sentence);

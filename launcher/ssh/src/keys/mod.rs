@@ -86,7 +86,11 @@ impl std::fmt::Debug for EncryptedKey {
 impl KeyFile {
     /// Reads a key file. Refuses a file of this user that other users may read, unless it has only a public
     /// key.
-    pub(crate) fn read(path: &Path) -> Result<KeyFile, KeyError> {
+    ///
+    /// # Errors
+    ///
+    /// [`KeyError::Missing`] if there is no file, [`KeyError::Exposed`] if it is refused.
+    pub fn read(path: &Path) -> Result<KeyFile, KeyError> {
         let unreadable = |error: std::io::Error| match error.kind() {
             ErrorKind::NotFound | ErrorKind::NotADirectory => KeyError::Missing,
             _ => KeyError::Unreadable(error.to_string()),

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 const LAB: &str = "mesh";
 const GUESTS: usize = 3;
-const RLAUNCH: &str = "/share/rlaunch";
+/// Path of rlaunch on guests.
+pub(crate) const RLAUNCH: &str = "/share/rlaunch";
 /// Time limit of a job; emulated computers are slow.
 const BOUND: Duration = Duration::from_secs(120);
 /// Options with and without the mesh.
@@ -28,7 +29,7 @@ pub struct MeshOptions {
 }
 
 /// Builds rlaunch by this profile, and calls `act` with three fresh guests cabled to each other.
-fn with_guests<T>(
+pub(crate) fn with_guests<T>(
     profile: Profile,
     act: impl FnOnce(&VmLab) -> Result<T, LabError>,
 ) -> Result<T, LabError> {

@@ -32,6 +32,16 @@ pub(crate) enum Soak {
         #[arg(long, default_value_t = 100)]
         launches: usize,
     },
+    /// Put random faults into three guests, one at a time; fails if rlaunch doctor does not show a
+    /// fault first, or finds something as severe beside it.
+    Doctor {
+        /// Number of faults.
+        #[arg(long, default_value_t = 30)]
+        faults: usize,
+        /// Seed that chooses faults and places.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// Send random messages between 8 ranks on two hosts; fails if one is lost, late, out of order or
     /// wrong, or if a rank's memory grows. Prints a line of progress every minute.
     Comm {
@@ -87,6 +97,7 @@ pub(super) fn run(verb: &Soak) -> Result<bool, LabError> {
             soak::launch(&options, &dist::build(Profile::Lab)?)
         }
         Soak::Mesh { launches } => mesh::soak(*launches),
+        Soak::Doctor { faults, seed } => soak::doctor(*faults, *seed),
         Soak::Comm { seconds } => soak::comm(*seconds),
         Soak::Mpi { suite: true, library, .. } => {
             soak::mpi_suite(library, &dist::build(Profile::Lab)?)

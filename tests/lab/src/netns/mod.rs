@@ -270,6 +270,26 @@ impl Lab {
         network::forget_neighbours(&self.paths, host, self.address(host)?)
     }
 
+    /// Plugs a cable between two hosts, beside the network that all have: the interface `cable-OTHER`
+    /// of each, set up and without addresses.
+    pub fn plug(&self, one: &str, other: &str) -> Result<(), LabError> {
+        self.number(one)?;
+        self.number(other)?;
+        network::plug(&self.paths, one, other)?;
+        let ends = [
+            network::cable_end(self.init(one)?.pid, other),
+            network::cable_end(self.init(other)?.pid, one),
+        ];
+        wait_until(Duration::from_secs(10), &format!("a cable from {one} to {other}"), || {
+            Ok(ends.iter().all(|end| network::is_operational(end)))
+        })
+    }
+
+    /// Removes the cable between two hosts.
+    pub fn unplug(&self, one: &str, other: &str) -> Result<(), LabError> {
+        network::unplug(&self.paths, one, other)
+    }
+
     /// Crashes `host` as a power loss would. The link is cut first, so that no peer receives a FIN
     /// or RST.
     pub fn crash(&self, host: &str) -> Result<(), LabError> {

@@ -83,6 +83,34 @@ pub(super) fn heal(paths: &LabPaths, host: &str) -> Result<(), LabError> {
     set_port(paths, host, "forwarding")
 }
 
+/// Plugs a cable between two hosts, with both ends set up and without addresses.
+pub(super) fn plug(paths: &LabPaths, one: &str, other: &str) -> Result<(), LabError> {
+    let [here, there] = [other, one].map(cable);
+    let netns = paths.netns(other);
+    let lines =
+        format!("link add {here} type veth peer name {there} netns {netns}\nlink set {here} up\n");
+    let operation = format!("plug a cable between {one} and {other}");
+    batch(Some(&paths.netns(one)), &operation, &lines)?;
+    batch(Some(&netns), &operation, &format!("link set {there} up\n"))
+}
+
+/// Returns the sysfs directory of a host's end of a cable to `other`, seen through the host's
+/// `/sys`.
+pub(super) fn cable_end(init: i32, other: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/{init}/root/sys/class/net/{}", cable(other)))
+}
+
+/// Removes the cable between two hosts.
+pub(super) fn unplug(paths: &LabPaths, one: &str, other: &str) -> Result<(), LabError> {
+    let operation = format!("unplug the cable between {one} and {other}");
+    batch(Some(&paths.netns(one)), &operation, &format!("link delete {}\n", cable(other)))
+}
+
+/// Returns the name of a host's end of a cable to `other`.
+fn cable(other: &str) -> String {
+    format!("cable-{other}")
+}
+
 /// Returns the sysfs directory of the bridge's end of a link, seen through the launch node's
 /// `/sys`.
 pub(super) fn bridge_end(launch: i32, host: &str) -> PathBuf {

@@ -2,6 +2,7 @@
 //! times.
 
 mod comm;
+mod doctor;
 mod hostile;
 mod mpi;
 mod stacks;
@@ -22,6 +23,7 @@ use crate::setup::{self, PackageSet};
 use crate::{Account, Lab, LabError, Options};
 
 pub use comm::run as comm;
+pub use doctor::run as doctor;
 pub use hostile::{build as hostile, is_running as hostile_runs};
 pub use mpi::run as mpi;
 pub use mpi::suite::run as mpi_suite;

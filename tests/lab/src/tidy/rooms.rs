@@ -33,9 +33,9 @@ pub(super) const ORDERS: &[Order] = &[
     Order {
         krate: "launcher",
         layers: &[
-            &[&["hosts"]],
+            &[&["hosts"], &["findings"]],
             &[&["connect"], &["plan"]],
-            &[&["job"]],
+            &[&["checks"], &["job"]],
             &[&["cli"], &["run"]],
             &[&["commands"]],
             &[&["dispatch"], &["fuzz"]],
@@ -61,7 +61,7 @@ pub(super) const ORDERS: &[Order] = &[
             &[&["cleanup"]],
             &[&["network"]],
             &[&["ranks"]],
-            &[&["agent"]],
+            &[&["agent"], &["diagnosis"]],
         ],
         pending: None,
     },

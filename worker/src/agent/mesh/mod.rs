@@ -251,7 +251,7 @@ impl Mesh {
     fn start_proving(&mut self) {
         let Some(round) = &self.round else { return };
         let limits = round.limits;
-        self.deadline = Some(within(limits.token_ms + limits.block_ms));
+        self.deadline = Some(within(limits.token_ms + limits.block_ms + limits.measure_ms));
         self.phase = RoundPhase::Proving;
         if round.paths.is_empty() || !self.send(&ToProver::Go) {
             let cause = self.cause();

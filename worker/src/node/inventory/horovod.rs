@@ -19,8 +19,14 @@ const CHUNK: usize = 1 << 20;
 /// Tells whether the program would load a Horovod that is built with MPI alone. False if there is
 /// no Horovod, or if its library cannot be read.
 pub(crate) fn needs_mpi(loading: &Loading<'_>) -> bool {
-    let library = python_directories(loading).iter().find_map(|directory| library(directory));
-    library.is_some_and(|library| lacks_gloo(&library))
+    is_built_with_mpi_alone(&python_directories(loading)) == Some(true)
+}
+
+/// Tells whether the first Horovod in these directories of Python packages is built with MPI alone. `None`
+/// if there is no Horovod; false if its library cannot be read.
+pub(crate) fn is_built_with_mpi_alone(directories: &[PathBuf]) -> Option<bool> {
+    let library = directories.iter().find_map(|directory| library(directory))?;
+    Some(lacks_gloo(&library))
 }
 
 /// Finds Horovod's library, such as `horovod/torch/mpi_lib_v2.cpython-311-x86_64-linux-gnu.so`, in

@@ -21,8 +21,9 @@ mod root;
 mod system;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
+pub(crate) use netlink::flow_control;
 pub(crate) use root::Root;
 
 use crate::console::errln;
@@ -91,6 +92,11 @@ pub(crate) fn read_for_job(root: &Root, with_cores: bool) -> Inventory {
     }
 }
 
+/// Returns a field of `/proc/self/status`.
+pub(crate) fn status(root: &Root, name: &str) -> Option<String> {
+    system::status(root, name)
+}
+
 /// Counts the GPUs that ranks can use.
 pub(crate) fn gpus(root: &Root) -> usize {
     gpu::count(root)
@@ -107,25 +113,19 @@ pub(crate) fn print(recorded: Option<OsString>) -> ExitCode {
     write(&read(&root))
 }
 
-/// Writes a recording of the files that [`read`] reads on this machine to stdout. About this
-/// process, the recording includes only its limits, status and control groups.
-pub(crate) fn capture() -> ExitCode {
-    let root = Root::recording_live();
-    read(&root);
-    write(&root.recording())
-}
-
 /// Writes a message as [`HELLO_MAGIC`] and a frame. The marker ends what a login shell may have
 /// printed before.
-fn write<T: Serialize>(message: &T) -> ExitCode {
+pub(crate) fn write<T: Serialize>(message: &T) -> ExitCode {
     let written = encode(message).map_err(|error| error.to_string()).and_then(|frame| {
         let bytes = [HELLO_MAGIC, &frame].concat();
-        std::io::stdout().lock().write_all(&bytes).map_err(|error| error.to_string())
+        let mut stdout = std::io::stdout().lock();
+        let written = stdout.write_all(&bytes).and_then(|()| stdout.flush());
+        written.map_err(|error| error.to_string())
     });
     match written {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            errln!("rlaunch-worker: cannot write the inventory: {error}");
+            errln!("rlaunch-worker: cannot write to stdout: {error}");
             ExitCode::FAILURE
         }
     }

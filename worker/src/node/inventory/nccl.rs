@@ -54,14 +54,14 @@ pub(crate) fn find(loading: &Loading<'_>) -> Option<InstalledLibrary> {
     })
 }
 
-fn is_python(program: &Path) -> bool {
+pub(crate) fn is_python(program: &Path) -> bool {
     program.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("python"))
 }
 
 /// Returns the directories in which this Python searches for packages, in order: PYTHONPATH; the
 /// virtual environment or other prefix of the program; `~/.local`; the Python that a virtual
 /// environment links to; `/usr/local`. Empty if the program is not Python.
-pub(super) fn python_directories(loading: &Loading<'_>) -> Vec<PathBuf> {
+pub(crate) fn python_directories(loading: &Loading<'_>) -> Vec<PathBuf> {
     if !is_python(loading.program) {
         return Vec::new();
     }
@@ -85,7 +85,7 @@ pub(super) fn python_directories(loading: &Loading<'_>) -> Vec<PathBuf> {
 }
 
 /// Returns the names of the files in a directory, in order.
-pub(super) fn names(directory: &Path) -> Vec<String> {
+pub(crate) fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<String> =
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();

@@ -1,7 +1,7 @@
-//! Queries over netlink for information that is in no file: routes, and which network interface
-//! belongs to which port of an RDMA device.
+//! Queries over netlink for information that is in no file: routes, which network interface belongs
+//! to which port of an RDMA device, and priority flow control.
 //!
-//! Each query is a dump: one request, and messages until the kernel ends the dump
+//! Most queries are a dump: one request, and messages until the kernel ends the dump
 //! (`linux/netlink.h`). Numbers are in the machine's byte order.
 
 use nix::sys::socket::{
@@ -22,7 +22,8 @@ const MAX_DATAGRAM: usize = 64 << 10;
 const MAX_MESSAGES: usize = 16 << 10;
 
 const HEADER: usize = 16;
-const REQUEST_DUMP: u16 = 0x1 | 0x300;
+const REQUEST: u16 = 0x1;
+const REQUEST_DUMP: u16 = REQUEST | 0x300;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 /// Mask for an attribute's type; the upper bits tell its encoding.
@@ -47,6 +48,14 @@ const DEVICE_INDEX: u16 = 1;
 const DEVICE_NAME: u16 = 2;
 const PORT_INDEX: u16 = 3;
 const NETDEV_NAME: u16 = 51;
+
+/// Data centre bridging (`linux/dcbnl.h`): the type of the request, a command, and attributes.
+const GET_DCB: u16 = 78;
+const DCB_IEEE_GET: u8 = 21;
+const DCB_NETDEV: u16 = 1;
+const DCB_IEEE: u16 = 13;
+const DCB_IEEE_PFC: u16 = 2;
+const DCB_MESSAGE: usize = 4;
 
 /// Returns the unicast routes of all tables except the local one. Leaves out routes over an
 /// interface that `name_of` does not know by its index.
@@ -106,7 +115,7 @@ fn dump(protocol: SockProtocol, kind: u16, payload: &[u8]) -> Vec<(u16, Vec<u8>)
         let flags = SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
         setsockopt(&socket, ReceiveTimeout, &TimeVal::milliseconds(ANSWER_TIMEOUT_MS))?;
-        send(socket.as_raw_fd(), &request(kind, payload), MsgFlags::empty())?;
+        send(socket.as_raw_fd(), &request(kind, REQUEST_DUMP, payload), MsgFlags::empty())?;
         let mut messages = Vec::new();
         let mut buffer = vec![0; MAX_DATAGRAM];
         while messages.len() < MAX_MESSAGES {
@@ -120,11 +129,43 @@ fn dump(protocol: SockProtocol, kind: u16, payload: &[u8]) -> Vec<(u16, Vec<u8>)
     ask().unwrap_or_default()
 }
 
-fn request(kind: u16, payload: &[u8]) -> Vec<u8> {
+/// Returns the priorities with priority flow control, a bit for each; `None` if the driver does not
+/// tell.
+pub(crate) fn flow_control(netdev: &str) -> Option<u8> {
+    let name = [netdev.as_bytes(), &[0]].concat();
+    let length = u16::try_from(4 + name.len()).ok()?;
+    let mut payload = vec![0, DCB_IEEE_GET, 0, 0];
+    payload.extend(length.to_ne_bytes());
+    payload.extend(DCB_NETDEV.to_ne_bytes());
+    payload.extend(name);
+    payload.resize(aligned(payload.len()), 0);
+    let mut buffer = vec![0; MAX_DATAGRAM];
+    let mut ask = || -> nix::Result<usize> {
+        let protocol = SockProtocol::NetlinkRoute;
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
+        setsockopt(&socket, ReceiveTimeout, &TimeVal::milliseconds(ANSWER_TIMEOUT_MS))?;
+        send(socket.as_raw_fd(), &request(GET_DCB, REQUEST, &payload), MsgFlags::empty())?;
+        recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())
+    };
+    let length = ask().ok()?;
+    let mut messages = Vec::new();
+    take(buffer.get(..length)?, &mut messages);
+    enabled_priorities(&messages.first()?.1)
+}
+
+/// Reads the second byte of `struct ieee_pfc` from an answer.
+fn enabled_priorities(message: &[u8]) -> Option<u8> {
+    let find = |bytes, wanted| Attributes(bytes).find(|(kind, _)| *kind == wanted);
+    let (_, ieee) = find(message.get(DCB_MESSAGE..)?, DCB_IEEE)?;
+    find(ieee, DCB_IEEE_PFC)?.1.get(1).copied()
+}
+
+fn request(kind: u16, flags: u16, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(HEADER + payload.len()).unwrap_or(u32::MAX);
     let mut message = length.to_ne_bytes().to_vec();
     message.extend(kind.to_ne_bytes());
-    message.extend(REQUEST_DUMP.to_ne_bytes());
+    message.extend(flags.to_ne_bytes());
     // Sequence number and port id are unused, since the socket is used for one query only.
     message.extend([0; 8]);
     message.extend(payload);
@@ -212,12 +253,27 @@ mod tests {
     }
 
     #[test]
+    fn priorities_with_flow_control_are_read() {
+        let pfc = [8, 0b1001, 0, 0, 0, 0];
+        let ieee = [attribute(1, &[0; 12]), attribute(DCB_IEEE_PFC, &pfc)].concat();
+        let answer = |ieee: &[u8]| {
+            let name = attribute(DCB_NETDEV, b"eth0\0");
+            [&[0, DCB_IEEE_GET, 0, 0][..], &name, &attribute(DCB_IEEE, ieee)].concat()
+        };
+        assert_eq!(enabled_priorities(&answer(&ieee)), Some(0b1001));
+        assert_eq!(enabled_priorities(&answer(&[])), None);
+        assert_eq!(enabled_priorities(&[0, 21]), None);
+        // Loopback has no data centre bridging.
+        assert_eq!(flow_control("lo"), None);
+    }
+
+    #[test]
     fn whatever_comes_ends() {
         let mut messages = Vec::new();
-        let one = request(NEW_ROUTE, &[1, 2, 3, 4]);
+        let one = request(NEW_ROUTE, REQUEST, &[1, 2, 3, 4]);
         assert!(take(&[one.clone(), one.clone()].concat(), &mut messages));
         assert_eq!(messages, vec![(NEW_ROUTE, vec![1, 2, 3, 4]); 2]);
-        let done = request(DONE, &[0; 4]);
+        let done = request(DONE, REQUEST, &[0; 4]);
         assert!(!take(&[one, done].concat(), &mut messages));
         assert_eq!(messages.len(), 3);
         // A message of length zero must not be read forever.

@@ -47,7 +47,7 @@ impl Root {
     }
 
     /// Records everything that is read from now on.
-    pub(super) fn with_recorder(self) -> Root {
+    pub(crate) fn with_recorder(self) -> Root {
         Root { recorder: Some(RefCell::default()), ..self }
     }
 
@@ -59,12 +59,12 @@ impl Root {
 
     /// Returns the content of `/proc/self/cgroup`, which is read only once, since every limit needs
     /// it.
-    pub(super) fn control_groups(&self) -> Option<&str> {
+    pub(crate) fn control_groups(&self) -> Option<&str> {
         self.control_groups.get_or_init(|| self.text("/proc/self/cgroup")).as_deref()
     }
 
     /// Converts a path of the machine into a path below this root.
-    pub(super) fn path(&self, path: &str) -> PathBuf {
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
         self.prefix.join(path.trim_start_matches('/'))
     }
 
@@ -108,13 +108,13 @@ impl Root {
 
     /// Returns the number of successful reads.
     #[cfg(test)]
-    pub(super) fn reads(&self) -> usize {
+    pub(crate) fn reads(&self) -> usize {
         self.recorder.as_ref().map_or(0, |recorder| recorder.borrow().reads)
     }
 
     /// Reads a file as text without its trailing newline. `None` if it cannot be read, as empty
     /// sysfs entries often cannot.
-    pub(super) fn text(&self, path: &str) -> Option<String> {
+    pub(crate) fn text(&self, path: &str) -> Option<String> {
         let bytes = fs::read(self.path(path)).ok()?;
         self.record(path, || RecordedEntry::File(bytes.clone()));
         let text = String::from_utf8_lossy(bytes.get(..MAX_FILE).unwrap_or(&bytes)).into_owned();
@@ -123,7 +123,7 @@ impl Root {
 
     /// Reads `N` bytes of a file at an offset. Returns `None` if the file is shorter. A recording
     /// has zeros in place of those parts of the file that were not read.
-    pub(super) fn bytes_at<const N: usize>(&self, path: &str, offset: u16) -> Option<[u8; N]> {
+    pub(crate) fn bytes_at<const N: usize>(&self, path: &str, offset: u16) -> Option<[u8; N]> {
         let mut bytes = [0; N];
         fs::File::open(self.path(path)).ok()?.read_exact_at(&mut bytes, offset.into()).ok()?;
         self.record_part(path, usize::from(offset), &bytes);
@@ -131,17 +131,17 @@ impl Root {
     }
 
     /// Reads a file that holds one value.
-    pub(super) fn value<T: FromStr>(&self, path: &str) -> Option<T> {
+    pub(crate) fn value<T: FromStr>(&self, path: &str) -> Option<T> {
         self.text(path)?.trim().parse().ok()
     }
 
     /// Reads a file that holds a hexadecimal number like `0x15b3`.
-    pub(super) fn hex(&self, path: &str) -> Option<u64> {
+    pub(crate) fn hex(&self, path: &str) -> Option<u64> {
         u64::from_str_radix(self.text(path)?.trim().trim_start_matches("0x"), 16).ok()
     }
 
     /// Lists the names in a directory, sorted; names that are numbers are sorted by value.
-    pub(super) fn names(&self, path: &str) -> Vec<String> {
+    pub(crate) fn names(&self, path: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(path)).into_iter().flatten().flatten();
         self.record(path, || RecordedEntry::Directory);
         let mut names: Vec<String> =
@@ -153,7 +153,7 @@ impl Root {
         names
     }
 
-    pub(super) fn exists(&self, path: &str) -> bool {
+    pub(crate) fn exists(&self, path: &str) -> bool {
         let metadata = fs::metadata(self.path(path));
         if let Ok(metadata) = &metadata {
             let empty = || RecordedEntry::File(Vec::new());
@@ -167,7 +167,7 @@ impl Root {
 
     /// Tells whether this user may read and write a device. Returns `None` if the device does not
     /// exist. A recording has a file with the answer in place of the device.
-    pub(super) fn may_open(&self, path: &str) -> Option<bool> {
+    pub(crate) fn may_open(&self, path: &str) -> Option<bool> {
         let may = match self.is_live {
             true => match access(&self.path(path), AccessFlags::R_OK | AccessFlags::W_OK) {
                 Err(Errno::ENOENT) => return None,
@@ -181,7 +181,7 @@ impl Root {
     }
 
     /// Resolves links and returns the result as a path of the machine.
-    pub(super) fn real(&self, path: &str) -> Option<String> {
+    pub(crate) fn real(&self, path: &str) -> Option<String> {
         let real = self.path(path).canonicalize().ok()?;
         let inside = real.strip_prefix(&self.prefix).ok()?;
         let real = format!("/{}", inside.to_str()?);
@@ -193,7 +193,7 @@ impl Root {
     }
 
     /// Returns the last component of a link's target, whether or not the target exists.
-    pub(super) fn link_name(&self, path: &str) -> Option<String> {
+    pub(crate) fn link_name(&self, path: &str) -> Option<String> {
         let target = fs::read_link(self.path(path)).ok()?;
         match target.components().next_back()? {
             Component::Normal(name) => {
@@ -205,9 +205,32 @@ impl Root {
         }
     }
 
+    /// Returns the text that `ask` gets from the kernel or from a program; `None` if it gets none. For
+    /// a recorded machine, returns the content of the file at `path`. Only [`MAX_FILE`] bytes of the
+    /// text are used.
+    pub(crate) fn asked_text(
+        &self,
+        path: &str,
+        ask: impl FnOnce() -> Option<String>,
+    ) -> Option<String> {
+        if !self.is_live {
+            return self.text(path);
+        }
+        let mut text = ask()?;
+        text.truncate(text.floor_char_boundary(MAX_FILE));
+        text.truncate(text.trim_end().len());
+        self.record(path, || RecordedEntry::File(text.clone().into_bytes()));
+        Some(text)
+    }
+
+    /// Tells whether this is the machine itself, not a recorded one.
+    pub(crate) fn is_live(&self) -> bool {
+        self.is_live
+    }
+
     /// Returns the lines that `ask` gets from the kernel over a socket. For a recorded machine,
     /// returns the lines of the file at `path`.
-    pub(super) fn socket_lines(
+    pub(crate) fn socket_lines(
         &self,
         path: &str,
         ask: impl FnOnce() -> Vec<String>,

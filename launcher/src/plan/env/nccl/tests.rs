@@ -193,3 +193,20 @@ fn a_socket_where_rdma_is_required_is_an_error() {
     assert_eq!(failed.message, wanted);
     assert!(verify(&log, &ranks[..1], &options).is_none());
 }
+
+#[test]
+fn a_node_without_rdma_has_the_finding_of_its_first_port() {
+    let found = |name: &str, change: fn(&mut Inventory)| {
+        let mut node = inventory(name);
+        change(&mut node);
+        finding_for_tcp(&node, &PortOptions::default()).map(CheckId::as_str)
+    };
+    assert_eq!(found("no-rdma", |_| ()), Some("dev.absent"));
+    assert_eq!(found("rxe", |_| ()), Some("dev.uverbs"));
+    assert_eq!(found("container", |_| ()), Some("roce.netdev"));
+    let unmanaged = |node: &mut Inventory| {
+        node.rdma[0].ports[0].state = rlaunch_bootstrap::inventory::rdma::PortState::Init;
+    };
+    assert_eq!(found("connectx3", unmanaged), Some("ib.no-sm"));
+    assert_eq!(found("siw", |_| ()), None, "it can be used");
+}

@@ -54,7 +54,8 @@ pub(super) fn check_links(options: &str, script: &str) {
     let table = triangle_table();
     let mut mesh = Mesh { rounds: 1, ..Mesh::default() };
     for proof in paths::wanted(&table, Mode::Auto) {
-        let outcome = ProofOutcome::Up(PathProof { mtu: proof.mtu, round_trip_ns: 41_000 });
+        let outcome =
+            ProofOutcome::Up(PathProof { mtu: proof.mtu, round_trip_ns: 41_000, write_mbps: None });
         mesh.results.push(ProofResult { id: mesh.next_id(), proof, outcome });
     }
     let links = |now| LinkMonitor::new(&mesh, &table, &job.options.mesh, now);
@@ -343,7 +344,7 @@ fn waits_for(ranks: &str) -> FromAgent {
 fn proved(round: u32, result: &str) -> FromAgent {
     let (id, result) = result.split_once(' ').unwrap();
     let result = match result {
-        "up" => Ok(PathProof { mtu: None, round_trip_ns: 41_000 }),
+        "up" => Ok(PathProof { mtu: None, round_trip_ns: 41_000, write_mbps: None }),
         cause => Err(PathFault {
             step: ProofStep::Prepare,
             cause: cause.into(),

@@ -2,7 +2,7 @@
 
 mod servers;
 mod small;
-mod tree;
+pub(crate) mod tree;
 
 use super::*;
 use rlaunch_bootstrap::inventory::net::NetdevKind;
@@ -170,7 +170,7 @@ fn a_list_of_capabilities_may_be_broken() {
 }
 
 /// Writes a recording to a directory, as `rlaunch capture` does.
-fn lay_out_recording(recording: &Recording) -> TempDir {
+pub(crate) fn lay_out_recording(recording: &Recording) -> TempDir {
     let root = tree::directory_in_memory();
     for (path, entry) in recording.entries() {
         let place = root.path().join(path.trim_start_matches('/'));

@@ -1,0 +1,208 @@
+//! RDMA devices: adapters without a driver, device files, and the libraries that open them.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `adapters` | PCI functions without an RDMA device |
+//! | `access` | device files, libibverbs and its providers |
+
+mod access;
+mod adapters;
+#[cfg(test)]
+mod tests;
+
+use super::{Check, Cluster, ClusterHost, Needs};
+use crate::findings::{Finding, Severity, id};
+use crate::plan::options::Transport;
+use crate::plan::selection;
+use rlaunch_bootstrap::inventory::rdma::{NodeType, Port, RdmaDevice};
+use rlaunch_bootstrap::inventory::{ContainerKind, GpuVendor, Inventory};
+
+pub(super) const CHECKS: &[Check] = &[
+    adapters::ABSENT,
+    adapters::MODULE,
+    adapters::DROPPED,
+    access::UVERBS,
+    access::CONNECTION_MANAGER,
+    access::PERMISSION,
+    access::LIBRARY,
+    access::PROVIDER,
+    Check {
+        id: id::DEV_CAPS,
+        about: "devices have the queue pairs that GPU libraries use",
+        needs: Needs::Inventories,
+        examine: capabilities,
+        causes: &[],
+        explanation: "\
+Symptoms: NIXL or a UCX transport called `ud` does not start on eRDMA; NCCL's verbs transport fails on iWARP with \
+`ibv_modify_qp failed`, although perftest runs.
+
+Devices differ in what their queue pairs can do. eRDMA has neither datagram queue pairs (UD) nor shared receive \
+queues, and iWARP has no write with immediate data. rlaunch needs none of these: its own communicator uses \
+reliable queue pairs, sends and plain writes.
+
+The kind of device was read from sysfs. On eRDMA use transports that need only reliable connections; on iWARP \
+let NCCL use TCP, as rlaunch does by itself.",
+    },
+    Check {
+        id: id::DEV_QP,
+        about: "devices have enough queue pairs for one rank per GPU",
+        needs: Needs::Diagnostics,
+        examine: queue_pairs,
+        causes: &[id::MESH_SILENT],
+        explanation: "\
+Symptoms: `ibv_create_qp failed: Cannot allocate memory` or `No space left on device` once a job has many ranks, \
+while two ranks work.
+
+Every rank needs a queue pair for each rank of the other hosts. Intel's E810 allows only 124 of them if its \
+driver irdma is loaded with limits_sel=0; other devices allow thousands. The limit was read through libibverbs \
+and compared with one rank per GPU, or one per host without GPUs.
+
+Load irdma with a larger limit, for example limits_sel=5 for about 65000 queue pairs, or run fewer ranks per host. \
+Loading it anew drops all RDMA connections of the host.",
+    },
+    Check {
+        id: id::DEV_CQ,
+        about: "a rank needs few completion queues, however many peers it has",
+        needs: Needs::Nothing,
+        examine: prevented,
+        causes: &[],
+        explanation: "\
+Symptom elsewhere: `ibv_create_cq: Cannot allocate memory` at several hundred hosts, when every connection has a \
+completion queue of its own.
+
+rlaunch prevents it: connections of a rank share completion queues, and the queue pairs of the proof are closed \
+before the program starts. If a library of the program fails like this, let it connect on demand; NCCL does so \
+from 2.22 on (NCCL_RUNTIME_CONNECT=1).",
+    },
+];
+
+/// Check of a fault that rlaunch prevents: it always passes.
+pub(super) fn prevented(_cluster: &Cluster<'_>) -> Vec<Finding> {
+    Vec::new()
+}
+
+/// Names a port, as in `mlx5_0/1`.
+pub(super) fn port_name(device: &RdmaDevice, port: &Port) -> String {
+    format!("{}/{}", device.name, port.number)
+}
+
+/// Lists the hosts with their indexes, which are those of the plan's nodes.
+pub(super) fn indexed<'c, 'a>(
+    cluster: &'c Cluster<'a>,
+) -> impl Iterator<Item = (usize, &'c ClusterHost<'a>)> {
+    cluster.hosts.iter().enumerate()
+}
+
+/// Tells whether a host has a port that a job can use.
+pub(super) fn has_rdma(cluster: &Cluster<'_>, host: usize) -> bool {
+    let ports = cluster.plan.and_then(|plan| plan.ports.get(host));
+    ports.is_some_and(|ports| !ports.is_empty())
+}
+
+/// Tells whether another host has a port that a job can use.
+pub(super) fn others_have_rdma(cluster: &Cluster<'_>, host: usize) -> bool {
+    (0..cluster.hosts.len()).any(|other| other != host && has_rdma(cluster, other))
+}
+
+/// Tells whether a port of this device can be used.
+pub(super) fn is_used(cluster: &Cluster<'_>, host: usize, device: &RdmaDevice) -> bool {
+    let ports = cluster.plan.and_then(|plan| plan.ports.get(host));
+    ports.is_some_and(|ports| ports.iter().any(|port| port.nic.device == device.name))
+}
+
+/// Returns the severity of a device that cannot be used: an error if the host has no other, otherwise a note.
+pub(super) fn loss(cluster: &Cluster<'_>, host: usize) -> Severity {
+    if has_rdma(cluster, host) { Severity::Note } else { Severity::Error }
+}
+
+/// Returns the severity of what is missing on a host that need not have RDMA: an error if RDMA is required, a
+/// warning if other hosts have it.
+pub(super) fn expectation(cluster: &Cluster<'_>, host: usize) -> Severity {
+    match cluster.transport {
+        Transport::Rdma => Severity::Error,
+        _ if others_have_rdma(cluster, host) => Severity::Warning,
+        _ => Severity::Note,
+    }
+}
+
+/// Tells whether ranks of the host run in a container.
+pub(super) fn in_container(cluster: &Cluster<'_>, host: &ClusterHost<'_>) -> bool {
+    cluster.in_container || host.inventory.system.container.is_some()
+}
+
+/// Writes what a container is to be started with: a flag of its engine, or a part of the pod's specification.
+pub(super) fn container_cure(host: &ClusterHost<'_>, flag: &str, pod: &str) -> String {
+    match host.inventory.system.container {
+        Some(ContainerKind::Kubernetes) => format!("the pod needs {pod}"),
+        Some(engine) => format!("start the container with {engine} run {flag}"),
+        None => format!("start the container with {flag}"),
+    }
+}
+
+/// Tells whether a host has GPUs by NVIDIA.
+pub(super) fn has_nvidia(inventory: &Inventory) -> bool {
+    inventory.gpus.iter().any(|gpu| gpu.vendor == GpuVendor::Nvidia)
+}
+
+/// Tells whether jobs on this cluster are likely to use NCCL: two hosts have GPUs, or a host has the library.
+pub(super) fn uses_nccl(cluster: &Cluster<'_>) -> bool {
+    let with_gpus = cluster.hosts.iter().filter(|host| !host.inventory.gpus.is_empty()).count();
+    let has_library = |host: &ClusterHost<'_>| host.inventory.system.nccl.is_some();
+    cluster.hosts.len() > 1 && (with_gpus > 1 || cluster.hosts.iter().any(has_library))
+}
+
+fn capabilities(cluster: &Cluster<'_>) -> Vec<Finding> {
+    let note = |(index, host): (usize, &ClusterHost<'_>)| {
+        let mut devices =
+            host.inventory.rdma.iter().filter(|device| {
+                is_used(cluster, index, device) && !selection::is_software(device)
+            });
+        let (device, seen, matters) = devices.find_map(|device| {
+            let is_erdma = device.driver.as_deref() == Some("erdma");
+            match (is_erdma, device.node_type) {
+                (true, _) => Some((
+                    device,
+                    "eRDMA has no datagram queue pairs",
+                    "NIXL and UCX's ud transports do not start",
+                )),
+                (false, NodeType::Rnic) => Some((
+                    device,
+                    "iWARP has no write with immediate data",
+                    "NCCL's verbs transport does not work",
+                )),
+                _ => None,
+            }
+        })?;
+        let has_use = !host.inventory.gpus.is_empty();
+        let found = Finding::note(id::DEV_CAPS, host.name, seen, matters).device(&*device.name);
+        has_use.then_some(found)
+    };
+    indexed(cluster).filter_map(note).collect()
+}
+
+fn queue_pairs(cluster: &Cluster<'_>) -> Vec<Finding> {
+    let ranks = |host: &ClusterHost<'_>| host.inventory.gpus.len().max(1);
+    let all: usize = cluster.hosts.iter().map(ranks).sum();
+    let mut found = Vec::new();
+    for (host, diagnostics) in cluster.diagnosed() {
+        let needed = ranks(host) * (all - ranks(host));
+        for port in &diagnostics.rdma_ports {
+            let Some(max) = port.max_qp.filter(|max| *max > 0 && (*max as usize) < needed) else {
+                continue;
+            };
+            let seen = format!("{max} queue pairs, {needed} needed for a rank per GPU");
+            let matters = "creating queue pairs fails";
+            let mut finding = Finding::error(id::DEV_QP, host.name, seen, matters)
+                .device(format!("{}/{}", port.device, port.port));
+            let device = host.inventory.rdma.iter().find(|device| device.name == port.device);
+            let driver = device.and_then(|device| device.driver.as_deref());
+            if driver.is_some_and(|driver| driver == "ice" || driver == "irdma") {
+                finding = finding
+                    .run("echo 'options irdma limits_sel=5' | sudo tee /etc/modprobe.d/irdma.conf")
+                    .run("sudo modprobe -r irdma; sudo modprobe irdma");
+            }
+            found.push(finding.advise("or run fewer ranks per host"));
+        }
+    }
+    found
+}

@@ -1,0 +1,232 @@
+//! Files of the program, and space for those that it writes.
+
+use super::mpi::program_name;
+use super::{Check, Cluster, ClusterHost, Needs};
+use crate::findings::{Finding, Severity, id};
+use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
+use rlaunch_console::text;
+use std::path::Path;
+
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: id::FILES_MISSING,
+        about: "every host has the program and the files that its command line names",
+        needs: Needs::Program,
+        examine: missing,
+        causes: &[],
+        explanation: "\
+Symptoms: `No such file or directory`, `can't open file 'train.py'`, exit code 127 on some hosts only.
+
+rlaunch starts the same command on every host, in a directory of the same name as yours if it exists there. Each \
+agent looked for the program on PATH and for the words of the command line that are files, and did not find what the \
+finding names. A file that is missing on all hosts may be one that the program writes, so that is only a note, \
+except for the program and its script.
+
+Use a directory that all hosts share, name one by --wdir, or let rlaunch copy the file: --preload train.py.",
+    },
+    Check {
+        id: id::FILES_DIFFER,
+        about: "files of the program have the same contents on every host",
+        needs: Needs::Program,
+        examine: differing,
+        causes: &[],
+        explanation: "\
+Symptoms: ranks that hang in different collectives, `Detected mismatch between collectives on ranks`, results that \
+depend on which hosts take part.
+
+One host has an older copy of a script or of a library. Each agent computed the SHA-256 of the files that the \
+command line names; the finding lists which hosts have the same contents. Files over 64 MiB are compared by size.
+
+Copy the file to all hosts, use a shared directory, or --preload, which sends yours to every host for each job.",
+    },
+    Check {
+        id: id::FILES_SPACE,
+        about: "/tmp of every host has space left",
+        needs: Needs::Diagnostics,
+        examine: space,
+        causes: &[],
+        explanation: "\
+Symptoms: `No space left on device`, `OSError: [Errno 28]`, compilers and torch.compile that fail on one host.
+
+Each job has a directory below TMPDIR, /tmp by default, for its TMPDIR, sockets and preloaded files; NCCL, Triton \
+and torch.compile write caches there. rlaunch asked the file system how much this user may still write.
+
+`du -xsh /tmp/* | sort -h` shows what fills it. A start-up file of the shell there can set TMPDIR to another \
+directory.",
+    },
+];
+
+/// Space in `/tmp` below which jobs are likely to fail, in bytes.
+const SPACE: u64 = 64 << 20;
+/// Space in `/tmp` below which caches of compilers may not fit, in bytes.
+const LITTLE_SPACE: u64 = 512 << 20;
+
+fn missing(cluster: &Cluster<'_>) -> Vec<Finding> {
+    let of_host = |host: &ClusterHost<'_>| {
+        let Some(program) = host.program else { return Vec::new() };
+        let mut findings = Vec::new();
+        if program.is_absent {
+            let name = program_name(cluster);
+            let seen = format!("{name} is not there");
+            let found =
+                Finding::error(id::FILES_MISSING, host.name, seen, "the program cannot start");
+            findings.push(found.advise(format!(
+                "install it, name it with its path, or pass another PATH by -x PATH; --preload {name} \
+                 copies yours"
+            )));
+        }
+        let files = program
+            .missing
+            .iter()
+            .filter(|(path, _)| !(program.is_absent && path == program_name(cluster)));
+        findings.extend(files.map(|(path, reason)| missing_file(cluster, host, path, reason)));
+        findings
+    };
+    cluster.hosts.iter().flat_map(of_host).collect()
+}
+
+fn missing_file(
+    cluster: &Cluster<'_>,
+    host: &ClusterHost<'_>,
+    path: &str,
+    reason: &str,
+) -> Finding {
+    let lacks = |host: &ClusterHost<'_>| {
+        host.program.is_some_and(|program| program.missing.iter().any(|(other, _)| other == path))
+    };
+    let is_everywhere = cluster.hosts.iter().all(lacks);
+    let (severity, matters) = match is_everywhere && !is_script(cluster, path) {
+        true => (Severity::Note, "unless the program writes it, it fails"),
+        false => (Severity::Error, "ranks there fail"),
+    };
+    let seen = format!("{path}: {reason}");
+    let found = Finding::new(id::FILES_MISSING, severity, host.name, seen, matters);
+    found.advise(format!("--preload {path}, --wdir DIR or a shared directory"))
+}
+
+/// Tells whether a word of the command line is what the program's interpreter runs: the first word with the
+/// extension of a script.
+fn is_script(cluster: &Cluster<'_>, path: &str) -> bool {
+    let words = cluster.program.map(|program| &program.words[..]).unwrap_or_default();
+    let has_extension = |word: &&String| {
+        let extension = Path::new(word.as_str()).extension().and_then(|word| word.to_str());
+        matches!(extension, Some("py" | "sh" | "jl" | "pl" | "lua" | "R"))
+    };
+    let script = words.iter().take(3).find(has_extension);
+    script.or(words.first()).is_some_and(|word| word == path)
+}
+
+fn differing(cluster: &Cluster<'_>) -> Vec<Finding> {
+    let finding = |(path, groups): &(String, Vec<Vec<String>>)| {
+        let same: Vec<String> = groups.iter().map(|hosts| text::list(hosts)).collect();
+        let seen = format!("{path} differs: the same on {}", same.join("; on "));
+        let matters = "ranks would run different programs";
+        let smallest = groups.iter().rev().min_by_key(|hosts| hosts.len());
+        let found = Finding::warning(id::FILES_DIFFER, "", seen, matters);
+        let hosts = smallest.cloned().unwrap_or_default();
+        Finding { hosts, ..found }.advise(format!("--preload {path}, or a shared directory"))
+    };
+    cluster.program.iter().flat_map(|program| &program.differing).map(finding).collect()
+}
+
+fn space(cluster: &Cluster<'_>) -> Vec<Finding> {
+    let finding = |(host, state): (&ClusterHost<'_>, &Diagnostics)| {
+        let left = state.tmp_available.filter(|bytes| *bytes < LITTLE_SPACE)?;
+        let severity = if left < SPACE { Severity::Warning } else { Severity::Note };
+        let seen = format!("/tmp has {} left", super::size(left));
+        let matters = "temporary files of jobs and caches of compilers are there";
+        let found = Finding::new(id::FILES_SPACE, severity, host.name, seen, matters);
+        Some(found.run("du -xsh /tmp/* 2>/dev/null | sort -h | tail"))
+    };
+    cluster.diagnosed().filter_map(finding).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cluster::{JudgedProgram, ProgramOnHost};
+    use super::super::testing::{Machine, line, lines, with_cluster};
+    use super::*;
+
+    /// Runs the checks of files for `python train.py --out x.pt` on hosts `a` and `b`.
+    fn found(
+        on_a: &ProgramOnHost,
+        on_b: &ProgramOnHost,
+        differing: &[(&str, &[&[&str]])],
+    ) -> Vec<String> {
+        let words = ["python", "train.py", "--out", "x.pt"].map(str::to_owned).to_vec();
+        let group = |hosts: &&[&str]| hosts.iter().map(|host| (*host).to_owned()).collect();
+        let differing = differing.iter();
+        let differing = differing
+            .map(|(path, groups)| ((*path).to_owned(), groups.iter().map(group).collect()));
+        let program = JudgedProgram { words, differing: differing.collect() };
+        let machines = [Machine::recorded("no-rdma"), Machine::recorded("no-rdma")];
+        with_cluster(&machines, |cluster| {
+            let mut cluster = cluster;
+            cluster.program = Some(&program);
+            cluster.hosts[0].program = Some(on_a);
+            cluster.hosts[1].program = Some(on_b);
+            let found = missing(&cluster).into_iter().chain(differing_of(&cluster));
+            crate::findings::merge(found).iter().map(line).collect()
+        })
+    }
+
+    fn differing_of(cluster: &Cluster<'_>) -> Vec<Finding> {
+        super::differing(cluster)
+    }
+
+    fn lacks(path: &str) -> ProgramOnHost {
+        let missing = vec![(path.to_owned(), "it does not exist".to_owned())];
+        ProgramOnHost { missing, ..ProgramOnHost::default() }
+    }
+
+    #[test]
+    fn files_that_are_missing() {
+        let whole = ProgramOnHost::default;
+        assert!(found(&whole(), &whole(), &[]).is_empty());
+        assert_eq!(
+            found(&whole(), &lacks("x.pt"), &[]),
+            ["error files.missing b: x.pt: it does not exist — ranks there fail"]
+        );
+        assert_eq!(
+            found(&lacks("x.pt"), &lacks("x.pt"), &[]),
+            [
+                "note files.missing a,b: x.pt: it does not exist — unless the program writes it, it fails"
+            ]
+        );
+        assert_eq!(
+            found(&lacks("train.py"), &lacks("train.py"), &[]),
+            ["error files.missing a,b: train.py: it does not exist — ranks there fail"]
+        );
+        let absent = ProgramOnHost { is_absent: true, ..lacks("python") };
+        assert_eq!(
+            found(&whole(), &absent, &[]),
+            ["error files.missing b: python is not there — the program cannot start"]
+        );
+    }
+
+    #[test]
+    fn files_that_differ() {
+        let whole = ProgramOnHost::default;
+        let groups: &[&[&str]] = &[&["a", "c"], &["b"]];
+        assert_eq!(
+            found(&whole(), &whole(), &[("train.py", groups)]),
+            ["warn files.differ b: train.py differs: the same on a, c; on b — ranks would run \
+              different programs"]
+        );
+    }
+
+    #[test]
+    fn little_space() {
+        let with =
+            |left| Machine::recorded("no-rdma").diagnosed(|state| state.tmp_available = Some(left));
+        assert_eq!(
+            lines(space, &[with(5 << 20)]),
+            ["warn files.space a: /tmp has 5 MiB left — temporary files of jobs and caches of \
+              compilers are there"]
+        );
+        assert!(
+            lines(space, &[with(100 << 20)])[0].starts_with("note files.space a: /tmp has 100 MiB")
+        );
+        assert!(lines(space, &[with(1 << 30), Machine::recorded("no-rdma")]).is_empty());
+    }
+}

@@ -1,0 +1,414 @@
+//! Limits of a rank's process, and memory of the host.
+
+use super::containers::{Scope, has_accelerators};
+use super::{Check, Cluster, ClusterHost, Needs};
+use crate::findings::{Finding, id};
+use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
+use rlaunch_bootstrap::inventory::rdma::{RdmaDevice, Uverbs};
+
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: id::LIM_MEMLOCK,
+        about: "processes may lock the memory that RDMA needs",
+        needs: Needs::Inventories,
+        examine: locked_memory,
+        causes: &[id::MESH_SILENT],
+        explanation: "\
+Symptoms: `ibv_reg_mr failed: Cannot allocate memory`, `ibv_create_cq: ENOMEM`; a program works for root and \
+fails for users, or works in a terminal and fails when it is started over SSH.
+
+A NIC reads and writes memory that must not move, so RDMA programs lock their buffers. The limit on locked \
+memory (RLIMIT_MEMLOCK) is 64 KiB in older container engines and 8 MiB under systemd, which is less than one \
+buffer of NCCL. rlaunch reads the limit of the agent's process, which ranks inherit; `ulimit -l` in your own \
+terminal may say something else.
+
+On a host, raise the limit in /etc/security/limits.d and log in anew; services need LimitMEMLOCK=infinity. For a \
+container, start it with --ulimit memlock=-1.",
+    },
+    Check {
+        id: id::LIM_SHM,
+        about: "/dev/shm has room for the ranks of a host",
+        needs: Needs::Inventories,
+        examine: shared_memory,
+        causes: &[],
+        explanation: "\
+Symptoms: `Bus error`, `NCCL WARN Call to posix_fallocate failed`, `No space left on device` for a file below \
+/dev/shm, DataLoader workers that are killed.
+
+Ranks of one host exchange data in shared memory below /dev/shm, which is a file system with a limited size, usually \
+half of the memory. rlaunch read its size and what is free. It is small where a container engine or /etc/fstab says \
+so, and full where programs that were killed left files behind.
+
+`ls -lS /dev/shm` shows the files; those of no running program may be deleted. \
+`sudo mount -o remount,size=50% /dev/shm` makes it larger until the next boot. For containers see ct.shm.",
+    },
+    Check {
+        id: id::LIM_MAPS,
+        about: "processes may have as many memory mappings as the kernel's default",
+        needs: Needs::Diagnostics,
+        examine: memory_maps,
+        causes: &[],
+        explanation: "\
+Symptoms: `Cannot allocate memory` with plenty of free memory; mmap and ibv_reg_mr fail in long runs; CUDA reports \
+out of memory of the host.
+
+The kernel limits how many separate mappings a process may have (vm.max_map_count, 65530 by default). CUDA, NCCL and \
+allocators make many. Where RDMA memory is protected against fork (see lim.fork), each registered buffer splits the \
+mapping around it. The finding says that the host's limit is below the default.
+
+Raise it: `sudo sysctl -w vm.max_map_count=262144`, and write the same into a file of /etc/sysctl.d.",
+    },
+    Check {
+        id: id::LIM_FILES,
+        about: "ranks may open enough files for their connections",
+        needs: Needs::Inventories,
+        examine: open_files,
+        causes: &[],
+        explanation: "\
+Symptoms: `Too many open files` (EMFILE), `NCCL WARN Call to socket failed : Too many open files`, DataLoader errors \
+that mention ancdata.
+
+Every connection is an open file, and so is every tensor that a DataLoader worker passes on. NCCL and Gloo connect \
+each rank with many or all others, so large jobs need more than the usual 1024. rlaunch read the limit that ranks \
+inherit (RLIMIT_NOFILE); it raises its own agent's, but not that of ranks, as programs with select() break above \
+1024.
+
+Raise it in /etc/security/limits.d and log in anew, or for one job: rlaunch … sh -c 'ulimit -n 65536; exec \
+python train.py'.",
+    },
+    Check {
+        id: id::LIM_MEMORY,
+        about: "hosts have memory left, and control groups grant enough of it",
+        needs: Needs::Inventories,
+        examine: memory,
+        causes: &[],
+        explanation: "\
+Symptoms: ranks that end by signal 9 (Killed) without a message; `oom-kill` in the kernel's log; a host that swaps \
+and slows all others down.
+
+Two things are looked at. A control group, as of a container, a pod or a systemd service, may grant only a small \
+part of the machine's memory although the machine has GPUs; pinned buffers of CUDA and NCCL count as well. And the \
+memory that is still free (MemAvailable) may be nearly used up, often by ranks of an earlier job that still run.
+
+For a container raise --memory, for a pod resources.limits.memory. `ps aux --sort=-rss | head` shows who uses the \
+memory.",
+    },
+    Check {
+        id: id::LIM_FORK,
+        about: "programs that use RDMA may fork",
+        needs: Needs::Inventories,
+        examine: fork,
+        causes: &[],
+        explanation: "\
+Symptoms: segmentation faults or wrong data after subprocess.run, os.fork or a DataLoader with workers in a program \
+that uses RDMA.
+
+fork() shares memory until it is written. The NIC keeps writing to the pages it was told, and after a fork these may \
+be the child's. Since kernel 5.12 the pages that a NIC uses are copied at once, and rdma-core 35 or later knows \
+that. The finding says that the kernel or rdma-core is older.
+
+Set RDMAV_FORK_SAFE=1 (and RDMAV_HUGEPAGES_SAFE=1 if huge pages are used) for such programs: -x RDMAV_FORK_SAFE=1. \
+Programs that start their helpers before they use RDMA are safe.",
+    },
+];
+
+/// Limit on locked memory, in bytes, below which RDMA programs usually fail.
+const LOCKED_MEMORY: u64 = 64 << 20;
+
+/// Size or free space of `/dev/shm`, in bytes, that ranks use up easily.
+const SHARED_MEMORY: u64 = 64 << 20;
+/// Default of `vm.max_map_count`.
+const MAPS: u64 = 65530;
+/// Usual limit of open files.
+const OPEN_FILES: u64 = 1024;
+/// Number of hosts from which connections may exceed the usual limit of open files.
+const MANY_HOSTS: usize = 32;
+/// Memory that a rank with a GPU needs at least, in bytes.
+const MEMORY_OF_GPU: u64 = 4 << 30;
+/// First kernel (major and minor version) that copies the pages of registered memory at a fork.
+const FORK_SAFE_KERNEL: (u32, u32) = (5, 12);
+/// First rdma-core that knows of it.
+const FORK_SAFE_RDMA_CORE: u32 = 35;
+
+fn locked_memory(cluster: &Cluster<'_>) -> Vec<Finding> {
+    let finding = |host: &ClusterHost<'_>| {
+        let limit = host.inventory.limits.locked_memory.filter(|limit| *limit < LOCKED_MEMORY)?;
+        let scope = Scope::new(host, cluster);
+        // Root may lock any amount on a host, but usually not in a container.
+        let is_limited = has_usable_rdma(host.inventory) && (scope != Scope::Host || host.uid != 0);
+        let seen = format!("{scope} may lock only {} of memory", super::size(limit));
+        let matters = "registering buffers fails";
+        let found = Finding::error(id::LIM_MEMLOCK, host.name, seen, matters);
+        is_limited.then(|| match scope {
+            Scope::Container(_) => found.advise(
+                scope.needs("--ulimit memlock=-1", "securityContext.capabilities.add: [IPC_LOCK]"),
+            ),
+            Scope::Host => found
+                .run("echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/rdma.conf")
+                .advise("log in anew; under systemd LimitMEMLOCK=infinity"),
+        })
+    };
+    cluster.hosts.iter().filter_map(finding).collect()
+}
+
+fn has_usable_rdma(inventory: &Inventory) -> bool {
+    inventory.rdma.iter().any(is_usable)
+}
+
+fn is_usable(device: &RdmaDevice) -> bool {
+    matches!(device.uverbs, Uverbs::Usable(_))
+}
+
+fn shared_memory(cluster: &Cluster<'_>) -> Vec<Finding> {
+    let finding = |host: &ClusterHost<'_>| {
+        let size = host.inventory.limits.shared_memory;
+        let is_host = Scope::new(host, cluster) == Scope::Host;
+        let is_small = size.is_some_and(|size| size <= SHARED_MEMORY);
+        let matters = "ranks may run out of it";
+        let warning = |seen| Finding::warning(id::LIM_SHM, host.name, seen, matters);
+        // A container that is given little is told by ct.shm.
+        if is_small {
+            let has_use = is_host && has_accelerators(host.inventory);
+            let seen = format!("/dev/shm of this host has only {}", super::size(size?));
+            let enlarge = "sudo mount -o remount,size=50% /dev/shm";
+            return has_use.then(|| warning(seen).run(enlarge));
+        }
+        let left = host.diagnostics?.shared_memory_available?;
+        let is_full = left < SHARED_MEMORY && left < size? / 10;
+        let seen = format!("/dev/shm has {} of {} left", super::size(left), super::size(size?));
+        let list = "ls -lS /dev/shm | head  # files of programs that have ended may be deleted";
+        is_full.then(|| warning(seen).run(list))
+    };
+    cluster.hosts.iter().filter_map(finding).collect()
+}
+
+fn memory_maps(cluster: &Cluster<'_>) -> Vec<Finding> {
+    let finding = |(host, state): (&ClusterHost<'_>, &Diagnostics)| {
+        let limit = state.kernel.max_map_count.filter(|count| *count < MAPS)?;
+        let seen = format!("vm.max_map_count is {limit}, below the default of {MAPS}");
+        let matters = "CUDA, NCCL and registered buffers need many mappings";
+        let found = Finding::warning(id::LIM_MAPS, host.name, seen, matters);
+        has_accelerators(host.inventory)
+            .then(|| found.run("sudo sysctl -w vm.max_map_count=262144"))
+    };
+    cluster.diagnosed().filter_map(finding).collect()
+}
+
+fn open_files(cluster: &Cluster<'_>) -> Vec<Finding> {
+    let is_large = cluster.hosts.len() >= MANY_HOSTS;
+    let finding = |host: &ClusterHost<'_>| {
+        let limit = host.inventory.limits.open_files?;
+        let (seen, matters) =
+            (format!("a rank may open {limit} files"), "its connections are files");
+        let found = match limit {
+            0..OPEN_FILES => Finding::warning(id::LIM_FILES, host.name, seen, matters),
+            OPEN_FILES if is_large => Finding::note(id::LIM_FILES, host.name, seen, matters),
+            _ => return None,
+        };
+        Some(
+            found
+                .run("echo '* - nofile 65536' | sudo tee /etc/security/limits.d/nofile.conf")
+                .advise("log in anew; a container needs --ulimit nofile=65536"),
+        )
+    };
+    cluster.hosts.iter().filter_map(finding).collect()
+}
+
+fn memory(cluster: &Cluster<'_>) -> Vec<Finding> {
+    let finding = |host: &ClusterHost<'_>| {
+        let total: Option<u64> = host.inventory.numa_nodes.iter().map(|node| node.memory).sum();
+        let total = total.filter(|bytes| *bytes > 0)?;
+        let gpus = host.inventory.gpus.len() as u64;
+        let granted = host.inventory.limits.memory.filter(|granted| {
+            *granted < total / 4 && *granted < gpus.saturating_mul(MEMORY_OF_GPU)
+        });
+        if let Some(granted) = granted {
+            let (granted, total) = (super::size(granted), super::size(total));
+            let seen = format!("the control group grants {granted} of {total} for {gpus} GPUs");
+            let found =
+                Finding::warning(id::LIM_MEMORY, host.name, seen, "ranks that use more are killed");
+            let more = "a container needs a larger --memory, a pod resources.limits.memory";
+            return Some(found.advise(more));
+        }
+        let left = host.diagnostics?.memory_available.filter(|left| *left < total / 20)?;
+        let seen = format!("{} of {} of memory are left", super::size(left), super::size(total));
+        let found = Finding::warning(id::LIM_MEMORY, host.name, seen, "ranks may be killed");
+        Some(found.run("ps aux --sort=-rss | head"))
+    };
+    cluster.hosts.iter().filter_map(finding).collect()
+}
+
+fn fork(cluster: &Cluster<'_>) -> Vec<Finding> {
+    let finding = |host: &ClusterHost<'_>| {
+        let system = &host.inventory.system;
+        let kernel = system
+            .kernel
+            .as_deref()
+            .filter(|kernel| version(kernel).is_some_and(|version| version < FORK_SAFE_KERNEL));
+        let mut libraries = system.libraries.iter();
+        let library = libraries.find(|(name, _)| name == "libibverbs").map(|(_, version)| version);
+        let library = library.and_then(|version| rdma_core(version));
+        let library = library.filter(|version| *version < FORK_SAFE_RDMA_CORE);
+        let seen = match (kernel, library) {
+            (Some(kernel), _) => format!("kernel {kernel} is older than 5.12"),
+            (None, Some(version)) => format!("rdma-core {version} is older than 35"),
+            (None, None) => return None,
+        };
+        let matters = "a program that forks while it uses RDMA may read wrong data";
+        let found = Finding::note(id::LIM_FORK, host.name, seen, matters);
+        has_usable_rdma(host.inventory).then(|| found.advise("-x RDMAV_FORK_SAFE=1"))
+    };
+    cluster.hosts.iter().filter_map(finding).collect()
+}
+
+/// Returns the first two numbers of a kernel's version.
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// Returns the version of rdma-core from that of its libibverbs: 39 for `1.14.39.0`.
+fn rdma_core(library: &str) -> Option<u32> {
+    let numbers: Vec<&str> = library.split('.').collect();
+    match numbers[..] {
+        ["1", _, release, _] => release.parse().ok(),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Machine, all_lines, lines, with_cluster};
+    use super::*;
+    use crate::findings::Step;
+    use rlaunch_bootstrap::inventory::ContainerKind;
+
+    /// Returns the machine recorded under this name with limits that are no matter of these tests removed.
+    fn machine(name: &str) -> Machine {
+        Machine::recorded(name)
+    }
+
+    fn own_lines(machines: &[Machine]) -> Vec<String> {
+        let own = all_lines(machines);
+        own.into_iter().filter(|line| line.contains(" lim.")).collect()
+    }
+
+    #[test]
+    fn users_need_more_locked_memory_than_systemd_gives() {
+        let machine = |limit: Option<u64>, uid: u32| {
+            machine("siw").uid(uid).change(|inventory| inventory.limits.locked_memory = limit)
+        };
+        let found = |machine: Machine| lines(locked_memory, &[machine]);
+        let expected = "error lim.memlock a: this host may lock only 8 MiB of memory — registering buffers fails";
+        assert_eq!(found(machine(Some(8 << 20), 1000)), [expected]);
+        assert!(found(machine(Some(8 << 20), 0)).is_empty());
+        assert!(found(machine(None, 1000)).is_empty());
+        assert!(found(machine(Some(8 << 20), 1000).change(|i| i.rdma.clear())).is_empty());
+        let docker = machine(Some(65536), 0)
+            .change(|inventory| inventory.system.container = Some(ContainerKind::Docker));
+        let found = with_cluster(&[docker], |cluster| locked_memory(&cluster));
+        assert_eq!(found[0].seen, "this docker container may lock only 64 KiB of memory");
+        assert_eq!(found[0].fix, [Step::Do("docker run needs --ulimit memlock=-1".into())]);
+    }
+
+    #[test]
+    fn shared_memory_that_is_small_or_full() {
+        let with = |size: u64, left: u64| {
+            machine("siw")
+                .change(|inventory| inventory.limits.shared_memory = Some(size))
+                .diagnosed(|state| state.shared_memory_available = Some(left))
+        };
+        assert_eq!(
+            own_lines(&[with(32 << 20, 32 << 20)]),
+            ["warn lim.shm a: /dev/shm of this host has only 32 MiB — ranks may run out of it"]
+        );
+        assert_eq!(
+            own_lines(&[with(1 << 30, 3 << 20)]),
+            ["warn lim.shm a: /dev/shm has 3 MiB of 1.0 GiB left — ranks may run out of it"]
+        );
+        assert!(own_lines(&[with(1 << 30, 1 << 30), with(128 << 20, 60 << 20)]).is_empty());
+        let container = with(32 << 20, 0)
+            .change(|inventory| inventory.system.container = Some(ContainerKind::Docker));
+        assert!(own_lines(&[container]).is_empty());
+    }
+
+    #[test]
+    fn few_memory_maps() {
+        let with = |name: &str, count| {
+            machine(name).diagnosed(|state| state.kernel.max_map_count = Some(count))
+        };
+        assert_eq!(
+            own_lines(&[with("siw", 4096)]),
+            [
+                "warn lim.maps a: vm.max_map_count is 4096, below the default of 65530 — CUDA, NCCL and \
+              registered buffers need many mappings"
+            ]
+        );
+        assert!(own_lines(&[with("siw", 65530), with("no-rdma", 4096)]).is_empty());
+    }
+
+    #[test]
+    fn few_open_files() {
+        let with =
+            |limit| machine("siw").change(|inventory| inventory.limits.open_files = Some(limit));
+        assert_eq!(
+            own_lines(&[with(256), with(1024)]),
+            ["warn lim.files a: a rank may open 256 files — its connections are files"]
+        );
+        let (one, many) = (with(1024), with(4096));
+        let hosts = |machine: &Machine| {
+            let host = ClusterHost::new("a", &machine.inventory, None);
+            open_files(&Cluster { hosts: vec![host; 40], ..Cluster::default() }).len()
+        };
+        assert_eq!((hosts(&one), hosts(&many)), (40, 0));
+    }
+
+    #[test]
+    fn little_memory() {
+        let granted =
+            |bytes| machine("dgx").change(|inventory| inventory.limits.memory = Some(bytes));
+        assert_eq!(
+            own_lines(&[granted(16 << 30)]),
+            [
+                "warn lim.memory a: the control group grants 16.0 GiB of 2016.0 GiB for 8 GPUs — ranks \
+              that use more are killed"
+            ]
+        );
+        let left = |bytes| machine("dgx").diagnosed(|state| state.memory_available = Some(bytes));
+        assert_eq!(
+            own_lines(&[left(40 << 30)]),
+            ["warn lim.memory a: 40.0 GiB of 2016.0 GiB of memory are left — ranks may be killed"]
+        );
+        assert!(own_lines(&[granted(900 << 30), left(900 << 30)]).is_empty());
+    }
+
+    #[test]
+    fn old_software_and_fork() {
+        let with = |kernel: &str, library: &str| {
+            machine("siw").change(|inventory| {
+                inventory.system.kernel = Some(kernel.into());
+                inventory.system.libraries = vec![("libibverbs".into(), library.into())];
+            })
+        };
+        let note = "a program that forks while it uses RDMA may read wrong data";
+        assert_eq!(
+            own_lines(&[with("5.10.0-30-amd64", "1.14.39.0")]),
+            [format!("note lim.fork a: kernel 5.10.0-30-amd64 is older than 5.12 — {note}")]
+        );
+        assert_eq!(
+            own_lines(&[with("6.1.0-25-amd64", "1.8.28.0")]),
+            [format!("note lim.fork a: rdma-core 28 is older than 35 — {note}")]
+        );
+        assert!(own_lines(&[with("6.1.0-25-amd64", "1.14.39.0")]).is_empty());
+        assert!(own_lines(&[with("4.19.0", "").change(|i| i.rdma.clear())]).is_empty());
+    }
+
+    #[test]
+    fn recorded_machines_have_usual_limits() {
+        for name in ["bond", "dgx", "dual-port", "spark", "sriov", "siw", "rxe", "no-rdma"] {
+            let own = own_lines(&[machine(name), machine(name)]);
+            assert!(own.is_empty(), "{name}: {own:?}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Pairs of hosts between which TCP does not work.
+
+use super::{Cluster, Finding, id};
+use crate::checks::cluster::{Probe, ProbeKind, ProbeOutcome};
+use crate::findings::Step;
+use rlaunch_console::text;
+use std::net::IpAddr;
+
+/// Way in which a connection failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ConnectFailure {
+    Silent,
+    Refused,
+    NoRoute,
+    /// Another error, with its text.
+    Other(String),
+}
+
+/// Failed probe.
+#[derive(Clone, Debug)]
+struct BrokenPair {
+    from: usize,
+    to: usize,
+    address: Option<IpAddr>,
+    failure: ConnectFailure,
+}
+
+/// Pairs that one finding reports: those to one host, or those from one host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    To(usize),
+    From(usize),
+}
+
+/// Makes as few findings as possible: each is about the host that most of the remaining pairs have in common.
+pub(super) fn examine(cluster: &Cluster<'_>) -> Vec<Finding> {
+    let mut left: Vec<BrokenPair> =
+        cluster.probes.unwrap_or_default().iter().filter_map(failed).collect();
+    let mut findings = Vec::new();
+    while let Some((side, failure)) = largest_group(&left, cluster.hosts.len()) {
+        let (group, rest): (Vec<_>, Vec<_>) =
+            left.into_iter().partition(|pair| side.has(pair) && pair.failure == failure);
+        findings.push(finding(cluster, side, &failure, &group));
+        left = rest;
+    }
+    findings
+}
+
+fn failed(probe: &Probe) -> Option<BrokenPair> {
+    let failure = match &probe.outcome {
+        _ if probe.kind != ProbeKind::Tcp => return None,
+        ProbeOutcome::Worked(_) => return None,
+        ProbeOutcome::Silent | ProbeOutcome::OnlyShort => ConnectFailure::Silent,
+        ProbeOutcome::Failed(cause) => ConnectFailure::from_cause(cause),
+    };
+    Some(BrokenPair { from: probe.from, to: probe.to, address: probe.address, failure })
+}
+
+impl ConnectFailure {
+    fn from_cause(cause: &str) -> ConnectFailure {
+        let lower = cause.to_ascii_lowercase();
+        match () {
+            () if lower.contains("timed out") => ConnectFailure::Silent,
+            () if lower.contains("refused") => ConnectFailure::Refused,
+            () if lower.contains("no route") || lower.contains("unreachable") => {
+                ConnectFailure::NoRoute
+            }
+            () => ConnectFailure::Other(cause.to_owned()),
+        }
+    }
+
+    fn words(&self) -> &str {
+        match self {
+            ConnectFailure::Silent => "no answer",
+            ConnectFailure::Refused => "connection refused",
+            ConnectFailure::NoRoute => "no route to host",
+            ConnectFailure::Other(cause) => cause,
+        }
+    }
+}
+
+impl Side {
+    fn has(self, pair: &BrokenPair) -> bool {
+        match self {
+            Side::To(host) => pair.to == host,
+            Side::From(host) => pair.from == host,
+        }
+    }
+}
+
+/// Returns the host and the failure that most pairs share; of equals, the one at which connections arrive.
+fn largest_group(pairs: &[BrokenPair], hosts: usize) -> Option<(Side, ConnectFailure)> {
+    let sides = (0..hosts).map(Side::To).chain((0..hosts).map(Side::From));
+    let mut largest: Option<(usize, Side, ConnectFailure)> = None;
+    for side in sides {
+        for failure in pairs.iter().filter(|pair| side.has(pair)).map(|pair| &pair.failure) {
+            let size = pairs.iter().filter(|p| side.has(p) && p.failure == *failure).count();
+            if largest.as_ref().is_none_or(|(most, ..)| size > *most) {
+                largest = Some((size, side, failure.clone()));
+            }
+        }
+    }
+    largest.map(|(_, side, failure)| (side, failure))
+}
+
+fn finding(
+    cluster: &Cluster<'_>,
+    side: Side,
+    failure: &ConnectFailure,
+    pairs: &[BrokenPair],
+) -> Finding {
+    let name = |host: usize| cluster.hosts.get(host).map_or("?", |host| host.name);
+    let at = |pair: &BrokenPair| pair.address.map(|a| format!(" at {a}")).unwrap_or_default();
+    let words = failure.words();
+    let matters = "a job with both hangs or fails at its start";
+    let found = match (side, pairs) {
+        (_, [pair]) => {
+            let seen = format!("cannot connect{}: {words}", at(pair));
+            Finding::error(id::NET_PAIR, name(pair.from), seen, matters).peer(name(pair.to))
+        }
+        (Side::To(host), pairs) => {
+            let others: Vec<&str> = pairs.iter().map(|pair| name(pair.from)).collect();
+            let place = pairs.first().map(at).unwrap_or_default();
+            let seen = format!("cannot be reached{place} by {}: {words}", text::list(&others));
+            Finding::error(id::NET_PAIR, name(host), seen, matters)
+        }
+        (Side::From(host), pairs) => {
+            let others: Vec<&str> = pairs.iter().map(|pair| name(pair.to)).collect();
+            let seen = format!("cannot reach {}: {words}", text::list(&others));
+            Finding::error(id::NET_PAIR, name(host), seen, matters)
+        }
+    };
+    let Some(first) = pairs.first() else { return found };
+    cure(found, failure, (name(first.from), name(first.to), first.address))
+}
+
+/// Adds lines that show where the packets end.
+fn cure(
+    found: Finding,
+    failure: &ConnectFailure,
+    (from, to, address): (&str, &str, Option<IpAddr>),
+) -> Finding {
+    let route = address.map(|a| Step::RunOn(from.to_owned(), format!("ip route get {a}")));
+    let rules = Step::RunOn(
+        to.to_owned(),
+        "sudo nft list ruleset || sudo iptables -S  # what is dropped or rejected".to_owned(),
+    );
+    let owner = address.map(|a| Step::RunOn(to.to_owned(), format!("ip address show to {a}")));
+    match failure {
+        ConnectFailure::Silent => route.into_iter().fold(found.step(rules), Finding::step),
+        ConnectFailure::Refused => owner.into_iter().fold(found.step(rules), Finding::step),
+        ConnectFailure::NoRoute => route.into_iter().fold(found, Finding::step).step(rules),
+        ConnectFailure::Other(_) => route.into_iter().fold(found, Finding::step),
+    }
+}

@@ -1,0 +1,298 @@
+//! `rlaunch doctor`: what is wrong with hosts and the networks between them, with the lines that cure it.
+//!
+//! The checks are in [`crate::checks`]; this folder collects what they need and prints what they find.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `sessions` | the agents of all hosts, each asked twice |
+//! | `probes`, `rdma` | which probes hosts are to make, and what came of them; RDMA paths |
+//! | `ssh_files`, `landing` | files that ssh refuses; agents outside of the container that was named |
+//! | `report` | findings as text and as JSON |
+
+mod landing;
+mod probes;
+mod rdma;
+mod report;
+mod sessions;
+mod ssh_files;
+
+use crate::checks::{self, Check, Cluster, ClusterHost, FoldedFinding};
+use crate::cli::args::{ConnectArgs, JobArgs};
+use crate::cli::command_line::CommandLine;
+use crate::cli::host_selection::HostOptions;
+use crate::commands::{agent_query, agent_session, capture};
+use crate::findings;
+use crate::hosts::Host;
+use crate::plan::selection::{Plan, PortOptions};
+use clap::{ArgAction, Parser};
+use report::DoctorReport;
+use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::messages::Failed;
+use rlaunch_console::{stdout, text};
+use sessions::{Diagnosed, Examination};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Find out what is wrong with hosts and the networks between them.
+///
+/// Every host is asked at once; nothing on it is changed. Each finding says what was seen, why it matters to a job,
+/// and how to cure it; rlaunch help ID explains it at length.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Exit code: 0 without errors, 1 with warnings under --strict, 2 with errors.
+
+Examples:
+  rlaunch doctor -H a,b,c                    three hosts and the networks between them
+  rlaunch doctor                             this machine
+  rlaunch doctor -H a,b -- python train.py   and whether this program can run there
+  rlaunch doctor -H a,b --only mtu,roce      some subjects
+  rlaunch doctor --from x.tar                hosts that rlaunch capture has recorded
+  rlaunch doctor --list                      all checks")]
+pub(crate) struct DoctorArgs {
+    /// Hosts, as for a job; by default those that a scheduler has allocated, or this machine
+    #[arg(
+        short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...",
+        action = ArgAction::Append
+    )]
+    pub(crate) hosts: Vec<String>,
+
+    /// Files with a line for each host, as for a job
+    #[arg(
+        long = "hostfile", visible_alias = "machinefile", value_name = "FILE",
+        action = ArgAction::Append
+    )]
+    pub(crate) hostfiles: Vec<PathBuf>,
+
+    /// Leave out these hosts
+    #[arg(long, value_name = "HOST,...", action = ArgAction::Append)]
+    pub(crate) exclude: Vec<String>,
+
+    /// Judge hosts that `rlaunch capture` has recorded
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["hosts", "hostfiles", "exclude", "program"])]
+    pub(crate) from: Option<PathBuf>,
+
+    /// Run only these checks: ids, or subjects such as mtu
+    #[arg(long, value_name = "ID,...", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+
+    /// Do not run these checks: ids, or subjects such as ssh
+    #[arg(long, value_name = "ID,...", value_delimiter = ',')]
+    pub(crate) skip: Vec<String>,
+
+    /// Exit with 1 if there are warnings
+    #[arg(long)]
+    pub(crate) strict: bool,
+
+    /// Send packets between the hosts: auto (up to 16 hosts), always, never. Always, which is --probe alone, also
+    /// measures the bandwidth of RDMA
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t, num_args = 0..=1,
+        require_equals = true, default_missing_value = "always")]
+    pub(crate) probe: ProbeWhen,
+
+    /// Print passed checks as well
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+
+    /// Print the report as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// List all checks with their ids, and connect to no host
+    #[arg(long, conflicts_with_all = ["hosts", "hostfiles", "from", "program"])]
+    pub(crate) list: bool,
+
+    /// Program of a job that the hosts are to run, with its arguments
+    #[arg(last = true, value_name = "PROGRAM")]
+    pub(crate) program: Vec<OsString>,
+
+    #[command(flatten)]
+    pub(crate) connect: ConnectArgs,
+}
+
+/// `--probe`: whether packets are sent between hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ProbeWhen {
+    /// Up to 16 hosts
+    #[default]
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+/// Examines the hosts and prints the report.
+pub(super) async fn run(args: DoctorArgs, line: &CommandLine) -> Result<Exit, Failed> {
+    let selected = selected_checks(&args.only, &args.skip)?;
+    if args.list {
+        stdout::print_styled(&report::list(&selected));
+        return Ok(Exit::SUCCESS);
+    }
+    let examination = match &args.from {
+        Some(archive) => recorded(archive, &args.connect).await?,
+        None => {
+            let (hosts, options) = select_hosts(&args, line)?;
+            let files = ssh_files::refused(&options, &hosts);
+            match ssh_files::examination(&files, &hosts) {
+                Some(refused) => refused,
+                None => {
+                    let mut examination = sessions::examine(&args, (hosts, options)).await?;
+                    examination.ssh_files = files;
+                    rdma::try_paths(&args, line, &mut examination).await;
+                    examination
+                }
+            }
+        }
+    };
+    let report = judge(&examination, &selected);
+    let text = if args.json { report.to_json()? } else { report.to_text(args.verbose) };
+    stdout::print_styled(&text);
+    Ok(report.exit(args.strict))
+}
+
+/// Examines the hosts of a job before it starts (`--preflight full`), and prints what is wrong on stderr.
+///
+/// # Errors
+///
+/// A finding is an error.
+pub(super) async fn check_before_job(args: &JobArgs, line: &CommandLine) -> Result<(), Failed> {
+    let args = DoctorArgs::for_job(args)?;
+    let hosts = select_hosts(&args, line)?;
+    let examination = sessions::examine(&args, hosts).await?;
+    // The job itself tries the RDMA paths.
+    let report = judge(&examination, &selected_checks(&[], &[])?);
+    report.refuse_job()
+}
+
+impl DoctorArgs {
+    /// Makes the options for the hosts and the program of a job.
+    fn for_job(job: &JobArgs) -> Result<DoctorArgs, Failed> {
+        let args = DoctorArgs::try_parse_from(["rlaunch doctor"]);
+        let args = args.map_err(|error| Failed::from_error(Exit::BUG, &error))?;
+        Ok(DoctorArgs {
+            hosts: job.hosts.hosts.clone(),
+            hostfiles: job.hosts.hostfiles.clone(),
+            exclude: job.hosts.exclude.clone(),
+            program: job.command.argv.clone(),
+            connect: job.connect.clone(),
+            ..args
+        })
+    }
+}
+
+/// Runs checks on what was learned of the hosts.
+fn judge(examination: &Examination, selected: &[&'static Check]) -> DoctorReport {
+    let inventories: Vec<Inventory> =
+        examination.hosts.iter().map(|host| host.diagnosis.inventory.clone()).collect();
+    let plan = Plan::new(&inventories, &PortOptions::default());
+    examine(&cluster_of(examination, &plan), selected)
+}
+
+/// Runs checks on a cluster.
+fn examine(cluster: &Cluster<'_>, selected: &[&'static Check]) -> DoctorReport {
+    let (runs, left_out): (Vec<&Check>, Vec<&Check>) =
+        selected.iter().partition(|check| checks::can_run(check, cluster));
+    let found = runs.iter().flat_map(|check| (check.examine)(cluster));
+    let folded: Vec<FoldedFinding> = checks::fold(&findings::merge(found), cluster);
+    let paths = cluster.plan.map_or(0, probes::path_count);
+    DoctorReport {
+        hosts: cluster.hosts.len() + cluster.unreached.len(),
+        paths,
+        runs,
+        left_out,
+        folded,
+    }
+}
+
+/// Returns the checks that the user wants. Each word is an id or its first part.
+fn selected_checks(only: &[String], skip: &[String]) -> Result<Vec<&'static Check>, Failed> {
+    let names = |check: &Check, word: &String| {
+        let id = check.id.as_str();
+        id == word || check.id.subject() == word
+    };
+    let known = |word: &&String| checks::catalogue().any(|check| names(check, word));
+    if let Some(word) = only.iter().chain(skip).find(|word| !known(word)) {
+        let ids = checks::catalogue().flat_map(|check| [check.id.as_str()]);
+        let near = text::nearest(word, ids).map(|near| format!("did you mean {near}? "));
+        let hint = format!("{}`rlaunch doctor --list` lists all", near.unwrap_or_default());
+        let message = format!("no check has the id or subject `{word}`");
+        return Err(Failed::new(Exit::USAGE, message).hint(Some(hint)));
+    }
+    let is_wanted = |check: &&'static Check| {
+        let has = |words: &[String]| words.iter().any(|word| names(check, word));
+        (only.is_empty() || has(only)) && !has(skip)
+    };
+    Ok(checks::catalogue().filter(is_wanted).collect())
+}
+
+/// Reads hosts from an archive of `rlaunch capture`, by this machine's agent.
+async fn recorded(archive: &Path, connect: &ConnectArgs) -> Result<Examination, Failed> {
+    let (directory, names) = capture::unpack(archive)?;
+    let mut hosts = Vec::new();
+    for name in names {
+        let words = [OsString::from("diagnose"), directory.path().join(&name).into()];
+        let answer = agent_query::query_this_machine(connect, &words).await?;
+        let diagnosis = agent_query::decode(&answer, &name)?;
+        hosts.push(Diagnosed::recorded(&Host { name, ..Host::this_machine() }, diagnosis));
+    }
+    Ok(Examination { hosts, ..Examination::default() })
+}
+
+fn select_hosts(
+    args: &DoctorArgs,
+    line: &CommandLine,
+) -> Result<(Vec<Host>, crate::connect::options::ConnectOptions), Failed> {
+    let options = HostOptions {
+        lists: &args.hosts,
+        files: &args.hostfiles,
+        exclude: &args.exclude,
+        table: &line.config.hosts,
+    };
+    agent_session::select_hosts(&options, &args.connect, line)
+}
+
+/// Makes the input of checks.
+fn cluster_of<'a>(examination: &'a Examination, plan: &'a Plan) -> Cluster<'a> {
+    let host = |host: &'a Diagnosed| ClusterHost {
+        name: &host.name,
+        inventory: &host.diagnosis.inventory,
+        diagnostics: Some(&host.diagnosis.diagnostics),
+        uid: host.diagnosis.diagnostics.uid,
+        address: host.address(),
+        clock_offset: host.clock_offset,
+        shell_noise: host.noise.as_deref(),
+        program: host.program.as_ref(),
+    };
+    Cluster {
+        hosts: examination.hosts.iter().map(host).collect(),
+        unreached: examination.unreached.clone(),
+        outside: examination.outside.clone(),
+        plan: Some(plan),
+        in_container: examination.in_container,
+        probes: examination.probes.as_deref(),
+        program: examination.program.as_ref(),
+        ssh_files: examination.ssh_files.clone(),
+        ..Cluster::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checks_are_chosen_by_id_and_by_subject() {
+        let chosen = |only: &[&str], skip: &[&str]| {
+            let words =
+                |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+            let selected = selected_checks(&words(only), &words(skip)).unwrap();
+            selected.iter().map(|check| check.id.as_str()).collect::<Vec<_>>()
+        };
+        assert_eq!(chosen(&["lim.memlock"], &[]), ["lim.memlock"]);
+        let limits = chosen(&["lim"], &["lim.memlock"]);
+        assert!(limits.iter().all(|id| id.starts_with("lim.")) && !limits.contains(&"lim.memlock"));
+        let error = selected_checks(&["lim.memloc".to_owned()], &[]).unwrap_err();
+        assert!(error.hints[0].starts_with("did you mean lim.memlock?"), "{error:?}");
+    }
+}

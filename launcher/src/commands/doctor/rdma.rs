@@ -1,0 +1,119 @@
+//! RDMA paths between hosts, tried by the same proof that each job makes.
+
+use super::sessions::Examination;
+use super::{DoctorArgs, ProbeWhen};
+use crate::checks;
+use crate::checks::cluster::{Probe, ProbeKind, ProbeOutcome};
+use crate::cli::args::JobArgs;
+use crate::cli::command_line::CommandLine;
+use crate::cli::lower;
+use crate::plan::selection::{Plan, PortOptions};
+use crate::run::path_check::{self, MeasuredPath, TriedPath, TriedPaths};
+use clap::Parser;
+use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::messages::{self, Failed};
+use std::ffi::OsString;
+
+/// Tries all RDMA paths between the hosts and adds the outcomes to the probes. Does nothing if hosts are not probed,
+/// if one was not reached, or if no RDMA ports reach each other.
+pub(super) async fn try_paths(
+    args: &DoctorArgs,
+    line: &CommandLine,
+    examination: &mut Examination,
+) {
+    if examination.probes.is_none() || !examination.unreached.is_empty() {
+        return;
+    }
+    let inventories: Vec<Inventory> =
+        examination.hosts.iter().map(|host| host.diagnosis.inventory.clone()).collect();
+    let plan = Plan::new(&inventories, &PortOptions::default());
+    if super::probes::path_count(&plan) == 0 {
+        return;
+    }
+    match tried(args, line, examination.hosts.len()).await {
+        Ok(tried) => {
+            let names: Vec<String> =
+                examination.hosts.iter().map(|host| host.name.clone()).collect();
+            let limit = |host: usize, port: &str| limit(&inventories, &plan, host, port);
+            let measured = tried.measured.iter();
+            let measured = measured.filter_map(|path| measured_probe(path, &names, limit));
+            let tried = tried.paths.iter().flat_map(|path| probes(path, &names));
+            examination.probes.get_or_insert_default().extend(tried.chain(measured));
+        }
+        Err(failed) => {
+            messages::warn(&format!("RDMA paths were not tried: {}", failed.message));
+        }
+    }
+}
+
+async fn tried(args: &DoctorArgs, line: &CommandLine, hosts: usize) -> Result<TriedPaths, Failed> {
+    let ranks = hosts.to_string();
+    let options = ["rlaunch", "--map-by", "node", "--mesh", "full", "--preflight", "off"];
+    let words = options
+        .into_iter()
+        .chain(["--stdin", "none", "-np"])
+        .chain([ranks.as_str(), "true"])
+        .map(OsString::from);
+    let job = JobArgs::try_parse_from(words);
+    let mut job = job.map_err(|error| Failed::from_error(Exit::BUG, &error))?;
+    job.hosts.hosts.clone_from(&args.hosts);
+    job.hosts.hostfiles.clone_from(&args.hostfiles);
+    job.hosts.exclude.clone_from(&args.exclude);
+    job.connect = args.connect.clone();
+    // The report says what the job would say.
+    let _quiet = messages::quiet();
+    let mut job = lower::job_or_fail(job, &line.config)?;
+    // It takes the whole bandwidth from others, so the user has to ask for it.
+    job.options.mesh.measure = args.probe == ProbeWhen::Always;
+    path_check::try_paths(job).await
+}
+
+/// Returns the rate of data that the port `DEVICE/PORT` of a host can carry, in megabits per second.
+fn limit(inventories: &[Inventory], plan: &Plan, host: usize, port: &str) -> Option<u32> {
+    let ports = plan.ports.get(host)?.iter();
+    let port = ports.into_iter().find(|p| format!("{}/{}", p.nic.device, p.nic.port) == port)?;
+    checks::data_rate(inventories.get(host)?, port)
+}
+
+/// Makes the probe of a measured path. `limit` returns the limit of a host's port.
+fn measured_probe(
+    path: &MeasuredPath,
+    names: &[String],
+    limit: impl Fn(usize, &str) -> Option<u32>,
+) -> Option<Probe> {
+    let index = |host: &str| names.iter().position(|name| name == host);
+    let (from, to) = (index(&path.from.host)?, index(&path.to.host)?);
+    let limits = limit(from, &path.from.port).zip(limit(to, &path.to.port));
+    Some(Probe {
+        from,
+        to,
+        kind: ProbeKind::Bandwidth { limit: limits.map(|(one, other)| one.min(other)) },
+        netdev: path.from.netdev.clone().or_else(|| Some(path.from.port.clone())),
+        address: path.to.address,
+        outcome: ProbeOutcome::Worked(path.megabits.into()),
+    })
+}
+
+/// Makes a probe for each direction of a path.
+fn probes(path: &TriedPath, names: &[String]) -> Vec<Probe> {
+    let index = |host: &str| names.iter().position(|name| name == host);
+    let (Some(from), Some(to)) = (index(&path.from.host), index(&path.to.host)) else {
+        return Vec::new();
+    };
+    let outcome = match &path.outcome {
+        Ok(nanos) => ProbeOutcome::Worked(nanos / 1000),
+        Err(failure) if failure.is_of_size => ProbeOutcome::OnlyShort,
+        Err(failure) if failure.finding == crate::findings::id::MESH_SILENT => ProbeOutcome::Silent,
+        Err(failure) => ProbeOutcome::Failed(failure.cause.clone()),
+    };
+    let probe = |from, to, own: &path_check::PathEnd, other: &path_check::PathEnd| Probe {
+        from,
+        to,
+        kind: ProbeKind::Rdma,
+        netdev: own.netdev.clone().or_else(|| Some(own.port.clone())),
+        address: other.address,
+        outcome: outcome.clone(),
+    };
+    vec![probe(from, to, &path.from, &path.to), probe(to, from, &path.to, &path.from)]
+}

@@ -1,0 +1,187 @@
+//! Report of `rlaunch doctor`.
+
+use crate::checks::{Check, FoldedFinding, Needs};
+use crate::findings::{self, CheckId, Finding, Severity};
+use rlaunch_console::exit::Exit;
+use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::{columns, text};
+use serde::Serialize;
+use std::fmt::Write as _;
+
+/// Exit codes of `rlaunch doctor`.
+const WARNINGS: Exit = Exit(1);
+const ERRORS: Exit = Exit(2);
+
+/// Result of an examination.
+#[derive(Debug)]
+pub(super) struct DoctorReport {
+    /// Number of hosts, with those that were not reached.
+    pub(super) hosts: usize,
+    /// Number of RDMA paths between hosts, each direction counted.
+    pub(super) paths: usize,
+    /// Checks that ran.
+    pub(super) runs: Vec<&'static Check>,
+    /// Checks that could not run for lack of information.
+    pub(super) left_out: Vec<&'static Check>,
+    pub(super) folded: Vec<FoldedFinding>,
+}
+
+/// Report as JSON.
+#[derive(Serialize)]
+struct JsonReport<'a> {
+    hosts: usize,
+    paths: usize,
+    checks: Vec<&'static str>,
+    not_run: Vec<&'static str>,
+    findings: Vec<JsonFinding<'a>>,
+    errors: usize,
+    warnings: usize,
+    notes: usize,
+}
+
+#[derive(Serialize)]
+struct JsonFinding<'a> {
+    #[serde(flatten)]
+    finding: &'a Finding,
+    consequences: &'a [Finding],
+}
+
+impl JsonFinding<'_> {
+    fn from_folded(folded: &FoldedFinding) -> JsonFinding<'_> {
+        JsonFinding { finding: &folded.finding, consequences: &folded.consequences }
+    }
+}
+
+impl DoctorReport {
+    /// Returns the exit code; warnings count only if `strict` is set.
+    pub(super) fn exit(&self, strict: bool) -> Exit {
+        match (self.count(Severity::Error), self.count(Severity::Warning)) {
+            (0, 0) => Exit::SUCCESS,
+            (0, _) if strict => WARNINGS,
+            (0, _) => Exit::SUCCESS,
+            _ => ERRORS,
+        }
+    }
+
+    /// Prints errors and warnings on stderr, and returns an error if there is an error among them.
+    pub(super) fn refuse_job(&self) -> Result<(), Failed> {
+        let is_worth = |folded: &&FoldedFinding| folded.finding.severity != Severity::Note;
+        for folded in self.folded.iter().filter(is_worth) {
+            messages::line(folded.finding.to_text().trim_end());
+        }
+        let first = self.folded.first().map(|folded| &folded.finding);
+        let Some(first) = first.filter(|finding| finding.severity == Severity::Error) else {
+            return Ok(());
+        };
+        let message = format!("--preflight full: {}", first.sentence());
+        let failed = Failed::new(exit_for(first.id), message);
+        Err(findings::mark(failed, Some(first.id))
+            .hint(Some("--preflight quick starts all the same")))
+    }
+
+    /// Counts findings that are not consequences of others.
+    fn count(&self, severity: Severity) -> usize {
+        self.folded.iter().filter(|folded| folded.finding.severity == severity).count()
+    }
+
+    /// Formats findings, worst first, and a line that sums them up.
+    pub(super) fn to_text(&self, verbose: bool) -> String {
+        let mut out = String::new();
+        for folded in &self.folded {
+            out += &folded.finding.to_text();
+            for effect in &folded.consequences {
+                let _ = writeln!(out, "  so: {}  {}", effect.id, effect.sentence());
+            }
+        }
+        if verbose {
+            out += &self.passed();
+        }
+        out + &self.summary()
+    }
+
+    /// Lists checks that found nothing, and those that did not run.
+    fn passed(&self) -> String {
+        let has_found = |check: &&&Check| {
+            let id = check.id;
+            let mut found =
+                self.folded.iter().flat_map(|f| f.consequences.iter().chain([&f.finding]));
+            found.any(|finding| finding.id == id)
+        };
+        let mut out = String::new();
+        for check in self.runs.iter().filter(|check| !has_found(check)) {
+            let _ = writeln!(out, "ok     {}  {}", check.id, check.about);
+        }
+        for check in &self.left_out {
+            let _ =
+                writeln!(out, "-      {}  not checked: needs {}", check.id, check.needs.words());
+        }
+        out
+    }
+
+    /// Writes a line such as `3 hosts, 6 paths, 41 checks: 1 error, 2 warnings`.
+    fn summary(&self) -> String {
+        let counted =
+            [(Severity::Error, "error"), (Severity::Warning, "warning"), (Severity::Note, "note")]
+                .map(|(severity, noun)| (self.count(severity), noun));
+        let found = counted.iter().filter(|(count, _)| *count > 0);
+        let found: Vec<String> = found.map(|(count, noun)| text::count(*count, noun)).collect();
+        let found = if found.is_empty() { "0 findings".to_owned() } else { found.join(", ") };
+        let ok = if self.folded.is_empty() { "ok: " } else { "" };
+        format!(
+            "{ok}{}, {}, {}: {found}\n",
+            text::count(self.hosts, "host"),
+            text::count(self.paths, "path"),
+            text::count(self.runs.len(), "check")
+        )
+    }
+
+    pub(super) fn to_json(&self) -> Result<String, Failed> {
+        let ids =
+            |checks: &[&'static Check]| checks.iter().map(|check| check.id.as_str()).collect();
+        let report = JsonReport {
+            hosts: self.hosts,
+            paths: self.paths,
+            checks: ids(&self.runs),
+            not_run: ids(&self.left_out),
+            findings: self.folded.iter().map(JsonFinding::from_folded).collect(),
+            errors: self.count(Severity::Error),
+            warnings: self.count(Severity::Warning),
+            notes: self.count(Severity::Note),
+        };
+        let text = serde_json::to_string_pretty(&report);
+        text.map(|text| text + "\n").map_err(|error| Failed::from_error(Exit::BUG, &error))
+    }
+}
+
+/// Returns the exit code of a job that a finding prevents.
+fn exit_for(id: CheckId) -> Exit {
+    match id.subject() {
+        "ssh" => Exit::HOST,
+        "agent" => Exit::AGENT,
+        "files" => Exit::FILES,
+        "net" | "fw" => Exit::RENDEZVOUS,
+        "mpi" => Exit::SINGLETON,
+        _ => Exit::MESH,
+    }
+}
+
+impl Needs {
+    /// Names what is needed, for checks that could not run.
+    fn words(self) -> &'static str {
+        match self {
+            Needs::Nothing => "nothing",
+            Needs::Connections => "connections",
+            Needs::Inventories => "an inventory",
+            Needs::Diagnostics => "diagnostics",
+            Needs::Probes => "probes (--probe)",
+            Needs::Program => "a program (-- PROGRAM)",
+        }
+    }
+}
+
+/// Formats the catalogue: a line for each check.
+pub(super) fn list(checks: &[&'static Check]) -> String {
+    let header = columns::row(["id", "makes sure that"]);
+    let rows = checks.iter().map(|check| columns::row([check.id.as_str(), check.about]));
+    columns::lay_out(&std::iter::once(header).chain(rows).collect::<Vec<_>>())
+}

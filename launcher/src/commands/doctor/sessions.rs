@@ -1,0 +1,244 @@
+//! Agents of all hosts, each asked twice: for its diagnosis, and, once all hosts have answered, for what it sees
+//! of the others. No agent is let go before the last of them has answered, because others may still probe it.
+
+use super::{DoctorArgs, ProbeWhen, probes};
+use crate::checks::cluster::{JudgedProgram, Probe, ProgramOnHost, ReachStage, Unreached};
+use crate::commands::agent_session::{AgentSession, AgentSessions, AgentStream, SessionError};
+use crate::connect::agent::deploy::DeployError;
+use crate::connect::agent::store::AgentStoreError;
+use crate::connect::connector::ConnectError;
+use crate::connect::options::ConnectOptions;
+use crate::hosts::Host;
+use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_bootstrap::protocol::diagnosis::{Diagnosis, Inquiry, InquiryAnswer, ProgramInquiry};
+use rlaunch_console::exit::Exit;
+use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::progress::Progress;
+use rlaunch_ssh::error::SshError;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::task::JoinSet;
+
+/// Time limit for the diagnosis of a host, counted from the end of the login.
+const DIAGNOSIS_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time limit for the answer to an inquiry, with the time that its probes take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of hosts that are probed without `--probe`.
+const MAX_PROBED: usize = 16;
+/// Time between two readings of counters, in milliseconds.
+const INTERVAL_MS: u32 = 1000;
+
+/// Everything that was learned of the hosts.
+#[derive(Debug, Default)]
+pub(super) struct Examination {
+    pub(super) hosts: Vec<Diagnosed>,
+    pub(super) unreached: Vec<Unreached>,
+    pub(super) probes: Option<Vec<Probe>>,
+    pub(super) program: Option<JudgedProgram>,
+    pub(super) in_container: bool,
+    /// Hosts among `hosts` whose agents are outside of the container that the user named.
+    pub(super) outside: Vec<Unreached>,
+    pub(super) ssh_files: Vec<(PathBuf, String)>,
+}
+
+/// Host that sent its diagnosis.
+#[derive(Debug)]
+pub(super) struct Diagnosed {
+    pub(super) name: String,
+    pub(super) diagnosis: Diagnosis,
+    pub(super) noise: Option<String>,
+    pub(super) clock_offset: Option<(i64, u64)>,
+    pub(super) program: Option<ProgramOnHost>,
+}
+
+impl Diagnosed {
+    /// Makes a host of a recording.
+    pub(super) fn recorded(host: &Host, diagnosis: Diagnosis) -> Diagnosed {
+        let name = host.to_string();
+        Diagnosed { name, diagnosis, noise: None, clock_offset: None, program: None }
+    }
+
+    /// Returns the address at which other hosts reach this one.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        let facts = &self.diagnosis.facts;
+        let first = facts.addresses.iter().map(|interface| interface.address).next();
+        facts.ssh_address.or(first)
+    }
+}
+
+/// Asks all hosts.
+pub(super) async fn examine(
+    args: &DoctorArgs,
+    (hosts, options): (Vec<Host>, ConnectOptions),
+) -> Result<Examination, Failed> {
+    let in_container = options.container.is_some();
+    let opened = AgentSessions::open(&hosts, &options, "diagnose", DIAGNOSIS_TIMEOUT).await?;
+    let (mut sessions, mut unreached) = (Vec::new(), Vec::new());
+    for (host, result) in hosts.iter().zip(opened) {
+        match result {
+            Ok(session) => sessions.push(HostSession::new(session)),
+            Err(error) => unreached.push(unreached_by(host, &error)),
+        }
+    }
+    let mut examination = Examination { unreached, in_container, ..Examination::default() };
+    inquire(args, sessions, &mut examination).await?;
+    examination.outside = super::landing::outside(options.container.as_ref(), &examination.hosts);
+    Ok(examination)
+}
+
+/// Sends the inquiry to all hosts at once and stores their answers.
+async fn inquire(
+    args: &DoctorArgs,
+    sessions: Vec<HostSession>,
+    examination: &mut Examination,
+) -> Result<(), Failed> {
+    let inventories: Vec<Inventory> =
+        sessions.iter().map(|session| session.host.diagnosis.inventory.clone()).collect();
+    let is_probed = match args.probe {
+        ProbeWhen::Auto => sessions.len() <= MAX_PROBED,
+        ProbeWhen::Always => true,
+        ProbeWhen::Never => false,
+    };
+    let wanted = is_probed && sessions.len() > 1;
+    let hosts: Vec<&Diagnosed> = sessions.iter().map(|session| &session.host).collect();
+    let planned = if wanted { probes::plan(&hosts, &inventories) } else { Vec::new() };
+    let program = program_inquiry(args)?;
+    let token = *uuid::Uuid::new_v4().as_bytes();
+    let progress =
+        Progress::new(sessions.iter().map(|session| session.host.name.clone()), "examining");
+    let tasks = sessions.into_iter().enumerate().map(|(index, session)| {
+        let probes = planned.iter().filter(|(probe, _)| probe.from == index);
+        let inquiry = Inquiry {
+            token,
+            probes: probes.map(|(_, request)| request.clone()).collect(),
+            program: program.clone(),
+            interval_ms: INTERVAL_MS,
+        };
+        (session.host.name.clone(), async move { session.inquire(inquiry).await })
+    });
+    let (sessions, answers): (Vec<HostSession>, Vec<Option<InquiryAnswer>>) =
+        progress.run_all(tasks).await.into_iter().unzip();
+    let mut hosts = close_all(sessions).await;
+    let outcomes = probes::outcomes(&planned, &answers);
+    let mut reports = Vec::new();
+    for (host, answer) in hosts.iter_mut().zip(answers) {
+        let answer = answer.unwrap_or_default();
+        probes::update_counters(&mut host.diagnosis.diagnostics, &answer);
+        host.program = answer.program.as_ref().map(probes::program_on_host);
+        reports.push((host.name.clone(), answer.program));
+    }
+    examination.hosts = hosts;
+    examination.probes = wanted.then_some(outcomes);
+    examination.program = program.map(|inquiry| probes::program(inquiry.words, &reports));
+    Ok(())
+}
+
+/// Closes all sessions at once and returns their hosts, in the same order.
+async fn close_all(sessions: Vec<HostSession>) -> Vec<Diagnosed> {
+    let mut closing = JoinSet::new();
+    let mut hosts = Vec::new();
+    for HostSession { host, stream } in sessions {
+        closing.spawn(stream.close());
+        hosts.push(host);
+    }
+    closing.join_all().await;
+    hosts
+}
+
+fn program_inquiry(args: &DoctorArgs) -> Result<Option<ProgramInquiry>, Failed> {
+    if args.program.is_empty() {
+        return Ok(None);
+    }
+    let words = args.program.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let directory = std::env::current_dir();
+    let directory = directory.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
+    Ok(Some(ProgramInquiry { words, directory }))
+}
+
+/// Host whose agent waits for an inquiry.
+struct HostSession {
+    host: Diagnosed,
+    stream: AgentStream,
+}
+
+fn unreached_by(host: &Host, error: &SessionError) -> Unreached {
+    let stage = match error {
+        SessionError::Connect(error) => connect_stage(error),
+        SessionError::Deploy(error) => deploy_stage(error),
+        SessionError::Late(_) => ReachStage::Agent,
+    };
+    let hints = error.hint(&host.name).into_iter().collect();
+    Unreached { host: host.to_string(), stage, cause: messages::error_chain(error), hints }
+}
+
+/// Returns by how much the host's clock is ahead of this machine's, and the uncertainty, in microseconds. `arrived` is
+/// when the diagnosis arrived, and how long ago its agent had been started.
+fn clock_offset(diagnosis: &Diagnosis, arrived: (SystemTime, Duration)) -> Option<(i64, u64)> {
+    let theirs = i64::try_from(diagnosis.diagnostics.clock?).ok()?;
+    let own = arrived.0.duration_since(UNIX_EPOCH).ok()?;
+    let own = i64::try_from(own.as_micros()).ok()?;
+    let uncertainty = u64::try_from(arrived.1.as_micros()).ok()?;
+    Some((theirs.checked_sub(own)?, uncertainty))
+}
+
+fn connect_stage(error: &ConnectError) -> ReachStage {
+    match error {
+        ConnectError::Ssh(error) => ssh_stage(error),
+        ConnectError::Rsh(_) => ReachStage::Connect,
+        ConnectError::Container(_) => ReachStage::Landing,
+    }
+}
+
+fn ssh_stage(error: &SshError) -> ReachStage {
+    match error {
+        SshError::JumpHost { source, .. } => ssh_stage(source),
+        SshError::Repeated { last, .. } => ssh_stage(last),
+        SshError::HostKeyChanged(_)
+        | SshError::HostKeyRevoked { .. }
+        | SshError::HostKeyUnknown { .. }
+        | SshError::HostKeyToAsk(_)
+        | SshError::HostCertificate { .. }
+        | SshError::KnownHosts(_) => ReachStage::HostKey,
+        SshError::Refused(_)
+        | SshError::Disconnected(_)
+        | SshError::Login { .. }
+        | SshError::NoPassword(_) => ReachStage::Login,
+        _ => ReachStage::Connect,
+    }
+}
+
+fn deploy_stage(error: &DeployError) -> ReachStage {
+    match error {
+        DeployError::Connect(error) => match connect_stage(error) {
+            ReachStage::Connect => ReachStage::Agent,
+            stage => stage,
+        },
+        DeployError::NoCallback { .. } | DeployError::NoFetch { .. } => ReachStage::Callback,
+        DeployError::Store(AgentStoreError::Missing { .. } | AgentStoreError::Wrong { .. })
+        | DeployError::System { .. } => ReachStage::Architecture,
+        _ => ReachStage::Agent,
+    }
+}
+
+impl HostSession {
+    fn new(session: AgentSession<Diagnosis>) -> HostSession {
+        let AgentSession { name, first: diagnosis, noise, arrived, stream } = session;
+        let clock_offset = clock_offset(&diagnosis, arrived);
+        let noise = Some(noise).filter(|noise| !noise.is_empty());
+        let host = Diagnosed { name, diagnosis, noise, clock_offset, program: None };
+        HostSession { host, stream }
+    }
+
+    /// Sends an inquiry and waits for the answer. Returns no answer if the agent has no stdin or is too slow. The
+    /// agent goes on to answer probes until the session is closed.
+    async fn inquire(mut self, inquiry: Inquiry) -> (HostSession, Option<InquiryAnswer>) {
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.ask(&inquiry)).await;
+        (self, answer.ok().flatten())
+    }
+
+    async fn ask(&mut self, inquiry: &Inquiry) -> Option<InquiryAnswer> {
+        self.stream.send(inquiry).await?;
+        self.stream.receive().await
+    }
+}

@@ -1,0 +1,143 @@
+use super::super::plan::{PlanOptions, plan};
+use super::super::testing::{three_hosts, triangle, with_address};
+use super::*;
+use crate::goldens::is_golden;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const FORMATS: [ConfigFormat; 4] =
+    [ConfigFormat::Netplan, ConfigFormat::Nmcli, ConfigFormat::Networkd, ConfigFormat::Ip];
+
+/// Returns the plan of the guide for three hosts; the last cable of the last host is an IPoIB interface.
+fn guide(mtu: Option<u32>) -> (Vec<Surveyed>, MeshPlan) {
+    let mut hosts = three_hosts();
+    let ib = &mut hosts[2].network.interfaces[2];
+    *ib = with_address(ib.clone(), "192.168.102.77/30");
+    ib.netdev.kind = NetdevKind::Ipoib;
+    let base = "192.168.100.0/22".parse().unwrap();
+    let plan = plan(&hosts, &triangle(), PlanOptions { base, prefix: 24, mtu }).unwrap();
+    (hosts, plan)
+}
+
+/// Joins the files of all hosts.
+fn all(format: ConfigFormat, mtu: Option<u32>) -> String {
+    let (hosts, plan) = guide(mtu);
+    let mut text = String::new();
+    for (index, host) in hosts.iter().enumerate() {
+        for file in format.files(&plan, &hosts, index) {
+            let directory = file.directory.map(|directory| format!("{directory}/"));
+            let path = format!("{}{}", directory.unwrap_or_default(), file.name);
+            let _ = writeln!(text, "=== {}: {path}\n{}", host.name, file.text);
+        }
+    }
+    text
+}
+
+#[test]
+fn every_format_is_as_agreed() {
+    for format in FORMATS {
+        let name = format!("{format:?}").to_lowercase();
+        is_golden(&format!("network-{name}"), &all(format, Some(9000)));
+    }
+    assert!(!all(ConfigFormat::Netplan, None).contains("mtu"));
+}
+
+#[test]
+fn the_table_is_that_of_the_guide() {
+    let (hosts, plan) = guide(None);
+    is_golden("network-table", &table(&plan, &hosts));
+}
+
+#[test]
+fn odd_names_are_quoted() {
+    assert_eq!(yaml_key("enp1s0f0np0"), "enp1s0f0np0");
+    for (name, quoted) in [("on", "'on'"), ("1e3", "'1e3'"), ("a'b", "'a''b'"), ("x#y", "'x#y'")] {
+        assert_eq!(yaml_key(name), quoted);
+    }
+}
+
+/// Tells whether a program is on this machine; prints the reason if the test is skipped.
+fn has(program: &str) -> bool {
+    let mut command = Command::new(program);
+    let ran = command.arg("--help").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if ran.is_err() {
+        eprintln!("skipped: {program} is not on this machine");
+    }
+    ran.is_ok()
+}
+
+fn write(directory: &Path, file: &SetupFile) -> std::path::PathBuf {
+    use std::os::unix::fs::PermissionsExt;
+    let path = directory.join(&file.name);
+    std::fs::write(&path, &file.text).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+    path
+}
+
+#[test]
+fn netplan_accepts_its_files() {
+    if !has("netplan") {
+        return;
+    }
+    let (hosts, plan) = guide(Some(9000));
+    for (host, unit) in [(0, "enp1s0f1np1"), (1, "enp1s0f0np0"), (2, "enp1s0f0np0")] {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("etc/netplan");
+        std::fs::create_dir_all(&directory).unwrap();
+        for file in ConfigFormat::Netplan.files(&plan, &hosts, host) {
+            write(&directory, &file);
+        }
+        let mut netplan = Command::new("netplan");
+        let output = netplan.args(["generate", "--root-dir"]).arg(root.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && !said.contains("rror"), "{host}: {said}");
+        let made = root.path().join(format!("run/systemd/network/10-netplan-{unit}.network"));
+        let made = std::fs::read_to_string(&made).unwrap();
+        let end = plan.links.iter().flat_map(|link| &link.ends);
+        let end = end.clone().find(|end| end.end.host == host && end.end.interface == unit);
+        assert!(made.contains(&format!("Address={}/24\n", end.unwrap().address)), "{made}");
+    }
+}
+
+/// Runs the lines that add connections with `--offline`, with which `nmcli` prints the profile it would store.
+#[test]
+fn nmcli_accepts_its_commands() {
+    if !has("nmcli") {
+        return;
+    }
+    let (hosts, plan) = guide(Some(9000));
+    let mut added = 0;
+    for host in 0..hosts.len() {
+        for file in ConfigFormat::Nmcli.files(&plan, &hosts, host) {
+            for line in file.text.lines().filter(|line| line.contains(" connection add ")) {
+                let line = line.replace("nmcli connection", "nmcli --offline connection");
+                let output = Command::new("sh").args(["-c", &line]).output().unwrap();
+                let profile = String::from_utf8_lossy(&output.stdout).into_owned();
+                let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                assert!(output.status.success(), "{line}: {said}");
+                let kind = if line.contains("type infiniband") { "infiniband" } else { "ethernet" };
+                assert!(profile.contains(&format!("type={kind}\n")), "{profile}");
+                assert!(profile.contains("method=manual\n"), "{profile}");
+                let mode = "transport-mode=datagram\n";
+                assert_eq!(profile.contains(mode), kind == "infiniband", "{profile}");
+                assert_eq!(profile.contains("mtu=9000\n"), kind == "ethernet", "{profile}");
+                added += 1;
+            }
+        }
+    }
+    assert_eq!(added, 6);
+}
+
+#[test]
+fn scripts_are_shell() {
+    let (hosts, plan) = guide(Some(9000));
+    let directory = tempfile::tempdir().unwrap();
+    for format in [ConfigFormat::Nmcli, ConfigFormat::Ip] {
+        for host in 0..hosts.len() {
+            for file in format.files(&plan, &hosts, host) {
+                let path = write(directory.path(), &file);
+                assert!(Command::new("sh").arg("-n").arg(path).status().unwrap().success());
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! A finding as users read it.
+
+use super::{Finding, Severity, Step};
+use anstyle::AnsiColor;
+use rlaunch_console::printable;
+use rlaunch_console::text;
+use std::fmt::Write as _;
+
+/// Colours of severities; a stream that is not a terminal gets none.
+const ERROR: Paint = Paint(anstyle::Style::new().fg_color(colour(AnsiColor::Red)).bold());
+const WARNING: Paint = Paint(anstyle::Style::new().fg_color(colour(AnsiColor::Yellow)).bold());
+const NOTE: Paint = Paint(anstyle::Style::new().fg_color(colour(AnsiColor::Cyan)));
+/// Maximum number of hosts that a line names.
+const MAX_HOSTS: usize = 8;
+
+/// Colour and weight of a word.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Paint(anstyle::Style);
+
+const fn colour(colour: AnsiColor) -> Option<anstyle::Color> {
+    Some(anstyle::Color::Ansi(colour))
+}
+
+impl Paint {
+    pub(crate) fn paint(self, word: &str) -> String {
+        format!("{}{word}{:#}", self.0, self.0)
+    }
+}
+
+impl Severity {
+    /// Returns the word that begins a finding's line.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Severity::Error => "error",
+            Severity::Warning => "warn",
+            Severity::Note => "note",
+        }
+    }
+
+    pub(crate) fn style(self) -> Paint {
+        match self {
+            Severity::Error => ERROR,
+            Severity::Warning => WARNING,
+            Severity::Note => NOTE,
+        }
+    }
+}
+
+impl Finding {
+    /// Writes the finding and its cure in several lines, each with a newline.
+    pub(crate) fn to_text(&self) -> String {
+        let style = self.severity.style();
+        let word = format!("{:<5}", self.severity.word());
+        let mut out = format!("{}  {}  {}\n", style.paint(&word), self.id, self.sentence());
+        let mut place: Option<String> = None;
+        for step in &self.fix {
+            let (on, line) = match step {
+                Step::Run(line) => (format!("fix, on {}:", hosts(&self.hosts)), line),
+                Step::RunOn(host, line) => (format!("fix, on {host}:"), line),
+                Step::RunHere(line) => ("fix, here:".to_owned(), line),
+                Step::Do(line) => ("fix:".to_owned(), line),
+            };
+            if place.as_ref() != Some(&on) {
+                let _ = writeln!(out, "  {}", NOTE.paint(&on));
+                place = Some(on);
+            }
+            for line in line.lines() {
+                let _ = writeln!(out, "    {}", printable::text(line));
+            }
+        }
+        out
+    }
+
+    /// Writes in one line where the fault is, what was seen, and why it matters.
+    pub(crate) fn sentence(&self) -> String {
+        let matters = match self.matters.is_empty() {
+            true => String::new(),
+            false => format!(" — {}", self.matters),
+        };
+        printable::message(&format!("{}{}{matters}", self.place(), self.seen))
+    }
+
+    /// Writes hosts, device and peer, with two spaces after them.
+    fn place(&self) -> String {
+        let mut place = hosts(&self.hosts);
+        if let Some(device) = &self.device {
+            let space = if place.is_empty() { "" } else { " " };
+            let _ = write!(place, "{space}{device}");
+        }
+        if let Some(peer) = &self.peer {
+            let _ = write!(place, " → {peer}");
+        }
+        if !place.is_empty() {
+            place.push_str("  ");
+        }
+        place
+    }
+}
+
+fn hosts(hosts: &[String]) -> String {
+    match hosts.len().checked_sub(MAX_HOSTS) {
+        Some(more) if more > 0 => {
+            format!("{} and {more} more", text::list(&hosts[..MAX_HOSTS]))
+        }
+        _ => text::list(hosts),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::id;
+    use super::*;
+
+    fn plain(finding: &Finding) -> String {
+        anstream::adapter::strip_str(&finding.to_text()).to_string()
+    }
+
+    #[test]
+    fn a_finding_says_where_what_why_and_how_to_cure_it() {
+        let finding = Finding::error(id::DEV_MODULE, "b", "15b3:1003 has no RDMA device", "x")
+            .device("0000:01:00.0")
+            .run("sudo modprobe mlx4_ib")
+            .run("rdma link")
+            .advise("reboot");
+        let expected = "error  dev.module  b 0000:01:00.0  15b3:1003 has no RDMA device — x\n  fix, \
+                        on b:\n    sudo modprobe mlx4_ib\n    rdma link\n  fix:\n    reboot\n";
+        assert_eq!(plain(&finding), expected);
+    }
+
+    #[test]
+    fn many_hosts_are_counted() {
+        let mut finding = Finding::note(id::ODD_KERNEL, "h1", "6.1", "");
+        finding.hosts = (1..=10).map(|n| format!("h{n}")).collect();
+        assert!(plain(&finding).contains("h8 and 2 more  6.1\n"), "{}", plain(&finding));
+    }
+
+    /// Checks that text from a host cannot move the cursor or begin a new line.
+    #[test]
+    fn control_characters_are_not_printed() {
+        let finding = Finding::note(id::LOG_NIC, "a", "\u{1b}[2J\nnote  x", "").run("a\u{1b}b");
+        let text = plain(&finding);
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+        assert_eq!(text.lines().filter(|line| line.starts_with("note")).count(), 1, "{text:?}");
+    }
+}

@@ -1,0 +1,141 @@
+//! `cargo lab soak doctor`: faults put into three guests, one at a time. `rlaunch doctor` must show the
+//! fault first, with no other finding as severe, and nothing once it is undone.
+
+mod faults;
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::LabError;
+use crate::bench::mesh::{RLAUNCH, with_guests};
+use crate::command::wait_until;
+use crate::dist::Profile;
+use crate::vm::VmLab;
+use faults::{FAULTS, FUNCTIONS, Fault};
+
+const GUESTS: [&str; 3] = ["n1", "n2", "n3"];
+/// Interfaces of a guest that a cable connects with another guest.
+const INTERFACES: [&str; 2] = ["eth1", "eth2"];
+/// Time limit of a diagnosis; emulated computers are slow.
+const BOUND: Duration = Duration::from_secs(120);
+/// Time limit for guests to be healthy again after a fault.
+const RECOVERY: Duration = Duration::from_secs(120);
+
+/// Fault at its place.
+#[derive(Debug)]
+struct Placed {
+    fault: &'static Fault,
+    guest: &'static str,
+    /// Index of the interface in [`INTERFACES`].
+    interface: usize,
+}
+
+/// Makes `count` faults, which `seed` chooses, and prints a line for each; returns whether each was found.
+pub fn run(count: usize, seed: u64) -> Result<bool, LabError> {
+    let mut missed = 0;
+    with_guests(Profile::Lab, |lab| {
+        await_health(lab)?;
+        for (number, placed) in choose(count, seed).iter().enumerate() {
+            let started = Instant::now();
+            placed.shell(lab, placed.fault.make)?;
+            let report = diagnose(lab);
+            placed.shell(lab, placed.fault.undo)?;
+            let verdict = placed.judge(&report?);
+            missed += usize::from(verdict.is_err());
+            let seconds = started.elapsed().as_secs_f64();
+            println!("{number}: {placed}: {} ({seconds:.1} s)", verdict.unwrap_or_else(|w| w));
+            await_health(lab)?;
+        }
+        Ok(())
+    })?;
+    println!("{count} faults with seed {seed}: {} found first, {missed} missed", count - missed);
+    Ok(missed == 0)
+}
+
+/// Chooses faults: all of them in a random order, then again, each at a random place.
+fn choose(count: usize, seed: u64) -> Vec<Placed> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut order: Vec<&Fault> = Vec::new();
+    let next = || {
+        if order.is_empty() {
+            order.extend(FAULTS);
+            random.shuffle(&mut order);
+        }
+        let fault = order.pop()?;
+        let guest = GUESTS[random.usize(..GUESTS.len())];
+        Some(Placed { fault, guest, interface: random.usize(..INTERFACES.len()) })
+    };
+    std::iter::from_fn(next).take(count).collect()
+}
+
+impl Placed {
+    /// Runs shell lines on the guest.
+    fn shell(&self, lab: &VmLab, lines: &str) -> Result<(), LabError> {
+        let (own, other) = (INTERFACES[self.interface], INTERFACES[1 - self.interface]);
+        let script = format!("{FUNCTIONS}IF={own} OTHER={other}\n{lines}");
+        lab.checked(self.guest, &["sh", "-c", &script]).map(drop)
+    }
+
+    /// Checks that the fault's finding is the first, about this guest, and that no other is as severe. Returns
+    /// what was seen; fails with the whole report.
+    fn judge(&self, report: &Value) -> Result<String, String> {
+        let Fault { id, severity, .. } = self.fault;
+        let none = Vec::new();
+        let findings = report["findings"].as_array().unwrap_or(&none);
+        let as_severe = findings.iter().filter(|finding| finding["severity"] == *severity).count();
+        let first = findings.first().filter(|first| first["id"] == *id && as_severe == 1);
+        // A finding about two hosts may name either as its own.
+        let named = first.filter(|first| {
+            let hosts = first["hosts"].as_array().into_iter().flatten();
+            hosts.chain([&first["peer"]]).any(|host| host == self.guest)
+        });
+        match named {
+            Some(first) => Ok(format!("found: {}", first["seen"].as_str().unwrap_or_default())),
+            None => Err(format!("MISSED:\n{report:#}")),
+        }
+    }
+}
+
+impl std::fmt::Display for Placed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} on {} {}", self.fault.id, self.guest, INTERFACES[self.interface])
+    }
+}
+
+/// Returns the report about all guests.
+fn diagnose(lab: &VmLab) -> Result<Value, LabError> {
+    let hosts = GUESTS.join(",");
+    let words = [RLAUNCH, "doctor", "-H", &hosts, "--json", "--probe"];
+    let output = lab.run_within("n1", &words, BOUND)?;
+    serde_json::from_slice(&output.stdout).map_err(|error| {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        LabError::Unexpected(format!("the report of rlaunch doctor: {error}\n{stderr}"))
+    })
+}
+
+/// Waits until there is neither an error nor a warning. GID tables follow addresses with a delay.
+fn await_health(lab: &VmLab) -> Result<(), LabError> {
+    let mut last = Value::Null;
+    let healthy = wait_until(RECOVERY, "rlaunch doctor to find nothing wrong", || {
+        last = diagnose(lab)?;
+        Ok(last["errors"] == 0 && last["warnings"] == 0)
+    });
+    healthy.map_err(|error| LabError::Unexpected(format!("{error}\n{last:#}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_chooses_every_fault_before_one_comes_again() {
+        let first = choose(FAULTS.len(), 7);
+        for fault in FAULTS {
+            assert_eq!(first.iter().filter(|placed| placed.fault.id == fault.id).count(), 1);
+        }
+        let places = |seed| choose(30, seed).iter().map(Placed::to_string).collect::<Vec<_>>();
+        assert_eq!(places(7), places(7));
+        assert_ne!(places(7), places(8));
+    }
+}

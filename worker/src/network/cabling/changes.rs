@@ -1,0 +1,198 @@
+//! Changes to the network by `ip`, each of which can be undone.
+
+use rlaunch_bootstrap::protocol::network::{
+    ChangeFailure, NetworkChange, Privilege, RollBackReport,
+};
+use std::io::{self, Read};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Directories of `ip`, which the PATH of an account other than root's may lack.
+const SYSTEM_PATH: &str = "/usr/sbin:/sbin:/usr/bin:/bin";
+/// Time limit for one `ip`. Drivers may take seconds to set an interface up.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time between two looks whether a command has ended.
+const COMMAND_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Changes that were made and not confirmed.
+pub(super) struct Changes {
+    privilege: Privilege,
+    /// Changes that undo those made, in the order in which those were made.
+    inverses: Vec<NetworkChange>,
+}
+
+impl Changes {
+    pub(super) fn new(privilege: Privilege) -> Changes {
+        Changes { privilege, inverses: Vec::new() }
+    }
+
+    /// Makes changes in order, up to the first that fails.
+    pub(super) fn apply(&mut self, changes: &[NetworkChange]) -> Result<(), ChangeFailure> {
+        for change in changes {
+            let before = Before::read(change.interface());
+            run(self.privilege, change)?;
+            self.inverses.extend(inverse(change, &before));
+        }
+        Ok(())
+    }
+
+    /// Keeps the changes.
+    pub(super) fn confirm(&mut self) {
+        self.inverses.clear();
+    }
+
+    /// Undoes all changes that were not confirmed, the last one first.
+    pub(super) fn roll_back(&mut self) -> RollBackReport {
+        let mut report = RollBackReport::default();
+        while let Some(change) = self.inverses.pop() {
+            match run(self.privilege, &change) {
+                Ok(()) => report.undone += 1,
+                Err(failure) => report.failed.push(failure),
+            }
+        }
+        report
+    }
+}
+
+impl Drop for Changes {
+    fn drop(&mut self) {
+        self.roll_back();
+    }
+}
+
+/// State of an interface before a change; `None` if it cannot be read.
+#[derive(Debug, Default)]
+struct Before {
+    is_up: Option<bool>,
+    mtu: Option<u32>,
+    ipoib_mode: Option<String>,
+}
+
+impl Before {
+    fn read(interface: &str) -> Before {
+        let text = |file: &str| {
+            let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/{file}"));
+            text.ok().map(|text| text.trim().to_owned())
+        };
+        let flags = text("flags");
+        let flags = flags.and_then(|text| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok());
+        Before {
+            is_up: flags.map(|flags| flags & 1 != 0),
+            mtu: text("mtu").and_then(|text| text.parse().ok()),
+            ipoib_mode: text("mode"),
+        }
+    }
+}
+
+/// Returns the change that undoes another, or `None` if there is nothing to undo.
+fn inverse(change: &NetworkChange, before: &Before) -> Option<NetworkChange> {
+    let interface = change.interface().to_owned();
+    match change {
+        NetworkChange::SetUp { up, .. } => {
+            let was = before.is_up.filter(|was| was != up)?;
+            Some(NetworkChange::SetUp { interface, up: was })
+        }
+        NetworkChange::SetMtu { mtu, .. } => {
+            let was = before.mtu.filter(|was| was != mtu)?;
+            Some(NetworkChange::SetMtu { interface, mtu: was })
+        }
+        NetworkChange::SetIpoibMode { mode, .. } => {
+            let was = before.ipoib_mode.clone().filter(|was| was != mode)?;
+            Some(NetworkChange::SetIpoibMode { interface, mode: was })
+        }
+        NetworkChange::AddAddress { address, prefix, .. } => {
+            let (address, prefix) = (*address, *prefix);
+            Some(NetworkChange::RemoveAddress { interface, address, prefix })
+        }
+        NetworkChange::RemoveAddress { address, prefix, .. } => {
+            let (address, prefix) = (*address, *prefix);
+            Some(NetworkChange::AddAddress { interface, address, prefix })
+        }
+    }
+}
+
+fn run(privilege: Privilege, change: &NetworkChange) -> Result<(), ChangeFailure> {
+    let failure = |cause: String| ChangeFailure { line: change.to_string(), cause };
+    command(privilege, &change.arguments()).map_err(failure)
+}
+
+/// Runs `ip` with the right that the account has. The error is what `ip` or sudo says.
+pub(super) fn command(privilege: Privilege, arguments: &[String]) -> Result<(), String> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut command = match privilege {
+        Privilege::Sudo => {
+            let mut sudo = Command::new("sudo");
+            sudo.args(["-n", "ip"]);
+            sudo
+        }
+        _ => Command::new("ip"),
+    };
+    command.args(arguments).env("PATH", format!("{path}:{SYSTEM_PATH}")).env("LC_ALL", "C");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    wait(command).map_err(|error| error.to_string())?
+}
+
+/// Waits for the end of a command, at most [`COMMAND_TIMEOUT`]. Its messages are few, so that they
+/// fit the pipe.
+fn wait(mut command: Command) -> io::Result<Result<(), String>> {
+    let mut child = command.spawn()?;
+    let deadline = Instant::now() + COMMAND_TIMEOUT;
+    let status = loop {
+        match child.try_wait()? {
+            Some(status) => break status,
+            None if Instant::now() >= deadline => {
+                child.kill()?;
+                child.wait()?;
+                let seconds = COMMAND_TIMEOUT.as_secs();
+                return Ok(Err(format!("it did not end within {seconds} s")));
+            }
+            None => std::thread::sleep(COMMAND_INTERVAL),
+        }
+    };
+    if status.success() {
+        return Ok(Ok(()));
+    }
+    let mut said = String::new();
+    child.stderr.take().map(|mut stderr| stderr.read_to_string(&mut said)).transpose()?;
+    let said = said.trim();
+    Ok(Err(if said.is_empty() { status.to_string() } else { said.replace('\n', "; ") }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set_up(up: bool) -> NetworkChange {
+        NetworkChange::SetUp { interface: "eth1".into(), up }
+    }
+
+    #[test]
+    fn inverses_restore_what_was() {
+        let before =
+            Before { is_up: Some(false), mtu: Some(1500), ipoib_mode: Some("connected".into()) };
+        let interface = || "eth1".to_owned();
+        assert_eq!(inverse(&set_up(true), &before), Some(set_up(false)));
+        assert_eq!(inverse(&set_up(false), &before), None);
+        let mtu = |mtu| NetworkChange::SetMtu { interface: interface(), mtu };
+        assert_eq!(inverse(&mtu(9000), &before), Some(mtu(1500)));
+        assert_eq!(inverse(&mtu(1500), &before), None);
+        let mode =
+            |mode: &str| NetworkChange::SetIpoibMode { interface: interface(), mode: mode.into() };
+        assert_eq!(inverse(&mode("datagram"), &before), Some(mode("connected")));
+        let (address, prefix) = ("192.168.101.2".parse().unwrap(), 24);
+        let add = NetworkChange::AddAddress { interface: interface(), address, prefix };
+        let remove = NetworkChange::RemoveAddress { interface: interface(), address, prefix };
+        assert_eq!(inverse(&add, &before), Some(remove.clone()));
+        assert_eq!(inverse(&remove, &before), Some(add));
+    }
+
+    #[test]
+    fn a_change_that_fails_says_why() {
+        let change = NetworkChange::SetUp { interface: "no-such-if".into(), up: true };
+        let mut changes = Changes::new(Privilege::Root);
+        let failure = changes.apply(&[change]).unwrap_err();
+        assert_eq!(failure.line, "ip link set dev no-such-if up");
+        assert!(!failure.cause.is_empty(), "{failure:?}");
+        assert_eq!(changes.roll_back(), RollBackReport::default());
+    }
+}

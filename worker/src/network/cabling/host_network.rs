@@ -1,0 +1,166 @@
+//! Network interfaces of this host, and whether they can send beacons.
+
+use super::changes;
+use crate::node::facts;
+use crate::node::inventory::{self, Root};
+use nix::unistd::Uid;
+use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
+use rlaunch_bootstrap::protocol::network::{
+    HostInterface, HostNetwork, LinkLocal, NetworkChange, Privilege,
+};
+use std::path::Path;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+const DIRECTORY: &str = "/sys/class/net";
+/// Flag of an interface that is set up (`IFF_UP`).
+const UP: u32 = 1;
+/// Scope of a link-local address in `/proc/net/if_inet6`.
+const LINK: u32 = 0x20;
+/// Flags of an address that the kernel is still checking, and of one that another host has.
+const TENTATIVE: u32 = 0x40;
+const DUPLICATE: u32 = 0x08;
+/// Time between two looks at interfaces that were set up.
+const SETTLE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Reads the network of this host. With `will_change` it also examines the right to change it.
+pub(super) fn read(will_change: bool) -> HostNetwork {
+    let inventory = inventory::read(&Root::live());
+    let addresses = std::fs::read_to_string("/proc/net/if_inet6");
+    let is_real = |netdev: &&Netdev| netdev.kind != NetdevKind::Loopback;
+    let netdevs = inventory.netdevs.iter().filter(is_real);
+    let interfaces = netdevs.map(|netdev| interface(&inventory, netdev, addresses.as_deref().ok()));
+    HostNetwork {
+        interfaces: interfaces.collect(),
+        ssh_address: facts::read().ssh_address,
+        ssh_client: std::env::var("SSH_CONNECTION").ok().and_then(|value| {
+            // client-address client-port server-address server-port
+            value.split(' ').next()?.parse().ok()
+        }),
+        privilege: if will_change { privilege() } else { Privilege::Unknown },
+        routes: inventory.routes,
+    }
+}
+
+fn interface(inventory: &Inventory, netdev: &Netdev, addresses: Option<&str>) -> HostInterface {
+    let file = |name: &str| Path::new(DIRECTORY).join(&netdev.name).join(name);
+    let text = |name: &str| std::fs::read_to_string(file(name)).ok();
+    let flags = text("flags").and_then(|text| hexadecimal(text.trim().strip_prefix("0x")?));
+    let master = std::fs::read_link(file("master")).ok();
+    let has_it = |port: &rlaunch_bootstrap::inventory::rdma::Port| {
+        port.netdev.as_ref() == Some(&netdev.name)
+    };
+    let devices: Vec<_> =
+        inventory.rdma.iter().filter(|device| device.ports.iter().any(has_it)).collect();
+    let guid = devices.iter().find_map(|device| device.image_guid.as_deref());
+    let socket = guid.zip(netdev.port_name.as_deref());
+    HostInterface {
+        netdev: netdev.clone(),
+        is_up: flags.is_some_and(|flags| flags & UP != 0),
+        ipv6: link_local(&netdev.name, addresses),
+        master: master.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned())),
+        rdma: devices.iter().map(|device| device.name.clone()).collect(),
+        socket: socket.map(|(guid, port)| format!("{guid} {port}")),
+        ipoib_mode: text("mode").map(|mode| mode.trim().to_owned()),
+    }
+}
+
+/// Judges IPv6 of an interface. `addresses` is the content of `/proc/net/if_inet6`.
+fn link_local(name: &str, addresses: Option<&str>) -> LinkLocal {
+    let Some(addresses) = addresses else { return LinkLocal::Unsupported };
+    let disabled = std::fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"));
+    match disabled {
+        Ok(text) if text.trim() == "1" => LinkLocal::Disabled,
+        _ => address_state(name, addresses),
+    }
+}
+
+/// Finds the link-local address of an interface in the content of `/proc/net/if_inet6`: address,
+/// index, prefix length, scope, flags, name.
+fn address_state(name: &str, addresses: &str) -> LinkLocal {
+    let flags = addresses.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, _, _, scope, flags, interface] = words[..] else { return None };
+        let is_wanted = interface == name && hexadecimal(scope) == Some(LINK);
+        is_wanted.then(|| hexadecimal(flags)).flatten()
+    });
+    let states = flags.filter(|flags| flags & DUPLICATE == 0);
+    let state = |flags: u32| match flags & TENTATIVE {
+        0 => LinkLocal::Usable,
+        _ => LinkLocal::Tentative,
+    };
+    let found: Vec<LinkLocal> = states.map(state).collect();
+    match found.contains(&LinkLocal::Usable) {
+        true => LinkLocal::Usable,
+        false => found.first().copied().unwrap_or(LinkLocal::Missing),
+    }
+}
+
+fn hexadecimal(text: &str) -> Option<u32> {
+    u32::from_str_radix(text, 16).ok()
+}
+
+fn privilege() -> Privilege {
+    let answers = |privilege| changes::command(privilege, &["-V".to_owned()]).is_ok();
+    if !answers(Privilege::Root) {
+        return Privilege::NoProgram;
+    }
+    match Uid::effective().is_root() {
+        true => Privilege::Root,
+        false if answers(Privilege::Sudo) => Privilege::Sudo,
+        false => Privilege::Refused,
+    }
+}
+
+/// Waits until all interfaces that were set up have a carrier, and no link-local address is being
+/// checked, at most for `limit`. Returns the state of the host.
+pub(super) async fn settle(changes: Vec<NetworkChange>, limit: Duration) -> HostNetwork {
+    let deadline = Instant::now() + limit;
+    let is_set_up = |name: &str| {
+        changes.iter().any(|change| {
+            change.interface() == name && matches!(change, NetworkChange::SetUp { up: true, .. })
+        })
+    };
+    loop {
+        let network = read(false);
+        let is_ready = |one: &HostInterface| match one.netdev.running {
+            true => one.ipv6 != LinkLocal::Tentative,
+            false => !is_set_up(&one.netdev.name),
+        };
+        if network.interfaces.iter().all(is_ready) || Instant::now() >= deadline {
+            return network;
+        }
+        sleep(SETTLE_INTERVAL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn link_local_addresses_are_found_among_others() {
+        let text = "\
+00000000000000000000000000000001 01 80 10 80       lo
+fe800000000000000000000000000001 02 40 20 80     eth0
+20010db8000000000000000000000001 03 40 00 80     eth1
+fe800000000000000000000000000003 04 40 20 c0     eth2
+fe800000000000000000000000000004 05 40 20 c8     eth3
+rubbish
+";
+        let state = |name| address_state(name, text);
+        assert_eq!(state("eth0"), LinkLocal::Usable);
+        assert_eq!(state("eth1"), LinkLocal::Missing, "a global address alone");
+        assert_eq!(state("eth2"), LinkLocal::Tentative);
+        assert_eq!(state("eth3"), LinkLocal::Missing, "another host has it");
+        assert_eq!(state("lo"), LinkLocal::Missing);
+    }
+
+    #[test]
+    fn this_machine_is_read() {
+        let network = read(false);
+        assert!(network.interfaces.iter().all(|one| one.netdev.kind != NetdevKind::Loopback));
+        assert_eq!(network.privilege, Privilege::Unknown);
+    }
+}

@@ -1,0 +1,218 @@
+//! `rlaunch-worker network`: finds the cables of this host together with other agents, and changes
+//! addresses on trial. The messages are those of [`rlaunch_bootstrap::protocol::network`].
+//!
+//! | file | contents |
+//! |---|---|
+//! | `host_network.rs` | interfaces of this host, and whether they can send beacons |
+//! | `beacons.rs` | beacons that find the other end of a cable |
+//! | `changes.rs` | changes by `ip`, each of which can be undone |
+//! | `echo.rs` | probes between new addresses |
+
+mod beacons;
+mod changes;
+mod echo;
+mod host_network;
+
+use crate::console::errln;
+use crate::network::frames::{self, FrameEvent};
+use changes::Changes;
+use nix::sys::socket::sockopt::{Ipv6V6Only, ReuseAddr};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket,
+};
+use rlaunch_bootstrap::protocol::control::{HELLO_MAGIC, encode};
+use rlaunch_bootstrap::protocol::network::{
+    NETWORK_PORT, NetworkOrder, NetworkReply, RollBackReport,
+};
+use std::ffi::OsString;
+use std::fs::File;
+use std::future::Future;
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd};
+use std::pin::Pin;
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::net::UdpSocket;
+use tokio::net::unix::pipe;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep_until};
+
+/// Maximum duration of a step, whatever the launcher orders.
+const MAX_STEP: Duration = Duration::from_secs(60);
+/// Maximum time for which changes stay unconfirmed, whatever the launcher orders.
+const MAX_TRIAL: Duration = Duration::from_secs(3600);
+
+/// Step that takes time. It borrows nothing from the agent, so that the agent can undo its changes
+/// meanwhile.
+type Step = Pin<Box<dyn Future<Output = NetworkReply>>>;
+
+/// Obeys the launcher until its end. `word` is `change` if the launcher means to change the
+/// network. Returns success unless a change could not be undone.
+pub(crate) fn run(word: Option<OsString>) -> ExitCode {
+    let will_change = word.is_some_and(|word| word == "change");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let served = runtime.and_then(|runtime| runtime.block_on(serve(will_change)));
+    match served {
+        Ok(report) if report.failed.is_empty() => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            errln!("rlaunch-worker: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn serve(will_change: bool) -> io::Result<RollBackReport> {
+    let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    output.write_all(HELLO_MAGIC)?;
+    // Unchecked, because sshd may use sockets instead of pipes.
+    let input = pipe::Receiver::from_file_unchecked(input)?;
+    let output = pipe::Sender::from_file_unchecked(output)?;
+    let (sender, mut orders) = mpsc::channel(16);
+    tokio::spawn(frames::read_all(input, Vec::new(), sender));
+    let mut interrupts = [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::terminate()]
+        .map(signal)
+        .into_iter()
+        .collect::<io::Result<Vec<_>>>()?;
+    let [hangup, interrupt, terminate] = &mut interrupts[..] else { unreachable!() };
+    let network = host_network::read(will_change);
+    let changes = Changes::new(network.privilege);
+    let mut agent = CablingAgent { output, changes, revert_at: None, step: None, echo: None };
+    agent.reply(&NetworkReply::State(network)).await;
+    loop {
+        tokio::select! {
+            biased;
+            _ = hangup.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = terminate.recv() => break,
+            () = time_of(agent.revert_at) => break,
+            order = orders.recv() => match order {
+                Some(FrameEvent::Message(order)) => agent.obey(order).await,
+                Some(FrameEvent::Closed(_)) | None => break,
+            },
+            reply = outcome_of(&mut agent.step) => {
+                agent.step = None;
+                agent.reply(&reply).await;
+            }
+        }
+    }
+    let report = agent.changes.roll_back();
+    if report != RollBackReport::default() {
+        agent.reply(&NetworkReply::RolledBack(report.clone())).await;
+    }
+    Ok(report)
+}
+
+/// Waits for a point in time, for ever without one.
+async fn time_of(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for the end of a step, for ever without one.
+async fn outcome_of(step: &mut Option<Step>) -> NetworkReply {
+    match step {
+        Some(step) => step.await,
+        None => std::future::pending().await,
+    }
+}
+
+struct CablingAgent {
+    output: pipe::Sender,
+    changes: Changes,
+    /// Time at which unconfirmed changes are undone.
+    revert_at: Option<Instant>,
+    step: Option<Step>,
+    /// Task that sends back the probes of other agents.
+    echo: Option<AbortHandle>,
+}
+
+impl CablingAgent {
+    async fn obey(&mut self, order: NetworkOrder) {
+        match order {
+            NetworkOrder::Apply { changes, revert_ms, settle_ms } => {
+                if !changes.is_empty() {
+                    self.revert_at = Some(Instant::now() + milliseconds(revert_ms).min(MAX_TRIAL));
+                }
+                match self.changes.apply(&changes) {
+                    Ok(()) => {
+                        let settled = host_network::settle(changes, step_time(settle_ms));
+                        self.step = Some(Box::pin(async { NetworkReply::State(settled.await) }));
+                    }
+                    Err(failure) => {
+                        self.revert_at = None;
+                        let report = self.changes.roll_back();
+                        self.reply(&NetworkReply::ChangeFailed(failure, report)).await;
+                    }
+                }
+            }
+            NetworkOrder::Discover { token, host, interfaces, window_ms } => {
+                let heard = beacons::exchange(token, host, interfaces, step_time(window_ms));
+                self.step = Some(Box::pin(async { NetworkReply::Heard(heard.await) }));
+            }
+            NetworkOrder::Probe { token, probes, limit_ms } => {
+                self.echo.take().inspect(AbortHandle::abort);
+                let echo = tokio::spawn(async move { drop(echo::serve(token).await) });
+                self.echo = Some(echo.abort_handle());
+                let probed = echo::probe_all(token, probes, step_time(limit_ms));
+                self.step = Some(Box::pin(async { NetworkReply::Probed(probed.await) }));
+            }
+            NetworkOrder::Confirm => {
+                self.changes.confirm();
+                self.revert_at = None;
+                self.reply(&NetworkReply::Confirmed).await;
+            }
+            NetworkOrder::RollBack => {
+                self.step = None;
+                self.revert_at = None;
+                let report = self.changes.roll_back();
+                self.reply(&NetworkReply::RolledBack(report)).await;
+            }
+        }
+    }
+
+    /// Sends a message. The launcher may be gone; then the end of stdin ends the agent.
+    async fn reply(&mut self, reply: &NetworkReply) {
+        match encode(reply) {
+            Ok(frame) => drop(self.output.write_all(&frame).await),
+            Err(error) => errln!("rlaunch-worker: {error}"),
+        }
+    }
+}
+
+fn milliseconds(number: u32) -> Duration {
+    Duration::from_millis(u64::from(number))
+}
+
+fn step_time(number: u32) -> Duration {
+    milliseconds(number).min(MAX_STEP)
+}
+
+/// Opens a socket at [`NETWORK_PORT`] of all addresses. Several agents of one host share the port;
+/// each gets all beacons.
+fn open(family: AddressFamily) -> io::Result<std::net::UdpSocket> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(family, SockType::Datagram, flags, None)?;
+    setsockopt(&socket, ReuseAddr, &true)?;
+    let any = match family {
+        AddressFamily::Inet6 => {
+            setsockopt(&socket, Ipv6V6Only, &true)?;
+            SocketAddr::from((Ipv6Addr::UNSPECIFIED, NETWORK_PORT))
+        }
+        _ => SocketAddr::from((Ipv4Addr::UNSPECIFIED, NETWORK_PORT)),
+    };
+    bind(socket.as_raw_fd(), &SockaddrStorage::from(any))?;
+    Ok(socket.into())
+}
+
+fn into_tokio(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
+    socket.set_nonblocking(true)?;
+    UdpSocket::from_std(socket)
+}

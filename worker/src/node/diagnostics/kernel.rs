@@ -1,0 +1,86 @@
+//! Settings of the kernel and of the distribution, and free memory.
+
+use crate::node::inventory::Root;
+use nix::sys::statvfs::statvfs;
+use rlaunch_bootstrap::inventory::diagnostics::KernelSettings;
+
+/// Maximum number of words of the kernel's command line.
+const MAX_WORDS: usize = 256;
+
+pub(super) fn settings(root: &Root) -> KernelSettings {
+    KernelSettings {
+        command_line: command_line(root),
+        ephemeral_ports: ephemeral_ports(root),
+        max_map_count: root.value("/proc/sys/vm/max_map_count"),
+        ptrace_scope: root.value("/proc/sys/kernel/yama/ptrace_scope"),
+        receive_buffer_max: root.value("/proc/sys/net/core/rmem_max"),
+        selinux_enforcing: root.value::<u8>("/sys/fs/selinux/enforce") == Some(1),
+        distribution_ids: distribution_ids(&root.text("/etc/os-release").unwrap_or_default()),
+        ufw_enabled: setting(&root.text("/etc/ufw/ufw.conf").unwrap_or_default(), "ENABLED")
+            .is_some_and(|value| value.eq_ignore_ascii_case("yes")),
+    }
+}
+
+/// Returns the words of the kernel's command line, without the values of those that may be secret.
+fn command_line(root: &Root) -> Vec<String> {
+    const PATH: &str = "/proc/cmdline";
+    let text = root.asked_text(PATH, || {
+        let text = std::fs::read_to_string(PATH).ok()?;
+        Some(text.split_whitespace().map(without_secret).collect::<Vec<_>>().join(" "))
+    });
+    let text = text.unwrap_or_default();
+    text.split_whitespace().take(MAX_WORDS).map(str::to_owned).collect()
+}
+
+/// Shortens a word like `rd.iscsi.password=x` or `ks=http://me:secret@host/` to its name.
+fn without_secret(word: &str) -> &str {
+    const SECRET: &[&str] = &["pass", "secret", "token", "key", "user", "auth", "cred"];
+    let Some((name, value)) = word.split_once('=') else { return word };
+    let is_secret = SECRET.iter().any(|part| name.to_ascii_lowercase().contains(part));
+    if is_secret || value.contains("://") || value.contains('@') { name } else { word }
+}
+
+fn ephemeral_ports(root: &Root) -> Option<(u16, u16)> {
+    let text = root.text("/proc/sys/net/ipv4/ip_local_port_range")?;
+    let (first, last) = text.split_once(char::is_whitespace)?;
+    Some((first.trim().parse().ok()?, last.trim().parse().ok()?))
+}
+
+fn distribution_ids(release: &str) -> Vec<String> {
+    let values = ["ID", "ID_LIKE"].into_iter().filter_map(|name| setting(release, name));
+    values.flat_map(str::split_whitespace).map(str::to_owned).collect()
+}
+
+/// Returns the value of a line like `NAME="value"`.
+fn setting<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let value = |line: &'a str| line.trim().strip_prefix(name)?.strip_prefix('=');
+    text.lines().find_map(value).map(|value| value.trim().trim_matches(['"', '\'']))
+}
+
+pub(super) fn memory_available(root: &Root) -> Option<u64> {
+    let text = root.text("/proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// Returns the space that this user can use in a directory, in bytes. `recorded` is the file of a
+/// recording with the number.
+pub(super) fn space(root: &Root, recorded: &str, directory: &str) -> Option<u64> {
+    let free = || statvfs(directory).map(|stat| stat.blocks_available() * stat.fragment_size());
+    let lines = root.socket_lines(recorded, || free().iter().map(u64::to_string).collect());
+    lines.first()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_left_out() {
+        let short = |word| without_secret(word);
+        assert_eq!(short("rd.iscsi.password=x"), "rd.iscsi.password");
+        assert_eq!(short("ks=http://me:secret@host/"), "ks");
+        assert_eq!(short("root=UUID=1-2"), "root=UUID=1-2");
+        assert_eq!((short("iommu=pt"), short("quiet")), ("iommu=pt", "quiet"));
+    }
+}

@@ -1,0 +1,142 @@
+//! State of this host that only `rlaunch doctor` reads. What cannot be read is left out.
+//!
+//! Everything is read through a [`Root`], as the inventory is, so that a recorded host gives the same
+//! answer. Three programs are run: the user's login shell, for its environment; `getent`, for the
+//! address of this host's name; and, if the user is root, those that print the rules of the packet
+//! filter. Nothing on the host is changed: no kernel module is loaded, no directory is made.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `adapters.rs`, `modules.rs` | network cards without a driver; kernel modules and their parameters |
+//! | `kernel.rs` | settings of the kernel and of the distribution, free memory |
+//! | `interfaces.rs`, `rdma_ports.rs` | network interfaces, RDMA ports |
+//! | `counters.rs` | counters, and how they are read again |
+//! | `processes.rs`, `kernel_log.rs` | running services, listening sockets; the kernel's log |
+//! | `firewall/` | the packet filter |
+//! | `names.rs`, `python.rs` | this host's own name; Python and its packages |
+//! | `background.rs`, `program.rs` | time limits for what may take long, and for programs |
+
+mod adapters;
+mod background;
+mod counters;
+mod firewall;
+mod interfaces;
+mod kernel;
+mod kernel_log;
+mod modules;
+mod names;
+mod processes;
+mod program;
+pub(crate) mod python;
+mod rdma_ports;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use counters::read_again;
+
+use crate::node::inventory::{self, Root};
+use crate::node::login::{self, Variables};
+use background::Background;
+use python::Interpreter;
+use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
+use std::ffi::OsStr;
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Time limit for the login shell.
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Inventory and state of a host.
+#[derive(Debug)]
+pub(crate) struct HostState {
+    pub(crate) inventory: Inventory,
+    pub(crate) diagnostics: Diagnostics,
+    /// Environment of a login; empty for a recorded host or if the login shell gives none.
+    pub(crate) login: Variables,
+    /// Time at which counters were read.
+    pub(crate) counted_at: Instant,
+}
+
+/// Reads inventory and state of a host. Takes up to [`LOGIN_TIMEOUT`] longer than the inventory.
+pub(crate) fn read(root: &Root) -> HostState {
+    let login = root.is_live().then(|| Background::start(login_environment));
+    let own_addresses = names::look_up(root);
+    let mut inventory = inventory::read(root);
+    let counted_at = Instant::now();
+    let diagnostics = Diagnostics {
+        uid: uid(root),
+        adapters: adapters::read(root, &inventory),
+        modules: modules::loaded(root),
+        module_parameters: modules::parameters(root),
+        connection_manager: modules::connection_manager(root),
+        kernel: kernel::settings(root),
+        interfaces: interfaces::read(root, &inventory),
+        rdma_ports: rdma_ports::read(root, &inventory),
+        counters: counters::of_host(root),
+        services: processes::services(root),
+        listeners: processes::listeners(root),
+        firewall: firewall::read(root),
+        kernel_log: kernel_log::read(root),
+        memory_available: kernel::memory_available(root),
+        tmp_available: kernel::space(root, "/tmp-available", "/tmp"),
+        shared_memory_available: kernel::space(root, "/shared-memory-available", "/dev/shm"),
+        ..Diagnostics::default()
+    };
+    let login = login.and_then(|login| login.wait(LOGIN_TIMEOUT)).flatten().unwrap_or_default();
+    let interpreter = Interpreter::find(&login);
+    inventory.system.nccl = python::nccl(root, &inventory, interpreter.as_ref(), &login);
+    let (own_name, other_name_sources) = names::own_name(root, own_addresses);
+    let diagnostics = Diagnostics {
+        own_name,
+        other_name_sources,
+        proxy_variables: proxy_variables(root, &login),
+        python: python::packages(root, interpreter.as_ref()),
+        ..diagnostics
+    };
+    HostState { inventory, diagnostics, login, counted_at }
+}
+
+/// Returns the time since the epoch in microseconds.
+pub(crate) fn clock() -> Option<u64> {
+    u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_micros()).ok()
+}
+
+/// Writes a recording of the files that [`read`] reads on this machine to stdout. About this
+/// process, the recording includes only its limits, status and control groups; about others, their
+/// names, if they are services or listen on ports that jobs need.
+pub(crate) fn capture() -> ExitCode {
+    let root = Root::recording_live();
+    read(&root);
+    inventory::write(&root.recording())
+}
+
+fn login_environment() -> Option<Variables> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+    runtime.block_on(login::environment()).ok()
+}
+
+/// Returns the effective user id.
+fn uid(root: &Root) -> u32 {
+    let ids = inventory::status(root, "Uid");
+    ids.and_then(|ids| ids.split_whitespace().nth(1)?.parse().ok()).unwrap_or_default()
+}
+
+/// Returns the names of variables that point to a proxy or away from it.
+fn proxy_variables(root: &Root, login: &Variables) -> Vec<String> {
+    const WANTED: &[&str] = &["http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "no_proxy"];
+    let is_wanted = |name: &str| WANTED.iter().any(|wanted| wanted.eq_ignore_ascii_case(name));
+    let names = || {
+        let set = login.iter().filter(|(_, value)| !value.is_empty());
+        let names = set.filter_map(|(name, _)| name.to_str()).filter(|name| is_wanted(name));
+        names.map(str::to_owned).collect()
+    };
+    root.socket_lines("/proxy-variables", names)
+}
+
+/// Returns the value of a variable, or an empty text.
+pub(crate) fn variable<'a>(login: &'a Variables, name: &str) -> &'a OsStr {
+    let found = login.iter().find(|(own, _)| own == name);
+    found.map_or(OsStr::new(""), |(_, value)| value)
+}

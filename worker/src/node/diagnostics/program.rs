@@ -1,0 +1,74 @@
+//! Running a program of the host with a time limit.
+
+use super::background::Background;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum output, in bytes.
+const MAX_OUTPUT: u64 = 8 << 20;
+/// Time between two looks whether a program that has closed its output has ended.
+const PAUSE: Duration = Duration::from_millis(2);
+/// Directories in which the program is looked for; a user's PATH often lacks them.
+const DIRECTORIES: &[&str] = &["/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin"];
+
+/// Finds a program by its name.
+pub(super) fn find(name: &str) -> Option<PathBuf> {
+    let mut places = DIRECTORIES.iter().map(|directory| Path::new(directory).join(name));
+    places.find(|path| path.is_file())
+}
+
+/// Runs a program and returns its output. Returns `None` if it cannot be run, it fails, it prints
+/// more than [`MAX_OUTPUT`] or takes longer than [`TIMEOUT`].
+pub(super) fn output(program: &Path, arguments: &[&str]) -> Option<String> {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().ok()?;
+    let started = Instant::now();
+    let printed = child.stdout.take().and_then(|stdout| {
+        let read = Background::start(move || {
+            let mut bytes = Vec::new();
+            // A program that has more to say fails when its output is closed.
+            stdout.take(MAX_OUTPUT).read_to_end(&mut bytes).map(|_| bytes)
+        });
+        read.wait(TIMEOUT)?.ok()
+    });
+    let has_worked = end(&mut child, started + TIMEOUT);
+    printed.filter(|_| has_worked).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Waits until the program ends, and kills it if it does not. Returns whether it has succeeded.
+fn end(child: &mut Child, deadline: Instant) -> bool {
+    while Instant::now() < deadline {
+        match child.try_wait() {
+            Ok(Some(status)) => return status.success(),
+            Ok(None) => sleep(PAUSE),
+            Err(_) => return false,
+        }
+    }
+    // Fails if it has ended.
+    let _ = child.kill();
+    let _ = child.wait();
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_hangs_or_fails_gives_nothing() {
+        let run = |name: &str, argument| output(&find(name).unwrap(), &[argument]);
+        assert_eq!(run("echo", "two words").as_deref(), Some("two words\n"));
+        assert_eq!(run("false", ""), None);
+        assert_eq!(run("yes", ""), None);
+        assert_eq!(find("no-such-program"), None);
+        assert_eq!(output(Path::new("/etc/passwd"), &[]), None);
+        let started = Instant::now();
+        assert_eq!(run("sleep", "600"), None);
+        assert!(started.elapsed() < Duration::from_secs(30));
+    }
+}
