@@ -25,6 +25,9 @@ use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+/// Time limit for an agent to end after the end of its input.
+const END_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// Selects the hosts of a verb, like those of a job: this machine if none are named or allocated.
 pub(super) fn select_hosts(
     options: &HostOptions<'_>,
@@ -198,7 +201,12 @@ impl AgentStream {
         }
     }
 
-    pub(super) async fn close(self) {
+    /// Ends the agent's input and waits until the agent has ended, for at most [`END_TIMEOUT`].
+    pub(super) async fn close(mut self) {
+        // An error means that the channel is closed already.
+        let _ = self.channel.writer.end().await;
+        let end = async { while self.channel.next().await.is_some() {} };
+        let _ = tokio::time::timeout(END_TIMEOUT, end).await;
         drop(self.channel);
         self.connection.close().await;
     }

@@ -14,6 +14,7 @@ use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::progress::Progress;
 use rlaunch_console::text;
 use std::time::Duration;
+use tokio::task::JoinSet;
 use uuid::Uuid;
 
 /// Time limit for the first message of an agent, counted from the end of the login.
@@ -252,9 +253,9 @@ impl HostAgents {
     }
 
     pub(super) async fn close(self) {
-        for agent in self.agents {
-            agent.stream.close().await;
-        }
+        let closing: JoinSet<()> =
+            self.agents.into_iter().map(|agent| agent.stream.close()).collect();
+        closing.join_all().await;
     }
 }
 
