@@ -186,7 +186,8 @@ impl DoctorArgs {
 /// there. Empty if the program is copied itself, or is not looked for where [`sessions::examine`] does.
 fn judged_words(job: &JobArgs) -> Vec<OsString> {
     let (environment, argv) = (&job.environment, &job.command.argv);
-    let is_copied = |word: &OsString| environment.preload.iter().any(|path| path == Path::new(word));
+    let is_copied =
+        |word: &OsString| environment.preload.iter().any(|path| path == Path::new(word));
     let is_path = |variable: &OsString| {
         let name = variable.as_encoded_bytes().split(|byte| *byte == b'=').next();
         name == Some(PATH.as_bytes())
