@@ -1,7 +1,7 @@
-//! `rlaunch capture`: records the files that describe a host's hardware, in an archive that `topo --from` reads.
+//! `rlaunch capture`: records what `topo` and `doctor` read on hosts, in an archive that their `--from` reads.
 //!
-//! The archive has a directory for each host, with the recorded files under their paths: files by which the
-//! kernel describes devices, and the limits of the agent's process.
+//! The archive has a directory for each host, with the recorded files under their paths, and files for what is not
+//! read from files, such as the rules of the packet filter.
 
 use super::agent_query;
 use crate::cli::args::{ConnectArgs, HostListArgs};
@@ -20,15 +20,18 @@ use tempfile::TempDir;
 /// Maximum size of an archive, in bytes.
 const MAX_ARCHIVE: u64 = 1 << 30;
 
-/// Record the files that describe the hardware of hosts, for `rlaunch topo --from`.
+/// Record what `rlaunch topo` and `rlaunch doctor` read on hosts, for their `--from`.
 ///
-/// These are files of the kernel on devices, processors and interfaces, and the agent's own limits. No environment
-/// and no secrets are recorded.
+/// A recording has what the kernel says of devices, processors and interfaces, with their addresses; settings of
+/// kernel and system; the agent's own limits; names of services, and of processes that listen on ports of jobs; rules
+/// of the packet filter and lines of the kernel's log, where the user may read them; versions of Python packages.
+/// It has no values of environment variables, no other files of users, and no keys.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
   rlaunch capture -H a,b -o x.tar
-  rlaunch topo --from x.tar")]
+  rlaunch topo --from x.tar
+  rlaunch doctor --from x.tar")]
 pub(crate) struct CaptureArgs {
     #[command(flatten)]
     pub(crate) hosts: HostListArgs,
