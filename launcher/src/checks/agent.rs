@@ -48,5 +48,5 @@ const ARCH: UnreachedReason = UnreachedReason {
 const RUN: UnreachedReason = UnreachedReason {
     id: id::AGENT_RUN,
     matters: "no job can use this host",
-    usual: |host| Step::RunHere(format!("ssh {host} echo hello")),
+    usual: |host| Step::RunHere(format!("ssh {} echo hello", super::quoted(host))),
 };

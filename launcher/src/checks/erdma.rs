@@ -1,7 +1,7 @@
 //! eRDMA, the RDMA of Alibaba's cloud: its driver, its two modes, the ports and the MTU that it needs.
 
 use super::devices::{in_container, indexed, uses_nccl};
-use super::{Check, Cluster, ClusterHost, Needs};
+use super::{Check, Cluster, ClusterHost, Needs, quoted};
 use crate::findings::{Finding, Severity, Step, id};
 use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
 use rlaunch_bootstrap::inventory::rdma::{NodeType, PortState, RdmaDevice};
@@ -220,7 +220,7 @@ fn mtu(cluster: &Cluster<'_>) -> Vec<Finding> {
         Some(
             found
                 .device(&*netdev.name)
-                .run(format!("sudo ip link set {} mtu {mtu}", netdev.name))
+                .run(format!("sudo ip link set {} mtu {mtu}", quoted(&netdev.name)))
                 .advise("on all hosts; or run jobs with -x NCCL_PROTO=^LL128"),
         )
     };

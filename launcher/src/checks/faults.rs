@@ -27,7 +27,7 @@ fn examined(machines: &[Machine]) -> Vec<(Severity, String)> {
 }
 
 /// Gives a recorded machine the diagnostics of a healthy host.
-fn healthy(machine: Machine) -> Machine {
+pub(super) fn healthy(machine: Machine) -> Machine {
     let inventory = machine.inventory.clone();
     machine.diagnosed(|diagnostics| {
         diagnostics.connection_manager = DeviceFile::Usable;
@@ -74,7 +74,7 @@ fn recorded(name: &str) -> Machine {
 }
 
 /// Returns an eight-GPU server without faults.
-fn dgx() -> Machine {
+pub(super) fn dgx() -> Machine {
     let cleared = Machine::recorded("dgx").change(|inventory| {
         let devices = inventory.rdma.iter_mut().filter_map(|device| device.pci.as_mut());
         devices.flat_map(|pci| &mut pci.links).for_each(|link| link.acs = Some(false));

@@ -1,7 +1,7 @@
 //! Packet filters of hosts: ports of rlaunch, of RoCE v2, and those that the kernel chooses.
 
 use super::packet_filter::{Packets, Verdict, verdict};
-use super::{Check, Cluster, ClusterHost, Needs};
+use super::{Check, Cluster, ClusterHost, Needs, quoted};
 use crate::checks::cluster::{ProbeKind, ProbeOutcome};
 use crate::findings::{CheckId, Finding, Severity, id};
 use rlaunch_bootstrap::inventory::diagnostics::{
@@ -239,16 +239,14 @@ impl Closed<'_> {
         match self.rule {
             // A rule that accepts in one chain does not keep another chain from dropping.
             Some(rule) if is_nft => vec![deletion(rule)],
-            Some(rule) if rule.text.starts_with("-A ") => {
-                vec![format!("sudo iptables {}", rule.text.replacen("-A ", "-D ", 1))]
-            }
+            Some(rule) if rule.text.starts_with("-A ") => vec![deletion_by_text(&rule.text)],
             _ if is_nft => {
-                let chain = named(&self.filter.chain, "inet filter input");
+                let chain = words(named(&self.filter.chain, "inet filter input"));
                 let ports = self.range("-");
                 vec![format!("sudo nft insert rule {chain} {protocol} dport {ports} accept")]
             }
             _ => {
-                let chain = named(&self.filter.chain, "INPUT");
+                let chain = quoted(named(&self.filter.chain, "INPUT"));
                 let ports = self.range(":");
                 vec![format!("sudo iptables -I {chain} -p {protocol} --dport {ports} -j ACCEPT")]
             }
@@ -274,11 +272,28 @@ impl Closed<'_> {
 fn deletion(rule: &FirewallRule) -> String {
     match rule.handle {
         Some(handle) if !rule.chain.is_empty() => {
-            format!("sudo nft delete rule {} handle {handle}", rule.chain)
+            format!("sudo nft delete rule {} handle {handle}", words(&rule.chain))
         }
         _ => "sudo nft -a list ruleset  # then: sudo nft delete rule FAMILY TABLE CHAIN handle NUMBER"
             .to_owned(),
     }
+}
+
+/// Returns the line that deletes a rule of iptables. A comment in it may mean something to the shell.
+fn deletion_by_text(rule: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=+@%! \"".contains(c);
+    let has_pairs = rule.matches('"').count() % 2 == 0;
+    match has_pairs && rule.chars().all(is_plain) {
+        true => format!("sudo iptables {}", rule.replacen("-A ", "-D ", 1)),
+        false => {
+            "sudo iptables -nL --line-numbers  # then: sudo iptables -D CHAIN NUMBER".to_owned()
+        }
+    }
+}
+
+/// Quotes each word of an nft chain such as `inet filter input`.
+fn words(chain: &str) -> String {
+    chain.split(' ').map(quoted).collect::<Vec<_>>().join(" ")
 }
 
 fn named<'a>(chain: &'a str, usual: &'a str) -> &'a str {
@@ -290,6 +305,18 @@ mod tests {
     use super::super::cluster::Probe;
     use super::super::testing::{Machine, line, lines, with_cluster};
     use super::*;
+
+    #[test]
+    fn a_rule_is_no_program_for_the_shell() {
+        let plain = "-A INPUT ! -i lo -m comment --comment \"no jobs\" -j DROP";
+        let deleted = "sudo iptables -D INPUT ! -i lo -m comment --comment \"no jobs\" -j DROP";
+        assert_eq!(deletion_by_text(plain), deleted);
+        for text in ["-A INPUT --comment \"$(b)\"", "-A INPUT --comment \"cut", "-A a;b", "-A a\nb"]
+        {
+            assert!(deletion_by_text(text).starts_with("sudo iptables -nL "), "{text}");
+        }
+        assert_eq!(words("inet a;b input"), "inet 'a;b' input");
+    }
 
     fn rule(text: &str, protocol: FilterProtocol, ports: &[(u16, u16)]) -> FirewallRule {
         FirewallRule {

@@ -47,12 +47,13 @@ fn fold_by(
         let consequences = effects.map(|i| findings[i].clone()).collect();
         folded.push(FoldedFinding { finding: finding.clone(), consequences });
     }
-    folded.sort_by_key(worst);
+    folded.iter_mut().for_each(|folded| folded.finding.severity = worst(folded));
+    folded.sort_by_key(|folded| folded.finding.severity);
     folded
 }
 
-/// Returns the worst severity among a finding and its consequences: a cause that looks harmless is shown where
-/// its effects are.
+/// Returns the worst severity among a finding and its consequences: a cause that looks harmless is as bad as its
+/// effects, and would hide them from exit codes otherwise.
 fn worst(folded: &FoldedFinding) -> Severity {
     let own = folded.finding.severity;
     folded.consequences.iter().map(|finding| finding.severity).fold(own, Ord::min)
@@ -144,6 +145,16 @@ mod tests {
             finding(id::DEV_MODULE, "b", Severity::Warning),
         ];
         assert_eq!(shown(&findings), ["dev.module < mesh.subnet link.down", "lim.shm < "]);
+    }
+
+    #[test]
+    fn a_cause_is_as_bad_as_its_consequences() {
+        let findings = [
+            finding(id::LINK_DOWN, "b", Severity::Note),
+            finding(id::MESH_SUBNET, "b", Severity::Error),
+        ];
+        let folded = fold_by(&findings, causes, names);
+        assert_eq!((folded.len(), folded[0].finding.severity), (1, Severity::Error));
     }
 
     #[test]

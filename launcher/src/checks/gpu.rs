@@ -2,7 +2,7 @@
 
 use super::devices::{has_nvidia, indexed, is_used};
 use super::pcie::is_passed_through;
-use super::{Check, Cluster, ClusterHost, Needs};
+use super::{Check, Cluster, ClusterHost, Needs, quoted};
 use crate::findings::{Finding, Severity, id};
 use crate::plan::selection;
 use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
@@ -193,7 +193,7 @@ fn translation(cluster: &Cluster<'_>) -> Vec<Finding> {
             let finding = Finding::warning(id::GPU_ATS, host.name, seen, matters)
                 .device(&*device.name)
                 .run("sudo mst start")
-                .run(format!("sudo mlxconfig -d {} set ATS_ENABLED=true", pci.address))
+                .run(format!("sudo mlxconfig -d {} set ATS_ENABLED=true", quoted(&pci.address)))
                 .advise("start the physical host anew, and then set ACS Direct Translated again");
             found.push(finding);
         }
@@ -244,6 +244,7 @@ fn access_control(cluster: &Cluster<'_>) -> Vec<Finding> {
         let mut finding =
             Finding::warning(id::GPU_ACS, host.name, seen, matters).device(&*device.name);
         for bridge in bridges {
+            let bridge = quoted(bridge);
             finding = finding.run(format!("sudo setpci -s {bridge} ECAP_ACS+6.w=0000"));
         }
         found.push(

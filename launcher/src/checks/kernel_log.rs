@@ -1,6 +1,6 @@
 //! Complaints in the kernel's log.
 
-use super::{Check, Cluster, ClusterHost, Needs};
+use super::{Check, Cluster, ClusterHost, Needs, quoted};
 use crate::findings::{CheckId, Finding, Severity, id};
 use rlaunch_bootstrap::inventory::diagnostics::LogLine;
 use rlaunch_console::text;
@@ -190,7 +190,7 @@ fn xid(cluster: &Cluster<'_>) -> Vec<Finding> {
             let seen = format!("Xid {number} ({meaning}), {}", events.words());
             let found = Finding::new(id::LOG_XID, severity, host, seen, matters).device(address);
             Some(match hardware {
-                Some(_) => found.run(format!("sudo nvidia-smi --gpu-reset -i {address}")).advise(
+                Some(_) => found.run(format!("sudo nvidia-smi --gpu-reset -i {}", quoted(address))).advise(
                     "if that fails or the error comes back, reboot; then have the GPU exchanged",
                 ),
                 None => found,
@@ -225,6 +225,7 @@ fn aer(cluster: &Cluster<'_>) -> Vec<Finding> {
             };
             let seen = format!("{kind} PCIe errors, {}", events.words());
             let found = Finding::new(id::LOG_AER, severity, host, seen, matters).device(address);
+            let address = quoted(address);
             Some(found.run(format!("sudo lspci -vv -s {address} | grep -E 'LnkSta:|UESta|CESta'")))
         },
     )

@@ -217,7 +217,8 @@ fn open_files(cluster: &Cluster<'_>) -> Vec<Finding> {
 
 fn memory(cluster: &Cluster<'_>) -> Vec<Finding> {
     let finding = |host: &ClusterHost<'_>| {
-        let total: Option<u64> = host.inventory.numa_nodes.iter().map(|node| node.memory).sum();
+        let mut nodes = host.inventory.numa_nodes.iter().map(|node| node.memory);
+        let total = nodes.try_fold(0_u64, |sum, memory| sum.checked_add(memory?));
         let total = total.filter(|bytes| *bytes > 0)?;
         let gpus = host.inventory.gpus.len() as u64;
         let granted = host.inventory.limits.memory.filter(|granted| {

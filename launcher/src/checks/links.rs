@@ -1,7 +1,7 @@
 //! Links of RDMA ports: carriers, errors, and links that come and go.
 
 use super::devices::{has_rdma, indexed, others_have_rdma, port_name};
-use super::{Check, Cluster, ClusterHost, Needs};
+use super::{Check, Cluster, ClusterHost, Needs, quoted};
 use crate::findings::{Finding, Severity, id};
 use crate::plan::selection::{self, Rejection};
 use rlaunch_bootstrap::inventory::diagnostics::{Counter, Diagnostics, InterfaceState};
@@ -224,9 +224,11 @@ fn with_cure(host: &ClusterHost<'_>, (_, port): DevicePort<'_>, found: Finding) 
     let is_off = port.physical_state.as_deref() == Some("Disabled");
     let found = match (netdev, state) {
         (Some(netdev), Some(state)) if !state.is_up => {
-            found.run(format!("sudo ip link set {netdev} up"))
+            found.run(format!("sudo ip link set {} up", quoted(netdev)))
         }
-        (Some(netdev), None) if is_off => found.run(format!("sudo ip link set {netdev} up")),
+        (Some(netdev), None) if is_off => {
+            found.run(format!("sudo ip link set {} up", quoted(netdev)))
+        }
         _ => found,
     };
     found.advise("check the cable, and the port at its other end")

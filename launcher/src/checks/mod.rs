@@ -30,6 +30,8 @@ mod files;
 mod firewall;
 mod fold;
 mod gpu;
+#[cfg(test)]
+mod hostile;
 mod infiniband;
 mod iwarp;
 mod jobs;
@@ -136,6 +138,11 @@ pub(crate) fn can_run(check: &Check, cluster: &Cluster<'_>) -> bool {
         Needs::Probes => cluster.probes.is_some(),
         Needs::Program => cluster.program.is_some(),
     }
+}
+
+/// Quotes a name that a host has told as one word of a line to paste.
+fn quoted(name: &str) -> String {
+    rlaunch_console::shell::quoted(name.as_ref())
 }
 
 /// Writes a number of bytes, as in `64 KiB`, `8 MiB` or `3.5 GiB`.

@@ -2,7 +2,7 @@
 
 use super::cluster::{Probe, ProbeKind, ProbeOutcome};
 use super::devices::indexed;
-use super::{Check, Cluster, ClusterHost, Needs};
+use super::{Check, Cluster, ClusterHost, Needs, quoted};
 use crate::findings::{Finding, id};
 use crate::plan::selection::UsablePort;
 use rlaunch_bootstrap::rank_table::Transport;
@@ -95,7 +95,7 @@ fn small(cluster: &Cluster<'_>) -> Vec<Finding> {
             let matters = format!("at most {}.{} % of the rate is data", tenths / 10, tenths % 10);
             let finding = Finding::note(id::MTU_RDMA, host.name, seen, matters)
                 .device(name(port))
-                .run(format!("sudo ip link set {netdev} mtu 9000"))
+                .run(format!("sudo ip link set {} mtu 9000", quoted(netdev)))
                 .advise("and the same on the other hosts and in switches, if they can");
             found.push(finding);
         }
@@ -157,7 +157,7 @@ fn mismatch(cluster: &Cluster<'_>) -> Vec<Finding> {
                 "these paths use the smaller size, or fail where programs do not agree on it";
             let finding = Finding::warning(id::MTU_MISMATCH, host.name, seen, matters)
                 .device(name(port))
-                .run(format!("sudo ip link set {netdev} mtu {of_netdev}"));
+                .run(format!("sudo ip link set {} mtu {of_netdev}", quoted(netdev)));
             found.push(finding);
         }
     }
@@ -206,6 +206,7 @@ fn path(cluster: &Cluster<'_>) -> Vec<Finding> {
             // The size of ping's data leaves out the headers of IP and ICMP.
             let header = if address.is_ipv6() { 48 } else { 28 };
             let data = size.saturating_sub(header);
+            let netdev = quoted(netdev);
             finding = finding.run(format!("ping -c 3 -M do -s {data} -I {netdev} {address}"));
         }
         found.push(finding);

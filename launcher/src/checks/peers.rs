@@ -330,7 +330,8 @@ fn hardware(cluster: &Cluster<'_>) -> Vec<Finding> {
 
 fn memory(cluster: &Cluster<'_>) -> Vec<Finding> {
     let total = |host: &ClusterHost<'_>| {
-        let total: Option<u64> = host.inventory.numa_nodes.iter().map(|node| node.memory).sum();
+        let mut nodes = host.inventory.numa_nodes.iter().map(|node| node.memory);
+        let total = nodes.try_fold(0_u64, |sum, memory| sum.checked_add(memory?));
         total.filter(|bytes| *bytes > 0)
     };
     let left = |host: &ClusterHost<'_>| {

@@ -1,8 +1,9 @@
 //! Hosts that cannot be reached or logged in to, and files of the SSH client that are refused.
 
 use super::cluster::{ReachStage, Unreached};
-use super::{Check, Cluster, ClusterHost, Needs};
+use super::{Check, Cluster, ClusterHost, Needs, quoted};
 use crate::findings::{CheckId, Finding, Severity, Step, id};
+use rlaunch_console::shell;
 use std::path::Path;
 
 pub(super) const CHECKS: &[Check] = &[
@@ -133,17 +134,17 @@ pub(super) struct UnreachedReason {
 const REACH: UnreachedReason = UnreachedReason {
     id: id::SSH_REACH,
     matters: "no job can use this host",
-    usual: |host| Step::RunHere(format!("ssh -v {host} true")),
+    usual: |host| Step::RunHere(format!("ssh -v {} true", quoted(host))),
 };
 const AUTH: UnreachedReason = UnreachedReason {
     id: id::SSH_AUTH,
     matters: "no job can use this host",
-    usual: |host| Step::RunHere(format!("ssh-copy-id {host}")),
+    usual: |host| Step::RunHere(format!("ssh-copy-id {}", quoted(host))),
 };
 const HOSTKEY: UnreachedReason = UnreachedReason {
     id: id::SSH_HOSTKEY,
     matters: "the host may be another machine than before",
-    usual: |host| Step::RunHere(format!("ssh-keygen -R {}", without_user(host))),
+    usual: |host| Step::RunHere(format!("ssh-keygen -R {}", quoted(without_user(host)))),
 };
 const LANDING: UnreachedReason = UnreachedReason {
     id: id::SSH_LANDING,
@@ -190,7 +191,7 @@ fn refused_files(cluster: &Cluster<'_>) -> Vec<Finding> {
 
 /// Returns the command that corrects a file's owner or mode.
 fn correction(path: &Path, reason: &str) -> String {
-    let path = path.display();
+    let path = shell::quoted(path.as_os_str());
     if reason.contains("belongs to") {
         return format!("sudo chown $(id -u) {path}");
     }

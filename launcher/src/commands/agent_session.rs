@@ -15,7 +15,7 @@ use crate::connect::connector::{ConnectError, Connector, HostConnection, RemoteC
 use crate::connect::options::ConnectOptions;
 use crate::hosts::Host;
 use crate::hosts::addresses::AddressConstraints;
-use rlaunch_bootstrap::protocol::control::{FrameReader, HelloScanner, encode};
+use rlaunch_bootstrap::protocol::control::{FrameReader, HelloScanner, MAX_NOISE, encode};
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::open_files;
@@ -165,7 +165,7 @@ impl AgentSessions {
                         frames.push(&rest);
                     }
                 }
-                Some(Incoming::Diagnostics(bytes)) => stderr.extend_from_slice(&bytes),
+                Some(Incoming::Diagnostics(bytes)) => append(&mut stderr, &bytes),
                 None => {
                     let words = format!("{}{}", scanner.noise(), String::from_utf8_lossy(&stderr));
                     return Err(connection.explain(DeployError::NoStart(words)));
@@ -173,6 +173,12 @@ impl AgentSessions {
             }
         }
     }
+}
+
+/// Appends what a host has printed, up to [`MAX_NOISE`] bytes in all.
+fn append(printed: &mut Vec<u8>, bytes: &[u8]) {
+    let left = MAX_NOISE.saturating_sub(printed.len());
+    printed.extend_from_slice(bytes.get(..left).unwrap_or(bytes));
 }
 
 fn deployment(options: &ConnectOptions) -> Result<Deployment, Failed> {
@@ -209,5 +215,19 @@ impl AgentStream {
         let _ = tokio::time::timeout(END_TIMEOUT, end).await;
         drop(self.channel);
         self.connection.close().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_host_prints_without_end_is_cut() {
+        let mut printed = Vec::new();
+        for _ in 0..5 {
+            append(&mut printed, &vec![b'x'; MAX_NOISE / 2]);
+        }
+        assert!(printed.len() <= MAX_NOISE && printed.len() > MAX_NOISE / 2 - 1);
     }
 }

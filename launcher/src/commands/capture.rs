@@ -119,13 +119,43 @@ pub(super) fn unpack(path: &Path) -> Result<(TempDir, Vec<String>), Failed> {
         return Err(failed(io::Error::other("it is too large to be a recording")));
     }
     let directory = tempfile::tempdir().map_err(failed)?;
-    // No entry can be outside of the directory: the library refuses such names and links.
-    Archive::new(file).unpack(directory.path()).map_err(failed)?;
+    unpack_into(file, directory.path()).map_err(failed)?;
     let hosts = fs::read_dir(directory.path()).map_err(failed)?;
     let hosts = hosts.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     let mut hosts: Vec<String> = hosts.collect();
     hosts.sort();
     Ok((directory, hosts))
+}
+
+/// Unpacks directories, files and links, none of which leads out of the directory, and no more bytes than a recording
+/// can have: an archive comes from another machine.
+fn unpack_into(file: File, directory: &Path) -> io::Result<()> {
+    let directory = directory.canonicalize()?;
+    let refused = |path: &Path, reason: &str| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("{}: {reason}", path.display()))
+    };
+    let mut left = MAX_ARCHIVE;
+    let mut links = Vec::new();
+    for entry in Archive::new(file).entries()? {
+        let mut entry = entry?;
+        let path = entry.path()?.into_owned();
+        match entry.header().entry_type() {
+            EntryType::Regular | EntryType::Directory => {}
+            EntryType::Symlink => links.push(directory.join(&path)),
+            _ => return Err(refused(&path, "no recording has entries of this kind")),
+        }
+        left = left.checked_sub(entry.size()).ok_or_else(|| refused(&path, "it is too large"))?;
+        // The library refuses names and links through which an entry would be outside of the directory.
+        if !entry.unpack_in(&directory)? {
+            return Err(refused(&path, "it is outside of the archive"));
+        }
+    }
+    // Many links of a recording lead to what was not recorded.
+    let targets = links.iter().filter_map(|link| Some((link, link.canonicalize().ok()?)));
+    match targets.into_iter().find(|(_, target)| !target.starts_with(&directory)) {
+        Some((link, _)) => Err(refused(link, "this link leads out of the archive")),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -160,5 +190,42 @@ mod tests {
         let error = unpack(&path).unwrap_err();
         assert!(error.message.starts_with(&format!("cannot read {}: ", path.display())));
         assert!(unpack(&scratch.path().join("nothing")).is_err());
+    }
+
+    /// Makes an archive with one entry and tries to unpack it.
+    fn unpacked(kind: EntryType, name: &str, target: &str, size: u64) -> Result<(), String> {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("x.tar");
+        let mut header = Header::new_gnu();
+        // The library would not write such names.
+        header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+        header.set_entry_type(kind);
+        header.set_mode(0o644);
+        header.set_size(size);
+        if !target.is_empty() {
+            header.set_link_name_literal(target).unwrap();
+        }
+        header.set_cksum();
+        let mut archive = Builder::new(File::create(&path).unwrap());
+        archive.append(&header, io::empty()).unwrap();
+        archive.into_inner().unwrap();
+        unpack(&path).map(drop).map_err(|error| error.message)
+    }
+
+    #[test]
+    fn archives_do_not_lead_to_files_of_this_machine() {
+        for (kind, target, name) in [
+            (EntryType::Symlink, "/dev/zero", "a/mtu"),
+            (EntryType::Symlink, "../../../../../../../../etc/passwd", "a/mtu"),
+            (EntryType::Link, "/etc/passwd", "a/mtu"),
+            (EntryType::Fifo, "", "a/mtu"),
+            (EntryType::Regular, "", "../mtu"),
+        ] {
+            let error = unpacked(kind, name, target, 0).unwrap_err();
+            assert!(error.contains("mtu: "), "{kind:?}: {error}");
+        }
+        assert_eq!(unpacked(EntryType::Symlink, "a/driver", "../links/mlx5_core", 0), Ok(()));
+        let error = unpacked(EntryType::Regular, "a/mtu", "", u64::MAX >> 8).unwrap_err();
+        assert!(error.contains("it is too large"), "{error}");
     }
 }

@@ -1,6 +1,7 @@
 //! Device files of RDMA devices, and the libraries through which programs open them.
 
 use super::{container_cure, in_container, indexed, is_used, loss};
+use crate::checks::quoted;
 use crate::checks::{Check, Cluster, ClusterHost, Needs};
 use crate::findings::{Finding, Severity, id};
 use crate::plan::selection::ConnectBy;
@@ -176,7 +177,7 @@ fn permission(cluster: &Cluster<'_>) -> Vec<Finding> {
                 POD_RESOURCE,
             )),
             false => found
-                .run(format!("sudo usermod -aG $(stat -c %G {path}) $USER"))
+                .run(format!("sudo usermod -aG $(stat -c %G {}) $USER", quoted(&path)))
                 .advise("log in anew; or let rdma-core's udev rules open the file to everybody"),
         })
     };

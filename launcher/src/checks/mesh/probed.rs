@@ -2,6 +2,7 @@
 
 use crate::checks::Cluster;
 use crate::checks::cluster::{Probe, ProbeKind, ProbeOutcome};
+use crate::checks::quoted;
 use crate::findings::{CheckId, Finding, Severity, id};
 
 /// Part of the limit, or of the median of other paths, below which a path is slow, in percent.
@@ -70,7 +71,7 @@ pub(super) fn unreachable(cluster: &Cluster<'_>) -> Vec<Finding> {
         let found = finding(cluster, probe, Severity::Error, id, (&seen, matters))?;
         Some(match (&probe.netdev, probe.address) {
             (Some(netdev), Some(address)) => found
-                .run(format!("ip route get {address} oif {netdev}"))
+                .run(format!("ip route get {address} oif {}", quoted(netdev)))
                 .run(format!("ip neigh show {address}")),
             _ => found.advise("rlaunch topo shows what each port can reach"),
         })
@@ -92,7 +93,9 @@ pub(super) fn silent(cluster: &Cluster<'_>) -> Vec<Finding> {
         let matters = "the ports should reach each other, and connections time out";
         let found = finding(cluster, probe, severity, id::MESH_SILENT, (seen, matters))?;
         let found = match (&probe.netdev, probe.address) {
-            (Some(netdev), Some(address)) => found.run(format!("ping -c 3 -I {netdev} {address}")),
+            (Some(netdev), Some(address)) => {
+                found.run(format!("ping -c 3 -I {} {address}", quoted(netdev)))
+            }
             _ => found,
         };
         Some(found.advise(

@@ -1,6 +1,7 @@
 //! Entries of GID tables.
 
 use crate::checks::devices::{has_rdma, in_container, indexed, loss, others_have_rdma, port_name};
+use crate::checks::quoted;
 use crate::checks::{Cluster, ClusterHost};
 use crate::findings::{Finding, Severity, id};
 use crate::plan::selection::{self, Addressing, Rejection, UsablePort};
@@ -70,7 +71,7 @@ pub(super) fn empty(cluster: &Cluster<'_>) -> Vec<Finding> {
                 let seen = format!("its interface {netdev} has no address, so it has no GID");
                 let finding =
                     Finding::error(id::ROCE_GID_EMPTY, host.name, seen, "RDMA cannot use the port");
-                let line = format!("sudo ip addr add ADDRESS/24 dev {netdev}");
+                let line = format!("sudo ip addr add ADDRESS/24 dev {}", quoted(netdev));
                 found.push(finding.device(name).run(line));
             }
             _ => {}
@@ -103,7 +104,7 @@ pub(super) fn only_version_1(cluster: &Cluster<'_>) -> Vec<Finding> {
         let matters = "routers and many switches drop its packets, so it is not used";
         let finding = Finding::new(id::ROCE_NO_V2, severity, host.name, seen, matters)
             .device(port_name(device, port))
-            .run(format!("sudo ip addr add ADDRESS/24 dev {netdev}"))
+            .run(format!("sudo ip addr add ADDRESS/24 dev {}", quoted(netdev)))
             .advise("if there is still only v1, card or driver know no other version");
         found.push(finding);
     }
@@ -179,7 +180,7 @@ pub(super) fn link_local(cluster: &Cluster<'_>) -> Vec<Finding> {
             let matters = "ports of other hosts have addresses, and are not reached from it";
             let finding = Finding::error(id::ROCE_LINK_LOCAL, host.name, seen, matters)
                 .device(port_name(device, port))
-                .run(format!("sudo ip addr add ADDRESS/24 dev {netdev}"));
+                .run(format!("sudo ip addr add ADDRESS/24 dev {}", quoted(netdev)));
             found.push(finding);
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::checks::devices::{indexed, port_name};
 use crate::checks::links::{grew, interface, port_counters};
+use crate::checks::quoted;
 use crate::checks::{Cluster, ClusterHost};
 use crate::findings::{Finding, Severity, id};
 use crate::plan::selection::{self, Addressing, ConnectBy};
@@ -49,7 +50,7 @@ pub(super) fn manager_mode(cluster: &Cluster<'_>) -> Vec<Finding> {
                 _ => Severity::Note,
             };
             let (name, number) = (&device.name, port.number);
-            let directory = format!("/sys/kernel/config/rdma_cm/{name}");
+            let directory = format!("/sys/kernel/config/rdma_cm/{}", quoted(name));
             let seen = format!("the RDMA connection manager uses {}", mode.unwrap_or_default());
             let matters = "routers and many switches drop packets of RoCE v1";
             let finding = Finding::new(id::ROCE_CM_MODE, severity, host.name, seen, matters)
@@ -81,7 +82,7 @@ pub(super) fn congestion_control(cluster: &Cluster<'_>) -> Vec<Finding> {
             }
             let seen = format!("RoCE congestion control (ECN) is off on {netdev}");
             let matters = "throughput collapses when several hosts send to one";
-            let files = format!("/sys/class/net/{netdev}/ecn");
+            let files = format!("/sys/class/net/{}/ecn", quoted(netdev));
             let finding = Finding::note(id::ROCE_ECN, host.name, seen, matters)
                 .device(port_name(device, port))
                 .run(format!(

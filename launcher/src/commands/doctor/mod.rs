@@ -16,12 +16,12 @@ mod report;
 mod sessions;
 mod ssh_files;
 
-use crate::checks::{self, Check, Cluster, ClusterHost, FoldedFinding};
+use crate::checks::{self, Check, Cluster, ClusterHost, FoldedFinding, Needs};
 use crate::cli::args::{ConnectArgs, JobArgs};
 use crate::cli::command_line::CommandLine;
 use crate::cli::host_selection::HostOptions;
 use crate::commands::{agent_query, agent_session, capture};
-use crate::findings;
+use crate::findings::{self, id};
 use crate::hosts::Host;
 use crate::plan::selection::{Plan, PortOptions};
 use clap::{ArgAction, Parser};
@@ -146,9 +146,15 @@ pub(super) async fn run(args: DoctorArgs, line: &CommandLine) -> Result<Exit, Fa
             }
         }
     };
+    let selected = match examination.unreached.is_empty() && examination.outside.is_empty() {
+        true => selected,
+        false => with_reach(&selected, &args.skip)?,
+    };
     let report = judge(&examination, &selected);
-    let text = if args.json { report.to_json()? } else { report.to_text(args.verbose) };
-    stdout::print_styled(&text);
+    match args.json {
+        true => stdout::print(&report.to_json()?),
+        false => stdout::print_styled(&report.to_text(args.verbose)),
+    }
     Ok(report.exit(args.strict))
 }
 
@@ -244,6 +250,16 @@ fn selected_checks(only: &[String], skip: &[String]) -> Result<Vec<&'static Chec
     Ok(checks::catalogue().filter(is_wanted).collect())
 }
 
+/// Adds the checks that say why hosts were not reached, unless they are left out by `--skip`: with `--only` such hosts
+/// would count as sound.
+fn with_reach(selected: &[&'static Check], skip: &[String]) -> Result<Vec<&'static Check>, Failed> {
+    let is_wanted = |check: &&'static Check| {
+        let is_about_reach = check.needs == Needs::Connections && check.id != id::SSH_NOISE;
+        is_about_reach || selected.iter().any(|own| own.id == check.id)
+    };
+    Ok(selected_checks(&[], skip)?.into_iter().filter(is_wanted).collect())
+}
+
 /// Reads hosts from an archive of `rlaunch capture`, by this machine's agent.
 async fn recorded(archive: &Path, connect: &ConnectArgs) -> Result<Examination, Failed> {
     let (directory, names) = capture::unpack(archive)?;
@@ -324,6 +340,12 @@ mod tests {
         assert_eq!(chosen(&["lim.memlock"], &[]), ["lim.memlock"]);
         let limits = chosen(&["lim"], &["lim.memlock"]);
         assert!(limits.iter().all(|id| id.starts_with("lim.")) && !limits.contains(&"lim.memlock"));
+        let reach = with_reach(&selected_checks(&["mtu".to_owned()], &[]).unwrap(), &[]).unwrap();
+        let has = |id| reach.iter().any(|check| check.id.as_str() == id);
+        assert!(has("mtu.path") && has("ssh.reach") && has("agent.run") && !has("lim.memlock"));
+        let skip = ["ssh".to_owned()];
+        let left = with_reach(&reach, &skip).unwrap();
+        assert!(left.iter().all(|check| check.id.subject() != "ssh"));
         let error = selected_checks(&["lim.memloc".to_owned()], &[]).unwrap_err();
         assert!(error.hints[0].starts_with("did you mean lim.memlock?"), "{error:?}");
     }

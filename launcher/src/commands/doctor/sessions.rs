@@ -123,6 +123,12 @@ async fn inquire(
     let outcomes = probes::outcomes(&planned, &answers);
     let mut reports = Vec::new();
     for (host, answer) in hosts.iter_mut().zip(answers) {
+        if answer.is_none() {
+            messages::warn(&format!(
+                "{}: its agent was not asked to the end: its probes, program and errors in between are not judged",
+                host.name
+            ));
+        }
         let answer = answer.unwrap_or_default();
         probes::update_counters(&mut host.diagnosis.diagnostics, &answer);
         host.program = answer.program.as_ref().map(probes::program_on_host);

@@ -55,7 +55,7 @@ impl HostAgents {
         for (host, opened) in hosts.iter().zip(opened) {
             match opened {
                 Ok(AgentSession { name, first: NetworkReply::State(network), stream, .. }) => {
-                    agents.push(Agent { name, network, stream });
+                    agents.push(Agent { name, network: with_names(network), stream });
                 }
                 Ok(session) => {
                     let words = format!("{}: its agent began with another message", session.name);
@@ -211,7 +211,7 @@ impl HostAgents {
             match answer {
                 Ok(NetworkReply::State(network)) => {
                     let privilege = agent.network.privilege;
-                    agent.network = HostNetwork { privilege, ..network };
+                    agent.network = HostNetwork { privilege, ..with_names(network) };
                 }
                 Ok(NetworkReply::ChangeFailed(failure, report)) => {
                     report_failures(&agent.name, &report.failed);
@@ -269,6 +269,21 @@ impl Agent {
     }
 }
 
+/// Maximum length of an interface's name, in bytes.
+const MAX_NAME: usize = 15;
+
+/// Leaves out interfaces with names that no kernel has. Names become names of files, and text in the configuration of
+/// other hosts, which runs there.
+fn with_names(mut network: HostNetwork) -> HostNetwork {
+    network.interfaces.retain(|one| is_name(&one.netdev.name));
+    network
+}
+
+fn is_name(name: &str) -> bool {
+    let is_wrong = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
+    !matches!(name, "" | "." | "..") && name.len() <= MAX_NAME && !name.contains(is_wrong)
+}
+
 /// Prints what is changed on a host for the time of a discovery.
 fn announce(host: &str, changes: &[NetworkChange]) {
     let (ups, others): (Vec<_>, Vec<_>) =
@@ -313,14 +328,15 @@ fn combine(mut failures: Vec<String>) -> Result<(), Failed> {
     Err(failed)
 }
 
-/// Returns what was heard as observations. Beacons that arrived on interfaces that were not asked are left out.
+/// Returns what was heard as observations. Beacons that arrived on interfaces that were not asked, or that name an
+/// interface that the sender does not have, are left out.
 pub(super) fn observations(hosts: &[Surveyed], wanted: &Wanted) -> Vec<Observation> {
     let mut observations = Vec::new();
     for (index, host) in hosts.iter().enumerate() {
         let asked = standing::asked(&host.network, wanted);
         for beacon in host.hearing.heard.iter().filter(|beacon| asked.contains(&beacon.on)) {
             let sender = beacon.host as usize;
-            if sender < hosts.len() {
+            if hosts.get(sender).is_some_and(|host| host.interface(&beacon.interface).is_some()) {
                 let from = CableEnd { host: sender, interface: beacon.interface.clone() };
                 let at = CableEnd { host: index, interface: beacon.on.clone() };
                 observations.push(Observation { from, at });
@@ -328,4 +344,37 @@ pub(super) fn observations(hosts: &[Surveyed], wanted: &Wanted) -> Vec<Observati
         }
     }
     observations
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{HostBuilder, interface};
+    use super::*;
+    use rlaunch_bootstrap::protocol::network::{BeaconReport, HeardBeacon};
+
+    #[test]
+    fn names_that_no_kernel_has_are_left_out() {
+        let wrong = ["", "..", "../../x", "a b", "a\nrm -r x", "a\u{1b}[2J", "sixteen-letters-"];
+        let names = wrong.into_iter().chain(["enp1s0f0np0", "a;$(b)"]);
+        let network = HostBuilder::new("10.0.0.1/24").with(names.map(interface)).build();
+        let network = with_names(network);
+        let left: Vec<&str> = network.interfaces.iter().map(|one| &*one.netdev.name).collect();
+        assert_eq!(left, ["eno1", "enp1s0f0np0", "a;$(b)"]);
+    }
+
+    #[test]
+    fn beacons_of_interfaces_that_do_not_exist_are_left_out() {
+        let network = HostBuilder::new("10.0.0.1/24").with([interface("eth1")]).build();
+        let heard = |name: &str| HeardBeacon { on: "eth1".into(), host: 1, interface: name.into() };
+        let heard = vec![heard("eth1"), heard("eth1\nreboot")];
+        let hearing = BeaconReport { heard, mute: Vec::new() };
+        let host = |name: &str, hearing| {
+            let network = network.clone();
+            Surveyed { name: name.into(), network, hearing, down: Vec::new() }
+        };
+        let hosts = [host("a", hearing), host("b", BeaconReport::default())];
+        let found = observations(&hosts, &Wanted::default());
+        let names: Vec<&str> = found.iter().map(|one| &*one.from.interface).collect();
+        assert_eq!(names, ["eth1"]);
+    }
 }

@@ -364,9 +364,10 @@ fn write_file(directory: &Path, file: &SetupFile) -> Result<PathBuf, Failed> {
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is not a number of seconds"))?;
-    match (0.1..=600.0).contains(&seconds) {
+    // Agents limit every step to a minute.
+    match (0.1..=60.0).contains(&seconds) {
         true => Ok(Duration::from_secs_f64(seconds)),
-        false => Err("between 0.1 and 600 seconds".to_owned()),
+        false => Err("between 0.1 and 60 seconds".to_owned()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use rlaunch_bootstrap::inventory::net::NetdevKind;
 use rlaunch_bootstrap::protocol::network::{HostInterface, HostNetwork, LinkLocal, NetworkChange};
-use rlaunch_console::glob;
+use rlaunch_console::{glob, shell};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -80,7 +80,9 @@ impl Standing {
     pub(super) fn fix(&self) -> Option<String> {
         match self {
             Standing::Ipv6Disabled(name) => {
-                Some(format!("sudo sysctl -w net.ipv6.conf.{name}.disable_ipv6=0"))
+                // With slashes, a name may have dots, as eth0.7 has.
+                let setting = format!("net/ipv6/conf/{name}/disable_ipv6=0");
+                Some(format!("sudo sysctl -w {}", shell::quoted(setting.as_ref())))
             }
             _ => None,
         }
@@ -200,7 +202,7 @@ mod tests {
         ];
         assert_eq!(standings(&host(), &Wanted::default()), wanted);
         let fix = Standing::Ipv6Disabled("disabled".into()).fix().unwrap();
-        assert_eq!(fix, "sudo sysctl -w net.ipv6.conf.disabled.disable_ipv6=0");
+        assert_eq!(fix, "sudo sysctl -w net/ipv6/conf/disabled/disable_ipv6=0");
     }
 
     #[test]

@@ -256,7 +256,8 @@ fn summary(inventory: &Inventory) -> String {
         false => text::count(usable, "CPU"),
     };
     let nodes = inventory.numa_nodes.len();
-    let memory: u64 = inventory.numa_nodes.iter().filter_map(|node| node.memory).sum();
+    let memory = inventory.numa_nodes.iter().filter_map(|node| node.memory);
+    let memory = memory.fold(0, u64::saturating_add);
     let memory = (memory > 0).then(|| format!("{:.1} GiB", memory as f64 / GIB as f64));
     let numa = (nodes > 0).then(|| text::count(nodes, "NUMA node"));
     let parts = [system.distribution.clone(), kernel, Some(cpus), numa, memory];

@@ -1,9 +1,12 @@
 //! Changes to the network by `ip`, each of which can be undone.
 
+use crate::node::facts;
+use nix::ifaddrs::getifaddrs;
 use rlaunch_bootstrap::protocol::network::{
     ChangeFailure, NetworkChange, Privilege, RollBackReport,
 };
 use std::io::{self, Read};
+use std::net::IpAddr;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -11,6 +14,8 @@ use std::time::{Duration, Instant};
 const SYSTEM_PATH: &str = "/usr/sbin:/sbin:/usr/bin:/bin";
 /// Time limit for one `ip`. Drivers may take seconds to set an interface up.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(20);
+/// Cause of a failure by [`COMMAND_TIMEOUT`].
+const TOO_LONG: &str = "it did not end within 20 s";
 /// Time between two looks whether a command has ended.
 const COMMAND_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -30,8 +35,33 @@ impl Changes {
     pub(super) fn apply(&mut self, changes: &[NetworkChange]) -> Result<(), ChangeFailure> {
         for change in changes {
             let before = Before::read(change.interface());
-            run(self.privilege, change)?;
-            self.inverses.extend(inverse(change, &before));
+            let addresses = addresses_of(change);
+            let made = run(self.privilege, change);
+            // A driver may still make a change that took too long.
+            if made.as_ref().err().is_none_or(|failure| failure.cause == TOO_LONG) {
+                self.inverses.extend(inverse(change, &before));
+            }
+            made?;
+            self.restore(change, &addresses)?;
+        }
+        Ok(())
+    }
+
+    /// Adds the addresses again that the kernel has removed together with the one that was to be removed: without
+    /// `promote_secondaries`, the other addresses of a network go with its first.
+    fn restore(
+        &mut self,
+        change: &NetworkChange,
+        before: &[(IpAddr, u8)],
+    ) -> Result<(), ChangeFailure> {
+        let NetworkChange::RemoveAddress { interface, address, prefix } = change else {
+            return Ok(());
+        };
+        let left = addresses_of(change);
+        let lost = before.iter().filter(|own| **own != (*address, *prefix) && !left.contains(own));
+        for &(address, prefix) in lost {
+            let interface = interface.clone();
+            run(self.privilege, &NetworkChange::AddAddress { interface, address, prefix })?;
         }
         Ok(())
     }
@@ -82,6 +112,19 @@ impl Before {
             ipoib_mode: text("mode"),
         }
     }
+}
+
+/// Lists the addresses of the interface from which a change removes one, in the kernel's order; none for other changes.
+fn addresses_of(change: &NetworkChange) -> Vec<(IpAddr, u8)> {
+    let NetworkChange::RemoveAddress { interface, .. } = change else { return Vec::new() };
+    let entries = getifaddrs().into_iter().flatten();
+    // `eth0:1` is a label of an address of eth0.
+    let own = entries.filter(|one| one.interface_name.split(':').next() == Some(&**interface));
+    let address = |one: nix::ifaddrs::InterfaceAddress| {
+        let mask = one.netmask.as_ref().and_then(facts::ip);
+        Some((one.address.as_ref().and_then(facts::ip)?, facts::prefix(mask)))
+    };
+    own.filter_map(address).collect()
 }
 
 /// Returns the change that undoes another, or `None` if there is nothing to undo.
@@ -143,8 +186,7 @@ fn wait(mut command: Command) -> io::Result<Result<(), String>> {
             None if Instant::now() >= deadline => {
                 child.kill()?;
                 child.wait()?;
-                let seconds = COMMAND_TIMEOUT.as_secs();
-                return Ok(Err(format!("it did not end within {seconds} s")));
+                return Ok(Err(TOO_LONG.to_owned()));
             }
             None => std::thread::sleep(COMMAND_INTERVAL),
         }

@@ -178,10 +178,15 @@ impl CablingAgent {
         }
     }
 
-    /// Sends a message. The launcher may be gone; then the end of stdin ends the agent.
+    /// Sends a message. The launcher may be gone; then the end of stdin ends the agent. It may also be cut off by the
+    /// changes and read no more, which must not keep them from being undone in time.
     async fn reply(&mut self, reply: &NetworkReply) {
         match encode(reply) {
-            Ok(frame) => drop(self.output.write_all(&frame).await),
+            Ok(frame) => tokio::select! {
+                biased;
+                _ = self.output.write_all(&frame) => {}
+                () = time_of(self.revert_at) => {}
+            },
             Err(error) => errln!("rlaunch-worker: {error}"),
         }
     }
@@ -215,4 +220,24 @@ fn open(family: AddressFamily) -> io::Result<std::net::UdpSocket> {
 fn into_tokio(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
     socket.set_nonblocking(true)?;
     UdpSocket::from_std(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rlaunch_bootstrap::protocol::network::Privilege;
+
+    /// A launcher that the changes have cut off reads nothing, and its connection does not end.
+    #[tokio::test]
+    async fn a_launcher_that_reads_nothing_does_not_keep_changes() {
+        let (output, _unread) = pipe::pipe().unwrap();
+        output.writable().await.unwrap();
+        while output.try_write(&[0; 4096]).is_ok() {}
+        let changes = Changes::new(Privilege::Root);
+        let revert_at = Some(Instant::now() + Duration::from_millis(50));
+        let mut agent = CablingAgent { output, changes, revert_at, step: None, echo: None };
+        let replied = agent.reply(&NetworkReply::Confirmed);
+        tokio::time::timeout(Duration::from_secs(60), replied).await.unwrap();
+        assert!(Instant::now() >= revert_at.unwrap());
+    }
 }
