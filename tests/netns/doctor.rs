@@ -112,6 +112,8 @@ fn a_file_that_only_some_hosts_have_is_missed() {
     let _file = field.files(&["a"], "/tmp/doctor/train.py", "print()", 0o644);
     let report = Report::new(&field, "-H a,b -- python3 /tmp/doctor/train.py");
     report.has_one_error("files.missing", &["b"]);
+    let job = field.rlaunch("-H a,b --preflight full python3 /tmp/doctor/train.py").within(BOUND);
+    job.run().refused(203, &["error[files.missing]: --preflight full: b: /tmp/doctor/train.py"]);
     let _other = field.files(&["b"], "/tmp/doctor/train.py", "print(1)", 0o644);
     let report = Report::new(&field, "-H a,b -- python3 /tmp/doctor/train.py");
     let found = report.of_severity("warning");

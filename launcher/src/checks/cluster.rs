@@ -170,6 +170,8 @@ pub(crate) enum ProbeOutcome {
 pub(crate) struct JudgedProgram {
     /// Words of its command line.
     pub(crate) words: Vec<String>,
+    /// Those of its words that are files on the launcher's machine.
+    pub(crate) files_here: Vec<String>,
     /// Whether hosts have different contents of a file of the program: path, and groups of hosts.
     pub(crate) differing: Vec<(String, Vec<Vec<String>>)>,
 }

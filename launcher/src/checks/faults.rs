@@ -176,6 +176,7 @@ fn faults_of_networks() -> Vec<Fault> {
         ("ib.no-sm", three("connectx3"), |m| {
             m.iter_mut().for_each(|m| m.inventory.rdma[0].ports[0].state = PortState::Init);
         }),
+        ("ib.no-sm", three("ibsim"), |_| ()),
         ("roce.link-local", three("esxi-vm"), |m| {
             let inventory = &mut m[1].inventory;
             inventory.rdma[0].ports[0].gids.truncate(2);
@@ -228,6 +229,20 @@ fn faults_of_hosts() -> Vec<Fault> {
             m[1].inventory.system.nccl.as_mut().unwrap().version = "2.28.9".into();
         }),
     ]
+}
+
+/// opensm configures the simulated fabric.
+#[test]
+fn a_subnet_manager_cures_the_simulated_fabric() {
+    let configured = three("ibsim").into_iter().enumerate().map(|(number, machine)| {
+        machine.change(|inventory| {
+            let port = &mut inventory.rdma[0].ports[0];
+            (port.state, port.sm_lid) = (PortState::Active, Some(1));
+            port.lid = u16::try_from(number + 4).ok();
+        })
+    });
+    let found = examined(&configured.collect::<Vec<_>>());
+    assert!(found.iter().all(|(severity, _)| *severity == Severity::Note), "{found:#?}");
 }
 
 #[test]

@@ -19,8 +19,8 @@ Symptoms: `No such file or directory`, `can't open file 'train.py'`, exit code 1
 
 rlaunch starts the same command on every host, in a directory of the same name as yours if it exists there. Each \
 agent looked for the program on PATH and for the words of the command line that are files, and did not find what the \
-finding names. A file that is missing on all hosts may be one that the program writes, so that is only a note, \
-except for the program and its script.
+finding names. Other words than the program and its script count only if they are files on another host or here: \
+what is nowhere may be what the program writes.
 
 Use a directory that all hosts share, name one by --wdir, or let rlaunch copy the file: --preload train.py.",
     },
@@ -79,29 +79,33 @@ fn missing(cluster: &Cluster<'_>) -> Vec<Finding> {
             .missing
             .iter()
             .filter(|(path, _)| !(program.is_absent && path == program_name(cluster)));
-        findings.extend(files.map(|(path, reason)| missing_file(cluster, host, path, reason)));
+        let finding = |(path, reason): &(String, String)| missing_file(cluster, host, path, reason);
+        findings.extend(files.filter_map(finding));
         findings
     };
     cluster.hosts.iter().flat_map(of_host).collect()
 }
 
+/// Makes the finding for a file that a host lacks; `None` if it may be one that the program writes.
 fn missing_file(
     cluster: &Cluster<'_>,
     host: &ClusterHost<'_>,
     path: &str,
     reason: &str,
-) -> Finding {
-    let lacks = |host: &ClusterHost<'_>| {
-        host.program.is_some_and(|program| program.missing.iter().any(|(other, _)| other == path))
+) -> Option<Finding> {
+    let has = |host: &ClusterHost<'_>| {
+        host.program.is_some_and(|program| program.missing.iter().all(|(other, _)| other != path))
     };
-    let is_everywhere = cluster.hosts.iter().all(lacks);
-    let (severity, matters) = match is_everywhere && !is_script(cluster, path) {
-        true => (Severity::Note, "unless the program writes it, it fails"),
-        false => (Severity::Error, "ranks there fail"),
+    let is_here = cluster.program.is_some_and(|p| p.files_here.iter().any(|file| file == path));
+    let is_somewhere = is_here || cluster.hosts.iter().any(has);
+    let (severity, matters) = match is_script(cluster, path) {
+        true => (Severity::Error, "ranks there fail"),
+        false if is_somewhere => (Severity::Warning, "ranks there that read it fail"),
+        false => return None,
     };
     let seen = format!("{path}: {reason}");
     let found = Finding::new(id::FILES_MISSING, severity, host.name, seen, matters);
-    found.advise(format!("--preload {path}, --wdir DIR or a shared directory"))
+    Some(found.advise(format!("--preload {path}, --wdir DIR or a shared directory")))
 }
 
 /// Tells whether a word of the command line is what the program's interpreter runs: the first word with the
@@ -147,18 +151,23 @@ mod tests {
     use super::super::testing::{Machine, line, lines, with_cluster};
     use super::*;
 
-    /// Runs the checks of files for `python train.py --out x.pt` on hosts `a` and `b`.
+    /// Runs the checks of files for `python train.py --out x.pt --data d.json` on hosts `a` and `b`. The launcher has
+    /// `d.json`.
     fn found(
         on_a: &ProgramOnHost,
         on_b: &ProgramOnHost,
         differing: &[(&str, &[&[&str]])],
     ) -> Vec<String> {
-        let words = ["python", "train.py", "--out", "x.pt"].map(str::to_owned).to_vec();
+        let words = "python train.py --out x.pt --data d.json".split(' ').map(str::to_owned);
         let group = |hosts: &&[&str]| hosts.iter().map(|host| (*host).to_owned()).collect();
         let differing = differing.iter();
         let differing = differing
             .map(|(path, groups)| ((*path).to_owned(), groups.iter().map(group).collect()));
-        let program = JudgedProgram { words, differing: differing.collect() };
+        let program = JudgedProgram {
+            words: words.collect(),
+            files_here: vec!["d.json".to_owned()],
+            differing: differing.collect(),
+        };
         let machines = [Machine::recorded("no-rdma"), Machine::recorded("no-rdma")];
         with_cluster(&machines, |cluster| {
             let mut cluster = cluster;
@@ -185,13 +194,12 @@ mod tests {
         assert!(found(&whole(), &whole(), &[]).is_empty());
         assert_eq!(
             found(&whole(), &lacks("x.pt"), &[]),
-            ["error files.missing b: x.pt: it does not exist — ranks there fail"]
+            ["warn files.missing b: x.pt: it does not exist — ranks there that read it fail"]
         );
+        assert!(found(&lacks("x.pt"), &lacks("x.pt"), &[]).is_empty(), "the program may write it");
         assert_eq!(
-            found(&lacks("x.pt"), &lacks("x.pt"), &[]),
-            [
-                "note files.missing a,b: x.pt: it does not exist — unless the program writes it, it fails"
-            ]
+            found(&lacks("d.json"), &lacks("d.json"), &[]),
+            ["warn files.missing a,b: d.json: it does not exist — ranks there that read it fail"]
         );
         assert_eq!(
             found(&lacks("train.py"), &lacks("train.py"), &[]),

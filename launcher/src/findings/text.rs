@@ -71,16 +71,41 @@ impl Finding {
         out
     }
 
-    /// Writes in one line where the fault is, what was seen, and why it matters.
+    /// Writes in one line where the fault is, what was seen, and why it matters, in columns.
     pub(crate) fn sentence(&self) -> String {
+        self.line("  ")
+    }
+
+    /// Writes the sentence as the text of a message, such as `n2 rxe0/1: no link — RDMA needs it`.
+    pub(crate) fn message(&self) -> String {
+        self.line(": ")
+    }
+
+    /// Writes the cure as hints of a message, one for each step.
+    pub(crate) fn hints(&self) -> Vec<String> {
+        let hint = |step: &Step| match step {
+            Step::Run(line) => format!("on {}: {line}", hosts(&self.hosts)),
+            Step::RunOn(host, line) => format!("on {host}: {line}"),
+            Step::RunHere(line) => format!("here: {line}"),
+            Step::Do(line) => line.clone(),
+        };
+        self.fix.iter().map(hint).collect()
+    }
+
+    /// Writes place, observation and consequence in one line, with `gap` after the place.
+    fn line(&self, gap: &str) -> String {
+        let mut place = self.place();
+        if !place.is_empty() {
+            place.push_str(gap);
+        }
         let matters = match self.matters.is_empty() {
             true => String::new(),
             false => format!(" — {}", self.matters),
         };
-        printable::message(&format!("{}{}{matters}", self.place(), self.seen))
+        printable::message(&format!("{place}{}{matters}", self.seen))
     }
 
-    /// Writes hosts, device and peer, with two spaces after them.
+    /// Writes hosts, device and peer.
     fn place(&self) -> String {
         let mut place = hosts(&self.hosts);
         if let Some(device) = &self.device {
@@ -89,9 +114,6 @@ impl Finding {
         }
         if let Some(peer) = &self.peer {
             let _ = write!(place, " → {peer}");
-        }
-        if !place.is_empty() {
-            place.push_str("  ");
         }
         place
     }

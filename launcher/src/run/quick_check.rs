@@ -1,7 +1,6 @@
 //! `--preflight quick`: faults of the hosts' RDMA ports that a job's inventories show, printed as warnings.
 
 use crate::checks::{self, Cluster, ClusterHost};
-use crate::findings::Step;
 use crate::hosts::Host;
 use crate::job::JobSpec;
 use crate::plan::options::Preflight;
@@ -51,13 +50,7 @@ fn warnings(job: &JobSpec, nodes: &[(&Host, &Inventory, u32)], plan: &Plan) -> V
     let found = checks::examine_job(&cluster);
     let shown = found.iter().take(MAX_FINDINGS).map(|folded| {
         let finding = &folded.finding;
-        let first = finding.fix.first().map(|step| match step {
-            Step::Run(line) => format!("on {}: {line}", text::list(&finding.hosts)),
-            Step::RunOn(host, line) => format!("on {host}: {line}"),
-            Step::RunHere(line) => format!("here: {line}"),
-            Step::Do(line) => line.clone(),
-        });
-        (Some(finding.id.as_str()), finding.sentence(), first)
+        (Some(finding.id.as_str()), finding.message(), finding.hints().into_iter().next())
     });
     let mut warnings: Vec<Warning> = shown.collect();
     let more = found.len().saturating_sub(MAX_FINDINGS);

@@ -26,6 +26,7 @@ use crate::hosts::Host;
 use crate::plan::selection::{Plan, PortOptions};
 use clap::{ArgAction, Parser};
 use report::DoctorReport;
+use rlaunch_bootstrap::env::PATH;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
@@ -180,11 +181,28 @@ impl DoctorArgs {
             hosts: job.hosts.hosts.clone(),
             hostfiles: job.hosts.hostfiles.clone(),
             exclude: job.hosts.exclude.clone(),
-            program: job.command.argv.clone(),
+            program: judged_words(job),
             connect: job.connect.clone(),
             ..args
         })
     }
+}
+
+/// Returns the words of a job's program that hosts must have before the job starts: without those that it copies
+/// there. Empty if the program is copied itself, or is not looked for where [`sessions::examine`] does.
+fn judged_words(job: &JobArgs) -> Vec<OsString> {
+    let (environment, argv) = (&job.environment, &job.command.argv);
+    let is_copied =
+        |word: &OsString| environment.preload.iter().any(|path| path == Path::new(word));
+    let is_path = |variable: &OsString| {
+        let name = variable.as_encoded_bytes().split(|byte| *byte == b'=').next();
+        name == Some(PATH.as_bytes())
+    };
+    let is_elsewhere = environment.wdir.is_some() || environment.env.iter().any(is_path);
+    if is_elsewhere || argv.first().is_some_and(is_copied) {
+        return Vec::new();
+    }
+    argv.iter().filter(|word| !is_copied(word)).cloned().collect()
 }
 
 /// Runs checks on what was learned of the hosts.
@@ -296,6 +314,20 @@ fn cluster_of<'a>(examination: &'a Examination, plan: &'a Plan) -> Cluster<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_job_is_not_asked_for_files_that_it_copies() {
+        let judged = |line: &str| {
+            let job = JobArgs::try_parse_from(line.split(' ')).unwrap();
+            judged_words(&job).join(std::ffi::OsStr::new(" "))
+        };
+        assert_eq!(judged("rlaunch -H a python3 t.py -x 1"), "python3 t.py -x 1");
+        assert_eq!(judged("rlaunch -H a --preload t.py python3 t.py c.json"), "python3 c.json");
+        assert_eq!(judged("rlaunch -H a --preload ./run ./run c.json"), "");
+        assert_eq!(judged("rlaunch -H a --wdir /data python3 t.py"), "");
+        assert_eq!(judged("rlaunch -H a -x PATH=/opt/bin python3 t.py"), "");
+        assert_eq!(judged("rlaunch -H a -x PATHS=/opt/bin python3 t.py"), "python3 t.py");
+    }
 
     #[test]
     fn checks_are_chosen_by_id_and_by_subject() {

@@ -6,7 +6,7 @@ use crate::plan::selection::{Plan, PortOptions};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::diagnostics::{Counter, Diagnostics};
 use rlaunch_bootstrap::protocol::diagnosis::{
-    InquiryAnswer, ProbeRequest, ProbeResult, ProgramReport,
+    InquiryAnswer, ProbeRequest, ProbeResult, ProgramInquiry, ProgramReport,
 };
 use rlaunch_bootstrap::rank_table::Transport;
 use std::collections::BTreeMap;
@@ -139,9 +139,9 @@ pub(super) fn program_on_host(report: &ProgramReport) -> ProgramOnHost {
     }
 }
 
-/// Finds files of the program that have different contents on different hosts.
+/// Finds files of the program that this machine has, and those that have different contents on different hosts.
 pub(super) fn program(
-    words: Vec<String>,
+    inquiry: ProgramInquiry,
     reports: &[(String, Option<ProgramReport>)],
 ) -> JudgedProgram {
     let mut by_file: BTreeMap<&str, BTreeMap<&str, Vec<String>>> = BTreeMap::new();
@@ -155,13 +155,34 @@ pub(super) fn program(
     let differing = by_file.into_iter().filter(|(_, digests)| digests.len() > 1);
     let differing =
         differing.map(|(path, digests)| (path.to_owned(), digests.into_values().collect()));
-    JudgedProgram { words, differing: differing.collect() }
+    let ProgramInquiry { words, directory } = inquiry;
+    let is_here = |word: &&String| directory.join(word).is_file();
+    let files_here = words.iter().filter(is_here).cloned().collect();
+    JudgedProgram { words, files_here, differing: differing.collect() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::net::{IpAddr, Ipv4Addr};
+
+    #[test]
+    fn words_are_files_here_or_differ() {
+        let here = tempfile::tempdir().unwrap();
+        std::fs::write(here.path().join("x.json"), "").unwrap();
+        let words = ["python3", "t.py", "x.json", "y.json"].map(str::to_owned).to_vec();
+        let with = |digest: &str| {
+            let files = vec![("t.py".to_owned(), Some(digest.to_owned()))];
+            Some(ProgramReport { files, ..ProgramReport::default() })
+        };
+        let host = |name: &str, report| (name.to_owned(), report);
+        let reports = [host("a", with("0")), host("b", with("1")), host("c", None)];
+        let inquiry = ProgramInquiry { words, directory: here.path().to_owned() };
+        let judged = program(inquiry, &reports);
+        assert_eq!(judged.files_here, ["x.json"]);
+        let groups = vec![vec!["a".to_owned()], vec!["b".to_owned()]];
+        assert_eq!(judged.differing, [("t.py".to_owned(), groups)]);
+    }
 
     #[test]
     fn silence_of_an_agent_that_gave_no_answer_is_no_finding() {

@@ -65,18 +65,26 @@ impl DoctorReport {
 
     /// Prints errors and warnings on stderr, and returns an error if there is an error among them.
     pub(super) fn refuse_job(&self) -> Result<(), Failed> {
-        let is_worth = |folded: &&FoldedFinding| folded.finding.severity != Severity::Note;
-        for folded in self.folded.iter().filter(is_worth) {
-            messages::line(folded.finding.to_text().trim_end());
+        let mut errors = Vec::new();
+        for FoldedFinding { finding, .. } in &self.folded {
+            match finding.severity {
+                Severity::Error => errors.push(finding),
+                Severity::Warning => {
+                    messages::warn_of(Some(finding.id.as_str()), &finding.message());
+                    finding.hints().iter().for_each(|hint| messages::hint(hint));
+                }
+                Severity::Note => {}
+            }
         }
-        let first = self.folded.first().map(|folded| &folded.finding);
-        let Some(first) = first.filter(|finding| finding.severity == Severity::Error) else {
-            return Ok(());
+        let failed = |finding: &Finding| {
+            let message = format!("--preflight full: {}", finding.message());
+            let failed = Failed::new(exit_for(finding.id), message);
+            let failed = findings::mark(failed, Some(finding.id));
+            finding.hints().into_iter().fold(failed, |failed, hint| failed.hint(Some(hint)))
         };
-        let message = format!("--preflight full: {}", first.sentence());
-        let failed = Failed::new(exit_for(first.id), message);
-        Err(findings::mark(failed, Some(first.id))
-            .hint(Some("--preflight quick starts all the same")))
+        let Some((first, others)) = errors.split_first() else { return Ok(()) };
+        others.iter().for_each(|finding| failed(finding).print());
+        Err(failed(first).hint(Some("--preflight quick starts all the same")))
     }
 
     /// Counts findings that are not consequences of others.

@@ -136,7 +136,7 @@ async fn inquire(
     }
     examination.hosts = hosts;
     examination.probes = wanted.then_some(outcomes);
-    examination.program = program.map(|inquiry| probes::program(inquiry.words, &reports));
+    examination.program = program.map(|inquiry| probes::program(inquiry, &reports));
     Ok(())
 }
 
