@@ -134,3 +134,24 @@ fn a_recorded_host_has_no_probes() {
     assert_eq!(diagnosis.diagnostics.services, ["opensm"]);
     assert_eq!(diagnosis.diagnostics.kernel_log.unwrap()[0].age, 5);
 }
+
+/// A start-up file of the login shell that never ends must not outlive the agent.
+#[test]
+fn a_login_shell_that_hangs_is_not_left_behind() {
+    let home = tempfile::tempdir().unwrap();
+    for file in [".bash_profile", ".profile", ".zprofile"] {
+        std::fs::write(home.path().join(file), "echo $$ > \"$HOME/pid\"; exec sleep 600\n")
+            .unwrap();
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rlaunch-worker"));
+    command.arg("diagnose").env("HOME", home.path()).stdin(Stdio::null());
+    assert!(command.output().unwrap().status.success());
+    let shell = std::fs::read_to_string(home.path().join("pid")).unwrap();
+    // `812 (sleep) S 1 …`; a process that nobody waits for stays as Z.
+    let state = || std::fs::read_to_string(format!("/proc/{}/stat", shell.trim()));
+    let deadline = Instant::now() + TIMEOUT;
+    while state().is_ok_and(|state| !state.contains(") Z")) {
+        assert!(Instant::now() < deadline, "shell {shell} runs on");
+        sleep(Duration::from_millis(10));
+    }
+}

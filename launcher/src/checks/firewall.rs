@@ -282,7 +282,7 @@ fn deletion(rule: &FirewallRule) -> String {
 /// Returns the line that deletes a rule of iptables. A comment in it may mean something to the shell.
 fn deletion_by_text(rule: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=+@%! \"".contains(c);
-    let has_pairs = rule.matches('"').count() % 2 == 0;
+    let has_pairs = rule.matches('"').count().is_multiple_of(2);
     match has_pairs && rule.chars().all(is_plain) {
         true => format!("sudo iptables {}", rule.replacen("-A ", "-D ", 1)),
         false => {

@@ -112,6 +112,8 @@ pub(super) enum PlanError {
     TooSmall { base: String, prefix: u8, links: usize, available: usize, larger: Option<String> },
     #[error("a /{0} has no two addresses for hosts: --prefix is between 8 and 31")]
     Prefix(u8),
+    #[error("a /{prefix} has {addresses} addresses for the {hosts} hosts at a switch")]
+    FewAddresses { prefix: u8, addresses: usize, hosts: usize },
     #[error("{base} overlaps {taken} on {host} ({interface})")]
     Overlap { base: String, taken: Subnet, host: String, interface: String, free: Option<String> },
     #[error("{base} contains {client}, from which {host} is reached by SSH")]
@@ -135,6 +137,7 @@ impl PlanError {
             PlanError::TakesSsh { .. } => {
                 Some("--base with another network leaves it alone".to_owned())
             }
+            PlanError::FewAddresses { .. } => Some("--prefix with fewer bits has more".to_owned()),
             PlanError::Prefix(_) => None,
         }
     }
@@ -160,6 +163,11 @@ pub(super) fn plan(
         return Err(too_small(base, prefix, strands.len(), available));
     }
     check_base(hosts, &strands, options)?;
+    let most = strands.iter().map(Vec::len).max().unwrap_or(0);
+    let addresses = host_addresses(Subnet::new(base.first.into(), prefix)).take(most).count();
+    if addresses < most {
+        return Err(PlanError::FewAddresses { prefix, addresses, hosts: most });
+    }
     let chosen = Assignment { hosts, options }.subnets(&strands);
     let plans = strands.into_iter().zip(chosen);
     let links = plans.map(|(ends, subnet)| Assignment { hosts, options }.link(ends, subnet));

@@ -63,7 +63,9 @@ impl Connection {
     /// without that message.
     pub async fn close(self) {
         let Connection { handle, via, proxy, .. } = self;
-        let _ = handle.disconnect(Disconnect::ByApplication, "", "").await;
+        // A host that is cut off may take nothing any more.
+        let leaving = handle.disconnect(Disconnect::ByApplication, "", "");
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, leaving).await;
         if via.is_none() && proxy.is_none() {
             return;
         }

@@ -45,8 +45,9 @@ use std::ffi::OsStr;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Time limit for the login shell.
+/// Time limit for the login shell, and time in which one that takes longer is killed.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(3);
+const KILL_TIME: Duration = Duration::from_millis(500);
 
 /// Inventory and state of a host.
 #[derive(Debug)]
@@ -84,7 +85,8 @@ pub(crate) fn read(root: &Root) -> HostState {
         shared_memory_available: kernel::space(root, "/shared-memory-available", "/dev/shm"),
         ..Diagnostics::default()
     };
-    let login = login.and_then(|login| login.wait(LOGIN_TIMEOUT)).flatten().unwrap_or_default();
+    let login =
+        login.and_then(|login| login.wait(LOGIN_TIMEOUT + KILL_TIME)).flatten().unwrap_or_default();
     let interpreter = Interpreter::find(&login);
     inventory.system.nccl = python::nccl(root, &inventory, interpreter.as_ref(), &login);
     let (own_name, other_name_sources) = names::own_name(root, own_addresses);
@@ -114,7 +116,9 @@ pub(crate) fn capture() -> ExitCode {
 
 fn login_environment() -> Option<Variables> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
-    runtime.block_on(login::environment()).ok()
+    // A shell that takes longer is killed, because this process may end before the limit of a login.
+    let asking = async { tokio::time::timeout(LOGIN_TIMEOUT, login::environment()).await };
+    runtime.block_on(asking).ok()?.ok()
 }
 
 /// Returns the effective user id.

@@ -223,6 +223,9 @@ fn a_switch_is_one_subnet_and_parallel_cables_are_two() {
         end(2, "enp1s0f0np0"),
     ];
     let switch = FoundLink { kind: LinkKind::Switch, ends, silent: Vec::new() };
+    let options = PlanOptions { prefix: 30, ..guide() };
+    let error = plan(&hosts, std::slice::from_ref(&switch), options).unwrap_err();
+    assert_eq!(error.to_string(), "a /30 has 2 addresses for the 3 hosts at a switch");
     let wanted = "192.168.100.0/24: 0 enp1s0f0np0 192.168.100.2, 1 enp1s0f0np0 192.168.100.3, \
                   2 enp1s0f0np0 192.168.100.4";
     assert_eq!(shown(&plan(&hosts, &[switch], guide()).unwrap()), [wanted]);
