@@ -47,8 +47,8 @@ Symptoms elsewhere: `status 13`, `IBV_WC_RNR_RETRY_EXC_ERR`, a rising counter `o
 
 A reliable queue pair that gets a message without a receive request asks the sender to wait and try again, and after some \
 tries the connection breaks. rlaunch prevents it: senders have credits, one for each request that the receiver has posted, \
-and queue pairs retry without limit (rnr_retry 7). No queue pair sends before its peer is ready. In other programs, post \
-more receive requests, or raise rnr_retry.",
+and no queue pair sends before its peer is ready. In other programs, post more receive requests, or raise rnr_retry: 7 \
+retries without limit.",
     },
 ];
 

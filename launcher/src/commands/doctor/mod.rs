@@ -23,15 +23,17 @@ use crate::cli::host_selection::HostOptions;
 use crate::commands::{agent_query, agent_session, capture};
 use crate::findings::{self, id};
 use crate::hosts::Host;
+use crate::plan::options::Transport;
 use crate::plan::selection::{Plan, PortOptions};
 use clap::{ArgAction, Parser};
 use report::DoctorReport;
 use rlaunch_bootstrap::env::PATH;
 use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_bootstrap::rendezvous::oob::PortRange;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 use rlaunch_console::{stdout, text};
-use sessions::{Diagnosed, Examination};
+use sessions::{Diagnosed, Examination, NetworkOptions};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -164,9 +166,11 @@ pub(super) async fn run(args: DoctorArgs, line: &CommandLine) -> Result<Exit, Fa
 ///
 /// A finding is an error.
 pub(super) async fn check_before_job(args: &JobArgs, line: &CommandLine) -> Result<(), Failed> {
+    let network = NetworkOptions::for_job(args);
     let args = DoctorArgs::for_job(args)?;
     let hosts = select_hosts(&args, line)?;
-    let examination = sessions::examine(&args, hosts).await?;
+    let mut examination = sessions::examine(&args, hosts).await?;
+    examination.network = network;
     // The job itself tries the RDMA paths.
     let report = judge(&examination, &selected_checks(&[], &[])?);
     report.refuse_job()
@@ -182,9 +186,30 @@ impl DoctorArgs {
             hostfiles: job.hosts.hostfiles.clone(),
             exclude: job.hosts.exclude.clone(),
             program: judged_words(job),
+            // Agents can be probed at the usual ports alone, which may be closed if the user chose others.
+            probe: match job.rendezvous.port_range == PortRange::DEFAULT {
+                true => ProbeWhen::Auto,
+                false => ProbeWhen::Never,
+            },
             connect: job.connect.clone(),
             ..args
         })
+    }
+}
+
+impl NetworkOptions {
+    fn for_job(job: &JobArgs) -> NetworkOptions {
+        let network = &job.network;
+        let PortRange { first, last } = job.rendezvous.port_range;
+        NetworkOptions {
+            ports: PortOptions {
+                hca: network.hca.clone(),
+                gid_index: network.gid_index,
+                connect: network.connect,
+            },
+            transport: if network.require_rdma { Transport::Rdma } else { network.transport },
+            port_range: Some((first, last)),
+        }
     }
 }
 
@@ -209,7 +234,7 @@ fn judged_words(job: &JobArgs) -> Vec<OsString> {
 fn judge(examination: &Examination, selected: &[&'static Check]) -> DoctorReport {
     let inventories: Vec<Inventory> =
         examination.hosts.iter().map(|host| host.diagnosis.inventory.clone()).collect();
-    let plan = Plan::new(&inventories, &PortOptions::default());
+    let plan = Plan::new(&inventories, &examination.network.ports);
     examine(&cluster_of(examination, &plan), selected)
 }
 
@@ -307,7 +332,9 @@ fn cluster_of<'a>(examination: &'a Examination, plan: &'a Plan) -> Cluster<'a> {
         probes: examination.probes.as_deref(),
         program: examination.program.as_ref(),
         ssh_files: examination.ssh_files.clone(),
-        ..Cluster::default()
+        ports: examination.network.ports.clone(),
+        transport: examination.network.transport,
+        port_range: examination.network.port_range,
     }
 }
 

@@ -9,6 +9,8 @@ use crate::connect::agent::store::AgentStoreError;
 use crate::connect::connector::ConnectError;
 use crate::connect::options::ConnectOptions;
 use crate::hosts::Host;
+use crate::plan::options::Transport;
+use crate::plan::selection::PortOptions;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::protocol::diagnosis::{Diagnosis, Inquiry, InquiryAnswer, ProgramInquiry};
 use rlaunch_console::exit::Exit;
@@ -40,6 +42,16 @@ pub(super) struct Examination {
     /// Hosts among `hosts` whose agents are outside of the container that the user named.
     pub(super) outside: Vec<Unreached>,
     pub(super) ssh_files: Vec<(PathBuf, String)>,
+    pub(super) network: NetworkOptions,
+}
+
+/// Options of the job that is to run; defaults without a job.
+#[derive(Debug, Default)]
+pub(super) struct NetworkOptions {
+    pub(super) ports: PortOptions,
+    pub(super) transport: Transport,
+    /// First and last TCP port that rlaunch may use; `None` for its usual ones.
+    pub(super) port_range: Option<(u16, u16)>,
 }
 
 /// Host that sent its diagnosis.
