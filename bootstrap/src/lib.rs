@@ -16,6 +16,7 @@
 //! | [`rank_table`] | where each rank runs, and how two ranks reach each other |
 //! | [`client`] | a rank's connection to its agent |
 //! | [`protocol`] | messages between launcher, agent and prover |
+//! | [`bench`] | results of `rlaunch bench` |
 //!
 //! # Glossary
 //!
@@ -59,6 +60,7 @@
 //! | first failure | the failure that ended the job, which decides its exit code |
 //! | record | files about a job that the launcher keeps |
 
+pub mod bench;
 pub mod cleanup_report;
 pub mod client;
 pub mod deadline;

@@ -2,7 +2,7 @@
 
 use crate::running::Outcome;
 use crate::support::{Field, Run};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::time::Duration;
 
 fn bench<'a>(field: &'a Field, words: &str) -> Run<'a> {
@@ -43,7 +43,51 @@ fn messages_are_measured_between_hosts_and_within_one() {
         assert!(ran.out().contains(over), "{ran}");
         let ran = bench(&field, &format!("bw -H {hosts} --sizes 1K..4K --iterations 20")).run();
         are_sane(&ran, &[1024.0, 2048.0, 4096.0], 1.0);
+        let compared = "% of one TCP connection between the same hosts (";
+        assert_eq!(ran.out().contains(compared), hosts == "a,b", "{ran}");
     }
+}
+
+/// Returns the JSON of a measurement between all hosts.
+fn mesh(field: &Field, words: &str) -> (Outcome, Value) {
+    let ran = bench(field, &format!("mesh --duration 0.02 --size 64K --json {words}")).run();
+    let said = serde_json::from_str(&ran.succeeded().out()).unwrap();
+    (ran, said)
+}
+
+#[test]
+fn all_pairs_of_hosts_are_measured() {
+    let field = Field::new();
+    let (ran, said) = mesh(&field, "-H a:2,b,c,d");
+    assert_eq!((&said["hosts"][3], &said["over"]), (&"d".into(), &json!(["TCP"])), "{ran}");
+    for table in ["megabits", "latency_us"] {
+        for (a, b) in (0..4).flat_map(|a| (0..4).map(move |b| (a, b))) {
+            let number = said[table][a][b].as_f64().unwrap();
+            assert_eq!(number > 0.0, a != b, "{table} {a} {b}: {ran}");
+        }
+    }
+    assert_eq!(said["at_once"].as_array().unwrap().len(), 4, "{ran}");
+    let shown = bench(&field, "mesh -H a,b,c --duration 0.02").run();
+    for sentence in ["# mesh: 3 hosts over TCP", "latency in us", "# slowest pair: ", "all at once"]
+    {
+        assert!(shown.succeeded().out().contains(sentence), "{sentence}: {shown}");
+    }
+}
+
+#[test]
+fn a_pair_that_was_faster_is_named() {
+    let field = Field::new();
+    let (_, mut said) = mesh(&field, "-H a,b");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("good.json");
+    said["megabits"][0][1] = json!(1e9);
+    std::fs::write(&file, said.to_string()).unwrap();
+    let line = format!("mesh -H a,b --duration 0.02 --against {}", file.display());
+    let ran = bench(&field, &line).run();
+    let sentence = format!("slower than in {}: a → b: ", file.display());
+    assert!(ran.succeeded().out().contains(&sentence), "{ran}");
+    std::fs::write(&file, "{}").unwrap();
+    bench(&field, &line).run().ended_with(203).says(&["is not the output of `rlaunch bench mesh"]);
 }
 
 #[test]
@@ -71,6 +115,7 @@ fn it_can_be_read_by_programs() {
         (&said["rows"][1]["bytes"], &said["rows"][1]["batches"]),
         (&1024.into(), &12.into())
     );
+    assert_eq!(said["limit"]["unknown"], "TCP", "{ran}");
     assert!(said["rows"][0]["median_us"].as_f64().is_some_and(|us| us > 0.0), "{ran}");
 }
 
@@ -85,6 +130,8 @@ fn what_cannot_be_measured_is_refused_in_a_sentence() {
         ("coll allreduce -H a,b", "invalid value 'allreduce'"),
         ("lat -H a,b --sizes 9..8", "a range starts at 1 or more"),
         ("coll all_reduce -H a,b -np 3", "3 ranks asked, 2 slots"),
+        ("mesh -H a", "rlaunch bench mesh is between hosts, but there is 1"),
+        ("lat -H a,b --report KB", "invalid value 'KB'"),
     ];
     for (line, sentence) in refused {
         bench(&field, line).run().ended_with(200).says(&[sentence]);

@@ -121,6 +121,20 @@ impl PciDevice {
         slowest.map(|(link, rate)| Bottleneck { address: &link.address, rate })
     }
 
+    /// Returns the links that exist in hardware. A link has two ends that agree on its rate; where
+    /// they do not, a hypervisor made up the bridge and everything above it.
+    pub fn real_links(&self) -> &[PciLink] {
+        for pair in 0..self.links.len() / 2 {
+            let (lower, upper) = (&self.links[2 * pair], &self.links[2 * pair + 1]);
+            if let (Some(one), Some(other)) = (lower.current, upper.current)
+                && one != other
+            {
+                return &self.links[..=2 * pair];
+            }
+        }
+        &self.links
+    }
+
     /// Returns the maximum rate that the device's own link supports.
     pub fn max_rate(&self) -> Option<LinkRate> {
         self.links.first()?.max

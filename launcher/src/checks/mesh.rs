@@ -4,17 +4,13 @@
 //! |---|---|
 //! | `networks` | pairs of hosts without a common network; two ports on one |
 //! | `cables` | cables in wrong ports |
-//! | `limit` | how fast a port can be |
 //! | `probed` | paths on which probes found something |
 
 mod cables;
-mod limit;
 mod networks;
 mod probed;
 #[cfg(test)]
 mod tests;
-
-pub(crate) use limit::data_rate;
 
 use super::{Check, Needs};
 use crate::findings::id;

@@ -55,7 +55,6 @@ pub(crate) use cluster::{Cluster, ClusterHost};
 pub(crate) use containers::Scope;
 pub(crate) use fold::{FoldedFinding, fold};
 pub(crate) use jobs::examine_job;
-pub(crate) use mesh::data_rate;
 pub(crate) use mpi::unserved_mpi;
 
 use crate::findings::{CheckId, Finding};

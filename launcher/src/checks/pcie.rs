@@ -3,7 +3,7 @@
 use super::devices::{indexed, port_name};
 use super::{Check, Cluster, ClusterHost, Needs};
 use crate::findings::{Finding, id};
-use crate::plan::selection;
+use crate::plan::{limit, selection};
 use rlaunch_bootstrap::inventory::Gpu;
 use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
 use rlaunch_bootstrap::inventory::pci::{Distance, LinkRate, PciDevice, PciLink, gigabits};
@@ -79,26 +79,9 @@ work, but slower.",
     },
 ];
 
-/// Part of a PCIe link's rate that is data, with packets of 256 bytes: 24 bytes of each packet are not.
-const PAYLOAD: (u32, u32) = (256, 256 + 24);
-
-/// Returns the links above a device that exist in hardware. A link has two ends that agree on its rate; where they do
-/// not, the bridge is made up by a hypervisor, as is everything above it.
-pub(super) fn real_links(pci: &PciDevice) -> &[PciLink] {
-    for pair in 0..pci.links.len() / 2 {
-        let (lower, upper) = (&pci.links[2 * pair], &pci.links[2 * pair + 1]);
-        if let (Some(one), Some(other)) = (lower.current, upper.current)
-            && one != other
-        {
-            return &pci.links[..=2 * pair];
-        }
-    }
-    &pci.links
-}
-
 /// Tells whether a hypervisor made up a bridge above the device, so that this is a virtual machine.
 pub(super) fn is_passed_through(pci: &PciDevice) -> bool {
-    real_links(pci).len() < pci.links.len()
+    pci.real_links().len() < pci.links.len()
 }
 
 /// Returns what limits a link that is slower than the device could be, or `None` if it is not.
@@ -143,7 +126,7 @@ fn degraded(cluster: &Cluster<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for host in &cluster.hosts {
         for (_, pci) in cards(host) {
-            let links = real_links(pci);
+            let links = pci.real_links();
             // Without a real slot above it, a device of a virtual machine has no known limit.
             let is_known = links.len() > 1;
             found.extend(
@@ -152,7 +135,7 @@ fn degraded(cluster: &Cluster<'_>) -> Vec<Finding> {
             );
         }
         for gpu in &host.inventory.gpus {
-            let slower = slower(real_links(&gpu.pci), |rate| u32::from(rate.width));
+            let slower = slower(gpu.pci.real_links(), |rate| u32::from(rate.width));
             // GPUs in a narrow slot are common, and not worth a note.
             let slower = slower.filter(|slower| slower.limit.is_none() && gpu.pci.links.len() > 1);
             found.extend(
@@ -200,7 +183,7 @@ fn bottleneck(cluster: &Cluster<'_>) -> Vec<Finding> {
         for port in cluster.plan.and_then(|plan| plan.ports.get(index)).into_iter().flatten() {
             let device = host.inventory.rdma.iter().find(|device| device.name == port.nic.device);
             let Some(pci) = device.and_then(|device| device.pci.as_ref()) else { continue };
-            let real = PciDevice { links: real_links(pci).to_vec(), ..pci.clone() };
+            let real = PciDevice { links: pci.real_links().to_vec(), ..pci.clone() };
             let (Some(limit), Some(rate)) = (real.bottleneck(), port.nic.rate_mbps) else {
                 continue;
             };
@@ -216,7 +199,7 @@ fn bottleneck(cluster: &Cluster<'_>) -> Vec<Finding> {
                 limit.rate,
                 limit.address
             );
-            let most = f64::from(megabits) * f64::from(PAYLOAD.0) / f64::from(PAYLOAD.1);
+            let most = f64::from(limit::pcie_payload(megabits));
             let matters = format!("expect at most about {:.1} Gb/s", most / 1000.0);
             let finding = Finding::note(id::PCIE_BOTTLENECK, host.name, seen, matters);
             found.push(finding.device(&*pci.address));

@@ -17,7 +17,7 @@ use crate::hosts::{Host, SlotsBy};
 use crate::plan::map::{MapBy, MapError, RankBy, RankMap};
 use crate::plan::options::{Options, UserChoices};
 use apps::AppSpec;
-use options::{DryRun, OutputOptions, Restarts, Show};
+use options::{DryRun, OutputOptions, RankStdout, Restarts, Show};
 use ring::rand::SecureRandom;
 use rlaunch_bootstrap::client::messages::Token;
 use rlaunch_bootstrap::id::JobId;
@@ -88,8 +88,7 @@ pub(crate) struct JobSpec {
     pub(crate) events: Option<String>,
     /// Whether a record of the job is kept.
     pub(crate) is_recorded: bool,
-    /// Whether ranks' stdout goes to stderr.
-    pub(crate) ranks_to_stderr: bool,
+    pub(crate) rank_stdout: RankStdout,
 }
 
 /// `--preload`: a file to copy to the hosts.

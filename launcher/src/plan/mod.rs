@@ -6,6 +6,7 @@
 //! | `options` | inputs: the user's options, and a read-only view of the job and its nodes |
 //! | `map`, `placement_line` | mapping of ranks to nodes; the line `placement: a 0-1 · b 2` |
 //! | `selection/`, `rdma_check` | choice of RDMA ports and GIDs, and which ports reach each other; messages about hosts that RDMA does not connect |
+//! | `limit` | rate that a port can carry, and the link that binds |
 //! | `mesh/` | RDMA paths to prove, conclusions from the results, `--show mesh` |
 //! | `rank_config`, `placement` | complete configuration of a rank: CPUs, GPU, NICs and variables; its part for CPUs and GPU |
 //! | `env/` | environment variables of ranks, a file for each library or purpose |
@@ -13,6 +14,7 @@
 //! | `table` | the rank table, which every node receives; `bootstrap/src/rank_table/pair.rs` reads from it which NICs two ranks use |
 
 pub(crate) mod env;
+pub(crate) mod limit;
 pub(crate) mod map;
 pub(crate) mod mesh;
 pub(crate) mod options;

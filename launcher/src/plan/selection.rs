@@ -123,12 +123,16 @@ impl Rejection {
 /// Drivers that report a constant rate, whatever interface they use.
 const RATE_UNKNOWN: &[&str] = &["rxe", "siw", "erdma"];
 
+/// Tells whether the driver of a device reports the rate of its link, rather than a constant.
+pub(crate) fn has_known_rate(device: &RdmaDevice) -> bool {
+    !RATE_UNKNOWN.contains(&device.driver.as_deref().unwrap_or_default())
+}
+
 /// Returns a port's rate as the kernel writes it; empty if the port is not active, `unknown` if the
 /// driver's rate is meaningless.
 pub(crate) fn rate<'a>(device: &RdmaDevice, port: &'a Port) -> &'a str {
-    let driver = device.driver.as_deref().unwrap_or_default();
     match port.state {
-        PortState::Active if RATE_UNKNOWN.contains(&driver) => "unknown",
+        PortState::Active if !has_known_rate(device) => "unknown",
         PortState::Active => port.rate.as_deref().unwrap_or_default(),
         _ => "",
     }

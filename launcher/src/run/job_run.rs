@@ -3,9 +3,12 @@
 use crate::job::JobSpec;
 use crate::run::events::{Event, EventLog};
 use crate::run::record::Recorder;
+use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// Attempt at a job.
@@ -14,7 +17,20 @@ pub(crate) struct JobRun {
     pub(crate) events: EventLog,
     /// Collector of the job's record; `None` if no record is wanted.
     pub(crate) recorder: Option<Recorder>,
+    /// Place for facts about the job; `None` if nothing reads them.
+    pub(crate) facts: Option<FactsCell>,
 }
+
+/// Facts about a job that are known once its ranks are about to start.
+#[derive(Debug)]
+pub(crate) struct JobFacts {
+    pub(crate) table: RankTable,
+    /// Inventories by node.
+    pub(crate) inventories: Vec<Inventory>,
+}
+
+/// Place for the facts about a job, which is filled before any rank starts.
+pub(crate) type FactsCell = Arc<OnceLock<JobFacts>>;
 
 impl Deref for JobRun {
     type Target = JobSpec;
@@ -32,13 +48,18 @@ impl JobRun {
             let target = target.unwrap_or_default();
             Failed::new(Exit::FILES, format!("cannot write events to {target}: {error}"))
         })?;
-        Ok(JobRun { recorder: job.is_recorded.then(Recorder::new), job, events })
+        Ok(JobRun { recorder: job.is_recorded.then(Recorder::new), job, events, facts: None })
+    }
+
+    /// Makes the attempt put facts about the job into `facts`.
+    pub(crate) fn with_facts(self, facts: FactsCell) -> JobRun {
+        JobRun { facts: Some(facts), ..self }
     }
 
     /// Begins a restart. Its events are written to the log of the attempts before it.
     pub(crate) fn next(job: JobSpec, events: EventLog) -> JobRun {
         let events = events.for_job(job.id);
-        JobRun { recorder: job.is_recorded.then(Recorder::new), job, events }
+        JobRun { recorder: job.is_recorded.then(Recorder::new), job, events, facts: None }
     }
 
     /// Returns the parts that the next attempt is made from.

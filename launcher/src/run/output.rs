@@ -22,7 +22,7 @@ pub(crate) use rank_files::RankFiles;
 pub(crate) use tags::Tags;
 
 use crate::connect::outbox::{Outbox, Reserved};
-use crate::job::options::OutputOptions;
+use crate::job::options::{OutputOptions, RankStdout};
 use crate::plan::env::nccl::Log;
 use crate::run::output::line_arbiter::{Chunk, LineArbiter, ReadyChunk, ShowUnfinished};
 use crate::run::output::sink::Sink;
@@ -131,8 +131,7 @@ pub(crate) struct OutputConfig {
     /// Parser of NCCL's log; `None` without `--nccl-verify`.
     pub(crate) nccl: Option<Log>,
     pub(crate) transcript: Option<Transcript>,
-    /// Whether stdout of ranks is written to stderr, because this process prints its result to stdout.
-    pub(crate) ranks_to_stderr: bool,
+    pub(crate) rank_stdout: RankStdout,
 }
 
 /// Receiving end of the queue of output, before the writing thread is started.
@@ -202,10 +201,10 @@ impl WriterThread {
         // Unfinished lines are shown at once if there is only one rank, or on a terminal, where a
         // person may wait for a prompt.
         let (alone, stderr) = (config.ranks == 1, std::io::stderr().is_terminal());
-        let stdout = if config.ranks_to_stderr { stderr } else { std::io::stdout().is_terminal() };
+        let stdout = config.rank_stdout.is_terminal();
         let show_unfinished = ShowUnfinished { stdout: alone || stdout, stderr: alone || stderr };
         WriterThread {
-            sink: Sink::new(config.tags, config.ranks_to_stderr),
+            sink: Sink::new(config.tags, &config.rank_stdout),
             arbiter: LineArbiter::new(show_unfinished),
             files: config.files,
             tails: Tails::default(),

@@ -20,7 +20,7 @@ use crate::connect::connector::{ContainerOptionError, RshError};
 use crate::connect::options::ConnectOptions;
 use crate::hosts::{Host, addresses};
 use crate::job::apps::{AppError, AppSpec};
-use crate::job::options::{OutputOptions, Restarts};
+use crate::job::options::{OutputOptions, RankStdout, Restarts};
 use crate::job::stdin::{Stdin, StdinError};
 use crate::job::{JobSpec, NoRandom, random};
 use crate::plan::env::forwarded::EnvError;
@@ -109,7 +109,10 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, JobEr
         connect,
         events: output.events,
         is_recorded: !output.no_record && !is_dry,
-        ranks_to_stderr: args.ranks_to_stderr,
+        rank_stdout: match args.ranks_to_stderr {
+            true => RankStdout::Stderr,
+            false => RankStdout::Stdout,
+        },
     })
 }
 

@@ -1,6 +1,18 @@
 //! `rlaunch bench`: measures the speed of rlaunch's communicator. It runs a job whose program, `rlaunch-bench`, comes
 //! with rlaunch.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `records` | the job, whose rank 0 writes its results |
+//! | `table` | results of `lat`, `bw` and `coll` |
+//! | `ceiling` | how much of a link's limit a bandwidth is |
+//! | `mesh` | `rlaunch bench mesh`: all pairs of hosts |
+//! | `train` | `rlaunch bench train` |
 
+mod ceiling;
+pub(crate) mod mesh;
+mod records;
+mod table;
 pub(crate) mod train;
 
 use crate::cli::args::{ConnectArgs, HostArgs, JobArgs, NetworkArgs, PlacementArgs, values};
@@ -9,28 +21,34 @@ use crate::cli::lower;
 use crate::connect::agent::store;
 use crate::job::JobSpec;
 use clap::{ArgMatches, Command, FromArgMatches, Parser, ValueEnum};
+use mesh::MeshArgs;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
+use rlaunch_console::stdout;
 use std::ffi::OsString;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use table::{Summary, Table};
 use train::TrainArgs;
 
 /// Maximum size of a message, in bytes.
 const MAX_SIZE: usize = 1 << 30;
 
-/// Command line of `rlaunch bench` or of `rlaunch bench train`.
+/// Command line of `rlaunch bench`, or of `rlaunch bench mesh` or `train`.
 #[derive(Debug)]
 pub(crate) enum BenchCommand {
     Measure(BenchArgs),
+    Mesh(MeshArgs),
     Train(TrainArgs),
 }
 
 impl clap::Args for BenchCommand {
     fn augment_args(command: Command) -> Command {
         let train = TrainArgs::augment_args(Command::new("train"));
+        let mesh = MeshArgs::augment_args(Command::new("mesh"));
         BenchArgs::augment_args(command)
+            .subcommand(mesh)
             .subcommand(train)
             .args_conflicts_with_subcommands(true)
             .disable_help_subcommand(true)
@@ -44,6 +62,7 @@ impl clap::Args for BenchCommand {
 impl FromArgMatches for BenchCommand {
     fn from_arg_matches(matches: &ArgMatches) -> Result<BenchCommand, clap::Error> {
         match matches.subcommand() {
+            Some(("mesh", mesh)) => MeshArgs::from_arg_matches(mesh).map(BenchCommand::Mesh),
             Some((_, train)) => TrainArgs::from_arg_matches(train).map(BenchCommand::Train),
             None => BenchArgs::from_arg_matches(matches).map(BenchCommand::Measure),
         }
@@ -84,6 +103,7 @@ pub(crate) struct MeasurementArgs {
 #[derive(Debug, Parser)]
 #[command(
     override_usage = "rlaunch bench [OPTIONS] lat|bw|coll [COLLECTIVE]\n       \
+                      rlaunch bench mesh [OPTIONS]\n       \
                       rlaunch bench train --np N,... [OPTIONS] PROGRAM [ARGUMENT]...",
     after_help = "\
 Examples:
@@ -92,6 +112,7 @@ Examples:
   rlaunch bench bw -H a,b --transport tcp        bandwidth of many messages at once, over TCP
   rlaunch bench coll all_reduce -H a:4,b:4       8 ranks on two hosts, 8 bytes to 16 MiB
   rlaunch bench coll all_gather -H a,b --sizes 1K,1M --type u8 --json
+  rlaunch bench mesh -H a,b,c                    all pairs of hosts; see bench mesh --help
   rlaunch bench train -H a,b --np 1,2 ./train    how a program scales; see bench train --help
 
 Columns:
@@ -103,7 +124,10 @@ Columns:
   busbw      load of each rank's link, whatever the number n of ranks, as nccl-tests defines it:
              algbw * 2 (n - 1) / n for all_reduce,
              algbw * (n - 1) / n for gather, scatter, all_gather, reduce_scatter, all_to_all,
-             algbw for lat, bw, broadcast and reduce"
+             algbw for lat, bw, broadcast and reduce
+
+Below the table, the highest busbw is compared with the limit: the rate of the port, or of the slowest PCIe link
+below it. Where neither is known, bw compares with one TCP connection between the same hosts."
 )]
 pub(crate) struct BenchArgs {
     /// lat: latency of a message, half a round trip of 2 ranks; bw: bandwidth from rank 0 to rank 1, many
@@ -149,9 +173,51 @@ pub(crate) struct BenchArgs {
     )]
     pub(crate) iterations: Option<u32>,
 
+    /// Unit of bandwidths: GB (10^9 bytes per second), Gb (10^9 bits) or MiB (2^20 bytes)
+    #[arg(
+        long,
+        value_name = "UNIT",
+        value_enum,
+        default_value = "GB",
+        hide_possible_values = true
+    )]
+    pub(crate) report: Unit,
+
     /// Print one JSON object at the end, in place of the table
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Unit of bandwidths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Unit {
+    #[value(name = "GB", alias = "gb")]
+    Gigabytes,
+    #[value(name = "Gb")]
+    Gigabits,
+    #[value(name = "MiB")]
+    Mebibytes,
+}
+
+impl Unit {
+    /// Converts 10^9 bytes per second.
+    pub(crate) fn convert(self, gigabytes: f64) -> f64 {
+        match self {
+            Unit::Gigabytes => gigabytes,
+            Unit::Gigabits => gigabytes * 8.0,
+            Unit::Mebibytes => gigabytes * 1e9 / f64::from(1 << 20),
+        }
+    }
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Unit::Gigabytes => "GB/s",
+            Unit::Gigabits => "Gb/s",
+            Unit::Mebibytes => "MiB/s",
+        })
+    }
 }
 
 const COLLECTIVES: [&str; 9] = [
@@ -240,16 +306,43 @@ fn verb_and_count(ranks: u32) -> String {
 pub(super) async fn run(command: BenchCommand, line: &CommandLine) -> Result<Exit, Failed> {
     let args = match command {
         BenchCommand::Train(args) => return train::run(args, line).await,
+        BenchCommand::Mesh(args) => return mesh::run(args, line).await,
         BenchCommand::Measure(args) => args,
     };
-    let program = store::bench(args.measurement.connect.agent.as_deref())
-        .map_err(|error| Failed::from_error(Exit::FILES, &error).hint(error.hint()))?;
-    let benchmark = args.benchmark;
+    let program = measuring_program(&args.measurement)?;
+    let (benchmark, unit, json) = (args.benchmark, args.report, args.json);
     let args = args.into_job(&program).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     let typed = std::env::args_os().collect();
     let job = lower::job_or_fail(JobArgs { typed, ..args }, &line.config)?;
     check_ranks(&job, benchmark)?;
-    crate::run::run_job(job).await
+    let mut table = Table::new(unit);
+    let measured = records::run(job, move |record, facts| {
+        if let Some(lines) = table.lines(record, facts).filter(|_| !json) {
+            stdout::print(&lines);
+        }
+    })
+    .await?;
+    let summary = measured.facts().and_then(|facts| Summary::new(&measured.records, facts));
+    if let Some(summary) = summary {
+        stdout::print(&if json { format!("{}\n", summary.json()) } else { summary.end() });
+    }
+    Ok(measured.exit)
+}
+
+/// Finds the program that measures, which comes with rlaunch.
+fn measuring_program(measurement: &MeasurementArgs) -> Result<PathBuf, Failed> {
+    store::bench(measurement.connect.agent.as_deref())
+        .map_err(|error| Failed::from_error(Exit::FILES, &error).hint(error.hint()))
+}
+
+/// Returns the options of a job that runs the measuring program with `words`, on this machine.
+fn measuring_job(program: &Path, words: Vec<String>) -> Result<JobArgs, clap::Error> {
+    let name = program.file_name().unwrap_or(program.as_os_str());
+    let options = ["rlaunch", "--stdin", "none", "--preload"].map(OsString::from);
+    let words = words.into_iter().map(OsString::from);
+    JobArgs::try_parse_from(
+        options.into_iter().chain([program.into(), name.to_owned()]).chain(words),
+    )
 }
 
 /// Checks that the number of ranks suits the benchmark. If that number depends on how many GPUs the hosts have, it is
@@ -301,15 +394,8 @@ impl BenchArgs {
         let sizes: Vec<String> = sizes.0.iter().map(ToString::to_string).collect();
         let element = if is_collective { self.element } else { "u8".to_owned() };
         let batches = self.iterations.unwrap_or(0).to_string();
-        let format = if self.json { "json" } else { "table" };
-        let name = program.file_name().unwrap_or(program.as_os_str());
-        let mut words: Vec<OsString> =
-            ["rlaunch", "--stdin", "none", "--preload"].map(OsString::from).into();
-        words.push(program.into());
-        words.push(name.to_owned());
-        words.extend([test, sizes.join(","), element, self.op, batches].map(OsString::from));
-        words.push(format.into());
-        Ok(self.measurement.set(JobArgs::try_parse_from(words)?, self.ranks))
+        let words = vec![test, sizes.join(","), element, self.op, batches];
+        Ok(self.measurement.set(measuring_job(program, words)?, self.ranks))
     }
 }
 
@@ -347,11 +433,11 @@ mod tests {
     #[test]
     fn what_was_typed_becomes_a_job() {
         let line = words("coll all_gather -H a:2,b --sizes 8,16 --type u8 --json").unwrap();
-        assert_eq!(line, "rlaunch-bench all_gather 8,16 u8 sum 0 json");
+        assert_eq!(line, "rlaunch-bench all_gather 8,16 u8 sum 0");
         let line = words("lat -H a,b --sizes 8 --iterations 5").unwrap();
-        assert_eq!(line, "rlaunch-bench lat 8 u8 sum 5 table");
+        assert_eq!(line, "rlaunch-bench lat 8 u8 sum 5");
         assert!(words("coll all_reduce -H a").unwrap().contains(" 8,16,32,"));
-        assert_eq!(words("coll barrier -H a").unwrap(), "rlaunch-bench barrier 0 f32 sum 0 table");
+        assert_eq!(words("coll barrier -H a").unwrap(), "rlaunch-bench barrier 0 f32 sum 0");
     }
 
     #[test]

@@ -2,11 +2,11 @@
 
 use super::sessions::Examination;
 use super::{DoctorArgs, ProbeWhen};
-use crate::checks;
 use crate::checks::cluster::{Probe, ProbeKind, ProbeOutcome};
 use crate::cli::args::JobArgs;
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower;
+use crate::plan::limit::Limit;
 use crate::plan::selection::{Plan, PortOptions};
 use crate::run::path_check::{self, MeasuredPath, TriedPath, TriedPaths};
 use clap::Parser;
@@ -73,7 +73,7 @@ async fn tried(args: &DoctorArgs, line: &CommandLine, hosts: usize) -> Result<Tr
 fn limit(inventories: &[Inventory], plan: &Plan, host: usize, port: &str) -> Option<u32> {
     let ports = plan.ports.get(host)?.iter();
     let port = ports.into_iter().find(|p| format!("{}/{}", p.nic.device, p.nic.port) == port)?;
-    checks::data_rate(inventories.get(host)?, port)
+    Limit::new(inventories.get(host)?, &port.nic).map(|limit| limit.usable)
 }
 
 /// Makes the probe of a measured path. `limit` returns the limit of a host's port.

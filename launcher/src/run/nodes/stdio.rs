@@ -42,7 +42,7 @@ impl Nodes {
             ranks: map.world_size,
             nccl,
             transcript: job.recorder.is_some().then(Transcript::default),
-            ranks_to_stderr: job.ranks_to_stderr,
+            rank_stdout: job.rank_stdout.clone(),
         };
         Ok(output::start(config, streams.output))
     }

@@ -2,6 +2,7 @@
 
 use super::StreamId;
 use super::tags::Tags;
+use crate::job::options::RankStdout;
 use anstream::{AutoStream, ColorChoice};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rlaunch_bootstrap::protocol::control::Stream;
@@ -49,9 +50,13 @@ impl OutputStream {
 }
 
 impl Sink {
-    /// Makes the writer. With `ranks_to_stderr`, it writes stdout of ranks to this process's stderr.
-    pub(crate) fn new(tags: Option<Tags>, ranks_to_stderr: bool) -> Sink {
-        let stdout = if ranks_to_stderr { OutputStream::stderr() } else { OutputStream::stdout() };
+    /// Makes the writer, which writes stdout of ranks to `rank_stdout`.
+    pub(crate) fn new(tags: Option<Tags>, rank_stdout: &RankStdout) -> Sink {
+        let stdout = match rank_stdout {
+            RankStdout::Stdout => OutputStream::stdout(),
+            RankStdout::Stderr => OutputStream::stderr(),
+            RankStdout::Pipe(writer) => OutputStream::new(&writer.as_fd(), ColorChoice::Never),
+        };
         Sink { stdout, stderr: OutputStream::stderr(), tags, line_of: None, line: Vec::new() }
     }
 

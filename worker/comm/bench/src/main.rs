@@ -1,24 +1,31 @@
 //! Benchmark program that `rlaunch bench` starts on the hosts:
-//! `rlaunch-bench WHAT SIZES TYPE OP BATCHES table|json`.
+//! `rlaunch-bench WHAT SIZES TYPE OP BATCHES` or `rlaunch-bench mesh BYTES MILLISECONDS`.
 //!
 //! `BATCHES` 0 means about one second of batches for each size. The launcher has validated the
-//! arguments. Rank 0 prints the results.
+//! arguments. Rank 0 writes [`rlaunch_bootstrap::bench::BenchRecord`]s.
 //!
 //! For each size, [`workload`] fills buffers, and repeats the [`pattern`] of communication. The
 //! repetitions are grouped into batches that take at least [`report::BATCH`] each, so that neither
-//! the clock's resolution nor the barrier before a batch matters. [`report`] prints quantiles of
-//! the batches' times.
+//! the clock's resolution nor the barrier before a batch matters. [`report`] makes a record of the
+//! batches' times. [`tcp`] measures a plain connection beside them, and [`matrix`] all pairs of
+//! hosts.
 
+mod matrix;
 mod pattern;
 mod report;
+mod tcp;
 mod workload;
 
+use matrix::MatrixOptions;
 use pattern::Pattern;
-use report::{BATCH, Report, Row};
+use report::BATCH;
+use rlaunch_bootstrap::bench::{BenchRecord, BenchRow};
+use rlaunch_bootstrap::env;
+use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_comm::raw::CollectiveKind;
 use rlaunch_comm::{CommError, Communicator, ElementType, Op, StartError, error_chain};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use workload::Workload;
 
 /// Minimum and maximum number of batches for each size, if the command line gives 0. Within these
@@ -35,8 +42,10 @@ const MAX_GROWTH: f64 = 100.0;
 
 #[derive(Debug, thiserror::Error)]
 enum BenchError {
-    #[error("usage: rlaunch-bench WHAT SIZES TYPE OP BATCHES table|json")]
+    #[error("usage: rlaunch-bench WHAT SIZES TYPE OP BATCHES | mesh BYTES MILLISECONDS")]
     Usage,
+    #[error("cannot write results: {0}")]
+    Write(#[from] std::io::Error),
     #[error(transparent)]
     Start(#[from] StartError),
     #[error(transparent)]
@@ -60,18 +69,36 @@ fn main() -> ExitCode {
     }
 }
 
+/// Measurement of one pattern.
 struct Options {
     pattern: Pattern,
     sizes: Vec<usize>,
     element: ElementType,
     op: Op,
     batches: u64,
-    json: bool,
+}
+
+/// Measurement that the command line asks for.
+enum Measurement {
+    Pattern(Options),
+    Matrix(MatrixOptions),
+}
+
+impl Measurement {
+    fn read(words: &[String]) -> Option<Measurement> {
+        match words {
+            [what, bytes, millis] if what == "mesh" => {
+                let time = Duration::from_millis(millis.parse().ok()?);
+                Some(Measurement::Matrix(MatrixOptions { bytes: bytes.parse().ok()?, time }))
+            }
+            words => Options::read(words).map(Measurement::Pattern),
+        }
+    }
 }
 
 impl Options {
     fn read(words: &[String]) -> Option<Options> {
-        let [what, sizes, element, op, batches, form] = words else { return None };
+        let [what, sizes, element, op, batches] = words else { return None };
         let sizes: Result<Vec<usize>, _> = sizes.split(',').map(str::parse).collect();
         Some(Options {
             pattern: Pattern::from_name(what)?,
@@ -79,42 +106,57 @@ impl Options {
             element: ElementType::ALL.into_iter().find(|known| known.name() == element)?,
             op: Op::ALL.into_iter().find(|known| known.name() == op)?,
             batches: batches.parse().ok()?,
-            json: form == "json",
         })
     }
 }
 
 fn run() -> Result<(), BenchError> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let options = Options::read(&words).ok_or(BenchError::Usage)?;
+    let measurement = Measurement::read(&words).ok_or(BenchError::Usage)?;
     let comm = Communicator::from_env()?;
-    let Options { pattern, element, op, .. } = options;
-    let (hosts, transports) = (Vec::new(), Vec::new());
-    let mut report = Report { pattern, element, op, ranks: comm.size(), hosts, transports };
-    let (is_first, mut rows) = (comm.rank() == 0, Vec::new());
-    if is_first {
-        report.describe();
+    match measurement {
+        Measurement::Pattern(options) => measure_pattern(&comm, &options)?,
+        Measurement::Matrix(options) => {
+            let matrix = matrix::measure(&comm, options)?;
+            write(&comm, &BenchRecord::Matrix(matrix))?;
+        }
     }
-    if is_first && !options.json {
-        println!("{}", report.header());
-    }
+    Ok(comm.barrier()?)
+}
+
+fn measure_pattern(comm: &Communicator, options: &Options) -> Result<(), BenchError> {
+    let Options { pattern, element, op, .. } = *options;
+    write(comm, &BenchRecord::Begin(report::header(pattern, (element, op), comm.size())))?;
     let mut measured = None;
     for &bytes in &options.sizes {
-        let elements = elements(&options, bytes, comm.size());
+        let elements = elements(options, bytes, comm.size());
         // Small sizes may be rounded to the same number of elements.
         if measured.replace(elements) == Some(elements) {
             continue;
         }
-        let row = measure(&comm, &options, elements)?;
-        if is_first && !options.json {
-            println!("{}", report.line(&row));
-        }
-        rows.push(row);
+        let row = measure(comm, options, elements)?;
+        write(comm, &BenchRecord::Row(row))?;
     }
-    if is_first && options.json {
-        println!("{}", report.json(&rows));
+    if pattern == Pattern::Bandwidth
+        && let Some(at) = rank_table().as_ref().and_then(tcp::address)
+        && let Some(rate) = tcp::throughput(comm, at)?
+    {
+        write(comm, &BenchRecord::Tcp(rate))?;
     }
-    Ok(comm.barrier()?)
+    Ok(())
+}
+
+/// Writes a record if this is rank 0.
+fn write(comm: &Communicator, record: &BenchRecord) -> Result<(), BenchError> {
+    if comm.rank() == 0 {
+        report::write(record)?;
+    }
+    Ok(())
+}
+
+fn rank_table() -> Option<RankTable> {
+    let path = std::env::var_os(env::RLAUNCH_RANK_TABLE)?;
+    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
 }
 
 /// Converts a size in bytes to the number of elements in a message, in a rank's vector, or in one
@@ -127,7 +169,11 @@ fn elements(options: &Options, bytes: usize, ranks: usize) -> usize {
     }
 }
 
-fn measure(comm: &Communicator, options: &Options, elements: usize) -> Result<Row, BenchError> {
+fn measure(
+    comm: &Communicator,
+    options: &Options,
+    elements: usize,
+) -> Result<BenchRow, BenchError> {
     let Options { pattern, element, op, .. } = *options;
     let mut workload = Workload::new(comm, pattern, (element, op), elements);
     let (repetitions, batches) = calibrate(comm, &mut workload, options.batches)?;
@@ -146,7 +192,7 @@ fn measure(comm: &Communicator, options: &Options, elements: usize) -> Result<Ro
     if !workload.is_correct() {
         return Err(BenchError::WrongData { what: pattern.name(), bytes, rank: comm.rank() });
     }
-    Ok(Row::new(bytes, elements * parts, times, repetitions))
+    Ok(report::row((bytes, elements * parts), times, repetitions))
 }
 
 /// Returns the time of `count` repetitions in seconds. All ranks start them together after a
@@ -198,9 +244,9 @@ mod tests {
 
     #[test]
     fn words_are_understood_or_not() {
-        let all = options("all_reduce 8,16 f32 sum 0 table").unwrap();
+        let all = options("all_reduce 8,16 f32 sum 0").unwrap();
         assert_eq!((all.sizes, all.element, all.op), (vec![8, 16], ElementType::F32, Op::Sum));
-        for bad in ["all_reduce 8 f32 sum 0", "x 8 f32 sum 0 table", "lat 8,y u8 sum 0 json"] {
+        for bad in ["all_reduce 8 f32 sum", "x 8 f32 sum 0", "lat 8,y u8 sum 0"] {
             assert!(options(bad).is_none(), "{bad}");
         }
     }
@@ -208,11 +254,11 @@ mod tests {
     #[test]
     fn a_size_is_that_of_a_message_or_of_all_parts() {
         let of = |words: &str, bytes| elements(&options(words).unwrap(), bytes, 4);
-        assert_eq!(of("all_reduce 8 f32 sum 0 table", 64), 16);
-        assert_eq!(of("all_gather 8 f32 sum 0 table", 64), 4);
-        assert_eq!(of("all_gather 8 f32 sum 0 table", 8), 1);
-        assert_eq!(of("lat 0 u8 sum 0 table", 0), 0);
-        assert_eq!(of("barrier 0 u8 sum 0 table", 8), 0);
+        assert_eq!(of("all_reduce 8 f32 sum 0", 64), 16);
+        assert_eq!(of("all_gather 8 f32 sum 0", 64), 4);
+        assert_eq!(of("all_gather 8 f32 sum 0", 8), 1);
+        assert_eq!(of("lat 0 u8 sum 0", 0), 0);
+        assert_eq!(of("barrier 0 u8 sum 0", 8), 0);
     }
 
     #[test]
@@ -220,9 +266,9 @@ mod tests {
         let comm = Communicator::from_env().unwrap();
         for what in ["barrier", "all_reduce", "all_gather", "all_to_all", "broadcast", "reduce"] {
             for element in ElementType::ALL {
-                let options = options(&format!("{what} 64 {element} sum 3 table")).unwrap();
+                let options = options(&format!("{what} 64 {element} sum 3")).unwrap();
                 let row = measure(&comm, &options, elements(&options, 64, 1)).unwrap();
-                assert!(row.median() > 0.0, "{what}");
+                assert!(row.median_us > 0.0, "{what}");
             }
         }
     }

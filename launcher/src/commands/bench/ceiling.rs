@@ -1,0 +1,145 @@
+//! Comparison of a measured bandwidth with what limits it: the slowest link between two ports, or a TCP connection
+//! where no limit is known.
+
+use crate::findings::{CheckId, id};
+use crate::plan::limit::{HEALTHY, Limit};
+use crate::run::job_run::JobFacts;
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::rank_table::{Nic, NodeRow, Pair, PairTransport};
+use serde_json::{Value, json};
+
+/// Findings of `rlaunch doctor` that explain a bandwidth far below its limit, the likeliest first.
+const CAUSES: [CheckId; 7] = [
+    id::MTU_PATH,
+    id::PCIE_DEGRADED,
+    id::PCIE_BOTTLENECK,
+    id::NUMA_FAR,
+    id::ROCE_LOSS,
+    id::LINK_ERRORS,
+    id::MESH_BANDWIDTH,
+];
+
+/// Upper bound of the bandwidth between two ranks.
+#[derive(Clone, Debug)]
+pub(super) enum Ceiling {
+    /// Links between the ranks' ports.
+    Known(Limit),
+    /// The limit is not known: `why` names the device or network. `tcp` is the rate of a TCP connection in Mb/s.
+    Unknown { why: String, tcp: Option<f64> },
+}
+
+/// NIC of a rank for messages to another one, with its node.
+pub(super) struct RankPort<'a> {
+    pub(super) node: &'a NodeRow,
+    pub(super) index: usize,
+    /// `None` if the ranks do not use RDMA.
+    pub(super) nic: Option<&'a Nic>,
+}
+
+/// Finds the ports that two ranks use for messages to each other.
+pub(super) fn ports<'a>(
+    facts: &'a JobFacts,
+    (a, b): (Rank, Rank),
+) -> Option<(Pair, RankPort<'a>, RankPort<'a>)> {
+    let pair = facts.table.pair(a, b)?;
+    let port = |rank: Rank, nic: Option<u32>| {
+        let node = facts.table.ranks().get(rank.0 as usize)?.node;
+        let row = facts.table.nodes().get(node.index())?;
+        let nic = nic.and_then(|nic| row.nics.get(nic as usize));
+        Some(RankPort { node: row, index: node.index(), nic })
+    };
+    let (one, other) = (port(pair.a, pair.nic_a)?, port(pair.b, pair.nic_b)?);
+    Some(if pair.a == a { (pair, one, other) } else { (pair, other, one) })
+}
+
+impl Ceiling {
+    /// Returns the bound for messages between two ranks; `None` if they are on one host.
+    pub(super) fn between(facts: &JobFacts, ranks: (Rank, Rank)) -> Option<Ceiling> {
+        let (pair, from, to) = ports(facts, ranks)?;
+        let unknown = |why: String| Some(Ceiling::Unknown { why, tcp: None });
+        match pair.connect {
+            PairTransport::SharedMemory => None,
+            PairTransport::Tcp => unknown("TCP".to_owned()),
+            PairTransport::Rdma | PairTransport::RdmaCm => {
+                let (Some(one), Some(other)) = (from.nic, to.nic) else {
+                    return unknown("RDMA".to_owned());
+                };
+                let limit =
+                    |port: &RankPort<'_>, nic| Limit::new(facts.inventories.get(port.index)?, nic);
+                match limit(&from, one).zip(limit(&to, other)) {
+                    Some((one, other)) => Some(Ceiling::Known(one.lower(other))),
+                    None => {
+                        let what =
+                            if one.software { "emulated by software" } else { "of unknown rate" };
+                        unknown(format!("{} is {what}", one.device))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the bound that is reached first. One that is not known may be reached first.
+    pub(super) fn lower(self, other: Ceiling) -> Ceiling {
+        match (self, other) {
+            (Ceiling::Known(one), Ceiling::Known(other)) => Ceiling::Known(one.lower(other)),
+            (Ceiling::Known(_), unknown) | (unknown, _) => unknown,
+        }
+    }
+
+    /// Adds the rate of a TCP connection between the same hosts, in Mb/s.
+    pub(super) fn with_tcp(self, rate: Option<f64>) -> Ceiling {
+        match self {
+            Ceiling::Unknown { why, .. } => Ceiling::Unknown { why, tcp: rate },
+            known @ Ceiling::Known(_) => known,
+        }
+    }
+
+    /// Compares a rate in Mb/s with the bound, in one or two lines. `hosts` is the value of `-H` for a line to paste.
+    pub(super) fn judge(&self, megabits: f64, hosts: &str) -> Vec<String> {
+        match self {
+            Ceiling::Known(limit) => {
+                let (raw, usable) = limit.shares(megabits);
+                let share =
+                    format!("{raw:.1} % of the link, {usable:.1} % of what is usable: {limit}");
+                if usable > 100.5 {
+                    let wrong = "above the limit: the limit is wrong, please report this";
+                    return vec![share, wrong.to_owned()];
+                }
+                let is_low = usable < f64::from(HEALTHY);
+                let advice = is_low.then(|| {
+                    let causes = CAUSES.map(|id| id.to_string()).join(",");
+                    format!(
+                        "below {HEALTHY} % of what is usable; look for the cause with: \
+                         rlaunch doctor -H {hosts} --probe --only {causes}"
+                    )
+                });
+                [share].into_iter().chain(advice).collect()
+            }
+            Ceiling::Unknown { why, tcp: Some(tcp) } => {
+                let (share, tcp) = (megabits * 100.0 / tcp, tcp / 1000.0);
+                vec![format!(
+                    "limit not known ({why}); {share:.0} % of one TCP connection between the same hosts \
+                     ({tcp:.2} Gb/s)"
+                )]
+            }
+            Ceiling::Unknown { why, tcp: None } => vec![format!("limit not known ({why})")],
+        }
+    }
+
+    pub(super) fn json(&self, megabits: f64) -> Value {
+        match self {
+            Ceiling::Known(limit) => {
+                let (raw, usable) = limit.shares(megabits);
+                json!({
+                    "bound": limit.to_string(),
+                    "raw_mbps": limit.raw,
+                    "usable_mbps": limit.usable,
+                    "port_mbps": limit.port,
+                    "percent_of_raw": raw,
+                    "percent_of_usable": usable,
+                })
+            }
+            Ceiling::Unknown { why, tcp } => json!({ "unknown": why, "tcp_mbps": tcp }),
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! `rlaunch bench mesh`: measures every pair of hosts, and names the host or the cable that is slow.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `report` | results, as JSON and as read by `--against` |
+//! | `text` | matrices and conclusions as text |
+//! | `verdict` | which hosts and which pairs are slow |
+
+mod report;
+mod text;
+mod verdict;
+
+use super::{MeasurementArgs, Sizes, Unit, measuring_job, measuring_program, records};
+use crate::cli::args::{JobArgs, values};
+use crate::cli::command_line::CommandLine;
+use crate::cli::lower;
+use crate::plan::map::MapBy;
+use clap::Parser;
+use report::MeshReport;
+use rlaunch_bootstrap::bench::BenchRecord;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::messages::Failed;
+use rlaunch_console::stdout;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Time for each direction of each pair, unless the user gives another.
+const DEFAULT_DURATION: &str = "0.1";
+
+/// Measure bandwidth and latency between every two hosts, and name what is slow.
+///
+/// One rank on each host. In each round every host has one partner, so no measurement disturbs another at a port; at
+/// the end all hosts send to all at once. Then slow hosts, whose links are all slow, are told from slow cables. Up to 16
+/// hosts are shown as matrices, more as a summary; --json has all figures.
+#[derive(Debug, Parser)]
+#[command(
+    override_usage = "rlaunch bench mesh [OPTIONS]",
+    after_help = "\
+Examples:
+  rlaunch bench mesh -H a,b,c                       over RDMA where it works, else over TCP
+  rlaunch bench mesh -H n[01-16] --transport tcp    over TCP
+  rlaunch bench mesh -H a,b,c --json > good.json    keep the figures of a healthy cluster
+  rlaunch bench mesh -H a,b,c --against good.json   which pairs have become slower since?"
+)]
+pub(crate) struct MeshArgs {
+    #[command(flatten)]
+    pub(crate) measurement: MeasurementArgs,
+
+    /// Size of messages by which bandwidth is measured; K and M are powers of 1024
+    #[arg(long, value_name = "SIZE", default_value = "1M")]
+    pub(crate) size: Sizes,
+
+    /// Seconds for each direction of each pair
+    #[arg(long, value_name = "SECONDS", default_value = DEFAULT_DURATION, value_parser = values::parse_timeout)]
+    pub(crate) duration: Duration,
+
+    /// Unit of bandwidths: Gb (10^9 bits per second), GB (10^9 bytes) or MiB (2^20 bytes)
+    #[arg(
+        long,
+        value_name = "UNIT",
+        value_enum,
+        default_value = "Gb",
+        hide_possible_values = true
+    )]
+    pub(crate) report: Unit,
+
+    /// Compare with the output of an earlier run with --json, and name pairs that have become slower
+    #[arg(long, value_name = "FILE")]
+    pub(crate) against: Option<PathBuf>,
+
+    /// Print one JSON object, in place of the text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Measures, and prints the results.
+pub(super) async fn run(args: MeshArgs, line: &CommandLine) -> Result<Exit, Failed> {
+    let (unit, json) = (args.report, args.json);
+    let earlier = args.against.as_deref().map(MeshReport::read).transpose();
+    let earlier = earlier.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
+    let earlier = args.against.clone().zip(earlier);
+    let program = measuring_program(&args.measurement)?;
+    let job = args.job(&program).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+    let typed = std::env::args_os().collect();
+    let job = lower::job_or_fail(JobArgs { typed, ..job }, &line.config)?;
+    if job.hosts.len() < 2 {
+        let message = "rlaunch bench mesh is between hosts, but there is 1";
+        return Err(Failed::new(Exit::USAGE, message).hint(Some("-H a,b,c for three hosts")));
+    }
+    let measured = records::run(job, |_, _| {}).await?;
+    let matrix = measured.records.iter().find_map(|record| match record {
+        BenchRecord::Matrix(matrix) => Some(matrix),
+        _ => None,
+    });
+    if let Some((matrix, facts)) = matrix.zip(measured.facts()) {
+        let mut report = MeshReport::new(matrix, facts);
+        if let Some((path, earlier)) = earlier {
+            report.compare(&path, &earlier);
+        }
+        stdout::print(&if json { report.to_json() } else { text::report(&report, unit) });
+    }
+    Ok(measured.exit)
+}
+
+impl MeshArgs {
+    /// Returns the job that runs the measuring program once on each host.
+    fn job(self, program: &std::path::Path) -> Result<JobArgs, clap::Error> {
+        let size = self.size.0.first().copied().unwrap_or_default().max(1);
+        let millis = self.duration.as_millis().max(1);
+        let words = vec!["mesh".to_owned(), size.to_string(), millis.to_string()];
+        let mut job = self.measurement.set(measuring_job(program, words)?, None);
+        job.hosts.map_by = MapBy::Ppr(1);
+        Ok(job)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsString;
+    use std::path::Path;
+
+    #[test]
+    fn a_job_has_one_rank_on_each_host() {
+        let words = ["rlaunch bench mesh", "-H", "a:8,b:8", "--size", "64K", "--duration", "0.5"];
+        let job = MeshArgs::try_parse_from(words).unwrap().job(Path::new("/x/rlaunch-bench"));
+        let job = job.unwrap();
+        let words = ["rlaunch-bench", "mesh", "65536", "500"].map(OsString::from);
+        assert_eq!((job.hosts.map_by, job.hosts.ranks), (MapBy::Ppr(1), None));
+        assert_eq!(job.command.argv, words);
+    }
+}

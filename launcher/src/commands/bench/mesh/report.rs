@@ -1,0 +1,293 @@
+//! Results of a measurement between all hosts, as JSON, and comparison with an earlier run.
+
+use super::super::ceiling::{self, Ceiling, RankPort};
+use super::verdict::{self, Fault};
+use crate::plan::limit::Limit;
+use crate::run::job_run::JobFacts;
+use rlaunch_bootstrap::bench::BenchMatrix;
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::rank_table::PairTransport;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Version of the JSON. New fields may appear in the same version.
+const VERSION: u32 = 1;
+/// Part of an earlier bandwidth below which a pair has become slower.
+const SLOWER: f64 = 0.85;
+/// Multiple of an earlier latency above which a pair has become slower.
+const LONGER: f64 = 1.5;
+
+/// Results between all hosts. Tables are indexed by host, the sender first.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct MeshReport {
+    pub(super) v: u32,
+    pub(super) bench: String,
+    pub(super) hosts: Vec<String>,
+    /// Transports between the hosts.
+    pub(super) over: Vec<String>,
+    #[serde(flatten)]
+    pub(super) matrix: BenchMatrix,
+    /// Limit of each pair's bandwidth; `None` where it is not known.
+    pub(super) limit: Vec<Vec<Option<PairLimit>>>,
+    /// Ports of each pair, the sender's first.
+    pub(super) ports: Vec<Vec<[String; 2]>>,
+    /// What is slow beside the rest, in words.
+    pub(super) slow: Vec<String>,
+    /// Pairs that have become slower than in the earlier run of `--against`; `None` without it.
+    pub(super) against: Option<Comparison>,
+}
+
+/// Limit of a pair's bandwidth.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct PairLimit {
+    pub(super) bound: String,
+    pub(super) raw_mbps: u32,
+    pub(super) usable_mbps: u32,
+}
+
+/// Comparison with an earlier run.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Comparison {
+    pub(super) file: PathBuf,
+    /// Number of ordered pairs of hosts that both runs have.
+    pub(super) pairs: usize,
+    pub(super) slower: Vec<String>,
+}
+
+/// Reason why an earlier run cannot be compared with.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReadError {
+    #[error("cannot read {}", .0.display())]
+    Read(PathBuf, #[source] std::io::Error),
+    #[error("{} is not the output of `rlaunch bench mesh --json`", .0.display())]
+    Parse(PathBuf, #[source] serde_json::Error),
+    #[error("{}: the matrices do not have a row and a column for each host", .0.display())]
+    Shape(PathBuf),
+}
+
+impl MeshReport {
+    pub(super) fn new(matrix: &BenchMatrix, facts: &JobFacts) -> MeshReport {
+        let ranks = facts.table.ranks();
+        let host = |rank: usize| {
+            let row = ranks.get(rank).and_then(|row| facts.table.nodes().get(row.node.index()));
+            row.map_or_else(|| format!("rank {rank}"), |row| row.host.clone())
+        };
+        let count = matrix.megabits.len();
+        let over = pairs(count).filter_map(|pair| transport(facts, pair));
+        let mut over: Vec<String> = over.map(str::to_owned).collect();
+        over.sort_unstable();
+        over.dedup();
+        let table = |cell: &dyn Fn(usize, usize) -> Option<PairLimit>| {
+            (0..count).map(|a| (0..count).map(|b| cell(a, b)).collect()).collect()
+        };
+        let mut report = MeshReport {
+            v: VERSION,
+            bench: "mesh".to_owned(),
+            hosts: (0..count).map(host).collect(),
+            over,
+            matrix: matrix.clone(),
+            limit: table(&|a, b| (a != b).then(|| limit(facts, (a, b)).map(PairLimit::from))?),
+            ports: (0..count)
+                .map(|a| (0..count).map(|b| port_names(facts, (a, b))).collect())
+                .collect(),
+            slow: Vec::new(),
+            against: None,
+        };
+        report.slow = report.faults().into_iter().map(|fault| report.describe(fault)).collect();
+        report
+    }
+
+    /// Reads the output of an earlier run.
+    pub(super) fn read(path: &Path) -> Result<MeshReport, ReadError> {
+        let text = fs::read(path).map_err(|error| ReadError::Read(path.to_owned(), error))?;
+        let report: MeshReport = serde_json::from_slice(&text)
+            .map_err(|error| ReadError::Parse(path.to_owned(), error))?;
+        let hosts = report.hosts.len();
+        let is_square =
+            |table: &[Vec<f64>]| table.len() == hosts && table.iter().all(|row| row.len() == hosts);
+        if is_square(&report.matrix.megabits) && is_square(&report.matrix.latency_us) {
+            Ok(report)
+        } else {
+            Err(ReadError::Shape(path.to_owned()))
+        }
+    }
+
+    pub(super) fn to_json(&self) -> String {
+        // Serialisation fails only for maps whose keys are not strings.
+        serde_json::to_string(self).unwrap_or_default() + "\n"
+    }
+
+    /// Finds pairs of hosts that were faster in an earlier run.
+    pub(super) fn compare(&mut self, path: &Path, earlier: &MeshReport) {
+        let was = |host: &String| earlier.hosts.iter().position(|other| other == host);
+        let (mut count, mut slower) = (0, Vec::new());
+        for (a, b) in pairs(self.hosts.len()) {
+            let Some((x, y)) = was(&self.hosts[a]).zip(was(&self.hosts[b])) else { continue };
+            count += 1;
+            let now = (self.matrix.megabits[a][b], self.matrix.latency_us[a][b]);
+            let then = (earlier.matrix.megabits[x][y], earlier.matrix.latency_us[x][y]);
+            let (from, to) = (&self.hosts[a], &self.hosts[b]);
+            if now.0 < SLOWER * then.0 {
+                let (now, then) = (now.0 / 1e3, then.0 / 1e3);
+                slower.push((now / then, format!("{from} → {to}: {now:.2} Gb/s, was {then:.2}")));
+            }
+            if a < b && now.1 > LONGER * then.1 {
+                let (now, then) = (now.1, then.1);
+                slower.push((then / now, format!("{from} – {to}: {now:.1} us, was {then:.1}")));
+            }
+        }
+        slower.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let slower = slower.into_iter().map(|(_, text)| text).collect();
+        self.against = Some(Comparison { file: path.to_owned(), pairs: count, slower });
+    }
+
+    fn faults(&self) -> Vec<Fault> {
+        let is_limited = pairs(self.hosts.len()).all(|(a, b)| self.limit[a][b].is_some());
+        verdict::faults(self.hosts.len(), |a, b| {
+            let speed = self.matrix.megabits[a][b];
+            match &self.limit[a][b] {
+                Some(limit) if is_limited => speed / f64::from(limit.usable_mbps.max(1)),
+                _ => speed,
+            }
+        })
+    }
+
+    fn describe(&self, fault: Fault) -> String {
+        let speed = |a: usize, b: usize| self.matrix.megabits[a][b] / 1e3;
+        match fault {
+            Fault::Host(host) => {
+                let others = (0..self.hosts.len()).filter(|other| *other != host);
+                let speeds = others.map(|other| speed(host, other).min(speed(other, host)));
+                let median = verdict::quantile(speeds.collect(), 1, 2);
+                format!("host {}: its links reach {median:.2} Gb/s", self.hosts[host])
+            }
+            Fault::Link(a, b) => {
+                let [from, to] = &self.ports[a][b];
+                let speed = speed(a, b).min(speed(b, a));
+                format!("link {from} – {to}: {speed:.2} Gb/s")
+            }
+            Fault::OneWay(a, b) => {
+                let [from, to] = &self.ports[a][b];
+                format!("link {from} → {to}, in this direction only: {:.2} Gb/s", speed(a, b))
+            }
+        }
+    }
+}
+
+/// Lists the ordered pairs of hosts.
+pub(super) fn pairs(hosts: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..hosts).flat_map(move |a| (0..hosts).filter(move |b| *b != a).map(move |b| (a, b)))
+}
+
+fn ranks((a, b): (usize, usize)) -> Option<(Rank, Rank)> {
+    Some((Rank(u32::try_from(a).ok()?), Rank(u32::try_from(b).ok()?)))
+}
+
+fn transport(facts: &JobFacts, pair: (usize, usize)) -> Option<&'static str> {
+    let (a, b) = ranks(pair)?;
+    Some(match facts.table.pair(a, b)?.connect {
+        PairTransport::SharedMemory => "shared memory",
+        PairTransport::Tcp => "TCP",
+        PairTransport::Rdma | PairTransport::RdmaCm => "RDMA",
+    })
+}
+
+fn limit(facts: &JobFacts, pair: (usize, usize)) -> Option<Limit> {
+    match Ceiling::between(facts, ranks(pair)?)? {
+        Ceiling::Known(limit) => Some(limit),
+        Ceiling::Unknown { .. } => None,
+    }
+}
+
+/// Names the ports of a pair, as `a mlx5_0/1 (eth1)`, or the addresses if it uses TCP, as `a 10.0.0.1`.
+fn port_names(facts: &JobFacts, pair: (usize, usize)) -> [String; 2] {
+    let name = |port: &RankPort<'_>| match port.nic {
+        Some(nic) => {
+            let netdev = nic.netdev.iter().map(|netdev| format!(" ({netdev})"));
+            let netdev: String = netdev.collect();
+            format!("{} {}/{}{netdev}", port.node.host, nic.device, nic.port)
+        }
+        None => format!("{} {}", port.node.host, port.node.address),
+    };
+    let found = ranks(pair).and_then(|ranks| ceiling::ports(facts, ranks));
+    found.map_or_else(Default::default, |(_, from, to)| [name(&from), name(&to)])
+}
+
+impl From<Limit> for PairLimit {
+    fn from(limit: Limit) -> PairLimit {
+        let bound = limit.to_string();
+        PairLimit { bound, raw_mbps: limit.raw, usable_mbps: limit.usable }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Makes a report of hosts a, b, c … with these bandwidths in Gb/s, and latencies of 5 us.
+    pub(in super::super) fn report(gigabits: &[&[f64]]) -> MeshReport {
+        let hosts = gigabits.len();
+        let names: Vec<String> = ('a'..='z').take(hosts).map(|name| name.to_string()).collect();
+        let megabits = gigabits.iter().map(|row| row.iter().map(|speed| speed * 1e3).collect());
+        let latency =
+            (0..hosts).map(|a| (0..hosts).map(|b| if a == b { 0.0 } else { 5.0 }).collect());
+        let ports = names.iter().map(|from| {
+            names.iter().map(|to| [format!("{from} mlx5_0/1"), format!("{to} mlx5_0/1")]).collect()
+        });
+        let mut report = MeshReport {
+            v: VERSION,
+            bench: "mesh".to_owned(),
+            over: vec!["RDMA".to_owned()],
+            matrix: BenchMatrix {
+                bytes: 1 << 20,
+                megabits: megabits.collect(),
+                latency_us: latency.collect(),
+                at_once: if hosts > 2 { vec![150e3; hosts] } else { Vec::new() },
+            },
+            limit: (0..hosts).map(|_| (0..hosts).map(|_| None).collect()).collect(),
+            ports: ports.collect(),
+            hosts: names,
+            slow: Vec::new(),
+            against: None,
+        };
+        report.slow = report.faults().into_iter().map(|fault| report.describe(fault)).collect();
+        report
+    }
+
+    #[test]
+    fn a_slow_cable_is_named_by_its_ports() {
+        let report = report(&[&[0.0, 96.0, 95.0], &[96.0, 0.0, 40.0], &[95.0, 41.0, 0.0]]);
+        assert_eq!(report.slow, ["link b mlx5_0/1 – c mlx5_0/1: 40.00 Gb/s"]);
+    }
+
+    #[test]
+    fn an_earlier_run_is_compared_by_the_names_of_hosts() {
+        let mut earlier = report(&[&[0.0, 96.0, 95.0], &[96.0, 0.0, 94.0], &[95.0, 94.0, 0.0]]);
+        earlier.hosts = ["c", "b", "a"].map(str::to_owned).to_vec();
+        let text = earlier.to_json();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), text).unwrap();
+        let earlier = MeshReport::read(file.path()).unwrap();
+        let mut now = report(&[&[0.0, 50.0], &[93.0, 0.0]]);
+        now.matrix.latency_us = vec![vec![0.0, 9.0], vec![9.0, 0.0]];
+        now.compare(file.path(), &earlier);
+        let against = now.against.unwrap();
+        assert_eq!(against.pairs, 2);
+        assert_eq!(against.slower, ["a → b: 50.00 Gb/s, was 94.00", "a – b: 9.0 us, was 5.0"]);
+    }
+
+    #[test]
+    fn what_is_not_a_report_is_said() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "{}").unwrap();
+        let error = MeshReport::read(file.path()).unwrap_err().to_string();
+        assert!(error.ends_with("is not the output of `rlaunch bench mesh --json`"), "{error}");
+        let mut whole = report(&[&[0.0, 1.0], &[1.0, 0.0]]);
+        whole.matrix.megabits.pop();
+        fs::write(file.path(), whole.to_json()).unwrap();
+        assert!(matches!(MeshReport::read(file.path()), Err(ReadError::Shape(_))));
+        let error = MeshReport::read(Path::new("/x/y.json")).unwrap_err().to_string();
+        assert_eq!(error, "cannot read /x/y.json");
+    }
+}

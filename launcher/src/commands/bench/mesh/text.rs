@@ -1,0 +1,178 @@
+//! Matrices and conclusions as text.
+
+use super::super::Unit;
+use super::report::{MeshReport, pairs};
+use super::verdict::quantile;
+use std::fmt::Write;
+
+/// Maximum number of hosts that are shown as matrices.
+const MATRIX: usize = 16;
+/// Number of the slowest pairs that are shown for more hosts.
+const SLOWEST: usize = 5;
+/// Maximum number of pairs that have become slower that are shown.
+const SLOWER: usize = 10;
+/// Minimum width of a column.
+const COLUMN: usize = 9;
+
+/// Returns the report as text, with a newline after each line.
+pub(super) fn report(report: &MeshReport, unit: Unit) -> String {
+    let hosts = report.hosts.len();
+    let (size, over) = (report.matrix.bytes, report.over.join(" and "));
+    let mut text = format!("# mesh: {hosts} hosts over {over}; each pair by itself\n");
+    if hosts <= MATRIX {
+        let title = format!("bandwidth of messages of {size} bytes in {unit}, row to column");
+        let speed = |a: usize, b: usize| unit.convert(report.matrix.megabits[a][b] / 8e3);
+        text += &matrix(report, &title, speed);
+        let title = "latency in us: half of a round trip of 8 bytes";
+        text += &matrix(report, title, |a, b| report.matrix.latency_us[a][b]);
+    } else {
+        text += &summary(report, unit);
+    }
+    for line in conclusions(report, unit) {
+        // Writing to a String does not fail.
+        let _ = writeln!(text, "# {line}");
+    }
+    text
+}
+
+fn matrix(report: &MeshReport, title: &str, cell: impl Fn(usize, usize) -> f64) -> String {
+    let hosts = &report.hosts;
+    let first = hosts.iter().map(|host| host.chars().count()).max().unwrap_or_default().max(2);
+    let width = first.max(COLUMN);
+    let mut text = format!("# {title}\n#{:>1$}", "", first - 1);
+    hosts.iter().for_each(|host| text += &format!(" {host:>width$}"));
+    text.push('\n');
+    for (a, host) in hosts.iter().enumerate() {
+        text += &format!("{host:<first$}");
+        for b in 0..hosts.len() {
+            text += &match a == b {
+                true => format!(" {:>width$}", "-"),
+                false => format!(" {:>width$.2}", cell(a, b)),
+            };
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// Returns a line for each host with its medians, and the slowest pairs.
+fn summary(report: &MeshReport, unit: Unit) -> String {
+    let hosts = &report.hosts;
+    let first = hosts.iter().map(|host| host.chars().count()).max().unwrap_or_default().max(6);
+    let speed = |a: usize, b: usize| unit.convert(report.matrix.megabits[a][b] / 8e3);
+    let mut text = format!(
+        "# medians of each host: bandwidth of messages of {} bytes in {unit}, and half of a round trip of 8 bytes\n\
+         {:<first$} {:>12} {:>12} {:>12}\n",
+        report.matrix.bytes, "# host", "sending", "receiving", "latency us"
+    );
+    for (host, name) in hosts.iter().enumerate() {
+        let others = || (0..hosts.len()).filter(|other| *other != host);
+        let median = |numbers: Vec<f64>| quantile(numbers, 1, 2);
+        text += &format!(
+            "{name:<first$} {:>12.2} {:>12.2} {:>12.2}\n",
+            median(others().map(|other| speed(host, other)).collect()),
+            median(others().map(|other| speed(other, host)).collect()),
+            median(others().map(|other| report.matrix.latency_us[host][other]).collect()),
+        );
+    }
+    let mut slowest: Vec<(usize, usize)> = pairs(hosts.len()).collect();
+    slowest.sort_by(|one, other| speed(one.0, one.1).total_cmp(&speed(other.0, other.1)));
+    text += &format!("# slowest pairs, in {unit}\n");
+    for (a, b) in slowest.into_iter().take(SLOWEST) {
+        text += &format!("{} → {} {:.2}\n", hosts[a], hosts[b], speed(a, b));
+    }
+    text
+}
+
+fn conclusions(report: &MeshReport, unit: Unit) -> Vec<String> {
+    let mut lines = Vec::new();
+    let speed = |(a, b): (usize, usize)| report.matrix.megabits[a][b];
+    let slowest =
+        pairs(report.hosts.len()).min_by(|one, other| speed(*one).total_cmp(&speed(*other)));
+    if let Some((a, b)) = slowest {
+        let [from, to] = &report.ports[a][b];
+        let rate = unit.convert(speed((a, b)) / 8e3);
+        let share = report.limit[a][b].as_ref().map(|limit| {
+            let percent = |whole: u32| speed((a, b)) * 100.0 / f64::from(whole.max(1));
+            let (raw, usable) = (percent(limit.raw_mbps), percent(limit.usable_mbps));
+            format!("; {raw:.1} % of the link, {usable:.1} % of what is usable: {}", limit.bound)
+        });
+        let share = share.unwrap_or_default();
+        lines.push(format!("slowest pair: {from} → {to} {rate:.2} {unit}{share}"));
+    }
+    let rates = report.matrix.at_once.iter().map(|rate| unit.convert(rate / 8e3));
+    let rates: Vec<f64> = rates.collect();
+    let least = (0..rates.len()).min_by(|one, other| rates[*one].total_cmp(&rates[*other]));
+    if let Some(least) = least {
+        let most = rates.iter().copied().fold(0.0, f64::max);
+        let (low, host) = (rates[least], &report.hosts[least]);
+        lines.push(format!(
+            "all at once: each host sends {low:.2} to {most:.2} {unit}, {host} the least"
+        ));
+    }
+    match report.slow.is_empty() {
+        true if report.hosts.len() > 2 => {
+            lines.push("no host and no link is slower than the rest".to_owned())
+        }
+        true => {}
+        false => {
+            lines.extend(report.slow.iter().map(|slow| format!("slow: {slow}")));
+            let hosts = report.hosts.join(",");
+            lines.push(format!("look for the cause with: rlaunch doctor -H {hosts} --probe"));
+        }
+    }
+    if let Some(against) = &report.against {
+        let file = against.file.display();
+        if against.pairs == 0 {
+            lines.push(format!("{file} has no pair of these hosts"));
+        } else if against.slower.is_empty() {
+            lines.push(format!("no pair has become slower than in {file}"));
+        }
+        let shown = against.slower.iter().take(SLOWER);
+        lines.extend(shown.map(|slower| format!("slower than in {file}: {slower}")));
+        let more = against.slower.len().saturating_sub(SLOWER);
+        lines.extend((more > 0).then(|| format!("and {more} more; --json has all")));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::tests::report as made;
+    use super::*;
+
+    #[test]
+    fn a_few_hosts_are_matrices() {
+        let report = made(&[&[0.0, 96.0, 95.0], &[96.0, 0.0, 40.0], &[95.0, 41.0, 0.0]]);
+        let expected = "\
+# mesh: 3 hosts over RDMA; each pair by itself
+# bandwidth of messages of 1048576 bytes in Gb/s, row to column
+#          a         b         c
+a          -     96.00     95.00
+b      96.00         -     40.00
+c      95.00     41.00         -
+# latency in us: half of a round trip of 8 bytes
+#          a         b         c
+a          -      5.00      5.00
+b       5.00         -      5.00
+c       5.00      5.00         -
+# slowest pair: b mlx5_0/1 → c mlx5_0/1 40.00 Gb/s
+# all at once: each host sends 150.00 to 150.00 Gb/s, a the least
+# slow: link b mlx5_0/1 – c mlx5_0/1: 40.00 Gb/s
+# look for the cause with: rlaunch doctor -H a,b,c --probe
+";
+        assert_eq!(super::report(&report, Unit::Gigabits), expected);
+    }
+
+    #[test]
+    fn many_hosts_are_a_summary() {
+        let rows: Vec<Vec<f64>> = (0..20)
+            .map(|a| (0..20).map(|b| if a == 3 || b == 3 { 2.0 } else { 8.0 }).collect())
+            .collect();
+        let rows: Vec<&[f64]> = rows.iter().map(Vec::as_slice).collect();
+        let text = super::report(&made(&rows), Unit::Gigabytes);
+        assert!(text.contains("\nd              0.25         0.25         5.00\n"), "{text}");
+        assert!(text.contains("# slow: host d: its links reach 2.00 Gb/s\n"), "{text}");
+        assert!(text.lines().count() < 35, "{text}");
+    }
+}
