@@ -13,6 +13,7 @@ mod guide;
 mod support;
 mod tools;
 
+mod bench;
 mod communicator;
 mod containers;
 mod counts;

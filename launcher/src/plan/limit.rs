@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn limits_of_software_and_of_shared_cards_are_not_known() {
-        for name in ["rxe", "siw", "erdma-compat", "erdma-standard", "sriov"] {
+        for name in ["rxe", "siw", "erdma-compat", "erdma-standard", "esxi-vm"] {
             assert_eq!(limit(&inventory(name)), None, "{name}");
         }
     }

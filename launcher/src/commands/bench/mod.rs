@@ -21,7 +21,7 @@ use crate::cli::lower;
 use crate::connect::agent::store;
 use crate::job::JobSpec;
 use clap::{ArgMatches, Command, FromArgMatches, Parser, ValueEnum};
-use mesh::MeshArgs;
+use mesh::BenchMeshArgs;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 use rlaunch_console::stdout;
@@ -39,14 +39,14 @@ const MAX_SIZE: usize = 1 << 30;
 #[derive(Debug)]
 pub(crate) enum BenchCommand {
     Measure(BenchArgs),
-    Mesh(MeshArgs),
+    Mesh(BenchMeshArgs),
     Train(TrainArgs),
 }
 
 impl clap::Args for BenchCommand {
     fn augment_args(command: Command) -> Command {
         let train = TrainArgs::augment_args(Command::new("train"));
-        let mesh = MeshArgs::augment_args(Command::new("mesh"));
+        let mesh = BenchMeshArgs::augment_args(Command::new("mesh"));
         BenchArgs::augment_args(command)
             .subcommand(mesh)
             .subcommand(train)
@@ -62,7 +62,7 @@ impl clap::Args for BenchCommand {
 impl FromArgMatches for BenchCommand {
     fn from_arg_matches(matches: &ArgMatches) -> Result<BenchCommand, clap::Error> {
         match matches.subcommand() {
-            Some(("mesh", mesh)) => MeshArgs::from_arg_matches(mesh).map(BenchCommand::Mesh),
+            Some(("mesh", mesh)) => BenchMeshArgs::from_arg_matches(mesh).map(BenchCommand::Mesh),
             Some((_, train)) => TrainArgs::from_arg_matches(train).map(BenchCommand::Train),
             None => BenchArgs::from_arg_matches(matches).map(BenchCommand::Measure),
         }

@@ -7,7 +7,7 @@ use crate::run::run_attempt;
 use crate::run::signals::Signals;
 use rlaunch_bootstrap::bench::BenchRecord;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
+use rlaunch_console::messages::{self, Failed};
 use std::io::{self, BufRead, BufReader, PipeReader};
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ impl Measured {
     }
 }
 
-/// Runs the job. Calls `show` with each record as soon as it comes. Lines that are not records go to stderr.
+/// Runs the job. Calls `show` with each record as soon as it comes. Other lines go to stderr.
 pub(super) async fn run(
     mut job: JobSpec,
     show: impl FnMut(&BenchRecord, &JobFacts) + Send + 'static,
@@ -69,7 +69,7 @@ fn read(
                 }
                 records.push(record);
             }
-            Err(_) => eprintln!("{line}"),
+            Err(_) => messages::info(&format!("from the measuring program: {line}")),
         }
     }
     records

@@ -42,7 +42,7 @@ Examples:
   rlaunch bench mesh -H a,b,c --json > good.json    keep the figures of a healthy cluster
   rlaunch bench mesh -H a,b,c --against good.json   which pairs have become slower since?"
 )]
-pub(crate) struct MeshArgs {
+pub(crate) struct BenchMeshArgs {
     #[command(flatten)]
     pub(crate) measurement: MeasurementArgs,
 
@@ -74,7 +74,7 @@ pub(crate) struct MeshArgs {
 }
 
 /// Measures, and prints the results.
-pub(super) async fn run(args: MeshArgs, line: &CommandLine) -> Result<Exit, Failed> {
+pub(super) async fn run(args: BenchMeshArgs, line: &CommandLine) -> Result<Exit, Failed> {
     let (unit, json) = (args.report, args.json);
     let earlier = args.against.as_deref().map(MeshReport::read).transpose();
     let earlier = earlier.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
@@ -102,7 +102,7 @@ pub(super) async fn run(args: MeshArgs, line: &CommandLine) -> Result<Exit, Fail
     Ok(measured.exit)
 }
 
-impl MeshArgs {
+impl BenchMeshArgs {
     /// Returns the job that runs the measuring program once on each host.
     fn job(self, program: &std::path::Path) -> Result<JobArgs, clap::Error> {
         let size = self.size.0.first().copied().unwrap_or_default().max(1);
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_job_has_one_rank_on_each_host() {
         let words = ["rlaunch bench mesh", "-H", "a:8,b:8", "--size", "64K", "--duration", "0.5"];
-        let job = MeshArgs::try_parse_from(words).unwrap().job(Path::new("/x/rlaunch-bench"));
+        let job = BenchMeshArgs::try_parse_from(words).unwrap().job(Path::new("/x/rlaunch-bench"));
         let job = job.unwrap();
         let words = ["rlaunch-bench", "mesh", "65536", "500"].map(OsString::from);
         assert_eq!((job.hosts.map_by, job.hosts.ranks), (MapBy::Ppr(1), None));

@@ -112,7 +112,7 @@ fn conclusions(report: &MeshReport, unit: Unit) -> Vec<String> {
     }
     match report.slow.is_empty() {
         true if report.hosts.len() > 2 => {
-            lines.push("no host and no link is slower than the rest".to_owned())
+            lines.push("no host and no link is slower than the rest".to_owned());
         }
         true => {}
         false => {

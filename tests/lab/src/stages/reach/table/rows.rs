@@ -425,9 +425,18 @@ pub(super) const ROWS: &[Coverage] = &[
         vm: &[],
     },
     Coverage {
-        sources: &["launcher/src/commands/bench/mod.rs", "worker/comm/bench/"],
-        netns: &["bench"],
-        vm: &[],
+        sources: &[
+            "bootstrap/src/bench.rs",
+            "launcher/src/commands/bench/ceiling.rs",
+            "launcher/src/commands/bench/mesh/",
+            "launcher/src/commands/bench/mod.rs",
+            "launcher/src/commands/bench/records.rs",
+            "launcher/src/commands/bench/table.rs",
+            "launcher/src/plan/limit.rs",
+            "worker/comm/bench/",
+        ],
+        netns: &["bench", "doctor"],
+        vm: &["bench"],
     },
     Coverage {
         sources: &[
