@@ -246,9 +246,13 @@ mod tests {
 
     #[test]
     fn limits_of_software_and_of_shared_cards_are_not_known() {
-        for name in ["rxe", "siw", "erdma-compat", "erdma-standard", "esxi-vm"] {
+        for name in ["rxe", "siw", "erdma-compat", "erdma-standard"] {
             assert_eq!(limit(&inventory(name)), None, "{name}");
         }
+        let machine = inventory("sriov");
+        let ports = usable(&machine, &PortOptions::default());
+        let function = ports.iter().find(|port| port.nic.device == "ibp65s0v1").unwrap();
+        assert_eq!(Limit::new(&machine, &function.nic), None);
     }
 
     #[test]

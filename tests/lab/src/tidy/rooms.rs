@@ -21,6 +21,7 @@ pub(super) const ORDERS: &[Order] = &[
                 &["cleanup_report"],
                 &["deadline"],
                 &["env"],
+                &["bench"],
             ],
             &[&["inventory"], &["security"]],
             &[&["rendezvous"]],

@@ -1,0 +1,149 @@
+//! Files with pictures: SVG, PNG, or HTML that needs nothing else.
+
+use crate::{DrawError, Picture};
+use resvg::tiny_skia::{Color, Pixmap, Transform};
+use resvg::usvg::{Options, Tree};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::{fs, io};
+
+/// Pixels of a PNG for each pixel of the drawing, so that it is sharp in print.
+const SCALE: f32 = 2.0;
+/// Family of the font that the `ttf-noto-sans` crate carries.
+const FAMILY: &str = "Noto Sans";
+
+/// Format of a file with pictures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Scalable vector graphics.
+    Svg,
+    /// Pixels.
+    Png,
+    /// Page with the pictures as SVG.
+    Html,
+}
+
+/// Path of a file whose ending gives the format.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlotFile {
+    path: PathBuf,
+    format: Format,
+}
+
+/// Failure to write a file with pictures.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// There is nothing to draw.
+    #[error(transparent)]
+    Draw(#[from] DrawError),
+    /// The file cannot be written.
+    #[error("cannot write {}: {error}", path.display())]
+    Write {
+        /// Path of the file.
+        path: PathBuf,
+        /// Error of the system.
+        error: io::Error,
+    },
+    /// The pictures cannot be converted to pixels.
+    #[error("cannot make pixels of the picture: {0}")]
+    Pixels(String),
+}
+
+impl FromStr for PlotFile {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<PlotFile, String> {
+        let path = PathBuf::from(text);
+        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+        let format = match ending.to_ascii_lowercase().as_str() {
+            "svg" => Format::Svg,
+            "png" => Format::Png,
+            "html" | "htm" => Format::Html,
+            _ => return Err("the name has to end in .svg, .png or .html".to_owned()),
+        };
+        Ok(PlotFile { path, format })
+    }
+}
+
+impl PlotFile {
+    /// Returns the path of the file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Draws pictures below each other and writes the file. `title` is that of an HTML page.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is nothing to draw, or if the file cannot be written.
+    pub fn write(&self, title: &str, pictures: &[&dyn Picture]) -> Result<(), WriteError> {
+        let svg = crate::svg(pictures)?;
+        let bytes = match self.format {
+            Format::Svg => svg.into_bytes(),
+            Format::Png => png(&svg)?,
+            Format::Html => page(title, &svg).into_bytes(),
+        };
+        let wrong = |error| WriteError::Write { path: self.path.clone(), error };
+        fs::write(&self.path, bytes).map_err(wrong)
+    }
+}
+
+/// Converts SVG to a PNG with the carried font.
+fn png(svg: &str) -> Result<Vec<u8>, WriteError> {
+    let wrong = |error: &dyn std::fmt::Display| WriteError::Pixels(error.to_string());
+    let mut options = Options { font_family: FAMILY.to_owned(), ..Options::default() };
+    let fonts = options.fontdb_mut();
+    fonts.load_font_data(ttf_noto_sans::REGULAR.to_vec());
+    fonts.set_sans_serif_family(FAMILY);
+    let tree = Tree::from_str(svg, &options).map_err(|error| wrong(&error))?;
+    let size = tree.size().to_int_size();
+    let pixels = |length: u32| (length as f32 * SCALE) as u32;
+    let too_large = || wrong(&"it is too large");
+    let mut pixmap =
+        Pixmap::new(pixels(size.width()), pixels(size.height())).ok_or_else(too_large)?;
+    pixmap.fill(Color::WHITE);
+    resvg::render(&tree, Transform::from_scale(SCALE, SCALE), &mut pixmap.as_mut());
+    pixmap.encode_png().map_err(|error| wrong(&error))
+}
+
+/// Returns a page that contains the SVG and loads nothing.
+fn page(title: &str, svg: &str) -> String {
+    let title = title.replace('&', "&amp;").replace('<', "&lt;");
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>{title}</title>\n\
+         <style>body {{ margin: 2em auto; max-width: 70em; font-family: sans-serif; }} \
+         svg {{ width: 100%; height: auto; }}</style>\n</head>\n<body>\n<h1>{title}</h1>\n{svg}\n</body>\n\
+         </html>\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::curves::Curves;
+
+    #[test]
+    fn the_ending_gives_the_format() {
+        let format = |text: &str| text.parse::<PlotFile>().map(|file| file.format);
+        assert_eq!(format("a.svg"), Ok(Format::Svg));
+        assert_eq!(format("dir/a.PNG"), Ok(Format::Png));
+        assert_eq!(format("a.html"), Ok(Format::Html));
+        assert!(format("a.pdf").unwrap_err().contains(".svg, .png or .html"));
+    }
+
+    #[test]
+    fn each_format_is_what_its_name_says() {
+        let series = vec![("bw".to_owned(), vec![(8.0, 1.0), (1024.0, 9.0)])];
+        let curves = Curves { title: "a < b".into(), series, ..Curves::default() };
+        let svg = crate::svg(&[&curves]).unwrap();
+        roxmltree::Document::parse(&svg).unwrap();
+        let pixels = png(&svg).unwrap();
+        assert!(pixels.starts_with(b"\x89PNG\r\n") && pixels.len() > 10_000, "{}", pixels.len());
+        let page = page("a < b", &svg);
+        assert!(page.contains("<title>a &lt; b</title>") && page.contains("<svg "), "{page}");
+        assert!(
+            !page.contains("http://") || page.matches("http://").count() == 1,
+            "only a namespace"
+        );
+    }
+}
