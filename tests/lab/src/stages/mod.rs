@@ -30,7 +30,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::command::background::Background;
-use crate::setup::{mpi, python};
+use crate::setup::{self, PackageSet, mpi, python};
 use crate::vm::VmLab;
 use crate::{Lab, LabError, dist};
 use ledger::{Ledger, Tally};
@@ -51,11 +51,12 @@ struct Stage {
     run: fn(&TestPlan, &Ledger) -> Result<Tally, LabError>,
 }
 
+const SETUP: &str = "setup";
 const BUILD: &str = "build";
 
 /// All stages, in order.
 const STAGES: &[Stage] = &[
-    Stage { name: "setup", seconds: 60, run: build::set_up },
+    Stage { name: SETUP, seconds: 60, run: build::set_up },
     Stage { name: BUILD, seconds: 6 * 60, run: build::build },
     Stage { name: build::UNIT, seconds: 2 * 60, run: build::unit },
     Stage { name: build::SIM, seconds: 30, run: build::simulate },
@@ -248,11 +249,18 @@ pub fn test(plan: &TestPlan) -> bool {
     let stages: Vec<&Stage> = STAGES.iter().filter(wanted).collect();
     let has = |name| stages.iter().any(|stage| stage.name == name);
     let (with_hosts, with_guests) = (has(netns::NAME), has(vm::NAME));
+    // A stage by itself needs what the set-up stage installs in other runs. Without it, the stage
+    // fails and says what is missing.
+    if !has(SETUP)
+        && let Err(error) = setup::install(PackageSet::Headers)
+    {
+        run::report(SETUP, &error);
+    }
     // Builds in the background, which end with this function at the latest.
     let (mut image, mut venvs) = (None, None);
     for stage in stages {
         // The first stage installs packages that these need.
-        let is_set_up = stage.name != STAGES[0].name;
+        let is_set_up = stage.name != SETUP;
         if with_guests && image.is_none() && is_set_up {
             image = vm::start_image();
         }
