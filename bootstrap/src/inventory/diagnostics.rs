@@ -12,8 +12,8 @@ use std::net::IpAddr;
 pub struct Diagnostics {
     /// Effective user id of the agent.
     pub uid: u32,
-    /// PCI functions of class 02 (network) and of InfiniBand controllers, with or without a driver,
-    /// in order of their addresses.
+    /// PCI functions that are network or InfiniBand controllers (class 02 or 0c06), with or without
+    /// a driver, in order of their addresses.
     pub adapters: Vec<PciAdapter>,
     /// Names of loaded kernel modules and of those built into the kernel, with `_` in place of `-`,
     /// sorted. Only those on RDMA, networks and GPUs are listed.

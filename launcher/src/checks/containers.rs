@@ -1,4 +1,4 @@
-//! Deficits of containers that only their start can remedy, and words for containers.
+//! Deficits of containers that only another start can remedy, and words for containers.
 
 use super::{Check, Cluster, ClusterHost, Needs};
 use crate::findings::{Finding, id};

@@ -60,8 +60,8 @@ Between devices of a virtual machine, data takes the short way through the PCIe 
 addresses by itself (ATS) and the switch lets translated requests pass (ACS Direct Translated P2P). ATS is off in the NIC's \
 registers, which root can read; the bridges above it show that this is a virtual machine.
 
-Set ATS_ENABLED in the NIC's firmware and start the physical host anew, then set ACS again: it is lost with each start. On \
-ESXi, the machine also needs pciPassthru.allowP2P and RelaxACSforP2P.",
+Set ATS_ENABLED in the NIC's firmware and reboot the physical host, then set ACS again: each boot \
+resets it. On ESXi, the machine also needs pciPassthru.allowP2P and RelaxACSforP2P.",
     },
     Check {
         id: id::GPU_ACS,
@@ -194,14 +194,14 @@ fn translation(cluster: &Cluster<'_>) -> Vec<Finding> {
                 .device(&*device.name)
                 .run("sudo mst start")
                 .run(format!("sudo mlxconfig -d {} set ATS_ENABLED=true", quoted(&pci.address)))
-                .advise("start the physical host anew, and then set ACS Direct Translated again");
+                .advise("reboot the physical host, then set ACS Direct Translated P2P again");
             found.push(finding);
         }
     }
     found
 }
 
-/// Lists the bridges between two devices at a common switch that redirect to the host bridge.
+/// Lists the bridges between two devices at a common switch whose ACS redirects requests upstream.
 fn redirecting<'a>(one: &'a PciDevice, other: &'a PciDevice) -> Vec<&'a str> {
     let is_shared = |address: &str| {
         let is_above = |device: &PciDevice| device.links.iter().any(|link| link.address == address);

@@ -40,8 +40,9 @@ Ranks of one host exchange data in shared memory below /dev/shm, which is a file
 half of the memory. rlaunch read its size and what is free. It is small where a container engine or /etc/fstab says \
 so, and full where programs that were killed left files behind.
 
-`ls -lS /dev/shm` shows the files; those of no running program may be deleted. \
-`sudo mount -o remount,size=50% /dev/shm` makes it larger until the next boot. For containers see ct.shm.",
+`ls -lS /dev/shm` shows the files; those that no running program uses may be deleted. \
+`sudo mount -o remount,size=50% /dev/shm` makes it larger until the next boot. For containers see \
+ct.shm.",
     },
     Check {
         id: id::LIM_MAPS,
@@ -91,8 +92,8 @@ Two things are looked at. A control group, as of a container, a pod or a systemd
 part of the machine's memory although the machine has GPUs; pinned buffers of CUDA and NCCL count as well. And the \
 memory that is still free (MemAvailable) may be nearly used up, often by ranks of an earlier job that still run.
 
-For a container raise --memory, for a pod resources.limits.memory. `ps aux --sort=-rss | head` shows who uses the \
-memory.",
+For a container raise --memory, for a pod resources.limits.memory. `ps aux --sort=-rss | head` \
+shows which processes use the memory.",
     },
     Check {
         id: id::LIM_FORK,
@@ -128,7 +129,7 @@ const MANY_HOSTS: usize = 32;
 const MEMORY_OF_GPU: u64 = 4 << 30;
 /// First kernel (major and minor version) that copies the pages of registered memory at a fork.
 const FORK_SAFE_KERNEL: (u32, u32) = (5, 12);
-/// First rdma-core that knows of it.
+/// First rdma-core that asks the kernel whether memory is safe after a fork.
 const FORK_SAFE_RDMA_CORE: u32 = 35;
 
 fn locked_memory(cluster: &Cluster<'_>) -> Vec<Finding> {
@@ -167,7 +168,7 @@ fn shared_memory(cluster: &Cluster<'_>) -> Vec<Finding> {
         let is_small = size.is_some_and(|size| size <= SHARED_MEMORY);
         let matters = "ranks may run out of it";
         let warning = |seen| Finding::warning(id::LIM_SHM, host.name, seen, matters);
-        // A container that is given little is told by ct.shm.
+        // A container that is given little is reported by ct.shm.
         if is_small {
             let has_use = is_host && has_accelerators(host.inventory);
             let seen = format!("/dev/shm of this host has only {}", super::size(size?));
@@ -208,7 +209,11 @@ fn open_files(cluster: &Cluster<'_>) -> Vec<Finding> {
         };
         Some(
             found
-                .run("echo '* - nofile 65536' | sudo tee /etc/security/limits.d/nofile.conf")
+                // The wildcard does not include root.
+                .run(
+                    "printf '%s\\n' '* - nofile 65536' 'root - nofile 65536' | \
+                     sudo tee /etc/security/limits.d/nofile.conf",
+                )
                 .advise("log in anew; a container needs --ulimit nofile=65536"),
         )
     };
@@ -285,7 +290,7 @@ mod tests {
     use crate::findings::Step;
     use rlaunch_bootstrap::inventory::ContainerKind;
 
-    /// Returns the machine recorded under this name with limits that are no matter of these tests removed.
+    /// Returns the machine recorded under this name.
     fn machine(name: &str) -> Machine {
         Machine::recorded(name)
     }

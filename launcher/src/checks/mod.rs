@@ -10,7 +10,7 @@
 //! | `jobs` | the checks that each job runs |
 //! | `ssh`, `agent` | how hosts are reached, and whether the agent runs there |
 //! | `network`, `firewall` | addresses, names and proxies; packet filters and ports |
-//! | `packet_filter` | answers of packet filters about packets |
+//! | `packet_filter` | whether a packet filter lets packets pass |
 //! | `devices`, `links` | RDMA devices, drivers and device files; cables and carriers |
 //! | `infiniband`, `roce`, `mtu`, `mesh` | what each fabric needs; which ports reach each other |
 //! | `iwarp`, `erdma` | devices that need the RDMA connection manager; eRDMA's modes |
@@ -140,7 +140,7 @@ pub(crate) fn can_run(check: &Check, cluster: &Cluster<'_>) -> bool {
     }
 }
 
-/// Quotes a name that a host has told as one word of a line to paste.
+/// Quotes a name that comes from a host, so that a shell takes it for one word.
 fn quoted(name: &str) -> String {
     rlaunch_console::shell::quoted(name.as_ref())
 }

@@ -1,4 +1,4 @@
-//! Answers of packet filters about packets.
+//! Whether a packet filter lets packets pass, by the rules that were read.
 
 use rlaunch_bootstrap::inventory::diagnostics::{FilterProtocol, Firewall, FirewallRule};
 
@@ -25,7 +25,8 @@ pub(super) enum Verdict<'a> {
     Unknown,
 }
 
-/// Follows the rules of a filter.
+/// Follows the rules of a filter in order and says what becomes of the packets. The rules of all
+/// chains count as one list.
 pub(super) fn verdict<'a>(filter: &'a Firewall, packets: Packets<'_>) -> Verdict<'a> {
     let mut open = vec![packets.ports];
     let (mut may_accept, mut may_drop) = (false, false);
@@ -68,7 +69,7 @@ fn concerns(rule: &FirewallRule, packets: Packets<'_>) -> bool {
     rule.is_input == packets.arrive && protocol && interface && !is_about_known_connections(rule)
 }
 
-/// Tells whether the name is that of the pattern, which may end in `*` (nft) or `+` (iptables).
+/// Tells whether a name matches a pattern, which may end in `*` (nft) or `+` (iptables).
 fn matches_interface(pattern: &str, name: &str) -> bool {
     let pattern = pattern.trim_matches('"');
     match pattern.strip_suffix(['*', '+']) {
@@ -87,8 +88,8 @@ fn is_about_known_connections(rule: &FirewallRule) -> bool {
     rule.has_other_conditions && has_state && !is_new
 }
 
-/// Removes port ranges from others. Returns what is left, and how many ports were removed. An empty list
-/// removes all.
+/// Removes `ranges` from the open ports. Returns what is left, and the number of ports removed. No
+/// ranges mean all ports.
 fn without(open: &[(u16, u16)], ranges: &[(u16, u16)]) -> (Vec<(u16, u16)>, u32) {
     let before: u32 = open.iter().copied().map(count).sum();
     if ranges.is_empty() {

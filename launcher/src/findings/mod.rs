@@ -1,7 +1,7 @@
 //! Findings: what is wrong with hosts or between them, in the words that users read.
 //!
-//! Each finding has an id, such as `mtu.path`. `rlaunch doctor` and jobs print it, and `rlaunch help ID`
-//! explains it. The functions that find are in [`crate::checks`].
+//! Each finding has an id, such as `mtu.path`. `rlaunch doctor` and jobs print it, and
+//! `rlaunch help ID` explains it. The functions that make findings are in [`crate::checks`].
 //!
 //! | file | subject |
 //! |---|---|
@@ -28,7 +28,7 @@ pub(crate) enum Severity {
     Note,
 }
 
-/// Something that a check has found.
+/// Fault or observation that a check has found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
     pub(crate) id: CheckId,
@@ -60,7 +60,7 @@ pub(crate) enum Step {
     RunOn(String, String),
     /// Line to paste into a shell on the machine where rlaunch runs.
     RunHere(String),
-    /// Something to do that is not a command.
+    /// Action that is not a command, such as exchanging a cable.
     Do(String),
 }
 
@@ -85,7 +85,7 @@ impl Finding {
         }
     }
 
-    /// Makes a finding of severity [`Severity::Error`]; the others are alike.
+    /// Makes a finding of severity [`Severity::Error`].
     pub(crate) fn error(
         id: CheckId,
         host: impl Into<String>,
@@ -132,7 +132,7 @@ impl Finding {
         self.step(Step::Run(line.into()))
     }
 
-    /// Adds something to do that is not a command.
+    /// Adds an action that is not a command.
     pub(crate) fn advise(self, text: impl Into<String>) -> Finding {
         self.step(Step::Do(text.into()))
     }
@@ -154,7 +154,7 @@ impl Finding {
     }
 }
 
-/// Names the finding that an error states.
+/// Adds the id of the finding that an error states, so that the user can look it up.
 pub(crate) fn mark(failed: Failed, id: Option<CheckId>) -> Failed {
     failed.finding(id.map(CheckId::as_str))
 }

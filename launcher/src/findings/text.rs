@@ -1,4 +1,4 @@
-//! A finding as users read it.
+//! Text of a finding as users read it.
 
 use super::{Finding, Severity, Step};
 use anstyle::AnsiColor;

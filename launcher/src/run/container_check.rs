@@ -98,7 +98,8 @@ fn devices(host: &ClusterHost<'_>, scope: Scope) -> Vec<Finding> {
 const UNUSED: &str = "RDMA cannot be used";
 
 fn files(host: &ClusterHost<'_>, scope: Scope, devices: &[RdmaDevice]) -> Vec<Finding> {
-    const RESOURCE: &str = "the resource of the device plugin, as rdma/hca: 1 or aliyun/erdma: 1";
+    const RESOURCE: &str =
+        "the resource of the device plugin, such as rdma/hca: 1 or aliyun/erdma: 1";
     let missing = devices.iter().filter(|device| device.uverbs == Uverbs::Missing);
     let missing: Vec<&str> = missing.map(|device| &*device.name).collect();
     let missing = (!missing.is_empty()).then(|| {
