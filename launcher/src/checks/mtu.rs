@@ -32,7 +32,8 @@ cable, or mtu.mismatch follows.",
         about: "both ends of an RDMA path have the same MTU",
         needs: Needs::Inventories,
         examine: mismatch,
-        // Soft RoCE and Soft-iWARP may share an interface, whose MTU is that of both.
+        // The check is among its own effects: soft RoCE and Soft-iWARP may share an interface, so
+        // that one MTU gives two findings.
         causes: &[
             id::MTU_MISMATCH,
             id::MTU_RDMA,
@@ -72,7 +73,8 @@ the cure repeats the test.",
 const OVERHEAD: u32 = 82;
 /// MTU of RDMA that fits the usual MTU of Ethernet.
 const SMALL: u32 = 1024;
-/// Drivers whose packets other checks judge, or whose size costs nothing.
+/// Drivers that another check judges (erdma), and those without hardware, whose packet size costs
+/// little.
 const OTHER_RULES: &[&str] = &["erdma", "rxe", "siw"];
 
 fn small(cluster: &Cluster<'_>) -> Vec<Finding> {

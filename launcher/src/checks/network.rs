@@ -92,9 +92,9 @@ job: -x no_proxy=a,b,10.0.0.0/8. rlaunch itself uses no proxy.",
 Symptoms: traffic to one interface arrives at another one; half of the speed of two cables; connections that stop \
 when one cable is pulled although the other is in use.
 
-With arp_ignore 0, Linux answers a question for any of its addresses on any interface. If two interfaces are in one \
-subnet, peers may learn the wrong hardware address. rlaunch compared the addresses of all interfaces that are up; \
-RDMA ports have a check of their own, mesh.subnet.
+With arp_ignore 0, Linux answers a question for any of its addresses on any interface. If two \
+interfaces are in one subnet, peers may learn the wrong hardware address. rlaunch compared the \
+addresses of all interfaces that are up; RDMA ports have a check of their own, mesh.duplicate.
 
 Give each interface its own subnet, or bond the two. If they have to share one, set arp_ignore to 1 and arp_announce \
 to 2 for both, and rp_filter to 2.",

@@ -101,7 +101,8 @@ pub(super) fn is_passed_through(pci: &PciDevice) -> bool {
     real_links(pci).len() < pci.links.len()
 }
 
-/// Returns what limits a link that is slower than the device could be, or `None` if it is not.
+/// Describes a device's own link if it is slower than the device could be. `rate` is what counts of
+/// a rate.
 fn slower(links: &[PciLink], rate: impl Fn(LinkRate) -> u32) -> Option<Slower> {
     let own = links.first()?;
     let (current, max) = (own.current?, own.max?);

@@ -165,15 +165,15 @@ out). Clusters of different machines are fine, so this is a note.
 Symptoms: logs that cannot be put in order, `certificate is not yet valid`, `make: Clock skew detected`, checkpoints \
 that look older than they are, Kerberos and token logins that fail.
 
-Each agent told its time, and rlaunch computed the offset to its own clock; the time that the question took is the \
-uncertainty and does not count. A finding names a host that is more than a second apart from the middle of all \
-clocks.
+Each agent reported its time, and rlaunch computed the offset to its own clock; the time that the \
+question took is the uncertainty and does not count. A finding names a host that is more than a \
+second apart from the middle of all clocks.
 
 Switch on a time service: `sudo timedatectl set-ntp true`, or chrony; in a virtual machine also after it was paused.",
     },
 ];
 
-/// Difference of memory that counts: less than this part of what other hosts have.
+/// Part of the memory of other hosts below which a host is odd.
 const LESS_MEMORY: f64 = 0.9;
 /// Part of the free memory of other hosts below which a host is odd, if it has at least [`LARGE`].
 const LITTLE_LEFT: f64 = 0.25;
@@ -214,7 +214,7 @@ fn library(cluster: &Cluster<'_>) -> Vec<Finding> {
     let of_host = |host: &ClusterHost<'_>| {
         let system = &host.inventory.system;
         let mut libraries = system.libraries.clone();
-        // What the program would load counts, not what else is installed.
+        // Only the NCCL that the program would load counts, not another one that is installed.
         if let Some(nccl) = &system.nccl {
             libraries.retain(|(name, _)| name != "libnccl");
             libraries.push(("libnccl".to_owned(), nccl.version.clone()));
@@ -345,8 +345,8 @@ fn memory(cluster: &Cluster<'_>) -> Vec<Finding> {
     }
 }
 
-/// Finds hosts that have less than `part` of what the median of the hosts has; of two hosts, of what the other
-/// has.
+/// Finds hosts with less than `part` of the median of all hosts. With two hosts, the larger value
+/// counts as the median.
 fn less(
     cluster: &Cluster<'_>,
     value: impl Fn(&ClusterHost<'_>) -> Option<u64>,

@@ -246,7 +246,7 @@ pub(super) fn table(plan: &MeshPlan, hosts: &[Surveyed]) -> String {
     columns::lay_out(&rows)
 }
 
-/// Returns the last number of an address with a dot if the subnet has the others: `.2`.
+/// Writes an address: only its last number, `.2`, if the subnet has the other three.
 fn shortened(end: &PlannedEnd) -> String {
     match end.prefix {
         24.. => format!(".{}", end.address.octets()[3]),

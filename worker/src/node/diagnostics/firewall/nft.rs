@@ -280,8 +280,10 @@ impl<'a> RuleReader<'a> {
         }
     }
 
-    fn interface(&mut self, is_sides: bool) {
-        match self.values().filter(|_| is_sides) {
+    /// Reads a condition on an interface. `is_of_hook` tells whether that is the interface at which
+    /// the hook sees packets: the incoming one for input, the outgoing one for output.
+    fn interface(&mut self, is_of_hook: bool) {
+        match self.values().filter(|_| is_of_hook) {
             Some(names) => {
                 self.conditions.interfaces = names.into_iter().map(str::to_owned).collect();
             }
