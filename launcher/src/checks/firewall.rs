@@ -162,7 +162,7 @@ fn roce(cluster: &Cluster<'_>) -> Vec<Finding> {
         let mut closed: Vec<(RocePort<'_>, Closed<'_>)> = roce_ports(host)
             .filter_map(|port| Some((port, closed_to_roce(filter, port)?)))
             .collect();
-        // Of several ports, those of soft RoCE matter.
+        // If there are several ports, those of soft RoCE matter.
         closed.sort_by_key(|(port, _)| !port.is_software);
         let (port, closed) = closed.first()?;
         let is_named = closed.rule.is_some_and(|rule| !rule.ports.is_empty());
@@ -228,12 +228,13 @@ impl Closed<'_> {
     /// Returns lines that open the ports, by the program that manages the filter.
     fn cure(&self, state: &Diagnostics) -> Vec<String> {
         let protocol = self.protocol_word().to_ascii_lowercase();
-        if state.services.iter().any(|service| service == "firewalld") {
+        let has_firewalld = state.services.iter().any(|service| service == "firewalld");
+        if has_firewalld && !self.is_in_other_table("firewalld") {
             let add =
                 format!("sudo firewall-cmd --permanent --add-port={}/{protocol}", self.range("-"));
             return vec![add, "sudo firewall-cmd --reload".to_owned()];
         }
-        if state.kernel.ufw_enabled {
+        if state.kernel.ufw_enabled && !self.is_in_other_table("filter") {
             return vec![format!("sudo ufw allow {}/{protocol}", self.range(":"))];
         }
         vec![match self.rule {
@@ -243,6 +244,14 @@ impl Closed<'_> {
             Some(rule) => deletion(rule),
             None => self.acceptance(&self.filter.chain),
         }]
+    }
+
+    /// Tells whether the ports are dropped in a table of nft that is not the manager's own, so that
+    /// the manager cannot open them.
+    fn is_in_other_table(&self, own: &str) -> bool {
+        let chain = self.rule.map_or(&self.filter.chain, |rule| &rule.chain);
+        // Chains of iptables have no table in their names.
+        chain.split(' ').nth(1).is_some_and(|table| table != own)
     }
 
     /// Returns the line that accepts the ports at the beginning of a chain. It has to be the chain
@@ -490,5 +499,15 @@ mod tests {
         let by_iptables =
             |state: &mut Diagnostics| state.firewall.as_mut().unwrap().read_by = "iptables".into();
         assert_eq!(line(by_iptables), run(iptables));
+        let tcp = FilterProtocol::Tcp;
+        let foreign = FirewallRule {
+            chain: "inet lab input".into(),
+            handle: Some(7),
+            ..rule("tcp dport 1024-65535 drop", tcp, &[(1024, 65535)])
+        };
+        let beside = machine("no-rdma", false, vec![foreign])
+            .diagnosed(|state| state.services = vec!["firewalld".into()]);
+        let deletion = "sudo nft delete rule inet lab input handle 7";
+        assert_eq!(found(beside).remove(0).fix[0], run(deletion));
     }
 }

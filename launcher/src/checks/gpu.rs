@@ -77,8 +77,8 @@ Access control services (ACS) make a PCIe bridge send requests between devices u
 machines. Between a GPU and its NIC it turns the short way through the switch into a long one. The control registers \
 of the bridges between each GPU and the NICs at its switch were read, which needs root.
 
-Disable ACS in the firmware's setup, or clear the register as shown; it comes back with the next start. Hosts of virtual \
-machines need ACS, and use ATS instead.",
+Disable ACS in the firmware's setup, or clear the register as shown; ACS is on again after the \
+next boot. Hosts of virtual machines need ACS, and use ATS instead.",
     },
     Check {
         id: id::GPU_IOMMU,
@@ -93,8 +93,8 @@ The IOMMU translates the addresses that devices use. Transfers between GPU and N
 translations is small. An IOMMU is active, and the kernel's command line does not ask for pass-through, though the kernel may \
 have it as its default: `dmesg | grep -i 'default domain'` says so.
 
-Put iommu=pt into the boot loader's configuration and start the host again. Hosts of virtual machines keep their IOMMU for \
-the guests with it.",
+Put iommu=pt into the boot loader's configuration and reboot the host. Hosts of virtual machines \
+keep their IOMMU for the guests with it.",
     },
 ];
 
@@ -249,7 +249,7 @@ fn access_control(cluster: &Cluster<'_>) -> Vec<Finding> {
         }
         found.push(
             finding
-                .advise("it comes back with the next start: disable ACS in the firmware's setup"),
+                .advise("ACS is on again after the next boot: disable it in the firmware's setup"),
         );
     }
     found
@@ -272,10 +272,7 @@ fn iommu(cluster: &Cluster<'_>) -> Vec<Finding> {
         let seen = "an IOMMU is active, and the kernel was not started with iommu=pt";
         let matters = "translating addresses may slow down transfers between GPU and NIC";
         let found = Finding::note(id::GPU_IOMMU, host.name, seen, matters);
-        Some(
-            found
-                .advise("add iommu=pt to the boot loader's configuration and start the host again"),
-        )
+        Some(found.advise("add iommu=pt to the boot loader's configuration and reboot the host"))
     };
     indexed(cluster).filter_map(finding).collect()
 }

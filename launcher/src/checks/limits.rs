@@ -105,9 +105,10 @@ shows which processes use the memory.",
 Symptoms: segmentation faults or wrong data after subprocess.run, os.fork or a DataLoader with workers in a program \
 that uses RDMA.
 
-fork() shares memory until it is written. The NIC keeps writing to the pages it was told, and after a fork these may \
-be the child's. Since kernel 5.12 the pages that a NIC uses are copied at once, and rdma-core 35 or later knows \
-that. The finding says that the kernel or rdma-core is older.
+fork() shares memory until it is written. The NIC keeps writing to the pages that were registered, \
+and after a fork these may be the child's. Since kernel 5.12 the pages that a NIC uses are copied \
+at once, and rdma-core 35 or later knows that. The finding says that the kernel or rdma-core is \
+older.
 
 Set RDMAV_FORK_SAFE=1 (and RDMAV_HUGEPAGES_SAFE=1 if huge pages are used) for such programs: -x RDMAV_FORK_SAFE=1. \
 Programs that start their helpers before they use RDMA are safe.",

@@ -58,9 +58,9 @@ or other ports by --port-range, or give the shell its stdin: docker exec -i.",
 Symptoms: `Connection refused` from 127.0.1.1; Gloo's `connectFullMesh failed`; peers that connect to themselves; \
 `socket.gaierror: Name or service not known`.
 
-Programs that are told no interface look up the name of their own host and give the result to their peers. Debian \
-and Ubuntu write `127.0.1.1 NAME` into /etc/hosts, which is of no use to others; a line that was copied from another \
-machine is worse.
+Programs without an interface to use look up the name of their own host and give the result to \
+their peers. Debian and Ubuntu write `127.0.1.1 NAME` into /etc/hosts, which is of no use to \
+others; a line that was copied from another machine is worse.
 
 rlaunch names the interface for NCCL, Gloo, TensorPipe and MPI libraries, so these are not affected; programs that \
 look their name up themselves are. Write the host's address on the network into /etc/hosts in place of 127.0.1.1.",
@@ -164,9 +164,9 @@ fn own_name(cluster: &Cluster<'_>) -> Vec<Finding> {
     cluster.diagnosed().filter_map(|(host, state)| judge_name(cluster, host, state)).collect()
 }
 
-/// Judges what a host's own name leads to. An address that the host does not have is wrong for every program.
-/// Loopback, or none, is told only if the user named a program, since rlaunch names the interface for the usual
-/// libraries.
+/// Judges what a host's own name leads to. An address that the host does not have is wrong for
+/// every program. Loopback, or no address, is reported only if the user named a program, since
+/// rlaunch names the interface for the usual libraries.
 fn judge_name(
     cluster: &Cluster<'_>,
     host: &ClusterHost<'_>,

@@ -137,7 +137,8 @@ Equal ranks need equal memory. rlaunch compared the memory of all hosts (a diffe
 and, where that is equal, what is left: far less than on the others usually means that processes of an earlier job \
 still run. A module of memory that failed at boot also shows here.
 
-`ps aux --sort=-rss | head` lists who uses it, `free -h` and `sudo dmidecode -t memory` show what is installed.",
+`ps aux --sort=-rss | head` lists the processes that use it, `free -h` and \
+`sudo dmidecode -t memory` show what is installed.",
     },
     Check {
         id: id::ODD_HARDWARE,
@@ -290,6 +291,7 @@ fn rate(cluster: &Cluster<'_>) -> Vec<Finding> {
     by_name(hosts, |model| {
         Comparison::new(id::ODD_RATE, &format!("rate of {model}"))
             .breaks_jobs("collectives run at the speed of the slowest port")
+            .cured_by("compare cable, transceiver and switch port with those of the other hosts")
     })
 }
 
@@ -304,7 +306,10 @@ fn pcie(cluster: &Cluster<'_>) -> Vec<Finding> {
         }))
     };
     let hosts = cluster.hosts.iter().map(|host| (host.name, of_host(host)));
-    by_name(hosts, |model| Comparison::new(id::ODD_PCIE, &format!("PCIe width of {model}")))
+    by_name(hosts, |model| {
+        Comparison::new(id::ODD_PCIE, &format!("PCIe width of {model}"))
+            .cured_by("reseat the card, or move it to a slot like that of the other hosts")
+    })
 }
 
 fn hardware(cluster: &Cluster<'_>) -> Vec<Finding> {
@@ -325,7 +330,11 @@ fn hardware(cluster: &Cluster<'_>) -> Vec<Finding> {
         ]
     };
     let hosts = cluster.hosts.iter().map(|host| (host.name, of_host(host)));
-    by_name(hosts, |what| Comparison::new(id::ODD_HARDWARE, what))
+    by_name(hosts, |what| {
+        Comparison::new(id::ODD_HARDWARE, what).cured_by(
+            "lspci, lscpu and `rdma link` show what is there; dmesg says why a device is missing",
+        )
+    })
 }
 
 fn memory(cluster: &Cluster<'_>) -> Vec<Finding> {

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 
 /// Bytes of an IP packet beyond the payload that a RoCE v2 queue pair sends at its MTU: IPv4, UDP, base transport
 /// header, RDMA extended header, and checksum.
-const ROCE_OVERHEAD: u32 = 20 + 8 + 12 + 16 + 4;
+const ROCE_IP_OVERHEAD: u32 = 20 + 8 + 12 + 16 + 4;
 
 /// Counts the RDMA paths between hosts, each direction by itself.
 pub(super) fn path_count(plan: &Plan) -> usize {
@@ -56,7 +56,7 @@ pub(super) fn plan(hosts: &[&Diagnosed], inventories: &[Inventory]) -> Vec<(Prob
 
 /// Returns the size of the IP packets that two ports exchange at their common RDMA MTU, in bytes.
 fn packet_size(one: Option<u32>, other: Option<u32>) -> u32 {
-    one.into_iter().chain(other).min().unwrap_or(1024) + ROCE_OVERHEAD
+    one.into_iter().chain(other).min().unwrap_or(1024) + ROCE_IP_OVERHEAD
 }
 
 fn pairs(count: usize) -> impl Iterator<Item = (usize, usize)> {

@@ -171,7 +171,7 @@ impl Walk<'_> {
                     if is_always && (decides || is_goto) {
                         return decides && !leaks;
                     }
-                    // What the other chain leaves undecided does not reach the rest.
+                    // Packets that the other chain leaves undecided do not reach the rest.
                     entered.others |= is_goto && !decides;
                     leaks |= is_goto && !decides;
                 }
