@@ -159,7 +159,8 @@ pub struct RdmaPortState {
     pub cm_roce_mode: Option<String>,
     /// Counters of errors, from `counters` and `hw_counters`.
     pub counters: Vec<Counter>,
-    /// Maximum number of queue pairs of the device; `None` if the agent did not ask libibverbs.
+    /// Maximum number of queue pairs of the device, as libibverbs reports it; `None` if the agent
+    /// did not ask, as agents so far do.
     pub max_qp: Option<u32>,
 }
 

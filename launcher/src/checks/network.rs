@@ -177,7 +177,9 @@ fn judge_name(
     let mut outside = addresses.iter().filter(|address| !address.is_loopback());
     let own = host.address.map_or_else(|| "ADDRESS".to_owned(), |address| address.to_string());
     let cure = |found: Finding| {
-        found.advise(format!("in /etc/hosts there, and no other line: {own} {name}"))
+        found.advise(format!(
+            "in /etc/hosts there, let this be the only line for the name: {own} {name}"
+        ))
     };
     if let Some(address) = outside.clone().find(|address| !is_own(address)) {
         let mut others = cluster.hosts.iter().filter(|other| other.name != host.name);

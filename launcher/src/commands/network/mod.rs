@@ -95,7 +95,8 @@ struct CableArgs {
     #[arg(long)]
     all: bool,
 
-    /// Set interfaces up for the time of the discovery, as root, and give those a link-local address that have none
+    /// Set interfaces up during the discovery, and give a link-local address to those that have
+    /// none (needs root)
     #[arg(long)]
     up: bool,
 
