@@ -202,7 +202,11 @@ pub struct Firewall {
     /// the name of the chain for iptables; empty if unknown.
     #[serde(default)]
     pub chain: String,
-    /// Rules that drop, reject or accept packets in input and output chains, in order.
+    /// Base chain that drops by default, in the form of [`FirewallRule::base`].
+    #[serde(default)]
+    pub base: u32,
+    /// Rules that drop, reject or accept packets in input and output chains, in order. If several
+    /// base chains drop by default, all but the first have a rule at their end that does so.
     pub rules: Vec<FirewallRule>,
 }
 
@@ -214,6 +218,10 @@ pub struct FirewallRule {
     /// Chain of the rule, in the form of [`Firewall::chain`]; empty if unknown.
     #[serde(default)]
     pub chain: String,
+    /// Number of the base chain, in order of priority, from which packets get to the rule. A packet
+    /// has to be accepted in each base chain that it meets.
+    #[serde(default)]
+    pub base: u32,
     /// Number by which `nft delete rule` names the rule; `None` for iptables, or if unknown.
     #[serde(default)]
     pub handle: Option<u64>,
