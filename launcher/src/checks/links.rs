@@ -99,7 +99,6 @@ const ERROR_COUNTERS: &[&str] = &[
     "link_error_recovery",
     "rx_crc_errors",
     "rx_frame_errors",
-    "rx_symbol_err_phy",
 ];
 const LOSS_COUNTER: &str = "link_downed";
 
