@@ -2,7 +2,7 @@
 
 use super::devices::{has_nvidia, indexed, is_used};
 use super::pcie::is_passed_through;
-use super::{Check, Cluster, ClusterHost, Needs, quoted};
+use super::{Check, Cluster, ClusterHost, Needs, quoted, version};
 use crate::findings::{Finding, Severity, id};
 use crate::plan::selection;
 use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
@@ -101,13 +101,6 @@ keep their IOMMU for the guests with it.",
 /// First version of the kernel with DMA-BUF for RDMA, and of NVIDIA's driver with the open modules that support it.
 const DMABUF_KERNEL: (u32, u32) = (5, 12);
 const DMABUF_DRIVER: u32 = 515;
-
-/// Returns the first two numbers of a version.
-fn version(text: &str) -> Option<(u32, u32)> {
-    let (major, rest) = text.split_once('.')?;
-    let minor = rest.split(|c: char| !c.is_ascii_digit()).next()?;
-    Some((major.parse().ok()?, minor.parse().ok()?))
-}
 
 fn nvidia_version(inventory: &Inventory) -> Option<&str> {
     let mut drivers = inventory.system.drivers.iter();

@@ -1,7 +1,7 @@
 //! Limits of a rank's process, and memory of the host.
 
 use super::containers::{Scope, has_accelerators};
-use super::{Check, Cluster, ClusterHost, Needs};
+use super::{Check, Cluster, ClusterHost, Needs, version};
 use crate::findings::{Finding, id};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
@@ -267,12 +267,6 @@ fn fork(cluster: &Cluster<'_>) -> Vec<Finding> {
         has_usable_rdma(host.inventory).then(|| found.advise("-x RDMAV_FORK_SAFE=1"))
     };
     cluster.hosts.iter().filter_map(finding).collect()
-}
-
-/// Returns the first two numbers of a kernel's version.
-fn version(text: &str) -> Option<(u32, u32)> {
-    let mut numbers = text.split(|c: char| !c.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 /// Returns the version of rdma-core from that of its libibverbs: 39 for `1.14.39.0`.

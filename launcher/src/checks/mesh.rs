@@ -99,7 +99,7 @@ interface of the port, and an answer to ARP or neighbour discovery. A probe betw
 interfaces failed at this step. `No route to host` means that no port on that cable or switch \
 answers for the address; `Network is unreachable` that there is no route.
 
-The commands of the cure show the route and what the kernel knows of the neighbour. Check the address at the peer, the \
+The commands of the fix show the route and what the kernel knows of the neighbour. Check the address at the peer, the \
 prefix length at both ends, and VLANs of the switch.",
     },
     Check {

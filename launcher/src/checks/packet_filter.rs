@@ -243,12 +243,8 @@ mod tests {
             rules: vec![all(true)],
             ..Firewall::default()
         };
-        let packets = Packets {
-            protocol: FilterProtocol::Tcp,
-            ports: (1, 9),
-            arrive: true,
-            interface: None,
-        };
+        let packets =
+            Packets { protocol: FilterProtocol::Tcp, ports: (1, 9), arrive: true, interface: None };
         assert_eq!(verdict(&last, packets), Verdict::Drops(None));
         // Each of two chains drops a half.
         let halves = [rule("a", false, &[(0, 4749)]), rule("b", false, &[(4750, 65535)])];

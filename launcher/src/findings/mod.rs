@@ -46,11 +46,11 @@ pub(crate) struct Finding {
     pub(crate) seen: String,
     /// Why it matters to a job.
     pub(crate) matters: String,
-    /// Steps that cure it, in order.
+    /// Steps that fix it, in order.
     pub(crate) fix: Vec<Step>,
 }
 
-/// Step of a cure.
+/// Step of a fix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Step {
@@ -65,7 +65,7 @@ pub(crate) enum Step {
 }
 
 impl Finding {
-    /// Makes a finding of one host, without device, peer and cure.
+    /// Makes a finding of one host, without device, peer and fix.
     pub(crate) fn new(
         id: CheckId,
         severity: Severity,
@@ -121,7 +121,7 @@ impl Finding {
         Finding { peer: Some(peer.into()), ..self }
     }
 
-    /// Adds a step to the cure.
+    /// Adds a step to the fix.
     pub(crate) fn step(mut self, step: Step) -> Finding {
         self.fix.push(step);
         self

@@ -2,7 +2,7 @@
 
 use super::{container_cure, in_container, indexed, is_used, loss};
 use crate::checks::quoted;
-use crate::checks::{Check, Cluster, ClusterHost, Needs};
+use crate::checks::{Check, Cluster, ClusterHost, Needs, POD_RESOURCE};
 use crate::findings::{Finding, Severity, id};
 use crate::plan::selection::ConnectBy;
 use rlaunch_bootstrap::inventory::ContainerKind;
@@ -10,9 +10,6 @@ use rlaunch_bootstrap::inventory::diagnostics::DeviceFile;
 use rlaunch_bootstrap::inventory::rdma::{NodeType, PortState, RdmaDevice, Uverbs};
 use rlaunch_console::text;
 
-/// Part of a pod's specification that passes device files to it.
-const POD_RESOURCE: &str =
-    "the resource of the device plugin, such as rdma/hca: 1 or aliyun/erdma: 1";
 /// Beginnings of drivers' names, and the providers in libibverbs for their devices.
 const PROVIDERS: &[(&str, &str)] = &[
     ("mlx4", "mlx4"),

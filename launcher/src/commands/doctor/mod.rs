@@ -1,4 +1,4 @@
-//! `rlaunch doctor`: what is wrong with hosts and the networks between them, with the lines that cure it.
+//! `rlaunch doctor`: what is wrong with hosts and the networks between them, with the lines that fix it.
 //!
 //! The checks are in [`crate::checks`]; this folder collects what they need and prints what they find.
 //!
@@ -40,7 +40,7 @@ use std::path::{Path, PathBuf};
 /// Find out what is wrong with hosts and the networks between them.
 ///
 /// Every host is asked at once; nothing on it is changed. Each finding says what was seen, why it matters to a job,
-/// and how to cure it; rlaunch help ID explains it at length.
+/// and how to fix it; rlaunch help ID explains it at length.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Exit code: 0 without errors, 1 with warnings under --strict, 2 with errors.

@@ -249,8 +249,7 @@ fn base_chains_are_in_order_of_priority() {
         chain("named", "mangle", "accept", "tcp dport 2 accept"),
     ];
     let firewall = parse(&format!("{NFT}\n{}", nft::relevant(&text.concat())));
-    let wanted =
-        ["Tcp 1-1 accept", "Tcp 2-2 accept", "Tcp 3-3 accept", "Tcp 4-4 accept", "drop"];
+    let wanted = ["Tcp 1-1 accept", "Tcp 2-2 accept", "Tcp 3-3 accept", "Tcp 4-4 accept", "drop"];
     assert_eq!(shorts(&firewall), wanted);
     let bases: Vec<u32> = firewall.rules.iter().map(|rule| rule.base).collect();
     assert_eq!(bases, [0, 1, 2, 3, 3]);
