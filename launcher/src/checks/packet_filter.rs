@@ -3,6 +3,9 @@
 use rlaunch_bootstrap::inventory::diagnostics::{FilterProtocol, Firewall, FirewallRule};
 use std::collections::BTreeSet;
 
+/// First and last ports of ranges.
+type Ranges = Vec<(u16, u16)>;
+
 /// Packets to ask about.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Packets<'a> {
@@ -57,7 +60,7 @@ pub(super) fn verdict<'a>(filter: &'a Firewall, packets: Packets<'_>) -> Verdict
 /// Effect of one base chain on packets.
 struct Fate<'a> {
     /// Ports that it accepts.
-    passing: Vec<(u16, u16)>,
+    passing: Ranges,
     /// Numbers of ports that it drops, each by a rule, or by default.
     drops: Vec<(u32, Option<&'a FirewallRule>)>,
 }
@@ -130,7 +133,7 @@ fn is_about_known_connections(rule: &FirewallRule) -> bool {
 }
 
 /// Splits open ports into those outside of `ranges` and those inside. No ranges mean all ports.
-fn split(open: &[(u16, u16)], ranges: &[(u16, u16)]) -> (Vec<(u16, u16)>, Vec<(u16, u16)>) {
+fn split(open: &[(u16, u16)], ranges: &[(u16, u16)]) -> (Ranges, Ranges) {
     if ranges.is_empty() {
         return (Vec::new(), open.to_vec());
     }
@@ -140,7 +143,7 @@ fn split(open: &[(u16, u16)], ranges: &[(u16, u16)]) -> (Vec<(u16, u16)>, Vec<(u
 }
 
 /// Removes ranges of ports from others.
-fn without(ports: &[(u16, u16)], ranges: &[(u16, u16)]) -> Vec<(u16, u16)> {
+fn without(ports: &[(u16, u16)], ranges: &[(u16, u16)]) -> Ranges {
     let mut left = ports.to_vec();
     for &(first, last) in ranges {
         let cut = |(from, to): (u16, u16)| {

@@ -74,7 +74,7 @@ fn hook(chain: &PrintedChain<'_>) -> Option<Hook> {
 fn priority(line: &str) -> i32 {
     let text = line.split_once(" priority ").map_or("", |(_, rest)| rest);
     let mut words = text.split(';').next().unwrap_or_default().split(' ');
-    let base = match words.next().unwrap_or_default() {
+    let base: i32 = match words.next().unwrap_or_default() {
         "raw" => -300,
         "mangle" => -150,
         "dstnat" => -100,
