@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `rlaunch_console` (a crate) | exit codes, messages, time limits, text |
 //! | `hosts` | hosts as users name them, and the addresses at which they reach each other |
-//! | `findings` | what is wrong with hosts, in the words that users read: ids, severities, cures |
+//! | `findings` | what is wrong with hosts, in the words that users read: ids, severities, fixes |
 //! | `rlaunch_ssh` (a crate) | SSH client that follows the user's configuration |
 //! | `plan` | ranks, devices and environment of a job: pure functions of its hosts' inventories |
 //! | `connect` | connections to hosts, and the agent started there |

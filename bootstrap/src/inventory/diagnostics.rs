@@ -12,8 +12,8 @@ use std::net::IpAddr;
 pub struct Diagnostics {
     /// Effective user id of the agent.
     pub uid: u32,
-    /// PCI functions of class 02 (network) and of InfiniBand controllers, with or without a driver,
-    /// in order of their addresses.
+    /// PCI functions that are network or InfiniBand controllers (class 02 or 0c06), with or without
+    /// a driver, in order of their addresses.
     pub adapters: Vec<PciAdapter>,
     /// Names of loaded kernel modules and of those built into the kernel, with `_` in place of `-`,
     /// sorted. Only those on RDMA, networks and GPUs are listed.
@@ -159,7 +159,8 @@ pub struct RdmaPortState {
     pub cm_roce_mode: Option<String>,
     /// Counters of errors, from `counters` and `hw_counters`.
     pub counters: Vec<Counter>,
-    /// Maximum number of queue pairs of the device; `None` if the agent did not ask libibverbs.
+    /// Maximum number of queue pairs of the device, as libibverbs reports it; `None` if the agent
+    /// did not ask, as agents so far do.
     pub max_qp: Option<u32>,
 }
 
@@ -201,7 +202,11 @@ pub struct Firewall {
     /// the name of the chain for iptables; empty if unknown.
     #[serde(default)]
     pub chain: String,
-    /// Rules that drop, reject or accept packets in input and output chains, in order.
+    /// Base chain that drops by default, in the form of [`FirewallRule::base`].
+    #[serde(default)]
+    pub base: u32,
+    /// Rules that drop, reject or accept packets in input and output chains, in order. If several
+    /// base chains drop by default, all but the first have a rule at their end that does so.
     pub rules: Vec<FirewallRule>,
 }
 
@@ -213,6 +218,10 @@ pub struct FirewallRule {
     /// Chain of the rule, in the form of [`Firewall::chain`]; empty if unknown.
     #[serde(default)]
     pub chain: String,
+    /// Number of the base chain, in order of priority, from which packets get to the rule. A packet
+    /// has to be accepted in each base chain that it meets.
+    #[serde(default)]
+    pub base: u32,
     /// Number by which `nft delete rule` names the rule; `None` for iptables, or if unknown.
     #[serde(default)]
     pub handle: Option<u64>,

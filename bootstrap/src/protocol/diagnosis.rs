@@ -19,8 +19,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Time for which an agent waits for the inquiry. Meanwhile others log in, which may wait for the
-/// user's passphrase.
+/// Time for which an agent waits for the inquiry. The logins to other hosts may take that long, as
+/// one may wait for the user's passphrase.
 pub const INQUIRY_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time limit for all probes of an agent.
 pub const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -105,20 +105,19 @@ pub struct InquiryAnswer {
 /// Outcome of a probe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProbeResult {
-    /// All echoes arrived; the round-trip time of the short one in microseconds.
+    /// All echoes arrived.
     Worked {
-        /// Round-trip time in microseconds.
+        /// Round-trip time of the short datagram, or of the token over TCP, in microseconds.
         micros: u64,
     },
-    /// The short echo arrived, the long one did not. `known_mtu` is the path MTU that the kernel
-    /// reports, in bytes, if it knows one.
+    /// The short echo arrived, the long one did not.
     OnlyShort {
-        /// Path MTU in bytes.
+        /// Path MTU that the kernel reports, in bytes; `None` if it knows none.
         known_mtu: Option<u32>,
     },
     /// Nothing arrived in time.
     Silent,
-    /// The kernel refused it: text of the error.
+    /// The kernel refused the probe; this is the text of its error.
     Failed(String),
 }
 

@@ -15,9 +15,9 @@ pub(super) const CHECKS: &[Check] = &[
         explanation: "\
 Symptoms: `cannot execute binary file: Exec format error`, `no agent for aarch64`.
 
-rlaunch copies a small program, the agent, to each host before a job. It is built for one architecture; a cluster \
-of x86_64 and aarch64 machines needs both. The host told its architecture (`uname -m`), and no file for it lies \
-beside rlaunch. The agent needs Linux.
+rlaunch copies a small program, the agent, to each host before a job. It is built for one \
+architecture; a cluster of x86_64 and aarch64 machines needs both. The host reported its \
+architecture (`uname -m`), and there is no file for it beside rlaunch. The agent needs Linux.
 
 Put the agent of the same build beside rlaunch as `rlaunch-worker-aarch64` (or `-x86_64`), or name it with --agent. \
 `cargo agent` builds one that needs no C library on the host.",

@@ -16,7 +16,8 @@ pub(crate) struct Cluster<'a> {
     pub(crate) hosts: Vec<ClusterHost<'a>>,
     /// Hosts that were not reached, with the reason.
     pub(crate) unreached: Vec<Unreached>,
-    /// Those of `hosts` whose agents run on the host itself although the user named a container, with the reason.
+    /// Hosts among `hosts` whose agents run outside of the container that the user named, with the
+    /// reason.
     pub(crate) outside: Vec<Unreached>,
     /// RDMA ports that a job could use, and which of them reach each other. Nodes have the indexes of `hosts`.
     pub(crate) plan: Option<&'a Plan>,
@@ -132,8 +133,9 @@ pub(crate) struct Probe {
     pub(crate) from: usize,
     pub(crate) to: usize,
     pub(crate) kind: ProbeKind,
-    /// Interface from which and address to which packets were sent.
+    /// Interface from which packets were sent.
     pub(crate) netdev: Option<String>,
+    /// Address to which packets were sent.
     pub(crate) address: Option<IpAddr>,
     pub(crate) outcome: ProbeOutcome,
 }
@@ -170,9 +172,10 @@ pub(crate) enum ProbeOutcome {
 pub(crate) struct JudgedProgram {
     /// Words of its command line.
     pub(crate) words: Vec<String>,
-    /// Those of its words that are files on the launcher's machine.
+    /// Words of the command line that are files on the launcher's machine.
     pub(crate) files_here: Vec<String>,
-    /// Whether hosts have different contents of a file of the program: path, and groups of hosts.
+    /// Files of the program whose contents differ between hosts: path, and the groups of hosts with
+    /// equal contents.
     pub(crate) differing: Vec<(String, Vec<Vec<String>>)>,
 }
 

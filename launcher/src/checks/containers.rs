@@ -1,4 +1,4 @@
-//! Deficits of containers that only their start can remedy, and words for containers.
+//! Deficits of containers that only another start can fix, and words for containers.
 
 use super::{Check, Cluster, ClusterHost, Needs};
 use crate::findings::{Finding, id};
@@ -44,6 +44,10 @@ Start the container with --ipc=host or --shm-size=1g; in a pod, mount a volume `
 
 /// Size of `/dev/shm` that container engines give by default, in bytes.
 const SHARED_MEMORY: u64 = 64 << 20;
+
+/// Part of a pod's specification that passes files of RDMA devices to it.
+pub(crate) const POD_RESOURCE: &str =
+    "the resource of the device plugin, such as rdma/hca: 1 or aliyun/erdma: 1";
 
 /// Kind of system in which an agent runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -115,8 +115,8 @@ pub(super) fn loss(cluster: &Cluster<'_>, host: usize) -> Severity {
     if has_rdma(cluster, host) { Severity::Note } else { Severity::Error }
 }
 
-/// Returns the severity of what is missing on a host that need not have RDMA: an error if RDMA is required, a
-/// warning if other hosts have it.
+/// Returns the severity of what is missing on a host that need not have RDMA: an error if RDMA is
+/// required, a warning if other hosts have it, otherwise a note.
 pub(super) fn expectation(cluster: &Cluster<'_>, host: usize) -> Severity {
     match cluster.transport {
         Transport::Rdma => Severity::Error,
@@ -139,7 +139,7 @@ pub(super) fn container_cure(host: &ClusterHost<'_>, flag: &str, pod: &str) -> S
     }
 }
 
-/// Tells whether a host has GPUs by NVIDIA.
+/// Tells whether a host has NVIDIA GPUs.
 pub(super) fn has_nvidia(inventory: &Inventory) -> bool {
     inventory.gpus.iter().any(|gpu| gpu.vendor == GpuVendor::Nvidia)
 }

@@ -135,7 +135,7 @@ fn driver(cluster: &Cluster<'_>) -> Vec<Finding> {
     cluster.diagnosed().filter_map(finding).collect()
 }
 
-/// Adds the lines that switch these hosts to compat mode.
+/// Adds the lines that switch a host of the finding to compat mode.
 fn with_compat(cluster: &Cluster<'_>, found: Finding, host: &ClusterHost<'_>) -> Finding {
     if in_container(cluster, host) {
         let lines = COMPAT.join("; ");

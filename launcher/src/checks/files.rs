@@ -17,12 +17,13 @@ pub(super) const CHECKS: &[Check] = &[
         explanation: "\
 Symptoms: `No such file or directory`, `can't open file 'train.py'`, exit code 127 on some hosts only.
 
-rlaunch starts the same command on every host, in a directory of the same name as yours if it exists there. Each \
-agent looked for the program on PATH and for the words of the command line that are files, and did not find what the \
-finding names. Other words than the program and its script count only if they are files on another host or here: \
-what is nowhere may be what the program writes.
+rlaunch starts the same command on every host, in a directory of the same name as yours if it \
+exists there. Each agent looked for the program on PATH and for the words of the command line that \
+are files, and did not find what the finding names. Other words count only if another host or this \
+machine has such a file: one that exists nowhere may be a file that the program writes.
 
-Use a directory that all hosts share, name one by --wdir, or let rlaunch copy the file: --preload train.py.",
+Use a directory that all hosts share, name one with --wdir, or let rlaunch copy the file: \
+--preload train.py.",
     },
     Check {
         id: id::FILES_DIFFER,
@@ -123,7 +124,7 @@ fn is_script(cluster: &Cluster<'_>, path: &str) -> bool {
 fn differing(cluster: &Cluster<'_>) -> Vec<Finding> {
     let finding = |(path, groups): &(String, Vec<Vec<String>>)| {
         let same: Vec<String> = groups.iter().map(|hosts| text::list(hosts)).collect();
-        let seen = format!("{path} differs: the same on {}", same.join("; on "));
+        let seen = format!("{path} differs: one version on {}", same.join("; another on "));
         let matters = "ranks would run different programs";
         let smallest = groups.iter().rev().min_by_key(|hosts| hosts.len());
         let found = Finding::warning(id::FILES_DIFFER, "", seen, matters);
@@ -218,8 +219,8 @@ mod tests {
         let groups: &[&[&str]] = &[&["a", "c"], &["b"]];
         assert_eq!(
             found(&whole(), &whole(), &[("train.py", groups)]),
-            ["warn files.differ b: train.py differs: the same on a, c; on b — ranks would run \
-              different programs"]
+            ["warn files.differ b: train.py differs: one version on a, c; another on b — \
+              ranks would run different programs"]
         );
     }
 

@@ -40,9 +40,10 @@ connects the hosts.",
 Symptoms: `transport retry counter exceeded` (status 12, vendor err 129) on the first message, although connecting \
 worked; ibv_rc_pingpong hangs; ping between the same addresses is fine.
 
-RoCE v2 packets are UDP datagrams to port 4791. Soft RoCE (rxe) receives and sends them through the kernel, so its \
-packet filter sees them. Cards with RoCE in hardware bypass the filter; for these a rule is only a note, as the rule \
-shows that somebody wants to stop RoCE, and a virtual switch in the card may do so.
+RoCE v2 packets are UDP datagrams to port 4791. Soft RoCE (rxe) receives and sends them through \
+the kernel, so its packet filter sees them. Cards with RoCE in hardware bypass the filter; for \
+these a rule is only a note, since it shows that RoCE is meant to be blocked here, and a virtual \
+switch in the card may do that.
 
 Remove the rule, or accept UDP port 4791 before it, on both hosts. Source ports vary, so a rule for established \
 connections does not help.",
@@ -161,7 +162,7 @@ fn roce(cluster: &Cluster<'_>) -> Vec<Finding> {
         let mut closed: Vec<(RocePort<'_>, Closed<'_>)> = roce_ports(host)
             .filter_map(|port| Some((port, closed_to_roce(filter, port)?)))
             .collect();
-        // Of several ports, those of soft RoCE matter.
+        // If there are several ports, those of soft RoCE matter.
         closed.sort_by_key(|(port, _)| !port.is_software);
         let (port, closed) = closed.first()?;
         let is_named = closed.rule.is_some_and(|rule| !rule.ports.is_empty());
@@ -227,28 +228,49 @@ impl Closed<'_> {
     /// Returns lines that open the ports, by the program that manages the filter.
     fn cure(&self, state: &Diagnostics) -> Vec<String> {
         let protocol = self.protocol_word().to_ascii_lowercase();
-        if state.services.iter().any(|service| service == "firewalld") {
+        let has_firewalld = state.services.iter().any(|service| service == "firewalld");
+        if has_firewalld && !self.is_in_other_table("firewalld") {
             let add =
                 format!("sudo firewall-cmd --permanent --add-port={}/{protocol}", self.range("-"));
             return vec![add, "sudo firewall-cmd --reload".to_owned()];
         }
-        if state.kernel.ufw_enabled {
+        if state.kernel.ufw_enabled && !self.is_in_other_table("filter") {
             return vec![format!("sudo ufw allow {}/{protocol}", self.range(":"))];
         }
-        let is_nft = self.filter.read_by == "nft";
-        match self.rule {
-            // A rule that accepts in one chain does not keep another chain from dropping.
-            Some(rule) if is_nft => vec![deletion(rule)],
-            Some(rule) if rule.text.starts_with("-A ") => vec![deletion_by_text(&rule.text)],
-            _ if is_nft => {
-                let chain = words(named(&self.filter.chain, "inet filter input"));
-                let ports = self.range("-");
-                vec![format!("sudo nft insert rule {chain} {protocol} dport {ports} accept")]
+        vec![match self.rule {
+            // Deleting a rule or policy that drops all ports would open the host.
+            Some(rule) if rule.ports.is_empty() => self.acceptance(&rule.chain),
+            Some(rule) if rule.text.starts_with("-A ") => deletion_by_text(&rule.text),
+            Some(rule) => deletion(rule),
+            None => self.acceptance(&self.filter.chain),
+        }]
+    }
+
+    /// Tells whether the ports are dropped in a table of nft that is not the manager's own, so that
+    /// the manager cannot open them.
+    fn is_in_other_table(&self, own: &str) -> bool {
+        let chain = self.rule.map_or(&self.filter.chain, |rule| &rule.chain);
+        // Chains of iptables have no table in their names.
+        chain.split(' ').nth(1).is_some_and(|table| table != own)
+    }
+
+    /// Returns the line that accepts the ports at the beginning of a chain. It has to be the chain
+    /// that drops them: a rule that accepts in one chain does not keep another one from dropping.
+    fn acceptance(&self, chain: &str) -> String {
+        let protocol = self.protocol_word().to_ascii_lowercase();
+        // Names of nft's chains have a family and a table before them.
+        let is_nft = match chain {
+            "" => self.filter.read_by == "nft",
+            chain => chain.contains(' '),
+        };
+        match is_nft {
+            true => {
+                let (chain, ports) = (words(named(chain, "inet filter input")), self.range("-"));
+                format!("sudo nft insert rule {chain} {protocol} dport {ports} accept")
             }
-            _ => {
-                let chain = quoted(named(&self.filter.chain, "INPUT"));
-                let ports = self.range(":");
-                vec![format!("sudo iptables -I {chain} -p {protocol} --dport {ports} -j ACCEPT")]
+            false => {
+                let (chain, ports) = (quoted(named(chain, "INPUT")), self.range(":"));
+                format!("sudo iptables -I {chain} -p {protocol} --dport {ports} -j ACCEPT")
             }
         }
     }
@@ -307,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_is_no_program_for_the_shell() {
+    fn a_rule_is_not_a_program_for_the_shell() {
         let plain = "-A INPUT ! -i lo -m comment --comment \"no jobs\" -j DROP";
         let deleted = "sudo iptables -D INPUT ! -i lo -m comment --comment \"no jobs\" -j DROP";
         assert_eq!(deletion_by_text(plain), deleted);
@@ -441,6 +463,22 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_rule_that_drops_everything_is_not_deleted() {
+        let all = |chain: &str, text: &str| FirewallRule {
+            chain: chain.into(),
+            text: text.into(),
+            handle: Some(12),
+            is_input: true,
+            ..FirewallRule::default()
+        };
+        let fix = |rule| found(machine("no-rdma", false, vec![rule])).remove(0).fix;
+        let nft = "sudo nft insert rule inet filter input tcp dport 21000-21511 accept";
+        assert_eq!(fix(all("inet filter input", "reject"))[0], run(nft));
+        let iptables = "sudo iptables -I LAST -p tcp --dport 21000:21511 -j ACCEPT";
+        assert_eq!(fix(all("LAST", "-A LAST -j DROP"))[0], run(iptables));
+    }
+
     fn run(line: &str) -> crate::findings::Step {
         crate::findings::Step::Run(line.into())
     }
@@ -461,5 +499,15 @@ mod tests {
         let by_iptables =
             |state: &mut Diagnostics| state.firewall.as_mut().unwrap().read_by = "iptables".into();
         assert_eq!(line(by_iptables), run(iptables));
+        let tcp = FilterProtocol::Tcp;
+        let foreign = FirewallRule {
+            chain: "inet lab input".into(),
+            handle: Some(7),
+            ..rule("tcp dport 1024-65535 drop", tcp, &[(1024, 65535)])
+        };
+        let beside = machine("no-rdma", false, vec![foreign])
+            .diagnosed(|state| state.services = vec!["firewalld".into()]);
+        let deletion = "sudo nft delete rule inet lab input handle 7";
+        assert_eq!(found(beside).remove(0).fix[0], run(deletion));
     }
 }

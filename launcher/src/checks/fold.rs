@@ -30,7 +30,7 @@ fn fold_by(
         let (one, other) = (&findings[cause], &findings[effect]);
         cause != effect
             && effects[cause].contains(&other.id)
-            // Of two that cause each other, the first is taken as the cause.
+            // If two cause each other, the first counts as the cause.
             && !(effects[effect].contains(&one.id) && cause > effect)
             && are_near(one, other, &aliases)
     };
@@ -59,7 +59,7 @@ fn worst(folded: &FoldedFinding) -> Severity {
     folded.consequences.iter().map(|finding| finding.severity).fold(own, Ord::min)
 }
 
-/// Returns all that a fault causes, directly or through others.
+/// Returns the ids of all faults that a fault causes, directly or through others.
 fn all_effects(id: CheckId, causes: &impl Fn(CheckId) -> &'static [CheckId]) -> BTreeSet<CheckId> {
     let (mut found, mut open) = (BTreeSet::new(), vec![id]);
     while let Some(next) = open.pop() {
@@ -81,7 +81,7 @@ fn are_near(
     }
     let mut hosts = one.hosts.iter().chain(&one.peer).filter(|host| other.concerns(host));
     hosts.any(|host| {
-        // The device of a finding is one of its own hosts, not of its peer.
+        // A finding's device belongs to its hosts, not to its peer.
         let own =
             |finding: &Finding| finding.device.clone().filter(|_| finding.hosts.contains(host));
         match (own(one), own(other)) {

@@ -2,7 +2,7 @@
 
 use super::devices::{has_nvidia, indexed, is_used};
 use super::pcie::is_passed_through;
-use super::{Check, Cluster, ClusterHost, Needs, quoted};
+use super::{Check, Cluster, ClusterHost, Needs, quoted, version};
 use crate::findings::{Finding, Severity, id};
 use crate::plan::selection;
 use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
@@ -60,8 +60,8 @@ Between devices of a virtual machine, data takes the short way through the PCIe 
 addresses by itself (ATS) and the switch lets translated requests pass (ACS Direct Translated P2P). ATS is off in the NIC's \
 registers, which root can read; the bridges above it show that this is a virtual machine.
 
-Set ATS_ENABLED in the NIC's firmware and start the physical host anew, then set ACS again: it is lost with each start. On \
-ESXi, the machine also needs pciPassthru.allowP2P and RelaxACSforP2P.",
+Set ATS_ENABLED in the NIC's firmware and reboot the physical host, then set ACS again: each boot \
+resets it. On ESXi, the machine also needs pciPassthru.allowP2P and RelaxACSforP2P.",
     },
     Check {
         id: id::GPU_ACS,
@@ -77,8 +77,8 @@ Access control services (ACS) make a PCIe bridge send requests between devices u
 machines. Between a GPU and its NIC it turns the short way through the switch into a long one. The control registers \
 of the bridges between each GPU and the NICs at its switch were read, which needs root.
 
-Disable ACS in the firmware's setup, or clear the register as shown; it comes back with the next start. Hosts of virtual \
-machines need ACS, and use ATS instead.",
+Disable ACS in the firmware's setup, or clear the register as shown; ACS is on again after the \
+next boot. Hosts of virtual machines need ACS, and use ATS instead.",
     },
     Check {
         id: id::GPU_IOMMU,
@@ -93,21 +93,14 @@ The IOMMU translates the addresses that devices use. Transfers between GPU and N
 translations is small. An IOMMU is active, and the kernel's command line does not ask for pass-through, though the kernel may \
 have it as its default: `dmesg | grep -i 'default domain'` says so.
 
-Put iommu=pt into the boot loader's configuration and start the host again. Hosts of virtual machines keep their IOMMU for \
-the guests with it.",
+Put iommu=pt into the boot loader's configuration and reboot the host. Hosts of virtual machines \
+keep their IOMMU for the guests with it.",
     },
 ];
 
 /// First version of the kernel with DMA-BUF for RDMA, and of NVIDIA's driver with the open modules that support it.
 const DMABUF_KERNEL: (u32, u32) = (5, 12);
 const DMABUF_DRIVER: u32 = 515;
-
-/// Returns the first two numbers of a version.
-fn version(text: &str) -> Option<(u32, u32)> {
-    let (major, rest) = text.split_once('.')?;
-    let minor = rest.split(|c: char| !c.is_ascii_digit()).next()?;
-    Some((major.parse().ok()?, minor.parse().ok()?))
-}
 
 fn nvidia_version(inventory: &Inventory) -> Option<&str> {
     let mut drivers = inventory.system.drivers.iter();
@@ -194,14 +187,14 @@ fn translation(cluster: &Cluster<'_>) -> Vec<Finding> {
                 .device(&*device.name)
                 .run("sudo mst start")
                 .run(format!("sudo mlxconfig -d {} set ATS_ENABLED=true", quoted(&pci.address)))
-                .advise("start the physical host anew, and then set ACS Direct Translated again");
+                .advise("reboot the physical host, then set ACS Direct Translated P2P again");
             found.push(finding);
         }
     }
     found
 }
 
-/// Lists the bridges between two devices at a common switch that redirect to the host bridge.
+/// Lists the bridges between two devices at a common switch whose ACS redirects requests upstream.
 fn redirecting<'a>(one: &'a PciDevice, other: &'a PciDevice) -> Vec<&'a str> {
     let is_shared = |address: &str| {
         let is_above = |device: &PciDevice| device.links.iter().any(|link| link.address == address);
@@ -249,7 +242,7 @@ fn access_control(cluster: &Cluster<'_>) -> Vec<Finding> {
         }
         found.push(
             finding
-                .advise("it comes back with the next start: disable ACS in the firmware's setup"),
+                .advise("ACS is on again after the next boot: disable it in the firmware's setup"),
         );
     }
     found
@@ -272,10 +265,7 @@ fn iommu(cluster: &Cluster<'_>) -> Vec<Finding> {
         let seen = "an IOMMU is active, and the kernel was not started with iommu=pt";
         let matters = "translating addresses may slow down transfers between GPU and NIC";
         let found = Finding::note(id::GPU_IOMMU, host.name, seen, matters);
-        Some(
-            found
-                .advise("add iommu=pt to the boot loader's configuration and start the host again"),
-        )
+        Some(found.advise("add iommu=pt to the boot loader's configuration and reboot the host"))
     };
     indexed(cluster).filter_map(finding).collect()
 }

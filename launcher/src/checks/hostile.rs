@@ -1,4 +1,5 @@
-//! Tests of the whole catalogue with what no kernel tells: absurd numbers, and names that are programs for a shell.
+//! Tests of the whole catalogue with input that no kernel gives: absurd numbers, and names that a
+//! shell would run.
 
 use super::faults::{dgx, healthy};
 use super::testing::{Machine, with_cluster};

@@ -48,8 +48,9 @@ for a moment, and managers with different settings (partitions, MTU, virt_enable
 take over.
 
 The services of every host were listed. Stop opensm on all hosts but one, or set sm_priority in \
-/etc/opensm/opensm.conf so that the master is the one that you expect; `sminfo` names the master. Separate \
-fabrics need a manager each, and then nothing is to be done.",
+/etc/opensm/opensm.conf (/etc/rdma/opensm.conf on RHEL) so that the master is the one that you \
+expect; `sminfo` names the master. Separate fabrics need a manager each, and then nothing is to be \
+done.",
     },
     Check {
         id: id::IB_VF,
@@ -65,13 +66,18 @@ A virtual function is a port of its own in the subnet. The subnet manager config
 enabled in it, and if the function has GUIDs, which the host's administrator sets through the physical function. The \
 state of the port and the link between virtual and physical function were read from sysfs.
 
-Set virt_enabled 2 in opensm.conf and restart opensm; give the function a node GUID and a port GUID with ip link, \
-then detach and attach it again. On the host of a virtual machine, a function that no guest uses may stay as it is.",
+Set virt_enabled 2 in opensm.conf and restart opensm: the opensm of MLNX_OFED and DOCA has this \
+option, that of distributions does not. Also give the function a node GUID and a port GUID with ip \
+link, then detach and attach it again. On the host of a virtual machine, a function that no guest \
+uses may stay as it is.",
     },
 ];
 
-/// Returns the line that installs a package of RDMA, by the words of `ID` and `ID_LIKE` of the distribution; `None` if
-/// the distribution is not known. `package` is a name of Debian.
+/// Line that lets opensm start under SELinux after a wrong label on its log has kept it from that.
+const RELABEL: &str = "sudo restorecon -v /var/log/opensm.log; sudo systemctl restart opensm";
+
+/// Returns the line that installs `package`, by the words of `ID` and `ID_LIKE` in os-release;
+/// `None` for an unknown distribution. `package` is Debian's name.
 pub(super) fn install_line(distribution_ids: &[String], package: &str) -> Option<String> {
     let is = |names: &[&str]| distribution_ids.iter().any(|id| names.contains(&id.as_str()));
     let elsewhere = match package {
@@ -138,8 +144,9 @@ fn cure(cluster: &Cluster<'_>, first: &ClusterHost<'_>, manager: Option<&str>) -
             Step::Do(format!(
                 "opensm runs on {manager}; its log says why it does not configure the port"
             )),
-            on("sudo systemctl restart opensm"),
-            on("journalctl -u opensm -n 20"),
+            // The unit of MLNX_OFED has another name than those of distributions.
+            on("sudo systemctl restart opensm || sudo systemctl restart opensmd"),
+            on("journalctl -u opensm -u opensmd -n 20"),
         ];
     }
     if in_container(cluster, first) {
@@ -154,7 +161,7 @@ fn cure(cluster: &Cluster<'_>, first: &ClusterHost<'_>, manager: Option<&str>) -
         None => vec![Step::Do("install opensm on one host of the fabric".to_owned())],
     };
     let is_enforcing = kernel.is_some_and(|kernel| kernel.selinux_enforcing);
-    let label = is_enforcing.then(|| "sudo restorecon -v /var/log/opensm.log".to_owned());
+    let label = is_enforcing.then(|| RELABEL.to_owned());
     let lines = install
         .into_iter()
         .chain(["sudo systemctl enable --now opensm".to_owned()])
@@ -200,7 +207,10 @@ fn virtual_function(cluster: &Cluster<'_>) -> Vec<Finding> {
             let parent = parent.map_or(String::new(), |parent| format!(" ({parent})"));
             let finding = Finding::new(id::IB_VF, severity, host.name, seen, matters)
                 .device(port_name(device, port))
-                .advise("set `virt_enabled 2` in opensm.conf where opensm runs, and restart it")
+                .advise(
+                    "where opensm runs (that of MLNX_OFED or DOCA), set `virt_enabled 2` in \
+                     opensm.conf and restart it",
+                )
                 .advise(format!(
                     "give the function GUIDs through its physical function{parent}: ip link set PF vf N \
                      node_guid GUID, and the same with port_guid"
@@ -247,7 +257,7 @@ mod tests {
         let expected = [
             on_a("sudo dnf install -y opensm"),
             on_a("sudo systemctl enable --now opensm"),
-            on_a("sudo restorecon -v /var/log/opensm.log"),
+            on_a(RELABEL),
             on_a("journalctl -u opensm -n 20"),
         ];
         assert_eq!(fix, expected);
@@ -263,7 +273,7 @@ mod tests {
         let fix =
             with_cluster(&[unmanaged(), manager], |cluster| no_manager(&cluster)[0].fix.clone());
         assert!(
-            fix.contains(&Step::RunOn("b".into(), "journalctl -u opensm -n 20".into())),
+            fix.contains(&Step::RunOn("b".into(), "journalctl -u opensm -u opensmd -n 20".into())),
             "{fix:?}"
         );
         assert!(!fix.iter().any(|step| format!("{step:?}").contains("install")), "{fix:?}");

@@ -51,7 +51,8 @@ fn hosts_without_rdma<'a>(cluster: &Cluster<'a>) -> BTreeSet<&'a str> {
     nodes.filter_map(|node| Some(cluster.hosts.get(node)?.name)).collect()
 }
 
-/// Tells whether a finding is not about another device than an RDMA port, or a port that the user has left out.
+/// Tells whether a finding is about a whole host, or about an RDMA port that the user has not left
+/// out.
 fn is_wanted(cluster: &Cluster<'_>, finding: &Finding) -> bool {
     let Some(name) = &finding.device else { return true };
     let hosts =
@@ -125,7 +126,8 @@ mod tests {
             assert_eq!(in_job(&vec![machine.clone(); 3]), [""; 0], "{name}");
         }
         assert_eq!(in_job(&cabled()), [""; 0]);
-        // Of hosts that have little in common, the job itself says that RDMA does not connect them.
+        // For hosts that have little in common, the job itself says that RDMA does not connect
+        // them.
         for machines in machines.windows(2) {
             assert_eq!(in_job(machines), [""; 0], "{machines:?}");
         }

@@ -80,7 +80,8 @@ Exchange cable and transceiver one after the other, then the switch port. `ethto
         examine: out_of_memory,
         causes: &[],
         explanation: "\
-Symptoms: a rank ends by signal 9 although nobody has killed it; a DataLoader worker is `killed by signal: Killed`.
+Symptoms: a rank ends by signal 9 although no user has killed it; a DataLoader worker is \
+`killed by signal: Killed`.
 
 When memory runs out, on the host or in a control group, the kernel kills the process that gives most of it back and \
 logs its name. The finding names it. The memory may have been used by another job.
@@ -109,10 +110,10 @@ const PROGRAM_XIDS: &[(u32, &str)] = &[
     (43, "a program was stopped after an error"),
     (45, "a program was ended"),
 ];
-/// Texts of drivers of NICs whose device has failed.
+/// Texts of NIC drivers about a device that has failed.
 const NIC_FAILURES: &[&str] =
     &["health compromised", "assert_var", "internal error detected", "fatal error", "fw fatal"];
-/// Texts of drivers of NICs that may go on.
+/// Texts of NIC drivers about trouble after which the device may go on.
 const NIC_TROUBLE: &[&str] = &["transmit queue", "high temperature", "tx timeout"];
 /// Drivers of NICs. The names of their modules begin with these words and may go on after `_`.
 const NIC_DRIVERS: &[&str] =
@@ -180,7 +181,7 @@ fn xid(cluster: &Cluster<'_>) -> Vec<Finding> {
                     (Severity::Error, *meaning, "this GPU cannot be trusted")
                 }
                 (Some((_, meaning, false)), _) => {
-                    (Severity::Warning, *meaning, "this GPU needs a reset before it is used on")
+                    (Severity::Warning, *meaning, "this GPU needs a reset before it is used again")
                 }
                 (None, Some((_, meaning))) => {
                     (Severity::Note, *meaning, "usually a program's fault")
@@ -199,8 +200,9 @@ fn xid(cluster: &Cluster<'_>) -> Vec<Finding> {
     )
 }
 
-/// Returns the PCI address and the number of a line such as `NVRM: Xid (PCI:0000:3b:00): 79, pid=1`. Lines of
-/// NVSwitches are not meant: `nvidia-nvswitch0: SXid (PCI:…`.
+/// Returns the PCI address and the number of a line such as
+/// `NVRM: Xid (PCI:0000:3b:00): 79, pid=1`. Lines of NVSwitches, such as
+/// `nvidia-nvswitch0: SXid (PCI:…`, are left out.
 fn parse_xid(line: &str) -> Option<(String, u32)> {
     let (_, rest) = line.split_once(" Xid (")?;
     let (device, rest) = rest.split_once("):")?;
@@ -262,7 +264,8 @@ fn nic(cluster: &Cluster<'_>) -> Vec<Finding> {
         let seen = format!("{text}, {}", events.words());
         let found = Finding::new(id::LOG_NIC, *severity, host, seen, matters);
         let found = if device.is_empty() { found } else { found.device(device) };
-        Some(found.run("sudo dmesg -T | grep -E 'mlx|irdma|erdma|bnxt|NETDEV' | tail -n 40"))
+        let drivers = "mlx|irdma|erdma|bnxt|ice 0|i40e|ixgbe|igb|qede|hfi1|NETDEV";
+        Some(found.run(format!("sudo dmesg -T | grep -E '{drivers}' | tail -n 40")))
     })
 }
 

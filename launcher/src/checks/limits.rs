@@ -1,7 +1,7 @@
 //! Limits of a rank's process, and memory of the host.
 
 use super::containers::{Scope, has_accelerators};
-use super::{Check, Cluster, ClusterHost, Needs};
+use super::{Check, Cluster, ClusterHost, Needs, version};
 use crate::findings::{Finding, id};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
@@ -40,8 +40,9 @@ Ranks of one host exchange data in shared memory below /dev/shm, which is a file
 half of the memory. rlaunch read its size and what is free. It is small where a container engine or /etc/fstab says \
 so, and full where programs that were killed left files behind.
 
-`ls -lS /dev/shm` shows the files; those of no running program may be deleted. \
-`sudo mount -o remount,size=50% /dev/shm` makes it larger until the next boot. For containers see ct.shm.",
+`ls -lS /dev/shm` shows the files; those that no running program uses may be deleted. \
+`sudo mount -o remount,size=50% /dev/shm` makes it larger until the next boot. For containers see \
+ct.shm.",
     },
     Check {
         id: id::LIM_MAPS,
@@ -91,8 +92,8 @@ Two things are looked at. A control group, as of a container, a pod or a systemd
 part of the machine's memory although the machine has GPUs; pinned buffers of CUDA and NCCL count as well. And the \
 memory that is still free (MemAvailable) may be nearly used up, often by ranks of an earlier job that still run.
 
-For a container raise --memory, for a pod resources.limits.memory. `ps aux --sort=-rss | head` shows who uses the \
-memory.",
+For a container raise --memory, for a pod resources.limits.memory. `ps aux --sort=-rss | head` \
+shows which processes use the memory.",
     },
     Check {
         id: id::LIM_FORK,
@@ -104,9 +105,10 @@ memory.",
 Symptoms: segmentation faults or wrong data after subprocess.run, os.fork or a DataLoader with workers in a program \
 that uses RDMA.
 
-fork() shares memory until it is written. The NIC keeps writing to the pages it was told, and after a fork these may \
-be the child's. Since kernel 5.12 the pages that a NIC uses are copied at once, and rdma-core 35 or later knows \
-that. The finding says that the kernel or rdma-core is older.
+fork() shares memory until it is written. The NIC keeps writing to the pages that were registered, \
+and after a fork these may be the child's. Since kernel 5.12 the pages that a NIC uses are copied \
+at once, and rdma-core 35 or later knows that. The finding says that the kernel or rdma-core is \
+older.
 
 Set RDMAV_FORK_SAFE=1 (and RDMAV_HUGEPAGES_SAFE=1 if huge pages are used) for such programs: -x RDMAV_FORK_SAFE=1. \
 Programs that start their helpers before they use RDMA are safe.",
@@ -128,7 +130,7 @@ const MANY_HOSTS: usize = 32;
 const MEMORY_OF_GPU: u64 = 4 << 30;
 /// First kernel (major and minor version) that copies the pages of registered memory at a fork.
 const FORK_SAFE_KERNEL: (u32, u32) = (5, 12);
-/// First rdma-core that knows of it.
+/// First rdma-core that asks the kernel whether memory is safe after a fork.
 const FORK_SAFE_RDMA_CORE: u32 = 35;
 
 fn locked_memory(cluster: &Cluster<'_>) -> Vec<Finding> {
@@ -167,7 +169,7 @@ fn shared_memory(cluster: &Cluster<'_>) -> Vec<Finding> {
         let is_small = size.is_some_and(|size| size <= SHARED_MEMORY);
         let matters = "ranks may run out of it";
         let warning = |seen| Finding::warning(id::LIM_SHM, host.name, seen, matters);
-        // A container that is given little is told by ct.shm.
+        // A container that is given little is reported by ct.shm.
         if is_small {
             let has_use = is_host && has_accelerators(host.inventory);
             let seen = format!("/dev/shm of this host has only {}", super::size(size?));
@@ -208,7 +210,11 @@ fn open_files(cluster: &Cluster<'_>) -> Vec<Finding> {
         };
         Some(
             found
-                .run("echo '* - nofile 65536' | sudo tee /etc/security/limits.d/nofile.conf")
+                // The wildcard does not include root.
+                .run(
+                    "printf '%s\\n' '* - nofile 65536' 'root - nofile 65536' | \
+                     sudo tee /etc/security/limits.d/nofile.conf",
+                )
                 .advise("log in anew; a container needs --ulimit nofile=65536"),
         )
     };
@@ -263,12 +269,6 @@ fn fork(cluster: &Cluster<'_>) -> Vec<Finding> {
     cluster.hosts.iter().filter_map(finding).collect()
 }
 
-/// Returns the first two numbers of a kernel's version.
-fn version(text: &str) -> Option<(u32, u32)> {
-    let mut numbers = text.split(|c: char| !c.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-}
-
 /// Returns the version of rdma-core from that of its libibverbs: 39 for `1.14.39.0`.
 fn rdma_core(library: &str) -> Option<u32> {
     let numbers: Vec<&str> = library.split('.').collect();
@@ -285,7 +285,7 @@ mod tests {
     use crate::findings::Step;
     use rlaunch_bootstrap::inventory::ContainerKind;
 
-    /// Returns the machine recorded under this name with limits that are no matter of these tests removed.
+    /// Returns the machine recorded under this name.
     fn machine(name: &str) -> Machine {
         Machine::recorded(name)
     }

@@ -47,8 +47,8 @@ switched off. State and physical state were read from sysfs. It is an error if t
 other hosts are reached through this one only, a warning if a GPU is next to it; ports that no other host uses \
 either are not mentioned.
 
-Bring the interface up, then check the cable and the port at its other end; `ethtool INTERFACE` shows what the \
-link negotiates, and `mlxlink -d DEVICE` why an adapter by NVIDIA refuses a cable.",
+Bring the interface up, then check the cable and the port at its other end; `ethtool INTERFACE` \
+shows what the link negotiates, and `mlxlink -d DEVICE` why an NVIDIA adapter refuses a cable.",
     },
     Check {
         id: id::LINK_ERRORS,
@@ -76,9 +76,10 @@ the card or the switch port is at fault. The counters start anew with the driver
 Symptoms: training stops with NCCL timeouts at irregular times; the kernel's log has `Link is Down` and `Link is Up` in \
 turn.
 
-A link that goes down breaks every queue pair on it, even if it is back within a second. The number of times that \
-the port lost its link was read twice, from link_downed of the RDMA port and carrier_down_count of its interface. A \
-loss in between is a warning. A large total is a note: some losses are normal when a partner starts.
+A link that goes down breaks every queue pair on it, even if it is back within a second. Losses \
+were read from link_downed of the RDMA port, twice, and from carrier_down_count of its interface. \
+Growth of link_downed in between is a warning. A large total is a note: some losses are normal \
+when a partner starts.
 
 Reseat or replace the cable, update the firmware of card and switch, and look at both ends: the partner's log tells \
 which of them dropped the link first.",
@@ -98,7 +99,6 @@ const ERROR_COUNTERS: &[&str] = &[
     "link_error_recovery",
     "rx_crc_errors",
     "rx_frame_errors",
-    "rx_symbol_err_phy",
 ];
 const LOSS_COUNTER: &str = "link_downed";
 
@@ -190,7 +190,8 @@ fn beside_others(
     Some(with_cure(host, (device, port), found))
 }
 
-/// Tells whether a GPU of the host is nearer to this device than to every usable one, across NUMA nodes.
+/// Tells whether a GPU of the host is on this device's NUMA node, and all usable devices are on
+/// other nodes.
 fn is_nearest_to_a_gpu(cluster: &Cluster<'_>, index: usize, device: &RdmaDevice) -> bool {
     let inventory = cluster.hosts[index].inventory;
     let Some(pci) = &device.pci else { return false };

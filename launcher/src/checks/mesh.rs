@@ -34,19 +34,21 @@ pub(super) const CHECKS: &[Check] = &[
             id::NET_ARP,
         ],
         explanation: "\
-Symptoms: two hosts are cabled and do not reach each other; `ping` says `Destination Host Unreachable` on a link whose both \
-ends are up; NCCL fails with `ibv_modify_qp failed with 110 Connection timed out`.
+Symptoms: two hosts are cabled and do not reach each other; `ping` says \
+`Destination Host Unreachable` on a link with both ends up; NCCL fails with \
+`ibv_modify_qp failed with 110 Connection timed out`.
 
 With one subnet for each cable, the addresses say which port belongs to which peer. A cable in the other port joins two \
 interfaces of different subnets. Either a port with an address has no carrier while a port beside it has a carrier and no \
 address, or none of the host's addressed ports gets an answer although all have a carrier, the login network works, and no \
 packet filter drops anything.
 
-Swap the two cables at this host, or the addresses of the two interfaces. `ethtool -p INTERFACE` lets the port blink.",
+Swap the two cables at this host, or the addresses of the two interfaces. `ethtool -p INTERFACE` \
+makes the port's LED blink.",
     },
     Check {
         id: id::MESH_SUBNET,
-        about: "RDMA ports of each two hosts share a network",
+        about: "every two hosts have RDMA ports on a common network",
         needs: Needs::Inventories,
         examine: networks::unconnected,
         causes: &[id::NCCL_NET, id::NCCL_EDGE],
@@ -64,7 +66,7 @@ cable, their ranks use TCP, and NCCL uses TCP for all.",
     },
     Check {
         id: id::MESH_DUPLICATE,
-        about: "RDMA ports of one host are on different subnets, or answer ARP each for itself",
+        about: "RDMA ports of one host are on different subnets, or each answers ARP for itself only",
         needs: Needs::Diagnostics,
         examine: networks::duplicate,
         causes: &[id::MESH_SILENT, id::MESH_ROUTE, id::MESH_CABLING, id::NET_ARP, id::MTU_PATH],
@@ -88,11 +90,12 @@ rp_filter=2 accepts packets that come in on either.",
         explanation: "\
 Symptoms: `ibv_modify_qp failed with 101 Network is unreachable` or `113 No route to host`; `Failed to modify QP to RTR`.
 
-The kernel resolves a peer's address before a queue pair connects: it needs a route through the interface of the port, \
-and an answer to ARP or neighbour discovery. A probe between two RDMA interfaces failed at this step. `No route to host` \
-means that nobody on that cable or switch has the address; `Network is unreachable` that there is no route.
+The kernel resolves a peer's address before a queue pair connects: it needs a route through the \
+interface of the port, and an answer to ARP or neighbour discovery. A probe between two RDMA \
+interfaces failed at this step. `No route to host` means that no port on that cable or switch \
+answers for the address; `Network is unreachable` that there is no route.
 
-The commands of the cure show the route and what the kernel knows of the neighbour. Check the address at the peer, the \
+The commands of the fix show the route and what the kernel knows of the neighbour. Check the address at the peer, the \
 prefix length at both ends, and VLANs of the switch.",
     },
     Check {

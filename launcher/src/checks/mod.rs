@@ -10,7 +10,7 @@
 //! | `jobs` | the checks that each job runs |
 //! | `ssh`, `agent` | how hosts are reached, and whether the agent runs there |
 //! | `network`, `firewall` | addresses, names and proxies; packet filters and ports |
-//! | `packet_filter` | answers of packet filters about packets |
+//! | `packet_filter` | whether a packet filter lets packets pass |
 //! | `devices`, `links` | RDMA devices, drivers and device files; cables and carriers |
 //! | `infiniband`, `roce`, `mtu`, `mesh` | what each fabric needs; which ports reach each other |
 //! | `iwarp`, `erdma` | devices that need the RDMA connection manager; eRDMA's modes |
@@ -52,7 +52,7 @@ mod ssh;
 mod testing;
 
 pub(crate) use cluster::{Cluster, ClusterHost};
-pub(crate) use containers::Scope;
+pub(crate) use containers::{POD_RESOURCE, Scope};
 pub(crate) use fold::{FoldedFinding, fold};
 pub(crate) use jobs::examine_job;
 pub(crate) use mpi::unserved_mpi;
@@ -71,7 +71,7 @@ pub(crate) struct Check {
     pub(crate) examine: fn(&Cluster<'_>) -> Vec<Finding>,
     /// Faults that this one causes on the same host or link. Their findings are folded into this one's.
     pub(crate) causes: &'static [CheckId],
-    /// Text of `rlaunch help ID`: symptoms, cause, what was read, how to cure it, with blank lines between
+    /// Text of `rlaunch help ID`: symptoms, cause, what was read, how to fix it, with blank lines between
     /// paragraphs.
     pub(crate) explanation: &'static str,
 }
@@ -139,9 +139,15 @@ pub(crate) fn can_run(check: &Check, cluster: &Cluster<'_>) -> bool {
     }
 }
 
-/// Quotes a name that a host has told as one word of a line to paste.
+/// Quotes a name that comes from a host, so that a shell takes it for one word.
 fn quoted(name: &str) -> String {
     rlaunch_console::shell::quoted(name.as_ref())
+}
+
+/// Returns the first two numbers of a version, as of a kernel or driver.
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 /// Writes a number of bytes, as in `64 KiB`, `8 MiB` or `3.5 GiB`.

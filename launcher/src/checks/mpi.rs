@@ -14,12 +14,14 @@ pub(super) const CHECKS: &[Check] = &[
         explanation: "\
 Symptoms: every process prints `rank 0 of 1`; a benchmark reports the speed of one process, N times.
 
-An MPI library asks its launcher for rank and size through an interface: PMI, PMIx, or one of its own. If nobody \
-answers, most libraries run the process as a job of one (a singleton), without any error. rlaunch answers PMI and \
-PMIx. The program, or the mpi4py of its interpreter, is linked with a library that needs another interface.
+An MPI library asks its launcher for rank and size through an interface: PMI, PMIx, or one of its \
+own. Without an answer, most libraries run the process as a job of one (a singleton) and report no \
+error. rlaunch answers PMI and PMIx. The program, or the mpi4py of its interpreter, is linked with \
+a library that needs another interface.
 
-Leave out --mpi none if it was given, start the program by the library's own mpirun, or use an MPI library with PMI \
-or PMIx, such as MPICH, Intel MPI and Open MPI. --singleton warn starts it anyway.",
+Leave out --mpi none if it was given, start the program with the library's own mpirun, or use an \
+MPI library with PMI or PMIx, such as MPICH, Intel MPI and Open MPI. --singleton warn starts it \
+anyway.",
     },
     Check {
         id: id::MPI_HOROVOD,

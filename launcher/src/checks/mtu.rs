@@ -32,7 +32,8 @@ cable, or mtu.mismatch follows.",
         about: "both ends of an RDMA path have the same MTU",
         needs: Needs::Inventories,
         examine: mismatch,
-        // Soft RoCE and Soft-iWARP may share an interface, whose MTU is that of both.
+        // The check is among its own effects: soft RoCE and Soft-iWARP may share an interface, so
+        // that one MTU gives two findings.
         causes: &[
             id::MTU_MISMATCH,
             id::MTU_RDMA,
@@ -64,7 +65,7 @@ MTU. RDMA packets are not fragmented. Packets of the size that RDMA sends were s
 fragmentation forbidden: short ones came back, long ones did not.
 
 Raise the MTU of the switch ports, to 9216 where the switch allows it, or set the interfaces at both ends to 1500. The ping in \
-the cure repeats the test.",
+the fix repeats the test. If an interface at one end is itself too small for the packets, the finding names its MTU.",
     },
 ];
 
@@ -72,7 +73,8 @@ the cure repeats the test.",
 const OVERHEAD: u32 = 82;
 /// MTU of RDMA that fits the usual MTU of Ethernet.
 const SMALL: u32 = 1024;
-/// Drivers whose packets other checks judge, or whose size costs nothing.
+/// Drivers that another check judges (erdma), and those without hardware, whose packet size costs
+/// little.
 const OTHER_RULES: &[&str] = &["erdma", "rxe", "siw"];
 
 fn small(cluster: &Cluster<'_>) -> Vec<Finding> {
@@ -180,12 +182,17 @@ fn larger_netdev_mtu(cluster: &Cluster<'_>, hosts: &[&str], port: &UsablePort) -
 fn path(cluster: &Cluster<'_>) -> Vec<Finding> {
     let mut found: Vec<Finding> = Vec::new();
     let mut seen_pairs: BTreeSet<(usize, usize)> = BTreeSet::new();
+    let mut seen_ends: BTreeSet<(usize, &str)> = BTreeSet::new();
     let probes = cluster.probes.unwrap_or_default().iter();
     for probe in probes.filter(|probe| probe.outcome == ProbeOutcome::OnlyShort) {
         let Probe { from, to, kind, netdev, address, .. } = probe;
         let (Some(host), Some(peer)) = (cluster.hosts.get(*from), cluster.hosts.get(*to)) else {
             continue;
         };
+        if let Some((end, finding)) = own_mtu(cluster, probe) {
+            found.extend(seen_ends.insert(end).then_some(finding));
+            continue;
+        }
         // Both directions, and both kinds of probes, show one fault.
         if !seen_pairs.insert((*from.min(to), *from.max(to))) {
             continue;
@@ -212,6 +219,31 @@ fn path(cluster: &Cluster<'_>) -> Vec<Finding> {
         found.push(finding);
     }
     found
+}
+
+/// Makes the finding of an end of a probe whose own interface is too small for the packets. Returns
+/// also the end's index and the interface.
+fn own_mtu<'a>(cluster: &Cluster<'a>, probe: &Probe) -> Option<((usize, &'a str), Finding)> {
+    let ProbeKind::PathMtu(size) = probe.kind else { return None };
+    let inventory = |index: usize| Some(cluster.hosts.get(index)?.inventory);
+    let own = || {
+        let mut netdevs = inventory(probe.from)?.netdevs.iter();
+        netdevs.find(|netdev| Some(&netdev.name) == probe.netdev.as_ref())
+    };
+    let reached = || inventory(probe.to)?.netdev_with_address(probe.address?);
+    let ends = [(probe.from, probe.to, own()), (probe.to, probe.from, reached())];
+    let (end, peer, netdev) = ends.into_iter().find_map(|(end, peer, netdev)| {
+        Some((end, peer, netdev.filter(|netdev| netdev.mtu < size)?))
+    })?;
+    let seen = format!(
+        "packets of {size} bytes do not fit the interface's own MTU, {mtu}",
+        mtu = netdev.mtu
+    );
+    let matters = "RDMA hangs with the first large message";
+    let (host, peer) = (cluster.hosts.get(end)?.name, cluster.hosts.get(peer)?.name);
+    let finding = Finding::error(id::MTU_PATH, host, seen, matters).device(&netdev.name).peer(peer);
+    let line = format!("sudo ip link set {} mtu 9000", quoted(&netdev.name));
+    Some(((end, &netdev.name), finding.run(line)))
 }
 
 #[cfg(test)]
@@ -283,5 +315,32 @@ mod tests {
         assert_eq!(findings[0].fix[1], Step::Run(ping.into()));
         assert!(found(&ProbeOutcome::Worked(90)).is_empty());
         assert!(found(&ProbeOutcome::Silent).is_empty());
+    }
+
+    /// Nothing between the hosts is to blame for packets that an end cannot carry.
+    #[test]
+    fn an_end_whose_own_interface_is_too_small_is_named() {
+        let probe = |from, to| Probe {
+            from,
+            to,
+            kind: ProbeKind::PathMtu(4156),
+            netdev: Some("ens224".into()),
+            address: Some("192.168.111.11".parse().unwrap()),
+            outcome: ProbeOutcome::OnlyShort,
+        };
+        let probes = [probe(0, 1), probe(1, 0)];
+        let expected = |end: &str, peer: &str| {
+            format!(
+                "error mtu.path {end} ens224 → {peer}: packets of 4156 bytes do not fit the interface's own MTU, 1500 — \
+                 RDMA hangs with the first large message"
+            )
+        };
+        let machines = [sized("esxi-vm", 4096, 1500), Machine::recorded("esxi-vm")];
+        let found = probed(path, &machines, &probes);
+        assert_eq!(found.iter().map(line).collect::<Vec<_>>(), [expected("a", "b")]);
+        assert_eq!(found[0].fix, [Step::Run("sudo ip link set ens224 mtu 9000".into())]);
+        let [small, large] = machines;
+        let found = probed(path, &[large, small], &probes);
+        assert_eq!(found.iter().map(line).collect::<Vec<_>>(), [expected("b", "a")]);
     }
 }

@@ -58,9 +58,9 @@ or other ports by --port-range, or give the shell its stdin: docker exec -i.",
 Symptoms: `Connection refused` from 127.0.1.1; Gloo's `connectFullMesh failed`; peers that connect to themselves; \
 `socket.gaierror: Name or service not known`.
 
-Programs that are told no interface look up the name of their own host and give the result to their peers. Debian \
-and Ubuntu write `127.0.1.1 NAME` into /etc/hosts, which is of no use to others; a line that was copied from another \
-machine is worse.
+Programs without an interface to use look up the name of their own host and give the result to \
+their peers. Debian and Ubuntu write `127.0.1.1 NAME` into /etc/hosts, which is of no use to \
+others; a line that was copied from another machine is worse.
 
 rlaunch names the interface for NCCL, Gloo, TensorPipe and MPI libraries, so these are not affected; programs that \
 look their name up themselves are. Write the host's address on the network into /etc/hosts in place of 127.0.1.1.",
@@ -92,9 +92,9 @@ job: -x no_proxy=a,b,10.0.0.0/8. rlaunch itself uses no proxy.",
 Symptoms: traffic to one interface arrives at another one; half of the speed of two cables; connections that stop \
 when one cable is pulled although the other is in use.
 
-With arp_ignore 0, Linux answers a question for any of its addresses on any interface. If two interfaces are in one \
-subnet, peers may learn the wrong hardware address. rlaunch compared the addresses of all interfaces that are up; \
-RDMA ports have a check of their own, mesh.subnet.
+With arp_ignore 0, Linux answers a question for any of its addresses on any interface. If two \
+interfaces are in one subnet, peers may learn the wrong hardware address. rlaunch compared the \
+addresses of all interfaces that are up; RDMA ports have a check of their own, mesh.duplicate.
 
 Give each interface its own subnet, or bond the two. If they have to share one, set arp_ignore to 1 and arp_announce \
 to 2 for both, and rp_filter to 2.",
@@ -164,9 +164,9 @@ fn own_name(cluster: &Cluster<'_>) -> Vec<Finding> {
     cluster.diagnosed().filter_map(|(host, state)| judge_name(cluster, host, state)).collect()
 }
 
-/// Judges what a host's own name leads to. An address that the host does not have is wrong for every program.
-/// Loopback, or none, is told only if the user named a program, since rlaunch names the interface for the usual
-/// libraries.
+/// Judges what a host's own name leads to. An address that the host does not have is wrong for
+/// every program. Loopback, or no address, is reported only if the user named a program, since
+/// rlaunch names the interface for the usual libraries.
 fn judge_name(
     cluster: &Cluster<'_>,
     host: &ClusterHost<'_>,
@@ -177,7 +177,9 @@ fn judge_name(
     let mut outside = addresses.iter().filter(|address| !address.is_loopback());
     let own = host.address.map_or_else(|| "ADDRESS".to_owned(), |address| address.to_string());
     let cure = |found: Finding| {
-        found.advise(format!("in /etc/hosts there, and no other line: {own} {name}"))
+        found.advise(format!(
+            "in /etc/hosts there, let this be the only line for the name: {own} {name}"
+        ))
     };
     if let Some(address) = outside.clone().find(|address| !is_own(address)) {
         let mut others = cluster.hosts.iter().filter(|other| other.name != host.name);

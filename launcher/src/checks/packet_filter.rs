@@ -1,6 +1,10 @@
-//! Answers of packet filters about packets.
+//! Whether a packet filter lets packets pass, by the rules that were read.
 
 use rlaunch_bootstrap::inventory::diagnostics::{FilterProtocol, Firewall, FirewallRule};
+use std::collections::BTreeSet;
+
+/// First and last ports of ranges.
+type Ranges = Vec<(u16, u16)>;
 
 /// Packets to ask about.
 #[derive(Clone, Copy, Debug)]
@@ -25,36 +29,77 @@ pub(super) enum Verdict<'a> {
     Unknown,
 }
 
-/// Follows the rules of a filter.
+/// Follows the rules of a filter in order and says what becomes of the packets. They have to be
+/// accepted in each base chain that they meet; one that drops them is final.
 pub(super) fn verdict<'a>(filter: &'a Firewall, packets: Packets<'_>) -> Verdict<'a> {
+    let rules = || filter.rules.iter().filter(move |rule| concerns(rule, packets));
+    let default = (packets.arrive && filter.drops_by_default).then_some(filter.base);
+    let chains: BTreeSet<u32> = rules().map(|rule| rule.base).chain(default).collect();
     let mut open = vec![packets.ports];
+    let (mut is_sure, mut drops) = (true, Vec::new());
+    for base in chains {
+        let of_chain = rules().filter(|rule| rule.base == base);
+        match follow(of_chain, default == Some(base), packets, &open) {
+            Some(fate) => {
+                open = fate.passing;
+                drops.extend(fate.drops);
+            }
+            None => is_sure = false,
+        }
+    }
+    let dropped: u32 = drops.iter().map(|(count, _)| count).sum();
+    // Of equal ones, the first counts.
+    let most = drops.iter().rev().max_by_key(|(count, _)| *count);
+    match most {
+        Some((_, by)) if dropped * 2 >= count(packets.ports) => Verdict::Drops(*by),
+        None if is_sure => Verdict::Passes,
+        _ => Verdict::Unknown,
+    }
+}
+
+/// Effect of one base chain on packets.
+struct Fate<'a> {
+    /// Ports that it accepts.
+    passing: Ranges,
+    /// Numbers of ports that it drops, each by a rule, or by default.
+    drops: Vec<(u32, Option<&'a FirewallRule>)>,
+}
+
+/// Follows the rules of one base chain for packets to open ports. Returns `None` if their
+/// conditions decide.
+fn follow<'a>(
+    rules: impl Iterator<Item = &'a FirewallRule>,
+    drops_by_default: bool,
+    packets: Packets<'_>,
+    open: &[(u16, u16)],
+) -> Option<Fate<'a>> {
+    let mut open = open.to_vec();
     let (mut may_accept, mut may_drop) = (false, false);
-    let (mut dropped, mut by) = (0, None);
-    for rule in filter.rules.iter().filter(|rule| concerns(rule, packets)) {
+    let mut fate = Fate { passing: Vec::new(), drops: Vec::new() };
+    for rule in rules {
         let is_sure =
             !rule.has_other_conditions && (rule.interface.is_none() || packets.interface.is_some());
-        let (rest, matched) = without(&open, &rule.ports);
+        let (rest, matched) = split(&open, &rule.ports);
         match (rule.accepts, is_sure) {
-            _ if matched == 0 => {}
+            _ if matched.is_empty() => {}
             (true, false) => may_accept = true,
             (false, false) => may_drop = true,
-            (true, true) => open = rest,
+            (true, true) => {
+                open = rest;
+                fate.passing.extend(matched);
+            }
             (false, true) => {
-                (open, dropped) = (rest, dropped + matched);
-                by = by.or(Some(rule));
+                open = rest;
+                fate.drops.push((total(&matched), Some(rule)));
             }
         }
     }
-    let left: u32 = open.iter().copied().map(count).sum();
-    if packets.arrive && filter.drops_by_default {
-        dropped += left;
+    match drops_by_default && !open.is_empty() {
+        true => fate.drops.push((total(&open), None)),
+        false => fate.passing.append(&mut open),
     }
-    match dropped {
-        0 if may_drop => Verdict::Unknown,
-        0 => Verdict::Passes,
-        _ if may_accept || dropped * 2 < count(packets.ports) => Verdict::Unknown,
-        _ => Verdict::Drops(by),
-    }
+    let is_unsure = if fate.drops.is_empty() { may_drop } else { may_accept };
+    (!is_unsure).then_some(fate)
 }
 
 /// Tells whether a rule may match packets that begin a connection.
@@ -68,7 +113,7 @@ fn concerns(rule: &FirewallRule, packets: Packets<'_>) -> bool {
     rule.is_input == packets.arrive && protocol && interface && !is_about_known_connections(rule)
 }
 
-/// Tells whether the name is that of the pattern, which may end in `*` (nft) or `+` (iptables).
+/// Tells whether a name matches a pattern, which may end in `*` (nft) or `+` (iptables).
 fn matches_interface(pattern: &str, name: &str) -> bool {
     let pattern = pattern.trim_matches('"');
     match pattern.strip_suffix(['*', '+']) {
@@ -87,14 +132,19 @@ fn is_about_known_connections(rule: &FirewallRule) -> bool {
     rule.has_other_conditions && has_state && !is_new
 }
 
-/// Removes port ranges from others. Returns what is left, and how many ports were removed. An empty list
-/// removes all.
-fn without(open: &[(u16, u16)], ranges: &[(u16, u16)]) -> (Vec<(u16, u16)>, u32) {
-    let before: u32 = open.iter().copied().map(count).sum();
+/// Splits open ports into those outside of `ranges` and those inside. No ranges mean all ports.
+fn split(open: &[(u16, u16)], ranges: &[(u16, u16)]) -> (Ranges, Ranges) {
     if ranges.is_empty() {
-        return (Vec::new(), before);
+        return (Vec::new(), open.to_vec());
     }
-    let mut left = open.to_vec();
+    let rest = without(open, ranges);
+    let matched = without(open, &rest);
+    (rest, matched)
+}
+
+/// Removes ranges of ports from others.
+fn without(ports: &[(u16, u16)], ranges: &[(u16, u16)]) -> Ranges {
+    let mut left = ports.to_vec();
     for &(first, last) in ranges {
         let cut = |(from, to): (u16, u16)| {
             let below = (from < first).then(|| (from, to.min(first.saturating_sub(1))));
@@ -103,8 +153,11 @@ fn without(open: &[(u16, u16)], ranges: &[(u16, u16)]) -> (Vec<(u16, u16)>, u32)
         };
         left = left.into_iter().flat_map(cut).collect();
     }
-    let after: u32 = left.iter().copied().map(count).sum();
-    (left, before - after)
+    left
+}
+
+fn total(ports: &[(u16, u16)]) -> u32 {
+    ports.iter().copied().map(count).sum()
 }
 
 fn count((first, last): (u16, u16)) -> u32 {
@@ -176,5 +229,36 @@ mod tests {
         assert_eq!(answer(true, vec![new]), "unknown");
         let out = FirewallRule { is_input: false, ..rule("udp drop", false, &[]) };
         assert_eq!(answer(false, vec![out]), "passes");
+    }
+
+    #[test]
+    fn every_base_chain_has_to_accept() {
+        let in_chain = |base, rule| FirewallRule { base, ..rule };
+        let all = |accepts| rule("rule", accepts, &[]);
+        let drop = || in_chain(1, all(false));
+        assert_eq!(answer(false, vec![all(true), drop()]), "drops by a rule");
+        assert_eq!(answer(false, vec![rule("? accept", true, &[]), drop()]), "drops by a rule");
+        assert_eq!(answer(true, vec![all(true), in_chain(1, all(true))]), "passes");
+        assert_eq!(answer(true, vec![in_chain(1, all(true))]), "drops");
+        let last = Firewall {
+            drops_by_default: true,
+            base: 1,
+            rules: vec![all(true)],
+            ..Firewall::default()
+        };
+        let packets =
+            Packets { protocol: FilterProtocol::Tcp, ports: (1, 9), arrive: true, interface: None };
+        assert_eq!(verdict(&last, packets), Verdict::Drops(None));
+        // Each of two chains drops a half.
+        let halves = [rule("a", false, &[(0, 4749)]), rule("b", false, &[(4750, 65535)])];
+        let [one, other] = halves;
+        assert_eq!(answer(false, vec![one, in_chain(1, other)]), "drops by a rule");
+    }
+
+    /// Deleting the rule that is named has to help.
+    #[test]
+    fn the_rule_that_drops_most_is_named() {
+        let few = rule("a", false, &[(4710, 4720)]);
+        assert_eq!(answer(true, vec![few]), "drops");
     }
 }

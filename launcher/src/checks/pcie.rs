@@ -58,7 +58,8 @@ Symptom: latencies of small messages are a few microseconds longer than on an eq
 The kernel's command line asks for power management of PCIe links (ASPM). A link that sleeps needs some microseconds \
 to wake up, and a few cards lose their link over it. The command line was read from /proc/cmdline.
 
-Take the word out of the boot loader's configuration, or put pcie_aspm=off in its place, and start the host again.",
+Take the word out of the boot loader's configuration, or put pcie_aspm=off in its place, and \
+reboot the host.",
     },
     Check {
         id: id::NUMA_FAR,
@@ -84,7 +85,8 @@ pub(super) fn is_passed_through(pci: &PciDevice) -> bool {
     pci.real_links().len() < pci.links.len()
 }
 
-/// Returns what limits a link that is slower than the device could be, or `None` if it is not.
+/// Describes a device's own link if it is slower than the device could be. `rate` is what counts of
+/// a rate.
 fn slower(links: &[PciLink], rate: impl Fn(LinkRate) -> u32) -> Option<Slower> {
     let own = links.first()?;
     let (current, max) = (own.current?, own.max?);

@@ -137,7 +137,8 @@ Equal ranks need equal memory. rlaunch compared the memory of all hosts (a diffe
 and, where that is equal, what is left: far less than on the others usually means that processes of an earlier job \
 still run. A module of memory that failed at boot also shows here.
 
-`ps aux --sort=-rss | head` lists who uses it, `free -h` and `sudo dmidecode -t memory` show what is installed.",
+`ps aux --sort=-rss | head` lists the processes that use it, `free -h` and \
+`sudo dmidecode -t memory` show what is installed.",
     },
     Check {
         id: id::ODD_HARDWARE,
@@ -165,15 +166,15 @@ out). Clusters of different machines are fine, so this is a note.
 Symptoms: logs that cannot be put in order, `certificate is not yet valid`, `make: Clock skew detected`, checkpoints \
 that look older than they are, Kerberos and token logins that fail.
 
-Each agent told its time, and rlaunch computed the offset to its own clock; the time that the question took is the \
-uncertainty and does not count. A finding names a host that is more than a second apart from the middle of all \
-clocks.
+Each agent reported its time, and rlaunch computed the offset to its own clock; the time that the \
+question took is the uncertainty and does not count. A finding names a host that is more than a \
+second apart from the middle of all clocks.
 
 Switch on a time service: `sudo timedatectl set-ntp true`, or chrony; in a virtual machine also after it was paused.",
     },
 ];
 
-/// Difference of memory that counts: less than this part of what other hosts have.
+/// Part of the memory of other hosts below which a host is odd.
 const LESS_MEMORY: f64 = 0.9;
 /// Part of the free memory of other hosts below which a host is odd, if it has at least [`LARGE`].
 const LITTLE_LEFT: f64 = 0.25;
@@ -214,7 +215,7 @@ fn library(cluster: &Cluster<'_>) -> Vec<Finding> {
     let of_host = |host: &ClusterHost<'_>| {
         let system = &host.inventory.system;
         let mut libraries = system.libraries.clone();
-        // What the program would load counts, not what else is installed.
+        // Only the NCCL that the program would load counts, not another one that is installed.
         if let Some(nccl) = &system.nccl {
             libraries.retain(|(name, _)| name != "libnccl");
             libraries.push(("libnccl".to_owned(), nccl.version.clone()));
@@ -290,6 +291,7 @@ fn rate(cluster: &Cluster<'_>) -> Vec<Finding> {
     by_name(hosts, |model| {
         Comparison::new(id::ODD_RATE, &format!("rate of {model}"))
             .breaks_jobs("collectives run at the speed of the slowest port")
+            .cured_by("compare cable, transceiver and switch port with those of the other hosts")
     })
 }
 
@@ -304,7 +306,10 @@ fn pcie(cluster: &Cluster<'_>) -> Vec<Finding> {
         }))
     };
     let hosts = cluster.hosts.iter().map(|host| (host.name, of_host(host)));
-    by_name(hosts, |model| Comparison::new(id::ODD_PCIE, &format!("PCIe width of {model}")))
+    by_name(hosts, |model| {
+        Comparison::new(id::ODD_PCIE, &format!("PCIe width of {model}"))
+            .cured_by("reseat the card, or move it to a slot like that of the other hosts")
+    })
 }
 
 fn hardware(cluster: &Cluster<'_>) -> Vec<Finding> {
@@ -325,7 +330,11 @@ fn hardware(cluster: &Cluster<'_>) -> Vec<Finding> {
         ]
     };
     let hosts = cluster.hosts.iter().map(|host| (host.name, of_host(host)));
-    by_name(hosts, |what| Comparison::new(id::ODD_HARDWARE, what))
+    by_name(hosts, |what| {
+        Comparison::new(id::ODD_HARDWARE, what).cured_by(
+            "lspci, lscpu and `rdma link` show what is there; dmesg says why a device is missing",
+        )
+    })
 }
 
 fn memory(cluster: &Cluster<'_>) -> Vec<Finding> {
@@ -345,8 +354,8 @@ fn memory(cluster: &Cluster<'_>) -> Vec<Finding> {
     }
 }
 
-/// Finds hosts that have less than `part` of what the median of the hosts has; of two hosts, of what the other
-/// has.
+/// Finds hosts with less than `part` of the median of all hosts. With two hosts, the larger value
+/// counts as the median.
 fn less(
     cluster: &Cluster<'_>,
     value: impl Fn(&ClusterHost<'_>) -> Option<u64>,

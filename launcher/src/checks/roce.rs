@@ -135,7 +135,7 @@ The connection manager has a default version for each port, which it applies wha
 names. It is RoCE v1 here. The mode was read from configfs. Programs that exchange addresses themselves, as NCCL and \
 rlaunch do, are not affected.
 
-Write the mode as shown; it is forgotten at the next start. The file gid_attrs/types cannot be written.",
+Write the mode as shown; it is lost at the next boot. The file gid_attrs/types cannot be written.",
     },
     Check {
         id: id::ROCE_ECN,

@@ -17,12 +17,14 @@ pub(super) const CHECKS: &[Check] = &[
 Symptoms: `ssh: connect to host c port 22: Connection refused`, `No route to host`, `Connection timed out`, \
 `Could not resolve hostname c`.
 
-rlaunch resolved the name as ssh does, with the Host block of ~/.ssh/config, and opened a TCP connection to it; the \
-finding quotes the step that failed. Refused means that the machine answers and no sshd listens on that port. \
-Silence means that a firewall drops the packets, that the machine is off, or that the address is another one's.
+rlaunch resolved the name as ssh does, with the Host block of ~/.ssh/config, and opened a TCP \
+connection to it; the finding quotes the step that failed. Refused means that the machine answers \
+and no sshd listens on that port. Silence means that a firewall drops the packets, that the \
+machine is off, or that the address belongs to another machine.
 
-`ssh -v HOST true` shows the address, the port and the jump hosts that are used. Correct HostName, Port or ProxyJump \
-in ~/.ssh/config, start sshd (`sudo systemctl enable --now ssh`), or let its port through the firewall of the host.",
+`ssh -v HOST true` shows the address, the port and the jump hosts that are used. Correct HostName, \
+Port or ProxyJump in ~/.ssh/config, start sshd (`sudo systemctl enable --now ssh`, or sshd on \
+Fedora, RHEL and SUSE), or let its port through the firewall of the host.",
     },
     Check {
         id: id::SSH_AUTH,

@@ -1,7 +1,7 @@
 //! Findings: what is wrong with hosts or between them, in the words that users read.
 //!
-//! Each finding has an id, such as `mtu.path`. `rlaunch doctor` and jobs print it, and `rlaunch help ID`
-//! explains it. The functions that find are in [`crate::checks`].
+//! Each finding has an id, such as `mtu.path`. `rlaunch doctor` and jobs print it, and
+//! `rlaunch help ID` explains it. The functions that make findings are in [`crate::checks`].
 //!
 //! | file | subject |
 //! |---|---|
@@ -28,7 +28,7 @@ pub(crate) enum Severity {
     Note,
 }
 
-/// Something that a check has found.
+/// Fault or observation that a check has found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
     pub(crate) id: CheckId,
@@ -46,11 +46,11 @@ pub(crate) struct Finding {
     pub(crate) seen: String,
     /// Why it matters to a job.
     pub(crate) matters: String,
-    /// Steps that cure it, in order.
+    /// Steps that fix it, in order.
     pub(crate) fix: Vec<Step>,
 }
 
-/// Step of a cure.
+/// Step of a fix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Step {
@@ -60,12 +60,12 @@ pub(crate) enum Step {
     RunOn(String, String),
     /// Line to paste into a shell on the machine where rlaunch runs.
     RunHere(String),
-    /// Something to do that is not a command.
+    /// Action that is not a command, such as exchanging a cable.
     Do(String),
 }
 
 impl Finding {
-    /// Makes a finding of one host, without device, peer and cure.
+    /// Makes a finding of one host, without device, peer and fix.
     pub(crate) fn new(
         id: CheckId,
         severity: Severity,
@@ -85,7 +85,7 @@ impl Finding {
         }
     }
 
-    /// Makes a finding of severity [`Severity::Error`]; the others are alike.
+    /// Makes a finding of severity [`Severity::Error`].
     pub(crate) fn error(
         id: CheckId,
         host: impl Into<String>,
@@ -121,7 +121,7 @@ impl Finding {
         Finding { peer: Some(peer.into()), ..self }
     }
 
-    /// Adds a step to the cure.
+    /// Adds a step to the fix.
     pub(crate) fn step(mut self, step: Step) -> Finding {
         self.fix.push(step);
         self
@@ -132,7 +132,7 @@ impl Finding {
         self.step(Step::Run(line.into()))
     }
 
-    /// Adds something to do that is not a command.
+    /// Adds an action that is not a command.
     pub(crate) fn advise(self, text: impl Into<String>) -> Finding {
         self.step(Step::Do(text.into()))
     }
@@ -154,7 +154,7 @@ impl Finding {
     }
 }
 
-/// Names the finding that an error states.
+/// Adds the id of the finding that an error states, so that the user can look it up.
 pub(crate) fn mark(failed: Failed, id: Option<CheckId>) -> Failed {
     failed.finding(id.map(CheckId::as_str))
 }

@@ -1,4 +1,4 @@
-//! A finding as users read it.
+//! Text of a finding as users read it.
 
 use super::{Finding, Severity, Step};
 use anstyle::AnsiColor;
@@ -47,7 +47,7 @@ impl Severity {
 }
 
 impl Finding {
-    /// Writes the finding and its cure in several lines, each with a newline.
+    /// Writes the finding and its fix in several lines, each with a newline.
     pub(crate) fn to_text(&self) -> String {
         let style = self.severity.style();
         let word = format!("{:<5}", self.severity.word());
@@ -81,7 +81,7 @@ impl Finding {
         self.line(": ")
     }
 
-    /// Writes the cure as hints of a message, one for each step.
+    /// Writes the fix as hints of a message, one for each step.
     pub(crate) fn hints(&self) -> Vec<String> {
         let hint = |step: &Step| match step {
             Step::Run(line) => format!("on {}: {line}", hosts(&self.hosts)),

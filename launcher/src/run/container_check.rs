@@ -1,9 +1,9 @@
 //! Checks of nodes before a job: whether agents run in the container that the user named, and what a node lacks
-//! for RDMA and GPUs. Each deficit is a finding, with a hint how to remedy it.
+//! for RDMA and GPUs. Each deficit is a finding, with a hint how to fix it.
 
-use crate::checks::{self, Cluster, ClusterHost, Scope};
+use crate::checks::{self, Cluster, ClusterHost, POD_RESOURCE, Scope};
 use crate::connect::connector::Container;
-use crate::findings::{self, CheckId, Finding, Step, id};
+use crate::findings::{self, CheckId, Finding, id};
 use crate::hosts::Host;
 use rlaunch_bootstrap::inventory::rdma::{RdmaDevice, Uverbs};
 use rlaunch_bootstrap::inventory::{ContainerKind, Inventory};
@@ -54,14 +54,14 @@ pub(crate) fn print_deficits(
         let hosts = text::list(&deficit.hosts);
         let sentence = format!("{hosts}: {} — {}", deficit.seen, deficit.matters);
         messages::warn_of(Some(deficit.id.as_str()), &sentence);
-        messages::hint(&remedy(&deficit));
+        messages::hint(&fix(&deficit));
     }
 }
 
-/// Describes the deficits of one node, each with its remedy. The node's agent counts as one of root.
+/// Describes the deficits of one node, each with its fix. The node's agent counts as one of root.
 pub(crate) fn describe_deficits(inventory: &Inventory) -> Vec<String> {
     let found = deficits(vec![ClusterHost::new("this host", inventory, None)], false);
-    found.iter().map(|deficit| format!("{}: {}", deficit.seen, remedy(deficit))).collect()
+    found.iter().map(|deficit| format!("{}: {}", deficit.seen, fix(deficit))).collect()
 }
 
 /// Finds the deficits of nodes. A node without RDMA and GPUs has none. `entered` tells whether the user wanted
@@ -77,15 +77,9 @@ fn deficits(hosts: Vec<ClusterHost<'_>>, entered: bool) -> Vec<Finding> {
     findings::merge(of_devices.chain(of_checks))
 }
 
-/// Writes the steps of a remedy in one line.
-fn remedy(deficit: &Finding) -> String {
-    let step = |step: &Step| match step {
-        Step::Run(line) => format!("on {}: {line}", text::list(&deficit.hosts)),
-        Step::RunOn(host, line) => format!("on {host}: {line}"),
-        Step::RunHere(line) => format!("here: {line}"),
-        Step::Do(line) => line.clone(),
-    };
-    deficit.fix.iter().map(step).collect::<Vec<_>>().join("; then ")
+/// Writes the steps of a fix in one line.
+fn fix(deficit: &Finding) -> String {
+    deficit.hints().join("; then ")
 }
 
 /// Finds what a container lacks to open its RDMA devices.
@@ -98,7 +92,6 @@ fn devices(host: &ClusterHost<'_>, scope: Scope) -> Vec<Finding> {
 const UNUSED: &str = "RDMA cannot be used";
 
 fn files(host: &ClusterHost<'_>, scope: Scope, devices: &[RdmaDevice]) -> Vec<Finding> {
-    const RESOURCE: &str = "the resource of the device plugin, as rdma/hca: 1 or aliyun/erdma: 1";
     let missing = devices.iter().filter(|device| device.uverbs == Uverbs::Missing);
     let missing: Vec<&str> = missing.map(|device| &*device.name).collect();
     let missing = (!missing.is_empty()).then(|| {
@@ -107,7 +100,7 @@ fn files(host: &ClusterHost<'_>, scope: Scope, devices: &[RdmaDevice]) -> Vec<Fi
             missing.join(", ")
         );
         let found = Finding::warning(id::DEV_UVERBS, host.name, seen, UNUSED);
-        found.advise(scope.needs("--device=/dev/infiniband", RESOURCE))
+        found.advise(scope.needs("--device=/dev/infiniband", POD_RESOURCE))
     });
     let denied = devices.iter().find_map(|device| match &device.uverbs {
         Uverbs::Denied(path) => Some(path),
@@ -122,7 +115,7 @@ fn files(host: &ClusterHost<'_>, scope: Scope, devices: &[RdmaDevice]) -> Vec<Fi
         };
         let seen = format!("{path} may not be opened in {scope}");
         let found = Finding::warning(id::DEV_PERM, host.name, seen, UNUSED);
-        found.advise(scope.needs(flag, RESOURCE))
+        found.advise(scope.needs(flag, POD_RESOURCE))
     });
     missing.into_iter().chain(denied).collect()
 }
@@ -183,7 +176,7 @@ mod tests {
     fn found(inventory: &Inventory, uid: u32) -> Vec<String> {
         let host = ClusterHost { uid, ..ClusterHost::new("b", inventory, None) };
         let deficit = |found: &Finding| {
-            format!("{}: {} — {} | {}", found.id, found.seen, found.matters, remedy(found))
+            format!("{}: {} — {} | {}", found.id, found.seen, found.matters, fix(found))
         };
         deficits(vec![host], false).iter().map(deficit).collect()
     }

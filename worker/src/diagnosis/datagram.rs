@@ -18,7 +18,7 @@ pub(super) const ECHO: usize = 20;
 #[derive(Debug)]
 pub(super) struct Received {
     pub(super) head: [u8; ECHO],
-    /// Length of the whole datagram, in bytes, as far as it is longer than [`SHORT`] at all.
+    /// Length of the datagram in bytes, at most [`SHORT`]: the rest of a longer one is not read.
     pub(super) length: usize,
     pub(super) from: SocketAddr,
     /// Own address to which it was sent; `None` if the kernel does not tell.

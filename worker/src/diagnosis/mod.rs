@@ -165,7 +165,8 @@ async fn inquire(inquiry: Inquiry, state: HostState) -> InquiryAnswer {
     InquiryAnswer { probes, program, counters, interval_ms }
 }
 
-/// Does what may take long without stopping the probes. Returns `None` if there is no thread.
+/// Runs work in a thread, so that the probes go on meanwhile. Returns `None` if no thread can be
+/// started.
 async fn in_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (sender, result) = oneshot::channel();
     std::thread::Builder::new().spawn(move || sender.send(work()).is_ok()).ok()?;

@@ -188,7 +188,7 @@ impl Datagrams {
         }
     }
 
-    /// Returns the MTU that the kernel knows for the path, as a router may have told it.
+    /// Returns the path MTU that the kernel knows, for example from a router's report.
     fn known_mtu(&self) -> Option<u32> {
         let socket = std::net::UdpSocket::bind(SocketAddr::new(self.from, 0)).ok()?;
         socket.connect(self.to).ok()?;

@@ -20,7 +20,7 @@ const MAX_WORD: usize = 4096;
 /// Maximum size of a file whose contents are hashed, in bytes.
 const MAX_HASHED: u64 = 64 << 20;
 const CHUNK: usize = 256 << 10;
-/// Ends of names that are those of files, whether or not the files exist.
+/// Ends of words that name files, whether or not the files exist.
 const FILE_ENDS: &[&str] = &[".py", ".sh", ".json", ".yaml", ".yml", ".toml"];
 
 /// Describes what this host has of a program. `login` is the environment of a login, and

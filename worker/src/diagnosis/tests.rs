@@ -128,7 +128,7 @@ async fn a_path_that_drops_long_packets_is_told_from_a_silent_one() {
         let mut arrived = 0;
         while let Ok((length, from)) = path.recv_from(&mut bytes).await {
             arrived += 1;
-            // The first of each kind is lost, which is no finding.
+            // The first of each kind is lost, which is not a finding.
             if length == SHORT && arrived > 2 {
                 path.send_to(&bytes[..20], from).await.unwrap();
             }

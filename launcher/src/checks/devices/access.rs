@@ -2,7 +2,7 @@
 
 use super::{container_cure, in_container, indexed, is_used, loss};
 use crate::checks::quoted;
-use crate::checks::{Check, Cluster, ClusterHost, Needs};
+use crate::checks::{Check, Cluster, ClusterHost, Needs, POD_RESOURCE};
 use crate::findings::{Finding, Severity, id};
 use crate::plan::selection::ConnectBy;
 use rlaunch_bootstrap::inventory::ContainerKind;
@@ -10,9 +10,7 @@ use rlaunch_bootstrap::inventory::diagnostics::DeviceFile;
 use rlaunch_bootstrap::inventory::rdma::{NodeType, PortState, RdmaDevice, Uverbs};
 use rlaunch_console::text;
 
-/// Part of a pod's specification that passes device files to it.
-const POD_RESOURCE: &str = "the resource of the device plugin, as rdma/hca: 1 or aliyun/erdma: 1";
-/// Drivers of devices, and their providers in libibverbs.
+/// Beginnings of drivers' names, and the providers in libibverbs for their devices.
 const PROVIDERS: &[(&str, &str)] = &[
     ("mlx4", "mlx4"),
     ("mlx5", "mlx5"),
@@ -58,12 +56,13 @@ pub(super) const PERMISSION: Check = Check {
     explanation: "\
 Symptoms: `Permission denied` for /dev/infiniband/uverbs0; a program works for root and finds no device for users.
 
-The file of the device exists, and this user may not open it. rdma-core's udev rules open these files to \
-everybody; without them only root has access, and some sites give it to a group called rdma. The agent tried to \
-open the file as the user that runs ranks.
+The file of the device exists, and this user may not open it. The kernel makes these files with \
+mode 0666, for all users; a udev rule of the site or a container may limit them to root or to a \
+group such as rdma. The agent tried to open the file as the user that runs ranks.
 
-Add the user to the file's group and log in anew, or install the udev rules. Rootless podman drops groups unless the \
-container is started with --group-add keep-groups; the name of a group does not work there.",
+Add the user to the file's group and log in anew, or correct the udev rule. Rootless podman drops \
+groups unless the container is started with --group-add keep-groups; the name of a group does not \
+work there.",
 };
 
 pub(super) const CONNECTION_MANAGER: Check = Check {
@@ -115,8 +114,8 @@ libibverbs opens a device through a provider, a library for its kind of hardware
 not installed. A provider of another version of rdma-core does not load either: the number in its name belongs to \
 the build. Devices in sysfs were compared with the providers in the library directories.
 
-Install the package ibverbs-providers (rdma-core on Fedora and RHEL), or the vendor's package for eRDMA; in a \
-container, install it in the image.",
+Install the package ibverbs-providers (libibverbs on Fedora, RHEL and SUSE), or the vendor's \
+package for eRDMA; in a container, install it in the image.",
 };
 
 fn files(cluster: &Cluster<'_>) -> Vec<Finding> {
@@ -176,9 +175,10 @@ fn permission(cluster: &Cluster<'_>) -> Vec<Finding> {
                 "--group-add and the number of the file's group",
                 POD_RESOURCE,
             )),
-            false => found
-                .run(format!("sudo usermod -aG $(stat -c %G {}) $USER", quoted(&path)))
-                .advise("log in anew; or let rdma-core's udev rules open the file to everybody"),
+            false => found.run(format!("ls -l {}  # names its group", quoted(&path))).advise(
+                "join that group (sudo usermod -aG GROUP $USER) and log in anew; if it is root, \
+                     correct the udev rule: the kernel's default is MODE=\"0666\"",
+            ),
         })
     };
     indexed(cluster).filter_map(finding).collect()
@@ -199,7 +199,12 @@ fn connection_manager(cluster: &Cluster<'_>) -> Vec<Finding> {
             }
             DeviceFile::Missing => "/dev/infiniband/rdma_cm is missing".to_owned(),
         };
-        let matters = format!("{} connects only through the RDMA connection manager", device.name);
+        let matters = match device.node_type {
+            NodeType::Rnic => {
+                format!("{} connects only through the RDMA connection manager", device.name)
+            }
+            _ => "--connect rdma_cm needs it".to_owned(),
+        };
         let found = Finding::error(id::DEV_RDMA_CM, host.name, seen, matters);
         let flag = "--device=/dev/infiniband/rdma_cm";
         Some(match (in_container(cluster, host), diagnostics.connection_manager) {
@@ -211,8 +216,8 @@ fn connection_manager(cluster: &Cluster<'_>) -> Vec<Finding> {
     indexed(cluster).filter_map(finding).collect()
 }
 
-/// Tells whether the host's library directories were read, so that a library that is not listed is not there. Of a
-/// recorded host only some directories may be known.
+/// Tells whether the host's library directories were read, so that a library that is not listed is
+/// missing. A recording may have only some of them.
 fn are_libraries_known(cluster: &Cluster<'_>, host: &ClusterHost<'_>) -> bool {
     let system = &host.inventory.system;
     let is_live = host.diagnostics.is_some_and(|diagnostics| diagnostics.clock.is_some());

@@ -28,8 +28,8 @@ A card that got its power after the computer started is not found, and neither i
 that the firmware has disabled. On virtual machines the device may not be passed through. The list of network \
 controllers was read from the PCI bus.
 
-Power and seat the card and start the host again, or let the kernel look once more with a rescan of the bus. If the \
-other hosts use soft RoCE, add such a device here as well.",
+Power and seat the card and reboot the host, or let the kernel look once more with a rescan of the \
+bus. If the other hosts use soft RoCE, add such a device here as well.",
 };
 
 pub(super) const MODULE: Check = Check {
@@ -59,8 +59,8 @@ second is not loaded here. It may be blacklisted, missing from the kernel (some 
 card was added after the start. PCI vendor and device of each adapter were compared with the list of loaded modules.
 
 Load the module. If modprobe does not find it, install the kernel's package with extra modules \
-(linux-modules-extra on Ubuntu, kernel-modules-extra on Fedora). If it is gone after the next start, look \
-for a line `blacklist` in /etc/modprobe.d.",
+(linux-modules-extra-$(uname -r) on Ubuntu, kernel-modules or kernel-modules-extra on Fedora and \
+RHEL). If it is gone after the next boot, look for a line `blacklist` in /etc/modprobe.d.",
 };
 
 pub(super) const DROPPED: Check = Check {
@@ -89,7 +89,8 @@ Remove MLNX_OFED and use the kernel's mlx4 with the distribution's rdma-core, wh
 cards, or install MLNX_OFED 4.9 LTS on a kernel that it supports.",
 };
 
-/// Kernel module that makes RDMA devices of an adapter, or `None` if the adapter has no RDMA that is known.
+/// Returns the kernel module that makes RDMA devices of an adapter; `None` if the adapter is not
+/// known to do RDMA.
 fn rdma_module(adapter: &PciAdapter) -> Option<&'static str> {
     let driver = adapter.driver.as_deref();
     // Functions given to virtual machines belong to other kernels.
@@ -159,7 +160,7 @@ fn absent(cluster: &Cluster<'_>) -> Vec<Finding> {
             (true, Some(_)) => found
                 .run("sudo modprobe rdma_rxe; sudo rdma link add rxe0 type rxe netdev INTERFACE"),
             _ => found
-                .advise("power and seat the card, then start the host again; or look once more:")
+                .advise("power and seat the card, then reboot the host; or let the kernel look once more:")
                 .run("echo 1 | sudo tee /sys/bus/pci/rescan"),
         })
     };
@@ -206,7 +207,7 @@ fn module(cluster: &Cluster<'_>) -> Vec<Finding> {
     found
 }
 
-/// Adds where a driver comes from that few distributions have.
+/// Adds where to get a driver that few distributions have.
 fn with_package(finding: Finding, module: &str) -> Finding {
     match module {
         "erdma" => finding.advise(
@@ -236,7 +237,7 @@ fn dropped(cluster: &Cluster<'_>) -> Vec<Finding> {
             install
                 .into_iter()
                 .fold(found, Finding::run)
-                .advise("start the host again; the kernel's own mlx4 then drives the card"),
+                .advise("reboot the host; the kernel's own mlx4 then drives the card"),
         )
     };
     cluster.diagnosed().filter_map(finding).collect()

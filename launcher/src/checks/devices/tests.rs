@@ -79,7 +79,7 @@ fn a_missing_module_is_named() {
 
 /// The second function of a bond has no RDMA device, and its module is loaded.
 #[test]
-fn a_module_that_is_loaded_without_a_device_is_no_fault() {
+fn a_module_that_is_loaded_without_a_device_is_not_a_fault() {
     let bond = Machine::recorded("bond").diagnosed(|diagnostics| {
         diagnostics.modules = vec!["mlx5_core".into(), "mlx5_ib".into()];
         let adapter = PciAdapter { vendor: 0x15b3, device: 0x101d, ..PciAdapter::default() };

@@ -71,7 +71,8 @@ fn in_the_port_beside(
     )))
 }
 
-/// Tells whether another host has a link and no address on the port of the same name, so that this is as it should be.
+/// Tells whether another host has a link and no address on the port of the same name, so that the
+/// port is meant to have none.
 fn is_bare_elsewhere(
     cluster: &Cluster<'_>,
     index: usize,
@@ -94,8 +95,8 @@ fn address(netdev: &Netdev) -> Option<IpAddr> {
     addresses.find(|address| !selection::is_link_local(*address))
 }
 
-/// Finds a host of which no RDMA interface gets an answer, although several have a carrier and other ways to the same
-/// peers work: its cables are swapped.
+/// Finds hosts whose RDMA interfaces get no answer at all, although several have a carrier and TCP
+/// reaches the same peers: their cables are likely swapped.
 fn swapped(cluster: &Cluster<'_>) -> Vec<Finding> {
     let probes = cluster.probes.unwrap_or_default();
     let of_links = |probe: &&Probe| matches!(probe.kind, ProbeKind::PathMtu(_));

@@ -20,7 +20,7 @@ pub(super) fn unconnected(cluster: &Cluster<'_>) -> Vec<Finding> {
     };
     let mut pairs = plan.unconnected_pairs();
     let mut found = Vec::new();
-    // The host of the most pairs is the odd one: one line names all that it does not reach.
+    // The host in the most pairs is the odd one: one line names all that it does not reach.
     while let Some(odd) = busiest(&pairs, cluster.hosts.len()) {
         let is_its = |(one, other): &(usize, usize)| *one == odd || *other == odd;
         let (its, rest): (Vec<_>, Vec<_>) = pairs.into_iter().partition(is_its);

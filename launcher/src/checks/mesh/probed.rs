@@ -14,7 +14,7 @@ fn is_of_path(probe: &&Probe) -> bool {
 }
 
 /// Keeps one probe of each link, in whichever direction, and leaves out datagrams on links where RDMA works.
-fn links<'a>(failed: &[&'a Probe], all: &[Probe]) -> Vec<&'a Probe> {
+fn links<'a>(cluster: &Cluster<'_>, failed: &[&'a Probe], all: &[Probe]) -> Vec<&'a Probe> {
     let is_of_link = |probe: &Probe, other: &Probe| {
         (other.from, other.to) == (probe.from, probe.to) && other.netdev == probe.netdev
     };
@@ -29,14 +29,27 @@ fn links<'a>(failed: &[&'a Probe], all: &[Probe]) -> Vec<&'a Probe> {
     sorted.sort_by_key(|probe| probe.kind != ProbeKind::Rdma);
     let mut kept: Vec<&Probe> = Vec::new();
     for probe in sorted {
-        let is_known = kept.iter().any(|known| {
-            is_of_link(probe, known) || (known.from, known.to) == (probe.to, probe.from)
-        });
+        let is_known =
+            kept.iter().any(|known| is_of_link(probe, known) || is_back(cluster, known, probe));
         if !is_known && (probe.kind == ProbeKind::Rdma || !works(probe)) {
             kept.push(probe);
         }
     }
     kept
+}
+
+/// Tells whether two probes are the two directions of a link. Hosts may have several links.
+fn is_back(cluster: &Cluster<'_>, one: &Probe, other: &Probe) -> bool {
+    // An address that is not known to the plan may be at any interface.
+    let reaches = |probe: &Probe, back: &Probe| {
+        let mut ports =
+            cluster.plan.and_then(|plan| plan.ports.get(probe.to)).into_iter().flatten();
+        let port = ports.find(|p| p.nic.address.is_some() && p.nic.address == probe.address);
+        let netdev = port.and_then(|port| port.nic.netdev.as_ref());
+        netdev.zip(back.netdev.as_ref()).is_none_or(|(reached, own)| reached == own)
+    };
+    let ends = (one.from, one.to) == (other.to, other.from);
+    ends && reaches(one, other) && reaches(other, one)
 }
 
 /// Makes a finding of a path.
@@ -76,7 +89,7 @@ pub(super) fn unreachable(cluster: &Cluster<'_>) -> Vec<Finding> {
             _ => found.advise("rlaunch topo shows what each port can reach"),
         })
     };
-    links(&failed, all).into_iter().filter_map(finding).collect()
+    links(cluster, &failed, all).into_iter().filter_map(finding).collect()
 }
 
 pub(super) fn silent(cluster: &Cluster<'_>) -> Vec<Finding> {
@@ -102,7 +115,7 @@ pub(super) fn silent(cluster: &Cluster<'_>) -> Vec<Finding> {
             "when that works: does a packet filter drop UDP port 4791 or TCP on these interfaces?",
         ))
     };
-    links(&silent, all).into_iter().filter_map(finding).collect()
+    links(cluster, &silent, all).into_iter().filter_map(finding).collect()
 }
 
 pub(super) fn slow(cluster: &Cluster<'_>) -> Vec<Finding> {

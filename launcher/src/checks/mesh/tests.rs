@@ -217,6 +217,36 @@ fn a_silent_link_is_one_finding() {
     assert!(found(super::probed::silent, &cabled(), &probes(|_, _| false)).is_empty());
 }
 
+/// Two hosts with two links: the second one fails in the other direction only.
+#[test]
+fn each_link_of_two_hosts_is_a_finding() {
+    let one = Machine::recorded("dual-port");
+    let other = one.clone().change(|inventory| {
+        readdress(inventory, "192.168.10.21", "192.168.10.22");
+        readdress(inventory, "192.168.20.21", "192.168.20.22");
+    });
+    let probe = |from, to, netdev: &str, address: &str| Probe {
+        from,
+        to,
+        kind: ProbeKind::PathMtu(4156),
+        netdev: Some(netdev.into()),
+        address: address.parse().ok(),
+        outcome: ProbeOutcome::Silent,
+    };
+    let probes = [
+        probe(0, 1, "ens3f0np0", "192.168.10.22"),
+        probe(1, 0, "ens3f0np0", "192.168.10.21"),
+        probe(1, 0, "ens3f1np1", "192.168.20.21"),
+    ];
+    let lines = found(super::probed::silent, &[one, other], &probes);
+    assert!(
+        lines.len() == 2
+            && lines[0].starts_with("warn mesh.silent a ens3f0np0 → b: ")
+            && lines[1].starts_with("warn mesh.silent b ens3f1np1 → a: "),
+        "{lines:?}"
+    );
+}
+
 #[test]
 fn a_refusal_of_the_kernel_is_quoted() {
     let mut probes = probes(|_, _| false);

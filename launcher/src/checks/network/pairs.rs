@@ -88,7 +88,8 @@ impl Side {
     }
 }
 
-/// Returns the host and the failure that most pairs share; of equals, the one at which connections arrive.
+/// Returns the side and the failure that most pairs share. Among equals, a host that is not reached
+/// comes before one that reaches no others.
 fn largest_group(pairs: &[BrokenPair], hosts: usize) -> Option<(Side, ConnectFailure)> {
     let sides = (0..hosts).map(Side::To).chain((0..hosts).map(Side::From));
     let mut largest: Option<(usize, Side, ConnectFailure)> = None;
@@ -134,7 +135,7 @@ fn finding(
     cure(found, failure, (name(first.from), name(first.to), first.address))
 }
 
-/// Adds lines that show where the packets end.
+/// Adds lines that show where packets are lost.
 fn cure(
     found: Finding,
     failure: &ConnectFailure,

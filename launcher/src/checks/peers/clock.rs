@@ -15,7 +15,7 @@ pub(super) fn examine(cluster: &Cluster<'_>) -> Vec<Finding> {
     }
     offsets.sort_unstable();
     let middle = offsets[offsets.len() / 2];
-    // Of two clocks nobody knows which one is right, and one host alone has nothing to agree with.
+    // With two clocks, either may be wrong. A single host has only the clock here to agree with.
     let is_alone = cluster.hosts.len() < 2;
     let finding = |host: &ClusterHost<'_>| {
         let (offset, uncertainty) = host.clock_offset?;

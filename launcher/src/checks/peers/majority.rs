@@ -12,18 +12,26 @@ pub(super) struct Comparison {
     what: String,
     severity: Severity,
     matters: &'static str,
+    /// Advice; `None` if the value can be made the usual one.
+    cure: Option<&'static str>,
 }
 
 impl Comparison {
     /// Makes a comparison whose differences are notes. `what` names the value, as in `kernel`.
     pub(super) fn new(id: CheckId, what: &str) -> Comparison {
         let (what, severity) = (what.to_owned(), Severity::Note);
-        Comparison { id, what, severity, matters: "hosts of one cluster are usually alike" }
+        let matters = "hosts of one cluster are usually alike";
+        Comparison { id, what, severity, matters, cure: None }
     }
 
     /// Makes differences warnings, with the reason.
     pub(super) fn breaks_jobs(self, matters: &'static str) -> Comparison {
         Comparison { severity: Severity::Warning, matters, ..self }
+    }
+
+    /// Gives advice for a value that no setting or package changes.
+    pub(super) fn cured_by(self, cure: &'static str) -> Comparison {
+        Comparison { cure: Some(cure), ..self }
     }
 
     /// Compares the values of hosts. Hosts without a value are left out. If no value has more hosts than each
@@ -74,7 +82,7 @@ impl Comparison {
         let seen = format!("{} {value} where {} {have} {usual}", self.what, text::list(many));
         let finding = |host: &&str| {
             Finding::new(self.id, self.severity, *host, seen.clone(), self.matters)
-                .advise(format!("make it {usual}"))
+                .advise(self.cure.map_or_else(|| format!("make it {usual}"), str::to_owned))
         };
         few.iter().map(finding).collect()
     }

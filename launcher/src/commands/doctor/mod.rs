@@ -1,4 +1,4 @@
-//! `rlaunch doctor`: what is wrong with hosts and the networks between them, with the lines that cure it.
+//! `rlaunch doctor`: what is wrong with hosts and the networks between them, with the lines that fix it.
 //!
 //! The checks are in [`crate::checks`]; this folder collects what they need and prints what they find.
 //!
@@ -40,7 +40,7 @@ use std::path::{Path, PathBuf};
 /// Find out what is wrong with hosts and the networks between them.
 ///
 /// Every host is asked at once; nothing on it is changed. Each finding says what was seen, why it matters to a job,
-/// and how to cure it; rlaunch help ID explains it at length.
+/// and how to fix it; rlaunch help ID explains it at length.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Exit code: 0 without errors, 1 with warnings under --strict, 2 with errors.
@@ -87,8 +87,8 @@ pub(crate) struct DoctorArgs {
     #[arg(long)]
     pub(crate) strict: bool,
 
-    /// Send packets between the hosts: auto (up to 16 hosts), always, never. Always, which is --probe alone, also
-    /// measures the bandwidth of RDMA
+    /// Send packets between the hosts: auto (up to 16 hosts), always, never. Plain --probe means
+    /// always, which also measures the bandwidth of RDMA
     #[arg(long, value_enum, value_name = "WHEN", default_value_t, num_args = 0..=1,
         require_equals = true, default_missing_value = "always")]
     pub(crate) probe: ProbeWhen,
@@ -213,8 +213,9 @@ impl NetworkOptions {
     }
 }
 
-/// Returns the words of a job's program that hosts must have before the job starts: without those that it copies
-/// there. Empty if the program is copied itself, or is not looked for where [`sessions::examine`] does.
+/// Returns the words of a job's program that hosts must have before the job starts: those that it
+/// does not copy there. Empty if the program itself is copied, or if ranks look for it elsewhere
+/// than [`sessions::examine`] does.
 fn judged_words(job: &JobArgs) -> Vec<OsString> {
     let (environment, argv) = (&job.environment, &job.command.argv);
     let is_copied =
@@ -275,8 +276,8 @@ fn selected_checks(only: &[String], skip: &[String]) -> Result<Vec<&'static Chec
     Ok(checks::catalogue().filter(is_wanted).collect())
 }
 
-/// Adds the checks that say why hosts were not reached, unless they are left out by `--skip`: with `--only` such hosts
-/// would count as sound.
+/// Adds the checks that say why hosts were not reached, unless they are left out by `--skip`: with
+/// `--only` alone, such hosts would count as healthy.
 fn with_reach(selected: &[&'static Check], skip: &[String]) -> Result<Vec<&'static Check>, Failed> {
     let is_wanted = |check: &&'static Check| {
         let is_about_reach = check.needs == Needs::Connections && check.id != id::SSH_NOISE;

@@ -10,11 +10,11 @@ use rlaunch_bootstrap::protocol::diagnosis::{
 };
 use rlaunch_bootstrap::rank_table::Transport;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-/// Bytes of an IP packet beyond the payload that a RoCE v2 queue pair sends at its MTU: IPv4, UDP, base transport
-/// header, RDMA extended header, and checksum.
-const ROCE_OVERHEAD: u32 = 20 + 8 + 12 + 16 + 4;
+/// Bytes of an IP packet beyond the payload that a RoCE v2 queue pair sends at its MTU, without the header of IP: UDP,
+/// base transport header, RDMA extended header, and checksum.
+const ROCE_OVERHEAD: u32 = 8 + 12 + 16 + 4;
 
 /// Counts the RDMA paths between hosts, each direction by itself.
 pub(super) fn path_count(plan: &Plan) -> usize {
@@ -43,7 +43,7 @@ pub(super) fn plan(hosts: &[&Diagnosed], inventories: &[Inventory]) -> Vec<(Prob
             if !is_ip {
                 continue;
             }
-            let packet = packet_size(own.nic.mtu, other.nic.mtu);
+            let packet = packet_size(own.nic.mtu, other.nic.mtu, target);
             let probe =
                 probe((from, to), ProbeKind::PathMtu(packet), Some(netdev.clone()), Some(target));
             let to = SocketAddr::new(target, port);
@@ -55,8 +55,9 @@ pub(super) fn plan(hosts: &[&Diagnosed], inventories: &[Inventory]) -> Vec<(Prob
 }
 
 /// Returns the size of the IP packets that two ports exchange at their common RDMA MTU, in bytes.
-fn packet_size(one: Option<u32>, other: Option<u32>) -> u32 {
-    one.into_iter().chain(other).min().unwrap_or(1024) + ROCE_OVERHEAD
+fn packet_size(one: Option<u32>, other: Option<u32>, target: IpAddr) -> u32 {
+    let header = if target.is_ipv6() { 40 } else { 20 };
+    one.into_iter().chain(other).min().unwrap_or(1024) + ROCE_OVERHEAD + header
 }
 
 fn pairs(count: usize) -> impl Iterator<Item = (usize, usize)> {
@@ -68,7 +69,7 @@ fn probe(
     (from, to): (usize, usize),
     kind: ProbeKind,
     netdev: Option<String>,
-    address: Option<std::net::IpAddr>,
+    address: Option<IpAddr>,
 ) -> Probe {
     Probe { from, to, kind, netdev, address, outcome: ProbeOutcome::Silent }
 }
@@ -164,7 +165,7 @@ pub(super) fn program(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::{IpAddr, Ipv4Addr};
+    use std::net::Ipv4Addr;
 
     #[test]
     fn words_are_files_here_or_differ() {
@@ -182,6 +183,12 @@ mod tests {
         assert_eq!(judged.files_here, ["x.json"]);
         let groups = vec![vec!["a".to_owned()], vec!["b".to_owned()]];
         assert_eq!(judged.differing, [("t.py".to_owned(), groups)]);
+    }
+
+    #[test]
+    fn packets_are_as_long_as_those_of_roce() {
+        let size = |target: &str| packet_size(Some(4096), Some(1024), target.parse().unwrap());
+        assert_eq!((size("10.0.0.1"), size("fd00::1")), (1024 + 60, 1024 + 80));
     }
 
     #[test]

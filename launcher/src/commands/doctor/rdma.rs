@@ -64,7 +64,7 @@ async fn tried(args: &DoctorArgs, line: &CommandLine, hosts: usize) -> Result<Tr
     // The report says what the job would say.
     let _quiet = messages::quiet();
     let mut job = lower::job_or_fail(job, &line.config)?;
-    // It takes the whole bandwidth from others, so the user has to ask for it.
+    // Measuring takes the whole bandwidth from other jobs, so the user has to ask for it.
     job.options.mesh.measure = args.probe == ProbeWhen::Always;
     path_check::try_paths(job).await
 }

@@ -137,7 +137,8 @@ async fn inquire(
     for (host, answer) in hosts.iter_mut().zip(answers) {
         if answer.is_none() {
             messages::warn(&format!(
-                "{}: its agent was not asked to the end: its probes, program and errors in between are not judged",
+                "{}: its agent did not answer the second question: its probes, the program there \
+                 and counters that grow are not judged",
                 host.name
             ));
         }

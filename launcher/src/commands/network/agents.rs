@@ -39,7 +39,7 @@ struct Agent {
     stream: AgentStream,
 }
 
-/// OrderAnswer to an order; an error says why there is none.
+/// Answer to an order; an error says why there is none.
 pub(super) type OrderAnswer = Result<NetworkReply, String>;
 
 impl HostAgents {

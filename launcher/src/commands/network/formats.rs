@@ -147,7 +147,17 @@ fn yaml_key(name: &str) -> String {
 
 fn networkd(end: &PeeredEnd<'_>) -> SetupFile {
     let name = end.interface();
-    let mut text = format!("# to {}\n[Match]\nName={name}\n\n[Link]\n", end.peers);
+    let mut text = format!("# to {}\n", end.peers);
+    if end.end.kind == NetdevKind::Bond {
+        // Its name is known on the host only.
+        let _ = writeln!(
+            text,
+            "# networkd uses the first file that matches. If {name} has one already (`networkctl status {name}` names \
+             it),\n# put [Link] and [Network] into a drop-in for it instead: \
+             /etc/systemd/network/FILE.network.d/rdma-mesh.conf"
+        );
+    }
+    let _ = write!(text, "[Match]\nName={name}\n\n[Link]\n");
     if let Some(mtu) = end.end.mtu {
         let _ = writeln!(text, "MTUBytes={mtu}");
     }
@@ -168,9 +178,11 @@ fn nmcli(end: &PeeredEnd<'_>) -> String {
     let connection = quoted(&format!("rdma-mesh-{}", end.interface()));
     let address = end.address();
     if end.end.kind == NetdevKind::Bond {
+        // The connection that makes the bond may have any name.
         return format!(
-            "# to {}\nnmcli connection modify {name} ipv4.method manual +ipv4.addresses {address}\n\
-             nmcli connection up {name}\n",
+            "# to {}\nconnection=$(nmcli -e no -g GENERAL.CONNECTION device show {name})\n\
+             nmcli connection modify \"$connection\" ipv4.method manual +ipv4.addresses {address}\n\
+             nmcli connection up \"$connection\"\n",
             end.peers
         );
     }
@@ -246,7 +258,7 @@ pub(super) fn table(plan: &MeshPlan, hosts: &[Surveyed]) -> String {
     columns::lay_out(&rows)
 }
 
-/// Returns the last number of an address with a dot if the subnet has the others: `.2`.
+/// Writes an address: only its last number, `.2`, if the subnet has the other three.
 fn shortened(end: &PlannedEnd) -> String {
     match end.prefix {
         24.. => format!(".{}", end.address.octets()[3]),

@@ -21,9 +21,11 @@ pub(super) struct Observation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FoundLink {
     pub(super) kind: LinkKind,
-    /// In order of hosts and names. A socket for a cable may have several interfaces.
+    /// Interfaces in order of hosts and names. A socket, the place on a card that takes one cable,
+    /// may have several of them.
     pub(super) ends: Vec<CableEnd>,
-    /// Directions between two sockets in which nothing arrived, each by one interface of either.
+    /// Directions between two sockets in which nothing arrived. Each names one interface of either
+    /// socket.
     pub(super) silent: Vec<Observation>,
 }
 

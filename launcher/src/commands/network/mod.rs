@@ -87,15 +87,16 @@ struct CableArgs {
     #[arg(long, value_name = "HOST,...", action = ArgAction::Append)]
     exclude: Vec<String>,
 
-    /// Interfaces, as eth1 or 'enp1*'; by default all network cards
+    /// Interfaces, such as eth1 or 'enp1*'; by default all network cards
     #[arg(long = "if", value_name = "NAME,...", value_delimiter = ',')]
     interfaces: Vec<String>,
 
-    /// Ask every interface, also software and the one that carries SSH
+    /// Ask every interface, virtual ones and the one that carries SSH included
     #[arg(long)]
     all: bool,
 
-    /// Set interfaces up for the time of the discovery, as root, and give those a link-local address that have none
+    /// Set interfaces up during the discovery, and give a link-local address to those that have
+    /// none (needs root)
     #[arg(long)]
     up: bool,
 
@@ -160,7 +161,7 @@ struct MeshSetupArgs {
     #[arg(long, value_name = "BITS", default_value_t = 24)]
     prefix: u8,
 
-    /// MTU of the Ethernet interfaces, as 9000; by default it stays as it is
+    /// MTU of the Ethernet interfaces, such as 9000; by default it stays as it is
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=65535))]
     mtu: Option<u32>,
 

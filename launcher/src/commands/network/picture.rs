@@ -57,8 +57,13 @@ impl Picture<'_> {
     fn lines(&self, link: &FoundLink) -> Vec<[String; 4]> {
         let details = self.details(link);
         let line = |(index, (one, other)): (usize, (&CableEnd, &CableEnd))| {
+            // Both ends of a loop are at one host.
+            let is_of_one = |silent: &CableEnd| match link.kind {
+                LinkKind::Loop => silent == one,
+                LinkKind::Cable | LinkKind::Switch => silent.host == one.host,
+            };
             let arrow = match &link.silent[..] {
-                [silent] if silent.from.host == one.host => "◀─",
+                [silent] if is_of_one(&silent.from) => "◀─",
                 [_] => "─▶",
                 _ => "──",
             };
@@ -332,6 +337,24 @@ mod tests {
         let hints = picture.hints();
         assert!(hints[0].contains("udp dport 40000") && hints[1].contains("--up"), "{hints:?}");
         is_golden("network-everything-json", &picture.to_json().unwrap());
+    }
+
+    #[test]
+    fn a_loop_has_an_arrow_for_one_direction() {
+        let hosts = three_hosts();
+        let [one, other] = ["enp1s0f0np0", "enp1s0f1np1"].map(|name| end(0, name));
+        let shown = |silent: Vec<Observation>| {
+            let ends = vec![one.clone(), other.clone()];
+            let text = text(&hosts, &[FoundLink { kind: LinkKind::Loop, ends, silent }]);
+            text.lines().next().unwrap_or_default().to_owned()
+        };
+        let silent = |from: &CableEnd, at: &CableEnd| {
+            vec![Observation { from: from.clone(), at: at.clone() }]
+        };
+        let line = |arrow: &str| format!("titanic enp1s0f0np0 {arrow} titanic enp1s0f1np1   ");
+        assert!(shown(silent(&one, &other)).starts_with(&line("◀─")));
+        assert!(shown(silent(&other, &one)).starts_with(&line("─▶")));
+        assert!(shown(Vec::new()).starts_with(&line("──")));
     }
 
     #[test]

@@ -58,16 +58,18 @@ fn hint_for_size(proof: &Proof, (host, from): HostNic<'_>, (peer, to): HostNic<'
     let carried = proof.mtu.or_else(|| from.mtu.into_iter().chain(to.mtu).min()).unwrap_or(4096);
     let interface = |nic: &Nic| nic.netdev.clone().unwrap_or_else(|| nic.device.clone());
     let (one, other) = (interface(from), interface(to));
+    // RoCE adds 60 bytes to its data (IPv4, UDP, RDMA headers, checksum), ping only 28.
+    let data = carried.saturating_add(32);
     let test = match (&from.netdev, to.address) {
         (Some(netdev), Some(address)) => {
-            format!("; on {host}: ping -c 3 -M do -s {carried} -I {netdev} {address}")
+            format!("; on {host}: ping -c 3 -M do -s {data} -I {netdev} {address}")
         }
         _ => String::new(),
     };
     format!(
-        "something between them drops packets of {carried} B, which NCCL sends all the \
-         same: let it carry them (switches: MTU 9216), or set the interfaces ({host} {one}, {peer} \
-         {other}) to MTU 1500{test}"
+        "something between them drops packets of {carried} B, which NCCL sends anyway: let it \
+         carry them (switches: MTU 9216), or set the interfaces ({host} {one}, {peer} {other}) to \
+         MTU 1500{test}"
     )
 }
 

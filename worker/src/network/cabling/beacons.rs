@@ -36,6 +36,7 @@ pub(super) async fn exchange(
     }
 }
 
+/// This host's end of the exchange: a socket, and the interfaces that send.
 struct Station {
     socket: UdpSocket,
     token: [u8; 16],

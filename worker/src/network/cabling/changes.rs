@@ -59,11 +59,13 @@ impl Changes {
         };
         let left = addresses_of(change);
         let lost = before.iter().filter(|own| **own != (*address, *prefix) && !left.contains(own));
-        for &(address, prefix) in lost {
+        let add = |&(address, prefix): &(IpAddr, u8)| {
             let interface = interface.clone();
-            run(self.privilege, &NetworkChange::AddAddress { interface, address, prefix })?;
-        }
-        Ok(())
+            NetworkChange::AddAddress { interface, address, prefix }
+        };
+        let lost: Vec<NetworkChange> = lost.map(add).collect();
+        let privilege = self.privilege;
+        add_again(&lost, &mut self.inverses, |change| run(privilege, change))
     }
 
     /// Keeps the changes.
@@ -125,6 +127,23 @@ fn addresses_of(change: &NetworkChange) -> Vec<(IpAddr, u8)> {
         Some((one.address.as_ref().and_then(facts::ip)?, facts::prefix(mask)))
     };
     own.filter_map(address).collect()
+}
+
+/// Makes the changes that add lost addresses again. From the first that fails, they become inverses,
+/// before that of the removal: it is undone before them, so that its address is the first again.
+fn add_again(
+    lost: &[NetworkChange],
+    inverses: &mut Vec<NetworkChange>,
+    mut make: impl FnMut(&NetworkChange) -> Result<(), ChangeFailure>,
+) -> Result<(), ChangeFailure> {
+    for (index, change) in lost.iter().enumerate() {
+        if let Err(failure) = make(change) {
+            let place = inverses.len().saturating_sub(1);
+            inverses.splice(place..place, lost[index..].iter().rev().cloned());
+            return Err(failure);
+        }
+    }
+    Ok(())
 }
 
 /// Returns the change that undoes another, or `None` if there is nothing to undo.
@@ -226,6 +245,29 @@ mod tests {
         let remove = NetworkChange::RemoveAddress { interface: interface(), address, prefix };
         assert_eq!(inverse(&add, &before), Some(remove.clone()));
         assert_eq!(inverse(&remove, &before), Some(add));
+    }
+
+    #[test]
+    fn addresses_that_cannot_be_added_again_are_left_to_the_roll_back() {
+        let add = |address: &str| NetworkChange::AddAddress {
+            interface: "eth1".into(),
+            address: address.parse().unwrap(),
+            prefix: 24,
+        };
+        let [first, second, third, fourth] =
+            ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"].map(add);
+        let mut inverses = vec![set_up(false), first.clone()];
+        let make = |change: &NetworkChange| match *change == third {
+            true => Err(ChangeFailure { line: change.to_string(), cause: "busy".into() }),
+            false => Ok(()),
+        };
+        let lost = [second, third.clone(), fourth.clone()];
+        assert_eq!(add_again(&lost, &mut inverses, make).unwrap_err().cause, "busy");
+        // They are undone from the last one on.
+        assert_eq!(inverses, [set_up(false), fourth, third.clone(), first]);
+        let before = inverses.clone();
+        assert!(add_again(&lost, &mut inverses, |_| Ok(())).is_ok());
+        assert_eq!(inverses, before);
     }
 
     #[test]

@@ -124,6 +124,7 @@ async fn outcome_of(step: &mut Option<Step>) -> NetworkReply {
     }
 }
 
+/// Agent that carries out the launcher's orders about the network, one at a time.
 struct CablingAgent {
     output: pipe::Sender,
     changes: Changes,

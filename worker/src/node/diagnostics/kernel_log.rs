@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 /// Age of the oldest line, in seconds.
 const MAX_AGE: u64 = 3600;
-/// Maximum number of lines, and maximum length of each in bytes. Of more lines the last count.
+/// Maximum number of lines, and maximum length of each in bytes. If there are more, the last ones
+/// count.
 const MAX_LINES: usize = 200;
 const MAX_TEXT: usize = 300;
 /// Maximum length of a record (`PRINTK_MESSAGE_MAX`), in bytes.
@@ -20,7 +21,7 @@ const MAX_RECORD: usize = 8 << 10;
 /// Time limit for reading a log, which may have a million records.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Words of which a line must have all of one row, in lower case.
+/// Rows of words in lower case: a line matters if it has all words of a row.
 const WANTED: &[&[&str]] = &[
     // GPUs, NVSwitches, and their links
     &["xid ("],

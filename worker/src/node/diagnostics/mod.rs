@@ -1,4 +1,4 @@
-//! State of this host that only `rlaunch doctor` reads. What cannot be read is left out.
+//! State of this host that only `rlaunch doctor` reads. Facts that cannot be read are left out.
 //!
 //! Everything is read through a [`Root`], as the inventory is, so that a recorded host gives the same
 //! answer. Three programs are run: the user's login shell, for its environment; `getent`, for the

@@ -29,8 +29,8 @@ const SERVICES: &[(&str, &str)] = &[
 ];
 /// State of a listening socket in the kernel's table.
 const LISTENING: &str = "0A";
-/// Ports for which the process is looked up, which takes a file for each descriptor of each process:
-/// those of eRDMA's compatibility mode, and those of jobs.
+/// Ports for which the process is looked up, which takes a file for each descriptor of each
+/// process: those of eRDMA's compat mode, and those of jobs.
 const OWNED_PORTS: [RangeInclusive<u16>; 2] = [30608..=30623, 21000..=21511];
 /// Maximum number of descriptors that are looked at.
 const MAX_DESCRIPTORS: usize = 200_000;

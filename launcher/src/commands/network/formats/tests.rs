@@ -42,6 +42,33 @@ fn every_format_is_as_agreed() {
     assert!(!all(ConfigFormat::Netplan, None).contains("mtu"));
 }
 
+/// A bond has a configuration already, whose name is known on its host only.
+#[test]
+fn the_configuration_of_a_bond_is_kept() {
+    let (hosts, mut plan) = guide(Some(9000));
+    plan.links[0].ends[0].end.interface = "bond 0".into();
+    plan.links[0].ends[0].kind = NetdevKind::Bond;
+    let text = |format: ConfigFormat| {
+        let files = format.files(&plan, &hosts, 0);
+        let text = files.into_iter().find(|file| file.text.contains("bond 0"));
+        text.expect("a file about the bond").text
+    };
+    let script = text(ConfigFormat::Nmcli);
+    let lines = "connection=$(nmcli -e no -g GENERAL.CONNECTION device show 'bond 0')\n\
+                 nmcli connection modify \"$connection\" ipv4.method manual +ipv4.addresses 192.168.100.2/24\n\
+                 nmcli connection up \"$connection\"\n";
+    assert!(script.contains(lines), "{script}");
+    let mut sh = Command::new("sh");
+    assert!(sh.args(["-n", "-c", &script]).status().unwrap().success());
+    let file = text(ConfigFormat::Networkd);
+    assert!(
+        file.contains("\n# put [Link] and [Network] into a drop-in")
+            && file.contains("\n[Match]\nName=bond 0\n"),
+        "{file}"
+    );
+    assert!(!all(ConfigFormat::Networkd, None).contains("drop-in"));
+}
+
 #[test]
 fn the_table_is_that_of_the_guide() {
     let (hosts, plan) = guide(None);

@@ -13,22 +13,19 @@ use super::rules::{Action, Conditions, Filter, Hook, Rule, port_range, protocol}
 /// Targets after which the next rule follows.
 const PASSING_TARGETS: &[&str] = &["LOG", "NFLOG", "ULOG", "MARK", "CONNMARK", "TRACE", "AUDIT"];
 
-/// Parses the output.
+/// Parses the output, which has one table.
 pub(super) fn parse(text: &str) -> Filter {
     let mut filter = Filter::default();
     for line in text.lines().map(str::trim) {
         if let Some((chain, rest)) = line.strip_prefix(':').and_then(|line| line.split_once(' ')) {
             filter.chains.entry(chain.to_owned()).or_default();
-            // Two programs may print the chain of one name.
-            let is_known = filter.hooks.iter().position(|hook| hook.chain == chain);
-            let drops = rest.starts_with("DROP");
-            match (is_known, chain) {
-                (Some(at), _) => filter.hooks[at].drops |= drops,
-                (None, "INPUT" | "OUTPUT") => {
-                    let is_input = chain == "INPUT";
-                    filter.hooks.push(Hook { chain: chain.to_owned(), is_input, drops });
-                }
-                _ => {}
+            if let "INPUT" | "OUTPUT" = chain {
+                filter.hooks.push(Hook {
+                    chain: chain.to_owned(),
+                    is_input: chain == "INPUT",
+                    priority: 0,
+                    drops: rest.starts_with("DROP"),
+                });
             }
         } else if let Some(rest) = line.strip_prefix("-A ") {
             let words = words(rest);

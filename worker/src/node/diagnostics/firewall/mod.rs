@@ -27,6 +27,8 @@ use std::path::{Path, PathBuf};
 const RECORDED: &str = "/firewall";
 const NFT: &str = "# nft";
 const IPTABLES: &str = "# iptables";
+/// Line before each table in the output of `iptables-save`.
+const IPTABLES_TABLE: &str = "*filter\n";
 /// Names of tables of the older kernel interface, which nft does not show.
 const LEGACY_TABLES: &str = "/proc/net/ip_tables_names";
 
@@ -74,7 +76,7 @@ fn iptables_save(is_nft: bool) -> Option<String> {
 
 fn append(text: &mut String, printed: Option<String>) {
     let Some(printed) = printed else { return };
-    // Both kinds are parsed as one.
+    // Both kinds have the same form.
     let title = if text.contains(IPTABLES) { "" } else { IPTABLES };
     *text = format!("{text}\n{title}\n{printed}");
 }
@@ -85,15 +87,15 @@ fn parse(text: &str) -> Firewall {
         Some((nft, iptables)) => (nft, iptables.trim()),
         None => (text, ""),
     };
-    let (of_nft, of_iptables) = (nft::parse(nft, iptables.is_empty()), iptables::parse(iptables));
+    let mut filters = vec![nft::parse(nft, iptables.is_empty())];
     let read_by = match (nft.contains(NFT), iptables.is_empty()) {
-        (_, false) if of_nft.is_empty() => "iptables",
+        (_, false) if filters[0].is_empty() => "iptables",
         (true, _) => "nft",
         (false, _) => "",
     };
+    // Both kinds of iptables may have a table, and chains of the same names in it.
+    filters.extend(iptables.split(IPTABLES_TABLE).map(iptables::parse));
     let mut firewall = Firewall { read_by: read_by.to_owned(), ..Firewall::default() };
-    for filter in [of_nft, of_iptables] {
-        filter.add_to(&mut firewall);
-    }
+    rules::add(&filters, &mut firewall);
     firewall
 }

@@ -66,7 +66,29 @@ fn hook(chain: &PrintedChain<'_>) -> Option<Hook> {
         None => (false, is_of(" hook output ")?),
     };
     let full = format!("{} {}", chain.table, chain.name);
-    Some(Hook { chain: full, is_input, drops: line.contains("policy drop") })
+    let drops = line.contains("policy drop");
+    Some(Hook { chain: full, is_input, priority: priority(line), drops })
+}
+
+/// Parses the priority of a chain, as in `priority filter + 10;`.
+fn priority(line: &str) -> i32 {
+    let text = line.split_once(" priority ").map_or("", |(_, rest)| rest);
+    let mut words = text.split(';').next().unwrap_or_default().split(' ');
+    let base: i32 = match words.next().unwrap_or_default() {
+        "raw" => -300,
+        "mangle" => -150,
+        "dstnat" => -100,
+        "security" => 50,
+        "srcnat" => 100,
+        // That of `filter` is 0.
+        word => word.parse().unwrap_or(0),
+    };
+    let offset: i32 = match (words.next(), words.next().and_then(|word| word.parse::<i32>().ok())) {
+        (Some("+"), Some(more)) => more,
+        (Some("-"), Some(less)) => less.saturating_neg(),
+        _ => 0,
+    };
+    base.saturating_add(offset)
 }
 
 /// Returns the chains to which a rule may jump, by itself or by a map.
@@ -280,8 +302,10 @@ impl<'a> RuleReader<'a> {
         }
     }
 
-    fn interface(&mut self, is_sides: bool) {
-        match self.values().filter(|_| is_sides) {
+    /// Reads a condition on an interface. `is_of_hook` tells whether that is the interface at which
+    /// the hook sees packets: the incoming one for input, the outgoing one for output.
+    fn interface(&mut self, is_of_hook: bool) {
+        match self.values().filter(|_| is_of_hook) {
             Some(names) => {
                 self.conditions.interfaces = names.into_iter().map(str::to_owned).collect();
             }

@@ -26,6 +26,8 @@ pub(super) struct Filter {
 pub(super) struct Hook {
     pub(super) chain: String,
     pub(super) is_input: bool,
+    /// Order among the hooks that a packet meets: those with lower numbers are called first.
+    pub(super) priority: i32,
     /// Whether packets are dropped that match no rule.
     pub(super) drops: bool,
 }
@@ -109,29 +111,29 @@ impl Filter {
     pub(super) fn is_empty(&self) -> bool {
         self.hooks.is_empty()
     }
+}
 
-    /// Appends the rules to those of a firewall, in the order in which packets meet them.
-    pub(super) fn add_to(&self, firewall: &mut Firewall) {
-        for hook in &self.hooks {
-            let mut walk = Walk {
-                filter: self,
-                is_input: hook.is_input,
-                jumps: 0,
-                rules: &mut firewall.rules,
-            };
-            walk.follow(&hook.chain, &Conditions::default(), 0);
-            if !hook.drops {
-                continue;
-            }
-            if hook.is_input {
-                firewall.drops_by_default = true;
-                firewall.chain.clone_from(&hook.chain);
-            } else {
-                let text = "policy drop".to_owned();
-                let conditions = Conditions::default();
-                let rule = Rule { text, handle: None, conditions, action: Action::Drop };
-                walk.report(&hook.chain, &rule, &rule.conditions);
-            }
+/// Adds the rules of filters to a firewall, in the order in which packets meet them.
+pub(super) fn add(filters: &[Filter], firewall: &mut Firewall) {
+    let mut hooks: Vec<(&Filter, &Hook)> =
+        filters.iter().flat_map(|filter| filter.hooks.iter().map(move |h| (filter, h))).collect();
+    hooks.sort_by_key(|(_, hook)| hook.priority);
+    for (base, (filter, hook)) in (0..).zip(hooks) {
+        let is_input = hook.is_input;
+        let mut walk = Walk { filter, base, is_input, jumps: 0, rules: &mut firewall.rules };
+        walk.follow(&hook.chain, &Conditions::default(), 0);
+        if !hook.drops {
+            continue;
+        }
+        if is_input && !firewall.drops_by_default {
+            firewall.drops_by_default = true;
+            firewall.chain.clone_from(&hook.chain);
+            firewall.base = base;
+        } else {
+            let text = "policy drop".to_owned();
+            let conditions = Conditions::default();
+            let rule = Rule { text, handle: None, conditions, action: Action::Drop };
+            walk.report(&hook.chain, &rule, &rule.conditions);
         }
     }
 }
@@ -139,6 +141,8 @@ impl Filter {
 /// Way through the chains of one hook.
 struct Walk<'a> {
     filter: &'a Filter,
+    /// Number of the hook.
+    base: u32,
     is_input: bool,
     jumps: usize,
     rules: &'a mut Vec<FirewallRule>,
@@ -171,7 +175,7 @@ impl Walk<'_> {
                     if is_always && (decides || is_goto) {
                         return decides && !leaks;
                     }
-                    // What the other chain leaves undecided does not reach the rest.
+                    // Packets that the other chain leaves undecided do not reach the rest.
                     entered.others |= is_goto && !decides;
                     leaks |= is_goto && !decides;
                 }
@@ -209,6 +213,7 @@ impl Walk<'_> {
                 self.rules.push(FirewallRule {
                     text: rule.text[..rule.text.floor_char_boundary(MAX_TEXT)].to_owned(),
                     chain: chain.to_owned(),
+                    base: self.base,
                     handle: rule.handle,
                     is_input: self.is_input,
                     accepts: rule.action == Action::Accept,

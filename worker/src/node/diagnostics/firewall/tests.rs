@@ -212,7 +212,6 @@ COMMIT
 fn the_rules_of_ufw_are_followed() {
     let firewall = parse(UFW);
     let wanted = [
-        "Tcp 111-111 drop",
         "lo accept",
         "accept ?",
         "drop ?",
@@ -224,13 +223,48 @@ fn the_rules_of_ufw_are_followed() {
         "accept ?",
         "Tcp accept ?",
         "Tcp drop ?",
+        "Tcp 111-111 drop",
     ];
     assert_eq!(shorts(&firewall), wanted);
     assert!(firewall.drops_by_default);
     assert_eq!((firewall.chain.as_str(), firewall.read_by.as_str()), ("INPUT", "nft"));
-    assert_eq!(firewall.rules[6].chain, "ufw-user-input");
+    assert_eq!(firewall.rules[5].chain, "ufw-user-input");
     let iptables = parse(&UFW[UFW.find(IPTABLES).unwrap()..]);
     assert_eq!((iptables.read_by.as_str(), iptables.rules.len()), ("iptables", wanted.len() - 1));
+}
+
+/// Packets meet base chains in order of priority, whatever the order in which they are printed.
+#[test]
+fn base_chains_are_in_order_of_priority() {
+    let chain = |name: &str, priority: &str, policy: &str, rule: &str| {
+        format!(
+            "table inet {name} {{\n\tchain input {{\n\t\ttype filter hook input priority {priority}; \
+             policy {policy};\n\t\t{rule}\n\t}}\n}}\n"
+        )
+    };
+    let text = [
+        chain("late", "filter + 10", "drop", "tcp dport 4 accept"),
+        chain("number", "-5", "drop", "tcp dport 3 accept"),
+        chain("early", "mangle - 5", "accept", "tcp dport 1 accept"),
+        chain("named", "mangle", "accept", "tcp dport 2 accept"),
+    ];
+    let firewall = parse(&format!("{NFT}\n{}", nft::relevant(&text.concat())));
+    let wanted = ["Tcp 1-1 accept", "Tcp 2-2 accept", "Tcp 3-3 accept", "Tcp 4-4 accept", "drop"];
+    assert_eq!(shorts(&firewall), wanted);
+    let bases: Vec<u32> = firewall.rules.iter().map(|rule| rule.base).collect();
+    assert_eq!(bases, [0, 1, 2, 3, 3]);
+    let default = (firewall.drops_by_default, firewall.chain.as_str(), firewall.base);
+    assert_eq!(default, (true, "inet number input", 2));
+}
+
+/// Both kinds of iptables may have rules at once, and the kernel asks both.
+#[test]
+fn both_kinds_of_iptables_have_their_own_chains() {
+    let table = |rule: &str| format!("*filter\n:INPUT ACCEPT [0:0]\n-A INPUT {rule}\nCOMMIT\n");
+    let text = [table("-p tcp -j ACCEPT"), table("-p tcp -j DROP")].concat();
+    let firewall = parse(&format!("{IPTABLES}\n{text}"));
+    assert_eq!(shorts(&firewall), ["Tcp accept", "Tcp drop"]);
+    assert_ne!(firewall.rules[0].base, firewall.rules[1].base);
 }
 
 /// A packet that begins a connection is new, and has SYN alone.
