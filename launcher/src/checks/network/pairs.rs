@@ -49,7 +49,7 @@ pub(super) fn examine(cluster: &Cluster<'_>) -> Vec<Finding> {
 fn failed(probe: &Probe) -> Option<BrokenPair> {
     let failure = match &probe.outcome {
         _ if probe.kind != ProbeKind::Tcp => return None,
-        ProbeOutcome::Worked(_) => return None,
+        ProbeOutcome::Worked(_) | ProbeOutcome::Unproved(_) => return None,
         ProbeOutcome::Silent | ProbeOutcome::OnlyShort => ConnectFailure::Silent,
         ProbeOutcome::Failed(cause) => ConnectFailure::from_cause(cause),
     };
