@@ -42,7 +42,8 @@ several times slower than the NICs.
 
 For GPUDirect RDMA, the NIC must be allowed to read GPU memory: through the module nvidia_peermem, or through DMA-BUF, which \
 needs a kernel from 5.12 and the open kernel modules of a driver from 515. Neither is possible here, so that each byte goes \
-through the host's memory. Modules and versions were read from /sys/module.
+through the host's memory. Modules and versions were read from /sys/module, and from /proc/driver/nvidia/version whether the \
+modules are the open ones.
 
 Load nvidia-peermem, on the host and not in the container. It is a part of the driver; if it does not load, the driver \
 was built without the RDMA headers of the installed OFED. NCCL up to 2.22.3 did not look for it on some systems.",
@@ -159,15 +160,23 @@ fn peer_memory(cluster: &Cluster<'_>) -> Vec<Finding> {
         // Without the driver's version, its other modules cannot be seen either.
         let (driver, _) = installed.filter(|_| has_nvidia(inventory))?;
         let kernel = inventory.system.kernel.as_deref().and_then(version)?;
-        let may_use_dmabuf = kernel >= DMABUF_KERNEL && driver >= DMABUF_DRIVER;
+        // If it is not known whether the modules are the open ones, they may be.
+        let is_proprietary = host.diagnostics.and_then(|d| d.nvidia_open) == Some(false);
+        let is_new = kernel >= DMABUF_KERNEL && driver >= DMABUF_DRIVER;
+        let may_use_dmabuf = is_new && !is_proprietary;
         let has_nic = used_hardware(cluster, index, host).next().is_some();
         if inventory.system.peer_memory || may_use_dmabuf || !has_nic {
             return None;
         }
-        let seen = format!(
-            "no nvidia_peermem, and no DMA-BUF with kernel {}.{} and driver {driver}",
-            kernel.0, kernel.1
-        );
+        let seen = match is_new {
+            true => format!(
+                "no nvidia_peermem, and no DMA-BUF with the proprietary modules of driver {driver}"
+            ),
+            false => format!(
+                "no nvidia_peermem, and no DMA-BUF with kernel {}.{} and driver {driver}",
+                kernel.0, kernel.1
+            ),
+        };
         let matters = "data of GPUs takes the way through the host's memory";
         let found = Finding::warning(id::GPU_PEERMEM, host.name, seen, matters);
         Some(match super::devices::in_container(cluster, host) {
@@ -332,6 +341,14 @@ mod tests {
         assert_eq!(found, [expected]);
         assert_eq!(lines(peer_memory, &[with("5.15.0", "470.63.01")]).len(), 1);
         assert!(lines(peer_memory, &[with("5.15.0", "535.1")]).is_empty());
+        let modules = |open: bool| {
+            with("5.15.0", "535.1").diagnosed(|diagnostics| diagnostics.nvidia_open = Some(open))
+        };
+        assert!(lines(peer_memory, &[modules(true)]).is_empty());
+        let found = lines(peer_memory, &[modules(false)]);
+        let expected = "warn gpu.peermem a: no nvidia_peermem, and no DMA-BUF with the proprietary modules of driver 535 — data of \
+                        GPUs takes the way through the host's memory";
+        assert_eq!(found, [expected]);
         for name in ["dgx", "esxi-vm", "ack-node", "connectx3"] {
             assert!(lines(peer_memory, &[Machine::recorded(name)]).is_empty(), "{name}");
         }

@@ -15,6 +15,7 @@ mod probed;
 mod tests;
 
 pub(crate) use limit::data_rate;
+pub(super) use probed::failures;
 
 use super::{Check, Needs};
 use crate::findings::id;

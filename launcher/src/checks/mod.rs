@@ -8,6 +8,7 @@
 //! | `cluster` | input of checks: hosts, what was read and probed, the program |
 //! | `fold` | findings that are consequences of others |
 //! | `jobs` | the checks that each job runs |
+//! | `unread` | hosts on which a check had nothing to judge |
 //! | `ssh`, `agent` | how hosts are reached, and whether the agent runs there |
 //! | `network`, `firewall` | addresses, names and proxies; packet filters and ports |
 //! | `packet_filter` | answers of packet filters about packets |
@@ -50,6 +51,7 @@ mod roce;
 mod ssh;
 #[cfg(test)]
 mod testing;
+mod unread;
 
 pub(crate) use cluster::{Cluster, ClusterHost};
 pub(crate) use containers::Scope;
@@ -57,6 +59,7 @@ pub(crate) use fold::{FoldedFinding, fold};
 pub(crate) use jobs::examine_job;
 pub(crate) use mesh::data_rate;
 pub(crate) use mpi::unserved_mpi;
+pub(crate) use unread::{Unread, unread};
 
 use crate::findings::{CheckId, Finding};
 

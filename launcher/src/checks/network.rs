@@ -117,7 +117,7 @@ or the switch has another MTU. Missed packets mean that the CPU is too slow: enl
     },
     Check {
         id: id::NET_UDP_DROPS,
-        about: "no UDP packets are lost on hosts with soft RoCE",
+        about: "hosts with soft RoCE do not drop packets for lack of processors",
         needs: Needs::Diagnostics,
         examine: counters::udp_drops,
         causes: &[],
@@ -125,11 +125,12 @@ or the switch has another MTU. Missed packets mean that the CPU is too slow: enl
 Symptoms: `transport retry counter exceeded` (status 12) under load over rxe; bandwidth that collapses when several \
 peers send at once.
 
-Soft RoCE (rxe) carries RDMA in UDP packets, which the kernel drops if its buffers are full. rlaunch read the \
-counter UdpRcvbufErrors twice, and it grew in between.
+Soft RoCE (rxe) carries RDMA in UDP packets, which it takes from the kernel before they reach a socket: buffers of \
+sockets (rmem_max) and UdpRcvbufErrors do not concern it. Before that, packets wait in a queue of each CPU, and the \
+kernel drops those that find it full. rlaunch read the second column of /proc/net/softnet_stat twice, and it grew in \
+between. What rxe itself misses is told by roce.loss.
 
-Raise net.core.rmem_max and rmem_default, give the machine more CPU time, or use a smaller MTU. Soft RoCE is meant \
-for tests.",
+Raise net.core.netdev_max_backlog, give the machine more CPU time, or run fewer ranks. Soft RoCE is meant for tests.",
     },
     Check {
         id: id::NET_RESERVED,

@@ -164,7 +164,7 @@ Symptoms: `Got completion from peer … status=12` under load, throughput that c
 
 RoCE expects a network that hardly loses packets; each loss makes the NIC send everything after it again. The counters of \
 packets out of order, of missing acknowledgements and of repeated packets were read twice and grew in between, so another job \
-is losing packets now.
+is losing packets now. Ports of InfiniBand and iWARP are not looked at.
 
 Turn on priority flow control or congestion control in the switches and on the hosts, for the priority that RoCE uses: \
 --traffic-class selects it, and mlnx_qos shows how the host maps it. Soft RoCE loses packets when processors are busy.",

@@ -1,8 +1,9 @@
-use super::super::testing::{Machine, lines, with_cluster};
+use super::super::cluster::{Probe, ProbeKind, ProbeOutcome, ProofFailure};
+use super::super::testing::{Machine, line, lines, probed, with_cluster};
 use super::*;
 use crate::findings::Step;
 use crate::plan::selection::{ConnectBy, PortOptions};
-use rlaunch_bootstrap::inventory::diagnostics::{DeviceFile, PciAdapter, RdmaPortState};
+use rlaunch_bootstrap::inventory::diagnostics::{DeviceFile, PciAdapter};
 use rlaunch_bootstrap::inventory::rdma::Uverbs;
 
 /// Returns a machine with its adapters and modules as a working host has them.
@@ -214,19 +215,42 @@ fn libraries_are_missed_only_where_they_were_looked_for() {
 
 #[test]
 fn queue_pairs_are_counted_for_a_rank_per_gpu() {
-    let with = |max: u32| {
-        Machine::recorded("dgx").diagnosed(|diagnostics| {
-            let port =
-                RdmaPortState { device: "mlx5_0".into(), port: 1, ..RdmaPortState::default() };
-            diagnostics.rdma_ports = vec![RdmaPortState { max_qp: Some(max), ..port }];
+    let with = |limits_sel: &str| {
+        let machine = Machine::recorded("dgx")
+            .change(|inventory| inventory.rdma[0].driver = Some("irdma".into()));
+        machine.diagnosed(|diagnostics| {
+            diagnostics.module_parameters = vec![("irdma.limits_sel".into(), limits_sel.into())];
         })
     };
-    let machines = vec![with(124); 3];
-    let found = lines(queue_pairs, &machines);
-    let expected = "error dev.qp a mlx5_0/1: 124 queue pairs, 128 needed for a rank per GPU — creating queue pairs fails";
-    assert_eq!((found.len(), found[0].as_str()), (3, expected));
-    assert!(lines(queue_pairs, &vec![with(15_359); 3]).is_empty());
-    assert!(lines(queue_pairs, &vec![with(124); 2]).is_empty());
+    let found = lines(queue_pairs, &vec![with("0"); 4]);
+    let expected = "error dev.qp a mlx5_0: at most 128 queue pairs with limits_sel=0, 192 needed for a rank per GPU — \
+                    creating queue pairs fails";
+    assert_eq!((found.len(), found[0].as_str()), (4, expected));
+    assert!(lines(queue_pairs, &vec![with("3"); 4]).is_empty());
+    assert!(lines(queue_pairs, &vec![with("0"); 2]).is_empty());
+    assert!(lines(queue_pairs, &vec![Machine::recorded("dgx"); 4]).is_empty(), "other drivers");
+}
+
+/// The proof asks the device.
+#[test]
+fn too_few_queue_pairs_are_told_by_the_proof() {
+    let cause = "prepare: rocep1s0: 300 queue pairs are needed, the device has 124".to_owned();
+    let hint = Some("load irdma with a larger limits_sel".to_owned());
+    let failure = ProofFailure { finding: id::DEV_QP, cause, hint: hint.clone(), is_of_host: true };
+    let probe = |to| Probe {
+        from: 0,
+        to,
+        kind: ProbeKind::Rdma,
+        netdev: None,
+        address: None,
+        outcome: ProbeOutcome::Unproved(failure.clone()),
+    };
+    let machines = vec![Machine::recorded("dgx"); 3];
+    let found = crate::findings::merge(probed(queue_pairs, &machines, &[probe(1), probe(2)]));
+    let expected = "error dev.qp a: the proof of RDMA failed: prepare: rocep1s0: 300 queue pairs are needed, the device has 124 — \
+                    RDMA cannot be used there";
+    assert_eq!(found.iter().map(line).collect::<Vec<_>>(), [expected]);
+    assert_eq!(found[0].fix, [Step::Do(hint.unwrap())]);
 }
 
 #[test]

@@ -200,18 +200,22 @@ fn counters_that_grow_now() {
 }
 
 #[test]
-fn lost_datagrams_matter_to_soft_roce() {
+fn packets_that_find_no_queue_matter_to_soft_roce() {
     let machine = |name: &str, last| {
         Machine::recorded(name).diagnosed(|state| {
-            state.counters = vec![counter("UdpRcvbufErrors", 1, last)];
+            state.counters =
+                vec![counter("UdpRcvbufErrors", 1, 9), counter("softnet_dropped", 1, last)];
             state.interval_ms = 500;
         })
     };
     assert_eq!(
         lines(counters::udp_drops, &[machine("rxe", 3)]),
-        ["warn net.udp-drops a: UdpRcvbufErrors grew by 2 in 0.5 s — soft RoCE sends every lost \
-          packet again"]
+        [
+            "warn net.udp-drops a: the kernel dropped 2 packets in 0.5 s for lack of space in a CPU's queue — soft RoCE \
+          sends every lost packet again"
+        ]
     );
+    // The buffers of sockets do not concern rxe.
     assert!(lines(counters::udp_drops, &[machine("rxe", 1), machine("siw", 3)]).is_empty());
 }
 

@@ -188,6 +188,39 @@ fn lost_packets_are_counted_while_they_are_lost() {
     assert!(lines(packets::losses, &[with(7, Some(vec![]))]).is_empty());
 }
 
+/// Returns a recorded machine with a counter of its first port that grew.
+fn counting(name: &str, counter: &str) -> Machine {
+    let machine = Machine::recorded(name);
+    let device = machine.inventory.rdma[0].name.clone();
+    machine.diagnosed(|diagnostics| {
+        let counters = vec![Counter { name: counter.into(), first: 1, last: 4 }];
+        let port = RdmaPortState { device, port: 1, counters, ..RdmaPortState::default() };
+        diagnostics.rdma_ports = vec![port];
+    })
+}
+
+#[test]
+fn soft_roce_has_counters_of_its_own() {
+    for counter in ["retry_exceeded_err", "out_of_seq_request", "rcvd_seq_err"] {
+        let machines = [counting("rxe", counter)];
+        let found = lines(packets::losses, &machines);
+        assert!(
+            found.len() == 1 && found[0].contains(&format!("{counter} grew by 3")),
+            "{found:?}"
+        );
+        let fix = with_cluster(&machines, |cluster| packets::losses(&cluster)[0].fix.clone());
+        assert_eq!(fix, [Step::Do("give soft RoCE a processor of its own, or fewer ranks".into())]);
+    }
+    assert!(lines(packets::losses, &[counting("rxe", "rcvd_rnr_err")]).is_empty());
+}
+
+#[test]
+fn other_fabrics_lose_no_packets_of_roce() {
+    let infiniband = counting("connectx3", "out_of_sequence");
+    let iwarp = counting("siw", "out_of_sequence");
+    assert!(lines(packets::losses, &[infiniband, iwarp]).is_empty());
+}
+
 #[test]
 fn a_bond_is_noted() {
     let expected = "note roce.bond a mlx5_bond_0/1: its interface bond0 is a bond — one queue pair uses one port of it; \

@@ -240,8 +240,17 @@ fn judge(examination: &Examination, selected: &[&'static Check]) -> DoctorReport
 
 /// Runs checks on a cluster.
 fn examine(cluster: &Cluster<'_>, selected: &[&'static Check]) -> DoctorReport {
-    let (runs, left_out): (Vec<&Check>, Vec<&Check>) =
-        selected.iter().partition(|check| checks::can_run(check, cluster));
+    let (mut runs, mut left_out, mut partly) = (Vec::new(), Vec::new(), Vec::new());
+    for check in selected.iter().copied() {
+        match checks::unread(check.id, cluster) {
+            _ if !checks::can_run(check, cluster) => left_out.push((check, check.needs.words())),
+            Some(unread) if unread.is_everywhere => left_out.push((check, unread.needs)),
+            unread => {
+                runs.push(check);
+                partly.extend(unread.map(|unread| (check.id, unread)));
+            }
+        }
+    }
     let found = runs.iter().flat_map(|check| (check.examine)(cluster));
     let folded: Vec<FoldedFinding> = checks::fold(&findings::merge(found), cluster);
     let paths = cluster.plan.map_or(0, probes::path_count);
@@ -250,6 +259,7 @@ fn examine(cluster: &Cluster<'_>, selected: &[&'static Check]) -> DoctorReport {
         paths,
         runs,
         left_out,
+        partly,
         folded,
     }
 }
