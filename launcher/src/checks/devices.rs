@@ -38,7 +38,8 @@ Symptoms: NIXL or a UCX transport called `ud` does not start on eRDMA; NCCL's ve
 `ibv_modify_qp failed`, although perftest runs.
 
 Devices differ in what their queue pairs can do. eRDMA has neither datagram queue pairs (UD) nor shared receive \
-queues, and iWARP has no write with immediate data. rlaunch needs none of these: its own communicator uses \
+queues, except for UD in the RoCEv2 mode of new kernels. iWARP connects queue pairs by the RDMA connection manager, which NCCL \
+does not use, and few iWARP cards have a write with immediate data. rlaunch needs none of these: its own communicator uses \
 reliable queue pairs, sends and plain writes.
 
 The kind of device was read from sysfs. On eRDMA use transports that need only reliable connections; on iWARP \
@@ -169,12 +170,12 @@ fn capabilities(cluster: &Cluster<'_>) -> Vec<Finding> {
             match (is_erdma, device.node_type) {
                 (true, _) => Some((
                     device,
-                    "eRDMA has no datagram queue pairs",
+                    "eRDMA has no datagram queue pairs in its iWARP and compat modes",
                     "NIXL and UCX's ud transports do not start",
                 )),
                 (false, NodeType::Rnic) => Some((
                     device,
-                    "iWARP has no write with immediate data",
+                    "iWARP's queue pairs connect by the RDMA connection manager alone",
                     "NCCL's verbs transport does not work",
                 )),
                 _ => None,

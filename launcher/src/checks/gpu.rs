@@ -58,8 +58,8 @@ was built without the RDMA headers of the installed OFED. NCCL up to 2.22.3 did 
 Symptom: in a virtual machine, GPUDirect RDMA is much slower than on bare metal, or does not work.
 
 Between devices of a virtual machine, data takes the short way through the PCIe switch only if the NIC translates \
-addresses by itself (ATS) and the switch lets translated requests pass (ACS Direct Translated P2P). ATS is off in the NIC's \
-registers, which root can read; the bridges above it show that this is a virtual machine.
+addresses by itself (ATS) and the switch lets translated requests pass (ACS Direct Translated P2P). ATS is off in the \
+registers of this NIC by NVIDIA (Mellanox), which root can read; the bridges above it show that this is a virtual machine.
 
 Set ATS_ENABLED in the NIC's firmware and start the physical host anew, then set ACS again: it is lost with each start. On \
 ESXi, the machine also needs pciPassthru.allowP2P and RelaxACSforP2P.",
@@ -94,7 +94,7 @@ The IOMMU translates the addresses that devices use. Transfers between GPU and N
 translations is small. An IOMMU is active, and the kernel's command line does not ask for pass-through, though the kernel may \
 have it as its default: `dmesg | grep -i 'default domain'` says so.
 
-Put iommu=pt into the boot loader's configuration and start the host again. Hosts of virtual machines keep their IOMMU for \
+Put iommu=pt, on Arm iommu.passthrough=1, into the boot loader's configuration and start the host again. Hosts of virtual machines keep their IOMMU for \
 the guests with it.",
     },
 ];
@@ -102,6 +102,9 @@ the guests with it.",
 /// First version of the kernel with DMA-BUF for RDMA, and of NVIDIA's driver with the open modules that support it.
 const DMABUF_KERNEL: (u32, u32) = (5, 12);
 const DMABUF_DRIVER: u32 = 515;
+
+/// PCI vendor of NVIDIA's (Mellanox) adapters.
+const MELLANOX: u16 = 0x15b3;
 
 /// Returns the first two numbers of a version.
 fn version(text: &str) -> Option<(u32, u32)> {
@@ -194,15 +197,16 @@ fn translation(cluster: &Cluster<'_>) -> Vec<Finding> {
     for (index, host) in indexed(cluster).filter(|(_, host)| has_nvidia(host.inventory)) {
         for device in used_hardware(cluster, index, host) {
             let Some(pci) = &device.pci else { continue };
-            if pci.ats != Some(false) || !is_passed_through(pci) {
+            // Other vendors' firmware has no such setting.
+            let is_mellanox = pci.vendor == Some(MELLANOX);
+            if pci.ats != Some(false) || !is_mellanox || !is_passed_through(pci) {
                 continue;
             }
             let seen = "address translation (ATS) is off in a virtual machine";
             let matters = "data between GPU and NIC takes the way through the processor";
             let finding = Finding::warning(id::GPU_ATS, host.name, seen, matters)
                 .device(&*device.name)
-                .run("sudo mst start")
-                .run(format!("sudo mlxconfig -d {} set ATS_ENABLED=true", quoted(&pci.address)))
+                .advise("on the physical host: sudo mst start; sudo mlxconfig -d DEVICE set ATS_ENABLED=true")
                 .advise("start the physical host anew, and then set ACS Direct Translated again");
             found.push(finding);
         }
@@ -283,7 +287,9 @@ fn iommu(cluster: &Cluster<'_>) -> Vec<Finding> {
         let found = Finding::note(id::GPU_IOMMU, host.name, seen, matters);
         Some(
             found
-                .advise("add iommu=pt to the boot loader's configuration and start the host again"),
+                .advise(
+                    "add iommu=pt (on Arm iommu.passthrough=1) to the boot loader's configuration and start the host again",
+                ),
         )
     };
     indexed(cluster).filter_map(finding).collect()
@@ -363,6 +369,11 @@ mod tests {
                         takes the way through the processor";
         assert_eq!(found, [expected]);
         assert!(lines(translation, &[Machine::recorded("esxi-vm")]).is_empty());
+        let other = Machine::recorded("esxi-vm").change(|inventory| {
+            let pci = inventory.rdma[0].pci.as_mut().unwrap();
+            (pci.ats, pci.vendor) = (Some(false), Some(0x8086));
+        });
+        assert!(lines(translation, &[other]).is_empty(), "not a setting of its firmware");
         assert!(lines(translation, &[Machine::recorded("dgx")]).is_empty(), "bare metal");
     }
 
@@ -377,6 +388,10 @@ mod tests {
             found.len() == 1 && found[0].starts_with("note gpu.iommu a: an IOMMU is active"),
             "{found:?}"
         );
+        let fix =
+            with_cluster(&[with(dgx(), &["quiet"])], |cluster| iommu(&cluster)[0].fix.clone());
+        assert!(format!("{fix:?}").contains("on Arm iommu.passthrough=1"), "{fix:?}");
+        assert!(lines(iommu, &[with(dgx(), &["quiet", "iommu.passthrough=1"])]).is_empty());
         assert!(lines(iommu, &[with(dgx(), &["quiet", "iommu=pt"]), dgx()]).is_empty());
         assert!(lines(iommu, &[with(Machine::recorded("amd-apu"), &["quiet"])]).is_empty());
     }

@@ -26,7 +26,9 @@ perftest.
 
 RoCE addresses a port by an entry of its GID table, which the kernel fills from the addresses of the port's \
 interface. The entry with the right address is 1 on some machines and 3, 5 or 11 on others; tables have gaps. Either \
---gid-index names an entry that is empty here, or the interface has no address at all. The table was read from sysfs.
+--gid-index names an entry that is empty here, or the whole table is empty, though an interface that is up has an entry for its \
+link-local address at least: it is a part of a bond, or not there. For iWARP it is the IP address that is missing. The \
+table was read from sysfs.
 
 Leave --gid-index out: rlaunch scans the table of each port by itself. If the interface has no address, assign one; \
 the kernel adds the entries at once.",

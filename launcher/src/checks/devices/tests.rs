@@ -153,6 +153,9 @@ fn device_files_that_are_missing_or_denied_are_named() {
     let expected =
         "error dev.perm a: user 1000 may not open /dev/infiniband/uverbs0 — RDMA cannot be used";
     assert_eq!(lines(permission, std::slice::from_ref(&denied)), [expected]);
+    let fix = fixes(permission, std::slice::from_ref(&denied));
+    assert_eq!(fix[0], run("stat -c '%G %A' /dev/infiniband/uverbs0"));
+    assert!(fix.iter().all(|step| !matches!(step, Step::Run(line) if line.contains("usermod"))));
     let podman =
         denied.change(|inventory| inventory.system.container = Some(ContainerKind::Podman));
     let Step::Do(flag) = &fixes(permission, &[podman])[0] else { panic!("not an advice") };
@@ -176,9 +179,9 @@ fn the_connection_manager_is_needed_by_some_devices() {
     assert!(lines(manager, &roce).is_empty());
     let wanted = with_cluster(&roce, |mut cluster| {
         cluster.ports = PortOptions { connect: ConnectBy::RdmaCm, ..PortOptions::default() };
-        manager(&cluster).len()
+        manager(&cluster).remove(0).matters
     });
-    assert_eq!(wanted, 1);
+    assert_eq!(wanted, "--connect rdma_cm needs the RDMA connection manager");
 }
 
 #[test]
@@ -256,9 +259,16 @@ fn too_few_queue_pairs_are_told_by_the_proof() {
 #[test]
 fn what_queue_pairs_lack_is_said_where_gpus_are() {
     let found = lines(capabilities, &[Machine::recorded("ack-node")]);
-    let expected = "note dev.caps a rocep26s0: eRDMA has no datagram queue pairs — NIXL and UCX's ud transports do \
-                    not start";
+    let expected = "note dev.caps a rocep26s0: eRDMA has no datagram queue pairs in its iWARP and compat modes — NIXL and UCX's \
+                    ud transports do not start";
     assert_eq!(found, [expected]);
+    let iwarp = Machine::recorded("siw").change(|inventory| {
+        inventory.rdma[0].driver = Some("iw_cxgb4".into());
+        inventory.gpus = crate::recorded::inventory("dgx").gpus;
+    });
+    let expected = "note dev.caps a siw0: iWARP's queue pairs connect by the RDMA connection manager alone — NCCL's verbs \
+                    transport does not work";
+    assert_eq!(lines(capabilities, &[iwarp]), [expected]);
     for name in ["siw", "erdma-standard", "dgx", "connectx3"] {
         assert!(lines(capabilities, &[Machine::recorded(name)]).is_empty(), "{name}");
     }

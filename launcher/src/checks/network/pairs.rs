@@ -112,7 +112,7 @@ fn finding(
     let name = |host: usize| cluster.hosts.get(host).map_or("?", |host| host.name);
     let at = |pair: &BrokenPair| pair.address.map(|a| format!(" at {a}")).unwrap_or_default();
     let words = failure.words();
-    let matters = "a job with both hangs or fails at its start";
+    let matters = "rlaunch's messages can take another way, and NCCL, Gloo and MPI hang or fail";
     let found = match (side, pairs) {
         (_, [pair]) => {
             let seen = format!("cannot connect{}: {words}", at(pair));

@@ -48,11 +48,23 @@ fn an_index_without_an_entry_is_named_with_the_right_one() {
 }
 
 #[test]
-fn an_interface_without_an_address_has_no_gid() {
+fn an_empty_table_is_told_from_a_missing_address() {
     let fault = keep(roce(), |_| false);
-    let expected = "error roce.gid-empty b mlx5_0/1: its interface ens224 has no address, so it has no GID — RDMA \
+    let expected = "error roce.gid-empty b mlx5_0/1: its GID table is empty, though its interface ens224 is up — RDMA \
                     cannot use the port";
     assert_eq!(lines(gids::empty, &[roce(), fault.clone()]), [expected]);
+    let fix = |machines: &[Machine]| {
+        with_cluster(machines, |cluster| format!("{:?}", gids::empty(&cluster)[0].fix))
+    };
+    assert!(fix(&[roce(), fault.clone()]).contains("a part of a bond"));
+    let gone = fault.clone().change(|i| i.netdevs.retain(|netdev| netdev.name != "ens224"));
+    let found = lines(gids::empty, &[roce(), gone]);
+    assert!(found[0].contains("its interface ens224 is not there"), "{found:?}");
+    let siw = || Machine::recorded("siw");
+    let bare = siw().change(|i| i.netdevs.iter_mut().for_each(|n| n.addresses.clear()));
+    let machines = [siw(), bare];
+    assert!(lines(gids::empty, &machines)[0].contains("its interface ens2 has no IP address"));
+    assert!(fix(&machines).contains("ip addr add ADDRESS/24 dev ens2"));
     assert!(lines(gids::empty, &[fault.clone(), fault]).is_empty(), "nobody wants RDMA");
     assert!(lines(gids::empty, &[roce(), roce()]).is_empty());
 }
