@@ -162,6 +162,20 @@ mod tests {
     use super::*;
     use crate::findings::id;
 
+    /// What rlaunch prevents is tested where it is prevented; the checks only explain it.
+    #[test]
+    fn what_rlaunch_prevents_is_explained_and_never_found() {
+        let prevented: Vec<&Check> =
+            catalogue().filter(|check| check.needs == Needs::Nothing).collect();
+        let ids: Vec<&str> = prevented.iter().map(|check| check.id.as_str()).collect();
+        assert_eq!(ids, ["dev.cq", "iwarp.backlog", "rc.receive", "nccl.prefix", "nccl.ports"]);
+        let machines = [testing::Machine::recorded("siw"), testing::Machine::recorded("dgx")];
+        for check in prevented {
+            assert!(testing::lines(check.examine, &machines).is_empty(), "{}", check.id);
+            assert!(check.explanation.contains("rlaunch prevents"), "{}", check.id);
+        }
+    }
+
     #[test]
     fn each_id_has_one_check_that_explains_it() {
         let ids: Vec<CheckId> = catalogue().map(|check| check.id).collect();

@@ -351,6 +351,7 @@ fn cluster_of<'a>(examination: &'a Examination, plan: &'a Plan) -> Cluster<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::selection::ConnectBy;
 
     #[test]
     fn a_job_is_not_asked_for_files_that_it_copies() {
@@ -364,6 +365,24 @@ mod tests {
         assert_eq!(judged("rlaunch -H a --wdir /data python3 t.py"), "");
         assert_eq!(judged("rlaunch -H a -x PATH=/opt/bin python3 t.py"), "");
         assert_eq!(judged("rlaunch -H a -x PATHS=/opt/bin python3 t.py"), "python3 t.py");
+    }
+
+    #[test]
+    fn a_job_is_judged_by_its_own_options() {
+        let options = |line: &str| {
+            NetworkOptions::for_job(&JobArgs::try_parse_from(line.split(' ')).unwrap())
+        };
+        let plain = options("rlaunch -H a true");
+        assert_eq!((plain.ports.gid_index, plain.transport), (None, Transport::Auto));
+        assert_eq!(plain.port_range, Some((PortRange::DEFAULT.first, PortRange::DEFAULT.last)));
+        let wanted = options(
+            "rlaunch -H a --hca mlx5_1 --gid-index 3 --connect rdma_cm --require-rdma --port-range 22000-22100 true",
+        );
+        assert!(wanted.ports.hca.is_some());
+        assert_eq!(wanted.ports.gid_index, Some(3));
+        assert_eq!(wanted.ports.connect, ConnectBy::RdmaCm);
+        assert_eq!((wanted.transport, wanted.port_range), (Transport::Rdma, Some((22000, 22100))));
+        assert_eq!(options("rlaunch -H a --transport tcp true").transport, Transport::Tcp);
     }
 
     #[test]
