@@ -111,7 +111,7 @@ Give all hosts addresses of one family; both may be set side by side.",
         about: "interfaces of RoCE ports are in the network namespace of ranks",
         needs: Needs::Inventories,
         examine: gids::elsewhere,
-        causes: &[id::MESH_SUBNET, id::NCCL_NET, id::NUMA_FAR],
+        causes: &[id::MESH_SUBNET, id::NCCL_NET, id::NUMA_FAR, id::MESH_PROOF],
         explanation: "\
 Symptoms: `ibv_modify_qp failed with 19 No such device`; all GIDs read as `0000:0000:…`; the same program works outside of \
 the namespace.

@@ -54,7 +54,7 @@ pub(super) const PERMISSION: Check = Check {
     about: "the user may open RDMA devices",
     needs: Needs::Inventories,
     examine: permission,
-    causes: &[id::NCCL_NET, id::MESH_SUBNET, id::NCCL_EDGE, id::NUMA_FAR],
+    causes: &[id::NCCL_NET, id::MESH_SUBNET, id::NCCL_EDGE, id::NUMA_FAR, id::MESH_PROOF],
     explanation: "\
 Symptoms: `Permission denied` for /dev/infiniband/uverbs0; a program works for root and finds no device for users.
 

@@ -2,7 +2,7 @@
 
 use crate::checks::Cluster;
 use crate::checks::cluster::{Probe, ProbeKind, ProbeOutcome, ProofFailure};
-use crate::checks::quoted;
+use crate::checks::{self, Needs, quoted};
 use crate::findings::{CheckId, Finding, Severity, id};
 use rlaunch_bootstrap::rank_table::Transport;
 
@@ -165,7 +165,22 @@ fn with_search(cluster: &Cluster<'_>, probe: &Probe, found: Finding) -> Finding 
 
 /// Finds proofs that failed for another reason than a missing answer or route. Each finding has the id of its reason.
 pub(super) fn failed(cluster: &Cluster<'_>) -> Vec<Finding> {
-    failures(cluster, |id| ![id::MESH_ROUTE, id::MESH_SILENT, id::DEV_QP].contains(&id))
+    let found =
+        failures(cluster, |id| ![id::MESH_ROUTE, id::MESH_SILENT, id::DEV_QP].contains(&id));
+    // What another check has found already is its cause.
+    let named = found.into_iter().map(|found| match is_known(cluster, &found) {
+        true => Finding { id: id::MESH_PROOF, ..found },
+        false => found,
+    });
+    named.collect()
+}
+
+/// Tells whether the check of a finding's id finds something on the same host without probes.
+fn is_known(cluster: &Cluster<'_>, found: &Finding) -> bool {
+    let check = checks::find(found.id.as_str());
+    let check = check.filter(|c| matches!(c.needs, Needs::Inventories | Needs::Diagnostics));
+    let own = check.into_iter().flat_map(|check| (check.examine)(cluster));
+    own.into_iter().any(|own| found.hosts.iter().any(|host| own.hosts.contains(host)))
 }
 
 /// Finds proofs that failed for one of these reasons.

@@ -291,6 +291,24 @@ fn a_proof_that_failed_says_why() {
     assert!(found(super::probed::failed, &cabled(), &route).is_empty());
 }
 
+/// The limit itself is a finding, and the proof its consequence.
+#[test]
+fn a_proof_that_failed_for_a_known_fault_follows_from_it() {
+    let mut machines = cabled();
+    machines[0].inventory.limits.locked_memory = Some(65536);
+    machines[0].diagnostics.uid = 1000;
+    let memory = unproved(id::LIM_MEMLOCK, "prepare: mlx5_0: ibv_reg_mr: no memory", true);
+    let probes = [queue_pair(0, 1, "enp1s0f0np0", memory)];
+    let shown = with_cluster(&machines, |cluster| {
+        let Cluster { hosts, plan, .. } = cluster;
+        let cluster = Cluster { hosts, plan, probes: Some(&probes), ..Cluster::default() };
+        let found = [id::LIM_MEMLOCK, id::MESH_PROOF].map(|id| super::super::find(id.as_str()));
+        let found = found.into_iter().flatten().flat_map(|check| (check.examine)(&cluster));
+        folded(&found.collect::<Vec<_>>(), &cluster)
+    });
+    assert_eq!(shown, ["lim.memlock < mesh.proof"]);
+}
+
 /// Both rails between two hosts fail, each told by another end.
 #[test]
 fn each_failed_rail_is_named() {
