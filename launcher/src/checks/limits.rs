@@ -260,13 +260,17 @@ fn fork(cluster: &Cluster<'_>) -> Vec<Finding> {
         let library = library.and_then(|version| rdma_core(version));
         let library = library.filter(|version| *version < FORK_SAFE_RDMA_CORE);
         let seen = match (kernel, library) {
-            (Some(kernel), _) => {
-                format!("kernel {kernel} is older than 5.12, and may copy no pages at a fork")
-            }
+            (Some(kernel), _) => format!("kernel {kernel} is older than 5.12"),
             (None, Some(version)) => format!("rdma-core {version} is older than 35"),
             (None, None) => return None,
         };
-        let matters = "a program that forks while it uses RDMA may read wrong data";
+        let matters = match kernel {
+            Some(_) => {
+                "a program that forks while it uses RDMA may read wrong data, unless the distribution has added \
+                 copy-on-fork"
+            }
+            None => "a program that forks while it uses RDMA may read wrong data",
+        };
         let found = Finding::note(id::LIM_FORK, host.name, seen, matters);
         has_usable_rdma(host.inventory).then(|| {
             found
@@ -410,7 +414,10 @@ mod tests {
         let note = "a program that forks while it uses RDMA may read wrong data";
         assert_eq!(
             own_lines(&[with("5.10.0-30-amd64", "1.14.39.0")]),
-            [format!("note lim.fork a: kernel 5.10.0-30-amd64 is older than 5.12 — {note}")]
+            [format!(
+                "note lim.fork a: kernel 5.10.0-30-amd64 is older than 5.12 — {note}, unless the distribution has added \
+                 copy-on-fork"
+            )]
         );
         assert_eq!(
             own_lines(&[with("6.1.0-25-amd64", "1.8.28.0")]),

@@ -82,19 +82,20 @@ fn access_control(cluster: &Cluster<'_>, index: usize, host: &ClusterHost<'_>) -
     let registers: Vec<Option<bool>> =
         bridges.flat_map(|pci| pci.links.iter().skip(1).map(|link| link.acs)).collect();
     match registers.iter().any(Option::is_some) {
+        _ if registers.is_empty() => Input::Absent,
         true => Input::Read,
-        false if registers.is_empty() => Input::Absent,
         false => Input::Unread,
     }
 }
 
 fn translation(cluster: &Cluster<'_>, index: usize, host: &ClusterHost<'_>) -> Input {
-    let mut nics = nics(cluster, index, host).filter(|pci| is_passed_through(pci)).peekable();
-    match nics.peek() {
-        None => Input::Absent,
+    let nics = nics(cluster, index, host).filter(|pci| is_passed_through(pci));
+    let registers: Vec<Option<bool>> = nics.map(|pci| pci.ats).collect();
+    match registers.iter().any(Option::is_some) {
+        _ if registers.is_empty() => Input::Absent,
         // Root sees which NICs have the register.
-        Some(_) if host.uid == 0 || nics.any(|pci| pci.ats.is_some()) => Input::Read,
-        Some(_) => Input::Unread,
+        is_read if is_read || host.uid == 0 => Input::Read,
+        _ => Input::Unread,
     }
 }
 
@@ -141,7 +142,11 @@ mod tests {
         assert_eq!(needs(id::GPU_ACS, &[root]), None);
         assert_eq!(needs(id::GPU_ACS, &[user]), Some(("a".into(), true, "root")));
         assert_eq!(needs(id::GPU_ACS, &[Machine::recorded("siw").uid(1000)]), None, "no GPUs");
-        let guest = |uid| Machine::recorded("esxi-vm").uid(uid);
+        let guest = |uid| {
+            Machine::recorded("esxi-vm")
+                .uid(uid)
+                .change(|inventory| inventory.rdma[0].pci.as_mut().unwrap().ats = None)
+        };
         assert_eq!(needs(id::GPU_ATS, &[guest(1000)]), Some(("a".into(), true, "root")));
         assert_eq!(needs(id::GPU_ATS, &[guest(0)]), None);
     }

@@ -238,8 +238,9 @@ fn queue_pairs_are_counted_for_a_rank_per_gpu() {
 #[test]
 fn too_few_queue_pairs_are_told_by_the_proof() {
     let cause = "prepare: rocep1s0: 300 queue pairs are needed, the device has 124".to_owned();
-    let hint = Some("load irdma with a larger limits_sel".to_owned());
-    let failure = ProofFailure { finding: id::DEV_QP, cause, hint: hint.clone(), is_of_host: true };
+    let hint = "load irdma with a larger limits_sel";
+    let failure =
+        ProofFailure { finding: id::DEV_QP, cause, hint: Some(hint.into()), is_of_host: true };
     let probe = |to| Probe {
         from: 0,
         to,
@@ -253,7 +254,7 @@ fn too_few_queue_pairs_are_told_by_the_proof() {
     let expected = "error dev.qp a: the proof of RDMA failed: prepare: rocep1s0: 300 queue pairs are needed, the device has 124 — \
                     RDMA cannot be used there";
     assert_eq!(found.iter().map(line).collect::<Vec<_>>(), [expected]);
-    assert_eq!(found[0].fix, [Step::Do(hint.unwrap())]);
+    assert_eq!(found[0].fix, [Step::Do(hint.into())]);
 }
 
 #[test]

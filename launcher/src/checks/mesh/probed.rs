@@ -207,7 +207,7 @@ pub(in crate::checks) fn failures(
             }
             false => finding(cluster, probe, severity, failure.finding, (&seen, matters))?,
         };
-        Some(failure.hint.iter().fold(found, |found, hint| found.advise(hint)))
+        Some(failure.hint.iter().fold(found, Finding::advise))
     };
     links(&failed, all).into_iter().filter_map(finding).collect()
 }
