@@ -30,6 +30,10 @@ pub struct Diagnostics {
     pub rdma_ports: Vec<RdmaPortState>,
     /// Host-wide network counters such as `UdpRcvbufErrors`.
     pub counters: Vec<Counter>,
+    /// Whether NVIDIA's driver consists of its open kernel modules; `None` if it is not loaded, or
+    /// does not say so.
+    #[serde(default)]
+    pub nvidia_open: Option<bool>,
     /// Names of running services that matter to jobs, such as `opensm` and `firewalld`, sorted.
     pub services: Vec<String>,
     /// TCP ports on which processes of this host listen.
@@ -159,9 +163,6 @@ pub struct RdmaPortState {
     pub cm_roce_mode: Option<String>,
     /// Counters of errors, from `counters` and `hw_counters`.
     pub counters: Vec<Counter>,
-    /// Maximum number of queue pairs of the device, as libibverbs reports it; `None` if the agent
-    /// did not ask, as agents so far do.
-    pub max_qp: Option<u32>,
 }
 
 /// Counter with its value when the agent began, and its value at the end.

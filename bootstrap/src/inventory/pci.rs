@@ -18,7 +18,7 @@ pub struct PciDevice {
     /// it.
     pub numa_node: Option<u32>,
     /// Whether the device caches address translations of the IOMMU (ATS). `None` if the register
-    /// was not read, or could not be read because that requires root.
+    /// was not read, could not be read because that requires root, or does not exist.
     pub ats: Option<bool>,
     /// PCI address of the physical function that a virtual function (SR-IOV) belongs to; `None` for
     /// other devices.

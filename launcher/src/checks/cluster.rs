@@ -1,5 +1,6 @@
 //! Input of checks.
 
+use crate::findings::CheckId;
 use crate::plan::options::Transport;
 use crate::plan::selection::{Plan, PortOptions};
 use rlaunch_bootstrap::inventory::Inventory;
@@ -165,6 +166,20 @@ pub(crate) enum ProbeOutcome {
     Silent,
     /// It failed at once, with this error.
     Failed(String),
+    /// The proof of an RDMA path failed, and not because of long packets. The probe is from the end that says why.
+    Unproved(ProofFailure),
+}
+
+/// Failure of the proof of an RDMA path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ProofFailure {
+    /// Id of the finding that the failure states.
+    pub(crate) finding: CheckId,
+    /// Step and error, as in `token: transport retry counter exceeded (status 12)`.
+    pub(crate) cause: String,
+    pub(crate) hint: Option<String>,
+    /// Whether the host itself lacks something, whichever its peer is.
+    pub(crate) is_of_host: bool,
 }
 
 /// Program that the user wants to run.

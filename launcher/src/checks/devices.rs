@@ -14,6 +14,7 @@ use super::{Check, Cluster, ClusterHost, Needs};
 use crate::findings::{Finding, Severity, id};
 use crate::plan::options::Transport;
 use crate::plan::selection;
+use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
 use rlaunch_bootstrap::inventory::rdma::{NodeType, Port, RdmaDevice};
 use rlaunch_bootstrap::inventory::{ContainerKind, GpuVendor, Inventory};
 
@@ -37,7 +38,8 @@ Symptoms: NIXL or a UCX transport called `ud` does not start on eRDMA; NCCL's ve
 `ibv_modify_qp failed`, although perftest runs.
 
 Devices differ in what their queue pairs can do. eRDMA has neither datagram queue pairs (UD) nor shared receive \
-queues, and iWARP has no write with immediate data. rlaunch needs none of these: its own communicator uses \
+queues, except for UD in the RoCEv2 mode of new kernels. iWARP connects queue pairs by the RDMA connection manager, which NCCL \
+does not use, and few iWARP cards have a write with immediate data. rlaunch needs none of these: its own communicator uses \
 reliable queue pairs, sends and plain writes.
 
 The kind of device was read from sysfs. On eRDMA use transports that need only reliable connections; on iWARP \
@@ -54,8 +56,10 @@ Symptoms: `ibv_create_qp failed: Cannot allocate memory` or `No space left on de
 while two ranks work.
 
 Every rank needs a queue pair for each rank of the other hosts. Intel's E810 allows only 124 of them if its \
-driver irdma is loaded with limits_sel=0; other devices allow thousands. The limit was read through libibverbs \
-and compared with one rank per GPU, or one per host without GPUs.
+driver irdma is loaded with limits_sel=0; other devices allow thousands. The parameter was read where irdma has it, and \
+compared with one rank per GPU, or one per host without GPUs. The number that any device has is known to \
+programs alone: the proof of RDMA, here and before each job, says so if it is too small. The kernel's error may also \
+mean that no more memory may be locked (see lim.memlock).
 
 Load irdma with a larger limit, for example limits_sel=5 for about 65000 queue pairs, or run fewer ranks per host. \
 Loading it anew drops all RDMA connections of the host.",
@@ -75,6 +79,10 @@ before the program starts. If a library of the program fails like this, let it c
 from 2.22 on (NCCL_RUNTIME_CONNECT=1).",
     },
 ];
+
+/// Maximum number of queue pairs of irdma by its parameter limits_sel (drivers/infiniband/hw/irdma/hw.c).
+const IRDMA_LIMITS: [usize; 8] =
+    [128, 1 << 10, 1 << 11, 1 << 12, 1 << 14, 1 << 16, 1 << 17, 1 << 18];
 
 /// Check of a fault that rlaunch prevents: it always passes.
 pub(super) fn prevented(_cluster: &Cluster<'_>) -> Vec<Finding> {
@@ -162,12 +170,12 @@ fn capabilities(cluster: &Cluster<'_>) -> Vec<Finding> {
             match (is_erdma, device.node_type) {
                 (true, _) => Some((
                     device,
-                    "eRDMA has no datagram queue pairs",
+                    "eRDMA has no datagram queue pairs in its iWARP and compat modes",
                     "NIXL and UCX's ud transports do not start",
                 )),
                 (false, NodeType::Rnic) => Some((
                     device,
-                    "iWARP has no write with immediate data",
+                    "iWARP's queue pairs connect by the RDMA connection manager alone",
                     "NCCL's verbs transport does not work",
                 )),
                 _ => None,
@@ -185,24 +193,31 @@ fn queue_pairs(cluster: &Cluster<'_>) -> Vec<Finding> {
     let all: usize = cluster.hosts.iter().map(ranks).sum();
     let mut found = Vec::new();
     for (host, diagnostics) in cluster.diagnosed() {
+        let Some((choice, max)) = irdma_limit(diagnostics) else { continue };
+        let mut devices = host.inventory.rdma.iter();
+        let device = devices.find(|d| matches!(d.driver.as_deref(), Some("ice" | "irdma")));
         let needed = ranks(host) * (all - ranks(host));
-        for port in &diagnostics.rdma_ports {
-            let Some(max) = port.max_qp.filter(|max| *max > 0 && (*max as usize) < needed) else {
-                continue;
-            };
-            let seen = format!("{max} queue pairs, {needed} needed for a rank per GPU");
-            let matters = "creating queue pairs fails";
-            let mut finding = Finding::error(id::DEV_QP, host.name, seen, matters)
-                .device(format!("{}/{}", port.device, port.port));
-            let device = host.inventory.rdma.iter().find(|device| device.name == port.device);
-            let driver = device.and_then(|device| device.driver.as_deref());
-            if driver.is_some_and(|driver| driver == "ice" || driver == "irdma") {
-                finding = finding
-                    .run("echo 'options irdma limits_sel=5' | sudo tee /etc/modprobe.d/irdma.conf")
-                    .run("sudo modprobe -r irdma; sudo modprobe irdma");
-            }
-            found.push(finding.advise("or run fewer ranks per host"));
+        if let Some(device) = device.filter(|_| needed > max) {
+            let seen = format!(
+                "at most {max} queue pairs with limits_sel={choice}, {needed} needed for a rank per GPU"
+            );
+            let finding = Finding::error(id::DEV_QP, host.name, seen, "creating queue pairs fails")
+                .device(&*device.name)
+                .run("echo 'options irdma limits_sel=5' | sudo tee /etc/modprobe.d/irdma.conf")
+                .run("sudo modprobe -r irdma; sudo modprobe irdma")
+                .advise("or run fewer ranks per host");
+            found.push(finding);
         }
     }
+    found.extend(super::mesh::failures(cluster, |id| id == id::DEV_QP));
     found
+}
+
+/// Returns the parameter limits_sel of irdma, and how many queue pairs it allows; `None` if this irdma has no such
+/// parameter.
+pub(super) fn irdma_limit(diagnostics: &Diagnostics) -> Option<(usize, usize)> {
+    let mut parameters = diagnostics.module_parameters.iter();
+    let (_, value) = parameters.find(|(name, _)| name == "irdma.limits_sel")?;
+    let choice: usize = value.parse().ok()?;
+    Some((choice, *IRDMA_LIMITS.get(choice)?))
 }

@@ -65,7 +65,7 @@ Set the same mode on all hosts; NCCL needs compat mode.",
         explanation: "\
 Symptom: some eRDMA connections of a host time out, after a service was started there that listens on a port near 30610.
 
-In compat mode the driver connects queue pairs over TCP ports 30608 to 30623 by itself. A program has one of them. The \
+In compat mode the driver connects queue pairs over 16 TCP ports by itself, from 30608 or its parameter reserve_ports_base on. A program has one of them. The \
 listening sockets of the host were read from /proc/net/tcp, with their processes as far as this user may see them.
 
 Let the program use another port. The first port of the driver can be moved by its parameter reserve_ports_base, to the same number \
@@ -88,8 +88,11 @@ Set the MTU on all hosts, or let NCCL leave the protocol out with -x NCCL_PROTO=
     },
 ];
 
-/// First and last TCP port of compat mode.
-const PORTS: std::ops::RangeInclusive<u16> = 30_608..=30_623;
+/// First TCP port of compat mode unless the driver is told another, and the number of its ports.
+const FIRST_PORT: u16 = 30_608;
+const PORT_COUNT: u16 = 16;
+/// Name of the module's parameter with the first port.
+const PORTS_PARAMETER: &str = "erdma.reserve_ports_base";
 /// MTUs of interfaces that Alibaba recommends.
 const SAFE_MTUS: [u32; 2] = [1400, 8500];
 /// Name of the module's parameter that selects the mode.
@@ -100,6 +103,14 @@ const COMPAT: [&str; 3] = [
     "sudo rmmod erdma",
     "sudo modprobe erdma compat_mode=Y",
 ];
+
+/// Returns the first and the last TCP port of compat mode on a host.
+pub(super) fn own_ports(diagnostics: &Diagnostics) -> (u16, u16) {
+    let mut parameters = diagnostics.module_parameters.iter();
+    let moved = parameters.find(|(name, _)| name == PORTS_PARAMETER);
+    let first = moved.and_then(|(_, value)| value.parse().ok()).unwrap_or(FIRST_PORT);
+    (first, first.saturating_add(PORT_COUNT - 1))
+}
 
 /// Returns the first active eRDMA device of a host, or else its first.
 fn device<'a>(host: &ClusterHost<'a>) -> Option<&'a RdmaDevice> {
@@ -184,14 +195,15 @@ fn mixed(cluster: &Cluster<'_>) -> Vec<Finding> {
 fn ports(cluster: &Cluster<'_>) -> Vec<Finding> {
     let finding = |(host, diagnostics): (&ClusterHost<'_>, &Diagnostics)| {
         let device = device(host).filter(|device| !is_standard(device))?;
+        let (first, last) = own_ports(diagnostics);
         // The driver's own listeners have no process.
         let taken = diagnostics.listeners.iter().find_map(|listener| {
             let (pid, name) = listener.process.as_ref()?;
-            PORTS.contains(&listener.port).then_some((listener.port, pid, name))
+            (first..=last).contains(&listener.port).then_some((listener.port, pid, name))
         });
         let (port, pid, name) = taken?;
         let seen = format!("{name} (pid {pid}) listens on TCP port {port}");
-        let matters = "eRDMA's compat mode needs ports 30608-30623 for its connections";
+        let matters = format!("eRDMA's compat mode needs ports {first}-{last} for its connections");
         let found = Finding::error(id::ERDMA_PORTS, host.name, seen, matters);
         Some(
             found
@@ -299,7 +311,14 @@ mod tests {
                         ports 30608-30623 for its connections";
         assert_eq!(lines(ports, &[with(30_610, nginx.clone())]), [expected]);
         assert!(lines(ports, &[with(30_610, None)]).is_empty(), "the driver's own");
-        assert!(lines(ports, &[with(30_624, nginx)]).is_empty());
+        assert!(lines(ports, &[with(30_624, nginx.clone())]).is_empty());
+        let moved = |port| {
+            with(port, nginx.clone()).diagnosed(|diagnostics| {
+                diagnostics.module_parameters = vec![(PORTS_PARAMETER.into(), "40000".into())];
+            })
+        };
+        assert!(lines(ports, &[moved(30_610)]).is_empty(), "the driver's ports were moved");
+        assert!(lines(ports, &[moved(40_015)])[0].contains("needs ports 40000-40015"));
     }
 
     #[test]

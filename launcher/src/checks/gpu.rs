@@ -42,7 +42,8 @@ several times slower than the NICs.
 
 For GPUDirect RDMA, the NIC must be allowed to read GPU memory: through the module nvidia_peermem, or through DMA-BUF, which \
 needs a kernel from 5.12 and the open kernel modules of a driver from 515. Neither is possible here, so that each byte goes \
-through the host's memory. Modules and versions were read from /sys/module.
+through the host's memory. Modules and versions were read from /sys/module, and from /proc/driver/nvidia/version whether the \
+modules are the open ones.
 
 Load nvidia-peermem, on the host and not in the container. It is a part of the driver; if it does not load, the driver \
 was built without the RDMA headers of the installed OFED. NCCL up to 2.22.3 did not look for it on some systems.",
@@ -57,8 +58,8 @@ was built without the RDMA headers of the installed OFED. NCCL up to 2.22.3 did 
 Symptom: in a virtual machine, GPUDirect RDMA is much slower than on bare metal, or does not work.
 
 Between devices of a virtual machine, data takes the short way through the PCIe switch only if the NIC translates \
-addresses by itself (ATS) and the switch lets translated requests pass (ACS Direct Translated P2P). ATS is off in the NIC's \
-registers, which root can read; the bridges above it show that this is a virtual machine.
+addresses by itself (ATS) and the switch lets translated requests pass (ACS Direct Translated P2P). ATS is off in the \
+registers of this NIC by NVIDIA (Mellanox), which root can read; the bridges above it show that this is a virtual machine.
 
 Set ATS_ENABLED in the NIC's firmware and reboot the physical host, then set ACS again: each boot \
 resets it. On ESXi, the machine also needs pciPassthru.allowP2P and RelaxACSforP2P.",
@@ -93,14 +94,17 @@ The IOMMU translates the addresses that devices use. Transfers between GPU and N
 translations is small. An IOMMU is active, and the kernel's command line does not ask for pass-through, though the kernel may \
 have it as its default: `dmesg | grep -i 'default domain'` says so.
 
-Put iommu=pt into the boot loader's configuration and reboot the host. Hosts of virtual machines \
-keep their IOMMU for the guests with it.",
+Put iommu=pt, on Arm iommu.passthrough=1, into the boot loader's configuration and reboot the \
+host. Hosts of virtual machines keep their IOMMU for the guests with it.",
     },
 ];
 
 /// First version of the kernel with DMA-BUF for RDMA, and of NVIDIA's driver with the open modules that support it.
 const DMABUF_KERNEL: (u32, u32) = (5, 12);
 const DMABUF_DRIVER: u32 = 515;
+
+/// PCI vendor of NVIDIA's (Mellanox) adapters.
+const MELLANOX: u16 = 0x15b3;
 
 fn nvidia_version(inventory: &Inventory) -> Option<&str> {
     let mut drivers = inventory.system.drivers.iter();
@@ -152,15 +156,23 @@ fn peer_memory(cluster: &Cluster<'_>) -> Vec<Finding> {
         // Without the driver's version, its other modules cannot be seen either.
         let (driver, _) = installed.filter(|_| has_nvidia(inventory))?;
         let kernel = inventory.system.kernel.as_deref().and_then(version)?;
-        let may_use_dmabuf = kernel >= DMABUF_KERNEL && driver >= DMABUF_DRIVER;
+        // If it is not known whether the modules are the open ones, they may be.
+        let is_proprietary = host.diagnostics.and_then(|d| d.nvidia_open) == Some(false);
+        let is_new = kernel >= DMABUF_KERNEL && driver >= DMABUF_DRIVER;
+        let may_use_dmabuf = is_new && !is_proprietary;
         let has_nic = used_hardware(cluster, index, host).next().is_some();
         if inventory.system.peer_memory || may_use_dmabuf || !has_nic {
             return None;
         }
-        let seen = format!(
-            "no nvidia_peermem, and no DMA-BUF with kernel {}.{} and driver {driver}",
-            kernel.0, kernel.1
-        );
+        let seen = match is_new {
+            true => format!(
+                "no nvidia_peermem, and no DMA-BUF with the proprietary modules of driver {driver}"
+            ),
+            false => format!(
+                "no nvidia_peermem, and no DMA-BUF with kernel {}.{} and driver {driver}",
+                kernel.0, kernel.1
+            ),
+        };
         let matters = "data of GPUs takes the way through the host's memory";
         let found = Finding::warning(id::GPU_PEERMEM, host.name, seen, matters);
         Some(match super::devices::in_container(cluster, host) {
@@ -178,7 +190,9 @@ fn translation(cluster: &Cluster<'_>) -> Vec<Finding> {
     for (index, host) in indexed(cluster).filter(|(_, host)| has_nvidia(host.inventory)) {
         for device in used_hardware(cluster, index, host) {
             let Some(pci) = &device.pci else { continue };
-            if pci.ats != Some(false) || !is_passed_through(pci) {
+            // Other vendors' firmware has no such setting.
+            let is_mellanox = pci.vendor == Some(MELLANOX);
+            if pci.ats != Some(false) || !is_mellanox || !is_passed_through(pci) {
                 continue;
             }
             let seen = "address translation (ATS) is off in a virtual machine";
@@ -265,7 +279,9 @@ fn iommu(cluster: &Cluster<'_>) -> Vec<Finding> {
         let seen = "an IOMMU is active, and the kernel was not started with iommu=pt";
         let matters = "translating addresses may slow down transfers between GPU and NIC";
         let found = Finding::note(id::GPU_IOMMU, host.name, seen, matters);
-        Some(found.advise("add iommu=pt to the boot loader's configuration and reboot the host"))
+        Some(found.advise(
+            "add iommu=pt (on Arm iommu.passthrough=1) to the boot loader's configuration and reboot the host",
+        ))
     };
     indexed(cluster).filter_map(finding).collect()
 }
@@ -322,6 +338,14 @@ mod tests {
         assert_eq!(found, [expected]);
         assert_eq!(lines(peer_memory, &[with("5.15.0", "470.63.01")]).len(), 1);
         assert!(lines(peer_memory, &[with("5.15.0", "535.1")]).is_empty());
+        let modules = |open: bool| {
+            with("5.15.0", "535.1").diagnosed(|diagnostics| diagnostics.nvidia_open = Some(open))
+        };
+        assert!(lines(peer_memory, &[modules(true)]).is_empty());
+        let found = lines(peer_memory, &[modules(false)]);
+        let expected = "warn gpu.peermem a: no nvidia_peermem, and no DMA-BUF with the proprietary modules of driver 535 — data of \
+                        GPUs takes the way through the host's memory";
+        assert_eq!(found, [expected]);
         for name in ["dgx", "esxi-vm", "ack-node", "connectx3"] {
             assert!(lines(peer_memory, &[Machine::recorded(name)]).is_empty(), "{name}");
         }
@@ -336,6 +360,11 @@ mod tests {
                         takes the way through the processor";
         assert_eq!(found, [expected]);
         assert!(lines(translation, &[Machine::recorded("esxi-vm")]).is_empty());
+        let other = Machine::recorded("esxi-vm").change(|inventory| {
+            let pci = inventory.rdma[0].pci.as_mut().unwrap();
+            (pci.ats, pci.vendor) = (Some(false), Some(0x8086));
+        });
+        assert!(lines(translation, &[other]).is_empty(), "not a setting of its firmware");
         assert!(lines(translation, &[Machine::recorded("dgx")]).is_empty(), "bare metal");
     }
 
@@ -350,6 +379,10 @@ mod tests {
             found.len() == 1 && found[0].starts_with("note gpu.iommu a: an IOMMU is active"),
             "{found:?}"
         );
+        let fix =
+            with_cluster(&[with(dgx(), &["quiet"])], |cluster| iommu(&cluster)[0].fix.clone());
+        assert!(format!("{fix:?}").contains("on Arm iommu.passthrough=1"), "{fix:?}");
+        assert!(lines(iommu, &[with(dgx(), &["quiet", "iommu.passthrough=1"])]).is_empty());
         assert!(lines(iommu, &[with(dgx(), &["quiet", "iommu=pt"]), dgx()]).is_empty());
         assert!(lines(iommu, &[with(Machine::recorded("amd-apu"), &["quiet"])]).is_empty());
     }

@@ -5,7 +5,7 @@ use super::{Check, Cluster, ClusterHost, Needs};
 use crate::findings::{Finding, Severity, Step, id};
 use crate::plan::selection::{self, Rejection};
 use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
-use rlaunch_bootstrap::inventory::rdma::{LinkLayer, Port, RdmaDevice};
+use rlaunch_bootstrap::inventory::rdma::{LinkLayer, Port, PortState, RdmaDevice};
 use rlaunch_console::text;
 
 pub(super) const CHECKS: &[Check] = &[
@@ -64,7 +64,8 @@ in a virtual machine or pod `Port is not active`.
 
 A virtual function is a port of its own in the subnet. The subnet manager configures it only if virtualisation is \
 enabled in it, and if the function has GUIDs, which the host's administrator sets through the physical function. The \
-state of the port and the link between virtual and physical function were read from sysfs.
+state of the port and the link between virtual and physical function were read from sysfs; in a virtual machine, where only \
+the function is seen, its PCI device number tells it.
 
 Set virt_enabled 2 in opensm.conf and restart opensm: the opensm of MLNX_OFED and DOCA has this \
 option, that of distributions does not. Also give the function a node GUID and a port GUID with ip \
@@ -193,18 +194,32 @@ fn many_managers(cluster: &Cluster<'_>) -> Vec<Finding> {
 fn virtual_function(cluster: &Cluster<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for (index, host) in indexed(cluster) {
-        for (device, port) in rejected(host, &Rejection::NoVirtualPort) {
+        let ignored = rejected(host, &Rejection::NoVirtualPort).into_iter();
+        let ignored = ignored.map(|port| {
+            (port, "INIT: the subnet manager has not configured this virtual function")
+        });
+        // The permissive LID stands for none.
+        let nameless = host.rdma_ports().filter(|(_, port)| {
+            port.link_layer == LinkLayer::InfiniBand
+                && port.state == PortState::Active
+                && port.lid == Some(u16::MAX)
+        });
+        let nameless = nameless
+            .map(|port| (port, "LID 65535: the subnet manager has given the port no address"));
+        for ((device, port), seen) in ignored.chain(nameless) {
             let severity = match has_rdma(cluster, index) {
                 true => Severity::Note,
                 false => Severity::Error,
             };
-            let seen = "the virtual function is INIT beside the subnet manager";
             let matters = match severity {
                 Severity::Note => "ranks use the host's other ports",
                 _ => "InfiniBand carries no data before it is configured",
             };
             let parent = device.pci.as_ref().and_then(|pci| pci.physical_function.as_deref());
-            let parent = parent.map_or(String::new(), |parent| format!(" ({parent})"));
+            let place = match parent {
+                Some(parent) => format!("through its physical function ({parent})"),
+                None => "on the host of this virtual machine".to_owned(),
+            };
             let finding = Finding::new(id::IB_VF, severity, host.name, seen, matters)
                 .device(port_name(device, port))
                 .advise(
@@ -212,8 +227,8 @@ fn virtual_function(cluster: &Cluster<'_>) -> Vec<Finding> {
                      opensm.conf and restart it",
                 )
                 .advise(format!(
-                    "give the function GUIDs through its physical function{parent}: ip link set PF vf N \
-                     node_guid GUID, and the same with port_guid"
+                    "give the function GUIDs {place}: ip link set PF vf N node_guid GUID, and the same with \
+                     port_guid; then attach it anew"
                 ));
             found.push(finding);
         }
@@ -225,7 +240,6 @@ fn virtual_function(cluster: &Cluster<'_>) -> Vec<Finding> {
 mod tests {
     use super::super::testing::{Machine, lines, with_cluster};
     use super::*;
-    use rlaunch_bootstrap::inventory::rdma::PortState;
 
     /// Returns a machine whose first port waits for a subnet manager.
     fn unmanaged() -> Machine {
@@ -296,14 +310,39 @@ mod tests {
     #[test]
     fn a_virtual_function_without_a_guid_is_named() {
         let found = lines(virtual_function, &[Machine::recorded("sriov")]);
-        let expected = "note ib.vf a ibp65s0v0/1: the virtual function is INIT beside the subnet manager — \
+        let expected = "note ib.vf a ibp65s0v0/1: INIT: the subnet manager has not configured this virtual function — \
                         ranks use the host's other ports";
         assert_eq!(found, [expected]);
+        assert!(lines(no_manager, &[Machine::recorded("sriov")]).is_empty());
+    }
+
+    #[test]
+    fn a_virtual_function_in_a_guest_does_not_ask_for_another_manager() {
         let guest = Machine::recorded("sriov").change(|inventory| {
             inventory.rdma.retain(|device| device.name == "ibp65s0v0");
+            let pci = inventory.rdma[0].pci.as_mut().unwrap();
+            (pci.physical_function, pci.vendor, pci.device) = (None, Some(0x15b3), Some(0x101c));
         });
-        let found = lines(virtual_function, &[guest]);
-        assert!(found[0].starts_with("error ib.vf a ibp65s0v0/1: "), "{found:?}");
-        assert!(lines(no_manager, &[Machine::recorded("sriov")]).is_empty());
+        let guests = [guest.clone(), guest];
+        let found = lines(virtual_function, &guests);
+        assert!(found[0].starts_with("error ib.vf a ibp65s0v0/1: INIT"), "{found:?}");
+        let fix = with_cluster(&guests, |cluster| virtual_function(&cluster)[0].fix.clone());
+        let fix = format!("{fix:?}");
+        assert!(
+            fix.contains("virt_enabled") && fix.contains("on the host of this virtual"),
+            "{fix}"
+        );
+        assert!(lines(no_manager, &guests).is_empty());
+    }
+
+    #[test]
+    fn the_permissive_lid_is_no_address() {
+        let with = |lid| {
+            Machine::recorded("connectx3")
+                .change(|inventory| inventory.rdma[0].ports[0].lid = Some(lid))
+        };
+        let found = lines(virtual_function, &[with(u16::MAX)]);
+        assert!(found.len() == 1 && found[0].contains("mlx4_0/1: LID 65535: "), "{found:?}");
+        assert!(lines(virtual_function, &[with(4)]).is_empty());
     }
 }

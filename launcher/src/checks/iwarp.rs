@@ -12,7 +12,7 @@ pub(super) const CHECKS: &[Check] = &[
         about: "iWARP devices connect by the RDMA connection manager",
         needs: Needs::Inventories,
         examine: manager,
-        causes: &[id::NCCL_NET, id::MESH_SUBNET],
+        causes: &[id::NCCL_NET, id::MESH_SUBNET, id::MESH_PROOF],
         explanation: "\
 Symptoms: `Failed to modify QP to RTS` and `Unable to Connect the HCA's through the link` from perftest without -R; \
 NCCL fails with `ibv_modify_qp failed with 22 Invalid argument`.

@@ -108,7 +108,7 @@ that uses RDMA.
 fork() shares memory until it is written. The NIC keeps writing to the pages that were registered, \
 and after a fork these may be the child's. Since kernel 5.12 the pages that a NIC uses are copied \
 at once, and rdma-core 35 or later knows that. The finding says that the kernel or rdma-core is \
-older.
+older; distributions add the copying to older kernels, which `rdma system show` tells.
 
 Set RDMAV_FORK_SAFE=1 (and RDMAV_HUGEPAGES_SAFE=1 if huge pages are used) for such programs: -x RDMAV_FORK_SAFE=1. \
 Programs that start their helpers before they use RDMA are safe.",
@@ -139,7 +139,14 @@ fn locked_memory(cluster: &Cluster<'_>) -> Vec<Finding> {
         let scope = Scope::new(host, cluster);
         // Root may lock any amount on a host, but usually not in a container.
         let is_limited = has_usable_rdma(host.inventory) && (scope != Scope::Host || host.uid != 0);
-        let seen = format!("{scope} may lock only {} of memory", super::size(limit));
+        let seen = match scope {
+            Scope::Host => {
+                format!("a process of this login may lock only {} of memory", super::size(limit))
+            }
+            Scope::Container(_) => {
+                format!("{scope} may lock only {} of memory", super::size(limit))
+            }
+        };
         let matters = "registering buffers fails";
         let found = Finding::error(id::LIM_MEMLOCK, host.name, seen, matters);
         is_limited.then(|| match scope {
@@ -262,9 +269,19 @@ fn fork(cluster: &Cluster<'_>) -> Vec<Finding> {
             (None, Some(version)) => format!("rdma-core {version} is older than 35"),
             (None, None) => return None,
         };
-        let matters = "a program that forks while it uses RDMA may read wrong data";
+        let matters = match kernel {
+            Some(_) => {
+                "a program that forks while it uses RDMA may read wrong data, unless the distribution has added \
+                 copy-on-fork"
+            }
+            None => "a program that forks while it uses RDMA may read wrong data",
+        };
         let found = Finding::note(id::LIM_FORK, host.name, seen, matters);
-        has_usable_rdma(host.inventory).then(|| found.advise("-x RDMAV_FORK_SAFE=1"))
+        has_usable_rdma(host.inventory).then(|| {
+            found
+                .run("rdma system show  # `copy-on-fork on`: the distribution has added it")
+                .advise("else -x RDMAV_FORK_SAFE=1")
+        })
     };
     cluster.hosts.iter().filter_map(finding).collect()
 }
@@ -301,7 +318,8 @@ mod tests {
             machine("siw").uid(uid).change(|inventory| inventory.limits.locked_memory = limit)
         };
         let found = |machine: Machine| lines(locked_memory, &[machine]);
-        let expected = "error lim.memlock a: this host may lock only 8 MiB of memory — registering buffers fails";
+        let expected = "error lim.memlock a: a process of this login may lock only 8 MiB of memory — registering \
+                        buffers fails";
         assert_eq!(found(machine(Some(8 << 20), 1000)), [expected]);
         assert!(found(machine(Some(8 << 20), 0)).is_empty());
         assert!(found(machine(None, 1000)).is_empty());
@@ -395,7 +413,10 @@ mod tests {
         let note = "a program that forks while it uses RDMA may read wrong data";
         assert_eq!(
             own_lines(&[with("5.10.0-30-amd64", "1.14.39.0")]),
-            [format!("note lim.fork a: kernel 5.10.0-30-amd64 is older than 5.12 — {note}")]
+            [format!(
+                "note lim.fork a: kernel 5.10.0-30-amd64 is older than 5.12 — {note}, unless the distribution has added \
+                 copy-on-fork"
+            )]
         );
         assert_eq!(
             own_lines(&[with("6.1.0-25-amd64", "1.8.28.0")]),

@@ -6,7 +6,7 @@ use crate::findings::{Finding, Severity, id};
 use crate::plan::selection::{self, Rejection};
 use rlaunch_bootstrap::inventory::diagnostics::{Counter, Diagnostics, InterfaceState};
 use rlaunch_bootstrap::inventory::pci::Distance;
-use rlaunch_bootstrap::inventory::rdma::{Port, PortState, RdmaDevice};
+use rlaunch_bootstrap::inventory::rdma::{LinkLayer, Port, PortState, RdmaDevice};
 use rlaunch_console::text;
 
 #[cfg(test)]
@@ -48,7 +48,8 @@ other hosts are reached through this one only, a warning if a GPU is next to it;
 either are not mentioned.
 
 Bring the interface up, then check the cable and the port at its other end; `ethtool INTERFACE` \
-shows what the link negotiates, and `mlxlink -d DEVICE` why an NVIDIA adapter refuses a cable.",
+shows what the link negotiates, and `mlxlink -d DEVICE` why an NVIDIA adapter refuses a cable. A \
+port of InfiniBand does not depend on its interface (ib0): `ibportstate` shows its state.",
     },
     Check {
         id: id::LINK_ERRORS,
@@ -219,7 +220,11 @@ fn finding(
     Finding::new(id::LINK_DOWN, severity, host.name, seen, matters).device(port_name(device, port))
 }
 
-fn with_cure(host: &ClusterHost<'_>, (_, port): DevicePort<'_>, found: Finding) -> Finding {
+fn with_cure(host: &ClusterHost<'_>, (device, port): DevicePort<'_>, found: Finding) -> Finding {
+    // The interface of IPoIB does not switch the port.
+    if port.link_layer == LinkLayer::InfiniBand {
+        return with_infiniband_cure((device, port), found);
+    }
     let netdev = port.netdev.as_deref();
     let state = netdev.and_then(|name| interface(host.diagnostics?, name));
     let is_off = port.physical_state.as_deref() == Some("Disabled");
@@ -233,6 +238,19 @@ fn with_cure(host: &ClusterHost<'_>, (_, port): DevicePort<'_>, found: Finding) 
         _ => found,
     };
     found.advise("check the cable, and the port at its other end")
+}
+
+fn with_infiniband_cure((device, port): DevicePort<'_>, found: Finding) -> Finding {
+    let (name, number) = (quoted(&device.name), port.number);
+    let found = found.run(format!("sudo ibportstate -C {name} -P {number} -D 0 {number} query"));
+    let found = match port.physical_state.as_deref() {
+        Some("Disabled") => found.advise(
+            "the port was switched off: by its firmware (`mlxlink -d DEVICE --port_state UP`), or with ibportstate, which can \
+             enable it again",
+        ),
+        _ => found,
+    };
+    found.advise("check the cable, and the switch port at its other end; dmesg says if the driver refuses the cable")
 }
 
 /// Returns the state of an interface.

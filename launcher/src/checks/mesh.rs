@@ -12,6 +12,8 @@ mod probed;
 #[cfg(test)]
 mod tests;
 
+pub(super) use probed::failures;
+
 use super::{Check, Needs};
 use crate::findings::id;
 
@@ -103,7 +105,8 @@ prefix length at both ends, and VLANs of the switch.",
         about: "packets between RDMA ports arrive",
         needs: Needs::Probes,
         examine: probed::silent,
-        causes: &[],
+        // Paths without an answer use up the time for the others.
+        causes: &[id::MESH_PROOF],
         explanation: "\
 Symptoms: `Got completion from peer … status=12 … vendor err 129`, `retry exceeded`, a job that hangs in its first collective.
 
@@ -112,7 +115,25 @@ datagrams between the two interfaces. Typical causes are a packet filter that dr
 isolates its ports, a wrong VLAN, or a peer whose answer takes another way.
 
 Start with the ping of the cure: if it fails too, look at cables, VLANs and addresses; if it works, look for a packet filter \
-on both hosts and compare the GID types of both ports.",
+on both hosts and compare the GID types of both ports. On InfiniBand, ping takes another way: use ibping, and compare the \
+partition keys.",
+    },
+    Check {
+        id: id::MESH_PROOF,
+        about: "the proof of RDMA paths fails for no other reason",
+        needs: Needs::Probes,
+        examine: probed::failed,
+        causes: &[],
+        explanation: "\
+Symptoms: a job says `no RDMA between …` and names a step: `prepare`, `exchange`, `connect` or `token`.
+
+Before a job, and in rlaunch doctor, each path between RDMA ports is proved: queue pairs are prepared, connected, and carry \
+a token and a block in each direction. A step failed, and not for lack of an answer or a route. If the cause is one that \
+another check knows, as too little locked memory, the finding has the id of that check; otherwise it is the \
+kernel's or the library's own error, or the time did not suffice for all paths (`not tried`).
+
+Cure what the cause names. If paths were not tried, the silent ones among the others have used up the time; a job can have more \
+by --mesh-timeout.",
     },
     Check {
         id: id::MESH_BANDWIDTH,

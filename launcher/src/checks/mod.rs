@@ -8,6 +8,7 @@
 //! | `cluster` | input of checks: hosts, what was read and probed, the program |
 //! | `fold` | findings that are consequences of others |
 //! | `jobs` | the checks that each job runs |
+//! | `unread` | hosts on which a check had nothing to judge |
 //! | `ssh`, `agent` | how hosts are reached, and whether the agent runs there |
 //! | `network`, `firewall` | addresses, names and proxies; packet filters and ports |
 //! | `packet_filter` | whether a packet filter lets packets pass |
@@ -50,12 +51,14 @@ mod roce;
 mod ssh;
 #[cfg(test)]
 mod testing;
+mod unread;
 
 pub(crate) use cluster::{Cluster, ClusterHost};
 pub(crate) use containers::{POD_RESOURCE, Scope};
 pub(crate) use fold::{FoldedFinding, fold};
 pub(crate) use jobs::examine_job;
 pub(crate) use mpi::unserved_mpi;
+pub(crate) use unread::{Unread, unread};
 
 use crate::findings::{CheckId, Finding};
 
@@ -163,6 +166,20 @@ fn size(bytes: u64) -> String {
 mod tests {
     use super::*;
     use crate::findings::id;
+
+    /// What rlaunch prevents is tested where it is prevented; the checks only explain it.
+    #[test]
+    fn what_rlaunch_prevents_is_explained_and_never_found() {
+        let prevented: Vec<&Check> =
+            catalogue().filter(|check| check.needs == Needs::Nothing).collect();
+        let ids: Vec<&str> = prevented.iter().map(|check| check.id.as_str()).collect();
+        assert_eq!(ids, ["dev.cq", "iwarp.backlog", "rc.receive", "nccl.prefix", "nccl.ports"]);
+        let machines = [testing::Machine::recorded("siw"), testing::Machine::recorded("dgx")];
+        for check in prevented {
+            assert!(testing::lines(check.examine, &machines).is_empty(), "{}", check.id);
+            assert!(check.explanation.contains("rlaunch prevents"), "{}", check.id);
+        }
+    }
 
     #[test]
     fn each_id_has_one_check_that_explains_it() {

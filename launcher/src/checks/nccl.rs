@@ -41,8 +41,9 @@ work; a ring of four hosts never starts.
 A rank of NCCL listens on one network device and offers only the addresses of that device. The two ports of one card are one device, \
 so that both addresses are offered and every cable is found. Ports on different cards stay apart: the listening one may face \
 another host than the one that connects, above all if a cable joins ports of the same number, since then no direction around \
-the ring fits. And NCCL needs a connection for each edge of its trees, which it builds even with NCCL_ALGO=Ring: in a ring of \
-four hosts, those on the diagonal have no cable. The cabling was read from addresses and routes.
+the ring fits. And NCCL connects the neighbours in its rings and trees, and for all-to-all or send and receive any pair. It \
+does not know the cables when it orders its rings: in a ring of four hosts, those on the diagonal have no cable and may be \
+neighbours all the same. The cabling was read from addresses and routes.
 
 Swap cables so that port 0 of each host leads to port 1 of the next, or let NCCL merge the ports with NCCL_NET_FORCE_MERGE. For \
 a ring of four, use a switch, or a plugin that uses TCP where there is no cable.",
@@ -191,8 +192,9 @@ fn diagonals(cluster: &Cluster<'_>) -> Vec<Finding> {
         return Vec::new();
     }
     let finding = |&(one, other): &(usize, usize)| {
-        let seen = "no cable joins them, and NCCL's trees need every pair";
-        let matters = "NCCL uses TCP on every host, even for a ring";
+        let seen = "no cable joins them";
+        let matters = "NCCL connects them for all-to-all, and where a ring or tree makes them neighbours; rlaunch has it use \
+                       TCP on every host";
         let host = cluster.hosts[one].name;
         Finding::warning(id::NCCL_EDGE, host, seen, matters)
             .peer(cluster.hosts[other].name)

@@ -117,7 +117,7 @@ or the switch has another MTU. Missed packets mean that the CPU is too slow: enl
     },
     Check {
         id: id::NET_UDP_DROPS,
-        about: "no UDP packets are lost on hosts with soft RoCE",
+        about: "hosts with soft RoCE do not drop packets for lack of processors",
         needs: Needs::Diagnostics,
         examine: counters::udp_drops,
         causes: &[],
@@ -125,11 +125,12 @@ or the switch has another MTU. Missed packets mean that the CPU is too slow: enl
 Symptoms: `transport retry counter exceeded` (status 12) under load over rxe; bandwidth that collapses when several \
 peers send at once.
 
-Soft RoCE (rxe) carries RDMA in UDP packets, which the kernel drops if its buffers are full. rlaunch read the \
-counter UdpRcvbufErrors twice, and it grew in between.
+Soft RoCE (rxe) carries RDMA in UDP packets, which it takes from the kernel before they reach a socket: buffers of \
+sockets (rmem_max) and UdpRcvbufErrors do not concern it. Before that, packets wait in a queue of each CPU, and the \
+kernel drops those that find it full. rlaunch read the second column of /proc/net/softnet_stat twice, and it grew in \
+between. What rxe itself misses is told by roce.loss.
 
-Raise net.core.rmem_max and rmem_default, give the machine more CPU time, or use a smaller MTU. Soft RoCE is meant \
-for tests.",
+Raise net.core.netdev_max_backlog, give the machine more CPU time, or run fewer ranks. Soft RoCE is meant for tests.",
     },
     Check {
         id: id::NET_RESERVED,
@@ -141,8 +142,8 @@ for tests.",
 Symptoms: eRDMA connections fail with ECONNREFUSED or reach the wrong service; `Address already in use` when the \
 erdma module is loaded.
 
-In compat mode the driver of Alibaba's eRDMA listens on TCP ports 30608-30623 in the kernel. rlaunch never uses \
-these ports and refuses a --port-range with them. Programs that let the kernel choose a port may still get one of \
+In compat mode the driver of Alibaba's eRDMA listens on TCP ports 30608-30623 in the kernel, or on 16 ports from its \
+parameter reserve_ports_base on. rlaunch never uses the usual ones and refuses a --port-range with them. Programs that let the kernel choose a port may still get one of \
 them if net.ipv4.ip_local_port_range includes them, which the usual 32768-60999 does not.
 
 Move the range, or reserve the ports: `sudo sysctl -w net.ipv4.ip_local_reserved_ports=30608-30623`.",
@@ -154,8 +155,6 @@ const CALLBACK: UnreachedReason = UnreachedReason {
     matters: "no job can use this host",
     usual: |_| Step::Do("give its shell stdin, as by docker exec -i".to_owned()),
 };
-/// First and last TCP port of eRDMA's compat mode.
-const ERDMA_PORTS: (u16, u16) = (30608, 30623);
 
 fn own_name(cluster: &Cluster<'_>) -> Vec<Finding> {
     if cluster.hosts.len() < 2 {
@@ -278,22 +277,24 @@ fn shared(one: &Netdev, other: &Netdev) -> Option<String> {
 }
 
 fn reserved_ports(cluster: &Cluster<'_>) -> Vec<Finding> {
-    let overlaps = |(first, last): (u16, u16)| first <= ERDMA_PORTS.1 && last >= ERDMA_PORTS.0;
     let finding = |(host, state): (&ClusterHost<'_>, &Diagnostics)| {
         let mut devices = host.inventory.rdma.iter();
         let device = devices.find(|device| device.driver.as_deref() == Some("erdma"))?;
-        let found = |whose: &str, (first, last): (u16, u16)| {
-            let seen = format!("{whose} {first}-{last} includes 30608-30623");
-            let matters = "eRDMA's compat mode listens on these ports in the kernel";
-            Finding::warning(id::NET_RESERVED, host.name, seen, matters).device(&*device.name)
-        };
-        if let Some(range) = cluster.port_range.filter(|range| overlaps(*range)) {
-            let found = found("the range of --port-range", range);
-            return Some(found.advise("choose other ports with --port-range FIRST-LAST"));
+        let (first, last) = super::erdma::own_ports(state);
+        let (lowest, highest) = state.kernel.ephemeral_ports?;
+        if lowest > last || highest < first {
+            return None;
         }
-        let range = state.kernel.ephemeral_ports.filter(|range| overlaps(*range))?;
-        let found = found("the range from which the kernel chooses ports", range);
-        Some(found.run("sudo sysctl -w net.ipv4.ip_local_reserved_ports=30608-30623"))
+        let seen = format!(
+            "the range from which the kernel chooses ports {lowest}-{highest} includes {first}-{last}"
+        );
+        let matters = "eRDMA's compat mode listens on these ports in the kernel";
+        let found = Finding::warning(id::NET_RESERVED, host.name, seen, matters);
+        Some(
+            found
+                .device(&*device.name)
+                .run(format!("sudo sysctl -w net.ipv4.ip_local_reserved_ports={first}-{last}")),
+        )
     };
     cluster.diagnosed().filter_map(finding).collect()
 }

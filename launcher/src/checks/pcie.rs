@@ -269,7 +269,7 @@ fn far(cluster: &Cluster<'_>) -> Vec<Finding> {
                 text::count(gpus, "GPU"),
                 text::list(&used)
             );
-            let matters = "their data crosses the link between processors, without GPUDirect";
+            let matters = "their data crosses the link between processors, and NCCL leaves GPUDirect out there unless told";
             found.push(match near {
                 Some((device, port)) => {
                     let name = port_name(device, port);
@@ -354,7 +354,7 @@ mod tests {
     fn a_far_nic_is_named_with_the_near_one() {
         let found = lines(far, &[Machine::recorded("ack-node")]);
         let expected = "warn numa.far a rocep156s0/1: 4 GPUs of NUMA node 1, and usable NICs only elsewhere: rocep26s0 \
-                        — their data crosses the link between processors, without GPUDirect";
+                        — their data crosses the link between processors, and NCCL leaves GPUDirect out there unless told";
         assert_eq!(found, [expected]);
         let absent = Machine::recorded("ack-node")
             .change(|inventory| inventory.rdma.retain(|device| device.name == "rocep26s0"));

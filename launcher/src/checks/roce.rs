@@ -26,7 +26,9 @@ perftest.
 
 RoCE addresses a port by an entry of its GID table, which the kernel fills from the addresses of the port's \
 interface. The entry with the right address is 1 on some machines and 3, 5 or 11 on others; tables have gaps. Either \
---gid-index names an entry that is empty here, or the interface has no address at all. The table was read from sysfs.
+--gid-index names an entry that is empty here, or the whole table is empty, though an interface that is up has an entry for its \
+link-local address at least: it is a part of a bond, or not there. For iWARP it is the IP address that is missing. The \
+table was read from sysfs.
 
 Leave --gid-index out: rlaunch scans the table of each port by itself. If the interface has no address, assign one; \
 the kernel adds the entries at once.",
@@ -109,7 +111,7 @@ Give all hosts addresses of one family; both may be set side by side.",
         about: "interfaces of RoCE ports are in the network namespace of ranks",
         needs: Needs::Inventories,
         examine: gids::elsewhere,
-        causes: &[id::MESH_SUBNET, id::NCCL_NET, id::NUMA_FAR],
+        causes: &[id::MESH_SUBNET, id::NCCL_NET, id::NUMA_FAR, id::MESH_PROOF],
         explanation: "\
 Symptoms: `ibv_modify_qp failed with 19 No such device`; all GIDs read as `0000:0000:…`; the same program works outside of \
 the namespace.
@@ -164,7 +166,7 @@ Symptoms: `Got completion from peer … status=12` under load, throughput that c
 
 RoCE expects a network that hardly loses packets; each loss makes the NIC send everything after it again. The counters of \
 packets out of order, of missing acknowledgements and of repeated packets were read twice and grew in between, so another job \
-is losing packets now.
+is losing packets now. Ports of InfiniBand and iWARP are not looked at.
 
 Turn on priority flow control or congestion control in the switches and on the hosts, for the priority that RoCE uses: \
 --traffic-class selects it, and mlnx_qos shows how the host maps it. Soft RoCE loses packets when processors are busy.",

@@ -90,6 +90,7 @@ ids! {
     MESH_CABLING = "mesh.cabling";
     MESH_ROUTE = "mesh.route";
     MESH_SILENT = "mesh.silent";
+    MESH_PROOF = "mesh.proof";
     MESH_BANDWIDTH = "mesh.bandwidth";
     IWARP_BACKLOG = "iwarp.backlog";
     IWARP_CM = "iwarp.cm";

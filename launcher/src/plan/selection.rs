@@ -296,6 +296,18 @@ pub(crate) fn examine_wanted(
     }
 }
 
+/// PCI device numbers of virtual functions of adapters by NVIDIA (Mellanox).
+const VIRTUAL_FUNCTIONS: &[u16] =
+    &[0x1002, 0x1004, 0x1012, 0x1014, 0x1016, 0x1018, 0x101a, 0x101c, 0x101e, 0xa2d3];
+
+/// Tells whether a device is a virtual function. In a virtual machine only its number says so, since the physical
+/// function is not there.
+pub(crate) fn is_virtual_function(pci: &PciDevice) -> bool {
+    let is_numbered = pci.vendor == Some(0x15b3)
+        && pci.device.is_some_and(|device| VIRTUAL_FUNCTIONS.contains(&device));
+    pci.physical_function.is_some() || is_numbered
+}
+
 /// Determines a port's addressing regardless of the user's options, or why the port cannot be used.
 pub(crate) fn examine(
     device: &RdmaDevice,
@@ -306,8 +318,7 @@ pub(crate) fn examine(
         PortState::Active => {}
         PortState::Down => return Err(Rejection::Down),
         PortState::Init if port.link_layer == LinkLayer::InfiniBand => {
-            let is_virtual = device.pci.as_ref().is_some_and(|pci| pci.physical_function.is_some());
-            return Err(match is_virtual {
+            return Err(match device.pci.as_ref().is_some_and(is_virtual_function) {
                 true => Rejection::NoVirtualPort,
                 false => Rejection::NoSubnetManager,
             });

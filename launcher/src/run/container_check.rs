@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(
             found(&inventory, 1000),
             [
-                "lim.memlock: this host may lock only 8 MiB of memory — registering buffers fails | on b: \
+                "lim.memlock: a process of this login may lock only 8 MiB of memory — registering buffers fails | on b: \
               echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/rdma.conf; then log in \
               anew; under systemd LimitMEMLOCK=infinity"
             ]

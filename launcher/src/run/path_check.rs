@@ -7,7 +7,8 @@ use crate::findings::CheckId;
 use crate::job::JobSpec;
 use crate::plan::map::RankMap;
 use crate::plan::mesh::outcome::{Failure, ProofOutcome};
-use crate::plan::mesh::{Mesh, finding_of};
+use crate::plan::mesh::{Mesh, ProofResult, finding_of, hint_of};
+use rlaunch_bootstrap::protocol::mesh::ProofStep;
 use rlaunch_bootstrap::rank_table::{NicId, RankTable};
 use rlaunch_console::messages::Failed;
 use std::net::IpAddr;
@@ -51,8 +52,13 @@ pub(crate) struct PathEnd {
 #[derive(Clone, Debug)]
 pub(crate) struct PathFailure {
     pub(crate) finding: CheckId,
-    /// Step, host and the system's error, in one line.
+    /// Host whose end of the path reported the cause.
+    pub(crate) host: String,
+    /// Step and the system's error, in one line.
     pub(crate) cause: String,
+    pub(crate) hint: Option<String>,
+    /// Whether the host failed by itself, before it needed its peer.
+    pub(crate) is_of_host: bool,
     /// Whether short packets pass.
     pub(crate) is_of_size: bool,
 }
@@ -120,7 +126,7 @@ fn paths(mesh: &Mesh, table: &RankTable) -> Vec<TriedPath> {
                 Ok(proof.round_trip_ns.into())
             }
             ProofOutcome::Up(_) => Err(first_failure(mesh, nics, table)),
-            ProofOutcome::Failed(failure) => Err(path_failure(failure, table)),
+            ProofOutcome::Failed(failure) => Err(path_failure(result, failure, table)),
         };
         found.push(TriedPath { from, to, outcome });
     }
@@ -132,21 +138,28 @@ fn paths(mesh: &Mesh, table: &RankTable) -> Vec<TriedPath> {
 fn first_failure(mesh: &Mesh, nics: (NicId, NicId), table: &RankTable) -> PathFailure {
     let mut own = mesh.results.iter().filter(|result| result.proof.nics() == nics);
     let failed = own.find_map(|result| match &result.outcome {
-        ProofOutcome::Failed(failure) => Some(path_failure(failure, table)),
+        ProofOutcome::Failed(failure) => Some(path_failure(result, failure, table)),
         ProofOutcome::Up(_) => None,
     });
     failed.unwrap_or_else(|| PathFailure {
         finding: crate::findings::id::MTU_PATH,
+        host: String::new(),
         cause: String::new(),
+        hint: None,
+        is_of_host: false,
         is_of_size: true,
     })
 }
 
-fn path_failure(failure: &Failure, table: &RankTable) -> PathFailure {
+fn path_failure(result: &ProofResult, failure: &Failure, table: &RankTable) -> PathFailure {
     let host = table.nodes().get(failure.node.index()).map_or("", |row| &row.host);
+    let fault = &failure.fault;
     PathFailure {
         finding: finding_of(failure),
-        cause: format!("{}: {host}: {}", failure.fault.step, failure.fault.cause),
+        host: host.to_owned(),
+        cause: format!("{}: {}", fault.step, fault.cause),
+        hint: hint_of(table, &result.proof, failure),
+        is_of_host: fault.step == ProofStep::Prepare && !fault.awaited_peer,
         is_of_size: failure.is_of_size(),
     }
 }

@@ -250,7 +250,8 @@ fn explanation(verb: Verb, source: &io::Error) -> Option<&'static str> {
             "its file in /dev/infiniband: permission denied"
         }
         (OpenDevice, libc::ENOENT | libc::ENXIO) => "its file in /dev/infiniband is missing",
-        (RegMr | CreateQp | CreateCq, libc::ENOMEM) => "memory may not be locked",
+        (RegMr | CreateCq, libc::ENOMEM) => "memory may not be locked",
+        (CreateQp, libc::ENOMEM) => "memory may not be locked, or no queue pair is left",
         (ModifyToRtr, libc::EINVAL) => {
             "an address of this host or the peer is invalid (GID index?)"
         }
@@ -279,8 +280,12 @@ fn hint_for(verb: Verb, code: i32) -> Option<&'static str> {
         (OpenDevice, libc::ENOENT | libc::ENXIO) => {
             "start the container with --device=/dev/infiniband"
         }
-        (RegMr | CreateQp | CreateCq, libc::ENOMEM) => {
+        (RegMr | CreateCq, libc::ENOMEM) => {
             "raise the limit on locked memory (ulimit -l) of sshd or the container"
+        }
+        (CreateQp, libc::ENOMEM) => {
+            "raise the limit on locked memory (ulimit -l) of sshd or the container, or run fewer ranks \
+             per host"
         }
         (ModifyToRts, libc::EINVAL) => {
             "use --connect rdma_cm; for eRDMA, load it with compat_mode=Y"
@@ -322,6 +327,8 @@ mod tests {
         assert!(error.hint().is_some_and(|hint| hint.contains("rdma_cm")));
         let error = VerbsError::from_errno(Verb::OpenDevice, "mlx5_0", libc::EACCES);
         assert!(error.to_string().ends_with("permission denied"), "{error}");
+        let error = VerbsError::from_errno(Verb::CreateQp, "mlx5_0", libc::ENOMEM);
+        assert!(error.to_string().ends_with("or no queue pair is left"), "{error}");
         let error = VerbsError::from_errno(Verb::CreateCq, "mlx5_0", libc::EBUSY);
         assert_eq!(error.to_string(), "mlx5_0: ibv_create_cq: failed");
         assert_eq!(error.hint(), None);

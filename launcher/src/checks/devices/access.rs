@@ -52,7 +52,7 @@ pub(super) const PERMISSION: Check = Check {
     about: "the user may open RDMA devices",
     needs: Needs::Inventories,
     examine: permission,
-    causes: &[id::NCCL_NET, id::MESH_SUBNET, id::NCCL_EDGE, id::NUMA_FAR],
+    causes: &[id::NCCL_NET, id::MESH_SUBNET, id::NCCL_EDGE, id::NUMA_FAR, id::MESH_PROOF],
     explanation: "\
 Symptoms: `Permission denied` for /dev/infiniband/uverbs0; a program works for root and finds no device for users.
 
@@ -203,7 +203,7 @@ fn connection_manager(cluster: &Cluster<'_>) -> Vec<Finding> {
             NodeType::Rnic => {
                 format!("{} connects only through the RDMA connection manager", device.name)
             }
-            _ => "--connect rdma_cm needs it".to_owned(),
+            _ => "--connect rdma_cm needs the RDMA connection manager".to_owned(),
         };
         let found = Finding::error(id::DEV_RDMA_CM, host.name, seen, matters);
         let flag = "--device=/dev/infiniband/rdma_cm";

@@ -1,8 +1,9 @@
-use super::super::testing::{Machine, lines, with_cluster};
+use super::super::cluster::{Probe, ProbeKind, ProbeOutcome, ProofFailure};
+use super::super::testing::{Machine, line, lines, probed, with_cluster};
 use super::*;
 use crate::findings::Step;
 use crate::plan::selection::{ConnectBy, PortOptions};
-use rlaunch_bootstrap::inventory::diagnostics::{DeviceFile, PciAdapter, RdmaPortState};
+use rlaunch_bootstrap::inventory::diagnostics::{DeviceFile, PciAdapter};
 use rlaunch_bootstrap::inventory::rdma::Uverbs;
 
 /// Returns a machine with its adapters and modules as a working host has them.
@@ -152,6 +153,9 @@ fn device_files_that_are_missing_or_denied_are_named() {
     let expected =
         "error dev.perm a: user 1000 may not open /dev/infiniband/uverbs0 — RDMA cannot be used";
     assert_eq!(lines(permission, std::slice::from_ref(&denied)), [expected]);
+    let fix = fixes(permission, std::slice::from_ref(&denied));
+    assert_eq!(fix[0], run("ls -l /dev/infiniband/uverbs0  # names its group"));
+    assert!(fix.iter().all(|step| !matches!(step, Step::Run(line) if line.contains("usermod"))));
     let podman =
         denied.change(|inventory| inventory.system.container = Some(ContainerKind::Podman));
     let Step::Do(flag) = &fixes(permission, &[podman])[0] else { panic!("not an advice") };
@@ -175,9 +179,9 @@ fn the_connection_manager_is_needed_by_some_devices() {
     assert!(lines(manager, &roce).is_empty());
     let wanted = with_cluster(&roce, |mut cluster| {
         cluster.ports = PortOptions { connect: ConnectBy::RdmaCm, ..PortOptions::default() };
-        manager(&cluster).len()
+        manager(&cluster).remove(0).matters
     });
-    assert_eq!(wanted, 1);
+    assert_eq!(wanted, "--connect rdma_cm needs the RDMA connection manager");
 }
 
 #[test]
@@ -214,27 +218,58 @@ fn libraries_are_missed_only_where_they_were_looked_for() {
 
 #[test]
 fn queue_pairs_are_counted_for_a_rank_per_gpu() {
-    let with = |max: u32| {
-        Machine::recorded("dgx").diagnosed(|diagnostics| {
-            let port =
-                RdmaPortState { device: "mlx5_0".into(), port: 1, ..RdmaPortState::default() };
-            diagnostics.rdma_ports = vec![RdmaPortState { max_qp: Some(max), ..port }];
+    let with = |limits_sel: &str| {
+        let machine = Machine::recorded("dgx")
+            .change(|inventory| inventory.rdma[0].driver = Some("irdma".into()));
+        machine.diagnosed(|diagnostics| {
+            diagnostics.module_parameters = vec![("irdma.limits_sel".into(), limits_sel.into())];
         })
     };
-    let machines = vec![with(124); 3];
-    let found = lines(queue_pairs, &machines);
-    let expected = "error dev.qp a mlx5_0/1: 124 queue pairs, 128 needed for a rank per GPU — creating queue pairs fails";
-    assert_eq!((found.len(), found[0].as_str()), (3, expected));
-    assert!(lines(queue_pairs, &vec![with(15_359); 3]).is_empty());
-    assert!(lines(queue_pairs, &vec![with(124); 2]).is_empty());
+    let found = lines(queue_pairs, &vec![with("0"); 4]);
+    let expected = "error dev.qp a mlx5_0: at most 128 queue pairs with limits_sel=0, 192 needed for a rank per GPU — \
+                    creating queue pairs fails";
+    assert_eq!((found.len(), found[0].as_str()), (4, expected));
+    assert!(lines(queue_pairs, &vec![with("3"); 4]).is_empty());
+    assert!(lines(queue_pairs, &vec![with("0"); 2]).is_empty());
+    assert!(lines(queue_pairs, &vec![Machine::recorded("dgx"); 4]).is_empty(), "other drivers");
+}
+
+/// The proof asks the device.
+#[test]
+fn too_few_queue_pairs_are_told_by_the_proof() {
+    let cause = "prepare: rocep1s0: 300 queue pairs are needed, the device has 124".to_owned();
+    let hint = "load irdma with a larger limits_sel";
+    let failure =
+        ProofFailure { finding: id::DEV_QP, cause, hint: Some(hint.into()), is_of_host: true };
+    let probe = |to| Probe {
+        from: 0,
+        to,
+        kind: ProbeKind::Rdma,
+        netdev: None,
+        address: None,
+        outcome: ProbeOutcome::Unproved(failure.clone()),
+    };
+    let machines = vec![Machine::recorded("dgx"); 3];
+    let found = crate::findings::merge(probed(queue_pairs, &machines, &[probe(1), probe(2)]));
+    let expected = "error dev.qp a: the proof of RDMA failed: prepare: rocep1s0: 300 queue pairs are needed, the device has 124 — \
+                    RDMA cannot be used there";
+    assert_eq!(found.iter().map(line).collect::<Vec<_>>(), [expected]);
+    assert_eq!(found[0].fix, [Step::Do(hint.into())]);
 }
 
 #[test]
 fn what_queue_pairs_lack_is_said_where_gpus_are() {
     let found = lines(capabilities, &[Machine::recorded("ack-node")]);
-    let expected = "note dev.caps a rocep26s0: eRDMA has no datagram queue pairs — NIXL and UCX's ud transports do \
-                    not start";
+    let expected = "note dev.caps a rocep26s0: eRDMA has no datagram queue pairs in its iWARP and compat modes — NIXL and UCX's \
+                    ud transports do not start";
     assert_eq!(found, [expected]);
+    let iwarp = Machine::recorded("siw").change(|inventory| {
+        inventory.rdma[0].driver = Some("iw_cxgb4".into());
+        inventory.gpus = crate::recorded::inventory("dgx").gpus;
+    });
+    let expected = "note dev.caps a siw0: iWARP's queue pairs connect by the RDMA connection manager alone — NCCL's verbs \
+                    transport does not work";
+    assert_eq!(lines(capabilities, &[iwarp]), [expected]);
     for name in ["siw", "erdma-standard", "dgx", "connectx3"] {
         assert!(lines(capabilities, &[Machine::recorded(name)]).is_empty(), "{name}");
     }

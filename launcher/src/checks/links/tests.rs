@@ -39,6 +39,27 @@ fn the_only_port_of_a_host_is_an_error() {
 }
 
 #[test]
+fn a_port_of_infiniband_is_not_cured_by_its_interface() {
+    let fault = |physical: &str| {
+        let cut = cut(Machine::recorded("connectx3"), "mlx4_0");
+        cut.change(|inventory| {
+            let port = &mut inventory.rdma[0].ports[0];
+            (port.physical_state, port.netdev) = (Some(physical.into()), Some("ib0".into()));
+        })
+    };
+    let fix = |physical: &str| {
+        let machines = [Machine::recorded("connectx3"), fault(physical)];
+        with_cluster(&machines, |cluster| format!("{:?}", down(&cluster)[0].fix))
+    };
+    for fix in [fix("Disabled"), fix("Polling")] {
+        assert!(!fix.contains("ip link"), "{fix}");
+        assert!(fix.contains("ibportstate -C mlx4_0 -P 1 -D 0 1 query"), "{fix}");
+        assert!(fix.contains("switch port"), "{fix}");
+    }
+    assert!(fix("Disabled").contains("switched off") && !fix("Polling").contains("switched off"));
+}
+
+#[test]
 fn ports_that_nobody_uses_are_not_mentioned() {
     for name in ["connectx3", "erdma-compat", "erdma-standard", "sriov", "no-rdma"] {
         assert!(lines(down, &vec![Machine::recorded(name); 2]).is_empty(), "{name}");

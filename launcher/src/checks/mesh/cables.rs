@@ -104,7 +104,7 @@ fn swapped(cluster: &Cluster<'_>) -> Vec<Finding> {
         ProbeOutcome::Silent => true,
         // The neighbour does not answer.
         ProbeOutcome::Failed(cause) => cause.contains("No route to host"),
-        ProbeOutcome::Worked(_) | ProbeOutcome::OnlyShort => false,
+        ProbeOutcome::Worked(_) | ProbeOutcome::OnlyShort | ProbeOutcome::Unproved(_) => false,
     };
     let links: Vec<&Probe> = probes.iter().filter(of_links).collect();
     let silent: Vec<&Probe> = links.iter().copied().filter(|probe| is_silent(probe)).collect();

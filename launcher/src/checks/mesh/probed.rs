@@ -1,9 +1,10 @@
 //! Paths on which probes found something.
 
 use crate::checks::Cluster;
-use crate::checks::cluster::{Probe, ProbeKind, ProbeOutcome};
-use crate::checks::quoted;
+use crate::checks::cluster::{Probe, ProbeKind, ProbeOutcome, ProofFailure};
+use crate::checks::{self, Needs, quoted};
 use crate::findings::{CheckId, Finding, Severity, id};
+use rlaunch_bootstrap::rank_table::Transport;
 
 /// Part of the limit, or of the median of other paths, below which a path is slow, in percent.
 const ENOUGH: u64 = 90;
@@ -29,8 +30,11 @@ fn links<'a>(cluster: &Cluster<'_>, failed: &[&'a Probe], all: &[Probe]) -> Vec<
     sorted.sort_by_key(|probe| probe.kind != ProbeKind::Rdma);
     let mut kept: Vec<&Probe> = Vec::new();
     for probe in sorted {
-        let is_known =
-            kept.iter().any(|known| is_of_link(probe, known) || is_back(cluster, known, probe));
+        // A proof that failed has one probe, from whichever end.
+        let is_one_way = probe.kind == ProbeKind::Rdma;
+        let is_known = kept.iter().any(|known| {
+            is_of_link(probe, known) || (!is_one_way && is_back(cluster, known, probe))
+        });
         if !is_known && (probe.kind == ProbeKind::Rdma || !works(probe)) {
             kept.push(probe);
         }
@@ -68,20 +72,51 @@ fn finding(
     })
 }
 
+/// Returns the failure of a proof that states one of these findings.
+fn unproved(probe: &Probe, is_wanted: impl Fn(CheckId) -> bool) -> Option<&ProofFailure> {
+    match &probe.outcome {
+        ProbeOutcome::Unproved(failure) if is_wanted(failure.finding) => Some(failure),
+        _ => None,
+    }
+}
+
+/// Returns how the port carries data from which a probe was made.
+fn transport(cluster: &Cluster<'_>, probe: &Probe) -> Option<Transport> {
+    let netdev = probe.netdev.as_deref()?;
+    let mut ports = cluster.plan?.ports.get(probe.from)?.iter();
+    let port = ports.find(|port| {
+        let name = format!("{}/{}", port.nic.device, port.nic.port);
+        port.nic.netdev.as_deref() == Some(netdev) || name == netdev
+    });
+    port.map(|port| port.nic.transport)
+}
+
 pub(super) fn unreachable(cluster: &Cluster<'_>) -> Vec<Finding> {
     let all = cluster.probes.unwrap_or_default();
+    let cause = |probe: &Probe| match &probe.outcome {
+        ProbeOutcome::Failed(cause) => Some(cause.clone()),
+        _ => Some(unproved(probe, |id| id == id::MESH_ROUTE)?.cause.clone()),
+    };
     let failed = all.iter().filter(is_of_path);
-    let failed: Vec<&Probe> =
-        failed.filter(|probe| matches!(probe.outcome, ProbeOutcome::Failed(_))).collect();
+    let failed: Vec<&Probe> = failed.filter(|probe| cause(probe).is_some()).collect();
     let finding = |probe: &Probe| {
-        let ProbeOutcome::Failed(cause) = &probe.outcome else { return None };
+        let cause = cause(probe)?;
+        let is_refused = cause.contains("Operation not permitted");
         let seen = match probe.address {
             Some(address) => format!("{address}: {cause}"),
-            None => cause.clone(),
+            None => cause,
         };
-        let matters = "RDMA cannot connect there";
-        let id = id::MESH_ROUTE;
-        let found = finding(cluster, probe, Severity::Error, id, (&seen, matters))?;
+        let (severity, matters) = match is_refused {
+            // A rule for packets that leave may refuse the probe and pass RoCE, above all that of hardware.
+            true => {
+                (Severity::Warning, "a packet filter refuses datagrams there, and may refuse RDMA")
+            }
+            false => (Severity::Error, "RDMA cannot connect there"),
+        };
+        let found = finding(cluster, probe, severity, id::MESH_ROUTE, (&seen, matters))?;
+        if is_refused {
+            return Some(found.run("sudo nft list ruleset || sudo iptables -S OUTPUT"));
+        }
         Some(match (&probe.netdev, probe.address) {
             (Some(netdev), Some(address)) => found
                 .run(format!("ip route get {address} oif {}", quoted(netdev)))
@@ -94,28 +129,100 @@ pub(super) fn unreachable(cluster: &Cluster<'_>) -> Vec<Finding> {
 
 pub(super) fn silent(cluster: &Cluster<'_>) -> Vec<Finding> {
     let all = cluster.probes.unwrap_or_default();
+    let is_silent = |probe: &Probe| {
+        probe.outcome == ProbeOutcome::Silent
+            || unproved(probe, |id| id == id::MESH_SILENT).is_some()
+    };
     let silent = all.iter().filter(is_of_path);
-    let silent: Vec<&Probe> =
-        silent.filter(|probe| probe.outcome == ProbeOutcome::Silent).collect();
+    let silent: Vec<&Probe> = silent.filter(|probe| is_silent(probe)).collect();
     let finding = |probe: &Probe| {
-        let (severity, seen) = match probe.kind {
-            ProbeKind::Rdma => (Severity::Error, "no answer to RDMA"),
+        let (severity, seen) = match unproved(probe, |_| true) {
+            Some(failure) => (Severity::Error, format!("no answer to RDMA ({})", failure.cause)),
             // A packet filter may drop the probe and pass RoCE.
-            _ => (Severity::Warning, "no answer to datagrams between RDMA interfaces"),
+            None => {
+                (Severity::Warning, "no answer to datagrams between RDMA interfaces".to_owned())
+            }
         };
         let matters = "the ports should reach each other, and connections time out";
-        let found = finding(cluster, probe, severity, id::MESH_SILENT, (seen, matters))?;
-        let found = match (&probe.netdev, probe.address) {
-            (Some(netdev), Some(address)) => {
-                found.run(format!("ping -c 3 -I {} {address}", quoted(netdev)))
-            }
-            _ => found,
-        };
-        Some(found.advise(
-            "when that works: does a packet filter drop UDP port 4791 or TCP on these interfaces?",
-        ))
+        let found = finding(cluster, probe, severity, id::MESH_SILENT, (&seen, matters))?;
+        Some(with_search(cluster, probe, found))
     };
     links(cluster, &silent, all).into_iter().filter_map(finding).collect()
+}
+
+/// Adds how to find out where packets get lost.
+fn with_search(cluster: &Cluster<'_>, probe: &Probe, found: Finding) -> Finding {
+    let transport = transport(cluster, probe);
+    // On InfiniBand, ping goes by IPoIB, which may fail alone.
+    if transport == Some(Transport::Infiniband) {
+        return found
+            .advise("ibping and ibtracert between the two ports (ibaddr tells their LIDs)")
+            .advise("do both ports have a partition key in common? see pkeys/ below each port in /sys/class/infiniband");
+    }
+    let found = match (&probe.netdev, probe.address) {
+        (Some(netdev), Some(address)) => {
+            found.run(format!("ping -c 3 -I {} {address}", quoted(netdev)))
+        }
+        _ => found,
+    };
+    found.advise(match transport {
+        Some(Transport::Roce) => {
+            "when that works: does a packet filter drop UDP port 4791 on these interfaces?"
+        }
+        Some(Transport::Iwarp) => {
+            "when that works: does a packet filter drop TCP on these interfaces?"
+        }
+        _ => "when that works: does a packet filter drop packets on these interfaces?",
+    })
+}
+
+/// Finds proofs that failed for another reason than a missing answer or route. Each finding has the id of its reason.
+pub(super) fn failed(cluster: &Cluster<'_>) -> Vec<Finding> {
+    let found =
+        failures(cluster, |id| ![id::MESH_ROUTE, id::MESH_SILENT, id::DEV_QP].contains(&id));
+    // What another check has found already is its cause.
+    let named = found.into_iter().map(|found| match is_known(cluster, &found) {
+        true => Finding { id: id::MESH_PROOF, ..found },
+        false => found,
+    });
+    named.collect()
+}
+
+/// Tells whether the check of a finding's id finds something on the same host without probes.
+fn is_known(cluster: &Cluster<'_>, found: &Finding) -> bool {
+    let check = checks::find(found.id.as_str());
+    let check = check.filter(|c| matches!(c.needs, Needs::Inventories | Needs::Diagnostics));
+    let own = check.into_iter().flat_map(|check| (check.examine)(cluster));
+    own.into_iter().any(|own| found.hosts.iter().any(|host| own.hosts.contains(host)))
+}
+
+/// Finds proofs that failed for one of these reasons.
+pub(in crate::checks) fn failures(
+    cluster: &Cluster<'_>,
+    is_wanted: impl Fn(CheckId) -> bool,
+) -> Vec<Finding> {
+    let all = cluster.probes.unwrap_or_default();
+    let failed: Vec<&Probe> =
+        all.iter().filter(|probe| unproved(probe, &is_wanted).is_some()).collect();
+    let finding = |probe: &Probe| {
+        let failure = unproved(probe, &is_wanted)?;
+        let is_tried = !failure.cause.contains("not tried");
+        let (severity, matters) = match is_tried {
+            true => (Severity::Error, "RDMA cannot be used there"),
+            false => (Severity::Warning, "whether RDMA works there is not known"),
+        };
+        let seen = format!("the proof of RDMA failed: {}", failure.cause);
+        let found = match failure.is_of_host {
+            // It is the same for all peers.
+            true => {
+                let host = cluster.hosts.get(probe.from)?.name;
+                Finding::new(failure.finding, severity, host, seen, matters)
+            }
+            false => finding(cluster, probe, severity, failure.finding, (&seen, matters))?,
+        };
+        Some(failure.hint.iter().fold(found, Finding::advise))
+    };
+    links(cluster, &failed, all).into_iter().filter_map(finding).collect()
 }
 
 pub(super) fn slow(cluster: &Cluster<'_>) -> Vec<Finding> {

@@ -1,8 +1,8 @@
-use super::super::cluster::{Probe, ProbeKind, ProbeOutcome};
+use super::super::cluster::{Probe, ProbeKind, ProbeOutcome, ProofFailure};
 use super::super::testing::{Machine, line, lines, probed, with_cluster};
 use super::super::{Cluster, fold};
 use super::*;
-use crate::findings::{Finding, Step};
+use crate::findings::{CheckId, Finding, Step};
 use crate::goldens::triangle;
 use crate::plan::options::Transport;
 use rlaunch_bootstrap::inventory::Inventory;
@@ -208,12 +208,18 @@ fn a_silent_link_is_one_finding() {
     let works = with(queue_pair(ProbeOutcome::Worked(3)));
     // The datagrams of the other direction are still silent.
     assert_eq!(found(super::probed::silent, &cabled(), &works).len(), 1);
-    let silent = with(queue_pair(ProbeOutcome::Silent));
+    let failure = unproved(id::MESH_SILENT, "token: status 12", false);
+    let silent = with(queue_pair(failure));
     let lines = found(super::probed::silent, &cabled(), &silent);
     assert!(
         lines.len() == 1
-            && lines[0].starts_with("error mesh.silent a enp1s0f0np0 → b: no answer to RDMA")
+            && lines[0].starts_with(
+                "error mesh.silent a enp1s0f0np0 → b: no answer to RDMA (token: status 12)"
+            )
     );
+    let fix = probed(super::probed::silent, &cabled(), &silent)[0].fix.clone();
+    assert_eq!(fix[0], Step::Run("ping -c 3 -I enp1s0f0np0 192.168.100.3".into()));
+    assert!(format!("{:?}", fix[1]).contains("UDP port 4791"), "{fix:?}");
     assert!(found(super::probed::silent, &cabled(), &probes(|_, _| false)).is_empty());
 }
 
@@ -256,6 +262,104 @@ fn a_refusal_of_the_kernel_is_quoted() {
                     connect there";
     assert_eq!(findings.iter().map(line).collect::<Vec<_>>(), [expected]);
     assert_eq!(findings[0].fix[0], Step::Run("ip route get 192.168.100.3 oif enp1s0f0np0".into()));
+}
+
+#[test]
+fn a_datagram_that_a_rule_refuses_is_a_warning() {
+    let mut probes = probes(|_, _| false);
+    probes[0].outcome = ProbeOutcome::Failed("Operation not permitted (os error 1)".into());
+    let findings = probed(super::probed::unreachable, &cabled(), &probes);
+    let expected = "warn mesh.route a enp1s0f0np0 → b: 192.168.100.3: Operation not permitted (os error 1) — a packet filter \
+                    refuses datagrams there, and may refuse RDMA";
+    assert_eq!(findings.iter().map(line).collect::<Vec<_>>(), [expected]);
+    assert!(format!("{:?}", findings[0].fix).contains("nft list ruleset"), "{findings:?}");
+}
+
+fn unproved(finding: CheckId, cause: &str, is_of_host: bool) -> ProbeOutcome {
+    let hint = Some("do this".to_owned());
+    ProbeOutcome::Unproved(ProofFailure { finding, cause: cause.into(), hint, is_of_host })
+}
+
+fn queue_pair(from: usize, to: usize, netdev: &str, outcome: ProbeOutcome) -> Probe {
+    let address = "192.168.100.3".parse().ok();
+    Probe { from, to, kind: ProbeKind::Rdma, netdev: Some(netdev.into()), address, outcome }
+}
+
+#[test]
+fn a_proof_that_failed_says_why() {
+    let memory = || unproved(id::LIM_MEMLOCK, "prepare: mlx5_0: ibv_reg_mr: no memory", true);
+    let probes = [
+        queue_pair(0, 1, "enp1s0f0np0", memory()),
+        queue_pair(0, 2, "enp1s0f1np1", memory()),
+        queue_pair(1, 2, "enp1s0f1np1", unproved(id::MESH_PROOF, "token: status 10", false)),
+    ];
+    let findings = crate::findings::merge(probed(super::probed::failed, &cabled(), &probes));
+    assert_eq!(
+        findings.iter().map(line).collect::<Vec<_>>(),
+        [
+            "error lim.memlock a: the proof of RDMA failed: prepare: mlx5_0: ibv_reg_mr: no memory — RDMA cannot be used \
+             there",
+            "error mesh.proof b enp1s0f1np1 → c: the proof of RDMA failed: token: status 10 — RDMA cannot be used there",
+        ]
+    );
+    assert_eq!(findings[0].fix, [Step::Do("do this".into())]);
+    assert!(probed(super::probed::silent, &cabled(), &probes).is_empty());
+    assert!(probed(super::probed::unreachable, &cabled(), &probes).is_empty());
+
+    let late = "prepare: not tried within 5 s (--mesh-timeout)";
+    let late = [queue_pair(0, 1, "enp1s0f0np0", unproved(id::MESH_PROOF, late, false))];
+    let lines = found(super::probed::failed, &cabled(), &late);
+    assert!(lines[0].starts_with("warn mesh.proof a enp1s0f0np0 → b: "), "{lines:?}");
+    assert!(lines[0].ends_with(" — whether RDMA works there is not known"), "{lines:?}");
+
+    let route = unproved(id::MESH_ROUTE, "connect: ibv_modify_qp to RTR: no route", false);
+    let route = [queue_pair(0, 1, "enp1s0f0np0", route)];
+    let lines = found(super::probed::unreachable, &cabled(), &route);
+    assert!(
+        lines[0].starts_with("error mesh.route a enp1s0f0np0 → b: 192.168.100.3: connect: ibv")
+    );
+    assert!(found(super::probed::failed, &cabled(), &route).is_empty());
+}
+
+/// The limit itself is a finding, and the proof its consequence.
+#[test]
+fn a_proof_that_failed_for_a_known_fault_follows_from_it() {
+    let mut machines = cabled();
+    machines[0].inventory.limits.locked_memory = Some(65536);
+    machines[0].diagnostics.uid = 1000;
+    let memory = unproved(id::LIM_MEMLOCK, "prepare: mlx5_0: ibv_reg_mr: no memory", true);
+    let probes = [queue_pair(0, 1, "enp1s0f0np0", memory)];
+    let shown = with_cluster(&machines, |cluster| {
+        let Cluster { hosts, plan, .. } = cluster;
+        let cluster = Cluster { hosts, plan, probes: Some(&probes), ..Cluster::default() };
+        let found = [id::LIM_MEMLOCK, id::MESH_PROOF].map(|id| super::super::find(id.as_str()));
+        let found = found.into_iter().flatten().flat_map(|check| (check.examine)(&cluster));
+        folded(&found.collect::<Vec<_>>(), &cluster)
+    });
+    assert_eq!(shown, ["lim.memlock < mesh.proof"]);
+}
+
+/// Both rails between two hosts fail, each told by another end.
+#[test]
+fn each_failed_rail_is_named() {
+    let silent = || unproved(id::MESH_SILENT, "token: status 12", false);
+    let probes =
+        [queue_pair(1, 0, "enp1s0f0np0", silent()), queue_pair(0, 1, "enp1s0f1np1", silent())];
+    assert_eq!(found(super::probed::silent, &cabled(), &probes).len(), 2);
+}
+
+#[test]
+fn silence_on_infiniband_is_not_searched_by_ip() {
+    let machines = vec![Machine::recorded("connectx3"); 2];
+    let name = with_cluster(&machines, |cluster| {
+        let port = &cluster.plan.unwrap().ports[0][0].nic;
+        port.netdev.clone().unwrap_or_else(|| format!("{}/{}", port.device, port.port))
+    });
+    let silent = unproved(id::MESH_SILENT, "token: status 12", false);
+    let found = probed(super::probed::silent, &machines, &[queue_pair(0, 1, &name, silent)]);
+    let fix = format!("{:?}", found[0].fix);
+    assert!(fix.contains("ibping") && fix.contains("partition key"), "{fix}");
+    assert!(!fix.contains("ping -c") && !fix.contains("4791"), "{fix}");
 }
 
 #[test]

@@ -95,6 +95,8 @@ fn a_ring_of_four_lacks_its_diagonals() {
     let found = lines(edges, &ring_of_four());
     let places: Vec<&str> = found.iter().map(|line| line.split(':').next().unwrap()).collect();
     assert_eq!(places, ["warn nccl.edge a → c", "warn nccl.edge b → d"]);
+    assert!(found[0].ends_with(": no cable joins them — NCCL connects them for all-to-all, and where a ring or tree makes them \
+                                neighbours; rlaunch has it use TCP on every host"));
     assert_eq!(lines(network, &ring_of_four()).len(), 1);
 }
 

@@ -20,6 +20,10 @@ const MISSED: (&[&str], &str) = (
     "the CPU is too slow for the packets: `ethtool -g` shows how large the ring may be, `ethtool -G` enlarges it",
 );
 
+/// Counter of packets that the kernel dropped before their protocol saw them, the second column of
+/// `/proc/net/softnet_stat`.
+const BACKLOG_DROPS: &str = "softnet_dropped";
+
 pub(super) fn interface_errors(cluster: &Cluster<'_>) -> Vec<Finding> {
     let of_host = |(host, state): (&ClusterHost<'_>, &Diagnostics)| {
         let interfaces = state.interfaces.iter().filter(|interface| is_hardware(host, interface));
@@ -63,18 +67,21 @@ pub(super) fn udp_drops(cluster: &Cluster<'_>) -> Vec<Finding> {
     let finding = |(host, state): (&ClusterHost<'_>, &Diagnostics)| {
         let mut devices = host.inventory.rdma.iter();
         let has_rxe = devices.any(|device| device.driver.as_deref() == Some("rxe"));
-        let is_loss = |counter: &&Counter| counter.name.ends_with("RcvbufErrors");
-        let mut counters = state.counters.iter().filter(is_loss);
+        // rxe takes its packets before they reach a socket, so that UdpRcvbufErrors does not count them.
+        let mut counters = state.counters.iter().filter(|counter| counter.name == BACKLOG_DROPS);
         let counter = counters.find(|counter| has_rxe && counter.growth() > 0)?;
         let seen = format!(
-            "{} grew by {} in {} s",
-            counter.name,
+            "the kernel dropped {} packets in {} s for lack of space in a CPU's queue",
             counter.growth(),
             seconds(state.interval_ms)
         );
         let matters = "soft RoCE sends every lost packet again";
         let found = Finding::warning(id::NET_UDP_DROPS, host.name, seen, matters);
-        Some(found.run("sudo sysctl -w net.core.rmem_max=8388608 net.core.rmem_default=8388608"))
+        Some(
+            found
+                .run("sudo sysctl -w net.core.netdev_max_backlog=10000")
+                .advise("or give the machine more processors, or run fewer ranks on it"),
+        )
     };
     cluster.diagnosed().filter_map(finding).collect()
 }

@@ -49,7 +49,7 @@ pub(super) fn examine(cluster: &Cluster<'_>) -> Vec<Finding> {
 fn failed(probe: &Probe) -> Option<BrokenPair> {
     let failure = match &probe.outcome {
         _ if probe.kind != ProbeKind::Tcp => return None,
-        ProbeOutcome::Worked(_) => return None,
+        ProbeOutcome::Worked(_) | ProbeOutcome::Unproved(_) => return None,
         ProbeOutcome::Silent | ProbeOutcome::OnlyShort => ConnectFailure::Silent,
         ProbeOutcome::Failed(cause) => ConnectFailure::from_cause(cause),
     };
@@ -113,7 +113,7 @@ fn finding(
     let name = |host: usize| cluster.hosts.get(host).map_or("?", |host| host.name);
     let at = |pair: &BrokenPair| pair.address.map(|a| format!(" at {a}")).unwrap_or_default();
     let words = failure.words();
-    let matters = "a job with both hangs or fails at its start";
+    let matters = "rlaunch's messages can take another way, and NCCL, Gloo and MPI hang or fail";
     let found = match (side, pairs) {
         (_, [pair]) => {
             let seen = format!("cannot connect{}: {words}", at(pair));

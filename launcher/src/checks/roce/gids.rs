@@ -5,7 +5,9 @@ use crate::checks::quoted;
 use crate::checks::{Cluster, ClusterHost};
 use crate::findings::{Finding, Severity, id};
 use crate::plan::selection::{self, Addressing, Rejection, UsablePort};
-use rlaunch_bootstrap::inventory::rdma::{Gid, GidKind, LinkLayer, Port, PortState, RdmaDevice};
+use rlaunch_bootstrap::inventory::rdma::{
+    Gid, GidKind, LinkLayer, NodeType, Port, PortState, RdmaDevice,
+};
 use rlaunch_bootstrap::rank_table::Transport;
 use rlaunch_console::text;
 use std::net::IpAddr;
@@ -68,11 +70,27 @@ pub(super) fn empty(cluster: &Cluster<'_>) -> Vec<Finding> {
                     continue;
                 }
                 let netdev = port.netdev.as_deref().unwrap_or("INTERFACE");
-                let seen = format!("its interface {netdev} has no address, so it has no GID");
-                let finding =
-                    Finding::error(id::ROCE_GID_EMPTY, host.name, seen, "RDMA cannot use the port");
-                let line = format!("sudo ip addr add ADDRESS/24 dev {}", quoted(netdev));
-                found.push(finding.device(name).run(line));
+                let matters = "RDMA cannot use the port";
+                let assign = format!("sudo ip addr add ADDRESS/24 dev {}", quoted(netdev));
+                let found_with = |seen: String| {
+                    Finding::error(id::ROCE_GID_EMPTY, host.name, seen, matters).device(name)
+                };
+                found.push(match host.netdev_of(port) {
+                    _ if device.node_type == NodeType::Rnic => {
+                        found_with(format!("its interface {netdev} has no IP address")).run(assign)
+                    }
+                    // A link-local address alone would fill entries of the table.
+                    Some(_) => found_with(format!(
+                        "its GID table is empty, though its interface {netdev} is up"
+                    ))
+                    .advise(format!(
+                        "is {netdev} a part of a bond or bridge, whose own address counts? else give it one: {assign}"
+                    )),
+                    None => found_with(format!(
+                        "its GID table is empty, and its interface {netdev} is not there"
+                    ))
+                    .advise("`rdma link` shows the port's interface, dmesg why it is not there"),
+                });
             }
             _ => {}
         }

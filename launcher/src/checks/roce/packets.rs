@@ -8,7 +8,7 @@ use crate::findings::{Finding, Severity, id};
 use crate::plan::selection::{self, Addressing, ConnectBy};
 use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
 use rlaunch_bootstrap::inventory::net::NetdevKind;
-use rlaunch_bootstrap::inventory::rdma::{Port, RdmaDevice};
+use rlaunch_bootstrap::inventory::rdma::{LinkLayer, NodeType, Port, RdmaDevice};
 
 /// Counters that grow when packets are lost.
 const LOSSES: &[&str] = &[
@@ -20,7 +20,11 @@ const LOSSES: &[&str] = &[
     "seq_err_naks_rcvd",
     "oos_drop_count",
     "rx_roce_discards",
+    // Those of rxe. Its rnr counters grow where a receiver is slow, and say nothing of packets.
     "retry_exceeded_err",
+    "out_of_seq_request",
+    "rcvd_seq_err",
+    "completer_retry_err",
 ];
 /// Priority that carries RoCE by convention.
 const PRIORITY: u8 = 3;
@@ -112,7 +116,10 @@ pub(super) fn losses(cluster: &Cluster<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for (host, diagnostics) in cluster.diagnosed() {
         let counters = port_counters(host, diagnostics);
-        for ((device, port), (name, counters)) in host.rdma_ports().zip(counters) {
+        let ports = host.rdma_ports().zip(counters);
+        // Drivers count the same on InfiniBand, which loses packets for other reasons, and for iWARP TCP sends again.
+        let roce = ports.filter(|((device, port), _)| is_roce(device, port));
+        for ((device, port), (name, counters)) in roce {
             let is_loss = |name: &str| LOSSES.contains(&name);
             let mut lost = counters.iter().filter(|counter| is_loss(&counter.name));
             let Some(counter) = lost.find(|counter| counter.growth() > 0) else { continue };
@@ -132,6 +139,10 @@ pub(super) fn losses(cluster: &Cluster<'_>) -> Vec<Finding> {
         }
     }
     found
+}
+
+fn is_roce(device: &RdmaDevice, port: &Port) -> bool {
+    port.link_layer == LinkLayer::Ethernet && device.node_type != NodeType::Rnic
 }
 
 fn has_no_flow_control(port: &Port, diagnostics: &Diagnostics) -> bool {

@@ -48,11 +48,23 @@ fn an_index_without_an_entry_is_named_with_the_right_one() {
 }
 
 #[test]
-fn an_interface_without_an_address_has_no_gid() {
+fn an_empty_table_is_told_from_a_missing_address() {
     let fault = keep(roce(), |_| false);
-    let expected = "error roce.gid-empty b mlx5_0/1: its interface ens224 has no address, so it has no GID — RDMA \
+    let expected = "error roce.gid-empty b mlx5_0/1: its GID table is empty, though its interface ens224 is up — RDMA \
                     cannot use the port";
     assert_eq!(lines(gids::empty, &[roce(), fault.clone()]), [expected]);
+    let fix = |machines: &[Machine]| {
+        with_cluster(machines, |cluster| format!("{:?}", gids::empty(&cluster)[0].fix))
+    };
+    assert!(fix(&[roce(), fault.clone()]).contains("a part of a bond"));
+    let gone = fault.clone().change(|i| i.netdevs.retain(|netdev| netdev.name != "ens224"));
+    let found = lines(gids::empty, &[roce(), gone]);
+    assert!(found[0].contains("its interface ens224 is not there"), "{found:?}");
+    let siw = || Machine::recorded("siw");
+    let bare = siw().change(|i| i.netdevs.iter_mut().for_each(|n| n.addresses.clear()));
+    let machines = [siw(), bare];
+    assert!(lines(gids::empty, &machines)[0].contains("its interface ens2 has no IP address"));
+    assert!(fix(&machines).contains("ip addr add ADDRESS/24 dev ens2"));
     assert!(lines(gids::empty, &[fault.clone(), fault]).is_empty(), "nobody wants RDMA");
     assert!(lines(gids::empty, &[roce(), roce()]).is_empty());
 }
@@ -186,6 +198,39 @@ fn lost_packets_are_counted_while_they_are_lost() {
     assert_eq!(lines(packets::losses, &[with(9, Some(vec![]))]), [expected]);
     assert!(!lines(packets::losses, &[with(9, None)])[0].contains("PFC"));
     assert!(lines(packets::losses, &[with(7, Some(vec![]))]).is_empty());
+}
+
+/// Returns a recorded machine with a counter of its first port that grew.
+fn counting(name: &str, counter: &str) -> Machine {
+    let machine = Machine::recorded(name);
+    let device = machine.inventory.rdma[0].name.clone();
+    machine.diagnosed(|diagnostics| {
+        let counters = vec![Counter { name: counter.into(), first: 1, last: 4 }];
+        let port = RdmaPortState { device, port: 1, counters, ..RdmaPortState::default() };
+        diagnostics.rdma_ports = vec![port];
+    })
+}
+
+#[test]
+fn soft_roce_has_counters_of_its_own() {
+    for counter in ["retry_exceeded_err", "out_of_seq_request", "rcvd_seq_err"] {
+        let machines = [counting("rxe", counter)];
+        let found = lines(packets::losses, &machines);
+        assert!(
+            found.len() == 1 && found[0].contains(&format!("{counter} grew by 3")),
+            "{found:?}"
+        );
+        let fix = with_cluster(&machines, |cluster| packets::losses(&cluster)[0].fix.clone());
+        assert_eq!(fix, [Step::Do("give soft RoCE a processor of its own, or fewer ranks".into())]);
+    }
+    assert!(lines(packets::losses, &[counting("rxe", "rcvd_rnr_err")]).is_empty());
+}
+
+#[test]
+fn other_fabrics_lose_no_packets_of_roce() {
+    let infiniband = counting("connectx3", "out_of_sequence");
+    let iwarp = counting("siw", "out_of_sequence");
+    assert!(lines(packets::losses, &[infiniband, iwarp]).is_empty());
 }
 
 #[test]

@@ -241,8 +241,17 @@ fn judge(examination: &Examination, selected: &[&'static Check]) -> DoctorReport
 
 /// Runs checks on a cluster.
 fn examine(cluster: &Cluster<'_>, selected: &[&'static Check]) -> DoctorReport {
-    let (runs, left_out): (Vec<&Check>, Vec<&Check>) =
-        selected.iter().partition(|check| checks::can_run(check, cluster));
+    let (mut runs, mut left_out, mut partly) = (Vec::new(), Vec::new(), Vec::new());
+    for check in selected.iter().copied() {
+        match checks::unread(check.id, cluster) {
+            _ if !checks::can_run(check, cluster) => left_out.push((check, check.needs.words())),
+            Some(unread) if unread.is_everywhere => left_out.push((check, unread.needs)),
+            unread => {
+                runs.push(check);
+                partly.extend(unread.map(|unread| (check.id, unread)));
+            }
+        }
+    }
     let found = runs.iter().flat_map(|check| (check.examine)(cluster));
     let folded: Vec<FoldedFinding> = checks::fold(&findings::merge(found), cluster);
     let paths = cluster.plan.map_or(0, probes::path_count);
@@ -251,6 +260,7 @@ fn examine(cluster: &Cluster<'_>, selected: &[&'static Check]) -> DoctorReport {
         paths,
         runs,
         left_out,
+        partly,
         folded,
     }
 }
@@ -342,6 +352,7 @@ fn cluster_of<'a>(examination: &'a Examination, plan: &'a Plan) -> Cluster<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::selection::ConnectBy;
 
     #[test]
     fn a_job_is_not_asked_for_files_that_it_copies() {
@@ -355,6 +366,24 @@ mod tests {
         assert_eq!(judged("rlaunch -H a --wdir /data python3 t.py"), "");
         assert_eq!(judged("rlaunch -H a -x PATH=/opt/bin python3 t.py"), "");
         assert_eq!(judged("rlaunch -H a -x PATHS=/opt/bin python3 t.py"), "python3 t.py");
+    }
+
+    #[test]
+    fn a_job_is_judged_by_its_own_options() {
+        let options = |line: &str| {
+            NetworkOptions::for_job(&JobArgs::try_parse_from(line.split(' ')).unwrap())
+        };
+        let plain = options("rlaunch -H a true");
+        assert_eq!((plain.ports.gid_index, plain.transport), (None, Transport::Auto));
+        assert_eq!(plain.port_range, Some((PortRange::DEFAULT.first, PortRange::DEFAULT.last)));
+        let wanted = options(
+            "rlaunch -H a --hca mlx5_1 --gid-index 3 --connect rdma_cm --require-rdma --port-range 22000-22100 true",
+        );
+        assert!(wanted.ports.hca.is_some());
+        assert_eq!(wanted.ports.gid_index, Some(3));
+        assert_eq!(wanted.ports.connect, ConnectBy::RdmaCm);
+        assert_eq!((wanted.transport, wanted.port_range), (Transport::Rdma, Some((22000, 22100))));
+        assert_eq!(options("rlaunch -H a --transport tcp true").transport, Transport::Tcp);
     }
 
     #[test]

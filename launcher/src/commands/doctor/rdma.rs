@@ -2,13 +2,13 @@
 
 use super::sessions::Examination;
 use super::{DoctorArgs, ProbeWhen};
-use crate::checks::cluster::{Probe, ProbeKind, ProbeOutcome};
+use crate::checks::cluster::{Probe, ProbeKind, ProbeOutcome, ProofFailure};
 use crate::cli::args::JobArgs;
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower;
 use crate::plan::limit::Limit;
 use crate::plan::selection::{Plan, PortOptions};
-use crate::run::path_check::{self, MeasuredPath, TriedPath, TriedPaths};
+use crate::run::path_check::{self, MeasuredPath, PathEnd, PathFailure, TriedPath, TriedPaths};
 use clap::Parser;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_console::exit::Exit;
@@ -95,7 +95,7 @@ fn measured_probe(
     })
 }
 
-/// Makes a probe for each direction of a path.
+/// Makes a probe for each direction of a path. One that failed has a probe from the end that says why.
 fn probes(path: &TriedPath, names: &[String]) -> Vec<Probe> {
     let index = |host: &str| names.iter().position(|name| name == host);
     let (Some(from), Some(to)) = (index(&path.from.host), index(&path.to.host)) else {
@@ -104,10 +104,9 @@ fn probes(path: &TriedPath, names: &[String]) -> Vec<Probe> {
     let outcome = match &path.outcome {
         Ok(nanos) => ProbeOutcome::Worked(nanos / 1000),
         Err(failure) if failure.is_of_size => ProbeOutcome::OnlyShort,
-        Err(failure) if failure.finding == crate::findings::id::MESH_SILENT => ProbeOutcome::Silent,
-        Err(failure) => ProbeOutcome::Failed(failure.cause.clone()),
+        Err(failure) => ProbeOutcome::Unproved(unproved(failure)),
     };
-    let probe = |from, to, own: &path_check::PathEnd, other: &path_check::PathEnd| Probe {
+    let probe = |from, to, own: &PathEnd, other: &PathEnd| Probe {
         from,
         to,
         kind: ProbeKind::Rdma,
@@ -115,5 +114,61 @@ fn probes(path: &TriedPath, names: &[String]) -> Vec<Probe> {
         address: other.address,
         outcome: outcome.clone(),
     };
-    vec![probe(from, to, &path.from, &path.to), probe(to, from, &path.to, &path.from)]
+    let both = [probe(from, to, &path.from, &path.to), probe(to, from, &path.to, &path.from)];
+    match &path.outcome {
+        Err(failure) if !failure.is_of_size => {
+            let is_told_by_peer = failure.host == path.to.host;
+            both.into_iter().skip(usize::from(is_told_by_peer)).take(1).collect()
+        }
+        _ => both.into(),
+    }
+}
+
+fn unproved(failure: &PathFailure) -> ProofFailure {
+    let PathFailure { finding, cause, hint, is_of_host, .. } = failure.clone();
+    ProofFailure { finding, cause, hint, is_of_host }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::findings::id;
+
+    fn path(outcome: Result<u64, PathFailure>) -> TriedPath {
+        let end = |host: &str, netdev: &str, address: &str| PathEnd {
+            host: host.into(),
+            port: "mlx5_0/1".into(),
+            netdev: Some(netdev.into()),
+            address: address.parse().ok(),
+        };
+        TriedPath { from: end("a", "eth1", "10.0.0.1"), to: end("b", "eth2", "10.0.0.2"), outcome }
+    }
+
+    fn failure(is_of_size: bool) -> PathFailure {
+        PathFailure {
+            finding: id::LIM_MEMLOCK,
+            host: "b".into(),
+            cause: "prepare: mlx5_0: ibv_reg_mr: memory may not be locked".into(),
+            hint: Some("raise the limit".into()),
+            is_of_host: true,
+            is_of_size,
+        }
+    }
+
+    #[test]
+    fn a_failed_path_is_told_by_the_end_that_knows_why() {
+        let names = ["a".to_owned(), "b".to_owned()];
+        let probes = |outcome| super::probes(&path(outcome), &names);
+        let worked = probes(Ok(41_000));
+        assert_eq!(worked.iter().map(|probe| probe.from).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(worked[0].outcome, ProbeOutcome::Worked(41));
+        assert_eq!(probes(Err(failure(true))).len(), 2);
+        let [failed] = &probes(Err(failure(false)))[..] else { panic!("one probe") };
+        assert_eq!((failed.from, failed.to, failed.netdev.as_deref()), (1, 0, Some("eth2")));
+        let ProbeOutcome::Unproved(told) = &failed.outcome else { panic!("{failed:?}") };
+        assert!(
+            told.finding == id::LIM_MEMLOCK
+                && told.cause.starts_with("prepare: mlx5_0: ibv_reg_mr")
+        );
+    }
 }

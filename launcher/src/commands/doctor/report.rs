@@ -1,6 +1,6 @@
 //! Report of `rlaunch doctor`.
 
-use crate::checks::{Check, FoldedFinding, Needs};
+use crate::checks::{Check, FoldedFinding, Needs, Unread};
 use crate::findings::{self, CheckId, Finding, Severity};
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
@@ -21,8 +21,10 @@ pub(super) struct DoctorReport {
     pub(super) paths: usize,
     /// Checks that ran.
     pub(super) runs: Vec<&'static Check>,
-    /// Checks that could not run for lack of information.
-    pub(super) left_out: Vec<&'static Check>,
+    /// Checks that could not run for lack of information, with what they need.
+    pub(super) left_out: Vec<(&'static Check, &'static str)>,
+    /// Those of `runs` that had nothing to judge on some hosts.
+    pub(super) partly: Vec<(CheckId, Unread)>,
     pub(super) folded: Vec<FoldedFinding>,
 }
 
@@ -117,11 +119,14 @@ impl DoctorReport {
         };
         let mut out = String::new();
         for check in self.runs.iter().filter(|check| !has_found(check)) {
-            let _ = writeln!(out, "ok     {}  {}", check.id, check.about);
+            let mut partly = self.partly.iter().filter(|(id, _)| *id == check.id);
+            let except = partly.next().map_or(String::new(), |(_, unread)| {
+                format!(" (not checked on {}: needs {})", text::list(&unread.hosts), unread.needs)
+            });
+            let _ = writeln!(out, "ok     {}  {}{except}", check.id, check.about);
         }
-        for check in &self.left_out {
-            let _ =
-                writeln!(out, "-      {}  not checked: needs {}", check.id, check.needs.words());
+        for (check, needs) in &self.left_out {
+            let _ = writeln!(out, "-      {}  not checked: needs {needs}", check.id);
         }
         out
     }
@@ -150,7 +155,7 @@ impl DoctorReport {
             hosts: self.hosts,
             paths: self.paths,
             checks: ids(&self.runs),
-            not_run: ids(&self.left_out),
+            not_run: self.left_out.iter().map(|(check, _)| check.id.as_str()).collect(),
             findings: self.folded.iter().map(JsonFinding::from_folded).collect(),
             errors: self.count(Severity::Error),
             warnings: self.count(Severity::Warning),
@@ -175,7 +180,7 @@ fn exit_for(id: CheckId) -> Exit {
 
 impl Needs {
     /// Names what is needed, for checks that could not run.
-    fn words(self) -> &'static str {
+    pub(super) fn words(self) -> &'static str {
         match self {
             Needs::Nothing => "nothing",
             Needs::Connections => "connections",
@@ -192,4 +197,35 @@ pub(super) fn list(checks: &[&'static Check]) -> String {
     let header = columns::row(["id", "makes sure that"]);
     let rows = checks.iter().map(|check| columns::row([check.id.as_str(), check.about]));
     columns::lay_out(&std::iter::once(header).chain(rows).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks;
+
+    #[test]
+    fn what_could_not_be_read_is_not_ok() {
+        let check = |id: &str| checks::find(id).unwrap();
+        let hosts = vec!["b".to_owned(), "c".to_owned()];
+        let unread = Unread { hosts, is_everywhere: false, needs: "root" };
+        let report = DoctorReport {
+            hosts: 3,
+            paths: 0,
+            runs: vec![check("fw.ports"), check("lim.shm")],
+            left_out: vec![(check("gpu.acs"), "root")],
+            partly: vec![(check("fw.ports").id, unread)],
+            folded: Vec::new(),
+        };
+        let text = report.to_text(true);
+        let has = |line: &str| assert!(text.lines().any(|own| own == line), "{text}");
+        has("-      gpu.acs  not checked: needs root");
+        has(
+            "ok     fw.ports  packet filters let rlaunch's TCP ports through (not checked on b, c: needs root)",
+        );
+        has("ok     lim.shm  /dev/shm has room for the ranks of a host");
+        let json = report.to_json().unwrap();
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["not_run"], serde_json::json!(["gpu.acs"]));
+    }
 }

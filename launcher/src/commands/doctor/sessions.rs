@@ -261,3 +261,71 @@ impl HostSession {
         self.stream.receive().await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rlaunch_bootstrap::rendezvous::oob::PortRange;
+    use rlaunch_ssh::error::HostKeyChange;
+    use std::io;
+    use std::sync::Arc;
+
+    fn look_up() -> SshError {
+        SshError::LookUp { name: "a".into(), source: io::Error::other("no such name") }
+    }
+
+    fn change() -> Box<HostKeyChange> {
+        Box::new(HostKeyChange {
+            name: "a".into(),
+            file: "/known_hosts".into(),
+            line: 1,
+            recorded: "SHA256:x".into(),
+            shown: "SHA256:y".into(),
+        })
+    }
+
+    #[test]
+    fn an_error_of_ssh_has_the_stage_of_its_last_cause() {
+        let revoked = || SshError::HostKeyRevoked { file: "/known_hosts".into(), line: 1 };
+        let again = |last| SshError::Repeated { attempts: 3, seconds: 9, last: Box::new(last) };
+        let through = |error| SshError::JumpHost { jump: "j".into(), source: Arc::new(error) };
+        for (error, stage) in [
+            (look_up(), ReachStage::Connect),
+            (SshError::NoForwarding { jump: "j".into() }, ReachStage::Connect),
+            (SshError::HostKeyChanged(change()), ReachStage::HostKey),
+            (revoked(), ReachStage::HostKey),
+            (SshError::NoPassword(change()), ReachStage::Login),
+            (again(revoked()), ReachStage::HostKey),
+            (through(SshError::NoPassword(change())), ReachStage::Login),
+            (again(through(look_up())), ReachStage::Connect),
+        ] {
+            assert_eq!(ssh_stage(&error), stage, "{error:?}");
+        }
+    }
+
+    #[test]
+    fn an_agent_that_does_not_start_is_told_from_a_host_that_is_not_reached() {
+        let connect = |error: SshError| DeployError::Connect(ConnectError::Ssh(error));
+        let ports = PortRange::DEFAULT;
+        let missing = AgentStoreError::Missing { arch: "aarch64".into(), searched: Vec::new() };
+        let unread =
+            AgentStoreError::Read { path: "/agent".into(), source: io::Error::other("broken") };
+        for (error, stage) in [
+            // The login had worked.
+            (connect(look_up()), ReachStage::Agent),
+            (connect(SshError::HostKeyChanged(change())), ReachStage::HostKey),
+            (
+                DeployError::NoCallback { tried: "10.0.0.1:21000".into(), from: None, ports },
+                ReachStage::Callback,
+            ),
+            (DeployError::NoFetch { cause: "no".into(), from: None, ports }, ReachStage::Callback),
+            (DeployError::Store(missing), ReachStage::Architecture),
+            (DeployError::Store(unread), ReachStage::Agent),
+            (DeployError::System { system: "Darwin".into() }, ReachStage::Architecture),
+            (DeployError::NoStart("GLIBC".into()), ReachStage::Agent),
+            (DeployError::Version { theirs: 1 }, ReachStage::Agent),
+        ] {
+            assert_eq!(deploy_stage(&error), stage, "{error:?}");
+        }
+    }
+}

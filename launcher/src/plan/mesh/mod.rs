@@ -15,7 +15,7 @@ pub(crate) mod show;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use advice::finding as finding_of;
+pub(crate) use advice::{finding as finding_of, hint as hint_of};
 pub(crate) use paths::Mode;
 pub(crate) use show::{format_table, json_rows};
 

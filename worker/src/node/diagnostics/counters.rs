@@ -111,6 +111,9 @@ const OF_DRIVER: &[&str] = &[
     "hw_rx_bps_limit_drop_cnt",
     "hw_rx_pps_limit_drop_cnt",
 ];
+/// Counter of packets that the kernel has dropped before their protocol saw them, because the queue of
+/// a CPU was full.
+const BACKLOG_DROPS: &str = "softnet_dropped";
 /// Counters in `/proc/net/snmp` and `/proc/net/netstat`: group and name.
 const OF_HOST: &[(&str, &str)] = &[
     ("Udp", "InErrors"),
@@ -165,7 +168,16 @@ pub(super) fn of_host(root: &Root) -> Vec<Counter> {
         let value = texts.iter().flatten().find_map(|text| value(text, group, name))?;
         Some(counter(&format!("{group}{name}"), value))
     };
-    OF_HOST.iter().filter_map(find).collect()
+    let drops = backlog_drops(&root.text("/proc/net/softnet_stat").unwrap_or_default());
+    let drops = drops.map(|value| counter(BACKLOG_DROPS, value));
+    OF_HOST.iter().filter_map(find).chain(drops).collect()
+}
+
+/// Adds up the second column of a table of hexadecimal numbers, which has a line for each CPU.
+fn backlog_drops(text: &str) -> Option<u64> {
+    let dropped = |line: &str| u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok();
+    let drops: Vec<u64> = text.lines().filter_map(dropped).collect();
+    (!drops.is_empty()).then(|| drops.iter().sum())
 }
 
 /// Finds a value in a table that has two lines for each group: `Udp: InDatagrams NoPorts …`, and
@@ -201,4 +213,16 @@ pub(crate) fn read_again(
         update(name, &mut state.counters, of_port(root, &state.device, state.port));
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_of_all_cpus_are_added() {
+        let text = "0000a1b2 00000003 00000000\n00000010 0000000a 00000001\n";
+        assert_eq!(backlog_drops(text), Some(13));
+        assert_eq!(backlog_drops(""), None);
+    }
 }

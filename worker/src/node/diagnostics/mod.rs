@@ -73,6 +73,7 @@ pub(crate) fn read(root: &Root) -> HostState {
         module_parameters: modules::parameters(root),
         connection_manager: modules::connection_manager(root),
         kernel: kernel::settings(root),
+        nvidia_open: modules::nvidia_open(root),
         interfaces: interfaces::read(root, &inventory),
         rdma_ports: rdma_ports::read(root, &inventory),
         counters: counters::of_host(root),

@@ -146,6 +146,15 @@ pub(super) fn parameters(root: &Root) -> Vec<(String, String)> {
     parameters
 }
 
+/// Tells whether NVIDIA's driver consists of its open kernel modules. Only these are not proprietary,
+/// which the kernel notes as the taint `P`.
+pub(super) fn nvidia_open(root: &Root) -> Option<bool> {
+    match root.text("/proc/driver/nvidia/version") {
+        Some(version) => Some(version.contains("Open Kernel Module")),
+        None => root.text("/sys/module/nvidia/taint").map(|taint| !taint.contains('P')),
+    }
+}
+
 /// Looks for the device file of the RDMA connection manager.
 pub(super) fn connection_manager(root: &Root) -> DeviceFile {
     match root.may_open("/dev/infiniband/rdma_cm") {

@@ -14,7 +14,6 @@ pub(super) fn read(root: &Root, inventory: &Inventory) -> Vec<RdmaPortState> {
         port,
         cm_roce_mode: connection_manager_mode(root, device, port),
         counters: counters::of_port(root, device, port),
-        max_qp: None,
     };
     ports.map(state).collect()
 }

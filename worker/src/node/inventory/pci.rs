@@ -54,10 +54,11 @@ const ENABLE: u16 = 1 << 15;
 
 /// Reads the capabilities of a device and of the bridges above it. Only root can read them.
 pub(super) fn read_capabilities(root: &Root, pci: &mut PciDevice) {
-    pci.ats = control(root, &pci.address, ATS).map(|control| control & ENABLE != 0);
+    pci.ats = control(root, &pci.address, ATS).flatten().map(|control| control & ENABLE != 0);
     for bridge in pci.links.iter_mut().skip(1) {
         let control = control(root, &bridge.address, ACS);
-        bridge.acs = control.map(|control| control & REDIRECT != 0);
+        // A bridge without the capability redirects nothing.
+        bridge.acs = control.map(|control| control.unwrap_or(0) & REDIRECT != 0);
     }
 }
 
@@ -65,10 +66,10 @@ pub(super) fn read_capabilities(root: &Root, pci: &mut PciDevice) {
 const EXTENDED: u16 = 0x100;
 const END: u16 = 0x1000;
 
-/// Returns the control register of an extended capability, or 0 if the device lacks the capability;
-/// `None` if the configuration cannot be read. Skips all registers in between, because reading some
+/// Returns the control register of an extended capability, or `Some(None)` if the device lacks the
+/// capability; `None` if the configuration cannot be read. Skips all registers in between, because reading some
 /// of them hangs some devices.
-fn control(root: &Root, address: &str, capability: u16) -> Option<u16> {
+fn control(root: &Root, address: &str, capability: u16) -> Option<Option<u16>> {
     let path = format!("/sys/bus/pci/devices/{address}/config");
     let mut offset = EXTENDED;
     // As many capabilities as fit at most; lists of broken devices may be circular.
@@ -76,7 +77,7 @@ fn control(root: &Root, address: &str, capability: u16) -> Option<u16> {
         let [a, b, c, d, .., e, f] = root.bytes_at::<8>(&path, offset)?;
         let header = u32::from_le_bytes([a, b, c, d]);
         if header & 0xffff == u32::from(capability) {
-            return Some(u16::from_le_bytes([e, f]));
+            return Some(Some(u16::from_le_bytes([e, f])));
         }
         // The value has twelve bits.
         offset = (header >> 20) as u16 & !3;
@@ -84,7 +85,7 @@ fn control(root: &Root, address: &str, capability: u16) -> Option<u16> {
             break;
         }
     }
-    Some(0)
+    Some(None)
 }
 
 /// Tells whether the text is a PCI address like `0000:c3:00.0`.

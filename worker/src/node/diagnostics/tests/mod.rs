@@ -14,6 +14,7 @@ modules = mlx5_core 2609152 1 mlx5_ib, Live 0x0\nib-core 1 0 - Live 0x0\next4 1 
 cmdline = BOOT_IMAGE=/vmlinuz root=/dev/sda1 iommu=pt\n
 meminfo = MemTotal: 2000 kB\nMemFree: 10 kB\nMemAvailable: 1000 kB\n
 net/snmp = Ip: A B\nIp: 1 2\nUdp: InDatagrams InErrors RcvbufErrors\nUdp: 9 8 7\n
+net/softnet_stat = 00000100 00000002 00000000\n00000100 00000010 00000000\n
 net/netstat = TcpExt: SyncookiesSent ListenOverflows\nTcpExt: 1 5\n
 self/status = Name:\tx\nUid:\t1000\t1001\t1000\t1000\n
 
@@ -139,6 +140,19 @@ fn kernel_and_modules_are_read() {
 }
 
 #[test]
+fn open_modules_of_nvidia_are_told_from_others() {
+    let open = |files: &str| read_text(files).nvidia_open;
+    let version = |kind: &str| {
+        format!("[/proc/driver/nvidia]\nversion = NVRM version: NVIDIA UNIX {kind}  535.183.01\n")
+    };
+    assert_eq!(open(&version("Open Kernel Module for x86_64")), Some(true));
+    assert_eq!(open(&version("x86_64 Kernel Module")), Some(false));
+    assert_eq!(open("[/sys/module/nvidia]\ntaint = POE\n"), Some(false));
+    assert_eq!(open("[/sys/module/nvidia]\ntaint = OE\n"), Some(true));
+    assert_eq!(open(HOST), None);
+}
+
+#[test]
 fn cards_without_a_driver_are_listed() {
     let state = read_text(HOST);
     let card = |address: &str, device, class| PciAdapter {
@@ -172,12 +186,17 @@ fn interfaces_and_ports_are_read() {
     assert_eq!(eth1.roce_ecn, Some((vec![3], vec![5])));
     assert_eq!(eth1.pfc, Some(vec![0, 3]));
     let [port] = &state.rdma_ports[..] else { panic!("{:?}", state.rdma_ports) };
-    assert_eq!((port.device.as_str(), port.port, port.max_qp), ("mlx5_0", 1, None));
+    assert_eq!((port.device.as_str(), port.port), ("mlx5_0", 1));
     assert_eq!(port.cm_roce_mode.as_deref(), Some("IB/RoCE v1"));
     // The counter that both folders have is that of InfiniBand.
     let wanted = [("symbol_error", 6), ("link_downed", 1), ("out_of_sequence", 2)];
     assert_eq!(port.counters, wanted.map(|(name, value)| counter(name, value)));
-    let wanted = [("UdpInErrors", 8), ("UdpRcvbufErrors", 7), ("TcpExtListenOverflows", 5)];
+    let wanted = [
+        ("UdpInErrors", 8),
+        ("UdpRcvbufErrors", 7),
+        ("TcpExtListenOverflows", 5),
+        ("softnet_dropped", 18),
+    ];
     assert_eq!(state.counters, wanted.map(|(name, value)| counter(name, value)));
 }
 

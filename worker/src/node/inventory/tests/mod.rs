@@ -160,10 +160,11 @@ fn a_list_of_capabilities_may_be_broken() {
         read(&Root::recorded(root.path())).gpus[0].pci.ats
     };
     assert_eq!(ats("100:0f00010000000080"), Some(true));
+    assert_eq!(ats("100:0f00010000000000"), Some(false));
     // Lists that point to themselves, to the standard capabilities, beyond the end, and to a device
     // that is gone.
-    assert_eq!(ats("100:0100011000000000"), Some(false));
-    assert_eq!(ats("100:0100010400000000"), Some(false));
+    assert_eq!(ats("100:0100011000000000"), None);
+    assert_eq!(ats("100:0100010400000000"), None);
     assert_eq!(ats("100:0100012000000000"), None);
     assert_eq!(ats("100:ffffffffffffffff"), None);
     assert_eq!((ats("3c:00000000"), ats("fc:00000000")), (None, None));
