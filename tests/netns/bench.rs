@@ -75,6 +75,31 @@ fn all_pairs_of_hosts_are_measured() {
 }
 
 #[test]
+fn measurements_are_drawn() {
+    let field = Field::new();
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let (svg, page, image, earlier) =
+        (path("a.svg"), path("b.html"), path("c.png"), path("e.json"));
+    let ran = bench(&field, "lat -H a,b --sizes 8,64 --iterations 10 --json").run();
+    std::fs::write(&earlier, &*ran.succeeded().out()).unwrap();
+    let line = format!("lat -H a,b --sizes 8,64 --iterations 10 --plot {svg} --with {earlier}");
+    bench(&field, &line).run().succeeded();
+    let drawn = std::fs::read_to_string(&svg).unwrap();
+    for text in ["lat on a, b over TCP", "this run", "e.json", "size of messages"] {
+        assert!(drawn.contains(text), "{text}: {drawn}");
+    }
+    bench(&field, &format!("mesh -H a,b,c --duration 0.02 --plot {page}")).run().succeeded();
+    let drawn = std::fs::read_to_string(&page).unwrap();
+    assert!(drawn.contains("3 hosts over TCP: bandwidth in Gb/s"), "{drawn}");
+    let line = format!("coll all_reduce -H a,b --sizes 8,64 --iterations 10 --plot {image}");
+    bench(&field, &line).run().succeeded();
+    assert!(std::fs::read(&image).unwrap().starts_with(b"\x89PNG"));
+    let line = "lat -H a,b --plot /nonexistent/a.svg";
+    bench(&field, line).run().ended_with(203).says(&["cannot write /nonexistent/a.svg: "]);
+}
+
+#[test]
 fn a_pair_that_was_faster_is_named() {
     let field = Field::new();
     let (_, mut said) = mesh(&field, "-H a,b");

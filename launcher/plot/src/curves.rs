@@ -196,7 +196,7 @@ mod tests {
         let document = roxmltree::Document::parse(&text).unwrap();
         let texts: Vec<&str> = document
             .descendants()
-            .filter(|node| node.is_text())
+            .filter(roxmltree::Node::is_text)
             .filter_map(|node| node.text())
             .collect();
         for wanted in ["bw: a to b", "GB/s", "today", "before", "PCIe 8.0 GT/s x4", "32K"] {

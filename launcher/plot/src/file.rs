@@ -71,6 +71,17 @@ impl PlotFile {
         &self.path
     }
 
+    /// Makes sure that the file can be written, before anything is measured. Creates it if it does
+    /// not exist, and leaves its contents.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file cannot be opened for writing.
+    pub fn prepare(&self) -> Result<(), WriteError> {
+        let opened = fs::OpenOptions::new().append(true).create(true).open(&self.path);
+        opened.map(drop).map_err(|error| WriteError::Write { path: self.path.clone(), error })
+    }
+
     /// Draws pictures below each other and writes the file. `title` is that of an HTML page.
     ///
     /// # Errors
@@ -129,6 +140,13 @@ mod tests {
         assert_eq!(format("dir/a.PNG"), Ok(Format::Png));
         assert_eq!(format("a.html"), Ok(Format::Html));
         assert!(format("a.pdf").unwrap_err().contains(".svg, .png or .html"));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_known_before() {
+        let file: PlotFile = "/nonexistent/a.svg".parse().unwrap();
+        let error = file.prepare().unwrap_err().to_string();
+        assert!(error.starts_with("cannot write /nonexistent/a.svg: "), "{error}");
     }
 
     #[test]

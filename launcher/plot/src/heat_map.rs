@@ -189,7 +189,7 @@ mod tests {
         let document = roxmltree::Document::parse(&text).unwrap();
         let texts: Vec<&str> = document
             .descendants()
-            .filter(|node| node.is_text())
+            .filter(roxmltree::Node::is_text)
             .filter_map(|node| node.text())
             .collect();
         let written = texts.iter().filter(|text| text.trim() == "90.0").count();

@@ -17,7 +17,6 @@ pub mod heat_map;
 use plotters::coord::Shift;
 use plotters::drawing::DrawingAreaErrorKind;
 use plotters::prelude::{DrawingArea, IntoDrawingArea, SVGBackend, WHITE};
-use std::fmt;
 
 /// Width of a picture in pixels.
 const WIDTH: u32 = 960;
@@ -31,9 +30,7 @@ type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub struct DrawError(String);
 
 impl DrawError {
-    fn new(
-        error: &DrawingAreaErrorKind<impl fmt::Display + std::error::Error + Send + Sync>,
-    ) -> DrawError {
+    fn new(error: &DrawingAreaErrorKind<impl std::error::Error + Send + Sync>) -> DrawError {
         DrawError(error.to_string())
     }
 }

@@ -25,11 +25,12 @@ use mesh::BenchMeshArgs;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 use rlaunch_console::stdout;
+use rlaunch_plot::file::PlotFile;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use table::{Summary, Table};
+use table::{EarlierRun, Summary, Table};
 use train::TrainArgs;
 
 /// Maximum size of a message, in bytes.
@@ -110,6 +111,7 @@ Examples:
   rlaunch bench lat -H a,b                       latency of messages of 8 bytes to 4 MiB
   rlaunch bench lat -H a:2 --sizes 8             the same within a host, over shared memory
   rlaunch bench bw -H a,b --transport tcp        bandwidth of many messages at once, over TCP
+  rlaunch bench bw -H a,b --plot bw.svg          the same as curves, with the limit
   rlaunch bench coll all_reduce -H a:4,b:4       8 ranks on two hosts, 8 bytes to 16 MiB
   rlaunch bench coll all_gather -H a,b --sizes 1K,1M --type u8 --json
   rlaunch bench mesh -H a,b,c                    all pairs of hosts; see bench mesh --help
@@ -182,6 +184,14 @@ pub(crate) struct BenchArgs {
         hide_possible_values = true
     )]
     pub(crate) report: Unit,
+
+    /// Draw curves over sizes, with the limit as a line; .svg, .png or .html
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PlotFile>,
+
+    /// Draw curves of earlier runs too, from their output with --json; can be repeated
+    #[arg(long, value_name = "FILE", requires = "plot")]
+    pub(crate) with: Vec<PathBuf>,
 
     /// Print one JSON object at the end, in place of the table
     #[arg(long)]
@@ -311,6 +321,12 @@ pub(super) async fn run(command: BenchCommand, line: &CommandLine) -> Result<Exi
     };
     let program = measuring_program(&args.measurement)?;
     let (benchmark, unit, json) = (args.benchmark, args.report, args.json);
+    let earlier =
+        args.with.iter().map(|path| EarlierRun::read(path)).collect::<Result<Vec<_>, _>>();
+    let earlier = earlier.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
+    let plot = args.plot.clone();
+    let prepared = plot.as_ref().map(PlotFile::prepare).transpose();
+    prepared.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
     let args = args.into_job(&program).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     let typed = std::env::args_os().collect();
     let job = lower::job_or_fail(JobArgs { typed, ..args }, &line.config)?;
@@ -325,6 +341,11 @@ pub(super) async fn run(command: BenchCommand, line: &CommandLine) -> Result<Exi
     let summary = measured.facts().and_then(|facts| Summary::new(&measured.records, facts));
     if let Some(summary) = summary {
         stdout::print(&if json { format!("{}\n", summary.json()) } else { summary.end() });
+        if let Some(file) = &plot {
+            let curves = summary.curves(unit, &earlier);
+            let drawn = file.write(&curves.title, &[&curves]);
+            drawn.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
+        }
     }
     Ok(measured.exit)
 }

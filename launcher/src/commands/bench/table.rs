@@ -6,8 +6,13 @@ use crate::run::job_run::JobFacts;
 use rlaunch_bootstrap::bench::{BenchHeader, BenchRecord, BenchRow};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::PairTransport;
+use rlaunch_console::text;
+use rlaunch_plot::curves::Curves;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// Printer of the rows of a measurement.
 pub(super) struct Table {
@@ -164,6 +169,93 @@ impl<'a> Summary<'a> {
             "limit": self.ceiling.as_ref().map(|ceiling| ceiling.json(self.best())),
             "rows": self.rows.iter().map(row).collect::<Vec<_>>(),
         })
+    }
+}
+
+impl Summary<'_> {
+    /// Returns curves of this run and of earlier ones: times of `lat`, bus bandwidths of others.
+    pub(super) fn curves(&self, unit: Unit, earlier: &[EarlierRun]) -> Curves {
+        let is_time = self.header.bench == "lat";
+        let value = |row: &PlottedRow| match is_time {
+            true => row.median_us,
+            false => unit.convert(row.busbw_gb_s),
+        };
+        let points = |rows: &[PlottedRow]| {
+            let points = rows.iter().map(|row| (row.bytes as f64, value(row)));
+            points.filter(|(size, value)| *size > 0.0 && *value > 0.0).collect::<Vec<_>>()
+        };
+        let factor = self.header.bus_factor;
+        let own = self.rows.iter().map(|row| PlottedRow {
+            bytes: row.bytes,
+            median_us: row.median_us,
+            busbw_gb_s: row.algbw_gb_s * factor,
+        });
+        let own: Vec<PlottedRow> = own.collect();
+        let earlier = earlier.iter().map(|run| (run.name.clone(), points(&run.rows)));
+        let limit = match &self.ceiling {
+            Some(Ceiling::Known(limit)) => {
+                let usable = unit.convert(f64::from(limit.usable) / 8e3);
+                Some((format!("usable: {limit}"), usable))
+            }
+            Some(Ceiling::Unknown { tcp: Some(tcp), .. }) => {
+                Some(("one TCP connection".to_owned(), unit.convert(tcp / 8e3)))
+            }
+            _ => None,
+        };
+        let hosts: Vec<String> = hosts(self.facts).into_iter().map(|(host, _)| host).collect();
+        Curves {
+            title: format!(
+                "{} on {} over {}",
+                self.header.bench,
+                text::list(&hosts),
+                transports(self.facts).join(" and ")
+            ),
+            unit: if is_time { "us".to_owned() } else { unit.to_string() },
+            is_logarithmic: is_time,
+            series: [("this run".to_owned(), points(&own))].into_iter().chain(earlier).collect(),
+            limits: limit.into_iter().filter(|_| !is_time).collect(),
+        }
+    }
+}
+
+/// Earlier run, from the output of `--json`.
+#[derive(Debug)]
+pub(super) struct EarlierRun {
+    /// Name of the file.
+    name: String,
+    rows: Vec<PlottedRow>,
+}
+
+/// Row of `--json`, as far as curves show it.
+#[derive(Debug, Deserialize)]
+struct PlottedRow {
+    bytes: usize,
+    median_us: f64,
+    busbw_gb_s: f64,
+}
+
+/// Output of `--json`, as far as curves show it.
+#[derive(Deserialize)]
+struct EarlierOutput {
+    rows: Vec<PlottedRow>,
+}
+
+/// Reason why an earlier run cannot be drawn.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum EarlierError {
+    #[error("cannot read {}", .0.display())]
+    Read(PathBuf, #[source] io::Error),
+    #[error("{} is not the output of `rlaunch bench lat|bw|coll --json`", .0.display())]
+    Parse(PathBuf, #[source] serde_json::Error),
+}
+
+impl EarlierRun {
+    pub(super) fn read(path: &Path) -> Result<EarlierRun, EarlierError> {
+        let text = fs::read(path).map_err(|error| EarlierError::Read(path.to_owned(), error))?;
+        let output: EarlierOutput = serde_json::from_slice(&text)
+            .map_err(|error| EarlierError::Parse(path.to_owned(), error))?;
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        Ok(EarlierRun { name, rows: output.rows })
     }
 }
 

@@ -3,7 +3,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `report` | results, as JSON and as read by `--against` |
-//! | `text` | matrices and conclusions as text |
+//! | `text` | matrices and conclusions as text, matrices as heat maps |
 //! | `verdict` | which hosts and which pairs are slow |
 
 mod report;
@@ -21,6 +21,7 @@ use rlaunch_bootstrap::bench::BenchRecord;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 use rlaunch_console::stdout;
+use rlaunch_plot::file::PlotFile;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -68,6 +69,10 @@ pub(crate) struct BenchMeshArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) against: Option<PathBuf>,
 
+    /// Draw both matrices as heat maps; .svg, .png or .html
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PlotFile>,
+
     /// Print one JSON object, in place of the text
     #[arg(long)]
     pub(crate) json: bool,
@@ -75,7 +80,9 @@ pub(crate) struct BenchMeshArgs {
 
 /// Measures, and prints the results.
 pub(super) async fn run(args: BenchMeshArgs, line: &CommandLine) -> Result<Exit, Failed> {
-    let (unit, json) = (args.report, args.json);
+    let (unit, json, plot) = (args.report, args.json, args.plot.clone());
+    let prepared = plot.as_ref().map(PlotFile::prepare).transpose();
+    prepared.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
     let earlier = args.against.as_deref().map(MeshReport::read).transpose();
     let earlier = earlier.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
     let earlier = args.against.clone().zip(earlier);
@@ -98,6 +105,12 @@ pub(super) async fn run(args: BenchMeshArgs, line: &CommandLine) -> Result<Exit,
             report.compare(&path, &earlier);
         }
         stdout::print(&if json { report.to_json() } else { text::report(&report, unit) });
+        if let Some(file) = plot {
+            let maps = text::heat_maps(&report, unit);
+            let title = format!("mesh: {}", text::title(&report));
+            let drawn = file.write(&title, &[&maps[0], &maps[1]]);
+            drawn.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
+        }
     }
     Ok(measured.exit)
 }

@@ -153,6 +153,19 @@ impl MeshReport {
         })
     }
 
+    /// Lists the ordered pairs that a slow host or link makes slow.
+    pub(super) fn slow_pairs(&self) -> Vec<(usize, usize)> {
+        let faults = self.faults();
+        let is_slow = |(a, b): (usize, usize)| {
+            faults.iter().any(|fault| match *fault {
+                Fault::Host(host) => a == host || b == host,
+                Fault::Link(one, other) => (a, b) == (one, other) || (b, a) == (one, other),
+                Fault::OneWay(from, to) => (a, b) == (from, to),
+            })
+        };
+        pairs(self.hosts.len()).filter(|pair| is_slow(*pair)).collect()
+    }
+
     fn describe(&self, fault: Fault) -> String {
         let speed = |a: usize, b: usize| self.matrix.megabits[a][b] / 1e3;
         match fault {

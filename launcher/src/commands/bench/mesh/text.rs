@@ -3,6 +3,7 @@
 use super::super::Unit;
 use super::report::{MeshReport, pairs};
 use super::verdict::quantile;
+use rlaunch_plot::heat_map::HeatMap;
 use std::fmt::Write;
 
 /// Maximum number of hosts that are shown as matrices.
@@ -16,9 +17,8 @@ const COLUMN: usize = 9;
 
 /// Returns the report as text, with a newline after each line.
 pub(super) fn report(report: &MeshReport, unit: Unit) -> String {
-    let hosts = report.hosts.len();
-    let (size, over) = (report.matrix.bytes, report.over.join(" and "));
-    let mut text = format!("# mesh: {hosts} hosts over {over}; each pair by itself\n");
+    let (hosts, size) = (report.hosts.len(), report.matrix.bytes);
+    let mut text = format!("# mesh: {}; each pair by itself\n", title(report));
     if hosts <= MATRIX {
         let title = format!("bandwidth of messages of {size} bytes in {unit}, row to column");
         let speed = |a: usize, b: usize| unit.convert(report.matrix.megabits[a][b] / 8e3);
@@ -33,6 +33,35 @@ pub(super) fn report(report: &MeshReport, unit: Unit) -> String {
         let _ = writeln!(text, "# {line}");
     }
     text
+}
+
+/// Returns the number of hosts and their transports, as `3 hosts over RDMA`.
+pub(super) fn title(report: &MeshReport) -> String {
+    format!("{} hosts over {}", report.hosts.len(), report.over.join(" and "))
+}
+
+/// Returns bandwidth and latency as heat maps; slow pairs are marked.
+pub(super) fn heat_maps(report: &MeshReport, unit: Unit) -> [HeatMap; 2] {
+    let speeds = report.matrix.megabits.iter();
+    let speeds = speeds.map(|row| row.iter().map(|rate| unit.convert(rate / 8e3)).collect());
+    let marked = report.slow_pairs();
+    let title = title(report);
+    [
+        HeatMap {
+            title: format!("{title}: bandwidth in {unit}, row to column"),
+            names: report.hosts.clone(),
+            cells: speeds.collect(),
+            marked,
+            is_reversed: false,
+        },
+        HeatMap {
+            title: format!("{title}: latency in us, half of a round trip"),
+            names: report.hosts.clone(),
+            cells: report.matrix.latency_us.clone(),
+            marked: Vec::new(),
+            is_reversed: true,
+        },
+    ]
 }
 
 fn matrix(report: &MeshReport, title: &str, cell: impl Fn(usize, usize) -> f64) -> String {
@@ -162,6 +191,15 @@ c       5.00      5.00         -
 # look for the cause with: rlaunch doctor -H a,b,c --probe
 ";
         assert_eq!(super::report(&report, Unit::Gigabits), expected);
+    }
+
+    #[test]
+    fn slow_pairs_are_marked_in_the_picture() {
+        let report = made(&[&[0.0, 96.0, 95.0], &[96.0, 0.0, 40.0], &[95.0, 41.0, 0.0]]);
+        let [speeds, times] = heat_maps(&report, Unit::Gigabits);
+        assert_eq!(speeds.marked, [(1, 2), (2, 1)]);
+        assert_eq!((speeds.cells[1][2], times.cells[1][2]), (40.0, 5.0));
+        assert_eq!(speeds.title, "3 hosts over RDMA: bandwidth in Gb/s, row to column");
     }
 
     #[test]
