@@ -106,8 +106,7 @@ that uses RDMA.
 
 fork() shares memory until it is written. The NIC keeps writing to the pages it was told, and after a fork these may \
 be the child's. Since kernel 5.12 the pages that a NIC uses are copied at once, and rdma-core 35 or later knows \
-that. The finding says that the kernel or rdma-core is older; distributions add the copying to older kernels, which \
-`rdma system show` tells.
+that. The finding says that the kernel or rdma-core is older.
 
 Set RDMAV_FORK_SAFE=1 (and RDMAV_HUGEPAGES_SAFE=1 if huge pages are used) for such programs: -x RDMAV_FORK_SAFE=1. \
 Programs that start their helpers before they use RDMA are safe.",

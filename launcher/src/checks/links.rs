@@ -48,7 +48,7 @@ other hosts are reached through this one only, a warning if a GPU is next to it;
 either are not mentioned.
 
 Bring the interface up, then check the cable and the port at its other end; `ethtool INTERFACE` shows what the \
-link negotiates. A port of InfiniBand does not depend on its interface (ib0): `ibportstate` shows its state. And `mlxlink -d DEVICE` says why an adapter by NVIDIA refuses a cable.",
+link negotiates, and `mlxlink -d DEVICE` why an adapter by NVIDIA refuses a cable.",
     },
     Check {
         id: id::LINK_ERRORS,

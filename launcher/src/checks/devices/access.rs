@@ -62,7 +62,7 @@ The file of the device exists, and this user may not open it. rdma-core's udev r
 everybody; without them only root has access, and some sites give it to a group called rdma. The agent tried to \
 open the file as the user that runs ranks.
 
-Add the user to the file's group and log in anew, but never to the group root; or install the udev rules. Rootless podman drops groups unless the \
+Add the user to the file's group and log in anew, or install the udev rules. Rootless podman drops groups unless the \
 container is started with --group-add keep-groups; the name of a group does not work there.",
 };
 
@@ -176,10 +176,10 @@ fn permission(cluster: &Cluster<'_>) -> Vec<Finding> {
                 "--group-add and the number of the file's group",
                 POD_RESOURCE,
             )),
-            false => found
-                .run(format!("stat -c '%G %A' {}", quoted(&path)))
-                .advise("if that is a group with rw other than root: sudo usermod -aG GROUP USER, and log in anew")
-                .advise("if it is root: install rdma-core, whose udev rules open the file to everybody"),
+            false => found.run(format!("ls -l {}  # names its group", quoted(&path))).advise(
+                "join that group (sudo usermod -aG GROUP $USER) and log in anew; if it is root, \
+                     correct the udev rule: the kernel's default is MODE=\"0666\"",
+            ),
         })
     };
     indexed(cluster).filter_map(finding).collect()
@@ -204,7 +204,7 @@ fn connection_manager(cluster: &Cluster<'_>) -> Vec<Finding> {
             NodeType::Rnic => {
                 format!("{} connects only through the RDMA connection manager", device.name)
             }
-            _ => "--connect rdma_cm needs the RDMA connection manager".to_owned(),
+            _ => "--connect rdma_cm needs it".to_owned(),
         };
         let found = Finding::error(id::DEV_RDMA_CM, host.name, seen, matters);
         let flag = "--device=/dev/infiniband/rdma_cm";
