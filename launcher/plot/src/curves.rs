@@ -1,9 +1,13 @@
 //! Curves over sizes of messages.
 
 use crate::{Canvas, DrawError, Picture};
-use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
+use plotters::coord::combinators::LogCoord;
+use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::element::{Circle, Cross, EmptyElement, TriangleMarker};
 use plotters::prelude::*;
+
+/// Chart whose axis of sizes is logarithmic.
+type Chart<'a, 'b, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<LogCoord<f64>, Y>>;
 
 const HEIGHT: u32 = 480;
 const FONT: &str = "sans-serif";
@@ -83,6 +87,23 @@ impl Curves {
             .axis_desc_style((FONT, 15))
             .draw()
             .map_err(wrong)?;
+        self.draw_series(&mut chart)?;
+        self.draw_limits(&mut chart, sizes)?;
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::MiddleLeft)
+            .background_style(WHITE.mix(0.85))
+            .border_style(RGBColor(180, 180, 180))
+            .label_font((FONT, 14))
+            .draw()
+            .map_err(wrong)
+    }
+
+    fn draw_series<Y>(&self, chart: &mut Chart<'_, '_, Y>) -> Result<(), DrawError>
+    where
+        Y: Ranged<ValueType = f64>,
+    {
+        let wrong = |error| DrawError::new(&error);
         for (index, (name, points)) in self.series.iter().enumerate() {
             let style = COLOURS[index % COLOURS.len()].stroke_width(2);
             let (length, gap) = DASHES[index % DASHES.len()];
@@ -112,6 +133,15 @@ impl Curves {
                         + Cross::new((11, 0), size(2, 4), style)
                 });
         }
+        Ok(())
+    }
+
+    fn draw_limits<Y>(&self, chart: &mut Chart<'_, '_, Y>, sizes: [f64; 2]) -> Result<(), DrawError>
+    where
+        Y: Ranged<ValueType = f64>,
+    {
+        let wrong = |error| DrawError::new(&error);
+        let [first, last] = sizes;
         for (name, limit) in &self.limits {
             let line = [(first / 1.2, *limit), (last * 1.2, *limit)];
             let style = LIMIT.stroke_width(2);
@@ -125,14 +155,7 @@ impl Curves {
                         + PathElement::new(vec![(14, 0), (22, 0)], style)
                 });
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::MiddleLeft)
-            .background_style(WHITE.mix(0.85))
-            .border_style(RGBColor(180, 180, 180))
-            .label_font((FONT, 14))
-            .draw()
-            .map_err(wrong)
+        Ok(())
     }
 }
 

@@ -14,13 +14,13 @@ pub(crate) struct Unread {
     pub(crate) hosts: Vec<String>,
     /// Whether these are all hosts for which the check has a meaning.
     pub(crate) is_everywhere: bool,
-    /// What would be needed, such as `root`.
+    /// Missing right or input, such as `root`.
     pub(crate) needs: &'static str,
 }
 
 /// State of what a check reads on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Input {
+enum InputState {
     /// It was read.
     Read,
     /// It could not be read.
@@ -31,11 +31,11 @@ enum Input {
 
 /// Tells on which hosts a check had nothing to judge; `None` if there are none.
 pub(crate) fn unread(check: CheckId, cluster: &Cluster<'_>) -> Option<Unread> {
-    let inputs: Vec<Input> =
+    let inputs: Vec<InputState> =
         indexed(cluster).map(|(index, host)| input(check, cluster, index, host)).collect();
     let hosts = cluster.hosts.iter().zip(&inputs);
     let unread: Vec<&ClusterHost<'_>> =
-        hosts.filter(|(_, input)| **input == Input::Unread).map(|(host, _)| host).collect();
+        hosts.filter(|(_, input)| **input == InputState::Unread).map(|(host, _)| host).collect();
     let first = unread.first()?;
     let needs = match check {
         id::DEV_QP => "RDMA paths to prove (--probe), or irdma's parameter limits_sel",
@@ -44,13 +44,18 @@ pub(crate) fn unread(check: CheckId, cluster: &Cluster<'_>) -> Option<Unread> {
     };
     Some(Unread {
         hosts: unread.iter().map(|host| host.name.to_owned()).collect(),
-        is_everywhere: !inputs.contains(&Input::Read),
+        is_everywhere: !inputs.contains(&InputState::Read),
         needs,
     })
 }
 
-fn input(check: CheckId, cluster: &Cluster<'_>, index: usize, host: &ClusterHost<'_>) -> Input {
-    let of = |is_read: bool| if is_read { Input::Read } else { Input::Unread };
+fn input(
+    check: CheckId,
+    cluster: &Cluster<'_>,
+    index: usize,
+    host: &ClusterHost<'_>,
+) -> InputState {
+    let of = |is_read: bool| if is_read { InputState::Read } else { InputState::Unread };
     let diagnostics = host.diagnostics;
     match (check, check.subject()) {
         (id::GPU_ACS, _) => access_control(cluster, index, host),
@@ -61,7 +66,7 @@ fn input(check: CheckId, cluster: &Cluster<'_>, index: usize, host: &ClusterHost
             })),
         (_, "fw") => of(diagnostics.is_some_and(|state| state.firewall.is_some())),
         (_, "log") => of(diagnostics.is_some_and(|state| state.kernel_log.is_some())),
-        _ => Input::Read,
+        _ => InputState::Read,
     }
 }
 
@@ -77,25 +82,25 @@ fn nics<'a>(
     used.filter_map(|device| device.pci.as_ref())
 }
 
-fn access_control(cluster: &Cluster<'_>, index: usize, host: &ClusterHost<'_>) -> Input {
+fn access_control(cluster: &Cluster<'_>, index: usize, host: &ClusterHost<'_>) -> InputState {
     let bridges = nics(cluster, index, host).filter(|pci| !is_passed_through(pci));
     let registers: Vec<Option<bool>> =
         bridges.flat_map(|pci| pci.links.iter().skip(1).map(|link| link.acs)).collect();
     match registers.iter().any(Option::is_some) {
-        _ if registers.is_empty() => Input::Absent,
-        true => Input::Read,
-        false => Input::Unread,
+        _ if registers.is_empty() => InputState::Absent,
+        true => InputState::Read,
+        false => InputState::Unread,
     }
 }
 
-fn translation(cluster: &Cluster<'_>, index: usize, host: &ClusterHost<'_>) -> Input {
+fn translation(cluster: &Cluster<'_>, index: usize, host: &ClusterHost<'_>) -> InputState {
     let nics = nics(cluster, index, host).filter(|pci| is_passed_through(pci));
     let registers: Vec<Option<bool>> = nics.map(|pci| pci.ats).collect();
     match registers.iter().any(Option::is_some) {
-        _ if registers.is_empty() => Input::Absent,
+        _ if registers.is_empty() => InputState::Absent,
         // Root sees which NICs have the register.
-        is_read if is_read || host.uid == 0 => Input::Read,
-        _ => Input::Unread,
+        is_read if is_read || host.uid == 0 => InputState::Read,
+        _ => InputState::Unread,
     }
 }
 

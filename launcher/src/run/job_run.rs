@@ -23,14 +23,14 @@ pub(crate) struct JobRun {
 
 /// Facts about a job that are known once its ranks are about to start.
 #[derive(Debug)]
-pub(crate) struct JobFacts {
+pub(crate) struct StartFacts {
     pub(crate) table: RankTable,
     /// Inventories by node.
     pub(crate) inventories: Vec<Inventory>,
 }
 
 /// Place for the facts about a job, which is filled before any rank starts.
-pub(crate) type FactsCell = Arc<OnceLock<JobFacts>>;
+pub(crate) type FactsCell = Arc<OnceLock<StartFacts>>;
 
 impl Deref for JobRun {
     type Target = JobSpec;

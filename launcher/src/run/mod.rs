@@ -42,7 +42,7 @@ use crate::job::apps::StartOrder;
 use crate::plan::map::RankMap;
 use crate::plan::placement_line;
 use events::Event;
-use job_run::{JobFacts, JobRun};
+use job_run::{JobRun, StartFacts};
 use mesh::LinkMonitor;
 use nodes::{Nodes, PendingStdio};
 use record::JobRecord;
@@ -154,7 +154,7 @@ async fn start_ranks(
     if let Some(facts) = &job.facts {
         let (table, inventories) = (joined.table.clone(), prepared.inventories.clone());
         // A second call would be of another attempt, which has its own.
-        let _ = facts.set(JobFacts { table, inventories });
+        let _ = facts.set(StartFacts { table, inventories });
     }
     let writer = nodes.open_stdio(job, &map, stdio)?;
     let order = StartOrder::new(job, &map, Instant::now());

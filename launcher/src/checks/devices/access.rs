@@ -203,7 +203,7 @@ fn connection_manager(cluster: &Cluster<'_>) -> Vec<Finding> {
             NodeType::Rnic => {
                 format!("{} connects only through the RDMA connection manager", device.name)
             }
-            _ => "--connect rdma_cm needs the RDMA connection manager".to_owned(),
+            _ => "--connect rdma_cm needs it".to_owned(),
         };
         let found = Finding::error(id::DEV_RDMA_CM, host.name, seen, matters);
         let flag = "--device=/dev/infiniband/rdma_cm";

@@ -181,7 +181,7 @@ fn the_connection_manager_is_needed_by_some_devices() {
         cluster.ports = PortOptions { connect: ConnectBy::RdmaCm, ..PortOptions::default() };
         manager(&cluster).remove(0).matters
     });
-    assert_eq!(wanted, "--connect rdma_cm needs the RDMA connection manager");
+    assert_eq!(wanted, "--connect rdma_cm needs it");
 }
 
 #[test]

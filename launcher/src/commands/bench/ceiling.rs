@@ -3,7 +3,7 @@
 
 use crate::findings::{CheckId, id};
 use crate::plan::limit::{HEALTHY, Limit};
-use crate::run::job_run::JobFacts;
+use crate::run::job_run::StartFacts;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::{Nic, NodeRow, Pair, PairTransport};
 use serde_json::{Value, json};
@@ -38,7 +38,7 @@ pub(super) struct RankPort<'a> {
 
 /// Finds the ports that two ranks use for messages to each other.
 pub(super) fn ports<'a>(
-    facts: &'a JobFacts,
+    facts: &'a StartFacts,
     (a, b): (Rank, Rank),
 ) -> Option<(Pair, RankPort<'a>, RankPort<'a>)> {
     let pair = facts.table.pair(a, b)?;
@@ -54,7 +54,7 @@ pub(super) fn ports<'a>(
 
 impl Ceiling {
     /// Returns the bound for messages between two ranks; `None` if they are on one host.
-    pub(super) fn between(facts: &JobFacts, ranks: (Rank, Rank)) -> Option<Ceiling> {
+    pub(super) fn between(facts: &StartFacts, ranks: (Rank, Rank)) -> Option<Ceiling> {
         let (pair, from, to) = ports(facts, ranks)?;
         let unknown = |why: String| Some(Ceiling::Unknown { why, tcp: None });
         match pair.connect {

@@ -2,7 +2,7 @@
 
 use crate::job::JobSpec;
 use crate::job::options::RankStdout;
-use crate::run::job_run::{FactsCell, JobFacts, JobRun};
+use crate::run::job_run::{FactsCell, JobRun, StartFacts};
 use crate::run::run_attempt;
 use crate::run::signals::Signals;
 use rlaunch_bootstrap::bench::BenchRecord;
@@ -11,7 +11,7 @@ use rlaunch_console::messages::{self, Failed};
 use std::io::{self, BufRead, BufReader, PipeReader};
 use std::sync::Arc;
 
-/// What a measuring job has left.
+/// Results of a measuring job.
 pub(super) struct Measured {
     pub(super) exit: Exit,
     /// Records in the order in which they came.
@@ -21,10 +21,10 @@ pub(super) struct Measured {
 }
 
 /// Facts of a job that is over.
-pub(super) type FactsOfJob = std::sync::OnceLock<JobFacts>;
+pub(super) type FactsOfJob = std::sync::OnceLock<StartFacts>;
 
 impl Measured {
-    pub(super) fn facts(&self) -> Option<&JobFacts> {
+    pub(super) fn facts(&self) -> Option<&StartFacts> {
         self.facts.as_ref()?.get()
     }
 }
@@ -32,7 +32,7 @@ impl Measured {
 /// Runs the job. Calls `show` with each record as soon as it comes. Other lines go to stderr.
 pub(super) async fn run(
     mut job: JobSpec,
-    show: impl FnMut(&BenchRecord, &JobFacts) + Send + 'static,
+    show: impl FnMut(&BenchRecord, &StartFacts) + Send + 'static,
 ) -> Result<Measured, Failed> {
     let no_pipe = |error: io::Error| {
         Failed::new(Exit::FILES, format!("cannot make a pipe for the results: {error}"))
@@ -56,7 +56,7 @@ pub(super) async fn run(
 fn read(
     reader: PipeReader,
     facts: &FactsOfJob,
-    mut show: impl FnMut(&BenchRecord, &JobFacts),
+    mut show: impl FnMut(&BenchRecord, &StartFacts),
 ) -> Vec<BenchRecord> {
     let mut records = Vec::new();
     for line in BufReader::new(reader).lines() {

@@ -2,7 +2,7 @@
 
 use super::Unit;
 use super::ceiling::Ceiling;
-use crate::run::job_run::JobFacts;
+use crate::run::job_run::StartFacts;
 use rlaunch_bootstrap::bench::{BenchHeader, BenchRecord, BenchRow};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::PairTransport;
@@ -26,7 +26,7 @@ impl Table {
     }
 
     /// Returns the lines for a record, with a newline after each; `None` for a record without lines of its own.
-    pub(super) fn lines(&mut self, record: &BenchRecord, facts: &JobFacts) -> Option<String> {
+    pub(super) fn lines(&mut self, record: &BenchRecord, facts: &StartFacts) -> Option<String> {
         match record {
             BenchRecord::Begin(header) => {
                 self.header = Some(header.clone());
@@ -39,7 +39,7 @@ impl Table {
 }
 
 /// Returns the lines above the rows.
-fn begin(header: &BenchHeader, facts: &JobFacts, unit: Unit) -> String {
+fn begin(header: &BenchHeader, facts: &StartFacts, unit: Unit) -> String {
     let name = match (header.bench.as_str(), &header.op) {
         ("lat", _) => "lat: half of a round trip".to_owned(),
         ("bw", _) => "bw: messages from rank 0 to rank 1, many at once".to_owned(),
@@ -89,14 +89,14 @@ fn line(row: &BenchRow, header: &BenchHeader, unit: Unit) -> String {
 }
 
 /// Returns the hosts that have ranks, each with its number of ranks.
-fn hosts(facts: &JobFacts) -> Vec<(String, usize)> {
+fn hosts(facts: &StartFacts) -> Vec<(String, usize)> {
     let count = |node| facts.table.ranks().iter().filter(|row| row.node == node).count();
     let hosts = facts.table.nodes().iter().map(|row| (row.host.clone(), count(row.node)));
     hosts.filter(|(_, count)| *count > 0).collect()
 }
 
 /// Returns the names of the transports between the ranks, in alphabetical order.
-fn transports(facts: &JobFacts) -> Vec<&'static str> {
+fn transports(facts: &StartFacts) -> Vec<&'static str> {
     let table = &facts.table;
     let ranks = || (0..table.world_size()).map(Rank);
     let pairs = ranks().flat_map(|a| ranks().filter(move |b| a < *b).map(move |b| (a, b)));
@@ -112,13 +112,13 @@ fn transports(facts: &JobFacts) -> Vec<&'static str> {
 pub(super) struct Summary<'a> {
     header: &'a BenchHeader,
     rows: Vec<&'a BenchRow>,
-    facts: &'a JobFacts,
+    facts: &'a StartFacts,
     ceiling: Option<Ceiling>,
 }
 
 impl<'a> Summary<'a> {
     /// Returns `None` if there are no rows.
-    pub(super) fn new(records: &'a [BenchRecord], facts: &'a JobFacts) -> Option<Summary<'a>> {
+    pub(super) fn new(records: &'a [BenchRecord], facts: &'a StartFacts) -> Option<Summary<'a>> {
         let header = records.iter().find_map(|record| match record {
             BenchRecord::Begin(header) => Some(header),
             _ => None,
@@ -261,7 +261,7 @@ impl EarlierRun {
 
 /// Returns the bound of the measurement's bandwidth: of the path between the two ranks of `bw`, or of the narrowest
 /// path between neighbours of a collective with one rank on each host. `None` for `lat`, and where ranks share a port.
-fn ceiling(header: &BenchHeader, facts: &JobFacts) -> Option<Ceiling> {
+fn ceiling(header: &BenchHeader, facts: &StartFacts) -> Option<Ceiling> {
     let ranks = facts.table.world_size();
     match header.bench.as_str() {
         "lat" | "barrier" => None,

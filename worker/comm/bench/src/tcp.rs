@@ -1,6 +1,5 @@
-//! Throughput of one TCP connection between the hosts of the first two ranks. Where nobody knows
-//! how fast a link can be, as with devices that software emulates, it is what messages compare
-//! with.
+//! Throughput of one TCP connection between the hosts of the first two ranks. Messages are compared with it where
+//! the rate of the link is not known, as with devices that software emulates.
 
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::{PairTransport, RankTable};

@@ -3,7 +3,7 @@
 use super::super::ceiling::{self, Ceiling, RankPort};
 use super::verdict::{self, Fault};
 use crate::plan::limit::Limit;
-use crate::run::job_run::JobFacts;
+use crate::run::job_run::StartFacts;
 use rlaunch_bootstrap::bench::BenchMatrix;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::PairTransport;
@@ -32,10 +32,10 @@ pub(super) struct MeshReport {
     pub(super) limit: Vec<Vec<Option<PairLimit>>>,
     /// Ports of each pair, the sender's first.
     pub(super) ports: Vec<Vec<[String; 2]>>,
-    /// What is slow beside the rest, in words.
+    /// Hosts and links that are slower than the rest, in words.
     pub(super) slow: Vec<String>,
     /// Pairs that have become slower than in the earlier run of `--against`; `None` without it.
-    pub(super) against: Option<Comparison>,
+    pub(super) against: Option<EarlierComparison>,
 }
 
 /// Limit of a pair's bandwidth.
@@ -46,9 +46,9 @@ pub(super) struct PairLimit {
     pub(super) usable_mbps: u32,
 }
 
-/// Comparison with an earlier run.
+/// EarlierComparison with an earlier run.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Comparison {
+pub(super) struct EarlierComparison {
     pub(super) file: PathBuf,
     /// Number of ordered pairs of hosts that both runs have.
     pub(super) pairs: usize,
@@ -67,7 +67,7 @@ pub(super) enum ReadError {
 }
 
 impl MeshReport {
-    pub(super) fn new(matrix: &BenchMatrix, facts: &JobFacts) -> MeshReport {
+    pub(super) fn new(matrix: &BenchMatrix, facts: &StartFacts) -> MeshReport {
         let ranks = facts.table.ranks();
         let host = |rank: usize| {
             let row = ranks.get(rank).and_then(|row| facts.table.nodes().get(row.node.index()));
@@ -139,7 +139,7 @@ impl MeshReport {
         }
         slower.sort_by(|one, other| one.0.total_cmp(&other.0));
         let slower = slower.into_iter().map(|(_, text)| text).collect();
-        self.against = Some(Comparison { file: path.to_owned(), pairs: count, slower });
+        self.against = Some(EarlierComparison { file: path.to_owned(), pairs: count, slower });
     }
 
     fn faults(&self) -> Vec<Fault> {
@@ -197,7 +197,7 @@ fn ranks((a, b): (usize, usize)) -> Option<(Rank, Rank)> {
     Some((Rank(u32::try_from(a).ok()?), Rank(u32::try_from(b).ok()?)))
 }
 
-fn transport(facts: &JobFacts, pair: (usize, usize)) -> Option<&'static str> {
+fn transport(facts: &StartFacts, pair: (usize, usize)) -> Option<&'static str> {
     let (a, b) = ranks(pair)?;
     Some(match facts.table.pair(a, b)?.connect {
         PairTransport::SharedMemory => "shared memory",
@@ -206,7 +206,7 @@ fn transport(facts: &JobFacts, pair: (usize, usize)) -> Option<&'static str> {
     })
 }
 
-fn limit(facts: &JobFacts, pair: (usize, usize)) -> Option<Limit> {
+fn limit(facts: &StartFacts, pair: (usize, usize)) -> Option<Limit> {
     match Ceiling::between(facts, ranks(pair)?)? {
         Ceiling::Known(limit) => Some(limit),
         Ceiling::Unknown { .. } => None,
@@ -214,7 +214,7 @@ fn limit(facts: &JobFacts, pair: (usize, usize)) -> Option<Limit> {
 }
 
 /// Names the ports of a pair, as `a mlx5_0/1 (eth1)`, or the addresses if it uses TCP, as `a 10.0.0.1`.
-fn port_names(facts: &JobFacts, pair: (usize, usize)) -> [String; 2] {
+fn port_names(facts: &StartFacts, pair: (usize, usize)) -> [String; 2] {
     let name = |port: &RankPort<'_>| match port.nic {
         Some(nic) => {
             let netdev = nic.netdev.iter().map(|netdev| format!(" ({netdev})"));

@@ -314,6 +314,22 @@ fn nic(table: &RankTable, rank: Rank, index: u32) -> Option<&Nic> {
     table.nodes().get(row.node.index())?.nics.get(index as usize)
 }
 
+/// Counts the paths of each port, for which its listener needs a backlog, and those of each device,
+/// which share one completion queue.
+fn count_paths<'a>(
+    paths: impl Iterator<Item = PortKey>,
+    device_of: impl Fn(u32) -> Option<&'a str>,
+) -> (BTreeMap<PortKey, usize>, BTreeMap<(&'a str, bool), usize>) {
+    let (mut of_ports, mut of_devices) = (BTreeMap::new(), BTreeMap::new());
+    for (index, by_manager) in paths {
+        *of_ports.entry((index, by_manager)).or_default() += 1;
+        if let Some(device) = device_of(index) {
+            *of_devices.entry((device, by_manager)).or_default() += 1;
+        }
+    }
+    (of_ports, of_devices)
+}
+
 /// Opens the ports that `pairs` use. Each device is opened once for all its ports.
 fn open_ports(
     table: &RankTable,
@@ -321,14 +337,8 @@ fn open_ports(
     pairs: &[(PortKey, Pair)],
     payload: usize,
 ) -> Result<BTreeMap<PortKey, Port>, ConnectError> {
-    let mut used: BTreeMap<PortKey, usize> = BTreeMap::new();
-    let mut on_device: BTreeMap<(&str, bool), usize> = BTreeMap::new();
-    for (key, _) in pairs {
-        *used.entry(*key).or_default() += 1;
-        if let Some(nic) = nic(table, me, key.0) {
-            *on_device.entry((&nic.device, key.1)).or_default() += 1;
-        }
-    }
+    let device_of = |index| nic(table, me, index).map(|nic| nic.device.as_str());
+    let (used, on_device) = count_paths(pairs.iter().map(|(key, _)| *key), device_of);
     let mut pollers: BTreeMap<(&str, bool), Arc<CqPoller>> = BTreeMap::new();
     let mut ports = BTreeMap::new();
     for (key, paths) in used {
@@ -431,6 +441,17 @@ fn name(table: &RankTable, rank: Rank) -> Option<PeerName> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What rlaunch prevents by this: dev.cq, iwarp.backlog.
+    #[test]
+    fn all_paths_of_a_device_share_a_completion_queue_and_each_has_a_place_at_its_listener() {
+        let device_of = |index| (index < 3).then(|| ["mlx5_0", "mlx5_0", "siw0"][index as usize]);
+        let paths = (0..700).map(|peer| (peer % 2, false)).chain((0..90).map(|_| (2, true)));
+        let (of_ports, of_devices) = count_paths(paths, device_of);
+        assert_eq!(of_devices, BTreeMap::from([(("mlx5_0", false), 700), (("siw0", true), 90)]));
+        assert_eq!(of_ports[&(2, true)], 90);
+        assert_eq!((of_ports[&(0, false)], of_ports[&(1, false)]), (350, 350));
+    }
 
     #[test]
     fn slots_of_all_peers_fit_into_what_may_be_locked() {
