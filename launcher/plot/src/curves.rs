@@ -99,7 +99,7 @@ impl Curves {
             .map_err(wrong)
     }
 
-    fn draw_series<Y>(&self, chart: &mut Chart<'_, '_, Y>) -> Result<(), DrawError>
+    fn draw_series<'a, 'b: 'a, Y>(&self, chart: &mut Chart<'a, 'b, Y>) -> Result<(), DrawError>
     where
         Y: Ranged<ValueType = f64>,
     {
@@ -136,7 +136,11 @@ impl Curves {
         Ok(())
     }
 
-    fn draw_limits<Y>(&self, chart: &mut Chart<'_, '_, Y>, sizes: [f64; 2]) -> Result<(), DrawError>
+    fn draw_limits<'a, 'b: 'a, Y>(
+        &self,
+        chart: &mut Chart<'a, 'b, Y>,
+        sizes: [f64; 2],
+    ) -> Result<(), DrawError>
     where
         Y: Ranged<ValueType = f64>,
     {

@@ -314,12 +314,15 @@ fn nic(table: &RankTable, rank: Rank, index: u32) -> Option<&Nic> {
     table.nodes().get(row.node.index())?.nics.get(index as usize)
 }
 
+/// Numbers of paths, by port, and by device and whether the connection manager makes them.
+type PathCounts<'a> = (BTreeMap<PortKey, usize>, BTreeMap<(&'a str, bool), usize>);
+
 /// Counts the paths of each port, for which its listener needs a backlog, and those of each device,
 /// which share one completion queue.
 fn count_paths<'a>(
     paths: impl Iterator<Item = PortKey>,
     device_of: impl Fn(u32) -> Option<&'a str>,
-) -> (BTreeMap<PortKey, usize>, BTreeMap<(&'a str, bool), usize>) {
+) -> PathCounts<'a> {
     let (mut of_ports, mut of_devices) = (BTreeMap::new(), BTreeMap::new());
     for (index, by_manager) in paths {
         *of_ports.entry((index, by_manager)).or_default() += 1;
