@@ -1,12 +1,25 @@
 //! `rlaunch bench`: what it measures between hosts, prints and rejects.
 
 use crate::running::Outcome;
-use crate::support::{Field, Run};
+use crate::support::{BOUND, Field, Run};
+use rlaunch_lab::command::wait_until;
 use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
 use std::time::Duration;
+
+const SCHEMA: &str = include_str!("../../launcher/schemas/bench.schema.json");
+const MESH_SCHEMA: &str = include_str!("../../launcher/schemas/bench-mesh.schema.json");
 
 fn bench<'a>(field: &'a Field, words: &str) -> Run<'a> {
     field.rlaunch(&format!("bench {words}")).within(Duration::from_secs(60))
+}
+
+/// Asserts that a value follows a schema.
+fn follows(schema: &str, value: &Value) {
+    let validator = jsonschema::validator_for(&serde_json::from_str(schema).unwrap()).unwrap();
+    let errors: Vec<String> = validator.iter_errors(value).map(|error| error.to_string()).collect();
+    assert!(errors.is_empty(), "{errors:?}: {value}");
 }
 
 /// Returns the numbers in each line of the output except the header.
@@ -52,6 +65,7 @@ fn messages_are_measured_between_hosts_and_within_one() {
 fn mesh(field: &Field, words: &str) -> (Outcome, Value) {
     let ran = bench(field, &format!("mesh --duration 0.02 --size 64K --json {words}")).run();
     let said = serde_json::from_str(&ran.succeeded().out()).unwrap();
+    follows(MESH_SCHEMA, &said);
     (ran, said)
 }
 
@@ -86,7 +100,7 @@ fn measurements_are_drawn() {
     let line = format!("lat -H a,b --sizes 8,64 --iterations 10 --plot {svg} --with {earlier}");
     bench(&field, &line).run().succeeded();
     let drawn = std::fs::read_to_string(&svg).unwrap();
-    for text in ["lat on a, b over TCP", "this run", "e.json", "size of messages"] {
+    for text in ["lat on a, b over TCP", "this run", &earlier, "size of messages"] {
         assert!(drawn.contains(text), "{text}: {drawn}");
     }
     bench(&field, &format!("mesh -H a,b,c --duration 0.02 --plot {page}")).run().succeeded();
@@ -140,8 +154,25 @@ fn it_can_be_read_by_programs() {
         (&said["rows"][1]["bytes"], &said["rows"][1]["batches"]),
         (&1024.into(), &12.into())
     );
+    follows(SCHEMA, &said);
     assert_eq!(said["limit"]["unknown"], "TCP", "{ran}");
     assert!(said["rows"][0]["median_us"].as_f64().is_some_and(|us| us > 0.0), "{ran}");
+}
+
+#[test]
+fn a_reader_that_leaves_ends_the_measurement() {
+    let field = Field::new();
+    let mut command = bench(&field, "lat -H a,b").command();
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    stdout.read_line(&mut line).unwrap();
+    assert!(line.starts_with("# lat: "), "{line}");
+    drop(stdout);
+    wait_until(BOUND, "rlaunch to end", || Ok(child.try_wait().unwrap().is_some())).unwrap();
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    assert_eq!((child.wait().unwrap().code(), stderr.as_str()), (Some(141), ""));
 }
 
 #[test]
@@ -156,6 +187,8 @@ fn what_cannot_be_measured_is_refused_in_a_sentence() {
         ("lat -H a,b --sizes 9..8", "a range starts at 1 or more"),
         ("coll all_reduce -H a,b -np 3", "3 ranks asked, 2 slots"),
         ("mesh -H a", "rlaunch bench mesh is between hosts, but there is 1"),
+        ("mesh -H a,b --size 1K,2K", "is not a size"),
+        ("coll barrier -H a,b --plot x.svg", "a barrier has no sizes"),
         ("lat -H a,b --report KB", "invalid value 'KB'"),
     ];
     for (line, sentence) in refused {

@@ -9,6 +9,11 @@ pub fn print(text: &str) {
     write(printable::text(text).as_bytes());
 }
 
+/// Prints text as [`print`] does, and tells whether it was written, for results that come one after the other.
+pub fn try_print(text: &str) -> std::io::Result<()> {
+    std::io::stdout().lock().write_all(printable::text(text).as_bytes())
+}
+
 /// Writes bytes unchanged.
 pub fn write(bytes: &[u8]) {
     let _ = std::io::stdout().lock().write_all(bytes);

@@ -71,15 +71,16 @@ impl PlotFile {
         &self.path
     }
 
-    /// Makes sure that the file can be written, before anything is measured. Creates it if it does
-    /// not exist, and leaves its contents.
+    /// Makes sure that the file can be written, before anything is measured. Changes nothing.
     ///
     /// # Errors
     ///
     /// Fails if the file cannot be opened for writing.
     pub fn prepare(&self) -> Result<(), WriteError> {
+        let is_new = !self.path.exists();
         let opened = fs::OpenOptions::new().append(true).create(true).open(&self.path);
-        opened.map(drop).map_err(|error| WriteError::Write { path: self.path.clone(), error })
+        let tried = opened.and_then(|_| if is_new { fs::remove_file(&self.path) } else { Ok(()) });
+        tried.map_err(|error| WriteError::Write { path: self.path.clone(), error })
     }
 
     /// Draws pictures below each other and writes the file. `title` is that of an HTML page.
@@ -147,6 +148,10 @@ mod tests {
         let file: PlotFile = "/nonexistent/a.svg".parse().unwrap();
         let error = file.prepare().unwrap_err().to_string();
         assert!(error.starts_with("cannot write /nonexistent/a.svg: "), "{error}");
+        let path = std::env::temp_dir().join(format!("rlaunch-plot-{}.svg", std::process::id()));
+        let file: PlotFile = path.to_str().unwrap().parse().unwrap();
+        file.prepare().unwrap();
+        assert!(!path.exists());
     }
 
     #[test]

@@ -22,6 +22,10 @@ const CELL: u32 = 44;
 const WRITTEN: (u32, u32) = (38, 16);
 /// Maximum number of letters of a name.
 const LETTERS: usize = 14;
+/// Width of a letter, in pixels.
+const LETTER: u32 = 8;
+/// Maximum number of hosts, for which a cell is two pixels wide.
+const MAX_HOSTS: usize = 400;
 /// Colours of the lowest and highest value, and between: lightness falls evenly, so that the map is
 /// readable without colours (Cividis, Nuñez, Anderton and Renslow 2018).
 const COLOURS: [RGBColor; 5] = [
@@ -83,12 +87,14 @@ fn font(size: f64) -> FontDesc<'static> {
     FontDesc::new(FontFamily::SansSerif, size, FontStyle::Normal)
 }
 
-/// Shortens a name to [`LETTERS`].
-fn short(name: &str) -> String {
-    if name.chars().count() <= LETTERS {
+/// Shortens a name to its last letters, by which hosts of a cluster differ.
+fn short(name: &str, letters: usize) -> String {
+    let length = name.chars().count();
+    if length <= letters {
         return name.to_owned();
     }
-    name.chars().take(LETTERS - 1).chain(['…']).collect()
+    let rest = name.chars().skip(length + 1 - letters.max(1));
+    ['…'].into_iter().chain(rest).collect()
 }
 
 impl Picture for HeatMap {
@@ -102,6 +108,10 @@ impl Picture for HeatMap {
         let nothing = || DrawError("there are no pairs of hosts".to_owned());
         let range = self.range().ok_or_else(nothing)?;
         let hosts = self.names.len();
+        if hosts > MAX_HOSTS {
+            let text = format!("{hosts} hosts do not fit into it, {MAX_HOSTS} do");
+            return Err(DrawError(text));
+        }
         let count = u32::try_from(hosts).unwrap_or(u32::MAX).max(1);
         let (width, height) = ((WIDTH - NAMES - MARGIN) / count, self.cell_height());
         let (left, top) = (NAMES, TITLE + HEADER);
@@ -122,18 +132,19 @@ impl Picture for HeatMap {
             .pos(Pos::new(HPos::Center, VPos::Top));
         let middle = i32::try_from(WIDTH / 2).unwrap_or(0);
         canvas.draw_text(&self.title, &title, (middle, 12)).map_err(wrong)?;
+        let letters_above = usize::try_from(width / LETTER).unwrap_or(LETTERS).min(LETTERS);
         let letters = f64::from(height.saturating_sub(1).min(13));
         let right = TextStyle::from(font(letters).into_font())
             .color(&BLACK)
             .pos(Pos::new(HPos::Right, VPos::Center));
         for (index, name) in self.names.iter().enumerate().filter(|_| height >= NAMED) {
             let (x, y) = at(0, index);
-            canvas.draw_text(&short(name), &right, (x - 8, y + half.1)).map_err(wrong)?;
+            canvas.draw_text(&short(name, LETTERS), &right, (x - 8, y + half.1)).map_err(wrong)?;
         }
         for (index, name) in self.names.iter().enumerate().filter(|_| width >= WRITTEN.0) {
             let (x, y) = at(index, 0);
             canvas
-                .draw_text(&short(name), &centred(&BLACK), (x + half.0, y - 14))
+                .draw_text(&short(name, letters_above), &centred(&BLACK), (x + half.0, y - 14))
                 .map_err(wrong)?;
         }
         let pairs = (0..hosts).flat_map(|a| (0..hosts).map(move |b| (a, b)));
@@ -217,6 +228,12 @@ mod tests {
         assert!(lightness(&map, 2.0) > lightness(&map, 3.0));
         map.is_reversed = true;
         assert!(lightness(&map, 1.0) < lightness(&map, 3.0));
+    }
+
+    #[test]
+    fn names_keep_the_letters_that_differ() {
+        assert_eq!(short("gpu-cluster-node01", 12), "…ster-node01");
+        assert_eq!(short("node01", 12), "node01");
     }
 
     #[test]

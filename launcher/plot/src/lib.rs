@@ -24,7 +24,7 @@ const WIDTH: u32 = 960;
 /// Drawing area of a picture.
 type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Failure to draw, for example because all values of an axis are equal.
+/// Failure to draw, for example because there are no points.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot draw the picture: {0}")]
 pub struct DrawError(String);

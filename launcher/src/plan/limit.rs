@@ -4,7 +4,6 @@
 use crate::plan::selection;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::pci::{LinkRate, PciDevice};
-use rlaunch_bootstrap::inventory::rdma::{Port, RdmaDevice};
 use rlaunch_bootstrap::rank_table::{Nic, Transport};
 use std::fmt;
 use std::net::IpAddr;
@@ -42,8 +41,8 @@ pub(crate) struct Limit {
 /// Link that binds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Bound {
-    /// Link between the ports, with packets of at most `mtu` bytes of data.
-    Port { name: String, mtu: u32 },
+    /// Link between the ports, with packets of at most `data` bytes of data.
+    Port { name: String, data: u32 },
     /// PCIe link of the device or bridge at `address`.
     Pcie { rate: LinkRate, address: String },
 }
@@ -51,18 +50,18 @@ pub(crate) enum Bound {
 impl Limit {
     /// Returns the limit of a port: of its own link or of the slowest PCIe link below it. `None` if it is not known:
     /// for emulated devices, for virtual functions, whose share depends on others, and for drivers that report an
-    /// arbitrary rate.
-    pub(crate) fn new(inventory: &Inventory, nic: &Nic) -> Option<Limit> {
+    /// arbitrary rate. `path_mtu` is the MTU to the peer, if it is known.
+    pub(crate) fn new(inventory: &Inventory, nic: &Nic, path_mtu: Option<u32>) -> Option<Limit> {
         let device = inventory.rdma.iter().find(|device| device.name == nic.device)?;
         let known = device.ports.iter().find(|known| known.number == nic.port)?;
         if nic.software || !selection::has_known_rate(device) {
             return None;
         }
         let pci = device.pci.as_ref()?;
-        if pci.physical_function.is_some() {
+        if selection::is_virtual_function(pci) {
             return None;
         }
-        let link = link_limit(inventory, device, known, nic)?;
+        let link = link_limit(inventory, selection::rate(device, known), nic, path_mtu)?;
         let pcie = pcie_limit(pci, link.port);
         Some(pcie.into_iter().fold(link, Limit::lower))
     }
@@ -83,8 +82,8 @@ impl Limit {
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.bound {
-            Bound::Port { name, mtu } => {
-                write!(f, "{name} with packets of {mtu} bytes")
+            Bound::Port { name, data } => {
+                write!(f, "{name} with packets of {data} bytes")
             }
             Bound::Pcie { rate, address } => {
                 let (whole, tenths) = (rate.speed / 10, rate.speed % 10);
@@ -95,34 +94,35 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Returns the limit of the link between the port and its peer.
+/// Returns the limit of the link between the port and its peer. `rate` is the kernel's name of its rate.
 fn link_limit(
     inventory: &Inventory,
-    device: &RdmaDevice,
-    known: &Port,
+    rate: &str,
     nic: &Nic,
+    path_mtu: Option<u32>,
 ) -> Option<Limit> {
-    let nominal = nic.rate_mbps?;
-    let mtu = match nic.transport {
-        // The kernel does not tell it; the largest gives the highest limit.
-        Transport::Infiniband => nic.mtu.unwrap_or(INFINIBAND_MTU),
-        Transport::Roce | Transport::Iwarp => nic.mtu?,
-    };
-    let (raw, usable) = match nic.transport {
+    let netdev = nic.netdev.as_deref();
+    let netdev = inventory.netdevs.iter().find(|known| Some(known.name.as_str()) == netdev);
+    let is_ethernet = nic.transport != Transport::Infiniband;
+    // Names of RDMA's rates have no 1 Gb/s, and round others.
+    let speed = netdev.filter(|_| is_ethernet).and_then(|netdev| netdev.speed);
+    let nominal = speed.or(nic.rate_mbps)?;
+    let is_ipv6 = nic.address.is_some_and(|address| matches!(address, IpAddr::V6(_)));
+    let longer = if is_ipv6 { IPV6_MORE } else { 0 };
+    let mtu = path_mtu.or(nic.mtu);
+    // Bytes of data in a packet; bytes of the packet on the wire.
+    let (raw, data, wire) = match nic.transport {
         Transport::Infiniband => {
-            let raw = infiniband_rate(selection::rate(device, known)).unwrap_or(nominal);
-            (raw, part(raw, mtu, mtu + INFINIBAND_OVERHEAD))
+            // The kernel does not tell the MTU; the largest gives the highest limit.
+            let mtu = mtu.unwrap_or(INFINIBAND_MTU);
+            let raw = infiniband_rate(rate).unwrap_or(nominal);
+            (raw, mtu, mtu.saturating_add(INFINIBAND_OVERHEAD))
         }
-        Transport::Roce => {
-            let is_ipv6 = nic.address.is_some_and(|address| matches!(address, IpAddr::V6(_)));
-            let overhead = ROCE_OVERHEAD + if is_ipv6 { IPV6_MORE } else { 0 };
-            (nominal, part(nominal, mtu, mtu + overhead))
-        }
+        Transport::Roce => (nominal, mtu?, mtu?.saturating_add(ROCE_OVERHEAD + longer)),
         Transport::Iwarp => {
-            let netdev = nic.netdev.as_deref();
-            let netdev = inventory.netdevs.iter().find(|known| Some(known.name.as_str()) == netdev);
             let frame = netdev?.mtu;
-            (nominal, part(nominal, frame.saturating_sub(IWARP_OVERHEAD), frame + FRAME))
+            let data = frame.saturating_sub(IWARP_OVERHEAD + longer);
+            (nominal, data, frame.saturating_add(FRAME))
         }
     };
     let kind = match nic.transport {
@@ -131,7 +131,8 @@ fn link_limit(
         Transport::Iwarp => "iWARP",
     };
     let name = format!("{kind} of {} Gb/s", short_gigabits(raw));
-    Some(Limit { bound: Bound::Port { name, mtu }, raw, usable, port: nominal })
+    let usable = part(raw, data, wire).max(1);
+    Some(Limit { bound: Bound::Port { name, data }, raw: raw.max(1), usable, port: nominal })
 }
 
 /// Returns the limit of the slowest PCIe link between a device and the processor; `None` if no link reports its rate.
@@ -149,10 +150,10 @@ pub(crate) fn pcie_payload(rate: u32) -> u32 {
     part(rate, data, data + headers)
 }
 
-/// Returns `rate * part / whole`.
-fn part(rate: u32, part: u32, whole: u32) -> u32 {
-    let product = u64::from(rate) * u64::from(part);
-    u32::try_from(product / u64::from(whole.max(1))).unwrap_or(u32::MAX)
+/// Returns `rate * numerator / denominator`.
+fn part(rate: u32, numerator: u32, denominator: u32) -> u32 {
+    let product = u64::from(rate) * u64::from(numerator);
+    u32::try_from(product / u64::from(denominator.max(1))).unwrap_or(u32::MAX)
 }
 
 /// Returns the data rate after encoding of an InfiniBand link, in Mb/s, from the kernel's name for it, such as
@@ -192,7 +193,7 @@ mod tests {
 
     fn limit(inventory: &Inventory) -> Option<Limit> {
         let ports = usable(inventory, &PortOptions::default());
-        Limit::new(inventory, &ports.first()?.nic)
+        Limit::new(inventory, &ports.first()?.nic, None)
     }
 
     /// Formats shares of a limit with one decimal each.
@@ -252,7 +253,7 @@ mod tests {
         let machine = inventory("sriov");
         let ports = usable(&machine, &PortOptions::default());
         let function = ports.iter().find(|port| port.nic.device == "ibp65s0v1").unwrap();
-        assert_eq!(Limit::new(&machine, &function.nic), None);
+        assert_eq!(Limit::new(&machine, &function.nic, None), None);
     }
 
     #[test]

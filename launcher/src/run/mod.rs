@@ -153,7 +153,7 @@ async fn start_ranks(
     }
     if let Some(facts) = &job.facts {
         let (table, inventories) = (joined.table.clone(), prepared.inventories.clone());
-        // A second call would be of another attempt, which has its own.
+        // An error would mean a second call, which an attempt does not make.
         let _ = facts.set(StartFacts { table, inventories });
     }
     let writer = nodes.open_stdio(job, &map, stdio)?;

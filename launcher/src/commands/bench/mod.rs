@@ -321,33 +321,41 @@ pub(super) async fn run(command: BenchCommand, line: &CommandLine) -> Result<Exi
     };
     let program = measuring_program(&args.measurement)?;
     let (benchmark, unit, json) = (args.benchmark, args.report, args.json);
-    let earlier =
-        args.with.iter().map(|path| EarlierRun::read(path)).collect::<Result<Vec<_>, _>>();
+    let name = args.collective.clone().unwrap_or_else(|| benchmark.to_string());
+    if args.plot.is_some() && name == "barrier" {
+        return Err(Failed::new(Exit::USAGE, "a barrier has no sizes to draw curves over"));
+    }
+    let earlier = args.with.iter().map(|path| EarlierRun::read(path, &name));
+    let earlier = earlier.collect::<Result<Vec<_>, _>>();
     let earlier = earlier.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
     let plot = args.plot.clone();
-    let prepared = plot.as_ref().map(PlotFile::prepare).transpose();
-    prepared.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
     let args = args.into_job(&program).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     let typed = std::env::args_os().collect();
     let job = lower::job_or_fail(JobArgs { typed, ..args }, &line.config)?;
     check_ranks(&job, benchmark)?;
+    prepare(plot.as_ref())?;
     let mut table = Table::new(unit);
     let measured = records::run(job, move |record, facts| {
-        if let Some(lines) = table.lines(record, facts).filter(|_| !json) {
-            stdout::print(&lines);
-        }
+        let lines = table.lines(record, facts).filter(|_| !json);
+        lines.map_or(Ok(()), |lines| stdout::try_print(&lines))
     })
     .await?;
     let summary = measured.facts().and_then(|facts| Summary::new(&measured.records, facts));
     if let Some(summary) = summary {
         stdout::print(&if json { format!("{}\n", summary.json()) } else { summary.end() });
-        if let Some(file) = &plot {
+        if let Some(file) = plot.filter(|_| measured.ended.is_ok()) {
             let curves = summary.curves(unit, &earlier);
             let drawn = file.write(&curves.title, &[&curves]);
             drawn.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
         }
     }
-    Ok(measured.exit)
+    measured.ended
+}
+
+/// Makes sure that the file for a picture can be written, before hosts are made busy.
+fn prepare(plot: Option<&PlotFile>) -> Result<(), Failed> {
+    let prepared = plot.map_or(Ok(()), PlotFile::prepare);
+    prepared.map_err(|error| Failed::from_error(Exit::FILES, &error))
 }
 
 /// Finds the program that measures, which comes with rlaunch.

@@ -14,7 +14,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// Printer of the rows of a measurement.
+/// Size of messages from which a low bandwidth has a cause, in bytes.
+const LARGE: usize = 1 << 20;
+/// Collectives whose bus bandwidth a healthy link reaches, because each rank's link carries as much as nccl-tests
+/// assumes. The root of the others is their bottleneck.
+const LEVEL: [&str; 3] = ["all_reduce", "all_gather", "reduce_scatter"];
+
+/// Formatter of the rows of a measurement.
 pub(super) struct Table {
     unit: Unit,
     header: Option<BenchHeader>,
@@ -146,7 +152,8 @@ impl<'a> Summary<'a> {
     pub(super) fn end(&self) -> String {
         let Some(ceiling) = &self.ceiling else { return String::new() };
         let names: Vec<String> = hosts(self.facts).into_iter().map(|(host, _)| host).collect();
-        let lines = ceiling.judge(self.best(), &names.join(","));
+        let is_large = self.rows.iter().any(|row| row.bytes >= LARGE);
+        let lines = ceiling.judge(self.best(), is_large.then(|| names.join(",")).as_deref());
         lines.iter().map(|line| format!("# {line}\n")).collect()
     }
 
@@ -181,8 +188,12 @@ impl Summary<'_> {
             false => unit.convert(row.busbw_gb_s),
         };
         let points = |rows: &[PlottedRow]| {
+            // Axes have no room for more.
+            let is_possible = |number: f64| number > 0.0 && number < 1e15;
             let points = rows.iter().map(|row| (row.bytes as f64, value(row)));
-            points.filter(|(size, value)| *size > 0.0 && *value > 0.0).collect::<Vec<_>>()
+            points
+                .filter(|(size, value)| is_possible(*size) && is_possible(*value))
+                .collect::<Vec<_>>()
         };
         let factor = self.header.bus_factor;
         let own = self.rows.iter().map(|row| PlottedRow {
@@ -237,6 +248,7 @@ struct PlottedRow {
 /// Output of `--json`, as far as curves show it.
 #[derive(Deserialize)]
 struct EarlierOutput {
+    bench: String,
     rows: Vec<PlottedRow>,
 }
 
@@ -247,26 +259,37 @@ pub(super) enum EarlierError {
     Read(PathBuf, #[source] io::Error),
     #[error("{} is not the output of `rlaunch bench lat|bw|coll --json`", .0.display())]
     Parse(PathBuf, #[source] serde_json::Error),
+    #[error("{} is of `rlaunch bench {then}`, not of {now}", path.display())]
+    Other { path: PathBuf, then: String, now: String },
 }
 
 impl EarlierRun {
-    pub(super) fn read(path: &Path) -> Result<EarlierRun, EarlierError> {
+    /// Reads the output of an earlier run of the same benchmark.
+    pub(super) fn read(path: &Path, bench: &str) -> Result<EarlierRun, EarlierError> {
         let text = fs::read(path).map_err(|error| EarlierError::Read(path.to_owned(), error))?;
         let output: EarlierOutput = serde_json::from_slice(&text)
             .map_err(|error| EarlierError::Parse(path.to_owned(), error))?;
-        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        if output.bench != bench {
+            let (then, now) = (output.bench, bench.to_owned());
+            return Err(EarlierError::Other { path: path.to_owned(), then, now });
+        }
+        let name = path.display().to_string();
         Ok(EarlierRun { name, rows: output.rows })
     }
 }
 
 /// Returns the bound of the measurement's bandwidth: of the path between the two ranks of `bw`, or of the narrowest
-/// path between neighbours of a collective with one rank on each host. `None` for `lat`, and where ranks share a port.
+/// path between neighbours of a collective with one rank on each host. `None` for `lat`, where ranks share a port, and
+/// for collectives that do not load all links alike.
 fn ceiling(header: &BenchHeader, facts: &StartFacts) -> Option<Ceiling> {
     let ranks = facts.table.world_size();
     match header.bench.as_str() {
-        "lat" | "barrier" => None,
         "bw" => Ceiling::between(facts, (Rank(0), Rank(1))),
-        _ if ranks > 1 && hosts(facts).iter().all(|(_, ranks)| *ranks == 1) => {
+        bench
+            if LEVEL.contains(&bench)
+                && ranks > 1
+                && hosts(facts).iter().all(|(_, ranks)| *ranks == 1) =>
+        {
             let neighbours = (0..ranks).map(|rank| (Rank(rank), Rank((rank + 1) % ranks)));
             let bounds = neighbours.map(|pair| Ceiling::between(facts, pair));
             bounds.collect::<Option<Vec<_>>>()?.into_iter().reduce(Ceiling::lower)

@@ -73,7 +73,7 @@ async fn tried(args: &DoctorArgs, line: &CommandLine, hosts: usize) -> Result<Tr
 fn limit(inventories: &[Inventory], plan: &Plan, host: usize, port: &str) -> Option<u32> {
     let ports = plan.ports.get(host)?.iter();
     let port = ports.into_iter().find(|p| format!("{}/{}", p.nic.device, p.nic.port) == port)?;
-    Limit::new(inventories.get(host)?, &port.nic).map(|limit| limit.usable)
+    Limit::new(inventories.get(host)?, &port.nic, None).map(|limit| limit.usable)
 }
 
 /// Makes the probe of a measured path. `limit` returns the limit of a host's port.

@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 const TAG: u32 = 3;
 /// Tag of messages that control a measurement.
 const CONTROL: u32 = 4;
-/// Number of messages in progress at once from one rank to another.
+/// Maximum number of messages in progress at once from one rank to another.
 const WINDOW: usize = 8;
+/// Maximum total length in bytes of the messages in progress at once that a rank receives.
+const WINDOW_BYTES: usize = 64 << 20;
 /// Size of messages by which latency is measured, in bytes.
 const SMALL: usize = 8;
 /// Part of the time of a bandwidth measurement that a latency measurement takes.
@@ -105,11 +107,14 @@ struct Buffers {
     input: Vec<u8>,
     output: Vec<u8>,
     bytes: usize,
+    /// Number of messages in progress at once.
+    window: usize,
 }
 
 impl Buffers {
     fn new(bytes: usize) -> Buffers {
-        Buffers { input: vec![1; bytes], output: vec![0; bytes * WINDOW], bytes }
+        let window = (WINDOW_BYTES / bytes.max(1)).clamp(1, WINDOW);
+        Buffers { input: vec![1; bytes], output: vec![0; bytes * window], bytes, window }
     }
 }
 
@@ -165,7 +170,7 @@ impl PairOfRanks<'_> {
         }
         let seconds = begin.elapsed().as_secs_f64();
         self.comm.send(&STOP, self.other, CONTROL)?;
-        let bits = (windows * WINDOW * self.buffers.bytes * 8) as f64;
+        let bits = (windows * self.buffers.window * self.buffers.bytes * 8) as f64;
         Ok(bits / seconds / 1e6)
     }
 
@@ -180,9 +185,9 @@ impl PairOfRanks<'_> {
 
     /// Sends a window of messages, and waits until the partner has received them.
     fn send_window(&mut self) -> Result<(), CommError> {
-        let (input, other) = (&self.buffers.input, self.other);
+        let (input, other, window) = (&self.buffers.input, self.other, self.buffers.window);
         self.comm.scope(|scope| {
-            let sends = (0..WINDOW).map(|_| scope.isend(input, other, TAG));
+            let sends = (0..window).map(|_| scope.isend(input, other, TAG));
             let sends: Result<Vec<_>, _> = sends.collect();
             sends?.into_iter().try_for_each(|send| scope.wait(send).map(drop))
         })?;
@@ -203,7 +208,8 @@ impl PairOfRanks<'_> {
 
 /// Sends from each rank to all others at once. Returns the rate at which this rank sent, in Mb/s.
 fn all_at_once(comm: &Communicator, options: MatrixOptions) -> Result<f64, CommError> {
-    let (ranks, bytes) = (comm.size(), options.bytes);
+    let ranks = comm.size();
+    let bytes = options.bytes.min(WINDOW_BYTES / (ranks - 1)).max(1);
     let (input, mut output) = (vec![1_u8; bytes], vec![0_u8; bytes * (ranks - 1)]);
     let others: Vec<usize> = (1..ranks).map(|step| (comm.rank() + step) % ranks).collect();
     let (mut busy, mut rounds) = (Duration::ZERO, 0_usize);

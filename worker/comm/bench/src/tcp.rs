@@ -14,6 +14,8 @@ const TAG: u32 = 2;
 const DURATION: Duration = Duration::from_millis(400);
 /// Time in which the connection has to be made, and each write to succeed.
 const DEADLINE: Duration = Duration::from_secs(2);
+/// Time in which an accepted connection has to show the secret.
+const PATIENCE: Duration = Duration::from_millis(200);
 /// Size of writes and reads in bytes.
 const CHUNK: usize = 256 << 10;
 /// Length of the secret by which the connection is recognised, in bytes.
@@ -27,9 +29,7 @@ pub(crate) fn address(table: &RankTable) -> Option<IpAddr> {
     match pair.connect {
         PairTransport::SharedMemory => None,
         PairTransport::Tcp => Some(node.address),
-        PairTransport::Rdma | PairTransport::RdmaCm => {
-            nic.filter(|nic| nic.software || nic.rate_mbps.is_none())?.address
-        }
+        PairTransport::Rdma | PairTransport::RdmaCm => nic?.address,
     }
 }
 
@@ -92,28 +92,27 @@ fn send(to: SocketAddr, secret: &[u8]) -> io::Result<f64> {
 /// Accepts the connection that begins with the secret, and reads to its end.
 fn receive(listener: &TcpListener, secret: &[u8; SECRET]) -> io::Result<()> {
     let deadline = Instant::now() + DEADLINE;
-    loop {
+    while Instant::now() < deadline {
         let mut stream = match listener.accept() {
             Ok((stream, _)) => stream,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if Instant::now() >= deadline {
-                    return Err(io::ErrorKind::TimedOut.into());
-                }
                 std::thread::sleep(Duration::from_millis(1));
                 continue;
             }
             Err(error) => return Err(error),
         };
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(DEADLINE))?;
+        // The sender writes the secret at once; a stranger may write nothing, or slowly.
+        stream.set_read_timeout(Some(PATIENCE))?;
         let mut shown = [0; SECRET];
-        // Someone else's connection is closed.
-        if stream.read_exact(&mut shown).is_ok() && shown == *secret {
+        if matches!(stream.read(&mut shown), Ok(SECRET)) && shown == *secret {
+            stream.set_read_timeout(Some(DEADLINE))?;
             let mut chunk = vec![0; CHUNK];
             while stream.read(&mut chunk)? > 0 {}
             return stream.write_all(&[0]);
         }
     }
+    Err(io::ErrorKind::TimedOut.into())
 }
 
 #[cfg(test)]
@@ -127,6 +126,7 @@ mod tests {
         let (listener, secret, port) = listen(at).unwrap();
         let to = SocketAddr::new(at, port);
         let receiver = std::thread::spawn(move || receive(&listener, &secret));
+        let _silent = TcpStream::connect(to).unwrap();
         let mut stranger = TcpStream::connect(to).unwrap();
         stranger.write_all(&[0; SECRET]).unwrap();
         let rate = send(to, &secret).unwrap();

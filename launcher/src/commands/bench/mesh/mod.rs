@@ -10,7 +10,7 @@ mod report;
 mod text;
 mod verdict;
 
-use super::{MeasurementArgs, Sizes, Unit, measuring_job, measuring_program, records};
+use super::{MeasurementArgs, Unit, measuring_job, measuring_program, records};
 use crate::cli::args::{JobArgs, values};
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower;
@@ -48,8 +48,8 @@ pub(crate) struct BenchMeshArgs {
     pub(crate) measurement: MeasurementArgs,
 
     /// Size of messages by which bandwidth is measured; K and M are powers of 1024
-    #[arg(long, value_name = "SIZE", default_value = "1M")]
-    pub(crate) size: Sizes,
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = message_size)]
+    pub(crate) size: usize,
 
     /// Seconds for each direction of each pair
     #[arg(long, value_name = "SECONDS", default_value = DEFAULT_DURATION, value_parser = values::parse_timeout)]
@@ -78,11 +78,17 @@ pub(crate) struct BenchMeshArgs {
     pub(crate) json: bool,
 }
 
+/// Reads the size of a message, of 1 byte or more.
+fn message_size(text: &str) -> Result<usize, String> {
+    match super::size(text)? {
+        0 => Err("a message of 0 bytes has no bandwidth".to_owned()),
+        size => Ok(size),
+    }
+}
+
 /// Measures, and prints the results.
 pub(super) async fn run(args: BenchMeshArgs, line: &CommandLine) -> Result<Exit, Failed> {
     let (unit, json, plot) = (args.report, args.json, args.plot.clone());
-    let prepared = plot.as_ref().map(PlotFile::prepare).transpose();
-    prepared.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
     let earlier = args.against.as_deref().map(MeshReport::read).transpose();
     let earlier = earlier.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
     let earlier = args.against.clone().zip(earlier);
@@ -94,15 +100,18 @@ pub(super) async fn run(args: BenchMeshArgs, line: &CommandLine) -> Result<Exit,
         let message = "rlaunch bench mesh is between hosts, but there is 1";
         return Err(Failed::new(Exit::USAGE, message).hint(Some("-H a,b,c for three hosts")));
     }
-    let measured = records::run(job, |_, _| {}).await?;
+    super::prepare(plot.as_ref())?;
+    let measured = records::run(job, |_, _| Ok(())).await?;
     let matrix = measured.records.iter().find_map(|record| match record {
         BenchRecord::Matrix(matrix) => Some(matrix),
         _ => None,
     });
     if let Some((matrix, facts)) = matrix.zip(measured.facts()) {
-        let mut report = MeshReport::new(matrix, facts);
+        let report = MeshReport::new(matrix, facts);
+        let mut report = report.map_err(|error| Failed::from_error(Exit::BUG, &error))?;
         if let Some((path, earlier)) = earlier {
-            report.compare(&path, &earlier);
+            let compared = report.compare(&path, &earlier);
+            compared.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
         }
         stdout::print(&if json { report.to_json() } else { text::report(&report, unit) });
         if let Some(file) = plot {
@@ -112,13 +121,13 @@ pub(super) async fn run(args: BenchMeshArgs, line: &CommandLine) -> Result<Exit,
             drawn.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
         }
     }
-    Ok(measured.exit)
+    measured.ended
 }
 
 impl BenchMeshArgs {
     /// Returns the job that runs the measuring program once on each host.
     fn job(self, program: &std::path::Path) -> Result<JobArgs, clap::Error> {
-        let size = self.size.0.first().copied().unwrap_or_default().max(1);
+        let size = self.size;
         let millis = self.duration.as_millis().max(1);
         let words = vec!["mesh".to_owned(), size.to_string(), millis.to_string()];
         let mut job = self.measurement.set(measuring_job(program, words)?, None);

@@ -7,6 +7,7 @@ use crate::run::job_run::StartFacts;
 use rlaunch_bootstrap::bench::BenchMatrix;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::PairTransport;
+use rlaunch_console::text;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,7 +36,7 @@ pub(super) struct MeshReport {
     /// Hosts and links that are slower than the rest, in words.
     pub(super) slow: Vec<String>,
     /// Pairs that have become slower than in the earlier run of `--against`; `None` without it.
-    pub(super) against: Option<EarlierComparison>,
+    pub(super) against: Option<RunComparison>,
 }
 
 /// Limit of a pair's bandwidth.
@@ -46,10 +47,10 @@ pub(super) struct PairLimit {
     pub(super) usable_mbps: u32,
 }
 
-/// EarlierComparison with an earlier run.
+/// Comparison with an earlier run.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct EarlierComparison {
-    pub(super) file: PathBuf,
+pub(super) struct RunComparison {
+    pub(super) file: String,
     /// Number of ordered pairs of hosts that both runs have.
     pub(super) pairs: usize,
     pub(super) slower: Vec<String>,
@@ -62,18 +63,38 @@ pub(super) enum ReadError {
     Read(PathBuf, #[source] std::io::Error),
     #[error("{} is not the output of `rlaunch bench mesh --json`", .0.display())]
     Parse(PathBuf, #[source] serde_json::Error),
-    #[error("{}: the matrices do not have a row and a column for each host", .0.display())]
-    Shape(PathBuf),
+    #[error("{}", .0.display())]
+    Shape(PathBuf, #[source] ShapeError),
+    #[error("{} was measured over {then} with {then_bytes} bytes, this run over {now} with {now_bytes}", path.display())]
+    Other { path: PathBuf, then: String, then_bytes: usize, now: String, now_bytes: usize },
+}
+
+/// Matrices of the wrong size.
+#[derive(Debug, thiserror::Error)]
+#[error("the matrices do not have a row and a column for each of {0} hosts")]
+pub(super) struct ShapeError(usize);
+
+/// Checks that matrices have a row and a column for each host.
+fn check_shape(matrix: &BenchMatrix, hosts: usize) -> Result<(), ShapeError> {
+    let is_square =
+        |table: &[Vec<f64>]| table.len() == hosts && table.iter().all(|row| row.len() == hosts);
+    let is_whole = matrix.at_once.is_empty() || matrix.at_once.len() == hosts;
+    match is_square(&matrix.megabits) && is_square(&matrix.latency_us) && is_whole {
+        true => Ok(()),
+        false => Err(ShapeError(hosts)),
+    }
 }
 
 impl MeshReport {
-    pub(super) fn new(matrix: &BenchMatrix, facts: &StartFacts) -> MeshReport {
+    /// Returns an error if the matrices do not have a row and a column for each rank.
+    pub(super) fn new(matrix: &BenchMatrix, facts: &StartFacts) -> Result<MeshReport, ShapeError> {
         let ranks = facts.table.ranks();
         let host = |rank: usize| {
             let row = ranks.get(rank).and_then(|row| facts.table.nodes().get(row.node.index()));
             row.map_or_else(|| format!("rank {rank}"), |row| row.host.clone())
         };
-        let count = matrix.megabits.len();
+        let count = ranks.len();
+        check_shape(matrix, count)?;
         let over = pairs(count).filter_map(|pair| transport(facts, pair));
         let mut over: Vec<String> = over.map(str::to_owned).collect();
         over.sort_unstable();
@@ -95,7 +116,7 @@ impl MeshReport {
             against: None,
         };
         report.slow = report.faults().into_iter().map(|fault| report.describe(fault)).collect();
-        report
+        Ok(report)
     }
 
     /// Reads the output of an earlier run.
@@ -103,23 +124,28 @@ impl MeshReport {
         let text = fs::read(path).map_err(|error| ReadError::Read(path.to_owned(), error))?;
         let report: MeshReport = serde_json::from_slice(&text)
             .map_err(|error| ReadError::Parse(path.to_owned(), error))?;
-        let hosts = report.hosts.len();
-        let is_square =
-            |table: &[Vec<f64>]| table.len() == hosts && table.iter().all(|row| row.len() == hosts);
-        if is_square(&report.matrix.megabits) && is_square(&report.matrix.latency_us) {
-            Ok(report)
-        } else {
-            Err(ReadError::Shape(path.to_owned()))
-        }
+        check_shape(&report.matrix, report.hosts.len())
+            .map_err(|error| ReadError::Shape(path.to_owned(), error))?;
+        Ok(report)
     }
 
     pub(super) fn to_json(&self) -> String {
-        // Serialisation fails only for maps whose keys are not strings.
+        // Fails only for maps whose keys are not strings, of which there are none.
         serde_json::to_string(self).unwrap_or_default() + "\n"
     }
 
-    /// Finds pairs of hosts that were faster in an earlier run.
-    pub(super) fn compare(&mut self, path: &Path, earlier: &MeshReport) {
+    /// Finds pairs of hosts that were faster in an earlier run. Returns an error if that run measured something else.
+    pub(super) fn compare(&mut self, path: &Path, earlier: &MeshReport) -> Result<(), ReadError> {
+        if (&earlier.over, earlier.matrix.bytes) != (&self.over, self.matrix.bytes) {
+            let over = |report: &MeshReport| report.over.join(" and ");
+            return Err(ReadError::Other {
+                path: path.to_owned(),
+                then: over(earlier),
+                then_bytes: earlier.matrix.bytes,
+                now: over(self),
+                now_bytes: self.matrix.bytes,
+            });
+        }
         let was = |host: &String| earlier.hosts.iter().position(|other| other == host);
         let (mut count, mut slower) = (0, Vec::new());
         for (a, b) in pairs(self.hosts.len()) {
@@ -139,7 +165,9 @@ impl MeshReport {
         }
         slower.sort_by(|one, other| one.0.total_cmp(&other.0));
         let slower = slower.into_iter().map(|(_, text)| text).collect();
-        self.against = Some(EarlierComparison { file: path.to_owned(), pairs: count, slower });
+        let file = path.display().to_string();
+        self.against = Some(RunComparison { file, pairs: count, slower });
+        Ok(())
     }
 
     fn faults(&self) -> Vec<Fault> {
@@ -157,10 +185,11 @@ impl MeshReport {
     pub(super) fn slow_pairs(&self) -> Vec<(usize, usize)> {
         let faults = self.faults();
         let is_slow = |(a, b): (usize, usize)| {
-            faults.iter().any(|fault| match *fault {
-                Fault::Host(host) => a == host || b == host,
-                Fault::Link(one, other) => (a, b) == (one, other) || (b, a) == (one, other),
-                Fault::OneWay(from, to) => (a, b) == (from, to),
+            faults.iter().any(|fault| match fault {
+                Fault::Host(host) => a == *host || b == *host,
+                Fault::Group(hosts) => hosts.contains(&a) != hosts.contains(&b),
+                Fault::Link(one, other) => (a, b) == (*one, *other) || (b, a) == (*one, *other),
+                Fault::OneWay(from, to) => (a, b) == (*from, *to),
             })
         };
         pairs(self.hosts.len()).filter(|pair| is_slow(*pair)).collect()
@@ -174,6 +203,15 @@ impl MeshReport {
                 let speeds = others.map(|other| speed(host, other).min(speed(other, host)));
                 let median = verdict::quantile(speeds.collect(), 1, 2);
                 format!("host {}: its links reach {median:.2} Gb/s", self.hosts[host])
+            }
+            Fault::Group(hosts) => {
+                let is_across = |(a, b): &(usize, usize)| hosts.contains(a) != hosts.contains(b);
+                let speeds = pairs(self.hosts.len()).filter(is_across).map(|(a, b)| speed(a, b));
+                let median = verdict::quantile(speeds.collect(), 1, 2);
+                let names: Vec<&str> =
+                    hosts.iter().map(|host| self.hosts[*host].as_str()).collect();
+                let names = text::list(&names);
+                format!("links between {names} and the other hosts: {median:.2} Gb/s")
             }
             Fault::Link(a, b) => {
                 let [from, to] = &self.ports[a][b];
@@ -281,13 +319,18 @@ pub(super) mod tests {
         let text = earlier.to_json();
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), text).unwrap();
-        let earlier = MeshReport::read(file.path()).unwrap();
+        let mut earlier = MeshReport::read(file.path()).unwrap();
         let mut now = report(&[&[0.0, 50.0], &[93.0, 0.0]]);
         now.matrix.latency_us = vec![vec![0.0, 9.0], vec![9.0, 0.0]];
-        now.compare(file.path(), &earlier);
-        let against = now.against.unwrap();
+        now.compare(file.path(), &earlier).unwrap();
+        let against = now.against.as_ref().unwrap();
         assert_eq!(against.pairs, 2);
         assert_eq!(against.slower, ["a → b: 50.00 Gb/s, was 94.00", "a – b: 9.0 us, was 5.0"]);
+        earlier.matrix.bytes = 64;
+        let error = now.compare(Path::new("x.json"), &earlier).unwrap_err().to_string();
+        let expected =
+            "x.json was measured over RDMA with 64 bytes, this run over RDMA with 1048576";
+        assert_eq!(error, expected);
     }
 
     #[test]
@@ -299,7 +342,7 @@ pub(super) mod tests {
         let mut whole = report(&[&[0.0, 1.0], &[1.0, 0.0]]);
         whole.matrix.megabits.pop();
         fs::write(file.path(), whole.to_json()).unwrap();
-        assert!(matches!(MeshReport::read(file.path()), Err(ReadError::Shape(_))));
+        assert!(matches!(MeshReport::read(file.path()), Err(ReadError::Shape(..))));
         let error = MeshReport::read(Path::new("/x/y.json")).unwrap_err().to_string();
         assert_eq!(error, "cannot read /x/y.json");
     }

@@ -9,9 +9,11 @@ use std::fmt::Write;
 /// Maximum number of hosts that are shown as matrices.
 const MATRIX: usize = 16;
 /// Number of the slowest pairs that are shown for more hosts.
-const SLOWEST: usize = 5;
+const SLOWEST_SHOWN: usize = 5;
 /// Maximum number of pairs that have become slower that are shown.
-const SLOWER: usize = 10;
+const SLOWER_SHOWN: usize = 10;
+/// Ratio of the highest to the lowest rate up to which no host is named as the slowest.
+const LEVEL: f64 = 1.05;
 /// Minimum width of a column.
 const COLUMN: usize = 9;
 
@@ -107,7 +109,7 @@ fn summary(report: &MeshReport, unit: Unit) -> String {
     let mut slowest: Vec<(usize, usize)> = pairs(hosts.len()).collect();
     slowest.sort_by(|one, other| speed(one.0, one.1).total_cmp(&speed(other.0, other.1)));
     text += &format!("# slowest pairs, in {unit}\n");
-    for (a, b) in slowest.into_iter().take(SLOWEST) {
+    for (a, b) in slowest.into_iter().take(SLOWEST_SHOWN) {
         text += &format!("{} → {} {:.2}\n", hosts[a], hosts[b], speed(a, b));
     }
     text
@@ -135,9 +137,12 @@ fn conclusions(report: &MeshReport, unit: Unit) -> Vec<String> {
     if let Some(least) = least {
         let most = rates.iter().copied().fold(0.0, f64::max);
         let (low, host) = (rates[least], &report.hosts[least]);
-        lines.push(format!(
-            "all at once: each host sends {low:.2} to {most:.2} {unit}, {host} the least"
-        ));
+        lines.push(match most > low * LEVEL {
+            true => format!(
+                "all at once: each host sends {low:.2} to {most:.2} {unit}, {host} the least"
+            ),
+            false => format!("all at once: each host sends {low:.2} to {most:.2} {unit}"),
+        });
     }
     match report.slow.is_empty() {
         true if report.hosts.len() > 2 => {
@@ -151,15 +156,15 @@ fn conclusions(report: &MeshReport, unit: Unit) -> Vec<String> {
         }
     }
     if let Some(against) = &report.against {
-        let file = against.file.display();
+        let file = &against.file;
         if against.pairs == 0 {
             lines.push(format!("{file} has no pair of these hosts"));
         } else if against.slower.is_empty() {
             lines.push(format!("no pair has become slower than in {file}"));
         }
-        let shown = against.slower.iter().take(SLOWER);
+        let shown = against.slower.iter().take(SLOWER_SHOWN);
         lines.extend(shown.map(|slower| format!("slower than in {file}: {slower}")));
-        let more = against.slower.len().saturating_sub(SLOWER);
+        let more = against.slower.len().saturating_sub(SLOWER_SHOWN);
         lines.extend((more > 0).then(|| format!("and {more} more; --json has all")));
     }
     lines
@@ -186,7 +191,7 @@ a          -      5.00      5.00
 b       5.00         -      5.00
 c       5.00      5.00         -
 # slowest pair: b mlx5_0/1 → c mlx5_0/1 40.00 Gb/s
-# all at once: each host sends 150.00 to 150.00 Gb/s, a the least
+# all at once: each host sends 150.00 to 150.00 Gb/s
 # slow: link b mlx5_0/1 – c mlx5_0/1: 40.00 Gb/s
 # look for the cause with: rlaunch doctor -H a,b,c --probe
 ";

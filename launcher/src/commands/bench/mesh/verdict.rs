@@ -2,13 +2,16 @@
 
 /// Part of the reference below which a pair is slow. Figures of healthy pairs differ by less, even if software
 /// emulates the devices.
-const SLOW: f64 = 0.75;
+const SLOW_PART: f64 = 0.75;
 
 /// Slow part of a cluster. Hosts are numbered as in the matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// Most links of this host are slow.
     Host(usize),
+    /// Links between these hosts and the others are slow, and those among these hosts are not, as behind a slow uplink
+    /// of their switch.
+    Group(Vec<usize>),
     /// The link between these hosts is slow in both directions.
     Link(usize, usize),
     /// The link is slow from the first to the second host only.
@@ -19,35 +22,54 @@ pub(super) enum Fault {
 /// in any unit that is the same for all pairs. Returns nothing for two hosts, of which neither has another link to
 /// compare with.
 ///
-/// The reference is the upper quartile of all pairs, so that a few hosts with slow links do not lower it. A host is slow
-/// if the median of its pairs is; a slow pair of two hosts that are not is a slow link.
+/// The reference is the ninth decile of all pairs, so that many slow links do not lower it. As long as the links of some
+/// host are slow in the median, the slowest host is named and set aside. Slow links between the remaining hosts are
+/// named by themselves.
 pub(super) fn faults(hosts: usize, speed: impl Fn(usize, usize) -> f64) -> Vec<Fault> {
     if hosts < 3 {
         return Vec::new();
     }
     let both = |a: usize, b: usize| speed(a, b).min(speed(b, a));
-    let pairs: Vec<(usize, usize)> =
-        (0..hosts).flat_map(|a| (a + 1..hosts).map(move |b| (a, b))).collect();
-    let reference = quantile(pairs.iter().map(|(a, b)| both(*a, *b)).collect(), 3, 4);
-    let is_slow = |speed: f64| speed < SLOW * reference;
-    let median = |host: usize| {
-        let others = (0..hosts).filter(|other| *other != host);
-        quantile(others.map(|other| both(host, other)).collect(), 1, 2)
+    let all: Vec<usize> = (0..hosts).collect();
+    let reference = quantile(pairs_of(&all).map(|(a, b)| both(a, b)).collect(), 9, 10);
+    let is_slow = |speed: f64| speed < SLOW_PART * reference;
+    let (mut rest, mut slow_hosts) = (all, Vec::new());
+    while rest.len() > 2 {
+        let of_host = |host: usize| -> Vec<f64> {
+            rest.iter().filter(|other| **other != host).map(|other| both(host, *other)).collect()
+        };
+        let rank = |host: usize| (quantile(of_host(host), 1, 2), of_host(host).iter().sum::<f64>());
+        let ranked = rest.iter().map(|host| (rank(*host), *host));
+        let slowest = ranked.min_by(|(one, _), (other, _)| {
+            one.0.total_cmp(&other.0).then(one.1.total_cmp(&other.1))
+        });
+        let Some(((median, _), host)) = slowest.filter(|((median, _), _)| is_slow(*median)) else {
+            break;
+        };
+        debug_assert!(is_slow(median));
+        rest.retain(|other| *other != host);
+        slow_hosts.push(host);
+    }
+    slow_hosts.sort_unstable();
+    let among = quantile(pairs_of(&slow_hosts).map(|(a, b)| both(a, b)).collect(), 1, 2);
+    let mut found = match slow_hosts.len() > 1 && !is_slow(among) {
+        true => vec![Fault::Group(slow_hosts)],
+        false => slow_hosts.into_iter().map(Fault::Host).collect(),
     };
-    let slow_hosts: Vec<usize> = (0..hosts).filter(|host| is_slow(median(*host))).collect();
-    let of_links = pairs.iter().filter_map(|&(a, b)| {
-        if slow_hosts.contains(&a) || slow_hosts.contains(&b) {
-            return None;
-        }
+    found.extend(pairs_of(&rest).filter_map(|(a, b)| {
         match (is_slow(speed(a, b)), is_slow(speed(b, a))) {
             (true, true) => Some(Fault::Link(a, b)),
             (true, false) => Some(Fault::OneWay(a, b)),
             (false, true) => Some(Fault::OneWay(b, a)),
             (false, false) => None,
         }
-    });
-    let of_links: Vec<Fault> = of_links.collect();
-    slow_hosts.iter().map(|host| Fault::Host(*host)).chain(of_links).collect()
+    }));
+    found
+}
+
+/// Lists the pairs of some hosts.
+fn pairs_of(hosts: &[usize]) -> impl Iterator<Item = (usize, usize)> + '_ {
+    hosts.iter().enumerate().flat_map(|(index, a)| hosts[index + 1..].iter().map(|b| (*a, *b)))
 }
 
 /// Returns the number at the part `numerator / denominator` of the sorted numbers, the higher one of two that are
@@ -63,20 +85,34 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Finds the faults of a cluster whose links have speed 100, but for those that `slow` lists.
-    fn found(hosts: usize, slow: &[(usize, usize)]) -> Vec<Fault> {
-        faults(hosts, |a, b| if slow.contains(&(a, b)) { 40.0 } else { 100.0 })
+    /// Finds the faults of a cluster whose links have speed 100, but for those of which `is_slow` says so.
+    fn found(hosts: usize, is_slow: impl Fn(usize, usize) -> bool) -> Vec<Fault> {
+        faults(hosts, |a, b| if is_slow(a, b) { 40.0 } else { 100.0 })
     }
 
     #[test]
     fn a_slow_cable_is_told_from_a_slow_host() {
-        assert_eq!(found(3, &[(0, 1), (1, 0)]), [Fault::Link(0, 1)]);
-        assert_eq!(found(3, &[(2, 1)]), [Fault::OneWay(2, 1)]);
-        assert_eq!(found(3, &[(0, 1), (1, 0), (0, 2), (2, 0)]), [Fault::Host(0)]);
-        assert_eq!(found(3, &[]), []);
-        assert_eq!(found(2, &[(0, 1), (1, 0)]), [], "nothing to compare with");
-        let of_two: Vec<(usize, usize)> = (0..16).flat_map(|a| [(3, a), (a, 9)]).collect();
-        assert_eq!(found(16, &of_two), [Fault::Host(3), Fault::Host(9)]);
+        assert_eq!(found(3, |a, b| a + b == 1), [Fault::Link(0, 1)]);
+        assert_eq!(found(3, |a, b| (a, b) == (2, 1)), [Fault::OneWay(2, 1)]);
+        assert_eq!(found(3, |a, b| a == 0 || b == 0), [Fault::Host(0)]);
+        assert_eq!(found(3, |_, _| false), []);
+        assert_eq!(found(2, |_, _| true), [], "nothing to compare with");
+    }
+
+    #[test]
+    fn several_faults_do_not_hide_each_other() {
+        let slow =
+            |one: usize, other: usize| move |a, b| a == one || b == one || a == other || b == other;
+        assert_eq!(found(16, slow(3, 9)), [Fault::Host(3), Fault::Host(9)]);
+        assert_eq!(found(4, slow(0, 2)), [Fault::Host(0), Fault::Host(2)]);
+        let host_and_cable = |a, b| a == 0 || b == 0 || (a, b) == (1, 2) || (a, b) == (2, 1);
+        assert_eq!(found(4, host_and_cable), [Fault::Host(0), Fault::Link(1, 2)]);
+    }
+
+    #[test]
+    fn a_slow_uplink_is_one_fault() {
+        let found = found(8, |a, b| (a < 3) != (b < 3));
+        assert_eq!(found, [Fault::Group(vec![0, 1, 2])]);
     }
 
     proptest! {
