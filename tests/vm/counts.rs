@@ -114,7 +114,9 @@ fn install_counter(field: &Field) {
 /// Returns the directory of the headers of libibverbs that the bindings come with, since this
 /// machine may not have any.
 fn headers() -> PathBuf {
-    let words = ["metadata", "--format-version", "1", "--offline"];
+    // Dependencies of other platforms may not be on this machine.
+    let host = rlaunch_lab::dist::host_triple().unwrap();
+    let words = ["metadata", "--format-version", "1", "--offline", "--filter-platform", &host];
     let printed = command::run("ask cargo", Command::new("cargo").args(words)).unwrap().stdout;
     let metadata: serde_json::Value = serde_json::from_slice(&printed).unwrap();
     let packages = metadata["packages"].as_array().unwrap();

@@ -30,8 +30,8 @@ impl Measured {
     }
 }
 
-/// Runs the job. Calls `show` with each record as soon as it comes; the job ends if that fails, because nobody reads
-/// the results. Lines that are not records are printed as messages.
+/// Runs the job. Calls `show` with each record as soon as it comes; the job ends if that fails, because the reader of
+/// the results has left. Lines that are not records are printed as messages.
 pub(super) async fn run(
     mut job: JobSpec,
     show: impl FnMut(&BenchRecord, &StartFacts) -> io::Result<()> + Send + 'static,
