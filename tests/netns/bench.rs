@@ -121,7 +121,7 @@ fn a_pair_that_was_faster_is_named() {
     let file = directory.path().join("good.json");
     said["megabits"][0][1] = json!(1e9);
     std::fs::write(&file, said.to_string()).unwrap();
-    let line = format!("mesh -H a,b --duration 0.02 --against {}", file.display());
+    let line = format!("mesh -H a,b --duration 0.02 --size 64K --against {}", file.display());
     let ran = bench(&field, &line).run();
     let sentence = format!("slower than in {}: a → b: ", file.display());
     assert!(ran.succeeded().out().contains(&sentence), "{ran}");

@@ -1,6 +1,7 @@
 //! Paths of a lab, its record, and processes that can be recognised later.
 
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -69,17 +70,21 @@ impl LabPaths {
 
     /// Locks the lab, so that other `cargo lab` processes wait until the lock is dropped.
     pub(crate) fn lock(&self) -> Result<Flock<File>, LabError> {
-        fs::create_dir_all(ROOT).map_err(LabError::io(format!("make {ROOT}")))?;
         lock(&Path::new(ROOT).join(format!("{}.lock", self.name)))
     }
 }
 
-/// Waits for the lock on `path`. The holder may delete the file, so a lock is valid only if the
-/// path still names the locked file.
+/// Waits for the lock on `path`, a file below [`ROOT`]. The holder may delete the file, so a lock is
+/// valid only if the path still names the locked file. The last lab to go deletes the directory, at
+/// any time before the file is there.
 pub(crate) fn lock(path: &Path) -> Result<Flock<File>, LabError> {
     let operation = format!("lock {}", path.display());
     loop {
-        let file = File::create(path).map_err(LabError::io(operation.clone()))?;
+        fs::create_dir_all(ROOT).map_err(LabError::io(format!("make {ROOT}")))?;
+        let file = match File::create(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            created => created.map_err(LabError::io(operation.clone()))?,
+        };
         let lock = Flock::lock(file, FlockArg::LockExclusive)
             .map_err(|(_, errno)| LabError::errno(operation.clone())(errno))?;
         let locked = lock.metadata().map_err(LabError::io(operation.clone()))?;

@@ -1,6 +1,6 @@
 //! Paths and record of a lab of guests: enough for `down` to find everything after a crash.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::Flock;
@@ -51,8 +51,6 @@ impl VmPaths {
 
     /// Locks the lab, so that other `cargo lab` processes wait until the lock is dropped.
     pub(super) fn lock(&self) -> Result<Flock<File>, LabError> {
-        let root = state::LabPaths::root();
-        fs::create_dir_all(root).map_err(LabError::io(format!("make {}", root.display())))?;
         state::lock(&self.lock_file())
     }
 
