@@ -1,6 +1,6 @@
 //! `rlaunch bench mesh` over soft RoCE: a slow cable is told from a slow host.
 
-use crate::support::{ALL, Field, ORDINARY, PATIENT, Undo, list, text};
+use crate::support::{ALL, Field, PATIENT, SILENCE, Undo, list, text};
 use serde_json::Value;
 
 /// Rate to which links are slowed down. Emulated computers manage ten times as much.
@@ -9,7 +9,7 @@ const SLOW: [&str; 2] = ["rate", "8mbit"];
 /// Measures all pairs, and returns what is slow.
 fn slow(field: &Field) -> Vec<String> {
     let words = "--hca rxe --transport rdma --size 64K --duration 0.3 --json";
-    let ran = field.verb(&format!("bench mesh -H {ALL} {PATIENT} {ORDINARY} {words}"), &[]);
+    let ran = field.verb(&format!("bench mesh -H {ALL} {PATIENT} {SILENCE} {words}"), &[]);
     let said: Value = serde_json::from_str(&ran.succeeded().out).unwrap();
     assert_eq!(list(&said["over"]), ["RDMA"], "{ran}");
     list(&said["slow"]).iter().map(text).collect()

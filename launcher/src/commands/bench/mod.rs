@@ -15,7 +15,9 @@ mod records;
 mod table;
 pub(crate) mod train;
 
-use crate::cli::args::{ConnectArgs, HostArgs, JobArgs, NetworkArgs, PlacementArgs, values};
+use crate::cli::args::{
+    ConnectArgs, HostArgs, JobArgs, NetworkArgs, PlacementArgs, TerminationArgs, values,
+};
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower;
 use crate::connect::agent::store;
@@ -30,6 +32,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 use table::{EarlierRun, Summary, Table};
 use train::TrainArgs;
 
@@ -85,6 +88,10 @@ pub(crate) struct MeasurementArgs {
     /// Allow more ranks than slots
     #[arg(long)]
     pub(crate) oversubscribe: bool,
+
+    /// A node from which nothing is received for this time in seconds is lost; by default as in a job
+    #[arg(long, value_name = "SECONDS", value_parser = values::parse_node_timeout)]
+    pub(crate) node_timeout: Option<Duration>,
 
     #[command(flatten)]
     pub(crate) placement: PlacementArgs,
@@ -431,9 +438,12 @@ impl BenchArgs {
 impl MeasurementArgs {
     /// Replaces the hosts, ranks, placement, network and connections of `job` by those of the measurement.
     fn set(self, job: JobArgs, ranks: Option<u32>) -> JobArgs {
-        let MeasurementArgs { hosts, oversubscribe, placement, network, connect } = self;
+        let MeasurementArgs { hosts, oversubscribe, node_timeout, placement, network, connect } =
+            self;
         let hosts = HostArgs { hosts, ranks, oversubscribe, ..job.hosts };
-        JobArgs { hosts, placement, network, connect, ..job }
+        let node_timeout = node_timeout.unwrap_or(job.termination.node_timeout);
+        let termination = TerminationArgs { node_timeout, ..job.termination };
+        JobArgs { hosts, placement, network, connect, termination, ..job }
     }
 }
 
