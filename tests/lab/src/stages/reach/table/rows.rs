@@ -432,6 +432,8 @@ pub(super) const ROWS: &[Coverage] = &[
             "launcher/src/commands/bench/mod.rs",
             "launcher/src/commands/bench/records.rs",
             "launcher/src/commands/bench/table.rs",
+            "launcher/plot/",
+            "launcher/schemas/",
             "launcher/src/plan/limit.rs",
             "worker/comm/bench/",
         ],
