@@ -135,8 +135,9 @@ Columns:
              algbw * (n - 1) / n for gather, scatter, all_gather, reduce_scatter, all_to_all,
              algbw for lat, bw, broadcast and reduce
 
-Below the table, the highest busbw is compared with the limit: the rate of the port, or of the slowest PCIe link
-below it. Where neither is known, bw compares with one TCP connection between the same hosts."
+Below the table, the highest busbw is compared with the limit: the rate of the port, or of
+the slowest PCIe link below it. Where neither is known, bw compares with one TCP connection
+between the same hosts. launcher/schemas/ describes the output of --json."
 )]
 pub(crate) struct BenchArgs {
     /// lat: latency of a message, half a round trip of 2 ranks; bw: bandwidth from rank 0 to rank 1, many
