@@ -10,7 +10,7 @@ use std::fmt::Write;
 const MATRIX: usize = 16;
 /// Number of the slowest pairs that are shown for more hosts.
 const SLOWEST_SHOWN: usize = 5;
-/// Maximum number of pairs that have become slower that are shown.
+/// Maximum number of slow hosts and links that are shown, and of pairs that have become slower.
 const SLOWER_SHOWN: usize = 10;
 /// Ratio of the highest to the lowest rate up to which no host is named as the slowest.
 const LEVEL: f64 = 1.05;
@@ -150,8 +150,14 @@ fn conclusions(report: &MeshReport, unit: Unit) -> Vec<String> {
         }
         true => {}
         false => {
-            lines.extend(report.slow.iter().map(|slow| format!("slow: {slow}")));
-            let hosts = report.hosts.join(",");
+            let shown = report.slow.iter().take(SLOWER_SHOWN);
+            lines.extend(shown.map(|slow| format!("slow: {slow}")));
+            let more = report.slow.len().saturating_sub(SLOWER_SHOWN);
+            lines.extend((more > 0).then(|| format!("and {more} more; --json has all")));
+            let hosts = match report.hosts.len() <= MATRIX {
+                true => report.hosts.join(","),
+                false => "…".to_owned(),
+            };
             lines.push(format!("look for the cause with: rlaunch doctor -H {hosts} --probe"));
         }
     }
