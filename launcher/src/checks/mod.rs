@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use crate::findings::id;
 
-    /// What rlaunch prevents is tested where it is prevented; the checks only explain it.
+    /// Makes sure that checks of faults that rlaunch prevents only explain them; the code that prevents them has the tests.
     #[test]
     fn what_rlaunch_prevents_is_explained_and_never_found() {
         let prevented: Vec<&Check> =

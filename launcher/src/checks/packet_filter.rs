@@ -48,7 +48,7 @@ pub(super) fn verdict<'a>(filter: &'a Firewall, packets: Packets<'_>) -> Verdict
         }
     }
     let dropped: u32 = drops.iter().map(|(count, _)| count).sum();
-    // Of equal ones, the first counts.
+    // The first of equal ones counts.
     let most = drops.iter().rev().max_by_key(|(count, _)| *count);
     match most {
         Some((_, by)) if dropped * 2 >= count(packets.ports) => Verdict::Drops(*by),

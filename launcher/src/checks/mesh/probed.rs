@@ -180,7 +180,7 @@ fn with_search(cluster: &Cluster<'_>, probe: &Probe, found: Finding) -> Finding 
 pub(super) fn failed(cluster: &Cluster<'_>) -> Vec<Finding> {
     let found =
         failures(cluster, |id| ![id::MESH_ROUTE, id::MESH_SILENT, id::DEV_QP].contains(&id));
-    // What another check has found already is its cause.
+    // A finding that another check has made already is the cause.
     let named = found.into_iter().map(|found| match is_known(cluster, &found) {
         true => Finding { id: id::MESH_PROOF, ..found },
         false => found,

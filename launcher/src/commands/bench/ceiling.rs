@@ -40,6 +40,15 @@ pub(super) struct RankPort<'a> {
     pub(super) nic: Option<&'a Nic>,
 }
 
+/// Returns the name of a transport, as `RDMA`.
+pub(super) fn transport_name(transport: PairTransport) -> &'static str {
+    match transport {
+        PairTransport::SharedMemory => "shared memory",
+        PairTransport::Tcp => "TCP",
+        PairTransport::Rdma | PairTransport::RdmaCm => "RDMA",
+    }
+}
+
 /// Finds the ports that two ranks use for messages to each other.
 pub(super) fn ports<'a>(
     facts: &'a StartFacts,

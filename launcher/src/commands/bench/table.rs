@@ -1,11 +1,10 @@
 //! Results of `lat`, `bw` and `coll`: a table whose rows are printed as they come, or one JSON object.
 
 use super::Unit;
-use super::ceiling::Ceiling;
+use super::ceiling::{Ceiling, transport_name};
 use crate::run::job_run::StartFacts;
 use rlaunch_bootstrap::bench::{BenchHeader, BenchRecord, BenchRow};
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::rank_table::PairTransport;
 use rlaunch_console::text;
 use rlaunch_plot::curves::Curves;
 use serde::Deserialize;
@@ -106,11 +105,8 @@ fn transports(facts: &StartFacts) -> Vec<&'static str> {
     let table = &facts.table;
     let ranks = || (0..table.world_size()).map(Rank);
     let pairs = ranks().flat_map(|a| ranks().filter(move |b| a < *b).map(move |b| (a, b)));
-    let names = pairs.filter_map(|(a, b)| table.pair(a, b)).map(|pair| match pair.connect {
-        PairTransport::SharedMemory => "shared memory",
-        PairTransport::Tcp => "TCP",
-        PairTransport::Rdma | PairTransport::RdmaCm => "RDMA",
-    });
+    let pairs = pairs.filter_map(|(a, b)| table.pair(a, b));
+    let names = pairs.map(|pair| transport_name(pair.connect));
     names.collect::<BTreeSet<_>>().into_iter().collect()
 }
 

@@ -1,12 +1,11 @@
 //! Results of a measurement between all hosts, as JSON, and comparison with an earlier run.
 
-use super::super::ceiling::{self, Ceiling, RankPort};
+use super::super::ceiling::{self, Ceiling, RankPort, transport_name};
 use super::verdict::{self, Fault};
 use crate::plan::limit::Limit;
 use crate::run::job_run::StartFacts;
 use rlaunch_bootstrap::bench::BenchMatrix;
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::rank_table::PairTransport;
 use rlaunch_console::text;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -237,11 +236,7 @@ fn ranks((a, b): (usize, usize)) -> Option<(Rank, Rank)> {
 
 fn transport(facts: &StartFacts, pair: (usize, usize)) -> Option<&'static str> {
     let (a, b) = ranks(pair)?;
-    Some(match facts.table.pair(a, b)?.connect {
-        PairTransport::SharedMemory => "shared memory",
-        PairTransport::Tcp => "TCP",
-        PairTransport::Rdma | PairTransport::RdmaCm => "RDMA",
-    })
+    facts.table.pair(a, b).map(|pair| transport_name(pair.connect))
 }
 
 fn limit(facts: &StartFacts, pair: (usize, usize)) -> Option<Limit> {

@@ -445,7 +445,7 @@ fn name(table: &RankTable, rank: Rank) -> Option<PeerName> {
 mod tests {
     use super::*;
 
-    /// What rlaunch prevents by this: dev.cq, iwarp.backlog.
+    /// The counts prevent the faults dev.cq and iwarp.backlog.
     #[test]
     fn all_paths_of_a_device_share_a_completion_queue_and_each_has_a_place_at_its_listener() {
         let device_of = |index| (index < 3).then(|| ["mlx5_0", "mlx5_0", "siw0"][index as usize]);
