@@ -15,6 +15,12 @@ pub enum BenchRecord {
     Tcp(f64),
     /// Results between all pairs of ranks; the only line.
     Matrix(BenchMatrix),
+    /// Measurement of RDMA operations; the first line.
+    VerbsBegin(VerbsHeader),
+    /// Result of RDMA operations of one size.
+    VerbsRow(VerbsRow),
+    /// Result of one second of RDMA operations, while they go on until they are interrupted.
+    VerbsSecond(StreamRate),
 }
 
 /// Measurement of several sizes.
@@ -70,4 +76,136 @@ pub struct BenchMatrix {
     pub latency_us: Vec<Vec<f64>>,
     /// Rate at which each rank sent while all sent to all, in Mb/s; empty for two ranks.
     pub at_once: Vec<f64>,
+}
+
+/// Measurement of RDMA operations between rank 0 and rank 1, which is an argument of the measuring
+/// program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VerbsRequest {
+    /// Operation.
+    pub operation: VerbsOperation,
+    /// Part that is measured.
+    pub part: VerbsPart,
+    /// Sizes of messages in bytes, at least 1.
+    pub sizes: Vec<usize>,
+    /// End of the measurement of each size.
+    pub amount: VerbsAmount,
+    /// Number of queue pairs that carry a stream.
+    pub qps: u32,
+    /// Maximum number of outstanding requests of each queue pair of a stream.
+    pub depth: u32,
+    /// Maximum size of messages that are copied into the request, in bytes; `None` for the usual
+    /// size where latency is measured, and no such message in streams.
+    pub inline: Option<u32>,
+    /// Upper limit of the path MTU in bytes.
+    pub mtu: Option<u32>,
+    /// Whether both ranks send a stream at once.
+    pub bidirectional: bool,
+}
+
+/// Operation of RDMA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VerbsOperation {
+    /// Rank 0 writes into the memory of rank 1, which takes no part.
+    Write,
+    /// Rank 0 reads from the memory of rank 1, which takes no part.
+    Read,
+    /// Rank 0 sends, and rank 1 posts receives.
+    Send,
+}
+
+/// Part of a measurement of RDMA operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VerbsPart {
+    /// Times of single messages.
+    Latency,
+    /// Streams of messages.
+    Bandwidth,
+    /// Both, for each size.
+    Both,
+}
+
+/// End of a measurement of RDMA operations of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VerbsAmount {
+    /// Number of messages of each queue pair.
+    Messages(u64),
+    /// Time in seconds.
+    Seconds(f64),
+    /// Stream without end, with a [`BenchRecord::VerbsSecond`] each second.
+    Endless,
+}
+
+/// Description of a measurement of RDMA operations.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VerbsHeader {
+    /// Request, with the values in use.
+    pub request: VerbsRequest,
+    /// Maximum size of messages that are copied into the request where latency is measured, in
+    /// bytes, and in streams.
+    pub inline: (u32, u32),
+    /// Path MTU in bytes, if known.
+    pub mtu: Option<u32>,
+    /// Maximum number of outstanding RDMA reads of a queue pair.
+    pub reads: u8,
+    /// Device and port of each rank, such as `mlx5_0/1`.
+    pub ports: [String; 2],
+    /// Whether the connection manager made the connections.
+    pub by_manager: bool,
+}
+
+/// Result of RDMA operations of one size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VerbsRow {
+    /// Size of messages in bytes.
+    pub bytes: usize,
+    /// Times of single messages; `None` if only streams are measured.
+    pub latency: Option<MessageTimes>,
+    /// Stream of messages; `None` if only latency is measured.
+    pub bandwidth: Option<StreamRate>,
+}
+
+/// Times of single messages in microseconds: half of the round trip of a write or send, or the time
+/// until a read is complete.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MessageTimes {
+    /// Number of times.
+    pub messages: u64,
+    /// Minimum.
+    pub min_us: f64,
+    /// Median.
+    pub typical_us: f64,
+    /// Mean.
+    pub average_us: f64,
+    /// Standard deviation.
+    pub deviation_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// 99.9th percentile.
+    pub p999_us: f64,
+    /// Maximum.
+    pub max_us: f64,
+    /// Distribution: upper bound of a class of times, and the number of times in it. Classes
+    /// without times are left out.
+    pub distribution: Vec<(f64, u64)>,
+}
+
+/// Rate of a stream of messages, of all queue pairs and directions together.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StreamRate {
+    /// Number of messages.
+    pub messages: u64,
+    /// Highest rate of any part of the stream in one direction, in 10^9 bytes per second; the sum
+    /// of both directions if there are two. `None` for a second of an endless stream.
+    pub peak_gb_s: Option<f64>,
+    /// Rate from the first post to the last completion, in 10^9 bytes per second.
+    pub average_gb_s: f64,
+    /// Rate in messages per second.
+    pub messages_per_s: f64,
+    /// Processor time of each rank's process per time passed; 1 is one processor. `None` if it is
+    /// not known, as that of the peer during an endless stream.
+    pub cpu: [Option<f64>; 2],
 }

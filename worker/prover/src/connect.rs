@@ -298,7 +298,8 @@ impl Job {
 impl ConnectParams {
     fn settings(self, mtu: Mtu) -> Settings {
         let mesh::QpSettings { traffic_class, service_level, timeout, retries } = self.settings;
-        Settings { mtu, timeout, retries, service_level, traffic_class }
+        let defaults = Settings::default();
+        Settings { mtu, timeout, retries, service_level, traffic_class, ..defaults }
     }
 
     /// Formats the time limit to connect, like `1.5 s`.

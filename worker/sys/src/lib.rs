@@ -8,6 +8,7 @@
 //! | `shared.rs` | memory shared by processes |
 //! | `pages.rs`, `numa.rs` | page-aligned memory; NUMA policy |
 //! | `socket.rs`, `lease.rs` | state of TCP connections, options of sockets; files in use |
+//! | `ticks.rs` | a clock that is cheap to read |
 
 mod fork_generation;
 mod lease;
@@ -17,6 +18,7 @@ mod process;
 mod shared;
 mod socket;
 mod spawn;
+mod ticks;
 
 pub use fork_generation::ForkGeneration;
 pub use lease::while_unused;
@@ -26,3 +28,4 @@ pub use process::{Fork, exec, fork, let_descendants_read, limit_open_files, writ
 pub use shared::{OwnedBytes, SharedMemory};
 pub use socket::{PeerSilence, never_fragment, unacknowledged_bytes};
 pub use spawn::{SpawnArgs, spawn_in_cgroup};
+pub use ticks::Ticks;

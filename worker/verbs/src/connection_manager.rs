@@ -13,7 +13,7 @@
 use crate::cm_id::{CmId, MAX_PRIVATE_DATA, SocketAddress};
 use crate::device::Context;
 use crate::error::{Verb, VerbsError};
-use crate::queue::{Connected, MAX_READS, QueuePair, Resources, Settings};
+use crate::queue::{Connected, QueuePair, Resources, Settings};
 use rdma_sys::{rdma_cm_event_type as event_type, rdma_conn_param};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -309,8 +309,8 @@ fn conn_params(
     Ok(rdma_conn_param {
         private_data: private_data.as_ptr().cast(),
         private_data_len,
-        responder_resources: MAX_READS,
-        initiator_depth: MAX_READS,
+        responder_resources: settings.reads,
+        initiator_depth: settings.reads,
         flow_control: 0,
         retry_count: settings.retries,
         rnr_retry_count: settings.retries,

@@ -8,12 +8,14 @@
 //! | `ceiling` | how much of a link's limit a bandwidth is |
 //! | `mesh` | `rlaunch bench mesh`: all pairs of hosts |
 //! | `train` | `rlaunch bench train` |
+//! | `verbs` | `rlaunch bench write`, `read` and `send`: RDMA operations |
 
 mod ceiling;
 pub(crate) mod mesh;
 mod records;
 mod table;
 pub(crate) mod train;
+pub(crate) mod verbs;
 
 use crate::cli::args::{
     ConnectArgs, HostArgs, JobArgs, NetworkArgs, PlacementArgs, TerminationArgs, values,
@@ -24,6 +26,7 @@ use crate::connect::agent::store;
 use crate::job::JobSpec;
 use clap::{ArgMatches, Command, FromArgMatches, Parser, ValueEnum};
 use mesh::BenchMeshArgs;
+use rlaunch_bootstrap::bench::VerbsOperation;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 use rlaunch_console::stdout;
@@ -35,23 +38,27 @@ use std::str::FromStr;
 use std::time::Duration;
 use table::{EarlierRun, Summary, Table};
 use train::TrainArgs;
+use verbs::{BenchVerbsArgs, OPERATIONS};
 
 /// Maximum size of a message, in bytes.
 const MAX_SIZE: usize = 1 << 30;
 
-/// Command line of `rlaunch bench`, or of `rlaunch bench mesh` or `train`.
+/// Command line of `rlaunch bench`, or of one of its verbs.
 #[derive(Debug)]
 pub(crate) enum BenchCommand {
     Measure(BenchArgs),
     Mesh(BenchMeshArgs),
     Train(TrainArgs),
+    Verbs(VerbsOperation, BenchVerbsArgs),
 }
 
 impl clap::Args for BenchCommand {
     fn augment_args(command: Command) -> Command {
         let train = TrainArgs::augment_args(Command::new("train"));
         let mesh = BenchMeshArgs::augment_args(Command::new("mesh"));
+        let verbs = OPERATIONS.map(|(name, _, about)| verbs::command(name, about));
         BenchArgs::augment_args(command)
+            .subcommands(verbs)
             .subcommand(mesh)
             .subcommand(train)
             .args_conflicts_with_subcommands(true)
@@ -67,7 +74,10 @@ impl FromArgMatches for BenchCommand {
     fn from_arg_matches(matches: &ArgMatches) -> Result<BenchCommand, clap::Error> {
         match matches.subcommand() {
             Some(("mesh", mesh)) => BenchMeshArgs::from_arg_matches(mesh).map(BenchCommand::Mesh),
-            Some((_, train)) => TrainArgs::from_arg_matches(train).map(BenchCommand::Train),
+            Some((name, matches)) => match verbs::read(name, matches) {
+                Some(read) => read.map(|(operation, args)| BenchCommand::Verbs(operation, args)),
+                None => TrainArgs::from_arg_matches(matches).map(BenchCommand::Train),
+            },
             None => BenchArgs::from_arg_matches(matches).map(BenchCommand::Measure),
         }
     }
@@ -111,6 +121,7 @@ pub(crate) struct MeasurementArgs {
 #[derive(Debug, Parser)]
 #[command(
     override_usage = "rlaunch bench [OPTIONS] lat|bw|coll [COLLECTIVE]\n       \
+                      rlaunch bench write|read|send [lat|bw] [OPTIONS]\n       \
                       rlaunch bench mesh [OPTIONS]\n       \
                       rlaunch bench train --np N,... [OPTIONS] PROGRAM [ARGUMENT]...",
     after_help = "\
@@ -121,6 +132,7 @@ Examples:
   rlaunch bench bw -H a,b --plot bw.svg          the same as curves, with the limit
   rlaunch bench coll all_reduce -H a:4,b:4       8 ranks on two hosts, 8 bytes to 16 MiB
   rlaunch bench coll all_gather -H a,b --sizes 1K,1M --type u8 --json
+  rlaunch bench write -H a,b                     RDMA writes, as perftest; see bench write --help
   rlaunch bench mesh -H a,b,c                    all pairs of hosts; see bench mesh --help
   rlaunch bench train -H a,b --np 1,2 ./train    how a program scales; see bench train --help
 
@@ -325,6 +337,7 @@ pub(super) async fn run(command: BenchCommand, line: &CommandLine) -> Result<Exi
     let args = match command {
         BenchCommand::Train(args) => return train::run(args, line).await,
         BenchCommand::Mesh(args) => return mesh::run(args, line).await,
+        BenchCommand::Verbs(operation, args) => return verbs::run(operation, args, line).await,
         BenchCommand::Measure(args) => args,
     };
     let program = measuring_program(&args.measurement)?;

@@ -38,7 +38,7 @@ impl Table {
                 Some(begin(header, facts, self.unit))
             }
             BenchRecord::Row(row) => Some(line(row, self.header.as_ref()?, self.unit)),
-            BenchRecord::Tcp(_) | BenchRecord::Matrix(_) => None,
+            _ => None,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Benchmark program that `rlaunch bench` starts on the hosts:
-//! `rlaunch-bench WHAT SIZES TYPE OP BATCHES` or `rlaunch-bench mesh BYTES MILLISECONDS`.
+//! `rlaunch-bench WHAT SIZES TYPE OP BATCHES`, `rlaunch-bench mesh BYTES MILLISECONDS`, or
+//! `rlaunch-bench verbs REQUEST` with a [`rlaunch_bootstrap::bench::VerbsRequest`].
 //!
 //! `BATCHES` 0 means about one second of batches for each size. The launcher has validated the
 //! arguments. Rank 0 writes [`rlaunch_bootstrap::bench::BenchRecord`]s.
@@ -7,19 +8,22 @@
 //! For each size, [`workload`] fills buffers, and repeats the [`pattern`] of communication. The
 //! repetitions are grouped into batches that take at least [`report::BATCH`] each, so that neither
 //! the clock's resolution nor the barrier before a batch matters. [`report`] makes a record of the
-//! batches' times. [`tcp`] measures a plain connection beside them, and [`matrix`] all pairs of
-//! hosts.
+//! batches' times. [`tcp`] measures a plain connection beside them, [`matrix`] all pairs of hosts,
+//! each by [`pair`], and `verbs` RDMA operations.
 
 mod matrix;
+mod pair;
 mod pattern;
 mod report;
 mod tcp;
+#[cfg(feature = "rdma")]
+mod verbs;
 mod workload;
 
 use matrix::MatrixOptions;
 use pattern::Pattern;
 use report::BATCH;
-use rlaunch_bootstrap::bench::{BenchRecord, BenchRow};
+use rlaunch_bootstrap::bench::{BenchRecord, BenchRow, VerbsAmount, VerbsPart, VerbsRequest};
 use rlaunch_bootstrap::env;
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_comm::raw::CollectiveKind;
@@ -42,7 +46,9 @@ const MAX_GROWTH: f64 = 100.0;
 
 #[derive(Debug, thiserror::Error)]
 enum BenchError {
-    #[error("usage: rlaunch-bench WHAT SIZES TYPE OP BATCHES | mesh BYTES MILLISECONDS")]
+    #[error(
+        "usage: rlaunch-bench WHAT SIZES TYPE OP BATCHES | mesh BYTES MILLISECONDS | verbs REQUEST"
+    )]
     Usage,
     #[error("cannot write results: {0}")]
     Write(#[from] std::io::Error),
@@ -50,6 +56,12 @@ enum BenchError {
     Start(#[from] StartError),
     #[error(transparent)]
     Comm(#[from] CommError),
+    #[cfg(feature = "rdma")]
+    #[error(transparent)]
+    Verbs(#[from] verbs::VerbsBenchError),
+    #[cfg(not(feature = "rdma"))]
+    #[error("this build of rlaunch-bench has no RDMA")]
+    NoRdma,
     #[error("{what} of {bytes} bytes delivered wrong data to rank {rank}")]
     WrongData { what: &'static str, bytes: usize, rank: usize },
 }
@@ -82,6 +94,7 @@ struct Options {
 enum Measurement {
     Pattern(Options),
     Matrix(MatrixOptions),
+    Verbs(VerbsRequest),
 }
 
 impl Measurement {
@@ -90,6 +103,9 @@ impl Measurement {
             [what, bytes, millis] if what == "mesh" => {
                 let time = Duration::from_millis(millis.parse().ok()?);
                 Some(Measurement::Matrix(MatrixOptions { bytes: bytes.parse().ok()?, time }))
+            }
+            [what, request] if what == "verbs" => {
+                serde_json::from_str(request).ok().map(Measurement::Verbs)
             }
             words => Options::read(words).map(Measurement::Pattern),
         }
@@ -120,6 +136,7 @@ fn run() -> Result<(), BenchError> {
             let matrix = matrix::measure(&comm, options)?;
             write(&comm, &BenchRecord::Matrix(matrix))?;
         }
+        Measurement::Verbs(request) => measure_verbs(&comm, &request)?,
     }
     Ok(comm.barrier()?)
 }
@@ -137,13 +154,34 @@ fn measure_pattern(comm: &Communicator, options: &Options) -> Result<(), BenchEr
         let row = measure(comm, options, elements)?;
         write(comm, &BenchRecord::Row(row))?;
     }
-    if pattern == Pattern::Bandwidth
-        && let Some(at) = rank_table().as_ref().and_then(tcp::address)
+    if pattern == Pattern::Bandwidth {
+        measure_tcp(comm)?;
+    }
+    Ok(())
+}
+
+/// Measures a TCP connection beside messages, where the ranks are on different hosts.
+fn measure_tcp(comm: &Communicator) -> Result<(), BenchError> {
+    if let Some(at) = rank_table().as_ref().and_then(tcp::address)
         && let Some(rate) = tcp::throughput(comm, at)?
     {
         write(comm, &BenchRecord::Tcp(rate))?;
     }
     Ok(())
+}
+
+#[cfg(feature = "rdma")]
+fn measure_verbs(comm: &Communicator, request: &VerbsRequest) -> Result<(), BenchError> {
+    verbs::measure(comm, rank_table().as_ref(), request, report::write)?;
+    if request.part != VerbsPart::Latency && request.amount != VerbsAmount::Endless {
+        measure_tcp(comm)?;
+    }
+    Ok(())
+}
+
+#[cfg(not(feature = "rdma"))]
+fn measure_verbs(_: &Communicator, _: &VerbsRequest) -> Result<(), BenchError> {
+    Err(BenchError::NoRdma)
 }
 
 /// Writes a record if this is rank 0.

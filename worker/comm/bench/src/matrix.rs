@@ -1,29 +1,18 @@
 //! Bandwidth and latency between all pairs of ranks, in rounds in which each rank has one partner
-//! at most, and then all at once.
+//! at most, and then all at once. Slow pairs are measured again before the result says so.
 
-use crate::report::Sorted;
+use crate::pair::{Buffers, PairOfRanks, TAG, WINDOW_BYTES};
 use rlaunch_bootstrap::bench::BenchMatrix;
 use rlaunch_comm::{CommError, Communicator};
 use std::time::{Duration, Instant};
 
-const TAG: u32 = 3;
-/// Tag of messages that control a measurement.
-const CONTROL: u32 = 4;
-/// Maximum number of messages in progress at once from one rank to another.
-const WINDOW: usize = 8;
-/// Maximum total length in bytes of the messages in progress at once that a rank receives.
-const WINDOW_BYTES: usize = 64 << 20;
-/// Size of messages by which latency is measured, in bytes.
-const SMALL: usize = 8;
-/// Part of the time of a bandwidth measurement that a latency measurement takes.
-const LATENCY_PART: u32 = 4;
-/// Minimum and maximum number of round trips of a latency measurement.
-const ROUND_TRIPS: (usize, usize) = (5, 2000);
-
-/// Message by which a measuring rank tells its partner to go on.
-const MORE: [u8; 1] = [1];
-/// Message by which a measuring rank tells its partner to stop.
-const STOP: [u8; 1] = [0];
+/// Maximum number of times that slow pairs are measured again. A disturbance rarely lasts.
+const AGAIN: usize = 2;
+/// Part of the ninth decile of all bandwidths below which a pair is slow enough to be measured
+/// again. The launcher calls pairs slow below a smaller part.
+const DOUBTFUL_PART: f64 = 0.8;
+/// Ratio of a pair's bandwidth to that of the measurement before, up to which both agree.
+const AGREEMENT: f64 = 1.1;
 
 /// Settings of a measurement.
 #[derive(Clone, Copy, Debug)]
@@ -60,28 +49,99 @@ pub(crate) fn measure(
     options: MatrixOptions,
 ) -> Result<BenchMatrix, CommError> {
     let ranks = comm.size();
-    let mut own = vec![0.0; 2 * ranks + 1];
+    let mut own = Row { megabits: vec![0.0; ranks], latency_us: vec![0.0; ranks] };
     let mut buffers = Buffers::new(options.bytes);
+    measure_pairs(comm, options, &mut buffers, &mut own, |_, _| true)?;
+    let mut bandwidths = own.shared_bandwidths(comm)?;
+    let mut doubtful = doubtful(&bandwidths, None);
+    for _ in 0..AGAIN {
+        measure_pairs(comm, options, &mut buffers, &mut own, |a, b| doubtful[a * ranks + b])?;
+        let before = std::mem::replace(&mut bandwidths, own.shared_bandwidths(comm)?);
+        doubtful = self::doubtful(&bandwidths, Some(&before));
+    }
+    let at_once = if ranks > 2 { all_at_once(comm, options)? } else { 0.0 };
+    let row = [&own.megabits[..], &own.latency_us, &[at_once]].concat();
+    let mut all = vec![0.0; if comm.rank() == 0 { ranks * row.len() } else { 0 }];
+    comm.gather(&row, &mut all, 0)?;
+    Ok(matrix(options.bytes, ranks, &all))
+}
+
+/// Best results between this rank and the others, by rank.
+struct Row {
+    /// Bandwidth to the other rank in Mb/s.
+    megabits: Vec<f64>,
+    /// Latency in microseconds, measured to higher ranks only.
+    latency_us: Vec<f64>,
+}
+
+impl Row {
+    /// Returns the bandwidths from each rank to each other one, known to all ranks.
+    fn shared_bandwidths(&self, comm: &Communicator) -> Result<Vec<f64>, CommError> {
+        let mut all = vec![0.0; comm.size() * comm.size()];
+        comm.all_gather(&self.megabits, &mut all)?;
+        Ok(all)
+    }
+
+    fn faster(&mut self, other: usize, megabits: f64) {
+        self.megabits[other] = self.megabits[other].max(megabits);
+    }
+
+    fn lower_latency(&mut self, other: usize, microseconds: f64) {
+        let best = &mut self.latency_us[other];
+        *best = if *best == 0.0 { microseconds } else { best.min(microseconds) };
+    }
+}
+
+/// Measures the wanted pairs in the rounds of a tournament. All ranks want the same pairs, each in
+/// both orders.
+fn measure_pairs(
+    comm: &Communicator,
+    options: MatrixOptions,
+    buffers: &mut Buffers,
+    best: &mut Row,
+    is_wanted: impl Fn(usize, usize) -> bool,
+) -> Result<(), CommError> {
+    let (rank, ranks) = (comm.rank(), comm.size());
     for round in 0..rounds(ranks) {
+        let partner_of = |rank| partner(round, rank, ranks).filter(|other| is_wanted(rank, *other));
+        if !(0..ranks).any(|rank| partner_of(rank).is_some()) {
+            continue;
+        }
         comm.barrier()?;
-        let Some(other) = partner(round, comm.rank(), ranks) else { continue };
-        let mut pair = PairOfRanks { comm, other, buffers: &mut buffers, options };
-        if comm.rank() < other {
-            own[ranks + other] = pair.lead_latency()?;
-            own[other] = pair.lead_stream()?;
+        let Some(other) = partner_of(rank) else { continue };
+        let mut pair = PairOfRanks { comm, other, buffers, time: options.time };
+        if rank < other {
+            best.lower_latency(other, pair.lead_latency()?);
+            best.faster(other, pair.lead_stream()?);
             pair.follow_stream()?;
         } else {
             pair.follow_latency()?;
             pair.follow_stream()?;
-            own[other] = pair.lead_stream()?;
+            best.faster(other, pair.lead_stream()?);
         }
     }
-    if ranks > 2 {
-        own[2 * ranks] = all_at_once(comm, options)?;
-    }
-    let mut all = vec![0.0; if comm.rank() == 0 { ranks * own.len() } else { 0 }];
-    comm.gather(&own, &mut all, 0)?;
-    Ok(matrix(options.bytes, ranks, &all))
+    Ok(())
+}
+
+/// Returns for each two ranks whether they are to be measured again: their bandwidth is low, and
+/// has not been confirmed, since the last measurement found more than the one before.
+fn doubtful(bandwidths: &[f64], before: Option<&[f64]>) -> Vec<bool> {
+    let ranks = bandwidths.len().isqrt();
+    let mut sorted: Vec<f64> = bandwidths.iter().copied().filter(|speed| *speed > 0.0).collect();
+    sorted.sort_by(f64::total_cmp);
+    let Some(reference) = sorted.get(sorted.len() * 9 / 10) else {
+        return vec![false; bandwidths.len()];
+    };
+    let is_doubtful = |pair: usize| {
+        let is_confirmed =
+            before.is_some_and(|before| bandwidths[pair] <= AGREEMENT * before[pair]);
+        bandwidths[pair] < DOUBTFUL_PART * reference && !is_confirmed
+    };
+    let both_ways = |pair: usize| {
+        let (a, b) = (pair / ranks, pair % ranks);
+        a != b && (is_doubtful(a * ranks + b) || is_doubtful(b * ranks + a))
+    };
+    (0..bandwidths.len()).map(both_ways).collect()
 }
 
 /// Makes the matrix from the numbers that each rank measured: bandwidths to all ranks, latencies to
@@ -100,109 +160,6 @@ fn matrix(bytes: usize, ranks: usize, all: &[f64]) -> BenchMatrix {
         megabits: rows.iter().map(|row| row[..ranks].to_vec()).collect(),
         latency_us: (0..ranks).map(latencies).collect(),
         at_once: if ranks > 2 { at_once.collect() } else { Vec::new() },
-    }
-}
-
-struct Buffers {
-    input: Vec<u8>,
-    output: Vec<u8>,
-    bytes: usize,
-    /// Number of messages in progress at once.
-    window: usize,
-}
-
-impl Buffers {
-    fn new(bytes: usize) -> Buffers {
-        let window = (WINDOW_BYTES / bytes.max(1)).clamp(1, WINDOW);
-        Buffers { input: vec![1; bytes], output: vec![0; bytes * window], bytes, window }
-    }
-}
-
-/// Measurement between this rank and another one. The leading rank of a measurement decides by its
-/// clock how long it lasts.
-struct PairOfRanks<'a> {
-    comm: &'a Communicator,
-    other: usize,
-    buffers: &'a mut Buffers,
-    options: MatrixOptions,
-}
-
-impl PairOfRanks<'_> {
-    /// Returns the median of half a round trip in microseconds.
-    fn lead_latency(&mut self) -> Result<f64, CommError> {
-        let time = self.options.time / LATENCY_PART;
-        let (mut message, mut trips) = ([MORE[0]; SMALL], Vec::new());
-        let (least, most) = ROUND_TRIPS;
-        let begin = Instant::now();
-        loop {
-            let is_last = trips.len() >= least && (begin.elapsed() >= time || trips.len() >= most);
-            message[0] = if is_last { STOP[0] } else { MORE[0] };
-            let sent = Instant::now();
-            self.comm.send(&message, self.other, TAG)?;
-            self.comm.recv(&mut message, self.other, TAG)?;
-            trips.push(sent.elapsed().as_secs_f64());
-            if is_last {
-                return Ok(Sorted::new(trips).quantile(0.5) * 1e6 / 2.0);
-            }
-        }
-    }
-
-    fn follow_latency(&mut self) -> Result<(), CommError> {
-        let mut message = [0; SMALL];
-        loop {
-            self.comm.recv(&mut message, self.other, TAG)?;
-            self.comm.send(&message, self.other, TAG)?;
-            if message[0] == STOP[0] {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Sends as fast as possible. Returns the rate in Mb/s after a first window, which is not
-    /// counted: it connects the ranks and registers memory.
-    fn lead_stream(&mut self) -> Result<f64, CommError> {
-        self.send_window()?;
-        let (begin, mut windows) = (Instant::now(), 0_usize);
-        while windows == 0 || begin.elapsed() < self.options.time {
-            self.comm.send(&MORE, self.other, CONTROL)?;
-            self.send_window()?;
-            windows += 1;
-        }
-        let seconds = begin.elapsed().as_secs_f64();
-        self.comm.send(&STOP, self.other, CONTROL)?;
-        let bits = (windows * self.buffers.window * self.buffers.bytes * 8) as f64;
-        Ok(bits / seconds / 1e6)
-    }
-
-    fn follow_stream(&mut self) -> Result<(), CommError> {
-        let mut control = MORE;
-        while control == MORE {
-            self.receive_window()?;
-            self.comm.recv(&mut control, self.other, CONTROL)?;
-        }
-        Ok(())
-    }
-
-    /// Sends a window of messages, and waits until the partner has received them.
-    fn send_window(&mut self) -> Result<(), CommError> {
-        let (input, other, window) = (&self.buffers.input, self.other, self.buffers.window);
-        self.comm.scope(|scope| {
-            let sends = (0..window).map(|_| scope.isend(input, other, TAG));
-            let sends: Result<Vec<_>, _> = sends.collect();
-            sends?.into_iter().try_for_each(|send| scope.wait(send).map(drop))
-        })?;
-        self.comm.recv(&mut [0_u8; 0], other, TAG).map(drop)
-    }
-
-    fn receive_window(&mut self) -> Result<(), CommError> {
-        let (other, bytes) = (self.other, self.buffers.bytes.max(1));
-        let output = &mut self.buffers.output;
-        self.comm.scope(|scope| {
-            let receives = output.chunks_mut(bytes).map(|part| scope.irecv(part, other, TAG));
-            let receives: Result<Vec<_>, _> = receives.collect();
-            receives?.into_iter().try_for_each(|receive| scope.wait(receive).map(drop))
-        })?;
-        self.comm.send(&[0_u8; 0], other, TAG)
     }
 }
 
@@ -260,6 +217,23 @@ mod tests {
             }
             assert_eq!(met.len(), ranks * ranks.saturating_sub(1) / 2, "{ranks}");
         }
+    }
+
+    #[test]
+    fn slow_pairs_are_measured_until_a_measurement_confirms_them() {
+        let first = [0.0, 100.0, 95.0, 100.0, 0.0, 40.0, 95.0, 98.0, 0.0];
+        let pairs = |doubtful: Vec<bool>| {
+            let pairs = (0..9).filter(|pair| doubtful[*pair]);
+            pairs.map(|pair| (pair / 3, pair % 3)).collect::<Vec<_>>()
+        };
+        assert_eq!(pairs(doubtful(&first, None)), [(1, 2), (2, 1)]);
+        assert_eq!(pairs(doubtful(&first, Some(&first))), []);
+        let mut second = first;
+        second[5] = 60.0;
+        assert_eq!(pairs(doubtful(&second, Some(&first))), [(1, 2), (2, 1)], "still rising");
+        second[5] = 99.0;
+        assert_eq!(pairs(doubtful(&second, Some(&first))), []);
+        assert_eq!(doubtful(&[0.0], None), [false]);
     }
 
     #[test]

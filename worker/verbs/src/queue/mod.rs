@@ -17,6 +17,5 @@ mod resources;
 pub use address_vector::{AddressVector, GlobalRoute, LocalPort};
 pub use completion_channel::CompletionChannel;
 pub use completion_queue::{Completion, CompletionBatch, CompletionQueue, WcStatus};
-pub(crate) use queue_pair::MAX_READS;
 pub use queue_pair::{Connected, Endpoint, Prepared, QueuePair, RemoteAddr, Settings};
 pub use resources::{Depth, Resources};

@@ -26,10 +26,6 @@ use std::mem::MaybeUninit;
 use std::net::Ipv6Addr;
 use std::ptr::{NonNull, null_mut};
 
-/// Maximum number of outstanding RDMA reads and atomics of a queue pair, in each direction. Further
-/// requests wait in the send queue.
-pub(crate) const MAX_READS: u8 = 1;
-
 /// State of a queue pair that is not connected yet.
 #[derive(Debug)]
 pub struct Prepared {
@@ -148,14 +144,19 @@ pub struct Settings {
     /// InfiniBand service level, 0 to 15. The connection manager ignores this value and chooses its
     /// own.
     pub service_level: u8,
+    /// Maximum number of outstanding RDMA reads and atomics, in each direction. Further requests wait
+    /// in the send queue. The connection fails if a device does not support this number.
+    pub reads: u8,
     /// Traffic class; for RoCE the TOS byte of IP, whose upper six bits are the DSCP.
     pub traffic_class: u8,
 }
 
-/// Defaults: timeout of 0.27 s, one retry, and no limit on the MTU.
+/// Defaults: timeout of 0.27 s, one retry, one read at a time, and no limit on the MTU.
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { mtu: Mtu::B4096, timeout: 16, retries: 1, service_level: 0, traffic_class: 0 }
+        let (timeout, retries, reads) = (16, 1, 1);
+        let (service_level, traffic_class) = (0, 0);
+        Settings { mtu: Mtu::B4096, timeout, retries, service_level, reads, traffic_class }
     }
 }
 
@@ -204,8 +205,9 @@ impl QueuePair<Prepared> {
         let address =
             AddressVector::between(&local, peer, settings.service_level, settings.traffic_class);
         let mtu = settings.mtu.min(self.endpoint.mtu).min(peer.mtu);
-        self.handle.to_rtr(&address, peer, mtu)?;
-        self.handle.to_rts(self.endpoint.psn, settings)?;
+        let settings = Settings { mtu, ..*settings };
+        self.handle.to_rtr(&address, peer, &settings)?;
+        self.handle.to_rts(self.endpoint.psn, &settings)?;
         Ok(QueuePair {
             handle: self.handle,
             endpoint: self.endpoint,
@@ -270,7 +272,18 @@ impl QueuePair<Connected> {
     /// Posts an RDMA read of the peer's memory into all of `into`. The region of `into` must belong
     /// to the queue pair's domain. A completion with `id` reports the end of the read.
     pub fn read(&self, id: u64, into: MrSlice<'_>, from: RemoteAddr) -> Result<(), VerbsError> {
-        self.post(id, ibv_wr_opcode::IBV_WR_RDMA_READ, Segment::from_slice(into), from, true)
+        self.read_with(id, into, from, true)
+    }
+
+    /// Posts an RDMA read, like [`QueuePair::read`]. See [`QueuePair::write_with`] for `signalled`.
+    pub fn read_with(
+        &self,
+        id: u64,
+        into: MrSlice<'_>,
+        from: RemoteAddr,
+        signalled: bool,
+    ) -> Result<(), VerbsError> {
+        self.post(id, ibv_wr_opcode::IBV_WR_RDMA_READ, Segment::from_slice(into), from, signalled)
     }
 
     /// Posts a send of `from`, whose region must belong to the queue pair's domain. The send
@@ -448,7 +461,12 @@ impl Handle {
         })
     }
 
-    fn to_rtr(&self, address: &AddressVector, peer: &Endpoint, mtu: Mtu) -> Result<(), VerbsError> {
+    fn to_rtr(
+        &self,
+        address: &AddressVector,
+        peer: &Endpoint,
+        settings: &Settings,
+    ) -> Result<(), VerbsError> {
         use ibv_qp_attr_mask as mask;
         let set = mask::IBV_QP_STATE
             | mask::IBV_QP_AV
@@ -460,10 +478,10 @@ impl Handle {
         self.modify(Verb::ModifyToRtr, set, |attributes| {
             attributes.qp_state = ibv_qp_state::IBV_QPS_RTR;
             attributes.ah_attr = address.to_verbs();
-            attributes.path_mtu = mtu.to_verbs();
+            attributes.path_mtu = settings.mtu.to_verbs();
             attributes.dest_qp_num = peer.qpn;
             attributes.rq_psn = peer.psn;
-            attributes.max_dest_rd_atomic = MAX_READS;
+            attributes.max_dest_rd_atomic = settings.reads;
             // Encodes 0.64 ms.
             attributes.min_rnr_timer = 12;
         })
@@ -483,7 +501,7 @@ impl Handle {
             attributes.retry_cnt = settings.retries;
             attributes.rnr_retry = settings.retries;
             attributes.sq_psn = psn;
-            attributes.max_rd_atomic = MAX_READS;
+            attributes.max_rd_atomic = settings.reads;
         })
     }
 

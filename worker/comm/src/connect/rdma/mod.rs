@@ -293,7 +293,7 @@ impl Fabric {
 fn settings(table: &RankTable, mtu: Mtu) -> Settings {
     let (timeout, retries) = (TIMEOUT, RETRIES);
     let PacketPriority { traffic_class, service_level } = table.packet_priority();
-    Settings { mtu, timeout, retries, traffic_class, service_level }
+    Settings { mtu, timeout, retries, traffic_class, service_level, ..Settings::default() }
 }
 
 /// Returns the pairs of rank `me` and another rank that use RDMA, each with the port of `me`.

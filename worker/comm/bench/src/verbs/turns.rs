@@ -1,0 +1,196 @@
+//! Counts of the messages of a stream, by queue pair. Makes decisions only; the caller posts.
+
+use rlaunch_bootstrap::bench::VerbsAmount;
+
+/// Number of requests of which one is signalled, for messages of up to [`SMALL`] bytes. All
+/// requests for longer messages are signalled. Both values are those of perftest.
+const SIGNALLED_EVERY: u64 = 100;
+const SMALL: usize = 8192;
+/// Bits of a request's id: its kind, the queue pair, and the number of the message, from 1.
+const RECEIVE: u64 = 1 << 63;
+const CREDIT: u64 = 1 << 62;
+const QP_SHIFT: u32 = 40;
+
+/// Event of which a completion tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// All messages of a queue pair up to this one have been sent.
+    Sent { qp: usize, message: u64 },
+    /// A message has filled a receive.
+    Received { qp: usize },
+    /// The peer has been told how many messages were received.
+    Credited { qp: usize },
+}
+
+impl Event {
+    pub(super) fn from_id(id: u64) -> Event {
+        let qp = ((id & !(RECEIVE | CREDIT)) >> QP_SHIFT) as usize;
+        if id & RECEIVE != 0 {
+            Event::Received { qp }
+        } else if id & CREDIT != 0 {
+            Event::Credited { qp }
+        } else {
+            Event::Sent { qp, message: id & ((1 << QP_SHIFT) - 1) }
+        }
+    }
+}
+
+pub(super) fn receive_id(qp: usize) -> u64 {
+    RECEIVE | (qp as u64) << QP_SHIFT
+}
+
+pub(super) fn credit_id(qp: usize) -> u64 {
+    CREDIT | (qp as u64) << QP_SHIFT
+}
+
+/// Request that may be posted now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Turn {
+    pub(super) id: u64,
+    pub(super) is_last: bool,
+    pub(super) is_signalled: bool,
+}
+
+/// Messages of one queue pair.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    posted: u64,
+    completed: u64,
+    has_last: bool,
+}
+
+/// Messages of all queue pairs in one direction.
+#[derive(Debug)]
+pub(super) struct Turns {
+    depth: u64,
+    /// Number of requests of which one is signalled.
+    every: u64,
+    /// Number of messages of each queue pair; `None` until [`Turns::close`].
+    most: Option<u64>,
+    is_closing: bool,
+    qps: Vec<Counts>,
+    posted: u64,
+    completed: u64,
+}
+
+impl Turns {
+    pub(super) fn new(qps: usize, depth: u32, bytes: usize, amount: VerbsAmount) -> Turns {
+        let depth = u64::from(depth);
+        let every = if bytes > SMALL { 1 } else { SIGNALLED_EVERY.min(depth) };
+        let most = match amount {
+            VerbsAmount::Messages(messages) => Some(messages.max(1)),
+            VerbsAmount::Seconds(_) | VerbsAmount::Endless => None,
+        };
+        let counts = vec![Counts::default(); qps];
+        Turns { depth, every, most, is_closing: false, qps: counts, posted: 0, completed: 0 }
+    }
+
+    /// Lets each queue pair post one more message, which is its last one.
+    pub(super) fn close(&mut self) {
+        self.is_closing = true;
+    }
+
+    /// Returns the request that a queue pair may post now; `None` if its queue is full, or all its
+    /// messages are posted. `most` limits the number of messages for which the peer has room.
+    pub(super) fn next(&self, qp: usize, most: u64) -> Option<Turn> {
+        let counts = self.qps[qp];
+        let is_full = counts.posted - counts.completed >= self.depth || counts.posted >= most;
+        if counts.has_last || is_full {
+            return None;
+        }
+        let message = counts.posted + 1;
+        let is_last = self.is_closing || self.most == Some(message);
+        let is_signalled = is_last || message.is_multiple_of(self.every);
+        Some(Turn { id: (qp as u64) << QP_SHIFT | message, is_last, is_signalled })
+    }
+
+    pub(super) fn posted(&mut self, qp: usize, turn: Turn) {
+        let counts = &mut self.qps[qp];
+        counts.posted += 1;
+        counts.has_last |= turn.is_last;
+        self.posted += 1;
+    }
+
+    /// Notes that all messages of a queue pair up to this one have completed. Returns the number of
+    /// those that had not been known to have completed.
+    pub(super) fn completed(&mut self, qp: usize, message: u64) -> u64 {
+        let counts = &mut self.qps[qp];
+        let more = message.saturating_sub(counts.completed);
+        counts.completed += more;
+        self.completed += more;
+        more
+    }
+
+    /// Returns the number of messages of all queue pairs that were posted.
+    pub(super) fn all_posted(&self) -> u64 {
+        self.posted
+    }
+
+    /// Returns the number of messages of all queue pairs that have completed.
+    pub(super) fn all_completed(&self) -> u64 {
+        self.completed
+    }
+
+    pub(super) fn are_over(&self) -> bool {
+        self.posted == self.completed && self.qps.iter().all(|counts| counts.has_last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Posts all that may be posted, and returns the messages that are signalled.
+    fn post(turns: &mut Turns, qp: usize, most: u64) -> Vec<u64> {
+        let mut signalled = Vec::new();
+        while let Some(turn) = turns.next(qp, most) {
+            let Event::Sent { qp: of, message } = Event::from_id(turn.id) else { panic!() };
+            assert_eq!(of, qp);
+            signalled.extend(turn.is_signalled.then_some(message));
+            turns.posted(qp, turn);
+        }
+        signalled
+    }
+
+    #[test]
+    fn a_queue_is_filled_and_every_hundredth_small_message_is_signalled() {
+        let mut turns = Turns::new(2, 128, 64, VerbsAmount::Messages(250));
+        assert_eq!(post(&mut turns, 0, u64::MAX), [100]);
+        assert_eq!((turns.all_posted(), turns.completed(0, 100)), (128, 100));
+        assert_eq!(post(&mut turns, 0, u64::MAX), [200]);
+        assert_eq!(turns.completed(0, 200), 100);
+        assert_eq!(post(&mut turns, 0, u64::MAX), [250], "and the last one");
+        turns.completed(0, 250);
+        assert!(!turns.are_over(), "the second queue pair has sent nothing");
+        while !turns.are_over() {
+            let signalled = post(&mut turns, 1, u64::MAX);
+            turns.completed(1, *signalled.last().unwrap());
+        }
+        assert_eq!(turns.all_completed(), 500);
+    }
+
+    #[test]
+    fn large_messages_are_all_signalled_and_so_is_one_in_a_short_queue() {
+        let mut large = Turns::new(1, 4, 1 << 20, VerbsAmount::Messages(3));
+        assert_eq!(post(&mut large, 0, u64::MAX), [1, 2, 3]);
+        let mut short = Turns::new(1, 4, 8, VerbsAmount::Messages(6));
+        assert_eq!(post(&mut short, 0, u64::MAX), [4]);
+    }
+
+    #[test]
+    fn a_stream_of_some_time_ends_with_a_signalled_message() {
+        let mut turns = Turns::new(1, 8, 8, VerbsAmount::Seconds(1.0));
+        assert_eq!(post(&mut turns, 0, 3), Vec::<u64>::new(), "room for three");
+        turns.close();
+        assert!(turns.next(0, 3).is_none() && !turns.are_over());
+        assert_eq!(post(&mut turns, 0, 9), [4]);
+        turns.completed(0, 4);
+        assert!(turns.are_over());
+    }
+
+    #[test]
+    fn ids_tell_events_apart() {
+        assert_eq!(Event::from_id(receive_id(1023)), Event::Received { qp: 1023 });
+        assert_eq!(Event::from_id(credit_id(7)), Event::Credited { qp: 7 });
+    }
+}
